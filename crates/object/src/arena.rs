@@ -1,0 +1,406 @@
+//! The arena: page frames and their descriptors in one piece of memory that several processes can map.
+//!
+//! Everything in it is found by offset; nothing in it is a pointer. Layout, in bytes from its start:
+//!
+//! ```text
+//! 0                     header (one page): magic, version, number of frames, free-list head, offsets
+//! 4096                  descriptors, 32 bytes each
+//! log_offset            the operation log's bytes (opaque here)
+//! frames_offset         frames, 4096 bytes each
+//! ```
+//!
+//! Invariants:
+//! - a frame is *free* (0 references, on the free list), *being filled* (owned by exactly one [`FrameMut`], 0 references),
+//!   or *published* (one reference per [`PinnedPage`], bytes immutable);
+//! - a frame's generation counts how often it has been freed, so an old [`PageRef`] is recognised.
+
+use holdfast_integrity::crc64;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::mm::{MapFlags, ProtFlags};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::PAGE_SIZE;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"HFARENA1");
+const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
+const NO_FRAME: u32 = u32::MAX;
+
+/// Names a published page: its frame, that frame's generation, and the CRC-64 of the bytes that count.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct PageRef {
+    /// Number of the frame.
+    pub frame: u32,
+    /// The frame's generation when the page was published.
+    pub generation: u32,
+    /// CRC-64/NVME of the page (or of the fragment that it holds).
+    pub checksum: u64,
+}
+
+#[repr(C)]
+struct Header {
+    magic: u64,
+    frames: u64,
+    log_offset: u64,
+    log_bytes: u64,
+    frames_offset: u64,
+    /// Tag (upper half, against ABA) and number of the first free frame.
+    free_head: AtomicU64,
+    free_count: AtomicU64,
+}
+
+#[repr(C)]
+struct Descriptor {
+    references: AtomicU32,
+    generation: AtomicU32,
+    next_free: AtomicU32,
+    reserved: u32,
+    reserved_2: [u64; 2],
+}
+
+/// Page frames in shared memory.
+pub struct Arena {
+    base: *mut u8,
+    bytes: usize,
+    frames: u32,
+    log_offset: usize,
+    log_bytes: usize,
+    frames_offset: usize,
+    memory: OwnedFd,
+}
+
+// SAFETY: all shared state behind `base` is atomic, or bytes of a frame, which only a unique `FrameMut` writes and only
+// holders of a reference read.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena").field("frames", &self.frames).field("free", &self.free_frames()).finish()
+    }
+}
+
+impl Arena {
+    /// A new arena with `frames` page frames (at least 1) and `log_bytes` for the operation log.
+    pub fn new(frames: u32, log_bytes: usize) -> std::io::Result<Arc<Arena>> {
+        assert!(frames > 0 && frames < NO_FRAME, "frames: {frames}");
+        let round = |bytes: usize| bytes.div_ceil(PAGE_SIZE) * PAGE_SIZE;
+        let log_offset = PAGE_SIZE + round(frames as usize * DESCRIPTOR_BYTES);
+        let log_bytes = round(log_bytes);
+        let frames_offset = log_offset + log_bytes;
+        let bytes = frames_offset + frames as usize * PAGE_SIZE;
+        let memory = rustix::fs::memfd_create("holdfast-arena", rustix::fs::MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&memory, bytes as u64)?;
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                &memory,
+                0,
+            )?
+        };
+        let arena = Arena { base: base.cast(), bytes, frames, log_offset, log_bytes, frames_offset, memory };
+        // SAFETY: the mapping is at least a page, page-aligned, zeroed, and not yet shared.
+        unsafe {
+            arena.base.cast::<Header>().write(Header {
+                magic: MAGIC,
+                frames: u64::from(frames),
+                log_offset: log_offset as u64,
+                log_bytes: log_bytes as u64,
+                frames_offset: frames_offset as u64,
+                free_head: AtomicU64::new(0),
+                free_count: AtomicU64::new(u64::from(frames)),
+            });
+        }
+        for frame in 0..frames {
+            let next = if frame + 1 == frames { NO_FRAME } else { frame + 1 };
+            arena.descriptor(frame).next_free.store(next, Ordering::Relaxed);
+        }
+        arena.check();
+        Ok(Arc::new(arena))
+    }
+
+    /// Asserts what the header says against what this process mapped.
+    pub fn check(&self) {
+        let header = self.header();
+        assert_eq!(header.magic, MAGIC, "arena header scribbled");
+        assert_eq!(header.frames, u64::from(self.frames), "arena header scribbled");
+        assert_eq!(header.log_offset, self.log_offset as u64, "arena header scribbled");
+        assert_eq!(header.log_bytes, self.log_bytes as u64, "arena header scribbled");
+        assert_eq!(header.frames_offset, self.frames_offset as u64, "arena header scribbled");
+    }
+
+    /// Number of frames.
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    /// Frames free at this moment.
+    pub fn free_frames(&self) -> u32 {
+        u32::try_from(self.header().free_count.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// The memory file, for another process to map.
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// Where in the memory file a frame's bytes begin.
+    pub fn frame_offset(&self, frame: u32) -> u64 {
+        (self.frames_offset + frame as usize * PAGE_SIZE) as u64
+    }
+
+    /// The operation log's bytes: start and length, for its one owner.
+    pub fn log_region(&self) -> (*mut u8, usize) {
+        // SAFETY: `log_offset` lies within the mapping.
+        (unsafe { self.base.add(self.log_offset) }, self.log_bytes)
+    }
+
+    /// A free frame to fill, if there is one. Its bytes are whatever they were.
+    pub fn allocate(self: &Arc<Self>) -> Option<FrameMut> {
+        let header = self.header();
+        let mut head = header.free_head.load(Ordering::Acquire);
+        loop {
+            let frame = head as u32;
+            if frame == NO_FRAME {
+                return None;
+            }
+            let next = self.descriptor(frame).next_free.load(Ordering::Relaxed);
+            let tagged = ((head >> 32).wrapping_add(1) << 32) | u64::from(next);
+            match header.free_head.compare_exchange_weak(head, tagged, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    header.free_count.fetch_sub(1, Ordering::Relaxed);
+                    debug_assert_eq!(self.descriptor(frame).references.load(Ordering::Relaxed), 0);
+                    return Some(FrameMut { arena: self.clone(), frame });
+                }
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes a reference to a published page; `None` if the frame has been freed since.
+    pub fn pin(self: &Arc<Self>, page: PageRef) -> Option<PinnedPage> {
+        if page.frame >= self.frames {
+            return None;
+        }
+        let descriptor = self.descriptor(page.frame);
+        let taken = descriptor
+            .references
+            .try_update(Ordering::AcqRel, Ordering::Acquire, |references| (references > 0).then(|| references + 1))
+            .is_ok();
+        if !taken {
+            return None;
+        }
+        let pinned = PinnedPage { arena: self.clone(), page };
+        (descriptor.generation.load(Ordering::Acquire) == page.generation).then_some(pinned)
+    }
+
+    fn free(&self, frame: u32) {
+        let descriptor = self.descriptor(frame);
+        descriptor.generation.fetch_add(1, Ordering::AcqRel);
+        let header = self.header();
+        let mut head = header.free_head.load(Ordering::Acquire);
+        loop {
+            descriptor.next_free.store(head as u32, Ordering::Relaxed);
+            let tagged = ((head >> 32).wrapping_add(1) << 32) | u64::from(frame);
+            match header.free_head.compare_exchange_weak(head, tagged, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+        header.free_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping starts with a header, written in `new`; later changes go through its atomics.
+        unsafe { &*self.base.cast::<Header>() }
+    }
+
+    fn descriptor(&self, frame: u32) -> &Descriptor {
+        assert!(frame < self.frames, "frame {frame} of {}", self.frames);
+        // SAFETY: within the mapping by the assertion; all fields that change are atomics; zeroes are valid.
+        unsafe { &*self.base.add(PAGE_SIZE + frame as usize * DESCRIPTOR_BYTES).cast::<Descriptor>() }
+    }
+
+    fn frame(&self, frame: u32) -> *mut u8 {
+        assert!(frame < self.frames, "frame {frame} of {}", self.frames);
+        // SAFETY: within the mapping by the assertion.
+        unsafe { self.base.add(self.frames_offset + frame as usize * PAGE_SIZE) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: nothing borrows from the mapping any more: handles keep the arena alive.
+        unsafe {
+            let _ = rustix::mm::munmap(self.base.cast(), self.bytes);
+        }
+    }
+}
+
+/// A frame being filled: its only owner.
+pub struct FrameMut {
+    arena: Arc<Arena>,
+    frame: u32,
+}
+
+impl fmt::Debug for FrameMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrameMut({})", self.frame)
+    }
+}
+
+impl FrameMut {
+    /// Makes the bytes immutable, under the checksum that the caller has for them.
+    pub fn publish(self, checksum: u64) -> PinnedPage {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `this` is never used again, so the reference is moved out exactly once.
+        let arena = unsafe { std::ptr::read(&this.arena) };
+        let descriptor = arena.descriptor(this.frame);
+        let generation = descriptor.generation.load(Ordering::Acquire);
+        let before = descriptor.references.swap(1, Ordering::AcqRel);
+        debug_assert_eq!(before, 0, "frame {} published while referenced", this.frame);
+        PinnedPage { page: PageRef { frame: this.frame, generation, checksum }, arena }
+    }
+}
+
+impl Deref for FrameMut {
+    type Target = [u8; PAGE_SIZE];
+    fn deref(&self) -> &[u8; PAGE_SIZE] {
+        // SAFETY: frames are PAGE_SIZE long, and this handle is the only one to the frame.
+        unsafe { &*self.arena.frame(self.frame).cast() }
+    }
+}
+
+impl DerefMut for FrameMut {
+    fn deref_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
+        // SAFETY: as above; `&mut self` makes the borrow unique.
+        unsafe { &mut *self.arena.frame(self.frame).cast() }
+    }
+}
+
+impl Drop for FrameMut {
+    fn drop(&mut self) {
+        self.arena.free(self.frame);
+    }
+}
+
+/// A reference to a published page; the page stays as long as one is held.
+pub struct PinnedPage {
+    arena: Arc<Arena>,
+    page: PageRef,
+}
+
+impl PinnedPage {
+    /// Its name.
+    pub fn page(&self) -> PageRef {
+        self.page
+    }
+
+    /// Its bytes, not verified.
+    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
+        // SAFETY: published bytes are not written while a reference is held, and `self` is one.
+        unsafe { &*self.arena.frame(self.page.frame).cast() }
+    }
+
+    /// Its bytes, if they match the checksum now; otherwise the checksum that they have.
+    pub fn verify(&self) -> Result<&[u8; PAGE_SIZE], u64> {
+        let bytes = self.bytes();
+        let got = crc64(bytes);
+        if got == self.page.checksum { Ok(bytes) } else { Err(got) }
+    }
+
+    /// Whether nobody else refers to the page at this moment.
+    pub fn is_sole(&self) -> bool {
+        self.arena.descriptor(self.page.frame).references.load(Ordering::Acquire) == 1
+    }
+}
+
+impl fmt::Debug for PinnedPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PinnedPage({:?})", self.page)
+    }
+}
+
+impl Clone for PinnedPage {
+    fn clone(&self) -> Self {
+        self.arena.descriptor(self.page.frame).references.fetch_add(1, Ordering::AcqRel);
+        PinnedPage { arena: self.arena.clone(), page: self.page }
+    }
+}
+
+impl Drop for PinnedPage {
+    fn drop(&mut self) {
+        if self.arena.descriptor(self.page.frame).references.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.arena.free(self.page.frame);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_go_round() {
+        let arena = Arena::new(3, 0).unwrap();
+        let mut frames: Vec<_> = std::iter::from_fn(|| arena.allocate()).collect();
+        assert_eq!(frames.len(), 3);
+        assert!(arena.allocate().is_none());
+        let mut frame = frames.pop().unwrap();
+        frame.fill(7);
+        let page = frame.publish(crc64(&[7; PAGE_SIZE]));
+        let name = page.page();
+        assert!(page.verify().is_ok());
+        let second = arena.pin(name).unwrap();
+        drop(page);
+        assert_eq!(second.bytes()[4095], 7);
+        assert!(arena.allocate().is_none());
+        drop(second);
+        assert!(arena.pin(name).is_none(), "a freed frame is not pinned by its old name");
+        let again = arena.allocate().unwrap().publish(0);
+        assert!(arena.pin(name).is_none() || again.page().frame != name.frame);
+        drop(frames);
+        drop(again);
+        assert_eq!(arena.free_frames(), 3);
+    }
+
+    #[test]
+    fn a_flip_in_shared_memory_is_seen() {
+        let arena = Arena::new(1, 0).unwrap();
+        let mut frame = arena.allocate().unwrap();
+        frame.fill(1);
+        let page = frame.publish(crc64(&[1; PAGE_SIZE]));
+        rustix::io::pwrite(arena.memory(), &[0], arena.frame_offset(page.page().frame) + 100).unwrap();
+        assert!(page.verify().is_err());
+    }
+
+    #[test]
+    fn threads_share_the_free_list() {
+        let arena = Arena::new(64, 0).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4u8 {
+                let arena = &arena;
+                scope.spawn(move || {
+                    for round in 0..2000u32 {
+                        let Some(mut frame) = arena.allocate() else { continue };
+                        let value = thread ^ round as u8;
+                        frame.fill(value);
+                        let page = frame.publish(crc64(&[value; PAGE_SIZE]));
+                        let other = page.clone();
+                        drop(page);
+                        assert!(other.verify().is_ok());
+                    }
+                });
+            }
+        });
+        assert_eq!(arena.free_frames(), 64);
+    }
+}

@@ -1,0 +1,182 @@
+//! The attributes of an object, as every layer knows them.
+
+use crate::{ObjectId, PolicyId};
+use serde::{Deserialize, Serialize};
+
+/// Seconds and nanoseconds since 1970-01-01 UTC. `nanos` < 1_000_000_000, also before 1970.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Timestamp {
+    /// Whole seconds, rounded down.
+    pub secs: i64,
+    /// The rest.
+    pub nanos: u32,
+}
+
+/// What an object is. The numbers are stored.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Kind {
+    /// A regular file.
+    Regular = 1,
+    /// A directory; its pages are naming's index of entries.
+    Directory = 2,
+    /// A symbolic link; its pages are the target.
+    Symlink = 3,
+    /// A named pipe.
+    Fifo = 4,
+    /// A socket's name.
+    Socket = 5,
+    /// A character device's name.
+    CharDevice = 6,
+    /// A block device's name.
+    BlockDevice = 7,
+    /// The extended attributes of the object that its `parent` names.
+    Xattr = 8,
+}
+
+impl Kind {
+    /// The kind with this stored number.
+    pub fn from_raw(raw: u8) -> Option<Kind> {
+        Some(match raw {
+            1 => Kind::Regular,
+            2 => Kind::Directory,
+            3 => Kind::Symlink,
+            4 => Kind::Fifo,
+            5 => Kind::Socket,
+            6 => Kind::CharDevice,
+            7 => Kind::BlockDevice,
+            8 => Kind::Xattr,
+            _ => return None,
+        })
+    }
+
+    /// Whether the object's pages are metadata: stored in two copies, apart from each other.
+    pub fn is_metadata(self) -> bool {
+        !matches!(self, Kind::Regular)
+    }
+}
+
+/// By which of the two rules of DESIGN §3 a change of the object reaches the intent log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Class {
+    /// Changes belong to the name space: after a power cut it is as after a prefix of all its transactions. Directories,
+    /// links, special files, and the extended attributes of those.
+    Names = 1,
+    /// Contents, size and attributes follow a prefix of the object's own changes. Regular files and their extended
+    /// attributes. Their creation, deletion, link count and parent hint still belong to the name space.
+    Own = 2,
+}
+
+/// The attributes of one object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attributes {
+    /// What it is.
+    pub kind: Kind,
+    /// How its changes reach the intent log.
+    pub class: Class,
+    /// Distinguishes successive objects with the same id. Unique in the store's life.
+    pub generation: u64,
+    /// Permission bits with setuid, setgid and sticky: the lower 12 bits of `st_mode`.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names that refer to it. 0: unlinked, waiting for its last user.
+    pub nlink: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Stored data blocks of 4 KiB, counted by the physical layer; ignored when set.
+    pub blocks: u64,
+    /// Entries of a directory (without `.` and `..`); naming's own use for other kinds.
+    pub entries: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of contents.
+    pub mtime: Timestamp,
+    /// Last change of attributes.
+    pub ctime: Timestamp,
+    /// Creation.
+    pub btime: Timestamp,
+    /// A directory that names it (so that an error can name a path), or the owner of an `Xattr`.
+    pub parent: ObjectId,
+    /// The object with its extended attributes, or none.
+    pub xattr: ObjectId,
+    /// Redundancy policy.
+    pub policy: PolicyId,
+    /// Per-object flags of naming (immutable, append-only, …); opaque below.
+    pub flags: u32,
+}
+
+impl Attributes {
+    /// A new object: no names, no bytes, all times `now`.
+    pub fn new(kind: Kind, class: Class, mode: u16, uid: u32, gid: u32, now: Timestamp) -> Attributes {
+        Attributes {
+            kind,
+            class,
+            generation: 0,
+            mode,
+            uid,
+            gid,
+            nlink: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            entries: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            parent: ObjectId::NONE,
+            xattr: ObjectId::NONE,
+            policy: PolicyId::default(),
+            flags: 0,
+        }
+    }
+}
+
+/// Attributes to change; `None` leaves the value. All values are absolute, so that applying twice is applying once.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct AttrSet {
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub nlink: Option<u32>,
+    pub entries: Option<u64>,
+    pub atime: Option<Timestamp>,
+    pub mtime: Option<Timestamp>,
+    pub ctime: Option<Timestamp>,
+    pub btime: Option<Timestamp>,
+    pub parent: Option<ObjectId>,
+    pub xattr: Option<ObjectId>,
+    pub policy: Option<PolicyId>,
+    pub flags: Option<u32>,
+}
+
+impl AttrSet {
+    /// Changes `attributes` accordingly.
+    pub fn apply(&self, attributes: &mut Attributes) {
+        fn set<T: Copy>(to: &mut T, from: Option<T>) {
+            if let Some(value) = from {
+                *to = value;
+            }
+        }
+        set(&mut attributes.mode, self.mode);
+        set(&mut attributes.uid, self.uid);
+        set(&mut attributes.gid, self.gid);
+        set(&mut attributes.nlink, self.nlink);
+        set(&mut attributes.entries, self.entries);
+        set(&mut attributes.atime, self.atime);
+        set(&mut attributes.mtime, self.mtime);
+        set(&mut attributes.ctime, self.ctime);
+        set(&mut attributes.btime, self.btime);
+        set(&mut attributes.parent, self.parent);
+        set(&mut attributes.xattr, self.xattr);
+        set(&mut attributes.policy, self.policy);
+        set(&mut attributes.flags, self.flags);
+    }
+}

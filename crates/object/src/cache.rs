@@ -1,0 +1,130 @@
+//! The upper interface: what naming asks of the cache.
+
+use crate::{
+    Arena, Attributes, DomainId, Epoch, FrameMut, Hold, Holds, ObjectId, Op, PageIndex, PageRef, PinnedPage, Result,
+    Space,
+};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Identity of a client's request. A transaction with the identity of one that was done before is not done again: its
+/// answer is given once more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct RequestId {
+    /// The session (one mount is one).
+    pub client: u32,
+    /// The request within it.
+    pub unique: u64,
+}
+
+/// What one request changes: all of it or nothing, also after a crash.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Transaction {
+    /// For requests that must not be done twice.
+    pub request: Option<RequestId>,
+    /// Naming's own note, given back if the request is repeated. At most [`Transaction::ANSWER_MAX`] bytes.
+    pub answer: Vec<u8>,
+    /// In order. Fragments may cover parts of pages.
+    pub ops: Vec<Op>,
+    /// An object whose contents become durable no later than this transaction's names: the file that a rename puts in
+    /// another's place.
+    pub brings: Option<ObjectId>,
+}
+
+impl Transaction {
+    /// Longest answer, in bytes.
+    pub const ANSWER_MAX: usize = 64;
+}
+
+/// What became of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Admitted at this place in the order of all transactions.
+    Done {
+        /// Counts from 1 since the store was opened.
+        sequence: u64,
+    },
+    /// Had been done before.
+    Repeated {
+        /// What naming noted then.
+        answer: Vec<u8>,
+    },
+}
+
+/// A page as read: immutable as long as it is held.
+#[derive(Clone, Debug)]
+pub enum PageView {
+    /// Bytes, not verified since they were put in memory; see [`PinnedPage::verify`].
+    Data(PinnedPage),
+    /// Nothing stored: reads as zero.
+    Zero,
+}
+
+/// What to seek.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Seek {
+    /// Something stored.
+    Data,
+    /// Nothing stored. The end of an object counts as one.
+    Hole,
+}
+
+/// How much a sync must make durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Durability {
+    /// Contents and what is needed to read them (fdatasync).
+    Data,
+    /// Everything (fsync).
+    All,
+}
+
+/// Objects of one domain, in memory and below. May be called from several threads.
+pub trait ObjectCache: Send + Sync {
+    /// Whose objects.
+    fn domain(&self) -> DomainId;
+
+    /// Where the pages are.
+    fn arena(&self) -> &Arc<Arena>;
+
+    /// Empty frames for bytes that are to be written. May flush to get them.
+    fn frames(&self, count: usize) -> Result<Vec<FrameMut>>;
+
+    /// An id for a new object.
+    fn new_object(&self) -> Result<ObjectId>;
+
+    /// Attributes as of the last transaction.
+    fn attributes(&self, id: ObjectId) -> Result<Attributes>;
+
+    /// `count` pages from page `first` on, regardless of the object's size. The caller verifies each page at the last
+    /// moment before its bytes leave, and calls [`ObjectCache::reread`] if one does not match.
+    fn read(&self, id: ObjectId, first: PageIndex, count: usize) -> Result<Vec<PageView>>;
+
+    /// A reader found `bad` not to match its checksum. A clean page is read again from below; a dirty one is an error,
+    /// from now on until it is written again.
+    fn reread(&self, id: ObjectId, index: PageIndex, bad: PageRef) -> Result<PageView>;
+
+    /// Does all of it or nothing.
+    fn submit(&self, transaction: Transaction) -> Result<Outcome>;
+
+    /// The answer of an earlier transaction.
+    fn answer(&self, request: RequestId) -> Option<Vec<u8>>;
+
+    /// The object's changes, and the name space as of now, are durable on return.
+    fn sync(&self, id: ObjectId, durability: Durability) -> Result<()>;
+
+    /// Everything is durable on return; gives the recovery point that has it.
+    fn sync_all(&self) -> Result<Epoch>;
+
+    /// First byte position at or behind `offset` with (or without) something stored, in units of pages; `None` if
+    /// there is none before the end of the object. The end counts as a hole.
+    fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>>;
+
+    /// Adds `delta` to what sessions hold of the object; counts do not go below 0. Gives the new counts.
+    fn hold(&self, id: ObjectId, hold: Hold, delta: i64) -> Holds;
+
+    /// Objects without a name that nobody holds: left over from before the store was opened.
+    fn orphans(&self) -> Result<Vec<ObjectId>>;
+
+    /// Space of the store.
+    fn space(&self) -> Space;
+}

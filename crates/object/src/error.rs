@@ -1,0 +1,174 @@
+//! Errors with a place. No errno here: that is decided where the kernel is spoken to.
+
+use crate::{ObjectId, ObjectKey};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Result of the protocol's calls.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Where something was found wrong. What is not known is left out of the message.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Place {
+    /// Device name (a path), if a device is concerned.
+    pub device: Option<String>,
+    /// Block address on it, in 4 KiB blocks.
+    pub address: Option<u64>,
+    /// Object.
+    pub object: Option<ObjectKey>,
+    /// Level in the object's block tree; 0 is data.
+    pub level: Option<u8>,
+    /// Page index (level 0) or index of the tree block at its level.
+    pub index: Option<u64>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        let mut part = |f: &mut fmt::Formatter<'_>, text: String| {
+            let result = write!(f, "{separator}{text}");
+            separator = ", ";
+            result
+        };
+        if let Some(object) = &self.object {
+            part(f, object.to_string())?;
+        }
+        match (self.level, self.index) {
+            (Some(0) | None, Some(index)) => part(f, format!("page {index}"))?,
+            (Some(level), Some(index)) => part(f, format!("tree block {index} of level {level}"))?,
+            (Some(level), None) => part(f, format!("level {level}"))?,
+            (None, None) => {}
+        }
+        if let Some(device) = &self.device {
+            part(f, format!("device {device}"))?;
+        }
+        if let Some(address) = self.address {
+            part(f, format!("block {address}"))?;
+        }
+        if separator.is_empty() {
+            f.write_str("unknown place")?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that are not what they should be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Corruption {
+    /// Where.
+    pub place: Place,
+    /// What was found wrong, in words ("checksum", "level", "record magic", …).
+    pub what: String,
+    /// What should be there.
+    pub expected: String,
+    /// What is there.
+    pub got: String,
+}
+
+impl fmt::Display for Corruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: expected {}, got {}", self.place, self.what, self.expected, self.got)
+    }
+}
+
+/// A device that failed an operation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceFault {
+    /// Device name (a path).
+    pub device: String,
+    /// "read", "write", "flush" or "discard".
+    pub operation: String,
+    /// First block concerned, where there is one.
+    pub address: Option<u64>,
+    /// Bytes concerned.
+    pub length: u64,
+    /// The system's words.
+    pub cause: String,
+}
+
+impl fmt::Display for DeviceFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {}: {} failed", self.device, self.operation)?;
+        if let Some(address) = self.address {
+            write!(f, " at block {address} ({} bytes)", self.length)?;
+        }
+        write!(f, ": {}", self.cause)
+    }
+}
+
+/// What can go wrong below naming.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
+pub enum Error {
+    /// No such object.
+    #[error("{0} does not exist")]
+    NoObject(ObjectKey),
+    /// The object exists already.
+    #[error("{0} exists already")]
+    ObjectExists(ObjectKey),
+    /// No room for the transaction; nothing of it was done.
+    #[error("no space: {needed} blocks needed, {available} available")]
+    NoSpace {
+        /// In 4 KiB blocks.
+        needed: u64,
+        /// In 4 KiB blocks, without the reserve.
+        available: u64,
+    },
+    /// Corrupt bytes that no copy could replace.
+    #[error("corrupt: {0}")]
+    Corrupt(Box<Corruption>),
+    /// The block was lost earlier and has not been written since.
+    #[error("lost block: {0}")]
+    Lost(Box<Place>),
+    /// A device failed.
+    #[error("{0}")]
+    Device(Box<DeviceFault>),
+    /// The store takes no changes any more, or was opened for reading only.
+    #[error("read-only: {0}")]
+    ReadOnly(String),
+    /// Beyond a limit of the store.
+    #[error("{what}: {got} is beyond the limit {limit}")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+        /// What was asked.
+        got: u64,
+    },
+    /// The page pool has no frame to give, not even after a flush.
+    #[error("no memory: all {frames} page frames are in use")]
+    NoFrames {
+        /// Size of the pool.
+        frames: u64,
+    },
+    /// A neighbour said something that makes no sense.
+    #[error("protocol: {0}")]
+    Protocol(String),
+}
+
+impl Error {
+    /// A [`Error::Corrupt`] at an object's page or tree block.
+    pub fn corrupt(
+        place: Place,
+        what: impl Into<String>,
+        expected: impl ToString,
+        got: impl ToString,
+    ) -> Error {
+        Error::Corrupt(Box::new(Corruption {
+            place,
+            what: what.into(),
+            expected: expected.to_string(),
+            got: got.to_string(),
+        }))
+    }
+
+    /// The object whose contents the error is about, if it is about one.
+    pub fn object(&self) -> Option<ObjectId> {
+        match self {
+            Error::NoObject(key) | Error::ObjectExists(key) => Some(key.object),
+            Error::Corrupt(corruption) => corruption.place.object.map(|key| key.object),
+            Error::Lost(place) => place.object.map(|key| key.object),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The object protocol: what the layers say to each other.
+//!
+//! Naming, cache, logical and physical are joined by the plain data in this crate and by its two traits:
+//!
+//! ```text
+//!  naming ──(ObjectCache: transactions of object operations)──► cache
+//!  cache  ──(ObjectStore: batches of object operations per epoch)──► logical ──(ObjectStore)──► physical
+//! ```
+//!
+//! Nothing here points into another layer's memory. Objects are named by [`ObjectId`], bytes by [`PageRef`] into the
+//! [`arena::Arena`] of offset-only structures, requests by [`RequestId`]. So the same layer code runs in one process,
+//! in several, or in the simulator.
+#![warn(missing_docs)]
+
+pub mod arena;
+mod attributes;
+mod cache;
+mod clock;
+mod error;
+mod ids;
+mod op;
+mod session;
+pub mod space;
+mod store;
+
+pub use arena::{Arena, FrameMut, PageRef, PinnedPage};
+pub use attributes::{AttrSet, Attributes, Class, Kind, Timestamp};
+pub use cache::{Durability, ObjectCache, Outcome, PageView, RequestId, Seek, Transaction};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use error::{Corruption, DeviceFault, Error, Place, Result};
+pub use ids::{BlockIdentity, DomainId, Epoch, ObjectId, ObjectKey, PageIndex, PolicyId};
+pub use op::{Batch, Fragment, Op};
+pub use session::{Hold, Holds};
+pub use space::{Purpose, Space};
+pub use store::{Applied, LogBatch, ObjectStore, PageSource, Placement, RecoveredBatch, StoreStatus};
+
+/// Bytes in a page of an object and in a block of a device.
+pub const PAGE_SIZE: usize = 4096;
+/// Largest object: 16 TiB.
+pub const MAX_OBJECT_BYTES: u64 = 1 << 44;

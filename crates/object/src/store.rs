@@ -1,0 +1,139 @@
+//! The lower interface: what a cache asks of the logical layer and the logical layer of each physical module.
+
+use crate::{
+    Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectId, ObjectKey, Op, PageIndex, PageRef, Purpose,
+    Result, Seek, Space,
+};
+use serde::{Deserialize, Serialize};
+
+/// What a page of an object is in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PageSource {
+    /// Bytes, now in the frame that was offered for them and verified against their checksum.
+    Data {
+        /// CRC-64 of the whole page, as the block pointer has it.
+        checksum: u64,
+        /// Stable while the block is unchanged.
+        identity: BlockIdentity,
+    },
+    /// Never written, or punched: reads as zero. The frame is untouched.
+    Hole,
+    /// Its bytes were lost and it has not been written since. The frame is untouched.
+    Lost,
+}
+
+/// A data block written ahead of its epoch, so that the intent log can name it instead of carrying its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Placement {
+    /// First copy: device in the upper 16 bits, block in the lower 48.
+    pub address: u64,
+    /// Second copy of a metadata page, or 0.
+    pub address_2: u64,
+    /// CRC-64 of the page.
+    pub checksum: u64,
+    /// Epoch in which it was written.
+    pub birth: Epoch,
+}
+
+/// What became of a batch.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Applied {
+    /// Pages whose bytes did not match their checksum any more: not written; the object keeps its old ones there.
+    pub rejected: Vec<(ObjectId, PageIndex)>,
+    /// Pages written, with the identity of the block that now holds them.
+    pub written: Vec<(ObjectId, PageIndex, BlockIdentity)>,
+}
+
+/// One record of the intent log: the state that a sync made durable, as operations on whole pages. Batches of one epoch
+/// are replayed in order on the last recovery point; a batch is replayed whole or not at all.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LogBatch {
+    /// The epoch that was open.
+    pub epoch: Epoch,
+    /// Whose objects.
+    pub domain: DomainId,
+    /// In order. Pages of `Op::Write` are stored with the record, those of `Op::Adopt` are already on the device.
+    pub ops: Vec<Op>,
+}
+
+/// State of a store, for `status`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StoreStatus {
+    /// Last recovery point.
+    pub epoch: Epoch,
+    /// Why no changes are taken any more, if so.
+    pub read_only: Option<String>,
+    /// Space.
+    pub space: Space,
+    /// Objects of the domain `main`.
+    pub objects: u64,
+    /// Blocks repaired from another copy since the store was opened.
+    pub repaired: u64,
+    /// Blocks found corrupt and not repairable since the store was opened.
+    pub unrepaired: u64,
+    /// Device names.
+    pub devices: Vec<String>,
+}
+
+/// Objects in block trees on one or more devices. One caller at a time applies and commits; reads, reservations, placements
+/// and log appends may come from several threads meanwhile.
+///
+/// Every method that changes something fails with [`crate::Error::ReadOnly`] once a write or flush has failed.
+pub trait ObjectStore: Send + Sync {
+    /// Last recovery point, space, health.
+    fn status(&self) -> StoreStatus;
+
+    /// Attributes of an object as of the last applied batch.
+    fn attributes(&self, key: ObjectKey) -> Result<Attributes>;
+
+    /// Ids that no object has, not handed out before since the store was opened.
+    fn new_objects(&self, domain: DomainId, count: usize) -> Result<Vec<ObjectId>>;
+
+    /// Objects without a name (`nlink` 0), as of the last applied batch.
+    fn orphans(&self, domain: DomainId) -> Result<Vec<ObjectId>>;
+
+    /// Reads `frames.len()` pages from page `first` on. Bytes are verified; corrupt copies are replaced by good ones.
+    /// Fails as a whole with the error of the first page that has no good copy.
+    fn read(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>>;
+
+    /// The first page at or behind `from` that is (or is not) a hole; `None` if there is none within the tree.
+    fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>>;
+
+    /// Sets `blocks` aside for `epoch`. Given back when that epoch is published.
+    fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()>;
+
+    /// Writes pages ahead for `epoch`; not durable before the next log append or `prepare`. In the order given.
+    fn place(&self, key: ObjectKey, epoch: Epoch, pages: &[(PageIndex, PageRef)]) -> Result<Vec<Placement>>;
+
+    /// Placements that no operation will adopt.
+    fn unplace(&self, epoch: Epoch, placements: &[Placement]) -> Result<()>;
+
+    /// Applies operations to the epoch being written.
+    fn apply(&self, batch: &Batch) -> Result<Applied>;
+
+    /// Everything applied is durable afterwards, save the superblock that names it. `epoch` is above the last one.
+    fn prepare(&self, epoch: Epoch) -> Result<()>;
+
+    /// Makes `epoch` the last recovery point, durably. Blocks that it freed can be used again, and the log of `epoch`
+    /// and those before is forgotten.
+    fn publish(&self, epoch: Epoch) -> Result<()>;
+
+    /// Appends to the intent log. Durable on return. `false`: no room, nothing was done; close the epoch instead.
+    fn log_append(&self, batch: &LogBatch) -> Result<bool>;
+
+    /// Next batch of the intent log that is newer than the last recovery point, from the start at first; `None` at the
+    /// end. Its pages are in frames that `frames` gives out and the caller holds.
+    fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>>;
+
+    /// The store is left in order: nothing is open, the log is empty.
+    fn close(&self) -> Result<()>;
+}
+
+/// A batch read back from the intent log, with the pages that its operations name.
+#[derive(Debug)]
+pub struct RecoveredBatch {
+    /// The operations.
+    pub batch: LogBatch,
+    /// Keeps the frames of its pages in use.
+    pub pins: Vec<crate::PinnedPage>,
+}
