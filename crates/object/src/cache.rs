@@ -1,8 +1,8 @@
 //! The upper interface: what naming asks of the cache.
 
 use crate::{
-    Arena, Attributes, DomainId, Epoch, FrameMut, Hold, Holds, ObjectId, Op, PageIndex, PageRef, PinnedPage, Result,
-    Space,
+    Arena, Attributes, DomainId, Epoch, FrameMut, Hold, Holds, ObjectId, Op, PageIndex, PageRef, PinnedPage, Purpose,
+    Result, Space,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub struct Transaction {
     pub answer: Vec<u8>,
     /// In order. Fragments may cover parts of pages.
     pub ops: Vec<Op>,
+    /// Whether it may use the store's reserve: deletion and what else frees space or must not fail.
+    pub purpose: Purpose,
     /// An object whose contents become durable no later than this transaction's names: the file that a rename puts in
     /// another's place.
     pub brings: Option<ObjectId>,

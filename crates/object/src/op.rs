@@ -28,14 +28,15 @@ impl Fragment {
 /// One operation on one object. All are idempotent: they set absolute values.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Op {
-    /// The object exists from now on with these attributes and no pages.
+    /// The object exists from now on with these attributes and no pages. If it exists already with the same generation
+    /// (a log replayed on an epoch that has it), nothing happens: it keeps its pages and attributes.
     Create {
         /// A fresh id from [`crate::ObjectCache::new_object`].
         id: ObjectId,
         /// Its attributes; size is 0.
         attributes: Attributes,
     },
-    /// The object and its pages are gone.
+    /// The object and its pages are gone. Nothing happens if there is none.
     Delete {
         /// Which.
         id: ObjectId,
@@ -89,8 +90,8 @@ pub enum Op {
         /// The values to change.
         set: AttrSet,
     },
-    /// The pages of the source's range become the target's as well, sharing blocks. Whole pages; the end may be the
-    /// end of the source. Never overlaps within one object.
+    /// The pages of the source's range become the target's as well, sharing blocks; holes become holes. Whole pages; the
+    /// end may be the end of the source. Never overlaps within one object.
     Copy {
         /// From which object.
         source: ObjectId,

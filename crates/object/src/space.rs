@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 /// For what space is asked.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum Purpose {
     /// New data: refused when only the reserve is left.
+    #[default]
     Ordinary,
     /// Work that frees space or must not fail (deletion, truncation, times): may use the reserve.
     Release,
