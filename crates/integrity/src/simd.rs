@@ -1,0 +1,178 @@
+//! xor64 and the limb sums of Fletcher-256 with AVX-512 and AVX2, chosen at run time.
+//!
+//! All `unsafe` of this crate is here: vector loads, and the calls of functions that need a CPU feature. Every function
+//! returns `None` where neither feature is there; the callers then use the portable code. The tests in `tests.rs`
+//! hold each against it.
+
+use std::arch::x86_64::*;
+
+/// Below this many bytes the portable code is as fast.
+const SHORT: usize = 128;
+
+/// Fletcher-256 sums of a run of words, as 64-bit sums of their 32-bit limbs (limb `l` has weight 2^(32·l)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FletcherLimbs {
+    pub(crate) a: [u64; 4],
+    pub(crate) b: [u64; 4],
+}
+
+/// xor64 of `bytes`, or `None` if the CPU has no suitable unit or the input is short.
+#[inline]
+pub(crate) fn xor64(bytes: &[u8]) -> Option<u64> {
+    if bytes.len() < SHORT {
+        return None;
+    }
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the feature was detected on the line above.
+        return Some(unsafe { xor64_avx512(bytes) });
+    }
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the feature was detected on the line above.
+        return Some(unsafe { xor64_avx2(bytes) });
+    }
+    None
+}
+
+/// Limb sums of the first words of `words` (the count is returned, a multiple of the vector's words), or `None`.
+///
+/// `words` must not be longer than [`crate::sums::FLETCHER_SEGMENT`], so that no limb sum overflows.
+#[inline]
+pub(crate) fn fletcher_limbs(words: &[[u8; 16]]) -> Option<(usize, FletcherLimbs)> {
+    debug_assert!(words.len() <= crate::sums::FLETCHER_SEGMENT);
+    if words.len() * 16 < SHORT {
+        return None;
+    }
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the feature was detected on the line above.
+        return Some(unsafe { fletcher_avx512(words) });
+    }
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the feature was detected on the line above.
+        return Some(unsafe { fletcher_avx2(words) });
+    }
+    None
+}
+
+#[target_feature(enable = "avx512f")]
+fn load512(chunk: &[u8; 64]) -> __m512i {
+    // SAFETY: `chunk` is 64 readable bytes, and the load has no demand on alignment.
+    unsafe { _mm512_loadu_si512(chunk.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx2")]
+fn load256(chunk: &[u8; 32]) -> __m256i {
+    // SAFETY: `chunk` is 32 readable bytes, and the load has no demand on alignment.
+    unsafe { _mm256_loadu_si256(chunk.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx512f")]
+fn lanes512(v: __m512i) -> [u64; 8] {
+    let mut out = [0; 8];
+    // SAFETY: `out` is 64 writable bytes, and the store has no demand on alignment.
+    unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), v) };
+    out
+}
+
+#[target_feature(enable = "avx2")]
+fn lanes256(v: __m256i) -> [u64; 4] {
+    let mut out = [0; 4];
+    // SAFETY: `out` is 32 writable bytes, and the store has no demand on alignment.
+    unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), v) };
+    out
+}
+
+#[target_feature(enable = "avx512f")]
+fn xor64_avx512(bytes: &[u8]) -> u64 {
+    let (chunks, tail) = bytes.as_chunks::<64>();
+    let (quads, rest) = chunks.as_chunks::<4>();
+    let mut acc = [_mm512_setzero_si512(); 4];
+    for quad in quads {
+        for (sum, chunk) in acc.iter_mut().zip(quad) {
+            *sum = _mm512_xor_si512(*sum, load512(chunk));
+        }
+    }
+    for chunk in rest {
+        acc[0] = _mm512_xor_si512(acc[0], load512(chunk));
+    }
+    let sum = _mm512_xor_si512(_mm512_xor_si512(acc[0], acc[1]), _mm512_xor_si512(acc[2], acc[3]));
+    lanes512(sum).into_iter().fold(crate::sums::xor64_portable(tail), |x, y| x ^ y)
+}
+
+#[target_feature(enable = "avx2")]
+fn xor64_avx2(bytes: &[u8]) -> u64 {
+    let (chunks, tail) = bytes.as_chunks::<32>();
+    let (quads, rest) = chunks.as_chunks::<4>();
+    let mut acc = [_mm256_setzero_si256(); 4];
+    for quad in quads {
+        for (sum, chunk) in acc.iter_mut().zip(quad) {
+            *sum = _mm256_xor_si256(*sum, load256(chunk));
+        }
+    }
+    for chunk in rest {
+        acc[0] = _mm256_xor_si256(acc[0], load256(chunk));
+    }
+    let sum = _mm256_xor_si256(_mm256_xor_si256(acc[0], acc[1]), _mm256_xor_si256(acc[2], acc[3]));
+    lanes256(sum).into_iter().fold(crate::sums::xor64_portable(tail), |x, y| x ^ y)
+}
+
+/// Joins the sums of K interleaved streams (stream k has the words k, K+k, 2K+k, …; each 64-bit lane pair of the
+/// arrays is one stream's even and odd limbs).
+///
+/// Word i = jK + k of n = mK counts n − i = K(m − j) − k times in B, so B = Σₖ (K·bₖ − k·aₖ): never negative, limb by
+/// limb, and within 64 bits for a segment.
+fn join<const LANES: usize>(
+    a_even: [u64; LANES],
+    a_odd: [u64; LANES],
+    b_even: [u64; LANES],
+    b_odd: [u64; LANES],
+) -> FletcherLimbs {
+    let streams = (LANES / 2) as u64;
+    let mut out = FletcherLimbs { a: [0; 4], b: [0; 4] };
+    for lane in 0..LANES {
+        let k = (lane / 2) as u64;
+        let even = (lane % 2) * 2;
+        out.a[even] += a_even[lane];
+        out.a[even + 1] += a_odd[lane];
+        out.b[even] += streams * b_even[lane] - k * a_even[lane];
+        out.b[even + 1] += streams * b_odd[lane] - k * a_odd[lane];
+    }
+    out
+}
+
+#[target_feature(enable = "avx512f")]
+fn fletcher_avx512(words: &[[u8; 16]]) -> (usize, FletcherLimbs) {
+    let (vectors, _) = words.as_flattened().as_chunks::<64>();
+    let low = _mm512_set1_epi64(0xffff_ffff);
+    let zero = _mm512_setzero_si512();
+    let (mut a_even, mut a_odd, mut b_even, mut b_odd) = (zero, zero, zero, zero);
+    for vector in vectors {
+        let v = load512(vector);
+        a_even = _mm512_add_epi64(a_even, _mm512_and_si512(v, low));
+        a_odd = _mm512_add_epi64(a_odd, _mm512_srli_epi64::<32>(v));
+        b_even = _mm512_add_epi64(b_even, a_even);
+        b_odd = _mm512_add_epi64(b_odd, a_odd);
+    }
+    let sums = join(lanes512(a_even), lanes512(a_odd), lanes512(b_even), lanes512(b_odd));
+    (vectors.len() * 4, sums)
+}
+
+#[target_feature(enable = "avx2")]
+fn fletcher_avx2(words: &[[u8; 16]]) -> (usize, FletcherLimbs) {
+    let (vectors, _) = words.as_flattened().as_chunks::<32>();
+    let low = _mm256_set1_epi64x(0xffff_ffff);
+    let zero = _mm256_setzero_si256();
+    let (mut a_even, mut a_odd, mut b_even, mut b_odd) = (zero, zero, zero, zero);
+    for vector in vectors {
+        let v = load256(vector);
+        a_even = _mm256_add_epi64(a_even, _mm256_and_si256(v, low));
+        a_odd = _mm256_add_epi64(a_odd, _mm256_srli_epi64::<32>(v));
+        b_even = _mm256_add_epi64(b_even, a_even);
+        b_odd = _mm256_add_epi64(b_odd, a_odd);
+    }
+    let sums = join(lanes256(a_even), lanes256(a_odd), lanes256(b_even), lanes256(b_odd));
+    (vectors.len() * 2, sums)
+}
+
+#[cfg(test)]
+#[path = "simd_tests.rs"]
+mod tests;

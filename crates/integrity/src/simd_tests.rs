@@ -1,0 +1,50 @@
+use super::*;
+use crate::sums::{FLETCHER_SEGMENT, xor64_portable};
+use proptest::prelude::*;
+
+/// The limb sums by definition: every value of A is added to B.
+fn limbs_by_definition(words: &[[u8; 16]]) -> FletcherLimbs {
+    let mut sums = FletcherLimbs { a: [0; 4], b: [0; 4] };
+    for word in words {
+        for (l, limb) in word.as_chunks::<4>().0.iter().enumerate() {
+            sums.a[l] += u64::from(u32::from_le_bytes(*limb));
+            sums.b[l] += sums.a[l];
+        }
+    }
+    sums
+}
+
+fn check(bytes: &[u8]) {
+    let words = bytes.as_chunks::<16>().0;
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the feature was detected on the line above.
+        let (xor, (done, limbs)) = unsafe { (xor64_avx512(bytes), fletcher_avx512(words)) };
+        assert_eq!(xor, xor64_portable(bytes));
+        assert!(words.len() - done < 4);
+        assert_eq!(limbs, limbs_by_definition(&words[..done]));
+    }
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the feature was detected on the line above.
+        let (xor, (done, limbs)) = unsafe { (xor64_avx2(bytes), fletcher_avx2(words)) };
+        assert_eq!(xor, xor64_portable(bytes));
+        assert!(words.len() - done < 2);
+        assert_eq!(limbs, limbs_by_definition(&words[..done]));
+    }
+}
+
+proptest! {
+    /// Every length and every alignment within a vector.
+    #[test]
+    fn vector_code_equals_portable(
+        bytes in proptest::collection::vec(any::<u8>(), 0..6000),
+        skip in 0usize..64,
+    ) {
+        check(&bytes[skip.min(bytes.len())..]);
+    }
+}
+
+/// The largest sums there can be: nothing overflows (the tests run with overflow checks; vectors are compared).
+#[test]
+fn longest_segment_of_all_ones() {
+    check(&vec![0xff; FLETCHER_SEGMENT * 16]);
+}

@@ -1,0 +1,122 @@
+//! The two word-wise sums, xor64 and Fletcher-256: definition, portable code, and the choice of the fast code.
+
+#[cfg(target_arch = "x86_64")]
+use crate::simd;
+
+/// Exclusive or of all 64-bit little-endian words; an incomplete last word is filled up with zero bytes.
+///
+/// The memory checksum of Z²FS. Detects any odd number of flips per bit column, hence every single flip; two flips in
+/// one column cancel, and so do trailing zero words: the length travels beside the checksum.
+#[inline]
+pub fn xor64(bytes: &[u8]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(sum) = simd::xor64(bytes) {
+        return sum;
+    }
+    xor64_portable(bytes)
+}
+
+pub(crate) fn xor64_portable(bytes: &[u8]) -> u64 {
+    let (words, tail) = bytes.as_chunks::<8>();
+    let body = words.iter().fold(0, |sum, word| sum ^ u64::from_le_bytes(*word));
+    let mut last = [0; 8];
+    last[..tail.len()].copy_from_slice(tail);
+    body ^ u64::from_le_bytes(last)
+}
+
+/// Fletcher-256: over the 128-bit little-endian words w₁ … wₙ, with M = 2^128 − 1,
+///
+/// - A = Σ wᵢ mod M,
+/// - B = Σ (n + 1 − i) · wᵢ mod M, that is the sum of all intermediate values of A,
+///
+/// each reduced to 0 … M − 1. The result is A then B, 16 little-endian bytes each. An incomplete last word is filled
+/// up with zero bytes.
+///
+/// The modulus is M and not 2^128, as in one's-complement addition with end-around carry: with 2^128 the carry out of
+/// the top bit is lost, and two flips of top bits an even number of words apart go unseen (Hamming distance 2 instead
+/// of 3). What remains: a word of all ones equals a word of all zeros, and up to 15 zero bytes that fill up the last
+/// word are invisible, so the length travels beside the checksum.
+#[inline]
+pub fn fletcher256(bytes: &[u8]) -> [u8; 32] {
+    let mut state = Fletcher::default();
+    let (words, tail) = bytes.as_chunks::<16>();
+    state.add_words(words);
+    state.add_tail(tail);
+    state.digest()
+}
+
+/// Word-aligned state of a Fletcher-256 sum. Values are reduced only in [`Fletcher::digest`]: all ones means zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fletcher {
+    a: u128,
+    b: u128,
+}
+
+/// Words per call of the fast code: its 64-bit limb sums stay below 2^32 · n(n+1)/2 < 2^62.
+pub(crate) const FLETCHER_SEGMENT: usize = 1 << 15;
+
+/// x + y modulo 2^128 − 1, with all ones as a second name of zero.
+#[inline]
+fn add(x: u128, y: u128) -> u128 {
+    let (sum, carry) = x.overflowing_add(y);
+    // Cannot overflow: with a carry the sum is at most 2^128 − 2.
+    sum + u128::from(carry)
+}
+
+/// x · n modulo 2^128 − 1.
+#[inline]
+fn mul(x: u128, n: u64) -> u128 {
+    let low = (x & u128::from(u64::MAX)) * u128::from(n);
+    let high = (x >> 64) * u128::from(n);
+    add(low, high.rotate_left(64))
+}
+
+impl Fletcher {
+    pub(crate) fn add_words(&mut self, words: &[[u8; 16]]) {
+        for segment in words.chunks(FLETCHER_SEGMENT) {
+            #[cfg(target_arch = "x86_64")]
+            if let Some((done, limbs)) = simd::fletcher_limbs(segment) {
+                self.add_limbs(done, &limbs);
+                self.add_words_portable(&segment[done..]);
+                continue;
+            }
+            self.add_words_portable(segment);
+        }
+    }
+
+    /// The definition, word by word.
+    pub(crate) fn add_words_portable(&mut self, words: &[[u8; 16]]) {
+        for word in words {
+            self.a = add(self.a, u128::from_le_bytes(*word));
+            self.b = add(self.b, self.a);
+        }
+    }
+
+    pub(crate) fn add_tail(&mut self, tail: &[u8]) {
+        if !tail.is_empty() {
+            let mut last = [0; 16];
+            last[..tail.len()].copy_from_slice(tail);
+            self.add_words_portable(&[last]);
+        }
+    }
+
+    /// Appends `words` words whose own sums, started from zero, are given as four limbs of weight 2^(32·l) each.
+    #[cfg(target_arch = "x86_64")]
+    fn add_limbs(&mut self, words: usize, limbs: &simd::FletcherLimbs) {
+        // A limb is below 2^64, so turning it left by 32·l is multiplying it by 2^(32·l) modulo 2^128 − 1.
+        let value = |limbs: &[u64; 4]| {
+            (0u32..).zip(limbs).fold(0, |sum, (l, &limb)| add(sum, u128::from(limb).rotate_left(32 * l)))
+        };
+        self.b = add(self.b, mul(self.a, words as u64));
+        self.a = add(self.a, value(&limbs.a));
+        self.b = add(self.b, value(&limbs.b));
+    }
+
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        let reduce = |x: u128| if x == u128::MAX { 0 } else { x };
+        let mut out = [0; 32];
+        out[..16].copy_from_slice(&reduce(self.a).to_le_bytes());
+        out[16..].copy_from_slice(&reduce(self.b).to_le_bytes());
+        out
+    }
+}
