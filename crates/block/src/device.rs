@@ -1,0 +1,131 @@
+//! The one interface of all block devices.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+use crate::{Error, Operation};
+
+/// Size of a block in bytes: the unit of every address and length.
+pub const BLOCK_SIZE: usize = 4096;
+
+/// A row of 4 KiB blocks. See the crate's documentation for what is promised about order and durability.
+pub trait Device: Send + Sync {
+    /// Name for messages: the path, or "memory".
+    fn name(&self) -> &str;
+
+    /// Size in whole 4 KiB blocks. Constant for the life of the device.
+    fn blocks(&self) -> u64;
+
+    /// Fills `bufs`, one after the other, from consecutive blocks starting at `first`. The buffers may have any length
+    /// and alignment; their total is a non-zero multiple of 4096.
+    ///
+    /// # Errors
+    /// On error the buffers' contents are unspecified.
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error>;
+
+    /// Writes `bufs`, one after the other, to consecutive blocks starting at `first`. Lengths as for [`Device::read`].
+    ///
+    /// # Errors
+    /// A failure of the device leaves the blocks in any mixture of old and new sectors, and latches.
+    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error>;
+
+    /// Several independent writes, which may be reordered and overlapped among themselves; all are finished on return.
+    /// No two of them may touch the same block.
+    ///
+    /// # Errors
+    /// The first failure found; any of the other writes may or may not have been done. Latches like a single write.
+    fn write_batch(&self, writes: &[Write<'_>]) -> Result<(), Error> {
+        for write in writes {
+            self.write(write.first, write.bufs)?;
+        }
+        Ok(())
+    }
+
+    /// Several independent reads, which may be reordered and overlapped among themselves; all are finished on return,
+    /// and each tells its own outcome in [`Read::result`].
+    ///
+    /// # Errors
+    /// That of the first read in the slice which failed; the others have been tried all the same.
+    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        for read in reads {
+            read.result = self.read(read.first, read.bufs);
+            if outcome.is_ok() {
+                outcome = read.result.clone();
+            }
+        }
+        outcome
+    }
+
+    /// Makes every write that had completed before the call durable.
+    ///
+    /// # Errors
+    /// A failed flush latches: every later flush, write and discard fails with the same cause.
+    fn flush(&self) -> Result<(), Error>;
+
+    /// Says that the contents of `count` blocks from `first` are no longer needed. Afterwards they read as their old
+    /// contents or as zeros, until they are written again. A hint: a device that cannot use it answers `Ok`.
+    ///
+    /// # Errors
+    /// Out of range, read-only or latched; a failure of the device to use the hint is not an error of the data.
+    fn discard(&self, first: u64, count: u64) -> Result<(), Error>;
+}
+
+/// One write of a [`Device::write_batch`].
+#[derive(Debug, Clone, Copy)]
+pub struct Write<'a> {
+    /// First block.
+    pub first: u64,
+    /// What to write, as for [`Device::write`].
+    pub bufs: &'a [IoSlice<'a>],
+}
+
+/// One read of a [`Device::read_batch`].
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// First block.
+    pub first: u64,
+    /// Where to put it, as for [`Device::read`].
+    pub bufs: &'a mut [IoSliceMut<'a>],
+    /// This read's outcome, set by the batch.
+    pub result: Result<(), Error>,
+}
+
+impl<'a> Read<'a> {
+    /// A read not yet done.
+    pub fn new(first: u64, bufs: &'a mut [IoSliceMut<'a>]) -> Self {
+        Read { first, bufs, result: Ok(()) }
+    }
+}
+
+/// Checks that a request is a non-zero number of whole blocks inside a device of `blocks` blocks; returns that number.
+/// For implementors of [`Device`].
+///
+/// # Errors
+/// [`Error::Misaligned`], [`Error::OutOfRange`].
+pub fn check_request(
+    device: &Arc<str>,
+    operation: Operation,
+    blocks: u64,
+    first: u64,
+    length_bytes: u64,
+) -> Result<u64, Error> {
+    if length_bytes == 0 || !length_bytes.is_multiple_of(BLOCK_SIZE as u64) {
+        return Err(Error::Misaligned { device: Arc::clone(device), operation, first, length_bytes });
+    }
+    let count = length_bytes / BLOCK_SIZE as u64;
+    if first.checked_add(count).is_none_or(|end| end > blocks) {
+        return Err(Error::OutOfRange { device: Arc::clone(device), operation, first, length_bytes, blocks });
+    }
+    Ok(count)
+}
+
+/// Total length of the buffers of a read.
+pub(crate) fn total_mut(bufs: &[IoSliceMut<'_>]) -> u64 {
+    bufs.iter().map(|buf| buf.len() as u64).sum()
+}
+
+/// Total length of the buffers of a write.
+pub(crate) fn total(bufs: &[IoSlice<'_>]) -> u64 {
+    bufs.iter().map(|buf| buf.len() as u64).sum()
+}

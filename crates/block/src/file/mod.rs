@@ -1,0 +1,202 @@
+//! A regular file or a disk as a block device.
+//!
+//! Transfers go past the page cache (O_DIRECT) where the file system allows it; memory that is not aligned as the device
+//! wants it goes through an aligned bounce buffer. Where O_DIRECT is refused the page cache is used instead:
+//! [`FileDevice::is_direct`] tells, and a flush is as good, but reads may then be answered from memory that nothing checks.
+//!
+//! **Exclusive use.** A regular file is locked with flock(2), a disk opened with O_EXCL (which excludes mounts, swap and
+//! other exclusive openers, not a plain `dd`). The lock belongs to the open file description: it ends with the process
+//! that holds it, however that ends.
+//!
+//! **Space.** [`FileDevice::create_file`] allocates the whole file, so that a host that fills up later cannot fail a write.
+//! On a fully allocated file a discard keeps the blocks allocated and does nothing; on a sparse one it punches a hole; on
+//! a disk it is a trim. Copy-on-write hosts may allocate anew on every overwrite: on btrfs the new file is marked NOCOW.
+
+mod open;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use rustix::io::Errno;
+
+use crate::device::{check_request, total, total_mut};
+use crate::{BLOCK_SIZE, Device, Error, Latch, Operation};
+use open::Opened;
+use transfer::{Alignment, Failure};
+
+/// How a [`FileDevice`] is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// For reading and writing, exclusively.
+    ReadWrite,
+    /// For reading, exclusively: nothing changes while a check runs.
+    ReadOnly,
+    /// For reading, without a lock: what is read may be changing, if somebody else has the device open.
+    ReadOnlyUnlocked,
+}
+
+/// What a [`FileDevice`] stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    RegularFile,
+    Disk,
+}
+
+/// A regular file or disk as a block device. See the [crate] documentation for the promises, and [`Access`] for the locks.
+#[derive(Debug)]
+pub struct FileDevice {
+    name: Arc<str>,
+    fd: OwnedFd,
+    kind: Kind,
+    access: Access,
+    blocks: u64,
+    /// What direct I/O asks of memory; `None` when the page cache is used.
+    direct: Option<Alignment>,
+    reserved: bool,
+    latch: Latch,
+}
+
+impl FileDevice {
+    /// Opens an existing file or disk, with direct I/O if it can be had. A file's tail shorter than a block is not used.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], [`Error::Unsuitable`] for anything but a regular file or block device, [`Error::Io`].
+    pub fn open(path: &Path, access: Access) -> Result<Self, Error> {
+        Ok(Self::from_opened(open::open(path, access, true)?, access))
+    }
+
+    /// Opens through the page cache, even where direct I/O could be had.
+    ///
+    /// # Errors
+    /// As for [`FileDevice::open`].
+    pub fn open_buffered(path: &Path, access: Access) -> Result<Self, Error> {
+        Ok(Self::from_opened(open::open(path, access, false)?, access))
+    }
+
+    /// Creates a file of `size_bytes` (a non-zero multiple of 4096), allocated in full if the host can
+    /// ([`FileDevice::is_reserved`] tells), and opens it for writing. It reads as zeros. File and name are durable on return.
+    ///
+    /// # Errors
+    /// [`Error::Io`], in particular if the path exists or the host lacks the space; then no file is left behind.
+    /// [`Error::Misaligned`] for a bad size.
+    pub fn create_file(path: &Path, size_bytes: u64) -> Result<Self, Error> {
+        Ok(Self::from_opened(open::create(path, size_bytes)?, Access::ReadWrite))
+    }
+
+    fn from_opened(opened: Opened, access: Access) -> Self {
+        let Opened { name, fd, kind, blocks, direct, reserved } = opened;
+        FileDevice { name, fd, kind, access, blocks, direct, reserved, latch: Latch::new() }
+    }
+
+    /// Whether transfers go past the page cache. If not, the caller may want to warn.
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// Whether the host has allocated every block, so that it cannot run out of space under a write. Always so for a disk
+    /// (thinly provisioned disks cannot be told from others).
+    pub fn is_reserved(&self) -> bool {
+        self.reserved
+    }
+
+    /// Whether this is a disk, and not a regular file.
+    pub fn is_disk(&self) -> bool {
+        self.kind == Kind::Disk
+    }
+
+    /// The write or flush failure that latched the device, if one did.
+    pub fn latched(&self) -> Option<&Error> {
+        self.latch.cause()
+    }
+
+    /// Refuses changes to a read-only or latched device.
+    fn check_writable(&self, operation: Operation, first: Option<u64>, length_bytes: u64) -> Result<(), Error> {
+        if self.access != Access::ReadWrite {
+            return Err(Error::ReadOnly { device: Arc::clone(&self.name), operation, first, length_bytes });
+        }
+        self.latch.check(&self.name, operation, first, length_bytes)
+    }
+
+    fn failure(&self, operation: Operation, first: u64, length_bytes: u64, failure: Failure) -> Error {
+        let device = Arc::clone(&self.name);
+        match failure {
+            Failure::System(errno) => {
+                Error::Io { device, operation, first: Some(first), length_bytes, source: Arc::new(errno.into()) }
+            }
+            Failure::EndedEarly { done_bytes } => {
+                Error::EndedEarly { device, operation, first, length_bytes, done_bytes }
+            }
+        }
+    }
+}
+
+impl Device for FileDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
+        let length_bytes = total_mut(bufs);
+        check_request(&self.name, Operation::Read, self.blocks, first, length_bytes)?;
+        transfer::read(&self.fd, first * BLOCK_SIZE as u64, bufs, self.direct)
+            .map_err(|failure| self.failure(Operation::Read, first, length_bytes, failure))
+    }
+
+    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+        let length_bytes = total(bufs);
+        check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
+        self.check_writable(Operation::Write, Some(first), length_bytes)?;
+        self.latch.watch(
+            transfer::write(&self.fd, first * BLOCK_SIZE as u64, bufs, self.direct)
+                .map_err(|failure| self.failure(Operation::Write, first, length_bytes, failure)),
+        )
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.check_writable(Operation::Flush, None, 0)?;
+        let result = loop {
+            match fdatasync(&self.fd) {
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        };
+        let flushed = self.latch.watch(result.map_err(|errno| Error::Io {
+            device: Arc::clone(&self.name),
+            operation: Operation::Flush,
+            first: None,
+            length_bytes: 0,
+            source: Arc::new(errno.into()),
+        }));
+        // A write that failed meanwhile in another thread may have had its error reported to our fdatasync only.
+        flushed.and_then(|()| self.latch.check(&self.name, Operation::Flush, None, 0))
+    }
+
+    fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
+        let length_bytes = count.saturating_mul(BLOCK_SIZE as u64);
+        check_request(&self.name, Operation::Discard, self.blocks, first, length_bytes)?;
+        self.check_writable(Operation::Discard, Some(first), length_bytes)?;
+        let start = first * BLOCK_SIZE as u64;
+        let outcome = match self.kind {
+            Kind::RegularFile if self.reserved => Ok(()),
+            Kind::RegularFile => {
+                fallocate(&self.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, length_bytes)
+            }
+            Kind::Disk => open::trim(&self.fd, start, length_bytes),
+        };
+        if let Err(errno) = outcome {
+            // The old contents stay, which a discard allows.
+            tracing::debug!(device = %self.name, first, count, %errno, "discard was not taken");
+        }
+        Ok(())
+    }
+}

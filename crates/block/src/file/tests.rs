@@ -1,0 +1,286 @@
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::*;
+use crate::AlignedBuf;
+
+/// A directory on a real disk: the target directory, because /tmp may be in memory.
+fn scratch() -> tempfile::TempDir {
+    let binary = std::env::current_exe().unwrap();
+    tempfile::tempdir_in(binary.parent().unwrap()).unwrap()
+}
+
+fn store(blocks: u64) -> (tempfile::TempDir, PathBuf, FileDevice) {
+    let directory = scratch();
+    let path = directory.path().join("store");
+    let device = FileDevice::create_file(&path, blocks * BLOCK_SIZE as u64).unwrap();
+    (directory, path, device)
+}
+
+fn pattern(length: usize, salt: usize) -> Vec<u8> {
+    (0..length).map(|at| (((at + salt) * 2_654_435_761) >> 13) as u8).collect()
+}
+
+fn get(device: &dyn Device, first: u64, blocks: usize) -> Vec<u8> {
+    let mut out = vec![0xee; blocks * BLOCK_SIZE];
+    device.read(first, &mut [IoSliceMut::new(&mut out)]).unwrap();
+    out
+}
+
+/// A device whose descriptor is anything, to see real system calls fail.
+fn device_over(fd: OwnedFd) -> FileDevice {
+    FileDevice {
+        name: "broken".into(),
+        fd,
+        kind: Kind::RegularFile,
+        access: Access::ReadWrite,
+        blocks: 100,
+        direct: None,
+        reserved: false,
+        latch: Latch::new(),
+    }
+}
+
+#[test]
+fn a_new_file_is_allocated_reads_as_zeros_and_keeps_what_is_written() {
+    let (_directory, path, device) = store(64);
+    assert!(device.is_reserved() && !device.is_disk());
+    assert_eq!((device.blocks(), device.name()), (64, path.to_str().unwrap()));
+    assert_eq!(get(&device, 0, 64), vec![0; 64 * BLOCK_SIZE]);
+    let data = pattern(3 * BLOCK_SIZE, 1);
+    device.write(10, &[IoSlice::new(&data)]).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    let device = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    assert_eq!(get(&device, 10, 3), data);
+    assert_eq!(fs::read(&path).unwrap()[10 * BLOCK_SIZE..13 * BLOCK_SIZE], data);
+}
+
+#[test]
+fn memory_of_any_alignment_and_length_works_with_direct_io() {
+    let (_directory, path, device) = store(1024);
+    drop(device);
+    for open in [FileDevice::open, FileDevice::open_buffered] {
+        let device = open(&path, Access::ReadWrite).unwrap();
+        for (round, shift) in [0, 1, 8, 511, 512, 4095].into_iter().enumerate() {
+            // 600 blocks are more than two bounce buffers; the slices' ends fall anywhere.
+            let length = 600 * BLOCK_SIZE;
+            let mut from = AlignedBuf::zeroed(length + 4096);
+            let data = &mut from[shift..shift + length];
+            data.copy_from_slice(&pattern(length, round));
+            let cuts = [0, 17, 4096, 5000, 5000, 1_048_576, length];
+            let slices: Vec<_> = cuts.windows(2).map(|cut| IoSlice::new(&data[cut[0]..cut[1]])).collect();
+            device.write(100 + round as u64, &slices).unwrap();
+            let mut to = AlignedBuf::zeroed(length + 4096);
+            let mut rest = &mut to[shift..shift + length];
+            let mut slices = Vec::new();
+            for size in [1_000_001, 3, 0, length - 1_000_004] {
+                let (now, later) = rest.split_at_mut(size);
+                slices.push(IoSliceMut::new(now));
+                rest = later;
+            }
+            device.read(100 + round as u64, &mut slices).unwrap();
+            assert!(to[shift..shift + length] == *data, "shift {shift}");
+        }
+    }
+}
+
+#[test]
+fn more_slices_than_one_call_takes_are_all_transferred() {
+    let (_directory, _path, device) = store(2500);
+    let data = AlignedBuf::copy_of(&pattern(2500 * BLOCK_SIZE, 5));
+    let slices: Vec<_> = data.chunks(BLOCK_SIZE).map(IoSlice::new).collect();
+    device.write(0, &slices).unwrap();
+    let mut back = AlignedBuf::zeroed(data.len());
+    let mut slices: Vec<_> = back.chunks_mut(BLOCK_SIZE).map(IoSliceMut::new).collect();
+    device.read(0, &mut slices).unwrap();
+    assert!(*back == *data);
+}
+
+#[test]
+fn a_second_open_is_refused_in_this_process() {
+    let (_directory, path, device) = store(8);
+    for access in [Access::ReadWrite, Access::ReadOnly] {
+        let error = FileDevice::open(&path, access).unwrap_err();
+        assert!(matches!(error, Error::InUse { .. }), "{error}");
+        assert_eq!(error.to_string(), format!("{}: in use by another process or mount", path.display()));
+    }
+    FileDevice::open(&path, Access::ReadOnlyUnlocked).unwrap();
+    drop(device);
+    let check = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    assert!(matches!(FileDevice::open(&path, Access::ReadWrite), Err(Error::InUse { .. })));
+    drop(check);
+    FileDevice::open(&path, Access::ReadWrite).unwrap();
+}
+
+/// Run by the next test in a process of its own; exit status 42 says "in use".
+#[test]
+#[ignore = "the child process of a_second_open_is_refused_in_another_process"]
+fn child_opens() {
+    let path = std::env::var_os("HOLDFAST_TEST_STORE").expect("run by its parent test only");
+    let opened = FileDevice::open(Path::new(&path), Access::ReadWrite);
+    std::process::exit(match opened {
+        Ok(_) => 0,
+        Err(Error::InUse { .. }) => 42,
+        Err(_) => 1,
+    });
+}
+
+#[test]
+fn a_second_open_is_refused_in_another_process() {
+    let (_directory, path, device) = store(8);
+    let child = || {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--ignored", "file::tests::child_opens"])
+            .env("HOLDFAST_TEST_STORE", &path)
+            .output()
+            .unwrap()
+            .status
+            .code()
+    };
+    assert_eq!(child(), Some(42));
+    drop(device);
+    assert_eq!(child(), Some(0));
+}
+
+#[test]
+fn a_failed_write_latches_writes_flushes_and_discards_but_not_reads() {
+    let full = File::options().read(true).write(true).open("/dev/full").unwrap();
+    let device = device_over(full.into());
+    device.flush().unwrap_err();
+    let device = device_over(File::options().read(true).write(true).open("/dev/full").unwrap().into());
+    let data = vec![1; 2 * BLOCK_SIZE];
+    let error = device.write(7, &[IoSlice::new(&data)]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "broken: write failed at block 7 (8192 bytes): No space left on device (os error 28)"
+    );
+    assert!(device.latched().is_some());
+    let later = [
+        device.write(9, &[IoSlice::new(&data)]).unwrap_err(),
+        device.flush().unwrap_err(),
+        device.discard(1, 1).unwrap_err(),
+    ];
+    for error in later {
+        assert!(matches!(error, Error::Latched { .. }), "{error}");
+        assert_eq!(error.root().first(), Some(7));
+    }
+    assert_eq!(
+        device.flush().unwrap_err().to_string(),
+        "broken: flush refused: latched by an earlier error: broken: write failed at block 7 (8192 bytes): \
+         No space left on device (os error 28)"
+    );
+    assert_eq!(get(&device, 7, 1), vec![0; BLOCK_SIZE]);
+}
+
+#[test]
+fn a_failed_flush_latches_even_if_the_next_one_would_succeed() {
+    let (_directory, _path, mut device) = store(8);
+    let good = std::mem::replace(&mut device.fd, File::options().write(true).open("/dev/full").unwrap().into());
+    let error = device.flush().unwrap_err();
+    assert!(matches!(&error, Error::Io { operation: Operation::Flush, first: None, .. }), "{error}");
+    device.fd = good;
+    assert!(matches!(device.flush(), Err(Error::Latched { .. })));
+    assert!(matches!(device.write(0, &[IoSlice::new(&[0; BLOCK_SIZE])]), Err(Error::Latched { .. })));
+    assert_eq!(get(&device, 0, 1), vec![0; BLOCK_SIZE]);
+}
+
+#[test]
+fn refused_requests_do_not_latch() {
+    let (_directory, _path, device) = store(8);
+    let one = [0; BLOCK_SIZE];
+    assert!(matches!(device.write(8, &[IoSlice::new(&one)]), Err(Error::OutOfRange { .. })));
+    assert!(matches!(device.write(u64::MAX, &[IoSlice::new(&one)]), Err(Error::OutOfRange { .. })));
+    assert!(matches!(device.write(0, &[IoSlice::new(&one[1..])]), Err(Error::Misaligned { .. })));
+    assert!(matches!(device.read(0, &mut []), Err(Error::Misaligned { .. })));
+    assert!(matches!(device.discard(0, 9), Err(Error::OutOfRange { .. })));
+    device.write(7, &[IoSlice::new(&one)]).unwrap();
+    device.flush().unwrap();
+}
+
+#[test]
+fn a_read_only_device_refuses_changes() {
+    let (_directory, path, device) = store(8);
+    drop(device);
+    let device = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    let error = device.write(3, &[IoSlice::new(&[1; BLOCK_SIZE])]).unwrap_err();
+    assert!(error.to_string().ends_with("write refused at block 3: the device is open read-only"), "{error}");
+    assert!(matches!(device.flush(), Err(Error::ReadOnly { .. })));
+    assert!(matches!(device.discard(0, 1), Err(Error::ReadOnly { .. })));
+}
+
+#[test]
+fn a_file_that_shrank_says_so() {
+    let (_directory, path, device) = store(8);
+    File::options().write(true).open(&path).unwrap().set_len(2 * BLOCK_SIZE as u64 + 100).unwrap();
+    let mut out = vec![0; 4 * BLOCK_SIZE];
+    let error = device.read(1, &mut [IoSliceMut::new(&mut out)]).unwrap_err();
+    assert!(matches!(error, Error::EndedEarly { first: 1, length_bytes: 16384, .. }), "{error}");
+    assert!(device.latched().is_none());
+}
+
+#[test]
+fn discards_keep_a_reserved_file_allocated_and_punch_a_sparse_one() {
+    use std::os::unix::fs::MetadataExt;
+    let (directory, path, device) = store(64);
+    let data = pattern(64 * BLOCK_SIZE, 9);
+    device.write(0, &[IoSlice::new(&data)]).unwrap();
+    device.discard(8, 16).unwrap();
+    device.flush().unwrap();
+    assert!(fs::metadata(&path).unwrap().blocks() * 512 >= 64 * BLOCK_SIZE as u64);
+
+    let sparse = directory.path().join("sparse");
+    File::create(&sparse).unwrap().set_len(64 * BLOCK_SIZE as u64).unwrap();
+    let device = FileDevice::open(&sparse, Access::ReadWrite).unwrap();
+    assert!(!device.is_reserved());
+    device.write(0, &[IoSlice::new(&data[..32 * BLOCK_SIZE])]).unwrap();
+    device.flush().unwrap();
+    let before = fs::metadata(&sparse).unwrap().blocks();
+    device.discard(8, 16).unwrap();
+    assert!(fs::metadata(&sparse).unwrap().blocks() <= before - 16 * 8);
+    assert_eq!(get(&device, 8, 16), vec![0; 16 * BLOCK_SIZE]);
+    assert_eq!(get(&device, 24, 8), data[24 * BLOCK_SIZE..32 * BLOCK_SIZE]);
+    assert_eq!(device.blocks(), 64);
+}
+
+#[test]
+fn what_is_no_file_or_disk_is_refused() {
+    let directory = scratch();
+    let fifo = directory.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    for path in [directory.path(), &fifo, Path::new("/dev/null")] {
+        let error = FileDevice::open(path, Access::ReadOnly).unwrap_err();
+        assert!(matches!(error, Error::Unsuitable { .. }), "{error}");
+    }
+    let error = FileDevice::open(&directory.path().join("absent"), Access::ReadOnly).unwrap_err();
+    assert!(error.to_string().ends_with("absent: open failed: No such file or directory (os error 2)"), "{error}");
+}
+
+#[test]
+fn creating_refuses_what_exists_and_leaves_nothing_behind_when_space_lacks() {
+    let directory = scratch();
+    let path = directory.path().join("store");
+    fs::write(&path, "precious").unwrap();
+    assert!(matches!(FileDevice::create_file(&path, 4096), Err(Error::Io { operation: Operation::Create, .. })));
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    for size_bytes in [0, 100, 5000] {
+        let odd = directory.path().join("odd");
+        assert!(matches!(FileDevice::create_file(&odd, size_bytes), Err(Error::Misaligned { .. })));
+        assert!(!odd.exists());
+    }
+    let huge = directory.path().join("huge");
+    let error = FileDevice::create_file(&huge, 1 << 50).unwrap_err();
+    assert!(matches!(error, Error::Io { operation: Operation::Create, .. }), "{error}");
+    assert!(!huge.exists());
+}
+
+#[test]
+fn a_tail_shorter_than_a_block_is_not_used() {
+    let directory = scratch();
+    let path = directory.path().join("odd");
+    fs::write(&path, vec![5; 3 * BLOCK_SIZE + 100]).unwrap();
+    let device = FileDevice::open(&path, Access::ReadWrite).unwrap();
+    assert_eq!(device.blocks(), 3);
+    assert_eq!(get(&device, 2, 1), vec![5; BLOCK_SIZE]);
+}
