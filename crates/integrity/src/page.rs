@@ -1,0 +1,250 @@
+//! Merging a fragment into a cache page: case 4 of checksum chaining on the hot path, in CRC-64/NVME.
+
+use std::ops::Range;
+
+use crate::protected::look;
+use crate::{Checksum, Crc64, Mismatch};
+
+/// Bytes in a cache page.
+pub const PAGE_SIZE: usize = 4096;
+
+/// A merge was refused; nothing may be published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// The old page is damaged.
+    #[error("old page: {0}")]
+    OldPage(Mismatch),
+    /// The new bytes are damaged.
+    #[error("new fragment: {0}")]
+    Fragment(Mismatch),
+    /// The fragment does not lie within a page.
+    #[error("a fragment of {len} bytes at {at} reaches beyond a page")]
+    Range {
+        /// Position in the page, in bytes.
+        at: usize,
+        /// Length of the fragment, in bytes.
+        len: usize,
+    },
+}
+
+/// Builds in `out` the page that is `old` with `fragment` written at byte `at`, and returns its CRC-64/NVME.
+///
+/// Case 4 of the dissertation's §4.3.1: the new checksum is generated over the fragment and what remains of the old
+/// page, then the old page and the fragment are verified (in this order), then the bytes move. The checksum is taken
+/// from where the bytes come from and not from `out`: a bit that flips in `out`, even before the move is over, makes
+/// `out` differ from the returned checksum, and one that flips in a source makes that source's verification fail.
+///
+/// # Errors
+/// [`MergeError`]; `out` is then unchanged.
+pub fn merge_page(
+    old: &[u8; PAGE_SIZE],
+    old_crc: u64,
+    at: usize,
+    fragment: &[u8],
+    fragment_crc: u64,
+    out: &mut [u8; PAGE_SIZE],
+) -> Result<u64, MergeError> {
+    merge(old, old_crc, at, fragment, fragment_crc, out)
+}
+
+/// [`merge_page`] for a fragment of `len` bytes that was received in its place already: `out[at .. at + len]`.
+///
+/// # Errors
+/// [`MergeError`]; `out` is then unchanged.
+pub fn merge_page_in_place(
+    old: &[u8; PAGE_SIZE],
+    old_crc: u64,
+    at: usize,
+    len: usize,
+    fragment_crc: u64,
+    out: &mut [u8; PAGE_SIZE],
+) -> Result<u64, MergeError> {
+    merge_in_place(old, old_crc, at, len, fragment_crc, out)
+}
+
+// Generic over the buffers only so that the tests can let bits flip in them between the steps. All are of PAGE_SIZE
+// bytes, but for the fragment.
+
+fn merge<O, F>(
+    old: &O,
+    old_crc: u64,
+    at: usize,
+    fragment: &F,
+    fragment_crc: u64,
+    out: &mut impl AsMut<[u8]>,
+) -> Result<u64, MergeError>
+where
+    O: AsRef<[u8]> + ?Sized,
+    F: AsRef<[u8]> + ?Sized,
+{
+    let end = fragment_end(at, fragment.as_ref().len())?;
+    let new_crc = generate(old, at..end, fragment, |fragment| fragment);
+    verify(look(old), old_crc).map_err(MergeError::OldPage)?;
+    verify(look(fragment), fragment_crc).map_err(MergeError::Fragment)?;
+    let out = out.as_mut();
+    out[..at].copy_from_slice(&look(old)[..at]);
+    out[at..end].copy_from_slice(look(fragment));
+    out[end..].copy_from_slice(&look(old)[end..]);
+    Ok(new_crc)
+}
+
+fn merge_in_place<O, P>(
+    old: &O,
+    old_crc: u64,
+    at: usize,
+    len: usize,
+    fragment_crc: u64,
+    out: &mut P,
+) -> Result<u64, MergeError>
+where
+    O: AsRef<[u8]> + ?Sized,
+    P: AsRef<[u8]> + AsMut<[u8]>,
+{
+    let end = fragment_end(at, len)?;
+    let new_crc = generate(old, at..end, out, |out| &out[at..end]);
+    verify(look(old), old_crc).map_err(MergeError::OldPage)?;
+    verify(&look(out)[at..end], fragment_crc).map_err(MergeError::Fragment)?;
+    out.as_mut()[..at].copy_from_slice(&look(old)[..at]);
+    out.as_mut()[end..].copy_from_slice(&look(old)[end..]);
+    Ok(new_crc)
+}
+
+fn fragment_end(at: usize, len: usize) -> Result<usize, MergeError> {
+    at.checked_add(len).filter(|&end| end <= PAGE_SIZE).ok_or(MergeError::Range { at, len })
+}
+
+/// The checksum of the page to be: `old` with `replaced` taken from `new`.
+fn generate<O, N>(old: &O, replaced: Range<usize>, new: &N, fragment: impl Fn(&[u8]) -> &[u8]) -> u64
+where
+    O: AsRef<[u8]> + ?Sized,
+    N: AsRef<[u8]> + ?Sized,
+{
+    let mut crc = Crc64::new();
+    crc.update(&look(old)[..replaced.start]);
+    crc.update(fragment(look(new)));
+    crc.update(&look(old)[replaced.end..]);
+    crc.value()
+}
+
+fn verify(bytes: &[u8], expected: u64) -> Result<(), Mismatch> {
+    Checksum::crc64(expected).verify(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crc64;
+    use crate::flaky::Flaky;
+    use proptest::prelude::*;
+
+    /// Before which access to which buffer which bit flips.
+    #[derive(Clone, Copy, Debug)]
+    enum Faulty {
+        Old,
+        Fragment,
+        Out,
+    }
+
+    fn buffer(bytes: &[u8], fault: Option<(usize, usize)>) -> Flaky {
+        match fault {
+            Some((bit, gap)) => Flaky::new(bytes.to_vec(), bit, gap),
+            None => Flaky::sound(bytes.to_vec()),
+        }
+    }
+
+    fn page(seed: u8) -> Vec<u8> {
+        (0..PAGE_SIZE as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 20) as u8 ^ seed).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// With the bit flipped in any gap of either variant, the result is right, refused, or visibly wrong.
+        #[test]
+        fn no_gap_is_open(
+            seed in any::<u8>(),
+            a in 0..=PAGE_SIZE,
+            b in 0..=PAGE_SIZE,
+            bit in 0..PAGE_SIZE * 8,
+            faulty in prop_oneof![Just(Faulty::Old), Just(Faulty::Fragment), Just(Faulty::Out)],
+            in_place in any::<bool>(),
+        ) {
+            let (at, end) = (a.min(b), a.max(b));
+            let old = page(seed);
+            let fragment = &page(!seed)[..end - at];
+            let (old_crc, fragment_crc) = (crc64(&old), crc64(fragment));
+            let mut right = old.clone();
+            right[at..end].copy_from_slice(fragment);
+
+            for gap in (0..10).chain([usize::MAX]) {
+                let fault = Some((bit, gap));
+                let (mut f_old, mut f_fragment, mut f_out) = (None, None, None);
+                match faulty {
+                    Faulty::Old => f_old = fault,
+                    Faulty::Fragment => f_fragment = fault,
+                    Faulty::Out => f_out = fault,
+                }
+                let flaky_old = buffer(&old, f_old);
+                let mut out = vec![0xee; PAGE_SIZE];
+                let (result, out) = if in_place {
+                    // Here the fragment lies in `out`.
+                    out[at..end].copy_from_slice(fragment);
+                    let mut out = buffer(&out, f_out.or(f_fragment));
+                    let result =
+                        merge_in_place(&flaky_old, old_crc, at, end - at, fragment_crc, &mut out);
+                    (result, out)
+                } else {
+                    let mut out = buffer(&out, f_out);
+                    let flaky_fragment = buffer(fragment, f_fragment);
+                    let result =
+                        merge(&flaky_old, old_crc, at, &flaky_fragment, fragment_crc, &mut out);
+                    (result, out)
+                };
+                match result {
+                    Ok(crc) => {
+                        let now = out.as_ref();
+                        prop_assert!(now == right || crc64(now) != crc, "silent, gap {}", gap);
+                        prop_assert_eq!(crc, crc64(&right));
+                    }
+                    Err(error) => {
+                        prop_assert!(gap != usize::MAX, "{}", error);
+                        let named = match error {
+                            MergeError::OldPage(_) => matches!(faulty, Faulty::Old),
+                            MergeError::Fragment(_) => !matches!(faulty, Faulty::Old),
+                            MergeError::Range { .. } => false,
+                        };
+                        prop_assert!(named, "{}", error);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn public_forms_agree_and_refuse() {
+        let old: [u8; PAGE_SIZE] = page(1).try_into().unwrap();
+        let fragment = b"a fragment";
+        let (old_crc, fragment_crc) = (crc64(&old), crc64(fragment));
+        let mut out = [0; PAGE_SIZE];
+        let crc = merge_page(&old, old_crc, 4086, fragment, fragment_crc, &mut out).unwrap();
+        assert_eq!(crc, crc64(&out));
+        assert_eq!(&out[4086..], fragment);
+        assert_eq!(out[..4086], old[..4086]);
+
+        let mut other = [0; PAGE_SIZE];
+        other[4086..].copy_from_slice(fragment);
+        let again = merge_page_in_place(&old, old_crc, 4086, 10, fragment_crc, &mut other);
+        assert_eq!((again, other), (Ok(crc), out));
+
+        for (at, len) in [(4087, 10), (0, 4097), (usize::MAX, 2)] {
+            assert_eq!(merge_page_in_place(&old, old_crc, at, len, 0, &mut out), Err(MergeError::Range { at, len }));
+        }
+        // A refusal leaves the page alone.
+        let before = out;
+        let bad = merge_page(&old, old_crc ^ 1, 0, fragment, fragment_crc, &mut out);
+        assert!(matches!(bad, Err(MergeError::OldPage(m)) if m.got.as_u64() == Some(old_crc)));
+        let bad = merge_page(&old, old_crc, 0, fragment, fragment_crc ^ 1, &mut out);
+        assert!(matches!(bad, Err(MergeError::Fragment(_))));
+        assert_eq!(out, before);
+    }
+}
