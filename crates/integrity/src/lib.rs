@@ -1,4 +1,67 @@
 //! Checksums and protected buffers: the ground floor of Holdfast.
+//!
+//! One idea runs through all layers: **a buffer never travels without its checksum**, and every boundary verifies in
+//! time. This crate has the checksums, the types that keep data and checksum together, and the operations that move
+//! data without a moment in which an error could slip in. It does no I/O, has no clock and no threads, and knows
+//! nothing of disks or pages in use; errors say what was expected and found, and the callers add the place.
+//!
+//! # What is here
+//!
+//! | for | use |
+//! |---|---|
+//! | a checksum of any kind, chosen at run time | [`Algorithm::sum`], [`Algorithm::digest`] for pieces |
+//! | the hot paths | [`crc64`], [`Crc64`] for pieces, [`xor64`], [`fletcher256`] |
+//! | the checksum of two buffers from theirs | [`crc64_combine`] |
+//! | binding a metadata block to its place | [`identity_mix`], [`Unverified::verify_identified`] |
+//! | bytes from a disk or a neighbour | [`Unverified`], which becomes [`Verified`] or [`Protected`] |
+//! | bytes that stay in memory or travel | [`Protected`] |
+//! | moving, cutting, merging, converting them | [`Protected`]'s methods and [`assemble`] |
+//! | a partial write into a cache page | [`merge_page`], [`merge_page_in_place`] |
+//!
+//! ```
+//! use holdfast_integrity::{Algorithm, Checksum, Protected, Unverified};
+//!
+//! // Written: sealed as it arrives, opened at the last moment.
+//! let page = Protected::seal(vec![7u8; 4096], Algorithm::Crc64Nvme);
+//! let on_disk = (page.checksum().algorithm().id(), page.checksum().as_bytes().to_vec());
+//! let block = page.open()?.to_vec();
+//!
+//! // Read: the checksum comes from the parent, the bytes from the disk.
+//! let expected = Checksum::from_bytes(Algorithm::parse(on_disk.0)?, &on_disk.1)?;
+//! let page = Unverified::new(block).verify(expected)?.into_protected();
+//!
+//! // An unaligned read by an application that wants another checksum: generated before the page's is verified.
+//! let answer = page.extract(100..612, Algorithm::Crc32c, vec![0; 512])?;
+//! assert!(answer.verify().is_ok());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Which checksum
+//!
+//! CRC-64/NVME is the default everywhere: it sees every pattern of up to five flipped bits in 4 KiB and every burst of
+//! up to 64, takes well below the time of a memcpy, and is linear, so that it can be combined and updated. xor64 and
+//! Fletcher-256 are there for the modes of Z²FS, XXH3 and CRC-32C for comparison and for the formats of others, BLAKE3
+//! where equal checksums shall mean equal contents. `cargo run --release -p holdfast-integrity --example
+//! checksum_speed` measures them on your machine. All choose the best code for the CPU at run time.
+//!
+//! # What checksums do not do
+//!
+//! - No checksum sees a block replaced by another *with its checksum*: the sum is kept in the parent, and metadata
+//!   mixes its identity in ([`identity_mix`]).
+//! - xor64 and Fletcher-256 fill an incomplete last word up with zeros: the length travels beside.
+//! - All but BLAKE3 protect against accidents, not against an adversary.
+//! - [`Algorithm::None`] verifies anything. Whoever stores the algorithm's number protects it.
+//!
+//! # Disk format
+//!
+//! Algorithm numbers ([`Algorithm`]), checksum bytes ([`Checksum::as_bytes`]), the definition of [`fletcher256`] and the
+//! packing of [`identity_mix`] are on disk, and fixed by tests against published and reference values.
+//!
+//! # Sources
+//!
+//! Y. Zhang, *Cooperative Data Protection* (dissertation), chapter 4: Z²FS, checksum chaining; *High-Performance
+//! Metadata Integrity Protection in the WAFL Copy-on-Write File System* (FAST 2017); NVM Express NVM Command Set
+//! Specification (CRC-64); RFC 3720 (CRC-32C).
 
 mod algorithm;
 mod crc;

@@ -64,6 +64,7 @@ fn add(x: u128, y: u128) -> u128 {
 }
 
 /// x · n modulo 2^128 − 1.
+#[cfg(target_arch = "x86_64")]
 #[inline]
 fn mul(x: u128, n: u64) -> u128 {
     let low = (x & u128::from(u64::MAX)) * u128::from(n);

@@ -1,0 +1,3 @@
+//! Integration tests of `holdfast-integrity`, in one binary.
+
+mod strength;
