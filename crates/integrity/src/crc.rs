@@ -102,11 +102,15 @@ mod tests {
         assert_eq!(crc64(b""), 0);
     }
 
-    /// NVM Express NVM Command Set Specification 1.0, figure "64b CRC test cases for 4 KiB": a block of zeros.
+    /// NVM Express NVM Command Set Specification 1.0a, §5.2.1.3.5, "64b CRC Test Cases": 4 KiB each.
     #[test]
-    fn published_4k_zeros() {
+    fn published_4k_blocks() {
+        let rising: [u8; 4096] = std::array::from_fn(|i| i as u8);
+        let falling: [u8; 4096] = std::array::from_fn(|i| (4095 - i) as u8);
         assert_eq!(crc64(&[0; 4096]), 0x6482_D367_EB22_B64E);
         assert_eq!(crc64(&[0xff; 4096]), 0xC0DD_BA73_02EC_A3AC);
+        assert_eq!(crc64(&rising), 0x3E72_9F5F_6750_449C);
+        assert_eq!(crc64(&falling), 0x9A2D_F64B_8E9E_517E);
     }
 
     /// The definition, bit by bit.
