@@ -1,1 +1,228 @@
-//! Holdfast: cache.
+//! The cache: pages with memory checksums, write-back by epochs, the operation log, and what sessions hold.
+//!
+//! ```text
+//!  naming ─ submit ─► plan.rs (load, merge, reserve) ─► admit.rs (one step, under the lock: the order of transactions)
+//!         ─ read ───► read.rs (find, load, read ahead)
+//!         ─ sync ───► sync.rs (group commit of the intent log) ─┐
+//!  timer  ─ tick ───► flush.rs (freeze, apply, prepare, publish)├─► ObjectStore
+//! ```
+//!
+//! One epoch is open and takes transactions; at most one is frozen and being written. An epoch is written as its structural
+//! operations in admission order followed by the newest version of each page and object that changed in it.
+//!
+//! Invariants:
+//! - a published page version is immutable: a write builds a new one beside the old, takes its checksum, then replaces it;
+//! - whatever `read` gives is verified by the reader at the last moment ([`holdfast_object::PinnedPage::verify`]);
+//! - a page leaves memory only when the store has it;
+//! - once a write or flush of the store has failed nothing is admitted any more.
+//!
+//! Threads come from outside: nothing here spawns one. Whoever needs an epoch written (a timer calling [`Cache::tick`], a sync,
+//! a writer that finds no frame) writes it.
+
+mod admit;
+mod flush;
+mod object;
+mod oplog;
+mod pages;
+mod plan;
+mod ranges;
+mod read;
+mod recover;
+mod session;
+mod state;
+mod sync;
+
+use holdfast_object::{
+    Arena, Attributes, Clock, DomainId, Epoch, Error, FrameMut, Hold, Holds, ObjectCache, ObjectId, ObjectStore,
+    Outcome, PageIndex, PageRef, PageView, RequestId, Result, Seek, Space, StoreStatus, Transaction,
+};
+use parking_lot::{Condvar, Mutex, RwLock};
+use session::Sessions;
+use state::State;
+use std::sync::Arc;
+
+pub use recover::Recovered;
+
+/// How much the cache may hold back, and for how long.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// An epoch is closed when it has this many dirty pages; writers wait when it has twice as many.
+    pub dirty_pages_max: u64,
+    /// Longest time a change stays outside a recovery point, in milliseconds.
+    pub epoch_age_max_ms: u64,
+    /// A sync that would log more pages than this closes the epoch instead.
+    pub logged_pages_max: usize,
+    /// Objects remembered.
+    pub objects_max: usize,
+    /// Pages read ahead of a sequential reader.
+    pub readahead_pages_max: u64,
+}
+
+impl Options {
+    /// For a pool of so many frames.
+    pub fn for_frames(frames: u32) -> Options {
+        Options {
+            dirty_pages_max: u64::from(frames / 4).max(16),
+            epoch_age_max_ms: 5_000,
+            logged_pages_max: 512.min(frames as usize / 8).max(4),
+            objects_max: (frames as usize / 2).max(1024),
+            readahead_pages_max: 256.min(u64::from(frames / 16)).max(1),
+        }
+    }
+}
+
+/// Figures for `status`.
+#[derive(Clone, Debug, Default)]
+pub struct CacheStatus {
+    /// Page frames in all.
+    pub frames: u32,
+    /// Of them free.
+    pub frames_free: u32,
+    /// Pages changed since the last epoch was closed.
+    pub pages_dirty: u64,
+    /// Objects known.
+    pub objects: u64,
+    /// The epoch that takes transactions.
+    pub epoch_open: Epoch,
+    /// Transactions admitted since the store was opened.
+    pub transactions: u64,
+    /// Why no changes are taken any more.
+    pub read_only: Option<String>,
+    /// Pages found corrupt in memory and replaced from below.
+    pub pages_reread: u64,
+}
+
+/// The objects of one domain, in memory and below.
+pub struct Cache {
+    store: Arc<dyn ObjectStore>,
+    arena: Arc<Arena>,
+    clock: Arc<dyn Clock>,
+    domain: DomainId,
+    options: Options,
+    state: RwLock<State>,
+    /// Held by whoever writes an epoch.
+    flushing: Mutex<()>,
+    /// Held by whoever appends to the intent log.
+    logging: Mutex<()>,
+    /// Objects whose syncs wait for `logging`.
+    sync_queue: Mutex<Vec<ObjectId>>,
+    sessions: Mutex<Sessions>,
+    /// Ids got from the store and not used yet.
+    fresh_ids: Mutex<Vec<ObjectId>>,
+    reread: std::sync::atomic::AtomicU64,
+    /// An epoch may be due.
+    writer_due: Mutex<bool>,
+    writer_wake: Condvar,
+}
+
+impl Cache {
+    /// State of the cache.
+    pub fn status(&self) -> CacheStatus {
+        let state = self.state.read();
+        CacheStatus {
+            frames: self.arena.frames(),
+            frames_free: self.arena.free_frames(),
+            pages_dirty: state.open.pages,
+            objects: state.objects.len() as u64,
+            epoch_open: state.open.epoch,
+            transactions: state.sequence,
+            read_only: state.read_only.clone(),
+            pages_reread: self.reread.load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
+
+    /// State of the store below.
+    pub fn store_status(&self) -> StoreStatus {
+        self.store.status()
+    }
+
+    /// Writes everything and leaves the store in order.
+    pub fn close(&self) -> Result<()> {
+        self.sync_all()?;
+        self.store.close()
+    }
+
+    /// Asserts the invariants; for tests and the simulator.
+    pub fn check(&self) {
+        self.arena.check();
+        self.state.read().check();
+    }
+
+    fn latch(&self, error: &Error) {
+        let mut state = self.state.write();
+        if state.read_only.is_none() {
+            tracing::error!(%error, "the store is read-only from now on");
+            state.read_only = Some(error.to_string());
+        }
+    }
+}
+
+impl ObjectCache for Cache {
+    fn domain(&self) -> DomainId {
+        self.domain
+    }
+
+    fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    fn frames(&self, count: usize) -> Result<Vec<FrameMut>> {
+        self.take_frames(count)
+    }
+
+    fn new_object(&self) -> Result<ObjectId> {
+        let mut fresh = self.fresh_ids.lock();
+        if fresh.is_empty() {
+            *fresh = self.store.new_objects(self.domain, 64)?;
+            fresh.reverse();
+        }
+        fresh.pop().ok_or_else(|| Error::Protocol("the store gave no object id".into()))
+    }
+
+    fn attributes(&self, id: ObjectId) -> Result<Attributes> {
+        self.with_object(id, |object| object.visible_attributes())
+    }
+
+    fn read(&self, id: ObjectId, first: PageIndex, count: usize) -> Result<Vec<PageView>> {
+        self.read_pages(id, first, count)
+    }
+
+    fn reread(&self, id: ObjectId, index: PageIndex, bad: PageRef) -> Result<PageView> {
+        self.reread_page(id, index, bad)
+    }
+
+    fn submit(&self, transaction: Transaction) -> Result<Outcome> {
+        self.submit_transaction(transaction)
+    }
+
+    fn answer(&self, request: RequestId) -> Option<Vec<u8>> {
+        self.sessions.lock().answer(request)
+    }
+
+    fn sync(&self, id: ObjectId, _durability: holdfast_object::Durability) -> Result<()> {
+        // One rule for both: what reads the contents back (size, block pointers) and the attributes travel together.
+        self.sync_object(id)
+    }
+
+    fn sync_all(&self) -> Result<Epoch> {
+        self.close_epoch()
+    }
+
+    fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>> {
+        self.seek_page(id, offset, what)
+    }
+
+    fn hold(&self, id: ObjectId, hold: Hold, delta: i64) -> Holds {
+        self.sessions.lock().hold(id, hold, delta)
+    }
+
+    fn orphans(&self) -> Result<Vec<ObjectId>> {
+        let orphans = self.store.orphans(self.domain)?;
+        let sessions = self.sessions.lock();
+        Ok(orphans.into_iter().filter(|&id| sessions.holds(id).is_free()).collect())
+    }
+
+    fn space(&self) -> Space {
+        self.store.status().space
+    }
+}

@@ -1,1 +1,158 @@
-//! Holdfast: logical.
+//! The logical layer: which physical modules hold an object, by the policy that its record names.
+//!
+//! ```text
+//!            ObjectStore (one store, objects with policies)
+//!  cache ───────────────► Logical ──── policy of the object ───► physical module 0
+//!                            │                                   physical module 1 …
+//!                            └── epochs: all modules prepare, then all publish
+//! ```
+//!
+//! It speaks the object protocol on both sides, so that redundancy has one place: choosing the copies to write, trying the
+//! others when a read fails, agreeing on the epoch that every module has. The policy `single` (id 0) keeps each object on
+//! one module; it is the only one so far, and stores have one module.
+//!
+//! Invariant: no module publishes an epoch before every module has prepared it.
+
+mod policy;
+
+pub use policy::Policy;
+
+use holdfast_object::{
+    Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, ObjectKey, ObjectStore, Op,
+    PageIndex, PageRef, PageSource, Placement, PolicyId, Purpose, RecoveredBatch, Result, Seek, StoreStatus,
+};
+use std::sync::Arc;
+
+/// The modules cannot be one store.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AssemblyError {
+    /// A store has at least one device.
+    #[error("a store needs at least one device")]
+    NoModule,
+    /// Policies over several devices do not exist yet.
+    #[error("{0} devices given, stores of this version have one")]
+    TooManyModules(usize),
+}
+
+/// Objects over physical modules.
+pub struct Logical {
+    modules: Vec<Arc<dyn ObjectStore>>,
+}
+
+impl Logical {
+    /// Puts the modules of one store together.
+    pub fn assemble(modules: Vec<Arc<dyn ObjectStore>>) -> std::result::Result<Logical, AssemblyError> {
+        match modules.len() {
+            0 => Err(AssemblyError::NoModule),
+            1 => Ok(Logical { modules }),
+            many => Err(AssemblyError::TooManyModules(many)),
+        }
+    }
+
+    /// The module that decides what the policy leaves open: ids, attributes, the intent log.
+    fn first(&self) -> &dyn ObjectStore {
+        &*self.modules[0]
+    }
+
+    fn policy(id: PolicyId) -> Result<Policy> {
+        Policy::by_id(id).ok_or_else(|| Error::Protocol(format!("policy {} does not exist", id.0)))
+    }
+
+    /// Refuses operations that name a policy which does not exist, before any of the batch is done.
+    fn check_policies(ops: &[Op]) -> Result<()> {
+        for op in ops {
+            match op {
+                Op::Create { attributes, .. } => drop(Self::policy(attributes.policy)?),
+                Op::SetAttributes { set, .. } => {
+                    if let Some(policy) = set.policy {
+                        Self::policy(policy)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ObjectStore for Logical {
+    fn status(&self) -> StoreStatus {
+        self.first().status()
+    }
+
+    fn attributes(&self, key: ObjectKey) -> Result<Attributes> {
+        self.first().attributes(key)
+    }
+
+    fn new_objects(&self, domain: DomainId, count: usize) -> Result<Vec<ObjectId>> {
+        self.first().new_objects(domain, count)
+    }
+
+    fn orphans(&self, domain: DomainId) -> Result<Vec<ObjectId>> {
+        self.first().orphans(domain)
+    }
+
+    fn read(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>> {
+        self.first().read(key, first, frames)
+    }
+
+    fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>> {
+        self.first().seek(key, from, what)
+    }
+
+    fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
+        self.first().reserve(epoch, blocks, purpose)
+    }
+
+    fn place(&self, key: ObjectKey, epoch: Epoch, pages: &[(PageIndex, PageRef)]) -> Result<Vec<Placement>> {
+        self.first().place(key, epoch, pages)
+    }
+
+    fn unplace(&self, epoch: Epoch, placements: &[Placement]) -> Result<()> {
+        self.first().unplace(epoch, placements)
+    }
+
+    fn apply(&self, batch: &Batch) -> Result<Applied> {
+        Self::check_policies(&batch.ops)?;
+        self.first().apply(batch)
+    }
+
+    fn prepare(&self, epoch: Epoch) -> Result<()> {
+        self.modules.iter().try_for_each(|module| module.prepare(epoch))
+    }
+
+    fn publish(&self, epoch: Epoch) -> Result<()> {
+        self.modules.iter().try_for_each(|module| module.publish(epoch))
+    }
+
+    fn log_append(&self, batch: &LogBatch) -> Result<bool> {
+        Self::check_policies(&batch.ops)?;
+        self.first().log_append(batch)
+    }
+
+    fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>> {
+        self.first().log_next(frames)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.modules.iter().try_for_each(|module| module.close())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_has_one_module() {
+        assert_eq!(Logical::assemble(Vec::new()).err(), Some(AssemblyError::NoModule));
+    }
+
+    #[test]
+    fn unknown_policies_are_refused() {
+        let set = holdfast_object::AttrSet { policy: Some(PolicyId(9)), ..Default::default() };
+        assert!(Logical::check_policies(&[Op::SetAttributes { id: ObjectId(1), set }]).is_err());
+        let known = holdfast_object::AttrSet { policy: Some(PolicyId(0)), ..Default::default() };
+        assert!(Logical::check_policies(&[Op::SetAttributes { id: ObjectId(1), set: known }]).is_ok());
+    }
+}

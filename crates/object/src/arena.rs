@@ -193,7 +193,7 @@ impl Arena {
         let descriptor = self.descriptor(page.frame);
         let taken = descriptor
             .references
-            .try_update(Ordering::AcqRel, Ordering::Acquire, |references| (references > 0).then(|| references + 1))
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |references| (references > 0).then(|| references + 1))
             .is_ok();
         if !taken {
             return None;

@@ -148,12 +148,7 @@ pub enum Error {
 
 impl Error {
     /// A [`Error::Corrupt`] at an object's page or tree block.
-    pub fn corrupt(
-        place: Place,
-        what: impl Into<String>,
-        expected: impl ToString,
-        got: impl ToString,
-    ) -> Error {
+    pub fn corrupt(place: Place, what: impl Into<String>, expected: impl ToString, got: impl ToString) -> Error {
         Error::Corrupt(Box::new(Corruption {
             place,
             what: what.into(),

@@ -1,0 +1,279 @@
+//! Admission: a planned transaction takes its place in the order of all transactions, in one step under the lock.
+
+use crate::Cache;
+use crate::object::Object;
+use crate::oplog::OpLog;
+use crate::plan::{Plan, Planned, Planner, Step, Want};
+use crate::state::State;
+use holdfast_object::{
+    Class, Error, FrameMut, Kind, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PageView, Purpose, Result, Transaction,
+};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Rounds of fetching what a plan wants. Each brings something new unless memory is far too small for the transaction.
+const ROUNDS_MAX: usize = 64;
+/// Blocks asked for at a time, so that not every transaction has to ask.
+const RESERVE_STEP: u64 = 1024;
+/// Recovery points made for the space they free, before a transaction is refused.
+const EPOCHS_FOR_SPACE: usize = 2;
+
+impl Cache {
+    /// See [`holdfast_object::ObjectCache::submit`].
+    pub(crate) fn submit_transaction(&self, transaction: Transaction) -> Result<Outcome> {
+        if transaction.answer.len() > Transaction::ANSWER_MAX {
+            return Err(Error::Protocol(format!("answer of {} bytes", transaction.answer.len())));
+        }
+        if let Some(request) = transaction.request
+            && let Some(answer) = self.sessions.lock().answer(request)
+        {
+            return Ok(Outcome::Repeated { answer });
+        }
+        let structural: Vec<&Op> = transaction.ops.iter().filter(|op| is_structural(op)).collect();
+        let payload = if structural.is_empty() { Vec::new() } else { OpLog::encode(&structural)? };
+        self.wait_for_writer()?;
+
+        let mut spare: Vec<FrameMut> = Vec::new();
+        // Pages loaded for the plan stay until it is made.
+        let mut held: Vec<PageView> = Vec::new();
+        let mut epochs = 0;
+        for _ in 0..ROUNDS_MAX {
+            let mut state = self.state.write();
+            state.writable()?;
+            if !state.log.has_room(&payload) {
+                drop(state);
+                self.close_epoch()?;
+                continue;
+            }
+            let plan = match Planner::new(&mut state, &self.arena, &mut spare).plan(&transaction.ops)? {
+                Planned::Ready(plan) => plan,
+                Planned::Wants(wants) => {
+                    drop(state);
+                    self.fetch(&wants, &mut spare, &mut held)?;
+                    continue;
+                }
+            };
+            match self.reserve(&mut state, &plan, transaction.purpose) {
+                Ok(()) => {}
+                Err(Error::NoSpace { .. }) if epochs < EPOCHS_FOR_SPACE => {
+                    drop(state);
+                    epochs += 1;
+                    self.close_epoch()?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            if state.open.since_ns == 0 {
+                state.open.since_ns = self.clock.monotonic_ns().max(1);
+            }
+            let sequence = admit(&mut state, &transaction, plan, &payload);
+            if let Some(request) = transaction.request {
+                self.sessions.lock().note(request, transaction.answer);
+            }
+            let due = state.open.pages >= self.options.dirty_pages_max || state.log.is_half_full();
+            drop(state);
+            if due {
+                self.wake_writer();
+            }
+            return Ok(Outcome::Done { sequence });
+        }
+        Err(Error::NoFrames { frames: u64::from(self.arena.frames()) })
+    }
+
+    fn fetch(&self, wants: &[Want], spare: &mut Vec<FrameMut>, held: &mut Vec<PageView>) -> Result<()> {
+        for want in wants {
+            match *want {
+                Want::Object(id) => self.with_object(id, |_| ())?,
+                Want::Page(id, index) => held.extend(self.read_pages(id, index, 1)?),
+                Want::Reread(id, index, bad) => held.push(self.reread_page(id, index, bad)?),
+                Want::Epoch(_) => self.close_epoch().map(|_| ())?,
+                Want::Frame => {}
+            }
+        }
+        let frames = wants.iter().filter(|want| **want == Want::Frame).count();
+        // Wanted pages will each want a frame in the next round.
+        let pages = wants.iter().filter(|want| matches!(want, Want::Page(..) | Want::Reread(..))).count();
+        spare.extend(self.take_frames(frames + pages)?);
+        Ok(())
+    }
+
+    fn reserve(&self, state: &mut State, plan: &Plan, purpose: Purpose) -> Result<()> {
+        let needed = state.open.demand.plus(plan.demand).blocks();
+        let Some(missing) = needed.checked_sub(state.open.reserved).filter(|&missing| missing > 0) else {
+            return Ok(());
+        };
+        let epoch = state.open.epoch;
+        let generous = missing.max(RESERVE_STEP);
+        let got = match self.store.reserve(epoch, generous, Purpose::Ordinary) {
+            Ok(()) => generous,
+            Err(Error::NoSpace { .. }) => {
+                self.store.reserve(epoch, missing, purpose)?;
+                missing
+            }
+            Err(error) => return Err(error),
+        };
+        state.open.reserved += got;
+        Ok(())
+    }
+}
+
+/// Operations that the log keeps in order. Data and attributes are kept as their newest version instead.
+fn is_structural(op: &Op) -> bool {
+    !matches!(op, Op::Write { .. } | Op::SetAttributes { .. })
+}
+
+fn admit(state: &mut State, transaction: &Transaction, plan: Plan, payload: &[u8]) -> u64 {
+    state.sequence += 1;
+    let sequence = state.sequence;
+    state.open.demand = state.open.demand.plus(plan.demand);
+    state.open.leaves.extend(plan.leaves);
+    if !payload.is_empty() {
+        state.log.append(sequence, payload);
+    }
+    for (op, step) in transaction.ops.iter().zip(plan.steps) {
+        apply(state, op, step, sequence);
+    }
+    if let Some(id) = transaction.brings {
+        state.brings.insert(id, sequence);
+    }
+    sequence
+}
+
+fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
+    let epoch = state.open.epoch;
+    let id = op.target();
+    state.open.objects.insert(id);
+    match op {
+        Op::Create { attributes, .. } => create(state, id, attributes.clone(), sequence),
+        Op::Delete { .. } => delete(state, id, sequence),
+        Op::SetAttributes { set, .. } => {
+            let object = state.objects.get_mut(&id).expect("planned object is present");
+            object.set_attributes(set, sequence);
+        }
+        Op::Write { size_min, .. } => {
+            put_pages(state, id, step);
+            let object = state.objects.get_mut(&id).expect("planned object is present");
+            object.attributes.size = object.attributes.size.max(*size_min);
+            changed(object, sequence);
+        }
+        Op::Truncate { size, .. } => {
+            let store_has_none = {
+                let object = state.objects.get_mut(&id).expect("planned object is present");
+                let grows = *size >= object.attributes.size;
+                object.attributes.size = *size;
+                grows || object.created == Some(epoch)
+            };
+            cut(state, id, size.div_ceil(PAGE), PageIndex::MAX, store_has_none);
+            put_pages(state, id, step);
+            structural(state, id, op, sequence);
+        }
+        Op::Zero { offset, length, .. } => {
+            let created_now = state.objects.get(&id).expect("planned object is present").created == Some(epoch);
+            let first = offset.div_ceil(PAGE);
+            let end = (offset + length) / PAGE;
+            if first < end {
+                cut(state, id, first, end, created_now);
+            }
+            put_pages(state, id, step);
+            structural(state, id, op, sequence);
+        }
+        Op::Copy { source, target_first, pages, size_min, .. } => {
+            cut(state, id, *target_first, target_first + pages, true);
+            let object = state.objects.get_mut(&id).expect("planned object is present");
+            object.overlay.copied(*target_first..target_first + pages, epoch);
+            object.attributes.size = object.attributes.size.max(*size_min);
+            object.copied = epoch;
+            changed(object, sequence);
+            if let Step::Shared(shared) = step {
+                for (index, page, identity) in shared {
+                    match identity {
+                        None => state.put_dirty(id, index, page),
+                        Some(identity) => state.put_clean(id, index, page, identity),
+                    }
+                }
+            }
+            state.objects.get_mut(source).expect("planned object is present").copied = epoch;
+        }
+        Op::Adopt { .. } | Op::Lose { .. } => unreachable!("refused by the planner"),
+    }
+    let object = state.objects.get(&id);
+    if object.is_some_and(|object| object.names_changed > object.names_durable) {
+        state.names_unlogged.insert(id);
+    }
+}
+
+fn create(state: &mut State, id: ObjectId, mut attributes: holdfast_object::Attributes, sequence: u64) {
+    state.open.creations += 1;
+    // Epochs never repeat, so neither do generations.
+    attributes.generation = (state.open.epoch << 24) + state.open.creations;
+    attributes.blocks = 0;
+    let mut object = Object::new(attributes);
+    object.created = Some(state.open.epoch);
+    object.create_unlogged = true;
+    if is_owned(&object) {
+        object.own_changed = sequence;
+    } else {
+        object.names_changed = sequence;
+    }
+    state.insert_object(id, object);
+}
+
+/// Extended attributes of a file follow the file's own changes, their creation and deletion too.
+fn is_owned(object: &Object) -> bool {
+    object.attributes.kind == Kind::Xattr && object.attributes.class == Class::Own
+}
+
+fn delete(state: &mut State, id: ObjectId, sequence: u64) {
+    let mut object = state.objects.remove(&id).expect("planned object is present");
+    state.open.pages -= object.dirty.len() as u64;
+    state.gone.insert(id, state.open.epoch);
+    state.names_unlogged.remove(&id);
+    state.brings.remove(&id);
+    state.evictions += 1;
+    // Deletions that this object's own changes were to bring.
+    for (at, op) in object.structural.drain(..) {
+        if let Op::Delete { id } = op {
+            state.gone_unlogged.push((at, id));
+        }
+    }
+    let owner = object.attributes.parent;
+    match state.objects.get_mut(&owner) {
+        Some(owner) if is_owned(&object) => owner.structural.push((sequence, Op::Delete { id })),
+        _ => state.gone_unlogged.push((sequence, id)),
+    }
+}
+
+fn changed(object: &mut Object, sequence: u64) {
+    object.version += 1;
+    if object.is_own() {
+        object.own_changed = sequence;
+    } else {
+        object.names_changed = sequence;
+    }
+}
+
+fn structural(state: &mut State, id: ObjectId, op: &Op, sequence: u64) {
+    let object = state.objects.get_mut(&id).expect("planned object is present");
+    object.structural.push((sequence, op.clone()));
+    changed(object, sequence);
+}
+
+/// Pages `first..end` are gone; what the store has of them does not count any more.
+fn cut(state: &mut State, id: ObjectId, first: PageIndex, end: PageIndex, store_has_none: bool) {
+    let epoch = state.open.epoch;
+    let object = state.objects.get_mut(&id).expect("planned object is present");
+    let before = object.dirty.len();
+    object.drop_pages(first, end);
+    state.open.pages -= (before - object.dirty.len()) as u64;
+    object.fresh_pages = object.fresh_pages.min(object.dirty.len() as u64);
+    if !store_has_none {
+        object.overlay.zero(first..end, epoch);
+    }
+}
+
+fn put_pages(state: &mut State, id: ObjectId, step: Step) {
+    if let Step::Pages(pages) = step {
+        for (index, page) in pages {
+            state.put_dirty(id, index, page);
+        }
+    }
+}

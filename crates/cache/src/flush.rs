@@ -1,0 +1,250 @@
+//! Writing an epoch: freeze it, hand it down, make it a recovery point.
+
+use crate::object::Residence;
+use crate::pages::bad_page;
+use crate::state::{FrozenEpoch, State};
+use crate::{Cache, oplog::OpLog};
+use holdfast_object::{
+    AttrSet, Attributes, Batch, BlockIdentity, Epoch, Error, Fragment, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
+    PageRef, Result, Seek,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::time::Duration;
+
+/// Pages handed down at a time: 16 MiB, so that reads get their turn in between.
+const PAGES_PER_BATCH: usize = 4096;
+
+/// What became of an epoch's pages.
+#[derive(Default)]
+struct Written {
+    identities: FxHashMap<(ObjectId, PageIndex), BlockIdentity>,
+    rejected: Vec<(ObjectId, PageIndex)>,
+    /// Objects' stored blocks afterwards.
+    blocks: FxHashMap<ObjectId, u64>,
+    /// Of the rejected pages those that the store has no older version of.
+    without_old: Vec<(ObjectId, PageIndex)>,
+}
+
+impl Cache {
+    /// To be called from time to time: closes the open epoch if it is old or large enough. Gives the last recovery
+    /// point if it made one.
+    pub fn tick(&self) -> Result<Option<Epoch>> {
+        let due = {
+            let state = self.state.read();
+            let age_ns = match state.open.since_ns {
+                0 => 0,
+                since => self.clock.monotonic_ns().saturating_sub(since),
+            };
+            state.read_only.is_none()
+                && !state.open.is_empty(state.log.tail())
+                && (age_ns >= self.options.epoch_age_max_ms * 1_000_000
+                    || state.open.pages >= self.options.dirty_pages_max
+                    || state.log.is_half_full())
+        };
+        if due { self.close_epoch().map(Some) } else { Ok(None) }
+    }
+
+    /// Blocks until an epoch may be due, at most so long. For the thread that calls [`Cache::tick`].
+    pub fn wait_for_work(&self, at_most: Duration) {
+        let mut due = self.writer_due.lock();
+        if !*due {
+            self.writer_wake.wait_for(&mut due, at_most);
+        }
+        *due = false;
+    }
+
+    /// Wakes whoever waits for work.
+    pub fn wake_writer(&self) {
+        *self.writer_due.lock() = true;
+        self.writer_wake.notify_one();
+    }
+
+    /// A writer far ahead of the store writes an epoch itself before it goes on.
+    pub(crate) fn wait_for_writer(&self) -> Result<()> {
+        if self.state.read().open.pages >= 2 * self.options.dirty_pages_max {
+            self.close_epoch()?;
+        }
+        Ok(())
+    }
+
+    /// Makes all that has been admitted a recovery point. Called without any lock.
+    pub(crate) fn close_epoch(&self) -> Result<Epoch> {
+        let _one_at_a_time = self.flushing.lock();
+        let frozen = {
+            let mut state = self.state.write();
+            if state.open.is_empty(state.log.tail()) {
+                return Ok(state.open.epoch - 1);
+            }
+            state.writable()?;
+            state.freeze()
+        };
+        let outcome = frozen.and_then(|frozen| {
+            let written = self.write_epoch(&frozen)?;
+            Ok((frozen, written))
+        });
+        match outcome {
+            Ok((frozen, written)) => {
+                let epoch = frozen.epoch;
+                self.state.write().published(frozen, &written)?;
+                Ok(epoch)
+            }
+            Err(error) => {
+                self.latch(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn write_epoch(&self, frozen: &FrozenEpoch) -> Result<Written> {
+        let mut written = Written::default();
+        let mut batch = Batch { domain: self.domain, epoch: frozen.epoch, ops: without_passing(&frozen.ops) };
+        let mut pages = 0;
+        for object in &frozen.objects {
+            for chunk in object.pages.chunks(PAGES_PER_BATCH) {
+                pages += chunk.len();
+                let fragments = chunk.iter().map(|(index, page)| whole(*index, page.page())).collect();
+                batch.ops.push(Op::Write { id: object.id, fragments, size_min: object.attributes.size });
+                if pages >= PAGES_PER_BATCH {
+                    self.apply(&mut batch, &mut written)?;
+                    pages = 0;
+                }
+            }
+            batch.ops.push(Op::SetAttributes { id: object.id, set: all_attributes(&object.attributes) });
+        }
+        self.apply(&mut batch, &mut written)?;
+        self.store.prepare(frozen.epoch)?;
+        self.store.publish(frozen.epoch)?;
+        for object in &frozen.objects {
+            let key = ObjectKey { domain: self.domain, object: object.id };
+            written.blocks.insert(object.id, self.store.attributes(key)?.blocks);
+        }
+        for &(id, index) in &written.rejected {
+            let key = ObjectKey { domain: self.domain, object: id };
+            if self.store.seek(key, index, Seek::Data)? != Some(index) {
+                written.without_old.push((id, index));
+            }
+        }
+        Ok(written)
+    }
+
+    fn apply(&self, batch: &mut Batch, written: &mut Written) -> Result<()> {
+        let applied = self.store.apply(batch)?;
+        written.identities.extend(applied.written.into_iter().map(|(id, index, identity)| ((id, index), identity)));
+        written.rejected.extend(applied.rejected);
+        batch.ops.clear();
+        Ok(())
+    }
+}
+
+/// Without the operations on objects that came and went within the epoch (rvLoris §IV-A), unless another object was
+/// copied from one.
+fn without_passing(ops: &[Op]) -> Vec<Op> {
+    let mut created = FxHashSet::default();
+    let mut passing = FxHashSet::default();
+    for op in ops {
+        match op {
+            Op::Create { id, .. } => drop(created.insert(*id)),
+            Op::Delete { id } if created.contains(id) => drop(passing.insert(*id)),
+            _ => {}
+        }
+    }
+    for op in ops {
+        if let Op::Copy { source, .. } = op {
+            passing.remove(source);
+        }
+    }
+    ops.iter().filter(|op| !passing.contains(&op.target())).cloned().collect()
+}
+
+pub(crate) fn whole(index: PageIndex, page: PageRef) -> Fragment {
+    Fragment { index, start: 0, end: PAGE_SIZE as u16, page }
+}
+
+pub(crate) fn all_attributes(attributes: &Attributes) -> AttrSet {
+    AttrSet {
+        mode: Some(attributes.mode),
+        uid: Some(attributes.uid),
+        gid: Some(attributes.gid),
+        nlink: Some(attributes.nlink),
+        entries: Some(attributes.entries),
+        atime: Some(attributes.atime),
+        mtime: Some(attributes.mtime),
+        ctime: Some(attributes.ctime),
+        btime: Some(attributes.btime),
+        parent: Some(attributes.parent),
+        xattr: Some(attributes.xattr),
+        policy: Some(attributes.policy),
+        flags: Some(attributes.flags),
+    }
+}
+
+impl State {
+    /// The frozen epoch is a recovery point: what has not changed since is clean.
+    fn published(&mut self, frozen: FrozenEpoch, written: &Written) -> Result<()> {
+        let rejected: FxHashSet<_> = written.rejected.iter().copied().collect();
+        for past in frozen.objects {
+            let id = past.id;
+            let mut bad = Vec::new();
+            let Some(object) = self.objects.get_mut(&id) else { continue };
+            for (index, page) in past.pages {
+                let Some(slot) = object.pages.get_mut(&index) else { continue };
+                if slot.residence != Residence::Frozen || slot.page.page() != page.page() {
+                    continue;
+                }
+                if rejected.contains(&(id, index)) {
+                    bad.push((index, page.page().checksum, slot.page.verify().err().unwrap_or_default()));
+                    continue;
+                }
+                let Some(&identity) = written.identities.get(&(id, index)) else {
+                    return Err(Error::Protocol(format!("the store does not say where page {index} of {id} is")));
+                };
+                slot.residence = Residence::Clean(identity);
+                object.unlogged.remove(&index);
+                if !std::mem::replace(&mut slot.queued, true) {
+                    self.clean.push_back((id, index));
+                }
+            }
+            object.overlay.published(frozen.epoch);
+            object.structural.retain(|(sequence, _)| *sequence > frozen.sequence);
+            if object.created == Some(frozen.epoch) {
+                object.created = None;
+                object.create_unlogged = false;
+            }
+            if object.own_durable < frozen.sequence {
+                let current = &object.attributes;
+                let (nlink, parent, ctime) = (current.nlink, current.parent, object.stable.ctime);
+                object.stable = past.attributes;
+                object.stable.nlink = nlink;
+                object.stable.parent = parent;
+                object.stable.ctime = object.stable.ctime.max(ctime);
+                object.own_durable = frozen.sequence;
+            }
+            object.names_durable = object.names_durable.max(frozen.sequence);
+            object.fresh_pages = object.dirty.len() as u64;
+            if let Some(&blocks) = written.blocks.get(&id) {
+                object.attributes.blocks = blocks;
+            }
+            for (index, expected, got) in bad {
+                let error = bad_page(self, id, index, expected, got);
+                self.lose_dirty(id, index, &error);
+            }
+        }
+        self.names_unlogged
+            .retain(|id| self.objects.get(id).is_some_and(|object| object.names_changed > object.names_durable));
+        self.gone.retain(|_, epoch| *epoch > frozen.epoch);
+        self.gone_unlogged.retain(|(sequence, _)| *sequence > frozen.sequence);
+        self.brings.retain(|_, sequence| *sequence > frozen.sequence);
+        self.log.release(frozen.log_end);
+        self.freezing = None;
+        for &(id, index) in &written.without_old {
+            let still_bad = self.objects.get(&id).is_some_and(|object| object.bad.contains_key(&index));
+            let record = OpLog::encode(&[&Op::Lose { id, pages: vec![index] }])?;
+            if still_bad && self.log.has_room(&record) {
+                self.sequence += 1;
+                self.log.append(self.sequence, &record);
+                self.open.objects.insert(id);
+            }
+        }
+        Ok(())
+    }
+}

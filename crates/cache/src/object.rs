@@ -1,0 +1,198 @@
+//! What the cache knows of one object.
+
+use crate::ranges::Overlay;
+use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, Epoch, Error, Op, PageIndex, PinnedPage};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Where the newest version of a page is, besides in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Residence {
+    /// In the store, as this block.
+    Clean(BlockIdentity),
+    /// In the epoch being written.
+    Frozen,
+    /// Nowhere else yet.
+    Dirty,
+}
+
+/// The newest version of one page.
+pub(crate) struct Slot {
+    pub(crate) page: PinnedPage,
+    pub(crate) residence: Residence,
+    /// Read since the eviction hand last passed.
+    pub(crate) referenced: AtomicBool,
+    /// The eviction hand has an entry for it.
+    pub(crate) queued: bool,
+}
+
+/// One object in the cache.
+///
+/// Invariants (see [`Object::check`]):
+/// - `dirty` are exactly the pages whose slot is `Dirty`;
+/// - `unlogged` names only pages whose slot is `Dirty` or `Frozen`;
+/// - `bad` pages have no slot.
+pub(crate) struct Object {
+    pub(crate) attributes: Attributes,
+    /// For `Class::Own`: the attributes as of the last durable prefix of the object's own changes, with link count, parent
+    /// and their change time always current.
+    pub(crate) stable: Attributes,
+    pub(crate) pages: BTreeMap<PageIndex, Slot>,
+    pub(crate) dirty: BTreeSet<PageIndex>,
+    /// Pages that neither a log batch nor a recovery point has yet.
+    pub(crate) unlogged: BTreeSet<PageIndex>,
+    /// Truncations and zeroings that neither a log batch nor a recovery point has yet, with their sequence.
+    pub(crate) structural: Vec<(u64, Op)>,
+    /// What is different from the store's pages without being in memory.
+    pub(crate) overlay: Overlay,
+    /// The epoch in which it was created, while that is not a recovery point: it is not in the store.
+    pub(crate) created: Option<Epoch>,
+    /// No log batch and no recovery point has its creation.
+    pub(crate) create_unlogged: bool,
+    /// The last epoch with a copy from or to it: such changes become durable with the epoch only.
+    pub(crate) copied: Epoch,
+    /// Sequence of the last change of names class (creation, links, parent) and of its own class, and up to where they
+    /// are durable.
+    pub(crate) names_changed: u64,
+    pub(crate) names_durable: u64,
+    pub(crate) own_changed: u64,
+    pub(crate) own_durable: u64,
+    /// Pages whose bytes were found corrupt in memory while dirty: an error until written again.
+    pub(crate) bad: BTreeMap<PageIndex, Error>,
+    /// `bad` has grown since the last sync of the object.
+    pub(crate) bad_unreported: bool,
+    /// Dirty pages that may need a new block, for `st_blocks`.
+    pub(crate) fresh_pages: u64,
+    /// Counts changes, so that a page loaded meanwhile is not put over a newer one.
+    pub(crate) version: u64,
+    pub(crate) readahead: Readahead,
+    /// Used since the eviction hand last passed.
+    pub(crate) referenced: AtomicBool,
+}
+
+impl Object {
+    pub(crate) fn new(attributes: Attributes) -> Object {
+        Object {
+            stable: attributes.clone(),
+            attributes,
+            pages: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            unlogged: BTreeSet::new(),
+            structural: Vec::new(),
+            overlay: Overlay::default(),
+            created: None,
+            create_unlogged: false,
+            copied: 0,
+            names_changed: 0,
+            names_durable: 0,
+            own_changed: 0,
+            own_durable: 0,
+            bad: BTreeMap::new(),
+            bad_unreported: false,
+            fresh_pages: 0,
+            version: 0,
+            readahead: Readahead::default(),
+            referenced: AtomicBool::new(true),
+        }
+    }
+
+    /// Whether nothing of it is waiting to be written.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.dirty.is_empty()
+            && self.unlogged.is_empty()
+            && self.created.is_none()
+            && self.names_changed <= self.names_durable
+            && self.own_changed <= self.own_durable
+            && self.overlay.is_empty()
+            && self.bad.is_empty()
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.attributes.class == Class::Own
+    }
+
+    /// Attributes as an application sees them: dirty pages count as stored.
+    pub(crate) fn visible_attributes(&self) -> Attributes {
+        let mut attributes = self.attributes.clone();
+        let whole = attributes.size.div_ceil(holdfast_object::PAGE_SIZE as u64);
+        attributes.blocks = (attributes.blocks + self.fresh_pages).min(whole.max(attributes.blocks));
+        attributes
+    }
+
+    /// Sets attributes; the part that belongs to the name space also in `stable`.
+    pub(crate) fn set_attributes(&mut self, set: &AttrSet, sequence: u64) {
+        set.apply(&mut self.attributes);
+        let names = set.nlink.is_some() || set.parent.is_some();
+        if !self.is_own() {
+            self.names_changed = sequence;
+            return;
+        }
+        if names {
+            let part = AttrSet { nlink: set.nlink, parent: set.parent, ctime: set.ctime, ..AttrSet::default() };
+            part.apply(&mut self.stable);
+            self.names_changed = sequence;
+        }
+        let names_only = AttrSet { nlink: None, parent: None, ctime: None, ..set.clone() } == AttrSet::default();
+        if !(names && names_only) {
+            self.own_changed = sequence;
+        }
+    }
+
+    /// Takes a slot out, with the sets that name it.
+    pub(crate) fn drop_page(&mut self, index: PageIndex) {
+        self.pages.remove(&index);
+        self.dirty.remove(&index);
+        self.unlogged.remove(&index);
+    }
+
+    /// Drops all pages at or behind `first` (their errors too).
+    pub(crate) fn drop_pages(&mut self, first: PageIndex, end: PageIndex) {
+        let gone: Vec<PageIndex> = self.pages.range(first..end).map(|(&index, _)| index).collect();
+        for index in gone {
+            self.drop_page(index);
+        }
+        self.bad.retain(|index, _| !(first..end).contains(index));
+    }
+
+    /// Asserts the invariants.
+    pub(crate) fn check(&self) {
+        for index in &self.dirty {
+            assert_eq!(self.pages.get(index).map(|slot| slot.residence), Some(Residence::Dirty), "dirty page {index}");
+        }
+        for index in &self.unlogged {
+            let residence = self.pages.get(index).map(|slot| slot.residence);
+            assert!(
+                matches!(residence, Some(Residence::Dirty | Residence::Frozen)),
+                "unlogged page {index}: {residence:?}"
+            );
+        }
+        for (index, slot) in &self.pages {
+            assert!(
+                slot.residence != Residence::Dirty || self.dirty.contains(index),
+                "page {index} not in the dirty set"
+            );
+            assert!(!self.bad.contains_key(index), "bad page {index} has bytes");
+        }
+    }
+}
+
+/// Detects a reader that goes through the object from one end to the other.
+#[derive(Default)]
+pub(crate) struct Readahead {
+    next: AtomicU64,
+    window: AtomicU64,
+}
+
+impl Readahead {
+    /// A reader wants `first..first + count`: up to how many pages should be loaded from `first` on if one is missing.
+    pub(crate) fn advise(&self, first: PageIndex, count: u64, max: u64) -> u64 {
+        let expected = self.next.swap(first + count, Ordering::Relaxed);
+        let window = if first == expected || first == 0 {
+            (self.window.load(Ordering::Relaxed) * 2).clamp(16, max.max(16))
+        } else {
+            0
+        };
+        self.window.store(window, Ordering::Relaxed);
+        count.max(window)
+    }
+}

@@ -1,0 +1,238 @@
+//! Frames and pages: getting memory, loading from the store, replacing what was found corrupt.
+
+use crate::Cache;
+use crate::object::{Object, Residence};
+use crate::ranges::Missing;
+use crate::state::State;
+use holdfast_object::{
+    Corruption, Error, FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageRef, PageSource, PageView, PinnedPage, Place,
+    Result, Seek,
+};
+use std::sync::atomic::Ordering;
+
+/// Frames freed at least when the hand must go round.
+const EVICT_AT_LEAST: usize = 64;
+/// How often an epoch is written to get frames before giving up.
+const FLUSHES_FOR_FRAMES: usize = 3;
+
+/// What is known in memory of a page.
+pub(crate) enum Found {
+    /// Its newest version.
+    Page(PinnedPage),
+    /// It reads as zero.
+    Zero,
+    /// The store knows.
+    InStore,
+    /// The store will know once this epoch is a recovery point.
+    After(u64),
+}
+
+impl Object {
+    /// Looks a page up without asking the store.
+    pub(crate) fn find(&self, index: PageIndex) -> Result<Found> {
+        if let Some(slot) = self.pages.get(&index) {
+            slot.referenced.store(true, Ordering::Relaxed);
+            return Ok(Found::Page(slot.page.clone()));
+        }
+        if let Some(error) = self.bad.get(&index) {
+            return Err(error.clone());
+        }
+        Ok(match self.overlay.missing(index) {
+            Missing::Zero => Found::Zero,
+            Missing::After(epoch) => Found::After(epoch),
+            Missing::Stored if self.created.is_some() => Found::Zero,
+            Missing::Stored => Found::InStore,
+        })
+    }
+}
+
+impl Cache {
+    /// Empty frames: free ones, else evicted ones, else after writing an epoch. Called without any lock.
+    pub(crate) fn take_frames(&self, count: usize) -> Result<Vec<FrameMut>> {
+        let mut frames = Vec::with_capacity(count);
+        let mut flushes = 0;
+        loop {
+            while frames.len() < count
+                && let Some(frame) = self.arena.allocate()
+            {
+                frames.push(frame);
+            }
+            if frames.len() == count {
+                return Ok(frames);
+            }
+            let freed = self.state.write().evict((count - frames.len()).max(EVICT_AT_LEAST));
+            if freed == 0 {
+                // What this call holds could be what another waits for.
+                frames.clear();
+                if flushes == FLUSHES_FOR_FRAMES || count > self.arena.frames() as usize {
+                    return Err(Error::NoFrames { frames: u64::from(self.arena.frames()) });
+                }
+                flushes += 1;
+                self.close_epoch()?;
+            }
+        }
+    }
+
+    /// Calls `use_it` with an object, getting its attributes from the store if they are not known.
+    pub(crate) fn with_object<T>(&self, id: ObjectId, use_it: impl Fn(&Object) -> T) -> Result<T> {
+        loop {
+            let evictions = {
+                let state = self.state.read();
+                if let Some(object) = state.objects.get(&id) {
+                    object.referenced.store(true, Ordering::Relaxed);
+                    return Ok(use_it(object));
+                }
+                if state.gone.contains_key(&id) {
+                    return Err(Error::NoObject(state.key(id)));
+                }
+                state.evictions
+            };
+            let key = holdfast_object::ObjectKey { domain: self.domain, object: id };
+            let attributes = self.store.attributes(key)?;
+            let mut state = self.state.write();
+            if state.evictions != evictions || state.objects.contains_key(&id) || state.gone.contains_key(&id) {
+                continue;
+            }
+            state.evict_objects(self.options.objects_max);
+            state.insert_object(id, Object::new(attributes));
+        }
+    }
+
+    /// Loads `first..first + demanded` and, if that goes well, on to `first + wanted`. Gives views of the demanded pages.
+    pub(crate) fn load(
+        &self,
+        id: ObjectId,
+        first: PageIndex,
+        demanded: usize,
+        wanted: usize,
+        version: u64,
+    ) -> Result<Vec<PageView>> {
+        let key = holdfast_object::ObjectKey { domain: self.domain, object: id };
+        let mut frames = self.take_frames(wanted)?;
+        let sources = match self.store.read(key, first, &mut frames) {
+            Ok(sources) => sources,
+            // The error may be about a page that nobody asked for.
+            Err(_) if wanted > demanded => return self.load(id, first, demanded, demanded, version),
+            Err(error) => return Err(error),
+        };
+        if sources.len() != frames.len() {
+            return Err(Error::Protocol(format!("{} pages asked, {} given", frames.len(), sources.len())));
+        }
+        let mut views = Vec::with_capacity(demanded);
+        let mut state = self.state.write();
+        let current = state.objects.get(&id).is_some_and(|object| object.version == version);
+        for (position, (frame, source)) in frames.into_iter().zip(sources).enumerate() {
+            let index = first + position as u64;
+            let view = match source {
+                PageSource::Data { checksum, identity } => {
+                    let page = frame.publish(checksum);
+                    if current {
+                        state.put_clean(id, index, page.clone(), identity);
+                    }
+                    PageView::Data(page)
+                }
+                PageSource::Hole => PageView::Zero,
+                PageSource::Lost if position < demanded => return Err(lost(&state, id, index)),
+                PageSource::Lost => continue,
+            };
+            if position < demanded {
+                views.push(view);
+            }
+        }
+        Ok(views)
+    }
+
+    /// A reader found a page's bytes not to match their checksum.
+    pub(crate) fn reread_page(&self, id: ObjectId, index: PageIndex, bad: PageRef) -> Result<PageView> {
+        {
+            let mut state = self.state.write();
+            let key = state.key(id);
+            if let Some(object) = state.objects.get_mut(&id)
+                && let Some(slot) = object.pages.get(&index)
+                && slot.page.page() == bad
+            {
+                match slot.page.verify() {
+                    // The reader was hit, not the page.
+                    Ok(_) => return Ok(PageView::Data(slot.page.clone())),
+                    Err(got) => {
+                        let clean = matches!(slot.residence, Residence::Clean(_));
+                        tracing::warn!(%key, index, clean, "a page in memory does not match its checksum");
+                        if clean {
+                            object.drop_page(index);
+                            self.reread.fetch_add(1, Ordering::Relaxed);
+                        } else {
+                            let error = bad_page(&state, id, index, bad.checksum, got);
+                            state.lose_dirty(id, index, &error);
+                            return Err(error);
+                        }
+                    }
+                }
+            }
+        }
+        let mut views = self.read_pages(id, index, 1)?;
+        views.pop().ok_or_else(|| Error::Protocol("one page asked, none given".into()))
+    }
+
+    /// See [`holdfast_object::ObjectCache::seek`].
+    pub(crate) fn seek_page(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>> {
+        let key = holdfast_object::ObjectKey { domain: self.domain, object: id };
+        if self.with_object(id, |object| !object.overlay.is_empty())? {
+            // Afterwards pages in memory and in the store together are the truth.
+            self.close_epoch()?;
+        }
+        let page = PAGE_SIZE as u64;
+        let (size, in_store) = self.with_object(id, |object| (object.attributes.size, object.created.is_none()))?;
+        if offset >= size {
+            return Ok(None);
+        }
+        let end = size.div_ceil(page);
+        let in_memory = |index: PageIndex| self.with_object(id, |object| object.pages.contains_key(&index));
+        let mut index = offset / page;
+        let found = match what {
+            Seek::Data => {
+                let here =
+                    self.with_object(id, |object| object.pages.range(index..).next().map(|(&index, _)| index))?;
+                let there = if in_store { self.store.seek(key, index, Seek::Data)? } else { None };
+                here.into_iter().chain(there).min().filter(|&found| found < end)
+            }
+            Seek::Hole => loop {
+                if in_store {
+                    index = self.store.seek(key, index, Seek::Hole)?.unwrap_or(end);
+                }
+                if index >= end || !in_memory(index)? {
+                    break Some(index.min(end));
+                }
+                index += 1;
+            },
+        };
+        Ok(found.map(|index| (index * page).max(offset).min(size)))
+    }
+}
+
+impl State {
+    /// A page's newest bytes are gone before they reached the store: it is an error until it is written again.
+    pub(crate) fn lose_dirty(&mut self, id: ObjectId, index: PageIndex, error: &Error) {
+        let Some(object) = self.objects.get_mut(&id) else { return };
+        if object.dirty.contains(&index) {
+            self.open.pages -= 1;
+        }
+        object.drop_page(index);
+        object.bad.insert(index, error.clone());
+        object.bad_unreported = true;
+        object.version += 1;
+    }
+}
+
+fn lost(state: &State, id: ObjectId, index: PageIndex) -> Error {
+    Error::Lost(Box::new(Place { object: Some(state.key(id)), index: Some(index), ..Place::default() }))
+}
+
+/// The error for a page whose bytes in memory are not what was written.
+pub(crate) fn bad_page(state: &State, id: ObjectId, index: PageIndex, expected: u64, got: u64) -> Error {
+    Error::Corrupt(Box::new(Corruption {
+        place: Place { object: Some(state.key(id)), index: Some(index), ..Place::default() },
+        what: "checksum of a changed page in memory".into(),
+        expected: format!("{expected:016x}"),
+        got: format!("{got:016x}"),
+    }))
+}

@@ -1,0 +1,386 @@
+//! Planning a transaction: everything that can fail or needs bytes from elsewhere, before anything is changed.
+//!
+//! A plan holds for the state that it was made from, so it is made and carried out under one lock. What is missing (an
+//! object's attributes, an old page to merge with, frames) is fetched without the lock, and the planning starts anew.
+
+use crate::object::Residence;
+use crate::pages::{Found, bad_page};
+use crate::state::State;
+use holdfast_integrity::{MergeError, crc64, merge_page, merge_page_in_place};
+use holdfast_object::space::{Demand, PAGES_PER_LEAF};
+use holdfast_object::{
+    Arena, BlockIdentity, Error, Fragment, FrameMut, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, PageIndex,
+    PageRef, PinnedPage, Result,
+};
+use std::sync::{Arc, LazyLock};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+static ZEROES: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+static ZERO_CRC: LazyLock<u64> = LazyLock::new(|| crc64(&ZEROES));
+
+/// What has to be fetched before a plan can be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Want {
+    /// Attributes of an object.
+    Object(ObjectId),
+    /// A page of the store.
+    Page(ObjectId, PageIndex),
+    /// A clean page whose bytes do not match any more.
+    Reread(ObjectId, PageIndex, PageRef),
+    /// A frame to build a page in.
+    Frame,
+    /// The pages are known once this epoch is a recovery point.
+    Epoch(u64),
+}
+
+/// What one operation puts into the cache.
+pub(crate) enum Step {
+    /// Nothing but the operation itself.
+    Plain,
+    /// New page versions: of a write, or at the ragged ends of a zeroed range.
+    Pages(Vec<(PageIndex, PinnedPage)>),
+    /// Pages of a copy's source that are in memory, shared by the target; the identity of clean ones.
+    Shared(Vec<(PageIndex, PinnedPage, Option<BlockIdentity>)>),
+}
+
+/// A transaction that cannot fail any more.
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) demand: Demand,
+    /// Groups of pages counted in `demand.leaves`.
+    pub(crate) leaves: Vec<(ObjectId, u64)>,
+}
+
+pub(crate) enum Planned {
+    Ready(Plan),
+    Wants(Vec<Want>),
+}
+
+pub(crate) struct Planner<'a> {
+    state: &'a mut State,
+    arena: &'a Arc<Arena>,
+    spare: &'a mut Vec<FrameMut>,
+    wants: Vec<Want>,
+    demand: Demand,
+    leaves: Vec<(ObjectId, u64)>,
+    touched: Vec<ObjectId>,
+    created: Vec<(ObjectId, Kind)>,
+    resized: Vec<ObjectId>,
+}
+
+impl<'a> Planner<'a> {
+    pub(crate) fn new(state: &'a mut State, arena: &'a Arc<Arena>, spare: &'a mut Vec<FrameMut>) -> Planner<'a> {
+        Planner {
+            state,
+            arena,
+            spare,
+            wants: Vec::new(),
+            demand: Demand::default(),
+            leaves: Vec::new(),
+            touched: Vec::new(),
+            created: Vec::new(),
+            resized: Vec::new(),
+        }
+    }
+
+    pub(crate) fn plan(mut self, ops: &[Op]) -> Result<Planned> {
+        let mut steps = Vec::with_capacity(ops.len());
+        for op in ops {
+            let step = self.op(op)?;
+            steps.push(step);
+        }
+        Ok(if self.wants.is_empty() {
+            Planned::Ready(Plan { steps, demand: self.demand, leaves: self.leaves })
+        } else {
+            Planned::Wants(self.wants)
+        })
+    }
+
+    fn op(&mut self, op: &Op) -> Result<Step> {
+        match op {
+            Op::Create { id, attributes } => {
+                if self.state.objects.contains_key(id) || self.is_created(*id) {
+                    return Err(Error::ObjectExists(self.state.key(*id)));
+                }
+                if attributes.size != 0 || holdfast_object::ObjectId::from_raw(id.0).is_none() {
+                    return Err(Error::Protocol(format!("creation of {id} with size {}", attributes.size)));
+                }
+                self.created.push((*id, attributes.kind));
+                self.touch(*id);
+                Ok(Step::Plain)
+            }
+            Op::Delete { id } => {
+                self.known(*id)?;
+                self.touch(*id);
+                Ok(Step::Plain)
+            }
+            Op::SetAttributes { id, .. } => {
+                self.known(*id)?;
+                self.touch(*id);
+                Ok(Step::Plain)
+            }
+            Op::Write { id, fragments, size_min } => {
+                if *size_min > MAX_OBJECT_BYTES {
+                    return Err(Error::Limit { what: "object size", limit: MAX_OBJECT_BYTES, got: *size_min });
+                }
+                if !self.known(*id)? {
+                    return Ok(Step::Plain);
+                }
+                self.touch(*id);
+                self.write(*id, fragments)
+            }
+            Op::Truncate { id, size } => {
+                if *size > MAX_OBJECT_BYTES {
+                    return Err(Error::Limit { what: "object size", limit: MAX_OBJECT_BYTES, got: *size });
+                }
+                if !self.known(*id)? {
+                    return Ok(Step::Plain);
+                }
+                self.touch(*id);
+                self.resized.push(*id);
+                let old = self.state.objects.get(id).map_or(0, |object| object.attributes.size);
+                let within = (size % PAGE) as usize;
+                if *size >= old || within == 0 {
+                    return Ok(Step::Plain);
+                }
+                let edge = self.zero_within(*id, size / PAGE, within, PAGE_SIZE)?;
+                Ok(Step::Pages(edge.into_iter().collect()))
+            }
+            Op::Zero { id, offset, length } => {
+                let end = offset.checked_add(*length).filter(|&end| end <= MAX_OBJECT_BYTES).ok_or(Error::Limit {
+                    what: "object size",
+                    limit: MAX_OBJECT_BYTES,
+                    got: offset.saturating_add(*length),
+                })?;
+                if !self.known(*id)? || *length == 0 {
+                    return Ok(Step::Plain);
+                }
+                self.touch(*id);
+                self.resized.push(*id);
+                let (first, last) = (offset / PAGE, end / PAGE);
+                let (from, to) = ((offset % PAGE) as usize, (end % PAGE) as usize);
+                let mut edges = Vec::new();
+                if first == last {
+                    edges.extend(self.zero_within(*id, first, from, to)?);
+                } else {
+                    if from != 0 {
+                        edges.extend(self.zero_within(*id, first, from, PAGE_SIZE)?);
+                    }
+                    if to != 0 {
+                        edges.extend(self.zero_within(*id, last, 0, to)?);
+                    }
+                }
+                Ok(Step::Pages(edges))
+            }
+            Op::Copy { source, source_first, target, target_first, pages, size_min } => {
+                let sane = |first: u64| first.checked_add(*pages).is_some_and(|end| end <= MAX_OBJECT_BYTES / PAGE);
+                let overlaps = source == target
+                    && source_first < &(target_first + pages)
+                    && target_first < &(source_first + pages);
+                if !sane(*source_first) || !sane(*target_first) || *size_min > MAX_OBJECT_BYTES || overlaps {
+                    return Err(Error::Protocol(format!(
+                        "copy of {pages} pages {source} {source_first} to {target} {target_first}"
+                    )));
+                }
+                if !(self.known(*source)? & self.known(*target)?) {
+                    return Ok(Step::Plain);
+                }
+                self.touch(*target);
+                self.resized.push(*target);
+                self.copy(*source, *source_first, *target, *target_first, *pages)
+            }
+            Op::Adopt { .. } | Op::Lose { .. } => Err(Error::Protocol("operation is for the store only".into())),
+        }
+    }
+
+    fn is_created(&self, id: ObjectId) -> bool {
+        self.created.iter().any(|(created, _)| *created == id)
+    }
+
+    /// Whether the object's attributes are in memory; if not, they are wanted.
+    fn known(&mut self, id: ObjectId) -> Result<bool> {
+        if self.state.objects.contains_key(&id) || self.is_created(id) {
+            return Ok(true);
+        }
+        if self.state.gone.contains_key(&id) {
+            return Err(Error::NoObject(self.state.key(id)));
+        }
+        self.want(Want::Object(id));
+        Ok(false)
+    }
+
+    fn want(&mut self, want: Want) {
+        if want == Want::Frame || !self.wants.contains(&want) {
+            self.wants.push(want);
+        }
+    }
+
+    fn touch(&mut self, id: ObjectId) {
+        if !self.state.open.objects.contains(&id) && !self.touched.contains(&id) {
+            self.touched.push(id);
+            self.demand.objects += 1;
+        }
+    }
+
+    fn is_metadata(&self, id: ObjectId) -> bool {
+        let kind = match self.state.objects.get(&id) {
+            Some(object) => Some(object.attributes.kind),
+            None => self.created.iter().find(|(created, _)| *created == id).map(|(_, kind)| *kind),
+        };
+        kind.is_some_and(Kind::is_metadata)
+    }
+
+    fn count_page(&mut self, id: ObjectId, index: PageIndex) {
+        if self.state.objects.get(&id).is_some_and(|object| object.dirty.contains(&index)) {
+            return;
+        }
+        if self.is_metadata(id) {
+            self.demand.metadata_pages += 1;
+        } else {
+            self.demand.pages += 1;
+        }
+        self.count_leaf(id, index / PAGES_PER_LEAF);
+    }
+
+    fn count_leaf(&mut self, id: ObjectId, leaf: u64) {
+        if self.leaves.last() != Some(&(id, leaf)) && !self.state.open.leaves.contains(&(id, leaf)) {
+            self.leaves.push((id, leaf));
+            self.demand.leaves += 1;
+        }
+    }
+
+    fn write(&mut self, id: ObjectId, fragments: &[Fragment]) -> Result<Step> {
+        let mut pages = Vec::with_capacity(fragments.len());
+        let mut last = None;
+        for fragment in fragments {
+            let (start, end) = (usize::from(fragment.start), usize::from(fragment.end));
+            let ordered = last.is_none_or(|last| last < fragment.index);
+            if start >= end || end > PAGE_SIZE || fragment.index >= MAX_OBJECT_BYTES / PAGE || !ordered {
+                return Err(Error::Protocol(format!("fragment {start}..{end} of page {}", fragment.index)));
+            }
+            last = Some(fragment.index);
+            let Some(bytes) = self.arena.pin(fragment.page) else {
+                return Err(Error::Protocol(format!("frame {} was given back before its use", fragment.page.frame)));
+            };
+            self.count_page(id, fragment.index);
+            if fragment.is_whole() {
+                pages.push((fragment.index, bytes));
+                continue;
+            }
+            if self.resized.contains(&id) {
+                return Err(Error::Protocol(format!("{id} is cut and written in one transaction")));
+            }
+            let Some(old) = self.old_page(id, fragment.index)? else { continue };
+            let Some(mut out) = self.spare.pop() else {
+                self.want(Want::Frame);
+                continue;
+            };
+            out[start..end].copy_from_slice(&bytes.bytes()[start..end]);
+            let checksum = fragment.page.checksum;
+            let merged = match &old {
+                Old::Page(old) => {
+                    merge_page_in_place(old.bytes(), old.page().checksum, start, end - start, checksum, &mut out)
+                }
+                Old::Zero => merge_page_in_place(&ZEROES, *ZERO_CRC, start, end - start, checksum, &mut out),
+            };
+            match merged {
+                Ok(crc) => pages.push((fragment.index, out.publish(crc))),
+                Err(error) => self.refused(id, fragment.index, &old, error)?,
+            }
+        }
+        Ok(Step::Pages(pages))
+    }
+
+    /// The page with `from..to` zeroed; nothing if it reads as zero anyway.
+    fn zero_within(
+        &mut self,
+        id: ObjectId,
+        index: PageIndex,
+        from: usize,
+        to: usize,
+    ) -> Result<Option<(PageIndex, PinnedPage)>> {
+        let Some(old) = self.old_page(id, index)? else { return Ok(None) };
+        let Old::Page(page) = &old else { return Ok(None) };
+        self.count_page(id, index);
+        let Some(mut out) = self.spare.pop() else {
+            self.want(Want::Frame);
+            return Ok(None);
+        };
+        let zeroes = &ZEROES[from..to];
+        match merge_page(page.bytes(), page.page().checksum, from, zeroes, crc64(zeroes), &mut out) {
+            Ok(crc) => Ok(Some((index, out.publish(crc)))),
+            Err(error) => self.refused(id, index, &old, error).map(|()| None),
+        }
+    }
+
+    /// The newest version of a page, if it is at hand; otherwise it is wanted.
+    fn old_page(&mut self, id: ObjectId, index: PageIndex) -> Result<Option<Old>> {
+        let Some(object) = self.state.objects.get(&id) else { return Ok(Some(Old::Zero)) };
+        let want = match object.find(index)? {
+            Found::Page(page) => return Ok(Some(Old::Page(page))),
+            Found::Zero => return Ok(Some(Old::Zero)),
+            Found::InStore => Want::Page(id, index),
+            Found::After(epoch) => Want::Epoch(epoch),
+        };
+        self.want(want);
+        Ok(None)
+    }
+
+    /// A merge found damage: in a clean page it is mended from below; in the new bytes, or in a dirty page, it is an error.
+    fn refused(&mut self, id: ObjectId, index: PageIndex, old: &Old, error: MergeError) -> Result<()> {
+        match (error, old) {
+            (MergeError::OldPage(mismatch), Old::Page(page)) => {
+                let slot = self.state.objects.get(&id).and_then(|object| object.pages.get(&index));
+                if slot.is_some_and(|slot| matches!(slot.residence, Residence::Clean(_))) {
+                    self.want(Want::Reread(id, index, page.page()));
+                    return Ok(());
+                }
+                let got = mismatch.got.as_u64().unwrap_or_default();
+                let error = bad_page(self.state, id, index, page.page().checksum, got);
+                self.state.lose_dirty(id, index, &error);
+                Err(error)
+            }
+            (error, _) => Err(Error::Protocol(format!("bytes for page {index} of {id}: {error}"))),
+        }
+    }
+
+    fn copy(
+        &mut self,
+        source: ObjectId,
+        source_first: PageIndex,
+        target: ObjectId,
+        target_first: PageIndex,
+        pages: u64,
+    ) -> Result<Step> {
+        let mut shared = Vec::new();
+        if let Some(object) = self.state.objects.get(&source) {
+            let range = source_first..source_first + pages;
+            if let Some((_, error)) = object.bad.range(range.clone()).next() {
+                return Err(error.clone());
+            }
+            for (&index, slot) in object.pages.range(range) {
+                let identity = match slot.residence {
+                    Residence::Clean(identity) => Some(identity),
+                    Residence::Dirty | Residence::Frozen => None,
+                };
+                shared.push((target_first + (index - source_first), slot.page.clone(), identity));
+            }
+        }
+        for leaf in target_first / PAGES_PER_LEAF..=(target_first + pages) / PAGES_PER_LEAF {
+            self.count_leaf(target, leaf);
+        }
+        for (index, _, identity) in &shared {
+            if identity.is_none() {
+                self.count_page(target, *index);
+            }
+        }
+        // Extra references: in the worst case each in a block of its own.
+        self.demand.metadata_pages += pages;
+        Ok(Step::Shared(shared))
+    }
+}
+
+enum Old {
+    Page(PinnedPage),
+    Zero,
+}

@@ -1,0 +1,89 @@
+//! Opening: the intent log is replayed on the last recovery point, and the result becomes a recovery point.
+
+use crate::session::Sessions;
+use crate::state::State;
+use crate::{Cache, Options};
+use holdfast_object::{Arena, Batch, Clock, DomainId, Epoch, Error, ObjectStore, Result};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::sync::Arc;
+
+/// How far recovery jumps ahead: beyond the epochs whose log batches may be on the device (one being written, one open), so
+/// that none of them is ever taken for a batch of a later life.
+const EPOCHS_SKIPPED: u64 = 3;
+
+/// What opening found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Recovered {
+    /// The recovery point that the store had.
+    pub from: Epoch,
+    /// Batches of the intent log replayed on it.
+    pub batches: u64,
+    /// Their operations.
+    pub ops: u64,
+}
+
+impl Cache {
+    /// Opens the objects of `domain`. Replays the intent log unless the store is read-only; then what only the log has is
+    /// not seen.
+    pub fn open(
+        store: Arc<dyn ObjectStore>,
+        arena: Arc<Arena>,
+        clock: Arc<dyn Clock>,
+        domain: DomainId,
+        options: Options,
+    ) -> Result<(Cache, Recovered)> {
+        let status = store.status();
+        let mut recovered = Recovered { from: status.epoch, ..Recovered::default() };
+        let mut last = status.epoch;
+        if status.read_only.is_none() {
+            replay(&*store, &arena, &mut recovered)?;
+            if recovered.batches > 0 {
+                last = status.epoch + EPOCHS_SKIPPED;
+                store.prepare(last)?;
+                store.publish(last)?;
+                tracing::info!(batches = recovered.batches, epoch = last, "replayed the intent log");
+            }
+        }
+        let state = State::new(domain, last + 1, arena.clone(), status.read_only);
+        let cache = Cache {
+            store,
+            arena,
+            clock,
+            domain,
+            options,
+            state: RwLock::new(state),
+            flushing: Mutex::new(()),
+            logging: Mutex::new(()),
+            sync_queue: Mutex::new(Vec::new()),
+            sessions: Mutex::new(Sessions::default()),
+            fresh_ids: Mutex::new(Vec::new()),
+            reread: 0.into(),
+            writer_due: Mutex::new(false),
+            writer_wake: Condvar::new(),
+        };
+        Ok((cache, recovered))
+    }
+}
+
+fn replay(store: &dyn ObjectStore, arena: &Arc<Arena>, recovered: &mut Recovered) -> Result<()> {
+    let epoch = recovered.from + EPOCHS_SKIPPED;
+    let mut frames = |count: usize| {
+        let taken: Vec<_> = std::iter::from_fn(|| arena.allocate()).take(count).collect();
+        if taken.len() < count {
+            return Err(Error::NoFrames { frames: u64::from(arena.frames()) });
+        }
+        Ok(taken)
+    };
+    while let Some(found) = store.log_next(&mut frames)? {
+        recovered.batches += 1;
+        recovered.ops += found.batch.ops.len() as u64;
+        let batch = Batch { domain: found.batch.domain, epoch, ops: found.batch.ops };
+        let applied = store.apply(&batch)?;
+        if let Some((id, index)) = applied.rejected.first() {
+            return Err(Error::Protocol(format!(
+                "page {index} of {id} changed in memory while the intent log was replayed; open the store again"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! The cache's state behind one lock: objects, the open epoch, the epoch being written.
+
+use crate::object::{Object, Residence, Slot};
+use crate::oplog::OpLog;
+use holdfast_object::space::Demand;
+use holdfast_object::{
+    Arena, Attributes, BlockIdentity, DomainId, Epoch, Error, ObjectId, ObjectKey, Op, PageIndex, PinnedPage, Result,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The epoch that takes transactions.
+pub(crate) struct OpenEpoch {
+    pub(crate) epoch: Epoch,
+    /// Where its records in the operation log begin.
+    pub(crate) log_start: u64,
+    /// Objects with changes in it.
+    pub(crate) objects: BTreeSet<ObjectId>,
+    /// Dirty pages.
+    pub(crate) pages: u64,
+    /// What it may cost.
+    pub(crate) demand: Demand,
+    /// Groups of pages already counted in `demand.leaves`.
+    pub(crate) leaves: FxHashSet<(ObjectId, u64)>,
+    /// Blocks set aside for it.
+    pub(crate) reserved: u64,
+    /// Monotonic time of its first change, 0 while it has none.
+    pub(crate) since_ns: u64,
+    /// Objects created in it.
+    pub(crate) creations: u64,
+}
+
+impl OpenEpoch {
+    pub(crate) fn new(epoch: Epoch, log_start: u64) -> OpenEpoch {
+        OpenEpoch {
+            epoch,
+            log_start,
+            objects: BTreeSet::new(),
+            pages: 0,
+            demand: Demand::default(),
+            leaves: FxHashSet::default(),
+            reserved: 0,
+            since_ns: 0,
+            creations: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self, log_tail: u64) -> bool {
+        self.objects.is_empty() && self.log_start == log_tail
+    }
+}
+
+/// One object's part of an epoch being written.
+pub(crate) struct FrozenObject {
+    pub(crate) id: ObjectId,
+    pub(crate) attributes: Attributes,
+    pub(crate) pages: Vec<(PageIndex, PinnedPage)>,
+}
+
+/// The epoch being written: a prefix of all transactions.
+pub(crate) struct FrozenEpoch {
+    pub(crate) epoch: Epoch,
+    /// Last transaction in it.
+    pub(crate) sequence: u64,
+    /// Structural operations in admission order.
+    pub(crate) ops: Vec<Op>,
+    /// Newest versions of what changed.
+    pub(crate) objects: Vec<FrozenObject>,
+    /// End of its records in the operation log.
+    pub(crate) log_end: u64,
+}
+
+pub(crate) struct State {
+    pub(crate) domain: DomainId,
+    pub(crate) objects: FxHashMap<ObjectId, Object>,
+    /// Deleted objects that the store may still have, and in which epoch they were deleted.
+    pub(crate) gone: FxHashMap<ObjectId, Epoch>,
+    /// Deletions that no log batch and no recovery point has: names class, with their sequence.
+    pub(crate) gone_unlogged: Vec<(u64, ObjectId)>,
+    /// Files that renames put in another's place, with the rename's sequence, until log or recovery point have them.
+    pub(crate) brings: BTreeMap<ObjectId, u64>,
+    /// Objects with changes of the name space that no log batch has.
+    pub(crate) names_unlogged: BTreeSet<ObjectId>,
+    pub(crate) open: OpenEpoch,
+    /// Of the epoch being written, if there is one.
+    pub(crate) freezing: Option<Epoch>,
+    pub(crate) log: OpLog,
+    /// Transactions admitted since the store was opened.
+    pub(crate) sequence: u64,
+    /// Why no changes are taken any more.
+    pub(crate) read_only: Option<String>,
+    /// The eviction hand: clean pages, oldest first.
+    pub(crate) clean: VecDeque<(ObjectId, PageIndex)>,
+    /// Counts evictions of objects, so that attributes loaded meanwhile are not taken for current.
+    pub(crate) evictions: u64,
+    /// The same for objects.
+    pub(crate) object_hand: VecDeque<ObjectId>,
+}
+
+impl State {
+    pub(crate) fn new(domain: DomainId, epoch: Epoch, arena: Arc<Arena>, read_only: Option<String>) -> State {
+        State {
+            domain,
+            objects: FxHashMap::default(),
+            gone: FxHashMap::default(),
+            gone_unlogged: Vec::new(),
+            brings: BTreeMap::new(),
+            names_unlogged: BTreeSet::new(),
+            open: OpenEpoch::new(epoch, 0),
+            freezing: None,
+            log: OpLog::new(arena),
+            sequence: 0,
+            read_only,
+            clean: VecDeque::new(),
+            evictions: 0,
+            object_hand: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn key(&self, object: ObjectId) -> ObjectKey {
+        ObjectKey { domain: self.domain, object }
+    }
+
+    pub(crate) fn writable(&self) -> Result<()> {
+        match &self.read_only {
+            None => Ok(()),
+            Some(reason) => Err(Error::ReadOnly(reason.clone())),
+        }
+    }
+
+    /// Puts a page version in place of the current one, dirty in the open epoch.
+    pub(crate) fn put_dirty(&mut self, id: ObjectId, index: PageIndex, page: PinnedPage) {
+        let object = self.objects.get_mut(&id).expect("planned object is present");
+        object.bad.remove(&index);
+        let old = object.pages.insert(
+            index,
+            Slot { page, residence: Residence::Dirty, referenced: AtomicBool::new(true), queued: false },
+        );
+        let (queued, known) = match &old {
+            Some(slot) => (slot.queued, true),
+            None => (false, false),
+        };
+        if queued {
+            object.pages.get_mut(&index).expect("just inserted").queued = true;
+        }
+        if !known {
+            object.fresh_pages += 1;
+        }
+        object.unlogged.insert(index);
+        if object.dirty.insert(index) {
+            self.open.pages += 1;
+        }
+        object.version += 1;
+    }
+
+    /// Puts a page that the store has in place, if there is none.
+    pub(crate) fn put_clean(&mut self, id: ObjectId, index: PageIndex, page: PinnedPage, identity: BlockIdentity) {
+        let Some(object) = self.objects.get_mut(&id) else { return };
+        if object.pages.contains_key(&index) || object.bad.contains_key(&index) {
+            return;
+        }
+        object.pages.insert(
+            index,
+            Slot { page, residence: Residence::Clean(identity), referenced: AtomicBool::new(false), queued: true },
+        );
+        self.clean.push_back((id, index));
+    }
+
+    /// Frees clean pages that nobody reads until `wanted` are free again; gives how many it freed.
+    pub(crate) fn evict(&mut self, wanted: usize) -> usize {
+        let mut freed = 0;
+        let mut looked_at = 0;
+        let limit = self.clean.len() * 2;
+        while freed < wanted && looked_at < limit {
+            looked_at += 1;
+            let Some((id, index)) = self.clean.pop_front() else { break };
+            let Some(object) = self.objects.get_mut(&id) else { continue };
+            let Some(slot) = object.pages.get_mut(&index) else { continue };
+            if !matches!(slot.residence, Residence::Clean(_)) {
+                slot.queued = false;
+                continue;
+            }
+            if slot.referenced.swap(false, Ordering::Relaxed) || !slot.page.is_sole() {
+                self.clean.push_back((id, index));
+                continue;
+            }
+            object.pages.remove(&index);
+            freed += 1;
+        }
+        freed
+    }
+
+    /// Forgets clean objects without pages until at most `max` are known.
+    pub(crate) fn evict_objects(&mut self, max: usize) {
+        let mut looked_at = 0;
+        while self.objects.len() > max && looked_at < 256 {
+            looked_at += 1;
+            let Some(id) = self.object_hand.pop_front() else { break };
+            let Some(object) = self.objects.get(&id) else { continue };
+            let referenced = object.referenced.swap(false, Ordering::Relaxed);
+            if !referenced && object.is_clean() && !self.names_unlogged.contains(&id) && !self.brings.contains_key(&id)
+            {
+                // Its pages go with it: an object not used for so long has none worth keeping.
+                self.objects.remove(&id);
+                self.evictions += 1;
+            } else {
+                self.object_hand.push_back(id);
+            }
+        }
+    }
+
+    /// Adds an object that is not known yet.
+    pub(crate) fn insert_object(&mut self, id: ObjectId, object: Object) {
+        let before = self.objects.insert(id, object);
+        assert!(before.is_none(), "{id} inserted twice");
+        self.object_hand.push_back(id);
+    }
+
+    /// Closes the open epoch: what is dirty becomes frozen, and the next epoch is open.
+    pub(crate) fn freeze(&mut self) -> Result<FrozenEpoch> {
+        assert!(self.freezing.is_none(), "two epochs being written");
+        let log_end = self.log.tail();
+        let ops = self.log.read(self.open.log_start, log_end)?;
+        let epoch = self.open.epoch;
+        let closed = std::mem::replace(&mut self.open, OpenEpoch::new(epoch + 1, log_end));
+        let mut objects = Vec::with_capacity(closed.objects.len());
+        for id in closed.objects {
+            let Some(object) = self.objects.get_mut(&id) else { continue };
+            let mut pages = Vec::with_capacity(object.dirty.len());
+            for index in std::mem::take(&mut object.dirty) {
+                let slot = object.pages.get_mut(&index).expect("dirty pages have slots");
+                slot.residence = Residence::Frozen;
+                pages.push((index, slot.page.clone()));
+            }
+            objects.push(FrozenObject { id, attributes: object.attributes.clone(), pages });
+        }
+        self.freezing = Some(epoch);
+        Ok(FrozenEpoch { epoch, sequence: self.sequence, ops, objects, log_end })
+    }
+
+    /// Asserts the invariants of every object; for tests and the simulator.
+    pub(crate) fn check(&self) {
+        let mut dirty = 0;
+        for (id, object) in &self.objects {
+            object.check();
+            dirty += object.dirty.len() as u64;
+            assert!(object.dirty.is_empty() || self.open.objects.contains(id), "{id} is dirty outside the open epoch");
+        }
+        assert_eq!(dirty, self.open.pages, "dirty pages of the open epoch");
+    }
+}

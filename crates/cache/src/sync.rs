@@ -1,0 +1,215 @@
+//! Making one object durable without writing an epoch: group commit of the intent log (DESIGN §3).
+//!
+//! A log batch carries what no earlier batch and no recovery point has: of the name space all of it (so that names and
+//! link counts are those after a prefix of all transactions), of an object's own changes all up to now, for the objects
+//! that wait for a sync and those that a rename put in another's place. It is captured in one step under the lock, as
+//! the newest state rather than as the way to it: creations, then truncations and zeroings in their order, then pages,
+//! then sizes and attributes, then deletions. Replaying a batch twice, or on an epoch that has it already, gives the same.
+//!
+//! Where that would be wrong or slow (copies, whose result depends on the order of two objects' changes; more pages than
+//! [`crate::Options::logged_pages_max`]; a full log) the epoch is closed instead.
+
+use crate::Cache;
+use crate::flush::{all_attributes, whole};
+use crate::object::Object;
+use crate::state::State;
+use holdfast_object::{AttrSet, Error, LogBatch, ObjectId, Op, PageIndex, PageRef, PinnedPage, Result};
+use std::collections::BTreeSet;
+
+/// A batch with what becomes durable by it.
+struct Capture {
+    batch: LogBatch,
+    sequence: u64,
+    names: Vec<ObjectId>,
+    own: Vec<ObjectId>,
+    pages: Vec<(ObjectId, PageIndex, PageRef)>,
+    /// Keeps the frames until the batch is written.
+    pins: Vec<PinnedPage>,
+}
+
+impl Cache {
+    /// See [`holdfast_object::ObjectCache::sync`].
+    pub(crate) fn sync_object(&self, id: ObjectId) -> Result<()> {
+        let synced = self.make_durable(id);
+        self.report_bad(id)?;
+        synced
+    }
+
+    fn make_durable(&self, id: ObjectId) -> Result<()> {
+        if !self.needs_sync(id)? {
+            return Ok(());
+        }
+        self.sync_queue.lock().push(id);
+        let _one_at_a_time = self.logging.lock();
+        // Whoever had the lock before may have taken this object along.
+        if !self.needs_sync(id)? {
+            return Ok(());
+        }
+        let mut ids: BTreeSet<ObjectId> = self.sync_queue.lock().drain(..).collect();
+        ids.insert(id);
+        let captured = {
+            let mut state = self.state.write();
+            state.writable()?;
+            capture(&mut state, &ids, self.options.logged_pages_max)
+        };
+        let Some(captured) = captured else {
+            return self.close_epoch().map(|_| ());
+        };
+        match self.store.log_append(&captured.batch) {
+            Ok(true) => {
+                self.state.write().logged(captured);
+                Ok(())
+            }
+            Ok(false) => self.close_epoch().map(|_| ()),
+            Err(error) => {
+                self.latch(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn needs_sync(&self, id: ObjectId) -> Result<bool> {
+        let state = self.state.read();
+        let own = match state.objects.get(&id) {
+            Some(object) => object.own_changed > object.own_durable || !object.unlogged.is_empty(),
+            None if state.gone.contains_key(&id) => return Err(Error::NoObject(state.key(id))),
+            None => false,
+        };
+        Ok(own || !state.names_unlogged.is_empty() || !state.gone_unlogged.is_empty())
+    }
+
+    /// Pages lost since the last sync are its error, once.
+    fn report_bad(&self, id: ObjectId) -> Result<()> {
+        let mut state = self.state.write();
+        if let Some(object) = state.objects.get_mut(&id)
+            && std::mem::take(&mut object.bad_unreported)
+            && let Some(error) = object.bad.values().next()
+        {
+            return Err(error.clone());
+        }
+        Ok(())
+    }
+}
+
+/// `None`: close the epoch instead.
+fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Option<Capture> {
+    let sequence = state.sequence;
+    let names: Vec<ObjectId> = state.names_unlogged.iter().copied().collect();
+    let own = own_objects(state, ids);
+    let oldest = state.freezing.unwrap_or(state.open.epoch);
+
+    let mut creates = Vec::new();
+    let mut structural: Vec<(u64, Op)> = Vec::new();
+    let mut writes = Vec::new();
+    let mut attributes = Vec::new();
+    let mut pages = Vec::new();
+    let mut pins = Vec::new();
+
+    for &id in &names {
+        let object = state.objects.get(&id)?;
+        if object.is_own() {
+            if object.create_unlogged {
+                creates.push(Op::Create { id, attributes: without_size(&object.stable) });
+            }
+            let current = &object.attributes;
+            let set = AttrSet {
+                nlink: Some(current.nlink),
+                parent: Some(current.parent),
+                ctime: Some(object.stable.ctime),
+                ..AttrSet::default()
+            };
+            attributes.push(Op::SetAttributes { id, set });
+        }
+    }
+    let whole_objects = names.iter().copied().filter(|id| state.objects.get(id).is_some_and(|object| !object.is_own()));
+    let whole_objects: Vec<ObjectId> = whole_objects.chain(own.iter().copied()).collect();
+    for &id in &whole_objects {
+        let object = state.objects.get_mut(&id)?;
+        if object.copied >= oldest {
+            return None;
+        }
+        if object.create_unlogged && !(object.is_own() && names.contains(&id)) {
+            creates.push(Op::Create { id, attributes: without_size(&object.attributes) });
+        }
+        structural.extend(object.structural.iter().cloned());
+        let mut fragments = Vec::with_capacity(object.unlogged.len());
+        for &index in &object.unlogged {
+            let page = object.pages[&index].page.clone();
+            fragments.push(whole(index, page.page()));
+            pages.push((id, index, page.page()));
+            pins.push(page);
+        }
+        if pages.len() > pages_max {
+            return None;
+        }
+        let size = object.attributes.size;
+        if !fragments.is_empty() {
+            writes.push(Op::Write { id, fragments, size_min: size });
+        }
+        attributes.push(Op::Truncate { id, size });
+        attributes.push(Op::SetAttributes { id, set: all_attributes(&object.attributes) });
+        object.stable = object.attributes.clone();
+    }
+    structural.sort_by_key(|(at, _)| *at);
+    let deletes = state.gone_unlogged.iter().map(|(_, id)| Op::Delete { id: *id });
+    let (early, late): (Vec<Op>, Vec<Op>) =
+        structural.into_iter().map(|(_, op)| op).partition(|op| !matches!(op, Op::Delete { .. }));
+    let ops = creates.into_iter().chain(early).chain(writes).chain(attributes).chain(late).chain(deletes).collect();
+    let batch = LogBatch { epoch: state.open.epoch, domain: state.domain, ops };
+    Some(Capture { batch, sequence, names, own, pages, pins })
+}
+
+/// The objects whose own changes the batch must have: those asked for, those that renames brought, and what holds
+/// their extended attributes.
+fn own_objects(state: &State, ids: &BTreeSet<ObjectId>) -> Vec<ObjectId> {
+    let mut own = BTreeSet::new();
+    for id in ids.iter().chain(state.brings.keys()) {
+        let Some(object) = state.objects.get(id).filter(|object| object.is_own()) else { continue };
+        own.insert(*id);
+        let xattr = object.attributes.xattr;
+        if state.objects.get(&xattr).is_some_and(Object::is_own) {
+            own.insert(xattr);
+        }
+    }
+    own.into_iter().collect()
+}
+
+fn without_size(attributes: &holdfast_object::Attributes) -> holdfast_object::Attributes {
+    holdfast_object::Attributes { size: 0, blocks: 0, ..attributes.clone() }
+}
+
+impl State {
+    /// A batch is durable: what has not changed since is logged.
+    fn logged(&mut self, captured: Capture) {
+        let sequence = captured.sequence;
+        for id in &captured.names {
+            if let Some(object) = self.objects.get_mut(id) {
+                object.names_durable = object.names_durable.max(sequence);
+                object.create_unlogged = false;
+                if !object.is_own() {
+                    object.structural.retain(|(at, _)| *at > sequence);
+                }
+                if object.names_changed <= sequence {
+                    self.names_unlogged.remove(id);
+                }
+            }
+        }
+        for id in &captured.own {
+            if let Some(object) = self.objects.get_mut(id) {
+                object.own_durable = object.own_durable.max(sequence);
+                object.create_unlogged = false;
+                object.structural.retain(|(at, _)| *at > sequence);
+            }
+        }
+        for (id, index, page) in captured.pages {
+            if let Some(object) = self.objects.get_mut(&id)
+                && object.pages.get(&index).is_some_and(|slot| slot.page.page() == page)
+            {
+                object.unlogged.remove(&index);
+            }
+        }
+        self.gone_unlogged.retain(|(at, _)| *at > sequence);
+        self.brings.retain(|_, at| *at > sequence);
+        drop(captured.pins);
+    }
+}
