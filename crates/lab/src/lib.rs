@@ -1,0 +1,3 @@
+//! Holdfast: lab.
+
+pub mod device;
