@@ -72,6 +72,17 @@ impl MemoryDevice {
         Ok(())
     }
 
+    /// Writes one block without copying it: the device shares the caller's, and unshares it at the next write.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn share(&self, at: u64, block: Arc<[u8; BLOCK_SIZE]>) -> Result<(), Error> {
+        check_request(&self.name, Operation::Write, self.blocks, at, BLOCK_SIZE as u64)?;
+        let (group, index) = place(at);
+        Arc::make_mut(group_mut(&mut self.groups.write(), group)).0[index] = Some(block);
+        Ok(())
+    }
+
     fn put(&self, at: u64, block: &Block) {
         *slot(&mut self.groups.write(), at) = *block;
     }
@@ -90,8 +101,12 @@ fn find(groups: &[Option<Arc<Group>>], at: u64) -> Option<&Block> {
 /// The block for writing, unshared first.
 fn slot(groups: &mut [Option<Arc<Group>>], at: u64) -> &mut Block {
     let (group, index) = place(at);
-    let group = groups[group].get_or_insert_with(|| Arc::new(Group([const { None }; GROUP_BLOCKS])));
-    Arc::make_mut(Arc::make_mut(group).0[index].get_or_insert_with(|| Arc::new([0; BLOCK_SIZE])))
+    let group = Arc::make_mut(group_mut(groups, group));
+    Arc::make_mut(group.0[index].get_or_insert_with(|| Arc::new([0; BLOCK_SIZE])))
+}
+
+fn group_mut(groups: &mut [Option<Arc<Group>>], group: usize) -> &mut Arc<Group> {
+    groups[group].get_or_insert_with(|| Arc::new(Group([const { None }; GROUP_BLOCKS])))
 }
 
 impl Clone for MemoryDevice {
@@ -259,6 +274,17 @@ mod tests {
         ));
         assert!(matches!(device.discard(1, u64::MAX), Err(Error::OutOfRange { .. } | Error::Misaligned { .. })));
         assert!(matches!(device.discard(1, 8), Err(Error::OutOfRange { .. })));
+    }
+
+    #[test]
+    fn a_shared_block_is_unshared_by_the_next_write() {
+        let device = MemoryDevice::new(300);
+        let block = Arc::new([6; BLOCK_SIZE]);
+        device.share(299, Arc::clone(&block)).unwrap();
+        assert_eq!(get(&device, 298, 2), [fill(0, 1), fill(6, 1)].concat());
+        device.alter(299, |block| block[0] = 7).unwrap();
+        assert_eq!((block[0], get(&device, 299, 1)[0]), (6, 7));
+        assert!(device.share(300, block).is_err());
     }
 
     #[test]
