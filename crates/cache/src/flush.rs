@@ -85,14 +85,11 @@ impl Cache {
         match outcome {
             Ok((frozen, written)) => {
                 let epoch = frozen.epoch;
-                self.state.write().published(frozen, &written)?;
-                Ok(epoch)
+                self.state.write().published(frozen, &written).map(|()| epoch)
             }
-            Err(error) => {
-                self.latch(&error);
-                Err(error)
-            }
+            Err(error) => Err(error),
         }
+        .inspect_err(|error| self.latch(error))
     }
 
     fn write_epoch(&self, frozen: &FrozenEpoch) -> Result<Written> {
