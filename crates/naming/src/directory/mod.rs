@@ -1,0 +1,306 @@
+//! Directories: an index of entries in the pages of an object.
+//!
+//! A B+tree on 4 KiB pages, ordered by a 63-bit key: 55 bits of the name's hash (XXH3-64 with a seed per directory)
+//! and 8 bits that tell names with the same hash apart. A name gets the lowest key that is free for its hash and keeps
+//! it for life. So the key is the cookie of a directory stream: unique, the same after a restart, and not moved by what
+//! happens to other names. The root is always in page 0, behind the header; a small directory is that page alone, an
+//! empty one may have no page at all.
+//!
+//! Invariants (asserted while changing, checked while reading, all of them by [`Directory::check`]):
+//! - a node names its directory, its page, and a level one below its parent's, so that a walk down ends;
+//! - keys ascend strictly in a node and lie within what the parent's branches say;
+//! - every page is reachable exactly once from the root or from the list of free pages;
+//! - the directory's size is its number of pages.
+
+mod edit;
+mod layout;
+mod node;
+#[cfg(test)]
+mod tests;
+
+use crate::error::{Error, Result};
+use crate::pages;
+use crate::stage::Staged;
+use holdfast_object::{Kind, ObjectCache, ObjectId, Op, PAGE_SIZE, PinnedPage};
+use layout::{HASH_BITS, Image, KEY_END, LEVEL_MAX, SLOT_BITS};
+use node::{Expect, Header, LeafRecord, Node};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Deref};
+use twox_hash::XxHash3_64;
+
+/// Smallest key of an entry; cookies below are for the start, `.` and `..`.
+pub(crate) const KEY_MIN: u64 = 1 << SLOT_BITS;
+/// Verified pages that one request keeps at hand: the paths of two names.
+const KEPT_PAGES: usize = 2 * (LEVEL_MAX as usize + 1);
+
+/// An entry without its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) object: ObjectId,
+    pub(crate) kind: Kind,
+}
+
+/// A directory's index, as stored and with the changes of one request.
+pub(crate) struct Directory<'a> {
+    cache: &'a dyn ObjectCache,
+    id: ObjectId,
+    /// As stored; `None`: no page yet.
+    stored: Option<Header>,
+    header: Option<Header>,
+    /// What the header of a directory without pages will say.
+    fresh: Header,
+    changed: BTreeMap<u64, Box<Image>>,
+    kept: RefCell<Vec<(u64, PinnedPage)>>,
+}
+
+/// A page's bytes: verified, or built by this request.
+enum Page<'a> {
+    Stored(PinnedPage),
+    Changed(&'a Image),
+}
+
+impl Deref for Page<'_> {
+    type Target = Image;
+    fn deref(&self) -> &Image {
+        match self {
+            Page::Stored(page) => page.bytes(),
+            Page::Changed(image) => image,
+        }
+    }
+}
+
+/// A branch taken on the way down.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    page: u64,
+    /// Number of the record.
+    slot: usize,
+}
+
+/// What is there for a name.
+struct Search {
+    /// Its entry, with the key.
+    found: Option<(u64, Entry)>,
+    /// The lowest key that is free for it, if the name was not found.
+    free: Option<u64>,
+}
+
+/// The way to a leaf.
+struct Path {
+    steps: Vec<Step>,
+    leaf: Expect,
+}
+
+impl<'a> Directory<'a> {
+    /// Opens the directory `id` of `size` bytes. `seed` is for the hash of a directory that has no page yet.
+    pub(crate) fn open(cache: &'a dyn ObjectCache, id: ObjectId, size: u64, seed: u64) -> Result<Directory<'a>> {
+        let fresh = Header { seed, pages: 1, free_head: 0, free_count: 0, hash_bits: HASH_BITS };
+        let kept = RefCell::default();
+        let mut directory = Directory { cache, id, stored: None, header: None, fresh, changed: BTreeMap::new(), kept };
+        if size > 0 {
+            let header = Header::parse(&*directory.page(0)?, id, size)?;
+            directory.stored = Some(header);
+            directory.header = Some(header);
+        }
+        Ok(directory)
+    }
+
+    /// Lets few hashes stand for many names, to test what happens to names with the same hash.
+    #[cfg(test)]
+    fn with_hash_bits(mut self, bits: u8) -> Self {
+        self.fresh.hash_bits = bits;
+        self
+    }
+
+    /// The entry of `name`.
+    pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<Entry>> {
+        Ok(self.find(name)?.found.map(|(_, entry)| entry))
+    }
+
+    /// Whether there is no entry.
+    pub(crate) fn is_empty(&self) -> Result<bool> {
+        let mut empty = true;
+        self.scan(0, |_| {
+            empty = false;
+            ControlFlow::Break(())
+        })?;
+        Ok(empty)
+    }
+
+    /// Shows the entries with keys above `after`, in ascending order, until told to stop.
+    pub(crate) fn scan(&self, after: u64, mut show: impl FnMut(LeafRecord<'_>) -> ControlFlow<()>) -> Result<()> {
+        if self.header.is_none() {
+            return Ok(());
+        }
+        let mut from = after.saturating_add(1);
+        while from < KEY_END {
+            let leaf = self.descend(from)?.leaf;
+            let image = self.page(leaf.page)?;
+            for record in Node::parse(&image, leaf)?.entries() {
+                let record = record?;
+                if record.key >= from && show(record).is_break() {
+                    return Ok(());
+                }
+            }
+            debug_assert!(leaf.high > from);
+            from = leaf.high;
+        }
+        Ok(())
+    }
+
+    /// Looks for a name, through all keys that it can have.
+    fn find(&self, name: &[u8]) -> Result<Search> {
+        let first = self.first_key(name);
+        let last = first + ((1 << SLOT_BITS) - 1);
+        let (mut found, mut free) = (None, Some(first));
+        self.scan(first - 1, |record| {
+            if record.key > last {
+                return ControlFlow::Break(());
+            }
+            if free == Some(record.key) {
+                free = (record.key < last).then_some(record.key + 1);
+            }
+            if record.name == name {
+                found = Some((record.key, Entry { object: record.object, kind: record.kind }));
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(Search { found, free })
+    }
+
+    /// The lowest key that a name can have.
+    fn first_key(&self, name: &[u8]) -> u64 {
+        let header = self.header.unwrap_or(self.fresh);
+        let hash = XxHash3_64::oneshot_with_seed(header.seed, name) >> (64 - u32::from(header.hash_bits));
+        // Keys below KEY_MIN are not keys, and the last ones are avoided so that a cookie can be added to.
+        hash.clamp(1, (1 << HASH_BITS) - 2) << SLOT_BITS
+    }
+
+    fn expect_root(&self) -> Expect {
+        let pages = self.header.map_or(0, |header| header.pages);
+        Expect { owner: self.id, page: 0, level: None, low: 0, high: KEY_END, pages }
+    }
+
+    /// The way to the leaf where `key` belongs.
+    fn descend(&self, key: u64) -> Result<Path> {
+        let mut expect = self.expect_root();
+        let mut steps = Vec::new();
+        loop {
+            let image = self.page(expect.page)?;
+            let node = Node::parse(&image, expect)?;
+            if node.level == 0 {
+                return Ok(Path { steps, leaf: Expect { level: Some(0), ..expect } });
+            }
+            let (mut child, mut slot, mut low, mut high) = (0, 0, expect.low, expect.high);
+            for (number, branch) in node.branches().enumerate() {
+                let branch = branch?;
+                if number > 0 && branch.key > key {
+                    high = branch.key;
+                    break;
+                }
+                if number > 0 {
+                    low = branch.key;
+                }
+                (child, slot) = (branch.child, number);
+            }
+            steps.push(Step { page: expect.page, slot });
+            // Levels fall by one at each step, so this ends.
+            expect = Expect { page: child, level: Some(node.level - 1), low, high, ..expect };
+        }
+    }
+
+    fn page(&self, index: u64) -> Result<Page<'_>> {
+        if let Some(image) = self.changed.get(&index) {
+            return Ok(Page::Changed(image));
+        }
+        let mut kept = self.kept.borrow_mut();
+        if let Some((_, page)) = kept.iter().find(|(number, _)| *number == index) {
+            return Ok(Page::Stored(page.clone()));
+        }
+        let page = pages::read_page(self.cache, self.id, index)?.ok_or(Error::CorruptDirectory {
+            object: self.id,
+            page: index,
+            offset: 0,
+            what: "page was never written",
+        })?;
+        if kept.len() < KEPT_PAGES {
+            kept.push((index, page.clone()));
+        }
+        Ok(Page::Stored(page))
+    }
+
+    /// Adds the changes to a transaction: whole new pages, and the new size where it shrinks.
+    pub(crate) fn stage(mut self, staged: &mut Staged<'_>) -> Result<()> {
+        let Some(header) = self.header else { return Ok(()) };
+        if self.stored != self.header {
+            let mut image = Box::new(*self.page(0)?);
+            header.put(&mut image);
+            self.changed.insert(0, image);
+        } else if let Some(image) = self.changed.get_mut(&0) {
+            header.put(image);
+        }
+        let size = header.pages * PAGE_SIZE as u64;
+        if self.stored.is_some_and(|stored| stored.pages > header.pages) {
+            staged.op(Op::Truncate { id: self.id, size });
+        }
+        assert!(self.changed.keys().all(|&page| page < header.pages), "changed pages are within the directory");
+        staged.pages(self.id, self.changed.iter().map(|(&index, image)| (index, &**image)), size)
+    }
+
+    /// Checks the whole directory against its invariants and shows each entry with its key. Gives the number of entries.
+    pub(crate) fn check(&self, mut show: impl FnMut(LeafRecord<'_>)) -> Result<u64> {
+        let Some(header) = self.header else { return Ok(0) };
+        let mut reached = std::collections::BTreeSet::from([0]);
+        let mut entries = 0;
+        let mut waiting = vec![self.expect_root()];
+        while let Some(expect) = waiting.pop() {
+            let image = self.page(expect.page)?;
+            let node = Node::parse(&image, expect)?;
+            node.check(&image)?;
+            if node.level == 0 {
+                for record in node.entries() {
+                    let record = record?;
+                    if record.key >> SLOT_BITS != self.first_key(record.name) >> SLOT_BITS {
+                        let offset = layout::records_offset(expect.page) + record.at;
+                        return Err(expect.corrupt(offset, "key is not that of the name"));
+                    }
+                    entries += 1;
+                    show(record);
+                }
+                continue;
+            }
+            let branches = node.branches().collect::<Result<Vec<_>>>()?;
+            for (slot, branch) in branches.iter().enumerate() {
+                if !reached.insert(branch.child) {
+                    return Err(expect.corrupt(layout::node_offset(expect.page), "two branches to one page"));
+                }
+                waiting.push(Expect {
+                    page: branch.child,
+                    level: Some(node.level - 1),
+                    low: if slot == 0 { expect.low } else { branch.key },
+                    high: branches.get(slot + 1).map_or(expect.high, |next| next.key),
+                    ..expect
+                });
+            }
+        }
+        let (mut free, mut count) = (header.free_head, 0);
+        while free != 0 {
+            let expect = Expect { page: free, ..self.expect_root() };
+            if !reached.insert(free) {
+                return Err(expect.corrupt(0, "free page is in use or listed twice"));
+            }
+            free = node::parse_free(&*self.page(free)?, expect)?;
+            count += 1;
+        }
+        let root = self.expect_root();
+        if count != header.free_count {
+            return Err(root.corrupt(32, "number of free pages differs from their list"));
+        }
+        if reached.len() as u64 != header.pages {
+            return Err(root.corrupt(16, "pages that nothing refers to"));
+        }
+        Ok(entries)
+    }
+}

@@ -1,0 +1,215 @@
+//! New objects and new names.
+
+use super::answer::{Answer, repeated};
+use super::{Found, LINK_MAX, Namespace, Request};
+use crate::error::{Error, Result};
+use crate::locks::Use;
+use crate::name::{self, SYMLINK_MAX};
+use crate::permission::{self, Access};
+use holdfast_object::{AttrSet, Attributes, Class, Hold, Kind, ObjectId, Op, Timestamp};
+
+/// What [`Namespace::mknod`] makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NewNode {
+    /// A regular file.
+    Regular,
+    /// A named pipe.
+    Fifo,
+    /// A socket's name.
+    Socket,
+    /// A character device with this number.
+    CharDevice(u32),
+    /// A block device with this number.
+    BlockDevice(u32),
+}
+
+/// How [`Namespace::create`] opens or makes a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Create {
+    /// Mode of a new file.
+    pub mode: u16,
+    /// There must be none of that name.
+    pub exclusive: bool,
+    /// Access to a file that is there already.
+    pub wanted: Access,
+    /// Empties a file that is there already.
+    pub truncate: bool,
+}
+
+/// What [`Namespace::create`] found or made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Created {
+    /// The file.
+    pub found: Found,
+    /// Whether it is new.
+    pub new: bool,
+}
+
+/// What a new object is to be.
+struct New<'a> {
+    kind: Kind,
+    mode: u16,
+    rdev: u32,
+    target: &'a [u8],
+    /// Opened as well.
+    open: bool,
+}
+
+impl Namespace {
+    /// Makes a file that is not a directory. As after a lookup, the caller holds it.
+    pub fn mknod(&self, request: &Request, parent: ObjectId, name: &[u8], node: NewNode, mode: u16) -> Result<Found> {
+        let (kind, rdev) = match node {
+            NewNode::Regular => (Kind::Regular, 0),
+            NewNode::Fifo => (Kind::Fifo, 0),
+            NewNode::Socket => (Kind::Socket, 0),
+            NewNode::CharDevice(rdev) => (Kind::CharDevice, rdev),
+            NewNode::BlockDevice(rdev) => (Kind::BlockDevice, rdev),
+        };
+        self.make(request, parent, name, &New { kind, mode, rdev, target: &[], open: false })
+    }
+
+    /// Makes a directory. As after a lookup, the caller holds it.
+    pub fn mkdir(&self, request: &Request, parent: ObjectId, name: &[u8], mode: u16) -> Result<Found> {
+        self.make(request, parent, name, &New { kind: Kind::Directory, mode, rdev: 0, target: &[], open: false })
+    }
+
+    /// Makes a symbolic link to `target`, 1 to 4095 bytes. As after a lookup, the caller holds it.
+    pub fn symlink(&self, request: &Request, parent: ObjectId, name: &[u8], target: &[u8]) -> Result<Found> {
+        if target.is_empty() || target.contains(&0) {
+            return Err(Error::InvalidArgument("a link's target is empty or has a NUL in it"));
+        }
+        if target.len() > SYMLINK_MAX {
+            return Err(Error::NameTooLong { length: target.len(), limit: SYMLINK_MAX });
+        }
+        self.make(request, parent, name, &New { kind: Kind::Symlink, mode: 0o777, rdev: 0, target, open: false })
+    }
+
+    /// Opens a regular file, making it if there is none of that name. The caller holds it by id and as open.
+    pub fn create(&self, request: &Request, parent: ObjectId, name: &[u8], how: &Create) -> Result<Created> {
+        loop {
+            let new = New { kind: Kind::Regular, mode: how.mode, rdev: 0, target: &[], open: true };
+            match self.make(request, parent, name, &new) {
+                Err(Error::Exists { .. }) if !how.exclusive => {}
+                made => return made.map(|found| Created { found, new: true }),
+            }
+            let mut found = match self.lookup(request, parent, name) {
+                Err(Error::NotFound { .. }) => continue,
+                found => found?,
+            };
+            let opened = match found.attributes.kind {
+                Kind::Directory => Err(Error::IsDirectory(found.id)),
+                _ => self.open(request, found.id, how.wanted, how.truncate),
+            };
+            if let Err(error) = opened {
+                self.forget(found.id, 1)?;
+                return Err(error);
+            }
+            found.attributes = self.inode(found.id)?;
+            return Ok(Created { found, new: false });
+        }
+    }
+
+    fn make(&self, request: &Request, parent: ObjectId, name: &[u8], new: &New<'_>) -> Result<Found> {
+        if let Some(answer) = self.earlier(request)? {
+            return self.answer_made(answer, new.open);
+        }
+        name::check_changeable(name)?;
+        let _in_use = self.locks.lock(&[(parent, Use::Exclusive)]);
+        let directory = self.directory_for(request, parent, name, Access::SEARCH)?;
+        let mut index = self.open_directory(parent, &directory)?;
+        if index.lookup(name)?.is_some() {
+            return Err(Error::exists(parent, name));
+        }
+        self.check_access(request, parent, &directory, Access::CHANGE)?;
+        let now = self.clock.now();
+        let (gid, mode) = permission::inherit(&directory, new.kind, &request.caller, new.mode);
+        let class = if new.kind == Kind::Regular { Class::Own } else { Class::Names };
+        let mut attributes = Attributes::new(new.kind, class, mode, request.caller.uid, gid, now);
+        attributes.nlink = if new.kind == Kind::Directory { 2 } else { 1 };
+        attributes.rdev = new.rdev;
+        attributes.parent = parent;
+
+        let id = self.cache.new_object()?;
+        let mut staged = self.stage();
+        staged.op(Op::Create { id, attributes });
+        staged.bytes(id, 0, new.target)?;
+        index.insert(name, id, new.kind)?;
+        index.stage(&mut staged)?;
+        let set = AttrSet {
+            nlink: (new.kind == Kind::Directory).then(|| directory.nlink.saturating_add(1)),
+            ..changed_entries(&directory, 1, now)
+        };
+        staged.op(Op::SetAttributes { id: parent, set });
+        // Held before it can be seen, so that nobody deletes it before the caller knows of it.
+        self.hold_made(id, new.open, 1);
+        let outcome = staged.submit(request.id, Answer::Object(id).encode());
+        if let Ok(None) = outcome.as_ref().map_err(Error::clone).and_then(|outcome| repeated(outcome.clone())) {
+            return Ok(Found { id, attributes: self.inode(id)? });
+        }
+        self.hold_made(id, new.open, -1);
+        match repeated(outcome?)? {
+            Some(answer) => self.answer_made(answer, new.open),
+            None => Err(Error::Stale(id)),
+        }
+    }
+
+    fn hold_made(&self, id: ObjectId, open: bool, delta: i64) {
+        self.cache.hold(id, Hold::Lookup, delta);
+        if open {
+            self.cache.hold(id, Hold::Open, delta);
+        }
+    }
+
+    /// Answers a request that was done before. Its hold may be taken twice; that delays a deletion, no more.
+    fn answer_made(&self, answer: Answer, open: bool) -> Result<Found> {
+        let id = answer.object()?;
+        let attributes = self.inode(id)?;
+        self.hold_made(id, open, 1);
+        Ok(Found { id, attributes })
+    }
+
+    /// Gives an object another name. As after a lookup, the caller holds it once more.
+    pub fn link(&self, request: &Request, id: ObjectId, parent: ObjectId, name: &[u8]) -> Result<Found> {
+        if let Some(answer) = self.earlier(request)? {
+            return self.answer_made(answer, false);
+        }
+        name::check_changeable(name)?;
+        let _in_use = self.locks.lock(&[(id, Use::Exclusive), (parent, Use::Exclusive)]);
+        let attributes = self.inode(id)?;
+        let directory = self.directory_for(request, parent, name, Access::SEARCH)?;
+        let mut index = self.open_directory(parent, &directory)?;
+        if index.lookup(name)?.is_some() {
+            return Err(Error::exists(parent, name));
+        }
+        self.check_access(request, parent, &directory, Access::CHANGE)?;
+        if attributes.kind == Kind::Directory {
+            return Err(Error::Permission { object: id, what: "a directory has one name" });
+        }
+        if attributes.nlink == 0 {
+            return Err(Error::not_found(parent, name));
+        }
+        if attributes.nlink >= LINK_MAX {
+            return Err(Error::TooManyLinks(id));
+        }
+        let now = self.clock.now();
+        let mut staged = self.stage();
+        index.insert(name, id, attributes.kind)?;
+        index.stage(&mut staged)?;
+        staged.op(Op::SetAttributes { id: parent, set: changed_entries(&directory, 1, now) });
+        let set = AttrSet { nlink: Some(attributes.nlink + 1), ctime: Some(now), ..AttrSet::default() };
+        staged.op(Op::SetAttributes { id, set });
+        let outcome = staged.submit(request.id, Answer::Object(id).encode())?;
+        let answer = repeated(outcome)?.unwrap_or(Answer::Object(id));
+        self.answer_made(answer, false)
+    }
+}
+
+/// The attributes of a directory that has `delta` more entries.
+pub(super) fn changed_entries(directory: &Attributes, delta: i64, now: Timestamp) -> AttrSet {
+    AttrSet {
+        entries: (delta != 0).then(|| directory.entries.saturating_add_signed(delta)),
+        mtime: Some(now),
+        ctime: Some(now),
+        ..AttrSet::default()
+    }
+}

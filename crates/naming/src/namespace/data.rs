@@ -1,0 +1,281 @@
+//! The contents of files.
+
+use super::answer::{Answer, repeated};
+use super::{Namespace, Request};
+use crate::error::{Error, Result};
+use crate::locks::Use;
+use crate::pages::ReadData;
+use crate::permission;
+use crate::stage::Staged;
+use holdfast_object::{
+    self as object, AttrSet, Attributes, Durability, Epoch, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, Seek,
+    Timestamp,
+};
+
+/// Most bytes that one [`Namespace::write`] takes, and that one copy of unaligned bytes moves.
+pub const WRITE_MAX: usize = 1 << 20;
+/// Most bytes that one copy of whole pages moves.
+const COPY_MAX: u64 = 1 << 30;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A byte of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// The file.
+    pub id: ObjectId,
+    /// In bytes from its start.
+    pub offset: u64,
+}
+
+/// What [`Namespace::allocate`] does with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SpaceMode {
+    /// Makes sure there is room now and enlarges the file. Copy-on-write cannot promise the room for later.
+    Allocate {
+        /// The file's size stays.
+        keep_size: bool,
+    },
+    /// The range reads as zero and takes no space where whole pages are covered. The file's size stays.
+    Punch,
+    /// The range reads as zero.
+    Zero {
+        /// The file's size stays.
+        keep_size: bool,
+    },
+}
+
+impl Namespace {
+    /// Reads up to `length` bytes from `offset` on; fewer at the end of the file. Every page was verified by then; a
+    /// page that cannot be had makes the whole read fail.
+    pub fn read(&self, id: ObjectId, offset: u64, length: usize) -> Result<ReadData> {
+        let _in_use = self.locks.lock(&[(id, Use::Shared)]);
+        let attributes = self.regular(id)?;
+        let left = attributes.size.saturating_sub(offset);
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(length);
+        let data = ReadData::read(&*self.cache, id, offset, length)?;
+        if length > 0 {
+            self.touch_atime(id, &attributes);
+        }
+        Ok(data)
+    }
+
+    /// Writes bytes at a position; gives how many: [`WRITE_MAX`] at most. `clear_set_ids`: takes setuid and setgid away,
+    /// as a write by an unprivileged caller does.
+    pub fn write(
+        &self,
+        request: &Request,
+        id: ObjectId,
+        offset: u64,
+        bytes: &[u8],
+        clear_set_ids: bool,
+    ) -> Result<usize> {
+        if let Some(answer) = self.earlier(request)? {
+            return Ok(usize::try_from(answer.count()?).unwrap_or(usize::MAX));
+        }
+        let room = MAX_OBJECT_BYTES.saturating_sub(offset);
+        if room == 0 && !bytes.is_empty() {
+            return Err(Error::FileTooBig { object: id, size: offset.saturating_add(bytes.len() as u64) });
+        }
+        let count = bytes.len().min(WRITE_MAX).min(usize::try_from(room).unwrap_or(usize::MAX));
+        let _in_use = self.locks.lock(&[(id, Use::Exclusive)]);
+        let attributes = self.regular(id)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        let mut staged = self.stage();
+        staged.bytes(id, offset, &bytes[..count])?;
+        let clear = clear_set_ids || self.enforces() && !request.caller.is_privileged();
+        stage_changed(&mut staged, id, &attributes, clear, self.clock.now());
+        let outcome = staged.submit(request.id, Answer::Count(count as u64).encode())?;
+        match repeated(outcome)? {
+            Some(answer) => Ok(usize::try_from(answer.count()?).unwrap_or(usize::MAX)),
+            None => Ok(count),
+        }
+    }
+
+    /// Changes the space behind a range of bytes. `length` is at least 1.
+    pub fn allocate(
+        &self,
+        request: &Request,
+        id: ObjectId,
+        offset: u64,
+        length: u64,
+        mode: SpaceMode,
+        clear_set_ids: bool,
+    ) -> Result<()> {
+        if self.earlier(request)?.is_some() {
+            return Ok(());
+        }
+        if length == 0 {
+            return Err(Error::InvalidArgument("a range of no bytes"));
+        }
+        let end = offset.checked_add(length).filter(|&end| end <= MAX_OBJECT_BYTES);
+        let end = end.ok_or(Error::FileTooBig { object: id, size: offset.saturating_add(length) })?;
+        let _in_use = self.locks.lock(&[(id, Use::Exclusive)]);
+        let attributes = self.regular(id)?;
+        let mut staged = self.stage();
+        let keep_size = match mode {
+            SpaceMode::Allocate { keep_size } => {
+                let (needed, available) = (length.div_ceil(PAGE), self.statfs().available);
+                if needed > available {
+                    return Err(Error::Object(object::Error::NoSpace { needed, available }));
+                }
+                keep_size
+            }
+            SpaceMode::Punch => {
+                staged.may_use_reserve();
+                true
+            }
+            SpaceMode::Zero { keep_size } => keep_size,
+        };
+        let zero_end = end.min(attributes.size);
+        if !matches!(mode, SpaceMode::Allocate { .. }) && offset < zero_end {
+            staged.op(Op::Zero { id, offset, length: zero_end - offset });
+        }
+        if !keep_size && end > attributes.size {
+            staged.op(Op::Truncate { id, size: end });
+        }
+        let clear = clear_set_ids || self.enforces() && !request.caller.is_privileged();
+        stage_changed(&mut staged, id, &attributes, clear, self.clock.now());
+        staged.submit(request.id, Answer::Nothing.encode())?;
+        Ok(())
+    }
+
+    /// Copies up to `length` bytes from one regular file to another, or within one where the ranges do not overlap; gives
+    /// how many, 0 at the end of the source. Whole pages are shared, not copied, where both positions are multiples of a
+    /// page.
+    pub fn copy_range(
+        &self,
+        request: &Request,
+        source: Position,
+        target: Position,
+        length: u64,
+        clear_set_ids: bool,
+    ) -> Result<u64> {
+        let Position { id: source, offset: source_offset } = source;
+        let Position { id: target, offset: target_offset } = target;
+        if let Some(answer) = self.earlier(request)? {
+            return answer.count();
+        }
+        let _in_use = self.locks.lock(&[(source, Use::Shared), (target, Use::Exclusive)]);
+        let source_attributes = self.regular(source)?;
+        let target_attributes = self.regular(target)?;
+        let room = MAX_OBJECT_BYTES.saturating_sub(target_offset);
+        let mut length = length.min(source_attributes.size.saturating_sub(source_offset)).min(COPY_MAX);
+        if room == 0 && length > 0 {
+            return Err(Error::FileTooBig { object: target, size: target_offset.saturating_add(length) });
+        }
+        length = length.min(room);
+        if source == target && source_offset.abs_diff(target_offset) < length {
+            return Err(Error::InvalidArgument("the ranges of a copy overlap"));
+        }
+        if length == 0 {
+            return Ok(0);
+        }
+        let mut staged = self.stage();
+        let aligned = source_offset.is_multiple_of(PAGE) && target_offset.is_multiple_of(PAGE);
+        let pages = if aligned {
+            whole_pages(&source_attributes, source_offset, &target_attributes, target_offset, length)
+        } else {
+            0
+        };
+        if pages > 0 {
+            length = length.min(pages * PAGE);
+            staged.op(Op::Copy {
+                source,
+                source_first: source_offset / PAGE,
+                target,
+                target_first: target_offset / PAGE,
+                pages,
+                size_min: target_offset + length,
+            });
+        } else {
+            length = length.min(WRITE_MAX as u64);
+            let bytes = ReadData::read(&*self.cache, source, source_offset, length as usize)?.to_vec();
+            staged.bytes(target, target_offset, &bytes)?;
+        }
+        let clear = clear_set_ids || self.enforces() && !request.caller.is_privileged();
+        stage_changed(&mut staged, target, &target_attributes, clear, self.clock.now());
+        let outcome = staged.submit(request.id, Answer::Count(length).encode())?;
+        match repeated(outcome)? {
+            Some(answer) => answer.count(),
+            None => Ok(length),
+        }
+    }
+
+    /// The first position at or behind `offset` with data, or with none (the end of the file counts as a hole).
+    pub fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<u64> {
+        let _in_use = self.locks.lock(&[(id, Use::Shared)]);
+        let attributes = self.regular(id)?;
+        let beyond = Error::BeyondEnd { object: id, offset };
+        if offset >= attributes.size {
+            return Err(beyond);
+        }
+        let found = self.cache.seek(id, offset, what)?.map(|position| position.max(offset));
+        match (found, what) {
+            (Some(position), _) if position < attributes.size => Ok(position),
+            (_, Seek::Hole) => Ok(attributes.size),
+            (_, Seek::Data) => Err(beyond),
+        }
+    }
+
+    /// Makes an object's changes durable, and the name space as of now.
+    pub fn sync(&self, id: ObjectId, durability: Durability) -> Result<()> {
+        self.inode(id)?;
+        // Not in use meanwhile: others go on while the device works. What was answered before is included, and what holds
+        // the object's extended attributes goes along with it.
+        Ok(self.cache.sync(id, durability)?)
+    }
+
+    /// Makes everything durable; gives the recovery point that has it.
+    pub fn sync_all(&self) -> Result<Epoch> {
+        Ok(self.cache.sync_all()?)
+    }
+
+    fn regular(&self, id: ObjectId) -> Result<Attributes> {
+        let attributes = self.inode(id)?;
+        match attributes.kind {
+            Kind::Regular => Ok(attributes),
+            Kind::Directory => Err(Error::IsDirectory(id)),
+            _ => Err(Error::InvalidArgument("only a regular file has contents")),
+        }
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, id: ObjectId) -> Result<Vec<u8>> {
+        let _in_use = self.locks.lock(&[(id, Use::Shared)]);
+        let attributes = self.inode(id)?;
+        if attributes.kind != Kind::Symlink {
+            return Err(Error::InvalidArgument("not a symbolic link"));
+        }
+        if attributes.size == 0 || attributes.size > crate::SYMLINK_MAX as u64 {
+            return Err(Error::CorruptTree { object: id, what: "symbolic link with a target of impossible length" });
+        }
+        let target = ReadData::read(&*self.cache, id, 0, attributes.size as usize)?.to_vec();
+        if target.contains(&0) {
+            return Err(Error::CorruptTree { object: id, what: "symbolic link with a NUL in its target" });
+        }
+        self.touch_atime(id, &attributes);
+        Ok(target)
+    }
+}
+
+/// Adds what every change of contents changes.
+fn stage_changed(staged: &mut Staged<'_>, id: ObjectId, before: &Attributes, clear_set_ids: bool, now: Timestamp) {
+    let cleared = permission::mode_without_set_ids(before.kind, before.mode);
+    let mode = (clear_set_ids && cleared != before.mode).then_some(cleared);
+    let set = AttrSet { mode, mtime: Some(now), ctime: Some(now), ..AttrSet::default() };
+    staged.op(Op::SetAttributes { id, set });
+}
+
+/// How many pages of a copy between page boundaries can be shared: the last page of the source, if it is a part of one,
+/// only where nothing of the target lies behind it.
+fn whole_pages(source: &Attributes, source_offset: u64, target: &Attributes, target_offset: u64, length: u64) -> u64 {
+    let reaches_end = source_offset + length == source.size;
+    if !length.is_multiple_of(PAGE) && reaches_end && target.size <= target_offset + length {
+        length.div_ceil(PAGE)
+    } else {
+        length / PAGE
+    }
+}

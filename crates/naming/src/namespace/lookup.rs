@@ -1,0 +1,180 @@
+//! Finding objects, holding them, and letting them go.
+
+use super::{Namespace, Request, SetAttr};
+use crate::error::{Error, Result};
+use crate::locks::Use;
+use crate::name::{self, NAME_MAX};
+use crate::permission::{self, Access};
+use holdfast_object::{Attributes, Hold, Kind, ObjectId};
+use std::ops::ControlFlow;
+
+/// An object with its attributes as they were at that moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Which.
+    pub id: ObjectId,
+    /// Its attributes.
+    pub attributes: Attributes,
+}
+
+/// The room that a name space has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// Bytes in a block.
+    pub block_bytes: u32,
+    /// All blocks.
+    pub blocks: u64,
+    /// Free blocks, the reserve included.
+    pub free: u64,
+    /// Blocks free for new data.
+    pub available: u64,
+    /// Objects that there can be.
+    pub files: u64,
+    /// Objects that can still be made, roughly: one per free block, 2^48 at most.
+    pub files_free: u64,
+    /// Longest name in bytes.
+    pub name_max: u32,
+}
+
+impl Namespace {
+    /// The object that `name` in `parent` refers to; `.` and `..` included. The caller holds it by id from now on, once
+    /// more, until [`Namespace::forget`].
+    pub fn lookup(&self, request: &Request, parent: ObjectId, name: &[u8]) -> Result<Found> {
+        name::check(name)?;
+        let _in_use = self.locks.lock(&[(parent, Use::Shared)]);
+        let directory = self.directory_for(request, parent, name, Access::SEARCH)?;
+        let found = match name {
+            b"." => Found { id: parent, attributes: directory },
+            b".." => Found { id: directory.parent, attributes: self.child(directory.parent, Kind::Directory)? },
+            _ => {
+                let entry = self
+                    .open_directory(parent, &directory)?
+                    .lookup(name)?
+                    .ok_or_else(|| Error::not_found(parent, name))?;
+                Found { id: entry.object, attributes: self.child(entry.object, entry.kind)? }
+            }
+        };
+        self.cache.hold(found.id, Hold::Lookup, 1);
+        Ok(found)
+    }
+
+    /// The caller forgets `count` of its holds by id. An object without a name goes with its last hold.
+    pub fn forget(&self, id: ObjectId, count: u64) -> Result<()> {
+        self.let_go(id, Hold::Lookup, count)
+    }
+
+    fn let_go(&self, id: ObjectId, hold: Hold, count: u64) -> Result<()> {
+        let delta = i64::try_from(count).map_or(i64::MIN, |count| -count);
+        if self.cache.hold(id, hold, delta).is_free() {
+            self.reclaim(id)?;
+        }
+        Ok(())
+    }
+
+    /// Attributes of an object.
+    pub fn getattr(&self, id: ObjectId) -> Result<Attributes> {
+        self.inode(id)
+    }
+
+    /// Opens a file, a directory or any other object for this access; `truncate` empties a regular file. The caller
+    /// holds it until [`Namespace::release`]. There is no handle: the object's id serves.
+    pub fn open(&self, request: &Request, id: ObjectId, wanted: Access, truncate: bool) -> Result<()> {
+        {
+            let _in_use = self.locks.lock(&[(id, Use::Shared)]);
+            let attributes = self.inode(id)?;
+            let changes = permission::includes(wanted, Access::WRITE);
+            if attributes.kind == Kind::Directory && (changes || truncate) {
+                return Err(Error::IsDirectory(id));
+            }
+            self.check_access(request, id, &attributes, wanted)?;
+            self.cache.hold(id, Hold::Open, 1);
+            if !truncate || attributes.kind != Kind::Regular {
+                return Ok(());
+            }
+        }
+        let set = SetAttr { size: Some(0), opened: true, ..SetAttr::default() };
+        self.setattr(request, id, &set).map(drop).inspect_err(|_| {
+            self.cache.hold(id, Hold::Open, -1);
+        })
+    }
+
+    /// Gives back one [`Namespace::open`], [`Namespace::opendir`] or [`Namespace::create`].
+    pub fn release(&self, id: ObjectId) -> Result<()> {
+        self.let_go(id, Hold::Open, 1)
+    }
+
+    /// Opens a directory for reading.
+    pub fn opendir(&self, request: &Request, id: ObjectId) -> Result<()> {
+        let _in_use = self.locks.lock(&[(id, Use::Shared)]);
+        let attributes = self.directory_attributes(id)?;
+        self.check_access(request, id, &attributes, Access::READ)?;
+        self.cache.hold(id, Hold::Open, 1);
+        Ok(())
+    }
+
+    /// Whether the caller has this access by the mode bits, whoever enforces them.
+    pub fn access(&self, request: &Request, id: ObjectId, wanted: Access) -> Result<()> {
+        permission::check_access(id, &self.inode(id)?, &request.caller, wanted)
+    }
+
+    /// The room there is.
+    pub fn statfs(&self) -> StatFs {
+        let space = self.cache.space();
+        let free = space.free.saturating_add(space.pending).saturating_sub(space.reserved);
+        let available = free.saturating_sub(space.reserve);
+        let files_free = available.min(ObjectId::MAX.0);
+        StatFs {
+            block_bytes: holdfast_object::PAGE_SIZE as u32,
+            blocks: space.total,
+            free,
+            available,
+            files: space.total.min(ObjectId::MAX.0),
+            files_free,
+            name_max: NAME_MAX as u32,
+        }
+    }
+
+    /// A path of the object, from the root, for messages: by parent hints, so it may be out of date or incomplete for
+    /// files with several names. Components that are not known are shown as `#id`.
+    pub fn path_of(&self, id: ObjectId) -> Vec<u8> {
+        /// Deeper paths are cut off at the front.
+        const COMPONENTS_MAX: usize = 256;
+        let mut components: Vec<Vec<u8>> = Vec::new();
+        let mut at = id;
+        while at != ObjectId::ROOT {
+            if components.len() == COMPONENTS_MAX {
+                components.push(b"...".to_vec());
+                break;
+            }
+            let unknown = format!("{at}").into_bytes();
+            let Ok(attributes) = self.cache.attributes(at) else {
+                components.push(unknown);
+                break;
+            };
+            let parent = attributes.parent;
+            if attributes.kind != Kind::Xattr {
+                components.push(self.name_in(parent, at).unwrap_or(unknown));
+            }
+            at = parent;
+        }
+        components.iter().rev().fold(Vec::new(), |mut path, component| {
+            path.push(b'/');
+            path.extend_from_slice(component);
+            path
+        })
+    }
+
+    fn name_in(&self, parent: ObjectId, id: ObjectId) -> Option<Vec<u8>> {
+        let _in_use = self.locks.lock(&[(parent, Use::Shared)]);
+        let attributes = self.directory_attributes(parent).ok()?;
+        let mut name = None;
+        let scan = self.open_directory(parent, &attributes).ok()?.scan(0, |record| {
+            if record.object == id {
+                name = Some(record.name.to_vec());
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        scan.ok().and(name)
+    }
+}

@@ -1,0 +1,237 @@
+//! The requests on a name space.
+//!
+//! Invariants after each transaction:
+//! - an entry names an object of the kind it says; a directory has one entry, in the directory that its `parent` names;
+//! - `nlink` of a directory is 2 plus its subdirectories, of anything else the number of its entries; an object with
+//!   `nlink` 0 stays until nobody holds it;
+//! - `entries` of a directory is the number of its entries;
+//! - an object's `xattr` names an object of kind `Xattr` that nothing else names, whose `parent` is the object.
+
+mod answer;
+mod attributes;
+mod create;
+mod data;
+mod lookup;
+mod readdir;
+mod remove;
+mod rename;
+mod xattrs;
+
+pub use attributes::{SetAttr, TimeSet};
+pub use create::{Create, Created, NewNode};
+pub use data::{Position, SpaceMode, WRITE_MAX};
+pub use lookup::{Found, StatFs};
+pub use readdir::DirEntry;
+pub use rename::RenameMode;
+pub use xattrs::XattrMode;
+
+use crate::directory::Directory;
+use crate::error::{Error, Result};
+use crate::locks::{Locks, Use};
+use crate::permission::{self, Access, Caller, Enforce};
+use crate::stage::Staged;
+use answer::Answer;
+use holdfast_object::{
+    self as object, AttrSet, Attributes, Class, Clock, Hold, Kind, ObjectCache, ObjectId, Op, RequestId, Timestamp,
+};
+use std::fmt;
+use std::sync::Arc;
+use twox_hash::XxHash3_64;
+
+/// Most names that a file can have.
+pub const LINK_MAX: u32 = 65_000;
+
+/// When reading changes the time of last access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Atime {
+    /// If it is not newer than the last change, or older than a day (mount(8), `relatime`).
+    #[default]
+    Relative,
+    /// Always.
+    Strict,
+    /// Never.
+    Never,
+}
+
+/// How a name space is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// Who checks permissions.
+    pub enforce: Enforce,
+    /// Times of last access.
+    pub atime: Atime,
+    /// Seeds the hashes of new directories; from a source of randomness, so that names with equal hashes cannot be made
+    /// on purpose.
+    pub seed: u64,
+}
+
+/// Who asks, and which of its requests this is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Request {
+    /// For requests that may come twice: the second time they are answered, not done.
+    pub id: Option<RequestId>,
+    /// Who.
+    pub caller: Caller,
+}
+
+impl Request {
+    /// A request of the superuser that comes only once.
+    pub const ROOT: Request = Request { id: None, caller: Caller::ROOT };
+}
+
+/// A name space on the objects of one domain.
+pub struct Namespace {
+    cache: Arc<dyn ObjectCache>,
+    clock: Arc<dyn Clock>,
+    options: Options,
+    locks: Locks,
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namespace").field("domain", &self.cache.domain()).field("options", &self.options).finish()
+    }
+}
+
+impl Namespace {
+    /// The name space in these objects. Changes nothing.
+    pub fn new(cache: Arc<dyn ObjectCache>, clock: Arc<dyn Clock>, options: Options) -> Namespace {
+        Namespace { cache, clock, options, locks: Locks::new() }
+    }
+
+    /// What it stands on.
+    pub fn cache(&self) -> &Arc<dyn ObjectCache> {
+        &self.cache
+    }
+
+    /// Makes the root directory if there is none. Gives whether it did.
+    pub fn initialise(&self, uid: u32, gid: u32, mode: u16) -> Result<bool> {
+        match self.cache.attributes(ObjectId::ROOT) {
+            Ok(root) if root.kind == Kind::Directory => return Ok(false),
+            Ok(_) => return Err(Error::NotDirectory(ObjectId::ROOT)),
+            Err(object::Error::NoObject(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut attributes = Attributes::new(Kind::Directory, Class::Names, mode & 0o7777, uid, gid, self.clock.now());
+        attributes.nlink = 2;
+        attributes.parent = ObjectId::ROOT;
+        let mut staged = self.stage();
+        staged.op(Op::Create { id: ObjectId::ROOT, attributes });
+        staged.submit(None, Answer::Nothing.encode())?;
+        Ok(true)
+    }
+
+    fn stage(&self) -> Staged<'_> {
+        Staged::new(&*self.cache)
+    }
+
+    /// Attributes of an object that a caller names.
+    fn inode(&self, id: ObjectId) -> Result<Attributes> {
+        let attributes = self.cache.attributes(id)?;
+        // Objects with extended attributes have no name and are nobody's to name.
+        if attributes.kind == Kind::Xattr { Err(Error::Stale(id)) } else { Ok(attributes) }
+    }
+
+    /// Attributes of an object that an entry names.
+    fn child(&self, id: ObjectId, kind: Kind) -> Result<Attributes> {
+        let attributes = self.cache.attributes(id).map_err(|error| match error {
+            object::Error::NoObject(_) => {
+                Error::CorruptTree { object: id, what: "an entry names it, but it is not there" }
+            }
+            error => Error::Object(error),
+        })?;
+        if attributes.kind != kind {
+            return Err(Error::CorruptTree { object: id, what: "its entry says another kind" });
+        }
+        Ok(attributes)
+    }
+
+    fn directory_attributes(&self, id: ObjectId) -> Result<Attributes> {
+        let attributes = self.inode(id)?;
+        if attributes.kind != Kind::Directory { Err(Error::NotDirectory(id)) } else { Ok(attributes) }
+    }
+
+    /// A directory in which `name` is to be found or changed.
+    fn directory_for(&self, request: &Request, id: ObjectId, name: &[u8], wanted: Access) -> Result<Attributes> {
+        let attributes = self.directory_attributes(id)?;
+        if attributes.nlink == 0 {
+            return Err(Error::not_found(id, name));
+        }
+        self.check_access(request, id, &attributes, wanted)?;
+        Ok(attributes)
+    }
+
+    fn open_directory(&self, id: ObjectId, attributes: &Attributes) -> Result<Directory<'_>> {
+        let mut salt = [0; 24];
+        salt[..8].copy_from_slice(&id.0.to_le_bytes());
+        salt[8..16].copy_from_slice(&attributes.btime.secs.to_le_bytes());
+        salt[16..20].copy_from_slice(&attributes.btime.nanos.to_le_bytes());
+        let seed = XxHash3_64::oneshot_with_seed(self.options.seed, &salt);
+        Directory::open(&*self.cache, id, attributes.size, seed)
+    }
+
+    fn enforces(&self) -> bool {
+        self.options.enforce == Enforce::InNaming
+    }
+
+    fn check_access(&self, request: &Request, id: ObjectId, attributes: &Attributes, wanted: Access) -> Result<()> {
+        if self.enforces() { permission::check_access(id, attributes, &request.caller, wanted) } else { Ok(()) }
+    }
+
+    fn check_sticky(&self, request: &Request, directory: &Attributes, id: ObjectId, entry: &Attributes) -> Result<()> {
+        if self.enforces() { permission::check_sticky(id, directory, entry, &request.caller) } else { Ok(()) }
+    }
+
+    /// Adds what becomes of an object that loses its last name: deleted if nobody holds it, otherwise kept without a
+    /// name. The object is in exclusive use.
+    fn stage_last_name_gone(&self, staged: &mut Staged<'_>, id: ObjectId, attributes: &Attributes, now: Timestamp) {
+        if self.cache.hold(id, Hold::Lookup, 0).is_free() {
+            self.stage_delete(staged, id, attributes);
+        } else {
+            let set = AttrSet { nlink: Some(0), ctime: Some(now), ..AttrSet::default() };
+            staged.op(Op::SetAttributes { id, set });
+        }
+    }
+
+    fn stage_delete(&self, staged: &mut Staged<'_>, id: ObjectId, attributes: &Attributes) {
+        if attributes.xattr != ObjectId::NONE {
+            staged.op(Op::Delete { id: attributes.xattr });
+        }
+        staged.op(Op::Delete { id });
+    }
+
+    /// Deletes the object if it has no name and nobody holds it.
+    fn reclaim(&self, id: ObjectId) -> Result<bool> {
+        let unlinked = |attributes: &Attributes| attributes.nlink == 0 && attributes.kind != Kind::Xattr;
+        match self.cache.attributes(id) {
+            Ok(attributes) if unlinked(&attributes) => {}
+            Ok(_) | Err(object::Error::NoObject(_)) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        let _in_use = self.locks.lock(&[(id, Use::Exclusive)]);
+        // Others may have been here between.
+        let attributes = match self.cache.attributes(id) {
+            Ok(attributes) => attributes,
+            Err(object::Error::NoObject(_)) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        if !unlinked(&attributes) || !self.cache.hold(id, Hold::Lookup, 0).is_free() {
+            return Ok(false);
+        }
+        let mut staged = self.stage();
+        staged.may_use_reserve();
+        self.stage_delete(&mut staged, id, &attributes);
+        staged.submit(None, Answer::Nothing.encode())?;
+        Ok(true)
+    }
+
+    /// Deletes what has no name and nobody holds: unlinked files that were open when the store was last in use. To be
+    /// called once, before the first request. Gives how many there were.
+    pub fn reclaim_orphans(&self) -> Result<u64> {
+        let mut count = 0;
+        for id in self.cache.orphans()? {
+            count += u64::from(self.reclaim(id)?);
+        }
+        Ok(count)
+    }
+}

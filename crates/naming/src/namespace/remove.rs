@@ -1,0 +1,107 @@
+//! Removing names.
+
+use super::answer::Answer;
+use super::create::changed_entries;
+use super::{Namespace, Request};
+use crate::directory::{Directory, Entry};
+use crate::error::{Error, Result};
+use crate::locks::{InUse, Use};
+use crate::name;
+use crate::permission::Access;
+use holdfast_object::{AttrSet, Attributes, Kind, ObjectId, Op};
+
+/// An entry that is about to be removed, with its directory; both in exclusive use.
+struct Target<'a> {
+    index: Directory<'a>,
+    directory: Attributes,
+    entry: Entry,
+    attributes: Attributes,
+    _in_use: InUse<'a>,
+}
+
+impl Namespace {
+    /// Removes the name of something that is not a directory.
+    pub fn unlink(&self, request: &Request, parent: ObjectId, name: &[u8]) -> Result<()> {
+        self.remove(request, parent, name, false)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, request: &Request, parent: ObjectId, name: &[u8]) -> Result<()> {
+        self.remove(request, parent, name, true)
+    }
+
+    fn remove(&self, request: &Request, parent: ObjectId, name: &[u8], directory: bool) -> Result<()> {
+        if self.earlier(request)?.is_some() {
+            return Ok(());
+        }
+        name::check_changeable(name)?;
+        let mut target = self.target(request, parent, name)?;
+        let id = target.entry.object;
+        match (directory, target.entry.kind == Kind::Directory) {
+            (true, false) => return Err(Error::NotDirectory(id)),
+            (false, true) => return Err(Error::IsDirectory(id)),
+            (true, true) => self.check_empty(id, &target.attributes)?,
+            (false, false) => {}
+        }
+        let now = self.clock.now();
+        let mut staged = self.stage();
+        staged.may_use_reserve();
+        target.index.remove(name)?;
+        target.index.stage(&mut staged)?;
+        let mut set = changed_entries(&target.directory, -1, now);
+        if directory {
+            set.nlink = Some(fewer_subdirectories(parent, &target.directory)?);
+        }
+        staged.op(Op::SetAttributes { id: parent, set });
+        if directory || target.attributes.nlink <= 1 {
+            self.stage_last_name_gone(&mut staged, id, &target.attributes, now);
+        } else {
+            let set = AttrSet { nlink: Some(target.attributes.nlink - 1), ctime: Some(now), ..AttrSet::default() };
+            staged.op(Op::SetAttributes { id, set });
+        }
+        staged.submit(request.id, Answer::Nothing.encode())?;
+        Ok(())
+    }
+
+    fn target(&self, request: &Request, parent: ObjectId, name: &[u8]) -> Result<Target<'_>> {
+        let find = || -> Result<(Attributes, Directory<'_>, Entry)> {
+            let directory = self.directory_for(request, parent, name, Access::SEARCH)?;
+            let index = self.open_directory(parent, &directory)?;
+            let entry = index.lookup(name)?.ok_or_else(|| Error::not_found(parent, name))?;
+            Ok((directory, index, entry))
+        };
+        loop {
+            let seen = {
+                let _in_use = self.locks.lock(&[(parent, Use::Shared)]);
+                find()?.2
+            };
+            let in_use = self.locks.lock(&[(parent, Use::Exclusive), (seen.object, Use::Exclusive)]);
+            let (directory, index, entry) = find()?;
+            if entry != seen {
+                continue;
+            }
+            let attributes = self.child(entry.object, entry.kind)?;
+            self.check_access(request, parent, &directory, Access::CHANGE)?;
+            self.check_sticky(request, &directory, entry.object, &attributes)?;
+            return Ok(Target { index, directory, entry, attributes, _in_use: in_use });
+        }
+    }
+
+    /// Checks that a directory can go.
+    pub(super) fn check_empty(&self, id: ObjectId, attributes: &Attributes) -> Result<()> {
+        let empty = self.open_directory(id, attributes)?.is_empty()?;
+        match (empty, attributes.entries == 0) {
+            (true, true) => Ok(()),
+            (false, false) => Err(Error::NotEmpty(id)),
+            _ => Err(Error::CorruptTree { object: id, what: "number of entries is wrong" }),
+        }
+    }
+}
+
+/// Links of a directory that loses a subdirectory.
+pub(super) fn fewer_subdirectories(id: ObjectId, directory: &Attributes) -> Result<u32> {
+    match directory.nlink.checked_sub(1) {
+        Some(nlink) if nlink >= 2 => Ok(nlink),
+        _ => Err(Error::CorruptTree { object: id, what: "number of links leaves no room for a subdirectory" }),
+    }
+}

@@ -1,0 +1,205 @@
+//! Extended attributes of files.
+
+use super::answer::Answer;
+use super::{Namespace, Request};
+use crate::error::{Error, Result};
+use crate::locks::Use;
+use crate::pages::ReadData;
+use crate::permission::{self, Access, STICKY};
+use crate::xattr::{XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX, Xattrs};
+use holdfast_object::{AttrSet, Attributes, Kind, ObjectId, Op, PAGE_SIZE};
+
+/// Whether an attribute may or must be there before it is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrMode {
+    /// Either way.
+    Set,
+    /// It must not.
+    Create,
+    /// It must.
+    Replace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Intent {
+    Read,
+    Change,
+}
+
+impl Namespace {
+    /// The value of an extended attribute.
+    pub fn getxattr(&self, request: &Request, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+        let _in_use = self.locks.lock(&[(id, Use::Shared)]);
+        let attributes = self.inode(id)?;
+        self.check_xattr(request, id, &attributes, name, Intent::Read)?;
+        let xattrs = self.load_xattrs(id, &attributes)?;
+        xattrs.get(name).map(<[u8]>::to_vec).ok_or_else(|| no_attribute(id, name))
+    }
+
+    /// The names of all extended attributes that the caller may know of.
+    pub fn listxattr(&self, request: &Request, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+        let _in_use = self.locks.lock(&[(id, Use::Shared)]);
+        let attributes = self.inode(id)?;
+        let xattrs = self.load_xattrs(id, &attributes)?;
+        let visible = |name: &&[u8]| request.caller.is_privileged() || !name.starts_with(b"trusted.");
+        Ok(xattrs.names().filter(visible).map(<[u8]>::to_vec).collect())
+    }
+
+    /// Sets an extended attribute.
+    pub fn setxattr(&self, request: &Request, id: ObjectId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        if self.earlier(request)?.is_some() {
+            return Ok(());
+        }
+        if value.len() > XATTR_VALUE_MAX {
+            return Err(Error::AttributeTooBig { length: value.len(), limit: XATTR_VALUE_MAX });
+        }
+        self.change_xattrs(request, id, name, |xattrs| {
+            match (mode, xattrs.get(name).is_some()) {
+                (XattrMode::Create, true) => {
+                    return Err(Error::AttributeExists { object: id, name: name.into() });
+                }
+                (XattrMode::Replace, false) => return Err(no_attribute(id, name)),
+                _ => xattrs.set(name, value),
+            }
+            if xattrs.list_bytes() > XATTR_LIST_MAX { Err(Error::AttributesFull(id)) } else { Ok(()) }
+        })
+    }
+
+    /// Removes an extended attribute.
+    pub fn removexattr(&self, request: &Request, id: ObjectId, name: &[u8]) -> Result<()> {
+        if self.earlier(request)?.is_some() {
+            return Ok(());
+        }
+        self.change_xattrs(request, id, name, |xattrs| match xattrs.remove(name) {
+            true => Ok(()),
+            false => Err(no_attribute(id, name)),
+        })
+    }
+
+    fn change_xattrs(
+        &self,
+        request: &Request,
+        id: ObjectId,
+        name: &[u8],
+        change: impl FnOnce(&mut Xattrs) -> Result<()>,
+    ) -> Result<()> {
+        let _in_use = self.locks.lock(&[(id, Use::Exclusive)]);
+        let attributes = self.inode(id)?;
+        self.check_xattr(request, id, &attributes, name, Intent::Change)?;
+        let before = self.load_xattrs(id, &attributes)?;
+        let mut after = before.clone();
+        change(&mut after)?;
+        let now = self.clock.now();
+        let mut set = AttrSet { ctime: Some(now), ..AttrSet::default() };
+        let mut staged = self.stage();
+        if after.is_empty() {
+            staged.may_use_reserve();
+            if attributes.xattr != ObjectId::NONE {
+                staged.op(Op::Delete { id: attributes.xattr });
+                set.xattr = Some(ObjectId::NONE);
+            }
+        } else {
+            let old = if before.is_empty() { Vec::new() } else { before.encode(id) };
+            let new = after.encode(id);
+            if new.len() > XATTR_TOTAL_MAX {
+                return Err(Error::AttributesFull(id));
+            }
+            let holder = match attributes.xattr {
+                ObjectId::NONE => {
+                    let holder = self.cache.new_object()?;
+                    let mut holders =
+                        Attributes::new(Kind::Xattr, attributes.class, 0, attributes.uid, attributes.gid, now);
+                    (holders.nlink, holders.parent) = (1, id);
+                    staged.op(Op::Create { id: holder, attributes: holders });
+                    set.xattr = Some(holder);
+                    holder
+                }
+                holder => holder,
+            };
+            if new.len() < old.len() {
+                staged.op(Op::Truncate { id: holder, size: new.len() as u64 });
+            }
+            for (first, piece) in changed_pieces(&old, &new) {
+                staged.bytes(holder, first as u64, piece)?;
+            }
+        }
+        staged.op(Op::SetAttributes { id, set });
+        staged.submit(request.id, Answer::Nothing.encode())?;
+        Ok(())
+    }
+
+    fn load_xattrs(&self, id: ObjectId, attributes: &Attributes) -> Result<Xattrs> {
+        if attributes.xattr == ObjectId::NONE {
+            return Ok(Xattrs::default());
+        }
+        let holder = self.cache.attributes(attributes.xattr)?;
+        if holder.kind != Kind::Xattr || holder.parent != id {
+            return Err(Error::CorruptTree { object: id, what: "its extended attributes are not its own" });
+        }
+        let size = usize::try_from(holder.size).ok().filter(|&size| size <= XATTR_TOTAL_MAX);
+        let size = size.ok_or(Error::CorruptAttributes { object: attributes.xattr, offset: 0, what: "too long" })?;
+        let bytes = ReadData::read(&*self.cache, attributes.xattr, 0, size)?.to_vec();
+        Xattrs::decode(&bytes, attributes.xattr, id)
+    }
+
+    /// xattr(7): `user.` is for who may read or write the file, and only on regular files and directories; `trusted.` is
+    /// the superuser's; `security.` is read by all and set by the superuser; of `system.` there is nothing here.
+    fn check_xattr(
+        &self,
+        request: &Request,
+        id: ObjectId,
+        attributes: &Attributes,
+        name: &[u8],
+        how: Intent,
+    ) -> Result<()> {
+        if name.len() > XATTR_NAME_MAX {
+            return Err(Error::Range { needed: name.len(), room: XATTR_NAME_MAX });
+        }
+        let prefix = name.iter().position(|&byte| byte == b'.').map(|dot| &name[..dot]);
+        let rest = prefix.map_or(0, |prefix| name.len() - prefix.len() - 1);
+        if name.contains(&0) || prefix.is_some() && rest == 0 {
+            return Err(Error::InvalidArgument("attribute name is empty or has a NUL in it"));
+        }
+        let no = |what| Err(Error::Permission { object: id, what });
+        match prefix {
+            Some(b"user") => {
+                if !matches!(attributes.kind, Kind::Regular | Kind::Directory) {
+                    return match how {
+                        Intent::Read => Err(no_attribute(id, name)),
+                        Intent::Change => no("only regular files and directories have user attributes"),
+                    };
+                }
+                if self.enforces() && how == Intent::Change && attributes.kind == Kind::Directory {
+                    // Whoever may write to a sticky directory could fill up another's quota.
+                    if attributes.mode & STICKY != 0 {
+                        permission::check_owner(id, attributes, &request.caller)?;
+                    }
+                }
+                let wanted = if how == Intent::Read { Access::READ } else { Access::WRITE };
+                self.check_access(request, id, attributes, wanted)
+            }
+            Some(b"trusted") if !self.enforces() || request.caller.is_privileged() => Ok(()),
+            Some(b"trusted") => match how {
+                Intent::Read => Err(no_attribute(id, name)),
+                Intent::Change => no("only the superuser sets trusted attributes"),
+            },
+            Some(b"security") if how == Intent::Change && self.enforces() && !request.caller.is_privileged() => {
+                no("only the superuser sets security attributes")
+            }
+            Some(b"security") => Ok(()),
+            _ => Err(Error::NotSupported("extended attributes of this class")),
+        }
+    }
+}
+
+fn no_attribute(id: ObjectId, name: &[u8]) -> Error {
+    Error::NoAttribute { object: id, name: name.into() }
+}
+
+/// The pages in which `new` differs from `old`, with their positions in bytes.
+fn changed_pieces<'a>(old: &'a [u8], new: &'a [u8]) -> impl Iterator<Item = (usize, &'a [u8])> {
+    new.chunks(PAGE_SIZE).enumerate().filter_map(|(index, piece)| {
+        let at = index * PAGE_SIZE;
+        (old.get(at..at + piece.len()) != Some(piece)).then_some((at, piece))
+    })
+}

@@ -1,0 +1,94 @@
+//! Collecting a transaction: operations, and the frames with the bytes that they name.
+
+use crate::error::Result;
+use holdfast_integrity::crc64;
+use holdfast_object::{
+    Fragment, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId, Transaction,
+};
+
+/// A transaction in the making. Dropped without [`Staged::submit`], nothing has happened.
+pub(crate) struct Staged<'a> {
+    cache: &'a dyn ObjectCache,
+    ops: Vec<Op>,
+    /// Keeps the frames until the cache has taken over.
+    pins: Vec<PinnedPage>,
+    purpose: Purpose,
+    brings: Option<ObjectId>,
+}
+
+impl<'a> Staged<'a> {
+    pub(crate) fn new(cache: &'a dyn ObjectCache) -> Staged<'a> {
+        Staged { cache, ops: Vec::new(), pins: Vec::new(), purpose: Purpose::Ordinary, brings: None }
+    }
+
+    pub(crate) fn op(&mut self, op: Op) {
+        self.ops.push(op);
+    }
+
+    /// The transaction frees space, or must not fail for want of it.
+    pub(crate) fn may_use_reserve(&mut self) {
+        self.purpose = Purpose::Release;
+    }
+
+    /// See [`Transaction::brings`].
+    pub(crate) fn brings(&mut self, id: ObjectId) {
+        self.brings = Some(id);
+    }
+
+    /// Writes whole pages, in ascending order of index.
+    pub(crate) fn pages<'b>(
+        &mut self,
+        id: ObjectId,
+        images: impl ExactSizeIterator<Item = (PageIndex, &'b [u8; PAGE_SIZE])>,
+        size_min: u64,
+    ) -> Result<()> {
+        if images.len() == 0 {
+            return Ok(());
+        }
+        let frames = self.cache.frames(images.len())?;
+        let fragments = images.zip(frames).map(|((index, image), mut frame)| {
+            // The checksum is of the bytes where they come from, so that a copy gone wrong is seen.
+            let checksum = crc64(image);
+            frame.copy_from_slice(image);
+            let pin = frame.publish(checksum);
+            let page = pin.page();
+            self.pins.push(pin);
+            Fragment { index, start: 0, end: PAGE_SIZE as u16, page }
+        });
+        let fragments = fragments.collect();
+        self.ops.push(Op::Write { id, fragments, size_min });
+        Ok(())
+    }
+
+    /// Writes bytes at a position.
+    pub(crate) fn bytes(&mut self, id: ObjectId, offset: u64, mut bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let page = PAGE_SIZE as u64;
+        let size_min = offset + bytes.len() as u64;
+        let (mut index, mut start) = (offset / page, (offset % page) as usize);
+        let mut fragments = Vec::with_capacity((start + bytes.len()).div_ceil(PAGE_SIZE));
+        for mut frame in self.cache.frames((start + bytes.len()).div_ceil(PAGE_SIZE))? {
+            let (piece, rest) = bytes.split_at(bytes.len().min(PAGE_SIZE - start));
+            let end = start + piece.len();
+            let checksum = crc64(piece);
+            frame[start..end].copy_from_slice(piece);
+            let pin = frame.publish(checksum);
+            fragments.push(Fragment { index, start: start as u16, end: end as u16, page: pin.page() });
+            self.pins.push(pin);
+            (bytes, index, start) = (rest, index + 1, 0);
+        }
+        assert!(bytes.is_empty(), "as many frames as asked for");
+        self.ops.push(Op::Write { id, fragments, size_min });
+        Ok(())
+    }
+
+    /// Does it. `answer` is kept for a repetition of the request.
+    pub(crate) fn submit(self, request: Option<RequestId>, answer: Vec<u8>) -> Result<Outcome> {
+        let Staged { cache, ops, pins, purpose, brings } = self;
+        let outcome = cache.submit(Transaction { request, answer, ops, purpose, brings })?;
+        drop(pins);
+        Ok(outcome)
+    }
+}
