@@ -1,0 +1,159 @@
+//! Talking to a running mount: what FUSE has no request for, as ioctls on a directory of the mount.
+//!
+//! The kernel passes neither sync(2) nor syncfs(2) to a FUSE file system (tested on Linux 6.18), so closing an epoch on
+//! request needs a way of its own. The numbers and payloads are defined here once, for the server and for its clients.
+//!
+//! | ioctl | number | payload from the mount |
+//! |---|---|---|
+//! | [`HOLDFAST_IOC_SYNC`] | `_IOR('H', 1, u64)` | epoch of the recovery point that now has everything, native byte order |
+//! | [`HOLDFAST_IOC_STATUS`] | `_IOR('H', 2, [u8; 16000])` | u32 length, native byte order; that many bytes of JSON; zeros |
+//!
+//! The kernel carries at most 16,383 bytes in an ioctl of a FUSE file system, whence the size of the second.
+
+use holdfast_object::{Epoch, Result};
+use rustix::fd::AsFd;
+use rustix::ioctl::{Updater, ioctl, opcode};
+use std::io;
+
+/// Bytes that the reply to [`HOLDFAST_IOC_STATUS`] has.
+pub const STATUS_BYTES: usize = 16_000;
+const LENGTH_BYTES: usize = size_of::<u32>();
+/// Most bytes of JSON that a status can have.
+pub const STATUS_JSON_BYTES_MAX: usize = STATUS_BYTES - LENGTH_BYTES;
+
+/// Closes the open epoch; answers when it is a recovery point.
+pub const HOLDFAST_IOC_SYNC: u32 = opcode::read::<u64>(b'H', 1);
+/// Asks for the state of the mount.
+pub const HOLDFAST_IOC_STATUS: u32 = opcode::read::<[u8; STATUS_BYTES]>(b'H', 2);
+
+// _IOC of <asm-generic/ioctl.h>: direction (read is 2) << 30, size << 16, type << 8, number.
+const _: () = assert!(HOLDFAST_IOC_SYNC == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 1);
+const _: () = assert!(HOLDFAST_IOC_STATUS == 2 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 2);
+
+/// What whoever runs a mount does when asked by ioctl. Called from FUSE workers, from several at once.
+pub trait Control: Send + Sync {
+    /// Makes everything that was answered before the call durable. Gives the epoch of the recovery point that has it.
+    ///
+    /// # Errors
+    /// Those of the store; [`holdfast_object::Error::ReadOnly`] once a device has failed.
+    fn sync(&self) -> Result<Epoch>;
+
+    /// The state of the mount as one JSON object of at most [`STATUS_JSON_BYTES_MAX`] bytes.
+    fn status_json(&self) -> Vec<u8>;
+}
+
+/// The reply to a control ioctl, or `None` if `command` is none of ours (ENOTTY).
+///
+/// # Errors
+/// Those of [`Control::sync`].
+pub fn answer(control: &dyn Control, command: u32) -> Option<Result<Vec<u8>>> {
+    match command {
+        HOLDFAST_IOC_SYNC => Some(control.sync().map(|epoch| epoch.to_ne_bytes().to_vec())),
+        HOLDFAST_IOC_STATUS => Some(Ok(pack_status(&control.status_json()))),
+        _ => None,
+    }
+}
+
+/// A status too long to be carried is answered with an empty one; the client says that it could not be had.
+fn pack_status(json: &[u8]) -> Vec<u8> {
+    let json = if json.len() <= STATUS_JSON_BYTES_MAX { json } else { &[] };
+    let mut reply = vec![0; STATUS_BYTES];
+    reply[..LENGTH_BYTES].copy_from_slice(&(json.len() as u32).to_ne_bytes());
+    reply[LENGTH_BYTES..][..json.len()].copy_from_slice(json);
+    reply
+}
+
+fn unpack_status(reply: &[u8]) -> io::Result<Vec<u8>> {
+    let (length, rest) = reply.split_first_chunk::<LENGTH_BYTES>().ok_or_else(not_ours)?;
+    let length = usize::try_from(u32::from_ne_bytes(*length)).unwrap_or(usize::MAX);
+    match rest.get(..length) {
+        Some(json) if length > 0 => Ok(json.to_vec()),
+        _ => Err(not_ours()),
+    }
+}
+
+fn not_ours() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the mount gave no answer that makes sense")
+}
+
+/// Asks the mount that `directory` is in to close its epoch. Gives the epoch of the recovery point.
+///
+/// # Errors
+/// The mount's, as the kernel passes them on: ENOTTY if it is not one of Holdfast's, EROFS if it takes no changes any
+/// more, ENOTCONN if nobody serves it.
+pub fn sync(directory: impl AsFd) -> io::Result<Epoch> {
+    let mut epoch: u64 = 0;
+    // SAFETY: the number says that a u64 is written, and `epoch` is one; a shorter reply leaves the rest of it zero.
+    unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_SYNC, u64>::new(&mut epoch)) }?;
+    // The first epoch is 1.
+    if epoch == 0 { Err(not_ours()) } else { Ok(epoch) }
+}
+
+/// Asks the mount that `directory` is in for its state, a JSON object.
+///
+/// # Errors
+/// As for [`sync`].
+pub fn status_json(directory: impl AsFd) -> io::Result<Vec<u8>> {
+    let mut reply = [0; STATUS_BYTES];
+    // SAFETY: the number says that so many bytes are written, and `reply` has as many.
+    unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_STATUS, [u8; STATUS_BYTES]>::new(&mut reply)) }?;
+    unpack_status(&reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_object::Error;
+
+    struct Fixed(Result<Epoch>, Vec<u8>);
+
+    impl Control for Fixed {
+        fn sync(&self) -> Result<Epoch> {
+            self.0.clone()
+        }
+
+        fn status_json(&self) -> Vec<u8> {
+            self.1.clone()
+        }
+    }
+
+    #[test]
+    fn replies_have_the_size_that_the_number_says() {
+        let control = Fixed(Ok(7), b"{\"epoch\":7}".to_vec());
+        assert_eq!(answer(&control, HOLDFAST_IOC_SYNC).unwrap().unwrap(), 7u64.to_ne_bytes());
+        let reply = answer(&control, HOLDFAST_IOC_STATUS).unwrap().unwrap();
+        assert_eq!(reply.len(), STATUS_BYTES);
+        assert_eq!(unpack_status(&reply).unwrap(), b"{\"epoch\":7}");
+        assert!(answer(&control, HOLDFAST_IOC_SYNC + 2).is_none());
+    }
+
+    #[test]
+    fn errors_pass_through() {
+        let error = Error::ReadOnly("device gone".into());
+        let control = Fixed(Err(error.clone()), Vec::new());
+        assert_eq!(answer(&control, HOLDFAST_IOC_SYNC), Some(Err(error)));
+    }
+
+    #[test]
+    fn a_status_fits_exactly_or_is_left_out() {
+        let longest = vec![b'x'; STATUS_JSON_BYTES_MAX];
+        assert_eq!(unpack_status(&pack_status(&longest)).unwrap(), longest);
+        let over = vec![b'x'; STATUS_JSON_BYTES_MAX + 1];
+        assert!(unpack_status(&pack_status(&over)).is_err());
+    }
+
+    #[test]
+    fn foreign_replies_are_errors() {
+        assert!(unpack_status(&[]).is_err());
+        assert!(unpack_status(&[1, 0]).is_err());
+        assert!(unpack_status(&u32::MAX.to_ne_bytes()).is_err());
+        assert!(unpack_status(&[0; STATUS_BYTES]).is_err());
+    }
+
+    #[test]
+    fn what_is_no_mount_of_ours_says_so() {
+        let directory = std::fs::File::open("/").unwrap();
+        assert!(sync(&directory).is_err());
+        assert!(status_json(&directory).is_err());
+    }
+}

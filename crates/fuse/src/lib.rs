@@ -1,0 +1,3 @@
+//! Holdfast: fuse.
+
+pub mod control;
