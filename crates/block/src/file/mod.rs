@@ -12,7 +12,9 @@
 //! On a fully allocated file a discard keeps the blocks allocated and does nothing; on a sparse one it punches a hole; on
 //! a disk it is a trim. Copy-on-write hosts may allocate anew on every overwrite: on btrfs the new file is marked NOCOW.
 
+mod batch;
 mod open;
+mod ring;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -26,8 +28,9 @@ use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::Errno;
 
 use crate::device::{check_request, total, total_mut};
-use crate::{BLOCK_SIZE, Device, Error, Latch, Operation};
+use crate::{BLOCK_SIZE, Device, Error, Latch, Operation, Read, Write};
 use open::Opened;
+use ring::Rings;
 use transfer::{Alignment, Failure};
 
 /// How a [`FileDevice`] is opened.
@@ -60,6 +63,7 @@ pub struct FileDevice {
     direct: Option<Alignment>,
     reserved: bool,
     latch: Latch,
+    rings: Rings,
 }
 
 impl FileDevice {
@@ -91,7 +95,7 @@ impl FileDevice {
 
     fn from_opened(opened: Opened, access: Access) -> Self {
         let Opened { name, fd, kind, blocks, direct, reserved } = opened;
-        FileDevice { name, fd, kind, access, blocks, direct, reserved, latch: Latch::new() }
+        FileDevice { name, fd, kind, access, blocks, direct, reserved, latch: Latch::new(), rings: Rings::default() }
     }
 
     /// Whether transfers go past the page cache. If not, the caller may want to warn.
@@ -160,6 +164,14 @@ impl Device for FileDevice {
             transfer::write(&self.fd, first * BLOCK_SIZE as u64, bufs, self.direct)
                 .map_err(|failure| self.failure(Operation::Write, first, length_bytes, failure)),
         )
+    }
+
+    fn write_batch(&self, writes: &[Write<'_>]) -> Result<(), Error> {
+        self.write_all(writes)
+    }
+
+    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        self.read_all(reads)
     }
 
     fn flush(&self) -> Result<(), Error> {

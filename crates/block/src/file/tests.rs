@@ -2,6 +2,10 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
 
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
 use super::*;
 use crate::AlignedBuf;
 
@@ -39,6 +43,7 @@ fn device_over(fd: OwnedFd) -> FileDevice {
         direct: None,
         reserved: false,
         latch: Latch::new(),
+        rings: Rings::default(),
     }
 }
 
@@ -283,4 +288,140 @@ fn a_tail_shorter_than_a_block_is_not_used() {
     let device = FileDevice::open(&path, Access::ReadWrite).unwrap();
     assert_eq!(device.blocks(), 3);
     assert_eq!(get(&device, 2, 1), vec![5; BLOCK_SIZE]);
+}
+
+/// Random batches of aligned and unaligned, small and large, whole and scattered requests against a copy in memory.
+#[test]
+fn batches_do_what_single_requests_do_with_and_without_io_uring() {
+    const BLOCKS: usize = 4096;
+    let seed = std::env::var("HOLDFAST_SEED").map_or(1, |seed| seed.parse().expect("HOLDFAST_SEED is a number"));
+    println!("HOLDFAST_SEED={seed} cargo test -p holdfast-block batches_do_what");
+    let mut rng = Pcg64Mcg::seed_from_u64(seed);
+    let (_directory, _path, device) = store(BLOCKS as u64);
+    let mut expected = vec![0; BLOCKS * BLOCK_SIZE];
+    for (round, requests) in [1, 2, 40, 700, 300].into_iter().enumerate() {
+        if round == 4 {
+            let ring_expected = device.is_direct() && Rings::default().take().is_some();
+            assert_eq!(device.rings.in_use(), ring_expected);
+            device.rings.disable();
+        }
+        // Disjoint extents of up to 5 blocks, one of 40, in random order.
+        let mut extents = Vec::new();
+        let mut at = 0;
+        while extents.len() < requests {
+            let count = if extents.len() == 3 { 40 } else { rng.random_range(1..=5) };
+            extents.push((at, count));
+            at += count + rng.random_range(0..2);
+        }
+        extents.shuffle(&mut rng);
+        let source = AlignedBuf::copy_of(&pattern(50 * BLOCK_SIZE, round));
+        let slices: Vec<Vec<IoSlice<'_>>> = extents
+            .iter()
+            .map(|(_, count)| {
+                let shift = [0, 0, 512, 1][rng.random_range(0..4)];
+                let data = &source[shift..shift + count * BLOCK_SIZE];
+                let (a, b) = data.split_at([0, 512, 4096, 1000][rng.random_range(0..4)]);
+                vec![IoSlice::new(a), IoSlice::new(b)]
+            })
+            .collect();
+        for ((at, _), bufs) in extents.iter().zip(&slices) {
+            let data = bufs.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<u8>>();
+            expected[at * BLOCK_SIZE..][..data.len()].copy_from_slice(&data);
+        }
+        let writes: Vec<_> =
+            extents.iter().zip(&slices).map(|((at, _), bufs)| Write { first: *at as u64, bufs }).collect();
+        device.write_batch(&writes).unwrap();
+        assert!(get(&device, 0, BLOCKS) == expected, "seed {seed} round {round}");
+
+        let mut buffers: Vec<AlignedBuf> =
+            extents.iter().map(|(_, count)| AlignedBuf::zeroed((count + 1) * BLOCK_SIZE)).collect();
+        let shifts: Vec<usize> = extents.iter().map(|_| [0, 0, 512, 1][rng.random_range(0..4)]).collect();
+        let mut slices: Vec<_> = buffers
+            .iter_mut()
+            .zip(extents.iter().zip(&shifts))
+            .map(|(buf, ((_, count), shift))| {
+                let (a, b) = buf[*shift..shift + count * BLOCK_SIZE].split_at_mut(rng.random_range(0..4096));
+                [IoSliceMut::new(a), IoSliceMut::new(b)]
+            })
+            .collect();
+        let mut reads: Vec<_> =
+            extents.iter().zip(&mut slices).map(|((at, _), bufs)| Read::new(*at as u64, bufs)).collect();
+        device.read_batch(&mut reads).unwrap();
+        for ((at, count), (buf, shift)) in extents.iter().zip(buffers.iter().zip(shifts)) {
+            let found = &buf[shift..shift + count * BLOCK_SIZE];
+            assert!(
+                *found == expected[at * BLOCK_SIZE..(at + count) * BLOCK_SIZE],
+                "seed {seed} round {round} at {at}"
+            );
+        }
+    }
+}
+
+#[test]
+fn each_read_of_a_batch_tells_its_own_outcome() {
+    let (_directory, path, device) = store(16);
+    device.write(3, &[IoSlice::new(&[7; BLOCK_SIZE])]).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(8 * BLOCK_SIZE as u64).unwrap();
+    for ring in [true, false] {
+        if !ring {
+            device.rings.disable();
+        }
+        let mut memory = AlignedBuf::zeroed(5 * BLOCK_SIZE);
+        let mut slices: Vec<_> = memory.chunks_mut(BLOCK_SIZE).map(|block| [IoSliceMut::new(block)]).collect();
+        let mut reads: Vec<_> =
+            [3, 10, 16, u64::MAX, 4].into_iter().zip(&mut slices).map(|(at, bufs)| Read::new(at, bufs)).collect();
+        let error = device.read_batch(&mut reads).unwrap_err();
+        assert!(matches!(error, Error::EndedEarly { first: 10, .. }), "{error}");
+        assert!(matches!(reads[1].result, Err(Error::EndedEarly { first: 10, length_bytes: 4096, done_bytes: 0, .. })));
+        assert!(matches!(reads[2].result, Err(Error::OutOfRange { first: 16, .. })));
+        assert!(matches!(reads[3].result, Err(Error::OutOfRange { first: u64::MAX, .. })));
+        assert!(reads[0].result.is_ok() && reads[4].result.is_ok());
+        assert!(memory[..BLOCK_SIZE] == [7; BLOCK_SIZE] && memory[4 * BLOCK_SIZE..] == [0; BLOCK_SIZE]);
+    }
+}
+
+#[test]
+fn a_batch_with_a_bad_write_does_nothing_and_a_failed_one_latches() {
+    let (_directory, _path, device) = store(8);
+    let ones = AlignedBuf::copy_of(&[1; BLOCK_SIZE]);
+    let bufs = [IoSlice::new(&ones)];
+    let batch = |addresses: &[u64]| addresses.iter().map(|at| Write { first: *at, bufs: &bufs }).collect::<Vec<_>>();
+    assert!(matches!(device.write_batch(&batch(&[0, 8])), Err(Error::OutOfRange { first: 8, .. })));
+    assert_eq!(get(&device, 0, 1), vec![0; BLOCK_SIZE]);
+    device.write_batch(&[]).unwrap();
+
+    for ring in [true, false] {
+        let mut device = device_over(File::options().read(true).write(true).open("/dev/full").unwrap().into());
+        device.direct = Some(Alignment { memory: 512, length: 512 });
+        if !ring {
+            device.rings.disable();
+        }
+        let error = device.write_batch(&batch(&[5, 6, 7])).unwrap_err();
+        assert!(matches!(error, Error::Io { first: Some(5..=7), length_bytes: 4096, .. }), "{error}");
+        assert!(error.to_string().contains("No space left"), "{error}");
+        assert!(matches!(device.write_batch(&batch(&[1, 2])), Err(Error::Latched { .. })));
+        assert!(matches!(device.flush(), Err(Error::Latched { .. })));
+    }
+}
+
+#[test]
+fn threads_can_share_a_device() {
+    let (_directory, _path, device) = store(1024);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let device = &device;
+            scope.spawn(move || {
+                let data = AlignedBuf::copy_of(&[thread as u8 + 1; BLOCK_SIZE]);
+                let bufs = [IoSlice::new(&data)];
+                for round in 0..8 {
+                    let writes: Vec<_> =
+                        (0..32).map(|at| Write { first: (round * 32 + at) * 4 + thread, bufs: &bufs }).collect();
+                    device.write_batch(&writes).unwrap();
+                    device.flush().unwrap();
+                }
+            });
+        }
+    });
+    let all = get(&device, 0, 1024);
+    assert!(all.chunks(BLOCK_SIZE).enumerate().all(|(at, block)| block.iter().all(|byte| *byte == (at % 4) as u8 + 1)));
 }

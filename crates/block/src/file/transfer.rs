@@ -9,7 +9,7 @@ use crate::AlignedBuf;
 use crate::device::{total, total_mut};
 
 /// Most slices the kernel takes in one call (UIO_MAXIOV).
-const MAX_SLICES: usize = 1024;
+pub(super) const MAX_SLICES: usize = 1024;
 
 /// Largest bounce buffer in bytes.
 const BOUNCE_BYTES: usize = 1 << 20;
@@ -26,6 +26,14 @@ pub(super) struct Alignment {
 impl Alignment {
     fn fits(self, start: *const u8, length: usize) -> bool {
         start.addr().is_multiple_of(self.memory) && length.is_multiple_of(self.length)
+    }
+
+    pub(super) fn fits_all(self, bufs: &[IoSlice<'_>]) -> bool {
+        bufs.iter().all(|buf| self.fits(buf.as_ptr(), buf.len()))
+    }
+
+    pub(super) fn fits_all_mut(self, bufs: &[IoSliceMut<'_>]) -> bool {
+        bufs.iter().all(|buf| self.fits(buf.as_ptr(), buf.len()))
     }
 }
 
@@ -49,27 +57,17 @@ pub(super) fn read(
     direct: Option<Alignment>,
 ) -> Result<(), Failure> {
     let Some(alignment) = direct else { return read_plain(fd, offset, bufs, 1) };
-    if bufs.iter().all(|buf| alignment.fits(buf.as_ptr(), buf.len())) {
+    if alignment.fits_all_mut(bufs) {
         return read_plain(fd, offset, bufs, alignment.length);
     }
     let mut left = total_mut(bufs) as usize;
     let mut bounce = AlignedBuf::zeroed(left.min(BOUNCE_BYTES));
-    let (mut index, mut within, mut done) = (0, 0, 0);
+    let (mut place, mut done) = (Place::default(), 0);
     while left > 0 {
         let step = left.min(bounce.len());
         read_plain(fd, offset + done, &mut [IoSliceMut::new(&mut bounce[..step])], alignment.length)
             .map_err(|failure| failure.after(done))?;
-        let mut source = &bounce[..step];
-        while !source.is_empty() {
-            let out = &mut bufs[index][within..];
-            let (now, later) = source.split_at(source.len().min(out.len()));
-            out[..now.len()].copy_from_slice(now);
-            within += now.len();
-            source = later;
-            if within == bufs[index].len() {
-                (index, within) = (index + 1, 0);
-            }
-        }
+        place.scatter(&bounce[..step], bufs);
         (left, done) = (left - step, done + step as u64);
     }
     Ok(())
@@ -78,30 +76,65 @@ pub(super) fn read(
 /// Writes all of `bufs` at byte `offset`.
 pub(super) fn write(fd: &OwnedFd, offset: u64, bufs: &[IoSlice<'_>], direct: Option<Alignment>) -> Result<(), Failure> {
     let Some(alignment) = direct else { return write_plain(fd, offset, bufs, 1) };
-    if bufs.iter().all(|buf| alignment.fits(buf.as_ptr(), buf.len())) {
+    if alignment.fits_all(bufs) {
         return write_plain(fd, offset, bufs, alignment.length);
     }
     let mut left = total(bufs) as usize;
     let mut bounce = AlignedBuf::zeroed(left.min(BOUNCE_BYTES));
-    let (mut index, mut within, mut done) = (0, 0, 0);
+    let (mut place, mut done) = (Place::default(), 0);
     while left > 0 {
         let step = left.min(bounce.len());
-        let mut room = &mut bounce[..step];
-        while !room.is_empty() {
-            let data = &bufs[index][within..];
-            let (now, later) = room.split_at_mut(data.len().min(room.len()));
-            now.copy_from_slice(&data[..now.len()]);
-            within += now.len();
-            room = later;
-            if within == bufs[index].len() {
-                (index, within) = (index + 1, 0);
-            }
-        }
+        place.gather(bufs, &mut bounce[..step]);
         write_plain(fd, offset + done, &[IoSlice::new(&bounce[..step])], alignment.length)
             .map_err(|failure| failure.after(done))?;
         (left, done) = (left - step, done + step as u64);
     }
     Ok(())
+}
+
+/// Copies one buffer into scattered ones of the same total length.
+pub(super) fn scatter(from: &[u8], bufs: &mut [IoSliceMut<'_>]) {
+    Place::default().scatter(from, bufs);
+}
+
+/// Copies scattered buffers into one of the same total length.
+pub(super) fn gather(bufs: &[IoSlice<'_>], into: &mut [u8]) {
+    Place::default().gather(bufs, into);
+}
+
+/// How far a walk through scattered buffers has come. The callers see to it that they are long enough.
+#[derive(Default)]
+struct Place {
+    index: usize,
+    within: usize,
+}
+
+impl Place {
+    fn scatter(&mut self, mut from: &[u8], bufs: &mut [IoSliceMut<'_>]) {
+        while !from.is_empty() {
+            let out = &mut bufs[self.index][self.within..];
+            let (now, later) = from.split_at(from.len().min(out.len()));
+            out[..now.len()].copy_from_slice(now);
+            from = later;
+            let full = now.len() == out.len();
+            self.advance(now.len(), full);
+        }
+    }
+
+    fn gather(&mut self, bufs: &[IoSlice<'_>], mut into: &mut [u8]) {
+        while !into.is_empty() {
+            let data = &bufs[self.index][self.within..];
+            let (now, later) = into.split_at_mut(data.len().min(into.len()));
+            now.copy_from_slice(&data[..now.len()]);
+            let full = now.len() == data.len();
+            self.advance(now.len(), full);
+            into = later;
+        }
+    }
+
+    fn advance(&mut self, count: usize, full: bool) {
+        (self.index, self.within) = if full { (self.index + 1, 0) } else { (self.index, self.within + count) };
+    }
 }
 
 impl Failure {
