@@ -1,0 +1,26 @@
+//! One line that says what a table was measured on.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error;
+
+/// Processor, memory, kernel, the disk under `dir`, and how busy the machine was.
+pub fn describe(dir: &Path) -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let cpu = field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown CPU".to_owned());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory_kib = field(&read("/proc/meminfo"), "MemTotal")
+        .and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0);
+    let memory_gib = (memory_kib as f64 / f64::from(1 << 20)).round();
+    let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
+    let disk = error::run("findmnt", &["-n", "-o", "SOURCE,FSTYPE", "-T", &dir.display().to_string()])
+        .map_or_else(|_| "unknown disk".to_owned(), |text| text.split_whitespace().collect::<Vec<_>>().join(", "));
+    let load = read("/proc/loadavg").split_whitespace().next().unwrap_or("?").to_owned();
+    format!("{cpu}, {cores} cores, {memory_gib} GiB, Linux {kernel}, stores on {disk}, load at the start {load}")
+}

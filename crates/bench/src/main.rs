@@ -1,0 +1,186 @@
+//! `holdfast-bench`: the same workloads on Holdfast, ext4, btrfs and fuse2fs, interleaved on one disk.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use holdfast_bench::error::{Error, Result, run};
+use holdfast_bench::peer::{Kind, Peer, Site};
+use holdfast_bench::plan::{Plan, Row, execute};
+use holdfast_bench::workload::{Scale, Workload};
+use holdfast_bench::{machine, report};
+
+/// Compares Holdfast with ext4, btrfs and fuse2fs: the same workloads, interleaved, on stores of equal size on one disk.
+///
+/// Needs root (it mounts, and drops the kernel's caches). Rates are medians over the rounds with minimum and maximum;
+/// ratios are taken within each round. Workloads that write include a final fsync.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Arguments {
+    /// File systems to compare
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "holdfast,ext4,btrfs,fuse2fs")]
+    peers: Vec<Kind>,
+    /// A short run: smaller files, fewer rounds
+    #[arg(long)]
+    quick: bool,
+    /// Rounds [default: 5, with --quick 3]
+    #[arg(long)]
+    rounds: Option<u64>,
+    /// Size of the file that is read and written, in MiB [default: 512, with --quick 64]
+    #[arg(long)]
+    file_mib: Option<u64>,
+    /// Show only the workloads whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Seed of the order of the requests
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for the stores; its disk is what is measured
+    #[arg(long, default_value = "target/bench")]
+    dir: PathBuf,
+    /// Size of each store in MiB (the files are sparse)
+    #[arg(long, default_value_t = 8192)]
+    store_mib: u64,
+    /// The holdfast binary [default: beside this program]
+    #[arg(long)]
+    holdfast: Option<PathBuf>,
+    /// Mount options for holdfast
+    #[arg(long, value_name = "OPTS")]
+    holdfast_options: Option<String>,
+    /// Also write the tables into this document, between its marker lines
+    #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/benchmarks.md")]
+    write: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match compare(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("holdfast-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compare(arguments: &Arguments) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::Usage("needs root: it mounts file systems and drops the kernel's caches".to_owned()));
+    }
+    let site = site(arguments)?;
+    let kinds = available(&arguments.peers, &site)?;
+    let plan = plan(arguments)?;
+    let mut peers = Vec::new();
+    for kind in &kinds {
+        peers.push(Peer::create(*kind, &site)?);
+    }
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let transports: Vec<String> = peers.iter().map(|p| format!("{} on {}", p.kind().name(), p.transport())).collect();
+    let preamble = format!(
+        "Command: `{command}`\n\nMachine: {}\n\nStores: {} MiB each; {}\n\nAmounts: file {} MiB, {} random 4 KiB requests, \
+         {} appends, {} files; {} rounds, interleaved; median (minimum–maximum)",
+        machine::describe(&site.dir),
+        arguments.store_mib,
+        transports.join("; "),
+        plan.scale.file_mib,
+        plan.scale.random_requests,
+        plan.scale.appends,
+        plan.scale.files,
+        plan.rounds
+    );
+    println!("{preamble}\n");
+    let rows = execute(&plan, &mut peers, show_progress)?;
+    clear_progress();
+    let measured = tables(&rows, &kinds);
+    println!("{measured}");
+    if let Some(document) = &arguments.write {
+        report::write_into(document, &format!("{preamble}\n\n{measured}"))?;
+        println!("written to {}", document.display());
+    }
+    Ok(())
+}
+
+fn site(arguments: &Arguments) -> Result<Site> {
+    use holdfast_bench::error::At;
+    std::fs::create_dir_all(&arguments.dir).at("create", &arguments.dir)?;
+    let dir = std::fs::canonicalize(&arguments.dir).at("find", &arguments.dir)?;
+    let holdfast = match &arguments.holdfast {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().at("find", "this program")?.with_file_name("holdfast"),
+    };
+    let holdfast_options = arguments.holdfast_options.clone();
+    Ok(Site { dir, store_mib: arguments.store_mib, holdfast, holdfast_options })
+}
+
+/// The file systems that can be measured here; says why for each that cannot.
+fn available(wanted: &[Kind], site: &Site) -> Result<Vec<Kind>> {
+    let mut kinds = Vec::new();
+    for kind in wanted {
+        let program = kind.required_program(&site.holdfast).display().to_string();
+        if run("sh", &["-c", "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"", &program]).is_ok() {
+            kinds.push(*kind);
+        } else if *kind == Kind::Holdfast {
+            return Err(Error::Usage(format!(
+                "{program} is not there; build it (cargo build --release), or leave holdfast out with --peers"
+            )));
+        } else {
+            println!("{} is left out: {program} is not installed", kind.name());
+        }
+    }
+    Ok(kinds)
+}
+
+fn plan(arguments: &Arguments) -> Result<Plan> {
+    let mut scale = if arguments.quick {
+        Scale { file_mib: 64, random_requests: 4096, appends: 200, files: 2000 }
+    } else {
+        Scale { file_mib: 512, random_requests: 16_384, appends: 1000, files: 10_000 }
+    };
+    scale.file_mib = arguments.file_mib.unwrap_or(scale.file_mib);
+    if scale.file_mib == 0 || scale.file_mib > arguments.store_mib / 4 {
+        return Err(Error::Usage("--file-mib must be at least 1 and at most a quarter of --store-mib".to_owned()));
+    }
+    let wanted =
+        |workload: &Workload| arguments.only.as_ref().is_none_or(|text| workload.name().contains(text.as_str()));
+    let shown: Vec<Workload> = Workload::ALL.into_iter().filter(wanted).collect();
+    if shown.is_empty() {
+        let names = Workload::ALL.map(Workload::name).join("\n  ");
+        return Err(Error::Usage(format!("no workload has that name; there are:\n  {names}")));
+    }
+    let workloads =
+        Workload::ALL.into_iter().filter(|w| shown.contains(w) || shown.iter().any(|s| s.needs(*w))).collect();
+    let rounds = arguments.rounds.unwrap_or(if arguments.quick { 3 } else { 5 });
+    Ok(Plan { workloads, shown, scale, rounds, seed: arguments.seed })
+}
+
+fn tables(rows: &[Row], kinds: &[Kind]) -> String {
+    let mut text = report::rates(rows, kinds);
+    for kind in [Kind::Holdfast, Kind::Fuse2fs].into_iter().filter(|kind| kinds.contains(kind)) {
+        text += &format!(
+            "\nWhere the time of one request goes on {}, in µs:\n\n{}",
+            kind.name(),
+            report::times(rows, kind)
+        );
+    }
+    if kinds.contains(&Kind::Holdfast) && kinds.contains(&Kind::Btrfs) {
+        let behind = report::far_behind(rows);
+        text += &match behind.len() {
+            0 => "\nNo row is more than 4 times slower than btrfs.\n".to_owned(),
+            count => format!("\n{count} rows are more than 4 times slower than btrfs:\n- {}\n", behind.join("\n- ")),
+        };
+    }
+    text
+}
+
+fn show_progress(round: u64, workload: Workload, kind: Kind) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[Kround {}: {} on {}", round + 1, workload.name(), kind.name());
+        let _ = std::io::stderr().flush();
+    }
+}
+
+fn clear_progress() {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}

@@ -1,0 +1,247 @@
+//! The file systems that are compared: each on a store of its own in one directory, so all on the same disk.
+//!
+//! ext4 and btrfs sit on a loop device over the store file (with direct I/O where the host allows it, so that no file system
+//! is cached twice); holdfast and fuse2fs open the store file themselves.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::error::{At, Error, Result, run};
+
+/// How long a mount or unmount may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Which file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// The one this project builds.
+    Holdfast,
+    /// In the kernel, without data checksums.
+    Ext4,
+    /// In the kernel, copy-on-write with CRC-32C checksums: the yardstick.
+    Btrfs,
+    /// ext4 in user space, without a journal: another FUSE daemon.
+    Fuse2fs,
+}
+
+impl Kind {
+    /// As in the table and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Holdfast => "holdfast",
+            Self::Ext4 => "ext4",
+            Self::Btrfs => "btrfs",
+            Self::Fuse2fs => "fuse2fs",
+        }
+    }
+
+    /// The program without which this one cannot be measured.
+    pub fn required_program(self, holdfast: &Path) -> PathBuf {
+        match self {
+            Self::Holdfast => holdfast.to_path_buf(),
+            Self::Ext4 => "mkfs.ext4".into(),
+            Self::Btrfs => "mkfs.btrfs".into(),
+            Self::Fuse2fs => "fuse2fs".into(),
+        }
+    }
+}
+
+/// Where and how the stores are made.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// Directory of the stores, on the disk to be measured.
+    pub dir: PathBuf,
+    /// Size of each store in MiB; the files are sparse.
+    pub store_mib: u64,
+    /// The `holdfast` binary.
+    pub holdfast: PathBuf,
+    /// Mount options for holdfast.
+    pub holdfast_options: Option<String>,
+}
+
+/// A file system on its store. Dropping it unmounts it and removes the store.
+#[derive(Debug)]
+pub struct Peer {
+    kind: Kind,
+    site: Site,
+    store: PathBuf,
+    mount_point: PathBuf,
+    loop_device: Option<PathBuf>,
+    daemon: Option<Child>,
+}
+
+impl Peer {
+    /// Makes an empty store and mounts it. Remains of an interrupted run are cleared away first.
+    pub fn create(kind: Kind, site: &Site) -> Result<Self> {
+        let store = site.dir.join(format!("{}.store", kind.name()));
+        let mount_point = site.dir.join(format!("{}.mnt", kind.name()));
+        let mut peer = Self { kind, site: site.clone(), store, mount_point, loop_device: None, daemon: None };
+        peer.clear_remains();
+        fs::create_dir_all(&peer.mount_point).at("create", &peer.mount_point)?;
+        let store = peer.store.display().to_string();
+        let size = format!("{}M", site.store_mib);
+        match kind {
+            Kind::Holdfast => run(&site.holdfast, &["create", &store, "--size", &size])?,
+            Kind::Ext4 | Kind::Fuse2fs => {
+                run("truncate", &["-s", &size, &store])?;
+                // Everything is initialised now; lazily, the kernel would write during the measurements.
+                run("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", &store])?
+            }
+            Kind::Btrfs => {
+                run("truncate", &["-s", &size, &store])?;
+                run("mkfs.btrfs", &["-q", "-f", &store])?
+            }
+        };
+        peer.mount()?;
+        Ok(peer)
+    }
+
+    /// Which file system this is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Where it is mounted.
+    pub fn root(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// What stands between the file system and the disk.
+    pub fn transport(&self) -> String {
+        let Some(device) = &self.loop_device else { return "store file".to_owned() };
+        let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let direct = fs::read_to_string(format!("/sys/block/{name}/loop/dio")).is_ok_and(|dio| dio.trim() == "1");
+        format!("loop device, direct I/O {}", if direct { "on" } else { "off" })
+    }
+
+    /// Mounts the store; returns when it is usable.
+    pub fn mount(&mut self) -> Result<()> {
+        let (store, mount_point) = (self.store.display().to_string(), self.mount_point.display().to_string());
+        let mut command = match self.kind {
+            Kind::Ext4 | Kind::Btrfs => {
+                let device = attach_loop(&store)?;
+                self.loop_device = Some(device.clone());
+                run("mount", &["-t", self.kind.name(), &device.display().to_string(), &mount_point])?;
+                return Ok(());
+            }
+            Kind::Holdfast => {
+                let mut command = Command::new(&self.site.holdfast);
+                command.args(["mount", &store, &mount_point, "--foreground"]);
+                if let Some(options) = &self.site.holdfast_options {
+                    command.args(["-o", options]);
+                }
+                command
+            }
+            Kind::Fuse2fs => {
+                let mut command = Command::new("fuse2fs");
+                command.args(["-f", "-o", "fakeroot", &store, &mount_point]);
+                command
+            }
+        };
+        let log_path = self.site.dir.join(format!("{}.log", self.kind.name()));
+        let log = File::create(&log_path).at("create", &log_path)?;
+        let errors = log.try_clone().at("open", &log_path)?;
+        command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
+        let program = command.get_program().to_owned();
+        self.daemon = Some(command.spawn().at("start", program)?);
+        let parent_device = fs::metadata(&self.site.dir).at("stat", &self.site.dir)?.dev();
+        let mounted = || fs::metadata(&self.mount_point).is_ok_and(|metadata| metadata.dev() != parent_device);
+        let start = Instant::now();
+        while !mounted() {
+            let ended = self.daemon.as_mut().is_some_and(|daemon| !matches!(daemon.try_wait(), Ok(None)));
+            if ended || start.elapsed() > TIMEOUT {
+                let detail = fs::read_to_string(&log_path).unwrap_or_default().trim().to_owned();
+                let what = format!("{} is not mounted", self.kind.name());
+                return Err(Error::Timeout { what, seconds: start.elapsed().as_secs(), detail });
+            }
+            sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Unmounts the store in an orderly way and waits until the daemon has ended.
+    pub fn unmount(&mut self) -> Result<()> {
+        let mount_point = self.mount_point.display().to_string();
+        match self.kind {
+            Kind::Holdfast => run(&self.site.holdfast, &["unmount", &mount_point])?,
+            _ => run("umount", &[&mount_point])?,
+        };
+        let start = Instant::now();
+        while let Some(daemon) = &mut self.daemon {
+            if daemon.try_wait().at("wait for the daemon of", &self.mount_point)?.is_some() {
+                self.daemon = None;
+            } else if start.elapsed() > TIMEOUT {
+                let what = format!("the daemon of {} still runs", self.kind.name());
+                return Err(Error::Timeout { what, seconds: TIMEOUT.as_secs(), detail: String::new() });
+            } else {
+                sleep(Duration::from_millis(10));
+            }
+        }
+        if let Some(device) = self.loop_device.take() {
+            run("losetup", &["-d", &device.display().to_string()])?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable, so that one measurement does not pay for the writes of another.
+    pub fn settle(&self) -> Result<()> {
+        if self.kind == Kind::Holdfast {
+            // The kernel passes syncfs to no FUSE file system.
+            run(&self.site.holdfast, &["sync", &self.mount_point.display().to_string()])?;
+        }
+        let root = File::open(&self.mount_point).at("open", &self.mount_point)?;
+        rustix::fs::syncfs(&root).at("syncfs", &self.mount_point)
+    }
+
+    /// CPU time the daemon and its threads have used so far; `None` for a kernel file system.
+    pub fn daemon_cpu(&self) -> Option<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.daemon.as_ref()?.id())).ok()?;
+        // Fields 14 and 15, counted after the parenthesised name, which may contain blanks (proc_pid_stat(5)).
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks: u64 = fields.get(11)?.parse::<u64>().ok()?.checked_add(fields.get(12)?.parse().ok()?)?;
+        let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
+        Some(Duration::from_millis(ticks.saturating_mul(1000) / ticks_per_second))
+    }
+
+    fn clear_remains(&self) {
+        // Each of these fails when there is nothing to clear, which is the usual case.
+        let _ = run("umount", &["-l", &self.mount_point.display().to_string()]);
+        if let Ok(devices) = run("losetup", &["-n", "-O", "NAME", "-j", &self.store.display().to_string()]) {
+            for device in devices.lines() {
+                let _ = run("losetup", &["-d", device.trim()]);
+            }
+        }
+        let _ = fs::remove_file(&self.store);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if self.unmount().is_err() {
+            let _ = run("umount", &["-l", &self.mount_point.display().to_string()]);
+            if let Some(mut daemon) = self.daemon.take() {
+                let _ = daemon.kill();
+                let _ = daemon.wait();
+            }
+        }
+        self.clear_remains();
+        let _ = fs::remove_dir(&self.mount_point);
+    }
+}
+
+/// Attaches a loop device to the store, with direct I/O if the host's file system can.
+fn attach_loop(store: &str) -> Result<PathBuf> {
+    let attach = |direct: &str| run("losetup", &["--find", "--show", direct, store]);
+    attach("--direct-io=on").or_else(|_| attach("--direct-io=off")).map(PathBuf::from)
+}
+
+/// Empties the kernel's page, dentry and inode caches. Dirty pages stay, so sync first. Needs root.
+pub fn drop_caches() -> Result<()> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").at("write", "/proc/sys/vm/drop_caches")
+}
