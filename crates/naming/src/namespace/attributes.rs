@@ -58,9 +58,10 @@ impl Namespace {
         let mut staged = self.stage();
         staged.may_use_reserve();
         let mut mode = set.mode.map(|mode| mode & 0o7777);
-        if let Some(new) = mode {
+        if let Some(new) = mode.filter(|_| self.enforces()) {
+            // Outside, whoever enforces knows all groups of the caller and has done this.
             mode = Some(permission::mode_after_chmod(set.gid.unwrap_or(before.gid), &request.caller, new));
-        } else {
+        } else if mode.is_none() {
             let owner_changes = set.uid.is_some() || set.gid.is_some();
             let foreign = set.size.is_some() && self.enforces() && !request.caller.is_privileged();
             if owner_changes || foreign || set.clear_set_ids {

@@ -1,0 +1,403 @@
+//! A name space as a FUSE file system: each request becomes one call of naming, each error an errno.
+//!
+//! Node numbers are object ids, handles carry nothing (naming keeps counts, not handles), so that both stay valid when
+//! another process takes over.
+
+mod convert;
+
+use crate::abi::*;
+use crate::control::{self, Control};
+use crate::decode::Context;
+use crate::errno::Errno;
+use crate::handler::{Answer, Attributes, Entry, Handler, Opened};
+use crate::reply::{DirBuffer, Slices};
+use convert::{attr, entry_of, file_type, node_of};
+use holdfast_naming::{
+    Access, Caller, Create, Error, ErrorKind, Found, Namespace, NewNode, Position, ReadData, RenameMode, Request,
+    SetAttr, SpaceMode, TimeSet, XattrMode,
+};
+use holdfast_object::{Durability, ObjectId, RequestId, Seek, Timestamp};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a mount behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long the kernel may remember names and attributes. All changes come through the same kernel, which knows what
+    /// they invalidate.
+    pub valid: Duration,
+    /// Distinguishes this mount's requests from those of others.
+    pub client: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { valid: Duration::from_secs(3600), client: 0 }
+    }
+}
+
+/// A mounted name space.
+pub struct Filesystem {
+    namespace: Arc<Namespace>,
+    control: Arc<dyn Control>,
+    options: Options,
+}
+
+/// Verified bytes of a read, in the pages that hold them.
+pub struct Data(ReadData);
+
+impl Slices for Data {
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        self.0.slices().map(IoSlice::new).collect()
+    }
+}
+
+impl Filesystem {
+    /// Serves `namespace`, whose permissions the kernel checks (`default_permissions`).
+    pub fn new(namespace: Arc<Namespace>, control: Arc<dyn Control>, options: Options) -> Filesystem {
+        Filesystem { namespace, control, options }
+    }
+
+    fn request(&self, context: &Context) -> Request {
+        Request {
+            id: Some(RequestId { client: self.options.client, unique: context.unique }),
+            caller: Caller { uid: context.uid, gid: context.gid, groups: context.groups.clone() },
+        }
+    }
+
+    /// The error's number. What is wrong with the store, not with the request, is also told in words.
+    fn errno(&self, error: &Error) -> Errno {
+        if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device | ErrorKind::Internal | ErrorKind::ReadOnly) {
+            let object = match error {
+                Error::Object(error) => error.object(),
+                Error::CorruptDirectory { object, .. }
+                | Error::CorruptAttributes { object, .. }
+                | Error::CorruptTree { object, .. } => Some(*object),
+                _ => None,
+            };
+            match object {
+                Some(object) => {
+                    let path = self.namespace.path_of(object);
+                    tracing::error!(path = %path.escape_ascii(), %error, "request failed");
+                }
+                None => tracing::error!(%error, "request failed"),
+            }
+        }
+        Errno::from(error)
+    }
+
+    fn entry(&self, found: Result<Found, Error>) -> Answer<Entry> {
+        let found = found.map_err(|error| self.errno(&error))?;
+        Ok(entry_of(found.id, &found.attributes, self.options.valid))
+    }
+
+    fn attributes(&self, id: ObjectId, found: Result<holdfast_object::Attributes, Error>) -> Answer<Attributes> {
+        let found = found.map_err(|error| self.errno(&error))?;
+        let btime = (found.btime.secs, found.btime.nanos);
+        Ok(Attributes { attr: attr(id, &found), btime, valid: self.options.valid })
+    }
+
+    fn done(&self, result: Result<(), Error>) -> Answer<()> {
+        result.map_err(|error| self.errno(&error))
+    }
+
+    fn opened() -> Opened {
+        Opened { fh: 0, flags: open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES }
+    }
+
+    /// For requests without an answer.
+    fn note(&self, what: &str, result: Result<(), Error>) {
+        if let Err(error) = result {
+            tracing::warn!(%error, what, "failed");
+        }
+    }
+
+    fn sync(&self, node: u64, data_only: bool) -> Answer<()> {
+        let durability = if data_only { Durability::Data } else { Durability::All };
+        self.done(self.namespace.sync(node_of(node)?, durability))
+    }
+}
+
+/// The access that the flags of open(2) ask for.
+fn wanted(flags: u32) -> Access {
+    match flags as i32 & libc::O_ACCMODE {
+        libc::O_RDONLY => Access::READ,
+        libc::O_WRONLY => Access::WRITE,
+        _ => Access::READ.and(Access::WRITE),
+    }
+}
+
+fn time(secs: u64, nanos: u32) -> Timestamp {
+    Timestamp { secs: secs as i64, nanos }
+}
+
+impl Handler for Filesystem {
+    type Data = Data;
+
+    fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<Entry> {
+        match self.namespace.lookup(&self.request(context), node_of(parent)?, name) {
+            // The kernel remembers that there is none; whatever makes one goes through it.
+            Err(Error::NotFound { .. }) => Ok(Entry {
+                node: 0,
+                generation: 0,
+                attr: Attr::default(),
+                name_valid: self.options.valid,
+                attr_valid: Duration::ZERO,
+            }),
+            found => self.entry(found),
+        }
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        if let Ok(id) = node_of(node) {
+            self.note("forgetting an object", self.namespace.forget(id, count));
+        }
+    }
+
+    fn getattr(&self, _: &Context, node: u64) -> Answer<Attributes> {
+        let id = node_of(node)?;
+        self.attributes(id, self.namespace.getattr(id))
+    }
+
+    fn setattr(&self, context: &Context, node: u64, args: &SetattrIn) -> Answer<Attributes> {
+        let id = node_of(node)?;
+        let has = |bit: u32| args.valid & bit != 0;
+        let time_set =
+            |set: u32, now: u32, at: Timestamp| has(set).then(|| if has(now) { TimeSet::Now } else { TimeSet::At(at) });
+        let set = SetAttr {
+            mode: has(fattr::MODE).then_some(args.mode as u16 & 0o7777),
+            uid: has(fattr::UID).then_some(args.uid),
+            gid: has(fattr::GID).then_some(args.gid),
+            size: has(fattr::SIZE).then_some(args.size),
+            atime: time_set(fattr::ATIME, fattr::ATIME_NOW, time(args.atime, args.atimensec)),
+            mtime: time_set(fattr::MTIME, fattr::MTIME_NOW, time(args.mtime, args.mtimensec)),
+            ctime: has(fattr::CTIME).then(|| time(args.ctime, args.ctimensec)),
+            clear_set_ids: has(fattr::KILL_SUIDGID),
+            opened: has(fattr::FH),
+        };
+        self.attributes(id, self.namespace.setattr(&self.request(context), id, &set))
+    }
+
+    fn readlink(&self, _: &Context, node: u64) -> Answer<Vec<u8>> {
+        self.namespace.readlink(node_of(node)?).map_err(|error| self.errno(&error))
+    }
+
+    fn symlink(&self, context: &Context, parent: u64, name: &[u8], target: &[u8]) -> Answer<Entry> {
+        self.entry(self.namespace.symlink(&self.request(context), node_of(parent)?, name, target))
+    }
+
+    fn mknod(&self, context: &Context, parent: u64, name: &[u8], mode: u32, rdev: u32) -> Answer<Entry> {
+        let node = match mode & libc::S_IFMT {
+            0 | libc::S_IFREG => NewNode::Regular,
+            libc::S_IFIFO => NewNode::Fifo,
+            libc::S_IFSOCK => NewNode::Socket,
+            libc::S_IFCHR => NewNode::CharDevice(rdev),
+            libc::S_IFBLK => NewNode::BlockDevice(rdev),
+            _ => return Err(Errno::INVAL),
+        };
+        // A device number is kept as the kernel encodes it for FUSE: it comes and goes unchanged.
+        self.entry(self.namespace.mknod(&self.request(context), node_of(parent)?, name, node, mode as u16 & 0o7777))
+    }
+
+    fn mkdir(&self, context: &Context, parent: u64, name: &[u8], mode: u32) -> Answer<Entry> {
+        self.entry(self.namespace.mkdir(&self.request(context), node_of(parent)?, name, mode as u16 & 0o7777))
+    }
+
+    fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
+        self.done(self.namespace.unlink(&self.request(context), node_of(parent)?, name))
+    }
+
+    fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
+        self.done(self.namespace.rmdir(&self.request(context), node_of(parent)?, name))
+    }
+
+    fn rename(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Answer<()> {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::INVAL),
+        };
+        let (parent, new_parent) = (node_of(parent)?, node_of(new_parent)?);
+        self.done(self.namespace.rename(&self.request(context), parent, name, new_parent, new_name, mode))
+    }
+
+    fn link(&self, context: &Context, node: u64, new_parent: u64, new_name: &[u8]) -> Answer<Entry> {
+        self.entry(self.namespace.link(&self.request(context), node_of(node)?, node_of(new_parent)?, new_name))
+    }
+
+    fn open(&self, context: &Context, node: u64, args: &OpenIn) -> Answer<Opened> {
+        let opened = self.namespace.open(&self.request(context), node_of(node)?, wanted(args.flags), false);
+        self.done(opened).map(|()| Self::opened())
+    }
+
+    fn create(&self, context: &Context, parent: u64, name: &[u8], args: &CreateIn) -> Answer<(Entry, Opened)> {
+        let exclusive = args.flags as i32 & libc::O_EXCL != 0;
+        let truncate = args.flags as i32 & libc::O_TRUNC != 0;
+        let how = Create { mode: args.mode as u16 & 0o7777, exclusive, wanted: wanted(args.flags), truncate };
+        let created = self.namespace.create(&self.request(context), node_of(parent)?, name, &how);
+        let entry = self.entry(created.map(|created| created.found))?;
+        Ok((entry, Self::opened()))
+    }
+
+    fn read(&self, _: &Context, node: u64, args: &ReadIn) -> Answer<Data> {
+        let read = self.namespace.read(node_of(node)?, args.offset, args.size as usize);
+        read.map(Data).map_err(|error| self.errno(&error))
+    }
+
+    fn write(&self, context: &Context, node: u64, args: &WriteIn, bytes: &[u8]) -> Answer<u32> {
+        let clear = args.write_flags & WRITE_KILL_SUIDGID != 0;
+        let written = self.namespace.write(&self.request(context), node_of(node)?, args.offset, bytes, clear);
+        let written = written.map_err(|error| self.errno(&error))?;
+        let flags = args.flags as i32;
+        if flags & libc::O_DSYNC != 0 {
+            // O_SYNC has this bit, and one more.
+            self.sync(node, flags & libc::O_SYNC != libc::O_SYNC)?;
+        }
+        Ok(written as u32)
+    }
+
+    fn release(&self, _: &Context, node: u64, _: &ReleaseIn) {
+        if let Ok(id) = node_of(node) {
+            self.note("closing a file", self.namespace.release(id));
+        }
+    }
+
+    fn fsync(&self, _: &Context, node: u64, data_only: bool) -> Answer<()> {
+        self.sync(node, data_only)
+    }
+
+    fn opendir(&self, context: &Context, node: u64) -> Answer<Opened> {
+        self.done(self.namespace.opendir(&self.request(context), node_of(node)?))?;
+        Ok(Opened { fh: 0, flags: 0 })
+    }
+
+    fn readdir(&self, _: &Context, node: u64, offset: u64, out: &mut DirBuffer) -> Answer<()> {
+        let id = node_of(node)?;
+        let result = if out.is_plus() {
+            self.namespace.readdir_with_attributes(id, offset, |entry, attributes| {
+                // The kernel does not look `.` and `..` up, and must not get to remember them.
+                let dots = entry.name == b"." || entry.name == b"..";
+                let full = attributes.filter(|_| !dots).map(|found| entry_of(entry.id, found, self.options.valid));
+                out.push(entry.id.0, entry.cookie, file_type(entry.kind), entry.name, full.as_ref())
+            })
+        } else {
+            self.namespace.readdir(id, offset, |entry| {
+                out.push(entry.id.0, entry.cookie, file_type(entry.kind), entry.name, None)
+            })
+        };
+        self.done(result)
+    }
+
+    fn releasedir(&self, _: &Context, node: u64) {
+        if let Ok(id) = node_of(node) {
+            self.note("closing a directory", self.namespace.release(id));
+        }
+    }
+
+    fn fsyncdir(&self, _: &Context, node: u64, data_only: bool) -> Answer<()> {
+        self.sync(node, data_only)
+    }
+
+    fn statfs(&self, _: &Context, _: u64) -> Answer<StatfsOut> {
+        let room = self.namespace.statfs();
+        Ok(StatfsOut {
+            blocks: room.blocks,
+            bfree: room.free,
+            bavail: room.available,
+            files: room.files,
+            ffree: room.files_free,
+            bsize: room.block_bytes,
+            frsize: room.block_bytes,
+            namelen: room.name_max,
+            ..StatfsOut::default()
+        })
+    }
+
+    fn setxattr(&self, context: &Context, node: u64, name: &[u8], value: &[u8], flags: u32) -> Answer<()> {
+        let mode = match flags as i32 {
+            0 => XattrMode::Set,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        self.done(self.namespace.setxattr(&self.request(context), node_of(node)?, name, value, mode))
+    }
+
+    fn getxattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
+        let value = self.namespace.getxattr(&self.request(context), node_of(node)?, name);
+        value.map_err(|error| self.errno(&error))
+    }
+
+    fn listxattr(&self, context: &Context, node: u64) -> Answer<Vec<u8>> {
+        let names = self.namespace.listxattr(&self.request(context), node_of(node)?);
+        let names = names.map_err(|error| self.errno(&error))?;
+        Ok(names
+            .into_iter()
+            .flat_map(|mut name| {
+                name.push(0);
+                name
+            })
+            .collect())
+    }
+
+    fn removexattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<()> {
+        self.done(self.namespace.removexattr(&self.request(context), node_of(node)?, name))
+    }
+
+    fn fallocate(&self, context: &Context, node: u64, args: &FallocateIn) -> Answer<()> {
+        let mode = args.mode as i32;
+        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let mode = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => SpaceMode::Allocate { keep_size },
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => SpaceMode::Punch,
+            libc::FALLOC_FL_ZERO_RANGE => SpaceMode::Zero { keep_size },
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let request = self.request(context);
+        self.done(self.namespace.allocate(&request, node_of(node)?, args.offset, args.length, mode, context.uid != 0))
+    }
+
+    fn lseek(&self, _: &Context, node: u64, args: &LseekIn) -> Answer<u64> {
+        let what = match args.whence as i32 {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno::INVAL),
+        };
+        self.namespace.seek(node_of(node)?, args.offset, what).map_err(|error| self.errno(&error))
+    }
+
+    fn copy_file_range(&self, context: &Context, node: u64, args: &CopyFileRangeIn) -> Answer<u32> {
+        let source = Position { id: node_of(node)?, offset: args.off_in };
+        let target = Position { id: node_of(args.nodeid_out)?, offset: args.off_out };
+        let request = self.request(context);
+        // The reply has 32 bits for the count.
+        let length = args.len.min(1 << 30);
+        let copied = self
+            .namespace
+            .copy_range(&request, source, target, length, context.uid != 0)
+            .map_err(|error| self.errno(&error))?;
+        u32::try_from(copied).map_err(|_| Errno::IO)
+    }
+
+    fn syncfs(&self, _: &Context) -> Answer<()> {
+        self.done(self.namespace.sync_all().map(drop))
+    }
+
+    fn ioctl(&self, _: &Context, _: u64, args: &IoctlIn, _: &[u8]) -> Answer<(i32, Vec<u8>)> {
+        match control::answer(&*self.control, args.cmd) {
+            None => Err(Errno::NOTTY),
+            Some(Ok(bytes)) => Ok((0, bytes)),
+            Some(Err(error)) => Err(self.errno(&Error::Object(error))),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! From a request's bytes to the handler's method to the reply's bytes.
+
+use crate::abi::*;
+use crate::decode::{self, Body, Request};
+use crate::errno::Errno;
+use crate::handler::{Answer, Handler};
+use crate::reply::{self, DirBuffer, Slices};
+use rustix::fd::BorrowedFd;
+use std::io::{self, IoSlice};
+use zerocopy::{Immutable, IntoBytes};
+
+/// Largest reply of variable length that a request can ask for.
+const REPLY_BYTES_MAX: usize = crate::negotiate::WRITE_BYTES_MAX as usize;
+
+/// Answers one request. An error is one of the session, not of the request.
+pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    // The reply carries `unique` as it came, with the mark of a request sent again.
+    let unique = match decode::header(bytes) {
+        Ok(header) => header.unique,
+        Err(error) => {
+            // Without a header there is nobody to answer.
+            tracing::error!(%error, "request from the kernel");
+            return Ok(());
+        }
+    };
+    let out = Out { device, unique };
+    match decode::request(bytes) {
+        Ok(request) => answer(handler, &out, &request),
+        Err(error) => {
+            tracing::error!(%error, "request from the kernel");
+            out.error(Errno::INVAL)
+        }
+    }
+}
+
+struct Out<'a> {
+    device: BorrowedFd<'a>,
+    unique: u64,
+}
+
+impl Out<'_> {
+    fn error(&self, errno: Errno) -> io::Result<()> {
+        reply::send(self.device, self.unique, errno.0, &[])
+    }
+
+    fn bytes(&self, parts: &[&[u8]]) -> io::Result<()> {
+        let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        reply::send(self.device, self.unique, 0, &slices)
+    }
+
+    fn give<T: IntoBytes + Immutable>(&self, answer: Answer<T>) -> io::Result<()> {
+        match answer {
+            Ok(value) => self.bytes(&[value.as_bytes()]),
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    fn done(&self, answer: Answer<()>) -> io::Result<()> {
+        match answer {
+            Ok(()) => self.bytes(&[]),
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    /// The extended-attribute protocol: size 0 asks for the length only.
+    fn sized(&self, answer: Answer<Vec<u8>>, size: u32) -> io::Result<()> {
+        match answer {
+            Err(errno) => self.error(errno),
+            Ok(value) if size == 0 => self.bytes(&[GetxattrIn { size: value.len() as u32, padding: 0 }.as_bytes()]),
+            Ok(value) if value.len() > size as usize => self.error(Errno::RANGE),
+            Ok(value) => self.bytes(&[&value]),
+        }
+    }
+}
+
+fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) -> io::Result<()> {
+    let (context, node) = (&request.context, request.node);
+    let entry = |answer: Answer<_>| answer.map(|entry| reply::entry(&entry));
+    match &request.body {
+        Body::Lookup { name } => out.give(entry(handler.lookup(context, node, name))),
+        Body::Forget { count } => {
+            handler.forget(node, *count);
+            Ok(())
+        }
+        Body::BatchForget { forgets } => {
+            forgets.iter().for_each(|one| handler.forget(one.nodeid, one.nlookup));
+            Ok(())
+        }
+        Body::Getattr(_) => out.give(handler.getattr(context, node).map(|attributes| reply::attributes(&attributes))),
+        Body::Statx(_) => out.give(handler.getattr(context, node).map(|attributes| reply::statx(&attributes))),
+        Body::Setattr(args) => {
+            out.give(handler.setattr(context, node, args).map(|attributes| reply::attributes(&attributes)))
+        }
+        Body::Readlink => match handler.readlink(context, node) {
+            Ok(target) => out.bytes(&[&target]),
+            Err(errno) => out.error(errno),
+        },
+        Body::Symlink { name, target } => out.give(entry(handler.symlink(context, node, name, target))),
+        Body::Mknod { args, name } => out.give(entry(handler.mknod(context, node, name, args.mode, args.rdev))),
+        Body::Mkdir { args, name } => out.give(entry(handler.mkdir(context, node, name, args.mode))),
+        Body::Unlink { name } => out.done(handler.unlink(context, node, name)),
+        Body::Rmdir { name } => out.done(handler.rmdir(context, node, name)),
+        Body::Rename { new_parent, flags, name, new_name } => {
+            out.done(handler.rename(context, node, name, *new_parent, new_name, *flags))
+        }
+        Body::Link { node: linked, name } => out.give(entry(handler.link(context, *linked, node, name))),
+        Body::Open(args) => out.give(handler.open(context, node, args).map(|opened| reply::opened(&opened))),
+        Body::Create { args, name } => created(out, handler.create(context, node, name, args)),
+        Body::Tmpfile { args } => created(out, handler.tmpfile(context, node, args)),
+        Body::Read(args) => match handler.read(context, node, args) {
+            Ok(data) => reply::send(out.device, out.unique, 0, &data.slices()),
+            Err(errno) => out.error(errno),
+        },
+        Body::Write { args, bytes } => {
+            out.give(handler.write(context, node, args, bytes).map(|size| WriteOut { size, padding: 0 }))
+        }
+        Body::Statfs => out.give(handler.statfs(context, node)),
+        Body::Release(args) => {
+            handler.release(context, node, args);
+            out.bytes(&[])
+        }
+        Body::Fsync(args) => out.done(handler.fsync(context, node, args.fsync_flags & FSYNC_FDATASYNC != 0)),
+        Body::Setxattr { flags, name, value } => out.done(handler.setxattr(context, node, name, value, *flags)),
+        Body::Getxattr { size, name } => out.sized(handler.getxattr(context, node, name), *size),
+        Body::Listxattr { size } => out.sized(handler.listxattr(context, node), *size),
+        Body::Removexattr { name } => out.done(handler.removexattr(context, node, name)),
+        Body::Flush(args) => out.done(handler.flush(context, node, args)),
+        // A session is agreed on once, before its workers start.
+        Body::Init(_) => out.error(Errno::IO),
+        Body::Opendir(_) => out.give(handler.opendir(context, node).map(|opened| reply::opened(&opened))),
+        Body::Readdir { args, plus } => {
+            let mut buffer = DirBuffer::new((args.size as usize).min(REPLY_BYTES_MAX), *plus);
+            match handler.readdir(context, node, args.offset, &mut buffer) {
+                Ok(()) => out.bytes(&[buffer.bytes()]),
+                Err(errno) => out.error(errno),
+            }
+        }
+        Body::Releasedir(_) => {
+            handler.releasedir(context, node);
+            out.bytes(&[])
+        }
+        Body::Fsyncdir(args) => out.done(handler.fsyncdir(context, node, args.fsync_flags & FSYNC_FDATASYNC != 0)),
+        Body::Access { mask } => out.done(handler.access(context, node, *mask)),
+        // Requests are short; one that is interrupted is simply finished. EAGAIN would ask for the interrupt again.
+        Body::Interrupt { .. } => Ok(()),
+        Body::Destroy => out.bytes(&[]),
+        Body::Ioctl { args, bytes } => match handler.ioctl(context, node, args, bytes) {
+            Ok((result, bytes)) => {
+                let head = IoctlOut { result, ..IoctlOut::default() };
+                let length = bytes.len().min(args.out_size as usize);
+                out.bytes(&[head.as_bytes(), &bytes[..length]])
+            }
+            Err(errno) => out.error(errno),
+        },
+        Body::Fallocate(args) => out.done(handler.fallocate(context, node, args)),
+        Body::Lseek(args) => out.give(handler.lseek(context, node, args).map(|offset| LseekOut { offset })),
+        Body::CopyFileRange(args) => {
+            out.give(handler.copy_file_range(context, node, args).map(|size| WriteOut { size, padding: 0 }))
+        }
+        Body::Syncfs => out.done(handler.syncfs(context)),
+        Body::Unknown { opcode } => {
+            tracing::debug!(opcode, "request not known");
+            out.error(Errno::NOSYS)
+        }
+    }
+}
+
+fn created(out: &Out<'_>, answer: Answer<(crate::handler::Entry, crate::handler::Opened)>) -> io::Result<()> {
+    match answer {
+        Ok((entry, opened)) => out.bytes(&[reply::entry(&entry).as_bytes(), reply::opened(&opened).as_bytes()]),
+        Err(errno) => out.error(errno),
+    }
+}

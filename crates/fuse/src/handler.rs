@@ -1,0 +1,162 @@
+//! What a file system answers. One method per request, with plain arguments, so that another wire could call them as well.
+
+use crate::abi::*;
+use crate::decode::Context;
+use crate::errno::Errno;
+use crate::reply::{DirBuffer, Slices};
+use std::time::Duration;
+
+/// Result of a request.
+pub type Answer<T> = Result<T, Errno>;
+
+/// An object under a name, for the kernel to remember.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The object's number. 0: there is no such name, remember that.
+    pub node: u64,
+    /// Distinguishes successive objects with one number.
+    pub generation: u64,
+    /// Its attributes.
+    pub attr: Attr,
+    /// How long the name is right.
+    pub name_valid: Duration,
+    /// How long the attributes are right.
+    pub attr_valid: Duration,
+}
+
+/// Attributes, for the kernel to remember.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// The attributes.
+    pub attr: Attr,
+    /// Birth time, for statx: seconds and nanoseconds.
+    pub btime: (i64, u32),
+    /// How long they are right.
+    pub valid: Duration,
+}
+
+/// An open file or directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Opened {
+    /// Handle of the file system's choice.
+    pub fh: u64,
+    /// [`open_flags`].
+    pub flags: u32,
+}
+
+/// A file system. Methods that are not given answer "not implemented".
+#[allow(missing_docs, unused_variables)]
+pub trait Handler: Send + Sync {
+    /// What a read gives: bytes somewhere in memory, held until they are sent.
+    type Data: Slices;
+
+    fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<Entry> {
+        Err(Errno::NOSYS)
+    }
+    fn forget(&self, node: u64, count: u64) {}
+    fn getattr(&self, context: &Context, node: u64) -> Answer<Attributes> {
+        Err(Errno::NOSYS)
+    }
+    fn setattr(&self, context: &Context, node: u64, args: &SetattrIn) -> Answer<Attributes> {
+        Err(Errno::NOSYS)
+    }
+    fn readlink(&self, context: &Context, node: u64) -> Answer<Vec<u8>> {
+        Err(Errno::NOSYS)
+    }
+    fn symlink(&self, context: &Context, parent: u64, name: &[u8], target: &[u8]) -> Answer<Entry> {
+        Err(Errno::NOSYS)
+    }
+    fn mknod(&self, context: &Context, parent: u64, name: &[u8], mode: u32, rdev: u32) -> Answer<Entry> {
+        Err(Errno::NOSYS)
+    }
+    fn mkdir(&self, context: &Context, parent: u64, name: &[u8], mode: u32) -> Answer<Entry> {
+        Err(Errno::NOSYS)
+    }
+    fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn rename(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn link(&self, context: &Context, node: u64, new_parent: u64, new_name: &[u8]) -> Answer<Entry> {
+        Err(Errno::NOSYS)
+    }
+    fn open(&self, context: &Context, node: u64, args: &OpenIn) -> Answer<Opened> {
+        Err(Errno::NOSYS)
+    }
+    fn create(&self, context: &Context, parent: u64, name: &[u8], args: &CreateIn) -> Answer<(Entry, Opened)> {
+        Err(Errno::NOSYS)
+    }
+    fn tmpfile(&self, context: &Context, parent: u64, args: &CreateIn) -> Answer<(Entry, Opened)> {
+        Err(Errno::OPNOTSUPP)
+    }
+    fn read(&self, context: &Context, node: u64, args: &ReadIn) -> Answer<Self::Data> {
+        Err(Errno::NOSYS)
+    }
+    fn write(&self, context: &Context, node: u64, args: &WriteIn, bytes: &[u8]) -> Answer<u32> {
+        Err(Errno::NOSYS)
+    }
+    fn flush(&self, context: &Context, node: u64, args: &FlushIn) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn release(&self, context: &Context, node: u64, args: &ReleaseIn) {}
+    fn fsync(&self, context: &Context, node: u64, data_only: bool) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn opendir(&self, context: &Context, node: u64) -> Answer<Opened> {
+        Err(Errno::NOSYS)
+    }
+    fn readdir(&self, context: &Context, node: u64, offset: u64, out: &mut DirBuffer) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn releasedir(&self, context: &Context, node: u64) {}
+    fn fsyncdir(&self, context: &Context, node: u64, data_only: bool) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn statfs(&self, context: &Context, node: u64) -> Answer<StatfsOut> {
+        Err(Errno::NOSYS)
+    }
+    fn setxattr(&self, context: &Context, node: u64, name: &[u8], value: &[u8], flags: u32) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn getxattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
+        Err(Errno::NOSYS)
+    }
+    /// The names, each with its NUL.
+    fn listxattr(&self, context: &Context, node: u64) -> Answer<Vec<u8>> {
+        Err(Errno::NOSYS)
+    }
+    fn removexattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn access(&self, context: &Context, node: u64, mask: u32) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn fallocate(&self, context: &Context, node: u64, args: &FallocateIn) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    fn lseek(&self, context: &Context, node: u64, args: &LseekIn) -> Answer<u64> {
+        Err(Errno::NOSYS)
+    }
+    fn copy_file_range(&self, context: &Context, node: u64, args: &CopyFileRangeIn) -> Answer<u32> {
+        Err(Errno::NOSYS)
+    }
+    fn syncfs(&self, context: &Context) -> Answer<()> {
+        Err(Errno::NOSYS)
+    }
+    /// Gives the result and the bytes for the caller's buffer, at most `args.out_size`.
+    fn ioctl(&self, context: &Context, node: u64, args: &IoctlIn, bytes: &[u8]) -> Answer<(i32, Vec<u8>)> {
+        Err(Errno::NOTTY)
+    }
+}

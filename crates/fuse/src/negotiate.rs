@@ -1,0 +1,101 @@
+//! INIT: what kernel and daemon agree on when a file system is mounted.
+//!
+//! The agreement outlives the process that made it ([`Negotiated`] is plain data): a new process that takes over the
+//! descriptor is not asked again.
+
+use crate::abi::{InitIn, InitOut, MAJOR, MINOR, MINOR_MIN, init_flags as flag};
+use serde::{Deserialize, Serialize};
+
+/// Largest write in bytes, and with it the receive buffer. 256 pages are the kernel's default limit.
+pub const WRITE_BYTES_MAX: u32 = 1 << 20;
+const PAGES_MAX: u16 = 256;
+
+/// What we make use of where the kernel offers it.
+///
+/// Not taken: locks (they stay in the kernel), the atomic O_TRUNC (a separate SETATTR says whether setuid is to be cleared),
+/// splice, the writeback cache.
+const WANTED: u64 = flag::ASYNC_READ
+    | flag::EXPORT_SUPPORT
+    | flag::BIG_WRITES
+    | flag::HAS_IOCTL_DIR
+    | flag::DO_READDIRPLUS
+    | flag::READDIRPLUS_AUTO
+    | flag::ASYNC_DIO
+    | flag::PARALLEL_DIROPS
+    | flag::ABORT_ERROR
+    | flag::MAX_PAGES
+    | flag::CACHE_SYMLINKS
+    | flag::HANDLE_KILLPRIV_V2
+    | flag::INIT_EXT
+    | flag::CREATE_SUPP_GROUP
+    | flag::DIRECT_IO_ALLOW_MMAP
+    | flag::HAS_RESEND;
+
+/// What was agreed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Negotiated {
+    /// Minor version of the kernel's protocol.
+    pub minor: u32,
+    /// Flags of [`crate::abi::init_flags`] that both know.
+    pub flags: u64,
+    /// Largest write in bytes.
+    pub write_bytes_max: u32,
+}
+
+/// The kernel speaks a protocol that is too old or too new.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the kernel speaks FUSE {major}.{minor}; 7.{MINOR_MIN} or newer is needed (Linux 5.4)")]
+pub struct Unsupported {
+    /// Its major version.
+    pub major: u32,
+    /// Its minor version.
+    pub minor: u32,
+}
+
+/// Answers the kernel's offer.
+pub fn negotiate(offer: &InitIn) -> Result<(Negotiated, InitOut), Unsupported> {
+    if offer.major != MAJOR || offer.minor < MINOR_MIN {
+        return Err(Unsupported { major: offer.major, minor: offer.minor });
+    }
+    let extended = u64::from(offer.flags) & flag::INIT_EXT != 0;
+    let offered = u64::from(offer.flags) | if extended { u64::from(offer.flags2) << 32 } else { 0 };
+    let flags = offered & WANTED;
+    let agreed = Negotiated { minor: offer.minor.min(MINOR), flags, write_bytes_max: WRITE_BYTES_MAX };
+    let answer = InitOut {
+        major: MAJOR,
+        minor: MINOR,
+        max_readahead: offer.max_readahead,
+        flags: flags as u32,
+        max_background: 64,
+        congestion_threshold: 48,
+        max_write: WRITE_BYTES_MAX,
+        time_gran: 1,
+        max_pages: PAGES_MAX,
+        map_alignment: 0,
+        flags2: (flags >> 32) as u32,
+        ..InitOut::default()
+    };
+    Ok((agreed, answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_both_know_is_agreed() {
+        let offer = InitIn { major: 7, minor: 45, flags: u32::MAX, flags2: u32::MAX, ..InitIn::default() };
+        let (agreed, answer) = negotiate(&offer).unwrap();
+        assert_eq!(agreed.flags, WANTED);
+        assert_eq!(u64::from(answer.flags) | u64::from(answer.flags2) << 32, WANTED);
+        let old = InitIn { flags: flag::BIG_WRITES as u32, flags2: u32::MAX, minor: 35, ..offer };
+        assert_eq!(negotiate(&old).unwrap().0.flags, flag::BIG_WRITES, "the second half counts only with INIT_EXT");
+    }
+
+    #[test]
+    fn other_protocols_are_refused() {
+        let offer = |major, minor| InitIn { major, minor, ..InitIn::default() };
+        assert!(negotiate(&offer(7, 30)).is_err());
+        assert!(negotiate(&offer(8, 0)).is_err());
+    }
+}

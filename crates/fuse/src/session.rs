@@ -1,0 +1,133 @@
+//! A session with the kernel: its descriptor, the agreement, workers.
+//!
+//! A session outlives the process that serves it as long as somebody keeps its descriptor and every clone open (closing a
+//! clone ends the requests that were read from it). A new process takes over with [`Session::resume`], and asks for what
+//! was read and not answered with [`Session::ask_resend`].
+
+use crate::abi::{InitOut, OutHeader};
+use crate::buffer::Buffer;
+use crate::decode::{self, Body};
+use crate::dispatch::dispatch;
+use crate::handler::Handler;
+use crate::negotiate::{Negotiated, negotiate};
+use crate::{notify, reply};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Setter, ioctl, opcode};
+use std::io::{self, IoSlice};
+use zerocopy::IntoBytes;
+
+/// `FUSE_DEV_IOC_CLONE`, `_IOR(229, 0, u32)`.
+const DEVICE_CLONE: u32 = opcode::read::<u32>(229, 0);
+/// Room in the receive buffer besides the bytes of a write.
+const HEADER_ROOM: usize = 4096;
+
+/// Opens the FUSE device; mounting connects it with a file system.
+pub fn open_device() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A mounted file system's connection.
+#[derive(Debug)]
+pub struct Session {
+    device: OwnedFd,
+    negotiated: Negotiated,
+}
+
+impl Session {
+    /// After mounting: answers the kernel's INIT.
+    pub fn start(device: OwnedFd) -> io::Result<Session> {
+        let mut buffer = Buffer::new(crate::negotiate::WRITE_BYTES_MAX as usize + HEADER_ROOM)?;
+        loop {
+            let Some(length) = receive(device.as_fd(), &mut buffer)? else {
+                return Err(io::Error::new(io::ErrorKind::NotConnected, "unmounted before it was ready"));
+            };
+            let request = decode::request(&buffer[..length])
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let unique = request.context.unique;
+            let Body::Init(offer) = request.body else {
+                reply::send(device.as_fd(), unique, libc::EIO, &[])?;
+                continue;
+            };
+            return match negotiate(&offer) {
+                Ok((negotiated, answer)) => {
+                    let answer: InitOut = answer;
+                    reply::send(device.as_fd(), unique, 0, &[IoSlice::new(answer.as_bytes())])?;
+                    Ok(Session { device, negotiated })
+                }
+                Err(error) => {
+                    reply::send(device.as_fd(), unique, libc::EPROTO, &[])?;
+                    Err(io::Error::new(io::ErrorKind::Unsupported, error))
+                }
+            };
+        }
+    }
+
+    /// Takes over a session that another process started: no INIT comes.
+    pub fn resume(device: OwnedFd, negotiated: Negotiated) -> Session {
+        Session { device, negotiated }
+    }
+
+    /// Asks the kernel to send again what was read and not answered. The process that read it must be gone, and
+    /// reaped.
+    pub fn ask_resend(&self) -> io::Result<()> {
+        notify::resend(self.device.as_fd())
+    }
+
+    /// What was agreed, to be kept for whoever takes over.
+    pub fn negotiated(&self) -> Negotiated {
+        self.negotiated
+    }
+
+    /// The descriptor, to be kept for whoever takes over, and for notifications.
+    pub fn device(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+
+    /// A descriptor of the same session with a queue of its own, for one worker.
+    pub fn clone_device(&self) -> io::Result<OwnedFd> {
+        let clone = open_device()?;
+        let session = std::os::fd::AsRawFd::as_raw_fd(&self.device) as u32;
+        // SAFETY: the ioctl reads a u32 with a descriptor's number from the pointer, which `Setter` passes.
+        unsafe { ioctl(&clone, Setter::<DEVICE_CLONE, u32>::new(session)) }?;
+        Ok(clone)
+    }
+
+    /// A worker on a descriptor of this session: a clone, or an inherited one.
+    pub fn worker(&self, device: OwnedFd) -> io::Result<Worker> {
+        let buffer = Buffer::new(self.negotiated.write_bytes_max as usize + HEADER_ROOM)?;
+        Ok(Worker { device, buffer })
+    }
+}
+
+/// Receives requests one by one and answers them.
+pub struct Worker {
+    device: OwnedFd,
+    buffer: Buffer,
+}
+
+impl Worker {
+    /// Serves until the file system is unmounted. The thread is the caller's.
+    pub fn serve<H: Handler>(&mut self, handler: &H) -> io::Result<()> {
+        while let Some(length) = receive(self.device.as_fd(), &mut self.buffer)? {
+            dispatch(handler, self.device.as_fd(), &self.buffer[..length])?;
+        }
+        Ok(())
+    }
+}
+
+/// The next request's length; `None` when the file system has been unmounted.
+fn receive(device: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Option<usize>> {
+    loop {
+        match rustix::io::read(device, &mut buffer[..]) {
+            Ok(0) | Err(Errno::NODEV) => return Ok(None),
+            Ok(length) => return Ok(Some(length)),
+            // A signal, or a request that was interrupted before it was read.
+            Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+const _: () = assert!(size_of::<OutHeader>() == 16);
