@@ -27,6 +27,7 @@ export PATH=$PATH:/usr/sbin:/sbin
 
 PASSED=0 FAILED=0 SKIPPED=0
 DAEMON=      # process (and process group) that serves the mount; empty for kernel file systems
+SIDE=        # writer in the background, ended with the suite
 LOOP=        # loop device of a kernel file system
 MNT=         # where the file system under test is mounted
 
@@ -76,8 +77,8 @@ install_packages() {
     command -v apt-get >/dev/null || { echo "missing packages, and no apt-get to install them: ${missing[*]}"; return 1; }
     [ "$(id -u)" = 0 ] || sudo="sudo -n"
     echo "installing Debian packages: ${missing[*]}"
-    local apt="$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120"
-    { $apt update && $apt install -y --no-install-recommends "${missing[@]}"; } >/dev/null
+    local apt="$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120" output
+    output=$({ $apt update && $apt install -y --no-install-recommends "${missing[@]}"; } 2>&1) || { printf '%s\n' "$output"; return 1; }
 }
 
 # packages_for SUITE: the packages that packages.txt lists for it.
@@ -175,11 +176,15 @@ fs_release() {
 fs_remount() { fs_unmount; fs_mount; }
 
 # fs_crash: what was not made durable is lost, as in a power cut. The file system is unmounted afterwards.
-# FUSE: SIGKILL to the daemon. ext4: the shutdown ioctl without a log flush (EXT4_IOC_SHUTDOWN, NOLOGFLUSH).
+# FUSE: SIGKILL to the daemon. ext4: the shutdown ioctl without a log flush (EXT4_IOC_SHUTDOWN, NOLOGFLUSH); an fsync that is
+# under way then may answer without having done its work, so the writer ($SIDE) is stopped around it.
 fs_crash() {
     case $FS in
         holdfast | fuse2fs) kill -KILL -- "-$DAEMON" ;;
-        ext4) perl -e 'open(my $d, "<", $ARGV[0]) or die; my $how = pack("L", 2); ioctl($d, 0x8004587d, $how) or die "shutdown: $!"' "$MNT" ;;
+        ext4)
+            [ -z "${SIDE:-}" ] || { kill -STOP "$SIDE" 2>/dev/null && sleep 0.2; }
+            perl -e 'open(my $d, "<", $ARGV[0]) or die; my $how = pack("L", 2); ioctl($d, 0x8004587d, $how) or die "shutdown: $!"' "$MNT" || die "the shutdown ioctl failed"
+            [ -z "${SIDE:-}" ] || kill -CONT "$SIDE" 2>/dev/null || true ;;
         *) return 1 ;;
     esac || die "cannot crash $FS"
     # Processes with open files still see errors from the dead mount; wait for them to leave it.
@@ -217,6 +222,14 @@ fs_teardown() {
         fs_release 50
     fi
     rmdir "$MNT" 2>/dev/null
+}
+
+# witness_verify DIR JOURNAL: everything that fsync answered is there. A change that was not answered must be there whole or not at
+# all on Holdfast; others do not promise that.
+witness_verify() {
+    local loose=--loose
+    [ "$FS" != holdfast ] || loose=
+    "$WITNESS" verify $loose "$1" "$2"
 }
 
 # manifest DIR: sha256, mode, size and link target of everything below DIR, in a stable order.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use holdfast_bench::error::Result;
-use holdfast_bench::witness::{Journal, verify, write};
+use holdfast_bench::witness::{Journal, Unanswered, verify, write};
 
 /// Makes changes on a file system and notes outside it what fsync answered; verifies after a crash that all of it is there.
 #[derive(Debug, Parser)]
@@ -40,6 +40,10 @@ enum Command {
         directory: PathBuf,
         /// The journal
         journal: PathBuf,
+        /// Accept any contents from a change that was not answered, as file systems leave them that promise nothing about
+        /// such a change
+        #[arg(long)]
+        loose: bool,
     },
 }
 
@@ -48,7 +52,9 @@ fn main() -> ExitCode {
         Command::Write { directory, journal, seed, seconds, crash_mark } => {
             make_changes(&directory, &journal, seed, seconds, crash_mark.as_deref())
         }
-        Command::Verify { directory, journal } => compare(&directory, &journal),
+        Command::Verify { directory, journal, loose } => {
+            compare(&directory, &journal, if loose { Unanswered::Anything } else { Unanswered::WholeOrAbsent })
+        }
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -78,8 +84,8 @@ fn make_changes(
     Ok(crashed || outcome.errors.is_empty())
 }
 
-fn compare(directory: &std::path::Path, journal: &std::path::Path) -> Result<bool> {
-    let report = verify(directory, journal)?;
+fn compare(directory: &std::path::Path, journal: &std::path::Path, rule: Unanswered) -> Result<bool> {
+    let report = verify(directory, journal, rule)?;
     for finding in &report.findings {
         println!("BROKEN PROMISE of {}: {}", finding.actor.name(), finding.what);
     }

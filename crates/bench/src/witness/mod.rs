@@ -24,4 +24,4 @@ mod tests;
 
 pub use actors::{Actor, Outcome, write};
 pub use journal::{Journal, Record, Stage};
-pub use verify::{Finding, Report, verify};
+pub use verify::{Finding, Report, Unanswered, verify};

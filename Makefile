@@ -1,0 +1,40 @@
+# The two commands for a newcomer: `make run` gives a mounted store, `make test` proves the build.
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+BENCH_ARGS ?=
+
+.PHONY: help run build test test-long bench fmt deny
+
+help: ## what can be made
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+run: build ## build, create a store in ~/Holdfast on first use, and mount it
+	@# root mounts by itself; everybody else needs the helper fusermount3
+	@[ "$$(id -u)" = 0 ] || command -v fusermount3 >/dev/null || \
+		{ echo "installing the Debian package fuse3"; $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install -y --no-install-recommends fuse3; }
+	@$(TARGET)/release/holdfast up
+
+build: ## the holdfast binary
+	cargo build --release -p holdfast
+
+test: ## format, lints, unit and model tests, crash explorer, third-party suites; under 20 minutes on 2 cores
+	@tests/run.sh test
+
+test-long: ## the same with larger budgets, and the licences of all dependencies
+	@tests/run.sh long
+
+bench: ## compare with ext4, btrfs and fuse2fs; BENCH_ARGS="--quick", BENCH_ARGS=--write for docs/benchmarks.md
+	cargo build --release -p holdfast -p holdfast-bench
+	@bash -c '. tests/suites/lib.sh && install_packages $$(packages_for bench)'
+	$(SUDO) $(TARGET)/release/holdfast-bench $(BENCH_ARGS)
+
+fmt: ## format all sources
+	cargo fmt --all
+
+deny: ## licences, sources and advisories of all dependencies (installs cargo-deny: 3 minutes on 2 cores)
+	@bash -c '. tests/suites/lib.sh && install_tool cargo-deny 0.20.2'
+	target/tools/bin/cargo-deny check bans licenses sources
+	@# the advisories are a git repository on github.com, which not every machine can reach
+	@if target/tools/bin/cargo-deny fetch db 2>/dev/null; then target/tools/bin/cargo-deny check --disable-fetch advisories; \
+	else echo "advisories NOT checked: their database cannot be fetched from here"; fi

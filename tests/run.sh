@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Runs the project's checks: `tests/run.sh test` or `tests/run.sh long`; `tests/run.sh test STEP...` runs only the named steps.
+#
+# Each step has a time limit and a log in target/test-logs/; its line tells the time and the results, and a step that fails shows
+# the end of its log. The last line is the sum: `N passed, N failed`. A step that counts nothing itself counts as one.
+set -u -o pipefail
+cd "$(dirname "$0")/.." || exit 1
+ROOT=$PWD
+TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
+LOGS=$ROOT/target/test-logs
+mode=${1:-test}; shift
+only=" $* "
+export SEED=${SEED:-$(date +%s)}
+export CARGO_TERM_COLOR=never
+
+# The crash explorer of the lab; its arguments are the two budgets below.
+EXPLORER=${EXPLORER:-cargo run --quiet --release -p holdfast-lab --bin crash-explorer --}
+
+case $mode in
+    test) total_limit_s=1190; explorer="--states 2000 --seconds 60" ;;
+    long) total_limit_s=14400; explorer="--states 100000 --seconds 7200" ;;
+    *) echo "usage: $0 test|long [STEP...]"; exit 2 ;;
+esac
+
+mkdir -p "$LOGS"
+passed=0 failed=0 skipped=0
+
+# counts LOG: "passed failed skipped" from the results of cargo test and of the suites.
+counts() {
+    awk '/^test result: / { for (i = 1; i < NF; i++) { if ($(i + 1) ~ /^passed/) p += $i; if ($(i + 1) ~ /^failed/) f += $i; if ($(i + 1) ~ /^ignored/) s += $i } }
+        /^[a-z0-9]+: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p += $2; f += $4; s += $6 }
+        END { print p + 0, f + 0, s + 0 }' "$1"
+}
+
+# step NAME LIMIT_S COMMAND...
+step() {
+    local name=$1 limit_s=$2 log=$LOGS/$1.log start=$SECONDS status p f s; shift 2
+    [ "$only" = "  " ] || [[ $only == *" $name "* ]] || return 0
+    local left_s=$((total_limit_s - SECONDS))
+    [ $limit_s -lt $left_s ] || limit_s=$((left_s > 1 ? left_s : 1))
+    # The whole log of a step is kept; `timeout` ends the step's process group, and the suites then clean up after themselves.
+    timeout -k 60 $limit_s "$@" >"$log" 2>&1 </dev/null
+    status=$?
+    read -r p f s < <(counts "$log")
+    if [ $status != 0 ] && [ "$f" = 0 ]; then f=1; fi
+    if [ $status = 0 ] && [ $((p + f + s)) = 0 ]; then p=1; fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    printf '%-10s %4d s   %s\n' "$name" $((SECONDS - start)) "$p passed, $f failed$([ "$s" = 0 ] || echo ", $s skipped")"
+    [ $status != 124 ] || echo "    out of time: the limit is $limit_s s"
+    [ "$f" = 0 ] || { tail -n 40 "$log" | sed 's/^/    /'; echo "    the whole log: $log"; }
+    return $status
+}
+
+# suite NAME LIMIT_S [VARIABLE=VALUE...]
+suite() {
+    local name=$1 limit_s=$2; shift 2
+    step "$name" "$limit_s" env "$@" "tests/suites/$name.sh"
+}
+
+# What the suites need, in one go, so that apt's lists are fetched once at most.
+install() (
+    . tests/suites/lib.sh
+    # shellcheck disable=SC2046
+    install_packages $(packages_for pjdfstest; packages_for sqlite; packages_for git; packages_for openssh) &&
+        install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
+)
+export -f install
+
+echo "seed $SEED"
+step fmt 60 cargo fmt --all --check
+step clippy 420 cargo clippy --workspace --all-targets -- -D warnings
+step unit 600 cargo test --workspace --no-fail-fast
+[ "$mode" = test ] || step release 3600 cargo test --workspace --no-fail-fast --release
+# shellcheck disable=SC2086
+step explorer $([ "$mode" = test ] && echo 300 || echo 7500) $EXPLORER --seed "$SEED" $explorer
+step build 420 cargo build --release -p holdfast -p holdfast-bench
+step install 300 bash -c install
+if [ "$mode" = test ]; then
+    suite pjdfstest 120
+    suite fsx 180
+    suite sqlite 120
+    suite git 120
+    suite kill9 120 SECONDS_LIMIT=30
+    suite openssh 480
+else
+    suite pjdfstest 300
+    suite fsx 3600 SEEDS=40
+    suite sqlite 300
+    suite git 300
+    suite kill9 1200 SECONDS_LIMIT=900
+    suite openssh 1200
+    step deny 900 make --silent deny
+fi
+[ $skipped = 0 ] || echo "$skipped skipped: the reasons are in the logs"
+echo "$SECONDS s on $(nproc) cores"
+echo "$passed passed, $failed failed" | tee "$LOGS/closing-line"
+[ $failed = 0 ]

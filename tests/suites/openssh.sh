@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# A real build on the mount: OpenSSH's source from Debian is unpacked, configured and built; every file has the same contents,
+# size, mode and times after a remount. Then the daemon is killed in the middle of a build, with the witness writing beside it:
+# everything that fsync answered is there afterwards, the store is clean, and the build can be finished.
+. "$(dirname "$0")/lib.sh"
+# shellcheck disable=SC2046
+install_packages $(packages_for openssh) || exit 1
+become_root "$@"
+suite_begin openssh
+
+# The source package, downloaded once. deb-src lines live in a private apt directory: the machine's own lists stay as they are.
+source_dir=$TOOLS/openssh
+fetch_source() {
+    ls "$source_dir"/openssh_*.dsc >/dev/null 2>&1 && return 0
+    local apt=$WORK/apt code mirror
+    code=$(. /etc/os-release && echo "$VERSION_CODENAME")
+    mirror=$(sed -nE 's/^(URIs:|deb( \[[^]]*\])?) *(https?:[^ ]*debian)\/? .*/\3/p; s/^URIs: *(https?:[^ ]*debian)\/?$/\1/p' \
+        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -v security | head -n 1)
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$source_dir.part"
+    chmod -R a+rX "$WORK" "$TOOLS"
+    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:-http://deb.debian.org/debian} $code main" >"$apt/sources.list"
+    local options=(-qq -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$apt/lists"
+        -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root -o Acquire::Retries=3)
+    apt-get "${options[@]}" update && (cd "$source_dir.part" && apt-get "${options[@]}" source --download-only openssh) &&
+        mv "$source_dir.part" "$source_dir"
+}
+check "apt-get source openssh" fetch_source
+[ $FAILED = 0 ] || suite_end
+dsc=$(ls "$source_dir"/openssh_*.dsc)
+
+# unpack DIR; configure DIR; build DIR: each bounded in time, output in $WORK.
+unpack()    { timeout -k 5 120 dpkg-source --no-check -x "$dsc" "$1"; }
+# Debian's patches change configure.ac, so configure is made anew.
+configure() { (cd "$1" && timeout -k 5 120 autoreconf -f -i && timeout -k 5 300 ./configure --quiet --without-pam --with-privsep-path="$1/empty"); }
+build()     { timeout -k 5 600 make -s -C "$1" -j2; }
+
+fs_create
+fs_mount
+tree=$MNT/openssh
+for step in unpack configure build; do
+    check "$step" "$step" "$tree"
+    [ $FAILED = 0 ] || suite_end   # the rest would only repeat it
+done
+check "the built program runs" "$tree/ssh" -V
+check "the built key generator works" "$tree/ssh-keygen" -q -t ed25519 -N '' -f "$MNT/key"
+manifest "$MNT" >"$WORK/before"
+files=$(wc -l <"$WORK/before")
+[ "$files" -gt 2000 ] && pass "a build tree worth comparing" || fail "only $files lines in the manifest"
+fs_remount
+manifest "$MNT" >"$WORK/after"
+check "same contents, attributes and times after a remount" diff "$WORK/before" "$WORK/after"
+check "nothing is left to build after the remount" bash -c "timeout 60 make -C '$tree' -q ssh"
+
+if can_crash && [ -x "$WITNESS" ]; then
+    check "make clean" make -s -C "$tree" clean
+    build "$tree" >"$WORK/build.log" 2>&1 &
+    builder=$!
+    "$WITNESS" write "$MNT/witness" "$WORK/journal" --seed "$SEED" --seconds 120 --crash-mark "$WORK/crashed" >"$WORK/witness.log" 2>&1 &
+    SIDE=$!
+    sleep "${KILL_AFTER:-8}"
+    kill -0 "$builder" 2>/dev/null || fail "the build was over before the crash: set KILL_AFTER lower"
+    touch "$WORK/crashed"
+    fs_crash
+    wait "$builder" 2>/dev/null
+    if wait "$SIDE"; then pass "no error before the crash"; else fail "error before the crash"; tail -n 5 "$WORK/witness.log"; fi
+    SIDE=''
+    say "killed in the middle of the build; $(head -n 1 "$WORK/witness.log")"
+    check "store is clean after the crash" fs_check
+    fs_mount
+    check "everything that fsync answered is there" witness_verify "$MNT/witness" "$WORK/journal"
+    # What was durable before the crash and not touched since: the source files.
+    grep -E '^[0-9a-f]{64} .*\.(c|h|sh|in|1|5|8)$' "$WORK/before" | grep -v -e ' ./openssh/config.h$' >"$WORK/sources"
+    check "the $(wc -l <"$WORK/sources") source files are unchanged" bash -c "cd '$MNT' && sha256sum --quiet -c '$WORK/sources'"
+    # Object files that were being written may be incomplete, as after any power cut.
+    check "clean and build again after the crash" bash -c "make -s -C '$tree' clean && timeout 600 make -s -C '$tree' -j2"
+    check "the program built after the crash runs" "$tree/ssh" -V
+else
+    skip "crash in the middle of a build: $FS cannot be made to crash"
+fi
+fs_unmount
+check "store is clean" fs_check
+suite_end
