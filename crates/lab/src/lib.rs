@@ -1,3 +1,6 @@
 //! Holdfast: lab.
 
 pub mod device;
+pub mod explorer;
+pub mod model;
+pub mod stack;

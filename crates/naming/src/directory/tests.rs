@@ -61,7 +61,7 @@ fn random_changes(seed: u64, bits: u8, names: u32, steps: usize) {
     let mut model: Model<Vec<u8>, u64> = Model::new();
     for step in 0..steps {
         // Grows for a while, then shrinks for a while.
-        let growing = (step / (steps / 4).max(1)) % 2 == 0;
+        let growing = (step / (steps / 4).max(1)).is_multiple_of(2);
         change(&cache, bits, |directory| {
             for _ in 0..random.random_range(1..4) {
                 let name = random_name(&mut random, names);
