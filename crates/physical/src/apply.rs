@@ -1,0 +1,566 @@
+//! Applying batches of operations to the epoch being built.
+//!
+//! A batch goes through three phases, so that what can fail fails before anything has changed:
+//! 1. *plan*: every operation is checked against the objects as the operations before it leave them;
+//! 2. *write*: the pages of all `Write` operations are verified and written to new blocks, in long runs;
+//! 3. *change*: operation by operation, the trees are changed in memory. Readers get in between.
+//!
+//! Applying a batch again in the same epoch gives the same state: an operation on an object that this epoch has deleted
+//! is passed over, `Create` of an object that this epoch has created makes it new, `Adopt` of blocks that were adopted
+//! already changes nothing. (A batch that copies from an object which it changes further on is the exception.)
+
+use crate::format::blockptr::PointerKind;
+use crate::format::{BlockPointer, PAGES_MAX, POINTERS, Record, split_address};
+use crate::module::Module;
+use crate::objects::{OBJECT_END, map_of, orphans_of};
+use crate::tree::{Change, Trees};
+use crate::write::{Landed, Outgoing};
+use holdfast_object::{
+    Applied, Attributes, Batch, DomainId, Epoch, Error, Fragment, Kind, MAX_OBJECT_BYTES, ObjectId, ObjectKey, Op,
+    PAGE_SIZE, PageIndex, PageRef, Placement, Result, Seek,
+};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// Pages removed under one lock: 256 MiB of an object.
+const PIECE: u64 = 1 << 16;
+/// Pages whose pointers are shared by a copy under one lock.
+const COPY_PIECE: u64 = 1 << 12;
+
+/// Pages that a truncation or hole cuts, by object, with their bytes in memory if an operation just wrote them.
+type CutPages = FxHashMap<ObjectId, BTreeMap<PageIndex, Option<PageRef>>>;
+
+struct Plan {
+    /// For each operation, whether its object is there.
+    runs: Vec<bool>,
+    outgoing: Vec<Outgoing>,
+    cut: CutPages,
+}
+
+/// Objects as the operations planned so far leave them.
+struct Objects<'a> {
+    module: &'a Module,
+    trees: &'a Trees,
+    domain: DomainId,
+    /// Kind and creation epoch, or that there is none.
+    known: FxHashMap<ObjectId, Option<(Kind, Epoch)>>,
+}
+
+impl Objects<'_> {
+    fn key(&self, object: ObjectId) -> ObjectKey {
+        ObjectKey { domain: self.domain, object }
+    }
+
+    fn look(&mut self, id: ObjectId) -> Result<Option<(Kind, Epoch)>> {
+        if let Some(known) = self.known.get(&id) {
+            return Ok(*known);
+        }
+        let record = self.trees.find(&self.module.base, self.key(id))?;
+        let known = record.map(|record| (record.attributes.kind, record.created));
+        self.known.insert(id, known);
+        Ok(known)
+    }
+
+    /// Whether an earlier batch of this epoch deleted it.
+    fn deleted_before(&self, id: ObjectId) -> bool {
+        matches!(self.trees.changed.get(&self.key(id)), Some(Change::Deleted))
+    }
+}
+
+impl Module {
+    /// See [`holdfast_object::ObjectStore::apply`].
+    pub(crate) fn apply_batch(&self, batch: &Batch) -> Result<Applied> {
+        self.disk().check_writable()?;
+        self.claim_first()?;
+        let mut committing = self.committing.lock();
+        committing.check_open()?;
+        let last = self.epoch();
+        if batch.epoch <= last || batch.epoch < committing.applied {
+            let applied = committing.applied;
+            let message =
+                format!("batch of epoch {} after {last}, with batches of epoch {applied} applied", batch.epoch);
+            return Err(Error::Protocol(message));
+        }
+        self.disk().raise_newest(batch.epoch);
+        let mut plan = self.plan(batch)?;
+        let landed = self.write_pages(batch.epoch, &plan.outgoing, false)?;
+        committing.applied = batch.epoch;
+        let mut applied = Applied::default();
+        let mut rest = &landed[..];
+        for (op, runs) in batch.ops.iter().zip(std::mem::take(&mut plan.runs)) {
+            let mut mine: &[Landed] = &[];
+            if let (Op::Write { fragments, .. }, true) = (op, runs) {
+                (mine, rest) = rest.split_at(fragments.len());
+            }
+            if !runs {
+                continue;
+            }
+            if let Err(error) = self.run(batch, op, mine, &mut plan.cut, &mut applied) {
+                self.cancel(mine);
+                self.cancel(rest);
+                return Err(error);
+            }
+        }
+        Ok(applied)
+    }
+
+    // ---- plan
+
+    fn plan(&self, batch: &Batch) -> Result<Plan> {
+        let trees = self.trees.read();
+        if !trees.has_domain(batch.domain) {
+            return Err(Error::Protocol(format!("domain {} does not exist", batch.domain.0)));
+        }
+        let mut plan = Plan { runs: Vec::new(), outgoing: Vec::new(), cut: CutPages::default() };
+        let mut objects = Objects { module: self, trees: &trees, domain: batch.domain, known: FxHashMap::default() };
+        for op in &batch.ops {
+            let id = op.target();
+            let known = objects.look(id)?;
+            let runs = match (op, known) {
+                (Op::Create { .. }, Some((_, created))) if created < batch.epoch => {
+                    return Err(Error::ObjectExists(objects.key(id)));
+                }
+                (Op::Create { attributes, .. }, _) => {
+                    check_id(id)?;
+                    objects.known.insert(id, Some((attributes.kind, batch.epoch)));
+                    true
+                }
+                (Op::Delete { .. }, known) => {
+                    objects.known.insert(id, None);
+                    known.is_some()
+                }
+                (_, None) if objects.deleted_before(id) => false,
+                (_, None) => return Err(Error::NoObject(objects.key(id))),
+                (Op::Copy { source, .. }, Some(_)) => match objects.look(*source)? {
+                    Some(_) => true,
+                    None if objects.deleted_before(*source) => false,
+                    None => return Err(Error::NoObject(objects.key(*source))),
+                },
+                (_, Some(_)) => true,
+            };
+            check_limits(op)?;
+            plan.runs.push(runs);
+            if !runs {
+                continue;
+            }
+            if let (Op::Write { fragments, .. }, Some((kind, _))) = (op, known) {
+                let twice = kind.is_metadata();
+                plan.outgoing.extend(fragments.iter().map(|fragment| Outgoing { page: fragment.page, twice }));
+            }
+            for page in cut_pages(op).into_iter().flatten() {
+                plan.cut.entry(id).or_default().insert(page.0, None);
+            }
+            self.preload(&trees, batch.domain, op)?;
+        }
+        Ok(plan)
+    }
+
+    /// Reads the tree blocks that the operation changes, so that one that is corrupt is found before anything has changed.
+    fn preload(&self, trees: &Trees, domain: DomainId, op: &Op) -> Result<()> {
+        let id = op.target();
+        let touch = |id: ObjectId, pages: &mut dyn Iterator<Item = PageIndex>| -> Result<()> {
+            let key = ObjectKey { domain, object: id };
+            let Some(record) = trees.find(&self.base, key)? else { return Ok(()) };
+            let mut last = None;
+            for leaf in pages.map(|page| page / POINTERS) {
+                if record.levels > 0 && last.replace(leaf) != Some(leaf) {
+                    trees.node(&self.base, key, &record, 1, leaf)?;
+                }
+            }
+            Ok(())
+        };
+        match op {
+            Op::Create { .. } | Op::Delete { .. } | Op::SetAttributes { .. } => Ok(()),
+            Op::Write { fragments, .. } => touch(id, &mut fragments.iter().map(|fragment| fragment.index)),
+            Op::Adopt { pages, .. } => touch(id, &mut pages.iter().map(|(index, _)| *index)),
+            Op::Lose { pages, .. } => touch(id, &mut pages.iter().copied()),
+            Op::Truncate { size, .. } => touch(id, &mut std::iter::once(size / PAGE_SIZE as u64)),
+            Op::Zero { offset, length, .. } => {
+                let pages = [offset / PAGE_SIZE as u64, (offset + length) / PAGE_SIZE as u64];
+                touch(id, &mut pages.into_iter())
+            }
+            Op::Copy { .. } => Ok(()),
+        }
+    }
+
+    // ---- change
+
+    fn run(&self, batch: &Batch, op: &Op, landed: &[Landed], cut: &mut CutPages, applied: &mut Applied) -> Result<()> {
+        let id = op.target();
+        let key = ObjectKey { domain: batch.domain, object: id };
+        let epoch = batch.epoch;
+        let outcome = match op {
+            Op::Create { attributes, .. } => self.create_object(key, epoch, attributes),
+            Op::Delete { .. } => self.delete_object(key, epoch),
+            Op::Write { fragments, size_min, .. } => {
+                if let Some(cut) = cut.get_mut(&id) {
+                    for (fragment, landed) in fragments.iter().zip(landed) {
+                        cut.entry(fragment.index).and_modify(|newest| *newest = landed.map(|_| fragment.page));
+                    }
+                }
+                self.write_fragments(key, epoch, fragments, landed, *size_min, applied)
+            }
+            Op::Adopt { pages, size_min, .. } => self.adopt(key, epoch, pages, *size_min),
+            Op::Lose { pages, .. } => {
+                let lost: Vec<_> = pages.iter().map(|&page| (page, BlockPointer::lost(epoch))).collect();
+                self.change(key, epoch, |trees, record| trees.put_pages(&self.base, key, record, &lost))
+            }
+            Op::Truncate { size, .. } => self.truncate(key, epoch, *size, cut),
+            Op::Zero { offset, length, .. } => {
+                self.cut(key, epoch, op, cut)?;
+                let first = offset.div_ceil(PAGE_SIZE as u64);
+                let end = (offset + length) / PAGE_SIZE as u64;
+                self.remove(key, epoch, first, end)
+            }
+            Op::SetAttributes { set, .. } => self.change(key, epoch, |trees, record| {
+                let orphan_before = record.attributes.nlink == 0;
+                set.apply(&mut record.attributes);
+                let orphan = record.attributes.nlink == 0;
+                if orphan != orphan_before {
+                    trees.set_map_bit(&self.base, orphans_of(key.domain), id, orphan)?;
+                }
+                Ok(())
+            }),
+            Op::Copy { source, source_first, target_first, pages, size_min, .. } => {
+                let source = ObjectKey { domain: batch.domain, object: *source };
+                self.copy(source, *source_first, key, *target_first, *pages, epoch)?;
+                self.change(key, epoch, |_, record| {
+                    record.attributes.size = record.attributes.size.max(*size_min);
+                    Ok(())
+                })
+            }
+        };
+        if !matches!(op, Op::Write { .. })
+            && let Some(cut) = cut.get_mut(&id)
+        {
+            cut.values_mut().for_each(|newest| *newest = None);
+        }
+        outcome
+    }
+
+    /// Changes an object under the lock; its record is written back also when something failed, since its tree may have
+    /// grown.
+    fn change<R>(
+        &self,
+        key: ObjectKey,
+        epoch: Epoch,
+        action: impl FnOnce(&mut Trees, &mut Record) -> Result<R>,
+    ) -> Result<R> {
+        let mut trees = self.trees.write();
+        let mut record = trees.get(&self.base, key)?;
+        let outcome = action(&mut trees, &mut record);
+        record.changed = epoch;
+        trees.put(key, record);
+        outcome
+    }
+
+    fn create_object(&self, key: ObjectKey, epoch: Epoch, attributes: &Attributes) -> Result<()> {
+        let before = self.trees.read().find(&self.base, key)?;
+        if before.is_some() {
+            self.remove(key, epoch, 0, PAGES_MAX)?;
+        }
+        let mut trees = self.trees.write();
+        let mut record = Record::object(attributes.clone(), epoch);
+        if record.attributes.generation == 0 {
+            record.attributes.generation = match &before {
+                Some(before) => before.attributes.generation,
+                None => trees.next_generation,
+            };
+        }
+        trees.next_generation = trees.next_generation.max(record.attributes.generation.saturating_add(1));
+        trees.set_map_bit(&self.base, map_of(key.domain), key.object, true)?;
+        trees.set_map_bit(&self.base, orphans_of(key.domain), key.object, attributes.nlink == 0)?;
+        if before.is_none() && key.domain == DomainId::MAIN {
+            trees.objects += 1;
+        }
+        trees.put(key, record);
+        Ok(())
+    }
+
+    fn delete_object(&self, key: ObjectKey, epoch: Epoch) -> Result<()> {
+        self.remove(key, epoch, 0, PAGES_MAX)?;
+        // For a record whose page bound is wrong.
+        self.change(key, epoch, |trees, record| trees.remove_pages(&self.base, key, record, 0, PAGES_MAX))?;
+        let mut trees = self.trees.write();
+        trees.set_map_bit(&self.base, map_of(key.domain), key.object, false)?;
+        trees.set_map_bit(&self.base, orphans_of(key.domain), key.object, false)?;
+        if key.domain == DomainId::MAIN {
+            trees.objects = trees.objects.saturating_sub(1);
+        }
+        trees.changed.insert(key, Change::Deleted);
+        Ok(())
+    }
+
+    fn write_fragments(
+        &self,
+        key: ObjectKey,
+        epoch: Epoch,
+        fragments: &[Fragment],
+        landed: &[Landed],
+        size_min: u64,
+        applied: &mut Applied,
+    ) -> Result<()> {
+        let mut pages = Vec::with_capacity(fragments.len());
+        for (fragment, landed) in fragments.iter().zip(landed) {
+            let Some(address) = *landed else { continue };
+            pages.push((fragment.index, data_pointer(address, epoch, epoch, fragment.page.checksum)));
+        }
+        self.change(key, epoch, |trees, record| {
+            trees.put_pages(&self.base, key, record, &pages)?;
+            record.attributes.size = record.attributes.size.max(size_min);
+            Ok(())
+        })?;
+        applied.written.extend(pages.iter().map(|(page, pointer)| (key.object, *page, pointer.identity())));
+        let rejected = fragments.iter().zip(landed).filter(|(_, landed)| landed.is_none());
+        applied.rejected.extend(rejected.map(|(fragment, _)| (key.object, fragment.index)));
+        Ok(())
+    }
+
+    fn adopt(&self, key: ObjectKey, epoch: Epoch, pages: &[(PageIndex, Placement)], size_min: u64) -> Result<()> {
+        self.change(key, epoch, |trees, record| {
+            let mut blocks: Vec<u64> = pages.iter().map(|(_, placement)| placement.address).collect();
+            blocks.sort_unstable();
+            if blocks.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Err(Error::Protocol("a block is adopted twice".to_string()));
+            }
+            let mut pointers = Vec::with_capacity(pages.len());
+            for group in pages.chunk_by(|a, b| a.0 / POINTERS == b.0 / POINTERS) {
+                let first = group[0].0;
+                let olds =
+                    trees.pages(&self.base, key, record, first, (group[group.len() - 1].0 - first + 1) as usize)?;
+                let alloc = self.base.alloc.lock();
+                for (page, placement) in group {
+                    let addresses = [placement.address, placement.address_2];
+                    let pointer = data_pointer(addresses, placement.birth, epoch, placement.checksum);
+                    let old = &olds[(page - first) as usize];
+                    if old.kind == PointerKind::Data && old.address == addresses {
+                        continue;
+                    }
+                    let adoptable = |address| alloc.is_adoptable(split_address(address).1);
+                    if placement.address == 0 || !pointer.addresses().all(adoptable) {
+                        return Err(Error::Protocol(format!("block {:#x} was not placed", placement.address)));
+                    }
+                    pointers.push((*page, pointer));
+                }
+            }
+            trees.put_pages(&self.base, key, record, &pointers)?;
+            let mut alloc = self.base.alloc.lock();
+            for (_, pointer) in &pointers {
+                pointer.addresses().for_each(|address| alloc.adopt(split_address(address).1));
+            }
+            record.attributes.size = record.attributes.size.max(size_min);
+            Ok(())
+        })
+    }
+
+    fn truncate(&self, key: ObjectKey, epoch: Epoch, size: u64, cut: &CutPages) -> Result<()> {
+        if size < self.trees.read().get(&self.base, key)?.attributes.size {
+            self.cut(key, epoch, &Op::Truncate { id: key.object, size }, cut)?;
+        }
+        self.remove(key, epoch, size.div_ceil(PAGE_SIZE as u64), PAGES_MAX)?;
+        self.change(key, epoch, |_, record| {
+            record.attributes.size = size;
+            Ok(())
+        })
+    }
+
+    /// Removes pages in pieces, from the end, so that readers get in between.
+    fn remove(&self, key: ObjectKey, epoch: Epoch, first: PageIndex, end: PageIndex) -> Result<()> {
+        let bound = self.trees.read().get(&self.base, key)?.page_bound;
+        let mut end = end.min(bound);
+        while first < end {
+            let from = first.max((end - 1) / PIECE * PIECE);
+            self.change(key, epoch, |trees, record| trees.remove_pages(&self.base, key, record, from, end))?;
+            end = from;
+        }
+        Ok(())
+    }
+
+    /// Zeroes the parts of pages that an operation cuts off: those pages are written anew, unless these bytes are zero
+    /// already.
+    fn cut(&self, key: ObjectKey, epoch: Epoch, op: &Op, cut: &CutPages) -> Result<()> {
+        for (page, start, end) in cut_pages(op).into_iter().flatten() {
+            let newest = cut.get(&key.object).and_then(|cut| cut.get(&page).copied().flatten());
+            let newest = newest.and_then(|page| self.arena.pin(page));
+            if let Some(pin) = newest
+                && pin.bytes()[start..end].iter().all(|&byte| byte == 0)
+            {
+                continue;
+            }
+            let (pointer, twice) = {
+                let trees = self.trees.read();
+                let record = trees.get(&self.base, key)?;
+                (trees.pages(&self.base, key, &record, page, 1)?[0], record.kind.is_metadata())
+            };
+            if pointer.kind != PointerKind::Data {
+                continue;
+            }
+            let mut block = crate::disk::Block::zeroed();
+            match self.read_page(key, page, &pointer, &mut block.0) {
+                Ok(()) => {}
+                // It stays as unreadable as it is.
+                Err(Error::Corrupt(_)) => continue,
+                Err(error) => return Err(error),
+            }
+            if block.0[start..end].iter().all(|&byte| byte == 0) {
+                continue;
+            }
+            block.0[start..end].fill(0);
+            let (address, checksum) = self.write_block(epoch, &block, twice)?;
+            let new = data_pointer(address, epoch, epoch, checksum);
+            let outcome =
+                self.change(key, epoch, |trees, record| trees.put_pages(&self.base, key, record, &[(page, new)]));
+            if outcome.is_err() {
+                self.cancel(&[Some(address)]);
+            }
+            outcome?;
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        source: ObjectKey,
+        source_first: PageIndex,
+        target: ObjectKey,
+        target_first: PageIndex,
+        pages: u64,
+        epoch: Epoch,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < pages {
+            let piece = COPY_PIECE.min(pages - done);
+            let (from, to) = (source_first + done, target_first + done);
+            let skipped = self.change(target, epoch, |trees, record| {
+                let source_record = trees.get(&self.base, source)?;
+                let next = trees.seek(&self.base, source, &source_record, from, Seek::Data)?;
+                let gap = next.map_or(pages - done, |next| next - from).min(pages - done);
+                if gap > 0 {
+                    trees.remove_pages(&self.base, target, record, to, to + gap)?;
+                    return Ok(Some(gap));
+                }
+                let pointers = trees.pages(&self.base, source, &source_record, from, piece as usize)?;
+                share(self, trees, target, record, to, &pointers, epoch)?;
+                Ok(None)
+            })?;
+            done += skipped.unwrap_or(piece);
+        }
+        Ok(())
+    }
+}
+
+/// Makes `pointers` those of the target's pages from `first` on.
+fn share(
+    module: &Module,
+    trees: &mut Trees,
+    target: ObjectKey,
+    record: &mut Record,
+    first: PageIndex,
+    pointers: &[BlockPointer],
+    epoch: Epoch,
+) -> Result<()> {
+    let olds = trees.pages(&module.base, target, record, first, pointers.len())?;
+    let mut pages = Vec::with_capacity(pointers.len());
+    for (at, (pointer, old)) in pointers.iter().zip(&olds).enumerate() {
+        let page = first + at as u64;
+        match pointer.kind {
+            PointerKind::Data if old.kind == PointerKind::Data && old.address == pointer.address => {}
+            PointerKind::Data => {
+                trees.add_reference(&module.base, pointer.address[0])?;
+                pages.push((page, BlockPointer { birth_log: epoch, ..*pointer }));
+            }
+            PointerKind::Lost => pages.push((page, BlockPointer::lost(epoch))),
+            PointerKind::Hole | PointerKind::Tree if old.is_hole() => {}
+            PointerKind::Hole | PointerKind::Tree => {
+                trees.remove_pages(&module.base, target, record, page, page + 1)?;
+            }
+        }
+    }
+    trees.put_pages(&module.base, target, record, &pages)
+}
+
+fn data_pointer(address: [u64; 2], birth: Epoch, epoch: Epoch, checksum: u64) -> BlockPointer {
+    BlockPointer {
+        address,
+        birth_phys: birth,
+        birth_log: epoch,
+        kind: PointerKind::Data,
+        level: 0,
+        seeded: false,
+        checksum,
+    }
+}
+
+/// Pages that an operation cuts, with the range of bytes that must be zero afterwards.
+fn cut_pages(op: &Op) -> [Option<(PageIndex, usize, usize)>; 2] {
+    const PAGE: u64 = PAGE_SIZE as u64;
+    match *op {
+        Op::Truncate { size, .. } if size % PAGE != 0 => [Some((size / PAGE, (size % PAGE) as usize, PAGE_SIZE)), None],
+        Op::Zero { offset, length, .. } if length > 0 => {
+            let end = offset + length;
+            let (first, last) = (offset / PAGE, end / PAGE);
+            let (from, to) = ((offset % PAGE) as usize, (end % PAGE) as usize);
+            if first == last {
+                return [Some((first, from, to)), None];
+            }
+            [(from > 0).then_some((first, from, PAGE_SIZE)), (to > 0).then_some((last, 0, to))]
+        }
+        _ => [None, None],
+    }
+}
+
+fn check_id(id: ObjectId) -> Result<()> {
+    if id.0 == 0 || id.0 >= OBJECT_END {
+        return Err(Error::Limit { what: "object id", limit: OBJECT_END - 1, got: id.0 });
+    }
+    Ok(())
+}
+
+/// Checks the numbers in an operation, which a neighbour may have got wrong.
+fn check_limits(op: &Op) -> Result<()> {
+    let page = |index: PageIndex| match index {
+        0..PAGES_MAX => Ok(()),
+        got => Err(Error::Limit { what: "page of an object", limit: PAGES_MAX - 1, got }),
+    };
+    let size = |size: u64| match size {
+        0..=MAX_OBJECT_BYTES => Ok(()),
+        got => Err(Error::Limit { what: "size of an object", limit: MAX_OBJECT_BYTES, got }),
+    };
+    let ascending = |ascends: bool| match ascends {
+        true => Ok(()),
+        false => Err(Error::Protocol("pages of an operation are not in ascending order".to_string())),
+    };
+    match op {
+        Op::Create { .. } | Op::Delete { .. } | Op::SetAttributes { .. } => Ok(()),
+        Op::Write { fragments, size_min, .. } => {
+            if fragments.iter().any(|fragment| !fragment.is_whole()) {
+                return Err(Error::Protocol("a part of a page below the cache".to_string()));
+            }
+            ascending(fragments.is_sorted_by(|a, b| a.index < b.index))?;
+            fragments.last().map_or(Ok(()), |last| page(last.index))?;
+            size(*size_min)
+        }
+        Op::Adopt { pages, size_min, .. } => {
+            ascending(pages.is_sorted_by(|a, b| a.0 < b.0))?;
+            pages.last().map_or(Ok(()), |last| page(last.0))?;
+            size(*size_min)
+        }
+        Op::Lose { pages, .. } => {
+            ascending(pages.is_sorted_by(|a, b| a < b))?;
+            pages.last().map_or(Ok(()), |last| page(*last))
+        }
+        Op::Truncate { size: to, .. } => size(*to),
+        Op::Zero { offset, length, .. } => size(offset.saturating_add(*length)),
+        Op::Copy { source, source_first, target, target_first, pages, size_min } => {
+            if pages > &0 {
+                page(source_first.saturating_add(pages - 1))?;
+                page(target_first.saturating_add(pages - 1))?;
+            }
+            let apart = source_first.abs_diff(*target_first) >= *pages;
+            if source == target && !apart {
+                return Err(Error::Protocol("a copy within an object overlaps itself".to_string()));
+            }
+            size(*size_min)
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Bits of a whole device in memory: searching for free runs.
+
+use crate::format::BITS;
+
+/// Words of 64 bits in a chunk: what one block of the on-disk bitmap describes.
+pub(crate) const CHUNK_WORDS: usize = (BITS / 64) as usize;
+
+/// One bit per block, set if the block cannot be handed out.
+///
+/// Invariants ([`Bitmap::check`]): bits at and beyond `blocks` are set; `chunk_free` and `free` count the clear bits.
+pub(crate) struct Bitmap {
+    blocks: u64,
+    words: Vec<u64>,
+    chunk_free: Vec<u32>,
+    free: u64,
+}
+
+impl Bitmap {
+    /// All clear.
+    pub(crate) fn new(blocks: u64) -> Bitmap {
+        let chunks = blocks.div_ceil(BITS) as usize;
+        let mut bitmap =
+            Bitmap { blocks, words: vec![0; chunks * CHUNK_WORDS], chunk_free: vec![BITS as u32; chunks], free: 0 };
+        bitmap.free = chunks as u64 * BITS;
+        for bit in blocks..chunks as u64 * BITS {
+            bitmap.set(bit, 1);
+        }
+        bitmap
+    }
+
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    pub(crate) fn chunks(&self) -> u64 {
+        self.chunk_free.len() as u64
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    pub(crate) fn get(&self, bit: u64) -> bool {
+        self.words[(bit / 64) as usize] >> (bit % 64) & 1 == 1
+    }
+
+    /// The words of a chunk.
+    pub(crate) fn chunk(&self, chunk: u64) -> &[u64] {
+        &self.words[chunk as usize * CHUNK_WORDS..][..CHUNK_WORDS]
+    }
+
+    /// Replaces the words of a chunk; bits beyond the device stay set.
+    pub(crate) fn load_chunk(&mut self, chunk: u64, words: impl Iterator<Item = u64>) {
+        let at = chunk as usize * CHUNK_WORDS;
+        for (word, value) in self.words[at..at + CHUNK_WORDS].iter_mut().zip(words) {
+            *word = value;
+        }
+        let end = (chunk + 1) * BITS;
+        for bit in self.blocks.max(chunk * BITS)..end {
+            self.words[(bit / 64) as usize] |= 1 << (bit % 64);
+        }
+        let used: u32 = self.chunk(chunk).iter().map(|word| word.count_ones()).sum();
+        let free = BITS as u32 - used;
+        self.free = self.free - u64::from(self.chunk_free[chunk as usize]) + u64::from(free);
+        self.chunk_free[chunk as usize] = free;
+    }
+
+    /// Sets bits that are clear.
+    pub(crate) fn set(&mut self, first: u64, count: u64) {
+        for bit in first..first + count {
+            debug_assert!(!self.get(bit), "block {bit} is in use");
+            self.words[(bit / 64) as usize] |= 1 << (bit % 64);
+            self.chunk_free[(bit / BITS) as usize] -= 1;
+        }
+        self.free -= count;
+    }
+
+    /// Clears bits that are set.
+    pub(crate) fn clear(&mut self, first: u64, count: u64) {
+        for bit in first..first + count {
+            debug_assert!(self.get(bit), "block {bit} is free");
+            self.words[(bit / 64) as usize] &= !(1 << (bit % 64));
+            self.chunk_free[(bit / BITS) as usize] += 1;
+        }
+        self.free += count;
+    }
+
+    /// Clears the bits of a mask over a chunk, all of which are set.
+    pub(crate) fn clear_mask(&mut self, chunk: u64, mask: &[u64; CHUNK_WORDS]) -> u64 {
+        let at = chunk as usize * CHUNK_WORDS;
+        let mut cleared = 0;
+        for (word, mask) in self.words[at..at + CHUNK_WORDS].iter_mut().zip(mask) {
+            debug_assert_eq!(*word & mask, *mask);
+            cleared += (*word & mask).count_ones();
+            *word &= !mask;
+        }
+        self.chunk_free[chunk as usize] += cleared;
+        self.free += u64::from(cleared);
+        u64::from(cleared)
+    }
+
+    /// First run of clear bits in `from..to`, at most `want` long. With `whole`, only runs that hold an aligned word of
+    /// 64.
+    pub(crate) fn find(&self, from: u64, to: u64, want: u64, whole: bool) -> Option<(u64, u64)> {
+        let mut at = from;
+        while at < to {
+            let chunk = (at / BITS) as usize;
+            let least = if whole { 64 } else { 1 };
+            if self.chunk_free[chunk] < least {
+                at = (chunk as u64 + 1) * BITS;
+                continue;
+            }
+            let word = self.words[(at / 64) as usize] | ((1u64 << (at % 64)) - 1);
+            if word == u64::MAX || (whole && word != 0) {
+                at = (at / 64 + 1) * 64;
+                continue;
+            }
+            let start = at / 64 * 64 + u64::from(word.trailing_ones());
+            if start >= to {
+                return None;
+            }
+            return Some((start, self.run(start, to.min(start.saturating_add(want))) - start));
+        }
+        None
+    }
+
+    /// End of the run of clear bits that starts at `start`, at most `to`.
+    fn run(&self, start: u64, to: u64) -> u64 {
+        let mut at = start;
+        while at < to {
+            let word = self.words[(at / 64) as usize] >> (at % 64);
+            let free = u64::from(word.trailing_zeros()).min(64 - at % 64);
+            at += free;
+            if free < 64 - (at - free) % 64 {
+                break;
+            }
+        }
+        at.min(to)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        let mut free = 0;
+        for chunk in 0..self.chunks() {
+            let used: u32 = self.chunk(chunk).iter().map(|word| word.count_ones()).sum();
+            assert_eq!(self.chunk_free[chunk as usize], BITS as u32 - used);
+            free += BITS - u64::from(used);
+        }
+        assert_eq!(self.free, free);
+        assert!((self.blocks..self.chunks() * BITS).all(|bit| self.get(bit)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng};
+
+    #[test]
+    fn finds_runs_as_a_slow_search_does() {
+        for seed in 0..50 {
+            let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
+            let blocks = rng.random_range(100..3000);
+            let mut bitmap = Bitmap::new(blocks);
+            let density = rng.random_range(0.0..1.0);
+            for bit in 0..blocks {
+                if rng.random_bool(density) {
+                    bitmap.set(bit, 1);
+                }
+            }
+            bitmap.check();
+            for _ in 0..200 {
+                let from = rng.random_range(0..blocks);
+                let to = rng.random_range(from..=blocks);
+                let want = rng.random_range(1..200);
+                let start = (from..to).find(|&bit| !bitmap.get(bit));
+                let expected = start.map(|start| {
+                    let end = (start..to.min(start + want)).find(|&bit| bitmap.get(bit));
+                    (start, end.unwrap_or(to.min(start + want)) - start)
+                });
+                assert_eq!(bitmap.find(from, to, want, false), expected, "seed {seed}");
+                if let Some((start, count)) = bitmap.find(from, to, 1000, true) {
+                    assert!(start % 64 == 0 && (start..start + count).all(|bit| !bitmap.get(bit)), "seed {seed}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn set_clear_and_masks_keep_the_counts() {
+        let mut bitmap = Bitmap::new(BITS + 100);
+        bitmap.set(10, 200);
+        bitmap.set(BITS, 5);
+        bitmap.clear(100, 50);
+        bitmap.check();
+        assert_eq!(bitmap.free(), BITS + 100 - 155);
+        let mut mask = [0; CHUNK_WORDS];
+        mask[0] = 0b111 << 10;
+        assert_eq!(bitmap.clear_mask(0, &mask), 3);
+        bitmap.check();
+        let words = bitmap.chunk(0).to_vec();
+        bitmap.load_chunk(1, words.into_iter());
+        bitmap.check();
+    }
+}

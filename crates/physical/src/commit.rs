@@ -1,0 +1,357 @@
+//! Recovery points: in which order an epoch reaches the device.
+//!
+//! 1. `prepare`: everything dirty gets an address; the bitmap is brought up to date, which dirties more of the bitmap, until
+//!    nothing new gets dirty; checksums go into parents from the leaves up; all is written; the device is flushed.
+//! 2. `publish`: superblocks are written to the ring of each label; the device is flushed. Only now is the epoch the
+//!    recovery point, and only now can blocks that it freed be handed out again.
+//!
+//! Nothing that the last recovery point refers to is overwritten before step 2 is over.
+
+use crate::alloc::Zone;
+use crate::format::blockptr::PointerKind;
+use crate::format::superblock::{ring_block, slot};
+use crate::format::{BlockPointer, LABELS, RECORD_BYTES, RECORDS, RING_SLOTS, Superblock};
+use crate::meta_block::{MetaBlock, NodeKey};
+use crate::module::Module;
+use crate::objects::{BITMAP, system_key, table_of};
+use crate::tree::{Base, Change, Trees};
+use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// In which order an epoch is made durable. All but the default are bugs, planted so that the lab's crash explorer can
+/// show that it finds them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CommitOrder {
+    /// Data and metadata, flush, superblocks, flush; then freed blocks are reused.
+    #[default]
+    Correct,
+    /// Lab only: no flush between the blocks and the superblock that names them.
+    NoFlushBeforeSuperblock,
+    /// Lab only: the superblock is written and flushed before the metadata that it names.
+    SuperblockFirst,
+    /// Lab only: freed blocks can be handed out in the epoch that freed them.
+    ReuseFreedAtOnce,
+}
+
+/// State of the one caller that applies and commits.
+#[derive(Default)]
+pub(crate) struct Committing {
+    /// Newest epoch that a batch was applied for since the last recovery point, or 0.
+    pub(crate) applied: Epoch,
+    /// What `prepare` made and `publish` will publish.
+    prepared: Option<Superblock>,
+}
+
+impl Committing {
+    /// `Err` while an epoch is between `prepare` and `publish`.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match &self.prepared {
+            None => Ok(()),
+            Some(superblock) => {
+                Err(Error::Protocol(format!("epoch {} is prepared and not yet published", superblock.epoch)))
+            }
+        }
+    }
+}
+
+/// Blocks to write, by address.
+type Writes = Vec<(u64, Arc<MetaBlock>)>;
+
+impl Module {
+    /// See [`holdfast_object::ObjectStore::prepare`].
+    pub(crate) fn prepare_epoch(&self, epoch: Epoch) -> Result<()> {
+        self.disk().check_writable()?;
+        let mut committing = self.committing.lock();
+        committing.check_open()?;
+        let last = self.published.lock().clone();
+        if epoch <= last.epoch || epoch < committing.applied || (epoch - last.epoch).is_multiple_of(RING_SLOTS) {
+            let (last, applied) = (last.epoch, committing.applied);
+            return Err(Error::Protocol(format!(
+                "epoch {epoch} after {last}, with batches of epoch {applied} applied"
+            )));
+        }
+        self.check_above_log(epoch)?;
+        self.disk().raise_newest(epoch);
+        let (writes, superblock) = {
+            let mut trees = self.trees.write();
+            trees.stage(&self.base, epoch)?;
+            let (writes, free) = trees.seal(&self.base, epoch);
+            let superblock = Superblock {
+                epoch,
+                previous: last.epoch,
+                time: self.clock.now(),
+                clean: false,
+                features: self.features(),
+                next_generation: trees.next_generation,
+                total: self.base.alloc.lock().total(),
+                free,
+                objects: trees.objects,
+                root: trees.system[&0].clone(),
+                ..last
+            };
+            (writes, superblock)
+        };
+        // From here on only the device can fail, and that latches the module.
+        if self.commit_order == CommitOrder::SuperblockFirst {
+            self.write_superblock(&superblock)?;
+        }
+        self.disk().write_blocks(writes.iter().map(|(address, block)| (*address, block.bytes())))?;
+        if self.commit_order != CommitOrder::NoFlushBeforeSuperblock {
+            self.disk().flush()?;
+        }
+        drop(writes);
+        self.trees.write().settle(&self.base);
+        committing.prepared = Some(superblock);
+        Ok(())
+    }
+
+    /// See [`holdfast_object::ObjectStore::publish`].
+    pub(crate) fn publish_epoch(&self, epoch: Epoch) -> Result<()> {
+        self.disk().check_writable()?;
+        let mut committing = self.committing.lock();
+        let Some(superblock) = committing.prepared.take_if(|superblock| superblock.epoch == epoch) else {
+            return Err(Error::Protocol(format!("epoch {epoch} is not prepared")));
+        };
+        if self.commit_order != CommitOrder::SuperblockFirst {
+            self.write_superblock(&superblock)?;
+        }
+        committing.applied = 0;
+        self.published(superblock);
+        Ok(())
+    }
+
+    /// Writes one superblock to all labels, durably.
+    pub(crate) fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
+        let copies: Vec<[u8; 4096]> = (0..LABELS).map(|label| superblock.encode(label)).collect();
+        let at = |label: usize| ring_block(label, slot(superblock.epoch), self.label.blocks);
+        self.disk().write_blocks(copies.iter().enumerate().map(|(label, bytes)| (at(label), bytes)))?;
+        self.disk().flush()
+    }
+
+    /// The superblock is durable: what its epoch freed can be used, and its log is forgotten.
+    fn published(&self, superblock: Superblock) {
+        let epoch = superblock.epoch;
+        *self.published.lock() = superblock;
+        // Wait for reads that may have found a block before it was freed.
+        drop(self.gate.write());
+        self.base.alloc.lock().publish(epoch);
+        self.log.lock().forget(epoch);
+    }
+
+    /// See [`holdfast_object::ObjectStore::close`]. A clean store gets a superblock of its own, so that none is ever
+    /// overwritten while it is the newest.
+    pub(crate) fn publish_clean(&self) -> Result<()> {
+        self.disk().check_writable()?;
+        let committing = self.committing.lock();
+        committing.check_open()?;
+        if committing.applied != 0 {
+            let applied = committing.applied;
+            return Err(Error::Protocol(format!("close with batches of epoch {applied} applied and not published")));
+        }
+        let last = self.published.lock().clone();
+        {
+            let log = self.log.lock();
+            if log.is_used() {
+                return Err(Error::Protocol("close with synced changes that are in no recovery point".to_string()));
+            }
+            // A log that was not replayed stays for the next opening.
+            if last.clean || log.is_unread() {
+                return Ok(());
+            }
+        }
+        let superblock =
+            Superblock { epoch: last.epoch + 1, previous: last.epoch, time: self.clock.now(), clean: true, ..last };
+        self.write_superblock(&superblock)?;
+        self.published(superblock);
+        Ok(())
+    }
+}
+
+/// The order in which checksums go up: domains' objects, domain 0's, its object table last; each from the leaves up.
+fn rank(key: &NodeKey) -> (u8, u8, NodeKey) {
+    let group = match (key.domain, key.object) {
+        (0, 0) => 2,
+        (0, _) => 1,
+        _ => 0,
+    };
+    (group, key.level, *key)
+}
+
+impl Trees {
+    /// Makes everything dirty that the epoch will write, and gives it addresses. May fail, and be called again then.
+    fn stage(&mut self, base: &Base, epoch: Epoch) -> Result<()> {
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+        base.alloc.lock().settle(epoch);
+        self.stage_records(base)?;
+        let system: BTreeSet<u64> = self.system.keys().filter(|&&id| id != 0).map(|id| id / RECORDS).collect();
+        self.with_system(0, |trees, record| {
+            system.iter().try_for_each(|&page| trees.make_dirty(base, system_key(0), record, 0, page))
+        })?;
+        let mut staged = BTreeSet::new();
+        loop {
+            self.assign(base, epoch)?;
+            let touched: Vec<u64> = base.alloc.lock().touched().difference(&staged).copied().collect();
+            if touched.is_empty() {
+                return Ok(());
+            }
+            self.with_system(BITMAP, |trees, record| {
+                touched.iter().try_for_each(|&chunk| trees.make_dirty(base, system_key(BITMAP), record, 0, chunk))
+            })?;
+            staged.extend(touched);
+        }
+    }
+
+    /// The object-table blocks of changed objects: dirty, without the deleted records; empty ones removed.
+    fn stage_records(&mut self, base: &Base) -> Result<()> {
+        let mut keys: Vec<ObjectKey> = self.changed.keys().copied().collect();
+        keys.sort_unstable();
+        let page_of = |key: &ObjectKey| key.object.0 / RECORDS;
+        for group in keys.chunk_by(|a, b| a.domain == b.domain && page_of(a) == page_of(b)) {
+            let (table, page) = (table_of(group[0].domain), page_of(&group[0]));
+            let key = system_key(table);
+            let is_deleted = |trees: &Trees, key: &ObjectKey| matches!(trees.changed[key], Change::Deleted);
+            let deleted: Vec<&ObjectKey> = group.iter().filter(|key| is_deleted(self, key)).collect();
+            let all_deleted = deleted.len() == group.len();
+            self.with_system(table, |trees, record| {
+                if all_deleted && trees.node(base, key, record, 0, page)?.is_none() {
+                    return Ok(());
+                }
+                trees.make_dirty(base, key, record, 0, page)?;
+                for object in deleted {
+                    let slot = (object.object.0 % RECORDS) as usize;
+                    trees.dirty_mut(NodeKey::new(key, 0, page)).put_record(slot, &[0; RECORD_BYTES]);
+                }
+                if all_deleted && trees.dirty_mut(NodeKey::new(key, 0, page)).is_zero() {
+                    trees.remove_pages(base, key, record, page, page + 1)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Gives each dirty block that has none two addresses, neighbours in a tree next to each other.
+    fn assign(&mut self, base: &Base, epoch: Epoch) -> Result<()> {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        fresh.retain(|key| self.dirty.get(key).is_some_and(|dirty| dirty.address[0] == 0));
+        fresh.sort_unstable_by_key(rank);
+        fresh.dedup();
+        let count = fresh.len() as u64;
+        let mut alloc = base.alloc.lock();
+        let outcome = alloc.allocate_many(epoch, Zone::Meta(0), count).and_then(|first| {
+            match alloc.allocate_many(epoch, Zone::Meta(1), count) {
+                Ok(second) => Ok((first, second)),
+                Err(error) => {
+                    alloc.cancel(&first);
+                    Err(error)
+                }
+            }
+        });
+        match outcome {
+            Ok((first, second)) => {
+                for (key, (first, second)) in fresh.iter().zip(first.into_iter().zip(second)) {
+                    if let Some(dirty) = self.dirty.get_mut(key) {
+                        dirty.address = [first, second];
+                    }
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.fresh = fresh;
+                Err(error)
+            }
+        }
+    }
+
+    /// Brings bitmap, pointers and records up to date; gives what is to be written, in the order of addresses, and the
+    /// number of free blocks.
+    fn seal(&mut self, base: &Base, epoch: Epoch) -> (Writes, u64) {
+        let free = {
+            let mut alloc = base.alloc.lock();
+            for chunk in 0..alloc.chunks() {
+                let key = NodeKey::new(system_key(BITMAP), 0, chunk);
+                if self.dirty.contains_key(&key) {
+                    self.dirty_mut(key).put_words(&alloc.page(chunk));
+                }
+            }
+            alloc.clear_touched();
+            alloc.free_after_publish()
+        };
+        for record in self.system.values_mut() {
+            record.changed = epoch;
+        }
+        let mut keys: Vec<NodeKey> = self.dirty.keys().copied().collect();
+        keys.sort_unstable_by_key(rank);
+        let groups = [0u8, 1, 2].map(|group| {
+            let start = keys.partition_point(|key| rank(key).0 < group);
+            &keys[start..keys.partition_point(|key| rank(key).0 <= group)]
+        });
+        let mut writes = Vec::with_capacity(2 * keys.len());
+        self.seal_group(groups[0], epoch, &mut writes);
+        self.put_records();
+        self.seal_group(groups[1], epoch, &mut writes);
+        for (id, record) in self.system.iter().filter(|(id, _)| **id != 0) {
+            let block = self.dirty.get_mut(&NodeKey::new(system_key(0), 0, id / RECORDS)).expect("staged");
+            Arc::make_mut(&mut block.block).put_record((id % RECORDS) as usize, &record.encode());
+        }
+        self.seal_group(groups[2], epoch, &mut writes);
+        writes.sort_unstable_by_key(|(address, _)| *address);
+        (writes, free)
+    }
+
+    /// Puts the checksums and addresses of blocks into their parents, lower levels first.
+    fn seal_group(&mut self, keys: &[NodeKey], epoch: Epoch, writes: &mut Writes) {
+        for &key in keys {
+            let dirty = self.dirty.get_mut(&key).expect("listed from it");
+            assert!(dirty.address[0] != 0, "{key:?} was not staged");
+            let pointer = BlockPointer {
+                address: dirty.address,
+                birth_phys: epoch,
+                birth_log: epoch,
+                kind: if key.level == 0 { PointerKind::Data } else { PointerKind::Tree },
+                level: key.level,
+                seeded: true,
+                checksum: dirty.block.checksum(key),
+            };
+            Arc::make_mut(&mut dirty.block).release();
+            writes.extend(pointer.addresses().map(|address| (address, dirty.block.clone())));
+            let object = key.object_key();
+            let record = match object.domain {
+                DomainId::SYSTEM => self.system.get_mut(&key.object),
+                _ => match self.changed.get_mut(&object) {
+                    Some(Change::Present(record)) => Some(record),
+                    _ => None,
+                },
+            };
+            let record = record.expect("the record of an object with dirty blocks is at hand");
+            if key.level == record.levels {
+                record.root = pointer;
+            } else {
+                let (parent, slot) = key.parent();
+                self.dirty_mut(parent).put_pointer(slot, &pointer);
+            }
+        }
+    }
+
+    /// Puts the records of changed objects into their object tables.
+    fn put_records(&mut self) {
+        for (key, change) in &self.changed {
+            let Change::Present(record) = change else { continue };
+            let table = NodeKey::new(system_key(table_of(key.domain)), 0, key.object.0 / RECORDS);
+            let dirty = self.dirty.get_mut(&table).expect("staged");
+            Arc::make_mut(&mut dirty.block).put_record((key.object.0 % RECORDS) as usize, &record.encode());
+        }
+    }
+
+    /// Everything dirty has been written: it is clean from now on.
+    fn settle(&mut self, base: &Base) {
+        for (key, dirty) in self.dirty.drain() {
+            base.cache.put(key, dirty.address[0], dirty.block);
+        }
+        self.fresh.clear();
+        self.changed.clear();
+    }
+}

@@ -1,0 +1,120 @@
+//! Making a new store on a device.
+
+use crate::disk::{Block, Disk, device_error};
+use crate::format::label::LabelState;
+use crate::format::superblock::ring_block;
+use crate::format::{
+    DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN, Features, LABEL_BLOCKS, LABELS, Label, RING_SLOTS, Superblock, label_start,
+    log_blocks,
+};
+use crate::module::{Module, OpenOptions, base, log_area};
+use crate::tree::Trees;
+use holdfast_block::Device;
+use holdfast_object::{Arena, Clock, Error, ObjectStore, Result};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// What a new store is to be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// UUID of the store: 16 random bytes from the caller.
+    pub store_uuid: [u8; 16],
+    /// UUID of the device: 16 other random bytes.
+    pub device_uuid: [u8; 16],
+    /// Also where there is a store already. Its contents are lost.
+    pub overwrite: bool,
+}
+
+impl Module {
+    /// Makes an empty store on `device`: epoch 1, the domain `main` without objects. The device holds no store before the
+    /// last write is durable; with `overwrite`, the old one is gone from the first write on.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if the device is too small (below 2 MiB) or too large; [`Error::Protocol`] if there is a store
+    /// already; [`Error::Device`].
+    pub fn create(
+        device: Arc<dyn Device>,
+        arena: Arc<Arena>,
+        clock: Arc<dyn Clock>,
+        options: &CreateOptions,
+    ) -> Result<()> {
+        let blocks = device.blocks();
+        if !(DEVICE_BLOCKS_MIN..=DEVICE_BLOCKS_MAX).contains(&blocks) {
+            let limit = if blocks < DEVICE_BLOCKS_MIN { DEVICE_BLOCKS_MIN } else { DEVICE_BLOCKS_MAX };
+            return Err(Error::Limit { what: "blocks of a device for a store", limit, got: blocks });
+        }
+        if !options.overwrite {
+            refuse_store(&*device)?;
+        }
+        let label = Label {
+            store: options.store_uuid,
+            device: options.device_uuid,
+            blocks,
+            features: Features::default(),
+            created: clock.now(),
+            log_start: 2 * LABEL_BLOCKS,
+            log_blocks: log_blocks(blocks),
+        };
+        let disk = Disk::new(device, blocks);
+        // No label first, then no superblock of an earlier store, and a log area that needs no allocation later.
+        zero(&disk, 0, 2 * LABEL_BLOCKS)?;
+        zero(&disk, label_start(2, blocks), 2 * LABEL_BLOCKS)?;
+        disk.flush()?;
+        let area = log_area(&label);
+        zero(&disk, area.start, area.end - area.start)?;
+
+        let trees = Trees::create(1);
+        let superblock = Superblock {
+            store: label.store,
+            device: label.device,
+            epoch: 0,
+            previous: 0,
+            time: label.created,
+            clean: false,
+            features: label.features,
+            next_generation: 1,
+            total: 0,
+            free: 0,
+            objects: 0,
+            root: trees.system[&0].clone(),
+        };
+        let options = OpenOptions::default();
+        let base = base(disk, &label, &options);
+        let module = Module::assemble(base, arena, clock, label, trees, superblock, options.commit_order);
+        module.log.lock().set_empty();
+        module.prepare(1)?;
+        module.publish(1)?;
+        let copies: Vec<[u8; 4096]> = (0..LABELS).map(|number| module.label.encode(number)).collect();
+        let at = |number| label_start(number, blocks);
+        module.disk().write_blocks(copies.iter().enumerate().map(|(number, bytes)| (at(number), bytes)))?;
+        module.disk().flush()?;
+        debug_assert_eq!(ring_block(0, 1 % RING_SLOTS, blocks), 2);
+        Ok(())
+    }
+}
+
+/// `Err` if there is a label of any version, good or damaged.
+fn refuse_store(device: &dyn Device) -> Result<()> {
+    for number in 0..LABELS {
+        let mut block = Block::zeroed();
+        let address = label_start(number, device.blocks());
+        device.read(address, &mut [IoSliceMut::new(&mut block.0)]).map_err(|error| device_error(&error))?;
+        if Label::decode(&block.0, number, address) != LabelState::Foreign {
+            return Err(Error::Protocol(format!("{} holds a Holdfast store already", device.name())));
+        }
+    }
+    Ok(())
+}
+
+/// Writes zeros, 1 MiB at a time.
+fn zero(disk: &Disk, first: u64, count: u64) -> Result<()> {
+    const STEP: u64 = 256;
+    let zeros = holdfast_block::AlignedBuf::zeroed(STEP as usize * 4096);
+    let mut at = first;
+    while at < first + count {
+        let step = STEP.min(first + count - at);
+        disk.write_run(at, &[IoSlice::new(&zeros[..step as usize * 4096])])?;
+        at += step;
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! The device below, with the latch that a failed change closes, and counters of what was repaired.
+
+use crate::format::split_address;
+use holdfast_block::{Device, Error as BlockError, Write};
+use holdfast_object::{DeviceFault, Epoch, Error, Place, Result};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// One block of bytes, aligned for direct I/O.
+#[repr(C, align(4096))]
+#[derive(Clone)]
+pub(crate) struct Block(pub(crate) [u8; 4096]);
+
+impl Block {
+    pub(crate) fn zeroed() -> Box<Block> {
+        Box::new(Block([0; 4096]))
+    }
+}
+
+/// Most blocks in one device write: 4 MiB, and within what a vectored system call takes.
+const RUN_MAX: usize = 1024;
+
+/// The device of a module.
+///
+/// Once a write or flush has failed, `latch` is set and every later change is refused.
+pub(crate) struct Disk {
+    device: Arc<dyn Device>,
+    blocks: u64,
+    latch: OnceLock<String>,
+    repaired: AtomicU64,
+    unrepaired: AtomicU64,
+    /// Newest epoch that anything on the device can have been born in.
+    newest: AtomicU64,
+}
+
+pub(crate) fn device_error(error: &BlockError) -> Error {
+    Error::Device(Box::new(DeviceFault {
+        device: error.device().to_string(),
+        operation: error.operation().to_string(),
+        address: error.first(),
+        length: error.length_bytes(),
+        cause: error.root().to_string(),
+    }))
+}
+
+impl Disk {
+    /// `blocks` is the store's size, at most the device's.
+    pub(crate) fn new(device: Arc<dyn Device>, blocks: u64) -> Disk {
+        debug_assert!(blocks <= device.blocks());
+        Disk {
+            device,
+            blocks,
+            latch: OnceLock::new(),
+            repaired: AtomicU64::new(0),
+            unrepaired: AtomicU64::new(0),
+            newest: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Newest possible birth.
+    pub(crate) fn newest(&self) -> Epoch {
+        self.newest.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn raise_newest(&self, epoch: Epoch) {
+        self.newest.fetch_max(epoch, Ordering::Relaxed);
+    }
+
+    pub(crate) fn repaired(&self) -> u64 {
+        self.repaired.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn unrepaired(&self) -> u64 {
+        self.unrepaired.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_unrepaired(&self) {
+        self.unrepaired.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Why no changes are taken, if so.
+    pub(crate) fn read_only(&self) -> Option<&str> {
+        self.latch.get().map(String::as_str)
+    }
+
+    /// Refuses changes from now on.
+    pub(crate) fn latch(&self, reason: String) {
+        if self.latch.set(reason).is_ok() {
+            tracing::error!(device = self.name(), reason = self.read_only(), "the store is read-only from now on");
+        }
+    }
+
+    /// `Err` if the module takes no changes.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        match self.latch.get() {
+            None => Ok(()),
+            Some(reason) => Err(Error::ReadOnly(reason.clone())),
+        }
+    }
+
+    /// A place on this device.
+    pub(crate) fn place(&self, address: u64) -> Place {
+        Place { device: Some(self.name().to_string()), address: Some(split_address(address).1), ..Place::default() }
+    }
+
+    /// The block of an address, if the address is one of this store.
+    fn block(&self, address: u64, blocks: u64) -> Result<u64> {
+        let (device, block) = split_address(address);
+        if device != 0 || block.checked_add(blocks).is_none_or(|end| end > self.blocks) {
+            return Err(Error::corrupt(
+                self.place(address),
+                "address",
+                format!("a block of device 0 below {}", self.blocks),
+                format!("{block} + {blocks} of device {device}"),
+            ));
+        }
+        Ok(block)
+    }
+
+    /// Reads consecutive blocks.
+    pub(crate) fn read(&self, address: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let first = self.block(address, length.div_ceil(4096) as u64)?;
+        self.device.read(first, bufs).map_err(|error| device_error(&error))
+    }
+
+    pub(crate) fn read_block(&self, address: u64, block: &mut [u8; 4096]) -> Result<()> {
+        self.read(address, &mut [IoSliceMut::new(block)])
+    }
+
+    /// Writes blocks at their addresses, neighbours together, and returns when the device has taken them. A failure
+    /// latches.
+    pub(crate) fn write_blocks<'a>(&self, blocks: impl IntoIterator<Item = (u64, &'a [u8; 4096])>) -> Result<()> {
+        self.check_writable()?;
+        let mut firsts: Vec<(u64, usize)> = Vec::new();
+        let mut slices: Vec<IoSlice<'a>> = Vec::new();
+        for (address, bytes) in blocks {
+            let block = self.block(address, 1)?;
+            match firsts.last_mut() {
+                Some((first, count)) if *first + *count as u64 == block && *count < RUN_MAX => *count += 1,
+                _ => firsts.push((block, 1)),
+            }
+            slices.push(IoSlice::new(bytes));
+        }
+        let mut rest = &slices[..];
+        let mut writes = Vec::with_capacity(firsts.len());
+        for (first, count) in firsts {
+            let (bufs, later) = rest.split_at(count);
+            writes.push(Write { first, bufs });
+            rest = later;
+        }
+        let outcome = match &writes[..] {
+            [] => Ok(()),
+            [write] => self.device.write(write.first, write.bufs),
+            writes => self.device.write_batch(writes),
+        };
+        self.watch(outcome)
+    }
+
+    /// Writes one run of bytes, a multiple of a block, from `first` on.
+    pub(crate) fn write_run(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.check_writable()?;
+        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let first = self.block(first, length.div_ceil(4096) as u64)?;
+        self.watch(self.device.write(first, bufs))
+    }
+
+    /// Makes all completed writes durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.check_writable()?;
+        self.watch(self.device.flush())
+    }
+
+    fn watch(&self, outcome: std::result::Result<(), BlockError>) -> Result<()> {
+        outcome.map_err(|error| {
+            let error = device_error(&error);
+            self.latch(error.to_string());
+            error
+        })
+    }
+
+    /// Puts good bytes in the place of a bad copy, if the store takes changes. Failure to do so is not the reader's
+    /// error, but it latches like any failed write.
+    pub(crate) fn repair(&self, address: u64, good: &[u8; 4096]) {
+        if self.check_writable().is_err() {
+            return;
+        }
+        if self.write_blocks([(address, good)]).is_ok() {
+            self.repaired.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(device = self.name(), block = split_address(address).1, "repaired from the other copy");
+        }
+    }
+}

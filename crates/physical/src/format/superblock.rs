@@ -1,0 +1,202 @@
+//! Superblocks: one for each recovery point, in the rings of all labels.
+
+use super::record::Record;
+use super::{FORMAT_VERSION, Fault, Features, LABELS, RECORD_BYTES, RING_SLOTS, expect_zero, hex, label_start};
+use holdfast_integrity::crc64;
+use holdfast_object::{Epoch, Timestamp};
+use zerocopy::little_endian::{I64, U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"HFSUPER1";
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U32,
+    label: U16,
+    slot: U16,
+    store: [u8; 16],
+    device: [u8; 16],
+    epoch: U64,
+    previous: U64,
+    secs: I64,
+    nanos: U32,
+    clean: U32,
+    features: [U64; 3],
+    next_generation: U64,
+    total: U64,
+    free: U64,
+    objects: U64,
+    reserved: [u8; 376],
+    root: [u8; RECORD_BYTES],
+    reserved_2: [u8; 3064],
+    crc: U64,
+}
+const _: () = assert!(size_of::<Raw>() == 4096);
+const _: () = assert!(std::mem::offset_of!(Raw, epoch) == 48);
+const _: () = assert!(std::mem::offset_of!(Raw, root) == 512);
+const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
+
+/// A decoded superblock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Superblock {
+    pub(crate) store: [u8; 16],
+    pub(crate) device: [u8; 16],
+    pub(crate) epoch: Epoch,
+    /// The recovery point before, 0 at first.
+    pub(crate) previous: Epoch,
+    pub(crate) time: Timestamp,
+    /// The store was closed in order: nothing had been changed when this was written.
+    pub(crate) clean: bool,
+    pub(crate) features: Features,
+    /// Generation of the next object that is created.
+    pub(crate) next_generation: u64,
+    /// Blocks that can be allocated.
+    pub(crate) total: u64,
+    /// Of those, free in this epoch.
+    pub(crate) free: u64,
+    /// Objects of the domain `main`.
+    pub(crate) objects: u64,
+    /// Record of domain 0's object table.
+    pub(crate) root: Record,
+}
+
+/// Slot of an epoch in the ring.
+pub(crate) fn slot(epoch: Epoch) -> u64 {
+    epoch % RING_SLOTS
+}
+
+/// Block of slot `slot` of label `label`.
+pub(crate) fn ring_block(label: usize, slot: u64, blocks: u64) -> u64 {
+    label_start(label, blocks) + 1 + slot
+}
+
+impl Superblock {
+    /// Encodes the copy that belongs in label `label`.
+    pub(crate) fn encode(&self, label: usize) -> [u8; 4096] {
+        debug_assert!(label < LABELS);
+        let mut raw = Raw {
+            magic: SUPERBLOCK_MAGIC,
+            version: U32::new(FORMAT_VERSION),
+            label: U16::new(label as u16),
+            slot: U16::new(slot(self.epoch) as u16),
+            store: self.store,
+            device: self.device,
+            epoch: U64::new(self.epoch),
+            previous: U64::new(self.previous),
+            secs: I64::new(self.time.secs),
+            nanos: U32::new(self.time.nanos),
+            clean: U32::new(u32::from(self.clean)),
+            features: [self.features.compat, self.features.ro_compat, self.features.incompat].map(U64::new),
+            next_generation: U64::new(self.next_generation),
+            total: U64::new(self.total),
+            free: U64::new(self.free),
+            objects: U64::new(self.objects),
+            reserved: [0; 376],
+            root: self.root.encode(),
+            reserved_2: [0; 3064],
+            crc: U64::new(0),
+        };
+        raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
+        zerocopy::transmute!(raw)
+    }
+
+    /// Decodes the block in slot `at` of label `label` on a device of `blocks` blocks; `None` if the slot was never used.
+    pub(crate) fn decode(bytes: &[u8; 4096], label: usize, at: u64, blocks: u64) -> Result<Option<Superblock>, Fault> {
+        let raw: Raw = zerocopy::transmute!(*bytes);
+        if bytes == &[0; 4096] {
+            return Ok(None);
+        }
+        if raw.magic != SUPERBLOCK_MAGIC {
+            return Err(Fault::new("superblock magic", "HFSUPER1", String::from_utf8_lossy(&raw.magic)));
+        }
+        let crc = crc64(&bytes[..4088]);
+        if raw.crc.get() != crc {
+            return Err(Fault::new("superblock checksum", hex(raw.crc.get()), hex(crc)));
+        }
+        if raw.version.get() != FORMAT_VERSION {
+            return Err(Fault::new("superblock version", FORMAT_VERSION, raw.version));
+        }
+        let epoch = raw.epoch.get();
+        let own = (usize::from(raw.label.get()), u64::from(raw.slot.get()));
+        if own != (label, at) || slot(epoch) != at {
+            let got = format!("label {}, slot {}, epoch {epoch}", own.0, own.1);
+            return Err(Fault::new("superblock's own place", format!("label {label}, slot {at}"), got));
+        }
+        let previous = raw.previous.get();
+        if epoch == 0 || epoch > u64::MAX / 2 || previous >= epoch {
+            return Err(Fault::new("epochs of superblock", "previous < epoch", format!("{previous}, {epoch}")));
+        }
+        let (total, free) = (raw.total.get(), raw.free.get());
+        if total > blocks || free > total {
+            let got = format!("{free} free of {total}");
+            return Err(Fault::new("block counts of superblock", format!("within {blocks} blocks"), got));
+        }
+        if raw.clean.get() > 1 || raw.nanos.get() >= 1_000_000_000 {
+            return Err(Fault::new("clean flag of superblock", "0 or 1", raw.clean));
+        }
+        expect_zero("reserved bytes of superblock", &raw.reserved)?;
+        expect_zero("reserved bytes of superblock", &raw.reserved_2)?;
+        let Some(root) = Record::decode(&raw.root, epoch, blocks, false)? else {
+            return Err(Fault::new("record of object table 0", "one in use", "a free one"));
+        };
+        let [compat, ro_compat, incompat] = raw.features.map(U64::get);
+        Ok(Some(Superblock {
+            store: raw.store,
+            device: raw.device,
+            epoch,
+            previous,
+            time: Timestamp { secs: raw.secs.get(), nanos: raw.nanos.get() },
+            clean: raw.clean.get() == 1,
+            features: Features { compat, ro_compat, incompat },
+            next_generation: raw.next_generation.get(),
+            total,
+            free,
+            objects: raw.objects.get(),
+            root,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::SystemKind;
+
+    fn superblock() -> Superblock {
+        Superblock {
+            store: [1; 16],
+            device: [2; 16],
+            epoch: 33,
+            previous: 30,
+            time: Timestamp { secs: -1, nanos: 1 },
+            clean: true,
+            features: Features::default(),
+            next_generation: 9,
+            total: 1000,
+            free: 10,
+            objects: 3,
+            root: Record::system(SystemKind::ObjectTable, 1),
+        }
+    }
+
+    #[test]
+    fn round_trip_at_its_own_place_only() {
+        let bytes = superblock().encode(2);
+        assert_eq!(Superblock::decode(&bytes, 2, 3, 4096).unwrap().unwrap(), superblock());
+        assert!(Superblock::decode(&bytes, 1, 3, 4096).is_err());
+        assert!(Superblock::decode(&bytes, 2, 4, 4096).is_err());
+        assert!(Superblock::decode(&bytes, 2, 3, 999).is_err());
+        assert_eq!(Superblock::decode(&[0; 4096], 2, 3, 999).unwrap(), None);
+    }
+
+    #[test]
+    fn every_flipped_byte_is_seen() {
+        for at in 0..4096 {
+            let mut bytes = superblock().encode(0);
+            bytes[at] ^= 0x40;
+            assert!(Superblock::decode(&bytes, 0, 3, 4096).is_err(), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The intent log: what a sync made durable since the last recovery point. Appending, and forgetting.
+//!
+//! The area has two halves; epoch `e` uses half `e % 2` from its start, so that one epoch can be appended to while the one
+//! before is being written. Each append is one write and one flush under one lock: if a batch has a successor, it had been
+//! acknowledged. Reading it back is in `log_recovery`.
+
+use crate::format::log::{HEADER_BYTES, LogHeader};
+use crate::format::ops::encode_op;
+use crate::log_recovery::Recovered;
+use crate::module::Module;
+use crate::read::page_place;
+use holdfast_integrity::crc64;
+use holdfast_object::{
+    DomainId, Epoch, Error, LogBatch, ObjectId, ObjectKey, Op, PAGE_SIZE, PinnedPage, Place, Result,
+};
+use rustc_hash::FxHashMap;
+use std::io::IoSlice;
+use std::ops::Range;
+
+/// Most buffers in one device write.
+const SLICES_MAX: usize = 1024;
+
+/// Where an epoch's part of the log ends.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Half {
+    /// 0: unused.
+    pub(crate) epoch: Epoch,
+    /// Blocks in use.
+    used: u64,
+    /// Batches in it.
+    batches: u32,
+    /// Of the last batch.
+    link: u64,
+}
+
+/// State of the log area.
+pub(crate) struct IntentLog {
+    pub(crate) area: Range<u64>,
+    halves: [Half; 2],
+    /// What was found in it; `None` before it was read.
+    pub(crate) recovered: Option<Recovered>,
+    /// Objects that batches of unpublished epochs create, by epoch, and whether their pages are metadata.
+    creates: FxHashMap<(DomainId, ObjectId), (Epoch, bool)>,
+}
+
+impl IntentLog {
+    pub(crate) fn new(area: Range<u64>) -> IntentLog {
+        IntentLog { area, halves: [Half::default(); 2], recovered: None, creates: FxHashMap::default() }
+    }
+
+    /// The blocks of the half that an epoch uses.
+    pub(crate) fn half(&self, index: usize) -> Range<u64> {
+        let mid = self.area.start + (self.area.end - self.area.start) / 2;
+        if index == 0 { self.area.start..mid } else { mid..self.area.end }
+    }
+
+    /// The log of `epoch` and those before is not needed any more.
+    pub(crate) fn forget(&mut self, epoch: Epoch) {
+        for half in self.halves.iter_mut().filter(|half| half.epoch <= epoch) {
+            *half = Half::default();
+        }
+        self.creates.retain(|_, (created, _)| *created > epoch);
+        if let Some(recovered) = self.recovered.as_mut().filter(|recovered| recovered.newest <= epoch) {
+            *recovered = Recovered::default();
+        }
+    }
+
+    /// Has batches appended since the store was opened that no recovery point has made obsolete.
+    pub(crate) fn is_used(&self) -> bool {
+        self.halves.iter().any(|half| half.epoch != 0)
+    }
+
+    /// Has not been read yet, or what was found is not yet in a recovery point.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.recovered.as_ref().is_none_or(|recovered| recovered.newest != 0)
+    }
+
+    /// A log area just zeroed: there is nothing to read.
+    pub(crate) fn set_empty(&mut self) {
+        self.recovered = Some(Recovered::default());
+    }
+}
+
+impl Module {
+    /// See [`holdfast_object::ObjectStore::log_append`].
+    pub(crate) fn append_to_log(&self, batch: &LogBatch) -> Result<bool> {
+        self.disk().check_writable()?;
+        let mut log = self.log.lock();
+        let published = self.published.lock().clone();
+        if batch.epoch <= published.epoch {
+            let message = format!("log batch of epoch {} after recovery point {}", batch.epoch, published.epoch);
+            return Err(Error::Protocol(message));
+        }
+        self.read_log(&mut log)?;
+        if log.is_unread() {
+            // The area still holds what a recovery needs.
+            return Ok(false);
+        }
+        let index = (batch.epoch % 2) as usize;
+        let mut half = log.halves[index];
+        if half.epoch != batch.epoch {
+            if half.epoch != 0 {
+                return Ok(false);
+            }
+            half = Half { epoch: batch.epoch, ..Half::default() };
+        }
+        let twice = self.twice(&mut log, batch)?;
+        let mut entries = Vec::new();
+        let mut pages: Vec<PinnedPage> = Vec::new();
+        let mut again: Vec<usize> = Vec::new();
+        for (op, &twice) in batch.ops.iter().zip(&twice) {
+            encode_op(&mut entries, op, twice);
+            let Op::Write { id, fragments, .. } = op else { continue };
+            for fragment in fragments {
+                if !fragment.is_whole() {
+                    return Err(Error::Protocol("a part of a page below the cache".to_string()));
+                }
+                let Some(pin) = self.arena.pin(fragment.page) else {
+                    return Err(Error::Protocol(format!("page frame {} is free", fragment.page.frame)));
+                };
+                if let Err(got) = pin.verify() {
+                    let key = ObjectKey { domain: batch.domain, object: *id };
+                    let place = page_place(key, fragment.index, Place::default());
+                    let expected = format!("checksum {:#x}", fragment.page.checksum);
+                    return Err(Error::corrupt(place, "page in memory", expected, format!("{got:#x}")));
+                }
+                if twice {
+                    again.push(pages.len());
+                }
+                pages.push(pin);
+            }
+        }
+        let room = log.half(index);
+        let head_blocks = (HEADER_BYTES + entries.len()).div_ceil(PAGE_SIZE);
+        let page_blocks = pages.len() + again.len();
+        let blocks = (2 * head_blocks + page_blocks) as u64;
+        if half.used + blocks > room.end - room.start {
+            return Ok(false);
+        }
+        let before = log.halves[1 - index];
+        let before = if before.epoch < batch.epoch { before } else { Half::default() };
+        let header = LogHeader {
+            store: self.label.store,
+            start: room.start + half.used,
+            base: published.epoch,
+            epoch: batch.epoch,
+            sequence: half.batches,
+            domain: batch.domain.0,
+            head_blocks: head_blocks as u32,
+            page_blocks: page_blocks as u32,
+            entries_bytes: entries.len() as u32,
+            previous_epoch: before.epoch,
+            previous_batches: before.batches,
+            entries_crc: crc64(&entries),
+            chain: half.link,
+        };
+        let (head, copy) = (header.head(&entries, false), header.head(&entries, true));
+        let mut slices = Vec::with_capacity(page_blocks + 2);
+        slices.push(IoSlice::new(&head));
+        slices.extend(pages.iter().map(|page| IoSlice::new(&page.bytes()[..])));
+        slices.extend(again.iter().map(|&at| IoSlice::new(&pages[at].bytes()[..])));
+        slices.push(IoSlice::new(&copy));
+        let mut at = header.start;
+        for run in slices.chunks(SLICES_MAX) {
+            self.disk().write_run(at, run)?;
+            at += run.iter().map(|slice| (slice.len() / PAGE_SIZE) as u64).sum::<u64>();
+        }
+        self.disk().flush()?;
+        log.halves[index] =
+            Half { epoch: batch.epoch, used: half.used + blocks, batches: half.batches + 1, link: header.link() };
+        Ok(true)
+    }
+
+    /// For each operation, whether its pages are metadata. An object that nobody here knows counts as metadata.
+    fn twice(&self, log: &mut IntentLog, batch: &LogBatch) -> Result<Vec<bool>> {
+        let trees = self.trees.read();
+        let mut twice = Vec::with_capacity(batch.ops.len());
+        for op in &batch.ops {
+            let id = op.target();
+            if let Op::Create { attributes, .. } = op {
+                log.creates.insert((batch.domain, id), (batch.epoch, attributes.kind.is_metadata()));
+            }
+            twice.push(match op {
+                Op::Write { .. } => match log.creates.get(&(batch.domain, id)) {
+                    Some((_, metadata)) => *metadata,
+                    None => {
+                        let record = trees.find(&self.base, ObjectKey { domain: batch.domain, object: id })?;
+                        record.is_none_or(|record| record.kind.is_metadata())
+                    }
+                },
+                _ => false,
+            });
+        }
+        Ok(twice)
+    }
+
+    /// `Err` if the log has, or may have, batches of `epoch` or later ones that were never replayed: they would come back
+    /// to life.
+    pub(crate) fn check_above_log(&self, epoch: Epoch) -> Result<()> {
+        let mut log = self.log.lock();
+        self.read_log(&mut log)?;
+        match &log.recovered {
+            Some(recovered) if recovered.newest >= epoch => {
+                Err(Error::Protocol(format!("epoch {epoch}, and the intent log has epoch {}", recovered.newest)))
+            }
+            _ => Ok(()),
+        }
+    }
+}

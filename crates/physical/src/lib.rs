@@ -1,0 +1,40 @@
+//! The physical layer: objects on one device, copy-on-write, every block verified by its parent, consistent at every
+//! recovery point. `docs/format.md` has the layout on disk.
+//!
+//! A [`Module`] is one device. It implements [`holdfast_object::ObjectStore`]. Where to find what:
+//!
+//! | module | job |
+//! |---|---|
+//! | `format` | structures on disk, and their checks |
+//! | `disk` | the device, its latch, repairs |
+//! | `meta_block`, `node_cache` | metadata blocks in memory |
+//! | `bitmap`, `alloc` | which blocks can be handed out |
+//! | `tree`, `objects` | block trees; records, maps of ids, references |
+//! | `read`, `write`, `apply` | pages and operations |
+//! | `commit` | recovery points: what is written in which order |
+//! | `intent_log`, `log_recovery` | what a sync made durable between two recovery points |
+//! | `create`, `open`, `check` | a store's beginning, its opening, its offline check |
+
+mod alloc;
+mod apply;
+mod bitmap;
+mod commit;
+mod create;
+mod disk;
+mod format;
+mod intent_log;
+mod log_recovery;
+mod meta_block;
+mod module;
+mod node_cache;
+mod objects;
+mod open;
+mod read;
+mod tree;
+mod write;
+
+pub use commit::CommitOrder;
+pub use create::CreateOptions;
+pub use format::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN, FORMAT_VERSION, LABEL_BLOCKS, LABELS, RING_SLOTS};
+pub use format::{label_start, log_blocks};
+pub use module::{Module, OpenOptions};

@@ -1,0 +1,371 @@
+//! Reading the intent log back after a crash.
+//!
+//! A batch counts if its header is of this store, of an epoch above the last recovery point, and based on that point or
+//! the one before. Batches of an epoch follow each other without a gap. One that is damaged
+//! - is repaired from the second copies, if these are good;
+//! - otherwise, if it had been acknowledged (a later one exists): pages that are gone become [`Op::Lose`]; without its
+//!   entries it is an error that names it;
+//! - otherwise it was torn by the crash and never acknowledged: it is left out, and it is the last one.
+
+use crate::disk::{Block, Disk};
+use crate::format::log::{HEADER_BYTES, LOG_MAGIC, LogHeader};
+use crate::format::ops::decode_ops;
+use crate::format::{Fault, Superblock, split_address};
+use crate::intent_log::IntentLog;
+use crate::module::Module;
+use holdfast_block::AlignedBuf;
+use holdfast_integrity::crc64;
+use holdfast_object::{
+    DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, Op, PageIndex, PinnedPage, Placement, RecoveredBatch, Result,
+};
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// What the log held when it was read.
+#[derive(Default)]
+pub(crate) struct Recovered {
+    /// Newest epoch of a batch found, 0 if there was none or all are in a recovery point by now.
+    pub(crate) newest: Epoch,
+    queue: VecDeque<Replay>,
+}
+
+/// A batch to replay.
+struct Replay {
+    batch: LogBatch,
+    /// For each page of the batch's `Write`s, in order, where it is.
+    pages: Vec<u64>,
+}
+
+/// A batch found, its entries good.
+struct Found {
+    header: LogHeader,
+    ops: Vec<Op>,
+    twice: Vec<bool>,
+}
+
+/// One half of the log area in memory.
+struct HalfBytes<'a> {
+    disk: &'a Disk,
+    blocks: Range<u64>,
+    bytes: AlignedBuf,
+    unreadable: Vec<u64>,
+}
+
+impl<'a> HalfBytes<'a> {
+    fn read(disk: &'a Disk, blocks: Range<u64>) -> Result<HalfBytes<'a>> {
+        const STEP: usize = 256 * 4096;
+        let mut bytes = AlignedBuf::zeroed((blocks.end - blocks.start) as usize * 4096);
+        let mut unreadable = Vec::new();
+        for (step, chunk) in bytes.chunks_mut(STEP).enumerate() {
+            let first = blocks.start + (step * STEP / 4096) as u64;
+            if disk.read(first, &mut [IoSliceMut::new(chunk)]).is_ok() {
+                continue;
+            }
+            for (at, block) in chunk.chunks_mut(4096).enumerate() {
+                if disk.read(first + at as u64, &mut [IoSliceMut::new(block)]).is_err() {
+                    block.fill(0);
+                    unreadable.push(first + at as u64);
+                }
+            }
+        }
+        Ok(HalfBytes { disk, blocks, bytes, unreadable })
+    }
+
+    fn block(&self, block: u64) -> Option<&[u8; 4096]> {
+        let at = block.checked_sub(self.blocks.start)? as usize;
+        self.bytes.as_chunks::<4096>().0.get(at)
+    }
+
+    /// The entries of a batch from the head at `start`, if they match.
+    fn entries(&self, header: &LogHeader, start: u64) -> Option<&[u8]> {
+        let at = usize::try_from(start.checked_sub(self.blocks.start)?)
+            .ok()?
+            .checked_mul(4096)?
+            .checked_add(HEADER_BYTES)?;
+        let entries = self.bytes.get(at..at.checked_add(header.entries_bytes as usize)?)?;
+        (crc64(entries) == header.entries_crc).then_some(entries)
+    }
+
+    /// All headers that count, with whether they are second copies.
+    fn headers(&self, store: &[u8; 16], last: &Superblock) -> Vec<(LogHeader, bool)> {
+        let blocks = self.bytes.as_chunks::<4096>().0.iter();
+        blocks
+            .zip(self.blocks.clone())
+            .filter(|(block, _)| block.starts_with(&LOG_MAGIC))
+            .filter_map(|(block, address)| LogHeader::decode(block, address).ok())
+            .filter(|(header, _)| {
+                header.store == *store
+                    && header.epoch > last.epoch
+                    && (last.previous..=last.epoch).contains(&header.base)
+                    && header.start >= self.blocks.start
+                    && header.start + header.blocks() <= self.blocks.end
+            })
+            .collect()
+    }
+
+    fn error(&self, block: u64, epoch: Epoch, sequence: u32, what: &str) -> Error {
+        let mut got = format!("{what}, and it had been acknowledged");
+        if !self.unreadable.is_empty() {
+            got += &format!(" ({} blocks of the log could not be read)", self.unreadable.len());
+        }
+        Error::corrupt(self.disk.place(block), "intent log", format!("batch {sequence} of epoch {epoch}"), got)
+    }
+
+    /// The batches of the half, in order. `acknowledged` is how many another epoch's batches say there are of an epoch.
+    fn batches(&self, store: &[u8; 16], last: &Superblock, acknowledged: impl Fn(Epoch) -> u32) -> Result<Vec<Found>> {
+        let headers = self.headers(store, last);
+        let Some(epoch) = headers.iter().map(|(header, _)| header.epoch).max() else { return Ok(Vec::new()) };
+        if let Some((other, _)) = headers.iter().find(|(header, _)| header.epoch != epoch) {
+            let got = format!("batches of the epochs {} and {epoch} in one half", other.epoch);
+            return Err(Error::corrupt(self.disk.place(other.start), "intent log", "one epoch in a half", got));
+        }
+        let newest = headers.iter().map(|(header, _)| header.sequence).max().unwrap_or(0);
+        let known = acknowledged(epoch).max(newest);
+        let mut found: Vec<Found> = Vec::new();
+        let (mut start, mut chain) = (self.blocks.start, 0);
+        loop {
+            let sequence = found.len() as u32;
+            let is_acknowledged = sequence < known;
+            let mut mine = headers
+                .iter()
+                .filter(|(header, _)| header.start == start && header.sequence == sequence && header.chain == chain);
+            let Some((header, _)) = mine.next() else {
+                if is_acknowledged
+                    || newest == sequence && headers.iter().any(|(header, _)| header.sequence == sequence)
+                {
+                    if is_acknowledged {
+                        return Err(self.error(start, epoch, sequence, "no header that fits"));
+                    }
+                    tracing::warn!(epoch, sequence, "intent log: the last batch does not fit and is left out");
+                }
+                return Ok(found);
+            };
+            let entries = self.entries(header, header.start).or_else(|| self.entries(header, header.copy_start()));
+            let decoded = entries.ok_or_else(|| Fault::new("entries", "one good copy", "none")).and_then(decode_ops);
+            match decoded {
+                Ok((ops, twice)) if page_blocks(&ops, &twice) == u64::from(header.page_blocks) => {
+                    found.push(Found { header: *header, ops, twice });
+                }
+                Ok(_) => {
+                    return Err(self.error(start, epoch, sequence, "another number of pages than its entries name"));
+                }
+                Err(fault) if is_acknowledged => {
+                    return Err(self.error(start, epoch, sequence, &format!("entries damaged ({fault})")));
+                }
+                Err(_) => return Ok(found),
+            }
+            start += header.blocks();
+            chain = header.link();
+        }
+    }
+
+    /// Where the good copies of a batch's pages are; `None` for one that is gone.
+    fn pages(&self, found: &Found) -> Vec<Option<u64>> {
+        let first = found.header.start + u64::from(found.header.head_blocks);
+        let counts = writes(&found.ops).map(|fragments| fragments.len() as u64);
+        let mut second = first + counts.clone().sum::<u64>();
+        let mut at = first;
+        let mut places = Vec::new();
+        for (fragments, &twice) in writes(&found.ops).zip(&found.twice) {
+            for fragment in fragments {
+                let good = |&block: &u64| self.block(block).is_some_and(|bytes| crc64(bytes) == fragment.page.checksum);
+                places.push(Some(at).filter(good).or_else(|| Some(second).filter(|_| twice).filter(good)));
+                at += 1;
+                second += u64::from(twice);
+            }
+        }
+        places
+    }
+}
+
+fn writes(ops: &[Op]) -> impl Iterator<Item = &Vec<holdfast_object::Fragment>> + Clone {
+    ops.iter().filter_map(|op| match op {
+        Op::Write { fragments, .. } => Some(fragments),
+        _ => None,
+    })
+}
+
+/// Blocks of pages that entries call for.
+fn page_blocks(ops: &[Op], twice: &[bool]) -> u64 {
+    writes(ops).zip(twice).map(|(fragments, &twice)| fragments.len() as u64 * (1 + u64::from(twice))).sum()
+}
+
+impl Module {
+    /// Reads the log if that has not been done: finds the batches to replay and claims the blocks that they name.
+    pub(crate) fn read_log(&self, log: &mut IntentLog) -> Result<()> {
+        if log.recovered.is_some() {
+            return Ok(());
+        }
+        let last = self.published.lock().clone();
+        let store = &self.label.store;
+        let halves = [HalfBytes::read(self.disk(), log.half(0))?, HalfBytes::read(self.disk(), log.half(1))?];
+        // What the batches of an epoch tell about the one before it.
+        let told: Vec<(Epoch, u32)> = halves
+            .iter()
+            .flat_map(|half| half.headers(store, &last))
+            .filter(|(header, _)| header.previous_epoch > last.epoch)
+            .map(|(header, _)| (header.previous_epoch, header.previous_batches))
+            .collect();
+        let acknowledged =
+            |epoch| told.iter().filter(|(of, _)| *of == epoch).map(|(_, batches)| *batches).max().unwrap_or(0);
+        let mut parts = Vec::new();
+        for half in &halves {
+            let batches = half.batches(store, &last, acknowledged)?;
+            let epoch = batches.first().map_or(0, |found| found.header.epoch);
+            parts.push((epoch, half, batches));
+        }
+        for (epoch, count) in &told {
+            if let Some((_, half, _)) =
+                parts.iter().find(|(of, _, batches)| of == epoch && batches.len() < *count as usize)
+            {
+                return Err(half.error(half.blocks.start, *epoch, *count, "not there"));
+            }
+            if !parts.iter().any(|(of, ..)| of == epoch) && *count > 0 {
+                let half = &halves[(epoch % 2) as usize];
+                return Err(half.error(half.blocks.start, *epoch, 0, "not there"));
+            }
+        }
+        parts.sort_by_key(|(epoch, ..)| *epoch);
+        let mut recovered = Recovered::default();
+        for (epoch, half, batches) in parts {
+            // Also of batches that are left out: an epoch with their number must not be published over them.
+            let headers = half.headers(store, &last);
+            recovered.newest = headers.iter().map(|(header, _)| header.epoch).fold(recovered.newest, Epoch::max);
+            let count = batches.len() as u32;
+            for (sequence, found) in batches.into_iter().enumerate() {
+                let is_acknowledged = (sequence as u32) + 1 < count || (sequence as u32) < acknowledged(epoch);
+                match self.replay(half, found, is_acknowledged) {
+                    Some(replay) => recovered.queue.push_back(replay),
+                    None => {
+                        tracing::info!(epoch, sequence, "intent log: a torn batch, never acknowledged, is left out")
+                    }
+                }
+            }
+        }
+        log.recovered = Some(recovered);
+        self.log_is_read.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Blocks that the log names are claimed before others are handed out.
+    pub(crate) fn claim_first(&self) -> Result<()> {
+        if self.log_is_read.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.read_log(&mut self.log.lock())
+    }
+
+    /// Looks for a batch's pages; `None` if it was torn.
+    fn replay(&self, half: &HalfBytes<'_>, found: Found, is_acknowledged: bool) -> Option<Replay> {
+        let places = half.pages(&found);
+        let epoch = found.header.epoch;
+        let mut ops = Vec::with_capacity(found.ops.len());
+        let mut lost = Vec::new();
+        let mut pages = Vec::new();
+        let mut place = places.into_iter();
+        for mut op in found.ops {
+            let mut gone: Vec<PageIndex> = Vec::new();
+            match &mut op {
+                Op::Write { fragments, .. } => fragments.retain(|fragment| match place.next().flatten() {
+                    Some(block) => {
+                        pages.push(block);
+                        true
+                    }
+                    None => {
+                        gone.push(fragment.index);
+                        false
+                    }
+                }),
+                Op::Adopt { pages, .. } => pages.retain(|(index, placement)| {
+                    let is_good = self.claim(epoch, placement);
+                    if !is_good {
+                        gone.push(*index);
+                    }
+                    is_good
+                }),
+                _ => {}
+            }
+            let id = op.target();
+            ops.push(op);
+            if !gone.is_empty() {
+                lost.push((id, gone.len()));
+                ops.push(Op::Lose { id, pages: gone });
+            }
+        }
+        if !lost.is_empty() {
+            if !is_acknowledged {
+                return None;
+            }
+            self.report_lost(&found.header, &lost);
+        }
+        let batch = LogBatch { epoch, domain: DomainId(found.header.domain), ops };
+        Some(Replay { batch, pages })
+    }
+
+    fn report_lost(&self, header: &LogHeader, lost: &[(ObjectId, usize)]) {
+        for (id, count) in lost {
+            self.disk().note_unrepaired();
+            let (epoch, sequence) = (header.epoch, header.sequence);
+            tracing::error!(epoch, sequence, object = id.0, pages = count, "intent log: synced pages are lost");
+        }
+    }
+
+    /// Takes the blocks of a placement before anything else may; whether its bytes are there.
+    fn claim(&self, epoch: Epoch, placement: &Placement) -> bool {
+        let addresses = [placement.address, placement.address_2];
+        let mut is_good = false;
+        for address in addresses.into_iter().filter(|&address| address != 0) {
+            let (device, block) = split_address(address);
+            if device != 0 || !self.base.alloc.lock().claim(epoch, block) {
+                return false;
+            }
+            let mut bytes = Block::zeroed();
+            is_good |= self.disk().read_block(address, &mut bytes.0).is_ok() && crc64(&bytes.0) == placement.checksum;
+        }
+        is_good && (1..=epoch).contains(&placement.birth) && addresses[0] != addresses[1]
+    }
+
+    /// See [`holdfast_object::ObjectStore::log_next`].
+    pub(crate) fn next_from_log(
+        &self,
+        frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>,
+    ) -> Result<Option<RecoveredBatch>> {
+        let mut log = self.log.lock();
+        self.read_log(&mut log)?;
+        let Some(recovered) = &mut log.recovered else { return Ok(None) };
+        let Some(next) = recovered.queue.front() else { return Ok(None) };
+        let count = next.pages.len();
+        let mut given = if count == 0 { Vec::new() } else { frames(count)? };
+        if given.len() != count {
+            return Err(Error::Protocol(format!("{} page frames given, {count} asked for", given.len())));
+        }
+        let mut batch = next.batch.clone();
+        let mut pins: Vec<PinnedPage> = Vec::with_capacity(count);
+        let mut rest = given.drain(..).zip(&next.pages);
+        for op in &mut batch.ops {
+            let Op::Write { fragments, .. } = op else { continue };
+            for fragment in fragments {
+                let Some((mut frame, &block)) = rest.next() else { break };
+                self.disk().read_block(block, &mut frame)?;
+                let got = crc64(&frame[..]);
+                if got != fragment.page.checksum {
+                    let expected = format!("{:#x}", fragment.page.checksum);
+                    return Err(Error::corrupt(
+                        self.disk().place(block),
+                        "page in the intent log",
+                        expected,
+                        format!("{got:#x}"),
+                    ));
+                }
+                let pin = frame.publish(fragment.page.checksum);
+                fragment.page = pin.page();
+                pins.push(pin);
+            }
+        }
+        drop(rest);
+        recovered.queue.pop_front();
+        Ok(Some(RecoveredBatch { batch, pins }))
+    }
+}

@@ -1,0 +1,258 @@
+//! One physical module: the objects of one device.
+
+use crate::commit::{CommitOrder, Committing};
+use crate::disk::Disk;
+use crate::format::{Features, Label, Superblock};
+use crate::intent_log::IntentLog;
+use crate::node_cache::NodeCache;
+use crate::objects::{OBJECT_END, map_of, orphans_of};
+use crate::tree::{Base, Trees};
+use holdfast_object::{
+    Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, ObjectKey,
+    ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, Seek, StoreStatus,
+};
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Nothing is written, not even repairs.
+    pub read_only: bool,
+    /// Memory for clean metadata blocks, in bytes.
+    pub node_cache_bytes: usize,
+    /// For the lab only: an order of writing that loses data in a power cut, so that the crash explorer can show that it
+    /// finds such bugs. Everybody else leaves the default.
+    pub commit_order: CommitOrder,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { read_only: false, node_cache_bytes: 64 << 20, commit_order: CommitOrder::default() }
+    }
+}
+
+/// The objects of one device.
+///
+/// Locks, in the order in which they are taken: `committing`, `log`, `gate`, `ids`, `trees`, `alloc` (within `base`), `published`.
+/// No device write happens under `trees` or `alloc`; reads of metadata do.
+pub struct Module {
+    pub(crate) base: Base,
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) label: Label,
+    pub(crate) commit_order: CommitOrder,
+    pub(crate) trees: RwLock<Trees>,
+    /// State of the one caller that applies and commits.
+    pub(crate) committing: Mutex<Committing>,
+    /// The last recovery point.
+    pub(crate) published: Mutex<Superblock>,
+    /// Held shared by reads of pages between finding a block and having read it, so that a block is not handed out again
+    /// in between.
+    pub(crate) gate: RwLock<()>,
+    pub(crate) log: Mutex<IntentLog>,
+    /// The log has been read: blocks that it names are claimed.
+    pub(crate) log_is_read: AtomicBool,
+    /// By domain, where the search for the next free object id begins.
+    ids: Mutex<FxHashMap<DomainId, u64>>,
+}
+
+impl std::fmt::Debug for Module {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Module").field("device", &self.base.disk.name()).field("epoch", &self.epoch()).finish()
+    }
+}
+
+impl Module {
+    pub(crate) fn assemble(
+        base: Base,
+        arena: Arc<Arena>,
+        clock: Arc<dyn Clock>,
+        label: Label,
+        trees: Trees,
+        superblock: Superblock,
+        commit_order: CommitOrder,
+    ) -> Module {
+        let log = IntentLog::new(log_area(&label));
+        Module {
+            base,
+            arena,
+            clock,
+            commit_order,
+            trees: RwLock::new(trees),
+            committing: Mutex::new(Committing::default()),
+            published: Mutex::new(superblock),
+            gate: RwLock::new(()),
+            log: Mutex::new(log),
+            log_is_read: AtomicBool::new(false),
+            ids: Mutex::default(),
+            label,
+        }
+    }
+
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.base.disk
+    }
+
+    /// The last recovery point.
+    pub fn epoch(&self) -> Epoch {
+        self.published.lock().epoch
+    }
+
+    /// The store's UUID, as given when it was created.
+    pub fn store_uuid(&self) -> [u8; 16] {
+        self.label.store
+    }
+
+    /// The device's UUID, as given when the store was created.
+    pub fn device_uuid(&self) -> [u8; 16] {
+        self.label.device
+    }
+
+    /// Whether the store had been closed in order when the last recovery point was made.
+    pub fn is_clean(&self) -> bool {
+        self.published.lock().clean
+    }
+
+    /// The objects of a domain with ids above `after`, in ascending order, at most `limit`; attributes as of the last
+    /// applied batch.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] and [`Error::Device`] as for any read of metadata.
+    pub fn objects(&self, domain: DomainId, after: ObjectId, limit: usize) -> Result<Vec<(ObjectKey, Attributes)>> {
+        let trees = self.trees.read();
+        let mut found = Vec::new();
+        let mut from = after.0.saturating_add(1);
+        while found.len() < limit
+            && let Some(id) = trees.find_map_bit(&self.base, map_of(domain), from, true)?
+        {
+            let key = ObjectKey { domain, object: ObjectId(id) };
+            found.push((key, trees.get(&self.base, key)?.attributes));
+            from = id + 1;
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn features(&self) -> Features {
+        self.label.features
+    }
+}
+
+/// The blocks of the intent log area.
+pub(crate) fn log_area(label: &Label) -> Range<u64> {
+    label.log_start..label.log_start + label.log_blocks
+}
+
+/// A node cache and an allocator for a store of `label` on `disk`.
+pub(crate) fn base(disk: Disk, label: &Label, options: &OpenOptions) -> Base {
+    let reuse = options.commit_order == CommitOrder::ReuseFreedAtOnce;
+    let alloc = crate::alloc::Alloc::new(label.blocks, log_area(label), reuse);
+    Base { disk, cache: NodeCache::new(options.node_cache_bytes), alloc: Mutex::new(alloc) }
+}
+
+impl ObjectStore for Module {
+    fn status(&self) -> StoreStatus {
+        let disk = self.disk();
+        StoreStatus {
+            epoch: self.epoch(),
+            read_only: disk.read_only().map(str::to_string),
+            space: self.base.alloc.lock().space(),
+            objects: self.trees.read().objects,
+            repaired: disk.repaired(),
+            unrepaired: disk.unrepaired(),
+            devices: vec![disk.name().to_string()],
+        }
+    }
+
+    fn attributes(&self, key: ObjectKey) -> Result<Attributes> {
+        Ok(self.trees.read().get(&self.base, key)?.attributes)
+    }
+
+    fn new_objects(&self, domain: DomainId, count: usize) -> Result<Vec<ObjectId>> {
+        self.disk().check_writable()?;
+        let mut ids = self.ids.lock();
+        let next = ids.entry(domain).or_insert(ObjectId::ROOT.0 + 1);
+        let trees = self.trees.read();
+        if !trees.has_domain(domain) {
+            return Err(Error::Protocol(format!("domain {} does not exist", domain.0)));
+        }
+        let mut found = Vec::with_capacity(count);
+        while found.len() < count {
+            let Some(id) = trees.find_map_bit(&self.base, map_of(domain), *next, false)? else {
+                return Err(Error::Limit { what: "object ids of a domain", limit: OBJECT_END, got: *next });
+            };
+            found.push(ObjectId(id));
+            *next = id + 1;
+        }
+        Ok(found)
+    }
+
+    fn orphans(&self, domain: DomainId) -> Result<Vec<ObjectId>> {
+        let trees = self.trees.read();
+        let mut found = Vec::new();
+        let mut from = 0;
+        while let Some(id) = trees.find_map_bit(&self.base, orphans_of(domain), from, true)? {
+            found.push(ObjectId(id));
+            from = id + 1;
+        }
+        Ok(found)
+    }
+
+    fn read(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>> {
+        self.read_pages(key, first, frames)
+    }
+
+    fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>> {
+        let trees = self.trees.read();
+        let record = trees.get(&self.base, key)?;
+        trees.seek(&self.base, key, &record, from, what)
+    }
+
+    fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
+        self.disk().check_writable()?;
+        self.base.alloc.lock().reserve(epoch, blocks, purpose)
+    }
+
+    fn place(&self, key: ObjectKey, epoch: Epoch, pages: &[(PageIndex, PageRef)]) -> Result<Vec<Placement>> {
+        self.place_pages(key, epoch, pages)
+    }
+
+    fn unplace(&self, _epoch: Epoch, placements: &[Placement]) -> Result<()> {
+        let mut alloc = self.base.alloc.lock();
+        for placement in placements {
+            for address in [placement.address, placement.address_2] {
+                if address != 0 {
+                    alloc.unplace(address);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&self, batch: &Batch) -> Result<Applied> {
+        self.apply_batch(batch)
+    }
+
+    fn prepare(&self, epoch: Epoch) -> Result<()> {
+        self.prepare_epoch(epoch)
+    }
+
+    fn publish(&self, epoch: Epoch) -> Result<()> {
+        self.publish_epoch(epoch)
+    }
+
+    fn log_append(&self, batch: &LogBatch) -> Result<bool> {
+        self.append_to_log(batch)
+    }
+
+    fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>> {
+        self.next_from_log(frames)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.publish_clean()
+    }
+}

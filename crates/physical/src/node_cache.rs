@@ -1,0 +1,121 @@
+//! Clean metadata blocks in memory, bounded.
+
+use crate::meta_block::{MetaBlock, NodeKey};
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+const SHARDS: usize = 16;
+
+struct Entry {
+    /// First address of the block that these bytes are of.
+    address: u64,
+    block: Arc<MetaBlock>,
+    /// Used since the hand last came by.
+    used: bool,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: FxHashMap<NodeKey, Entry>,
+    /// The clock: each key of `entries` once, and some that are gone.
+    clock: VecDeque<NodeKey>,
+}
+
+/// Verified blocks by identity. An entry counts only for the address that it was read from, so a block that has moved
+/// since is not found. The least recently used go first, by the clock algorithm (Corbató 1968).
+pub(crate) struct NodeCache {
+    shards: Vec<Mutex<Shard>>,
+    shard_blocks: usize,
+}
+
+impl NodeCache {
+    /// Keeps at most `bytes` bytes of blocks, and at least 64 blocks.
+    pub(crate) fn new(bytes: usize) -> NodeCache {
+        let shard_blocks = (bytes / 4096 / SHARDS).max(4);
+        NodeCache { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), shard_blocks }
+    }
+
+    fn shard(&self, key: &NodeKey) -> &Mutex<Shard> {
+        let hash = rustc_hash::FxBuildHasher.hash_one(key);
+        &self.shards[(hash >> 32) as usize % SHARDS]
+    }
+
+    pub(crate) fn get(&self, key: NodeKey, address: u64) -> Option<Arc<MetaBlock>> {
+        let mut shard = self.shard(&key).lock();
+        let entry = shard.entries.get_mut(&key).filter(|entry| entry.address == address)?;
+        entry.used = true;
+        Some(entry.block.clone())
+    }
+
+    pub(crate) fn put(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>) {
+        let mut shard = self.shard(&key).lock();
+        let Shard { entries, clock } = &mut *shard;
+        if entries.insert(key, Entry { address, block, used: false }).is_none() {
+            clock.push_back(key);
+        }
+        while entries.len() > self.shard_blocks {
+            let Some(oldest) = clock.pop_front() else { break };
+            match entries.get_mut(&oldest) {
+                Some(entry) if entry.used => {
+                    entry.used = false;
+                    clock.push_back(oldest);
+                }
+                _ => {
+                    entries.remove(&oldest);
+                }
+            }
+        }
+    }
+
+    /// Forgets a block and gives its bytes if they are of `address`.
+    pub(crate) fn take(&self, key: NodeKey, address: u64) -> Option<Arc<MetaBlock>> {
+        let mut shard = self.shard(&key).lock();
+        let entry = shard.entries.remove(&key)?;
+        if shard.clock.len() > 2 * shard.entries.len() + 16 {
+            let Shard { entries, clock } = &mut *shard;
+            let mut seen = FxHashSet::default();
+            clock.retain(|key| entries.contains_key(key) && seen.insert(*key));
+        }
+        (entry.address == address).then_some(entry.block)
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(index: u64) -> NodeKey {
+        NodeKey { domain: 1, object: 1, level: 1, index }
+    }
+
+    #[test]
+    fn bounded_and_by_address() {
+        let cache = NodeCache::new(64 * 4096);
+        for index in 0..1000 {
+            cache.put(key(index), index + 1, Arc::new(MetaBlock::new()));
+        }
+        assert!(cache.len() <= 64);
+        assert!(cache.get(key(999), 1000).is_some());
+        assert!(cache.get(key(999), 1001).is_none(), "another address is another block");
+        assert!(cache.take(key(999), 1000).is_some());
+        assert!(cache.get(key(999), 1000).is_none());
+    }
+
+    #[test]
+    fn put_and_take_again_and_again() {
+        let cache = NodeCache::new(0);
+        for round in 0..10_000 {
+            cache.put(key(round % 7), round, Arc::new(MetaBlock::new()));
+            cache.take(key(round % 7), round);
+        }
+        assert!(cache.shards.iter().all(|shard| shard.lock().clock.len() < 100));
+    }
+}

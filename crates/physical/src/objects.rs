@@ -1,0 +1,209 @@
+//! Objects of domains: their records, the maps of ids, the reference table.
+
+use crate::format::{BITS, COUNTERS, RECORDS, Record, RecordKind, SystemKind};
+use crate::meta_block::NodeKey;
+use crate::tree::{Base, Change, Trees};
+use holdfast_object::{DomainId, Epoch, Error, ObjectId, ObjectKey, Result, Seek};
+
+/// The allocation bitmap's id in domain 0.
+pub(crate) const BITMAP: u64 = 1;
+/// The reference table's id in domain 0.
+pub(crate) const REFERENCES: u64 = 2;
+/// Smallest id that no object has: an object table has at most 2^32 blocks of 8 records.
+pub(crate) const OBJECT_END: u64 = RECORDS << 32;
+/// Ids of domain 0 are below this: 16 for each domain.
+pub(crate) const SYSTEM_END: u64 = 16 << 16;
+
+/// Id in domain 0 of the object table of a domain.
+pub(crate) fn table_of(domain: DomainId) -> u64 {
+    16 * u64::from(domain.0)
+}
+
+/// Id in domain 0 of the map of a domain's object ids.
+pub(crate) fn map_of(domain: DomainId) -> u64 {
+    table_of(domain) + 1
+}
+
+/// Id in domain 0 of the map of a domain's orphans.
+pub(crate) fn orphans_of(domain: DomainId) -> u64 {
+    table_of(domain) + 2
+}
+
+pub(crate) fn system_key(id: u64) -> ObjectKey {
+    ObjectKey { domain: DomainId::SYSTEM, object: ObjectId(id) }
+}
+
+/// What the object of domain 0 with this id must be; `None` if this version has none with it.
+pub(crate) fn system_kind(id: u64) -> Option<SystemKind> {
+    match (id / 16, id % 16) {
+        (_, 0) => Some(SystemKind::ObjectTable),
+        (0, BITMAP) => Some(SystemKind::Bitmap),
+        (0, REFERENCES) => Some(SystemKind::References),
+        (1.., 1) => Some(SystemKind::ObjectMap),
+        (1.., 2) => Some(SystemKind::OrphanMap),
+        _ => None,
+    }
+}
+
+impl Trees {
+    /// The objects of a new store: domain 0's own, and an empty domain `main`.
+    pub(crate) fn create(epoch: Epoch) -> Trees {
+        let main = DomainId::MAIN;
+        let ids = [0, BITMAP, REFERENCES, table_of(main), map_of(main), orphans_of(main)];
+        let system = ids.into_iter().filter_map(|id| Some((id, Record::system(system_kind(id)?, epoch)))).collect();
+        Trees { system, next_generation: 1, ..Trees::default() }
+    }
+
+    /// Whether there is such a domain for objects.
+    pub(crate) fn has_domain(&self, domain: DomainId) -> bool {
+        domain != DomainId::SYSTEM && self.system.contains_key(&table_of(domain))
+    }
+
+    /// The record of an object of a domain, as of the last applied operation.
+    pub(crate) fn find(&self, base: &Base, key: ObjectKey) -> Result<Option<Record>> {
+        match self.changed.get(&key) {
+            Some(Change::Present(record)) => return Ok(Some(record.clone())),
+            Some(Change::Deleted) => return Ok(None),
+            None => {}
+        }
+        let table = table_of(key.domain);
+        let (Some(table_record), true) = (self.system.get(&table), self.has_domain(key.domain)) else {
+            return Ok(None);
+        };
+        if key.object.0 >= OBJECT_END {
+            return Ok(None);
+        }
+        let (page, slot) = (key.object.0 / RECORDS, key.object.0 % RECORDS);
+        let Some(block) = self.node(base, system_key(table), table_record, 0, page)? else { return Ok(None) };
+        let record = Record::decode(block.record(slot as usize), base.disk.newest(), base.disk.blocks(), false);
+        let node = NodeKey::new(system_key(table), 0, page);
+        match record {
+            Ok(Some(record)) if matches!(record.kind, RecordKind::System(_)) => Err(Error::corrupt(
+                node.place(&base.disk, 0),
+                "kind of object record",
+                "an object's",
+                "the store's own",
+            )),
+            Ok(record) => Ok(record),
+            Err(fault) => {
+                let mut place = node.place(&base.disk, 0);
+                (place.object, place.level, place.index, place.address) = (Some(key), None, None, None);
+                Err(fault.at(place))
+            }
+        }
+    }
+
+    /// The record, or [`Error::NoObject`].
+    pub(crate) fn get(&self, base: &Base, key: ObjectKey) -> Result<Record> {
+        self.find(base, key)?.ok_or(Error::NoObject(key))
+    }
+
+    pub(crate) fn put(&mut self, key: ObjectKey, record: Record) {
+        self.changed.insert(key, Change::Present(record));
+    }
+
+    /// Does something with a system object's record in hand.
+    pub(crate) fn with_system<R>(
+        &mut self,
+        id: u64,
+        action: impl FnOnce(&mut Trees, &mut Record) -> Result<R>,
+    ) -> Result<R> {
+        let Some(mut record) = self.system.get(&id).cloned() else {
+            return Err(Error::NoObject(system_key(id)));
+        };
+        let outcome = action(self, &mut record);
+        self.system.insert(id, record);
+        outcome
+    }
+
+    /// Sets the bit of an object id in a sparse map. Maps have no blocks of zeros.
+    pub(crate) fn set_map_bit(&mut self, base: &Base, map: u64, id: ObjectId, value: bool) -> Result<()> {
+        let (page, bit) = (id.0 / BITS, (id.0 % BITS) as usize);
+        let key = system_key(map);
+        self.with_system(map, |trees, record| {
+            let is = trees.node(base, key, record, 0, page)?.is_some_and(|block| block.bit(bit));
+            if is == value {
+                return Ok(());
+            }
+            trees.make_dirty(base, key, record, 0, page)?;
+            let block = trees.dirty_mut(NodeKey::new(key, 0, page));
+            block.set_bit(bit, value);
+            if !value && block.is_zero() {
+                trees.remove_pages(base, key, record, page, page + 1)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// First id at or behind `from` whose bit in a map is `value`; ids beyond the map have none set.
+    pub(crate) fn find_map_bit(&self, base: &Base, map: u64, from: u64, value: bool) -> Result<Option<u64>> {
+        let key = system_key(map);
+        let Some(record) = self.system.get(&map) else { return Ok(None) };
+        let mut id = from;
+        while id < OBJECT_END {
+            let page = id / BITS;
+            let Some(block) = self.node(base, key, record, 0, page)? else {
+                if !value {
+                    return Ok(Some(id));
+                }
+                match self.seek(base, key, record, page, Seek::Data)? {
+                    Some(next) => id = next * BITS,
+                    None => return Ok(None),
+                }
+                continue;
+            };
+            for word in (id % BITS / 64) as usize..crate::bitmap::CHUNK_WORDS {
+                let bits = if value { block.word(word) } else { !block.word(word) };
+                let first = page * BITS + word as u64 * 64;
+                let bits = if first < id { bits & (u64::MAX << (id - first)) } else { bits };
+                if bits != 0 {
+                    return Ok(Some(first + u64::from(bits.trailing_zeros())));
+                }
+            }
+            id = (page + 1) * BITS;
+        }
+        Ok(None)
+    }
+
+    /// Extra references to the block at `address`.
+    pub(crate) fn references(&self, base: &Base, address: u64) -> Result<u32> {
+        let record = &self.system[&REFERENCES];
+        if record.root.is_hole() {
+            return Ok(0);
+        }
+        let block = self.node(base, system_key(REFERENCES), record, 0, address / COUNTERS)?;
+        Ok(block.map_or(0, |block| block.counter((address % COUNTERS) as usize)))
+    }
+
+    fn set_references(&mut self, base: &Base, address: u64, count: u32) -> Result<()> {
+        let (page, key) = (address / COUNTERS, system_key(REFERENCES));
+        self.with_system(REFERENCES, |trees, record| {
+            trees.make_dirty(base, key, record, 0, page)?;
+            let block = trees.dirty_mut(NodeKey::new(key, 0, page));
+            block.put_counter((address % COUNTERS) as usize, count);
+            if count == 0 && block.is_zero() {
+                trees.remove_pages(base, key, record, page, page + 1)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// One more pointer names the block.
+    pub(crate) fn add_reference(&mut self, base: &Base, address: u64) -> Result<()> {
+        let count = self.references(base, address)?;
+        let Some(more) = count.checked_add(1) else {
+            return Err(Error::Limit { what: "references to a block", limit: u64::from(u32::MAX), got: 1 << 32 });
+        };
+        self.set_references(base, address, more)
+    }
+
+    /// One pointer less names the block; `false` if it was the only one.
+    pub(crate) fn drop_reference(&mut self, base: &Base, address: u64) -> Result<bool> {
+        let count = self.references(base, address)?;
+        if count == 0 {
+            return Ok(false);
+        }
+        self.set_references(base, address, count - 1)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,283 @@
+//! Opening a store: labels, the newest superblock whose trees verify, the bitmap.
+
+use crate::commit::CommitOrder;
+use crate::disk::{Block, Disk, device_error};
+use crate::format::label::LabelState;
+use crate::format::superblock::ring_block;
+use crate::format::{
+    BITS, FORMAT_VERSION, Fault, LABELS, Label, RECORDS, RING_SLOTS, Record, RecordKind, Superblock, hex, label_start,
+};
+use crate::module::{Module, OpenOptions, base, log_area};
+use crate::objects::{BITMAP, SYSTEM_END, system_key, system_kind};
+use crate::tree::{Base, Trees};
+use holdfast_block::Device;
+use holdfast_object::{Arena, Clock, Error, Place, Result, Seek};
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+impl Module {
+    /// Opens the store on `device`. Nothing is written.
+    ///
+    /// If the newest recovery point is damaged beyond its copies, the newest intact one before is opened, for reading
+    /// only.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] and [`Error::Protocol`] say what is wrong with a device that holds no store, a store of a newer
+    /// version, or a damaged one; [`Error::Device`].
+    pub fn open(
+        device: Arc<dyn Device>,
+        arena: Arc<Arena>,
+        clock: Arc<dyn Clock>,
+        options: &OpenOptions,
+    ) -> Result<Module> {
+        let label = read_label(&*device)?;
+        let superblocks = read_superblocks(&*device, &label)?;
+        let mut failure = None;
+        for superblock in superblocks {
+            let disk = Disk::new(device.clone(), label.blocks);
+            // Not even a repair is written before it is known that this is a store to write to.
+            let reason = match &failure {
+                _ if options.read_only => Some("opened for reading only".to_string()),
+                None if label.features.unknown_ro_compat() != 0 || superblock.features.unknown_ro_compat() != 0 => {
+                    Some("the store uses features of a newer version that this one can only read".to_string())
+                }
+                None => None,
+                Some(error) => Some(format!("the newest recovery point is damaged ({error}); this is one before it")),
+            };
+            if let Some(reason) = reason {
+                disk.latch(reason);
+            }
+            disk.raise_newest(superblock.epoch);
+            let base = base(disk, &label, options);
+            match load(&base, &label, &superblock) {
+                Ok(trees) => {
+                    return Ok(Module::assemble(base, arena, clock, label, trees, superblock, options.commit_order));
+                }
+                Err(error @ Error::Device(_)) => return Err(error),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        Err(failure.unwrap_or_else(|| Error::corrupt(device_place(&*device), "superblocks", "a valid one", "none")))
+    }
+}
+
+fn device_place(device: &dyn Device) -> Place {
+    Place { device: Some(device.name().to_string()), ..Place::default() }
+}
+
+fn block_place(device: &dyn Device, address: u64) -> Place {
+    Place { address: Some(address), ..device_place(device) }
+}
+
+fn newer(device: &dyn Device, what: String) -> Error {
+    Error::Protocol(format!("{}: the store was made by a newer version of Holdfast: {what}", device.name()))
+}
+
+/// Where labels may be: as computed from the device's size, and from the size that a label at the start tells.
+pub(crate) fn read_labels(device: &dyn Device, blocks: u64) -> Result<Vec<(u64, LabelState)>> {
+    let mut states = Vec::with_capacity(LABELS);
+    for number in 0..LABELS {
+        let address = label_start(number, blocks);
+        let mut block = Block::zeroed();
+        let state = match device.read(address, &mut [IoSliceMut::new(&mut block.0)]) {
+            Ok(()) => Label::decode(&block.0, number, address),
+            Err(error) if error.is_device_failure() => {
+                LabelState::Damaged(Fault::new("label", "a readable block", error))
+            }
+            Err(error) => return Err(device_error(&error)),
+        };
+        states.push((address, state));
+    }
+    Ok(states)
+}
+
+/// The label that all valid ones agree on.
+pub(crate) fn read_label(device: &dyn Device) -> Result<Label> {
+    if device.blocks() < crate::format::DEVICE_BLOCKS_MIN {
+        let (min, got) = (crate::format::DEVICE_BLOCKS_MIN, device.blocks());
+        return Err(Error::corrupt(device_place(device), "size", format!("at least {min} blocks"), got));
+    }
+    let mut states = read_labels(device, device.blocks())?;
+    let told = states.iter().find_map(|(_, state)| match state {
+        LabelState::Valid(label) => Some(label.blocks),
+        _ => None,
+    });
+    if let Some(blocks) = told {
+        if blocks > device.blocks() {
+            let expected = format!("{blocks} blocks, as the label says");
+            return Err(Error::corrupt(
+                device_place(device),
+                "size",
+                expected,
+                format!("{}: truncated", device.blocks()),
+            ));
+        }
+        if blocks < device.blocks() {
+            // The device has grown since; the labels of the end are where it was.
+            states = read_labels(device, blocks)?;
+        }
+    }
+    let mut found: Option<(u64, Label)> = None;
+    let mut damaged = None;
+    for (address, state) in states {
+        match state {
+            LabelState::Valid(label) => match &found {
+                None => found = Some((address, label)),
+                Some((first, other)) if *other != label => {
+                    let what = "label (of another store or device?)";
+                    let got = format!("store {}, device {}", uuid(&label.store), uuid(&label.device));
+                    let expected =
+                        format!("store {}, device {}, as in block {first}", uuid(&other.store), uuid(&other.device));
+                    return Err(Error::corrupt(block_place(device, address), what, expected, got));
+                }
+                Some(_) => {}
+            },
+            LabelState::OtherVersion(version) if version > FORMAT_VERSION && found.is_none() => {
+                return Err(newer(device, format!("format {version}, this one knows {FORMAT_VERSION}")));
+            }
+            LabelState::OtherVersion(version) => {
+                damaged = damaged.or(Some((address, Fault::new("format version", FORMAT_VERSION, version))));
+            }
+            LabelState::Damaged(fault) => damaged = damaged.or(Some((address, fault))),
+            LabelState::Foreign => {}
+        }
+    }
+    match (found, damaged) {
+        (Some((_, label)), _) if label.features.unknown_incompat() != 0 => {
+            Err(newer(device, format!("features {}", hex(label.features.unknown_incompat()))))
+        }
+        (Some((_, label)), _) => Ok(label),
+        (None, Some((address, fault))) => Err(fault.at(block_place(device, address))),
+        (None, None) => Err(Error::Protocol(format!("{} holds no Holdfast store", device.name()))),
+    }
+}
+
+fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// A slot of a ring: where, and what is there.
+pub(crate) type RingSlot = (usize, u64, std::result::Result<Option<Superblock>, Fault>);
+
+/// All slots of all rings; a foreign store's superblocks count as faults.
+pub(crate) fn read_rings(device: &dyn Device, label: &Label) -> Result<Vec<RingSlot>> {
+    let mut slots = Vec::with_capacity(LABELS * RING_SLOTS as usize);
+    for number in 0..LABELS {
+        for slot in 0..RING_SLOTS {
+            let mut block = Block::zeroed();
+            let address = ring_block(number, slot, label.blocks);
+            let state = match device.read(address, &mut [IoSliceMut::new(&mut block.0)]) {
+                Ok(()) => Superblock::decode(&block.0, number, slot, label.blocks),
+                Err(error) if error.is_device_failure() => Err(Fault::new("superblock", "a readable block", error)),
+                Err(error) => return Err(device_error(&error)),
+            };
+            let state = match state {
+                Ok(Some(superblock)) if superblock.store != label.store || superblock.device != label.device => {
+                    Err(Fault::new("store of superblock", uuid(&label.store), uuid(&superblock.store)))
+                }
+                state => state,
+            };
+            slots.push((number, slot, state));
+        }
+    }
+    Ok(slots)
+}
+
+/// The valid superblocks, newest first, one for each epoch.
+fn read_superblocks(device: &dyn Device, label: &Label) -> Result<Vec<Superblock>> {
+    let mut found: Vec<Superblock> = Vec::new();
+    for (number, slot, state) in read_rings(device, label)? {
+        let Ok(Some(superblock)) = state else { continue };
+        if superblock.features.unknown_incompat() != 0 {
+            return Err(newer(device, format!("features {}", hex(superblock.features.unknown_incompat()))));
+        }
+        match found.iter().find(|other| other.epoch == superblock.epoch) {
+            Some(other) if *other == superblock => {}
+            Some(_) => {
+                let place = block_place(device, ring_block(number, slot, label.blocks));
+                let expected = format!("the same for epoch {} in all labels", superblock.epoch);
+                return Err(Error::corrupt(place, "superblock", expected, "another"));
+            }
+            None => found.push(superblock),
+        }
+    }
+    found.sort_unstable_by_key(|superblock| std::cmp::Reverse(superblock.epoch));
+    Ok(found)
+}
+
+/// Loads the records of domain 0 and the bitmap of a recovery point.
+fn load(base: &Base, label: &Label, superblock: &Superblock) -> Result<Trees> {
+    let trees = load_system(base, superblock)?;
+    let key = system_key(BITMAP);
+    let bitmap = &trees.system[&BITMAP];
+    let mut alloc = base.alloc.lock();
+    for chunk in 0..alloc.chunks() {
+        match trees.node(base, key, bitmap, 0, chunk)? {
+            Some(block) => alloc.load_chunk(chunk, (0..crate::bitmap::CHUNK_WORDS).map(|word| block.word(word))),
+            None => alloc.load_chunk(chunk, std::iter::repeat_n(0, crate::bitmap::CHUNK_WORDS)),
+        }
+    }
+    let wrong = alloc.loaded(&log_area(label));
+    let space = alloc.space();
+    if wrong > 0 || space.total != superblock.total || space.free != superblock.free {
+        let expected = format!("{} of {} blocks free, as the superblock says", superblock.free, superblock.total);
+        let got = format!("{} of {}, {wrong} of labels and log not in use", space.free, space.total);
+        return Err(Error::corrupt(base.disk.place(0), "bitmap", expected, got));
+    }
+    drop(alloc);
+    Ok(trees)
+}
+
+/// Loads the records of domain 0.
+pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees> {
+    let mut trees =
+        Trees { objects: superblock.objects, next_generation: superblock.next_generation, ..Trees::default() };
+    let table = system_key(0);
+    let root = &superblock.root;
+    let wrong_kind = |id: u64, got: &dyn std::fmt::Debug| {
+        let place = Place { object: Some(system_key(id)), ..base.disk.place(0) };
+        Error::corrupt(place, "kind of system object", format!("{:?}", system_kind(id)), format!("{got:?}"))
+    };
+    let fits = |id: u64, record: &Record| system_kind(id).map(RecordKind::System) == Some(record.kind);
+    if !fits(0, root) {
+        return Err(wrong_kind(0, &root.kind));
+    }
+    let mut page = 0;
+    while let Some(next) = trees.seek(base, table, root, page, Seek::Data)? {
+        if let Some(block) = trees.node(base, table, root, 0, next)? {
+            for slot in 0..RECORDS {
+                let id = next * RECORDS + slot;
+                let record = Record::decode(block.record(slot as usize), superblock.epoch, base.disk.blocks(), false)
+                    .map_err(|fault| fault.at(Place { object: Some(system_key(id)), ..base.disk.place(0) }))?;
+                match record {
+                    Some(record) if id > 0 && id < SYSTEM_END && fits(id, &record) => {
+                        trees.system.insert(id, record);
+                    }
+                    Some(record) => return Err(wrong_kind(id, &record.kind)),
+                    None => {}
+                }
+            }
+        }
+        page = next + 1;
+    }
+    trees.system.insert(0, root.clone());
+    for id in [0, 1, 2, 16, 17, 18] {
+        if !trees.system.contains_key(&id) {
+            return Err(wrong_kind(id, &"no record"));
+        }
+    }
+    let chunks = base.disk.blocks().div_ceil(BITS);
+    if let Some(beyond) = trees.seek(base, system_key(BITMAP), &trees.system[&BITMAP], chunks, Seek::Data)? {
+        let place = Place { object: Some(system_key(BITMAP)), index: Some(beyond), ..base.disk.place(0) };
+        return Err(Error::corrupt(place, "bitmap", format!("{chunks} blocks"), "one beyond the device"));
+    }
+    Ok(trees)
+}
+
+impl OpenOptions {
+    /// For looking only: nothing is written.
+    pub fn read_only() -> OpenOptions {
+        OpenOptions { read_only: true, commit_order: CommitOrder::Correct, ..OpenOptions::default() }
+    }
+}

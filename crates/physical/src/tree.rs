@@ -1,0 +1,505 @@
+//! Block trees: finding, changing and freeing pages of objects, copy-on-write in memory.
+//!
+//! A tree block that the epoch being built changes is *dirty*: it is found in memory by its identity ([`NodeKey`]) and the
+//! pointer to it is [`BlockPointer::PENDING`] until `commit` gives it an address. Its old block is freed when it becomes
+//! dirty.
+//!
+//! Invariants:
+//! - the parent of a dirty block is dirty, up to the root pointer in the object's record, which is in `changed` (or
+//!   `system`);
+//! - a dirty block is named by exactly one pending pointer, and a pending pointer names a dirty block;
+//! - recursion goes down one level at a time from at most [`crate::format::LEVELS_MAX`]: its depth does not depend on
+//!   what a device says.
+
+use crate::alloc::Alloc;
+use crate::disk::Disk;
+use crate::format::blockptr::PointerKind;
+use crate::format::{BlockPointer, LEVELS_MAX, POINTERS, Record, split_address};
+use crate::meta_block::{MetaBlock, NodeKey};
+use crate::node_cache::NodeCache;
+use holdfast_object::{DomainId, ObjectKey, PageIndex, Result, Seek};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What trees stand on.
+pub(crate) struct Base {
+    pub(crate) disk: Disk,
+    pub(crate) cache: NodeCache,
+    pub(crate) alloc: Mutex<Alloc>,
+}
+
+impl Base {
+    /// The epoch being built frees the block of an address.
+    pub(crate) fn free(&self, address: u64) {
+        if !self.alloc.lock().free(split_address(address).1) {
+            let block = split_address(address).1;
+            tracing::error!(device = self.disk.name(), block, "freed twice or never in use: left alone");
+        }
+    }
+
+    fn free_all(&self, pointer: &BlockPointer) {
+        for address in pointer.addresses() {
+            self.free(address);
+        }
+    }
+}
+
+/// A block that the epoch being built has changed.
+pub(crate) struct Dirty {
+    pub(crate) block: Arc<MetaBlock>,
+    /// Where it will be written, or 0.
+    pub(crate) address: [u64; 2],
+}
+
+/// What the epoch being built has made of an object.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are present")]
+pub(crate) enum Change {
+    Present(Record),
+    Deleted,
+}
+
+/// All trees, as of the last applied operation.
+#[derive(Default)]
+pub(crate) struct Trees {
+    pub(crate) dirty: FxHashMap<NodeKey, Dirty>,
+    /// Keys put into `dirty` that have no address yet, and some that are gone.
+    pub(crate) fresh: Vec<NodeKey>,
+    /// Objects of domains changed in the epoch being built.
+    pub(crate) changed: FxHashMap<ObjectKey, Change>,
+    /// All objects of domain 0 by id.
+    pub(crate) system: BTreeMap<u64, Record>,
+    /// Objects of the domain `main`.
+    pub(crate) objects: u64,
+    /// Generation of the next object.
+    pub(crate) next_generation: u64,
+}
+
+/// Pages under a block of `level`.
+pub(crate) fn span(level: u8) -> u64 {
+    1 << (6 * u32::from(level.min(LEVELS_MAX)))
+}
+
+/// Levels that an object needs to have a page `index` (below 2^32).
+fn levels_for(index: PageIndex) -> u8 {
+    (0..LEVELS_MAX).find(|&level| index < span(level)).unwrap_or(LEVELS_MAX)
+}
+
+fn slot_of(index: u64) -> usize {
+    (index % POINTERS) as usize
+}
+
+impl Trees {
+    // ---- finding
+
+    /// A block by its pointer: dirty, cached, or from the device.
+    pub(crate) fn fetch(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<Arc<MetaBlock>> {
+        if let Some(dirty) = self.dirty.get(&key) {
+            return Ok(dirty.block.clone());
+        }
+        if let Some(block) = base.cache.get(key, pointer.address[0]) {
+            return Ok(block);
+        }
+        let block = Arc::new(MetaBlock::load(&base.disk, key, pointer)?);
+        base.cache.put(key, pointer.address[0], block.clone());
+        Ok(block)
+    }
+
+    /// The block of `level` with number `index` in that level; `None` if there is none.
+    pub(crate) fn node(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        level: u8,
+        index: u64,
+    ) -> Result<Option<Arc<MetaBlock>>> {
+        if record.levels < level || index >= span(record.levels - level) {
+            return Ok(None);
+        }
+        let mut pointer = record.root;
+        let mut at = record.levels;
+        loop {
+            if pointer.is_hole() {
+                return Ok(None);
+            }
+            let block = self.fetch(base, NodeKey::new(key, at, index / span(at - level)), &pointer)?;
+            if at == level {
+                return Ok(Some(block));
+            }
+            at -= 1;
+            pointer = block.pointer(slot_of(index / span(at - level)));
+        }
+    }
+
+    /// Pointers of `count` pages from `first` on.
+    pub(crate) fn pages(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        first: PageIndex,
+        count: usize,
+    ) -> Result<Vec<BlockPointer>> {
+        let mut pointers = Vec::with_capacity(count);
+        let end = first.saturating_add(count as u64);
+        let mut page = first;
+        while page < end {
+            let leaf_end = (page / POINTERS + 1).saturating_mul(POINTERS).min(end);
+            if record.levels == 0 {
+                pointers.extend((page..leaf_end).map(|page| if page == 0 { record.root } else { BlockPointer::HOLE }));
+            } else {
+                match self.node(base, key, record, 1, page / POINTERS)? {
+                    Some(leaf) => pointers.extend((page..leaf_end).map(|page| leaf.pointer(slot_of(page)))),
+                    None => pointers.extend((page..leaf_end).map(|_| BlockPointer::HOLE)),
+                }
+            }
+            page = leaf_end;
+        }
+        Ok(pointers)
+    }
+
+    /// First page at or behind `from` that is stored (or is not), within the tree.
+    pub(crate) fn seek(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        from: PageIndex,
+        what: Seek,
+    ) -> Result<Option<PageIndex>> {
+        let mut page = from;
+        while page < span(record.levels) {
+            let mut pointer = record.root;
+            let mut level = record.levels;
+            loop {
+                if pointer.is_hole() {
+                    if what == Seek::Hole {
+                        return Ok(Some(page));
+                    }
+                    page = (page / span(level) + 1) * span(level);
+                    break;
+                }
+                if level == 0 {
+                    if what == Seek::Data {
+                        return Ok(Some(page));
+                    }
+                    page += 1;
+                    break;
+                }
+                let block = self.fetch(base, NodeKey::new(key, level, page / span(level)), &pointer)?;
+                level -= 1;
+                let mut slot = slot_of(page / span(level));
+                if level == 0 {
+                    // Along the leaf, without going down again for each page.
+                    let wanted = what == Seek::Hole;
+                    while slot + 1 < POINTERS as usize && block.pointer_kind_is_hole(slot) != wanted {
+                        slot += 1;
+                        page += 1;
+                    }
+                }
+                pointer = block.pointer(slot);
+            }
+        }
+        Ok(None)
+    }
+
+    // ---- changing
+
+    /// Makes the block of `level` with number `index` dirty, and its ancestors; new blocks are empty. Grows the tree.
+    pub(crate) fn make_dirty(
+        &mut self,
+        base: &Base,
+        key: ObjectKey,
+        record: &mut Record,
+        level: u8,
+        index: u64,
+    ) -> Result<()> {
+        self.grow(key, record, level + levels_for(index));
+        if self.dirty.contains_key(&NodeKey::new(key, level, index)) {
+            return Ok(());
+        }
+        let mut at = record.levels;
+        loop {
+            let node = NodeKey::new(key, at, index / span(at - level));
+            if !self.dirty.contains_key(&node) {
+                let above = if at == record.levels { None } else { Some(node.parent()) };
+                let pointer = match above {
+                    None => record.root,
+                    Some((parent, slot)) => self.dirty[&parent].block.pointer(slot),
+                };
+                let block = if pointer.is_hole() {
+                    MetaBlock::new()
+                } else {
+                    match base.cache.take(node, pointer.address[0]) {
+                        Some(block) => block.to_owned_copy(),
+                        None => MetaBlock::load(&base.disk, node, &pointer)?.to_owned_copy(),
+                    }
+                };
+                base.free_all(&pointer);
+                self.insert_dirty(node, block);
+                match above {
+                    None => record.root = BlockPointer::PENDING,
+                    Some((parent, slot)) => self.dirty_mut(parent).put_pointer(slot, &BlockPointer::PENDING),
+                }
+            }
+            if at == level {
+                return Ok(());
+            }
+            at -= 1;
+        }
+    }
+
+    fn insert_dirty(&mut self, key: NodeKey, block: MetaBlock) {
+        let before = self.dirty.insert(key, Dirty { block: Arc::new(block), address: [0; 2] });
+        debug_assert!(before.is_none(), "{key:?} is dirty already");
+        self.fresh.push(key);
+    }
+
+    /// The bytes of a block that is dirty.
+    pub(crate) fn dirty_mut(&mut self, key: NodeKey) -> &mut MetaBlock {
+        let dirty = self.dirty.get_mut(&key).expect("make_dirty comes first");
+        Arc::make_mut(&mut dirty.block)
+    }
+
+    /// Adds levels above the root until there are at least `levels`.
+    fn grow(&mut self, key: ObjectKey, record: &mut Record, levels: u8) {
+        debug_assert!(levels <= LEVELS_MAX);
+        while record.levels < levels {
+            if record.root.is_hole() {
+                record.levels = levels;
+                return;
+            }
+            record.levels += 1;
+            let mut block = MetaBlock::new();
+            block.put_pointer(0, &record.root);
+            self.insert_dirty(NodeKey::new(key, record.levels, 0), block);
+            record.root = BlockPointer::PENDING;
+        }
+    }
+
+    /// Puts pointers of pages, in ascending order of index, in the place of what is there; that is released. All of them
+    /// or, with an error, none.
+    pub(crate) fn put_pages(
+        &mut self,
+        base: &Base,
+        key: ObjectKey,
+        record: &mut Record,
+        pages: &[(PageIndex, BlockPointer)],
+    ) -> Result<()> {
+        let Some(&(last, _)) = pages.last() else { return Ok(()) };
+        if last > 0 {
+            self.grow(key, record, levels_for(last));
+        }
+        if record.levels == 0 {
+            for (_, pointer) in pages {
+                let old = record.root;
+                record.root = *pointer;
+                self.replaced(base, key, record, &old, pointer);
+            }
+        } else {
+            for leaf in pages.chunk_by(|a, b| a.0 / POINTERS == b.0 / POINTERS) {
+                self.make_dirty(base, key, record, 1, leaf[0].0 / POINTERS)?;
+            }
+            let mut olds = Vec::with_capacity(POINTERS as usize);
+            for leaf in pages.chunk_by(|a, b| a.0 / POINTERS == b.0 / POINTERS) {
+                let block = self.dirty_mut(NodeKey::new(key, 1, leaf[0].0 / POINTERS));
+                olds.clear();
+                for (page, pointer) in leaf {
+                    olds.push(block.pointer(slot_of(*page)));
+                    block.put_pointer(slot_of(*page), pointer);
+                }
+                for (old, (_, new)) in olds.iter().zip(leaf) {
+                    self.replaced(base, key, record, old, new);
+                }
+            }
+        }
+        record.page_bound = record.page_bound.max(last + 1);
+        Ok(())
+    }
+
+    /// Counts a page whose pointer has changed, and releases what the old one named.
+    fn replaced(&mut self, base: &Base, key: ObjectKey, record: &mut Record, old: &BlockPointer, new: &BlockPointer) {
+        let blocks = &mut record.attributes.blocks;
+        if new.kind == PointerKind::Data {
+            *blocks += 1;
+        }
+        if old.kind == PointerKind::Data {
+            *blocks = blocks.saturating_sub(1);
+            if old.address != new.address {
+                self.release_page(base, key, old);
+            }
+        }
+    }
+
+    /// A pointer to a page has gone away: a shared block loses one reference, another one is free.
+    pub(crate) fn release_page(&mut self, base: &Base, key: ObjectKey, pointer: &BlockPointer) {
+        if pointer.kind != PointerKind::Data {
+            return;
+        }
+        if key.domain != DomainId::SYSTEM {
+            match self.drop_reference(base, pointer.address[0]) {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::error!(%error, "reference table: a block that may be shared stays in use");
+                    return;
+                }
+            }
+        }
+        base.free_all(pointer);
+    }
+
+    // ---- removing
+
+    /// Pages from `first` up to `end` are holes afterwards. Empty tree blocks go with them.
+    pub(crate) fn remove_pages(
+        &mut self,
+        base: &Base,
+        key: ObjectKey,
+        record: &mut Record,
+        first: PageIndex,
+        end: PageIndex,
+    ) -> Result<()> {
+        let capacity = span(record.levels);
+        if first >= end.min(capacity) || record.root.is_hole() {
+            return Ok(());
+        }
+        if first == 0 && end >= capacity {
+            let root = record.root;
+            self.free_subtree(base, key, record, &root, record.levels, 0);
+            record.root = BlockPointer::HOLE;
+        } else if self.remove_below(base, key, record, record.levels, 0, first, end.min(capacity))? {
+            self.drop_dirty(base, NodeKey::new(key, record.levels, 0));
+            record.root = BlockPointer::HOLE;
+        }
+        if record.root.is_hole() {
+            record.levels = 0;
+            record.attributes.blocks = 0;
+        }
+        if end >= record.page_bound {
+            record.page_bound = record.page_bound.min(first);
+        }
+        Ok(())
+    }
+
+    /// Removes pages under the block (`level`, `index`), which exists and is not covered as a whole. Whether it is empty
+    /// (and dirty) afterwards.
+    #[allow(clippy::too_many_arguments)]
+    fn remove_below(
+        &mut self,
+        base: &Base,
+        key: ObjectKey,
+        record: &mut Record,
+        level: u8,
+        index: u64,
+        first: PageIndex,
+        end: PageIndex,
+    ) -> Result<bool> {
+        let node = NodeKey::new(key, level, index);
+        let Some(block) = self.node(base, key, record, level, index)? else { return Ok(false) };
+        let start = index * span(level);
+        let width = span(level - 1);
+        let slots = (first.max(start) - start) / width..(end.min(start + span(level)) - start).div_ceil(width);
+        for slot in slots {
+            let pointer = block.pointer(slot as usize);
+            if pointer.is_hole() {
+                continue;
+            }
+            let (child, child_start) = (index * POINTERS + slot, start + slot * width);
+            let empty = if first <= child_start && child_start + width <= end {
+                self.make_dirty(base, key, record, level, index)?;
+                self.free_subtree(base, key, record, &pointer, level - 1, child);
+                true
+            } else if self.remove_below(base, key, record, level - 1, child, first, end)? {
+                self.drop_dirty(base, NodeKey::new(key, level - 1, child));
+                true
+            } else {
+                false
+            };
+            if empty {
+                self.dirty_mut(node).put_pointer(slot as usize, &BlockPointer::HOLE);
+            }
+        }
+        Ok(self.dirty.get(&node).is_some_and(|dirty| dirty.block.is_zero()))
+    }
+
+    /// Forgets a dirty block that nothing will point to.
+    fn drop_dirty(&mut self, base: &Base, key: NodeKey) -> Option<Arc<MetaBlock>> {
+        let dirty = self.dirty.remove(&key)?;
+        for address in dirty.address.into_iter().filter(|&address| address != 0) {
+            base.free(address);
+        }
+        Some(dirty.block)
+    }
+
+    /// Frees everything under `pointer`, which is of `level` and number `index` in it. A tree block that cannot be read
+    /// leaves what is under it in use, for `check` to find: an object that is damaged can be deleted.
+    fn free_subtree(
+        &mut self,
+        base: &Base,
+        key: ObjectKey,
+        record: &mut Record,
+        pointer: &BlockPointer,
+        level: u8,
+        index: u64,
+    ) {
+        let node = NodeKey::new(key, level, index);
+        if level == 0 {
+            if pointer.kind == PointerKind::Data {
+                record.attributes.blocks = record.attributes.blocks.saturating_sub(1);
+            }
+            if key.domain == DomainId::SYSTEM {
+                self.drop_dirty(base, node);
+                base.cache.take(node, pointer.address[0]);
+            }
+            self.release_page(base, key, pointer);
+            return;
+        }
+        let cached = base.cache.take(node, pointer.address[0]);
+        let block = match self.drop_dirty(base, node).or(cached) {
+            Some(block) => Some(block),
+            None if pointer.kind != PointerKind::Tree => return,
+            None => match MetaBlock::load(&base.disk, node, pointer) {
+                Ok(block) => Some(Arc::new(block)),
+                Err(error) => {
+                    tracing::error!(%error, "blocks under a tree block that cannot be read stay in use");
+                    None
+                }
+            },
+        };
+        if let Some(block) = block {
+            for slot in 0..POINTERS {
+                if !block.pointer_kind_is_hole(slot as usize) {
+                    let child = block.pointer(slot as usize);
+                    self.free_subtree(base, key, record, &child, level - 1, index * POINTERS + slot);
+                }
+            }
+        }
+        base.free_all(pointer);
+    }
+
+    /// Asserts the invariants that hold between any two operations.
+    pub(crate) fn check(&self) {
+        for key in self.dirty.keys() {
+            let object = key.object_key();
+            let record = match object.domain {
+                DomainId::SYSTEM => &self.system[&key.object],
+                _ => match &self.changed[&object] {
+                    Change::Present(record) => record,
+                    Change::Deleted => panic!("{key:?} is dirty, its object deleted"),
+                },
+            };
+            let pointer = if key.level == record.levels {
+                assert_eq!(key.index, 0);
+                record.root
+            } else {
+                let (parent, slot) = key.parent();
+                self.dirty[&parent].block.pointer(slot)
+            };
+            assert_eq!(pointer, BlockPointer::PENDING, "{key:?}");
+        }
+    }
+}

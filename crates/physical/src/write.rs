@@ -1,0 +1,151 @@
+//! Writing pages to new blocks: verified at the last moment, in long runs.
+
+use crate::alloc::Zone;
+use crate::disk::Block;
+use crate::module::Module;
+use crate::read::page_place;
+use holdfast_integrity::crc64;
+use holdfast_object::{Epoch, Error, ObjectKey, PAGE_SIZE, PageIndex, PageRef, PinnedPage, Place, Placement, Result};
+
+/// Pages verified and then written together: 1 MiB, which stays in the processor's cache in between.
+const WINDOW: usize = 256;
+
+/// A page to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) page: PageRef,
+    /// Metadata: in two copies.
+    pub(crate) twice: bool,
+}
+
+/// Where a page went: its addresses, or none if its bytes did not match their checksum.
+pub(crate) type Landed = Option<[u64; 2]>;
+
+impl Module {
+    /// Writes pages to newly allocated blocks, of the epoch being built or, with `ahead`, placed for a later one. With an
+    /// error nothing stays allocated.
+    pub(crate) fn write_pages(&self, epoch: Epoch, pages: &[Outgoing], ahead: bool) -> Result<Vec<Landed>> {
+        let mut landed = Vec::with_capacity(pages.len());
+        for window in pages.chunks(WINDOW) {
+            if let Err(error) = self.write_window(epoch, window, ahead, &mut landed) {
+                self.cancel(&landed);
+                return Err(error);
+            }
+        }
+        Ok(landed)
+    }
+
+    /// Gives back blocks of pages that nothing names yet.
+    pub(crate) fn cancel(&self, landed: &[Landed]) {
+        let blocks: Vec<u64> = landed.iter().flatten().flatten().copied().filter(|&block| block != 0).collect();
+        self.base.alloc.lock().cancel(&blocks);
+    }
+
+    fn write_window(&self, epoch: Epoch, window: &[Outgoing], ahead: bool, landed: &mut Vec<Landed>) -> Result<()> {
+        let mut pins: Vec<(PinnedPage, bool)> = Vec::with_capacity(window.len());
+        let mut good = Vec::with_capacity(window.len());
+        for outgoing in window {
+            let Some(pin) = self.arena.pin(outgoing.page) else {
+                return Err(Error::Protocol(format!("page frame {} is free", outgoing.page.frame)));
+            };
+            good.push(pin.verify().is_ok());
+            pins.push((pin, outgoing.twice));
+        }
+        let count =
+            |twice: bool| pins.iter().zip(&good).filter(|((_, is), good)| *is == twice && **good).count() as u64;
+        let (once, twice) = (count(false), count(true));
+        let mut data = self.allocate_pages(epoch, Zone::Data, once, ahead)?.into_iter();
+        let mut copies = [Vec::new().into_iter(), Vec::new().into_iter()];
+        for copy in 0..2 {
+            match self.allocate_pages(epoch, Zone::Meta(copy), twice, ahead) {
+                Ok(blocks) => copies[copy] = blocks.into_iter(),
+                Err(error) => {
+                    let mut alloc = self.base.alloc.lock();
+                    alloc.cancel(data.as_slice());
+                    alloc.cancel(copies[0].as_slice());
+                    return Err(error);
+                }
+            }
+        }
+        let mut writes: Vec<(u64, &[u8; PAGE_SIZE])> = Vec::with_capacity((once + 2 * twice) as usize);
+        for ((pin, twice), good) in pins.iter().zip(&good) {
+            let mut next = |blocks: &mut std::vec::IntoIter<u64>| {
+                let block = blocks.next().unwrap_or_default();
+                debug_assert_ne!(block, 0, "as many blocks as good pages");
+                writes.push((block, pin.bytes()));
+                block
+            };
+            landed.push(match (good, twice) {
+                (false, _) => None,
+                (true, false) => Some([next(&mut data), 0]),
+                (true, true) => Some([next(&mut copies[0]), next(&mut copies[1])]),
+            });
+        }
+        writes.sort_unstable_by_key(|(address, _)| *address);
+        self.disk().write_blocks(writes)
+    }
+
+    fn allocate_pages(&self, epoch: Epoch, zone: Zone, count: u64, ahead: bool) -> Result<Vec<u64>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut alloc = self.base.alloc.lock();
+        let blocks = alloc.allocate_many(epoch, zone, count)?;
+        if ahead {
+            // Under the same lock: the bitmap being written must not have them.
+            alloc.place(epoch, blocks.iter().copied());
+        }
+        Ok(blocks)
+    }
+
+    /// Writes a page that this module made itself; gives its addresses and checksum.
+    pub(crate) fn write_block(&self, epoch: Epoch, block: &Block, twice: bool) -> Result<([u64; 2], u64)> {
+        let zones: &[Zone] = if twice { &[Zone::Meta(0), Zone::Meta(1)] } else { &[Zone::Data] };
+        let mut address = [0; 2];
+        for (at, &zone) in zones.iter().enumerate() {
+            match self.allocate_pages(epoch, zone, 1, false) {
+                Ok(blocks) => address[at] = blocks[0],
+                Err(error) => {
+                    self.cancel(&[Some(address)]);
+                    return Err(error);
+                }
+            }
+        }
+        let stored = address.iter().filter(|&&address| address != 0);
+        self.disk().write_blocks(stored.map(|&address| (address, &block.0)))?;
+        Ok((address, crc64(&block.0)))
+    }
+
+    /// See [`holdfast_object::ObjectStore::place`].
+    pub(crate) fn place_pages(
+        &self,
+        key: ObjectKey,
+        epoch: Epoch,
+        pages: &[(PageIndex, PageRef)],
+    ) -> Result<Vec<Placement>> {
+        self.disk().check_writable()?;
+        self.claim_first()?;
+        // An object that only the cache knows yet counts as a regular file: only those have pages worth placing.
+        let twice = self.trees.read().find(&self.base, key)?.is_some_and(|record| record.kind.is_metadata());
+        let outgoing: Vec<Outgoing> = pages.iter().map(|&(_, page)| Outgoing { page, twice }).collect();
+        let landed = self.write_pages(epoch, &outgoing, true)?;
+        if let Some(at) = landed.iter().position(Option::is_none) {
+            self.cancel(&landed);
+            let place = page_place(key, pages[at].0, Place::default());
+            return Err(Error::corrupt(
+                place,
+                "page in memory",
+                format!("checksum {:#x}", pages[at].1.checksum),
+                "another",
+            ));
+        }
+        let landed: Vec<[u64; 2]> = landed.into_iter().flatten().collect();
+        let placement = |([address, address_2], (_, page)): (&[u64; 2], &(PageIndex, PageRef))| Placement {
+            address: *address,
+            address_2: *address_2,
+            checksum: page.checksum,
+            birth: epoch,
+        };
+        Ok(landed.iter().zip(pages).map(placement).collect())
+    }
+}
