@@ -1,1 +1,70 @@
-fn main() {}
+//! The `holdfast` command.
+//!
+//! | file | job |
+//! |---|---|
+//! | `args`, `options`, `size` | what can be asked: the command line, `mount -o`, sizes |
+//! | `commands/` | one file for each command |
+//! | `stack` | puts the layers together |
+//! | `daemon/` | serves a mount: threads, signals, the end; starting it in the background; its log |
+//! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
+//! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
+
+mod args;
+mod commands;
+mod daemon;
+mod failure;
+mod mounts;
+mod options;
+mod output;
+mod paths;
+mod probe;
+mod report;
+mod signals;
+mod size;
+mod stack;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::{Failure, exit};
+use output::Format;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let format = if cli.json { Format::Json } else { Format::Words };
+    let told = matches!(&cli.command, Command::Mount(mount) if mount.report_ready);
+    let code = match &cli.command {
+        Command::Create(arguments) => commands::create::run(arguments, format).map(|()| exit::OK),
+        Command::Mount(arguments) => commands::mount::run(arguments, format).map(|()| exit::OK),
+        Command::Unmount(arguments) => commands::unmount::run(arguments, format).map(|()| exit::OK),
+        Command::Up(arguments) => commands::up::run(arguments, format).map(|()| exit::OK),
+        Command::Status(arguments) => commands::status::run(arguments, format).map(|()| exit::OK),
+        Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
+        Command::Check(arguments) => commands::check::run(arguments, format).map_err(Failure::of_check),
+    };
+    let code = code.unwrap_or_else(|failure| {
+        if told {
+            // Whoever started the daemon prints it; if it is gone, or has been told that all is well, the log has it.
+            tracing::error!("{failure}");
+            let _ = daemon::tell(Err(&failure));
+        } else {
+            output::print_failure(format, &failure);
+        }
+        failure.code
+    });
+    ExitCode::from(code)
+}
+
+/// `--help` and `--version` come here as well.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    if !error.use_stderr() {
+        return ExitCode::from(exit::OK);
+    }
+    let of_check =
+        std::env::args_os().skip(1).find(|argument| argument != "--json").is_some_and(|word| word == "check");
+    ExitCode::from(if of_check { exit::CHECK_USAGE } else { exit::USAGE })
+}

@@ -1,0 +1,179 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Start here:
+  holdfast up                        make a store, mount it on ~/Holdfast
+  cp -a Documents ~/Holdfast/        use it as any directory
+  holdfast status                    how it is doing
+  holdfast unmount ~/Holdfast        stop; returns when all is on disk
+
+By hand:
+  holdfast create /data/my.store --size 20G
+  holdfast mount /data/my.store /mnt
+  holdfast sync /mnt                 all of it durable, now
+  holdfast unmount /mnt
+  holdfast check /data/my.store      read and compare every byte
+
+A store is one file or one disk. `holdfast COMMAND --help` tells more; with --json, commands print one JSON document.";
+
+/// Keeps files true: a file system in which every byte is checked, from the application to the disk.
+#[derive(Parser, Debug)]
+#[command(name = "holdfast", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    /// Print one JSON document instead of words
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Make a new store in a file or on a disk
+    #[command(after_help = "\
+Examples:
+  holdfast create /data/my.store                 8 GiB in a new file
+  holdfast create /data/my.store --size 100G
+  sudo holdfast create /dev/sdx                  a whole disk
+A file or disk that holds anything is refused, unless --force says that it may go.
+The space is taken from the host at once, so that the store cannot run out of it later.")]
+    Create(Create),
+
+    /// Mount a store on a directory; returns when it can be used
+    #[command(after_help = mount_help())]
+    Mount(Mount),
+
+    /// Unmount; returns when everything is written and the store is clean
+    #[command(after_help = "\
+Example:
+  holdfast unmount /mnt
+If files are still open there, it says by whom, and nothing is unmounted.")]
+    Unmount(Unmount),
+
+    /// Make a store on first use, mount it, and say what to do next
+    #[command(after_help = "\
+Examples:
+  holdfast up                 mounted on ~/Holdfast
+  holdfast up /mnt            the same store elsewhere
+The store is ~/.local/share/holdfast/main.store ($XDG_DATA_HOME is honoured). Calling it again does no harm.")]
+    Up(Up),
+
+    /// Tell how a store or a mount is doing
+    #[command(after_help = "\
+Examples:
+  holdfast status                      everything that is mounted
+  holdfast status ~/Holdfast           one mount
+  holdfast status /data/my.store       a store, mounted or not; changes nothing in it
+  holdfast status --json | jq .mounts[0].space.free_bytes")]
+    Status(Status),
+
+    /// Make everything in a mount durable now
+    #[command(after_help = "\
+Example:
+  holdfast sync ~/Holdfast
+Closes the epoch: when this returns, all changes made before are in a recovery point. The sync(1) command cannot do this,
+because Linux passes it on to no FUSE file system. fsync(2) on single files works as everywhere.")]
+    Sync(Sync),
+
+    /// Read a whole store that is not mounted, and compare everything with everything
+    #[command(after_help = "\
+Examples:
+  holdfast check /data/my.store            report only, change nothing
+  holdfast check /data/my.store --repair   also write good copies over bad ones
+Exit codes are fsck's, added up: 0 nothing wrong, 1 errors corrected, 4 errors left, 8 it could not be done, 16 usage,
+32 cancelled.")]
+    Check(Check),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Create {
+    /// File (made if there is none) or block device
+    pub(crate) store: PathBuf,
+    /// Size of the store, as 512M, 8G, 1.5T; default: 8G for a new file, all of what is there otherwise
+    #[arg(long, value_parser = crate::size::parse)]
+    pub(crate) size: Option<u64>,
+    /// Overwrite whatever is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Mount {
+    /// File or block device with a store
+    pub(crate) store: PathBuf,
+    /// Directory to mount it on
+    pub(crate) directory: PathBuf,
+    /// Mount options, separated by commas
+    #[arg(short = 'o', value_name = "OPTS")]
+    pub(crate) options: Vec<String>,
+    /// Stay in the foreground and log to standard error; ends when unmounted, or by Ctrl-C, which unmounts
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Tell the command that started this one how it went
+    #[arg(long, hide = true, requires = "foreground")]
+    pub(crate) report_ready: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Unmount {
+    /// Directory that a store is mounted on
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Up {
+    /// Directory to mount it on (made if there is none); default: ~/Holdfast
+    pub(crate) directory: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Status {
+    /// A store, or a directory in a mount; default: everything that is mounted
+    #[arg(value_name = "STORE|DIR")]
+    pub(crate) path: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Sync {
+    /// Directory in the mount
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// File or block device with a store
+    pub(crate) store: PathBuf,
+    /// Write good copies over bad ones
+    #[arg(long)]
+    pub(crate) repair: bool,
+}
+
+fn mount_help() -> String {
+    format!(
+        "\
+Mount options:
+{}
+Examples:
+  holdfast mount /data/my.store /mnt
+  holdfast mount /data/my.store /mnt -o ro
+  holdfast mount /data/my.store /mnt -o cache=1G,noatime
+Changes are in a recovery point 5 seconds later at most, and at once after fsync(2) or `holdfast sync`.
+SIGTERM to the daemon unmounts and leaves a clean store.",
+        crate::options::help()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,173 @@
+//! `holdfast create`: a new store in a file or on a disk.
+
+use crate::args::Create;
+use crate::failure::{Failure, Result};
+use crate::output::{Format, Report, print};
+use crate::paths::shell;
+use crate::probe::{self, Contents};
+use crate::{mounts, size, stack};
+use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
+use holdfast_physical::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN};
+use rustix::fs::{FallocateFlags, fallocate};
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Of a store in a new file.
+const DEFAULT_BYTES: u64 = 8 << 30;
+/// Smallest size of a store.
+pub(crate) const SIZE_BYTES_MIN: u64 = DEVICE_BLOCKS_MIN * BLOCK_SIZE as u64;
+
+/// What was made.
+#[derive(Serialize, Debug)]
+pub(crate) struct Created {
+    store: String,
+    uuid: String,
+    size_bytes: u64,
+    /// For new data.
+    available_bytes: u64,
+    /// Whether the host has set all of it aside, so that it cannot run out of space under the store.
+    reserved: bool,
+    #[serde(skip)]
+    shell_path: String,
+}
+
+impl Report for Created {
+    fn words(&self) -> String {
+        let (size, available) = (size::show(self.size_bytes), size::show(self.available_bytes));
+        let mut text = format!("Made the store {}: {size}, {available} for files.\n", self.store);
+        if !self.reserved {
+            text.push_str("This host does not set space aside: if it runs out, the store takes no more changes.\n");
+        }
+        text.push_str(&format!("Mount it with: holdfast mount {} DIR\n", self.shell_path));
+        text
+    }
+}
+
+pub(crate) fn run(arguments: &Create, format: Format) -> Result<()> {
+    print(format, &create(&arguments.store, arguments.size, arguments.force)?);
+    Ok(())
+}
+
+/// Makes a store. A new file is removed again if that fails.
+pub(crate) fn create(store: &Path, size_bytes: Option<u64>, force: bool) -> Result<Created> {
+    if let Some(bytes) = size_bytes {
+        check_size(bytes)?;
+    }
+    match fs::metadata(store) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            in_new_file(store, size_bytes.unwrap_or(DEFAULT_BYTES))
+        }
+        Err(error) => Err(Failure::at(store, mounts::plain(&error))),
+        Ok(found) if found.is_dir() => {
+            Err(Failure::new(format!("{} is a directory; a store is a file or a disk", store.display()))
+                .hint(format!("try: holdfast create {}", shell(&store.join("main.store")))))
+        }
+        Ok(found) => over(store, size_bytes, force, found.file_type().is_block_device()),
+    }
+}
+
+fn check_size(bytes: u64) -> Result<()> {
+    let max = DEVICE_BLOCKS_MAX.saturating_mul(BLOCK_SIZE as u64);
+    if bytes < SIZE_BYTES_MIN {
+        let (got, min) = (size::show(bytes), size::show(SIZE_BYTES_MIN));
+        return Err(Failure::usage(format!("a store of {got} is too small: the least is {min}")));
+    }
+    if bytes > max {
+        return Err(Failure::usage(format!(
+            "a store of {} is too large: the most is {}",
+            size::show(bytes),
+            size::show(max)
+        )));
+    }
+    Ok(())
+}
+
+fn in_new_file(store: &Path, size_bytes: u64) -> Result<Created> {
+    let size_bytes = size_bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+    let device = FileDevice::create_file(store, size_bytes).map_err(|error| {
+        let failure = stack::says(&error);
+        match room(store) {
+            Some(room) if room < size_bytes => {
+                Failure::new(format!("{}: no room for a store of {}", store.display(), size::show(size_bytes)))
+                    .hint(format!("{} are free there; choose with --size", size::show(room)))
+            }
+            _ => failure,
+        }
+    })?;
+    make(store, device, false).inspect_err(|_| {
+        // What is left would only be in the way of the next try.
+        let _ = fs::remove_file(store);
+    })
+}
+
+/// Bytes free in the file system of a file that does not exist yet.
+pub(crate) fn room(file: &Path) -> Option<u64> {
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let host = rustix::fs::statvfs(directory).ok()?;
+    host.f_bavail.checked_mul(host.f_frsize)
+}
+
+/// In what exists already.
+fn over(store: &Path, size_bytes: Option<u64>, force: bool, is_disk: bool) -> Result<Created> {
+    // Held while looking, so that nobody's mount is overwritten.
+    let held = stack::device(store, Access::ReadWrite)?;
+    let file = File::options().read(true).write(true).open(store);
+    let file = file.map_err(|error| Failure::at(store, mounts::plain(&error)))?;
+    let length_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0));
+    let length_bytes = length_bytes.map_err(|error| Failure::at(store, mounts::plain(&error.into())))?;
+    if !force {
+        let contents = probe::probe(&file, length_bytes, is_disk);
+        let what = match contents.map_err(|error| Failure::at(store, mounts::plain(&error)))? {
+            Contents::Empty => None,
+            Contents::Known(what) => Some(what.to_string()),
+            Contents::Data(at) => Some(format!("data, first at byte {at}")),
+        };
+        if let Some(what) = what {
+            return Err(Failure::new(format!("{} holds {what}; nothing was changed", store.display()))
+                .hint("to overwrite it, say --force"));
+        }
+    }
+    match (is_disk, size_bytes, length_bytes) {
+        (true, Some(bytes), _) if bytes / BLOCK_SIZE as u64 != held.blocks() => {
+            return Err(Failure::usage(format!(
+                "{} is a disk of {}; a store on a disk takes all of it",
+                store.display(),
+                size::show(length_bytes)
+            )));
+        }
+        (false, None, 0) => resize(store, &file, DEFAULT_BYTES)?,
+        (false, Some(bytes), _) => resize(store, &file, bytes)?,
+        (_, _, length) => check_size(length)?,
+    }
+    drop((file, held));
+    let device = FileDevice::open(store, Access::ReadWrite).map_err(stack::says)?;
+    make(store, device, force)
+}
+
+fn resize(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
+    let size_bytes = size_bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+    let fail = |error: io::Error| Failure::new(format!("{}: {}", store.display(), mounts::plain(&error)));
+    file.set_len(size_bytes).map_err(fail)?;
+    match fallocate(file, FallocateFlags::empty(), 0, size_bytes) {
+        // The report says that nothing is set aside.
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => file.sync_all().map_err(fail),
+        Err(error) => Err(fail(error.into())),
+    }
+}
+
+fn make(store: &Path, device: FileDevice, overwrite: bool) -> Result<Created> {
+    let (blocks, reserved) = (device.blocks(), device.is_reserved());
+    let stack = stack::create(Arc::new(device), overwrite)?;
+    Ok(Created {
+        store: store.display().to_string(),
+        uuid: crate::report::show_uuid(&stack.module.store_uuid()),
+        size_bytes: blocks * BLOCK_SIZE as u64,
+        available_bytes: crate::report::SpaceFigures::from(&stack.status().space).available_bytes,
+        reserved,
+        shell_path: shell(store),
+    })
+}

@@ -1,0 +1,9 @@
+//! The commands, one file each. A command gives its exit code, or the failure to print.
+
+pub(crate) mod check;
+pub(crate) mod create;
+pub(crate) mod mount;
+pub(crate) mod status;
+pub(crate) mod sync;
+pub(crate) mod unmount;
+pub(crate) mod up;

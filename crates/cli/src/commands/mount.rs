@@ -1,0 +1,108 @@
+//! `holdfast mount`: a store on a directory.
+
+use crate::args::Mount;
+use crate::daemon::{self, Mounting};
+use crate::failure::{Failure, Result};
+use crate::mounts::{self, FILE_SYSTEM};
+use crate::options::MountOptions;
+use crate::output::{Format, Report, count, print};
+use crate::paths::shell;
+use crate::report::{Condition, StoreReport};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// A mount was made.
+#[derive(Serialize, Debug)]
+struct Mounted<'a> {
+    #[serde(flatten)]
+    report: &'a StoreReport,
+}
+
+impl Report for Mounted<'_> {
+    fn words(&self) -> String {
+        let directory = self.report.mounted_on.as_deref().unwrap_or("?");
+        let mut text = format!("Mounted {} on {directory}.\n", self.report.store);
+        text.push_str(&notes(self.report));
+        text
+    }
+}
+
+/// What the user should know about a mount just made.
+pub(crate) fn notes(report: &StoreReport) -> String {
+    let mut text = String::new();
+    match report.daemon.as_ref().map_or(0, |daemon| daemon.batches_replayed) {
+        0 => {}
+        batches => {
+            let batches = count(batches, "batch", "batches");
+            text.push_str(&format!("It had not been closed in order: {batches} of its intent log replayed.\n"));
+        }
+    }
+    if let Some(reason) = &report.read_only {
+        text.push_str(&format!("It takes no changes: {reason}.\n"));
+    }
+    text
+}
+
+pub(crate) fn run(arguments: &Mount, format: Format) -> Result<()> {
+    let outcome = prepare(arguments).and_then(|mounting| match arguments.foreground {
+        true => foreground(&mounting, arguments.report_ready, format).map(|()| None),
+        false => daemon::launch(&mounting.store, &mounting.directory, &arguments.options).map(Some),
+    });
+    match outcome {
+        Ok(Some(report)) => print(format, &Mounted { report: &report }),
+        Ok(None) => {}
+        Err(failure) => return Err(failure),
+    }
+    Ok(())
+}
+
+/// Whatever can be wrong with the command line.
+fn prepare(arguments: &Mount) -> Result<Mounting> {
+    let options = MountOptions::parse(&arguments.options).map_err(Failure::usage)?;
+    let store = mounts::resolve(&arguments.store)?;
+    let directory = directory(&arguments.directory, options.nonempty)?;
+    let log = arguments.report_ready.then(|| daemon::log::path(&store)).flatten();
+    Ok(Mounting { store, directory, options, log })
+}
+
+/// A directory that can be mounted on. What a daemon that died has left there is taken away.
+pub(crate) fn directory(directory: &Path, nonempty: bool) -> Result<PathBuf> {
+    let path = mounts::resolve(directory)?;
+    let mounted = mounts::at(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM);
+    if let Some(mount) = mounted {
+        if super::status::look(&mount).condition != Condition::Abandoned {
+            let (directory, source) = (path.display(), mount.source.display());
+            return Err(Failure::new(format!("{directory}: {source} is mounted there already"))
+                .hint(format!("to unmount it: holdfast unmount {}", shell(&path))));
+        }
+        holdfast_fuse::unmount(&path, true)
+            .map_err(|error| Failure::new(format!("{}: an abandoned mount is in the way: {error}", path.display())))?;
+    }
+    let fail = |error: io::Error| Failure::at(&path, mounts::plain(&error));
+    if !fs::metadata(&path).map_err(fail)?.is_dir() {
+        return Err(Failure::new(format!("{} is no directory", path.display())));
+    }
+    if !nonempty && fs::read_dir(&path).map_err(fail)?.next().is_some() {
+        return Err(Failure::new(format!("{} is not empty; a mount would hide what is in it", path.display()))
+            .hint("to mount there nevertheless: -o nonempty"));
+    }
+    Ok(path)
+}
+
+fn foreground(mounting: &Mounting, report_ready: bool, format: Format) -> Result<()> {
+    if report_ready {
+        // Away from the terminal of whoever started this; fails only for the leader of a process group.
+        let _ = rustix::process::setsid();
+        let _ = rustix::thread::set_name(c"holdfast");
+    }
+    daemon::log::start();
+    daemon::serve(mounting, |report| {
+        if report_ready {
+            daemon::tell(Ok(report))?;
+        } else {
+            print(format, &Mounted { report });
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,78 @@
+//! `holdfast status`: how stores and mounts are doing.
+
+use crate::args::Status;
+use crate::failure::{Failure, Result};
+use crate::mounts::{self, FILE_SYSTEM, Mount};
+use crate::output::{Format, Report, print};
+use crate::report::{Condition, Figures, StoreReport};
+use crate::stack::{self, Settings, Stack};
+use holdfast_block::Access;
+use holdfast_fuse::control;
+use serde::Serialize;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+#[derive(Serialize)]
+struct All {
+    mounts: Vec<StoreReport>,
+}
+
+impl Report for All {
+    fn words(&self) -> String {
+        if self.mounts.is_empty() {
+            return "Nothing is mounted. `holdfast up` makes a store and mounts it.\n".into();
+        }
+        self.mounts.iter().map(Report::words).collect::<Vec<_>>().join("\n")
+    }
+}
+
+pub(crate) fn run(arguments: &Status, format: Format) -> Result<()> {
+    match &arguments.path {
+        None => print(format, &All { mounts: mounts::of_holdfast()?.iter().map(look).collect() }),
+        Some(path) => print(format, &one(path)?),
+    }
+    Ok(())
+}
+
+fn one(path: &Path) -> Result<StoreReport> {
+    let path = mounts::resolve(path)?;
+    if let Some(mount) = mounts::at(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM) {
+        return Ok(look(&mount));
+    }
+    if path.is_dir() {
+        let mount = mounts::containing(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM);
+        let mount = mount.ok_or_else(|| Failure::new(format!("{} is in no mount of a store", path.display())))?;
+        return Ok(look(&mount));
+    }
+    let mounted = mounts::of_holdfast()?.into_iter().find(|mount| mounts::is_same_file(&mount.source, &path));
+    match mounted.map(|mount| look(&mount)) {
+        Some(report) if report.condition != Condition::Abandoned => Ok(report),
+        _ => unmounted(&path),
+    }
+}
+
+/// The state of a mount, asked of its daemon.
+pub(crate) fn look(mount: &Mount) -> StoreReport {
+    let answer = File::open(&mount.directory).and_then(control::status_json);
+    let bare = |condition| StoreReport::bare(&mount.source, condition, Some(&mount.directory));
+    match answer {
+        Ok(json) => match serde_json::from_slice(&json) {
+            Ok(report) => report,
+            Err(_) => bare(Condition::Mounted),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => bare(Condition::Abandoned),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => bare(Condition::Abandoned),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => bare(Condition::Inaccessible),
+        Err(_) => bare(Condition::Mounted),
+    }
+}
+
+/// The state of a store that is not mounted. Nothing in it is changed.
+fn unmounted(store: &Path) -> Result<StoreReport> {
+    let stack = Stack::open(stack::device(store, Access::ReadOnly)?, &Settings::to_look())?;
+    let condition = if stack.module.is_clean() { Condition::Clean } else { Condition::Unclean };
+    let mut report = StoreReport::bare(store, condition, None);
+    report.figures = Some(Figures::new(stack.module.store_uuid(), stack.status()));
+    Ok(report)
+}

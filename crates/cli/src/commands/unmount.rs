@@ -1,0 +1,142 @@
+//! `holdfast unmount`: the end of a mount. Returns when the store is clean.
+
+use super::status::look;
+use crate::args::Unmount;
+use crate::failure::{Failure, Result};
+use crate::mounts::{self, FILE_SYSTEM, Mount};
+use crate::output::{Format, Report, print};
+use crate::paths::shell;
+use crate::report::Condition;
+use crate::stack::{self, Settings, Stack};
+use holdfast_block::{Access, FileDevice};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long to wait for a daemon that cannot be named, and how often to look.
+const UNNAMED_WAIT: Duration = Duration::from_secs(60);
+const UNNAMED_STEP: Duration = Duration::from_millis(20);
+/// Users of a busy mount that are named.
+const USERS_NAMED: usize = 5;
+
+/// What became of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Left {
+    /// In order.
+    Clean,
+    /// Not in order: its daemon had died. The next mount recovers it.
+    Unclean,
+    /// This user may not look.
+    Unknown,
+}
+
+#[derive(Serialize, Debug)]
+struct Unmounted {
+    directory: String,
+    store: String,
+    left: Left,
+}
+
+impl Report for Unmounted {
+    fn words(&self) -> String {
+        let Unmounted { directory, store, left } = self;
+        match left {
+            Left::Clean => format!("Unmounted {directory}; everything is written, {store} is clean.\n"),
+            Left::Unclean => {
+                format!("Unmounted {directory}. Its daemon had died; {store} is recovered when it is mounted next.\n")
+            }
+            Left::Unknown => format!("Unmounted {directory}; everything is written to {store}.\n"),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Unmount, format: Format) -> Result<()> {
+    let directory = mounts::resolve(&arguments.directory)?;
+    let mount = mounts::at(&directory)?.filter(|mount| mount.file_system == FILE_SYSTEM);
+    let mount = mount.ok_or_else(|| nothing_there(&directory))?;
+    let state = look(&mount);
+    let abandoned = state.condition == Condition::Abandoned;
+    // Named before it ends, so that its number cannot be another's.
+    let daemon = state.daemon.as_ref().and_then(|daemon| {
+        let pid = Pid::from_raw(i32::try_from(daemon.pid).ok()?)?;
+        pidfd_open(pid, PidfdFlags::empty()).ok()
+    });
+    holdfast_fuse::unmount(&directory, abandoned).map_err(|error| refused(&directory, &error))?;
+    if !abandoned {
+        wait(&mount, daemon)?;
+    }
+    let left = how_left(&mount.source);
+    if left == Left::Unclean && !abandoned && !mount.read_only {
+        let failure = Failure::new(format!("{} is unmounted, but its store was not left clean", directory.display()));
+        let log = state.daemon.and_then(|daemon| daemon.log);
+        return Err(failure.hint(match log {
+            Some(log) => format!("what is lost, if anything, is in {log}"),
+            None => format!("holdfast check {}", shell(&mount.source)),
+        }));
+    }
+    let (directory, store) = (directory.display().to_string(), mount.source.display().to_string());
+    print(format, &Unmounted { directory, store, left });
+    Ok(())
+}
+
+fn nothing_there(directory: &Path) -> Failure {
+    let failure = Failure::new(format!("no store is mounted on {}", directory.display()));
+    let others = mounts::of_holdfast().unwrap_or_default();
+    let others: Vec<_> = others.iter().map(|mount| mount.directory.display().to_string()).collect();
+    if others.is_empty() { failure } else { failure.hint(format!("mounted are: {}", others.join(", "))) }
+}
+
+fn refused(directory: &Path, error: &io::Error) -> Failure {
+    if error.kind() != io::ErrorKind::ResourceBusy {
+        return Failure::new(format!("cannot unmount {}: {}", directory.display(), mounts::plain(error)));
+    }
+    let failure =
+        Failure::new(format!("{} is busy: something in it is in use; nothing was unmounted", directory.display()));
+    let users = mounts::users(directory);
+    if users.is_empty() {
+        return failure.hint("by whom, this user may not see; or something else is mounted below it");
+    }
+    let mut named: Vec<_> = users.iter().take(USERS_NAMED).map(|(pid, name)| format!("{name} ({pid})")).collect();
+    if users.len() > USERS_NAMED {
+        named.push(format!("{} more", users.len() - USERS_NAMED));
+    }
+    failure.hint(format!("in use by: {}", named.join(", ")))
+}
+
+/// Waits until the daemon has ended, however long that takes: it is writing.
+fn wait(mount: &Mount, daemon: Option<OwnedFd>) -> Result<()> {
+    if let Some(daemon) = daemon {
+        loop {
+            match poll(&mut [PollFd::new(&daemon, PollFlags::IN)], None::<&Timespec>) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+    }
+    // The daemon is in another name space of processes, or the kernel is old: the store is free when it has ended.
+    let start = Instant::now();
+    while let Err(holdfast_block::Error::InUse { .. }) = FileDevice::open(&mount.source, Access::ReadOnly) {
+        if start.elapsed() > UNNAMED_WAIT {
+            return Err(Failure::new(format!(
+                "{} is unmounted, but still being written; do not switch off",
+                mount.directory.display()
+            )));
+        }
+        std::thread::sleep(UNNAMED_STEP);
+    }
+    Ok(())
+}
+
+fn how_left(store: &Path) -> Left {
+    let Ok(device) = stack::device(store, Access::ReadOnlyUnlocked) else { return Left::Unknown };
+    match Stack::open(device, &Settings::to_look()) {
+        Ok(stack) if stack.module.is_clean() => Left::Clean,
+        _ => Left::Unclean,
+    }
+}

@@ -1,0 +1,128 @@
+//! `holdfast up`: from nothing to a mounted store.
+
+use super::{create, mount, status};
+use crate::args::Up;
+use crate::daemon;
+use crate::failure::{Failure, Result};
+use crate::mounts;
+use crate::output::{Format, Report, print};
+use crate::paths::{self, shell};
+use crate::report::{Condition, StoreReport};
+use crate::size;
+use serde::Serialize;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Size of a store made on first use, if the host has twice as much free; otherwise half of what it has.
+const SIZE_BYTES: u64 = 8 << 30;
+/// Less is not worth having.
+const SIZE_BYTES_MIN: u64 = 64 << 20;
+
+/// What `up` found or did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Done {
+    /// Made a store and mounted it.
+    Created,
+    /// Mounted the store that there was.
+    Mounted,
+    /// It was mounted already.
+    AlreadyUp,
+}
+
+#[derive(Serialize)]
+struct Raised {
+    done: Done,
+    #[serde(flatten)]
+    report: StoreReport,
+}
+
+impl Report for Raised {
+    fn words(&self) -> String {
+        let directory = self.report.mounted_on.as_deref().unwrap_or("?");
+        let path = shell(Path::new(directory));
+        let figures = self.report.figures.as_ref();
+        let space = figures.map(|figures| format!(", {} available", size::show(figures.space.available_bytes)));
+        let space = space.unwrap_or_default();
+        let headline = match self.done {
+            Done::Created => "Holdfast is up, with a new store.",
+            Done::Mounted => "Holdfast is up.",
+            Done::AlreadyUp => "Holdfast is already up.",
+        };
+        format!(
+            "{headline}
+  directory  {directory}
+  store      {store}{space}
+{notes}
+Use {path} as any directory; every byte in it is checked. What next:
+  cp -a ~/Documents {path}/    put files there
+  holdfast status              see how it is doing
+  holdfast sync {path}         make everything durable now (else: within 5 seconds, or by fsync)
+  holdfast unmount {path}      stop; `holdfast up` starts again
+",
+            store = self.report.store,
+            notes = mount::notes(&self.report),
+        )
+    }
+}
+
+pub(crate) fn run(arguments: &Up, format: Format) -> Result<()> {
+    print(format, &up(arguments.directory.as_deref())?);
+    Ok(())
+}
+
+fn up(directory: Option<&Path>) -> Result<Raised> {
+    let directory = match directory {
+        Some(directory) => directory.to_path_buf(),
+        None => paths::home()?.join("Holdfast"),
+    };
+    let store = paths::directory("XDG_DATA_HOME", ".local/share")?.join("holdfast/main.store");
+    if let Some(report) = already_up(&store)? {
+        let mounted_on = report.mounted_on.as_ref().map(PathBuf::from).unwrap_or_default();
+        return match mounts::resolve(&directory) {
+            Ok(wanted) if wanted != mounted_on => {
+                let (store, mounted_on) = (store.display(), mounted_on.display());
+                Err(Failure::new(format!("{store} is mounted on {mounted_on} already, and can be in one place only"))
+                    .hint(format!("to move it: holdfast unmount {mounted_on}, then this again")))
+            }
+            _ => Ok(Raised { done: Done::AlreadyUp, report }),
+        };
+    }
+    make_directory(&directory, 0o755)?;
+    // Whatever is wrong with the directory comes out before a store is made.
+    let directory = mount::directory(&directory, false)?;
+    let done = if store.exists() { Done::Mounted } else { Done::Created };
+    if done == Done::Created {
+        if let Some(parent) = store.parent() {
+            make_directory(parent, 0o700)?;
+        }
+        create::create(&store, Some(first_size(&store)?), false)?;
+    }
+    let report = daemon::launch(&mounts::resolve(&store)?, &directory, &[])?;
+    Ok(Raised { done, report })
+}
+
+fn already_up(store: &Path) -> Result<Option<StoreReport>> {
+    let ours = mounts::of_holdfast()?.into_iter().filter(|mount| mounts::is_same_file(&mount.source, store));
+    Ok(ours.map(|mount| status::look(&mount)).find(|report| report.condition != Condition::Abandoned))
+}
+
+fn make_directory(directory: &Path, mode: u32) -> Result<()> {
+    // Also there: what an abandoned mount hides, which cannot be looked at.
+    if mounts::resolve(directory).is_ok() {
+        return Ok(());
+    }
+    let made = fs::DirBuilder::new().recursive(true).mode(mode).create(directory);
+    made.map_err(|error| Failure::at(directory, mounts::plain(&error)))
+}
+
+fn first_size(store: &Path) -> Result<u64> {
+    let room = create::room(store).unwrap_or(0);
+    let bytes = SIZE_BYTES.min(room / 2) >> 20 << 20;
+    if bytes < SIZE_BYTES_MIN {
+        return Err(Failure::new(format!("{}: only {} free there", store.display(), size::show(room)))
+            .hint("make a store elsewhere: holdfast create STORE --size SIZE, then holdfast mount STORE DIR"));
+    }
+    Ok(bytes)
+}

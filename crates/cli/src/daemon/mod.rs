@@ -1,0 +1,360 @@
+//! Serving a mount: from opening the store to leaving it in order.
+//!
+//! ```text
+//!  main thread      waits for the end: a signal, or the last FUSE worker (the kernel has unmounted)
+//!  fuse-0 …         receive requests and answer them: naming and cache code runs here
+//!  writer           closes epochs in time
+//!  signals          turns SIGINT, SIGTERM, SIGHUP into a message to the main thread
+//! ```
+//!
+//! A panic anywhere aborts the process ([`abort_on_panic`]): a thread that died alone would leave applications waiting
+//! for ever, and locks and state half changed. An abort is a power cut, which the store is made for. The hook does
+//! it and not `panic = "abort"` in the profile, so that it holds for every profile and the log gets the message first.
+
+mod launch;
+pub(crate) mod log;
+
+pub(crate) use launch::{launch, tell};
+
+use crate::failure::{Failure, Result};
+use crate::mounts;
+use crate::options::MountOptions;
+use crate::report::{CacheFigures, Condition, Daemon, Figures, StoreReport};
+use crate::signals;
+use crate::stack::{self, Settings, Stack};
+use holdfast_block::Access;
+use holdfast_cache::Cache;
+use holdfast_fuse::adapter::{self, Filesystem};
+use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX};
+use holdfast_fuse::{Session, Worker};
+use holdfast_object::{Epoch, ObjectCache};
+use rustix::mount::UnmountFlags;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How often the writer looks at the age of the open epoch at least.
+const WRITER_PERIOD: Duration = Duration::from_millis(100);
+/// How long a mount that is asked to end waits for files to be closed before it cuts them off, and then for its workers.
+const GRACE: Duration = Duration::from_secs(2);
+const GRACE_STEP: Duration = Duration::from_millis(100);
+
+/// What a mount is.
+#[derive(Clone, Debug)]
+pub(crate) struct Mounting {
+    /// The file or disk; absolute.
+    pub(crate) store: PathBuf,
+    /// Where; absolute.
+    pub(crate) directory: PathBuf,
+    pub(crate) options: MountOptions,
+    /// Where standard error goes, if that is a file.
+    pub(crate) log: Option<PathBuf>,
+}
+
+enum Event {
+    Signal(&'static str),
+    WorkerEnded(io::Result<()>),
+}
+
+/// Mounts, calls `ready` when the mount can be used, and serves until it ends. The store is clean on `Ok`.
+///
+/// # Errors
+/// What prevents the mount, before `ready`; what prevented a clean end, after it.
+pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io::Result<()>) -> Result<()> {
+    // Before the first thread, so that all inherit it.
+    signals::block().map_err(|error| Failure::new(format!("cannot block signals: {error}")))?;
+    abort_on_panic();
+    let stack = Arc::new(open(mounting)?);
+    let state = Arc::new(State { mounting: mounting.clone(), stack: stack.clone() });
+    let session = mount(mounting)?;
+    let (sender, events) = mpsc::channel();
+    let mut workers = Workers { events, running: 0 };
+    let outcome = workers.start(mounting.options.threads, &session, &state, &sender);
+    let outcome = outcome.and_then(|()| watch_signals(sender));
+    let writer = Writer::start(&stack.cache);
+    let outcome = outcome.and_then(|()| {
+        tracing::info!(store = %mounting.store.display(), directory = %mounting.directory.display(), "mounted");
+        ready(&state.report()).map_err(|error| Failure::new(format!("whoever asked for the mount is gone: {error}")))
+    });
+    match &outcome {
+        Ok(()) => workers.serve_until_the_end(&mounting.directory),
+        Err(_) => workers.end_mount(&mounting.directory),
+    }
+    writer.stop(&stack.cache);
+    let closed = close(mounting, &stack);
+    outcome.and(closed)
+}
+
+/// A panic in any thread ends the process, after the message has been logged.
+fn abort_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = thread::current();
+        tracing::error!(thread = thread.name().unwrap_or("?"), "{panic}");
+        std::process::abort();
+    }));
+}
+
+fn open(mounting: &Mounting) -> Result<Stack> {
+    let options = &mounting.options;
+    let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let settings = Settings {
+        read_only: options.read_only,
+        cache_bytes: options.cache_bytes,
+        epoch_ms: options.epoch_ms,
+        atime: options.atime,
+    };
+    let stack = Stack::open(stack::device(&mounting.store, access)?, &settings)?;
+    match stack.status().read_only {
+        // Asked for.
+        Some(_) if options.read_only && stack.module.is_clean() => {}
+        Some(_) if options.read_only => tracing::warn!(
+            "the store was not closed in order; what its intent log has is not seen until it is mounted for writing"
+        ),
+        Some(reason) => tracing::warn!(reason, "mounted for reading only"),
+        None => {
+            stack.initialise()?;
+            let orphans = stack.namespace.reclaim_orphans().map_err(stack::says)?;
+            if orphans > 0 {
+                tracing::info!(orphans, "deleted files that had no name and were open when the store was last in use");
+            }
+        }
+    }
+    Ok(stack)
+}
+
+fn mount(mounting: &Mounting) -> Result<Session> {
+    let options = holdfast_fuse::MountOptions {
+        source: mounting.store.clone().into_os_string(),
+        read_only: mounting.options.read_only,
+        allow_other: mounting.options.allow_other,
+    };
+    let device = holdfast_fuse::mount(&mounting.directory, &options).map_err(|error| {
+        let failure = Failure::new(format!("cannot mount on {}: {error}", mounting.directory.display()));
+        if Path::new("/dev/fuse").exists() {
+            failure
+        } else {
+            failure.hint("there is no /dev/fuse: load the kernel's fuse module, or let the container have the device")
+        }
+    })?;
+    Session::start(device).map_err(|error| {
+        let _ = holdfast_fuse::unmount(&mounting.directory, true);
+        Failure::new(format!("cannot agree with the kernel: {error}"))
+    })
+}
+
+fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(name).spawn(run)
+}
+
+fn watch_signals(sender: Sender<Event>) -> Result<()> {
+    let watch = move || {
+        // Ends with the process.
+        while let Ok(name) = signals::wait() {
+            if sender.send(Event::Signal(name)).is_err() {
+                return;
+            }
+        }
+    };
+    spawn("signals".into(), watch).map(drop).map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))
+}
+
+/// The thread that closes epochs.
+struct Writer {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    fn start(cache: &Arc<Cache>) -> Writer {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, cache) = (stop.clone(), cache.clone());
+        let write = move || {
+            let mut last = String::new();
+            while !stopped.load(Ordering::Acquire) {
+                cache.wait_for_work(WRITER_PERIOD);
+                if let Err(error) = cache.tick() {
+                    let error = error.to_string();
+                    if error != last {
+                        tracing::error!(%error, "an epoch could not be written");
+                        last = error;
+                    }
+                }
+            }
+        };
+        // Without it, syncs and full pools still close epochs, and so does the end.
+        let thread = spawn("writer".into(), write).map_err(|error| tracing::error!(%error, "no writer thread")).ok();
+        Writer { stop, thread }
+    }
+
+    fn stop(self, cache: &Cache) {
+        self.stop.store(true, Ordering::Release);
+        cache.wake_writer();
+        if let Some(thread) = self.thread {
+            // A panic has aborted the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The FUSE workers, as the main thread sees them.
+struct Workers {
+    events: Receiver<Event>,
+    running: usize,
+}
+
+impl Workers {
+    fn start(&mut self, count: usize, session: &Session, state: &Arc<State>, sender: &Sender<Event>) -> Result<()> {
+        let options = adapter::Options::default();
+        let filesystem = Arc::new(Filesystem::new(state.stack.namespace.clone(), state.clone(), options));
+        for number in 0..count {
+            let (filesystem, sender) = (filesystem.clone(), sender.clone());
+            let serve = move |mut worker: Worker| {
+                let ended = worker.serve(&*filesystem);
+                // The main thread may have gone on without this one.
+                let _ = sender.send(Event::WorkerEnded(ended));
+            };
+            let worker = session.clone_device().and_then(|device| session.worker(device));
+            let started = worker.and_then(|worker| spawn(format!("fuse-{number}"), move || serve(worker)));
+            started.map_err(|error| Failure::new(format!("cannot start worker {number}: {error}")))?;
+            self.running += 1;
+        }
+        Ok(())
+    }
+
+    fn serve_until_the_end(mut self, directory: &Path) {
+        while self.running > 0 {
+            match self.events.recv() {
+                Ok(Event::WorkerEnded(ended)) => self.ended(&ended),
+                Ok(Event::Signal(name)) => {
+                    tracing::info!(signal = name, "asked to end");
+                    return self.end_mount(directory);
+                }
+                Err(_) => return,
+            }
+        }
+        tracing::info!("unmounted");
+    }
+
+    fn ended(&mut self, ended: &io::Result<()>) {
+        self.running -= 1;
+        if let Err(error) = ended {
+            tracing::warn!(%error, "a worker ended");
+        }
+    }
+
+    /// Takes the mount away: in order if nobody uses it; after a while also if somebody does, whose requests are cut off.
+    fn end_mount(mut self, directory: &Path) {
+        let mut waited = Duration::ZERO;
+        while let Err(error) = holdfast_fuse::unmount(directory, false) {
+            let busy = error.kind() == io::ErrorKind::ResourceBusy;
+            if busy && waited < GRACE {
+                thread::sleep(GRACE_STEP);
+                waited += GRACE_STEP;
+                continue;
+            }
+            tracing::warn!(%error, "cannot unmount in order; cut off");
+            cut_off(directory);
+            break;
+        }
+        while self.running > 0 {
+            match self.events.recv_timeout(GRACE) {
+                Ok(Event::WorkerEnded(ended)) => self.ended(&ended),
+                Ok(Event::Signal(_)) => {}
+                Err(_) => {
+                    tracing::warn!("requests still come; what they change from now on is not durable without fsync");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Ends the connection with the kernel, so that nothing waits for answers, and takes the mount out of the tree.
+fn cut_off(directory: &Path) {
+    // The file belongs to who mounted; there is none unless fusectl is mounted.
+    if let Ok(Some(mount)) = mounts::at(directory) {
+        let abort = format!("/sys/fs/fuse/connections/{}/abort", mount.device_minor);
+        if let Err(error) = std::fs::write(&abort, "1") {
+            tracing::debug!(%error, abort, "no abort this way");
+        }
+    }
+    let at_once = UnmountFlags::FORCE | UnmountFlags::DETACH;
+    if rustix::process::geteuid().is_root() && rustix::mount::unmount(directory, at_once).is_ok() {
+        return;
+    }
+    if let Err(error) = holdfast_fuse::unmount(directory, true) {
+        tracing::warn!(%error, "cannot take the mount out of the tree");
+    }
+}
+
+/// Writes everything and leaves the store in order.
+fn close(mounting: &Mounting, stack: &Stack) -> Result<()> {
+    if mounting.options.read_only {
+        return Ok(());
+    }
+    stack.cache.close().map_err(|error| {
+        tracing::error!(%error, "the store could not be closed in order");
+        Failure::new(format!("{} could not be closed in order: {error}", mounting.store.display()))
+    })?;
+    tracing::info!(epoch = stack.status().epoch, "the store is clean");
+    Ok(())
+}
+
+/// What the mount tells about itself.
+struct State {
+    mounting: Mounting,
+    stack: Arc<Stack>,
+}
+
+impl State {
+    fn report(&self) -> StoreReport {
+        let Mounting { store, directory, options, .. } = &self.mounting;
+        let cache = self.stack.cache.status();
+        let status = self.stack.status();
+        let mut report = StoreReport::bare(store, Condition::Mounted, Some(directory));
+        report.read_only = match options.read_only {
+            true => Some("mounted with the option ro".into()),
+            false => cache.read_only.clone().or_else(|| status.read_only.clone()),
+        };
+        report.cache = Some(CacheFigures::from(&cache));
+        report.figures = Some(Figures::new(self.stack.module.store_uuid(), status));
+        report.daemon = Some(Daemon {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            log: self.mounting.log.as_ref().map(|log| log.display().to_string()),
+            batches_replayed: self.stack.recovered.batches,
+        });
+        report
+    }
+}
+
+impl Control for State {
+    fn sync(&self) -> holdfast_object::Result<Epoch> {
+        self.stack.cache.sync_all()
+    }
+
+    fn status_json(&self) -> Vec<u8> {
+        let mut report = self.report();
+        let json = |report: &StoreReport| serde_json::to_vec(report).unwrap_or_default();
+        let whole = json(&report);
+        if whole.len() <= STATUS_JSON_BYTES_MAX {
+            return whole;
+        }
+        // Long paths; the client knows them from elsewhere.
+        let cut = |text: &mut String| *text = text.chars().take(256).collect();
+        cut(&mut report.store);
+        report.mounted_on.as_mut().map(cut);
+        report.read_only.as_mut().map(cut);
+        if let Some(figures) = &mut report.figures {
+            figures.devices.iter_mut().for_each(cut);
+        }
+        if let Some(daemon) = &mut report.daemon {
+            daemon.log = None;
+        }
+        json(&report)
+    }
+}

@@ -1,0 +1,64 @@
+//! What commands print: words for people, or one JSON document.
+
+use crate::failure::Failure;
+use serde::Serialize;
+use std::io::Write;
+
+/// Something that can be told in words and as data.
+pub(crate) trait Report: Serialize {
+    /// In words; ends with a newline unless there is nothing to say.
+    fn words(&self) -> String;
+}
+
+/// How to print.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Format {
+    Words,
+    Json,
+}
+
+/// Prints a report to standard output. Nobody reading it is no error.
+pub(crate) fn print(format: Format, report: &impl Report) {
+    let text = match format {
+        Format::Words => report.words(),
+        Format::Json => json(report),
+    };
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+/// Prints a failure: in words to standard error, as JSON (`{"error": …}`) to standard output, where the document is
+/// expected.
+pub(crate) fn print_failure(format: Format, failure: &Failure) {
+    match format {
+        Format::Words => {
+            let mut text = format!("holdfast: {}\n", failure.message);
+            if let Some(hint) = &failure.hint {
+                text.push_str(&format!("          {hint}\n"));
+            }
+            let _ = std::io::stderr().lock().write_all(text.as_bytes());
+        }
+        Format::Json => {
+            let text = json(&serde_json::json!({ "error": failure }));
+            let _ = std::io::stdout().lock().write_all(text.as_bytes());
+        }
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => text + "\n",
+        // Only maps with keys that are no strings and failing implementations can do this; neither is here.
+        Err(error) => format!("{}\n", serde_json::json!({ "error": { "message": error.to_string() } })),
+    }
+}
+
+/// Rows of two columns, the first as wide as its widest entry.
+pub(crate) fn table(rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("  {name:width$}  {value}\n")).collect()
+}
+
+/// `1 object`, `2 objects`.
+pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}

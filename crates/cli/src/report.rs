@@ -1,0 +1,255 @@
+//! The state of a store, as `status` tells it and as a running mount tells it to `status`.
+
+use crate::output::{Report, count, table};
+use crate::size;
+use holdfast_cache::CacheStatus;
+use holdfast_object::{PAGE_SIZE, Space, StoreStatus};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What a store is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Condition {
+    /// In use.
+    Mounted,
+    /// Mounted once, but nobody serves the mount any more.
+    Abandoned,
+    /// Mounted, and this user may not look.
+    Inaccessible,
+    /// Not in use, and left in order.
+    Clean,
+    /// Not in use, and not left in order: the next mount replays its intent log.
+    Unclean,
+}
+
+/// Everything there is to say about a store.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct StoreReport {
+    /// Path of the file or disk.
+    pub(crate) store: String,
+    pub(crate) condition: Condition,
+    /// Directory of the mount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mounted_on: Option<String>,
+    /// Why no changes are taken, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) read_only: Option<String>,
+    #[serde(flatten)]
+    pub(crate) figures: Option<Figures>,
+    /// The page pool of a mount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache: Option<CacheFigures>,
+    /// The process that serves a mount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) daemon: Option<Daemon>,
+}
+
+/// What only somebody who has the store open can say.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    pub(crate) uuid: String,
+    /// Last recovery point.
+    pub(crate) epoch: u64,
+    /// Files, directories and everything else.
+    pub(crate) objects: u64,
+    pub(crate) space: SpaceFigures,
+    /// Blocks repaired from another copy since the store was opened.
+    pub(crate) blocks_repaired: u64,
+    /// Blocks found corrupt and not repairable since the store was opened.
+    pub(crate) blocks_unrepaired: u64,
+    pub(crate) devices: Vec<String>,
+}
+
+/// Space, in bytes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct SpaceFigures {
+    pub(crate) total_bytes: u64,
+    pub(crate) used_bytes: u64,
+    /// Not in use, the reserve included.
+    pub(crate) free_bytes: u64,
+    /// For new data.
+    pub(crate) available_bytes: u64,
+}
+
+impl From<&Space> for SpaceFigures {
+    fn from(space: &Space) -> SpaceFigures {
+        let bytes = |blocks: u64| blocks.saturating_mul(PAGE_SIZE as u64);
+        let free = space.free.saturating_add(space.pending).min(space.total);
+        SpaceFigures {
+            total_bytes: bytes(space.total),
+            used_bytes: bytes(space.total - free),
+            free_bytes: bytes(free),
+            available_bytes: bytes(free.saturating_sub(space.reserve).saturating_sub(space.reserved)),
+        }
+    }
+}
+
+/// The page pool.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct CacheFigures {
+    pub(crate) total_bytes: u64,
+    pub(crate) free_bytes: u64,
+    /// Changed, and in no recovery point yet.
+    pub(crate) dirty_bytes: u64,
+    /// Since the mount was made.
+    pub(crate) transactions: u64,
+    /// Pages found corrupt in memory and read again.
+    pub(crate) pages_reread: u64,
+}
+
+impl From<&CacheStatus> for CacheFigures {
+    fn from(status: &CacheStatus) -> CacheFigures {
+        let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64);
+        CacheFigures {
+            total_bytes: bytes(status.frames.into()),
+            free_bytes: bytes(status.frames_free.into()),
+            dirty_bytes: bytes(status.pages_dirty),
+            transactions: status.transactions,
+            pages_reread: status.pages_reread,
+        }
+    }
+}
+
+/// The process that serves a mount.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Daemon {
+    pub(crate) pid: u32,
+    pub(crate) version: String,
+    /// Where its log is, if it is in a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log: Option<String>,
+    /// Batches of the intent log replayed when the store was opened; more than 0 after a power cut.
+    pub(crate) batches_replayed: u64,
+}
+
+impl Figures {
+    pub(crate) fn new(uuid: [u8; 16], status: StoreStatus) -> Figures {
+        Figures {
+            uuid: show_uuid(&uuid),
+            epoch: status.epoch,
+            objects: status.objects,
+            space: SpaceFigures::from(&status.space),
+            blocks_repaired: status.repaired,
+            blocks_unrepaired: status.unrepaired,
+            devices: status.devices,
+        }
+    }
+}
+
+pub(crate) fn show_uuid(bytes: &[u8; 16]) -> String {
+    let hex = format!("{:032x}", u128::from_be_bytes(*bytes));
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+impl StoreReport {
+    /// Nothing but where it is.
+    pub(crate) fn bare(store: &Path, condition: Condition, mounted_on: Option<&Path>) -> StoreReport {
+        StoreReport {
+            store: store.display().to_string(),
+            condition,
+            mounted_on: mounted_on.map(|directory| directory.display().to_string()),
+            read_only: None,
+            figures: None,
+            cache: None,
+            daemon: None,
+        }
+    }
+
+    fn headline(&self) -> String {
+        let store = &self.store;
+        match (self.condition, self.mounted_on.as_deref().unwrap_or("?")) {
+            (Condition::Mounted, directory) => format!("{directory}  ({store})"),
+            (Condition::Abandoned, directory) => {
+                format!("{directory}  ({store}): nobody serves this mount any more; holdfast unmount {directory}")
+            }
+            (Condition::Inaccessible, directory) => format!("{directory}  ({store}): another user's; not accessible"),
+            (Condition::Clean, _) => format!("{store}: not mounted, clean"),
+            (Condition::Unclean, _) => {
+                format!("{store}: not mounted, not closed in order; the next mount replays its intent log")
+            }
+        }
+    }
+}
+
+impl Report for StoreReport {
+    fn words(&self) -> String {
+        let mut rows = Vec::new();
+        if let Some(reason) = &self.read_only {
+            rows.push(("READ-ONLY", reason.clone()));
+        }
+        if let Some(figures) = &self.figures {
+            let space = &figures.space;
+            let (used, total) = (size::show(space.used_bytes), size::show(space.total_bytes));
+            rows.push(("space", format!("{used} of {total} used, {} available", size::show(space.available_bytes))));
+            rows.push(("objects", figures.objects.to_string()));
+            rows.push(("recovery point", format!("epoch {}", figures.epoch)));
+            rows.push((
+                "blocks",
+                match (figures.blocks_repaired, figures.blocks_unrepaired) {
+                    (0, 0) => "no corrupt one met since it was opened".to_string(),
+                    (repaired, 0) => format!("{repaired} repaired since it was opened"),
+                    (repaired, lost) => {
+                        format!("{repaired} repaired, {lost} CORRUPT since it was opened; see `holdfast check`")
+                    }
+                },
+            ));
+        }
+        if let Some(cache) = &self.cache {
+            let mut text = format!(
+                "{} of {} in use, {} not yet written",
+                size::show(cache.total_bytes.saturating_sub(cache.free_bytes)),
+                size::show(cache.total_bytes),
+                size::show(cache.dirty_bytes)
+            );
+            if cache.pages_reread > 0 {
+                text.push_str(&format!(", {} found corrupt IN MEMORY", count(cache.pages_reread, "page", "pages")));
+            }
+            rows.push(("memory", text));
+        }
+        if let Some(daemon) = &self.daemon {
+            let log = daemon.log.as_deref().map(|log| format!(", log in {log}")).unwrap_or_default();
+            rows.push(("daemon", format!("process {}, version {}{log}", daemon.pid, daemon.version)));
+            if daemon.batches_replayed > 0 {
+                let batches = count(daemon.batches_replayed, "batch", "batches");
+                rows.push(("recovered", format!("{batches} of the intent log, when it was mounted")));
+            }
+        }
+        format!("{}\n{}", self.headline(), table(&rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_survives_json_and_tells_trouble_in_words() {
+        let space = Space { total: 1000, free: 300, pending: 100, reserve: 50, reserved: 25 };
+        let status = StoreStatus { epoch: 7, space, unrepaired: 3, ..StoreStatus::default() };
+        let mut report = StoreReport::bare(Path::new("/s"), Condition::Mounted, Some(Path::new("/m")));
+        report.figures = Some(Figures::new([0xab; 16], status));
+        report.read_only = Some("device /s: write failed at block 9".into());
+        let json = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<StoreReport>(&json).unwrap(), report);
+        let words = report.words();
+        for part in ["/m  (/s)", "READ-ONLY", "block 9", "2.34 MiB of 3.91 MiB used, 1.27 MiB available", "3 CORRUPT"] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+        assert_eq!(report.figures.unwrap().uuid, "abababab-abab-abab-abab-abababababab");
+    }
+
+    #[test]
+    fn a_bare_report_has_no_figures() {
+        let report = StoreReport::bare(Path::new("/s"), Condition::Abandoned, Some(Path::new("/m")));
+        let json = serde_json::to_string(&report).unwrap();
+        assert!(!json.contains("epoch"), "{json}");
+        assert_eq!(serde_json::from_str::<StoreReport>(&json).unwrap(), report);
+    }
+
+    #[test]
+    fn impossible_figures_do_not_overflow() {
+        let space = Space { total: u64::MAX, free: u64::MAX, pending: u64::MAX, reserve: u64::MAX, reserved: 1 };
+        assert_eq!(SpaceFigures::from(&space).available_bytes, 0);
+    }
+}

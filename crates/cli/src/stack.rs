@@ -1,0 +1,137 @@
+//! Puts the layers together: device → physical → logical → cache → naming. The one place that knows them all.
+
+use crate::failure::{Failure, Result};
+use holdfast_block::{Access, Device, FileDevice};
+use holdfast_cache::{Cache, Options as CacheOptions, Recovered};
+use holdfast_logical::Logical;
+use holdfast_naming::{Atime, Enforce, Namespace};
+use holdfast_object::{Arena, Clock, DomainId, ObjectStore, PAGE_SIZE, StoreStatus, SystemClock};
+use holdfast_physical::{Module, OpenOptions};
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a stack is to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Settings {
+    /// Nothing is written to the device.
+    pub(crate) read_only: bool,
+    /// Size of the page pool, in bytes.
+    pub(crate) cache_bytes: u64,
+    /// Longest time a change stays outside a recovery point, in milliseconds.
+    pub(crate) epoch_ms: u64,
+    /// Times of last access.
+    pub(crate) atime: Atime,
+}
+
+impl Settings {
+    /// For commands that only look.
+    pub(crate) fn to_look() -> Settings {
+        Settings { read_only: true, cache_bytes: 64 << 20, epoch_ms: 5_000, atime: Atime::Never }
+    }
+}
+
+/// All layers over one device.
+pub(crate) struct Stack {
+    pub(crate) module: Arc<Module>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) namespace: Arc<Namespace>,
+    /// What opening had to replay.
+    pub(crate) recovered: Recovered,
+}
+
+impl Stack {
+    /// Opens the store on `device`. Unless it is read-only, the intent log is replayed. Nothing runs on its own
+    /// afterwards: whoever wants epochs closed in time calls [`Cache::tick`].
+    pub(crate) fn open(device: Arc<dyn Device>, settings: &Settings) -> Result<Stack> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let arena = arena(settings.cache_bytes)?;
+        let frames = arena.frames();
+        let options = if settings.read_only { OpenOptions::read_only() } else { OpenOptions::default() };
+        let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &options).map_err(says)?);
+        let store: Arc<dyn ObjectStore> = Arc::new(Logical::assemble(vec![module.clone()]).map_err(says)?);
+        let options = CacheOptions { epoch_age_max_ms: settings.epoch_ms, ..CacheOptions::for_frames(frames) };
+        let (cache, recovered) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, options).map_err(says)?;
+        let cache = Arc::new(cache);
+        let seed = u64::from_le_bytes(random()?);
+        // The kernel checks permissions: the mount always has `default_permissions`.
+        let options = holdfast_naming::Options { enforce: Enforce::Outside, atime: settings.atime, seed };
+        let namespace = Arc::new(Namespace::new(cache.clone(), clock, options));
+        Ok(Stack { module, cache, namespace, recovered })
+    }
+
+    /// Makes the root directory, which belongs to the calling user, if there is none.
+    pub(crate) fn initialise(&self) -> Result<()> {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        self.namespace.initialise(uid, gid, 0o755).map(drop).map_err(says)
+    }
+
+    /// State of the store.
+    pub(crate) fn status(&self) -> StoreStatus {
+        self.cache.store_status()
+    }
+}
+
+/// An empty store on a device, with a root directory of the calling user.
+pub(crate) fn create(device: Arc<dyn Device>, overwrite: bool) -> Result<Stack> {
+    let options = holdfast_physical::CreateOptions { store_uuid: uuid()?, device_uuid: uuid()?, overwrite };
+    let settings = Settings { read_only: false, ..Settings::to_look() };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    Module::create(device.clone(), arena(settings.cache_bytes)?, clock, &options).map_err(says)?;
+    let stack = Stack::open(device, &settings)?;
+    stack.initialise()?;
+    stack.cache.close().map_err(says)?;
+    Ok(stack)
+}
+
+/// Opens the file or disk that holds a store, exclusively.
+pub(crate) fn device(store: &Path, access: Access) -> Result<Arc<FileDevice>> {
+    let device = FileDevice::open(store, access).map_err(|error| match error {
+        holdfast_block::Error::InUse { .. } => in_use(store),
+        error => says(error),
+    })?;
+    if !device.is_direct() {
+        tracing::warn!(store = %store.display(), "no direct I/O here; reads may come from the host's page cache");
+    }
+    Ok(Arc::new(device))
+}
+
+/// Says who uses a store, if it can be found out.
+fn in_use(store: &Path) -> Failure {
+    let mounts = crate::mounts::of_holdfast().unwrap_or_default();
+    match mounts.iter().find(|mount| crate::mounts::is_same_file(&mount.source, store)) {
+        Some(mount) => Failure::new(format!("{} is mounted on {}", store.display(), mount.directory.display()))
+            .hint(format!("unmount it first: holdfast unmount {}", mount.directory.display())),
+        None => Failure::new(format!("{} is in use by another process", store.display())),
+    }
+}
+
+/// Page frames and room for the operation log.
+fn arena(cache_bytes: u64) -> Result<Arc<Arena>> {
+    let frames = cache_bytes / PAGE_SIZE as u64;
+    let frames = u32::try_from(frames).ok().filter(|&frames| frames < u32::MAX);
+    let frames = frames.ok_or_else(|| Failure::usage("the page pool is too large"))?;
+    let log_bytes = (cache_bytes / 32).clamp(1 << 20, 16 << 20) as usize;
+    Arena::new(frames, log_bytes).map_err(|error| Failure::new(format!("no memory for the page pool: {error}")))
+}
+
+fn uuid() -> Result<[u8; 16]> {
+    let mut bytes: [u8; 16] = random()?;
+    // RFC 9562, version 4.
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Ok(bytes)
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    const SOURCE: &str = "/dev/urandom";
+    let mut bytes = [0; N];
+    let read = std::fs::File::open(SOURCE).and_then(|mut source| source.read_exact(&mut bytes));
+    read.map_err(|error| Failure::at(Path::new(SOURCE), error))?;
+    Ok(bytes)
+}
+
+/// Errors of the layers name their place themselves.
+pub(crate) fn says(error: impl std::fmt::Display) -> Failure {
+    Failure::new(error.to_string())
+}
