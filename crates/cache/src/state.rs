@@ -222,7 +222,15 @@ impl State {
     pub(crate) fn freeze(&mut self) -> Result<FrozenEpoch> {
         assert!(self.freezing.is_none(), "two epochs being written");
         let log_end = self.log.tail();
-        let ops = self.log.read(self.open.log_start, log_end)?;
+        let mut ops = self.log.read(self.open.log_start, log_end)?;
+        for op in &mut ops {
+            // The log has it as it was asked for; generations are given at admission.
+            if let Op::Create { id, attributes } = op
+                && let Some(object) = self.objects.get(id)
+            {
+                attributes.generation = object.attributes.generation;
+            }
+        }
         let epoch = self.open.epoch;
         let closed = std::mem::replace(&mut self.open, OpenEpoch::new(epoch + 1, log_end));
         let mut objects = Vec::with_capacity(closed.objects.len());
