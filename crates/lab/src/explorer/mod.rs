@@ -1,0 +1,304 @@
+//! The crash explorer: random workloads on the whole stack, cut off anywhere, recovered, and compared with what DESIGN §3
+//! promises.
+//!
+//! ```text
+//!  workload.rs   model actions ─► Namespace ─► Tap (history.rs) ─► Cache ─► … ─► Interleave ─► Recorder
+//!  state.rs      a crash image ─► Stack::open ─► oracle.rs judges what observe.rs reads, then all checks
+//! ```
+//!
+//! A *state* is one crash image: workload seed, position in the recorded writes, mode, seed of the mode. The states of a
+//! workload are numbered, so that a seed and a number replay one. All is decided by the seed, also which actions run while
+//! others are being written ([`interleave`]).
+
+mod history;
+mod interleave;
+mod objects;
+mod observe;
+mod oracle;
+mod state;
+mod workload;
+
+use crate::device::{CrashImages, CrashMode};
+use crate::model::{Driver, Model};
+use crate::stack::{self, Stack, StackOptions};
+use holdfast_block::MemoryDevice;
+use holdfast_naming::Atime;
+use holdfast_object::Clock;
+use holdfast_physical::CommitOrder;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use workload::{Run, Start};
+
+/// Blocks of the explored stores: 8 MiB.
+const DEVICE_BLOCKS: u64 = 2048;
+/// Of so many states, one has its recovery cut off as well.
+const NESTED_EACH: u64 = 4;
+/// Crashes of one recovery.
+const NESTED: u64 = 2;
+
+/// A seed and what is derived from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Seed(u64);
+
+impl Seed {
+    fn derive(self, purpose: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.0, purpose).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// A bug to be found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Plant {
+    /// None.
+    #[default]
+    Nothing,
+    /// No flush between an epoch's blocks and the superblock that names them.
+    MissingFlush,
+    /// The superblock is written before the blocks that it names.
+    SuperblockFirst,
+    /// Blocks are handed out in the epoch that freed them.
+    ReuseAtOnce,
+}
+
+impl Plant {
+    fn commit_order(self) -> CommitOrder {
+        match self {
+            Plant::Nothing => CommitOrder::Correct,
+            Plant::MissingFlush => CommitOrder::NoFlushBeforeSuperblock,
+            Plant::SuperblockFirst => CommitOrder::SuperblockFirst,
+            Plant::ReuseAtOnce => CommitOrder::ReuseFreedAtOnce,
+        }
+    }
+
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Plant::Nothing => "nothing",
+            Plant::MissingFlush => "missing-flush",
+            Plant::SuperblockFirst => "superblock-first",
+            Plant::ReuseAtOnce => "reuse-at-once",
+        }
+    }
+}
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Of the first workload; each further one has the next number.
+    pub seed: u64,
+    /// Only this state of the first workload.
+    pub state: Option<u64>,
+    /// Ends after so many states.
+    pub states: u64,
+    /// Ends after this time.
+    pub time: Option<Duration>,
+    /// Actions of a workload.
+    pub steps: usize,
+    /// Runs actions while others are being written.
+    pub interleave: bool,
+    /// A bug to be found.
+    pub plant: Plant,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { seed: 1, state: None, states: 2_000, time: None, steps: 60, interleave: true, plant: Plant::Nothing }
+    }
+}
+
+/// What was explored.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Crash states, those of recoveries included.
+    pub states: u64,
+    /// Of them, crashes of recoveries.
+    pub nested: u64,
+    /// Recorded workloads.
+    pub workloads: u64,
+    /// States by mode, in the order of [`CrashMode::ALL`].
+    pub by_mode: [u64; CrashMode::ALL.len()],
+    /// States in which something of the intent log was replayed.
+    pub replayed: u64,
+    /// States whose tree was compared with the model's.
+    pub compared_with_model: u64,
+    /// Transactions recorded.
+    pub transactions: u64,
+    /// Actions that ran while others were being written.
+    pub interleaved: u64,
+    /// Seed of the last workload.
+    pub last_seed: u64,
+    /// Time taken.
+    pub took: Duration,
+}
+
+/// A state that is not allowed, or a workload that went wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Seed of the workload.
+    pub seed: u64,
+    /// Number of the state; none if the workload itself went wrong.
+    pub state: Option<u64>,
+    /// Recorder position and mode.
+    pub crash: Option<(usize, CrashMode)>,
+    /// What the workload was doing there.
+    pub step: String,
+    /// What is wrong.
+    pub what: String,
+    /// Shows just this state again.
+    pub replay: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}", self.seed)?;
+        if let (Some(state), Some((position, mode))) = (self.state, self.crash) {
+            write!(f, ", state {state}: power cut at position {position}, {mode:?}, during or after {}", self.step)?;
+        }
+        write!(f, "\n{}\nreplay: {}", self.what, self.replay)
+    }
+}
+
+/// One crash image of a workload.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    position: usize,
+    mode: CrashMode,
+    seed: u64,
+}
+
+/// Explores. Gives the first state that is not allowed, if there is one, with what was explored before.
+pub fn explore(options: &Options) -> (Report, Option<Box<Failure>>) {
+    let begun = Instant::now();
+    let mut report = Report::default();
+    let mut failure = None;
+    for seed in options.seed.. {
+        let late = options.time.is_some_and(|time| begun.elapsed() >= time);
+        if report.states >= options.states || late || options.state.is_some() && seed != options.seed {
+            break;
+        }
+        report.last_seed = seed;
+        if let Err(found) = explore_workload(Seed(seed), options, begun, &mut report) {
+            failure = Some(found);
+            break;
+        }
+    }
+    report.took = begun.elapsed();
+    (report, failure)
+}
+
+fn explore_workload(seed: Seed, options: &Options, begun: Instant, report: &mut Report) -> Result<(), Box<Failure>> {
+    let fail = |what: String| Failure {
+        seed: seed.0,
+        state: None,
+        crash: None,
+        step: String::new(),
+        what,
+        replay: replay(seed.0, None, options),
+    };
+    let run = caught(|| record(seed, options)).map_err(|what| Box::new(fail(what)))?;
+    report.workloads += 1;
+    report.transactions += run.history.sequence;
+    report.interleaved += run.interleaved as u64;
+    for (number, state) in (0..).zip(states(seed, &run.images)) {
+        if options.state.is_some_and(|only| only != number) {
+            continue;
+        }
+        if report.states >= options.states || options.time.is_some_and(|time| begun.elapsed() >= time) {
+            return Ok(());
+        }
+        let seen = caught(|| {
+            let mut rng = Pcg64Mcg::seed_from_u64(state.seed);
+            let image = run.images.image(state.position, state.mode, &mut rng);
+            let nested = if number % NESTED_EACH == 0 { NESTED } else { 0 };
+            state::examine(&run, state.position, &image, nested, &mut rng)
+        });
+        let seen = seen.map_err(|what| {
+            let step = run.history.step_of(run.history.admitted_by(state.position)).to_string();
+            let crash = Some((state.position, state.mode));
+            let replay = replay(seed.0, Some(number), options);
+            Box::new(Failure { state: Some(number), crash, step, replay, ..fail(what) })
+        })?;
+        report.states += 1 + seen.nested;
+        report.nested += seen.nested;
+        report.replayed += u64::from(seen.batches > 0);
+        report.compared_with_model += u64::from(seen.compared_with_model);
+        let mode = CrashMode::ALL.iter().position(|mode| *mode == state.mode);
+        report.by_mode[mode.unwrap_or_default()] += 1;
+    }
+    Ok(())
+}
+
+/// Records the workload of a seed. Before it, the store may have had other lives, each ended by a power cut or closed.
+fn record(seed: Seed, options: &Options) -> Result<Run, String> {
+    let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
+    let clock = stack::clock();
+    stack::create(device.clone(), &clock).map_err(|error| format!("create: {error}"))?;
+    let model = Model::new(0o755, clock.now());
+    let stack =
+        Stack::open(device.clone(), &StackOptions::new(64), &clock).map_err(|error| format!("open: {error}"))?;
+    let driver = Driver::new(stack.namespace(Atime::Never));
+    let mut start = Start { device: (*device).clone(), model, driver, now_ns: clock.monotonic_ns() };
+    let mut rng = Pcg64Mcg::seed_from_u64(seed.derive("lives"));
+    for life in 0..[0, 0, 1, 2][rng.random_range(0..4)] {
+        let past = Seed(seed.derive(&format!("life {life}")));
+        let run =
+            workload::run(&start, past, options, options.steps / 2).map_err(|error| format!("life {life}: {error}"))?;
+        let next = workload::next_life(&run, &mut rng).map_err(|error| format!("end of life {life}: {error}"))?;
+        start = next.unwrap_or(start);
+    }
+    workload::run(&start, seed, options, options.steps)
+}
+
+/// The states of a recorded workload: each gap between flushes in each mode, cut off just before the flush that ends it;
+/// and half as many anywhere.
+fn states(seed: Seed, images: &CrashImages) -> Vec<State> {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed.derive("states"));
+    let mut states = Vec::new();
+    let last = *images.positions().end();
+    for position in images.flushes().map(|after| after - 1).chain([last]) {
+        let modes = if images.at_stake(position) == 0 { &CrashMode::ALL[..1] } else { &CrashMode::ALL[..] };
+        states.extend(modes.iter().map(|&mode| State { position, mode, seed: rng.random() }));
+    }
+    for _ in 0..states.len() / 2 {
+        let position = rng.random_range(images.positions());
+        let modes = if images.at_stake(position) == 0 { 1 } else { CrashMode::ALL.len() };
+        states.push(State { position, mode: CrashMode::ALL[rng.random_range(0..modes)], seed: rng.random() });
+    }
+    states.shuffle(&mut rng);
+    states
+}
+
+fn replay(seed: u64, state: Option<u64>, options: &Options) -> String {
+    let mut command = format!("cargo run --release -p holdfast-lab --bin crash-explorer -- --seed {seed}");
+    if let Some(state) = state {
+        command += &format!(" --state {state}");
+    }
+    let default = Options::default();
+    if options.steps != default.steps {
+        command += &format!(" --steps {}", options.steps);
+    }
+    if !options.interleave {
+        command += " --no-interleave";
+    }
+    if options.plant != Plant::Nothing {
+        command += &format!(" --plant {}", options.plant.name());
+    }
+    command
+}
+
+fn caught<T>(act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| Err(panic_text(&*panic)))
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    format!("panic: {}", text.unwrap_or("of unknown kind"))
+}

@@ -1,0 +1,145 @@
+//! One crash state: an image is recovered, and everything about the result is checked.
+
+use super::history::History;
+use super::objects::Objects;
+use super::observe::{list, observe};
+use super::oracle::judge;
+use super::workload::{Run, Snapshot};
+use crate::device::{CrashMode, Recorder};
+use crate::model::{Difference, compare};
+use crate::stack::{Stack, StackOptions};
+use holdfast_block::MemoryDevice;
+use holdfast_naming::Atime;
+use holdfast_object::{DomainId, ManualClock, ObjectStore};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::sync::Arc;
+
+/// Page frames of the recovering stack.
+const FRAMES: u32 = 1024;
+/// After a crash.
+const RECOVERY_NS: u64 = 3_600_000_000_000;
+
+/// What was seen of a state that is in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    /// Batches of the intent log replayed.
+    pub(super) batches: u64,
+    /// The whole tree was compared with the model's.
+    pub(super) compared_with_model: bool,
+    /// Crashes during the recovery.
+    pub(super) nested: u64,
+}
+
+/// Checks one image of a crash at `position`. With `nested`, so many crashes of its recovery too.
+pub(super) fn examine(
+    run: &Run,
+    position: usize,
+    image: &MemoryDevice,
+    nested: u64,
+    rng: &mut Pcg64Mcg,
+) -> Result<Seen, String> {
+    let recorder = Arc::new(Recorder::in_memory(image));
+    let clock = Arc::new(ManualClock::new(run.now_ns + RECOVERY_NS, 0));
+    let stack = Stack::open(recorder.clone(), &StackOptions::new(FRAMES), &clock)
+        .map_err(|error| format!("the store does not open: {error}"))?;
+    let recovered_at = recorder.position();
+    let mut seen = Seen { batches: stack.recovered.batches, ..Seen::default() };
+    if let Some(reason) = stack.module.status().read_only {
+        return Err(format!("the store opens for reading only: {reason}"));
+    }
+    let found = observe(&stack)?;
+    let prefix = judge(&run.history, position, &found, seen.batches == 0)?;
+    check_names(&stack)?;
+    seen.compared_with_model = compare_with_model(&stack, run, prefix, &found)?;
+    go_on(&stack)?;
+    let images = recorder.crash_images();
+    for number in 0..nested {
+        let at = rng.random_range(0..=recovered_at);
+        let mode = CrashMode::ALL[rng.random_range(0..CrashMode::ALL.len())];
+        let mut image_rng = Pcg64Mcg::seed_from_u64(rng.random());
+        let image = images.image(at, mode, &mut image_rng);
+        examine_again(&run.history, position, &image, &found, &clock)
+            .map_err(|error| format!("crash {number} of the recovery, at its position {at}, {mode:?}: {error}"))?;
+        seen.nested += 1;
+    }
+    Ok(seen)
+}
+
+/// A recovery that was cut off and done again finds the same.
+fn examine_again(
+    history: &History,
+    position: usize,
+    image: &MemoryDevice,
+    before: &Objects,
+    clock: &Arc<ManualClock>,
+) -> Result<(), String> {
+    let stack = Stack::open(Arc::new(image.clone()), &StackOptions::new(FRAMES), clock)
+        .map_err(|error| format!("the store does not open: {error}"))?;
+    let found = observe(&stack)?;
+    judge(history, position, &found, false)?;
+    for (id, object) in before {
+        let Some(again) = found.get(id) else { return Err(format!("{id} was recovered and is gone")) };
+        let pages = object.pages_unlike(again);
+        if object.attributes != again.attributes || !pages.is_empty() {
+            let (before, now) = (&object.attributes, &again.attributes);
+            return Err(format!("{id} was recovered as {before:?} and is now {now:?}, pages unlike: {pages:?}"));
+        }
+    }
+    if let Some(id) = found.keys().find(|id| !before.contains_key(id)) {
+        return Err(format!("{id} was not recovered at first and is there now"));
+    }
+    check_names(&stack)?;
+    go_on(&stack)
+}
+
+/// Names, links and objects fit together.
+fn check_names(stack: &Stack) -> Result<(), String> {
+    let report = holdfast_naming::check::check(&*stack.cache, list(stack)?);
+    if report.is_clean() && !report.incomplete {
+        return Ok(());
+    }
+    let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    Err(format!("the name space is damaged:\n  {}", findings.join("\n  ")))
+}
+
+/// Compares the tree with the model's after the same transactions, if the model was kept there: all of it if the regular
+/// files are as after these transactions too, otherwise the names.
+fn compare_with_model(stack: &Stack, run: &Run, prefix: u64, found: &Objects) -> Result<bool, String> {
+    let at = run.snapshots.partition_point(|snapshot| snapshot.sequence < prefix);
+    let Some(Snapshot { sequence, model, driver }) = run.snapshots.get(at) else { return Ok(false) };
+    if *sequence != prefix {
+        return Ok(false);
+    }
+    let namespace = stack.namespace(Atime::Never);
+    // Contents of a file may be those of another prefix; the oracle has checked them.
+    let of_files =
+        ["mode", "owner", "size", "atime", "mtime", "ctime", "contents", "names of extended attributes", "value"];
+    let mut differences: Vec<Difference> = compare(&namespace, model);
+    differences.retain(|difference| !of_files.contains(&difference.what));
+    for (node, inode) in model.nodes().filter(|(_, inode)| inode.nlink > 0) {
+        let object = driver.object(node).and_then(|id| found.get(&id));
+        if object.is_none_or(|object| object.attributes.kind != inode.kind) {
+            return Err(format!("{node:?} of the model is not there as {:?}", inode.kind));
+        }
+    }
+    if differences.is_empty() {
+        return Ok(true);
+    }
+    let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    Err(format!("the tree differs from the model after transaction {prefix}:\n  {}", lines.join("\n  ")))
+}
+
+/// The store is as good as any: what has no name is reclaimed, and what is left is in order.
+fn go_on(stack: &Stack) -> Result<(), String> {
+    let namespace = stack.namespace(Atime::Never);
+    namespace.reclaim_orphans().map_err(|error| format!("orphans cannot be reclaimed: {error}"))?;
+    namespace.sync_all().map_err(|error| format!("sync after the recovery: {error}"))?;
+    stack.cache.check();
+    let orphans = stack.module.orphans(DomainId::MAIN).map_err(|error| format!("orphans: {error}"))?;
+    if !orphans.is_empty() {
+        return Err(format!("orphans left: {orphans:?}"));
+    }
+    check_names(stack)?;
+    stack.close().map_err(|error| format!("close after the recovery: {error}"))
+}

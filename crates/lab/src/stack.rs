@@ -1,0 +1,116 @@
+//! The whole stack in one process, on any device, single-threaded, with a clock that stands still: what the model tests,
+//! the crash explorer and the fault matrix run.
+//!
+//! ```text
+//!  device ─ physical Module ─ Logical ─ Cache ─ Namespace
+//! ```
+
+use holdfast_block::Device;
+use holdfast_cache::{Cache, Recovered};
+use holdfast_logical::Logical;
+use holdfast_naming::{Atime, Namespace};
+use holdfast_object::{Arena, Clock, DomainId, Error, ManualClock, ObjectCache, ObjectStore, Result};
+use holdfast_physical::{CreateOptions, Module, OpenOptions};
+use std::sync::Arc;
+
+/// Nanoseconds after 1970 at which the lab's time begins: 2020-01-01.
+const START_NS: u64 = 1_577_836_800_000_000_000;
+
+/// How a stack is put together.
+#[derive(Clone, Debug)]
+pub struct StackOptions {
+    /// Page frames of 4 KiB.
+    pub frames: u32,
+    /// Bytes of the operation log.
+    pub log_bytes: usize,
+    /// Limits of the cache.
+    pub cache: holdfast_cache::Options,
+    /// How the physical module is opened.
+    pub physical: OpenOptions,
+    /// Times of last access.
+    pub atime: Atime,
+}
+
+impl StackOptions {
+    /// With a pool of so many page frames.
+    pub fn new(frames: u32) -> StackOptions {
+        StackOptions {
+            frames,
+            log_bytes: 256 << 10,
+            cache: holdfast_cache::Options::for_frames(frames),
+            physical: OpenOptions { node_cache_bytes: 1 << 20, ..OpenOptions::default() },
+            atime: Atime::Relative,
+        }
+    }
+}
+
+/// A stack that is open. Dropped without [`Stack::close`], it is as after `kill -9`.
+pub struct Stack {
+    /// The layer on the device.
+    pub module: Arc<Module>,
+    /// The layer above.
+    pub cache: Arc<Cache>,
+    /// What opening found.
+    pub recovered: Recovered,
+    /// Everybody's time.
+    pub clock: Arc<ManualClock>,
+}
+
+/// A clock for a stack: it stands still until it is moved.
+pub fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(START_NS, 0))
+}
+
+/// Makes a store with an empty root directory, and closes it.
+///
+/// # Errors
+/// Those of the layers.
+pub fn create(device: Arc<dyn Device>, clock: &Arc<ManualClock>) -> Result<()> {
+    let options = StackOptions::new(64);
+    let arena = arena(&options)?;
+    let uuids = CreateOptions { store_uuid: *b"holdfast lab 001", device_uuid: *b"holdfast lab d01", overwrite: false };
+    Module::create(device.clone(), arena, clock.clone(), &uuids)?;
+    let stack = Stack::open(device, &options, clock)?;
+    let namespace = stack.namespace(Atime::Relative);
+    namespace.initialise(0, 0, 0o755).map_err(|error| Error::Protocol(error.to_string()))?;
+    stack.close()
+}
+
+impl Stack {
+    /// Opens the store on `device`: what a mount after a power cut does, without reclaiming what has no name.
+    ///
+    /// # Errors
+    /// Those of the layers.
+    pub fn open(device: Arc<dyn Device>, options: &StackOptions, clock: &Arc<ManualClock>) -> Result<Stack> {
+        let arena = arena(options)?;
+        let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &options.physical)?);
+        let logical = Logical::assemble(vec![module.clone()]).map_err(|error| Error::Protocol(error.to_string()))?;
+        let store: Arc<dyn ObjectStore> = Arc::new(logical);
+        let (cache, recovered) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, options.cache.clone())?;
+        Ok(Stack { module, cache: Arc::new(cache), recovered, clock: clock.clone() })
+    }
+
+    /// A name space on the stack's cache.
+    pub fn namespace(&self, atime: Atime) -> Arc<Namespace> {
+        self.namespace_on(self.cache.clone(), atime)
+    }
+
+    /// A name space on something that stands between it and the stack's cache.
+    pub fn namespace_on(&self, cache: Arc<dyn ObjectCache>, atime: Atime) -> Arc<Namespace> {
+        let options = holdfast_naming::Options { atime, seed: 7, ..holdfast_naming::Options::default() };
+        let clock: Arc<dyn Clock> = self.clock.clone();
+        Arc::new(Namespace::new(cache, clock, options))
+    }
+
+    /// Writes everything and leaves the store in order.
+    ///
+    /// # Errors
+    /// Those of the layers.
+    pub fn close(&self) -> Result<()> {
+        self.cache.close()
+    }
+}
+
+fn arena(options: &StackOptions) -> Result<Arc<Arena>> {
+    Arena::new(options.frames, options.log_bytes).map_err(|error| Error::Protocol(format!("arena: {error}")))
+}

@@ -1,0 +1,3 @@
+//! Integration tests of the lab, one binary.
+
+mod model;
