@@ -16,7 +16,7 @@ for i in $(seq 0 $((${SEEDS:-4} - 1))); do
     cp "$ROOT/tests/suites/fsx.toml" "$WORK/fsx.toml"
     [ $((seed % 2)) = 0 ] || sed -i '1i nomsyncafterwrite = true' "$WORK/fsx.toml"
     say "seed $seed"
-    check "seed $seed (replay: SEED=$seed SEEDS=1 tests/suites/fsx.sh)" timeout -k 10 "${LIMIT:-120}" \
+    check "seed $seed (replay: SEED=$seed SEEDS=1 tests/suites/fsx.sh)" bounded "${LIMIT:-120}" \
         "$TOOLS/bin/fsx" -f "$WORK/fsx.toml" -S "$seed" -N "${OPERATIONS:-20000}" -P "$WORK/artifacts" "$MNT/file.$seed"
 done
 

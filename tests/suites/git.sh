@@ -8,7 +8,7 @@ suite_begin git
 
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
 export GIT_AUTHOR_NAME=suite GIT_AUTHOR_EMAIL=suite@localhost GIT_COMMITTER_NAME=suite GIT_COMMITTER_EMAIL=suite@localhost
-g() { timeout -k 5 120 git -c core.fsync=all -c init.defaultBranch=main -C "$1" "${@:2}"; }
+g() { bounded 120 git -c core.fsync=all -c init.defaultBranch=main -C "$1" "${@:2}"; }
 
 fs_create
 fs_mount

@@ -7,7 +7,7 @@
 #   FS              file system under test: holdfast (default), ext4, btrfs, fuse2fs. The others check the suites themselves.
 #   HOLDFAST        the binary (default: the release build)
 #   HOLDFAST_OPTS   mount options for holdfast, as after -o
-#   STORE_SIZE      size of the store (default 8G; the file is sparse)
+#   STORE_SIZE      size of the store (default 4G; holdfast takes it from the disk at once)
 #   SUITE_WORK      where stores, logs and downloads live (default: target/suites; must be on a disk, not in memory)
 #   SEED            seed of the random parts (default: from the clock; always printed)
 # shellcheck shell=bash
@@ -20,7 +20,7 @@ TOOLS=$ROOT/target/tools
 FS=${FS:-holdfast}
 HOLDFAST=${HOLDFAST:-$TARGET/release/holdfast}
 WITNESS=${WITNESS:-$TARGET/release/holdfast-witness}
-STORE_SIZE=${STORE_SIZE:-8G}
+STORE_SIZE=${STORE_SIZE:-4G}
 SUITE_WORK=${SUITE_WORK:-$ROOT/target/suites}
 SEED=${SEED:-$(date +%s)}
 export PATH=$PATH:/usr/sbin:/sbin
@@ -55,6 +55,11 @@ suite_end() {
     printf '%s: %d passed, %d failed, %d skipped\n' "$NAME" "$PASSED" "$FAILED" "$SKIPPED"
     [ "$FAILED" = 0 ]; exit
 }
+
+# bounded SECONDS COMMAND...: ends the command when its time is up. It stays in the suite's process group (which timeout would
+# otherwise leave), so that whoever ends the suite ends it too.
+bounded() { timeout --foreground -k 10 "$@"; }
+export -f bounded
 
 # ---- set-up -----------------------------------------------------------------------------------------------------------
 
@@ -99,7 +104,9 @@ suite_begin() {
     mkdir -p "$SUITE_WORK"
     exec 9>"$WORK.lock"
     flock -n 9 || { echo "$NAME: already running on $FS"; exit 1; }
+    # Remains of a run that was killed.
     umount -l "/tmp/holdfast-$NAME-$FS" 2>/dev/null
+    losetup -n -O NAME -j "$WORK/store" 2>/dev/null | xargs -r -n 1 losetup -d
     rm -rf "$WORK"
     mkdir -p "$WORK"
     # The mount point is under /tmp because suites change to users who cannot enter a private home directory.
@@ -134,6 +141,7 @@ fs_serve() {
     local log=$WORK/daemon.log
     setsid "$@" >>"$log" 2>&1 9>&- &
     DAEMON=$!
+    disown "$DAEMON"   # bash would report its death
     for _ in $(seq 300); do
         mountpoint -q "$MNT" && stat "$MNT/." >/dev/null 2>&1 && return 0
         kill -0 "$DAEMON" 2>/dev/null || break
@@ -156,8 +164,8 @@ fs_mount() {
 # fs_unmount: orderly; fails the suite if the daemon has not ended after 60 s.
 fs_unmount() {
     case $FS in
-        holdfast) timeout 60 "$HOLDFAST" unmount "$MNT" >>"$WORK/daemon.log" 2>&1 ;;
-        *) timeout 60 umount "$MNT" ;;
+        holdfast) bounded 60 "$HOLDFAST" unmount "$MNT" >>"$WORK/daemon.log" 2>&1 ;;
+        *) bounded 60 umount "$MNT" ;;
     esac || die "cannot unmount $MNT"
     fs_release 600 || die "the daemon is still there 60 s after the unmount"
 }
@@ -166,8 +174,7 @@ fs_unmount() {
 fs_release() {
     if [ -n "$DAEMON" ]; then
         for _ in $(seq "$1"); do kill -0 "$DAEMON" 2>/dev/null || break; sleep 0.1; done
-        kill -0 "$DAEMON" 2>/dev/null && return 1
-        wait "$DAEMON" 2>/dev/null
+        ! kill -0 "$DAEMON" 2>/dev/null || return 1
     fi
     [ -z "$LOOP" ] || losetup -d "$LOOP"
     DAEMON='' LOOP=''
@@ -214,8 +221,8 @@ fs_teardown() {
     [ -z "${SIDE:-}" ] || kill -KILL "$SIDE" 2>/dev/null
     if mountpoint -q "$MNT" || [ -n "$DAEMON" ]; then
         case $FS in
-            holdfast) timeout 30 "$HOLDFAST" unmount "$MNT" >/dev/null 2>&1 ;;
-            *) timeout 30 umount "$MNT" 2>/dev/null ;;
+            holdfast) bounded 30 "$HOLDFAST" unmount "$MNT" >/dev/null 2>&1 ;;
+            *) bounded 30 umount "$MNT" 2>/dev/null ;;
         esac
         fs_release 100 || kill -KILL -- "-$DAEMON" 2>/dev/null
         ! mountpoint -q "$MNT" || umount -l "$MNT"

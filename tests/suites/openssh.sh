@@ -29,10 +29,10 @@ check "apt-get source openssh" fetch_source
 dsc=$(ls "$source_dir"/openssh_*.dsc)
 
 # unpack DIR; configure DIR; build DIR: each bounded in time, output in $WORK.
-unpack()    { timeout -k 5 120 dpkg-source --no-check -x "$dsc" "$1"; }
+unpack()    { bounded 120 dpkg-source --no-check -x "$dsc" "$1"; }
 # Debian's patches change configure.ac, so configure is made anew.
-configure() { (cd "$1" && timeout -k 5 120 autoreconf -f -i && timeout -k 5 300 ./configure --quiet --without-pam --with-privsep-path="$1/empty"); }
-build()     { timeout -k 5 600 make -s -C "$1" -j2; }
+configure() { (cd "$1" && bounded 120 autoreconf -f -i && bounded 300 ./configure --quiet --without-pam --with-privsep-path="$1/empty"); }
+build()     { bounded 600 make -s -C "$1" -j2; }
 
 fs_create
 fs_mount
@@ -49,7 +49,7 @@ files=$(wc -l <"$WORK/before")
 fs_remount
 manifest "$MNT" >"$WORK/after"
 check "same contents, attributes and times after a remount" diff "$WORK/before" "$WORK/after"
-check "nothing is left to build after the remount" bash -c "timeout 60 make -C '$tree' -q ssh"
+check "nothing is left to build after the remount" bash -c "bounded 60 make -C '$tree' -q ssh"
 
 if can_crash && [ -x "$WITNESS" ]; then
     check "make clean" make -s -C "$tree" clean
@@ -72,7 +72,7 @@ if can_crash && [ -x "$WITNESS" ]; then
     grep -E '^[0-9a-f]{64} .*\.(c|h|sh|in|1|5|8)$' "$WORK/before" | grep -v -e ' ./openssh/config.h$' >"$WORK/sources"
     check "the $(wc -l <"$WORK/sources") source files are unchanged" bash -c "cd '$MNT' && sha256sum --quiet -c '$WORK/sources'"
     # Object files that were being written may be incomplete, as after any power cut.
-    check "clean and build again after the crash" bash -c "make -s -C '$tree' clean && timeout 600 make -s -C '$tree' -j2"
+    check "clean and build again after the crash" bash -c "make -s -C '$tree' clean && bounded 600 make -s -C '$tree' -j2"
     check "the program built after the crash runs" "$tree/ssh" -V
 else
     skip "crash in the middle of a build: $FS cannot be made to crash"

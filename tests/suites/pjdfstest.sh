@@ -14,7 +14,7 @@ secondary=$(mktemp -d /dev/shm/pjdfstest.XXXXXX)   # another file system, for EX
 # run CONFIG ARGUMENT...: appends to $WORK/output.
 run() {
     local status config=$1; shift
-    NO_COLOR=1 timeout -k 10 "${LIMIT:-180}" "$TOOLS/bin/pjdfstest" -c "$config" -p "$MNT" -s "$secondary" "$@" \
+    NO_COLOR=1 bounded "${LIMIT:-180}" "$TOOLS/bin/pjdfstest" -c "$config" -p "$MNT" -s "$secondary" "$@" \
         >"$WORK/output.part" 2>&1
     status=$?
     cat "$WORK/output.part" >>"$WORK/output"

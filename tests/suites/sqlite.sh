@@ -9,7 +9,7 @@ suite_begin sqlite
 
 fs_create
 fs_mount
-db() { timeout -k 5 60 sqlite3 -batch -bail "$@"; }
+db() { bounded 60 sqlite3 -batch -bail "$@"; }
 expect() { local what=$1 wanted=$2 got; got=$(db "$3" "$4" 2>&1); [ "$got" = "$wanted" ] && pass "$what" || fail "$what: $wanted expected, got: $got"; }
 
 for mode in delete wal; do
@@ -29,7 +29,7 @@ for mode in delete wal; do
     # Two writers at once: locks, and in WAL mode a shared-memory index.
     for writer in 1 2; do
         for row in $(seq 100); do echo "INSERT INTO t(name) VALUES('writer $writer row $row');"; done |
-            timeout 60 sqlite3 -batch -bail -cmd ".timeout 30000" "$base" >"$WORK/writer.$writer" 2>&1 &
+            bounded 60 sqlite3 -batch -bail -cmd ".timeout 30000" "$base" >"$WORK/writer.$writer" 2>&1 &
         eval "writer_$writer=$!"
     done
     # shellcheck disable=SC2154
@@ -50,7 +50,7 @@ if can_crash; then
         db "$base" "PRAGMA journal_mode=$mode; CREATE TABLE t(id INTEGER PRIMARY KEY, digest TEXT);" >/dev/null || fail "$mode: create table"
         { echo "PRAGMA synchronous=FULL;"
           for row in $(seq 200000); do echo "INSERT INTO t VALUES($row, hex(sha3($row))); SELECT 'row', $row;"; done; } 2>/dev/null |
-            timeout 60 stdbuf -oL sqlite3 -batch -bail "$base" >"$WORK/committed.$mode" 2>"$WORK/crash.$mode" &
+            bounded 60 stdbuf -oL sqlite3 -batch -bail "$base" >"$WORK/committed.$mode" 2>"$WORK/crash.$mode" &
         SIDE=$!
         sleep 3
         fs_crash

@@ -39,8 +39,8 @@ struct Arguments {
     /// Directory for the stores; its disk is what is measured
     #[arg(long, default_value = "target/bench")]
     dir: PathBuf,
-    /// Size of each store in MiB (the files are sparse)
-    #[arg(long, default_value_t = 8192)]
+    /// Size of each store in MiB, taken from the host at once
+    #[arg(long, default_value_t = 4096)]
     store_mib: u64,
     /// The holdfast binary [default: beside this program]
     #[arg(long)]

@@ -56,7 +56,7 @@ impl Kind {
 pub struct Site {
     /// Directory of the stores, on the disk to be measured.
     pub dir: PathBuf,
-    /// Size of each store in MiB; the files are sparse.
+    /// Size of each store in MiB, taken from the host at once, as `holdfast create` does.
     pub store_mib: u64,
     /// The `holdfast` binary.
     pub holdfast: PathBuf,
@@ -88,12 +88,12 @@ impl Peer {
         match kind {
             Kind::Holdfast => run(&site.holdfast, &["create", &store, "--size", &size])?,
             Kind::Ext4 | Kind::Fuse2fs => {
-                run("truncate", &["-s", &size, &store])?;
+                run("fallocate", &["-l", &size, &store])?;
                 // Everything is initialised now; lazily, the kernel would write during the measurements.
                 run("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", &store])?
             }
             Kind::Btrfs => {
-                run("truncate", &["-s", &size, &store])?;
+                run("fallocate", &["-l", &size, &store])?;
                 run("mkfs.btrfs", &["-q", "-f", &store])?
             }
         };
