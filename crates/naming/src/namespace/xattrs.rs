@@ -119,9 +119,9 @@ impl Namespace {
             if new.len() < old.len() {
                 staged.op(Op::Truncate { id: holder, size: new.len() as u64 });
             }
-            for (first, piece) in changed_pieces(&old, &new) {
-                staged.bytes(holder, first as u64, piece)?;
-            }
+            // Whole pages, because a part of a page cannot be written to an object that is cut in the same transaction.
+            let pages = changed_pages(&old, &new);
+            staged.pages(holder, pages.iter().map(|(index, image)| (*index, image)), new.len() as u64)?;
         }
         staged.op(Op::SetAttributes { id, set });
         staged.submit(request.id, Answer::Nothing.encode())?;
@@ -196,10 +196,18 @@ fn no_attribute(id: ObjectId, name: &[u8]) -> Error {
     Error::NoAttribute { object: id, name: name.into() }
 }
 
-/// The pages in which `new` differs from `old`, with their positions in bytes.
-fn changed_pieces<'a>(old: &'a [u8], new: &'a [u8]) -> impl Iterator<Item = (usize, &'a [u8])> {
-    new.chunks(PAGE_SIZE).enumerate().filter_map(|(index, piece)| {
-        let at = index * PAGE_SIZE;
-        (old.get(at..at + piece.len()) != Some(piece)).then_some((at, piece))
-    })
+/// The pages in which `new` differs from `old`; zeroes are behind the end of both.
+fn changed_pages(old: &[u8], new: &[u8]) -> Vec<(u64, [u8; PAGE_SIZE])> {
+    let page = |bytes: &[u8], at: usize| {
+        let rest = bytes.get(at..).unwrap_or_default();
+        let mut image = [0; PAGE_SIZE];
+        let length = rest.len().min(PAGE_SIZE);
+        image[..length].copy_from_slice(&rest[..length]);
+        image
+    };
+    (0..new.len().div_ceil(PAGE_SIZE))
+        .map(|index| (index, page(new, index * PAGE_SIZE)))
+        .filter(|(index, image)| old.len() <= index * PAGE_SIZE || page(old, index * PAGE_SIZE) != *image)
+        .map(|(index, image)| (index as u64, image))
+        .collect()
 }

@@ -132,6 +132,8 @@ struct Work<'a> {
     arena: &'a Arc<Arena>,
     state: &'a mut State,
     undo: Vec<Undo>,
+    /// Objects cut or zeroed: parts of their pages cannot be written in the same transaction any more.
+    cut: Vec<ObjectId>,
 }
 
 impl Work<'_> {
@@ -233,15 +235,22 @@ impl Work<'_> {
                 for fragment in fragments {
                     let page = self.arena.pin(fragment.page).expect("a fragment's frame is pinned by its sender");
                     let (start, end) = (usize::from(fragment.start), usize::from(fragment.end));
+                    if !fragment.is_whole() && self.cut.contains(id) {
+                        return Err(Error::Protocol(format!("{id} is cut and written in one transaction")));
+                    }
                     let bytes = &page.bytes()[start..end];
                     assert_eq!(crc64(bytes), fragment.page.checksum, "a fragment's checksum is of its bytes");
                     self.merge(*id, fragment.index, start, bytes)?;
                 }
                 self.grow(*id, *size_min)?;
             }
-            Op::Truncate { id, size } => self.resize(*id, *size)?,
+            Op::Truncate { id, size } => {
+                self.cut.push(*id);
+                self.resize(*id, *size)?;
+            }
             Op::Zero { id, offset, length } => {
                 self.attributes(*id)?;
+                self.cut.push(*id);
                 self.zero(*id, *offset, offset + length)?;
             }
             Op::SetAttributes { id, set } => {
@@ -335,7 +344,7 @@ impl ObjectCache for MemoryCache {
             return Ok(Outcome::Repeated { answer: answer.clone() });
         }
         let refuse = state.refuse.take();
-        let mut work = Work { arena: &self.arena, state: &mut state, undo: Vec::new() };
+        let mut work = Work { arena: &self.arena, state: &mut state, undo: Vec::new(), cut: Vec::new() };
         // A refused transaction goes to its end first, so that there is something to take back.
         let done = transaction.ops.iter().try_for_each(|op| work.apply(op)).and(refuse.map_or(Ok(()), Err));
         if let Err(error) = done {
