@@ -6,7 +6,7 @@
 # Environment:
 #   FS              file system under test: holdfast (default), ext4, btrfs, fuse2fs. The others check the suites themselves.
 #   HOLDFAST        the binary (default: the release build)
-#   HOLDFAST_OPTS   mount options for holdfast, as after -o
+#   HOLDFAST_OPTS   mount options for holdfast, as after -o (default allow_other: suites change to other users)
 #   STORE_SIZE      size of the store (default 4G; holdfast takes it from the disk at once)
 #   SUITE_WORK      where stores, logs and downloads live (default: target/suites; must be on a disk, not in memory)
 #   SEED            seed of the random parts (default: from the clock; always printed)
@@ -18,6 +18,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$ROOT/target/tools
 FS=${FS:-holdfast}
+HOLDFAST_OPTS=${HOLDFAST_OPTS:-allow_other}
 HOLDFAST=${HOLDFAST:-$TARGET/release/holdfast}
 WITNESS=${WITNESS:-$TARGET/release/holdfast-witness}
 STORE_SIZE=${STORE_SIZE:-4G}
@@ -67,7 +68,7 @@ export -f bounded
 become_root() {
     [ "$(id -u)" != 0 ] || return 0
     command -v sudo >/dev/null || { echo "$0: needs root, and there is no sudo"; exit 1; }
-    exec sudo -n env PATH="$PATH" FS="$FS" HOLDFAST="$HOLDFAST" HOLDFAST_OPTS="${HOLDFAST_OPTS:-}" WITNESS="$WITNESS" \
+    exec sudo -n env PATH="$PATH" FS="$FS" HOLDFAST="$HOLDFAST" HOLDFAST_OPTS="$HOLDFAST_OPTS" WITNESS="$WITNESS" \
         STORE_SIZE="$STORE_SIZE" SUITE_WORK="$SUITE_WORK" SEED="$SEED" CARGO_TARGET_DIR="$TARGET" \
         VERBOSE="${VERBOSE:-}" KEEP="${KEEP:-}" bash "$0" "$@"
 }
@@ -154,7 +155,7 @@ fs_serve() {
 # fs_mount: returns when the file system is usable; fails the suite if it is not within 30 s.
 fs_mount() {
     case $FS in
-        holdfast) fs_serve "$HOLDFAST" mount "$IMAGE" "$MNT" ${HOLDFAST_OPTS:+-o "$HOLDFAST_OPTS"} --foreground ;;
+        holdfast) fs_serve "$HOLDFAST" mount "$IMAGE" "$MNT" -o "$HOLDFAST_OPTS" --foreground ;;
         fuse2fs) fs_serve fuse2fs -f -o allow_other,fakeroot "$IMAGE" "$MNT" ;;
         ext4 | btrfs)
             LOOP=$(losetup --find --show "$IMAGE") && mount -t "$FS" "$LOOP" "$MNT" ;;

@@ -45,9 +45,9 @@ struct Arguments {
     /// The holdfast binary [default: beside this program]
     #[arg(long)]
     holdfast: Option<PathBuf>,
-    /// Mount options for holdfast
-    #[arg(long, value_name = "OPTS")]
-    holdfast_options: Option<String>,
+    /// Mount options for holdfast; its pool should hold the file, as the kernel's page cache does for the others
+    #[arg(long, value_name = "OPTS", default_value = "cache=1G")]
+    holdfast_options: String,
     /// Also write the tables into this document, between its marker lines
     #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/benchmarks.md")]
     write: Option<PathBuf>,

@@ -61,7 +61,7 @@ pub struct Site {
     /// The `holdfast` binary.
     pub holdfast: PathBuf,
     /// Mount options for holdfast.
-    pub holdfast_options: Option<String>,
+    pub holdfast_options: String,
 }
 
 /// A file system on its store. Dropping it unmounts it and removes the store.
@@ -113,7 +113,11 @@ impl Peer {
 
     /// What stands between the file system and the disk.
     pub fn transport(&self) -> String {
-        let Some(device) = &self.loop_device else { return "store file".to_owned() };
+        let Some(device) = &self.loop_device else {
+            let options = &self.site.holdfast_options;
+            let shown = if self.kind == Kind::Holdfast { format!(" (-o {options})") } else { String::new() };
+            return format!("store file{shown}");
+        };
         let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let direct = fs::read_to_string(format!("/sys/block/{name}/loop/dio")).is_ok_and(|dio| dio.trim() == "1");
         format!("loop device, direct I/O {}", if direct { "on" } else { "off" })
@@ -132,8 +136,8 @@ impl Peer {
             Kind::Holdfast => {
                 let mut command = Command::new(&self.site.holdfast);
                 command.args(["mount", &store, &mount_point, "--foreground"]);
-                if let Some(options) = &self.site.holdfast_options {
-                    command.args(["-o", options]);
+                if !self.site.holdfast_options.is_empty() {
+                    command.args(["-o", &self.site.holdfast_options]);
                 }
                 command
             }
