@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Major version spoken.
 pub const MAJOR: u32 = 7;
-/// Minor version spoken: flags up to `HAS_RESEND` and `ALLOW_IDMAP` are known.
+/// Minor version spoken (Linux 6.12): the last before fields and requests that are not known here.
 pub const MINOR: u32 = 41;
 /// Oldest minor version that is understood: the one with `COPY_FILE_RANGE` and `max_pages`.
 pub const MINOR_MIN: u32 = 31;

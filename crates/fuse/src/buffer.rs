@@ -3,8 +3,8 @@
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ops::{Deref, DerefMut};
 
-/// Page-aligned memory that is there before it is used: a copy from the kernel that faults would become an error of the
-/// application's request.
+/// Page-aligned memory that is there before it is used: when the process is killed during the copy from the kernel, a page that
+/// has to be faulted in first cannot be, and the application's request fails with EIO instead of being sent again.
 pub(crate) struct Buffer {
     base: *mut u8,
     length: usize,
@@ -24,6 +24,9 @@ impl Buffer {
                 MapFlags::PRIVATE | MapFlags::POPULATE,
             )?
         };
+        // It should also stay there. Where the limit (RLIMIT_MEMLOCK) is too low, pages that were used a moment ago seldom go.
+        // SAFETY: the mapping was made above with this length; locking changes nothing that safe code sees.
+        let _ = unsafe { rustix::mm::mlock(base, length) };
         Ok(Buffer { base: base.cast(), length })
     }
 }

@@ -323,3 +323,6 @@ impl<'a> Reader<'a> {
         Ok(InitIn { major, minor, max_readahead, flags, ..InitIn::default() })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,21 +6,20 @@ use crate::errno::Errno;
 use crate::handler::{Answer, Handler};
 use crate::reply::{self, DirBuffer, Slices};
 use rustix::fd::BorrowedFd;
-use std::io::{self, IoSlice};
 use zerocopy::{Immutable, IntoBytes};
 
 /// Largest reply of variable length that a request can ask for.
 const REPLY_BYTES_MAX: usize = crate::negotiate::WRITE_BYTES_MAX as usize;
 
-/// Answers one request. An error is one of the session, not of the request.
-pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+/// Answers one request. Whatever goes wrong is the request's error, never the session's.
+pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &[u8]) {
     // The reply carries `unique` as it came, with the mark of a request sent again.
     let unique = match decode::header(bytes) {
         Ok(header) => header.unique,
         Err(error) => {
             // Without a header there is nobody to answer.
             tracing::error!(%error, "request from the kernel");
-            return Ok(());
+            return;
         }
     };
     let out = Out { device, unique };
@@ -28,7 +27,7 @@ pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &
         Ok(request) => answer(handler, &out, &request),
         Err(error) => {
             tracing::error!(%error, "request from the kernel");
-            out.error(Errno::INVAL)
+            out.error(Errno::INVAL);
         }
     }
 }
@@ -39,23 +38,22 @@ struct Out<'a> {
 }
 
 impl Out<'_> {
-    fn error(&self, errno: Errno) -> io::Result<()> {
-        reply::send(self.device, self.unique, errno.0, &[])
+    fn error(&self, errno: Errno) {
+        reply::send_error(self.device, self.unique, errno);
     }
 
-    fn bytes(&self, parts: &[&[u8]]) -> io::Result<()> {
-        let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
-        reply::send(self.device, self.unique, 0, &slices)
+    fn bytes(&self, parts: &[&[u8]]) {
+        reply::send(self.device, self.unique, parts.iter().copied());
     }
 
-    fn give<T: IntoBytes + Immutable>(&self, answer: Answer<T>) -> io::Result<()> {
+    fn give<T: IntoBytes + Immutable>(&self, answer: Answer<T>) {
         match answer {
             Ok(value) => self.bytes(&[value.as_bytes()]),
             Err(errno) => self.error(errno),
         }
     }
 
-    fn done(&self, answer: Answer<()>) -> io::Result<()> {
+    fn done(&self, answer: Answer<()>) {
         match answer {
             Ok(()) => self.bytes(&[]),
             Err(errno) => self.error(errno),
@@ -63,7 +61,7 @@ impl Out<'_> {
     }
 
     /// The extended-attribute protocol: size 0 asks for the length only.
-    fn sized(&self, answer: Answer<Vec<u8>>, size: u32) -> io::Result<()> {
+    fn sized(&self, answer: Answer<Vec<u8>>, size: u32) {
         match answer {
             Err(errno) => self.error(errno),
             Ok(value) if size == 0 => self.bytes(&[GetxattrIn { size: value.len() as u32, padding: 0 }.as_bytes()]),
@@ -73,19 +71,14 @@ impl Out<'_> {
     }
 }
 
-fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) -> io::Result<()> {
+fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) {
     let (context, node) = (&request.context, request.node);
     let entry = |answer: Answer<_>| answer.map(|entry| reply::entry(&entry));
     match &request.body {
         Body::Lookup { name } => out.give(entry(handler.lookup(context, node, name))),
-        Body::Forget { count } => {
-            handler.forget(node, *count);
-            Ok(())
-        }
-        Body::BatchForget { forgets } => {
-            forgets.iter().for_each(|one| handler.forget(one.nodeid, one.nlookup));
-            Ok(())
-        }
+        // The two that are not answered.
+        Body::Forget { count } => handler.forget(node, *count),
+        Body::BatchForget { forgets } => forgets.iter().for_each(|one| handler.forget(one.nodeid, one.nlookup)),
         Body::Getattr(_) => out.give(handler.getattr(context, node).map(|attributes| reply::attributes(&attributes))),
         Body::Statx(_) => out.give(handler.getattr(context, node).map(|attributes| reply::statx(&attributes))),
         Body::Setattr(args) => {
@@ -108,7 +101,7 @@ fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) -> io::
         Body::Create { args, name } => created(out, handler.create(context, node, name, args)),
         Body::Tmpfile { args } => created(out, handler.tmpfile(context, node, args)),
         Body::Read(args) => match handler.read(context, node, args) {
-            Ok(data) => reply::send(out.device, out.unique, 0, &data.slices()),
+            Ok(data) => reply::send(out.device, out.unique, data.slices()),
             Err(errno) => out.error(errno),
         },
         Body::Write { args, bytes } => {
@@ -131,8 +124,9 @@ fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) -> io::
         Body::Readdir { args, plus } => {
             let mut buffer = DirBuffer::new((args.size as usize).min(REPLY_BYTES_MAX), *plus);
             match handler.readdir(context, node, args.offset, &mut buffer) {
-                Ok(()) => out.bytes(&[buffer.bytes()]),
-                Err(errno) => out.error(errno),
+                // What was added counts as looked up, so it must arrive; the error comes again behind it.
+                Err(errno) if buffer.is_empty() => out.error(errno),
+                _ => out.bytes(&[buffer.bytes()]),
             }
         }
         Body::Releasedir(_) => {
@@ -141,8 +135,9 @@ fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) -> io::
         }
         Body::Fsyncdir(args) => out.done(handler.fsyncdir(context, node, args.fsync_flags & FSYNC_FDATASYNC != 0)),
         Body::Access { mask } => out.done(handler.access(context, node, *mask)),
-        // Requests are short; one that is interrupted is simply finished. EAGAIN would ask for the interrupt again.
-        Body::Interrupt { .. } => Ok(()),
+        // Requests are short; one that is interrupted is simply finished, and the interrupt needs no answer (EAGAIN would ask
+        // for it again).
+        Body::Interrupt { .. } => {}
         Body::Destroy => out.bytes(&[]),
         Body::Ioctl { args, bytes } => match handler.ioctl(context, node, args, bytes) {
             Ok((result, bytes)) => {
@@ -165,7 +160,7 @@ fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) -> io::
     }
 }
 
-fn created(out: &Out<'_>, answer: Answer<(crate::handler::Entry, crate::handler::Opened)>) -> io::Result<()> {
+fn created(out: &Out<'_>, answer: Answer<(crate::handler::Entry, crate::handler::Opened)>) {
     match answer {
         Ok((entry, opened)) => out.bytes(&[reply::entry(&entry).as_bytes(), reply::opened(&opened).as_bytes()]),
         Err(errno) => out.error(errno),

@@ -30,6 +30,8 @@ mod negotiate;
 pub mod notify;
 mod reply;
 mod session;
+#[cfg(test)]
+mod test_support;
 
 pub use decode::{Body, Context, DecodeError, Request, header, request};
 pub use errno::Errno;

@@ -1,46 +1,97 @@
 //! Replies: a header and slices, sent by one `writev` without putting them together first.
 
 use crate::abi::*;
+use crate::errno::Errno;
 use crate::handler::{Attributes, Entry, Opened};
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno as SystemError;
 use std::io::IoSlice;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// Most slices of one `writev` (UIO_MAXIOV), the header's included.
 const SLICES_MAX: usize = 1024;
+/// Slices, the header's included, for which no memory is allocated: all replies but long reads.
+const SLICES_FEW: usize = 20;
+/// The kernel takes error numbers below this one only (`fuse_dev_do_write`); it refuses others, and the request stays open.
+const ERRNO_END: i32 = 512;
 
 /// Bytes somewhere in memory, in order.
 pub trait Slices {
     /// The pieces. Valid as long as `self` is.
-    fn slices(&self) -> Vec<IoSlice<'_>>;
+    fn slices(&self) -> impl Iterator<Item = &[u8]>;
 }
 
 impl Slices for Vec<u8> {
-    fn slices(&self) -> Vec<IoSlice<'_>> {
-        vec![IoSlice::new(self)]
+    fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(self.as_slice())
     }
 }
 
-/// Sends a reply. `ENOENT` means that the request was interrupted and nobody waits for the reply: that is no error.
-pub(crate) fn send(fd: BorrowedFd<'_>, unique: u64, error: i32, slices: &[IoSlice<'_>]) -> std::io::Result<()> {
-    let length: usize = slices.iter().map(|slice| slice.len()).sum();
-    let header = OutHeader { len: (size_of::<OutHeader>() + length) as u32, error: -error, unique };
-    let joined: Vec<u8>;
-    let mut parts = Vec::with_capacity(slices.len().min(SLICES_MAX - 1) + 1);
-    parts.push(IoSlice::new(header.as_bytes()));
-    if slices.len() < SLICES_MAX {
-        parts.extend(slices.iter().map(|slice| IoSlice::new(slice)));
+/// Answers a request with bytes.
+///
+/// A reply that the kernel does not take is the handler's mistake (more bytes than were asked for) or lack of memory: it is
+/// logged, and the request is answered with EIO so that nobody waits for ever. The session goes on; if it is the
+/// connection that is gone, the next read says so.
+pub(crate) fn send<'a>(fd: BorrowedFd<'_>, unique: u64, slices: impl Iterator<Item = &'a [u8]>) {
+    let mut few = [IoSlice::new(&[]); SLICES_FEW];
+    let mut many = Vec::new();
+    // The first place is the header's.
+    let mut used = 1;
+    let mut length = size_of::<OutHeader>();
+    for slice in slices {
+        length += slice.len();
+        if used < SLICES_FEW {
+            few[used] = IoSlice::new(slice);
+        } else {
+            if used == SLICES_FEW {
+                many.reserve(SLICES_MAX);
+                many.extend_from_slice(&few);
+            }
+            many.push(IoSlice::new(slice));
+        }
+        used += 1;
+    }
+    let parts = if used <= SLICES_FEW { &mut few[..used] } else { &mut many[..] };
+    let Ok(len) = u32::try_from(length) else {
+        tracing::error!(unique, length, "a reply is too long");
+        return send_error(fd, unique, Errno::IO);
+    };
+    let header = OutHeader { len, error: 0, unique };
+    let sent = if parts.len() <= SLICES_MAX {
+        parts[0] = IoSlice::new(header.as_bytes());
+        write(fd, parts)
     } else {
         // More pieces than the system takes at once, and a reply is one call.
-        joined = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
-        parts.push(IoSlice::new(&joined));
+        let joined: Vec<u8> = parts[1..].iter().flat_map(|slice| slice.iter().copied()).collect();
+        write(fd, &[IoSlice::new(header.as_bytes()), IoSlice::new(&joined)])
+    };
+    if let Err(error) = sent {
+        tracing::error!(unique, length, %error, "the kernel does not take a reply");
+        send_error(fd, unique, Errno::IO);
     }
+}
+
+/// Answers a request with an error.
+pub(crate) fn send_error(fd: BorrowedFd<'_>, unique: u64, errno: Errno) {
+    let valid = (1..ERRNO_END).contains(&errno.0);
+    let error = if valid { -errno.0 } else { -Errno::IO.0 };
+    let header = OutHeader { len: size_of::<OutHeader>() as u32, error, unique };
+    if !valid {
+        tracing::error!(unique, errno = errno.0, "not an error number");
+    }
+    if let Err(error) = write(fd, &[IoSlice::new(header.as_bytes())]) {
+        tracing::error!(unique, %error, "the kernel does not take an error");
+    }
+}
+
+/// `ENOENT` means that nobody waits for the reply any more (the request was aborted): that is no error.
+fn write(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> Result<(), SystemError> {
     loop {
-        return match rustix::io::writev(fd, &parts) {
-            Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => Err(error.into()),
+        return match rustix::io::writev(fd, parts) {
+            Ok(_) | Err(SystemError::NOENT) => Ok(()),
+            Err(SystemError::INTR) => continue,
+            Err(error) => Err(error),
         };
     }
 }
@@ -110,7 +161,7 @@ pub struct DirBuffer {
 }
 
 impl DirBuffer {
-    /// For at most `room` bytes; `plus`: each with its [`Entry`].
+    /// For at most `room` bytes (an entry takes 24 and its name, 128 more with [`Entry`], padded to 8); `plus`: each with its [`Entry`].
     pub fn new(room: usize, plus: bool) -> DirBuffer {
         DirBuffer { bytes: Vec::with_capacity(room), room, plus }
     }
@@ -140,7 +191,16 @@ impl DirBuffer {
         true
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// Whether it has no entry.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The entries, as they are sent.
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests;

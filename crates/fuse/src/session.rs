@@ -4,22 +4,24 @@
 //! clone ends the requests that were read from it). A new process takes over with [`Session::resume`], and asks for what
 //! was read and not answered with [`Session::ask_resend`].
 
-use crate::abi::{InitOut, OutHeader};
 use crate::buffer::Buffer;
 use crate::decode::{self, Body};
 use crate::dispatch::dispatch;
 use crate::handler::Handler;
 use crate::negotiate::{Negotiated, negotiate};
 use crate::{notify, reply};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl, opcode};
-use std::io::{self, IoSlice};
+use std::io;
 use zerocopy::IntoBytes;
 
 /// `FUSE_DEV_IOC_CLONE`, `_IOR(229, 0, u32)`.
 const DEVICE_CLONE: u32 = opcode::read::<u32>(229, 0);
+// _IOC of <asm-generic/ioctl.h>: direction (read is 2) << 30, size << 16, type << 8, number.
+const _: () = assert!(DEVICE_CLONE == 2 << 30 | 4 << 16 | 229 << 8);
 /// Room in the receive buffer besides the bytes of a write.
 const HEADER_ROOM: usize = 4096;
 
@@ -47,17 +49,16 @@ impl Session {
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let unique = request.context.unique;
             let Body::Init(offer) = request.body else {
-                reply::send(device.as_fd(), unique, libc::EIO, &[])?;
+                reply::send_error(device.as_fd(), unique, crate::Errno::IO);
                 continue;
             };
             return match negotiate(&offer) {
                 Ok((negotiated, answer)) => {
-                    let answer: InitOut = answer;
-                    reply::send(device.as_fd(), unique, 0, &[IoSlice::new(answer.as_bytes())])?;
+                    reply::send(device.as_fd(), unique, std::iter::once(answer.as_bytes()));
                     Ok(Session { device, negotiated })
                 }
                 Err(error) => {
-                    reply::send(device.as_fd(), unique, libc::EPROTO, &[])?;
+                    reply::send_error(device.as_fd(), unique, crate::Errno(libc::EPROTO));
                     Err(io::Error::new(io::ErrorKind::Unsupported, error))
                 }
             };
@@ -85,7 +86,8 @@ impl Session {
         self.device.as_fd()
     }
 
-    /// A descriptor of the same session with a queue of its own, for one worker.
+    /// A descriptor of the same session, for one worker: requests are taken from the common queue, but each descriptor keeps
+    /// a list of its own of those that are not answered. A reply must go to the descriptor that the request was read from.
     pub fn clone_device(&self) -> io::Result<OwnedFd> {
         let clone = open_device()?;
         let session = std::os::fd::AsRawFd::as_raw_fd(&self.device) as u32;
@@ -111,7 +113,7 @@ impl Worker {
     /// Serves until the file system is unmounted. The thread is the caller's.
     pub fn serve<H: Handler>(&mut self, handler: &H) -> io::Result<()> {
         while let Some(length) = receive(self.device.as_fd(), &mut self.buffer)? {
-            dispatch(handler, self.device.as_fd(), &self.buffer[..length])?;
+            dispatch(handler, self.device.as_fd(), &self.buffer[..length]);
         }
         Ok(())
     }
@@ -123,11 +125,17 @@ fn receive(device: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Option<usi
         match rustix::io::read(device, &mut buffer[..]) {
             Ok(0) | Err(Errno::NODEV) => return Ok(None),
             Ok(length) => return Ok(Some(length)),
-            // A signal, or a request that was interrupted before it was read.
-            Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
+            // A signal, or a request that was aborted while it was read.
+            Err(Errno::INTR | Errno::NOENT) => {}
+            // An inherited descriptor may be non-blocking.
+            Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&device, PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            },
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-const _: () = assert!(size_of::<OutHeader>() == 16);
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,6 @@ use holdfast_naming::{
     SetAttr, SpaceMode, TimeSet, XattrMode,
 };
 use holdfast_object::{Durability, ObjectId, RequestId, Seek, Timestamp};
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +47,8 @@ pub struct Filesystem {
 pub struct Data(ReadData);
 
 impl Slices for Data {
-    fn slices(&self) -> Vec<IoSlice<'_>> {
-        self.0.slices().map(IoSlice::new).collect()
+    fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.slices()
     }
 }
 
