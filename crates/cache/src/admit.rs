@@ -3,10 +3,10 @@
 use crate::Cache;
 use crate::object::Object;
 use crate::oplog::OpLog;
-use crate::plan::{Plan, Planned, Planner, Step, Want};
+use crate::plan::{Held, Plan, Planned, Planner, Step, Want};
 use crate::state::State;
 use holdfast_object::{
-    Class, Error, FrameMut, Kind, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PageView, Purpose, Result, Transaction,
+    Class, Error, FrameMut, Kind, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, Transaction,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -34,7 +34,7 @@ impl Cache {
 
         let mut spare: Vec<FrameMut> = Vec::new();
         // Pages loaded for the plan stay until it is made.
-        let mut held: Vec<PageView> = Vec::new();
+        let mut held: Vec<Held> = Vec::new();
         let mut epochs = 0;
         for _ in 0..ROUNDS_MAX {
             let mut state = self.state.write();
@@ -44,7 +44,7 @@ impl Cache {
                 self.close_epoch()?;
                 continue;
             }
-            let plan = match Planner::new(&mut state, &self.arena, &mut spare).plan(&transaction.ops)? {
+            let plan = match Planner::new(&mut state, &self.arena, &mut spare, &held).plan(&transaction.ops)? {
                 Planned::Ready(plan) => plan,
                 Planned::Wants(wants) => {
                     drop(state);
@@ -79,12 +79,20 @@ impl Cache {
         Err(Error::NoFrames { frames: u64::from(self.arena.frames()) })
     }
 
-    fn fetch(&self, wants: &[Want], spare: &mut Vec<FrameMut>, held: &mut Vec<PageView>) -> Result<()> {
+    fn fetch(&self, wants: &[Want], spare: &mut Vec<FrameMut>, held: &mut Vec<Held>) -> Result<()> {
         for want in wants {
             match *want {
                 Want::Object(id) => self.with_object(id, |_| ())?,
-                Want::Page(id, index) => held.extend(self.read_pages(id, index, 1)?),
-                Want::Reread(id, index, bad) => held.push(self.reread_page(id, index, bad)?),
+                Want::Page(id, index) => {
+                    let version = self.state.read().version(id);
+                    let views = self.read_pages(id, index, 1)?;
+                    held.extend(views.into_iter().map(|view| Held { id, index, version, view }));
+                }
+                Want::Reread(id, index, bad) => {
+                    let version = self.state.read().version(id);
+                    let view = self.reread_page(id, index, bad)?;
+                    held.push(Held { id, index, version, view });
+                }
                 Want::Epoch(_) => self.close_epoch().map(|_| ())?,
                 Want::Frame => {}
             }

@@ -10,7 +10,7 @@ use holdfast_integrity::{MergeError, crc64, merge_page, merge_page_in_place};
 use holdfast_object::space::{Demand, PAGES_PER_LEAF};
 use holdfast_object::{
     Arena, BlockIdentity, Error, Fragment, FrameMut, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, PageIndex,
-    PageRef, PinnedPage, Result,
+    PageRef, PageView, PinnedPage, Result,
 };
 use std::sync::{Arc, LazyLock};
 
@@ -56,10 +56,19 @@ pub(crate) enum Planned {
     Wants(Vec<Want>),
 }
 
+/// A page fetched for a plan. It counts as long as the object has not changed since.
+pub(crate) struct Held {
+    pub(crate) id: ObjectId,
+    pub(crate) index: PageIndex,
+    pub(crate) version: Option<u64>,
+    pub(crate) view: PageView,
+}
+
 pub(crate) struct Planner<'a> {
     state: &'a mut State,
     arena: &'a Arc<Arena>,
     spare: &'a mut Vec<FrameMut>,
+    held: &'a [Held],
     wants: Vec<Want>,
     demand: Demand,
     leaves: Vec<(ObjectId, u64)>,
@@ -69,11 +78,17 @@ pub(crate) struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    pub(crate) fn new(state: &'a mut State, arena: &'a Arc<Arena>, spare: &'a mut Vec<FrameMut>) -> Planner<'a> {
+    pub(crate) fn new(
+        state: &'a mut State,
+        arena: &'a Arc<Arena>,
+        spare: &'a mut Vec<FrameMut>,
+        held: &'a [Held],
+    ) -> Planner<'a> {
         Planner {
             state,
             arena,
             spare,
+            held,
             wants: Vec::new(),
             demand: Demand::default(),
             leaves: Vec::new(),
@@ -319,7 +334,15 @@ impl<'a> Planner<'a> {
         let want = match object.find(index)? {
             Found::Page(page) => return Ok(Some(Old::Page(page))),
             Found::Zero => return Ok(Some(Old::Zero)),
-            Found::InStore => Want::Page(id, index),
+            Found::InStore => {
+                let now = self.state.version(id);
+                let fetched = |held: &&Held| held.id == id && held.index == index && held.version == now;
+                match self.held.iter().rfind(fetched) {
+                    Some(Held { view: PageView::Data(page), .. }) => return Ok(Some(Old::Page(page.clone()))),
+                    Some(Held { view: PageView::Zero, .. }) => return Ok(Some(Old::Zero)),
+                    None => Want::Page(id, index),
+                }
+            }
             Found::After(epoch) => Want::Epoch(epoch),
         };
         self.want(want);

@@ -7,8 +7,8 @@ use holdfast_object::{Arena, Batch, Clock, DomainId, Epoch, Error, ObjectStore, 
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
 
-/// How far recovery jumps ahead: beyond the epochs whose log batches may be on the device (one being written, one open), so
-/// that none of them is ever taken for a batch of a later life.
+/// How far opening jumps ahead: beyond the epochs whose log batches may be on the device (one being written, one open; torn
+/// ones too), so that none of them is ever taken for a batch of a later life.
 const EPOCHS_SKIPPED: u64 = 3;
 
 /// What opening found.
@@ -34,7 +34,8 @@ impl Cache {
     ) -> Result<(Cache, Recovered)> {
         let status = store.status();
         let mut recovered = Recovered { from: status.epoch, ..Recovered::default() };
-        let mut last = status.epoch;
+        // Nothing to replay: the jump is made by the first epoch.
+        let mut last = status.epoch + EPOCHS_SKIPPED - 1;
         if status.read_only.is_none() {
             replay(&*store, &arena, &mut recovered)?;
             if recovered.batches > 0 {

@@ -123,6 +123,12 @@ impl State {
         ObjectKey { domain: self.domain, object }
     }
 
+    /// Which state an object is in, if it is known: the same number only as long as it has not changed, nor been
+    /// forgotten and loaded again.
+    pub(crate) fn version(&self, id: ObjectId) -> Option<u64> {
+        self.objects.get(&id).map(|object| object.version)
+    }
+
     pub(crate) fn writable(&self) -> Result<()> {
         match &self.read_only {
             None => Ok(()),
@@ -212,7 +218,9 @@ impl State {
     }
 
     /// Adds an object that is not known yet.
-    pub(crate) fn insert_object(&mut self, id: ObjectId, object: Object) {
+    pub(crate) fn insert_object(&mut self, id: ObjectId, mut object: Object) {
+        // Above any version that an earlier incarnation of it had.
+        object.version = self.evictions << 32;
         let before = self.objects.insert(id, object);
         assert!(before.is_none(), "{id} inserted twice");
         self.object_hand.push_back(id);

@@ -1,0 +1,82 @@
+//! Flips in memory: never read, never written.
+
+use crate::rig::{Rig, pattern};
+use holdfast_object::*;
+
+#[test]
+fn a_clean_page_is_read_again_from_below() {
+    let rig = Rig::new(2048).remount();
+    let id = rig.create(Kind::Regular);
+    let bytes = pattern(1, PAGE_SIZE);
+    rig.write(id, 0, &bytes).unwrap();
+    rig.cache.sync_all().unwrap();
+    rig.flip(id, 0, 1234);
+    let views = rig.cache.read(id, 0, 1).unwrap();
+    let PageView::Data(bad) = &views[0] else { panic!("no bytes") };
+    assert!(bad.verify().is_err());
+    let PageView::Data(good) = rig.cache.reread(id, 0, bad.page()).unwrap() else { panic!("no bytes") };
+    assert_eq!(good.verify().unwrap(), &bytes[..]);
+    assert_eq!(rig.contents(id).unwrap(), bytes);
+    assert_eq!(rig.cache.status().pages_reread, 1);
+}
+
+#[test]
+fn a_clean_page_is_mended_before_a_partial_write() {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Regular);
+    let mut bytes = pattern(1, PAGE_SIZE);
+    rig.write(id, 0, &bytes).unwrap();
+    rig.cache.sync_all().unwrap();
+    rig.flip(id, 0, 3000);
+    rig.write(id, 10, b"part").unwrap();
+    bytes[10..14].copy_from_slice(b"part");
+    assert_eq!(rig.contents(id).unwrap(), bytes);
+}
+
+#[test]
+fn a_dirty_page_never_reaches_the_store() {
+    let rig = Rig::new(2048);
+    let (id, other) = (rig.create(Kind::Regular), rig.create(Kind::Regular));
+    let old = pattern(1, 2 * PAGE_SIZE);
+    rig.write(id, 0, &old).unwrap();
+    rig.cache.sync_all().unwrap();
+    rig.write(id, 0, &pattern(2, PAGE_SIZE)).unwrap();
+    rig.write(other, 0, b"neighbour").unwrap();
+    rig.flip(id, 0, 77);
+    rig.cache.sync_all().unwrap();
+    assert!(matches!(rig.contents(id), Err(Error::Corrupt(_))), "an error until it is written again");
+    assert!(rig.cache.sync(id, Durability::All).is_err(), "a sync tells");
+    assert!(rig.cache.sync(id, Durability::All).is_ok(), "once");
+    rig.cache.check();
+    let rig = rig.power_cut();
+    assert_eq!(rig.contents(id).unwrap(), old, "the store has what it had");
+    assert_eq!(rig.contents(other).unwrap(), b"neighbour");
+}
+
+#[test]
+fn a_page_without_an_older_version_is_lost_not_zero() {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Regular);
+    rig.write(id, 0, &pattern(2, 2 * PAGE_SIZE)).unwrap();
+    rig.flip(id, 1, 77);
+    rig.cache.sync_all().unwrap();
+    rig.cache.sync_all().unwrap();
+    let rig = rig.power_cut();
+    assert!(rig.cache.read(id, 0, 1).is_ok());
+    assert!(matches!(rig.cache.read(id, 1, 1), Err(Error::Lost(_))));
+    rig.write(id, PAGE_SIZE as u64, &pattern(3, PAGE_SIZE)).unwrap();
+    assert_eq!(rig.contents(id).unwrap()[PAGE_SIZE..], pattern(3, PAGE_SIZE));
+}
+
+#[test]
+fn damaged_bytes_are_refused_when_they_arrive() {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Regular);
+    let mut frame = rig.cache.frames(1).unwrap().pop().unwrap();
+    frame[100..200].fill(1);
+    let pin = frame.publish(holdfast_integrity::crc64(&[2; 100]));
+    let fragment = Fragment { index: 0, start: 100, end: 200, page: pin.page() };
+    let outcome = rig.submit(vec![Op::Write { id, fragments: vec![fragment], size_min: 200 }]);
+    assert!(outcome.is_err());
+    assert_eq!(rig.cache.attributes(id).unwrap().size, 0);
+}

@@ -1,0 +1,133 @@
+//! A cache on a physical module on a memory device, that can lose its power.
+
+use holdfast_block::MemoryDevice;
+use holdfast_cache::{Cache, Options};
+use holdfast_integrity::crc64;
+use holdfast_logical::Logical;
+use holdfast_object::*;
+use holdfast_physical::{CreateOptions, Module, OpenOptions};
+use std::sync::Arc;
+
+/// Frames of the test's arena.
+pub(crate) const FRAMES: u32 = 512;
+
+pub(crate) struct Rig {
+    pub(crate) device: Arc<MemoryDevice>,
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) cache: Cache,
+}
+
+impl Rig {
+    pub(crate) fn new(blocks: u64) -> Rig {
+        let device = Arc::new(MemoryDevice::new(blocks));
+        let clock = Arc::new(ManualClock::new(1_000_000_000, 1_000));
+        let options = CreateOptions { store_uuid: [1; 16], device_uuid: [2; 16], overwrite: false };
+        Module::create(device.clone(), Arena::new(64, 4096).unwrap(), clock, &options).unwrap();
+        Rig::open(device)
+    }
+
+    fn open(device: Arc<MemoryDevice>) -> Rig {
+        let clock = Arc::new(ManualClock::new(2_000_000_000, 1_000));
+        let arena = Arena::new(FRAMES, 64 << 10).unwrap();
+        let module = Module::open(device.clone(), arena.clone(), clock.clone(), &OpenOptions::default()).unwrap();
+        let store = Arc::new(Logical::assemble(vec![Arc::new(module)]).unwrap());
+        let (cache, _) = Cache::open(store, arena.clone(), clock, DomainId::MAIN, Options::for_frames(FRAMES)).unwrap();
+        Rig { device, arena, cache }
+    }
+
+    /// The power fails: memory is gone, the device has what was written.
+    pub(crate) fn power_cut(self) -> Rig {
+        let device = self.device.clone();
+        drop(self);
+        Rig::open(device)
+    }
+
+    pub(crate) fn remount(self) -> Rig {
+        self.cache.close().unwrap();
+        self.power_cut()
+    }
+
+    pub(crate) fn create(&self, kind: Kind) -> ObjectId {
+        let id = self.cache.new_object().unwrap();
+        let class = if kind == Kind::Regular { Class::Own } else { Class::Names };
+        let mut attributes = Attributes::new(kind, class, 0o644, 1, 2, Timestamp { secs: 5, nanos: 6 });
+        attributes.nlink = 1;
+        self.submit(vec![Op::Create { id, attributes }]).unwrap();
+        id
+    }
+
+    pub(crate) fn submit(&self, ops: Vec<Op>) -> Result<Outcome> {
+        let purpose = if ops.iter().any(|op| matches!(op, Op::Delete { .. } | Op::Truncate { .. })) {
+            Purpose::Release
+        } else {
+            Purpose::Ordinary
+        };
+        self.cache.submit(Transaction { ops, purpose, ..Transaction::default() })
+    }
+
+    /// Writes bytes as naming does: fragments with the checksum of their bytes.
+    pub(crate) fn write(&self, id: ObjectId, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut pins = Vec::new();
+        let mut fragments = Vec::new();
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let start = (at % PAGE_SIZE as u64) as usize;
+            let length = (PAGE_SIZE - start).min(bytes.len() - done);
+            let part = &bytes[done..done + length];
+            let mut frame = self.cache.frames(1)?.pop().unwrap();
+            frame[start..start + length].copy_from_slice(part);
+            let pin = frame.publish(crc64(part));
+            fragments.push(Fragment {
+                index: at / PAGE_SIZE as u64,
+                start: start as u16,
+                end: (start + length) as u16,
+                page: pin.page(),
+            });
+            pins.push(pin);
+            done += length;
+        }
+        self.submit(vec![Op::Write { id, fragments, size_min: offset + bytes.len() as u64 }]).map(|_| ())
+    }
+
+    /// The object's bytes up to its size, each page verified.
+    pub(crate) fn contents(&self, id: ObjectId) -> Result<Vec<u8>> {
+        let size = self.cache.attributes(id)?.size as usize;
+        let mut bytes = Vec::with_capacity(size);
+        let pages = size.div_ceil(PAGE_SIZE);
+        let mut index = 0;
+        while index < pages {
+            let count = (pages - index).min(32);
+            for view in self.cache.read(id, index as u64, count)? {
+                match view {
+                    PageView::Data(page) => bytes.extend_from_slice(page.verify().expect("verified page")),
+                    PageView::Zero => bytes.extend_from_slice(&[0; PAGE_SIZE]),
+                }
+            }
+            index += count;
+        }
+        bytes.truncate(size);
+        Ok(bytes)
+    }
+
+    /// Flips a bit of a page in memory.
+    pub(crate) fn flip(&self, id: ObjectId, index: PageIndex, at: u64) {
+        let views = self.cache.read(id, index, 1).unwrap();
+        let PageView::Data(page) = &views[0] else { panic!("page {index} has no bytes") };
+        let offset = self.arena.frame_offset(page.page().frame) + at;
+        let mut byte = [0];
+        rustix::io::pread(self.arena.memory(), &mut byte, offset).unwrap();
+        rustix::io::pwrite(self.arena.memory(), &[byte[0] ^ 0x10], offset).unwrap();
+    }
+}
+
+/// Bytes that differ from page to page and from seed to seed.
+pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..length)
+        .map(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
