@@ -278,8 +278,12 @@ impl Module {
     }
 
     fn delete_object(&self, key: ObjectKey, epoch: Epoch) -> Result<()> {
-        self.remove(key, epoch, 0, PAGES_MAX)?;
-        // For a record whose page bound is wrong.
+        match self.remove(key, epoch, 0, PAGES_MAX) {
+            // What is under a tree block that cannot be read is given up; the object goes all the same.
+            Ok(()) | Err(Error::Corrupt(_)) => {}
+            Err(error) => return Err(error),
+        }
+        // The rest, also if the record's page bound is wrong.
         self.change(key, epoch, |trees, record| trees.remove_pages(&self.base, key, record, 0, PAGES_MAX))?;
         let mut trees = self.trees.write();
         trees.set_map_bit(&self.base, map_of(key.domain), key.object, false)?;

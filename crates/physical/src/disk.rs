@@ -92,11 +92,9 @@ impl Disk {
         self.latch.get().map(String::as_str)
     }
 
-    /// Refuses changes from now on.
+    /// Refuses changes from now on. The first reason counts.
     pub(crate) fn latch(&self, reason: String) {
-        if self.latch.set(reason).is_ok() {
-            tracing::error!(device = self.name(), reason = self.read_only(), "the store is read-only from now on");
-        }
+        let _ = self.latch.set(reason);
     }
 
     /// `Err` if the module takes no changes.
@@ -183,6 +181,9 @@ impl Disk {
     fn watch(&self, outcome: std::result::Result<(), BlockError>) -> Result<()> {
         outcome.map_err(|error| {
             let error = device_error(&error);
+            if self.read_only().is_none() {
+                tracing::error!(%error, "the store is read-only from now on");
+            }
             self.latch(error.to_string());
             error
         })

@@ -18,6 +18,7 @@
 mod alloc;
 mod apply;
 mod bitmap;
+pub mod check;
 mod commit;
 mod create;
 mod disk;

@@ -132,13 +132,8 @@ impl<'a> HalfBytes<'a> {
                 .iter()
                 .filter(|(header, _)| header.start == start && header.sequence == sequence && header.chain == chain);
             let Some((header, _)) = mine.next() else {
-                if is_acknowledged
-                    || newest == sequence && headers.iter().any(|(header, _)| header.sequence == sequence)
-                {
-                    if is_acknowledged {
-                        return Err(self.error(start, epoch, sequence, "no header that fits"));
-                    }
-                    tracing::warn!(epoch, sequence, "intent log: the last batch does not fit and is left out");
+                if is_acknowledged {
+                    return Err(self.error(start, epoch, sequence, "no header that fits"));
                 }
                 return Ok(found);
             };
@@ -192,6 +187,52 @@ fn page_blocks(ops: &[Op], twice: &[bool]) -> u64 {
     writes(ops).zip(twice).map(|(fragments, &twice)| fragments.len() as u64 * (1 + u64::from(twice))).sum()
 }
 
+/// How many batches of an epoch those of the next one say there are.
+fn acknowledged(told: &[(Epoch, u32)], epoch: Epoch) -> u32 {
+    told.iter().filter(|(of, _)| *of == epoch).map(|(_, batches)| *batches).max().unwrap_or(0)
+}
+
+/// What is in both halves.
+struct Survey<'a> {
+    newest: Epoch,
+    told: Vec<(Epoch, u32)>,
+    /// By epoch, ascending.
+    parts: Vec<(Epoch, &'a HalfBytes<'a>, Vec<Found>)>,
+}
+
+impl<'a> Survey<'a> {
+    fn of(halves: &'a [HalfBytes<'a>; 2], store: &[u8; 16], last: &Superblock) -> Result<Survey<'a>> {
+        let headers = || halves.iter().flat_map(|half| half.headers(store, last)).map(|(header, _)| header);
+        let told: Vec<(Epoch, u32)> = headers()
+            .filter(|header| header.previous_epoch > last.epoch)
+            .map(|header| (header.previous_epoch, header.previous_batches))
+            .collect();
+        let newest = headers().map(|header| header.epoch).max().unwrap_or(0);
+        let mut parts = Vec::new();
+        for half in halves {
+            let batches = half.batches(store, last, |epoch| acknowledged(&told, epoch))?;
+            parts.push((batches.first().map_or(0, |found| found.header.epoch), half, batches));
+        }
+        for &(epoch, count) in &told {
+            let there = parts.iter().find(|(of, ..)| *of == epoch).map_or(0, |(.., batches)| batches.len() as u32);
+            if there < count {
+                let half = &halves[(epoch % 2) as usize];
+                return Err(half.error(half.blocks.start, epoch, there, "not there"));
+            }
+        }
+        parts.sort_by_key(|(epoch, ..)| *epoch);
+        Ok(Survey { newest, told, parts })
+    }
+}
+
+/// Number of batches that would be replayed. Nothing is changed.
+pub(crate) fn survey(disk: &Disk, area: &Range<u64>, store: &[u8; 16], last: &Superblock) -> Result<u64> {
+    let log = IntentLog::new(area.clone());
+    let halves = [HalfBytes::read(disk, log.half(0))?, HalfBytes::read(disk, log.half(1))?];
+    let survey = Survey::of(&halves, store, last)?;
+    Ok(survey.parts.iter().map(|(.., batches)| batches.len() as u64).sum())
+}
+
 impl Module {
     /// Reads the log if that has not been done: finds the batches to replay and claims the blocks that they name.
     pub(crate) fn read_log(&self, log: &mut IntentLog) -> Result<()> {
@@ -199,43 +240,14 @@ impl Module {
             return Ok(());
         }
         let last = self.published.lock().clone();
-        let store = &self.label.store;
         let halves = [HalfBytes::read(self.disk(), log.half(0))?, HalfBytes::read(self.disk(), log.half(1))?];
-        // What the batches of an epoch tell about the one before it.
-        let told: Vec<(Epoch, u32)> = halves
-            .iter()
-            .flat_map(|half| half.headers(store, &last))
-            .filter(|(header, _)| header.previous_epoch > last.epoch)
-            .map(|(header, _)| (header.previous_epoch, header.previous_batches))
-            .collect();
-        let acknowledged =
-            |epoch| told.iter().filter(|(of, _)| *of == epoch).map(|(_, batches)| *batches).max().unwrap_or(0);
-        let mut parts = Vec::new();
-        for half in &halves {
-            let batches = half.batches(store, &last, acknowledged)?;
-            let epoch = batches.first().map_or(0, |found| found.header.epoch);
-            parts.push((epoch, half, batches));
-        }
-        for (epoch, count) in &told {
-            if let Some((_, half, _)) =
-                parts.iter().find(|(of, _, batches)| of == epoch && batches.len() < *count as usize)
-            {
-                return Err(half.error(half.blocks.start, *epoch, *count, "not there"));
-            }
-            if !parts.iter().any(|(of, ..)| of == epoch) && *count > 0 {
-                let half = &halves[(epoch % 2) as usize];
-                return Err(half.error(half.blocks.start, *epoch, 0, "not there"));
-            }
-        }
-        parts.sort_by_key(|(epoch, ..)| *epoch);
-        let mut recovered = Recovered::default();
-        for (epoch, half, batches) in parts {
-            // Also of batches that are left out: an epoch with their number must not be published over them.
-            let headers = half.headers(store, &last);
-            recovered.newest = headers.iter().map(|(header, _)| header.epoch).fold(recovered.newest, Epoch::max);
+        let survey = Survey::of(&halves, &self.label.store, &last)?;
+        // Also of batches that are left out: an epoch with their number must not be published over them.
+        let mut recovered = Recovered { newest: survey.newest, queue: VecDeque::new() };
+        for (epoch, half, batches) in survey.parts {
             let count = batches.len() as u32;
-            for (sequence, found) in batches.into_iter().enumerate() {
-                let is_acknowledged = (sequence as u32) + 1 < count || (sequence as u32) < acknowledged(epoch);
+            for (sequence, found) in (0..count).zip(batches) {
+                let is_acknowledged = sequence + 1 < count || sequence < acknowledged(&survey.told, epoch);
                 match self.replay(half, found, is_acknowledged) {
                     Some(replay) => recovered.queue.push_back(replay),
                     None => {

@@ -60,7 +60,8 @@ impl MetaBlock {
         MetaBlock { bytes: Block::zeroed(), owned: true }
     }
 
-    fn clean(bytes: Box<Block>) -> MetaBlock {
+    /// A block as read.
+    pub(crate) fn clean(bytes: Box<Block>) -> MetaBlock {
         MetaBlock { bytes, owned: false }
     }
 

@@ -185,7 +185,7 @@ pub(crate) fn read_rings(device: &dyn Device, label: &Label) -> Result<Vec<RingS
 }
 
 /// The valid superblocks, newest first, one for each epoch.
-fn read_superblocks(device: &dyn Device, label: &Label) -> Result<Vec<Superblock>> {
+pub(crate) fn read_superblocks(device: &dyn Device, label: &Label) -> Result<Vec<Superblock>> {
     let mut found: Vec<Superblock> = Vec::new();
     for (number, slot, state) in read_rings(device, label)? {
         let Ok(Some(superblock)) = state else { continue };

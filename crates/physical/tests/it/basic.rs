@@ -129,6 +129,7 @@ fn copies_share_blocks_until_one_is_changed() {
     rig.commit();
     let space = rig.module.status().space;
     assert!(space.total - space.free < 40, "{space:?}");
+    rig.check();
 }
 
 #[test]
@@ -285,6 +286,7 @@ fn a_full_store_can_delete() {
     }
     let space = rig.module.status().space;
     assert!(space.total - space.free < 30, "{space:?}");
+    rig.check();
 }
 
 #[test]

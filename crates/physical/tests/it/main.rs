@@ -1,6 +1,8 @@
 //! Integration tests of the physical layer on devices in memory.
 
 mod basic;
+mod damage;
+mod intent_log;
 mod model;
 mod random;
 mod rig;

@@ -152,6 +152,8 @@ fn random_operations_match_the_model() {
                 }
             }
             model.compare(&rig);
+            let report = rig.check();
+            assert_eq!(report.objects, model.objects.len() as u64);
         }
     }
 }

@@ -6,6 +6,7 @@ use holdfast_object::{
     Applied, Arena, Attributes, Batch, Class, DomainId, Epoch, Fragment, FrameMut, Kind, ManualClock, ObjectId,
     ObjectKey, ObjectStore, Op, PAGE_SIZE, PageIndex, PageSource, PinnedPage, Result, Timestamp,
 };
+use holdfast_physical::check::{CheckOptions, Report, check};
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
 use std::sync::Arc;
 
@@ -116,6 +117,13 @@ impl Rig {
         self.module.publish(epoch).unwrap();
         self.pins.clear();
         epoch
+    }
+
+    /// Checks what is on the device: nothing is wrong.
+    pub(crate) fn check(&self) -> Report {
+        let report = check(self.device.clone(), &CheckOptions::default()).unwrap();
+        assert_eq!(report.findings, [], "{report:?}");
+        report
     }
 
     pub(crate) fn frames(&self, count: usize) -> Vec<FrameMut> {

@@ -1,0 +1,120 @@
+//! The accounts: what was reached against what is written down.
+
+use super::report::{FindingKind, Report};
+use super::walk::Seen;
+use crate::alloc::fixed;
+use crate::disk::Disk;
+use crate::format::{Label, Superblock};
+use crate::module::log_area;
+use holdfast_object::{DomainId, ObjectId, ObjectKey, Place};
+use std::collections::BTreeMap;
+
+pub(super) fn check(disk: &Disk, label: &Label, superblock: &Superblock, mut seen: Seen, report: &mut Report) {
+    for block in fixed(label.blocks, &log_area(label)).flatten() {
+        let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
+        if seen.used[word] & bit != 0 {
+            report.find(FindingKind::DoublyUsed, disk.place(block), "a block of a label or the log is used by a tree");
+        }
+        seen.used[word] |= bit;
+    }
+    report.used_blocks = seen.used.iter().map(|word| u64::from(word.count_ones())).sum();
+    bitmap(disk, label, &seen, report);
+    references(disk, &mut seen, report);
+    maps("map of objects", &ids(&seen.objects, |_| true), &seen.mapped, report);
+    maps("map of orphans", &ids(&seen.objects, |orphan| orphan), &seen.orphans, report);
+    counters(disk, label, superblock, &seen, report);
+}
+
+/// Blocks reached are in use in the bitmap; the others are not.
+fn bitmap(disk: &Disk, label: &Label, seen: &Seen, report: &mut Report) {
+    for (first, count) in runs(label.blocks, |word| seen.used[word] & !seen.bitmap[word]) {
+        let what = format!("{count} blocks in use, and free in the bitmap");
+        report.find(FindingKind::UsedButFree, disk.place(first), what);
+    }
+    // A tree that cannot be read hides uses.
+    if !report.incomplete {
+        for (first, count) in runs(label.blocks, |word| seen.bitmap[word] & !seen.used[word]) {
+            let what = format!("{count} blocks not in use, and not free in the bitmap");
+            report.find(FindingKind::Leaked, disk.place(first), what);
+        }
+    }
+    let bits = seen.bitmap.len() as u64 * 64;
+    if (label.blocks..bits).any(|bit| seen.bitmap[(bit / 64) as usize] >> (bit % 64) & 1 == 0) {
+        report.find(FindingKind::Counters, disk.place(label.blocks), "blocks beyond the device are free in the bitmap");
+    }
+}
+
+/// Runs of set bits among the first `blocks`, given by words of 64.
+fn runs(blocks: u64, word: impl Fn(usize) -> u64) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for at in 0..blocks.div_ceil(64) {
+        let mut bits = word(at as usize);
+        while bits != 0 {
+            let block = at * 64 + u64::from(bits.trailing_zeros());
+            bits &= bits - 1;
+            match runs.last_mut() {
+                _ if block >= blocks => {}
+                Some((first, count)) if *first + *count == block => *count += 1,
+                _ => runs.push((block, 1)),
+            }
+        }
+    }
+    runs
+}
+
+/// The reference table counts the uses of a block beyond the first.
+fn references(disk: &Disk, seen: &mut Seen, report: &mut Report) {
+    let mut addresses: Vec<u64> = seen.extra.keys().chain(seen.references.keys()).copied().collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    for address in addresses {
+        let counted = seen.extra.get(&address).copied().unwrap_or(0);
+        let written = u64::from(seen.references.get(&address).copied().unwrap_or(0));
+        if counted > written || counted < written && !report.incomplete {
+            let what = format!("{counted} uses beyond the first, the reference table has {written}");
+            report.find(FindingKind::References, disk.place(address), what);
+        }
+    }
+}
+
+fn ids(objects: &BTreeMap<DomainId, Vec<(u64, bool)>>, which: impl Fn(bool) -> bool) -> BTreeMap<DomainId, Vec<u64>> {
+    let of = |ids: &Vec<(u64, bool)>| ids.iter().filter(|(_, orphan)| which(*orphan)).map(|(id, _)| *id).collect();
+    objects.iter().map(|(domain, ids)| (*domain, of(ids))).collect()
+}
+
+/// Both lists are ascending.
+fn maps(name: &str, there: &BTreeMap<DomainId, Vec<u64>>, mapped: &BTreeMap<DomainId, Vec<u64>>, report: &mut Report) {
+    let domains: std::collections::BTreeSet<DomainId> = there.keys().chain(mapped.keys()).copied().collect();
+    for domain in domains {
+        let (there, mapped) = (there.get(&domain), mapped.get(&domain));
+        let (there, mapped) = (there.map_or(&[][..], Vec::as_slice), mapped.map_or(&[][..], Vec::as_slice));
+        let mut find = |id: &u64, what: &str| {
+            let object = Some(ObjectKey { domain, object: ObjectId(*id) });
+            report.find(FindingKind::Maps, Place { object, ..Place::default() }, format!("{what} the {name}"));
+        };
+        there.iter().filter(|id| mapped.binary_search(id).is_err()).for_each(|id| find(id, "missing in"));
+        mapped.iter().filter(|id| there.binary_search(id).is_err()).for_each(|id| find(id, "wrongly in"));
+    }
+}
+
+fn counters(disk: &Disk, label: &Label, superblock: &Superblock, seen: &Seen, report: &mut Report) {
+    let total = label.blocks - fixed(label.blocks, &log_area(label)).map(|range| range.end - range.start).sum::<u64>();
+    let used: u64 = (0..label.blocks)
+        .step_by(64)
+        .map(|block| {
+            let word = seen.bitmap[(block / 64) as usize];
+            let inside = (label.blocks - block).min(64);
+            u64::from(if inside == 64 { word } else { word & ((1 << inside) - 1) }.count_ones())
+        })
+        .sum();
+    let objects = seen.objects.get(&DomainId::MAIN).map_or(0, Vec::len) as u64;
+    let expected = (total, label.blocks - used);
+    if (superblock.total, superblock.free) != expected {
+        let what = format!("the superblock says {} of {} blocks free", superblock.free, superblock.total);
+        report.find(FindingKind::Counters, disk.place(0), format!("{what}, the bitmap {} of {total}", expected.1));
+    }
+    if superblock.objects != objects && !report.incomplete {
+        let what = format!("the superblock counts {} objects, there are {objects}", superblock.objects);
+        report.find(FindingKind::Counters, disk.place(0), what);
+    }
+}

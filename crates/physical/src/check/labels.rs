@@ -1,0 +1,55 @@
+//! Labels and rings.
+
+use super::report::{BlockRole, BlockUse, Finding, FindingKind, Report};
+use crate::disk::Disk;
+use crate::format::label::LabelState;
+use crate::format::superblock::{ring_block, slot};
+use crate::format::{Label, Superblock};
+use crate::open::{read_labels, read_rings};
+use holdfast_block::Device;
+use holdfast_object::Result;
+
+/// Every label is the same and good; the newest superblock is in all of them; older ones are good or never written.
+pub(super) fn check(
+    device: &dyn Device,
+    disk: &Disk,
+    label: &Label,
+    newest: &Superblock,
+    repair: bool,
+    report: &mut Report,
+    visit: &mut dyn FnMut(BlockUse),
+) -> Result<()> {
+    let tell = |visit: &mut dyn FnMut(BlockUse), block, role, copy: usize| {
+        visit(BlockUse { block, role, copy: copy as u8, object: None, level: 0, index: 0 });
+    };
+    for (number, (address, state)) in read_labels(device, label.blocks)?.into_iter().enumerate() {
+        tell(visit, address, BlockRole::Label, number);
+        let what = match state {
+            LabelState::Valid(_) => continue,
+            LabelState::Damaged(fault) => format!("label {number}: {fault}"),
+            LabelState::OtherVersion(version) => format!("label {number}: format version {version}"),
+            LabelState::Foreign => format!("label {number} is not there"),
+        };
+        let repaired = repair && disk.write_blocks([(address, &label.encode(number))]).is_ok();
+        report.add(Finding { kind: FindingKind::Label, place: disk.place(address), what, repaired });
+    }
+    for (number, at, state) in read_rings(device, label)? {
+        let address = ring_block(number, at, label.blocks);
+        let is_newest = at == slot(newest.epoch);
+        if is_newest {
+            tell(visit, address, BlockRole::Superblock, number);
+        }
+        let what = match state {
+            Ok(Some(superblock)) if !is_newest || superblock == *newest => continue,
+            Ok(None) if !is_newest => continue,
+            Ok(Some(superblock)) => format!("superblock of epoch {}, not {}", superblock.epoch, newest.epoch),
+            Ok(None) => format!("superblock of epoch {} is not there", newest.epoch),
+            Err(fault) => format!("superblock in slot {at} of label {number}: {fault}"),
+        };
+        // A bad slot of an older epoch is emptied: what it held is of no use any more.
+        let good = if is_newest { newest.encode(number) } else { [0; 4096] };
+        let repaired = repair && disk.write_blocks([(address, &good)]).is_ok();
+        report.add(Finding { kind: FindingKind::Superblock, place: disk.place(address), what, repaired });
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! The offline check of a store: everything against everything.
+//!
+//! | file | compares |
+//! |---|---|
+//! | `labels` | labels and rings of superblocks with each other |
+//! | `walk` | every block of every tree with its parent's pointer, both copies; records with what they count |
+//! | `account` | blocks reached with the bitmap, references counted with the reference table, objects with the maps |
+
+mod account;
+mod labels;
+mod report;
+mod walk;
+
+pub use report::{BlockRole, BlockUse, Finding, FindingKind, Report};
+
+use crate::disk::Disk;
+use crate::format::{Label, Superblock};
+use crate::module::{OpenOptions, base, log_area};
+use crate::open::{load_system, read_label, read_superblocks};
+use crate::tree::{Base, Trees};
+use holdfast_block::Device;
+use holdfast_object::{Error, Place, Result};
+use std::sync::Arc;
+use walk::Walk;
+
+/// What the check does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CheckOptions {
+    /// Bad copies of labels, superblocks and metadata are replaced by good ones. Otherwise nothing is written.
+    pub repair: bool,
+    /// Pages of regular files are not read: only metadata is checked.
+    pub skip_data: bool,
+}
+
+/// Checks the store on `device`, which nobody else may have open.
+///
+/// # Errors
+/// As [`crate::Module::open`], if the device holds no store whose labels and newest superblock can be made out; everything
+/// else is in the report. [`Error::Device`] if a repair failed.
+pub fn check(device: Arc<dyn Device>, options: &CheckOptions) -> Result<Report> {
+    let mut ignore = |_: BlockUse| {};
+    run(device, options, &mut ignore)
+}
+
+/// Tells every block of the newest recovery point that is in use, with what it is used for. Blocks that are shared are
+/// told once for each use.
+///
+/// # Errors
+/// As [`check`].
+pub fn block_uses(device: Arc<dyn Device>) -> Result<Vec<BlockUse>> {
+    let mut uses = Vec::new();
+    run(device, &CheckOptions { repair: false, skip_data: true }, &mut |used| uses.push(used))?;
+    Ok(uses)
+}
+
+fn run(device: Arc<dyn Device>, options: &CheckOptions, visit: &mut dyn FnMut(BlockUse)) -> Result<Report> {
+    let label = read_label(&*device)?;
+    let (superblock, trees) = load(&device, &label)?;
+    let base = looking(&device, &label, &superblock, options.repair);
+    let mut report =
+        Report { store_uuid: label.store, epoch: superblock.epoch, clean: superblock.clean, ..Report::default() };
+    labels::check(&*device, &base.disk, &label, &superblock, options.repair, &mut report, visit)?;
+    let mut walk = Walk::new(&base, &label, &superblock, *options, &mut report, visit);
+    walk.system(&trees);
+    let seen = walk.into_seen();
+    account::check(&base.disk, &label, &superblock, seen, &mut report);
+    check_log(&base.disk, &label, &superblock, &mut report);
+    if options.repair && report.repaired > 0 {
+        base.disk.flush()?;
+    }
+    Ok(report)
+}
+
+/// The newest recovery point and its domain 0. Here nothing is repaired: that is the walk's business, which reports it.
+fn load(device: &Arc<dyn Device>, label: &Label) -> Result<(Superblock, Trees)> {
+    let Some(superblock) = read_superblocks(&**device, label)?.into_iter().next() else {
+        let place = Place { device: Some(device.name().to_string()), ..Place::default() };
+        return Err(Error::corrupt(place, "superblocks", "a valid one", "none"));
+    };
+    let trees = load_system(&looking(device, label, &superblock, false), &superblock)?;
+    Ok((superblock, trees))
+}
+
+fn looking(device: &Arc<dyn Device>, label: &Label, superblock: &Superblock, repair: bool) -> Base {
+    let disk = Disk::new(device.clone(), label.blocks);
+    disk.raise_newest(superblock.epoch);
+    if !repair {
+        disk.latch("checked without repair".to_string());
+    }
+    base(disk, label, &OpenOptions { node_cache_bytes: 0, ..OpenOptions::default() })
+}
+
+/// What the intent log holds beyond the recovery point.
+fn check_log(disk: &Disk, label: &Label, superblock: &Superblock, report: &mut Report) {
+    match crate::log_recovery::survey(disk, &log_area(label), &label.store, superblock) {
+        Ok(batches) => {
+            report.log_batches = batches;
+            if superblock.clean && batches > 0 {
+                let what = format!("{batches} batches, and the store was closed in order");
+                report.find(FindingKind::Log, disk.place(label.log_start), what);
+            }
+        }
+        Err(Error::Corrupt(corruption)) => {
+            let what = format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got);
+            report.find(FindingKind::Log, corruption.place, what);
+        }
+        Err(error) => report.find(FindingKind::Unreadable, disk.place(label.log_start), error.to_string()),
+    }
+}

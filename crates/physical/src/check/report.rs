@@ -1,0 +1,150 @@
+//! What the check found, as plain data.
+
+use holdfast_object::{Epoch, ObjectKey, Place};
+use serde::{Deserialize, Serialize};
+
+/// Kinds of findings.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FindingKind {
+    /// A label block is damaged or missing.
+    Label,
+    /// A superblock is damaged, or not the same in all labels.
+    Superblock,
+    /// One copy of a block is bad, another one is good.
+    BadCopy,
+    /// A block has no good copy, or cannot be read.
+    Unreadable,
+    /// A block pointer is wrong in itself.
+    Pointer,
+    /// An object record is wrong in itself, or does not count right.
+    Record,
+    /// A block is used twice and is not a shared data block.
+    DoublyUsed,
+    /// A block is in use and free in the bitmap: it could be overwritten.
+    UsedButFree,
+    /// A block is not free and not in use: lost space.
+    Leaked,
+    /// The reference table does not count what there is.
+    References,
+    /// The maps of objects or orphans do not match the records.
+    Maps,
+    /// The superblock's counters do not match.
+    Counters,
+    /// The intent log is damaged where it had been acknowledged.
+    Log,
+}
+
+/// One thing found wrong.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Finding {
+    /// What kind.
+    pub kind: FindingKind,
+    /// Where.
+    pub place: Place,
+    /// In words.
+    pub what: String,
+    /// It has been put right.
+    pub repaired: bool,
+}
+
+/// The result of a check. `Display` of a finding is one line.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// The store.
+    pub store_uuid: [u8; 16],
+    /// Recovery point that was checked.
+    pub epoch: Epoch,
+    /// The store had been closed in order.
+    pub clean: bool,
+    /// Objects of all domains.
+    pub objects: u64,
+    /// Pages of objects, shared ones once for each use.
+    pub pages: u64,
+    /// Pages marked lost: an error when read, and nothing wrong with the store.
+    pub lost_pages: u64,
+    /// Blocks of metadata of the store itself, each copy counted.
+    pub metadata_blocks: u64,
+    /// Blocks in use, with labels and log.
+    pub used_blocks: u64,
+    /// Batches in the intent log that are newer than the recovery point.
+    pub log_batches: u64,
+    /// The first [`Report::FINDINGS_MAX`] findings.
+    pub findings: Vec<Finding>,
+    /// Number of all findings.
+    pub found: u64,
+    /// Of these, repaired.
+    pub repaired: u64,
+    /// A tree could not be read to the end, so leaks were not looked for.
+    pub incomplete: bool,
+}
+
+impl Report {
+    /// Most findings kept.
+    pub const FINDINGS_MAX: usize = 1000;
+
+    /// Findings that remain.
+    pub fn unrepaired(&self) -> u64 {
+        self.found - self.repaired
+    }
+
+    pub(crate) fn find(&mut self, kind: FindingKind, place: Place, what: impl Into<String>) {
+        self.add(Finding { kind, place, what: what.into(), repaired: false });
+    }
+
+    pub(crate) fn add(&mut self, finding: Finding) {
+        self.found += 1;
+        self.repaired += u64::from(finding.repaired);
+        if self.findings.len() < Report::FINDINGS_MAX {
+            self.findings.push(finding);
+        }
+    }
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let repaired = if self.repaired { " (repaired)" } else { "" };
+        write!(f, "{}: {}{repaired}", self.place, self.what)
+    }
+}
+
+/// What a block is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BlockRole {
+    /// A label block.
+    Label,
+    /// The newest superblock.
+    Superblock,
+    /// A block of pointers.
+    Tree,
+    /// Object records.
+    ObjectTable,
+    /// The allocation bitmap.
+    Bitmap,
+    /// The reference table.
+    References,
+    /// A map of object ids or orphans.
+    Map,
+    /// A page of an object that is stored in two copies: of a directory, link or extended attributes.
+    MetadataPage,
+    /// A page of a regular file.
+    Data,
+}
+
+/// One use of one block.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BlockUse {
+    /// Block on the device.
+    pub block: u64,
+    /// For what.
+    pub role: BlockRole,
+    /// Which copy, from 0; of labels and superblocks the label's number.
+    pub copy: u8,
+    /// The object, if it is part of one.
+    pub object: Option<ObjectKey>,
+    /// Level in the object's tree.
+    pub level: u8,
+    /// Index in that level.
+    pub index: u64,
+}

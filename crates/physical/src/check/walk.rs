@@ -1,0 +1,317 @@
+//! Every block of every tree, from the superblock down, in both copies.
+
+use super::CheckOptions;
+use super::report::{BlockRole, BlockUse, Finding, FindingKind, Report};
+use crate::bitmap::CHUNK_WORDS;
+use crate::disk::Block;
+use crate::format::blockptr::PointerKind;
+use crate::format::{
+    BITS, BlockPointer, COUNTERS, Label, POINTERS, RECORDS, Record, RecordKind, Superblock, SystemKind, split_address,
+};
+use crate::meta_block::{MetaBlock, NodeKey, read_copy};
+use crate::objects::{OBJECT_END, system_key};
+use crate::tree::{Base, Trees};
+use holdfast_integrity::crc64;
+use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectKey, Place};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+
+/// What the walk saw, for the accounts.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Blocks in use, one bit each.
+    pub(super) used: Vec<u64>,
+    /// Of those, first copies of pages of objects, which may be shared.
+    shareable: Vec<u64>,
+    /// Uses of a block beyond the first, by address of the first copy.
+    pub(super) extra: FxHashMap<u64, u64>,
+    /// The bitmap as stored.
+    pub(super) bitmap: Vec<u64>,
+    /// The reference table as stored.
+    pub(super) references: FxHashMap<u64, u32>,
+    /// Ids of objects by domain, ascending; whether they are orphans.
+    pub(super) objects: BTreeMap<DomainId, Vec<(u64, bool)>>,
+    /// Ids in the maps of domains, ascending.
+    pub(super) mapped: BTreeMap<DomainId, Vec<u64>>,
+    /// Ids in the maps of orphans, ascending.
+    pub(super) orphans: BTreeMap<DomainId, Vec<u64>>,
+}
+
+/// The object whose tree is being walked.
+struct Owner<'a> {
+    key: ObjectKey,
+    record: &'a Record,
+    /// Pages found with data.
+    pages: u64,
+    /// Highest page found, plus 1.
+    bound: u64,
+    /// Everything could be read.
+    whole: bool,
+}
+
+pub(super) struct Walk<'a> {
+    base: &'a Base,
+    superblock: &'a Superblock,
+    options: CheckOptions,
+    report: &'a mut Report,
+    visit: &'a mut dyn FnMut(BlockUse),
+    seen: Seen,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(
+        base: &'a Base,
+        label: &Label,
+        superblock: &'a Superblock,
+        options: CheckOptions,
+        report: &'a mut Report,
+        visit: &'a mut dyn FnMut(BlockUse),
+    ) -> Walk<'a> {
+        let words = (label.blocks.div_ceil(BITS) * BITS / 64) as usize;
+        let seen = Seen { used: vec![0; words], shareable: vec![0; words], bitmap: vec![0; words], ..Seen::default() };
+        Walk { base, superblock, options, report, visit, seen }
+    }
+
+    pub(super) fn into_seen(self) -> Seen {
+        self.seen
+    }
+
+    /// Walks domain 0, and from its object tables all others.
+    pub(super) fn system(&mut self, trees: &Trees) {
+        for (&id, record) in &trees.system {
+            self.object(system_key(id), record);
+        }
+    }
+
+    fn object(&mut self, key: ObjectKey, record: &Record) {
+        let mut owner = Owner { key, record, pages: 0, bound: 0, whole: true };
+        self.tree(&mut owner, &record.root, record.levels, 0);
+        let place = Place { object: Some(key), ..Place::default() };
+        if !owner.whole {
+            self.report.incomplete = true;
+            return;
+        }
+        if key.domain == DomainId::SYSTEM {
+            return;
+        }
+        if owner.pages != record.attributes.blocks {
+            let what = format!("the record counts {} blocks, the tree has {}", record.attributes.blocks, owner.pages);
+            self.report.find(FindingKind::Record, place.clone(), what);
+        }
+        if owner.bound > record.page_bound {
+            let what = format!("page {} is stored, beyond the record's bound {}", owner.bound - 1, record.page_bound);
+            self.report.find(FindingKind::Record, place.clone(), what);
+        }
+        if record.attributes.generation >= self.superblock.next_generation {
+            let (generation, next) = (record.attributes.generation, self.superblock.next_generation);
+            self.report.find(FindingKind::Record, place, format!("generation {generation}, the next one is {next}"));
+        }
+    }
+
+    /// What is under `pointer`. Goes down one level at a time from at most 6.
+    fn tree(&mut self, owner: &mut Owner<'_>, pointer: &BlockPointer, level: u8, index: u64) {
+        if pointer.is_hole() {
+            return;
+        }
+        let key = NodeKey::new(owner.key, level, index);
+        let is_system = owner.key.domain == DomainId::SYSTEM;
+        if level == 0 && !is_system {
+            self.pages(owner, index, &[*pointer]);
+            return;
+        }
+        self.claim(owner, pointer, key);
+        self.report.metadata_blocks += pointer.addresses().count() as u64;
+        if !pointer.seeded || pointer.address[1] == 0 {
+            let what = "metadata without a second copy or without its place in the checksum";
+            self.report.find(FindingKind::Pointer, key.place(&self.base.disk, pointer.address[0]), what);
+        }
+        let Some(block) = self.load(key, pointer) else {
+            owner.whole = false;
+            return;
+        };
+        if level == 0 {
+            self.system_page(owner, index, &block);
+            return;
+        }
+        if let Err(Error::Corrupt(corruption)) = block.check(&self.base.disk, key, pointer.address[0]) {
+            let what = format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got);
+            self.report.find(FindingKind::Pointer, corruption.place, what);
+            owner.whole = false;
+            return;
+        }
+        let children: Vec<BlockPointer> = (0..POINTERS as usize).map(|slot| block.pointer(slot)).collect();
+        if level == 1 && !is_system {
+            self.pages(owner, index * POINTERS, &children);
+            return;
+        }
+        for (slot, child) in children.iter().enumerate() {
+            self.tree(owner, child, level - 1, index * POINTERS + slot as u64);
+        }
+    }
+
+    /// Notes the blocks of a pointer as used.
+    fn claim(&mut self, owner: &Owner<'_>, pointer: &BlockPointer, key: NodeKey) {
+        let is_page = key.level == 0 && owner.key.domain != DomainId::SYSTEM;
+        let role = match (owner.record.kind, key.level) {
+            (_, 1..) => BlockRole::Tree,
+            (RecordKind::System(SystemKind::ObjectTable), _) => BlockRole::ObjectTable,
+            (RecordKind::System(SystemKind::Bitmap), _) => BlockRole::Bitmap,
+            (RecordKind::System(SystemKind::References), _) => BlockRole::References,
+            (RecordKind::System(_), _) => BlockRole::Map,
+            (RecordKind::Object(Kind::Regular), _) => BlockRole::Data,
+            (RecordKind::Object(_), _) => BlockRole::MetadataPage,
+        };
+        for (copy, address) in pointer.addresses().enumerate() {
+            let block = split_address(address).1;
+            let object = Some(owner.key);
+            (self.visit)(BlockUse { block, role, copy: copy as u8, object, level: key.level, index: key.index });
+            let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
+            let Some(used) = self.seen.used.get_mut(word) else { continue };
+            if *used & bit == 0 {
+                *used |= bit;
+                if is_page {
+                    self.seen.shareable[word] |= bit;
+                }
+            } else if !is_page || self.seen.shareable[word] & bit == 0 {
+                self.report.find(FindingKind::DoublyUsed, key.place(&self.base.disk, address), "used by another block");
+            } else if copy == 0 {
+                *self.seen.extra.entry(address).or_default() += 1;
+            }
+        }
+    }
+
+    /// Reads all copies of a metadata block; a bad one is repaired from a good one.
+    fn load(&mut self, key: NodeKey, pointer: &BlockPointer) -> Option<MetaBlock> {
+        let mut good: Option<Box<Block>> = None;
+        let mut bad = Vec::new();
+        for address in pointer.addresses() {
+            let mut bytes = Block::zeroed();
+            match read_copy(&self.base.disk, key, pointer, address, &mut bytes.0) {
+                Ok(()) => good = Some(bytes),
+                Err(error) => bad.push((address, error)),
+            }
+        }
+        for (address, error) in bad {
+            self.bad_copy(key.place(&self.base.disk, address), address, &error, good.as_deref());
+        }
+        good.map(MetaBlock::clean)
+    }
+
+    fn bad_copy(&mut self, place: Place, address: u64, error: &Error, good: Option<&Block>) {
+        let kind = if good.is_some() { FindingKind::BadCopy } else { FindingKind::Unreadable };
+        let repaired =
+            self.options.repair && good.is_some_and(|good| self.base.disk.write_blocks([(address, &good.0)]).is_ok());
+        let what = match error {
+            Error::Corrupt(corruption) => {
+                format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
+            }
+            error => error.to_string(),
+        };
+        self.report.add(Finding { kind, place, what, repaired });
+    }
+
+    /// Pages of an object from `first` on.
+    fn pages(&mut self, owner: &mut Owner<'_>, first: u64, pointers: &[BlockPointer]) {
+        let is_metadata = owner.record.kind.is_metadata();
+        for (at, pointer) in pointers.iter().enumerate() {
+            let index = first + at as u64;
+            if pointer.is_hole() {
+                continue;
+            }
+            owner.bound = owner.bound.max(index + 1);
+            if pointer.kind != PointerKind::Data {
+                self.report.lost_pages += 1;
+                continue;
+            }
+            owner.pages += 1;
+            self.report.pages += 1;
+            let key = NodeKey::new(owner.key, 0, index);
+            self.claim(owner, pointer, key);
+            if pointer.seeded {
+                let place = key.place(&self.base.disk, pointer.address[0]);
+                self.report.find(FindingKind::Pointer, place, "a page with its place in the checksum");
+            }
+        }
+        if is_metadata || !self.options.skip_data {
+            self.read_pages(owner.key, first, pointers);
+        }
+    }
+
+    /// Compares the pages' bytes with their checksums. First copies of neighbours are read together.
+    fn read_pages(&mut self, key: ObjectKey, first: u64, pointers: &[BlockPointer]) {
+        let disk = &self.base.disk;
+        let mut buffer = holdfast_block::AlignedBuf::zeroed(pointers.len() * 4096);
+        let is_data = |pointer: &BlockPointer| pointer.kind == PointerKind::Data;
+        let mut start = 0;
+        while start < pointers.len() {
+            let run = pointers[start..]
+                .chunk_by(|a, b| is_data(a) && is_data(b) && a.address[0].checked_add(1) == Some(b.address[0]))
+                .next()
+                .unwrap_or(&[]);
+            let bytes = &mut buffer[start * 4096..(start + run.len()) * 4096];
+            if run.first().is_some_and(is_data) {
+                let read = disk.read(run[0].address[0], &mut [IoSliceMut::new(bytes)]).is_ok();
+                for (at, (pointer, bytes)) in run.iter().zip(bytes.as_chunks::<4096>().0).enumerate() {
+                    let second = pointer.address[1] != 0;
+                    if second || !read || crc64(bytes) != pointer.checksum {
+                        self.load(NodeKey::new(key, 0, first + (start + at) as u64), pointer);
+                    }
+                }
+            }
+            start += run.len().max(1);
+        }
+    }
+
+    /// A block of one of domain 0's objects.
+    fn system_page(&mut self, owner: &Owner<'_>, index: u64, block: &MetaBlock) {
+        let id = owner.key.object.0;
+        let domain = DomainId((id / 16) as u16);
+        match owner.record.kind {
+            RecordKind::System(SystemKind::ObjectTable) if id != 0 => self.records(domain, owner.key, index, block),
+            RecordKind::System(SystemKind::Bitmap) => {
+                let at = index as usize * CHUNK_WORDS;
+                if let Some(words) = self.seen.bitmap.get_mut(at..at + CHUNK_WORDS) {
+                    words.iter_mut().enumerate().for_each(|(at, word)| *word = block.word(at));
+                }
+            }
+            RecordKind::System(SystemKind::References) => {
+                let counters = (0..COUNTERS).map(|slot| (index * COUNTERS + slot, block.counter(slot as usize)));
+                self.seen.references.extend(counters.filter(|(_, count)| *count > 0));
+            }
+            RecordKind::System(kind @ (SystemKind::ObjectMap | SystemKind::OrphanMap)) => {
+                let map = if kind == SystemKind::ObjectMap { &mut self.seen.mapped } else { &mut self.seen.orphans };
+                let bits = (0..BITS).filter(|bit| block.bit(*bit as usize)).map(|bit| index * BITS + bit);
+                map.entry(domain).or_default().extend(bits);
+            }
+            RecordKind::System(SystemKind::ObjectTable) | RecordKind::Object(_) => {}
+        }
+    }
+
+    fn records(&mut self, domain: DomainId, table: ObjectKey, index: u64, block: &MetaBlock) {
+        for slot in 0..RECORDS {
+            let id = index * RECORDS + slot;
+            let key = ObjectKey { domain, object: ObjectId(id) };
+            let epoch = self.superblock.epoch;
+            let record = match Record::decode(block.record(slot as usize), epoch, self.base.disk.blocks(), false) {
+                Ok(None) => continue,
+                Ok(Some(record)) if matches!(record.kind, RecordKind::Object(_)) && (1..OBJECT_END).contains(&id) => {
+                    record
+                }
+                outcome => {
+                    let what = match outcome {
+                        Err(fault) => format!("record of {key}: {fault}"),
+                        Ok(_) => format!("record of {key}: not one of a domain's object"),
+                    };
+                    let place = Place { object: Some(table), level: Some(0), index: Some(index), ..Place::default() };
+                    self.report.find(FindingKind::Record, place, what);
+                    self.report.incomplete = true;
+                    continue;
+                }
+            };
+            self.report.objects += 1;
+            self.seen.objects.entry(domain).or_default().push((id, record.attributes.nlink == 0));
+            self.object(key, &record);
+        }
+    }
+}

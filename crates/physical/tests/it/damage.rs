@@ -1,0 +1,392 @@
+//! Damaged, foreign, truncated devices.
+
+use crate::rig::*;
+use holdfast_block::{Device, MemoryDevice};
+use holdfast_integrity::crc64;
+use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectStore, Op, PAGE_SIZE, Result};
+use holdfast_physical::check::{BlockRole, BlockUse, CheckOptions, FindingKind, block_uses, check};
+use holdfast_physical::{LABELS, Module, label_start};
+use rand::{Rng, SeedableRng};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+const BLOCKS: u64 = 1024;
+
+/// A store with all kinds of blocks.
+fn sample() -> Rig {
+    let mut rig = Rig::new(BLOCKS);
+    let mut ops = vec![create_op(1, Kind::Directory), create_op(2, Kind::Regular), create_op(3, Kind::Regular)];
+    ops.push(rig.write_op(1, &[(0, pattern(100)), (1, pattern(101))]));
+    let pages: Vec<_> = (0..70).map(|index| (index, pattern(index))).collect();
+    ops.push(rig.write_op(2, &pages));
+    ops.push(rig.write_op(2, &[(5000, pattern(5000))]));
+    let set = holdfast_object::AttrSet { nlink: Some(0), ..Default::default() };
+    ops.push(Op::SetAttributes { id: ObjectId(3), set });
+    rig.apply(ops);
+    rig.apply(vec![Op::Copy {
+        source: ObjectId(2),
+        source_first: 0,
+        target: ObjectId(3),
+        target_first: 0,
+        pages: 10,
+        size_min: 0,
+    }]);
+    rig.commit();
+    rig
+}
+
+/// Reads everything that the sample has, and says what is wrong, if something is.
+fn read_all(rig: &Rig, module: &Module) -> Result<()> {
+    let pages = |id: u64, first: u64, count: usize| read(module, &rig.arena, id, first, count);
+    let found = module.objects(DomainId::MAIN, ObjectId(0), 100)?;
+    assert_eq!(found.len(), 3);
+    assert_eq!(module.orphans(DomainId::MAIN)?, [ObjectId(3)]);
+    assert_eq!(pages(1, 0, 2)?, [Some(pattern(100)), Some(pattern(101))]);
+    for index in (0..70).chain([5000]) {
+        assert_eq!(pages(2, index, 1)?[0], Some(pattern(index)));
+    }
+    for index in 0..10 {
+        assert_eq!(pages(3, index, 1)?[0], Some(pattern(index)));
+    }
+    Ok(())
+}
+
+type Damage = fn(&mut [u8; PAGE_SIZE]);
+
+/// A flipped bit, a lost write (older contents: here zeros), a torn one, a misdirected one (another block's contents).
+const DAMAGES: [(&str, Damage); 4] = [
+    ("flip", |block| block[1234] ^= 0x10),
+    ("lost", |block| block.fill(0)),
+    ("torn", |block| block[2048..].fill(0xa5)),
+    ("misdirected", |block| block.copy_from_slice(&pattern(4711))),
+];
+
+#[test]
+fn every_kind_of_block_damaged_once_is_repaired_or_named() {
+    let rig = sample();
+    let image = rig.device.as_ref().clone();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let roles: HashSet<BlockRole> = uses.iter().map(|used| used.role).collect();
+    assert_eq!(roles.len(), 9, "{roles:?}");
+    for BlockUse { block, role, copy, object, level, index } in uses {
+        for (name, damage) in DAMAGES {
+            let device = Arc::new(image.clone());
+            device.alter(block, damage).unwrap();
+            if device.snapshot() == image.snapshot() {
+                continue;
+            }
+            let what = format!("{name} of {role:?} copy {copy} at {block} ({object:?} level {level} index {index})");
+            let report = check(device.clone(), &CheckOptions::default()).unwrap();
+            assert!(report.found > 0 && report.repaired == 0, "{what}: {report:?}");
+            let module = rig.open_on(device.clone()).unwrap();
+            let outcome = read_all(&rig, &module);
+            if role == BlockRole::Data {
+                match outcome {
+                    Err(Error::Corrupt(corruption)) => {
+                        assert_eq!(corruption.place.address, Some(block), "{what}");
+                        assert!(corruption.place.object.is_some() && corruption.place.index.is_some());
+                    }
+                    other => panic!("{what}: {other:?}"),
+                }
+                assert!(report.findings.iter().all(|finding| finding.kind == FindingKind::Unreadable));
+                continue;
+            }
+            outcome.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let report = check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() }).unwrap();
+            assert_eq!(report.unrepaired(), 0, "{what}: {report:?}");
+            let report = check(device.clone(), &CheckOptions::default()).unwrap();
+            assert_eq!(report.found, 0, "{what}: {report:?}");
+        }
+    }
+}
+
+#[test]
+fn both_copies_damaged_give_an_error_with_the_place_and_never_wrong_bytes() {
+    let rig = sample();
+    let image = rig.device.as_ref().clone();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    for first in uses.iter().filter(|used| used.copy == 0 && used.object.is_some() && used.role != BlockRole::Data) {
+        let device = Arc::new(image.clone());
+        for used in &uses {
+            if (used.object, used.level, used.index) == (first.object, first.level, first.index) {
+                device.alter(used.block, |block| block[99] ^= 1).unwrap();
+            }
+        }
+        let before = device.snapshot();
+        let report = check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() });
+        match report {
+            Ok(report) => {
+                assert!(report.findings.iter().any(|finding| finding.kind == FindingKind::Unreadable), "{first:?}");
+                assert!(report.unrepaired() > 0);
+            }
+            Err(error) => assert!(matches!(error, Error::Corrupt(_)), "{error}"),
+        }
+        assert!(device.snapshot() == before, "nothing could be repaired");
+        let outcome = rig.open_on(device.clone()).and_then(|module| match module.epoch() {
+            2 => read_all(&rig, &module),
+            // An older recovery point, for reading only.
+            _ => Err(Error::ReadOnly(module.status().read_only.unwrap())),
+        });
+        // A damaged reference table is found by the check, or when one of its blocks is freed.
+        if first.role != BlockRole::References {
+            match outcome {
+                Err(Error::Corrupt(_)) => {}
+                Err(Error::ReadOnly(reason)) => assert!(reason.contains("damaged"), "{reason}"),
+                other => panic!("{first:?}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_object_can_be_deleted_and_the_others_live() {
+    let rig = sample();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    for used in uses.iter().filter(|used| used.role == BlockRole::Tree && used.object == Some(key(2))) {
+        rig.device.alter(used.block, |block| block[5] ^= 1).unwrap();
+    }
+    let mut rig = rig;
+    rig.reopen();
+    assert!(matches!(rig.try_read(2, 0, 1), Err(Error::Corrupt(_))));
+    let write = rig.write_op(2, &[(0, pattern(1))]);
+    let directory = rig.write_op(1, &[(0, pattern(200))]);
+    assert!(matches!(rig.try_apply(vec![directory.clone(), write]), Err(Error::Corrupt(_))));
+    assert_eq!(rig.read_one(1, 0), Some(pattern(100)), "nothing of the batch was done");
+    rig.apply(vec![Op::Delete { id: ObjectId(2) }, directory]);
+    rig.commit();
+    rig.reopen();
+    assert_eq!(rig.read_one(1, 0), Some(pattern(200)));
+    assert_eq!(rig.read_one(3, 9), Some(pattern(9)));
+    let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
+    assert!(
+        report.findings.iter().all(|finding| { matches!(finding.kind, FindingKind::Leaked | FindingKind::References) })
+    );
+}
+
+#[test]
+fn a_bad_copy_is_repaired_when_it_is_read() {
+    let rig = sample();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let used = uses.iter().find(|used| used.role == BlockRole::MetadataPage && used.copy == 0).unwrap();
+    let good = rig.device.snapshot();
+    rig.device.alter(used.block, |block| block.fill(1)).unwrap();
+    let module = rig.open_on(rig.device.clone()).unwrap();
+    read_all(&rig, &module).unwrap();
+    assert_eq!((module.status().repaired, module.status().unrepaired), (1, 0));
+    assert!(rig.device.snapshot() == good);
+}
+
+/// A bug that only a check can find: the block pointer of a file names a block of another file.
+#[test]
+fn the_check_sees_what_checksums_cannot() {
+    let rig = sample();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let bitmaps: Vec<u64> = uses.iter().filter(|used| used.role == BlockRole::Bitmap).map(|used| used.block).collect();
+    let data = uses.iter().find(|used| used.role == BlockRole::Data).unwrap().block;
+    // The bit of a data block in use is cleared and that of a free block set, in both copies, with all checksums right.
+    let free = (0..BLOCKS).rev().skip(100).find(|block| uses.iter().all(|used| used.block != *block)).unwrap();
+    let change = |block: &mut [u8; PAGE_SIZE]| {
+        block[data as usize / 8] &= !(1 << (data % 8));
+        block[free as usize / 8] |= 1 << (free % 8);
+    };
+    for block in bitmaps {
+        rig.device.alter(block, change).unwrap();
+    }
+    fix_checksums(&rig.device, &uses);
+    let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
+    let kinds: Vec<FindingKind> = report.findings.iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [FindingKind::UsedButFree, FindingKind::Leaked], "{report:?}");
+    assert_eq!(report.findings[0].place.address, Some(data));
+    assert_eq!(report.findings[1].place.address, Some(free));
+}
+
+/// Puts right the checksums from the bitmap's root up: its record in object table 0, and the superblock.
+fn fix_checksums(device: &MemoryDevice, uses: &[BlockUse]) {
+    let block_of = |role: BlockRole, object: u64, index: u64| -> Vec<u64> {
+        let is = |used: &&BlockUse| {
+            used.role == role
+                && used.object.is_some_and(|key| key.object.0 == object && key.domain.0 == 0)
+                && used.index == index
+                && used.level == 0
+        };
+        uses.iter().filter(is).map(|used| used.block).collect()
+    };
+    let bytes = |block: u64| {
+        let mut bytes = vec![0; PAGE_SIZE];
+        device.read(block, &mut [std::io::IoSliceMut::new(&mut bytes)]).unwrap();
+        bytes
+    };
+    let sum = |block: u64, object: u64, level: u8, index: u64| {
+        crc64(&bytes(block)) ^ holdfast_integrity::identity_mix(0, object, level, index)
+    };
+    let bitmap = sum(block_of(BlockRole::Bitmap, 1, 0)[0], 1, 0, 0);
+    let table = block_of(BlockRole::ObjectTable, 0, 0);
+    for &block in &table {
+        // Record 1, its root pointer, the checksum in it.
+        device.alter(block, |bytes| bytes[512 + 384 + 48..][..8].copy_from_slice(&bitmap.to_le_bytes())).unwrap();
+    }
+    let sum_of_table = sum(table[0], 0, 0, 0);
+    let roots: Vec<u64> = uses
+        .iter()
+        .filter(|used| {
+            used.role == BlockRole::Tree && used.object.is_some_and(|key| key.object.0 == 0 && key.domain.0 == 0)
+        })
+        .map(|used| used.block)
+        .collect();
+    for &block in &roots {
+        device.alter(block, |bytes| bytes[48..56].copy_from_slice(&sum_of_table.to_le_bytes())).unwrap();
+    }
+    let root = sum(roots[0], 0, 1, 0);
+    for used in uses.iter().filter(|used| used.role == BlockRole::Superblock) {
+        device
+            .alter(used.block, |bytes| {
+                bytes[512 + 384 + 48..][..8].copy_from_slice(&root.to_le_bytes());
+                let crc = crc64(&bytes[..4088]);
+                bytes[4088..].copy_from_slice(&crc.to_le_bytes());
+            })
+            .unwrap();
+    }
+}
+
+/// Opening and checking fails in one line, and changes nothing.
+fn refused(rig: &Rig, device: MemoryDevice, what: &str) -> Error {
+    let device = Arc::new(device);
+    let before = device.snapshot();
+    let error = rig.open_on(device.clone()).map(drop).unwrap_err();
+    assert!(!error.to_string().contains('\n'), "{what}");
+    assert!(check(device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() }).is_err(), "{what}");
+    assert!(device.snapshot() == before, "{what}: changed");
+    error
+}
+
+#[test]
+fn foreign_and_truncated_devices_are_refused_and_left_alone() {
+    let rig = sample();
+    let image = rig.device.snapshot();
+    for seed in 0..20 {
+        let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
+        let mut bytes = vec![0; 600 * PAGE_SIZE];
+        rng.fill(&mut bytes[..]);
+        let error = refused(&rig, MemoryDevice::from_bytes(&bytes), "random bytes");
+        assert!(error.to_string().contains("no Holdfast store"), "{error}");
+    }
+    refused(&rig, MemoryDevice::new(1000), "zeros");
+    refused(&rig, MemoryDevice::new(0), "empty");
+    refused(&rig, MemoryDevice::new(3), "tiny");
+    for blocks in [512, 600, 1000, 1023] {
+        let error = refused(&rig, MemoryDevice::from_bytes(&image[..blocks * PAGE_SIZE]), "truncated");
+        assert!(error.to_string().contains("truncated"), "{error}");
+    }
+    let newer = MemoryDevice::from_bytes(&image);
+    for label in 0..LABELS {
+        newer
+            .alter(label_start(label, BLOCKS), |bytes| {
+                bytes[8] = 9;
+                let crc = crc64(&bytes[..4088]);
+                bytes[4088..].copy_from_slice(&crc.to_le_bytes());
+            })
+            .unwrap();
+    }
+    let error = refused(&rig, newer, "newer version");
+    assert!(error.to_string().contains("newer version"), "{error}");
+    let mixed = MemoryDevice::from_bytes(&image);
+    let other = sample_of_another_store();
+    mixed
+        .alter(label_start(2, BLOCKS), |bytes| {
+            bytes.copy_from_slice(&other[(BLOCKS as usize - 32) * PAGE_SIZE..][..PAGE_SIZE])
+        })
+        .unwrap();
+    let error = refused(&rig, mixed, "labels of two stores");
+    assert!(error.to_string().contains("another store"), "{error}");
+}
+
+fn sample_of_another_store() -> Vec<u8> {
+    let device = Arc::new(MemoryDevice::new(BLOCKS));
+    let arena = holdfast_object::Arena::new(16, 0).unwrap();
+    let options = holdfast_physical::CreateOptions { store_uuid: [9; 16], ..options() };
+    Module::create(device.clone(), arena, clock(), &options).unwrap();
+    device.snapshot()
+}
+
+#[test]
+fn unknown_features_stop_writing_or_everything() {
+    for (at, may_read) in [(72, true), (80, true), (88, false)] {
+        let rig = sample();
+        for label in 0..LABELS {
+            rig.device
+                .alter(label_start(label, BLOCKS), |bytes| {
+                    bytes[at] = 1;
+                    let crc = crc64(&bytes[..4088]);
+                    bytes[4088..].copy_from_slice(&crc.to_le_bytes());
+                })
+                .unwrap();
+        }
+        match rig.open_on(rig.device.clone()) {
+            Ok(module) => {
+                assert!(may_read);
+                read_all(&rig, &module).unwrap();
+                assert_eq!(module.status().read_only.is_some(), at == 80);
+            }
+            Err(error) => assert!(!may_read && error.to_string().contains("newer version"), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_grown_device_is_still_the_store() {
+    let rig = sample();
+    let mut image = rig.device.snapshot();
+    image.resize(image.len() + 1000 * PAGE_SIZE, 0xee);
+    let module = rig.open_on(Arc::new(MemoryDevice::from_bytes(&image))).unwrap();
+    read_all(&rig, &module).unwrap();
+}
+
+/// Random damage in the used blocks of a store, checksums made right for labels and superblocks now and then: whatever
+/// happens, no panic, and opening for reading changes nothing.
+#[test]
+fn random_damage_never_panics() {
+    let rig = sample();
+    let image = rig.device.as_ref().clone();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    for seed in 0..300 {
+        let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
+        let device = Arc::new(image.clone());
+        for _ in 0..rng.random_range(1..20) {
+            let block = uses[rng.random_range(0..uses.len())].block;
+            let at = rng.random_range(0..PAGE_SIZE);
+            let length = rng.random_range(1..64).min(PAGE_SIZE - at);
+            device
+                .alter(block, |bytes| {
+                    rng.fill(&mut bytes[at..at + length]);
+                    if rng.random_bool(0.5) {
+                        let crc = crc64(&bytes[..4088]);
+                        bytes[4088..].copy_from_slice(&crc.to_le_bytes());
+                    }
+                })
+                .unwrap();
+        }
+        let before = device.snapshot();
+        let _ = check(device.clone(), &CheckOptions::default());
+        let options = holdfast_physical::OpenOptions::read_only();
+        if let Ok(module) = Module::open(device.clone(), rig.arena.clone(), rig.clock.clone(), &options) {
+            for (key, _) in module.objects(DomainId::MAIN, ObjectId(0), 100).unwrap_or_default() {
+                for index in (0..70).chain([5000]) {
+                    if let Ok(Some(page)) = read(&module, &rig.arena, key.object.0, index, 1).map(|pages| pages[0]) {
+                        let possible = [index, index + 100, index + 5000 - 5000];
+                        assert!(possible.iter().any(|&seed| page == pattern(seed)), "seed {seed}: wrong bytes");
+                    }
+                }
+            }
+        }
+        assert!(device.snapshot() == before, "seed {seed}");
+    }
+}
+
+/// A store made with the same UUIDs and clock is the same to the last byte. If this fails because the format has changed,
+/// the version must be raised.
+#[test]
+fn golden_image() {
+    let rig = Rig::new(4096);
+    assert_eq!(format!("{:016x}", crc64(&rig.device.snapshot())), "44901a01a625038f");
+    assert_eq!(format!("{:016x}", crc64(&sample().device.snapshot())), "c9652161cf380757");
+}

@@ -1,0 +1,279 @@
+//! The intent log: appended, found again after a crash, damaged.
+
+use crate::rig::*;
+use holdfast_block::Device;
+use holdfast_object::{
+    AttrSet, DomainId, Epoch, Error, FrameMut, Kind, LogBatch, ObjectId, ObjectStore, Op, Purpose, RecoveredBatch,
+    Result,
+};
+use holdfast_physical::Module;
+use std::sync::Arc;
+
+fn log(rig: &Rig, epoch: Epoch, ops: Vec<Op>) -> bool {
+    rig.module.log_append(&LogBatch { epoch, domain: DomainId::MAIN, ops }).unwrap()
+}
+
+fn next(rig: &Rig, module: &Module) -> Result<Option<RecoveredBatch>> {
+    let arena = rig.arena.clone();
+    module.log_next(&mut |count| Ok((0..count).filter_map(|_| arena.allocate()).collect::<Vec<FrameMut>>()))
+}
+
+/// Applies everything in the log, then commits, as a cache does when it opens a store.
+fn replay(rig: &mut Rig) -> Vec<(Epoch, Vec<Op>)> {
+    let epoch = rig.module.epoch() + 3;
+    let mut batches = Vec::new();
+    while let Some(recovered) = next(rig, &rig.module).unwrap() {
+        let batch = holdfast_object::Batch { domain: recovered.batch.domain, epoch, ops: recovered.batch.ops.clone() };
+        rig.module.apply(&batch).unwrap();
+        batches.push((recovered.batch.epoch, recovered.batch.ops));
+    }
+    rig.module.prepare(epoch).unwrap();
+    rig.module.publish(epoch).unwrap();
+    rig.check();
+    batches
+}
+
+fn log_start(rig: &Rig) -> u64 {
+    let blocks = rig.device.blocks();
+    assert_eq!(holdfast_physical::log_blocks(blocks), 128);
+    32
+}
+
+/// A store with object 2, and three batches in the log of the epoch after.
+fn logged() -> Rig {
+    let mut rig = Rig::new(4096);
+    let write = rig.write_op(2, &[(0, pattern(1)), (1, pattern(2))]);
+    rig.apply(vec![create_op(2, Kind::Regular), create_op(1, Kind::Directory), write]);
+    rig.commit();
+    let epoch = rig.next_epoch();
+    let write = rig.write_op(2, &[(0, pattern(10)), (5, pattern(11))]);
+    assert!(log(&rig, epoch, vec![write]));
+    let set = AttrSet { mode: Some(0o600), ..AttrSet::default() };
+    let write = rig.write_op(1, &[(0, pattern(20))]);
+    assert!(log(&rig, epoch, vec![create_op(3, Kind::Regular), Op::SetAttributes { id: ObjectId(3), set }, write]));
+    let pages: Vec<_> = (0..3).map(|index| (index, rig.pin(&pattern(30 + index)))).collect();
+    let placed = rig.module.place(key(3), epoch, &pages).unwrap();
+    let pages = (0..3).zip(placed).collect();
+    assert!(log(&rig, epoch, vec![Op::Adopt { id: ObjectId(3), pages, size_min: 3 * 4096 }]));
+    rig
+}
+
+fn assert_all(rig: &Rig) {
+    assert_eq!(rig.read(2, 0, 2), [Some(pattern(10)), Some(pattern(2))]);
+    assert_eq!(rig.read_one(2, 5), Some(pattern(11)));
+    assert_eq!(rig.read_one(1, 0), Some(pattern(20)));
+    assert_eq!(rig.module.attributes(key(3)).unwrap().mode, 0o600);
+    assert_eq!(rig.read(3, 0, 3), [30, 31, 32].map(|seed| Some(pattern(seed))));
+}
+
+#[test]
+fn what_was_logged_survives_a_crash() {
+    let mut rig = logged();
+    rig.reopen();
+    assert_eq!(rig.check().log_batches, 3);
+    assert!(!log(&rig, rig.next_epoch(), vec![]), "no room while the old log is needed");
+    assert!(matches!(rig.module.prepare(rig.next_epoch()), Err(Error::Protocol(_))), "its batches would come back");
+    assert_eq!(replay(&mut rig).len(), 3);
+    assert_all(&rig);
+    rig.reopen();
+    assert!(next(&rig, &rig.module).unwrap().is_none());
+    assert_all(&rig);
+    assert_eq!(rig.check().log_batches, 0);
+    let epoch = rig.next_epoch();
+    assert!(log(&rig, epoch, vec![create_op(9, Kind::Fifo)]));
+    rig.reopen();
+    assert_eq!(replay(&mut rig), [(epoch, vec![create_op(9, Kind::Fifo)])]);
+}
+
+#[test]
+fn a_recovery_point_makes_the_log_obsolete() {
+    let mut rig = logged();
+    let open = rig.next_epoch();
+    rig.commit();
+    rig.reopen();
+    assert!(next(&rig, &rig.module).unwrap().is_none());
+    assert_eq!(rig.module.epoch(), open);
+    assert_eq!(rig.read_one(2, 0), Some(pattern(1)), "nothing of it was applied");
+    rig.check();
+}
+
+#[test]
+fn two_epochs_in_the_log() {
+    for publish in [false, true] {
+        let mut rig = logged();
+        let closing = rig.next_epoch();
+        rig.apply(vec![create_op(3, Kind::Regular)]);
+        rig.module.prepare(closing).unwrap();
+        assert!(log(&rig, closing + 1, vec![create_op(8, Kind::Socket)]));
+        if publish {
+            rig.module.publish(closing).unwrap();
+        }
+        assert!(log(&rig, closing + 1, vec![create_op(9, Kind::Socket)]));
+        rig.reopen();
+        let epochs: Vec<Epoch> = replay(&mut rig).iter().map(|(epoch, _)| *epoch).collect();
+        let [a, b] = [closing, closing + 1];
+        assert_eq!(epochs, if publish { vec![b, b] } else { vec![a, a, a, b, b] });
+        assert!(rig.module.attributes(key(9)).is_ok());
+    }
+}
+
+#[test]
+fn placed_blocks_are_claimed_before_others_are_handed_out() {
+    let mut rig = logged();
+    rig.reopen();
+    // Without having asked for the log at all.
+    let pages: Vec<_> = (0..100).map(|index| (index, rig.pin(&pattern(1000 + index)))).collect();
+    rig.module.place(key(2), 99, &pages).unwrap();
+    assert_eq!(replay(&mut rig).len(), 3);
+    assert_all(&rig);
+}
+
+/// Runs recovery on a store with one block of the log damaged.
+fn with_damage(block: u64, damage: impl Fn(&mut [u8; 4096])) -> (Rig, Result<Vec<Vec<Op>>>) {
+    let rig = logged();
+    rig.device.alter(block, damage).unwrap();
+    let module = rig.open_on(rig.device.clone()).unwrap();
+    let mut batches = Vec::new();
+    loop {
+        match next(&rig, &module) {
+            Ok(Some(recovered)) => batches.push(recovered.batch.ops),
+            Ok(None) => return (rig, Ok(batches)),
+            Err(error) => return (rig, Err(error)),
+        }
+    }
+}
+
+/// Batch 0: head, 2 pages, head. Batch 1: head, page, page again, head. Batch 2: head, head.
+#[test]
+fn each_block_of_the_log_damaged() {
+    let lost = |ops: &[Op]| -> Vec<(u64, Vec<u64>)> {
+        ops.iter()
+            .filter_map(|op| match op {
+                Op::Lose { id, pages } => Some((id.0, pages.clone())),
+                _ => None,
+            })
+            .collect()
+    };
+    let half = if (logged().next_epoch()).is_multiple_of(2) { 0 } else { 64 };
+    for damage in [|block: &mut [u8; 4096]| block[100] ^= 1, |block: &mut [u8; 4096]| block.fill(0)] {
+        for at in 0..10 {
+            let (rig, outcome) = with_damage(log_start(&logged()) + half + at, damage);
+            let batches = outcome.unwrap();
+            let what: Vec<_> = batches.iter().map(|ops| lost(ops)).collect();
+            match at {
+                // The only copy of a page of data that was acknowledged.
+                1 => assert_eq!(what, [vec![(2, vec![0])], vec![], vec![]]),
+                2 => assert_eq!(what, [vec![(2, vec![5])], vec![], vec![]]),
+                // Heads, and metadata, are there twice.
+                _ => assert_eq!(what, [vec![], vec![], vec![]], "block {at}"),
+            }
+            drop(rig);
+        }
+    }
+}
+
+#[test]
+fn a_batch_whose_heads_are_both_gone() {
+    let half = if (logged().next_epoch()).is_multiple_of(2) { 0 } else { 64 };
+    let damaged = |blocks: &[u64]| {
+        let rig = logged();
+        for block in blocks {
+            rig.device.alter(log_start(&rig) + half + block, |bytes| bytes.fill(0xff)).unwrap();
+        }
+        let module = rig.open_on(rig.device.clone()).unwrap();
+        let mut count = 0;
+        loop {
+            match next(&rig, &module) {
+                Ok(Some(_)) => count += 1,
+                Ok(None) => return Ok(count),
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    let is_corrupt = |outcome: Result<usize>| {
+        let error = outcome.unwrap_err();
+        assert!(matches!(&error, Error::Corrupt(_)) && error.to_string().contains("batch"), "{error}");
+    };
+    is_corrupt(damaged(&[0, 3]));
+    is_corrupt(damaged(&[4, 7]));
+    assert_eq!(damaged(&[8, 9]), Ok(2), "the last one was torn, as far as one can tell");
+    assert_eq!(damaged(&[0, 3, 4, 7, 8, 9]), Ok(0), "nothing is left that knows of it");
+}
+
+#[test]
+fn a_torn_last_batch_is_left_out_as_a_whole() {
+    let mut rig = Rig::new(4096);
+    rig.apply(vec![create_op(2, Kind::Regular)]);
+    rig.commit();
+    let epoch = rig.next_epoch();
+    let before = rig.device.snapshot();
+    let write = rig.write_op(2, &[(0, pattern(1)), (1, pattern(2))]);
+    assert!(log(&rig, epoch, vec![write, create_op(3, Kind::Regular)]));
+    let start = log_start(&rig) + if epoch.is_multiple_of(2) { 0 } else { 64 };
+    // Every subset of the four blocks reaches the device.
+    for kept in 0..16u32 {
+        let device = rig.device.as_ref().clone();
+        for at in (0..4).filter(|at| kept >> at & 1 == 0) {
+            let old = &before[(start + at) as usize * 4096..][..4096];
+            device.alter(start + at, |bytes| bytes.copy_from_slice(old)).unwrap();
+        }
+        let module = rig.open_on(Arc::new(device)).unwrap();
+        let found = next(&rig, &module).unwrap().is_some();
+        let whole = kept & 0b0110 == 0b0110 && kept & 0b1001 != 0;
+        assert_eq!(found, whole, "{kept:04b}");
+    }
+}
+
+#[test]
+fn a_placed_page_that_did_not_reach_the_device() {
+    let rig = logged();
+    let module = rig.open_on(rig.device.clone()).unwrap();
+    let mut placed = 0;
+    while let Some(recovered) = next(&rig, &module).unwrap() {
+        for op in recovered.batch.ops {
+            if let Op::Adopt { pages, .. } = op {
+                placed = pages[1].1.address;
+            }
+        }
+    }
+    rig.device.alter(placed, |bytes| bytes.fill(0)).unwrap();
+    let module = rig.open_on(rig.device.clone()).unwrap();
+    let mut count = 0;
+    while next(&rig, &module).unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!(count, 2, "the last batch was not acknowledged: it is left out");
+    let set = AttrSet { uid: Some(1), ..AttrSet::default() };
+    assert!(log(&rig, rig.next_epoch(), vec![Op::SetAttributes { id: ObjectId(2), set }]));
+    let module = rig.open_on(rig.device.clone()).unwrap();
+    let mut lost = Vec::new();
+    while let Some(recovered) = next(&rig, &module).unwrap() {
+        lost.extend(recovered.batch.ops.into_iter().filter(|op| matches!(op, Op::Lose { .. })));
+    }
+    assert_eq!(lost, [Op::Lose { id: ObjectId(3), pages: vec![1] }], "now it was");
+}
+
+#[test]
+fn a_full_half_asks_for_the_epoch_to_be_closed() {
+    let mut rig = Rig::new(4096);
+    rig.apply(vec![create_op(2, Kind::Regular)]);
+    rig.commit();
+    let epoch = rig.next_epoch();
+    let mut appended = 0;
+    loop {
+        let write = rig.write_op(2, &[(appended, pattern(appended))]);
+        if !log(&rig, epoch, vec![write]) {
+            break;
+        }
+        appended += 1;
+    }
+    assert_eq!(appended, 64 / 3);
+    assert!(matches!(rig.module.close(), Err(Error::Protocol(_))), "synced changes are in no recovery point");
+    rig.reopen();
+    assert_eq!(replay(&mut rig).len(), appended as usize);
+    for index in 0..appended {
+        assert_eq!(rig.read_one(2, index), Some(pattern(index)));
+    }
+    rig.module.reserve(rig.next_epoch(), 1, Purpose::Ordinary).unwrap();
+    rig.module.close().unwrap();
+}
