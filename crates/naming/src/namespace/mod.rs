@@ -183,13 +183,32 @@ impl Namespace {
     }
 
     /// Adds what becomes of an object that loses its last name: deleted if nobody holds it, otherwise kept without a
-    /// name. The object is in exclusive use.
-    fn stage_last_name_gone(&self, staged: &mut Staged<'_>, id: ObjectId, attributes: &Attributes, now: Timestamp) {
-        if self.cache.hold(id, Hold::Lookup, 0).is_free() {
-            self.stage_delete(staged, id, attributes);
-        } else {
+    /// name, which is what it gives; then [`Namespace::settle`] is to be called once the transaction is done. The object
+    /// is in exclusive use.
+    fn stage_last_name_gone(
+        &self,
+        staged: &mut Staged<'_>,
+        id: ObjectId,
+        attributes: &Attributes,
+        now: Timestamp,
+    ) -> bool {
+        let kept = !self.cache.hold(id, Hold::Lookup, 0).is_free();
+        if kept {
             let set = AttrSet { nlink: Some(0), ctime: Some(now), ..AttrSet::default() };
             staged.op(Op::SetAttributes { id, set });
+        } else {
+            self.stage_delete(staged, id, attributes);
+        }
+        kept
+    }
+
+    /// Deletes an object that was kept without a name, if its last holder let go while the name was being removed: that
+    /// one saw a name and left the object alone. Nothing is in use.
+    fn settle(&self, id: ObjectId) {
+        if self.cache.hold(id, Hold::Lookup, 0).is_free()
+            && let Err(error) = self.reclaim(id)
+        {
+            tracing::warn!(object = id.0, %error, "an unlinked object stays until the next start");
         }
     }
 

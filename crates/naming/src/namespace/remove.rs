@@ -16,7 +16,7 @@ struct Target<'a> {
     directory: Attributes,
     entry: Entry,
     attributes: Attributes,
-    _in_use: InUse<'a>,
+    in_use: InUse<'a>,
 }
 
 impl Namespace {
@@ -30,36 +30,41 @@ impl Namespace {
         self.remove(request, parent, name, true)
     }
 
-    fn remove(&self, request: &Request, parent: ObjectId, name: &[u8], directory: bool) -> Result<()> {
+    fn remove(&self, request: &Request, parent: ObjectId, name: &[u8], wants_directory: bool) -> Result<()> {
         if self.earlier(request)?.is_some() {
             return Ok(());
         }
         name::check_changeable(name)?;
-        let mut target = self.target(request, parent, name)?;
-        let id = target.entry.object;
-        match (directory, target.entry.kind == Kind::Directory) {
+        let Target { mut index, directory, entry, attributes, in_use } = self.target(request, parent, name)?;
+        let id = entry.object;
+        match (wants_directory, entry.kind == Kind::Directory) {
             (true, false) => return Err(Error::NotDirectory(id)),
             (false, true) => return Err(Error::IsDirectory(id)),
-            (true, true) => self.check_empty(id, &target.attributes)?,
+            (true, true) => self.check_empty(id, &attributes)?,
             (false, false) => {}
         }
         let now = self.clock.now();
         let mut staged = self.stage();
         staged.may_use_reserve();
-        target.index.remove(name)?;
-        target.index.stage(&mut staged)?;
-        let mut set = changed_entries(&target.directory, -1, now);
-        if directory {
-            set.nlink = Some(fewer_subdirectories(parent, &target.directory)?);
+        index.remove(name)?;
+        index.stage(&mut staged)?;
+        let mut set = changed_entries(&directory, -1, now);
+        if wants_directory {
+            set.nlink = Some(fewer_subdirectories(parent, &directory)?);
         }
         staged.op(Op::SetAttributes { id: parent, set });
-        if directory || target.attributes.nlink <= 1 {
-            self.stage_last_name_gone(&mut staged, id, &target.attributes, now);
+        let mut kept = false;
+        if wants_directory || attributes.nlink <= 1 {
+            kept = self.stage_last_name_gone(&mut staged, id, &attributes, now);
         } else {
-            let set = AttrSet { nlink: Some(target.attributes.nlink - 1), ctime: Some(now), ..AttrSet::default() };
+            let set = AttrSet { nlink: Some(attributes.nlink - 1), ctime: Some(now), ..AttrSet::default() };
             staged.op(Op::SetAttributes { id, set });
         }
         staged.submit(request.id, Answer::Nothing.encode())?;
+        drop(in_use);
+        if kept {
+            self.settle(id);
+        }
         Ok(())
     }
 
@@ -83,7 +88,7 @@ impl Namespace {
             let attributes = self.child(entry.object, entry.kind)?;
             self.check_access(request, parent, &directory, Access::CHANGE)?;
             self.check_sticky(request, &directory, entry.object, &attributes)?;
-            return Ok(Target { index, directory, entry, attributes, _in_use: in_use });
+            return Ok(Target { index, directory, entry, attributes, in_use });
         }
     }
 

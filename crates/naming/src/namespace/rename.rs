@@ -91,10 +91,16 @@ impl Namespace {
             let mut wanted = vec![parent, new_parent, seen.moved.object];
             wanted.extend(seen.other.map(|other| other.object));
             let wanted: Vec<_> = wanted.into_iter().map(|id| (id, Use::Exclusive)).collect();
-            let _in_use = self.locks.lock(&wanted);
-            if self.pair(request, from, to)? == seen {
-                return self.rename_in_use(request, from, to, seen, mode);
+            let in_use = self.locks.lock(&wanted);
+            if self.pair(request, from, to)? != seen {
+                continue;
             }
+            let kept = self.rename_in_use(request, from, to, seen, mode)?;
+            drop(in_use);
+            if let Some(id) = kept {
+                self.settle(id);
+            }
+            return Ok(());
         }
     }
 
@@ -110,6 +116,7 @@ impl Namespace {
         Ok(Pair { moved, other })
     }
 
+    /// Gives the object that lost its last name and was kept.
     fn rename_in_use(
         &self,
         request: &Request,
@@ -117,7 +124,7 @@ impl Namespace {
         to: Place<'_>,
         Pair { moved, other }: Pair,
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<Option<ObjectId>> {
         let mut source = Side::new(from.directory, self.directory_attributes(from.directory)?);
         let mut target = Side::new(to.directory, self.directory_attributes(to.directory)?);
         let same = from.directory == to.directory;
@@ -141,7 +148,7 @@ impl Namespace {
             self.check_not_below(moved_into(&other), from.directory)?;
         }
         if other.as_ref().is_some_and(|(entry, _)| entry.object == moved.object) {
-            return Ok(());
+            return Ok(None);
         }
         self.check_rename_allowed(request, (&source, &target), (moved, &moved_attributes), other.as_ref(), mode)?;
         if let (RenameMode::Replace, Some((entry, attributes))) = (mode, &other) {
@@ -194,6 +201,7 @@ impl Namespace {
         staged.op(Op::SetAttributes { id: source.id, set: source.set(now)? });
         let moved_to = |parent| AttrSet { ctime: Some(now), parent: Some(parent), ..AttrSet::default() };
         staged.op(Op::SetAttributes { id: moved.object, set: moved_to(to.directory) });
+        let mut kept = None;
         if let Some((entry, attributes)) = &other {
             if moved.kind == Kind::Regular {
                 staged.brings(moved.object);
@@ -203,7 +211,7 @@ impl Namespace {
             if back.is_some() {
                 staged.op(Op::SetAttributes { id: entry.object, set: moved_to(from.directory) });
             } else if other_is_directory || attributes.nlink <= 1 {
-                self.stage_last_name_gone(&mut staged, entry.object, attributes, now);
+                kept = self.stage_last_name_gone(&mut staged, entry.object, attributes, now).then_some(entry.object);
             } else {
                 let nlink = Some(attributes.nlink - 1);
                 let set = AttrSet { nlink, ctime: Some(now), ..AttrSet::default() };
@@ -211,7 +219,7 @@ impl Namespace {
             }
         }
         staged.submit(request.id, Answer::Nothing.encode())?;
-        Ok(())
+        Ok(kept)
     }
 
     fn check_rename_allowed(

@@ -42,13 +42,16 @@ enum Undo {
 pub(crate) struct MemoryCache {
     arena: Arc<Arena>,
     state: Mutex<State>,
+    /// Done once, just before the next transaction.
+    before_submit: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl MemoryCache {
     /// Room for `frames` pages.
     pub(crate) fn new(frames: u32) -> Arc<MemoryCache> {
         let arena = Arena::new(frames, 0).expect("memory for the test");
-        Arc::new(MemoryCache { arena, state: Mutex::new(State { last_id: 1, ..State::default() }) })
+        let state = Mutex::new(State { last_id: 1, ..State::default() });
+        Arc::new(MemoryCache { arena, state, before_submit: Mutex::default() })
     }
 
     /// All objects, in ascending order.
@@ -93,6 +96,11 @@ impl MemoryCache {
     /// The next transaction fails.
     pub(crate) fn refuse(&self, error: Error) {
         self.state.lock().refuse = Some(error);
+    }
+
+    /// What another thread does just before the next transaction.
+    pub(crate) fn before_submit(&self, meanwhile: impl FnOnce() + Send + 'static) {
+        *self.before_submit.lock() = Some(Box::new(meanwhile));
     }
 
     /// What renames brought.
@@ -339,6 +347,10 @@ impl ObjectCache for MemoryCache {
 
     fn submit(&self, transaction: Transaction) -> Result<Outcome> {
         assert!(transaction.answer.len() <= Transaction::ANSWER_MAX);
+        let meanwhile = self.before_submit.lock().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
         let mut state = self.state.lock();
         if let Some(answer) = transaction.request.and_then(|request| state.answers.get(&request)) {
             return Ok(Outcome::Repeated { answer: answer.clone() });

@@ -1,7 +1,7 @@
 //! Objects without a name: they stay while somebody holds them.
 
 use crate::support::{ROOT, World};
-use holdfast_naming::{Access, Error, Request, XattrMode};
+use holdfast_naming::{Access, Error, Namespace, Options, RenameMode, Request, XattrMode};
 use holdfast_object::ObjectId;
 
 const REQUEST: &Request = &Request::ROOT;
@@ -89,8 +89,27 @@ fn a_replaced_file_outlives_its_name_too() {
     let world = World::new();
     let (old, new) = (world.file(ROOT, "old"), world.file(ROOT, "new"));
     world.space.forget(new, 1).unwrap();
-    world.space.rename(REQUEST, ROOT, b"new", ROOT, b"old", holdfast_naming::RenameMode::Replace).unwrap();
+    world.space.rename(REQUEST, ROOT, b"new", ROOT, b"old", RenameMode::Replace).unwrap();
     assert!(exists(&world, old));
     world.space.forget(old, 1).unwrap();
     assert!(!exists(&world, old));
+}
+
+/// The last holder lets go between the look at the holds and the end of the name.
+#[test]
+fn a_holder_that_lets_go_meanwhile_leaves_nothing_behind() {
+    for rename in [false, true] {
+        let world = World::new();
+        let (file, other) = (world.file(ROOT, "file"), world.file(ROOT, "other"));
+        let holder = Namespace::new(world.cache.clone(), world.clock.clone(), Options::default());
+        world.cache.before_submit(move || holder.forget(file, 1).unwrap());
+        if rename {
+            world.space.rename(REQUEST, ROOT, b"other", ROOT, b"file", RenameMode::Replace).unwrap();
+        } else {
+            world.space.unlink(REQUEST, ROOT, b"file").unwrap();
+        }
+        assert!(!exists(&world, file) && exists(&world, other));
+        world.assert_clean();
+        assert!(world.check().orphans.is_empty());
+    }
 }
