@@ -73,7 +73,7 @@ impl Cache {
         let frozen = {
             let mut state = self.state.write();
             if state.open.is_empty(state.log.tail()) {
-                return Ok(state.open.epoch - 1);
+                return Ok(self.store.status().epoch);
             }
             state.writable()?;
             state.freeze()

@@ -34,16 +34,14 @@ impl Cache {
     ) -> Result<(Cache, Recovered)> {
         let status = store.status();
         let mut recovered = Recovered { from: status.epoch, ..Recovered::default() };
-        // Nothing to replay: the jump is made by the first epoch.
-        let mut last = status.epoch + EPOCHS_SKIPPED - 1;
+        let mut last = status.epoch;
         if status.read_only.is_none() {
             replay(&*store, &arena, &mut recovered)?;
-            if recovered.batches > 0 {
-                last = status.epoch + EPOCHS_SKIPPED;
-                store.prepare(last)?;
-                store.publish(last)?;
-                tracing::info!(batches = recovered.batches, epoch = last, "replayed the intent log");
-            }
+            // Also if nothing was replayed: there may be torn batches, and epochs must go on above theirs.
+            last = status.epoch + EPOCHS_SKIPPED;
+            store.prepare(last)?;
+            store.publish(last)?;
+            tracing::info!(batches = recovered.batches, epoch = last, "replayed the intent log");
         }
         let state = State::new(domain, last + 1, arena.clone(), status.read_only);
         let cache = Cache {
