@@ -34,7 +34,7 @@ struct Arguments {
     /// Prints JSON.
     #[arg(long)]
     json: bool,
-    /// Prints each panic where it happens, with a backtrace if RUST_BACKTRACE is set.
+    /// Prints what the workload did, and each panic where it happens.
     #[arg(long)]
     verbose: bool,
 }
@@ -66,6 +66,10 @@ fn main() -> ExitCode {
         print(&report, options.seed);
         if let Some(failure) = &failure {
             println!("\nNOT AS PROMISED: {failure}");
+            if arguments.verbose {
+                println!("[recorder position] after transaction: action");
+                failure.trace.iter().for_each(|line| println!("{line}"));
+            }
         }
     }
     if failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }

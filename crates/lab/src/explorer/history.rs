@@ -38,6 +38,15 @@ pub(super) struct Promise {
     pub(super) object: Option<ObjectId>,
 }
 
+/// What was done, for messages.
+pub(super) struct Step {
+    /// The last transaction before.
+    sequence: u64,
+    /// Recorder position before.
+    position: usize,
+    action: String,
+}
+
 /// All of it.
 pub(super) struct History {
     pub(super) lines: BTreeMap<ObjectId, Line>,
@@ -51,8 +60,8 @@ pub(super) struct History {
     pub(super) promises: Vec<Promise>,
     /// Transactions that put a file in another's place.
     pub(super) brings: Vec<(u64, ObjectId)>,
-    /// What was done, for messages: from which sequence on.
-    pub(super) steps: Vec<(u64, String)>,
+    /// What was done, for messages: after which transaction, at which recorder position.
+    pub(super) steps: Vec<Step>,
 }
 
 impl History {
@@ -135,9 +144,34 @@ impl History {
 
     /// The step during or after which a transaction was admitted.
     pub(super) fn step_of(&self, sequence: u64) -> &str {
-        let after = self.steps.partition_point(|(from, _)| *from < sequence);
-        after.checked_sub(1).map_or("(start)", |step| &self.steps[step].1)
+        let after = self.steps.partition_point(|step| step.sequence < sequence);
+        after.checked_sub(1).map_or("(start)", |step| &self.steps[step].action)
     }
+
+    /// The step that was under way at a position.
+    pub(super) fn step_at(&self, position: usize) -> &str {
+        let after = self.steps.partition_point(|step| step.position <= position);
+        after.checked_sub(1).map_or("(start)", |step| &self.steps[step].action)
+    }
+
+    /// Everything that was done and promised.
+    pub(super) fn trace(&self) -> Vec<String> {
+        let steps = self.steps.iter();
+        let steps = steps.map(|step| (step.position, format!("after {}: {}", step.sequence, step.action)));
+        let promises = self.promises.iter().map(|promise| {
+            let what = promise.object.map_or("everything".into(), |id| format!("names, and {id}"));
+            (promise.position, format!("  promised: {what} up to {}", promise.sequence))
+        });
+        let mut lines: Vec<(usize, String)> = steps.chain(promises).collect();
+        lines.sort_by_key(|(position, _)| *position);
+        lines.into_iter().map(|(position, line)| format!("[{position}] {}", shortened(&line))).collect()
+    }
+}
+
+/// A line that fits a screen.
+fn shortened(line: &str) -> String {
+    const CHARACTERS_MAX: usize = 200;
+    line.chars().take(CHARACTERS_MAX).collect()
 }
 
 /// The share of one object in the digest of all names.
@@ -171,7 +205,8 @@ impl Tap {
     pub(super) fn note_step(&self, step: String) {
         let mut history = self.history.lock();
         let sequence = history.sequence;
-        history.steps.push((sequence, step));
+        let position = (self.position)();
+        history.steps.push(Step { sequence, position, action: shortened(&step) });
     }
 
     /// Everything up to `sequence` was said to be durable.

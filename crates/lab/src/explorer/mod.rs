@@ -154,13 +154,15 @@ pub struct Failure {
     pub what: String,
     /// Shows just this state again.
     pub replay: String,
+    /// What the workload did: recorder position, transactions before, action.
+    pub trace: Vec<String>,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "seed {}", self.seed)?;
         if let (Some(state), Some((position, mode))) = (self.state, self.crash) {
-            write!(f, ", state {state}: power cut at position {position}, {mode:?}, during or after {}", self.step)?;
+            write!(f, ", state {state}: power cut at position {position}, {mode:?}, in {}", self.step)?;
         }
         write!(f, "\n{}\nreplay: {}", self.what, self.replay)
     }
@@ -202,6 +204,7 @@ fn explore_workload(seed: Seed, options: &Options, begun: Instant, report: &mut 
         step: String::new(),
         what,
         replay: replay(seed.0, None, options),
+        trace: Vec::new(),
     };
     let run = caught(|| record(seed, options)).map_err(|what| Box::new(fail(what)))?;
     report.workloads += 1;
@@ -221,10 +224,10 @@ fn explore_workload(seed: Seed, options: &Options, begun: Instant, report: &mut 
             state::examine(&run, state.position, &image, nested, &mut rng)
         });
         let seen = seen.map_err(|what| {
-            let step = run.history.step_of(run.history.admitted_by(state.position)).to_string();
+            let step = run.history.step_at(state.position).to_string();
             let crash = Some((state.position, state.mode));
             let replay = replay(seed.0, Some(number), options);
-            Box::new(Failure { state: Some(number), crash, step, replay, ..fail(what) })
+            Box::new(Failure { state: Some(number), crash, step, replay, trace: run.history.trace(), ..fail(what) })
         })?;
         report.states += 1 + seen.nested;
         report.nested += seen.nested;

@@ -23,12 +23,13 @@ pub(super) fn judge(history: &History, position: usize, found: &Objects, pure: b
     let alike = |prefix: &u64| history.names_digests[*prefix as usize] == digest;
     // Transactions that change no names lie between prefixes that look alike.
     let mut groups: Vec<(u64, u64)> = Vec::new();
-    for prefix in (first..=last).filter(alike) {
+    for prefix in (0..=last).filter(alike) {
         match groups.last_mut() {
             Some((_, newest)) if *newest + 1 == prefix => *newest = prefix,
             _ => groups.push((prefix, prefix)),
         }
     }
+    groups.retain(|(_, newest)| *newest >= first);
     let mut refused = None;
     for &(oldest, newest) in groups.iter().rev() {
         match judge_files(history, position, (oldest, newest), last, found, pure) {
@@ -76,8 +77,9 @@ fn judge_own(
     object: &Object,
 ) -> Result<Vec<(u64, u64)>, String> {
     let own = own_part(found, object);
-    let all = matching(line, &own, last);
-    let (floor, why) = floor(history, position, prefix, id, line);
+    let life = life(line, prefix);
+    let all = matching(line, &own, (life.0, life.1.min(last)));
+    let (floor, why) = floor(history, position, prefix, id, life.0);
     let allowed: Vec<(u64, u64)> = all.iter().copied().filter(|(_, to)| *to >= floor).collect();
     if allowed.is_empty() {
         let mut message = format!("{id}: contents and attributes ");
@@ -102,16 +104,25 @@ fn judge_own(
     Ok(allowed)
 }
 
-fn matching(line: &Line, own: &OwnPart, last: u64) -> Vec<(u64, u64)> {
+/// The ranges of transactions of one life of the object after which its own part was this.
+fn matching(line: &Line, own: &OwnPart, (first, last): (u64, u64)) -> Vec<(u64, u64)> {
     let until = |index: usize| line.own.get(index + 1).map_or(last, |(next, _)| next - 1).min(last);
+    let versions = line.own.iter().enumerate();
     let versions =
-        line.own.iter().enumerate().filter(|(_, (from, version))| *from <= last && version.as_ref() == Some(own));
+        versions.filter(|(_, (from, version))| (first..=last).contains(from) && version.as_ref() == Some(own));
     versions.map(|(index, (from, _))| (*from, until(index))).collect()
 }
 
+/// From which to which transaction the object existed that is there after `prefix`. Ids are used again.
+fn life(line: &Line, prefix: u64) -> (u64, u64) {
+    let after = line.own.partition_point(|(from, _)| *from <= prefix);
+    let made = line.own[..after].iter().rev().take_while(|(_, own)| own.is_some()).last();
+    let gone = line.own[after..].iter().find(|(_, own)| own.is_none());
+    (made.map_or(0, |(from, _)| *from), gone.map_or(u64::MAX, |(from, _)| from - 1))
+}
+
 /// The least own prefix that is allowed, and what asks for it.
-fn floor(history: &History, position: usize, prefix: u64, id: ObjectId, line: &Line) -> (u64, String) {
-    let made = line.own.iter().rev().take_while(|(_, own)| own.is_some()).last().map_or(0, |(from, _)| *from);
+fn floor(history: &History, position: usize, prefix: u64, id: ObjectId, made: u64) -> (u64, String) {
     let mut floor = (made, "its creation".to_string());
     for promise in history.promises.iter().filter(|promise| promise.position <= position) {
         if promise.object.is_none_or(|object| object == id) && promise.sequence > floor.0 {

@@ -91,6 +91,7 @@ impl Actor {
         if got != expected {
             self.fail(format!("{action:?}: expected {expected:?}, got {got:?}"));
         }
+        self.driver.forget_gone(&self.model);
         self.snapshot();
     }
 
@@ -224,7 +225,7 @@ fn drive(
         let (next, namespace, clock) = {
             let mut actor = actor.lock();
             if let Some(failure) = actor.failure.take() {
-                return Err(failure);
+                return Err(format!("{failure}\n{:?}", stack.cache.status()));
             }
             let next = match rng.random_range(0..100) {
                 _ if step == steps => Next::Stop,
@@ -309,7 +310,9 @@ pub(super) fn next_life(run: &Run, rng: &mut Pcg64Mcg) -> Result<Option<Start>, 
         model.end_sessions();
         if crate::model::compare(&stack.namespace(Atime::Never), &model).is_empty() {
             // As it was cut off: the next life begins with the recovery.
-            return Ok(Some(Start { device: image, model, driver: run.snapshots[at].driver.clone(), now_ns }));
+            let mut driver = run.snapshots[at].driver.clone();
+            driver.forget_gone(&model);
+            return Ok(Some(Start { device: image, model, driver, now_ns }));
         }
     }
     Ok(None)

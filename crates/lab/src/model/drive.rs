@@ -1,7 +1,7 @@
 //! Doing actions to a real name space.
 
 use super::action::{Action, Reply};
-use super::tree::Node;
+use super::tree::{Model, Node};
 use holdfast_naming::{Access, Create, ErrorKind, Namespace, Position, Request};
 use holdfast_object::{Durability, ObjectId};
 use std::collections::BTreeMap;
@@ -25,6 +25,12 @@ impl Driver {
             nodes: BTreeMap::from([(ObjectId::ROOT, Node::ROOT)]),
             next: 1,
         }
+    }
+
+    /// Forgets the objects of nodes that are gone: after a restart their ids are used again.
+    pub fn forget_gone(&mut self, model: &Model) {
+        self.objects.retain(|node, _| model.get(*node).is_some());
+        self.nodes.retain(|_, node| model.get(*node).is_some());
     }
 
     /// The name space.
