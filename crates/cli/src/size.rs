@@ -26,12 +26,13 @@ fn factor(unit: &str) -> Option<u64> {
     if matches!(unit.as_str(), "" | "b") {
         return Some(1);
     }
-    let (letter, base) = match unit.split_at(1) {
-        (letter, "" | "ib") => (letter, 1024u64),
-        (letter, "b") => (letter, 1000u64),
+    let mut rest = unit.chars();
+    let power = "kmgtp".find(rest.next()?)? as u32 + 1;
+    let base: u64 = match rest.as_str() {
+        "" | "ib" => 1024,
+        "b" => 1000,
         _ => return None,
     };
-    let power = "kmgtp".find(letter)? as u32 + 1;
     Some(base.pow(power))
 }
 

@@ -1,0 +1,8 @@
+//! The `holdfast` command from outside: processes, exit codes, what is printed, what is on the disk afterwards.
+//!
+//! Tests that mount need /dev/fuse and say so when they are skipped.
+
+mod mounts;
+mod rig;
+mod stores;
+mod up;

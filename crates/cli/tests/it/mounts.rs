@@ -1,0 +1,224 @@
+//! The life of a mount: made, used, synced, unmounted, ended by signals, killed.
+
+use crate::rig::{Rig, eventually, fingerprint, fuse, has_ended, kill};
+use rustix::process::Signal;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+
+#[test]
+fn mount_use_sync_unmount_and_mount_again() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("epoch=60000");
+    let content = vec![0x5a; 3_000_000];
+    fs::create_dir(mount.join("d")).unwrap();
+    fs::write(mount.join("d/f"), &content).unwrap();
+
+    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    assert_eq!(status["condition"], "mounted");
+    assert_eq!(status["mounted_on"], mount.to_str().unwrap());
+    assert!(status["cache"]["dirty_bytes"].as_u64().unwrap() >= 3_000_000, "{status}");
+    let below = rig.run(["sync", "m/d", "--json"]).exits(0).json();
+    assert!(below["epoch"].as_u64() > status["epoch"].as_u64(), "{below} {status}");
+    let status = rig.run(["status", "s", "--json"]).exits(0).json();
+    assert_eq!((&status["epoch"], &status["cache"]["dirty_bytes"]), (&below["epoch"], &0.into()));
+    let all = rig.run(["status", "--json"]).exits(0).json();
+    let mounts = all["mounts"].as_array().unwrap();
+    assert!(mounts.iter().any(|one| one["mounted_on"] == mount.to_str().unwrap()), "{all}");
+
+    let daemon = rig.daemon("m");
+    assert!(rig.run(["unmount", "m"]).exits(0).out.contains("is clean"));
+    assert!(has_ended(daemon));
+    assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
+    assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
+    rig.run(["check", "s"]).exits(0);
+
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert!(fs::read(mount.join("d/f")).unwrap() == content);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["unmount", "m"]).exits(1).says("no store is mounted on");
+    rig.run(["sync", "m"]).exits(1).says("is in no mount");
+    rig.run(["status", "m"]).exits(1).says("is in no mount");
+}
+
+#[test]
+fn a_store_in_use_is_refused_to_everybody_else() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.mounted("");
+    rig.directory("other");
+    let in_use = format!("{} is mounted on {}", rig.path("s").display(), rig.path("m").display());
+    rig.run(["mount", "s", "other"]).exits(1).says(&in_use);
+    rig.run(["check", "s"]).exits(8).says("is mounted on");
+    rig.run(["create", "s", "--force"]).exits(1).says("is mounted on");
+    rig.store("t", "4M");
+    rig.run(["mount", "t", "m"]).exits(1).says("is mounted there already");
+    fs::write(rig.path("m/still"), "here").unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn a_busy_mount_stays_and_says_who_uses_it() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let mut open = File::create(mount.join("f")).unwrap();
+    let refused = rig.run(["unmount", "m"]).exits(1).says("is busy");
+    assert!(refused.err.contains(&format!("({})", std::process::id())), "{refused:?}");
+    open.write_all(b"still works").unwrap();
+    drop(open);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn what_cannot_be_mounted_says_why() {
+    let rig = Rig::new();
+    rig.store("s", "4M");
+    rig.directory("m");
+    rig.run(["mount", "s", "m", "-o", "ro,sparkle"]).exits(2).says("\"sparkle\"");
+    rig.run(["mount", "s", "m", "-o", "cache=1"]).exits(2).says("cache");
+    rig.run(["mount", "s", "absent"]).exits(1).says("absent: No such file");
+    rig.run(["mount", "s", "s"]).exits(1).says("is no directory");
+    rig.run(["mount", "m", "m"]).exits(1).says("cannot be used as a block device");
+    fs::write(rig.path("m/mine"), "mine").unwrap();
+    rig.run(["mount", "s", "m"]).exits(1).says("is not empty");
+    let failed = rig.run(["mount", "s", "m", "--json"]).exits(1).json();
+    assert_eq!(failed["error"]["code"], 1);
+    assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
+}
+
+#[test]
+fn a_read_only_mount_changes_no_byte_of_the_store() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    fs::write(mount.join("f"), "content").unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    let before = fingerprint(&rig.path("s"));
+    rig.run(["mount", "s", "m", "-o", "ro"]).exits(0);
+    assert_eq!(fs::read(mount.join("f")).unwrap(), b"content");
+    let error = fs::write(mount.join("f"), "other").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert!(rig.run(["status", "m"]).exits(0).out.contains("READ-ONLY"));
+    rig.run(["unmount", "m"]).exits(0);
+    assert_eq!(fingerprint(&rig.path("s")), before);
+}
+
+#[test]
+fn sigterm_unmounts_and_leaves_a_clean_store() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("epoch=60000");
+    fs::write(mount.join("f"), "written, not synced").unwrap();
+    let daemon = rig.daemon("m");
+    kill(daemon, Signal::TERM);
+    eventually("the daemon ends", || has_ended(daemon));
+    let status = rig.run(["status", "s", "--json"]).exits(0).json();
+    assert_eq!(status["condition"], "clean");
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert_eq!(fs::read(mount.join("f")).unwrap(), b"written, not synced");
+    rig.run(["unmount", "m"]).exits(0);
+}
+
+#[test]
+fn sigterm_ends_also_a_mount_in_use() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("epoch=60000");
+    let mut open = File::create(mount.join("f")).unwrap();
+    open.write_all(b"before").unwrap();
+    let daemon = rig.daemon("m");
+    kill(daemon, Signal::TERM);
+    eventually("the daemon ends", || has_ended(daemon));
+    open.write_all(b"after").expect_err("nobody is there to take it");
+    drop(open);
+    assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert_eq!(fs::read(mount.join("f")).unwrap(), b"before");
+    rig.run(["unmount", "m"]).exits(0);
+}
+
+#[test]
+fn after_kill_9_what_was_synced_is_there() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("epoch=60000");
+    fs::write(mount.join("whole"), "by holdfast sync").unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    let mut one = File::create(mount.join("one")).unwrap();
+    one.write_all(b"by fsync").unwrap();
+    one.sync_all().unwrap();
+    drop(one);
+    let daemon = rig.daemon("m");
+    kill(daemon, Signal::KILL);
+    eventually("the daemon ends", || has_ended(daemon));
+
+    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    assert_eq!(status["condition"], "abandoned");
+    assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "unclean");
+    rig.run(["sync", "m"]).exits(1).says("its daemon has died");
+    rig.run(["check", "s"]).exits(0);
+    // The dead mount is in the way, and is taken away.
+    let words = rig.run(["mount", "s", "m"]).exits(0).out;
+    assert!(words.contains("intent log replayed"), "{words}");
+    assert_eq!(fs::read(mount.join("whole")).unwrap(), b"by holdfast sync");
+    assert_eq!(fs::read(mount.join("one")).unwrap(), b"by fsync");
+
+    let daemon = rig.daemon("m");
+    kill(daemon, Signal::KILL);
+    eventually("the daemon ends", || has_ended(daemon));
+    let words = rig.run(["unmount", "m"]).exits(0).out;
+    assert!(words.contains("daemon had died"), "{words}");
+    assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
+    rig.run(["mount", "s", "m"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn in_the_foreground_it_ends_with_sigint() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.store("s", "4M");
+    let mount = rig.directory("m");
+    let mut child = rig
+        .command()
+        .args(["mount", "s", "m", "--foreground", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.ends_with("\n}\n") {
+        assert_ne!(out.read_line(&mut text).unwrap(), 0, "ended: {text}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["daemon"]["pid"], child.id());
+    fs::write(mount.join("f"), "content").unwrap();
+    kill(i32::try_from(child.id()).unwrap(), Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut log = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("the store is clean"), "{log}");
+    assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
+}

@@ -1,0 +1,158 @@
+//! A place of its own for each test, with its own home directory, and what it mounts is gone afterwards.
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Longest that anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Rig {
+    directory: TempDir,
+}
+
+/// How a command went.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ran {
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> Ran {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The failure in words: one line, perhaps a second one that says what to do.
+    #[track_caller]
+    pub(crate) fn says(self, part: &str) -> Ran {
+        assert!(self.err.starts_with("holdfast: ") && self.err.lines().count() <= 2, "{self:?}");
+        assert!(self.err.contains(part), "{part:?} is not in {self:?}");
+        self
+    }
+}
+
+impl Rig {
+    /// On a real disk, as a temporary directory may be in memory.
+    pub(crate) fn new() -> Rig {
+        Rig { directory: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command
+            .env("HOME", self.path("home"))
+            .env_remove("XDG_DATA_HOME")
+            .env_remove("XDG_STATE_HOME")
+            .env_remove("HOLDFAST_LOG")
+            .current_dir(self.directory.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `holdfast` in the rig's directory.
+    pub(crate) fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Ran {
+        let output = self.command().args(arguments).output().unwrap();
+        Ran {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// A new store called `name`.
+    pub(crate) fn store(&self, name: &str, size: &str) -> PathBuf {
+        self.run(["create", name, "--size", size]).exits(0);
+        self.path(name)
+    }
+
+    pub(crate) fn directory(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    /// A new store, mounted on `m`.
+    pub(crate) fn mounted(&self, options: &str) -> PathBuf {
+        self.store("s", "64M");
+        let directory = self.directory("m");
+        self.run(["mount", "s", "m", "-o", options]).exits(0);
+        directory
+    }
+
+    /// Process that serves the mount `m`.
+    pub(crate) fn daemon(&self, mount: &str) -> i32 {
+        let status = self.run(["status", mount, "--json"]).exits(0).json();
+        i32::try_from(status["daemon"]["pid"].as_i64().expect("a daemon")).unwrap()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts = mountinfo.lines().filter_map(|line| line.split(' ').nth(4).map(PathBuf::from));
+        for mount in mounts.filter(|mount| mount.starts_with(self.directory.path())) {
+            eprintln!("left over: {}", mount.display());
+            if self.run([OsStr::new("unmount"), mount.as_os_str()]).code != Some(0) {
+                let _ = Command::new("umount").arg("-f").arg("-l").arg(&mount).status();
+            }
+        }
+    }
+}
+
+/// Whether FUSE can be used here; says so if not.
+pub(crate) fn fuse() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    let helper = || Command::new("fusermount3").arg("--version").output().is_ok();
+    let lacks = match () {
+        () if !Path::new("/dev/fuse").exists() => "there is no /dev/fuse",
+        () if !root && !helper() => "not root, and there is no fusermount3",
+        () => return true,
+    };
+    eprintln!("SKIPPED: {lacks}");
+    false
+}
+
+/// Waits until `done`, or fails.
+#[track_caller]
+pub(crate) fn eventually(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether the process has ended, be it reaped or not.
+pub(crate) fn has_ended(pid: i32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')),
+        Err(_) => true,
+    }
+}
+
+pub(crate) fn kill(pid: i32, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Of all bytes of a file.
+pub(crate) fn fingerprint(path: &Path) -> (usize, u64) {
+    let bytes = fs::read(path).unwrap();
+    (bytes.len(), holdfast_integrity::crc64(&bytes))
+}
