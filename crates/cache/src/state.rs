@@ -250,6 +250,8 @@ impl State {
                 slot.residence = Residence::Frozen;
                 pages.push((index, slot.page.clone()));
             }
+            // A log batch of the next epoch may be replayed on this one: it must not take the time of change back.
+            object.stable.ctime = object.stable.ctime.max(object.attributes.ctime);
             objects.push(FrozenObject { id, attributes: object.attributes.clone(), pages });
         }
         self.freezing = Some(epoch);
