@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real build on the mount: OpenSSH's source from Debian is unpacked, configured and built; every file has the same contents,
 # size, mode and times after a remount. Then the daemon is killed in the middle of a build, with the witness writing beside it:
-# everything that fsync answered is there afterwards, the store is clean, and the build can be finished.
+# everything that fsync answered is there afterwards, the store is clean, and ssh can be built again.
 . "$(dirname "$0")/lib.sh"
 # shellcheck disable=SC2046
 install_packages $(packages_for openssh) || exit 1
@@ -72,7 +72,7 @@ if can_crash && [ -x "$WITNESS" ]; then
     grep -E '^[0-9a-f]{64} .*\.(c|h|sh|in|1|5|8)$' "$WORK/before" | grep -v -e ' ./openssh/config.h$' >"$WORK/sources"
     check "the $(wc -l <"$WORK/sources") source files are unchanged" bash -c "cd '$MNT' && sha256sum --quiet -c '$WORK/sources'"
     # Object files that were being written may be incomplete, as after any power cut.
-    check "clean and build again after the crash" bash -c "make -s -C '$tree' clean && bounded 600 make -s -C '$tree' -j2"
+    check "clean and build ssh again after the crash" bash -c "make -s -C '$tree' clean && bounded 600 make -s -C '$tree' -j2 ssh"
     check "the program built after the crash runs" "$tree/ssh" -V
 else
     skip "crash in the middle of a build: $FS cannot be made to crash"
