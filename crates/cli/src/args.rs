@@ -135,6 +135,9 @@ pub(crate) struct Status {
     /// A store, or a directory in a mount; default: everything that is mounted
     #[arg(value_name = "STORE|DIR")]
     pub(crate) path: Option<PathBuf>,
+    /// Ask the mount at exactly this directory, and wait for however long it takes
+    #[arg(long, hide = true, requires = "path")]
+    pub(crate) ask: bool,
 }
 
 #[derive(Args, Debug)]

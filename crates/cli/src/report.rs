@@ -15,6 +15,8 @@ pub(crate) enum Condition {
     Mounted,
     /// Mounted once, but nobody serves the mount any more.
     Abandoned,
+    /// Mounted, but the process that serves the mount does not say anything that makes sense.
+    NotAnswering,
     /// Mounted, and this user may not look.
     Inaccessible,
     /// Not in use, and left in order.
@@ -163,6 +165,7 @@ impl StoreReport {
             (Condition::Abandoned, directory) => {
                 format!("{directory}  ({store}): nobody serves this mount any more; holdfast unmount {directory}")
             }
+            (Condition::NotAnswering, directory) => format!("{directory}  ({store}): does NOT ANSWER"),
             (Condition::Inaccessible, directory) => format!("{directory}  ({store}): another user's; not accessible"),
             (Condition::Clean, _) => format!("{store}: not mounted, clean"),
             (Condition::Unclean, _) => {

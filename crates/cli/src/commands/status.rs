@@ -10,8 +10,11 @@ use holdfast_block::Access;
 use holdfast_fuse::control;
 use serde::Serialize;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 #[derive(Serialize)]
 struct All {
@@ -27,8 +30,15 @@ impl Report for All {
     }
 }
 
+/// How long a mount has to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 pub(crate) fn run(arguments: &Status, format: Format) -> Result<()> {
     match &arguments.path {
+        Some(directory) if arguments.ask => {
+            let mount = mounts::at(directory)?.ok_or_else(|| Failure::new("nothing is mounted there"))?;
+            print(format, &ask(&mount));
+        }
         None => print(format, &All { mounts: mounts::of_holdfast()?.iter().map(look).collect() }),
         Some(path) => print(format, &one(path)?),
     }
@@ -52,19 +62,51 @@ fn one(path: &Path) -> Result<StoreReport> {
     }
 }
 
-/// The state of a mount, asked of its daemon.
+/// The state of a mount. It is asked by a process of its own, because a request to a daemon that is stuck cannot be taken
+/// back: whoever waits for the answer cannot even be killed.
 pub(crate) fn look(mount: &Mount) -> StoreReport {
+    let bare = |condition| StoreReport::bare(&mount.source, condition, Some(&mount.directory));
+    let asked = Command::new("/proc/self/exe")
+        .args(["status", "--json", "--ask", "--"])
+        .arg(&mount.directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut asked) = asked else { return ask(mount) };
+    let Some(mut out) = asked.stdout.take() else { return bare(Condition::NotAnswering) };
+    let (sender, answer) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut json = Vec::new();
+        let read = out.read_to_end(&mut json);
+        // Too late is no matter.
+        let _ = sender.send(read.map(|_| json));
+    });
+    match answer.recv_timeout(PATIENCE) {
+        Ok(Ok(json)) => {
+            let _ = asked.wait();
+            serde_json::from_slice(&json).unwrap_or_else(|_| bare(Condition::NotAnswering))
+        }
+        _ => {
+            let _ = asked.kill();
+            bare(Condition::NotAnswering)
+        }
+    }
+}
+
+/// The state of a mount, asked of its daemon.
+fn ask(mount: &Mount) -> StoreReport {
     let answer = File::open(&mount.directory).and_then(control::status_json);
     let bare = |condition| StoreReport::bare(&mount.source, condition, Some(&mount.directory));
     match answer {
         Ok(json) => match serde_json::from_slice(&json) {
             Ok(report) => report,
-            Err(_) => bare(Condition::Mounted),
+            Err(_) => bare(Condition::NotAnswering),
         },
         Err(error) if error.kind() == io::ErrorKind::NotConnected => bare(Condition::Abandoned),
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => bare(Condition::Abandoned),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => bare(Condition::Inaccessible),
-        Err(_) => bare(Condition::Mounted),
+        Err(_) => bare(Condition::NotAnswering),
     }
 }
 

@@ -1,0 +1,112 @@
+//! Flipped bits: found, named, repaired where there is a second copy, never returned.
+
+use crate::rig::{Rig, fingerprint, fuse};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A clean store with the file `d/letter-to-find`, one page long.
+fn store(rig: &Rig) -> PathBuf {
+    let mount = rig.mounted("");
+    fs::create_dir(mount.join("d")).unwrap();
+    fs::write(mount.join("d/letter-to-find"), letter()).unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    rig.path("s")
+}
+
+fn letter() -> Vec<u8> {
+    b"dear all, this is the text of the letter. ".iter().copied().cycle().take(4096).collect()
+}
+
+/// Where some bytes are in a store.
+fn places(store: &Path, bytes: &[u8]) -> Vec<u64> {
+    let all = fs::read(store).unwrap();
+    all.windows(bytes.len()).enumerate().filter(|(_, window)| *window == bytes).map(|(at, _)| at as u64).collect()
+}
+
+fn flip(store: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(store).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+#[test]
+fn a_flipped_bit_in_a_file_is_named_and_never_returned() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let store = store(&rig);
+    let places = places(&store, &letter());
+    assert_eq!(places.len(), 1, "file data is stored once");
+    flip(&store, places[0] + 1000);
+    let before = fingerprint(&store);
+
+    let found = rig.run(["check", "s"]).exits(4).out;
+    let block = places[0] / 4096;
+    assert!(found.contains(&format!("block {block}")) && found.contains("in /d/letter-to-find"), "{found}");
+    let found = rig.run(["check", "s", "--json"]).exits(4).json();
+    assert_eq!((&found["errors"], &found["corrected"], &found["exit_code"]), (&1.into(), &0.into(), &4.into()));
+    assert_eq!(found["blocks"]["findings"][0]["path"], "/d/letter-to-find");
+    assert_eq!(fingerprint(&store), before, "a check without --repair wrote");
+    rig.run(["check", "s", "--repair"]).exits(4);
+
+    rig.run(["mount", "s", "m"]).exits(0);
+    let error = fs::read(rig.path("m/d/letter-to-find")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "EIO, and not {error}");
+    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    assert!(status["blocks_unrepaired"].as_u64().unwrap() > 0, "{status}");
+    // Written again, it is whole again.
+    fs::write(rig.path("m/d/letter-to-find"), letter()).unwrap();
+    assert!(fs::read(rig.path("m/d/letter-to-find")).unwrap() == letter());
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn a_bad_copy_of_a_directory_is_repaired_by_check() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let store = store(&rig);
+    let places = places(&store, b"letter-to-find");
+    assert!(places.len() >= 2, "metadata is stored twice: {places:?}");
+    flip(&store, places[0]);
+    let before = fingerprint(&store);
+    rig.run(["check", "s"]).exits(4);
+    assert_eq!(fingerprint(&store), before, "a check without --repair wrote");
+    let repaired = rig.run(["check", "s", "--repair"]).exits(1).out;
+    assert!(repaired.contains("corrected"), "{repaired}");
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn a_bad_copy_of_a_directory_is_repaired_by_reading() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let store = store(&rig);
+    let places = places(&store, b"letter-to-find");
+    // The first copies come first on the device.
+    flip(&store, places[0]);
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert!(fs::read(rig.path("m/d/letter-to-find")).unwrap() == letter());
+    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    assert_eq!((&status["blocks_repaired"], &status["blocks_unrepaired"]), (&1.into(), &0.into()));
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn a_damaged_label_is_repaired_by_check() {
+    let rig = Rig::new();
+    let store = rig.store("s", "8M");
+    flip(&store, 64);
+    let found = rig.run(["check", "s"]).exits(4).out;
+    assert!(found.contains("label"), "{found}");
+    rig.run(["check", "s", "--repair"]).exits(1);
+    rig.run(["check", "s"]).exits(0);
+}
