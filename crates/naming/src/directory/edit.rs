@@ -107,6 +107,8 @@ impl Directory<'_> {
         let mut branches = self.records_of(step.page, level + 1)?;
         let mut branch = Vec::new();
         node::push_branch(&mut branch, BranchRecord { key: separator, child: right_page });
+        // The first key may have stayed above the separator, because it counts as the node's lower bound whatever it is.
+        branches[..8].copy_from_slice(&step.low.to_le_bytes());
         let at = (step.slot + 1) * BRANCH_BYTES;
         branches.splice(at..at, branch);
         self.store(above, step.page, level + 1, branches)

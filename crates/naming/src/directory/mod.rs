@@ -76,6 +76,8 @@ struct Step {
     page: u64,
     /// Number of the record.
     slot: usize,
+    /// Lower bound of the keys below the page.
+    low: u64,
 }
 
 /// What is there for a name.
@@ -205,7 +207,7 @@ impl<'a> Directory<'a> {
                 }
                 (child, slot) = (branch.child, number);
             }
-            steps.push(Step { page: expect.page, slot });
+            steps.push(Step { page: expect.page, slot, low: expect.low });
             // Levels fall by one at each step, so this ends.
             expect = Expect { page: child, level: Some(node.level - 1), low, high, ..expect };
         }

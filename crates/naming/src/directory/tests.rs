@@ -1,6 +1,6 @@
 use super::*;
 use crate::memory_cache::MemoryCache;
-use holdfast_object::{AttrSet, Attributes, Class, Timestamp};
+use holdfast_object::{AttrSet, Attributes, Class, PageView, Timestamp};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -150,6 +150,70 @@ fn a_hundred_thousand_entries() {
     assert!(cache.attributes(ID).unwrap().size <= size + size / 8);
 }
 
+/// Whole ranges of keys go while their neighbours stay full, from the low end and in the middle, so that nodes are given
+/// up and joined at every level; then they come back, below the keys that are left.
+#[test]
+fn ranges_drain_and_fill_again() {
+    let seed = 3;
+    eprintln!("seed {seed}");
+    let mut random = Pcg64::seed_from_u64(seed);
+    let cache = cache();
+    let name = |number: u32| format!("{number:0>100}").into_bytes();
+    for first in (0..20_000).step_by(50) {
+        change(&cache, HASH_BITS, |directory| {
+            (first..first + 50)
+                .try_for_each(|number| directory.insert(&name(number), ObjectId(1), Kind::Regular).map(drop))
+        })
+        .unwrap();
+    }
+    let mut all = Vec::new();
+    open(&cache, HASH_BITS)
+        .scan(0, |record| {
+            all.push(record.name.to_vec());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(all.len(), 20_000);
+    let size = cache.attributes(ID).unwrap().size;
+    let mut expected = all.len() as u64;
+    for round in 0..12 {
+        let start = if round % 3 == 0 { 0 } else { random.random_range(0..all.len()) };
+        let end = (start + random.random_range(1..7000)).min(all.len());
+        let mut range = all[start..end].to_vec();
+        if round % 2 == 1 {
+            rand::seq::SliceRandom::shuffle(&mut range[..], &mut random);
+        }
+        for part in range.chunks(10) {
+            change(&cache, HASH_BITS, |directory| {
+                part.iter().try_for_each(|name| directory.remove(name).map(|removed| assert!(removed.is_some())))
+            })
+            .unwrap();
+        }
+        expected -= range.len() as u64;
+        assert_eq!(open(&cache, HASH_BITS).check(|_| ()).unwrap(), expected);
+        for part in range.chunks(10) {
+            change(&cache, HASH_BITS, |directory| {
+                part.iter().try_for_each(|name| directory.insert(name, ObjectId(1), Kind::Regular).map(drop))
+            })
+            .unwrap();
+        }
+        expected += range.len() as u64;
+        assert_eq!(open(&cache, HASH_BITS).check(|_| ()).unwrap(), expected);
+    }
+    assert!(cache.attributes(ID).unwrap().size < size + size / 4, "free pages are used again");
+    rand::seq::SliceRandom::shuffle(&mut all[..], &mut random);
+    for (step, part) in all.chunks(10).enumerate() {
+        change(&cache, HASH_BITS, |directory| {
+            part.iter().try_for_each(|name| directory.remove(name).map(|removed| assert!(removed.is_some())))
+        })
+        .unwrap();
+        if step % 200 == 0 {
+            open(&cache, HASH_BITS).check(|_| ()).unwrap();
+        }
+    }
+    assert_eq!(cache.attributes(ID).unwrap().size, PAGE_SIZE as u64);
+}
+
 #[test]
 fn names_with_one_hash_have_256_keys() {
     let cache = cache();
@@ -284,8 +348,6 @@ fn foreign_bytes_are_errors() {
     assert!(found > 250, "{found} of 400 seen by the check");
     open(&cache, HASH_BITS).check(|_| ()).unwrap();
 }
-
-use holdfast_object::PageView;
 
 proptest! {
     /// Random pages as the only page of a directory.

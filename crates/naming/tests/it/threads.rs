@@ -1,10 +1,13 @@
 //! Several threads on one name space: nothing waits for ever, nothing gets lost.
 
 use crate::support::{READ_WRITE, ROOT, World};
-use holdfast_naming::{ErrorKind, RenameMode, Request};
+use holdfast_naming::{Error, ErrorKind, Namespace, Options, RenameMode, Request};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 const REQUEST: &Request = &Request::ROOT;
 
@@ -88,4 +91,34 @@ fn crossing_moves_do_not_make_a_circle() {
         world.space.rmdir(REQUEST, above.0, above.2).unwrap();
         world.space.rmdir(REQUEST, ROOT, above.1).unwrap();
     }
+}
+
+/// Two moves with no directory in common, each of which would put the other's target below what it moves: the second
+/// waits for the first, and then sees the circle.
+#[test]
+fn moves_far_apart_do_not_make_a_circle_either() {
+    let world = World::new();
+    let (left, right) = (world.directory(ROOT, "left"), world.directory(ROOT, "right"));
+    let (a, b) = (world.directory(left, "a"), world.directory(right, "b"));
+    let (below_a, below_b) = (world.directory(a, "below"), world.directory(b, "below"));
+    let space = Arc::new(Namespace::new(world.cache.clone(), world.clock.clone(), Options::default()));
+    let (sender, receiver) = channel();
+    let second = space.clone();
+    world.cache.before_submit(move || {
+        let (done, finished) = channel();
+        let thread = std::thread::spawn(move || {
+            let moved = second.rename(REQUEST, right, b"b", below_a, b"b", RenameMode::Replace);
+            let _ = done.send(());
+            moved
+        });
+        // Time enough for the second move, if nothing held it back.
+        let early = finished.recv_timeout(Duration::from_millis(100)).is_ok();
+        sender.send((early, thread)).unwrap();
+    });
+    space.rename(REQUEST, left, b"a", below_b, b"a", RenameMode::Replace).unwrap();
+    let (early, thread) = receiver.recv().unwrap();
+    assert!(!early, "the second move did not wait");
+    let error = thread.join().unwrap().unwrap_err();
+    assert_eq!(error, Error::IntoItself { directory: b, into: below_a });
+    world.assert_clean();
 }
