@@ -172,11 +172,17 @@ impl ObjectCache for Cache {
 
     fn new_object(&self) -> Result<ObjectId> {
         let mut fresh = self.fresh_ids.lock();
-        if fresh.is_empty() {
-            *fresh = self.store.new_objects(self.domain, 64)?;
-            fresh.reverse();
+        loop {
+            if fresh.is_empty() {
+                *fresh = self.store.new_objects(self.domain, 64)?;
+                fresh.reverse();
+            }
+            let id = fresh.pop().ok_or_else(|| Error::Protocol("the store gave no object id".into()))?;
+            // An id whose last owner's deletion is not a recovery point yet: a log batch could not tell the two apart.
+            if !self.state.read().gone.contains_key(&id) {
+                return Ok(id);
+            }
         }
-        fresh.pop().ok_or_else(|| Error::Protocol("the store gave no object id".into()))
     }
 
     fn attributes(&self, id: ObjectId) -> Result<Attributes> {

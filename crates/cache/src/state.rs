@@ -30,6 +30,8 @@ pub(crate) struct OpenEpoch {
     pub(crate) since_ns: u64,
     /// Objects created in it.
     pub(crate) creations: u64,
+    /// The intent log may have a batch of it.
+    pub(crate) logged: bool,
 }
 
 impl OpenEpoch {
@@ -44,11 +46,13 @@ impl OpenEpoch {
             reserved: 0,
             since_ns: 0,
             creations: 0,
+            logged: false,
         }
     }
 
+    /// Whether a recovery point of it would have nothing new: no changes, no log batch to be forgotten.
     pub(crate) fn is_empty(&self, log_tail: u64) -> bool {
-        self.objects.is_empty() && self.log_start == log_tail
+        self.objects.is_empty() && self.log_start == log_tail && !self.logged
     }
 }
 

@@ -156,6 +156,7 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
         structural.into_iter().map(|(_, op)| op).partition(|op| !matches!(op, Op::Delete { .. }));
     let ops = creates.into_iter().chain(early).chain(writes).chain(attributes).chain(late).chain(deletes).collect();
     let batch = LogBatch { epoch: state.open.epoch, domain: state.domain, ops };
+    state.open.logged = true;
     Some(Capture { batch, sequence, names, own, pages, pins })
 }
 
