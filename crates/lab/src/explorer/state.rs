@@ -8,9 +8,11 @@ use super::workload::{Run, Snapshot};
 use crate::device::{CrashMode, Recorder};
 use crate::model::{Difference, compare};
 use crate::stack::{Stack, StackOptions};
-use holdfast_block::MemoryDevice;
+use holdfast_block::{Device, MemoryDevice};
 use holdfast_naming::Atime;
 use holdfast_object::{DomainId, ManualClock, ObjectStore};
+use holdfast_physical::check::{CheckOptions, Finding, FindingKind, check};
+use holdfast_physical::{LABELS, RING_SLOTS, label_start};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::sync::Arc;
@@ -53,6 +55,8 @@ pub(super) fn examine(
     check_names(&stack)?;
     seen.compared_with_model = compare_with_model(&stack, run, prefix, &found)?;
     go_on(&stack)?;
+    drop(stack);
+    check_device(recorder.clone())?;
     let images = recorder.crash_images();
     for number in 0..nested {
         let at = rng.random_range(0..=recovered_at);
@@ -74,7 +78,8 @@ fn examine_again(
     before: &Objects,
     clock: &Arc<ManualClock>,
 ) -> Result<(), String> {
-    let stack = Stack::open(Arc::new(image.clone()), &StackOptions::new(FRAMES), clock)
+    let device = Arc::new(image.clone());
+    let stack = Stack::open(device.clone(), &StackOptions::new(FRAMES), clock)
         .map_err(|error| format!("the store does not open: {error}"))?;
     let found = observe(&stack)?;
     judge(history, position, &found, false)?;
@@ -90,7 +95,9 @@ fn examine_again(
         return Err(format!("{id} was not recovered at first and is there now"));
     }
     check_names(&stack)?;
-    go_on(&stack)
+    go_on(&stack)?;
+    drop(stack);
+    check_device(device)
 }
 
 /// Names, links and objects fit together.
@@ -142,4 +149,19 @@ fn go_on(stack: &Stack) -> Result<(), String> {
     }
     check_names(stack)?;
     stack.close().map_err(|error| format!("close after the recovery: {error}"))
+}
+
+/// Everything on the device fits together. What a cut left of a superblock that was never the newest is no damage.
+fn check_device(device: Arc<dyn Device>) -> Result<(), String> {
+    let blocks = device.blocks();
+    let report = check(device, &CheckOptions::default()).map_err(|error| format!("the check cannot begin: {error}"))?;
+    let newest =
+        |address: u64| (0..LABELS).any(|label| address == label_start(label, blocks) + 1 + report.epoch % RING_SLOTS);
+    let counts =
+        |finding: &&Finding| finding.kind != FindingKind::Superblock || finding.place.address.is_none_or(newest);
+    let findings: Vec<String> = report.findings.iter().filter(counts).map(ToString::to_string).collect();
+    if findings.is_empty() && report.clean && !report.incomplete {
+        return Ok(());
+    }
+    Err(format!("the check finds, of a store that is clean ({}):\n  {}", report.clean, findings.join("\n  ")))
 }
