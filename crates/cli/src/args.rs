@@ -17,7 +17,8 @@ By hand:
   holdfast unmount /mnt
   holdfast check /data/my.store      read and compare every byte
 
-A store is one file or one disk. `holdfast COMMAND --help` tells more; with --json, commands print one JSON document.";
+A store is one file or one disk. `holdfast COMMAND --help` tells more.
+With --json, a command prints one JSON document, also when it fails.";
 
 /// Keeps files true: a file system in which every byte is checked, from the application to the disk.
 #[derive(Parser, Debug)]
@@ -39,8 +40,9 @@ Examples:
   holdfast create /data/my.store                 8 GiB in a new file
   holdfast create /data/my.store --size 100G
   sudo holdfast create /dev/sdx                  a whole disk
-A file or disk that holds anything is refused, unless --force says that it may go.
-The space is taken from the host at once, so that the store cannot run out of it later.")]
+A file or disk that holds anything is refused, unless --force says that it
+may go. The space is taken from the host at once, so that it cannot run out
+under the store.")]
     Create(Create),
 
     /// Mount a store on a directory; returns when it can be used
@@ -59,7 +61,8 @@ If files are still open there, it says by whom, and nothing is unmounted.")]
 Examples:
   holdfast up                 mounted on ~/Holdfast
   holdfast up /mnt            the same store elsewhere
-The store is ~/.local/share/holdfast/main.store ($XDG_DATA_HOME is honoured). Calling it again does no harm.")]
+The store is ~/.local/share/holdfast/main.store ($XDG_DATA_HOME is honoured):
+8 GiB, or half of what is free there. Calling it again does no harm.")]
     Up(Up),
 
     /// Tell how a store or a mount is doing
@@ -67,7 +70,7 @@ The store is ~/.local/share/holdfast/main.store ($XDG_DATA_HOME is honoured). Ca
 Examples:
   holdfast status                      everything that is mounted
   holdfast status ~/Holdfast           one mount
-  holdfast status /data/my.store       a store, mounted or not; changes nothing in it
+  holdfast status /data/my.store       a store; nothing in it is changed
   holdfast status --json | jq .mounts[0].space.free_bytes")]
     Status(Status),
 
@@ -75,8 +78,9 @@ Examples:
     #[command(after_help = "\
 Example:
   holdfast sync ~/Holdfast
-Closes the epoch: when this returns, all changes made before are in a recovery point. The sync(1) command cannot do this,
-because Linux passes it on to no FUSE file system. fsync(2) on single files works as everywhere.")]
+When this returns, all changes made before are in a recovery point. The
+sync(1) command cannot do this: Linux does not pass it on to FUSE file systems.
+fsync(2) on single files works as everywhere.")]
     Sync(Sync),
 
     /// Read a whole store that is not mounted, and compare everything with everything
@@ -84,8 +88,10 @@ because Linux passes it on to no FUSE file system. fsync(2) on single files work
 Examples:
   holdfast check /data/my.store            report only, change nothing
   holdfast check /data/my.store --repair   also write good copies over bad ones
-Exit codes are fsck's, added up: 0 nothing wrong, 1 errors corrected, 4 errors left, 8 it could not be done, 16 usage,
-32 cancelled.")]
+File data is stored once: where it is bad, it cannot be repaired, and reading
+it is an error until it is written again.
+Exit codes are fsck's, added up: 0 nothing wrong, 1 errors corrected, 4 errors
+left, 8 it could not be done, 16 usage, 32 cancelled.")]
     Check(Check),
 }
 
@@ -164,8 +170,9 @@ Examples:
   holdfast mount /data/my.store /mnt
   holdfast mount /data/my.store /mnt -o ro
   holdfast mount /data/my.store /mnt -o cache=1G,noatime
-Changes are in a recovery point 5 seconds later at most, and at once after fsync(2) or `holdfast sync`.
-SIGTERM to the daemon unmounts and leaves a clean store.",
+A power cut takes at most the last 5 seconds, and nothing that fsync(2) or
+`holdfast sync` has answered. SIGTERM to the daemon unmounts and leaves a clean
+store.",
         crate::options::help()
     )
 }
@@ -178,5 +185,16 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_fits_into_80_columns() {
+        let mut cli = Cli::command();
+        for command in std::iter::once(&cli.clone()).chain(cli.get_subcommands_mut().map(|command| &*command)) {
+            let help = command.get_after_help().expect("examples").to_string();
+            for line in help.lines() {
+                assert!(line.chars().count() < 80, "{}: {line}", command.get_name());
+            }
+        }
     }
 }

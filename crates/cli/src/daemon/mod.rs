@@ -217,7 +217,9 @@ impl Workers {
                 // The main thread may have gone on without this one.
                 let _ = sender.send(Event::WorkerEnded(ended));
             };
-            let worker = session.clone_device().and_then(|device| session.worker(device));
+            // A queue of its own is only faster; whoever was mounted for by fusermount3 may not be let open /dev/fuse.
+            let device = session.clone_device().or_else(|_| Ok(session.device().try_clone_to_owned()?));
+            let worker = device.and_then(|device| session.worker(device));
             let started = worker.and_then(|worker| spawn(format!("fuse-{number}"), move || serve(worker)));
             started.map_err(|error| Failure::new(format!("cannot start worker {number}: {error}")))?;
             self.running += 1;
