@@ -70,7 +70,14 @@ pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io:
     abort_on_panic();
     let stack = Arc::new(open(mounting)?);
     let state = Arc::new(State { mounting: mounting.clone(), stack: stack.clone() });
-    let session = mount(mounting)?;
+    let session = match mount(mounting) {
+        Ok(session) => session,
+        Err(failure) => {
+            // Opening has made a recovery point of its own, in a store that is in use.
+            close(mounting, &stack)?;
+            return Err(failure);
+        }
+    };
     let (sender, events) = mpsc::channel();
     let mut workers = Workers { events, running: 0 };
     let outcome = workers.start(mounting.options.threads, &session, &state, &sender);
@@ -217,8 +224,8 @@ impl Workers {
                 // The main thread may have gone on without this one.
                 let _ = sender.send(Event::WorkerEnded(ended));
             };
-            // A queue of its own is only faster; whoever was mounted for by fusermount3 may not be let open /dev/fuse.
-            let device = session.clone_device().or_else(|_| Ok(session.device().try_clone_to_owned()?));
+            // A queue of its own is only faster.
+            let device = session.clone_device().or_else(|_| session.device().try_clone_to_owned());
             let worker = device.and_then(|device| session.worker(device));
             let started = worker.and_then(|worker| spawn(format!("fuse-{number}"), move || serve(worker)));
             started.map_err(|error| Failure::new(format!("cannot start worker {number}: {error}")))?;
