@@ -119,14 +119,19 @@ impl Worker {
     }
 }
 
-/// The next request's length; `None` when the file system has been unmounted.
+/// The next request's length; `None` when the file system has been unmounted. An error: the connection was aborted by an
+/// administrator (`ConnectionAborted`), or the descriptor is not that of a session.
 fn receive(device: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Option<usize>> {
+    let mut aborted = false;
     loop {
         match rustix::io::read(device, &mut buffer[..]) {
             Ok(0) | Err(Errno::NODEV) => return Ok(None),
             Ok(length) => return Ok(Some(length)),
             // A signal, or a request that was aborted while it was read.
             Err(Errno::INTR | Errno::NOENT) => {}
+            // So ends the read of a request during which the last user of a lazily unmounted file system goes. The next read
+            // tells whether it was that (ENODEV) or an abort (the same error again).
+            Err(Errno::CONNABORTED) if !aborted => aborted = true,
             // An inherited descriptor may be non-blocking.
             Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&device, PollFlags::IN)], None) {
                 Ok(_) | Err(Errno::INTR) => {}
