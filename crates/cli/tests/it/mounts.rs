@@ -222,3 +222,19 @@ fn in_the_foreground_it_ends_with_sigint() {
     assert!(log.contains("the store is clean"), "{log}");
     assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
 }
+
+#[test]
+fn a_mount_that_does_not_answer_holds_nobody_up() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.mounted("");
+    let daemon = rig.daemon("m");
+    kill(daemon, Signal::STOP);
+    let stuck = rig.run(["status", "m", "--json"]);
+    kill(daemon, Signal::CONT);
+    assert_eq!(stuck.exits(0).json()["condition"], "not-answering");
+    assert_eq!(rig.run(["status", "m", "--json"]).exits(0).json()["condition"], "mounted");
+    rig.run(["unmount", "m"]).exits(0);
+}

@@ -1,10 +1,13 @@
 //! Stores that are not mounted: making, looking, checking, and refusing what is none.
 
-use crate::rig::{Rig, fingerprint};
+use crate::rig::{Rig, eventually, fingerprint, kill};
 use holdfast_integrity::crc64;
+use rustix::process::Signal;
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Stdio;
 
 const LABEL_BYTES: u64 = 64 << 10;
 
@@ -187,4 +190,25 @@ fn a_store_of_a_newer_version_is_refused_and_not_changed() {
         file.write_all_at(&label, at).unwrap();
     }
     refused(&rig, &store, "newer version");
+}
+
+#[test]
+fn a_check_can_be_cancelled() {
+    let rig = Rig::new();
+    rig.store("s", "4M");
+    // It stays where it prints, because the pipe is full.
+    let (_reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&[0; 64 << 10]).unwrap();
+    let mut check = rig.command().args(["check", "s"]).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let waits_for_signals = || {
+        let threads = fs::read_dir(format!("/proc/{}/task", check.id())).unwrap();
+        let names = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("comm")).unwrap_or_default());
+        names.into_iter().any(|name| name == "signals\n")
+    };
+    eventually("it can be cancelled", waits_for_signals);
+    kill(i32::try_from(check.id()).unwrap(), Signal::INT);
+    assert_eq!(check.wait().unwrap().code(), Some(32));
+    let mut words = String::new();
+    check.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+    assert_eq!(words, "holdfast: cancelled by SIGINT\n");
 }
