@@ -238,3 +238,35 @@ fn a_mount_that_does_not_answer_holds_nobody_up() {
     assert_eq!(rig.run(["status", "m", "--json"]).exits(0).json()["condition"], "mounted");
     rig.run(["unmount", "m"]).exits(0);
 }
+
+#[test]
+fn a_full_store_can_be_mounted_read_and_deleted_from() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.store("s", "16M");
+    let mount = rig.directory("m");
+    rig.run(["mount", "s", "m", "-o", "cache=16M"]).exits(0);
+    let name = |number: usize| mount.join(format!("f{number}"));
+    let content = |number: usize| vec![number as u8; 100_000];
+    let full = (0..1000).find_map(|number| fs::write(name(number), content(number)).err().map(|error| (number, error)));
+    let (full_at, error) = full.expect("16 MiB do not hold 100 MB");
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+    assert!(full_at > 100, "full after {full_at} files");
+    rig.run(["sync", "m"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+
+    rig.run(["mount", "s", "m"]).exits(0);
+    for number in 0..full_at {
+        assert!(fs::read(name(number)).unwrap() == content(number), "f{number}");
+        fs::remove_file(name(number)).unwrap();
+    }
+    rig.run(["sync", "m"]).exits(0);
+    for number in 0..full_at / 2 {
+        fs::write(name(number), content(number)).unwrap();
+    }
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
