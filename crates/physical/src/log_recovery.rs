@@ -324,19 +324,27 @@ impl Module {
         }
     }
 
-    /// Takes the blocks of a placement before anything else may; whether its bytes are there.
+    /// Takes the blocks of a placement before anything else may; whether its bytes are there. A copy that did not reach
+    /// the device is made good from the other.
     fn claim(&self, epoch: Epoch, placement: &Placement) -> bool {
         let addresses = [placement.address, placement.address_2];
-        let mut is_good = false;
+        let mut good = None;
+        let mut bad = None;
         for address in addresses.into_iter().filter(|&address| address != 0) {
             let (device, block) = split_address(address);
             if device != 0 || !self.base.alloc.lock().claim(epoch, block) {
                 return false;
             }
             let mut bytes = Block::zeroed();
-            is_good |= self.disk().read_block(address, &mut bytes.0).is_ok() && crc64(&bytes.0) == placement.checksum;
+            match self.disk().read_block(address, &mut bytes.0) {
+                Ok(()) if crc64(&bytes.0) == placement.checksum => good = Some(bytes),
+                _ => bad = Some(address),
+            }
         }
-        is_good && (1..=epoch).contains(&placement.birth) && addresses[0] != addresses[1]
+        if let (Some(good), Some(bad)) = (&good, bad) {
+            self.disk().repair(bad, &good.0);
+        }
+        good.is_some() && (1..=epoch).contains(&placement.birth) && addresses[0] != addresses[1]
     }
 
     /// See [`holdfast_object::ObjectStore::log_next`].

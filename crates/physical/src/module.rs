@@ -156,11 +156,14 @@ pub(crate) fn base(disk: Disk, label: &Label, options: &OpenOptions) -> Base {
 impl ObjectStore for Module {
     fn status(&self) -> StoreStatus {
         let disk = self.disk();
+        // One lock after the other: in one expression they would be held together, in the wrong order.
+        let objects = self.trees.read().objects;
+        let space = self.base.alloc.lock().space();
         StoreStatus {
             epoch: self.epoch(),
             read_only: disk.read_only().map(str::to_string),
-            space: self.base.alloc.lock().space(),
-            objects: self.trees.read().objects,
+            space,
+            objects,
             repaired: disk.repaired(),
             unrepaired: disk.unrepaired(),
             devices: vec![disk.name().to_string()],

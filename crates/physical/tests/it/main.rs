@@ -1,7 +1,9 @@
 //! Integration tests of the physical layer on devices in memory.
 
 mod basic;
+mod crash;
 mod damage;
+mod faults;
 mod intent_log;
 mod model;
 mod random;

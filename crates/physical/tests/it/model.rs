@@ -1,8 +1,10 @@
 //! What a store should hold: a slow and simple model.
 
-use crate::rig::{Page, Rig, key};
-use holdfast_object::{AttrSet, DomainId, Kind, ObjectId, ObjectStore, Op, PAGE_SIZE, Seek};
+use crate::rig::{Page, Rig, key, read};
+use holdfast_object::{Arena, AttrSet, DomainId, Kind, ObjectId, ObjectStore, Op, PAGE_SIZE, Seek};
+use holdfast_physical::Module;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -66,26 +68,45 @@ impl Model {
 
     /// Compares everything.
     pub(crate) fn compare(&self, rig: &Rig) {
-        let found = rig.module.objects(DomainId::MAIN, ObjectId(0), usize::MAX).unwrap();
+        self.matches(&rig.module, &rig.arena).unwrap();
+    }
+
+    /// Whether a module has exactly this; otherwise the first difference.
+    pub(crate) fn matches(&self, module: &Module, arena: &Arc<Arena>) -> Result<(), String> {
+        let says = |error: holdfast_object::Error| error.to_string();
+        let differs = |what: String| Err(what);
+        let found = module.objects(DomainId::MAIN, ObjectId(0), usize::MAX).map_err(says)?;
         let ids: Vec<u64> = found.iter().map(|(key, _)| key.object.0).collect();
-        assert_eq!(ids, self.objects.keys().copied().collect::<Vec<_>>());
-        assert_eq!(rig.module.status().objects, ids.len() as u64);
-        let orphans: Vec<u64> = rig.module.orphans(DomainId::MAIN).unwrap().iter().map(|id| id.0).collect();
-        let expected: Vec<u64> =
-            self.objects.iter().filter(|(_, object)| object.nlink == 0).map(|(id, _)| *id).collect();
-        assert_eq!(orphans, expected);
+        if ids != self.objects.keys().copied().collect::<Vec<_>>() || module.status().objects != ids.len() as u64 {
+            return differs(format!("objects {ids:?}, counted {}", module.status().objects));
+        }
+        let orphans: Vec<u64> = module.orphans(DomainId::MAIN).map_err(says)?.iter().map(|id| id.0).collect();
+        let is_orphan = |(id, object): (&u64, &ModelObject)| (object.nlink == 0).then_some(*id);
+        if orphans != self.objects.iter().filter_map(is_orphan).collect::<Vec<_>>() {
+            return differs(format!("orphans {orphans:?}"));
+        }
         for ((_, attributes), (id, object)) in found.iter().zip(&self.objects) {
-            assert_eq!((attributes.kind, attributes.nlink, attributes.size), (object.kind, object.nlink, object.size));
-            assert_eq!(attributes.blocks, object.pages.len() as u64, "blocks of {id}");
+            let (blocks, expected) = (attributes.blocks, object.pages.len() as u64);
+            if (attributes.kind, attributes.nlink, attributes.size) != (object.kind, object.nlink, object.size)
+                || blocks != expected
+            {
+                return differs(format!("object {id}: {attributes:?}, expected {expected} blocks, {}", object.size));
+            }
             let mut from = 0;
             for (&index, page) in &object.pages {
-                assert_eq!(rig.module.seek(key(*id), from, Seek::Data).unwrap(), Some(index));
-                let read = rig.read_one(*id, index);
-                assert!(read.as_ref() == Some(page), "page {index} of object {id}");
+                if module.seek(key(*id), from, Seek::Data).map_err(says)? != Some(index) {
+                    return differs(format!("page {index} of object {id} is not the next one"));
+                }
+                if read(module, arena, *id, index, 1).map_err(says)?[0].as_ref() != Some(page) {
+                    return differs(format!("page {index} of object {id}"));
+                }
                 from = index + 1;
             }
-            assert_eq!(rig.module.seek(key(*id), from, Seek::Data).unwrap(), None);
+            if let Some(index) = module.seek(key(*id), from, Seek::Data).map_err(says)? {
+                return differs(format!("page {index} of object {id} should be a hole"));
+            }
         }
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Seeds to run: `HOLDFAST_SEED=n` for one, else the first few.
-fn seeds(count: u64) -> std::ops::Range<u64> {
+pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
     match std::env::var("HOLDFAST_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => seed..seed + 1,
         None => 0..count,
@@ -17,7 +17,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 }
 
 /// Says how to run a failing seed again.
-struct Replay(u64, &'static str);
+pub(crate) struct Replay(pub(crate) u64, pub(crate) &'static str);
 
 impl Drop for Replay {
     fn drop(&mut self) {
@@ -37,7 +37,7 @@ fn index(rng: &mut impl Rng) -> u64 {
 }
 
 /// A random operation that fits the model, with the pages that it writes.
-fn operation(rng: &mut impl Rng, rig: &mut Rig, model: &Model) -> (Op, Vec<(u64, Page)>) {
+pub(crate) fn operation(rng: &mut impl Rng, rig: &mut Rig, model: &Model) -> (Op, Vec<(u64, Page)>) {
     let ids: Vec<u64> = model.objects.keys().copied().collect();
     let Some(&some) = ids.choose(rng) else { return (create_op(2, Kind::Regular), Vec::new()) };
     let id = ObjectId(some);

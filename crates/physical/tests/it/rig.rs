@@ -7,7 +7,7 @@ use holdfast_object::{
     ObjectKey, ObjectStore, Op, PAGE_SIZE, PageIndex, PageSource, PinnedPage, Result, Timestamp,
 };
 use holdfast_physical::check::{CheckOptions, Report, check};
-use holdfast_physical::{CreateOptions, Module, OpenOptions};
+use holdfast_physical::{CommitOrder, CreateOptions, Module, OpenOptions};
 use std::sync::Arc;
 
 pub(crate) type Page = [u8; PAGE_SIZE];
@@ -43,8 +43,12 @@ pub(crate) fn pattern(seed: u64) -> Page {
     page
 }
 
+/// A module on a device in memory, or on one that wraps it.
 pub(crate) struct Rig {
+    /// The memory.
     pub(crate) device: Arc<MemoryDevice>,
+    /// What the module is on.
+    pub(crate) top: Arc<dyn Device>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) module: Module,
@@ -55,21 +59,23 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(blocks: u64) -> Rig {
-        Rig::on(Arc::new(MemoryDevice::new(blocks)), 4096)
+        let device = Arc::new(MemoryDevice::new(blocks));
+        Rig::on(device.clone(), device, CommitOrder::Correct)
     }
 
-    pub(crate) fn on(device: Arc<MemoryDevice>, frames: u32) -> Rig {
-        let (arena, clock) = (Arena::new(frames, 0).unwrap(), clock());
-        Module::create(device.clone(), arena.clone(), clock.clone(), &options()).unwrap();
-        let options = OpenOptions { node_cache_bytes: 1 << 18, ..OpenOptions::default() };
-        let module = Module::open(device.clone(), arena.clone(), clock.clone(), &options).unwrap();
-        Rig { device, arena, clock, module, options, pins: Vec::new() }
+    /// On `top`, which keeps its blocks in `device`.
+    pub(crate) fn on(device: Arc<MemoryDevice>, top: Arc<dyn Device>, commit_order: CommitOrder) -> Rig {
+        let (arena, clock) = (Arena::new(4096, 0).unwrap(), clock());
+        Module::create(top.clone(), arena.clone(), clock.clone(), &options()).unwrap();
+        let options = OpenOptions { node_cache_bytes: 1 << 18, commit_order, ..OpenOptions::default() };
+        let module = Module::open(top.clone(), arena.clone(), clock.clone(), &options).unwrap();
+        Rig { device, top, arena, clock, module, options, pins: Vec::new() }
     }
 
     /// Opens what is on the device now, as after a crash.
     pub(crate) fn reopen(&mut self) {
         self.pins.clear();
-        self.module = self.open_on(self.device.clone()).unwrap();
+        self.module = self.open_on(self.top.clone()).unwrap();
     }
 
     pub(crate) fn open_on(&self, device: Arc<dyn Device>) -> Result<Module> {

@@ -1,0 +1,249 @@
+//! Devices that fail, and threads that get in each other's way.
+
+use crate::rig::*;
+use holdfast_block::{Device, Error as BlockError, MemoryDevice, Operation};
+use holdfast_integrity::crc64;
+use holdfast_object::{DomainId, Error, Kind, LogBatch, ObjectId, ObjectStore, Op, PageSource};
+use holdfast_physical::check::{CheckOptions, block_uses, check};
+use holdfast_physical::{CommitOrder, check::BlockRole};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+/// A device whose changes fail from a given one on, or whose reads of one block fail.
+struct Failing {
+    device: Arc<MemoryDevice>,
+    /// Writes and flushes that still succeed; negative: it has failed.
+    changes_left: AtomicI64,
+    bad_block: AtomicU64,
+}
+
+impl Failing {
+    fn new(blocks: u64) -> (Arc<MemoryDevice>, Arc<Failing>) {
+        let device = Arc::new(MemoryDevice::new(blocks));
+        let failing = Failing {
+            device: device.clone(),
+            changes_left: AtomicI64::new(i64::MAX),
+            bad_block: AtomicU64::new(u64::MAX),
+        };
+        (device, Arc::new(failing))
+    }
+
+    fn error(&self, operation: Operation, first: Option<u64>) -> BlockError {
+        BlockError::Io {
+            device: "failing".into(),
+            operation,
+            first,
+            length_bytes: 4096,
+            source: Arc::new(std::io::Error::other("planted")),
+        }
+    }
+
+    fn change(&self, operation: Operation, first: Option<u64>) -> Result<(), BlockError> {
+        match self.changes_left.fetch_sub(1, Ordering::Relaxed) > 0 {
+            true => Ok(()),
+            false => Err(self.error(operation, first)),
+        }
+    }
+}
+
+impl Device for Failing {
+    fn name(&self) -> &str {
+        "failing"
+    }
+    fn blocks(&self) -> u64 {
+        self.device.blocks()
+    }
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), BlockError> {
+        let blocks = bufs.iter().map(|buf| buf.len() as u64 / 4096).sum::<u64>();
+        let bad = self.bad_block.load(Ordering::Relaxed);
+        if (first..first + blocks).contains(&bad) {
+            return Err(self.error(Operation::Read, Some(bad)));
+        }
+        self.device.read(first, bufs)
+    }
+    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), BlockError> {
+        self.change(Operation::Write, Some(first))?;
+        self.device.write(first, bufs)
+    }
+    fn flush(&self) -> Result<(), BlockError> {
+        self.change(Operation::Flush, None)
+    }
+    fn discard(&self, _first: u64, _count: u64) -> Result<(), BlockError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_failed_write_or_flush_latches_and_reads_go_on() {
+    let mut failed_at = Vec::new();
+    for changes in 0..40 {
+        let (device, failing) = Failing::new(4096);
+        let mut rig = Rig::on(device, failing.clone(), CommitOrder::Correct);
+        let write = rig.write_op(2, &[(0, pattern(1))]);
+        rig.apply(vec![create_op(2, Kind::Regular), create_op(1, Kind::Directory), write]);
+        rig.commit();
+        let epoch = rig.next_epoch();
+        let page = rig.fragment(0, &pattern(2));
+        let write = Op::Write { id: ObjectId(2), fragments: vec![page], size_min: 0 };
+        let other = Op::Write { id: ObjectId(1), fragments: vec![page], size_min: 0 };
+        failing.changes_left.store(changes, Ordering::Relaxed);
+        let batch = LogBatch { epoch, domain: DomainId::MAIN, ops: vec![write.clone()] };
+        let steps: [(&str, &dyn Fn(&Rig) -> Result<(), Error>); 5] = [
+            ("log", &|rig| rig.module.log_append(&batch).map(drop)),
+            ("place", &|rig| rig.module.place(key(2), epoch, &[(5, page.page)]).map(drop)),
+            ("apply", &|rig| rig.module.apply(&rig.batch(vec![write.clone(), other.clone()])).map(drop)),
+            ("prepare", &|rig| rig.module.prepare(epoch)),
+            ("publish", &|rig| rig.module.publish(epoch)),
+        ];
+        let failed = steps.iter().find_map(|(name, step)| step(&rig).err().map(|error| (*name, error)));
+        let Some((name, error)) = failed else {
+            // From here on nothing fails any more.
+            break;
+        };
+        failed_at.push(name);
+        match &error {
+            Error::Device(fault) => assert!(fault.device == "failing" && fault.cause.contains("planted"), "{error}"),
+            error => panic!("{error}"),
+        }
+        let reason = rig.module.status().read_only.unwrap();
+        assert!(reason.contains("failing"), "{reason}");
+        for (_, step) in steps {
+            assert!(matches!(step(&rig), Err(Error::ReadOnly(_))));
+        }
+        assert!(matches!(rig.module.close(), Err(Error::ReadOnly(_))));
+        assert!(rig.read_one(2, 0).is_some(), "reads go on");
+        failing.changes_left.store(i64::MAX, Ordering::Relaxed);
+        let module = rig.open_on(rig.device.clone()).unwrap();
+        let page = read(&module, &rig.arena, 2, 0, 1).unwrap()[0];
+        assert!(page == Some(pattern(1)) || page == Some(pattern(2)) && module.epoch() == epoch);
+        let report = check(rig.device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() }).unwrap();
+        assert_eq!(report.unrepaired(), 0, "{report:?}");
+    }
+    for name in ["log", "place", "apply", "prepare", "publish"] {
+        assert!(failed_at.contains(&name), "{failed_at:?}");
+    }
+}
+
+#[test]
+fn a_block_that_cannot_be_read_is_read_from_its_second_copy_or_named() {
+    let (device, failing) = Failing::new(1024);
+    let mut rig = Rig::on(device, failing.clone(), CommitOrder::Correct);
+    let pages: Vec<_> = (0..70).map(|index| (index, pattern(index))).collect();
+    let ops = vec![create_op(1, Kind::Directory), create_op(2, Kind::Regular), rig.write_op(1, &pages[..3])];
+    let write = rig.write_op(2, &pages);
+    rig.apply(ops.into_iter().chain([write]).collect());
+    rig.commit();
+    for used in block_uses(rig.device.clone()).unwrap() {
+        failing.bad_block.store(used.block, Ordering::Relaxed);
+        let module = rig.open_on(rig.top.clone()).unwrap_or_else(|error| panic!("{used:?}: {error}"));
+        assert_eq!(module.epoch(), 2, "{used:?}");
+        assert_eq!(read(&module, &rig.arena, 1, 2, 1).unwrap(), [Some(pattern(2))]);
+        let outcome = read(&module, &rig.arena, 2, 0, 70);
+        if used.role == BlockRole::Data {
+            assert!(matches!(outcome, Err(Error::Device(fault)) if fault.address == Some(used.block)), "{used:?}");
+        } else {
+            assert_eq!(outcome.unwrap()[69], Some(pattern(69)), "{used:?}");
+        }
+    }
+}
+
+/// Readers see whole pages of the right object at all times, while epochs come and go, blocks are freed and reused, pages
+/// are placed and the log is appended to.
+#[test]
+fn readers_and_writers_together() {
+    let mut rig = Rig::new(2048);
+    rig.options.node_cache_bytes = 0;
+    rig.reopen();
+    const FILES: u64 = 4;
+    const PAGES: u64 = 100;
+    let ops: Vec<Op> = (2..2 + FILES).map(|id| create_op(id, Kind::Regular)).collect();
+    rig.apply(ops);
+    rig.commit();
+    let done = AtomicBool::new(false);
+    let (module, arena) = (&rig.module, &rig.arena);
+    // The first words of a page tell which it is.
+    let page = |id: u64, index: u64, round: u64| {
+        let mut page = pattern(id << 40 | index << 20 | round);
+        page[..8].copy_from_slice(&id.to_le_bytes());
+        page[8..16].copy_from_slice(&index.to_le_bytes());
+        page
+    };
+    let pin = |bytes: &Page| {
+        let mut frame = arena.allocate().unwrap();
+        frame.copy_from_slice(bytes);
+        frame.publish(crc64(bytes))
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..2u64 {
+            let done = &done;
+            scope.spawn(move || {
+                let mut seen = 0u64;
+                let mut at = thread;
+                while !done.load(Ordering::Relaxed) || seen == 0 {
+                    at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let (id, index) = (2 + (at >> 33) % FILES, (at >> 40) % PAGES);
+                    let mut frames: Vec<_> = (0..3).map(|_| arena.allocate().unwrap()).collect();
+                    let sources = module.read(key(id), index, &mut frames).unwrap();
+                    for (offset, (source, frame)) in sources.iter().zip(&frames).enumerate() {
+                        if let PageSource::Data { .. } = source {
+                            assert_eq!(frame[..8], id.to_le_bytes());
+                            assert_eq!(frame[8..16], (index + offset as u64).to_le_bytes());
+                            seen += 1;
+                        }
+                    }
+                    assert_eq!(module.attributes(key(id)).unwrap().kind, Kind::Regular);
+                }
+            });
+        }
+        let done = &done;
+        let appender = scope.spawn(move || {
+            let mut appended = 0u64;
+            while !done.load(Ordering::Relaxed) || appended == 0 {
+                let epoch = module.epoch() + 2;
+                let pin = pin(&page(2, 0, appended));
+                let fragment = holdfast_object::Fragment { index: 0, start: 0, end: 4096, page: pin.page() };
+                let op = Op::Write { id: ObjectId(2), fragments: vec![fragment], size_min: 0 };
+                match module.log_append(&LogBatch { epoch, domain: DomainId::MAIN, ops: vec![op] }) {
+                    Ok(true) => appended += 1,
+                    Ok(false) | Err(Error::Protocol(_)) => {}
+                    Err(error) => panic!("{error}"),
+                }
+                if module.status().space.free > 800 {
+                    let placed = module.place(key(2), epoch, &[(0, pin.page())]).unwrap();
+                    module.unplace(epoch, &placed).unwrap();
+                }
+                std::thread::yield_now();
+            }
+        });
+        for round in 0..60 {
+            let epoch = module.epoch() + 1;
+            for id in 2..2 + FILES {
+                let first = (round * 37 + id * 11) % PAGES;
+                let pins: Vec<_> = (first..(first + 30).min(PAGES)).map(|at| (at, pin(&page(id, at, round)))).collect();
+                let fragments = pins
+                    .iter()
+                    .map(|(index, pin)| holdfast_object::Fragment {
+                        index: *index,
+                        start: 0,
+                        end: 4096,
+                        page: pin.page(),
+                    })
+                    .collect();
+                let mut ops = vec![Op::Write { id: ObjectId(id), fragments, size_min: 0 }];
+                if round % 7 == id {
+                    ops.push(Op::Truncate { id: ObjectId(id), size: 10 * 4096 });
+                }
+                module.apply(&holdfast_object::Batch { domain: DomainId::MAIN, epoch, ops }).unwrap();
+            }
+            module.prepare(epoch).unwrap();
+            module.publish(epoch).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        appender.join().unwrap();
+    });
+    // What the appender unplaced for epochs to come is freed with them.
+    rig.reopen();
+    let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
+    assert_eq!(report.found, 0, "{report:?}");
+}
