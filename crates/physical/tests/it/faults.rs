@@ -74,6 +74,8 @@ impl Device for Failing {
     }
 }
 
+type Step<'a> = dyn Fn(&Rig) -> Result<(), Error> + 'a;
+
 #[test]
 fn a_failed_write_or_flush_latches_and_reads_go_on() {
     let mut failed_at = Vec::new();
@@ -89,7 +91,7 @@ fn a_failed_write_or_flush_latches_and_reads_go_on() {
         let other = Op::Write { id: ObjectId(1), fragments: vec![page], size_min: 0 };
         failing.changes_left.store(changes, Ordering::Relaxed);
         let batch = LogBatch { epoch, domain: DomainId::MAIN, ops: vec![write.clone()] };
-        let steps: [(&str, &dyn Fn(&Rig) -> Result<(), Error>); 5] = [
+        let steps: [(&str, &Step<'_>); 5] = [
             ("log", &|rig| rig.module.log_append(&batch).map(drop)),
             ("place", &|rig| rig.module.place(key(2), epoch, &[(5, page.page)]).map(drop)),
             ("apply", &|rig| rig.module.apply(&rig.batch(vec![write.clone(), other.clone()])).map(drop)),
