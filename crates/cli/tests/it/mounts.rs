@@ -232,6 +232,11 @@ fn a_mount_that_does_not_answer_holds_nobody_up() {
     rig.mounted("");
     let daemon = rig.daemon("m");
     kill(daemon, Signal::STOP);
+    // The signal stops one thread after the other.
+    eventually("all threads have stopped", || {
+        let mut threads = fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
+        threads.all(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).unwrap().contains(") T "))
+    });
     let stuck = rig.run(["status", "m", "--json"]);
     kill(daemon, Signal::CONT);
     assert_eq!(stuck.exits(0).json()["condition"], "not-answering");
