@@ -18,7 +18,7 @@ const ERRNO_END: i32 = 512;
 
 /// Bytes somewhere in memory, in order.
 pub trait Slices {
-    /// The pieces. Valid as long as `self` is.
+    /// The pieces. Valid as long as `self` is. An iterator that knows its length saves work.
     fn slices(&self) -> impl Iterator<Item = &[u8]>;
 }
 
@@ -37,22 +37,22 @@ pub(crate) fn send<'a>(fd: BorrowedFd<'_>, unique: u64, slices: impl Iterator<It
     let mut few = [IoSlice::new(&[]); SLICES_FEW];
     let mut many = Vec::new();
     // The first place is the header's.
-    let mut used = 1;
-    let mut length = size_of::<OutHeader>();
-    for slice in slices {
-        length += slice.len();
-        if used < SLICES_FEW {
+    let parts = if slices.size_hint().1.is_some_and(|most| most < SLICES_FEW) {
+        let mut used = 1;
+        for slice in slices {
             few[used] = IoSlice::new(slice);
-        } else {
-            if used == SLICES_FEW {
-                many.reserve(SLICES_MAX);
-                many.extend_from_slice(&few);
-            }
+            used += 1;
+        }
+        &mut few[..used]
+    } else {
+        many.reserve(slices.size_hint().0 + 1);
+        many.push(IoSlice::new(&[]));
+        for slice in slices {
             many.push(IoSlice::new(slice));
         }
-        used += 1;
-    }
-    let parts = if used <= SLICES_FEW { &mut few[..used] } else { &mut many[..] };
+        &mut many[..]
+    };
+    let length = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
     let Ok(len) = u32::try_from(length) else {
         tracing::error!(unique, length, "a reply is too long");
         return send_error(fd, unique, Errno::IO);

@@ -85,7 +85,7 @@ impl Backed {
 
     /// Between doing and answering, so that kills hit there: what is done again is noticed only then.
     fn dawdle(&self, context: &Context) {
-        if context.unique / 2 % 4 == 0 {
+        if (context.unique / 2).is_multiple_of(4) {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
