@@ -41,7 +41,9 @@ impl Cache {
             last = status.epoch + EPOCHS_SKIPPED;
             store.prepare(last)?;
             store.publish(last)?;
-            tracing::info!(batches = recovered.batches, epoch = last, "replayed the intent log");
+            if recovered.batches > 0 {
+                tracing::info!(batches = recovered.batches, epoch = last, "replayed the intent log");
+            }
         }
         let state = State::new(domain, last + 1, arena.clone(), status.read_only);
         let cache = Cache {

@@ -17,9 +17,9 @@ use crate::tree::{Change, Trees};
 use crate::write::{Landed, Outgoing};
 use holdfast_object::{
     Applied, Attributes, Batch, DomainId, Epoch, Error, Fragment, Kind, MAX_OBJECT_BYTES, ObjectId, ObjectKey, Op,
-    PAGE_SIZE, PageIndex, PageRef, Placement, Result, Seek,
+    PAGE_SIZE, PageIndex, PageRef, Placement, Result, Seek, Timestamp,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// Pages removed under one lock: 256 MiB of an object.
@@ -101,7 +101,27 @@ impl Module {
                 return Err(error);
             }
         }
+        if replaces(&batch.ops) {
+            self.keep_current(batch.domain, &mut applied)?;
+        }
         Ok(applied)
+    }
+
+    /// Leaves out pages that a later operation of the batch has replaced or removed.
+    fn keep_current(&self, domain: DomainId, applied: &mut Applied) -> Result<()> {
+        let trees = self.trees.read();
+        let mut current = Vec::with_capacity(applied.written.len());
+        for group in applied.written.chunk_by(|a, b| a.0 == b.0) {
+            let key = ObjectKey { domain, object: group[0].0 };
+            let Some(record) = trees.find(&self.base, key)? else { continue };
+            for (id, page, identity) in group {
+                if trees.pages(&self.base, key, &record, *page, 1)?[0].identity() == *identity {
+                    current.push((*id, *page, *identity));
+                }
+            }
+        }
+        applied.written = current;
+        Ok(())
     }
 
     // ---- plan
@@ -340,8 +360,12 @@ impl Module {
                     if old.kind == PointerKind::Data && old.address == addresses {
                         continue;
                     }
-                    let adoptable = |address| alloc.is_adoptable(split_address(address).1);
-                    if placement.address == 0 || !pointer.addresses().all(adoptable) {
+                    let adoptable = |address| matches!(split_address(address), (0, block) if alloc.is_adoptable(block));
+                    let births = 1..=epoch;
+                    if placement.address == 0
+                        || !births.contains(&placement.birth)
+                        || !pointer.addresses().all(adoptable)
+                    {
                         return Err(Error::Protocol(format!("block {:#x} was not placed", placement.address)));
                     }
                     pointers.push((*page, pointer));
@@ -495,6 +519,16 @@ fn data_pointer(address: [u64; 2], birth: Epoch, epoch: Epoch, checksum: u64) ->
     }
 }
 
+/// Whether an operation may replace pages that another one has written.
+fn replaces(ops: &[Op]) -> bool {
+    let mut written = FxHashSet::default();
+    ops.iter().any(|op| match op {
+        Op::Create { .. } | Op::SetAttributes { .. } => false,
+        Op::Write { id, .. } => !written.insert(*id),
+        _ => !written.is_empty(),
+    })
+}
+
 /// Pages that an operation cuts, with the range of bytes that must be zero afterwards.
 fn cut_pages(op: &Op) -> [Option<(PageIndex, usize, usize)>; 2] {
     const PAGE: u64 = PAGE_SIZE as u64;
@@ -534,8 +568,19 @@ fn check_limits(op: &Op) -> Result<()> {
         true => Ok(()),
         false => Err(Error::Protocol("pages of an operation are not in ascending order".to_string())),
     };
+    let valid = |times: &[Timestamp], ids: &[ObjectId]| match times.iter().all(|time| time.nanos < 1_000_000_000)
+        && ids.iter().all(|id| *id <= ObjectId::MAX)
+    {
+        true => Ok(()),
+        false => Err(Error::Protocol("attributes with a time or an object id out of range".to_string())),
+    };
     match op {
-        Op::Create { .. } | Op::Delete { .. } | Op::SetAttributes { .. } => Ok(()),
+        Op::Create { attributes: a, .. } => valid(&[a.atime, a.mtime, a.ctime, a.btime], &[a.parent, a.xattr]),
+        Op::Delete { .. } => Ok(()),
+        Op::SetAttributes { set, .. } => {
+            let times: Vec<Timestamp> = [set.atime, set.mtime, set.ctime, set.btime].into_iter().flatten().collect();
+            valid(&times, &[set.parent, set.xattr].into_iter().flatten().collect::<Vec<_>>())
+        }
         Op::Write { fragments, size_min, .. } => {
             if fragments.iter().any(|fragment| !fragment.is_whole()) {
                 return Err(Error::Protocol("a part of a page below the cache".to_string()));

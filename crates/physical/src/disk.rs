@@ -1,7 +1,7 @@
 //! The device below, with the latch that a failed change closes, and counters of what was repaired.
 
 use crate::format::split_address;
-use holdfast_block::{Device, Error as BlockError, Write};
+use holdfast_block::{Device, Error as BlockError, Read, Write};
 use holdfast_object::{DeviceFault, Epoch, Error, Place, Result};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -129,6 +129,28 @@ impl Disk {
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
         let first = self.block(address, length.div_ceil(4096) as u64)?;
         self.device.read(first, bufs).map_err(|error| device_error(&error))
+    }
+
+    /// Reads several runs of blocks; says for each whether it was read.
+    pub(crate) fn read_runs(&self, addresses: &[u64], runs: Vec<Vec<IoSliceMut<'_>>>) -> Vec<bool> {
+        debug_assert_eq!(addresses.len(), runs.len());
+        // Bound anew, so that the buffers' lifetime can be that of this variable.
+        let mut runs: Vec<Vec<IoSliceMut<'_>>> = runs;
+        if let ([address], [run]) = (addresses, &mut runs[..]) {
+            return vec![self.read(*address, run).is_ok()];
+        }
+        let in_range = |address: u64, run: &[IoSliceMut<'_>]| {
+            let length: usize = run.iter().map(|buf| buf.len()).sum();
+            self.block(address, length.div_ceil(4096) as u64)
+        };
+        let firsts: Vec<Option<u64>> =
+            addresses.iter().zip(&runs).map(|(&address, run)| in_range(address, run).ok()).collect();
+        let mut reads: Vec<Read<'_>> =
+            firsts.iter().zip(&mut runs).filter_map(|(first, run)| Some(Read::new((*first)?, run))).collect();
+        // Each read tells its own outcome.
+        let _ = self.device.read_batch(&mut reads);
+        let mut outcomes = reads.iter().map(|read| read.result.is_ok());
+        firsts.iter().map(|first| first.is_some() && outcomes.next().unwrap_or(false)).collect()
     }
 
     pub(crate) fn read_block(&self, address: u64, block: &mut [u8; 4096]) -> Result<()> {

@@ -31,6 +31,7 @@ mod node_cache;
 mod objects;
 mod open;
 mod read;
+mod read_ahead;
 mod tree;
 mod write;
 

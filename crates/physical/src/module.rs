@@ -38,7 +38,7 @@ impl Default for OpenOptions {
 /// The objects of one device.
 ///
 /// Locks, in the order in which they are taken: `committing`, `log`, `gate`, `ids`, `trees`, `alloc` (within `base`), `published`.
-/// No device write happens under `trees` or `alloc`; reads of metadata do.
+/// No device write happens under `trees` or `alloc`, save repairs; reads of metadata do.
 pub struct Module {
     pub(crate) base: Base,
     pub(crate) arena: Arc<Arena>,

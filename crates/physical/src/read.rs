@@ -43,7 +43,8 @@ impl Module {
         self.read_pointers(key, index, &[*pointer], &mut [bytes])
     }
 
-    /// Reads the data that `pointers` name into the buffers beside them. Neighbours on the device are read together.
+    /// Reads the data that `pointers` name into the buffers beside them. Neighbours on the device are read together, and
+    /// runs apart from each other in one batch.
     fn read_pointers(
         &self,
         key: ObjectKey,
@@ -51,31 +52,31 @@ impl Module {
         pointers: &[BlockPointer],
         buffers: &mut [&mut [u8; PAGE_SIZE]],
     ) -> Result<()> {
-        let mut start = 0;
-        while start < pointers.len() {
-            if pointers[start].kind != PointerKind::Data {
-                start += 1;
-                continue;
+        let is_next = |a: &BlockPointer, b: &BlockPointer| is_data(a) && is_data(b) && a.address[0] + 1 == b.address[0];
+        let runs = || pointers.chunk_by(is_next).flat_map(|run| run.chunks(RUN_MAX));
+        let mut addresses = Vec::new();
+        let mut slices: Vec<Vec<IoSliceMut<'_>>> = Vec::new();
+        let mut rest = buffers.iter_mut();
+        for run in runs() {
+            let mine = rest.by_ref().take(run.len());
+            if is_data(&run[0]) {
+                addresses.push(run[0].address[0]);
+                slices.push(mine.map(|buffer| IoSliceMut::new(&mut buffer[..])).collect());
+            } else {
+                mine.for_each(drop);
             }
-            let address = pointers[start].address[0];
-            let length = (1..(pointers.len() - start).min(RUN_MAX))
-                .find(|&at| {
-                    let next = &pointers[start + at];
-                    next.kind != PointerKind::Data || next.address[0] != address + at as u64
-                })
-                .unwrap_or((pointers.len() - start).min(RUN_MAX));
-            let run = &mut buffers[start..start + length];
-            let read = {
-                let mut slices: Vec<IoSliceMut<'_>> = run.iter_mut().map(|buf| IoSliceMut::new(&mut buf[..])).collect();
-                self.disk().read(address, &mut slices)
-            };
-            for (at, buffer) in run.iter_mut().enumerate() {
-                let pointer = &pointers[start + at];
-                if read.is_err() || crc64(&buffer[..]) != pointer.checksum {
-                    self.read_again(key, first + (start + at) as u64, pointer, buffer)?;
+        }
+        let mut good = self.disk().read_runs(&addresses, slices).into_iter();
+        let mut at = 0;
+        for run in runs() {
+            let is_read = is_data(&run[0]) && good.next().unwrap_or(false);
+            for pointer in run.iter().filter(|pointer| is_data(pointer)) {
+                if !is_read || crc64(&buffers[at][..]) != pointer.checksum {
+                    self.read_again(key, first + at as u64, pointer, buffers[at])?;
                 }
+                at += 1;
             }
-            start += length;
+            at += run.iter().filter(|pointer| !is_data(pointer)).count();
         }
         Ok(())
     }
@@ -114,6 +115,10 @@ impl Module {
             Error::corrupt(place, "block pointer", "an address", "none")
         }))
     }
+}
+
+fn is_data(pointer: &BlockPointer) -> bool {
+    pointer.kind == PointerKind::Data
 }
 
 /// `place`, as that of a page.

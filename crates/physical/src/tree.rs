@@ -94,12 +94,17 @@ fn slot_of(index: u64) -> usize {
 impl Trees {
     // ---- finding
 
+    /// A block by its pointer, if it is in memory: dirty or cached.
+    pub(crate) fn in_memory(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
+        match self.dirty.get(&key) {
+            Some(dirty) => Some(dirty.block.clone()),
+            None => base.cache.get(key, pointer.address[0]),
+        }
+    }
+
     /// A block by its pointer: dirty, cached, or from the device.
     pub(crate) fn fetch(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<Arc<MetaBlock>> {
-        if let Some(dirty) = self.dirty.get(&key) {
-            return Ok(dirty.block.clone());
-        }
-        if let Some(block) = base.cache.get(key, pointer.address[0]) {
+        if let Some(block) = self.in_memory(base, key, pointer) {
             return Ok(block);
         }
         let block = Arc::new(MetaBlock::load(&base.disk, key, pointer)?);
@@ -121,16 +126,23 @@ impl Trees {
         }
         let mut pointer = record.root;
         let mut at = record.levels;
+        let mut above: Option<Arc<MetaBlock>> = None;
         loop {
             if pointer.is_hole() {
                 return Ok(None);
             }
-            let block = self.fetch(base, NodeKey::new(key, at, index / span(at - level)), &pointer)?;
+            let node = NodeKey::new(key, at, index / span(at - level));
+            let block = match (self.in_memory(base, node, &pointer), &above) {
+                (Some(block), _) => block,
+                (None, Some(above)) if at == level => self.fetch_ahead(base, node, above)?,
+                (None, _) => self.fetch(base, node, &pointer)?,
+            };
             if at == level {
                 return Ok(Some(block));
             }
             at -= 1;
             pointer = block.pointer(slot_of(index / span(at - level)));
+            above = Some(block);
         }
     }
 
