@@ -1,6 +1,17 @@
-//! Holdfast: lab.
+//! The lab: devices that fail, a model of what is right, and programs that look for the difference.
+//!
+//! | module | job |
+//! |---|---|
+//! | `device` | fault devices; a recorder of writes and the images that power cuts leave |
+//! | `model` | a POSIX tree in plain memory, random actions, comparison |
+//! | `stack` | the whole stack in one process, on any device |
+//! | `soak` | random actions on the stack, compared with the model |
+//! | `explorer` | power cuts anywhere in random workloads, recovered and judged |
+//! | `faults` | every kind of block × every fault |
 
 pub mod device;
 pub mod explorer;
+pub mod faults;
 pub mod model;
+pub mod soak;
 pub mod stack;

@@ -1,3 +1,9 @@
-//! Integration tests of the lab, one binary.
+//! The stack against the model, power cuts and faulty disks.
+mod explorer;
+mod faults;
+mod soak;
 
-mod model;
+/// A number that can be given from outside.
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+}

@@ -1,0 +1,207 @@
+//! Random actions on the whole stack, compared with the model: with remounts and ticks in between, with page pools so small
+//! that everything is evicted all the time, and on stores so small that they are full most of the time.
+
+use crate::model::{Action, Driver, Generator, Model, Profile, compare};
+use crate::stack::{self, Stack, StackOptions};
+use holdfast_block::MemoryDevice;
+use holdfast_naming::{Atime, ErrorKind};
+use holdfast_object::{Clock, ObjectCache};
+use holdfast_physical::check::{CheckOptions, check};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::fmt;
+use std::sync::Arc;
+
+/// Time of one action, in nanoseconds.
+const STEP_NS: u64 = 1_000_003;
+/// Longer than an epoch stays open, in nanoseconds.
+const EPOCH_NS: u64 = 6_000_000_000;
+
+/// How a run goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Decides everything.
+    pub seed: u64,
+    /// Number of actions.
+    pub steps: usize,
+    /// Size of the store, in blocks of 4 KiB.
+    pub blocks: u64,
+    /// Page frames in the pool.
+    pub frames: u32,
+    /// Nodes in the tree, about.
+    pub nodes: usize,
+    /// Largest file in bytes, about.
+    pub file_bytes: u64,
+    /// The whole tree is compared after so many actions.
+    pub compare_each: usize,
+    /// The store is closed, or cut off after a sync, after about so many actions.
+    pub remount_each: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            seed: 1,
+            steps: 1_000,
+            blocks: 4096,
+            frames: 512,
+            nodes: 40,
+            file_bytes: 60_000,
+            compare_each: 1,
+            remount_each: 150,
+        }
+    }
+}
+
+/// What a run did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Actions refused for want of space.
+    pub no_space: u64,
+    /// Remounts.
+    pub remounts: u64,
+    /// Epochs closed by a tick.
+    pub ticks: u64,
+}
+
+/// A run that went wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The run.
+    pub options: Options,
+    /// Number of the action, from 0.
+    pub step: usize,
+    /// What was wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Options { seed, steps, blocks, frames, nodes, file_bytes, compare_each, remount_each } = self.options;
+        write!(
+            f,
+            "step {}: {}\nreplay: cargo run --release -p holdfast-lab --bin model-run -- --seed {seed} --steps {steps} \
+             --blocks {blocks} --frames {frames} --nodes {nodes} --file-bytes {file_bytes} --compare-each {compare_each} \
+             --remount-each {remount_each}",
+            self.step, self.what
+        )
+    }
+}
+
+struct Soak {
+    options: Options,
+    device: Arc<MemoryDevice>,
+    stack: Stack,
+    driver: Driver,
+    model: Model,
+    report: Report,
+}
+
+/// Runs.
+///
+/// # Errors
+/// The first difference from the model, or the first thing that a check finds.
+pub fn run(options: Options) -> Result<Report, Box<Failure>> {
+    let fail = |step: usize, what: String| Box::new(Failure { options, step, what });
+    let mut rng = Pcg64Mcg::seed_from_u64(options.seed ^ 0x50a4);
+    let profile = Profile { nodes: options.nodes, file_bytes: options.file_bytes, ..Profile::default() };
+    let mut generator = Generator::new(options.seed, profile);
+    let mut soak = Soak::new(options).map_err(|what| fail(0, what))?;
+    for step in 0..options.steps {
+        soak.stack.clock.advance_ns(STEP_NS);
+        let action = generator.next(&soak.model);
+        let compared = step % options.compare_each == options.compare_each - 1;
+        let outcome = soak.step(&action).and_then(|()| if compared { soak.compare() } else { Ok(()) });
+        outcome.map_err(|what| fail(step, format!("{action:?}: {what}")))?;
+        if rng.random_range(0..40) == 0 {
+            soak.tick().map_err(|what| fail(step, what))?;
+        }
+        if rng.random_range(0..options.remount_each) == 0 {
+            soak.remount(rng.random_bool(0.5)).map_err(|what| fail(step, format!("remount: {what}")))?;
+        }
+    }
+    let end = soak.remount(true).and_then(|()| soak.stack.close().map_err(|error| format!("close: {error}")));
+    end.and_then(|()| soak.check()).map_err(|what| fail(options.steps, what))?;
+    Ok(soak.report)
+}
+
+impl Soak {
+    fn new(options: Options) -> Result<Soak, String> {
+        let device = Arc::new(MemoryDevice::new(options.blocks));
+        let clock = stack::clock();
+        stack::create(device.clone(), &clock).map_err(|error| format!("create: {error}"))?;
+        let model = Model::new(0o755, clock.now());
+        let stack = Stack::open(device.clone(), &StackOptions::new(options.frames), &clock)
+            .map_err(|error| format!("open: {error}"))?;
+        let driver = Driver::new(stack.namespace(Atime::Relative));
+        Ok(Soak { options, device, stack, driver, model, report: Report::default() })
+    }
+
+    fn step(&mut self, action: &Action) -> Result<(), String> {
+        let got = self.driver.apply(action);
+        if let Err(error) = &got
+            && error.kind() == ErrorKind::NoSpace
+        {
+            if matches!(
+                action,
+                Action::Unlink { .. } | Action::Rmdir { .. } | Action::Forget { .. } | Action::Release { .. }
+            ) {
+                return Err(format!("nothing can be deleted: {error}"));
+            }
+            self.report.no_space += 1;
+            return Ok(());
+        }
+        let expected = self.model.apply(action, self.stack.clock.now());
+        self.driver.forget_gone(&self.model);
+        match (got, expected) {
+            (Ok(got), Ok(expected)) if got == expected => Ok(()),
+            (Err(got), Err(expected)) if got.kind() == expected => Ok(()),
+            (got, expected) => Err(format!("expected {expected:?}, got {got:?}")),
+        }
+    }
+
+    fn compare(&self) -> Result<(), String> {
+        let differences = compare(&self.stack.namespace(Atime::Never), &self.model);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
+        Err(format!("the tree differs from the model:\n  {}", lines.join("\n  ")))
+    }
+
+    fn tick(&mut self) -> Result<(), String> {
+        self.stack.clock.advance_ns(EPOCH_NS);
+        let ticked = self.stack.cache.tick().map_err(|error| format!("tick: {error}"))?;
+        self.report.ticks += u64::from(ticked.is_some());
+        self.stack.cache.check();
+        Ok(())
+    }
+
+    /// Closes the store, or cuts it off after a sync, and opens it again.
+    fn remount(&mut self, in_order: bool) -> Result<(), String> {
+        self.compare()?;
+        let done = if in_order { self.stack.close() } else { self.stack.cache.sync_all().map(drop) };
+        done.map_err(|error| format!("close: {error}"))?;
+        self.stack.cache.check();
+        let device = self.device.clone();
+        self.stack = Stack::open(device, &StackOptions::new(self.options.frames), &self.stack.clock)
+            .map_err(|error| format!("open: {error}"))?;
+        let namespace = self.stack.namespace(Atime::Relative);
+        namespace.reclaim_orphans().map_err(|error| format!("orphans: {error}"))?;
+        self.model.end_sessions();
+        self.driver.replace_namespace(namespace);
+        self.driver.forget_gone(&self.model);
+        self.report.remounts += 1;
+        self.compare()
+    }
+
+    /// The store is closed.
+    fn check(&self) -> Result<(), String> {
+        let report = check(self.device.clone(), &CheckOptions::default()).map_err(|error| format!("check: {error}"))?;
+        if report.found == 0 && report.clean && !report.incomplete {
+            return Ok(());
+        }
+        let findings: Vec<String> = report.findings.iter().take(8).map(ToString::to_string).collect();
+        Err(format!("the check finds {} things wrong:\n  {}", report.found, findings.join("\n  ")))
+    }
+}

@@ -1,0 +1,68 @@
+//! The crash explorer finds nothing in the stack, and finds bugs that are planted.
+
+use super::number;
+use holdfast_lab::explorer::{Options, Plant, explore};
+
+/// States within which a planted bug must be found.
+const PLANTED_STATES_MAX: u64 = 400;
+
+/// `HOLDFAST_STATES` and `HOLDFAST_SEED` choose how many and which.
+#[test]
+fn every_power_cut_is_survived() {
+    let states = number("HOLDFAST_STATES", 2_000);
+    let options = Options { seed: number("HOLDFAST_SEED", 1), states, ..Options::default() };
+    let (report, failure) = explore(&options);
+    if let Some(failure) = failure {
+        panic!("{failure}\n{}", failure.trace.join("\n"));
+    }
+    assert!(report.states >= states, "{report:?}");
+    // It has looked where it should: every mode, recoveries cut off, the log replayed, actions during writes.
+    assert!(report.by_mode.iter().all(|count| *count > states / 50), "{report:?}");
+    assert!(report.nested > states / 10, "{report:?}");
+    assert!(report.replayed > states / 20, "{report:?}");
+    assert!(report.compared_with_model > states / 3, "{report:?}");
+    assert!(report.interleaved > states / 100, "{report:?}");
+}
+
+#[test]
+fn one_seed_gives_one_result() {
+    let options = Options { seed: 11, states: 60, interleave: false, ..Options::default() };
+    let counts = |options: &Options| {
+        let (report, failure) = explore(options);
+        assert!(failure.is_none(), "{failure:?}");
+        (report.by_mode, report.transactions, report.replayed, report.compared_with_model)
+    };
+    assert_eq!(counts(&options), counts(&options));
+}
+
+#[test]
+fn a_missing_flush_is_found() {
+    is_found(Plant::MissingFlush);
+}
+
+#[test]
+fn a_superblock_before_its_data_is_found() {
+    is_found(Plant::SuperblockFirst);
+}
+
+#[test]
+fn a_block_reused_too_early_is_found() {
+    is_found(Plant::ReuseAtOnce);
+}
+
+/// The explorer finds the bug soon, its replay shows the state again, and without the bug all these states are in order.
+fn is_found(plant: Plant) {
+    let options = Options { plant, interleave: false, states: PLANTED_STATES_MAX, ..Options::default() };
+    let (report, failure) = explore(&options);
+    let failure = failure.unwrap_or_else(|| panic!("{} is not found: {report:?}", plant.name()));
+    assert!(failure.state.is_some(), "the running stack sees no difference, only a crash does: {failure}");
+    assert!(failure.replay.contains(plant.name()), "{}", failure.replay);
+
+    let again = Options { seed: failure.seed, state: failure.state, ..options.clone() };
+    let (_, same) = explore(&again);
+    assert_eq!(same.map(|same| (same.state, same.what.clone())), Some((failure.state, failure.what.clone())));
+
+    let sound = Options { plant: Plant::Nothing, states: report.states + 1, ..options };
+    let (_, none) = explore(&sound);
+    assert!(none.is_none(), "{none:?}");
+}
