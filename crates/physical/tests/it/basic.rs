@@ -186,6 +186,33 @@ fn a_page_changed_in_memory_is_rejected_and_costs_that_page_only() {
 }
 
 #[test]
+fn only_pages_that_are_still_there_are_reported_as_written() {
+    let mut rig = Rig::new(4096);
+    let id = ObjectId(2);
+    let first = rig.write_op(2, &[(0, pattern(1)), (1, pattern(2)), (2, pattern(3))]);
+    let second = rig.write_op(2, &[(1, pattern(4))]);
+    let applied =
+        rig.apply(vec![create_op(2, Kind::Regular), first, second, Op::Zero { id, offset: 8192, length: 4096 }]);
+    let mut frames = rig.frames(2);
+    let sources = rig.module.read(key(2), 0, &mut frames).unwrap();
+    let identity = |at: usize| match sources[at] {
+        PageSource::Data { identity, .. } => identity,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(applied.written, [(id, 0, identity(0)), (id, 1, identity(1))]);
+}
+
+#[test]
+fn attributes_that_could_not_be_read_back_are_refused() {
+    let mut rig = Rig::new(4096);
+    let time = holdfast_object::Timestamp { secs: 0, nanos: 1_000_000_000 };
+    let set = AttrSet { mtime: Some(time), ..AttrSet::default() };
+    let outcome = rig.try_apply(vec![create_op(2, Kind::Regular), Op::SetAttributes { id: ObjectId(2), set }]);
+    assert!(matches!(outcome, Err(Error::Protocol(_))));
+    assert!(rig.module.attributes(key(2)).is_err(), "nothing of the batch was done");
+}
+
+#[test]
 fn lost_pages_stay_lost_until_written() {
     let mut rig = Rig::new(4096);
     rig.apply(vec![create_op(2, Kind::Regular), Op::Lose { id: ObjectId(2), pages: vec![3] }]);
