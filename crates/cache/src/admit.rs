@@ -44,11 +44,14 @@ impl Cache {
                 self.close_epoch()?;
                 continue;
             }
+            let had = spare.len();
             let plan = match Planner::new(&mut state, &self.arena, &mut spare, &held).plan(&transaction.ops)? {
                 Planned::Ready(plan) => plan,
                 Planned::Wants(wants) => {
                     drop(state);
-                    self.fetch(&wants, &mut spare, &mut held)?;
+                    // Frames that went into pages of this round's plan will be needed again.
+                    let used = had - spare.len();
+                    self.fetch(&wants, used, &mut spare, &mut held)?;
                     continue;
                 }
             };
@@ -79,7 +82,7 @@ impl Cache {
         Err(Error::NoFrames { frames: u64::from(self.arena.frames()) })
     }
 
-    fn fetch(&self, wants: &[Want], spare: &mut Vec<FrameMut>, held: &mut Vec<Held>) -> Result<()> {
+    fn fetch(&self, wants: &[Want], used: usize, spare: &mut Vec<FrameMut>, held: &mut Vec<Held>) -> Result<()> {
         for want in wants {
             match *want {
                 Want::Object(id) => self.with_object(id, |_| ())?,
@@ -100,7 +103,7 @@ impl Cache {
         let frames = wants.iter().filter(|want| **want == Want::Frame).count();
         // Wanted pages will each want a frame in the next round.
         let pages = wants.iter().filter(|want| matches!(want, Want::Page(..) | Want::Reread(..))).count();
-        spare.extend(self.take_frames(frames + pages)?);
+        spare.extend(self.take_frames(used + frames + pages)?);
         Ok(())
     }
 
