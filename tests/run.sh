@@ -71,7 +71,8 @@ echo "seed $SEED"
 step fmt 60 cargo fmt --all --check
 step clippy 420 cargo clippy --workspace --all-targets -- -D warnings
 step unit 600 cargo test --workspace --no-fail-fast
-[ "$mode" = test ] || step release 3600 cargo test --workspace --no-fail-fast --release
+# The random tests that a variable lengthens: more seeds, longer fuzzing, more kills.
+[ "$mode" = test ] || step release 3600 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --no-fail-fast --release
 # shellcheck disable=SC2086
 step explorer $([ "$mode" = test ] && echo 300 || echo 7500) $EXPLORER --seed "$SEED" $explorer
 step build 420 cargo build --release -p holdfast -p holdfast-bench
