@@ -2,7 +2,11 @@
 //! /dev/fuse and root; where one is missing, a test says so and passes.
 
 mod backed;
+mod helper;
 mod killed;
 mod memory;
+mod misbehaving;
 mod mounted;
+mod rarer;
 mod requests;
+mod resume;
