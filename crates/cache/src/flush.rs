@@ -97,6 +97,10 @@ impl Cache {
         let mut batch = Batch { domain: self.domain, epoch: frozen.epoch, ops: without_passing(&frozen.ops) };
         let mut pages = 0;
         for object in &frozen.objects {
+            if object.pages.is_empty() {
+                // Pages written and punched again may have made it longer.
+                batch.ops.push(Op::Write { id: object.id, fragments: Vec::new(), size_min: object.attributes.size });
+            }
             for chunk in object.pages.chunks(PAGES_PER_BATCH) {
                 pages += chunk.len();
                 let fragments = chunk.iter().map(|(index, page)| whole(*index, page.page())).collect();
@@ -208,12 +212,7 @@ impl State {
                 object.create_unlogged = false;
             }
             if object.own_durable < frozen.sequence {
-                let current = &object.attributes;
-                let (nlink, parent, ctime) = (current.nlink, current.parent, object.stable.ctime);
-                object.stable = past.attributes;
-                object.stable.nlink = nlink;
-                object.stable.parent = parent;
-                object.stable.ctime = object.stable.ctime.max(ctime);
+                object.set_stable(past.attributes);
                 object.own_durable = frozen.sequence;
             }
             object.names_durable = object.names_durable.max(frozen.sequence);

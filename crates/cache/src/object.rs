@@ -138,6 +138,13 @@ impl Object {
         }
     }
 
+    /// These attributes of a durable prefix of the object's own changes are stable now; those of the name space go on.
+    pub(crate) fn set_stable(&mut self, durable: Attributes) {
+        let ctime = self.stable.ctime.max(durable.ctime);
+        let (nlink, parent) = (self.attributes.nlink, self.attributes.parent);
+        self.stable = Attributes { nlink, parent, ctime, ..durable };
+    }
+
     /// Takes a slot out, with the sets that name it.
     pub(crate) fn drop_page(&mut self, index: PageIndex) {
         self.pages.remove(&index);

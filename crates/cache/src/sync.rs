@@ -13,7 +13,7 @@ use crate::Cache;
 use crate::flush::{all_attributes, whole};
 use crate::object::Object;
 use crate::state::State;
-use holdfast_object::{AttrSet, Error, LogBatch, ObjectId, Op, PageIndex, PageRef, PinnedPage, Result};
+use holdfast_object::{AttrSet, Attributes, Error, LogBatch, ObjectId, Op, PageIndex, PageRef, PinnedPage, Result};
 use std::collections::BTreeSet;
 
 /// A batch with what becomes durable by it.
@@ -21,7 +21,8 @@ struct Capture {
     batch: LogBatch,
     sequence: u64,
     names: Vec<ObjectId>,
-    own: Vec<ObjectId>,
+    /// With the attributes captured.
+    own: Vec<(ObjectId, Attributes)>,
     pages: Vec<(ObjectId, PageIndex, PageRef)>,
     /// Keeps the frames until the batch is written.
     pins: Vec<PinnedPage>,
@@ -124,7 +125,7 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
     let whole_objects = names.iter().copied().filter(|id| state.objects.get(id).is_some_and(|object| !object.is_own()));
     let whole_objects: Vec<ObjectId> = whole_objects.chain(own.iter().copied()).collect();
     for &id in &whole_objects {
-        let object = state.objects.get_mut(&id)?;
+        let object = state.objects.get(&id)?;
         if object.copied >= oldest {
             return None;
         }
@@ -148,8 +149,8 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
         }
         attributes.push(Op::Truncate { id, size });
         attributes.push(Op::SetAttributes { id, set: all_attributes(&object.attributes) });
-        object.stable = object.attributes.clone();
     }
+    let own = own.into_iter().filter_map(|id| Some((id, state.objects.get(&id)?.attributes.clone()))).collect();
     structural.sort_by_key(|(at, _)| *at);
     let deletes = state.gone_unlogged.iter().map(|(_, id)| Op::Delete { id: *id });
     let (early, late): (Vec<Op>, Vec<Op>) =
@@ -195,9 +196,12 @@ impl State {
                 }
             }
         }
-        for id in &captured.own {
-            if let Some(object) = self.objects.get_mut(id) {
-                object.own_durable = object.own_durable.max(sequence);
+        for (id, attributes) in captured.own {
+            if let Some(object) = self.objects.get_mut(&id) {
+                if object.own_durable < sequence {
+                    object.set_stable(attributes);
+                    object.own_durable = sequence;
+                }
                 object.create_unlogged = false;
                 object.structural.retain(|(at, _)| *at > sequence);
             }
