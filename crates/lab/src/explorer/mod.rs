@@ -35,8 +35,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use workload::{Run, Start};
 
-/// Blocks of the explored stores: 8 MiB.
-const DEVICE_BLOCKS: u64 = 2048;
+/// Blocks of the explored stores: 8 MiB, and some so small that they get full and their intent logs too.
+const DEVICE_BLOCKS: [u64; 4] = [2048, 2048, 1024, 600];
 /// Of so many states, one has its recovery cut off as well.
 const NESTED_EACH: u64 = 4;
 /// Crashes of one recovery.
@@ -241,7 +241,8 @@ fn explore_workload(seed: Seed, options: &Options, begun: Instant, report: &mut 
 
 /// Records the workload of a seed. Before it, the store may have had other lives, each ended by a power cut or closed.
 fn record(seed: Seed, options: &Options) -> Result<Run, String> {
-    let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
+    let mut rng = Pcg64Mcg::seed_from_u64(seed.derive("lives"));
+    let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS[rng.random_range(0..DEVICE_BLOCKS.len())]));
     let clock = stack::clock();
     stack::create(device.clone(), &clock).map_err(|error| format!("create: {error}"))?;
     let model = Model::new(0o755, clock.now());
@@ -249,7 +250,6 @@ fn record(seed: Seed, options: &Options) -> Result<Run, String> {
         Stack::open(device.clone(), &StackOptions::new(64), &clock).map_err(|error| format!("open: {error}"))?;
     let driver = Driver::new(stack.namespace(Atime::Never));
     let mut start = Start { device: (*device).clone(), model, driver, now_ns: clock.monotonic_ns() };
-    let mut rng = Pcg64Mcg::seed_from_u64(seed.derive("lives"));
     for life in 0..[0, 0, 1, 2][rng.random_range(0..4)] {
         let past = Seed(seed.derive(&format!("life {life}")));
         let run =

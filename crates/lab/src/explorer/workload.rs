@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Longer than the cache keeps an epoch open, in nanoseconds.
 const EPOCH_NS: u64 = 6_000_000_000;
+/// Lines of what was done before a workload went wrong.
+const TRACE_LINES: usize = 20;
 /// Between two lives of a store, in nanoseconds.
 const LIFE_NS: u64 = 3_600_000_000_000;
 /// Time of one action, in nanoseconds.
@@ -183,11 +185,15 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
         other.join().map_err(|panic| panic_text(&*panic))?;
         outcome
     });
-    outcome?;
+    let before = || {
+        let trace = tap.with_history(History::trace);
+        trace[trace.len().saturating_sub(TRACE_LINES)..].join("\n  ")
+    };
+    outcome.map_err(|failure| format!("{failure}\nbefore:\n  {}", before()))?;
     let mut actor = actor.into_inner();
     actor.compare();
     if let Some(failure) = actor.failure.take() {
-        return Err(failure);
+        return Err(format!("{failure}\nbefore:\n  {}", before()));
     }
     stack.cache.check();
     namespace.sync_all().map_err(|error| format!("last sync: {error}"))?;

@@ -1,6 +1,7 @@
 //! The stack against the model, power cuts and faulty disks.
 mod explorer;
 mod faults;
+mod regressions;
 mod soak;
 
 /// A number that can be given from outside.
