@@ -137,7 +137,10 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
     let recorder = Arc::new(Recorder::in_memory(&start.device));
     let meeting = Arc::new(Meeting::default());
     let device: Arc<dyn Device> = Arc::new(Interleave::new(recorder.clone(), meeting.clone()));
-    let mut stack_options = StackOptions::new([128, 512, 2048][rng.random_range(0..3)]);
+    let file_bytes = [9_000, 24_000, 90_000, 600_000][rng.random_range(0..4)];
+    // A file is read in one piece, so it must fit.
+    let frames_min = if file_bytes > 100_000 { 512 } else { 128 };
+    let mut stack_options = StackOptions::new([128, 512, 2048][rng.random_range(0..3)].max(frames_min));
     stack_options.physical.commit_order = options.plant.commit_order();
     let stack = Stack::open(device, &stack_options, &clock).map_err(|error| format!("start: {error}"))?;
     let objects = observe(&stack)?;
@@ -147,10 +150,12 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
     };
     let tap = Arc::new(Tap::new(stack.cache.clone(), objects, position));
     let namespace = stack.namespace_on(tap.clone(), Atime::Relative);
+    // Some with trees of several levels, some with directories of many pages.
+    let wide = rng.random_range(0..4) == 0;
     let profile = Profile {
-        nodes: rng.random_range(8..30),
-        names: rng.random_range(4..12),
-        file_bytes: [9_000, 24_000, 90_000][rng.random_range(0..3)],
+        nodes: if wide { 120 } else { rng.random_range(8..30) },
+        names: if wide { 90 } else { rng.random_range(4..12) },
+        file_bytes,
         sync_percent: rng.random_range(8..25),
     };
     namespace.reclaim_orphans().map_err(|error| format!("orphans of the life before: {error}"))?;
