@@ -42,8 +42,8 @@ struct Objects<'a> {
     module: &'a Module,
     trees: &'a Trees,
     domain: DomainId,
-    /// Kind and creation epoch, or that there is none.
-    known: FxHashMap<ObjectId, Option<(Kind, Epoch)>>,
+    /// Kind, creation epoch and generation, or that there is none.
+    known: FxHashMap<ObjectId, Option<(Kind, Epoch, u64)>>,
 }
 
 impl Objects<'_> {
@@ -51,12 +51,12 @@ impl Objects<'_> {
         ObjectKey { domain: self.domain, object }
     }
 
-    fn look(&mut self, id: ObjectId) -> Result<Option<(Kind, Epoch)>> {
+    fn look(&mut self, id: ObjectId) -> Result<Option<(Kind, Epoch, u64)>> {
         if let Some(known) = self.known.get(&id) {
             return Ok(*known);
         }
         let record = self.trees.find(&self.module.base, self.key(id))?;
-        let known = record.map(|record| (record.attributes.kind, record.created));
+        let known = record.map(|record| (record.attributes.kind, record.created, record.attributes.generation));
         self.known.insert(id, known);
         Ok(known)
     }
@@ -137,12 +137,14 @@ impl Module {
             let id = op.target();
             let known = objects.look(id)?;
             let runs = match (op, known) {
-                (Op::Create { .. }, Some((_, created))) if created < batch.epoch => {
+                // A log batch replayed on the epoch that has the object already.
+                (Op::Create { attributes, .. }, Some((.., generation))) if generation == attributes.generation => false,
+                (Op::Create { .. }, Some((_, created, _))) if created < batch.epoch => {
                     return Err(Error::ObjectExists(objects.key(id)));
                 }
                 (Op::Create { attributes, .. }, _) => {
                     check_id(id)?;
-                    objects.known.insert(id, Some((attributes.kind, batch.epoch)));
+                    objects.known.insert(id, Some((attributes.kind, batch.epoch, attributes.generation)));
                     true
                 }
                 (Op::Delete { .. }, known) => {
@@ -163,7 +165,7 @@ impl Module {
             if !runs {
                 continue;
             }
-            if let (Op::Write { fragments, .. }, Some((kind, _))) = (op, known) {
+            if let (Op::Write { fragments, .. }, Some((kind, ..))) = (op, known) {
                 let twice = kind.is_metadata();
                 plan.outgoing.extend(fragments.iter().map(|fragment| Outgoing { page: fragment.page, twice }));
             }

@@ -58,6 +58,11 @@ impl Disk {
         }
     }
 
+    /// For reading what is not checked as blocks of trees are.
+    pub(crate) fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.device.name()
     }
