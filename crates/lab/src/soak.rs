@@ -1,16 +1,18 @@
 //! Random actions on the whole stack, compared with the model: with remounts and ticks in between, with page pools so small
 //! that everything is evicted all the time, and on stores so small that they are full most of the time.
 
-use crate::model::{Action, Driver, Generator, Model, Profile, compare};
+use crate::model::{Action, Driver, Generator, Model, Profile, compare, compare_below};
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
-use holdfast_naming::{Atime, ErrorKind};
-use holdfast_object::{Clock, ObjectCache};
+use holdfast_naming::{Atime, ErrorKind, Namespace, Request};
+use holdfast_object::{Clock, ObjectCache, ObjectId, Timestamp};
 use holdfast_physical::check::{CheckOptions, check};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Time of one action, in nanoseconds.
 const STEP_NS: u64 = 1_000_003;
@@ -36,6 +38,8 @@ pub struct Options {
     pub compare_each: usize,
     /// The store is closed, or cut off after a sync, after about so many actions.
     pub remount_each: usize,
+    /// More than 1: so many threads act at once, each in a directory of its own, and nothing is remounted before the end.
+    pub threads: u64,
 }
 
 impl Default for Options {
@@ -49,6 +53,7 @@ impl Default for Options {
             file_bytes: 60_000,
             compare_each: 1,
             remount_each: 150,
+            threads: 1,
         }
     }
 }
@@ -77,12 +82,13 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { seed, steps, blocks, frames, nodes, file_bytes, compare_each, remount_each } = self.options;
+        let Options { seed, steps, blocks, frames, nodes, file_bytes, compare_each, remount_each, threads } =
+            self.options;
         write!(
             f,
             "step {}: {}\nreplay: cargo run --release -p holdfast-lab --bin model-run -- --seed {seed} --steps {steps} \
              --blocks {blocks} --frames {frames} --nodes {nodes} --file-bytes {file_bytes} --compare-each {compare_each} \
-             --remount-each {remount_each}",
+             --remount-each {remount_each} --threads {threads}",
             self.step, self.what
         )
     }
@@ -102,6 +108,10 @@ struct Soak {
 /// # Errors
 /// The first difference from the model, or the first thing that a check finds.
 pub fn run(options: Options) -> Result<Report, Box<Failure>> {
+    if options.threads > 1 { run_threads(options) } else { run_alone(options) }
+}
+
+fn run_alone(options: Options) -> Result<Report, Box<Failure>> {
     let fail = |step: usize, what: String| Box::new(Failure { options, step, what });
     let mut rng = Pcg64Mcg::seed_from_u64(options.seed ^ 0x50a4);
     let profile = Profile { nodes: options.nodes, file_bytes: options.file_bytes, ..Profile::default() };
@@ -204,4 +214,87 @@ impl Soak {
         let findings: Vec<String> = report.findings.iter().take(8).map(ToString::to_string).collect();
         Err(format!("the check finds {} things wrong:\n  {}", report.found, findings.join("\n  ")))
     }
+}
+
+/// Several threads at once, each with a directory and a model of its own, while another one makes recovery points. Time
+/// stands still, so that all times are known. Afterwards the store is cut off, opened again and compared once more. What the
+/// scheduler does is not decided by the seed.
+fn run_threads(options: Options) -> Result<Report, Box<Failure>> {
+    let threads = options.threads;
+    let fail = |step: usize, what: String| Box::new(Failure { options, step, what });
+    let soak = Soak::new(options).map_err(|what| fail(0, what))?;
+    let names = soak.stack.namespace(Atime::Relative);
+    let mut roots = Vec::new();
+    for thread in 0..threads {
+        let name = format!("thread {thread}").into_bytes();
+        let made = names.mkdir(&Request::ROOT, ObjectId::ROOT, &name, 0o755);
+        roots.push(made.map_err(|error| fail(0, error.to_string()))?.id);
+    }
+    let running = AtomicU64::new(threads);
+    let models: Vec<Result<Model, Box<Failure>>> = std::thread::scope(|scope| {
+        let (names, running, soak) = (&names, &running, &soak);
+        let act = |thread: u64, root: ObjectId| {
+            let model = act_alone(names.clone(), root, options, thread, soak.stack.clock.now());
+            running.fetch_sub(1, Ordering::Release);
+            model.map_err(|(step, what)| fail(step, format!("thread {thread}: {what}")))
+        };
+        let handles: Vec<_> = (0..).zip(&roots).map(|(thread, &root)| scope.spawn(move || act(thread, root))).collect();
+        let mut written = Ok(());
+        while running.load(Ordering::Acquire) > 0 && written.is_ok() {
+            written = soak.stack.cache.sync_all().map(drop);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let models: Vec<_> = handles.into_iter().map(|handle| handle.join().expect("no panic")).collect();
+        match written {
+            Ok(()) => models,
+            Err(error) => vec![Err(fail(0, format!("recovery point: {error}")))],
+        }
+    });
+    let mut models = models.into_iter().collect::<Result<Vec<Model>, _>>()?;
+    let compare_all = |stack: &Stack, models: &[Model]| {
+        let onlooker = stack.namespace(Atime::Never);
+        let differences = roots.iter().zip(models).flat_map(|(root, model)| compare_below(&onlooker, model, *root));
+        let lines: Vec<String> = differences.map(|difference| difference.to_string()).collect();
+        if lines.is_empty() { Ok(()) } else { Err(fail(options.steps, lines.join("\n  "))) }
+    };
+    compare_all(&soak.stack, &models)?;
+    soak.stack.cache.sync_all().map_err(|error| fail(options.steps, error.to_string()))?;
+    soak.stack.cache.check();
+    let stack = Stack::open(soak.device.clone(), &StackOptions::new(options.frames), &soak.stack.clock)
+        .map_err(|error| fail(options.steps, format!("open: {error}")))?;
+    models.iter_mut().for_each(Model::end_sessions);
+    compare_all(&stack, &models)?;
+    let reclaimed = stack.namespace(Atime::Never).reclaim_orphans();
+    reclaimed.map_err(|error| fail(options.steps, format!("orphans: {error}")))?;
+    stack.close().map_err(|error| fail(options.steps, format!("close: {error}")))?;
+    soak.check().map_err(|what| fail(options.steps, what))?;
+    Ok(Report { remounts: 1, ..Report::default() })
+}
+
+/// One thread's actions in its directory. Gives the model in the end.
+fn act_alone(
+    names: Arc<Namespace>,
+    root: ObjectId,
+    options: Options,
+    thread: u64,
+    now: Timestamp,
+) -> Result<Model, (usize, String)> {
+    let profile = Profile { nodes: options.nodes, file_bytes: options.file_bytes, ..Profile::default() };
+    let mut generator = Generator::new(options.seed.wrapping_mul(1_000).wrapping_add(thread), profile);
+    let mut driver = Driver::below(names, root);
+    let mut model = Model::new(0o755, now);
+    for step in 0..options.steps {
+        let action = generator.next(&model);
+        if matches!(&action, Action::Lookup { name, .. } if name == b"..") {
+            // The root of the model has itself above.
+            continue;
+        }
+        let got = driver.reply(&action);
+        let expected = model.apply(&action, now);
+        if got != expected {
+            return Err((step, format!("{action:?}: expected {expected:?}, got {got:?}")));
+        }
+        driver.forget_gone(&model);
+    }
+    Ok(model)
 }

@@ -34,13 +34,16 @@ struct Arguments {
     /// Remounts after about so many actions.
     #[arg(long, default_value_t = Options::default().remount_each)]
     remount_each: usize,
+    /// Threads that act at once, each in a directory of its own.
+    #[arg(long, default_value_t = 1)]
+    threads: u64,
 }
 
 fn main() -> ExitCode {
-    let Arguments { seed, runs, steps, blocks, frames, nodes, file_bytes, compare_each, remount_each } =
+    let Arguments { seed, runs, steps, blocks, frames, nodes, file_bytes, compare_each, remount_each, threads } =
         Arguments::parse();
     for seed in seed..seed.saturating_add(runs) {
-        let options = Options { seed, steps, blocks, frames, nodes, file_bytes, compare_each, remount_each };
+        let options = Options { seed, steps, blocks, frames, nodes, file_bytes, compare_each, remount_each, threads };
         match run(options) {
             Ok(report) => println!(
                 "seed {seed}: {steps} actions, {} remounts, {} ticks with an epoch, {} refused for want of space",

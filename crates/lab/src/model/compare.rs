@@ -37,8 +37,13 @@ struct Walk<'a> {
 /// Compares names, attributes, times, contents, targets and extended attributes of everything that has a name. The name
 /// space must not note accesses ([`holdfast_naming::Atime::Never`]), or looking changes it.
 pub fn compare(namespace: &Namespace, model: &Model) -> Vec<Difference> {
+    compare_below(namespace, model, ObjectId::ROOT)
+}
+
+/// The same for a tree whose root is this directory.
+pub fn compare_below(namespace: &Namespace, model: &Model, root: ObjectId) -> Vec<Difference> {
     let mut walk = Walk { namespace, model, objects: BTreeMap::new(), nodes: BTreeMap::new(), differences: Vec::new() };
-    walk.node("", Node::ROOT, ObjectId::ROOT);
+    walk.node("", Node::ROOT, root);
     walk.differences
 }
 

@@ -19,10 +19,15 @@ pub struct Driver {
 impl Driver {
     /// Starts with an empty name space, whose root is there.
     pub fn new(namespace: Arc<Namespace>) -> Driver {
+        Driver::below(namespace, ObjectId::ROOT)
+    }
+
+    /// Starts with an empty directory of a name space as root.
+    pub fn below(namespace: Arc<Namespace>, root: ObjectId) -> Driver {
         Driver {
             namespace,
-            objects: BTreeMap::from([(Node::ROOT, ObjectId::ROOT)]),
-            nodes: BTreeMap::from([(ObjectId::ROOT, Node::ROOT)]),
+            objects: BTreeMap::from([(Node::ROOT, root)]),
+            nodes: BTreeMap::from([(root, Node::ROOT)]),
             next: 1,
         }
     }

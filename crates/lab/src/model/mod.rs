@@ -17,7 +17,7 @@ mod run;
 mod tree;
 
 pub use action::{Action, Data, Reply};
-pub use compare::{Difference, compare};
+pub use compare::{Difference, compare, compare_below};
 pub use drive::Driver;
 pub use generate::{Generator, Profile};
 pub use run::{Failure, Plan, run};

@@ -46,3 +46,9 @@ fn a_full_store_stays_usable() {
     let sum = runs(options, 3);
     assert!(sum.no_space > 10, "{sum:?}");
 }
+
+/// Several at once, while recovery points are made.
+#[test]
+fn threads_do_not_disturb_each_other() {
+    runs(Options { steps: 400, blocks: 16_384, frames: 1_024, threads: 4, ..Options::default() }, 3);
+}
