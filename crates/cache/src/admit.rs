@@ -45,7 +45,9 @@ impl Cache {
                 continue;
             }
             let had = spare.len();
-            let plan = match Planner::new(&mut state, &self.arena, &mut spare, &held).plan(&transaction.ops)? {
+            let plan = match Planner::new(&mut state, &self.arena, &mut spare, &held, self.reference_blocks)
+                .plan(&transaction.ops)?
+            {
                 Planned::Ready(plan) => plan,
                 Planned::Wants(wants) => {
                     drop(state);
@@ -72,7 +74,7 @@ impl Cache {
             if let Some(request) = transaction.request {
                 self.sessions.lock().note(request, transaction.answer);
             }
-            let due = state.open.pages >= self.options.dirty_pages_max || state.log.is_half_full();
+            let due = state.is_due(&self.options, 1);
             drop(state);
             if due {
                 self.wake_writer();
@@ -136,7 +138,7 @@ fn admit(state: &mut State, transaction: &Transaction, plan: Plan, payload: &[u8
     state.sequence += 1;
     let sequence = state.sequence;
     state.open.demand = state.open.demand.plus(plan.demand);
-    state.open.leaves.extend(plan.leaves);
+    state.open.tree.extend(plan.tree);
     if !payload.is_empty() {
         state.log.append(sequence, payload);
     }
@@ -206,9 +208,11 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
         }
         Op::Adopt { .. } | Op::Lose { .. } => unreachable!("refused by the planner"),
     }
-    let object = state.objects.get(&id);
-    if object.is_some_and(|object| object.names_changed > object.names_durable) {
-        state.names_unlogged.insert(id);
+    if let Some(object) = state.objects.get_mut(&id) {
+        object.changed_in = epoch;
+        if object.names_changed > object.names_durable {
+            state.names_unlogged.insert(id);
+        }
     }
 }
 

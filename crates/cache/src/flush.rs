@@ -37,9 +37,7 @@ impl Cache {
             };
             state.read_only.is_none()
                 && !state.open.is_empty(state.log.tail())
-                && (age_ns >= self.options.epoch_age_max_ms * 1_000_000
-                    || state.open.pages >= self.options.dirty_pages_max
-                    || state.log.is_half_full())
+                && (age_ns >= self.options.epoch_age_max_ms * 1_000_000 || state.is_due(&self.options, 1))
         };
         if due { self.close_epoch().map(Some) } else { Ok(None) }
     }
@@ -61,7 +59,7 @@ impl Cache {
 
     /// A writer far ahead of the store writes an epoch itself before it goes on.
     pub(crate) fn wait_for_writer(&self) -> Result<()> {
-        if self.state.read().open.pages >= 2 * self.options.dirty_pages_max {
+        if self.state.read().is_due(&self.options, 2) {
             self.close_epoch()?;
         }
         Ok(())
@@ -72,6 +70,11 @@ impl Cache {
         let _one_at_a_time = self.flushing.lock();
         let frozen = {
             let mut state = self.state.write();
+            if state.freezing.is_some() {
+                // An epoch that could not be written: nothing admitted since, and not all before, is durable.
+                state.writable()?;
+                return Err(Error::Protocol("an epoch was left unwritten".into()));
+            }
             if state.open.is_empty(state.log.tail()) {
                 return Ok(self.store.status().epoch);
             }
@@ -94,7 +97,9 @@ impl Cache {
 
     fn write_epoch(&self, frozen: &FrozenEpoch) -> Result<Written> {
         let mut written = Written::default();
-        let mut batch = Batch { domain: self.domain, epoch: frozen.epoch, ops: without_passing(&frozen.ops) };
+        let ops = without_passing(&frozen.ops).into_iter().filter_map(whole_pages).collect();
+        let mut batch = Batch { domain: self.domain, epoch: frozen.epoch, ops };
+        let cut: FxHashSet<ObjectId> = cut_objects(&frozen.ops);
         let mut pages = 0;
         for object in &frozen.objects {
             if object.pages.is_empty() {
@@ -109,6 +114,9 @@ impl Cache {
                     self.apply(&mut batch, &mut written)?;
                     pages = 0;
                 }
+            }
+            if cut.contains(&object.id) {
+                batch.ops.push(Op::Truncate { id: object.id, size: object.attributes.size });
             }
             batch.ops.push(Op::SetAttributes { id: object.id, set: all_attributes(&object.attributes) });
         }
@@ -155,6 +163,25 @@ fn without_passing(ops: &[Op]) -> Vec<Op> {
         }
     }
     ops.iter().filter(|op| !passing.contains(&op.target())).cloned().collect()
+}
+
+/// A cut as the store is told of it: in whole pages. A page that is cut within is dirty here, so its newest version follows;
+/// the store need not make a version of its own for each cut.
+pub(crate) fn whole_pages(op: Op) -> Option<Op> {
+    const PAGE: u64 = PAGE_SIZE as u64;
+    match op {
+        Op::Truncate { id, size } => Some(Op::Truncate { id, size: size.next_multiple_of(PAGE) }),
+        Op::Zero { id, offset, length } => {
+            let (first, end) = (offset.next_multiple_of(PAGE), (offset + length) / PAGE * PAGE);
+            (first < end).then(|| Op::Zero { id, offset: first, length: end - first })
+        }
+        op => Some(op),
+    }
+}
+
+/// Objects whose size was set: [`whole_pages`] leaves it too large.
+fn cut_objects(ops: &[Op]) -> FxHashSet<ObjectId> {
+    ops.iter().filter(|op| matches!(op, Op::Truncate { .. })).map(Op::target).collect()
 }
 
 pub(crate) fn whole(index: PageIndex, page: PageRef) -> Fragment {

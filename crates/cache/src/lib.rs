@@ -48,6 +48,8 @@ pub use recover::Recovered;
 pub struct Options {
     /// An epoch is closed when it has this many dirty pages; writers wait when it has twice as many.
     pub dirty_pages_max: u64,
+    /// An epoch is closed when writing it may cost this many blocks, and writers wait when it may cost twice as many.
+    pub epoch_blocks_max: u64,
     /// Longest time a change stays outside a recovery point, in milliseconds.
     pub epoch_age_max_ms: u64,
     /// A sync that would log more pages than this closes the epoch instead.
@@ -63,6 +65,7 @@ impl Options {
     pub fn for_frames(frames: u32) -> Options {
         Options {
             dirty_pages_max: u64::from(frames / 4).max(16),
+            epoch_blocks_max: u64::from(frames / 2).max(4096),
             epoch_age_max_ms: 5_000,
             logged_pages_max: 512.min(frames as usize / 8).max(4),
             objects_max: (frames as usize / 2).max(1024),
@@ -110,6 +113,8 @@ pub struct Cache {
     /// Ids got from the store and not used yet.
     fresh_ids: Mutex<Vec<ObjectId>>,
     reread: std::sync::atomic::AtomicU64,
+    /// Most blocks that the store's reference table can have.
+    reference_blocks: u64,
     /// An epoch may be due.
     writer_due: Mutex<bool>,
     writer_wake: Condvar,

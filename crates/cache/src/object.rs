@@ -49,6 +49,8 @@ pub(crate) struct Object {
     pub(crate) created: Option<Epoch>,
     /// No log batch and no recovery point has its creation.
     pub(crate) create_unlogged: bool,
+    /// The last epoch with a change of it: until that is a recovery point the store's version is older.
+    pub(crate) changed_in: Epoch,
     /// The last epoch with a copy from or to it: such changes become durable with the epoch only.
     pub(crate) copied: Epoch,
     /// Sequence of the last change of names class (creation, links, parent) and of its own class, and up to where they
@@ -82,6 +84,7 @@ impl Object {
             overlay: Overlay::default(),
             created: None,
             create_unlogged: false,
+            changed_in: 0,
             copied: 0,
             names_changed: 0,
             names_durable: 0,

@@ -5,13 +5,14 @@
 
 use crate::object::Residence;
 use crate::pages::{Found, bad_page};
-use crate::state::State;
+use crate::state::{State, Tree, TreeBlock};
 use holdfast_integrity::{MergeError, crc64, merge_page, merge_page_in_place};
-use holdfast_object::space::{Demand, PAGES_PER_LEAF};
+use holdfast_object::space::{Demand, OBJECTS_PER_MAP_BLOCK, POINTERS_PER_BLOCK, RECORDS_PER_BLOCK, levels};
 use holdfast_object::{
     Arena, BlockIdentity, Error, Fragment, FrameMut, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, PageIndex,
     PageRef, PageView, PinnedPage, Result,
 };
+use rustc_hash::FxHashSet;
 use std::sync::{Arc, LazyLock};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -47,8 +48,8 @@ pub(crate) enum Step {
 pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
     pub(crate) demand: Demand,
-    /// Groups of pages counted in `demand.leaves`.
-    pub(crate) leaves: Vec<(ObjectId, u64)>,
+    /// Tree blocks counted in `demand`.
+    pub(crate) tree: FxHashSet<TreeBlock>,
 }
 
 pub(crate) enum Planned {
@@ -71,8 +72,9 @@ pub(crate) struct Planner<'a> {
     held: &'a [Held],
     wants: Vec<Want>,
     demand: Demand,
-    leaves: Vec<(ObjectId, u64)>,
-    touched: Vec<ObjectId>,
+    tree: FxHashSet<TreeBlock>,
+    /// Most blocks that the reference table can have.
+    reference_blocks: u64,
     created: Vec<(ObjectId, Kind)>,
     resized: Vec<ObjectId>,
 }
@@ -83,6 +85,7 @@ impl<'a> Planner<'a> {
         arena: &'a Arc<Arena>,
         spare: &'a mut Vec<FrameMut>,
         held: &'a [Held],
+        reference_blocks: u64,
     ) -> Planner<'a> {
         Planner {
             state,
@@ -91,8 +94,8 @@ impl<'a> Planner<'a> {
             held,
             wants: Vec::new(),
             demand: Demand::default(),
-            leaves: Vec::new(),
-            touched: Vec::new(),
+            tree: FxHashSet::default(),
+            reference_blocks,
             created: Vec::new(),
             resized: Vec::new(),
         }
@@ -105,7 +108,7 @@ impl<'a> Planner<'a> {
             steps.push(step);
         }
         Ok(if self.wants.is_empty() {
-            Planned::Ready(Plan { steps, demand: self.demand, leaves: self.leaves })
+            Planned::Ready(Plan { steps, demand: self.demand, tree: self.tree })
         } else {
             Planned::Wants(self.wants)
         })
@@ -154,6 +157,9 @@ impl<'a> Planner<'a> {
                 self.touch(*id);
                 self.resized.push(*id);
                 let old = self.state.objects.get(id).map_or(0, |object| object.attributes.size);
+                if *size < old {
+                    self.count_path(*id, size / PAGE, size / PAGE);
+                }
                 let within = (size % PAGE) as usize;
                 if *size >= old || within == 0 {
                     return Ok(Step::Plain);
@@ -173,6 +179,8 @@ impl<'a> Planner<'a> {
                 self.touch(*id);
                 self.resized.push(*id);
                 let (first, last) = (offset / PAGE, end / PAGE);
+                self.count_path(*id, first, first);
+                self.count_path(*id, last, first);
                 let (from, to) = ((offset % PAGE) as usize, (end % PAGE) as usize);
                 let mut edges = Vec::new();
                 if first == last {
@@ -230,11 +238,48 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Counts what a change of the object's record costs.
     fn touch(&mut self, id: ObjectId) {
-        if !self.state.open.objects.contains(&id) && !self.touched.contains(&id) {
-            self.touched.push(id);
-            self.demand.objects += 1;
+        if self.state.open.objects.contains(&id) {
+            return;
         }
+        let page = id.0 / RECORDS_PER_BLOCK;
+        self.count_tree(Tree::Table, 0, page, levels(page));
+        let page = id.0 / OBJECTS_PER_MAP_BLOCK;
+        if self.count_tree(Tree::Maps, 0, page, levels(page)) {
+            // There are two maps.
+            self.demand.tree_blocks += 1 + u64::from(levels(page));
+        }
+    }
+
+    /// Counts a block and those above it, up to `top`; whether it is the first time.
+    fn count_tree(&mut self, tree: Tree, level: u8, index: u64, top: u8) -> bool {
+        let mut new = false;
+        let mut at = index;
+        for level in level..=top {
+            // The first block of a level is there too when the tree becomes taller.
+            for index in [at, 0] {
+                let block = (tree, level, index);
+                let wanted = index == at || level > 1;
+                if wanted && !self.state.open.tree.contains(&block) && self.tree.insert(block) {
+                    self.demand.tree_blocks += 1;
+                    new = true;
+                }
+            }
+            at /= POINTERS_PER_BLOCK;
+        }
+        new
+    }
+
+    /// Counts the tree blocks above a page of an object that will have pages up to `last`.
+    fn count_path(&mut self, id: ObjectId, index: PageIndex, last: PageIndex) {
+        let leaf = (Tree::Pages(id), 1, index / POINTERS_PER_BLOCK);
+        if self.tree.contains(&leaf) || self.state.open.tree.contains(&leaf) {
+            return;
+        }
+        let size = self.state.objects.get(&id).map_or(0, |object| object.attributes.size);
+        let last = last.max(index).max(size.div_ceil(PAGE).saturating_sub(1));
+        self.count_tree(Tree::Pages(id), 1, index / POINTERS_PER_BLOCK, levels(last));
     }
 
     fn is_metadata(&self, id: ObjectId) -> bool {
@@ -254,14 +299,7 @@ impl<'a> Planner<'a> {
         } else {
             self.demand.pages += 1;
         }
-        self.count_leaf(id, index / PAGES_PER_LEAF);
-    }
-
-    fn count_leaf(&mut self, id: ObjectId, leaf: u64) {
-        if self.leaves.last() != Some(&(id, leaf)) && !self.state.open.leaves.contains(&(id, leaf)) {
-            self.leaves.push((id, leaf));
-            self.demand.leaves += 1;
-        }
+        self.count_path(id, index, index);
     }
 
     fn write(&mut self, id: ObjectId, fragments: &[Fragment]) -> Result<Step> {
@@ -389,16 +427,17 @@ impl<'a> Planner<'a> {
                 shared.push((target_first + (index - source_first), slot.page.clone(), identity));
             }
         }
-        for leaf in target_first / PAGES_PER_LEAF..=(target_first + pages) / PAGES_PER_LEAF {
-            self.count_leaf(target, leaf);
+        let last = target_first + pages;
+        for leaf in target_first / POINTERS_PER_BLOCK..=last / POINTERS_PER_BLOCK {
+            self.count_path(target, leaf * POINTERS_PER_BLOCK, last);
         }
         for (index, _, identity) in &shared {
             if identity.is_none() {
                 self.count_page(target, *index);
             }
         }
-        // Extra references: in the worst case each in a block of its own.
-        self.demand.metadata_pages += pages;
+        // Extra references: in the worst case each in a block of its own, as far as there are so many.
+        self.demand.metadata_pages += pages.min(self.reference_blocks);
         Ok(Step::Shared(shared))
     }
 }

@@ -3,6 +3,7 @@
 use crate::session::Sessions;
 use crate::state::State;
 use crate::{Cache, Options};
+use holdfast_object::space::REFERENCES_PER_BLOCK;
 use holdfast_object::{Arena, Batch, Clock, DomainId, Epoch, Error, ObjectStore, Result};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
@@ -59,6 +60,7 @@ impl Cache {
             sessions: Mutex::new(Sessions::default()),
             fresh_ids: Mutex::new(Vec::new()),
             reread: 0.into(),
+            reference_blocks: status.space.total / REFERENCES_PER_BLOCK + 2,
             writer_due: Mutex::new(false),
             writer_wake: Condvar::new(),
         };

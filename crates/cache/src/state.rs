@@ -11,6 +11,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// A block of a tree, for counting: whose, level, number in that level.
+pub(crate) type TreeBlock = (Tree, u8, u64);
+
+/// Whose tree.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Tree {
+    /// An object's, above its pages.
+    Pages(ObjectId),
+    /// The object table.
+    Table,
+    /// The maps of used and of nameless objects.
+    Maps,
+}
+
 /// The epoch that takes transactions.
 pub(crate) struct OpenEpoch {
     pub(crate) epoch: Epoch,
@@ -22,8 +36,8 @@ pub(crate) struct OpenEpoch {
     pub(crate) pages: u64,
     /// What it may cost.
     pub(crate) demand: Demand,
-    /// Groups of pages already counted in `demand.leaves`.
-    pub(crate) leaves: FxHashSet<(ObjectId, u64)>,
+    /// Tree blocks already counted in `demand`.
+    pub(crate) tree: FxHashSet<TreeBlock>,
     /// Blocks set aside for it.
     pub(crate) reserved: u64,
     /// Monotonic time of its first change, 0 while it has none.
@@ -42,7 +56,7 @@ impl OpenEpoch {
             objects: BTreeSet::new(),
             pages: 0,
             demand: Demand::default(),
-            leaves: FxHashSet::default(),
+            tree: FxHashSet::default(),
             reserved: 0,
             since_ns: 0,
             creations: 0,
@@ -140,6 +154,13 @@ impl State {
         }
     }
 
+    /// Whether the open epoch has `times` as much as an epoch should have.
+    pub(crate) fn is_due(&self, options: &crate::Options, times: u64) -> bool {
+        self.open.pages >= times * options.dirty_pages_max
+            || self.open.demand.blocks() >= times * options.epoch_blocks_max
+            || self.log.is_half_full()
+    }
+
     /// Puts a page version in place of the current one, dirty in the open epoch.
     pub(crate) fn put_dirty(&mut self, id: ObjectId, index: PageIndex, page: PinnedPage) {
         let object = self.objects.get_mut(&id).expect("planned object is present");
@@ -210,7 +231,12 @@ impl State {
             let Some(id) = self.object_hand.pop_front() else { break };
             let Some(object) = self.objects.get(&id) else { continue };
             let referenced = object.referenced.swap(false, Ordering::Relaxed);
-            if !referenced && object.is_clean() && !self.names_unlogged.contains(&id) && !self.brings.contains_key(&id)
+            let written = object.changed_in < self.freezing.unwrap_or(self.open.epoch);
+            if !referenced
+                && written
+                && object.is_clean()
+                && !self.names_unlogged.contains(&id)
+                && !self.brings.contains_key(&id)
             {
                 // Its pages go with it: an object not used for so long has none worth keeping.
                 self.objects.remove(&id);

@@ -10,8 +10,9 @@
 //! [`crate::Options::logged_pages_max`]; a full log) the epoch is closed instead.
 
 use crate::Cache;
-use crate::flush::{all_attributes, whole};
+use crate::flush::{all_attributes, whole, whole_pages};
 use crate::object::Object;
+use crate::pages::bad_page;
 use crate::state::State;
 use holdfast_object::{AttrSet, Attributes, Error, LogBatch, ObjectId, Op, PageIndex, PageRef, PinnedPage, Result};
 use std::collections::BTreeSet;
@@ -48,23 +49,27 @@ impl Cache {
         }
         let mut ids: BTreeSet<ObjectId> = self.sync_queue.lock().drain(..).collect();
         ids.insert(id);
-        let captured = {
-            let mut state = self.state.write();
-            state.writable()?;
-            capture(&mut state, &ids, self.options.logged_pages_max)
-        };
-        let Some(captured) = captured else {
-            return self.close_epoch().map(|_| ());
-        };
-        match self.store.log_append(&captured.batch) {
-            Ok(true) => {
-                self.state.write().logged(captured);
-                Ok(())
-            }
-            Ok(false) => self.close_epoch().map(|_| ()),
-            Err(error) => {
-                self.latch(&error);
-                Err(error)
+        loop {
+            let captured = {
+                let mut state = self.state.write();
+                state.writable()?;
+                capture(&mut state, &ids, self.options.logged_pages_max)
+            };
+            let Some(captured) = captured else {
+                return self.close_epoch().map(|_| ());
+            };
+            match self.store.log_append(&captured.batch) {
+                Ok(true) => {
+                    self.state.write().logged(captured);
+                    return Ok(());
+                }
+                Ok(false) => return self.close_epoch().map(|_| ()),
+                // A page that no longer matches costs that page only: what is left is captured anew.
+                Err(Error::Corrupt(_)) if self.state.write().lose_bad(&captured) => {}
+                Err(error) => {
+                    self.latch(&error);
+                    return Err(error);
+                }
             }
         }
     }
@@ -132,7 +137,7 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
         if object.create_unlogged && !(object.is_own() && names.contains(&id)) {
             creates.push(Op::Create { id, attributes: without_size(&object.attributes) });
         }
-        structural.extend(object.structural.iter().cloned());
+        structural.extend(object.structural.iter().filter_map(|(at, op)| Some((*at, whole_pages(op.clone())?))));
         let mut fragments = Vec::with_capacity(object.unlogged.len());
         for &index in &object.unlogged {
             let page = object.pages[&index].page.clone();
@@ -181,6 +186,21 @@ fn without_size(attributes: &holdfast_object::Attributes) -> holdfast_object::At
 }
 
 impl State {
+    /// Gives up the captured pages whose bytes no longer match; whether there were any.
+    fn lose_bad(&mut self, captured: &Capture) -> bool {
+        let mut any = false;
+        for ((id, index, page), pin) in captured.pages.iter().zip(&captured.pins) {
+            let Err(got) = pin.verify() else { continue };
+            any = true;
+            let current = self.objects.get(id).and_then(|object| object.pages.get(index));
+            if current.is_some_and(|slot| slot.page.page() == *page) {
+                let error = bad_page(self, *id, *index, page.checksum, got);
+                self.lose_dirty(*id, *index, &error);
+            }
+        }
+        any
+    }
+
     /// A batch is durable: what has not changed since is logged.
     fn logged(&mut self, captured: Capture) {
         let sequence = captured.sequence;

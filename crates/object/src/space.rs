@@ -27,32 +27,42 @@ pub struct Space {
     pub reserved: u64,
 }
 
-/// Levels of block tree above the data for the largest object (64 pointers a block, 2^32 pages).
-pub const MAX_LEVELS: u64 = 6;
-/// Pages under one lowest tree block.
-pub const PAGES_PER_LEAF: u64 = 64;
+/// Pointers in a tree block, and so pages under one of the lowest.
+pub const POINTERS_PER_BLOCK: u64 = 64;
 /// Object records in one block of an object table.
 pub const RECORDS_PER_BLOCK: u64 = 8;
+/// Objects in one block of a map of objects.
+pub const OBJECTS_PER_MAP_BLOCK: u64 = 32_768;
+/// Blocks whose extra references are in one block of the reference table.
+pub const REFERENCES_PER_BLOCK: u64 = 1024;
 
-/// What a transaction may dirty. An upper bound of what the physical layer will allocate for it is [`Demand::blocks`].
+/// Levels of tree blocks above the pages of an object whose last page is `last`.
+pub fn levels(last: u64) -> u8 {
+    let mut levels = 0;
+    let mut above = last;
+    while above > 0 {
+        above /= POINTERS_PER_BLOCK;
+        levels += 1;
+    }
+    levels
+}
+
+/// What transactions may dirty, and with it what the physical layer will allocate for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Demand {
     /// Pages stored once.
     pub pages: u64,
-    /// Pages stored twice (metadata kinds).
+    /// Pages stored twice (metadata kinds), and blocks of the reference table.
     pub metadata_pages: u64,
-    /// Lowest tree blocks touched ([`PAGES_PER_LEAF`]-aligned groups of pages).
-    pub leaves: u64,
-    /// Objects whose record changes.
-    pub objects: u64,
+    /// Blocks of trees and object tables.
+    pub tree_blocks: u64,
 }
 
 impl Demand {
-    /// Blocks that this can cost at most: each leaf brings at most `MAX_LEVELS` tree blocks, each object the path of its
-    /// record in the object table and in the maps of objects; all of them twice. Neighbours share most of it, so the
-    /// bound is loose; a closed epoch gives back what it did not use.
+    /// Blocks that this costs. What it leaves out (the bitmap, a tree taller than its object's size calls for, references
+    /// of shared pages that are overwritten) comes out of the reserve.
     pub fn blocks(&self) -> u64 {
-        self.pages + 2 * self.metadata_pages + 2 * (2 * self.leaves + 4 * self.objects)
+        self.pages + 2 * (self.metadata_pages + self.tree_blocks)
     }
 
     /// Adds up two demands.
@@ -60,8 +70,18 @@ impl Demand {
         Demand {
             pages: self.pages + other.pages,
             metadata_pages: self.metadata_pages + other.metadata_pages,
-            leaves: self.leaves + other.leaves,
-            objects: self.objects + other.objects,
+            tree_blocks: self.tree_blocks + other.tree_blocks,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_by_last_page() {
+        assert_eq!([0, 1, 63, 64, 4095, 4096].map(levels), [0, 1, 1, 2, 2, 3]);
+        assert_eq!(levels((1 << 32) - 1), 6);
     }
 }

@@ -80,3 +80,21 @@ fn damaged_bytes_are_refused_when_they_arrive() {
     assert!(outcome.is_err());
     assert_eq!(rig.cache.attributes(id).unwrap().size, 0);
 }
+
+#[test]
+fn a_bad_page_at_a_sync_costs_that_page_only() {
+    let rig = Rig::new(2048);
+    let (id, other) = (rig.create(Kind::Regular), rig.create(Kind::Regular));
+    rig.write(id, 0, &pattern(1, 2 * PAGE_SIZE)).unwrap();
+    rig.cache.sync_all().unwrap();
+    rig.write(id, 0, &pattern(2, 2 * PAGE_SIZE)).unwrap();
+    rig.flip(id, 1, 77);
+    assert!(matches!(rig.cache.sync(id, Durability::All), Err(Error::Corrupt(_))), "the sync tells");
+    rig.write(other, 0, b"goes on").unwrap();
+    rig.cache.sync(other, Durability::All).unwrap();
+    let rig = rig.power_cut();
+    assert_eq!(rig.contents(other).unwrap(), b"goes on");
+    let mut expected = pattern(2, PAGE_SIZE);
+    expected.extend_from_slice(&pattern(1, 2 * PAGE_SIZE)[PAGE_SIZE..]);
+    assert_eq!(rig.contents(id).unwrap(), expected, "the good page is new, the bad one as it was");
+}
