@@ -1,5 +1,6 @@
 //! The cache on a real store in memory.
 
+mod device;
 mod integrity;
 mod power;
 mod rig;

@@ -27,9 +27,14 @@ impl Rig {
     }
 
     fn open(device: Arc<MemoryDevice>) -> Rig {
+        Rig::open_through(device.clone(), device)
+    }
+
+    /// Opens the store on `device` through something that stands in front of it.
+    pub(crate) fn open_through(device: Arc<MemoryDevice>, front: Arc<dyn holdfast_block::Device>) -> Rig {
         let clock = Arc::new(ManualClock::new(2_000_000_000, 1_000));
         let arena = Arena::new(FRAMES, 64 << 10).unwrap();
-        let module = Module::open(device.clone(), arena.clone(), clock.clone(), &OpenOptions::default()).unwrap();
+        let module = Module::open(front, arena.clone(), clock.clone(), &OpenOptions::default()).unwrap();
         let store = Arc::new(Logical::assemble(vec![Arc::new(module)]).unwrap());
         let (cache, _) = Cache::open(store, arena.clone(), clock, DomainId::MAIN, Options::for_frames(FRAMES)).unwrap();
         Rig { device, arena, cache }
