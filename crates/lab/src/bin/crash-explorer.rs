@@ -22,6 +22,9 @@ struct Arguments {
     /// Ends after so many seconds, if that is earlier.
     #[arg(long)]
     seconds: Option<u64>,
+    /// Fail if fewer states than this were explored in the time given.
+    #[arg(long, default_value_t = 0)]
+    at_least: u64,
     /// Actions of a workload.
     #[arg(long, default_value_t = Options::default().steps)]
     steps: usize,
@@ -71,6 +74,10 @@ fn main() -> ExitCode {
                 failure.trace.iter().for_each(|line| println!("{line}"));
             }
         }
+    }
+    if report.states < arguments.at_least {
+        println!("TOO FEW: {} states explored, {} wanted", report.states, arguments.at_least);
+        return ExitCode::FAILURE;
     }
     if failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
