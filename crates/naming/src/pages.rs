@@ -3,8 +3,12 @@
 use crate::error::{Error, Result};
 use holdfast_object::{self as object, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageView, PinnedPage};
 
+/// A page at a page boundary: a slice across two pages costs the kernel twice the work.
+#[repr(align(4096))]
+struct Aligned([u8; PAGE_SIZE]);
+
 /// A page of zeroes, for what was never written.
-static ZERO_PAGE: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+static ZERO_PAGE: Aligned = Aligned([0; PAGE_SIZE]);
 /// How often a page is read again before it is given up.
 const REREADS_MAX: usize = 3;
 
@@ -84,7 +88,7 @@ impl ReadData {
         self.pages.iter().map(move |view| {
             let bytes = match view {
                 PageView::Data(page) => page.bytes(),
-                PageView::Zero => &ZERO_PAGE,
+                PageView::Zero => &ZERO_PAGE.0,
             };
             let end = (start + left).min(PAGE_SIZE);
             let slice = &bytes[start..end];
