@@ -38,7 +38,9 @@ pub struct Placement {
 /// What became of a batch.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Applied {
-    /// Pages whose bytes did not match their checksum any more: not written; the object keeps its old ones there.
+    /// Pages whose bytes did not match their checksum any more: not written; the object keeps its old ones there. Also
+    /// pages of `Write` and `Adopt` whose place in the object cannot be changed since its metadata there is damaged:
+    /// not written either, and reading them or seeking there gives the error.
     pub rejected: Vec<(ObjectId, PageIndex)>,
     /// Pages written, with the identity of the block that now holds them.
     pub written: Vec<(ObjectId, PageIndex, BlockIdentity)>,

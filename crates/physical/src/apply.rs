@@ -5,19 +5,23 @@
 //! 2. *write*: the pages of all `Write` operations are verified and written to new blocks, in long runs;
 //! 3. *change*: operation by operation, the trees are changed in memory. Readers get in between.
 //!
+//! What a damaged tree block stands in the way of is left out, and the rest of the batch goes on: see `damage`.
+//!
 //! Applying a batch again in the same epoch gives the same state: an operation on an object that this epoch has deleted
 //! is passed over, `Create` of an object that this epoch has created makes it new, `Adopt` of blocks that were adopted
 //! already changes nothing. (A batch that copies from an object which it changes further on is the exception.)
 
+use crate::damage::is_damage;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, PAGES_MAX, POINTERS, Record, split_address};
 use crate::module::Module;
-use crate::objects::{OBJECT_END, map_of, orphans_of};
+use crate::objects::{map_of, orphans_of};
+use crate::op_limits::{check_id, check_limits};
 use crate::tree::{Change, Trees};
 use crate::write::{Landed, Outgoing};
 use holdfast_object::{
-    Applied, Attributes, Batch, DomainId, Epoch, Error, Fragment, Kind, MAX_OBJECT_BYTES, ObjectId, ObjectKey, Op,
-    PAGE_SIZE, PageIndex, PageRef, Placement, Result, Seek, Timestamp,
+    Applied, Attributes, Batch, DomainId, Epoch, Error, Fragment, Kind, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
+    PageRef, Placement, Result, Seek,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -95,10 +99,30 @@ impl Module {
             if !runs {
                 continue;
             }
-            if let Err(error) = self.run(batch, op, mine, &mut plan.cut, &mut applied) {
-                self.cancel(mine);
-                self.cancel(rest);
-                return Err(error);
+            let key = ObjectKey { domain: batch.domain, object: op.target() };
+            match self.probe_op(batch.domain, op) {
+                Ok(()) => {}
+                Err(error) if is_damage(&error) => {
+                    tracing::error!(%key, %error, op = op_name(op), "passed over: a tree block cannot be read");
+                    continue;
+                }
+                Err(error) => {
+                    self.cancel(mine);
+                    self.cancel(rest);
+                    return Err(error);
+                }
+            }
+            match self.run(batch, op, mine, &mut plan.cut, &mut applied) {
+                Ok(()) => {}
+                // It could be read just before.
+                Err(error) if is_damage(&error) => {
+                    tracing::error!(%key, %error, op = op_name(op), "done in part: a tree block cannot be read any more");
+                }
+                Err(error) => {
+                    self.cancel(mine);
+                    self.cancel(rest);
+                    return Err(error);
+                }
             }
         }
         if replaces(&batch.ops) {
@@ -115,8 +139,11 @@ impl Module {
             let key = ObjectKey { domain, object: group[0].0 };
             let Some(record) = trees.find(&self.base, key)? else { continue };
             for (id, page, identity) in group {
-                if trees.pages(&self.base, key, &record, *page, 1)?[0].identity() == *identity {
-                    current.push((*id, *page, *identity));
+                match trees.pages(&self.base, key, &record, *page, 1) {
+                    Ok(pointers) if pointers[0].identity() == *identity => current.push((*id, *page, *identity)),
+                    Ok(_) => {}
+                    Err(error) if is_damage(&error) => {}
+                    Err(error) => return Err(error),
                 }
             }
         }
@@ -177,7 +204,9 @@ impl Module {
         Ok(plan)
     }
 
-    /// Reads the tree blocks that the operation changes, so that one that is corrupt is found before anything has changed.
+    /// Reads the tree blocks that the operation changes, so that later they are in memory, and damage of the store's own
+    /// is found before anything has changed. Damage of an object shows when the operation's turn comes: until then it
+    /// may have been removed.
     fn preload(&self, trees: &Trees, domain: DomainId, op: &Op) -> Result<()> {
         let id = op.target();
         let touch = |id: ObjectId, pages: &mut dyn Iterator<Item = PageIndex>| -> Result<()> {
@@ -185,8 +214,14 @@ impl Module {
             let Some(record) = trees.find(&self.base, key)? else { return Ok(()) };
             let mut last = None;
             for leaf in pages.map(|page| page / POINTERS) {
-                if record.levels > 0 && last.replace(leaf) != Some(leaf) {
-                    trees.node(&self.base, key, &record, 1, leaf)?;
+                if record.levels == 0 || last.replace(leaf) == Some(leaf) {
+                    continue;
+                }
+                match trees.node(&self.base, key, &record, 1, leaf) {
+                    Err(error) if !is_damage(&error) => return Err(error),
+                    // The blocks beside it most likely have the same one above them.
+                    Err(_) => return Ok(()),
+                    Ok(_) => {}
                 }
             }
             Ok(())
@@ -222,11 +257,13 @@ impl Module {
                 }
                 self.write_fragments(key, epoch, fragments, landed, *size_min, applied)
             }
-            Op::Adopt { pages, size_min, .. } => self.adopt(key, epoch, pages, *size_min),
-            Op::Lose { pages, .. } => {
-                let lost: Vec<_> = pages.iter().map(|&page| (page, BlockPointer::lost(epoch))).collect();
-                self.change(key, epoch, |trees, record| trees.put_pages(&self.base, key, record, &lost))
-            }
+            Op::Adopt { pages, size_min, .. } => self.adopt(key, epoch, pages, *size_min, applied),
+            Op::Lose { pages, .. } => self.change(key, epoch, |trees, record| {
+                let unreadable = trees.unreadable_leaves(&self.base, key, record, pages.iter().copied())?;
+                let pages = pages.iter().filter(|page| !is_under(&unreadable, **page));
+                let lost: Vec<_> = pages.map(|&page| (page, BlockPointer::lost(epoch))).collect();
+                trees.put_pages(&self.base, key, record, &lost)
+            }),
             Op::Truncate { size, .. } => self.truncate(key, epoch, *size, cut),
             Op::Zero { offset, length, .. } => {
                 self.cut(key, epoch, op, cut)?;
@@ -300,11 +337,7 @@ impl Module {
     }
 
     fn delete_object(&self, key: ObjectKey, epoch: Epoch) -> Result<()> {
-        match self.remove(key, epoch, 0, PAGES_MAX) {
-            // What is under a tree block that cannot be read is given up; the object goes all the same.
-            Ok(()) | Err(Error::Corrupt(_)) => {}
-            Err(error) => return Err(error),
-        }
+        self.remove(key, epoch, 0, PAGES_MAX)?;
         // The rest, also if the record's page bound is wrong.
         self.change(key, epoch, |trees, record| trees.remove_pages(&self.base, key, record, 0, PAGES_MAX))?;
         let mut trees = self.trees.write();
@@ -332,18 +365,58 @@ impl Module {
             pages.push((fragment.index, data_pointer(address, epoch, epoch, fragment.page.checksum)));
         }
         self.change(key, epoch, |trees, record| {
-            trees.put_pages(&self.base, key, record, &pages)?;
+            let indices = fragments.iter().map(|fragment| fragment.index);
+            let unreadable = trees.unreadable_leaves(&self.base, key, record, indices)?;
+            pages.retain(|(page, _)| !is_under(&unreadable, *page));
+            self.put_or_reject(trees, key, record, &mut pages)?;
             record.attributes.size = record.attributes.size.max(size_min);
             Ok(())
         })?;
+        let mut put = pages.iter().map(|(page, _)| *page).peekable();
+        let mut unused = Vec::new();
+        for (fragment, landed) in fragments.iter().zip(landed) {
+            if put.next_if_eq(&fragment.index).is_none() {
+                applied.rejected.push((key.object, fragment.index));
+                unused.push(*landed);
+            }
+        }
+        self.cancel(&unused);
         applied.written.extend(pages.iter().map(|(page, pointer)| (key.object, *page, pointer.identity())));
-        let rejected = fragments.iter().zip(landed).filter(|(_, landed)| landed.is_none());
-        applied.rejected.extend(rejected.map(|(fragment, _)| (key.object, fragment.index)));
         Ok(())
     }
 
-    fn adopt(&self, key: ObjectKey, epoch: Epoch, pages: &[(PageIndex, Placement)], size_min: u64) -> Result<()> {
+    /// Puts pointers of pages below tree blocks that could be read just before. If one cannot be any more, nothing is put,
+    /// and `pages` is empty.
+    fn put_or_reject(
+        &self,
+        trees: &mut Trees,
+        key: ObjectKey,
+        record: &mut Record,
+        pages: &mut Vec<(PageIndex, BlockPointer)>,
+    ) -> Result<()> {
+        match trees.put_pages(&self.base, key, record, pages) {
+            Err(error) if is_damage(&error) => {
+                tracing::error!(%key, %error, pages = pages.len(), "not written: a tree block cannot be read any more");
+                pages.clear();
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Blocks of pages that are rejected stay placed, and are freed with the epoch that they were placed for.
+    fn adopt(
+        &self,
+        key: ObjectKey,
+        epoch: Epoch,
+        pages: &[(PageIndex, Placement)],
+        size_min: u64,
+        applied: &mut Applied,
+    ) -> Result<()> {
         self.change(key, epoch, |trees, record| {
+            let unreadable = trees.unreadable_leaves(&self.base, key, record, pages.iter().map(|(page, _)| *page))?;
+            let (rejected, pages): (Vec<_>, Vec<_>) =
+                pages.iter().copied().partition(|(page, _)| is_under(&unreadable, *page));
             let mut blocks: Vec<u64> = pages.iter().map(|(_, placement)| placement.address).collect();
             blocks.sort_unstable();
             if blocks.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -373,7 +446,13 @@ impl Module {
                     pointers.push((*page, pointer));
                 }
             }
-            trees.put_pages(&self.base, key, record, &pointers)?;
+            let wanted: Vec<PageIndex> = pointers.iter().map(|(page, _)| *page).collect();
+            self.put_or_reject(trees, key, record, &mut pointers)?;
+            let rejected = rejected.iter().map(|(page, _)| *page);
+            applied.rejected.extend(rejected.map(|page| (key.object, page)));
+            if pointers.is_empty() {
+                applied.rejected.extend(wanted.into_iter().map(|page| (key.object, page)));
+            }
             let mut alloc = self.base.alloc.lock();
             for (_, pointer) in &pointers {
                 pointer.addresses().for_each(|address| alloc.adopt(split_address(address).1));
@@ -394,14 +473,23 @@ impl Module {
         })
     }
 
-    /// Removes pages in pieces, from the end, so that readers get in between.
+    /// Removes pages in pieces, from the end, so that readers get in between. If a tree block cannot be read, the rest
+    /// goes at once: only the blocks at the edges of the range are needed then, and none if the range is the object.
     fn remove(&self, key: ObjectKey, epoch: Epoch, first: PageIndex, end: PageIndex) -> Result<()> {
         let bound = self.trees.read().get(&self.base, key)?.page_bound;
-        let mut end = end.min(bound);
-        while first < end {
-            let from = first.max((end - 1) / PIECE * PIECE);
-            self.change(key, epoch, |trees, record| trees.remove_pages(&self.base, key, record, from, end))?;
-            end = from;
+        let mut piece_end = end.min(bound);
+        while first < piece_end {
+            let from = first.max((piece_end - 1) / PIECE * PIECE);
+            match self.change(key, epoch, |trees, record| trees.remove_pages(&self.base, key, record, from, piece_end))
+            {
+                Ok(()) => piece_end = from,
+                Err(error) if is_damage(&error) => {
+                    let end = if end < bound { end } else { PAGES_MAX };
+                    return self
+                        .change(key, epoch, |trees, record| trees.remove_pages(&self.base, key, record, first, end));
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -506,7 +594,13 @@ fn share(
             }
         }
     }
-    trees.put_pages(&module.base, target, record, &pages)
+    trees.put_pages(&module.base, target, record, &pages).inspect_err(|_| {
+        for (_, pointer) in pages.iter().filter(|(_, pointer)| pointer.kind == PointerKind::Data) {
+            if let Err(error) = trees.drop_reference(&module.base, pointer.address[0]) {
+                tracing::error!(%error, "reference table: a block keeps one reference too many");
+            }
+        }
+    })
 }
 
 fn data_pointer(address: [u64; 2], birth: Epoch, epoch: Epoch, checksum: u64) -> BlockPointer {
@@ -518,6 +612,26 @@ fn data_pointer(address: [u64; 2], birth: Epoch, epoch: Epoch, checksum: u64) ->
         level: 0,
         seeded: false,
         checksum,
+    }
+}
+
+/// Whether the lowest tree block above a page is among `leaves` (ascending).
+fn is_under(leaves: &[u64], page: PageIndex) -> bool {
+    leaves.binary_search(&(page / POINTERS)).is_ok()
+}
+
+/// For the log.
+fn op_name(op: &Op) -> &'static str {
+    match op {
+        Op::Create { .. } => "create",
+        Op::Delete { .. } => "delete",
+        Op::Write { .. } => "write",
+        Op::Adopt { .. } => "adopt",
+        Op::Lose { .. } => "lose",
+        Op::Truncate { .. } => "truncate",
+        Op::Zero { .. } => "zero",
+        Op::SetAttributes { .. } => "set attributes",
+        Op::Copy { .. } => "copy",
     }
 }
 
@@ -546,72 +660,5 @@ fn cut_pages(op: &Op) -> [Option<(PageIndex, usize, usize)>; 2] {
             [(from > 0).then_some((first, from, PAGE_SIZE)), (to > 0).then_some((last, 0, to))]
         }
         _ => [None, None],
-    }
-}
-
-fn check_id(id: ObjectId) -> Result<()> {
-    if id.0 == 0 || id.0 >= OBJECT_END {
-        return Err(Error::Limit { what: "object id", limit: OBJECT_END - 1, got: id.0 });
-    }
-    Ok(())
-}
-
-/// Checks the numbers in an operation, which a neighbour may have got wrong.
-fn check_limits(op: &Op) -> Result<()> {
-    let page = |index: PageIndex| match index {
-        0..PAGES_MAX => Ok(()),
-        got => Err(Error::Limit { what: "page of an object", limit: PAGES_MAX - 1, got }),
-    };
-    let size = |size: u64| match size {
-        0..=MAX_OBJECT_BYTES => Ok(()),
-        got => Err(Error::Limit { what: "size of an object", limit: MAX_OBJECT_BYTES, got }),
-    };
-    let ascending = |ascends: bool| match ascends {
-        true => Ok(()),
-        false => Err(Error::Protocol("pages of an operation are not in ascending order".to_string())),
-    };
-    let valid = |times: &[Timestamp], ids: &[ObjectId]| match times.iter().all(|time| time.nanos < 1_000_000_000)
-        && ids.iter().all(|id| *id <= ObjectId::MAX)
-    {
-        true => Ok(()),
-        false => Err(Error::Protocol("attributes with a time or an object id out of range".to_string())),
-    };
-    match op {
-        Op::Create { attributes: a, .. } => valid(&[a.atime, a.mtime, a.ctime, a.btime], &[a.parent, a.xattr]),
-        Op::Delete { .. } => Ok(()),
-        Op::SetAttributes { set, .. } => {
-            let times: Vec<Timestamp> = [set.atime, set.mtime, set.ctime, set.btime].into_iter().flatten().collect();
-            valid(&times, &[set.parent, set.xattr].into_iter().flatten().collect::<Vec<_>>())
-        }
-        Op::Write { fragments, size_min, .. } => {
-            if fragments.iter().any(|fragment| !fragment.is_whole()) {
-                return Err(Error::Protocol("a part of a page below the cache".to_string()));
-            }
-            ascending(fragments.is_sorted_by(|a, b| a.index < b.index))?;
-            fragments.last().map_or(Ok(()), |last| page(last.index))?;
-            size(*size_min)
-        }
-        Op::Adopt { pages, size_min, .. } => {
-            ascending(pages.is_sorted_by(|a, b| a.0 < b.0))?;
-            pages.last().map_or(Ok(()), |last| page(last.0))?;
-            size(*size_min)
-        }
-        Op::Lose { pages, .. } => {
-            ascending(pages.is_sorted_by(|a, b| a < b))?;
-            pages.last().map_or(Ok(()), |last| page(*last))
-        }
-        Op::Truncate { size: to, .. } => size(*to),
-        Op::Zero { offset, length, .. } => size(offset.saturating_add(*length)),
-        Op::Copy { source, source_first, target, target_first, pages, size_min } => {
-            if pages > &0 {
-                page(source_first.saturating_add(pages - 1))?;
-                page(target_first.saturating_add(pages - 1))?;
-            }
-            let apart = source_first.abs_diff(*target_first) >= *pages;
-            if source == target && !apart {
-                return Err(Error::Protocol("a copy within an object overlaps itself".to_string()));
-            }
-            size(*size_min)
-        }
     }
 }

@@ -11,6 +11,7 @@
 //! | `bitmap`, `alloc` | which blocks can be handed out |
 //! | `tree`, `objects` | block trees; records, maps of ids, references |
 //! | `read`, `write`, `apply` | pages and operations |
+//! | `op_limits`, `damage` | operations that are wrong; what a damaged object costs |
 //! | `commit` | recovery points: what is written in which order |
 //! | `intent_log`, `log_recovery` | what a sync made durable between two recovery points |
 //! | `create`, `open`, `check` | a store's beginning, its opening, its offline check |
@@ -21,6 +22,7 @@ mod bitmap;
 pub mod check;
 mod commit;
 mod create;
+mod damage;
 mod disk;
 mod format;
 mod intent_log;
@@ -29,6 +31,7 @@ mod meta_block;
 mod module;
 mod node_cache;
 mod objects;
+mod op_limits;
 mod open;
 mod read;
 mod read_ahead;

@@ -170,14 +170,19 @@ impl MetaBlock {
             }
         }
         disk.note_unrepaired();
-        Err(first_error.unwrap_or_else(|| {
-            Error::corrupt(
+        Err(match first_error {
+            // With the object: it is its damage, and no one else's.
+            Some(Error::Device(fault)) if key.domain != DomainId::SYSTEM.0 => {
+                Error::corrupt(key.place(disk, pointer.address[0]), "tree block", "a readable copy", fault.to_string())
+            }
+            Some(error) => error,
+            None => Error::corrupt(
                 key.place(disk, 0),
                 "block pointer",
                 "an address",
                 "none: a dirty block is missing in memory",
-            )
-        }))
+            ),
+        })
     }
 
     /// Checks what can be checked within the block: the pointers of a tree block.

@@ -138,20 +138,42 @@ fn both_copies_damaged_give_an_error_with_the_place_and_never_wrong_bytes() {
     }
 }
 
+/// Object 2's tree blocks of a level with this number (all numbers with `None`) are damaged in both copies.
+fn damage_tree(rig: &Rig, level: u8, index: Option<u64>) {
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let is = |used: &&BlockUse| {
+        used.role == BlockRole::Tree
+            && used.object == Some(key(2))
+            && used.level == level
+            && index.is_none_or(|index| used.index == index)
+    };
+    let blocks: Vec<u64> = uses.iter().filter(is).map(|used| used.block).collect();
+    assert!(!blocks.is_empty() && blocks.len().is_multiple_of(2));
+    for block in blocks {
+        rig.device.alter(block, |block| block[5] ^= 1).unwrap();
+    }
+}
+
+/// The check finds only what is unreadable, and what stays in use below it.
+fn assert_consistent(rig: &Rig) {
+    let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
+    let is_expected = |kind| matches!(kind, FindingKind::Unreadable | FindingKind::Leaked | FindingKind::References);
+    assert!(report.findings.iter().all(|finding| is_expected(finding.kind)), "{report:?}");
+}
+
+fn page_of(id: u64, index: u64) -> (ObjectId, u64) {
+    (ObjectId(id), index)
+}
+
 #[test]
 fn a_damaged_object_can_be_deleted_and_the_others_live() {
-    let rig = sample();
-    let uses = block_uses(rig.device.clone()).unwrap();
-    for used in uses.iter().filter(|used| used.role == BlockRole::Tree && used.object == Some(key(2))) {
-        rig.device.alter(used.block, |block| block[5] ^= 1).unwrap();
+    let mut rig = sample();
+    for level in 1..=3 {
+        damage_tree(&rig, level, None);
     }
-    let mut rig = rig;
     rig.reopen();
     assert!(matches!(rig.try_read(2, 0, 1), Err(Error::Corrupt(_))));
-    let write = rig.write_op(2, &[(0, pattern(1))]);
     let directory = rig.write_op(1, &[(0, pattern(200))]);
-    assert!(matches!(rig.try_apply(vec![directory.clone(), write]), Err(Error::Corrupt(_))));
-    assert_eq!(rig.read_one(1, 0), Some(pattern(100)), "nothing of the batch was done");
     rig.apply(vec![Op::Delete { id: ObjectId(2) }, directory]);
     rig.commit();
     rig.reopen();
@@ -161,6 +183,90 @@ fn a_damaged_object_can_be_deleted_and_the_others_live() {
     assert!(
         report.findings.iter().all(|finding| { matches!(finding.kind, FindingKind::Leaked | FindingKind::References) })
     );
+}
+
+#[test]
+fn an_unreadable_tree_block_costs_the_pages_under_it_and_nothing_else() {
+    let mut rig = sample();
+    damage_tree(&rig, 1, Some(0));
+    rig.reopen();
+    let free = rig.module.status().space.free;
+    let damaged = rig.write_op(2, &[(0, pattern(1)), (63, pattern(2)), (64, pattern(300)), (5001, pattern(301))]);
+    let directory = rig.write_op(1, &[(0, pattern(200))]);
+    let applied = rig.apply(vec![damaged, directory]);
+    assert_eq!(applied.rejected, [page_of(2, 0), page_of(2, 63)]);
+    let written: Vec<_> = applied.written.iter().map(|(id, page, _)| (*id, *page)).collect();
+    assert_eq!(written, [page_of(2, 64), page_of(2, 5001), page_of(1, 0)]);
+    // Two pages of the file, two copies of the directory's: what was rejected is given back.
+    assert_eq!(rig.module.status().space.free, free - 4);
+    rig.commit();
+    rig.reopen();
+    assert!(matches!(rig.try_read(2, 0, 1), Err(Error::Corrupt(_))));
+    assert_eq!(rig.read(2, 64, 2), [Some(pattern(300)), Some(pattern(65))]);
+    assert_eq!(rig.read(2, 5000, 2), [Some(pattern(5000)), Some(pattern(301))]);
+    assert_eq!(rig.read_one(1, 0), Some(pattern(200)));
+    assert_consistent(&rig);
+}
+
+#[test]
+fn operations_that_a_damaged_tree_stops_are_passed_over_as_a_whole() {
+    let id = ObjectId(2);
+    let page = PAGE_SIZE as u64;
+    let copy = |source: u64, target: u64| Op::Copy {
+        source: ObjectId(source),
+        source_first: 0,
+        target: ObjectId(target),
+        target_first: 0,
+        pages: 68,
+        size_min: 0,
+    };
+    let set = holdfast_object::AttrSet { mode: Some(0o400), ..Default::default() };
+    let mut rig = sample();
+    damage_tree(&rig, 1, Some(1));
+    rig.reopen();
+    let size = rig.module.attributes(key(2)).unwrap().size;
+    rig.apply(vec![
+        Op::Truncate { id, size: 66 * page + 5 },
+        Op::Zero { id, offset: 10 * page, length: 56 * page + 7 },
+        Op::Lose { id, pages: vec![66] },
+        copy(2, 3),
+        copy(3, 2),
+        Op::SetAttributes { id, set },
+    ]);
+    let attributes = rig.module.attributes(key(2)).unwrap();
+    assert_eq!((attributes.size, attributes.mode), (size, 0o400));
+    for index in (0..64).chain([5000]) {
+        assert_eq!(rig.read_one(2, index), Some(pattern(index)));
+    }
+    assert_eq!(rig.read(3, 9, 2), [Some(pattern(9)), None]);
+    rig.commit();
+    rig.reopen();
+    assert_consistent(&rig);
+    // What frees the damaged block as a whole is done, and the object is sound again.
+    let write = rig.write_op(2, &[(65, pattern(400))]);
+    rig.apply(vec![Op::Zero { id, offset: 60 * page + 1, length: 100 * page }, write]);
+    rig.commit();
+    rig.reopen();
+    assert_eq!(rig.read(2, 61, 5), [None, None, None, None, Some(pattern(400))]);
+    assert_eq!(rig.read_one(2, 5000), Some(pattern(5000)));
+    let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
+    let kinds: Vec<_> = report.findings.iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [FindingKind::Record, FindingKind::Leaked], "what was under the block is unknown: {report:?}");
+}
+
+#[test]
+fn a_damaged_object_can_be_emptied_and_written_anew() {
+    let mut rig = sample();
+    damage_tree(&rig, 3, None);
+    rig.reopen();
+    let write = rig.write_op(2, &[(1, pattern(500))]);
+    let applied = rig.apply(vec![Op::Truncate { id: ObjectId(2), size: 0 }, write]);
+    assert_eq!((applied.written.len(), applied.rejected.len()), (1, 0));
+    rig.commit();
+    rig.reopen();
+    assert_eq!(rig.read(2, 0, 3), [None, Some(pattern(500)), None]);
+    assert_eq!(rig.module.attributes(key(2)).unwrap().size, 2 * PAGE_SIZE as u64);
+    assert_consistent(&rig);
 }
 
 #[test]

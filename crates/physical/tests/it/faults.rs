@@ -249,3 +249,27 @@ fn readers_and_writers_together() {
     let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
     assert_eq!(report.found, 0, "{report:?}");
 }
+
+#[test]
+fn a_tree_block_that_the_device_cannot_read_costs_its_object_only() {
+    let (device, failing) = Failing::new(1024);
+    let mut rig = Rig::on(device.clone(), failing.clone(), CommitOrder::Correct);
+    let two = rig.write_op(2, &[(0, pattern(1)), (1, pattern(2))]);
+    rig.apply(vec![create_op(1, Kind::Regular), create_op(2, Kind::Regular), two]);
+    rig.commit();
+    let uses = block_uses(device.clone()).unwrap();
+    let mut copies = uses.iter().filter(|used| used.role == BlockRole::Tree && used.object == Some(key(2)));
+    failing.bad_block.store(copies.next().unwrap().block, Ordering::Relaxed);
+    device.alter(copies.next().unwrap().block, |bytes| bytes.fill(0)).unwrap();
+    assert!(copies.next().is_none());
+    rig.reopen();
+    let (one, two) = (rig.write_op(1, &[(0, pattern(3))]), rig.write_op(2, &[(0, pattern(4))]));
+    let applied = rig.apply(vec![two, one]);
+    assert_eq!(applied.rejected, [(ObjectId(2), 0)]);
+    rig.commit();
+    assert_eq!(rig.module.status().read_only, None);
+    assert_eq!(rig.read_one(1, 0), Some(pattern(3)));
+    let error = rig.try_read(2, 0, 1).unwrap_err();
+    assert_eq!(error.object(), Some(ObjectId(2)), "{error}");
+    assert!(error.to_string().contains("planted"), "{error}");
+}

@@ -7,6 +7,7 @@ use holdfast_object::{
     Result,
 };
 use holdfast_physical::Module;
+use holdfast_physical::check::{BlockRole, CheckOptions, FindingKind, block_uses, check};
 use std::sync::Arc;
 
 fn log(rig: &Rig, epoch: Epoch, ops: Vec<Op>) -> bool {
@@ -276,4 +277,39 @@ fn a_full_half_asks_for_the_epoch_to_be_closed() {
     }
     rig.module.reserve(rig.next_epoch(), 1, Purpose::Ordinary).unwrap();
     rig.module.close().unwrap();
+}
+
+#[test]
+fn a_log_for_a_damaged_object_is_replayed_for_the_others() {
+    let mut rig = logged();
+    let epoch = rig.next_epoch();
+    let page = rig.pin(&pattern(40));
+    let placed = rig.module.place(key(2), epoch, &[(1, page)]).unwrap();
+    assert!(log(&rig, epoch, vec![Op::Adopt { id: ObjectId(2), pages: vec![(1, placed[0])], size_min: 0 }]));
+    for used in block_uses(rig.device.clone()).unwrap() {
+        if used.role == BlockRole::Tree && used.object == Some(key(2)) {
+            rig.device.alter(used.block, |bytes| bytes[7] ^= 1).unwrap();
+        }
+    }
+    rig.reopen();
+    let epoch = rig.module.epoch() + 3;
+    let mut rejected = Vec::new();
+    while let Some(recovered) = next(&rig, &rig.module).unwrap() {
+        let batch = holdfast_object::Batch { domain: recovered.batch.domain, epoch, ops: recovered.batch.ops };
+        rejected.extend(rig.module.apply(&batch).unwrap().rejected);
+    }
+    assert_eq!(rejected, [0, 5, 1].map(|page| (ObjectId(2), page)));
+    rig.module.prepare(epoch).unwrap();
+    rig.module.publish(epoch).unwrap();
+    rig.reopen();
+    assert!(next(&rig, &rig.module).unwrap().is_none());
+    assert!(matches!(rig.try_read(2, 0, 1), Err(Error::Corrupt(_))));
+    assert_eq!(rig.read_one(1, 0), Some(pattern(20)));
+    assert_eq!(rig.read(3, 0, 3), [30, 31, 32].map(|seed| Some(pattern(seed))));
+    rig.apply(vec![Op::Delete { id: ObjectId(2) }]);
+    rig.commit();
+    // What leaks are the two pages that cannot be reached any more, not the one that was placed.
+    let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
+    let [leak] = &report.findings[..] else { panic!("{report:?}") };
+    assert!(leak.kind == FindingKind::Leaked && leak.what.starts_with("2 blocks"), "{leak:?}");
 }
