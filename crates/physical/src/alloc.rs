@@ -7,6 +7,9 @@
 //!   only after *e* is published ([`Alloc::publish`]);
 //! - *placed*: set in `used`, named in `placements`: written ahead for an epoch that may be later than *e*.
 //!
+//! Also a block that *e* itself wrote is not handed out again in *e*: its address and birth name its contents
+//! ([`holdfast_object::BlockIdentity`]), and a reader or the intent log may know it by then.
+//!
 //! The bitmap that *e* writes is `used`, less pending, less placed ([`Alloc::page`]). `touched` has the chunks where it may
 //! differ from the one on the device.
 

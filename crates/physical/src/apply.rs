@@ -518,6 +518,13 @@ impl Module {
                 Ok(()) => {}
                 // It stays as unreadable as it is.
                 Err(Error::Corrupt(_)) => continue,
+                // The device may read it again one day, with the bytes that must be gone.
+                Err(error @ Error::Device(_)) => {
+                    tracing::error!(%key, page, %error, "a page to be cut cannot be read: it is lost");
+                    let lost = [(page, BlockPointer::lost(epoch))];
+                    self.change(key, epoch, |trees, record| trees.put_pages(&self.base, key, record, &lost))?;
+                    continue;
+                }
                 Err(error) => return Err(error),
             }
             if block.0[start..end].iter().all(|&byte| byte == 0) {

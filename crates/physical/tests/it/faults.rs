@@ -273,3 +273,23 @@ fn a_tree_block_that_the_device_cannot_read_costs_its_object_only() {
     assert_eq!(error.object(), Some(ObjectId(2)), "{error}");
     assert!(error.to_string().contains("planted"), "{error}");
 }
+
+#[test]
+fn a_page_to_be_cut_that_the_device_cannot_read_is_lost() {
+    let (device, failing) = Failing::new(1024);
+    let mut rig = Rig::on(device.clone(), failing.clone(), CommitOrder::Correct);
+    let two = rig.write_op(2, &[(0, pattern(1)), (1, pattern(2))]);
+    rig.apply(vec![create_op(2, Kind::Regular), two]);
+    rig.commit();
+    let uses = block_uses(device.clone()).unwrap();
+    let page = uses.iter().find(|used| used.object == Some(key(2)) && used.role == BlockRole::Data && used.index == 1);
+    failing.bad_block.store(page.unwrap().block, Ordering::Relaxed);
+    rig.apply(vec![Op::Truncate { id: ObjectId(2), size: 4096 + 100 }]);
+    rig.commit();
+    failing.bad_block.store(u64::MAX, Ordering::Relaxed);
+    assert_eq!(rig.module.attributes(key(2)).unwrap().size, 4096 + 100);
+    assert_eq!(rig.read_one(2, 0), Some(pattern(1)));
+    let sources = rig.module.read(key(2), 1, &mut rig.frames(1)).unwrap();
+    assert_eq!(sources, [PageSource::Lost]);
+    rig.check();
+}
