@@ -15,6 +15,7 @@ mod interleave;
 mod objects;
 mod observe;
 mod oracle;
+mod script;
 mod state;
 mod workload;
 

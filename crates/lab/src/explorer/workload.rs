@@ -4,6 +4,7 @@ use super::history::{History, Tap};
 use super::interleave::{Interleave, Meeting};
 use super::observe::observe;
 use super::oracle::judge;
+use super::script::script;
 use super::{Options, Seed, panic_text};
 use crate::device::{CrashImages, CrashMode, Recorder};
 use crate::model::{Action, Driver, Generator, Model, Profile};
@@ -14,11 +15,14 @@ use holdfast_object::{Clock, ManualClock, ObjectId};
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Longer than the cache keeps an epoch open, in nanoseconds.
 const EPOCH_NS: u64 = 6_000_000_000;
+/// One of so many actions begins a script.
+const SCRIPT_EACH: u32 = 6;
 /// Lines of what was done before a workload went wrong.
 const TRACE_LINES: usize = 20;
 /// Between two lives of a store, in nanoseconds.
@@ -58,6 +62,8 @@ struct Actor {
     driver: Driver,
     model: Model,
     generator: Generator,
+    /// To be done before the generator goes on.
+    script: VecDeque<Action>,
     rng: Pcg64Mcg,
     tap: Arc<Tap>,
     clock: Arc<ManualClock>,
@@ -69,8 +75,11 @@ struct Actor {
 impl Actor {
     /// The next action. With `meanwhile`, one that does not close an epoch.
     fn choose(&mut self, meanwhile: bool) -> Action {
+        if self.script.is_empty() && self.rng.random_range(0..SCRIPT_EACH) == 0 {
+            self.script = script(&self.model, &mut self.rng).into();
+        }
         loop {
-            let action = self.generator.next(&self.model);
+            let action = self.script.pop_front().unwrap_or_else(|| self.generator.next(&self.model));
             match (meanwhile, action) {
                 (true, Action::SyncAll) => {}
                 (_, action) => return action,
@@ -165,6 +174,7 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
         driver,
         model: start.model.clone(),
         generator: Generator::new(seed.derive("actions"), profile),
+        script: VecDeque::new(),
         rng: Pcg64Mcg::seed_from_u64(seed.derive("actor")),
         tap: tap.clone(),
         clock: clock.clone(),
