@@ -1,7 +1,7 @@
 //! Writing an epoch: freeze it, hand it down, make it a recovery point.
 
 use crate::object::Residence;
-use crate::pages::bad_page;
+use crate::pages::{bad_page, unreachable_page};
 use crate::state::{FrozenEpoch, State};
 use crate::{Cache, oplog::OpLog};
 use holdfast_object::{
@@ -129,8 +129,12 @@ impl Cache {
         }
         for &(id, index) in &written.rejected {
             let key = ObjectKey { domain: self.domain, object: id };
-            if self.store.seek(key, index, Seek::Data)? != Some(index) {
-                written.without_old.push((id, index));
+            match self.store.seek(key, index, Seek::Data) {
+                Ok(found) if found == Some(index) => {}
+                Ok(_) => written.without_old.push((id, index)),
+                // What leads to the page cannot be read, so nothing old comes out of it either.
+                Err(Error::Corrupt(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(written)
@@ -220,7 +224,7 @@ impl State {
                     continue;
                 }
                 if rejected.contains(&(id, index)) {
-                    bad.push((index, page.page().checksum, slot.page.verify().err().unwrap_or_default()));
+                    bad.push((index, page.page().checksum, slot.page.verify().err()));
                     continue;
                 }
                 let Some(&identity) = written.identities.get(&(id, index)) else {
@@ -248,7 +252,10 @@ impl State {
                 object.attributes.blocks = blocks;
             }
             for (index, expected, got) in bad {
-                let error = bad_page(self, id, index, expected, got);
+                let error = match got {
+                    Some(got) => bad_page(self, id, index, expected, got),
+                    None => unreachable_page(self, id, index),
+                };
                 self.lose_dirty(id, index, &error);
             }
         }

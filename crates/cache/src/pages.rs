@@ -236,3 +236,9 @@ pub(crate) fn bad_page(state: &State, id: ObjectId, index: PageIndex, expected: 
         got: format!("{got:016x}"),
     }))
 }
+
+/// The error for a page that the store could not take, because it cannot read what leads to its place.
+pub(crate) fn unreachable_page(state: &State, id: ObjectId, index: PageIndex) -> Error {
+    let place = Place { object: Some(state.key(id)), index: Some(index), ..Place::default() };
+    Error::corrupt(place, "tree block above the page", "a good copy", "none, so the page was not stored")
+}

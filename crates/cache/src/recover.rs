@@ -21,6 +21,8 @@ pub struct Recovered {
     pub batches: u64,
     /// Their operations.
     pub ops: u64,
+    /// Pages of them that could not be put in their place, because what leads to it cannot be read.
+    pub pages_lost: u64,
 }
 
 impl Cache {
@@ -82,10 +84,10 @@ fn replay(store: &dyn ObjectStore, arena: &Arc<Arena>, recovered: &mut Recovered
         recovered.ops += found.batch.ops.len() as u64;
         let batch = Batch { domain: found.batch.domain, epoch, ops: found.batch.ops };
         let applied = store.apply(&batch)?;
-        if let Some((id, index)) = applied.rejected.first() {
-            return Err(Error::Protocol(format!(
-                "page {index} of {id} changed in memory while the intent log was replayed; open the store again"
-            )));
+        for (id, index) in applied.rejected {
+            // An object under a tree block that cannot be read; the others are replayed all the same.
+            recovered.pages_lost += 1;
+            tracing::error!(object = id.0, index, "a synced page could not be replayed");
         }
     }
     Ok(())
