@@ -2,6 +2,7 @@
 
 use crate::format::split_address;
 use holdfast_block::{Device, Error as BlockError, Read, Write};
+use holdfast_integrity::Unverified;
 use holdfast_object::{DeviceFault, Epoch, Error, Place, Result};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,15 @@ pub(crate) struct Block(pub(crate) [u8; 4096]);
 impl Block {
     pub(crate) fn zeroed() -> Box<Block> {
         Box::new(Block([0; 4096]))
+    }
+}
+
+/// A block as it came from the device, for [`Unverified`] and [`Verified`](holdfast_integrity::Verified).
+pub(crate) struct RawBlock(pub(crate) Box<Block>);
+
+impl AsRef<[u8]> for RawBlock {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.0
     }
 }
 
@@ -156,6 +166,13 @@ impl Disk {
         let _ = self.device.read_batch(&mut reads);
         let mut outcomes = reads.iter().map(|read| read.result.is_ok());
         firsts.iter().map(|first| first.is_some() && outcomes.next().unwrap_or(false)).collect()
+    }
+
+    /// Reads a block whose bytes nobody may use before they are verified.
+    pub(crate) fn read_unverified(&self, address: u64) -> Result<Unverified<RawBlock>> {
+        let mut block = Block::zeroed();
+        self.read_block(address, &mut block.0)?;
+        Ok(Unverified::new(RawBlock(block)))
     }
 
     pub(crate) fn read_block(&self, address: u64, block: &mut [u8; 4096]) -> Result<()> {

@@ -1,9 +1,9 @@
 //! Metadata blocks in memory. Their bytes change only through the typed methods here, and each of those passes one hook.
 
-use crate::disk::{Block, Disk};
+use crate::disk::{Block, Disk, RawBlock};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES, PointerKind};
 use crate::format::{POINTERS, RECORD_BYTES, hex};
-use holdfast_integrity::{crc64, identity_mix};
+use holdfast_integrity::{Mismatch, Unverified, Verified, crc64, identity_mix};
 use holdfast_object::{DomainId, Error, ObjectId, ObjectKey, Place, Result};
 
 /// Identity of a metadata block: the object, the level in its tree (0 only in domain 0), the index in that level.
@@ -60,9 +60,9 @@ impl MetaBlock {
         MetaBlock { bytes: Block::zeroed(), owned: true }
     }
 
-    /// A block as read.
-    pub(crate) fn clean(bytes: Box<Block>) -> MetaBlock {
-        MetaBlock { bytes, owned: false }
+    /// A block as read. Only verified bytes become one.
+    pub(crate) fn clean(bytes: Verified<RawBlock>) -> MetaBlock {
+        MetaBlock { bytes: bytes.into_inner().0, owned: false }
     }
 
     /// A copy to change.
@@ -154,15 +154,14 @@ impl MetaBlock {
     /// Reads and verifies the block that `pointer` names, from its second copy if the first is bad, which is then
     /// repaired.
     pub(crate) fn load(disk: &Disk, key: NodeKey, pointer: &BlockPointer) -> Result<MetaBlock> {
-        let mut bytes = Block::zeroed();
         let mut first_error = None;
         for address in pointer.addresses() {
-            match read_copy(disk, key, pointer, address, &mut bytes.0) {
-                Ok(()) => {
-                    if first_error.is_some() {
-                        disk.repair(pointer.address[0], &bytes.0);
-                    }
+            match read_copy(disk, key, pointer, address) {
+                Ok(bytes) => {
                     let block = MetaBlock::clean(bytes);
+                    if first_error.is_some() {
+                        disk.repair(pointer.address[0], block.bytes());
+                    }
                     block.check(disk, key, address)?;
                     return Ok(block);
                 }
@@ -199,19 +198,20 @@ impl MetaBlock {
 }
 
 /// Reads one copy and compares its checksum with the pointer's.
-pub(crate) fn read_copy(
-    disk: &Disk,
+pub(crate) fn read_copy(disk: &Disk, key: NodeKey, pointer: &BlockPointer, address: u64) -> Result<Verified<RawBlock>> {
+    verify(disk.read_unverified(address)?, key, pointer).map_err(|mismatch| {
+        let got = mismatch.got.as_u64().unwrap_or_default();
+        Error::corrupt(key.place(disk, address), "checksum", hex(pointer.checksum), hex(got))
+    })
+}
+
+/// Compares bytes with the checksum in the pointer to them.
+pub(crate) fn verify(
+    bytes: Unverified<RawBlock>,
     key: NodeKey,
     pointer: &BlockPointer,
-    address: u64,
-    bytes: &mut [u8; 4096],
-) -> Result<()> {
-    disk.read_block(address, bytes)?;
-    let got = if pointer.seeded { crc64(bytes) ^ key.mix() } else { crc64(bytes) };
-    if got == pointer.checksum {
-        return Ok(());
-    }
-    Err(Error::corrupt(key.place(disk, address), "checksum", hex(pointer.checksum), hex(got)))
+) -> std::result::Result<Verified<RawBlock>, Mismatch> {
+    bytes.verify_identified(pointer.checksum, if pointer.seeded { key.mix() } else { 0 })
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Reading metadata ahead: whoever goes through an object table or a large file from one end to the other needs the next
 //! block of the tree soon, and neighbours in a tree lie next to each other on the device.
 
-use crate::disk::Block;
-use crate::meta_block::{MetaBlock, NodeKey};
+use crate::disk::{Block, RawBlock};
+use crate::meta_block::{MetaBlock, NodeKey, verify};
 use crate::tree::{Base, Trees};
-use holdfast_integrity::crc64;
+use holdfast_integrity::Unverified;
 use holdfast_object::Result;
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ impl Trees {
         if count > 1 && base.disk.read(pointer.address[0], &mut slices).is_ok() {
             for (distance, bytes) in blocks.into_iter().enumerate() {
                 let (key, pointer) = (sibling(distance), parent.pointer(slot + distance));
-                let sum = if pointer.seeded { crc64(&bytes.0) ^ key.mix() } else { crc64(&bytes.0) };
+                let Ok(bytes) = verify(Unverified::new(RawBlock(bytes)), key, &pointer) else { continue };
                 let block = MetaBlock::clean(bytes);
-                if sum == pointer.checksum && block.check(&base.disk, key, pointer.address[0]).is_ok() {
+                if block.check(&base.disk, key, pointer.address[0]).is_ok() {
                     base.cache.put(key, pointer.address[0], Arc::new(block));
                 }
             }

@@ -3,7 +3,6 @@
 use super::CheckOptions;
 use super::report::{BlockRole, BlockUse, Finding, FindingKind, Report};
 use crate::bitmap::CHUNK_WORDS;
-use crate::disk::Block;
 use crate::format::blockptr::PointerKind;
 use crate::format::{
     BITS, BlockPointer, COUNTERS, Label, POINTERS, RECORDS, Record, RecordKind, Superblock, SystemKind, split_address,
@@ -183,25 +182,24 @@ impl<'a> Walk<'a> {
 
     /// Reads all copies of a metadata block; a bad one is repaired from a good one.
     fn load(&mut self, key: NodeKey, pointer: &BlockPointer) -> Option<MetaBlock> {
-        let mut good: Option<Box<Block>> = None;
+        let mut good: Option<MetaBlock> = None;
         let mut bad = Vec::new();
         for address in pointer.addresses() {
-            let mut bytes = Block::zeroed();
-            match read_copy(&self.base.disk, key, pointer, address, &mut bytes.0) {
-                Ok(()) => good = Some(bytes),
+            match read_copy(&self.base.disk, key, pointer, address) {
+                Ok(bytes) => good = Some(MetaBlock::clean(bytes)),
                 Err(error) => bad.push((address, error)),
             }
         }
         for (address, error) in bad {
-            self.bad_copy(key.place(&self.base.disk, address), address, &error, good.as_deref());
+            self.bad_copy(key.place(&self.base.disk, address), address, &error, good.as_ref().map(MetaBlock::bytes));
         }
-        good.map(MetaBlock::clean)
+        good
     }
 
-    fn bad_copy(&mut self, place: Place, address: u64, error: &Error, good: Option<&Block>) {
+    fn bad_copy(&mut self, place: Place, address: u64, error: &Error, good: Option<&[u8; 4096]>) {
         let kind = if good.is_some() { FindingKind::BadCopy } else { FindingKind::Unreadable };
         let repaired =
-            self.options.repair && good.is_some_and(|good| self.base.disk.write_blocks([(address, &good.0)]).is_ok());
+            self.options.repair && good.is_some_and(|good| self.base.disk.write_blocks([(address, good)]).is_ok());
         let what = match error {
             Error::Corrupt(corruption) => {
                 format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
