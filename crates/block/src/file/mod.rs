@@ -5,7 +5,7 @@
 //! [`FileDevice::is_direct`] tells, and a flush is as good, but reads may then be answered from memory that nothing checks.
 //!
 //! **Exclusive use.** A regular file is locked with flock(2), a disk opened with O_EXCL (which excludes mounts, swap and
-//! other exclusive openers, not a plain `dd`). The lock belongs to the open file description: it ends with the process
+//! other exclusive openers, not a plain `dd`). Of a loop device the file under it is locked as well. The lock belongs to the open file description: it ends with the process
 //! that holds it, however that ends.
 //!
 //! **Space.** [`FileDevice::create_file`] allocates the whole file, so that a host that fills up later cannot fail a write.
@@ -64,6 +64,8 @@ pub struct FileDevice {
     reserved: bool,
     latch: Latch,
     rings: Rings,
+    /// Held for its lock: the file under a loop device.
+    _backing: Option<OwnedFd>,
 }
 
 impl FileDevice {
@@ -94,8 +96,9 @@ impl FileDevice {
     }
 
     fn from_opened(opened: Opened, access: Access) -> Self {
-        let Opened { name, fd, kind, blocks, direct, reserved } = opened;
-        FileDevice { name, fd, kind, access, blocks, direct, reserved, latch: Latch::new(), rings: Rings::default() }
+        let Opened { name, fd, kind, blocks, direct, reserved, backing } = opened;
+        let (latch, rings) = (Latch::new(), Rings::default());
+        FileDevice { name, fd, kind, access, blocks, direct, reserved, latch, rings, _backing: backing }
     }
 
     /// Whether transfers go past the page cache. If not, the caller may want to warn.

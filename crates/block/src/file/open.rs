@@ -24,6 +24,8 @@ pub(super) struct Opened {
     pub(super) blocks: u64,
     pub(super) direct: Option<Alignment>,
     pub(super) reserved: bool,
+    /// For a loop device: the file under it, locked as if it were opened itself.
+    pub(super) backing: Option<OwnedFd>,
 }
 
 const BTRFS_SUPER_MAGIC: u64 = 0x9123_683e;
@@ -45,10 +47,14 @@ pub(super) fn open(path: &Path, access: Access, direct_wanted: bool) -> Result<O
     if kind_of(&name, stat.st_mode)? != kind {
         return Err(Error::Unsuitable { device: name, reason: "it was replaced while being opened" });
     }
+    let mut backing = None;
     if access != Access::ReadOnlyUnlocked {
         lock(&name, &fd, kind)?;
+        if kind == Kind::Disk {
+            backing = lock_backing_file(&name, stat.st_rdev)?;
+        }
     }
-    measure(name, fd, kind, direct)
+    Ok(Opened { backing, ..measure(name, fd, kind, direct)? })
 }
 
 pub(super) fn create(path: &Path, size_bytes: u64) -> Result<Opened, Error> {
@@ -106,11 +112,44 @@ fn lock(name: &Arc<str>, fd: &OwnedFd, kind: Kind) -> Result<(), Error> {
     if kind == Kind::Disk {
         return Ok(());
     }
+    lock_file(name, fd, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Locks the file that a loop device stands on, so that the store in it cannot be opened by the file's name at the same time,
+/// nor through another loop device. Nothing for other disks, and where the file cannot be reached from here (deleted, or in
+/// another mount name space).
+fn lock_backing_file(name: &Arc<str>, device: u64) -> Result<Option<OwnedFd>, Error> {
+    let sysfs = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    // A partition's directory is in its disk's. Partitions share the file: the kernel keeps them and the disk apart.
+    let places = [
+        (format!("{sysfs}/loop/backing_file"), FlockOperation::NonBlockingLockExclusive),
+        (format!("{sysfs}/../loop/backing_file"), FlockOperation::NonBlockingLockShared),
+    ];
+    let Some((mut path, lock)) = places.into_iter().find_map(|(place, lock)| Some((std::fs::read(place).ok()?, lock)))
+    else {
+        return Ok(None);
+    };
+    if path.last() == Some(&b'\n') {
+        path.pop();
+    }
+    let flags = OFlags::CLOEXEC | OFlags::RDONLY | OFlags::NONBLOCK;
+    let file = match rustix::fs::open(path.as_slice(), flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(errno) => {
+            tracing::debug!(device = %name, %errno, "the file under the loop device cannot be opened and is not locked");
+            return Ok(None);
+        }
+    };
+    lock_file(name, &file, lock)?;
+    Ok(Some(file))
+}
+
+fn lock_file(name: &Arc<str>, fd: &OwnedFd, lock: FlockOperation) -> Result<(), Error> {
     // A child process of the last holder keeps the lock for the moment between its fork and its exec.
     const TRIES: u32 = 20;
     const PAUSE: Duration = Duration::from_millis(5);
     for _ in 0..TRIES {
-        match flock(fd, FlockOperation::NonBlockingLockExclusive) {
+        match flock(fd, lock) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
@@ -132,7 +171,7 @@ fn measure(name: Arc<str>, fd: OwnedFd, kind: Kind, direct: bool) -> Result<Open
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(|errno| failed(&name, Operation::Open, errno))?;
         rustix::fs::fcntl_setfl(&fd, flags & !OFlags::DIRECT).map_err(|errno| failed(&name, Operation::Open, errno))?;
     }
-    Ok(Opened { name, fd, kind, blocks: size_bytes / BLOCK_SIZE as u64, direct, reserved })
+    Ok(Opened { name, fd, kind, blocks: size_bytes / BLOCK_SIZE as u64, direct, reserved, backing: None })
 }
 
 /// What direct I/O wants of buffers here; `None` if it cannot work in blocks of 4096 bytes.

@@ -44,6 +44,7 @@ fn device_over(fd: OwnedFd) -> FileDevice {
         reserved: false,
         latch: Latch::new(),
         rings: Rings::default(),
+        _backing: None,
     }
 }
 
@@ -424,4 +425,47 @@ fn threads_can_share_a_device() {
     });
     let all = get(&device, 0, 1024);
     assert!(all.chunks(BLOCK_SIZE).enumerate().all(|(at, block)| block.iter().all(|byte| *byte == (at % 4) as u8 + 1)));
+}
+
+/// A loop device over `file`, until it is dropped. `None`, and a line that says so, where there can be none.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn over(file: &std::path::Path) -> Option<Loop> {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        match made {
+            Ok(made) if made.status.success() => {
+                Some(Loop(String::from_utf8(made.stdout).unwrap().trim_end().to_string().into()))
+            }
+            other => {
+                eprintln!("SKIPPED: no loop device: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_file_is_not_opened_twice_through_loop_devices() {
+    let (_directory, path, device) = store(64);
+    let (Some(one), Some(other)) = (Loop::over(&path), Loop::over(&path)) else { return };
+    let in_use = |path: &std::path::Path, access| matches!(FileDevice::open(path, access), Err(Error::InUse { .. }));
+    for access in [Access::ReadWrite, Access::ReadOnly] {
+        assert!(in_use(&one.0, access), "the file is open");
+    }
+    FileDevice::open(&one.0, Access::ReadOnlyUnlocked).unwrap();
+    drop(device);
+    let disk = FileDevice::open(&one.0, Access::ReadWrite).unwrap();
+    assert!(disk.is_disk());
+    assert!(in_use(&path, Access::ReadWrite) && in_use(&path, Access::ReadOnly), "a loop device over it is open");
+    assert!(in_use(&other.0, Access::ReadWrite), "another loop device over it is open");
+    drop(disk);
+    FileDevice::open(&other.0, Access::ReadWrite).unwrap();
+    FileDevice::open(&path, Access::ReadWrite).unwrap();
 }
