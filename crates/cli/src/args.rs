@@ -22,7 +22,7 @@ With --json, a command prints one JSON document, also when it fails.";
 
 /// Keeps files true: a file system in which every byte is checked, from the application to the disk.
 #[derive(Parser, Debug)]
-#[command(name = "holdfast", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "holdfast", version, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     /// Print one JSON document instead of words
     #[arg(long, global = true)]

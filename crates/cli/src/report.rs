@@ -121,7 +121,11 @@ pub(crate) struct Daemon {
     /// Where its log is, if it is in a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log: Option<String>,
-    /// Batches of the intent log replayed when the store was opened; more than 0 after a power cut.
+    /// The store had been closed in order when it was mounted; not so after a power cut.
+    pub(crate) was_clean: bool,
+    /// The recovery point that it was opened at.
+    pub(crate) recovered_from: u64,
+    /// Batches of the intent log replayed when the store was opened.
     pub(crate) batches_replayed: u64,
 }
 
@@ -213,7 +217,7 @@ impl Report for StoreReport {
         if let Some(daemon) = &self.daemon {
             let log = daemon.log.as_deref().map(|log| format!(", log in {log}")).unwrap_or_default();
             rows.push(("daemon", format!("process {}, version {}{log}", daemon.pid, daemon.version)));
-            if daemon.batches_replayed > 0 {
+            if !daemon.was_clean {
                 let batches = count(daemon.batches_replayed, "batch", "batches");
                 rows.push(("recovered", format!("{batches} of the intent log, when it was mounted")));
             }

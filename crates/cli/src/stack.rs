@@ -38,6 +38,8 @@ pub(crate) struct Stack {
     pub(crate) namespace: Arc<Namespace>,
     /// What opening had to replay.
     pub(crate) recovered: Recovered,
+    /// The store had been closed in order before this.
+    pub(crate) was_clean: bool,
 }
 
 impl Stack {
@@ -49,6 +51,7 @@ impl Stack {
         let frames = arena.frames();
         let options = if settings.read_only { OpenOptions::read_only() } else { OpenOptions::default() };
         let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &options).map_err(says)?);
+        let was_clean = module.is_clean();
         let store: Arc<dyn ObjectStore> = Arc::new(Logical::assemble(vec![module.clone()]).map_err(says)?);
         let options = CacheOptions { epoch_age_max_ms: settings.epoch_ms, ..CacheOptions::for_frames(frames) };
         let (cache, recovered) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, options).map_err(says)?;
@@ -57,7 +60,7 @@ impl Stack {
         // The kernel checks permissions: the mount always has `default_permissions`.
         let options = holdfast_naming::Options { enforce: Enforce::Outside, atime: settings.atime, seed };
         let namespace = Arc::new(Namespace::new(cache.clone(), clock, options));
-        Ok(Stack { module, cache, namespace, recovered })
+        Ok(Stack { module, cache, namespace, recovered, was_clean })
     }
 
     /// Makes the root directory, which belongs to the calling user, if there is none.

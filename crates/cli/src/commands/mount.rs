@@ -31,12 +31,18 @@ impl Report for Mounted<'_> {
 /// What the user should know about a mount just made.
 pub(crate) fn notes(report: &StoreReport) -> String {
     let mut text = String::new();
-    match report.daemon.as_ref().map_or(0, |daemon| daemon.batches_replayed) {
-        0 => {}
-        batches => {
-            let batches = count(batches, "batch", "batches");
-            text.push_str(&format!("It had not been closed in order: {batches} of its intent log replayed.\n"));
-        }
+    if let Some(daemon) = report.daemon.as_ref().filter(|daemon| !daemon.was_clean) {
+        let (point, batches) = (daemon.recovered_from, count(daemon.batches_replayed, "batch", "batches"));
+        text.push_str(&match report.read_only {
+            None => format!(
+                "It had not been closed in order: {batches} of its intent log replayed on recovery point {point}. What \
+                 was neither synced nor in that point, the last seconds at most, is gone.\n"
+            ),
+            Some(_) => format!(
+                "It had not been closed in order: this shows recovery point {point}. What was synced later is seen once \
+                 it has been mounted for writing.\n"
+            ),
+        });
     }
     if let Some(reason) = &report.read_only {
         text.push_str(&format!("It takes no changes: {reason}.\n"));

@@ -29,7 +29,7 @@ const USERS_NAMED: usize = 5;
 enum Left {
     /// In order.
     Clean,
-    /// Not in order: its daemon had died. The next mount recovers it.
+    /// Not in order: its daemon had died, or it was mounted read-only as it was. The next mount for writing recovers it.
     Unclean,
     /// This user may not look.
     Unknown,
@@ -48,7 +48,10 @@ impl Report for Unmounted {
         match left {
             Left::Clean => format!("Unmounted {directory}; everything is written, {store} is clean.\n"),
             Left::Unclean => {
-                format!("Unmounted {directory}. Its daemon had died; {store} is recovered when it is mounted next.\n")
+                format!(
+                    "Unmounted {directory}. {store} is not clean: its daemon had died, or it was like that and mounted \
+                     read-only. It is recovered when it is mounted for writing next.\n"
+                )
             }
             Left::Unknown => format!("Unmounted {directory}; everything is written to {store}.\n"),
         }

@@ -72,21 +72,25 @@ pub(crate) fn run(arguments: &Up, format: Format) -> Result<()> {
     Ok(())
 }
 
-fn up(directory: Option<&Path>) -> Result<Raised> {
-    let directory = match directory {
+fn up(given: Option<&Path>) -> Result<Raised> {
+    let directory = match given {
         Some(directory) => directory.to_path_buf(),
         None => paths::home()?.join("Holdfast"),
     };
     let store = paths::directory("XDG_DATA_HOME", ".local/share")?.join("holdfast/main.store");
     if let Some(report) = already_up(&store)? {
         let mounted_on = report.mounted_on.as_ref().map(PathBuf::from).unwrap_or_default();
-        return match mounts::resolve(&directory) {
-            Ok(wanted) if wanted != mounted_on => {
+        let elsewhere = match mounts::resolve(&directory) {
+            Ok(wanted) => wanted != mounted_on,
+            Err(_) => given.is_some(),
+        };
+        return match elsewhere {
+            true => {
                 let (store, mounted_on) = (store.display(), mounted_on.display());
                 Err(Failure::new(format!("{store} is mounted on {mounted_on} already, and can be in one place only"))
                     .hint(format!("to move it: holdfast unmount {mounted_on}, then this again")))
             }
-            _ => Ok(Raised { done: Done::AlreadyUp, report }),
+            false => Ok(Raised { done: Done::AlreadyUp, report }),
         };
     }
     make_directory(&directory, 0o755)?;

@@ -335,6 +335,8 @@ impl State {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
             log: self.mounting.log.as_ref().map(|log| log.display().to_string()),
+            was_clean: self.stack.was_clean,
+            recovered_from: self.stack.recovered.from,
             batches_replayed: self.stack.recovered.batches,
         });
         report
