@@ -263,7 +263,9 @@ impl Error {
                 object::Error::ReadOnly(_) => ErrorKind::ReadOnly,
                 object::Error::Limit { .. } => ErrorKind::FileTooBig,
                 object::Error::NoFrames { .. } => ErrorKind::NoMemory,
-                object::Error::ObjectExists(_) | object::Error::Protocol(_) => ErrorKind::Internal,
+                object::Error::ObjectExists(_) | object::Error::NoStore(_) | object::Error::Protocol(_) => {
+                    ErrorKind::Internal
+                }
             },
         }
     }

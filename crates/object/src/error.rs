@@ -141,6 +141,9 @@ pub enum Error {
         /// Size of the pool.
         frames: u64,
     },
+    /// What is on the device is no store, or not one that this version can open. Nothing was changed.
+    #[error("{0}")]
+    NoStore(String),
     /// A neighbour said something that makes no sense.
     #[error("protocol: {0}")]
     Protocol(String),

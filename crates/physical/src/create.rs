@@ -30,7 +30,7 @@ impl Module {
     /// last write is durable; with `overwrite`, the old one is gone from the first write on.
     ///
     /// # Errors
-    /// [`Error::Limit`] if the device is too small (below 2 MiB) or too large; [`Error::Protocol`] if there is a store
+    /// [`Error::Limit`] if the device is too small (below 2 MiB) or too large; [`Error::NoStore`] if there is a store
     /// already; [`Error::Device`].
     pub fn create(
         device: Arc<dyn Device>,
@@ -100,7 +100,7 @@ fn refuse_store(device: &dyn Device) -> Result<()> {
         let address = label_start(number, device.blocks());
         device.read(address, &mut [IoSliceMut::new(&mut block.0)]).map_err(|error| device_error(&error))?;
         if Label::decode(&block.0, number, address) != LabelState::Foreign {
-            return Err(Error::Protocol(format!("{} holds a Holdfast store already", device.name())));
+            return Err(Error::NoStore(format!("{} holds a Holdfast store already", device.name())));
         }
     }
     Ok(())

@@ -22,7 +22,7 @@ impl Module {
     /// only.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] and [`Error::Protocol`] say what is wrong with a device that holds no store, a store of a newer
+    /// [`Error::Corrupt`] and [`Error::NoStore`] say what is wrong with a device that holds no store, a store of a newer
     /// version, or a damaged one; [`Error::Device`].
     pub fn open(
         device: Arc<dyn Device>,
@@ -70,7 +70,7 @@ fn block_place(device: &dyn Device, address: u64) -> Place {
 }
 
 fn newer(device: &dyn Device, what: String) -> Error {
-    Error::Protocol(format!("{}: the store was made by a newer version of Holdfast: {what}", device.name()))
+    Error::NoStore(format!("{}: the store was made by a newer version of Holdfast: {what}", device.name()))
 }
 
 /// Where labels may be: as computed from the device's size, and from the size that a label at the start tells.
@@ -95,7 +95,13 @@ pub(crate) fn read_labels(device: &dyn Device, blocks: u64) -> Result<Vec<(u64, 
 pub(crate) fn read_label(device: &dyn Device) -> Result<Label> {
     if device.blocks() < crate::format::DEVICE_BLOCKS_MIN {
         let (min, got) = (crate::format::DEVICE_BLOCKS_MIN, device.blocks());
-        return Err(Error::corrupt(device_place(device), "size", format!("at least {min} blocks"), got));
+        let kib = |blocks: u64| blocks * 4;
+        return Err(Error::NoStore(format!(
+            "{} holds no Holdfast store: its size is {} KiB, and the smallest store has {} KiB",
+            device.name(),
+            kib(got),
+            kib(min)
+        )));
     }
     let mut states = read_labels(device, device.blocks())?;
     let told = states.iter().find_map(|(_, state)| match state {
@@ -148,7 +154,7 @@ pub(crate) fn read_label(device: &dyn Device) -> Result<Label> {
         }
         (Some((_, label)), _) => Ok(label),
         (None, Some((address, fault))) => Err(fault.at(block_place(device, address))),
-        (None, None) => Err(Error::Protocol(format!("{} holds no Holdfast store", device.name()))),
+        (None, None) => Err(Error::NoStore(format!("{} holds no Holdfast store", device.name()))),
     }
 }
 

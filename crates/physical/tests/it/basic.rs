@@ -359,7 +359,7 @@ fn clean_and_unclean() {
 fn creating_over_a_store_needs_to_be_said() {
     let rig = Rig::new(1024);
     let again = Module::create(rig.device.clone(), rig.arena.clone(), rig.clock.clone(), &options());
-    assert!(matches!(again, Err(Error::Protocol(_))));
+    assert!(matches!(again, Err(Error::NoStore(_))));
     let overwrite = holdfast_physical::CreateOptions { overwrite: true, ..options() };
     Module::create(rig.device.clone(), rig.arena.clone(), rig.clock.clone(), &overwrite).unwrap();
     let small: Arc<dyn Device> = Arc::new(MemoryDevice::new(511));
