@@ -163,6 +163,7 @@ impl Peer {
                 let what = format!("{} is not mounted", self.kind.name());
                 return Err(Error::Timeout { what, seconds: start.elapsed().as_secs(), detail });
             }
+            // Another process mounts; there is nothing to wait on.
             sleep(Duration::from_millis(10));
         }
         Ok(())
@@ -183,6 +184,7 @@ impl Peer {
                 let what = format!("the daemon of {} still runs", self.kind.name());
                 return Err(Error::Timeout { what, seconds: TIMEOUT.as_secs(), detail: String::new() });
             } else {
+                // The standard library has no wait with a time limit.
                 sleep(Duration::from_millis(10));
             }
         }

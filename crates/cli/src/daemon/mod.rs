@@ -261,6 +261,7 @@ impl Workers {
         while let Err(error) = holdfast_fuse::unmount(directory, false) {
             let busy = error.kind() == io::ErrorKind::ResourceBusy;
             if busy && waited < GRACE {
+                // The kernel does not tell when the last user lets go.
                 thread::sleep(GRACE_STEP);
                 waited += GRACE_STEP;
                 continue;
