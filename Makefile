@@ -3,8 +3,16 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 BENCH_ARGS ?=
+PREFIX ?= /usr/local
+HOLDFAST := $(TARGET)/release/holdfast
+# Where the binary and what belongs to it are put; DESTDIR goes before it, for those who make packages.
+ROOT = $(DESTDIR)$(PREFIX)
+BASH_COMPLETIONS = $(ROOT)/share/bash-completion/completions
+ZSH_COMPLETIONS = $(ROOT)/share/zsh/site-functions
+FISH_COMPLETIONS = $(ROOT)/share/fish/vendor_completions.d
+MAN1 = $(ROOT)/share/man/man1
 
-.PHONY: help run build test test-long bench fmt deny
+.PHONY: help run build install uninstall test test-long bench fmt deny
 
 help: ## what can be made
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -17,6 +25,20 @@ run: build ## build, create a store in ~/Holdfast on first use, and mount it
 
 build: ## the holdfast binary
 	cargo build --release -p holdfast
+
+install: ## install the binary, manual pages and completions; PREFIX=/usr/local, DESTDIR for packages
+	@# Not a dependency: root, who installs, need not have a Rust toolchain.
+	@[ -x $(HOLDFAST) ] || $(MAKE) build
+	install -D -m 755 $(HOLDFAST) $(ROOT)/bin/holdfast
+	$(HOLDFAST) man --out $(MAN1)
+	install -d $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS)
+	$(HOLDFAST) completions bash >$(BASH_COMPLETIONS)/holdfast
+	$(HOLDFAST) completions zsh >$(ZSH_COMPLETIONS)/_holdfast
+	$(HOLDFAST) completions fish >$(FISH_COMPLETIONS)/holdfast.fish
+
+uninstall: ## take away what install has put there
+	rm -f $(ROOT)/bin/holdfast $(MAN1)/holdfast.1 $(MAN1)/holdfast-*.1
+	rm -f $(BASH_COMPLETIONS)/holdfast $(ZSH_COMPLETIONS)/_holdfast $(FISH_COMPLETIONS)/holdfast.fish
 
 test: ## format, lints, unit and model tests, crash explorer, third-party suites; under 20 minutes on 2 cores
 	@tests/run.sh test

@@ -1,6 +1,7 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use serde::Serialize;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -93,11 +94,30 @@ it is an error until it is written again.
 Exit codes are fsck's, added up: 0 nothing wrong, 1 errors corrected, 4 errors
 left, 8 it could not be done, 16 usage, 32 cancelled.")]
     Check(Check),
+
+    /// Print what a shell needs to complete commands, options and paths
+    #[command(after_help = "\
+Examples:
+  source <(holdfast completions bash)      for this shell
+  holdfast completions bash > ~/.local/share/bash-completion/completions/holdfast
+  holdfast completions zsh > ~/.zfunc/_holdfast
+  holdfast completions fish > ~/.config/fish/completions/holdfast.fish
+`make install` puts them where the shells look.")]
+    Completions(Completions),
+
+    /// Print a manual page, or write all of them to a directory
+    #[command(after_help = "\
+Examples:
+  holdfast man mount | man -l -
+  holdfast man --out ~/.local/share/man/man1
+`make install` puts them where man(1) looks.")]
+    Man(Man),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Create {
     /// File (made if there is none) or block device
+    #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) store: PathBuf,
     /// Size of the store, as 512M, 8G, 1.5T; default: 8G for a new file, all of what is there otherwise
     #[arg(long, value_parser = crate::size::parse)]
@@ -110,8 +130,10 @@ pub(crate) struct Create {
 #[derive(Args, Debug)]
 pub(crate) struct Mount {
     /// File or block device with a store
+    #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) store: PathBuf,
     /// Directory to mount it on
+    #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
     /// Mount options, separated by commas
     #[arg(short = 'o', value_name = "OPTS")]
@@ -127,19 +149,21 @@ pub(crate) struct Mount {
 #[derive(Args, Debug)]
 pub(crate) struct Unmount {
     /// Directory that a store is mounted on
+    #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Up {
     /// Directory to mount it on (made if there is none); default: ~/Holdfast
+    #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) directory: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Status {
     /// A store, or a directory in a mount; default: everything that is mounted
-    #[arg(value_name = "STORE|DIR")]
+    #[arg(value_name = "STORE|DIR", value_hint = ValueHint::AnyPath)]
     pub(crate) path: Option<PathBuf>,
     /// Ask the mount at exactly this directory, and wait for however long it takes
     #[arg(long, hide = true, requires = "path")]
@@ -149,16 +173,43 @@ pub(crate) struct Status {
 #[derive(Args, Debug)]
 pub(crate) struct Sync {
     /// Directory in the mount
+    #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Check {
     /// File or block device with a store
+    #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) store: PathBuf,
     /// Write good copies over bad ones
     #[arg(long)]
     pub(crate) repair: bool,
+}
+
+/// A shell that completions can be made for.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// For which shell
+    pub(crate) shell: Shell,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// Command whose page to print; default: the page of holdfast itself
+    #[arg(conflicts_with = "out")]
+    pub(crate) command: Vec<String>,
+    /// Write all pages to this directory (made if there is none)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) out: Option<PathBuf>,
 }
 
 fn mount_help() -> String {

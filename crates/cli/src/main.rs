@@ -6,6 +6,7 @@
 //! | `commands/` | one file for each command |
 //! | `stack` | puts the layers together |
 //! | `daemon/` | serves a mount: threads, signals, the end; starting it in the background; its log |
+//! | `man` | manual pages, from the definitions of the command line |
 //! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
 
@@ -13,6 +14,7 @@ mod args;
 mod commands;
 mod daemon;
 mod failure;
+mod man;
 mod mounts;
 mod options;
 mod output;
@@ -43,6 +45,11 @@ fn main() -> ExitCode {
         Command::Up(arguments) => commands::up::run(arguments, format).map(|()| exit::OK),
         Command::Status(arguments) => commands::status::run(arguments, format).map(|()| exit::OK),
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
+        Command::Completions(arguments) => {
+            commands::completions::run(arguments, format);
+            Ok(exit::OK)
+        }
+        Command::Man(arguments) => commands::man::run(arguments, format).map(|()| exit::OK),
         Command::Check(arguments) => commands::check::run(arguments, format).map_err(Failure::of_check),
     };
     let code = code.unwrap_or_else(|failure| {

@@ -1,7 +1,9 @@
 //! The commands, one file each. A command gives its exit code, or the failure to print.
 
 pub(crate) mod check;
+pub(crate) mod completions;
 pub(crate) mod create;
+pub(crate) mod man;
 pub(crate) mod mount;
 pub(crate) mod status;
 pub(crate) mod sync;

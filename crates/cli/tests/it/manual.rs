@@ -1,0 +1,138 @@
+//! Manual pages, completions, and `make install`.
+
+use crate::rig::Rig;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The commands that `holdfast --help` lists.
+fn commands(rig: &Rig) -> Vec<String> {
+    let help = rig.run(["--help"]).exits(0).out;
+    let (_, list) = help.split_once("Commands:\n").unwrap();
+    let lines = list.lines().take_while(|line| line.starts_with("  "));
+    let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_string).collect()
+}
+
+fn is_there(program: &str) -> bool {
+    let there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !there {
+        eprintln!("SKIPPED: there is no {program}");
+    }
+    there
+}
+
+#[test]
+fn every_command_has_a_page_that_man_shows_without_a_warning() {
+    let rig = Rig::new();
+    let commands = commands(&rig);
+    assert!(commands.len() >= 9 && commands.contains(&"check".to_string()), "{commands:?}");
+    let written = rig.run(["man", "--out", "pages", "--json"]).exits(0).json();
+    let written: BTreeSet<&str> =
+        written["pages"].as_array().unwrap().iter().map(|page| page.as_str().unwrap()).collect();
+    let on_disk: BTreeSet<String> = fs::read_dir(rig.path("pages"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(on_disk.iter().map(String::as_str).eq(written), "{on_disk:?}");
+    assert!(on_disk.contains("holdfast.1"));
+    for command in &commands {
+        assert!(on_disk.contains(&format!("holdfast-{command}.1")), "{command}");
+        let page = rig.run(["man", command]).exits(0).out;
+        assert_eq!(page, fs::read_to_string(rig.path("pages").join(format!("holdfast-{command}.1"))).unwrap());
+        assert!(page.contains(&format!("\n  holdfast {command}")), "no example: {page}");
+    }
+    rig.run(["man", "frobnicate"]).exits(2).says("no command `holdfast frobnicate`");
+    if !is_there("man") {
+        return;
+    }
+    for page in &on_disk {
+        let man = Command::new("man")
+            .args(["--warnings=all", "-l"])
+            .arg(rig.path("pages").join(page))
+            .env("LC_ALL", "C.UTF-8")
+            .output()
+            .unwrap();
+        let (shown, said) = (String::from_utf8_lossy(&man.stdout), String::from_utf8_lossy(&man.stderr));
+        assert!(man.status.success() && said.is_empty(), "{page}: {said}");
+        for part in ["NAME", "SYNOPSIS", "EXIT STATUS", "SEE ALSO", "Holdfast"] {
+            assert!(shown.contains(part), "{page}: {part}: {shown}");
+        }
+    }
+}
+
+#[test]
+fn bash_completes_commands_options_and_nothing_hidden() {
+    let rig = Rig::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(rig.run(["completions", shell]).exits(0).out.contains("holdfast"));
+    }
+    rig.run(["completions", "tcsh"]).exits(2);
+    if !is_there("bash") {
+        return;
+    }
+    fs::write(rig.path("script"), rig.run(["completions", "bash"]).exits(0).out).unwrap();
+    let complete = |words: &str, at: usize| {
+        // As complete(1) calls it: command, current word, word before.
+        let ask = format!(
+            "source ./script; COMP_WORDS=(holdfast {words}); COMP_CWORD={at}; \
+             _holdfast holdfast \"${{COMP_WORDS[$COMP_CWORD]}}\" \"${{COMP_WORDS[$COMP_CWORD-1]}}\"; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let bash = Command::new("bash").args(["-c", &ask]).current_dir(rig.path("")).output().unwrap();
+        assert!(bash.status.success(), "{bash:?}");
+        String::from_utf8(bash.stdout).unwrap().split_whitespace().map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(complete("stat", 1), ["status"]);
+    let all = complete("''", 1);
+    assert!(commands(&rig).iter().all(|command| all.contains(command)), "{all:?}");
+    assert_eq!(complete("mount --fore", 2), ["--foreground"]);
+    assert!(!complete("mount --", 2).contains(&"--report-ready".to_string()));
+}
+
+#[test]
+fn make_install_puts_everything_under_destdir() {
+    if !is_there("make") {
+        return;
+    }
+    let rig = Rig::new();
+    let root = rig.path("package");
+    let make = |target: &str| {
+        let make = Command::new("make")
+            .arg("--no-print-directory")
+            .arg("-C")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+            .arg(target)
+            .arg(concat!("HOLDFAST=", env!("CARGO_BIN_EXE_holdfast")))
+            .arg(format!("DESTDIR={}", root.display()))
+            .arg("PREFIX=/opt/holdfast")
+            .env_remove("MAKEFLAGS")
+            .output()
+            .unwrap();
+        assert!(make.status.success(), "{}", String::from_utf8_lossy(&make.stderr));
+    };
+    make("install");
+    let at = |path: &str| root.join("opt/holdfast").join(path);
+    let version = Command::new(at("bin/holdfast")).arg("--version").output().unwrap();
+    assert!(String::from_utf8_lossy(&version.stdout).starts_with("holdfast 0."));
+    for (path, part) in [
+        ("share/man/man1/holdfast.1", ".TH"),
+        ("share/man/man1/holdfast-mount.1", "MOUNT OPTIONS"),
+        ("share/bash-completion/completions/holdfast", "complete -F _holdfast"),
+        ("share/zsh/site-functions/_holdfast", "#compdef holdfast"),
+        ("share/fish/vendor_completions.d/holdfast.fish", "complete -c holdfast"),
+    ] {
+        assert!(fs::read_to_string(at(path)).unwrap().contains(part), "{path}");
+    }
+    make("uninstall");
+    let left =
+        |directory: &Path| -> Vec<_> { fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect() };
+    let mut directories = vec![root];
+    while let Some(directory) = directories.pop() {
+        for path in left(&directory) {
+            assert!(path.is_dir(), "left over: {}", path.display());
+            directories.push(path);
+        }
+    }
+}
