@@ -4,7 +4,7 @@ use crate::Cache;
 use crate::object::Object;
 use crate::oplog::OpLog;
 use crate::plan::{Held, Plan, Planned, Planner, Step, Want};
-use crate::state::State;
+use crate::state::{Gone, State};
 use holdfast_object::{
     Class, Error, FrameMut, Kind, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, Transaction,
 };
@@ -245,15 +245,15 @@ fn delete(state: &mut State, id: ObjectId, sequence: u64) {
     state.brings.remove(&id);
     state.evictions += 1;
     // Deletions that this object's own changes were to bring.
-    for (at, op) in object.structural.drain(..) {
+    for (deleted, op) in object.structural.drain(..) {
         if let Op::Delete { id } = op {
-            state.gone_unlogged.push((at, id));
+            state.gone_unlogged.push(Gone { id, deleted, listed: sequence });
         }
     }
     let owner = object.attributes.parent;
     match state.objects.get_mut(&owner) {
         Some(owner) if is_owned(&object) => owner.structural.push((sequence, Op::Delete { id })),
-        _ => state.gone_unlogged.push((sequence, id)),
+        _ => state.gone_unlogged.push(Gone { id, deleted: sequence, listed: sequence }),
     }
 }
 

@@ -262,7 +262,7 @@ impl State {
         self.names_unlogged
             .retain(|id| self.objects.get(id).is_some_and(|object| object.names_changed > object.names_durable));
         self.gone.retain(|_, epoch| *epoch > frozen.epoch);
-        self.gone_unlogged.retain(|(sequence, _)| *sequence > frozen.sequence);
+        self.gone_unlogged.retain(|gone| gone.deleted > frozen.sequence);
         self.brings.retain(|_, sequence| *sequence > frozen.sequence);
         self.log.release(frozen.log_end);
         self.freezing = None;

@@ -90,13 +90,25 @@ pub(crate) struct FrozenEpoch {
     pub(crate) log_end: u64,
 }
 
+/// A deletion that the next log batch brings with the names, whoever asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Gone {
+    pub(crate) id: ObjectId,
+    /// Transaction that deleted it: an epoch that has this one has the deletion. Its id can then be another object's, so
+    /// no log batch may bring the deletion any more.
+    pub(crate) deleted: u64,
+    /// Transaction since which it is brought with the names; later than `deleted` if it was one of its owner's own changes
+    /// until the owner was deleted too. A batch captured before does not have it.
+    pub(crate) listed: u64,
+}
+
 pub(crate) struct State {
     pub(crate) domain: DomainId,
     pub(crate) objects: FxHashMap<ObjectId, Object>,
     /// Deleted objects that the store may still have, and in which epoch they were deleted.
     pub(crate) gone: FxHashMap<ObjectId, Epoch>,
-    /// Deletions that no log batch and no recovery point has: names class, with their sequence.
-    pub(crate) gone_unlogged: Vec<(u64, ObjectId)>,
+    /// Deletions that no log batch and no recovery point has.
+    pub(crate) gone_unlogged: Vec<Gone>,
     /// Files that renames put in another's place, with the rename's sequence, until log or recovery point have them.
     pub(crate) brings: BTreeMap<ObjectId, u64>,
     /// Objects with changes of the name space that no log batch has.

@@ -157,7 +157,7 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
     }
     let own = own.into_iter().filter_map(|id| Some((id, state.objects.get(&id)?.attributes.clone()))).collect();
     structural.sort_by_key(|(at, _)| *at);
-    let deletes = state.gone_unlogged.iter().map(|(_, id)| Op::Delete { id: *id });
+    let deletes = state.gone_unlogged.iter().map(|gone| Op::Delete { id: gone.id });
     let (early, late): (Vec<Op>, Vec<Op>) =
         structural.into_iter().map(|(_, op)| op).partition(|op| !matches!(op, Op::Delete { .. }));
     let ops = creates.into_iter().chain(early).chain(writes).chain(attributes).chain(late).chain(deletes).collect();
@@ -233,7 +233,7 @@ impl State {
                 object.unlogged.remove(&index);
             }
         }
-        self.gone_unlogged.retain(|(at, _)| *at > sequence);
+        self.gone_unlogged.retain(|gone| gone.listed > sequence);
         self.brings.retain(|_, at| *at > sequence);
         drop(captured.pins);
     }

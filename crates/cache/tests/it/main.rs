@@ -1,8 +1,10 @@
 //! The cache on a real store in memory.
 
 mod device;
+mod during;
 mod integrity;
 mod power;
 mod rig;
 mod space;
 mod transactions;
+mod unreachable;

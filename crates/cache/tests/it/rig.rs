@@ -1,7 +1,7 @@
 //! A cache on a physical module on a memory device, that can lose its power.
 
 use holdfast_block::MemoryDevice;
-use holdfast_cache::{Cache, Options};
+use holdfast_cache::{Cache, Options, Recovered};
 use holdfast_integrity::crc64;
 use holdfast_logical::Logical;
 use holdfast_object::*;
@@ -15,6 +15,8 @@ pub(crate) struct Rig {
     pub(crate) device: Arc<MemoryDevice>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) cache: Cache,
+    /// What opening found.
+    pub(crate) recovered: Recovered,
 }
 
 impl Rig {
@@ -36,8 +38,9 @@ impl Rig {
         let arena = Arena::new(FRAMES, 64 << 10).unwrap();
         let module = Module::open(front, arena.clone(), clock.clone(), &OpenOptions::default()).unwrap();
         let store = Arc::new(Logical::assemble(vec![Arc::new(module)]).unwrap());
-        let (cache, _) = Cache::open(store, arena.clone(), clock, DomainId::MAIN, Options::for_frames(FRAMES)).unwrap();
-        Rig { device, arena, cache }
+        let (cache, recovered) =
+            Cache::open(store, arena.clone(), clock, DomainId::MAIN, Options::for_frames(FRAMES)).unwrap();
+        Rig { device, arena, cache, recovered }
     }
 
     /// The power fails: memory is gone, the device has what was written.
