@@ -1,4 +1,5 @@
-//! Making one object durable without writing an epoch: group commit of the intent log (DESIGN §3).
+//! Making one object durable without writing an epoch: group commit of the intent log (docs/architecture.md, "The life
+//! of an fsync").
 //!
 //! A log batch carries what no earlier batch and no recovery point has: of the name space all of it (so that names and
 //! link counts are those after a prefix of all transactions), of an object's own changes all up to now, for the objects

@@ -56,7 +56,8 @@ impl Kind {
     }
 }
 
-/// By which of the two rules of DESIGN §3 a change of the object reaches the intent log.
+/// By which of the two rules of docs/architecture.md ("The life of an fsync") a change of the object reaches the intent
+/// log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Class {

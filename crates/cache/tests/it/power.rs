@@ -1,4 +1,4 @@
-//! What a power cut leaves (DESIGN §3).
+//! What a power cut leaves (docs/architecture.md, "The life of an fsync").
 
 use crate::rig::{Rig, pattern};
 use holdfast_object::*;

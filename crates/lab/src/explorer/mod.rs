@@ -1,5 +1,5 @@
-//! The crash explorer: random workloads on the whole stack, cut off anywhere, recovered, and compared with what DESIGN §3
-//! promises.
+//! The crash explorer: random workloads on the whole stack, cut off anywhere, recovered, and compared with what
+//! docs/architecture.md ("The life of an fsync") promises.
 //!
 //! ```text
 //!  workload.rs   model actions ─► Namespace ─► Tap (history.rs) ─► Cache ─► … ─► Interleave ─► Recorder

@@ -26,7 +26,7 @@ pub(super) struct Object {
 /// All objects at one moment.
 pub(super) type Objects = BTreeMap<ObjectId, Arc<Object>>;
 
-/// What of an object belongs to the name space (DESIGN §3). Of a regular file the rest is zero here.
+/// What of an object belongs to the name space and not to its own contents. Of a regular file the rest is zero here.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct NamesPart {
     kind: u8,

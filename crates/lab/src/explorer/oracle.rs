@@ -1,4 +1,4 @@
-//! Whether what a recovery brought back is one of the states that DESIGN §3 allows.
+//! Whether what a recovery brought back is one of the states that docs/architecture.md ("The life of an fsync") allows.
 //!
 //! Of the name space, the state after a prefix of all transactions, no shorter than what an answered sync covers. Of each
 //! regular file, the state after a prefix of its own changes, no shorter than what an answered sync of it covers, nor than
