@@ -1,9 +1,9 @@
 //! What is admitted, read and forgotten while a log batch or an epoch is being written.
 
+use crate::front::Front;
 use crate::rig::{Rig, pattern};
-use holdfast_block::{Device, Error as BlockError, MemoryDevice};
 use holdfast_object::*;
-use std::io::{IoSlice, IoSliceMut};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -12,10 +12,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Holds the first write after it is armed until it is let go.
-struct Gate {
-    inner: Arc<MemoryDevice>,
-    armed: parking_lot::Mutex<Option<(Sender<()>, Receiver<()>)>>,
-}
+#[derive(Default)]
+struct Gate(Mutex<Option<(Sender<()>, Receiver<()>)>>);
 
 impl Gate {
     /// Opens the store of a rig anew, through a gate.
@@ -23,15 +21,28 @@ impl Gate {
         let device = rig.device.clone();
         rig.cache.close().unwrap();
         drop(rig);
-        let gate = Arc::new(Gate { inner: device.clone(), armed: parking_lot::Mutex::new(None) });
-        (gate.clone(), Rig::open_through(device, gate))
+        let gate = Arc::new(Gate::default());
+        let waits = gate.clone();
+        let front = Front::new(device.clone(), move |first| {
+            waits.pass();
+            first
+        });
+        (gate, Rig::open_through(device, front))
+    }
+
+    fn pass(&self) {
+        let armed = self.0.lock().take();
+        if let Some((reached, gone)) = armed {
+            reached.send(()).expect("the test waits");
+            gone.recv_timeout(PATIENCE).expect("the test lets go");
+        }
     }
 
     /// Does `work` in a thread of its own, and `meanwhile` while its first write waits.
     fn during<T: Send>(&self, work: impl FnOnce() -> T + Send, meanwhile: impl FnOnce()) -> T {
         let (reached, is_reached) = channel();
         let (go, gone) = channel();
-        *self.armed.lock() = Some((reached, gone));
+        *self.0.lock() = Some((reached, gone));
         std::thread::scope(move |scope| {
             let worker = scope.spawn(work);
             is_reached.recv_timeout(PATIENCE).expect("nothing was written");
@@ -39,32 +50,6 @@ impl Gate {
             go.send(()).expect("the writer waits");
             worker.join().expect("the writer")
         })
-    }
-}
-
-impl Device for Gate {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> std::result::Result<(), BlockError> {
-        self.inner.read(first, bufs)
-    }
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> std::result::Result<(), BlockError> {
-        let armed = self.armed.lock().take();
-        if let Some((reached, gone)) = armed {
-            reached.send(()).expect("the test waits");
-            gone.recv_timeout(PATIENCE).expect("the test lets go");
-        }
-        self.inner.write(first, bufs)
-    }
-    fn flush(&self) -> std::result::Result<(), BlockError> {
-        self.inner.flush()
-    }
-    fn discard(&self, first: u64, count: u64) -> std::result::Result<(), BlockError> {
-        self.inner.discard(first, count)
     }
 }
 
