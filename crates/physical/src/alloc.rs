@@ -113,6 +113,16 @@ impl Alloc {
         wrong
     }
 
+    /// Takes over the words of all chunks, from elsewhere than the bitmap on the device, which is to be written anew.
+    pub(crate) fn load_all(&mut self, words: &[u64], log: &Range<u64>) {
+        for (chunk, words) in (0..self.chunks()).zip(words.chunks(CHUNK_WORDS)) {
+            self.load_chunk(chunk, words.iter().copied());
+        }
+        self.loaded(log);
+        let used = &self.used;
+        self.touched = (0..used.chunks()).filter(|&chunk| used.chunk(chunk).iter().any(|&word| word != 0)).collect();
+    }
+
     /// Blocks below which data is refused: what metadata may still need to finish an epoch.
     fn margin(&self) -> u64 {
         (self.total / 256).clamp(32, 4096)

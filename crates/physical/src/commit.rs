@@ -14,7 +14,6 @@ use crate::format::{BlockPointer, LABELS, RECORD_BYTES, RECORDS, RING_SLOTS, Sup
 use crate::meta_block::{MetaBlock, NodeKey};
 use crate::module::Module;
 use crate::objects::{BITMAP, system_key, table_of};
-use crate::open::read_rings;
 use crate::tree::{Base, Change, Trees};
 use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
 use std::collections::BTreeSet;
@@ -42,8 +41,6 @@ pub(crate) struct Committing {
     pub(crate) applied: Epoch,
     /// What `prepare` made and `publish` will publish.
     prepared: Option<Superblock>,
-    /// No ring has a torn superblock.
-    rings_mended: bool,
 }
 
 impl Committing {
@@ -75,10 +72,6 @@ impl Module {
             )));
         }
         self.check_above_log(epoch)?;
-        if !committing.rings_mended {
-            self.mend_rings(&last)?;
-            committing.rings_mended = true;
-        }
         self.disk().raise_newest(epoch);
         let (writes, superblock) = {
             let mut trees = self.trees.write();
@@ -128,21 +121,6 @@ impl Module {
         Ok(())
     }
 
-    /// Replaces damaged superblocks before anything else is written. A power cut leaves torn ones; were they left, a second
-    /// attempt at the same epoch that is cut off too could complete one of the first attempt, whose blocks it has overwritten.
-    fn mend_rings(&self, last: &Superblock) -> Result<()> {
-        let rings = read_rings(self.disk().device(), &self.label)?;
-        let mut mended = false;
-        for (label, number, _) in rings.iter().filter(|(.., state)| state.is_err()) {
-            let address = ring_block(*label, *number, self.label.blocks);
-            let newest = last.epoch > 0 && *number == slot(last.epoch);
-            let block = if newest { last.encode(*label) } else { [0; 4096] };
-            self.disk().write_blocks([(address, &block)])?;
-            mended = true;
-        }
-        if mended { self.disk().flush() } else { Ok(()) }
-    }
-
     /// Writes one superblock to all labels, durably.
     pub(crate) fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
         let copies: Vec<[u8; 4096]> = (0..LABELS).map(|label| superblock.encode(label)).collect();
@@ -172,6 +150,10 @@ impl Module {
             return Err(Error::Protocol(format!("close with batches of epoch {applied} applied and not published")));
         }
         let last = self.published.lock().clone();
+        if self.trees.read().system[&BITMAP].root.is_hole() {
+            // Rebuilt when the store was opened, and not written: the next opening rebuilds it again.
+            return Ok(());
+        }
         {
             let log = self.log.lock();
             if log.is_used() {

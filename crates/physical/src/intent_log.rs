@@ -4,6 +4,7 @@
 //! before is being written. Each append is one write and one flush under one lock: if a batch has a successor, it had been
 //! acknowledged. Reading it back is in `log_recovery`.
 
+use crate::format::RING_SLOTS;
 use crate::format::log::{HEADER_BYTES, LogHeader};
 use crate::format::ops::encode_op;
 use crate::log_recovery::Recovered;
@@ -192,6 +193,17 @@ impl Module {
             });
         }
         Ok(twice)
+    }
+
+    /// An epoch that may be the next recovery point: above the last one, and above torn batches in the log.
+    pub(crate) fn epoch_above_log(&self) -> Result<Epoch> {
+        let mut log = self.log.lock();
+        self.read_log(&mut log)?;
+        let last = self.published.lock().epoch;
+        let newest = log.recovered.as_ref().map_or(0, |recovered| recovered.newest);
+        let epoch = last.max(newest) + 1;
+        // Not in the slot of the last one.
+        Ok(epoch + u64::from((epoch - last).is_multiple_of(RING_SLOTS)))
     }
 
     /// `Err` if the log has, or may have, batches of `epoch` or later ones that were never replayed: they would come back

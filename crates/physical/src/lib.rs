@@ -15,6 +15,7 @@
 //! | `commit` | recovery points: what is written in which order |
 //! | `intent_log`, `log_recovery` | what a sync made durable between two recovery points |
 //! | `create`, `open`, `check` | a store's beginning, its opening, its offline check |
+//! | `mend` | damaged labels and superblocks, when a store is opened |
 
 mod alloc;
 mod apply;
@@ -27,6 +28,7 @@ mod disk;
 mod format;
 mod intent_log;
 mod log_recovery;
+mod mend;
 mod meta_block;
 mod module;
 mod node_cache;

@@ -1,11 +1,14 @@
-//! Opening a store: labels, the newest superblock whose trees verify, the bitmap.
+//! Opening a store: labels, the newest superblock whose records verify, the bitmap.
 
+use crate::bitmap::CHUNK_WORDS;
+use crate::check::reach;
 use crate::commit::CommitOrder;
 use crate::disk::{Block, Disk, device_error};
 use crate::format::label::LabelState;
 use crate::format::superblock::ring_block;
 use crate::format::{
-    BITS, FORMAT_VERSION, Fault, LABELS, Label, RECORDS, RING_SLOTS, Record, RecordKind, Superblock, hex, label_start,
+    FORMAT_VERSION, Fault, LABELS, Label, PAGES_MAX, RECORDS, RING_SLOTS, Record, RecordKind, Superblock, hex,
+    label_start,
 };
 use crate::module::{Module, OpenOptions, base, log_area};
 use crate::objects::{BITMAP, SYSTEM_END, system_key, system_kind};
@@ -16,10 +19,12 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 impl Module {
-    /// Opens the store on `device`. Nothing is written.
+    /// Opens the store on `device`. Nothing is written but good copies of labels, superblocks and metadata over bad ones,
+    /// and that only if the store takes changes.
     ///
-    /// If the newest recovery point is damaged beyond its copies, the newest intact one before is opened, for reading
-    /// only.
+    /// An allocation bitmap that cannot be read is rebuilt from the trees. If that is not possible either, because not
+    /// everything can be reached, the store is opened for reading only, and so it is if the newest recovery point is
+    /// damaged beyond its copies: then the newest one before that can be read is opened.
     ///
     /// # Errors
     /// [`Error::Corrupt`] and [`Error::NoStore`] say what is wrong with a device that holds no store, a store of a newer
@@ -29,6 +34,17 @@ impl Module {
         arena: Arc<Arena>,
         clock: Arc<dyn Clock>,
         options: &OpenOptions,
+    ) -> Result<Module> {
+        Module::open_with(device, arena, clock, options, Bitmap::AsStored)
+    }
+
+    /// [`Module::open`], with the bitmap as stored or as the trees have it.
+    pub(crate) fn open_with(
+        device: Arc<dyn Device>,
+        arena: Arc<Arena>,
+        clock: Arc<dyn Clock>,
+        options: &OpenOptions,
+        bitmap: Bitmap,
     ) -> Result<Module> {
         let label = read_label(&*device)?;
         let superblocks = read_superblocks(&*device, &label)?;
@@ -49,16 +65,26 @@ impl Module {
             }
             disk.raise_newest(superblock.epoch);
             let base = base(disk, &label, options);
-            match load(&base, &label, &superblock) {
-                Ok(trees) => {
+            match load_system(&base, &superblock) {
+                Ok(mut trees) => {
+                    load_or_rebuild(&base, &label, &superblock, &mut trees, bitmap)?;
+                    crate::mend::mend(&base.disk, &label, &superblock)?;
                     return Ok(Module::assemble(base, arena, clock, label, trees, superblock, options.commit_order));
                 }
-                Err(error @ Error::Device(_)) => return Err(error),
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
         Err(failure.unwrap_or_else(|| Error::corrupt(device_place(&*device), "superblocks", "a valid one", "none")))
     }
+}
+
+/// Where the bitmap in memory comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bitmap {
+    /// From the device; from the trees if that cannot be read.
+    AsStored,
+    /// From the trees.
+    FromTrees,
 }
 
 fn device_place(device: &dyn Device) -> Place {
@@ -138,7 +164,7 @@ pub(crate) fn read_label(device: &dyn Device) -> Result<Label> {
                 }
                 Some(_) => {}
             },
-            LabelState::OtherVersion(version) if version > FORMAT_VERSION && found.is_none() => {
+            LabelState::OtherVersion(version) if version > FORMAT_VERSION => {
                 return Err(newer(device, format!("format {version}, this one knows {FORMAT_VERSION}")));
             }
             LabelState::OtherVersion(version) => {
@@ -212,16 +238,63 @@ pub(crate) fn read_superblocks(device: &dyn Device, label: &Label) -> Result<Vec
     Ok(found)
 }
 
-/// Loads the records of domain 0 and the bitmap of a recovery point.
-fn load(base: &Base, label: &Label, superblock: &Superblock) -> Result<Trees> {
-    let trees = load_system(base, superblock)?;
+/// Loads the bitmap; rebuilds it from the trees if it cannot be read. If that fails as well, no block counts as free, and the
+/// disk is latched with the reason.
+fn load_or_rebuild(
+    base: &Base,
+    label: &Label,
+    superblock: &Superblock,
+    trees: &mut Trees,
+    bitmap: Bitmap,
+) -> Result<()> {
+    let unrepaired = base.disk.unrepaired();
+    let damage = match bitmap {
+        Bitmap::FromTrees => None,
+        Bitmap::AsStored => match load_bitmap(base, label, superblock, trees) {
+            Ok(()) => return Ok(()),
+            Err(error) => Some(error),
+        },
+    };
+    if let Some(error) = &damage {
+        tracing::error!(%error, "the allocation bitmap cannot be used: it is rebuilt from the trees");
+    }
+    match reach(base, label, superblock, trees) {
+        Ok(used) => {
+            base.alloc.lock().load_all(&used, &log_area(label));
+            // What can be reached of the old one is free with the next epoch, which writes a new one.
+            trees.with_system(BITMAP, |trees, record| {
+                trees.remove_pages(base, system_key(BITMAP), record, 0, PAGES_MAX)
+            })?;
+            if damage.is_some() {
+                base.disk.note_rebuilt(unrepaired);
+            }
+        }
+        Err(obstacle) => {
+            let chunks = base.alloc.lock().chunks();
+            let words = vec![u64::MAX; chunks as usize * CHUNK_WORDS];
+            base.alloc.lock().load_all(&words, &log_area(label));
+            let why = damage.map_or_else(String::new, |damage| format!(" cannot be read ({damage}), and"));
+            let reason = format!("the allocation bitmap{why} cannot be rebuilt ({obstacle})");
+            tracing::error!(%reason, "the store is read-only");
+            base.disk.latch(reason);
+        }
+    }
+    Ok(())
+}
+
+/// Loads the bitmap of a recovery point.
+fn load_bitmap(base: &Base, label: &Label, superblock: &Superblock, trees: &Trees) -> Result<()> {
     let key = system_key(BITMAP);
     let bitmap = &trees.system[&BITMAP];
     let mut alloc = base.alloc.lock();
+    if let Some(beyond) = trees.seek(base, key, bitmap, alloc.chunks(), Seek::Data)? {
+        let place = Place { object: Some(key), index: Some(beyond), ..base.disk.place(0) };
+        return Err(Error::corrupt(place, "bitmap", format!("{} blocks", alloc.chunks()), "one beyond the device"));
+    }
     for chunk in 0..alloc.chunks() {
         match trees.node(base, key, bitmap, 0, chunk)? {
-            Some(block) => alloc.load_chunk(chunk, (0..crate::bitmap::CHUNK_WORDS).map(|word| block.word(word))),
-            None => alloc.load_chunk(chunk, std::iter::repeat_n(0, crate::bitmap::CHUNK_WORDS)),
+            Some(block) => alloc.load_chunk(chunk, (0..CHUNK_WORDS).map(|word| block.word(word))),
+            None => alloc.load_chunk(chunk, std::iter::repeat_n(0, CHUNK_WORDS)),
         }
     }
     let wrong = alloc.loaded(&log_area(label));
@@ -231,8 +304,7 @@ fn load(base: &Base, label: &Label, superblock: &Superblock) -> Result<Trees> {
         let got = format!("{} of {}, {wrong} of labels and log not in use", space.free, space.total);
         return Err(Error::corrupt(base.disk.place(0), "bitmap", expected, got));
     }
-    drop(alloc);
-    Ok(trees)
+    Ok(())
 }
 
 /// Loads the records of domain 0.
@@ -272,11 +344,6 @@ pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees>
         if !trees.system.contains_key(&id) {
             return Err(wrong_kind(id, &"no record"));
         }
-    }
-    let chunks = base.disk.blocks().div_ceil(BITS);
-    if let Some(beyond) = trees.seek(base, system_key(BITMAP), &trees.system[&BITMAP], chunks, Seek::Data)? {
-        let place = Place { object: Some(system_key(BITMAP)), index: Some(beyond), ..base.disk.place(0) };
-        return Err(Error::corrupt(place, "bitmap", format!("{chunks} blocks"), "one beyond the device"));
     }
     Ok(trees)
 }

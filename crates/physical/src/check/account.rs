@@ -9,20 +9,55 @@ use crate::module::log_area;
 use holdfast_object::{DomainId, ObjectId, ObjectKey, Place};
 use std::collections::BTreeMap;
 
-pub(super) fn check(disk: &Disk, label: &Label, superblock: &Superblock, mut seen: Seen, report: &mut Report) {
-    for block in fixed(label.blocks, &log_area(label)).flatten() {
-        let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
-        if seen.used[word] & bit != 0 {
-            report.find(FindingKind::DoublyUsed, disk.place(block), "a block of a label or the log is used by a tree");
-        }
-        seen.used[word] |= bit;
-    }
+/// Compares, and says what the bitmap is worth.
+pub(super) fn check(
+    disk: &Disk,
+    label: &Label,
+    superblock: &Superblock,
+    mut seen: Seen,
+    report: &mut Report,
+) -> BitmapState {
+    add_fixed(disk, label, &mut seen, report);
     report.used_blocks = seen.used.iter().map(|word| u64::from(word.count_ones())).sum();
-    bitmap(disk, label, &seen, report);
+    let before = report.found;
+    if seen.bitmap_is_whole {
+        bitmap(disk, label, &seen, report);
+        free_blocks(disk, label, superblock, &seen, report);
+    }
+    let bitmap_is_right = seen.bitmap_is_whole && report.found == before;
     references(disk, &mut seen, report);
     maps("map of objects", &ids(&seen.objects, |_| true), &seen.mapped, report);
     maps("map of orphans", &ids(&seen.objects, |orphan| orphan), &seen.orphans, report);
-    counters(disk, label, superblock, &seen, report);
+    objects(disk, superblock, &seen, report);
+    match (bitmap_is_right, seen.hidden) {
+        (true, _) => BitmapState::Right,
+        (false, None) => BitmapState::Wrong,
+        (false, Some(_)) => BitmapState::Unknown,
+    }
+}
+
+/// What the bitmap is worth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BitmapState {
+    /// As the trees have it, as far as they can be read.
+    Right,
+    /// Wrong or not readable, and the trees say what it should be.
+    Wrong,
+    /// Wrong or not readable, and not all that is in use can be reached.
+    Unknown,
+}
+
+/// Labels and log are in use, by nothing else.
+pub(super) fn add_fixed(disk: &Disk, label: &Label, seen: &mut Seen, report: &mut Report) {
+    for block in fixed(label.blocks, &log_area(label)).flatten() {
+        let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
+        if seen.used[word] & bit != 0 {
+            let what = "a block of a label or the log is used by a tree";
+            seen.hidden.get_or_insert_with(|| (disk.place(block), what.to_string()));
+            report.find(FindingKind::DoublyUsed, disk.place(block), what);
+        }
+        seen.used[word] |= bit;
+    }
 }
 
 /// Blocks reached are in use in the bitmap; the others are not.
@@ -31,8 +66,7 @@ fn bitmap(disk: &Disk, label: &Label, seen: &Seen, report: &mut Report) {
         let what = format!("{count} blocks in use, and free in the bitmap");
         report.find(FindingKind::UsedButFree, disk.place(first), what);
     }
-    // A tree that cannot be read hides uses.
-    if !report.incomplete {
+    if seen.hidden.is_none() {
         for (first, count) in runs(label.blocks, |word| seen.bitmap[word] & !seen.used[word]) {
             let what = format!("{count} blocks not in use, and not free in the bitmap");
             report.find(FindingKind::Leaked, disk.place(first), what);
@@ -97,7 +131,7 @@ fn maps(name: &str, there: &BTreeMap<DomainId, Vec<u64>>, mapped: &BTreeMap<Doma
     }
 }
 
-fn counters(disk: &Disk, label: &Label, superblock: &Superblock, seen: &Seen, report: &mut Report) {
+fn free_blocks(disk: &Disk, label: &Label, superblock: &Superblock, seen: &Seen, report: &mut Report) {
     let total = label.blocks - fixed(label.blocks, &log_area(label)).map(|range| range.end - range.start).sum::<u64>();
     let used: u64 = (0..label.blocks)
         .step_by(64)
@@ -107,12 +141,15 @@ fn counters(disk: &Disk, label: &Label, superblock: &Superblock, seen: &Seen, re
             u64::from(if inside == 64 { word } else { word & ((1 << inside) - 1) }.count_ones())
         })
         .sum();
-    let objects = seen.objects.get(&DomainId::MAIN).map_or(0, Vec::len) as u64;
     let expected = (total, label.blocks - used);
     if (superblock.total, superblock.free) != expected {
         let what = format!("the superblock says {} of {} blocks free", superblock.free, superblock.total);
         report.find(FindingKind::Counters, disk.place(0), format!("{what}, the bitmap {} of {total}", expected.1));
     }
+}
+
+fn objects(disk: &Disk, superblock: &Superblock, seen: &Seen, report: &mut Report) {
+    let objects = seen.objects.get(&DomainId::MAIN).map_or(0, Vec::len) as u64;
     if superblock.objects != objects && !report.incomplete {
         let what = format!("the superblock counts {} objects, there are {objects}", superblock.objects);
         report.find(FindingKind::Counters, disk.place(0), what);

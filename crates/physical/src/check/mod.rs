@@ -5,10 +5,12 @@
 //! | `labels` | labels and rings of superblocks with each other |
 //! | `walk` | every block of every tree with its parent's pointer, both copies; records with what they count |
 //! | `account` | blocks reached with the bitmap, references counted with the reference table, objects with the maps |
+//! | `rewrite` | and writes a bitmap that is wrong anew |
 
 mod account;
 mod labels;
 mod report;
+mod rewrite;
 mod walk;
 
 pub use report::{BlockRole, BlockUse, Finding, FindingKind, Report};
@@ -18,15 +20,18 @@ use crate::format::{Label, Superblock};
 use crate::module::{OpenOptions, base, log_area};
 use crate::open::{load_system, read_label, read_superblocks};
 use crate::tree::{Base, Trees};
+use account::BitmapState;
 use holdfast_block::Device;
 use holdfast_object::{Error, Place, Result};
 use std::sync::Arc;
-use walk::Walk;
+use walk::{ReadPages, Walk};
 
 /// What the check does.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
-    /// Bad copies of labels, superblocks and metadata are replaced by good ones. Otherwise nothing is written.
+    /// Bad copies of labels, superblocks and metadata are replaced by good ones. A bitmap that is wrong is written anew, if
+    /// everything that names blocks can be read and the intent log has nothing to replay; blocks that had leaked are free
+    /// then. Otherwise nothing is written.
     pub repair: bool,
     /// Pages of regular files are not read: only metadata is checked.
     pub skip_data: bool,
@@ -60,15 +65,37 @@ fn run(device: Arc<dyn Device>, options: &CheckOptions, visit: &mut dyn FnMut(Bl
     let mut report =
         Report { store_uuid: label.store, epoch: superblock.epoch, clean: superblock.clean, ..Report::default() };
     labels::check(&*device, &base.disk, &label, &superblock, options.repair, &mut report, visit)?;
-    let mut walk = Walk::new(&base, &label, &superblock, *options, &mut report, visit);
+    let pages = if options.skip_data { ReadPages::Metadata } else { ReadPages::All };
+    let mut walk = Walk::new(&base, &label, &superblock, pages, options.repair, &mut report, visit);
     walk.system(&trees);
     let seen = walk.into_seen();
-    account::check(&base.disk, &label, &superblock, seen, &mut report);
-    check_log(&base.disk, &label, &superblock, &mut report);
+    let bitmap = account::check(&base.disk, &label, &superblock, seen, &mut report);
+    let log_is_empty = check_log(&base.disk, &label, &superblock, &mut report);
     if options.repair && report.repaired > 0 {
         base.disk.flush()?;
     }
+    if options.repair && log_is_empty && bitmap == BitmapState::Wrong {
+        rewrite::bitmap(&device, &superblock)?;
+        let now = run(device, &CheckOptions { repair: false, ..*options }, &mut |_| {})?;
+        report.compare(&now);
+    }
     Ok(report)
+}
+
+/// All blocks that a recovery point uses, labels and log among them, one bit each: what its bitmap must say.
+///
+/// # Errors
+/// [`Error::Corrupt`] if there may be others, because something that names blocks cannot be read or is wrong.
+pub(crate) fn reach(base: &Base, label: &Label, superblock: &Superblock, trees: &Trees) -> Result<Vec<u64>> {
+    let (mut report, mut ignore) = (Report::default(), |_: BlockUse| {});
+    let mut walk = Walk::new(base, label, superblock, ReadPages::None, false, &mut report, &mut ignore);
+    walk.system(trees);
+    let mut seen = walk.into_seen();
+    account::add_fixed(&base.disk, label, &mut seen, &mut report);
+    match seen.hidden {
+        None => Ok(seen.used),
+        Some((place, what)) => Err(Error::corrupt(place, "blocks in use", "all within reach", what)),
+    }
 }
 
 /// The newest recovery point and its domain 0. Here nothing is repaired: that is the walk's business, which reports it.
@@ -90,8 +117,9 @@ fn looking(device: &Arc<dyn Device>, label: &Label, superblock: &Superblock, rep
     base(disk, label, &OpenOptions { node_cache_bytes: 0, ..OpenOptions::default() })
 }
 
-/// What the intent log holds beyond the recovery point.
-fn check_log(disk: &Disk, label: &Label, superblock: &Superblock, report: &mut Report) {
+/// What the intent log holds beyond the recovery point; whether that is nothing.
+fn check_log(disk: &Disk, label: &Label, superblock: &Superblock, report: &mut Report) -> bool {
+    let before = report.found;
     match crate::log_recovery::survey(disk, &log_area(label), &label.store, superblock) {
         Ok(batches) => {
             report.log_batches = batches;
@@ -106,4 +134,5 @@ fn check_log(disk: &Disk, label: &Label, superblock: &Superblock, report: &mut R
         }
         Err(error) => report.find(FindingKind::Unreadable, disk.place(label.log_start), error.to_string()),
     }
+    report.log_batches == 0 && report.found == before
 }

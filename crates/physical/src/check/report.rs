@@ -88,6 +88,17 @@ impl Report {
         self.found - self.repaired
     }
 
+    /// What a later check `now` does not find any more has been repaired.
+    pub(crate) fn compare(&mut self, now: &Report) {
+        for finding in self.findings.iter_mut().filter(|finding| !finding.repaired) {
+            let same = |other: &&Finding| {
+                (other.kind, &other.place, &other.what) == (finding.kind, &finding.place, &finding.what)
+            };
+            finding.repaired = !now.findings.iter().any(|other| same(&other));
+        }
+        self.repaired = self.repaired.max(self.found.saturating_sub(now.found));
+    }
+
     pub(crate) fn find(&mut self, kind: FindingKind, place: Place, what: impl Into<String>) {
         self.add(Finding { kind, place, what: what.into(), repaired: false });
     }

@@ -1,6 +1,5 @@
 //! Every block of every tree, from the superblock down, in both copies.
 
-use super::CheckOptions;
 use super::report::{BlockRole, BlockUse, Finding, FindingKind, Report};
 use crate::bitmap::CHUNK_WORDS;
 use crate::format::blockptr::PointerKind;
@@ -27,6 +26,11 @@ pub(super) struct Seen {
     pub(super) extra: FxHashMap<u64, u64>,
     /// The bitmap as stored.
     pub(super) bitmap: Vec<u64>,
+    /// All of it could be read.
+    pub(super) bitmap_is_whole: bool,
+    /// The first reason why there may be blocks in use that the walk has not reached. Those of the bitmap do not count:
+    /// what of it cannot be reached is of no use.
+    pub(super) hidden: Option<(Place, String)>,
     /// The reference table as stored.
     pub(super) references: FxHashMap<u64, u32>,
     /// Ids of objects by domain, ascending; whether they are orphans.
@@ -35,6 +39,17 @@ pub(super) struct Seen {
     pub(super) mapped: BTreeMap<DomainId, Vec<u64>>,
     /// Ids in the maps of orphans, ascending.
     pub(super) orphans: BTreeMap<DomainId, Vec<u64>>,
+}
+
+/// Pages of objects whose bytes are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadPages {
+    /// Also those of regular files.
+    All,
+    /// Those that are metadata.
+    Metadata,
+    /// None.
+    None,
 }
 
 /// The object whose tree is being walked.
@@ -52,7 +67,8 @@ struct Owner<'a> {
 pub(super) struct Walk<'a> {
     base: &'a Base,
     superblock: &'a Superblock,
-    options: CheckOptions,
+    pages: ReadPages,
+    repair: bool,
     report: &'a mut Report,
     visit: &'a mut dyn FnMut(BlockUse),
     seen: Seen,
@@ -63,13 +79,20 @@ impl<'a> Walk<'a> {
         base: &'a Base,
         label: &Label,
         superblock: &'a Superblock,
-        options: CheckOptions,
+        pages: ReadPages,
+        repair: bool,
         report: &'a mut Report,
         visit: &'a mut dyn FnMut(BlockUse),
     ) -> Walk<'a> {
         let words = (label.blocks.div_ceil(BITS) * BITS / 64) as usize;
-        let seen = Seen { used: vec![0; words], shareable: vec![0; words], bitmap: vec![0; words], ..Seen::default() };
-        Walk { base, superblock, options, report, visit, seen }
+        let seen = Seen {
+            used: vec![0; words],
+            shareable: vec![0; words],
+            bitmap: vec![0; words],
+            bitmap_is_whole: true,
+            ..Seen::default()
+        };
+        Walk { base, superblock, pages, repair, report, visit, seen }
     }
 
     pub(super) fn into_seen(self) -> Seen {
@@ -89,6 +112,7 @@ impl<'a> Walk<'a> {
         let place = Place { object: Some(key), ..Place::default() };
         if !owner.whole {
             self.report.incomplete = true;
+            self.seen.bitmap_is_whole &= record.kind != RecordKind::System(SystemKind::Bitmap);
             return;
         }
         if key.domain == DomainId::SYSTEM {
@@ -127,6 +151,7 @@ impl<'a> Walk<'a> {
         }
         let Some(block) = self.load(key, pointer) else {
             owner.whole = false;
+            self.hides(owner, key, pointer, "no copy can be read".to_string());
             return;
         };
         if level == 0 {
@@ -135,6 +160,7 @@ impl<'a> Walk<'a> {
         }
         if let Err(Error::Corrupt(corruption)) = block.check(&self.base.disk, key, pointer.address[0]) {
             let what = format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got);
+            self.hides(owner, key, pointer, what.clone());
             self.report.find(FindingKind::Pointer, corruption.place, what);
             owner.whole = false;
             return;
@@ -146,6 +172,20 @@ impl<'a> Walk<'a> {
         }
         for (slot, child) in children.iter().enumerate() {
             self.tree(owner, child, level - 1, index * POINTERS + slot as u64);
+        }
+    }
+
+    /// Notes that blocks may be in use under one that cannot be read.
+    fn hides(&mut self, owner: &Owner<'_>, key: NodeKey, pointer: &BlockPointer, what: String) {
+        let names_no_blocks = match owner.record.kind {
+            RecordKind::System(SystemKind::Bitmap) => true,
+            RecordKind::System(SystemKind::References | SystemKind::ObjectMap | SystemKind::OrphanMap) => {
+                key.level == 0
+            }
+            RecordKind::System(SystemKind::ObjectTable) | RecordKind::Object(_) => false,
+        };
+        if !names_no_blocks {
+            self.seen.hidden.get_or_insert_with(|| (key.place(&self.base.disk, pointer.address[0]), what));
         }
     }
 
@@ -173,7 +213,9 @@ impl<'a> Walk<'a> {
                     self.seen.shareable[word] |= bit;
                 }
             } else if !is_page || self.seen.shareable[word] & bit == 0 {
-                self.report.find(FindingKind::DoublyUsed, key.place(&self.base.disk, address), "used by another block");
+                let place = key.place(&self.base.disk, address);
+                self.seen.hidden.get_or_insert_with(|| (place.clone(), "used by another block too".to_string()));
+                self.report.find(FindingKind::DoublyUsed, place, "used by another block");
             } else if copy == 0 {
                 *self.seen.extra.entry(address).or_default() += 1;
             }
@@ -198,8 +240,7 @@ impl<'a> Walk<'a> {
 
     fn bad_copy(&mut self, place: Place, address: u64, error: &Error, good: Option<&[u8; 4096]>) {
         let kind = if good.is_some() { FindingKind::BadCopy } else { FindingKind::Unreadable };
-        let repaired =
-            self.options.repair && good.is_some_and(|good| self.base.disk.write_blocks([(address, good)]).is_ok());
+        let repaired = self.repair && good.is_some_and(|good| self.base.disk.write_blocks([(address, good)]).is_ok());
         let what = match error {
             Error::Corrupt(corruption) => {
                 format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
@@ -231,7 +272,7 @@ impl<'a> Walk<'a> {
                 self.report.find(FindingKind::Pointer, place, "a page with its place in the checksum");
             }
         }
-        if is_metadata || !self.options.skip_data {
+        if self.pages == ReadPages::All || is_metadata && self.pages == ReadPages::Metadata {
             self.read_pages(owner.key, first, pointers);
         }
     }
@@ -271,6 +312,9 @@ impl<'a> Walk<'a> {
                 let at = index as usize * CHUNK_WORDS;
                 if let Some(words) = self.seen.bitmap.get_mut(at..at + CHUNK_WORDS) {
                     words.iter_mut().enumerate().for_each(|(at, word)| *word = block.word(at));
+                } else {
+                    let place = Place { object: Some(owner.key), index: Some(index), ..Place::default() };
+                    self.report.find(FindingKind::Counters, place, "a block of the bitmap beyond the device");
                 }
             }
             RecordKind::System(SystemKind::References) => {
@@ -302,6 +346,7 @@ impl<'a> Walk<'a> {
                         Ok(_) => format!("record of {key}: not one of a domain's object"),
                     };
                     let place = Place { object: Some(table), level: Some(0), index: Some(index), ..Place::default() };
+                    self.seen.hidden.get_or_insert_with(|| (place.clone(), what.clone()));
                     self.report.find(FindingKind::Record, place, what);
                     self.report.incomplete = true;
                     continue;

@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod faults;
 mod intent_log;
+mod mend;
 mod model;
 mod random;
 mod rig;
