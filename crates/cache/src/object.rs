@@ -166,6 +166,7 @@ impl Object {
 
     /// Asserts the invariants.
     pub(crate) fn check(&self) {
+        self.overlay.check();
         for index in &self.dirty {
             assert_eq!(self.pages.get(index).map(|slot| slot.residence), Some(Residence::Dirty), "dirty page {index}");
         }
