@@ -62,7 +62,7 @@ suite() {
 install() (
     . tests/suites/lib.sh
     # shellcheck disable=SC2046
-    install_packages $(packages_for pjdfstest; packages_for sqlite; packages_for git; packages_for openssh) &&
+    install_packages $(for step in pjdfstest sqlite git openssh stress fio loads rsync postgres; do packages_for $step; done) &&
         install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
 )
 export -f install
@@ -84,13 +84,23 @@ if [ "$mode" = test ]; then
     suite git 120
     suite kill9 120 SECONDS_LIMIT=30
     suite openssh 480
+    suite stress 150
+    suite fio 120
+    suite loads 120
+    suite rsync 120
+    suite postgres 120
 else
     suite pjdfstest 300
-    suite fsx 3600 SEEDS=40
+    suite fsx 3600 SEEDS=5 OPERATIONS=200000 LIMIT=700
     suite sqlite 300
     suite git 300
     suite kill9 1200 SECONDS_LIMIT=900
     suite openssh 1200
+    suite stress 1800 RUNTIME_S=10 WORKERS=2 AT_ONCE=1
+    suite fio 1200 SIZE=256m LIMIT=400
+    suite loads 1800 RUNTIME_S=120 CLIENTS=8 BONNIE_MB=1024 BONNIE_FILES=16 TRANSACTIONS=100000 POSTMARK_FILES=10000 LIMIT=900
+    suite rsync 1800 TREES="/usr/share /usr/include /usr/lib"
+    suite postgres 900 ROUNDS=12 RUNTIME_S=10 SCALE=10
     step deny 900 make --silent deny
 fi
 [ $skipped = 0 ] || echo "$skipped skipped: the reasons are in the logs"

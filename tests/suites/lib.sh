@@ -7,6 +7,7 @@
 #   FS              file system under test: holdfast (default), ext4, btrfs, fuse2fs. The others check the suites themselves.
 #   HOLDFAST        the binary (default: the release build)
 #   HOLDFAST_OPTS   mount options for holdfast, as after -o (default allow_other: suites change to other users)
+#   MOUNT_OPTS      further mount options for holdfast, for instance noatime
 #   STORE_SIZE      size of the store (default 4G; holdfast takes it from the disk at once)
 #   SUITE_WORK      where stores, logs and downloads live (default: target/suites; must be on a disk, not in memory)
 #   SEED            seed of the random parts (default: from the clock; always printed)
@@ -19,6 +20,7 @@ TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$ROOT/target/tools
 FS=${FS:-holdfast}
 HOLDFAST_OPTS=${HOLDFAST_OPTS:-allow_other}
+MOUNT_OPTS=${MOUNT_OPTS:-}
 HOLDFAST=${HOLDFAST:-$TARGET/release/holdfast}
 WITNESS=${WITNESS:-$TARGET/release/holdfast-witness}
 STORE_SIZE=${STORE_SIZE:-4G}
@@ -68,7 +70,7 @@ export -f bounded
 become_root() {
     [ "$(id -u)" != 0 ] || return 0
     command -v sudo >/dev/null || { echo "$0: needs root, and there is no sudo"; exit 1; }
-    exec sudo -n env PATH="$PATH" FS="$FS" HOLDFAST="$HOLDFAST" HOLDFAST_OPTS="$HOLDFAST_OPTS" WITNESS="$WITNESS" \
+    exec sudo -n env PATH="$PATH" FS="$FS" HOLDFAST="$HOLDFAST" HOLDFAST_OPTS="$HOLDFAST_OPTS" MOUNT_OPTS="$MOUNT_OPTS" WITNESS="$WITNESS" \
         STORE_SIZE="$STORE_SIZE" SUITE_WORK="$SUITE_WORK" SEED="$SEED" CARGO_TARGET_DIR="$TARGET" \
         VERBOSE="${VERBOSE:-}" KEEP="${KEEP:-}" bash "$0" "$@"
 }
@@ -155,7 +157,7 @@ fs_serve() {
 # fs_mount: returns when the file system is usable; fails the suite if it is not within 30 s.
 fs_mount() {
     case $FS in
-        holdfast) fs_serve "$HOLDFAST" mount "$IMAGE" "$MNT" -o "$HOLDFAST_OPTS" --foreground ;;
+        holdfast) fs_serve "$HOLDFAST" mount "$IMAGE" "$MNT" -o "$HOLDFAST_OPTS,$MOUNT_OPTS" --foreground ;;
         fuse2fs) fs_serve fuse2fs -f -o allow_other,fakeroot "$IMAGE" "$MNT" ;;
         ext4 | btrfs)
             LOOP=$(losetup --find --show "$IMAGE") && mount -t "$FS" "$LOOP" "$MNT" ;;
@@ -195,6 +197,11 @@ fs_crash() {
             [ -z "${SIDE:-}" ] || kill -CONT "$SIDE" 2>/dev/null || true ;;
         *) return 1 ;;
     esac || die "cannot crash $FS"
+    fs_crash_done
+}
+
+# fs_crash_done: after the daemon has been killed, the mount goes away.
+fs_crash_done() {
     # Processes with open files still see errors from the dead mount; wait for them to leave it.
     for _ in $(seq 50); do umount "$MNT" 2>/dev/null && break; sleep 0.1; done
     ! mountpoint -q "$MNT" || umount -l "$MNT"
