@@ -212,6 +212,21 @@ impl Error {
         matches!(self, Error::Io { .. } | Error::EndedEarly { .. })
     }
 
+    /// What went wrong, without the place: the system's words where it was the system. Of a latched error the whole error
+    /// that started it, since that was elsewhere.
+    pub fn reason(&self) -> String {
+        match self {
+            Error::Io { source, .. } => source.to_string(),
+            Error::EndedEarly { done_bytes, .. } => format!("it ended early, after {done_bytes} bytes"),
+            Error::OutOfRange { blocks, .. } => format!("out of range: the device has {blocks} blocks"),
+            Error::Misaligned { .. } => "not a whole number of blocks".to_string(),
+            Error::ReadOnly { .. } => "the device is open read-only".to_string(),
+            Error::Unsuitable { reason, .. } => (*reason).to_string(),
+            Error::InUse { .. } => "in use by another process or mount".to_string(),
+            Error::Latched { .. } => format!("after an earlier error: {}", self.root()),
+        }
+    }
+
     /// The error that started it: of a latched error the cause, otherwise the error itself.
     pub fn root(&self) -> &Error {
         match self {

@@ -14,6 +14,9 @@ use std::time::Duration;
 /// Pages handed down at a time: 16 MiB, so that reads get their turn in between.
 const PAGES_PER_BATCH: usize = 4096;
 
+/// An epoch that takes longer to write than epochs are apart, and than this (in milliseconds), is told in the log.
+const SLOW_MS_MIN: u64 = 5_000;
+
 /// What became of an epoch's pages.
 #[derive(Default)]
 struct Written {
@@ -81,8 +84,10 @@ impl Cache {
             state.writable()?;
             state.freeze()
         };
+        let start_ns = self.clock.monotonic_ns();
         let outcome = frozen.and_then(|frozen| {
             let written = self.write_epoch(&frozen)?;
+            self.note_time(&frozen, self.clock.monotonic_ns().saturating_sub(start_ns) / 1_000_000);
             Ok((frozen, written))
         });
         match outcome {
@@ -93,6 +98,15 @@ impl Cache {
             Err(error) => Err(error),
         }
         .inspect_err(|error| self.latch(error))
+    }
+
+    fn note_time(&self, frozen: &FrozenEpoch, took_ms: u64) {
+        self.counters.epochs_ms.add(took_ms);
+        if took_ms > self.options.epoch_age_max_ms.max(SLOW_MS_MIN) {
+            let pages: usize = frozen.objects.iter().map(|object| object.pages.len()).sum();
+            let (epoch, objects) = (frozen.epoch, frozen.objects.len());
+            tracing::warn!(epoch, took_ms, pages, objects, "an epoch took long to write: the device is slow, or busy");
+        }
     }
 
     fn write_epoch(&self, frozen: &FrozenEpoch) -> Result<Written> {

@@ -20,6 +20,7 @@
 //! a writer that finds no frame) writes it.
 
 mod admit;
+mod counters;
 mod flush;
 mod object;
 mod oplog;
@@ -32,6 +33,7 @@ mod session;
 mod state;
 mod sync;
 
+use counters::Counters;
 use holdfast_object::{
     Arena, Attributes, Clock, DomainId, Epoch, Error, FrameMut, Hold, Holds, ObjectCache, ObjectId, ObjectStore,
     Outcome, PageIndex, PageRef, PageView, RequestId, Result, Seek, Space, StoreStatus, Transaction,
@@ -93,6 +95,14 @@ pub struct CacheStatus {
     pub read_only: Option<String>,
     /// Pages found corrupt in memory and replaced from below.
     pub pages_reread: u64,
+    /// Pages read that were in memory, or known to be zero, since the store was opened.
+    pub page_hits: u64,
+    /// Pages read that the store had to be asked for.
+    pub page_misses: u64,
+    /// Syncs of single objects.
+    pub syncs: u64,
+    /// Time spent in writing epochs, in milliseconds.
+    pub epochs_ms: u64,
 }
 
 /// The objects of one domain, in memory and below.
@@ -112,7 +122,7 @@ pub struct Cache {
     sessions: Mutex<Sessions>,
     /// Ids got from the store and not used yet.
     fresh_ids: Mutex<Vec<ObjectId>>,
-    reread: std::sync::atomic::AtomicU64,
+    counters: Counters,
     /// Most blocks that the store's reference table can have.
     reference_blocks: u64,
     /// An epoch may be due.
@@ -132,7 +142,11 @@ impl Cache {
             epoch_open: state.open.epoch,
             transactions: state.sequence,
             read_only: state.read_only.clone(),
-            pages_reread: self.reread.load(std::sync::atomic::Ordering::Relaxed),
+            pages_reread: self.counters.reread.get(),
+            page_hits: self.counters.hits.get(),
+            page_misses: self.counters.misses.get(),
+            syncs: self.counters.syncs.get(),
+            epochs_ms: self.counters.epochs_ms.get(),
         }
     }
 
@@ -156,8 +170,15 @@ impl Cache {
     fn latch(&self, error: &Error) {
         let mut state = self.state.write();
         if state.read_only.is_none() {
-            tracing::error!(%error, "the store is read-only from now on");
-            state.read_only = Some(error.to_string());
+            state.read_only = Some(match error {
+                // The layer below has said so, and why.
+                Error::ReadOnly(reason) => reason.clone(),
+                Error::Device(fault) => fault.to_string(),
+                error => {
+                    tracing::error!(%error, "the store is read-only from now on");
+                    error.to_string()
+                }
+            });
         }
     }
 }

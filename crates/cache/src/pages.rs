@@ -159,7 +159,7 @@ impl Cache {
                         tracing::warn!(%key, index, clean, "a page in memory does not match its checksum");
                         if clean {
                             object.drop_page(index);
-                            self.reread.fetch_add(1, Ordering::Relaxed);
+                            self.counters.reread.add(1);
                         } else {
                             let error = bad_page(&state, id, index, bad.checksum, got);
                             state.lose_dirty(id, index, &error);

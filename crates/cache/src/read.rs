@@ -39,6 +39,9 @@ impl Cache {
                 self.close_epoch()?;
                 continue;
             }
+            let misses = views.iter().filter(|view| view.is_none()).count();
+            self.counters.misses.add(misses as u64);
+            self.counters.hits.add((count - misses) as u64);
             let mut position = 0;
             while position < count {
                 if views[position].is_some() {

@@ -1,5 +1,6 @@
 //! Opening: the intent log is replayed on the last recovery point, and the result becomes a recovery point.
 
+use crate::counters::Counters;
 use crate::session::Sessions;
 use crate::state::State;
 use crate::{Cache, Options};
@@ -44,9 +45,6 @@ impl Cache {
             last = status.epoch + EPOCHS_SKIPPED;
             store.prepare(last)?;
             store.publish(last)?;
-            if recovered.batches > 0 {
-                tracing::info!(batches = recovered.batches, epoch = last, "replayed the intent log");
-            }
         }
         let state = State::new(domain, last + 1, arena.clone(), status.read_only);
         let cache = Cache {
@@ -61,7 +59,7 @@ impl Cache {
             sync_queue: Mutex::new(Vec::new()),
             sessions: Mutex::new(Sessions::default()),
             fresh_ids: Mutex::new(Vec::new()),
-            reread: 0.into(),
+            counters: Counters::default(),
             reference_blocks: status.space.total / REFERENCES_PER_BLOCK + 2,
             writer_due: Mutex::new(false),
             writer_wake: Condvar::new(),

@@ -33,6 +33,7 @@ struct Capture {
 impl Cache {
     /// See [`holdfast_object::ObjectCache::sync`].
     pub(crate) fn sync_object(&self, id: ObjectId) -> Result<()> {
+        self.counters.syncs.add(1);
         let synced = self.make_durable(id);
         self.report_bad(id)?;
         synced

@@ -32,7 +32,7 @@ pub use ids::{BlockIdentity, DomainId, Epoch, ObjectId, ObjectKey, PageIndex, Po
 pub use op::{Batch, Fragment, Op};
 pub use session::{Hold, Holds};
 pub use space::{Purpose, Space};
-pub use store::{Applied, LogBatch, ObjectStore, PageSource, Placement, RecoveredBatch, StoreStatus};
+pub use store::{Applied, LogBatch, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters, StoreStatus};
 
 /// Bytes in a page of an object and in a block of a device.
 pub const PAGE_SIZE: usize = 4096;

@@ -58,6 +58,27 @@ pub struct LogBatch {
     pub ops: Vec<Op>,
 }
 
+/// What a store has done since it was opened. Of several devices, the sum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct StoreCounters {
+    /// Read requests sent to devices.
+    pub device_reads: u64,
+    /// Bytes asked for by them.
+    pub read_bytes: u64,
+    /// Write requests sent to devices.
+    pub device_writes: u64,
+    /// Bytes in them.
+    pub written_bytes: u64,
+    /// Flush requests sent to devices.
+    pub device_flushes: u64,
+    /// Recovery points made.
+    pub epochs: u64,
+    /// Batches appended to the intent log.
+    pub log_batches: u64,
+    /// Bytes in them; also in `written_bytes`.
+    pub log_bytes: u64,
+}
+
 /// State of a store, for `status`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StoreStatus {
@@ -71,8 +92,10 @@ pub struct StoreStatus {
     pub objects: u64,
     /// Blocks repaired from another copy since the store was opened.
     pub repaired: u64,
-    /// Blocks found corrupt and not repairable since the store was opened.
+    /// Different blocks found corrupt or unreadable, without a good copy, since the store was opened. Counted up to 65,536.
     pub unrepaired: u64,
+    /// What has been done since the store was opened.
+    pub counters: StoreCounters,
     /// Device names.
     pub devices: Vec<String>,
 }

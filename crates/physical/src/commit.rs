@@ -133,6 +133,7 @@ impl Module {
     fn published(&self, superblock: Superblock) {
         let epoch = superblock.epoch;
         *self.published.lock() = superblock;
+        self.disk().counters.published();
         // Wait for reads that may have found a block before it was freed.
         drop(self.gate.write());
         self.base.alloc.lock().publish(epoch);

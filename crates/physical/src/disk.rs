@@ -1,5 +1,6 @@
 //! The device below, with the latch that a failed change closes, and counters of what was repaired.
 
+use crate::counters::Counters;
 use crate::format::split_address;
 use holdfast_block::{Device, Error as BlockError, Read, Write};
 use holdfast_integrity::Unverified;
@@ -38,8 +39,7 @@ pub(crate) struct Disk {
     device: Arc<dyn Device>,
     blocks: u64,
     latch: OnceLock<String>,
-    repaired: AtomicU64,
-    unrepaired: AtomicU64,
+    pub(crate) counters: Counters,
     /// Newest epoch that anything on the device can have been born in.
     newest: AtomicU64,
 }
@@ -50,7 +50,7 @@ pub(crate) fn device_error(error: &BlockError) -> Error {
         operation: error.operation().to_string(),
         address: error.first(),
         length: error.length_bytes(),
-        cause: error.root().to_string(),
+        cause: error.reason(),
     }))
 }
 
@@ -58,14 +58,7 @@ impl Disk {
     /// `blocks` is the store's size, at most the device's.
     pub(crate) fn new(device: Arc<dyn Device>, blocks: u64) -> Disk {
         debug_assert!(blocks <= device.blocks());
-        Disk {
-            device,
-            blocks,
-            latch: OnceLock::new(),
-            repaired: AtomicU64::new(0),
-            unrepaired: AtomicU64::new(0),
-            newest: AtomicU64::new(0),
-        }
+        Disk { device, blocks, latch: OnceLock::new(), counters: Counters::default(), newest: AtomicU64::new(0) }
     }
 
     /// For reading what is not checked as blocks of trees are.
@@ -90,16 +83,11 @@ impl Disk {
         self.newest.fetch_max(epoch, Ordering::Relaxed);
     }
 
-    pub(crate) fn repaired(&self) -> u64 {
-        self.repaired.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn unrepaired(&self) -> u64 {
-        self.unrepaired.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn note_unrepaired(&self) {
-        self.unrepaired.fetch_add(1, Ordering::Relaxed);
+    /// The block at `address` has no good copy; `error` says what is wrong with it.
+    pub(crate) fn note_unrepaired(&self, address: u64, error: &Error) {
+        if self.counters.unrepaired(address) {
+            tracing::error!(%error, "a block has no good copy");
+        }
     }
 
     /// What could not be read, since there were `unrepaired` such blocks, has been made anew from what else there is. Counts
@@ -150,6 +138,7 @@ impl Disk {
     pub(crate) fn read(&self, address: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
         let first = self.block(address, length.div_ceil(4096) as u64)?;
+        self.counters.read(length as u64);
         self.device.read(first, bufs).map_err(|error| device_error(&error))
     }
 
@@ -169,6 +158,7 @@ impl Disk {
             addresses.iter().zip(&runs).map(|(&address, run)| in_range(address, run).ok()).collect();
         let mut reads: Vec<Read<'_>> =
             firsts.iter().zip(&mut runs).filter_map(|(first, run)| Some(Read::new((*first)?, run))).collect();
+        reads.iter().for_each(|read| self.counters.read(read.bufs.iter().map(|buf| buf.len() as u64).sum()));
         // Each read tells its own outcome.
         let _ = self.device.read_batch(&mut reads);
         let mut outcomes = reads.iter().map(|read| read.result.is_ok());
@@ -207,6 +197,7 @@ impl Disk {
             writes.push(Write { first, bufs });
             rest = later;
         }
+        self.counters.written(writes.len() as u64, slices.len() as u64 * 4096);
         let outcome = match &writes[..] {
             [] => Ok(()),
             [write] => self.device.write(write.first, write.bufs),
@@ -220,12 +211,14 @@ impl Disk {
         self.check_writable()?;
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
         let first = self.block(first, length.div_ceil(4096) as u64)?;
+        self.counters.written(1, length as u64);
         self.watch(self.device.write(first, bufs))
     }
 
     /// Makes all completed writes durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_writable()?;
+        self.counters.flushed();
         self.watch(self.device.flush())
     }
 
@@ -241,14 +234,14 @@ impl Disk {
     }
 
     /// Puts good bytes in the place of a bad copy, if the store takes changes. Failure to do so is not the reader's
-    /// error, but it latches like any failed write.
-    pub(crate) fn repair(&self, address: u64, good: &[u8; 4096]) {
+    /// error, but it latches like any failed write. `place` is for the log.
+    pub(crate) fn repair(&self, address: u64, good: &[u8; 4096], place: &Place) {
         if self.check_writable().is_err() {
             return;
         }
         if self.write_blocks([(address, good)]).is_ok() {
-            self.repaired.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(device = self.name(), block = split_address(address).1, "repaired from the other copy");
+            self.counters.repaired();
+            tracing::warn!(%place, "a bad copy of a block was replaced by the good one");
         }
     }
 }

@@ -167,6 +167,7 @@ impl Module {
             at += run.iter().map(|slice| (slice.len() / PAGE_SIZE) as u64).sum::<u64>();
         }
         self.disk().flush()?;
+        self.disk().counters.logged(blocks * PAGE_SIZE as u64);
         log.halves[index] =
             Half { epoch: batch.epoch, used: half.used + blocks, batches: half.batches + 1, link: header.link() };
         Ok(true)

@@ -6,7 +6,7 @@
 //! | module | job |
 //! |---|---|
 //! | `format` | structures on disk, and their checks |
-//! | `disk` | the device, its latch, repairs |
+//! | `disk`, `counters` | the device, its latch, repairs; what has been done |
 //! | `meta_block`, `node_cache` | metadata blocks in memory |
 //! | `bitmap`, `alloc` | which blocks can be handed out |
 //! | `tree`, `objects` | block trees; records, maps of ids, references |
@@ -22,6 +22,7 @@ mod apply;
 mod bitmap;
 pub mod check;
 mod commit;
+mod counters;
 mod create;
 mod damage;
 mod disk;

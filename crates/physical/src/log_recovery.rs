@@ -318,7 +318,7 @@ impl Module {
 
     fn report_lost(&self, header: &LogHeader, lost: &[(ObjectId, usize)]) {
         for (id, count) in lost {
-            self.disk().note_unrepaired();
+            self.disk().counters.lost_from_log(*count as u64);
             let (epoch, sequence) = (header.epoch, header.sequence);
             tracing::error!(epoch, sequence, object = id.0, pages = count, "intent log: synced pages are lost");
         }
@@ -342,7 +342,7 @@ impl Module {
             }
         }
         if let (Some(good), Some(bad)) = (&good, bad) {
-            self.disk().repair(bad, &good.0);
+            self.disk().repair(bad, &good.0, &self.disk().place(bad));
         }
         good.is_some() && (1..=epoch).contains(&placement.birth) && addresses[0] != addresses[1]
     }

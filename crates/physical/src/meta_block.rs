@@ -160,7 +160,7 @@ impl MetaBlock {
                 Ok(bytes) => {
                     let block = MetaBlock::clean(bytes);
                     if first_error.is_some() {
-                        disk.repair(pointer.address[0], block.bytes());
+                        disk.repair(pointer.address[0], block.bytes(), &key.place(disk, pointer.address[0]));
                     }
                     block.check(disk, key, address)?;
                     return Ok(block);
@@ -168,8 +168,7 @@ impl MetaBlock {
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        disk.note_unrepaired();
-        Err(match first_error {
+        let error = match first_error {
             // With the object: it is its damage, and no one else's.
             Some(Error::Device(fault)) if key.domain != DomainId::SYSTEM.0 => {
                 Error::corrupt(key.place(disk, pointer.address[0]), "tree block", "a readable copy", fault.to_string())
@@ -181,7 +180,9 @@ impl MetaBlock {
                 "an address",
                 "none: a dirty block is missing in memory",
             ),
-        })
+        };
+        disk.note_unrepaired(pointer.address[0], &error);
+        Err(error)
     }
 
     /// Checks what can be checked within the block: the pointers of a tree block.

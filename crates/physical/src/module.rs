@@ -164,8 +164,9 @@ impl ObjectStore for Module {
             read_only: disk.read_only().map(str::to_string),
             space,
             objects,
-            repaired: disk.repaired(),
-            unrepaired: disk.unrepaired(),
+            repaired: disk.counters.blocks_repaired(),
+            unrepaired: disk.counters.blocks_unrepaired(),
+            counters: disk.counters.totals(),
             devices: vec![disk.name().to_string()],
         }
     }

@@ -102,18 +102,20 @@ impl Module {
             match outcome {
                 Ok(()) => {
                     if first_error.is_some() {
-                        self.disk().repair(pointer.address[0], bytes);
+                        let place = page_place(key, index, self.disk().place(pointer.address[0]));
+                        self.disk().repair(pointer.address[0], bytes, &place);
                     }
                     return Ok(());
                 }
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        self.disk().note_unrepaired();
-        Err(first_error.unwrap_or_else(|| {
+        let error = first_error.unwrap_or_else(|| {
             let place = page_place(key, index, self.disk().place(0));
             Error::corrupt(place, "block pointer", "an address", "none")
-        }))
+        });
+        self.disk().note_unrepaired(pointer.address[0], &error);
+        Err(error)
     }
 }
 

@@ -1,0 +1,112 @@
+//! What a module has done since it was opened, and which of its blocks were found without a good copy.
+
+use holdfast_object::StoreCounters;
+use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most blocks without a good copy that are told apart; more are not counted.
+const BLOCKS_MAX: usize = 1 << 16;
+
+/// Totals. They are read one by one, so they need not fit together exactly.
+#[derive(Default)]
+pub(crate) struct Counters {
+    device_reads: AtomicU64,
+    read_bytes: AtomicU64,
+    device_writes: AtomicU64,
+    written_bytes: AtomicU64,
+    device_flushes: AtomicU64,
+    epochs: AtomicU64,
+    log_batches: AtomicU64,
+    log_bytes: AtomicU64,
+    repaired: AtomicU64,
+    unrepaired: Mutex<FxHashSet<u64>>,
+    lost_from_log: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, number: u64) {
+    counter.fetch_add(number, Ordering::Relaxed);
+}
+
+impl Counters {
+    /// A request for `bytes` was sent to the device.
+    pub(crate) fn read(&self, bytes: u64) {
+        add(&self.device_reads, 1);
+        add(&self.read_bytes, bytes);
+    }
+
+    /// Requests for `bytes` in all were sent to the device.
+    pub(crate) fn written(&self, requests: u64, bytes: u64) {
+        add(&self.device_writes, requests);
+        add(&self.written_bytes, bytes);
+    }
+
+    pub(crate) fn flushed(&self) {
+        add(&self.device_flushes, 1);
+    }
+
+    /// A recovery point was made.
+    pub(crate) fn published(&self) {
+        add(&self.epochs, 1);
+    }
+
+    /// A batch was appended to the intent log.
+    pub(crate) fn logged(&self, bytes: u64) {
+        add(&self.log_batches, 1);
+        add(&self.log_bytes, bytes);
+    }
+
+    pub(crate) fn repaired(&self) {
+        add(&self.repaired, 1);
+    }
+
+    /// A block was found without a good copy; whether it is the first time.
+    pub(crate) fn unrepaired(&self, address: u64) -> bool {
+        let mut blocks = self.unrepaired.lock();
+        blocks.len() < BLOCKS_MAX && blocks.insert(address)
+    }
+
+    /// Pages of the intent log were found without a good copy when it was replayed, which is done once.
+    pub(crate) fn lost_from_log(&self, pages: u64) {
+        add(&self.lost_from_log, pages);
+    }
+
+    pub(crate) fn blocks_repaired(&self) -> u64 {
+        self.repaired.load(Ordering::Relaxed)
+    }
+
+    /// Different blocks found without a good copy.
+    pub(crate) fn blocks_unrepaired(&self) -> u64 {
+        self.unrepaired.lock().len() as u64 + self.lost_from_log.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn totals(&self) -> StoreCounters {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        StoreCounters {
+            device_reads: get(&self.device_reads),
+            read_bytes: get(&self.read_bytes),
+            device_writes: get(&self.device_writes),
+            written_bytes: get(&self.written_bytes),
+            device_flushes: get(&self.device_flushes),
+            epochs: get(&self.epochs),
+            log_batches: get(&self.log_batches),
+            log_bytes: get(&self.log_bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_without_a_good_copy_counts_once_and_their_number_is_bounded() {
+        let counters = Counters::default();
+        assert!(counters.unrepaired(7) && !counters.unrepaired(7) && counters.unrepaired(8));
+        assert_eq!(counters.blocks_unrepaired(), 2);
+        for address in 0..2 * BLOCKS_MAX as u64 {
+            counters.unrepaired(address);
+        }
+        assert_eq!(counters.blocks_unrepaired(), BLOCKS_MAX as u64);
+    }
+}
