@@ -29,8 +29,36 @@ pub(crate) struct Cli {
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
+    /// What to log; a mount in the background has a file for it, everything else logs to standard error
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub(crate) log_level: Option<LogLevel>,
+
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// How much is logged.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            LogLevel::Off => "off",
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        }
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -72,7 +100,8 @@ Examples:
   holdfast status                      everything that is mounted
   holdfast status ~/Holdfast           one mount
   holdfast status /data/my.store       a store; nothing in it is changed
-  holdfast status --json | jq .mounts[0].space.free_bytes")]
+  holdfast status --json | jq .mounts[0].space.free_bytes
+  holdfast status --metrics            the same for Prometheus")]
     Status(Status),
 
     /// Make everything in a mount durable now
@@ -98,8 +127,7 @@ left, 8 it could not be done, 16 usage, 32 cancelled.")]
     /// Print what a shell needs to complete commands, options and paths
     #[command(after_help = "\
 Examples:
-  source <(holdfast completions bash)      for this shell
-  holdfast completions bash > ~/.local/share/bash-completion/completions/holdfast
+  source <(holdfast completions bash)      for this shell only
   holdfast completions zsh > ~/.zfunc/_holdfast
   holdfast completions fish > ~/.config/fish/completions/holdfast.fish
 `make install` puts them where the shells look.")]
@@ -165,8 +193,11 @@ pub(crate) struct Status {
     /// A store, or a directory in a mount; default: everything that is mounted
     #[arg(value_name = "STORE|DIR", value_hint = ValueHint::AnyPath)]
     pub(crate) path: Option<PathBuf>,
+    /// Print metrics in the text format of Prometheus
+    #[arg(long)]
+    pub(crate) metrics: bool,
     /// Ask the mount at exactly this directory, and wait for however long it takes
-    #[arg(long, hide = true, requires = "path")]
+    #[arg(long, hide = true, requires = "path", conflicts_with = "metrics")]
     pub(crate) ask: bool,
 }
 

@@ -6,7 +6,9 @@
 //! | `commands/` | one file for each command |
 //! | `stack` | puts the layers together |
 //! | `daemon/` | serves a mount: threads, signals, the end; starting it in the background; its log |
+//! | `logging` | what is logged, and how a line looks |
 //! | `man` | manual pages, from the definitions of the command line |
+//! | `metrics` | what `status` tells, for Prometheus |
 //! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
 
@@ -14,7 +16,9 @@ mod args;
 mod commands;
 mod daemon;
 mod failure;
+mod logging;
 mod man;
+mod metrics;
 mod mounts;
 mod options;
 mod output;
@@ -38,11 +42,14 @@ fn main() -> ExitCode {
     };
     let format = if cli.json { Format::Json } else { Format::Words };
     let told = matches!(&cli.command, Command::Mount(mount) if mount.report_ready);
+    if !matches!(cli.command, Command::Mount(_)) {
+        logging::start(None, cli.log_level);
+    }
     let code = match &cli.command {
         Command::Create(arguments) => commands::create::run(arguments, format).map(|()| exit::OK),
-        Command::Mount(arguments) => commands::mount::run(arguments, format).map(|()| exit::OK),
+        Command::Mount(arguments) => commands::mount::run(arguments, format, cli.log_level).map(|()| exit::OK),
         Command::Unmount(arguments) => commands::unmount::run(arguments, format).map(|()| exit::OK),
-        Command::Up(arguments) => commands::up::run(arguments, format).map(|()| exit::OK),
+        Command::Up(arguments) => commands::up::run(arguments, format, cli.log_level).map(|()| exit::OK),
         Command::Status(arguments) => commands::status::run(arguments, format).map(|()| exit::OK),
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
         Command::Completions(arguments) => {

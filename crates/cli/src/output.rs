@@ -23,6 +23,11 @@ pub(crate) fn print(format: Format, report: &impl Report) {
         Format::Words => report.words(),
         Format::Json => json(report),
     };
+    print_text(&text);
+}
+
+/// Prints to standard output what is formatted already.
+pub(crate) fn print_text(text: &str) {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 

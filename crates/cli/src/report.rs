@@ -3,7 +3,7 @@
 use crate::output::{Report, count, table};
 use crate::size;
 use holdfast_cache::CacheStatus;
-use holdfast_object::{PAGE_SIZE, Space, StoreStatus};
+use holdfast_object::{PAGE_SIZE, Space, StoreCounters, StoreStatus};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -37,6 +37,9 @@ pub(crate) struct StoreReport {
     /// Why no changes are taken, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) read_only: Option<String>,
+    /// Changes are not taken because a device failed.
+    #[serde(default)]
+    pub(crate) latched: bool,
     #[serde(flatten)]
     pub(crate) figures: Option<Figures>,
     /// The page pool of a mount.
@@ -58,9 +61,10 @@ pub(crate) struct Figures {
     pub(crate) space: SpaceFigures,
     /// Blocks repaired from another copy since the store was opened.
     pub(crate) blocks_repaired: u64,
-    /// Blocks found corrupt and not repairable since the store was opened.
+    /// Different blocks found without a good copy since the store was opened.
     pub(crate) blocks_unrepaired: u64,
     pub(crate) devices: Vec<String>,
+    pub(crate) counters: StoreCounters,
 }
 
 /// Space, in bytes.
@@ -72,6 +76,12 @@ pub(crate) struct SpaceFigures {
     pub(crate) free_bytes: u64,
     /// For new data.
     pub(crate) available_bytes: u64,
+    /// Freed, and free for others when the open epoch is closed; part of `free_bytes`.
+    pub(crate) pending_bytes: u64,
+    /// Kept back, so that files can always be deleted; part of `free_bytes`.
+    pub(crate) reserve_bytes: u64,
+    /// Set aside for changes not written yet; part of `free_bytes`.
+    pub(crate) reserved_bytes: u64,
 }
 
 impl From<&Space> for SpaceFigures {
@@ -83,6 +93,9 @@ impl From<&Space> for SpaceFigures {
             used_bytes: bytes(space.total - free),
             free_bytes: bytes(free),
             available_bytes: bytes(free.saturating_sub(space.reserve).saturating_sub(space.reserved)),
+            pending_bytes: bytes(space.pending),
+            reserve_bytes: bytes(space.reserve),
+            reserved_bytes: bytes(space.reserved),
         }
     }
 }
@@ -98,6 +111,14 @@ pub(crate) struct CacheFigures {
     pub(crate) transactions: u64,
     /// Pages found corrupt in memory and read again.
     pub(crate) pages_reread: u64,
+    /// Pages read that were in memory, or known to be zero, since the mount was made.
+    pub(crate) page_hits: u64,
+    /// Pages read that had to come from the store.
+    pub(crate) page_misses: u64,
+    /// Calls of fsync, fdatasync and the like.
+    pub(crate) syncs: u64,
+    /// Time spent in writing epochs.
+    pub(crate) epochs_ms: u64,
 }
 
 impl From<&CacheStatus> for CacheFigures {
@@ -109,6 +130,10 @@ impl From<&CacheStatus> for CacheFigures {
             dirty_bytes: bytes(status.pages_dirty),
             transactions: status.transactions,
             pages_reread: status.pages_reread,
+            page_hits: status.page_hits,
+            page_misses: status.page_misses,
+            syncs: status.syncs,
+            epochs_ms: status.epochs_ms,
         }
     }
 }
@@ -139,6 +164,7 @@ impl Figures {
             blocks_repaired: status.repaired,
             blocks_unrepaired: status.unrepaired,
             devices: status.devices,
+            counters: status.counters,
         }
     }
 }
@@ -156,6 +182,7 @@ impl StoreReport {
             condition,
             mounted_on: mounted_on.map(|directory| directory.display().to_string()),
             read_only: None,
+            latched: false,
             figures: None,
             cache: None,
             daemon: None,
@@ -190,14 +217,17 @@ impl Report for StoreReport {
             let (used, total) = (size::show(space.used_bytes), size::show(space.total_bytes));
             rows.push(("space", format!("{used} of {total} used, {} available", size::show(space.available_bytes))));
             rows.push(("objects", figures.objects.to_string()));
+            let opened = if self.mounted_on.is_some() { "mounted" } else { "opened for this" };
             rows.push(("recovery point", format!("epoch {}", figures.epoch)));
             rows.push((
                 "blocks",
                 match (figures.blocks_repaired, figures.blocks_unrepaired) {
-                    (0, 0) => "no corrupt one met since it was opened".to_string(),
-                    (repaired, 0) => format!("{repaired} repaired since it was opened"),
+                    // Opening has read next to nothing.
+                    (0, 0) if self.mounted_on.is_none() => "not read now; `holdfast check` reads them all".to_string(),
+                    (0, 0) => "no corrupt one met since it was mounted".to_string(),
+                    (repaired, 0) => format!("{repaired} repaired since it was {opened}"),
                     (repaired, lost) => {
-                        format!("{repaired} repaired, {lost} CORRUPT since it was opened; see `holdfast check`")
+                        format!("{repaired} repaired, {lost} CORRUPT since it was {opened}; see `holdfast check`")
                     }
                 },
             ));

@@ -94,7 +94,7 @@ pub(crate) fn device(store: &Path, access: Access) -> Result<Arc<FileDevice>> {
         error => says(error),
     })?;
     if !device.is_direct() {
-        tracing::warn!(store = %store.display(), "no direct I/O here; reads may come from the host's page cache");
+        tracing::warn!("no direct I/O on this host: reads may come from its page cache");
     }
     Ok(Arc::new(device))
 }

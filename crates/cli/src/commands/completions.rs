@@ -33,7 +33,8 @@ fn script(shell: Shell) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Without what only Holdfast itself says to Holdfast. Hidden options would be offered like all others.
+/// Without what only Holdfast itself says to Holdfast: hidden options would be offered like all others. So no option that is
+/// shown may refer to a hidden one (`requires`, `conflicts_with`).
 fn visible(command: clap::Command) -> clap::Command {
     let mut shown = clap::Command::new(command.get_name().to_string());
     if let Some(about) = command.get_about() {

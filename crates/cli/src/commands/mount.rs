@@ -1,6 +1,6 @@
 //! `holdfast mount`: a store on a directory.
 
-use crate::args::Mount;
+use crate::args::{LogLevel, Mount};
 use crate::daemon::{self, Mounting};
 use crate::failure::{Failure, Result};
 use crate::mounts::{self, FILE_SYSTEM};
@@ -50,10 +50,10 @@ pub(crate) fn notes(report: &StoreReport) -> String {
     text
 }
 
-pub(crate) fn run(arguments: &Mount, format: Format) -> Result<()> {
+pub(crate) fn run(arguments: &Mount, format: Format, log_level: Option<LogLevel>) -> Result<()> {
     let outcome = prepare(arguments).and_then(|mounting| match arguments.foreground {
-        true => foreground(&mounting, arguments.report_ready, format).map(|()| None),
-        false => daemon::launch(&mounting.store, &mounting.directory, &arguments.options).map(Some),
+        true => foreground(&mounting, arguments.report_ready, format, log_level).map(|()| None),
+        false => daemon::launch(&mounting.store, &mounting.directory, &arguments.options, log_level).map(Some),
     });
     match outcome {
         Ok(Some(report)) => print(format, &Mounted { report: &report }),
@@ -96,13 +96,13 @@ pub(crate) fn directory(directory: &Path, nonempty: bool) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn foreground(mounting: &Mounting, report_ready: bool, format: Format) -> Result<()> {
+fn foreground(mounting: &Mounting, report_ready: bool, format: Format, log_level: Option<LogLevel>) -> Result<()> {
     if report_ready {
         // Away from the terminal of whoever started this; fails only for the leader of a process group.
         let _ = rustix::process::setsid();
         let _ = rustix::thread::set_name(c"holdfast");
     }
-    daemon::log::start();
+    crate::logging::start(Some(&mounting.store), log_level);
     daemon::serve(mounting, |report| {
         if report_ready {
             daemon::tell(Ok(report))?;

@@ -2,8 +2,9 @@
 
 use crate::args::Status;
 use crate::failure::{Failure, Result};
+use crate::metrics;
 use crate::mounts::{self, FILE_SYSTEM, Mount};
-use crate::output::{Format, Report, print};
+use crate::output::{Format, Report, print, print_text};
 use crate::report::{Condition, Figures, StoreReport};
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::Access;
@@ -38,6 +39,16 @@ pub(crate) fn run(arguments: &Status, format: Format) -> Result<()> {
         Some(directory) if arguments.ask => {
             let mount = mounts::at(directory)?.ok_or_else(|| Failure::new("nothing is mounted there"))?;
             print(format, &ask(&mount));
+        }
+        _ if arguments.metrics && format == Format::Json => {
+            return Err(Failure::usage("--metrics and --json are two formats; choose one"));
+        }
+        path if arguments.metrics => {
+            let reports = match path {
+                None => mounts::of_holdfast()?.iter().map(look).collect(),
+                Some(path) => vec![one(path)?],
+            };
+            print_text(&metrics::text(&reports));
         }
         None => print(format, &All { mounts: mounts::of_holdfast()?.iter().map(look).collect() }),
         Some(path) => print(format, &one(path)?),

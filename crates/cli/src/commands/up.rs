@@ -1,7 +1,7 @@
 //! `holdfast up`: from nothing to a mounted store.
 
 use super::{create, mount, status};
-use crate::args::Up;
+use crate::args::{LogLevel, Up};
 use crate::daemon;
 use crate::failure::{Failure, Result};
 use crate::mounts;
@@ -67,12 +67,12 @@ Use {path} as any directory; every byte in it is checked. What next:
     }
 }
 
-pub(crate) fn run(arguments: &Up, format: Format) -> Result<()> {
-    print(format, &up(arguments.directory.as_deref())?);
+pub(crate) fn run(arguments: &Up, format: Format, log_level: Option<LogLevel>) -> Result<()> {
+    print(format, &up(arguments.directory.as_deref(), log_level)?);
     Ok(())
 }
 
-fn up(given: Option<&Path>) -> Result<Raised> {
+fn up(given: Option<&Path>, log_level: Option<LogLevel>) -> Result<Raised> {
     let directory = match given {
         Some(directory) => directory.to_path_buf(),
         None => paths::home()?.join("Holdfast"),
@@ -103,7 +103,7 @@ fn up(given: Option<&Path>) -> Result<Raised> {
         }
         create::create(&store, Some(first_size(&store)?), false)?;
     }
-    let report = daemon::launch(&mounts::resolve(&store)?, &directory, &[])?;
+    let report = daemon::launch(&mounts::resolve(&store)?, &directory, &[], log_level)?;
     Ok(Raised { done, report })
 }
 

@@ -5,6 +5,7 @@
 //! and is what can also be started by hand. It tells how it went in one line of JSON on its standard output, which is
 //! a pipe to here.
 
+use crate::args::LogLevel;
 use crate::failure::{Failure, Result};
 use crate::report::StoreReport;
 use serde::{Deserialize, Serialize};
@@ -24,11 +25,19 @@ enum Told {
 }
 
 /// Starts the daemon and waits until the mount can be used. Paths are absolute.
-pub(crate) fn launch(store: &Path, directory: &Path, options: &[String]) -> Result<StoreReport> {
+pub(crate) fn launch(
+    store: &Path,
+    directory: &Path,
+    options: &[String],
+    log_level: Option<LogLevel>,
+) -> Result<StoreReport> {
     let log = super::log::path(store);
     // Without a log the mount is still worth having.
     let errors = log.as_deref().and_then(|path| super::log::open(path).ok()).map_or_else(Stdio::null, Stdio::from);
     let mut arguments: Vec<OsString> = ["mount", "--foreground", "--report-ready"].map(OsString::from).into();
+    if let Some(level) = log_level {
+        arguments.extend(["--log-level", level.name()].map(OsString::from));
+    }
     for list in options {
         arguments.extend([OsString::from("-o"), OsString::from(list)]);
     }

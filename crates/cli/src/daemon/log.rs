@@ -1,34 +1,40 @@
-//! Where a mount says what it does: standard error, which a mount in the background has in a file.
+//! The log file of a mount in the background: its standard error.
 
 use std::fs::{self, File};
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use tracing_subscriber::EnvFilter;
 
 /// A log that has grown beyond this when a mount is made is put aside (as `….old`, the one before is gone).
 const LOG_BYTES_MAX: u64 = 4 << 20;
 
-/// Logs to standard error: `info` and above, or what `HOLDFAST_LOG` says (as `debug`, or `holdfast_cache=trace`).
-pub(crate) fn start() {
-    let filter = EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let colour = io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colour);
-    // Fails only if there is one already.
-    let _ = log.with_target(false).try_init();
-}
+/// Longest name of a log, without its ending, in bytes. A file name has at most 255.
+const NAME_BYTES_MAX: usize = 200;
 
-/// The log file of a store's mounts: `$XDG_STATE_HOME/holdfast/PATH.log`, by default in `~/.local/state`.
+/// The log file of a store's mounts: `$XDG_STATE_HOME/holdfast/NAME.log`, by default in `~/.local/state`.
 pub(crate) fn path(store: &Path) -> Option<PathBuf> {
     let state = crate::paths::directory("XDG_STATE_HOME", ".local/state").ok()?;
-    let name: String = store.to_string_lossy().trim_start_matches('/').replace('/', "-");
-    // A name has at most 255 bytes; its end tells more than its beginning.
-    let mut from = name.len().saturating_sub(200);
-    while !name.is_char_boundary(from) {
-        from += 1;
+    Some(state.join("holdfast").join(format!("{}.log", name(store))))
+}
+
+/// A store's path as one name, different for each: `/` becomes `-`; `-`, `%` and what cannot be typed become `%` and two
+/// hexadecimal digits. Of a long one the end, after a checksum of it all.
+fn name(store: &Path) -> String {
+    let mut name = String::new();
+    for &byte in store.as_os_str().as_bytes().strip_prefix(b"/").unwrap_or(store.as_os_str().as_bytes()) {
+        match byte {
+            b'/' => name.push('-'),
+            b'-' | b'%' | 0..=b' ' | 0x7f.. => name.push_str(&format!("%{byte:02X}")),
+            byte => name.push(char::from(byte)),
+        }
     }
-    Some(state.join("holdfast").join(format!("{}.log", &name[from..])))
+    if name.len() > NAME_BYTES_MAX {
+        let checksum = holdfast_integrity::crc64(store.as_os_str().as_bytes());
+        // It is ASCII.
+        name = format!("{checksum:016x}{}", &name[name.len() + 16 - NAME_BYTES_MAX..]);
+    }
+    name
 }
 
 /// Opens a log file at its end.
@@ -50,10 +56,20 @@ mod tests {
 
     #[test]
     fn every_store_has_a_log_of_its_own_with_a_name_that_fits() {
-        let name = |store: &str| path(Path::new(store)).unwrap().file_name().unwrap().to_string_lossy().into_owned();
-        assert_eq!(name("/data/my.store"), "data-my.store.log");
-        let long = format!("/{}/é", "é/".repeat(300));
-        assert!(name(&long).len() <= 255);
+        for (store, expected) in [
+            ("/data/my.store", "data-my.store"),
+            ("/data-my.store", "data%2Dmy.store"),
+            ("/data%2Dmy.store", "data%252Dmy.store"),
+            ("/dev/mapper/my disk", "dev-mapper-my%20disk"),
+            ("/é", "%C3%A9"),
+        ] {
+            assert_eq!(name(Path::new(store)), expected);
+        }
+        let end = "é/".repeat(300);
+        let (one, other) = (name(Path::new(&format!("/a/{end}"))), name(Path::new(&format!("/b/{end}"))));
+        assert_eq!((one.len(), other.len()), (NAME_BYTES_MAX, NAME_BYTES_MAX));
+        assert_ne!(one, other);
+        assert!(path(Path::new("/s")).unwrap().ends_with("holdfast/s.log"));
     }
 
     #[test]

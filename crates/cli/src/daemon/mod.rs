@@ -84,7 +84,7 @@ pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io:
     let outcome = outcome.and_then(|()| watch_signals(sender));
     let writer = Writer::start(&stack.cache);
     let outcome = outcome.and_then(|()| {
-        tracing::info!(store = %mounting.store.display(), directory = %mounting.directory.display(), "mounted");
+        tracing::info!("mounted on {}", mounting.directory.display());
         ready(&state.report()).map_err(|error| Failure::new(format!("whoever asked for the mount is gone: {error}")))
     });
     match &outcome {
@@ -114,19 +114,30 @@ fn open(mounting: &Mounting) -> Result<Stack> {
         epoch_ms: options.epoch_ms,
         atime: options.atime,
     };
+    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    tracing::info!("opened by holdfast {version}, process {pid}");
     let stack = Stack::open(stack::device(&mounting.store, access)?, &settings)?;
+    match (stack.was_clean, &stack.recovered) {
+        (true, recovered) => tracing::info!("it had been closed in order, at recovery point {}", recovered.from),
+        (false, _) if options.read_only => {}
+        (false, recovered) => tracing::warn!(
+            "it had not been closed in order: recovered from recovery point {} and {} batches of the intent log",
+            recovered.from,
+            recovered.batches
+        ),
+    }
     match stack.status().read_only {
         // Asked for.
         Some(_) if options.read_only && stack.module.is_clean() => {}
         Some(_) if options.read_only => tracing::warn!(
             "the store was not closed in order; what its intent log has is not seen until it is mounted for writing"
         ),
-        Some(reason) => tracing::warn!(reason, "mounted for reading only"),
+        Some(reason) => tracing::error!("it takes no changes: {reason}"),
         None => {
             stack.initialise()?;
             let orphans = stack.namespace.reclaim_orphans().map_err(stack::says)?;
             if orphans > 0 {
-                tracing::info!(orphans, "deleted files that had no name and were open when the store was last in use");
+                tracing::info!("deleted {orphans} files without a name that were open when it was last in use");
             }
         }
     }
@@ -186,7 +197,7 @@ impl Writer {
                 if let Err(error) = cache.tick() {
                     let error = error.to_string();
                     if error != last {
-                        tracing::error!(%error, "an epoch could not be written");
+                        tracing::error!(%error, "an epoch could not be written, and nothing is from now on");
                         last = error;
                     }
                 }
@@ -239,7 +250,7 @@ impl Workers {
             match self.events.recv() {
                 Ok(Event::WorkerEnded(ended)) => self.ended(&ended),
                 Ok(Event::Signal(name)) => {
-                    tracing::info!(signal = name, "asked to end");
+                    tracing::info!("asked to end by {name}");
                     return self.end_mount(directory);
                 }
                 Err(_) => return,
@@ -266,7 +277,7 @@ impl Workers {
                 waited += GRACE_STEP;
                 continue;
             }
-            tracing::warn!(%error, "cannot unmount in order; cut off");
+            tracing::warn!(%error, "it cannot be unmounted in order, so whoever uses it is cut off");
             cut_off(directory);
             break;
         }
@@ -307,10 +318,10 @@ fn close(mounting: &Mounting, stack: &Stack) -> Result<()> {
         return Ok(());
     }
     stack.cache.close().map_err(|error| {
-        tracing::error!(%error, "the store could not be closed in order");
+        tracing::error!(%error, "it could not be closed in order");
         Failure::new(format!("{} could not be closed in order: {error}", mounting.store.display()))
     })?;
-    tracing::info!(epoch = stack.status().epoch, "the store is clean");
+    tracing::info!("closed in order, at recovery point {}", stack.status().epoch);
     Ok(())
 }
 
@@ -330,6 +341,7 @@ impl State {
             true => Some("mounted with the option ro".into()),
             false => cache.read_only.clone().or_else(|| status.read_only.clone()),
         };
+        report.latched = !options.read_only && report.read_only.is_some();
         report.cache = Some(CacheFigures::from(&cache));
         report.figures = Some(Figures::new(self.stack.module.store_uuid(), status));
         report.daemon = Some(Daemon {

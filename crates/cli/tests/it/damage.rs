@@ -55,8 +55,16 @@ fn a_flipped_bit_in_a_file_is_named_and_never_returned() {
     rig.run(["mount", "s", "m"]).exits(0);
     let error = fs::read(rig.path("m/d/letter-to-find")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(5), "EIO, and not {error}");
+    fs::read(rig.path("m/d/letter-to-find")).unwrap_err();
     let status = rig.run(["status", "m", "--json"]).exits(0).json();
-    assert!(status["blocks_unrepaired"].as_u64().unwrap() > 0, "{status}");
+    assert_eq!(status["blocks_unrepaired"], 1, "blocks are counted, not reads: {status}");
+    let log = fs::read_to_string(status["daemon"]["log"].as_str().unwrap()).unwrap();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("a block has no good copy")).collect();
+    assert!(
+        told.len() == 1 && told[0].contains(&format!("page 0, device {}, block {block}", store.display())),
+        "{log}"
+    );
+    assert!(log.contains("/d/letter-to-find"), "{log}");
     // Written again, it is whole again.
     fs::write(rig.path("m/d/letter-to-find"), letter()).unwrap();
     assert!(fs::read(rig.path("m/d/letter-to-find")).unwrap() == letter());
@@ -96,6 +104,9 @@ fn a_bad_copy_of_a_directory_is_repaired_by_reading() {
     assert!(fs::read(rig.path("m/d/letter-to-find")).unwrap() == letter());
     let status = rig.run(["status", "m", "--json"]).exits(0).json();
     assert_eq!((&status["blocks_repaired"], &status["blocks_unrepaired"]), (&1.into(), &0.into()));
+    let log = fs::read_to_string(status["daemon"]["log"].as_str().unwrap()).unwrap();
+    let block = format!("device {}, block {}", store.display(), places[0] / 4096);
+    assert!(log.lines().any(|line| line.contains("replaced by the good one") && line.contains(&block)), "{log}");
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
 }

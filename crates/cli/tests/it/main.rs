@@ -3,7 +3,9 @@
 //! Tests that mount need /dev/fuse and say so when they are skipped.
 
 mod damage;
+mod logs;
 mod manual;
+mod metrics;
 mod mounts;
 mod rig;
 mod stores;

@@ -219,7 +219,7 @@ fn in_the_foreground_it_ends_with_sigint() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let mut log = String::new();
     child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-    assert!(log.contains("the store is clean"), "{log}");
+    assert!(log.contains("closed in order"), "{log}");
     assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
 }
 
