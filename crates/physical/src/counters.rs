@@ -66,6 +66,18 @@ impl Counters {
         blocks.len() < BLOCKS_MAX && blocks.insert(address)
     }
 
+    /// The blocks without a good copy so far.
+    pub(crate) fn unrepaired_blocks(&self) -> FxHashSet<u64> {
+        self.unrepaired.lock().clone()
+    }
+
+    /// What could not be read, beyond these blocks, has been made anew from what else there is. Counts as one repair. For the
+    /// time when nobody else reads yet.
+    pub(crate) fn rebuilt(&self, unrepaired: FxHashSet<u64>) {
+        *self.unrepaired.lock() = unrepaired;
+        self.repaired();
+    }
+
     /// Pages of the intent log were found without a good copy when it was replayed, which is done once.
     pub(crate) fn lost_from_log(&self, pages: u64) {
         add(&self.lost_from_log, pages);

@@ -90,13 +90,6 @@ impl Disk {
         }
     }
 
-    /// What could not be read, since there were `unrepaired` such blocks, has been made anew from what else there is. Counts
-    /// as one repair. For the time when nobody else reads yet.
-    pub(crate) fn note_rebuilt(&self, unrepaired: u64) {
-        self.unrepaired.store(unrepaired, Ordering::Relaxed);
-        self.repaired.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Why no changes are taken, if so.
     pub(crate) fn read_only(&self) -> Option<&str> {
         self.latch.get().map(String::as_str)

@@ -34,9 +34,9 @@ pub(crate) fn mend(disk: &Disk, label: &Label, newest: &Superblock) -> Result<()
         let (device, block, what) = (disk.name(), bad.address, &bad.what);
         if bad.is_copy {
             tracing::warn!(device, block, %what, "a damaged copy");
-            disk.repair(block, &bad.good);
+            disk.repair(block, &bad.good, &disk.place(block));
             if disk.read_only().is_some() {
-                disk.note_unrepaired();
+                disk.counters.unrepaired(block);
             }
         } else if disk.read_only().is_none() {
             // The latch tells of a failure.

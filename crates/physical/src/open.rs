@@ -247,7 +247,7 @@ fn load_or_rebuild(
     trees: &mut Trees,
     bitmap: Bitmap,
 ) -> Result<()> {
-    let unrepaired = base.disk.unrepaired();
+    let unrepaired = base.disk.counters.unrepaired_blocks();
     let damage = match bitmap {
         Bitmap::FromTrees => None,
         Bitmap::AsStored => match load_bitmap(base, label, superblock, trees) {
@@ -266,7 +266,7 @@ fn load_or_rebuild(
                 trees.remove_pages(base, system_key(BITMAP), record, 0, PAGES_MAX)
             })?;
             if damage.is_some() {
-                base.disk.note_rebuilt(unrepaired);
+                base.disk.counters.rebuilt(unrepaired);
             }
         }
         Err(obstacle) => {
