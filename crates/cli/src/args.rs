@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use holdfast_physical::inject::{BlockClass, Copies};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -124,6 +125,18 @@ Exit codes are fsck's, added up: 0 nothing wrong, 1 errors corrected, 4 errors
 left, 8 it could not be done, 16 usage, 32 cancelled.")]
     Check(Check),
 
+    /// Damage a store that is not mounted, on purpose, to see what becomes of it
+    #[command(after_help = "\
+Examples:
+  holdfast inject s --list                          what there is to damage
+  holdfast inject s --kind file-data                one bit of some file
+  holdfast inject s --kind file-data --path /letter --page 0 --bits 3
+  holdfast inject s --kind directory --fault swap --copy all --seed 7
+  holdfast inject s --undo s.undo-1.json            as it was before
+What is written over is kept in a file beside the store (or in the current
+directory, if the store is a disk), which --undo takes.")]
+    Inject(Inject),
+
     /// Print what a shell needs to complete commands, options and paths
     #[command(after_help = "\
 Examples:
@@ -216,6 +229,72 @@ pub(crate) struct Check {
     /// Write good copies over bad ones
     #[arg(long)]
     pub(crate) repair: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Inject {
+    /// File or block device with a store
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) store: PathBuf,
+    /// Kind of block to damage
+    #[arg(long, value_parser = block_class(), required_unless_present_any = ["undo", "list"])]
+    pub(crate) kind: Option<BlockClass>,
+    /// What to do to it
+    #[arg(long, default_value = "flip")]
+    pub(crate) fault: FaultKind,
+    /// How many bits to flip in each copy
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32768))]
+    pub(crate) bits: u32,
+    /// Which copy: its number from 1, or all
+    #[arg(long, default_value = "1", value_parser = copies, value_name = "N|all")]
+    pub(crate) copy: Copies,
+    /// Only blocks of this file, by its path in the store
+    #[arg(long)]
+    pub(crate) path: Option<PathBuf>,
+    /// Only this page (of 4 KiB, from 0), or the tree block above it
+    #[arg(long)]
+    pub(crate) page: Option<u64>,
+    /// Decides which block and which bits; the same seed does the same to the same store
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Where to keep what is written over; default: STORE.undo-1.json, or the next number
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) save_undo: Option<PathBuf>,
+    /// Put back what an earlier injection wrote over
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["kind", "list"])]
+    pub(crate) undo: Option<PathBuf>,
+    /// Only list how many blocks of each kind there are
+    #[arg(long, conflicts_with = "kind")]
+    pub(crate) list: bool,
+}
+
+/// Ways to damage a block.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FaultKind {
+    /// Invert bits
+    Flip,
+    /// As if it had never been written: zeros
+    Drop,
+    /// The bytes of another block of the kind
+    Duplicate,
+    /// Exchange it with another block of the kind
+    Swap,
+}
+
+fn block_class() -> impl clap::builder::TypedValueParser<Value = BlockClass> {
+    use clap::builder::TypedValueParser;
+    clap::builder::PossibleValuesParser::new(BlockClass::ALL.map(BlockClass::name)).map(|name| {
+        let found = BlockClass::ALL.into_iter().find(|class| class.name() == name);
+        found.expect("one of the possible values")
+    })
+}
+
+fn copies(text: &str) -> Result<Copies, String> {
+    match text.parse::<usize>() {
+        _ if text == "all" => Ok(Copies::All),
+        Ok(number) if number > 0 => Ok(Copies::One(number - 1)),
+        _ => Err("a number from 1, or all".into()),
+    }
 }
 
 /// A shell that completions can be made for.

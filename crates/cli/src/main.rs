@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         Command::Up(arguments) => commands::up::run(arguments, format, cli.log_level).map(|()| exit::OK),
         Command::Status(arguments) => commands::status::run(arguments, format).map(|()| exit::OK),
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
+        Command::Inject(arguments) => commands::inject::run(arguments, format).map(|()| exit::OK),
         Command::Completions(arguments) => {
             commands::completions::run(arguments, format);
             Ok(exit::OK)

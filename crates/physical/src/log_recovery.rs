@@ -7,6 +7,7 @@
 //!   entries it is an error that names it;
 //! - otherwise it was torn by the crash and never acknowledged: it is left out, and it is the last one.
 
+use crate::check::{BlockRole, BlockUse};
 use crate::disk::{Block, Disk};
 use crate::format::log::{HEADER_BYTES, LOG_MAGIC, LogHeader};
 use crate::format::ops::decode_ops;
@@ -225,12 +226,46 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Number of batches that would be replayed. Nothing is changed.
-pub(crate) fn survey(disk: &Disk, area: &Range<u64>, store: &[u8; 16], last: &Superblock) -> Result<u64> {
+/// Number of batches that would be replayed; their blocks are told. Nothing is changed.
+pub(crate) fn survey(
+    disk: &Disk,
+    area: &Range<u64>,
+    store: &[u8; 16],
+    last: &Superblock,
+    visit: &mut dyn FnMut(BlockUse),
+) -> Result<u64> {
     let log = IntentLog::new(area.clone());
     let halves = [HalfBytes::read(disk, log.half(0))?, HalfBytes::read(disk, log.half(1))?];
     let survey = Survey::of(&halves, store, last)?;
+    let mut number = [0; 2];
+    for found in survey.parts.iter().flat_map(|(.., batches)| batches) {
+        tell_blocks(found, &mut number, visit);
+    }
     Ok(survey.parts.iter().map(|(.., batches)| batches.len() as u64).sum())
+}
+
+/// Tells the blocks of a batch, each with all its copies. `number` counts heads and pages.
+fn tell_blocks(found: &Found, number: &mut [u64; 2], visit: &mut dyn FnMut(BlockUse)) {
+    let header = &found.header;
+    let mut tell = |role: BlockRole, index: &mut u64, copies: [Option<u64>; 2]| {
+        for (copy, block) in (0..).zip(copies).filter_map(|(copy, block)| Some((copy, block?))) {
+            visit(BlockUse { block, role, copy, object: None, kind: None, level: 0, index: *index });
+        }
+        *index += 1;
+    };
+    for at in 0..u64::from(header.head_blocks) {
+        tell(BlockRole::LogHead, &mut number[0], [Some(header.start + at), Some(header.copy_start() + at)]);
+    }
+    let first = header.start + u64::from(header.head_blocks);
+    let mut second = first + writes(&found.ops).map(|fragments| fragments.len() as u64).sum::<u64>();
+    let mut at = first;
+    for (fragments, &twice) in writes(&found.ops).zip(&found.twice) {
+        for _ in fragments {
+            tell(BlockRole::LogPage, &mut number[1], [Some(at), twice.then_some(second)]);
+            at += 1;
+            second += u64::from(twice);
+        }
+    }
 }
 
 impl Module {

@@ -3,6 +3,7 @@
 //! Tests that mount need /dev/fuse and say so when they are skipped.
 
 mod damage;
+mod inject;
 mod logs;
 mod manual;
 mod metrics;

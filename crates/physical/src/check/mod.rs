@@ -58,7 +58,7 @@ pub fn block_uses(device: Arc<dyn Device>) -> Result<Vec<BlockUse>> {
     Ok(uses)
 }
 
-fn run(device: Arc<dyn Device>, options: &CheckOptions, visit: &mut dyn FnMut(BlockUse)) -> Result<Report> {
+pub(crate) fn run(device: Arc<dyn Device>, options: &CheckOptions, visit: &mut dyn FnMut(BlockUse)) -> Result<Report> {
     let label = read_label(&*device)?;
     let (superblock, trees) = load(&device, &label)?;
     let base = looking(&device, &label, &superblock, options.repair);
@@ -70,7 +70,7 @@ fn run(device: Arc<dyn Device>, options: &CheckOptions, visit: &mut dyn FnMut(Bl
     walk.system(&trees);
     let seen = walk.into_seen();
     let bitmap = account::check(&base.disk, &label, &superblock, seen, &mut report);
-    let log_is_empty = check_log(&base.disk, &label, &superblock, &mut report);
+    let log_is_empty = check_log(&base.disk, &label, &superblock, &mut report, visit);
     if options.repair && report.repaired > 0 {
         base.disk.flush()?;
     }
@@ -118,9 +118,15 @@ fn looking(device: &Arc<dyn Device>, label: &Label, superblock: &Superblock, rep
 }
 
 /// What the intent log holds beyond the recovery point; whether that is nothing.
-fn check_log(disk: &Disk, label: &Label, superblock: &Superblock, report: &mut Report) -> bool {
+fn check_log(
+    disk: &Disk,
+    label: &Label,
+    superblock: &Superblock,
+    report: &mut Report,
+    visit: &mut dyn FnMut(BlockUse),
+) -> bool {
     let before = report.found;
-    match crate::log_recovery::survey(disk, &log_area(label), &label.store, superblock) {
+    match crate::log_recovery::survey(disk, &log_area(label), &label.store, superblock, visit) {
         Ok(batches) => {
             report.log_batches = batches;
             if superblock.clean && batches > 0 {

@@ -1,6 +1,6 @@
 //! What the check found, as plain data.
 
-use holdfast_object::{Epoch, ObjectKey, Place};
+use holdfast_object::{Epoch, Kind, ObjectKey, Place};
 use serde::{Deserialize, Serialize};
 
 /// Kinds of findings.
@@ -141,6 +141,10 @@ pub enum BlockRole {
     MetadataPage,
     /// A page of a regular file.
     Data,
+    /// The head of a batch in the intent log.
+    LogHead,
+    /// A page in a batch of the intent log.
+    LogPage,
 }
 
 /// One use of one block.
@@ -154,8 +158,10 @@ pub struct BlockUse {
     pub copy: u8,
     /// The object, if it is part of one.
     pub object: Option<ObjectKey>,
+    /// Its kind, if it is one of a domain.
+    pub kind: Option<Kind>,
     /// Level in the object's tree.
     pub level: u8,
-    /// Index in that level.
+    /// Index in that level; of blocks of the intent log, their number in it.
     pub index: u64,
 }

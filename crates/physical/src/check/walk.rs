@@ -201,10 +201,14 @@ impl<'a> Walk<'a> {
             (RecordKind::Object(Kind::Regular), _) => BlockRole::Data,
             (RecordKind::Object(_), _) => BlockRole::MetadataPage,
         };
+        let kind = match owner.record.kind {
+            RecordKind::Object(kind) => Some(kind),
+            RecordKind::System(_) => None,
+        };
         for (copy, address) in pointer.addresses().enumerate() {
             let block = split_address(address).1;
             let object = Some(owner.key);
-            (self.visit)(BlockUse { block, role, copy: copy as u8, object, level: key.level, index: key.index });
+            (self.visit)(BlockUse { block, role, copy: copy as u8, object, kind, level: key.level, index: key.index });
             let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
             let Some(used) = self.seen.used.get_mut(word) else { continue };
             if *used & bit == 0 {

@@ -68,7 +68,7 @@ fn every_kind_of_block_damaged_once_is_repaired_or_named() {
     let uses = block_uses(rig.device.clone()).unwrap();
     let roles: HashSet<BlockRole> = uses.iter().map(|used| used.role).collect();
     assert_eq!(roles.len(), 9, "{roles:?}");
-    for BlockUse { block, role, copy, object, level, index } in uses {
+    for BlockUse { block, role, copy, object, level, index, .. } in uses {
         for (name, damage) in DAMAGES {
             let device = Arc::new(image.clone());
             device.alter(block, damage).unwrap();

@@ -1,0 +1,357 @@
+//! `holdfast inject`: damage on purpose, and its undoing.
+//!
+//! The store is held exclusively throughout, so a mounted one is refused. What is written over is on the host's disk in
+//! the undo file before the store is touched.
+
+use crate::args::{FaultKind, Inject};
+use crate::failure::{Failure, Result};
+use crate::mounts;
+use crate::output::{Format, Report, count, print, table};
+use crate::paths::shell;
+use crate::stack::{self, Settings, Stack};
+use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
+use holdfast_naming::Request;
+use holdfast_object::{DomainId, ObjectId, ObjectKey};
+use holdfast_physical::inject::{self, BlockClass, Catalogue, Change, Copies, Fault, Injection, Selection, Target};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes shown of a change.
+const SHOWN: usize = 8;
+/// How many undo files a store can have beside it.
+const UNDO_FILES_MAX: u32 = 10_000;
+
+/// A block that has other bytes now.
+#[derive(Serialize, Debug)]
+struct Changed {
+    block: u64,
+    /// Of the first byte that is different.
+    device_offset_bytes: u64,
+    /// Bytes that are different.
+    different_bytes: usize,
+    /// The first of them and those behind it.
+    before: String,
+    after: String,
+}
+
+#[derive(Serialize, Debug)]
+struct Injected {
+    store: String,
+    fault: &'static str,
+    kind: BlockClass,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    level: u8,
+    index: u64,
+    /// Copies that the block has.
+    copies: usize,
+    seed: u64,
+    changes: Vec<Changed>,
+    /// Puts back what was there.
+    undo: String,
+    #[serde(skip)]
+    undo_command: String,
+}
+
+impl Report for Injected {
+    fn words(&self) -> String {
+        let what = match (self.kind, self.level) {
+            (BlockClass::BlockTree | BlockClass::SystemTree, level) => format!("block {} of level {level}", self.index),
+            (BlockClass::Label, _) => "the label".to_string(),
+            (BlockClass::Superblock, _) => format!("{} before the newest", count(self.index, "epoch", "epochs")),
+            (BlockClass::IntentLog, _) => format!("block {}", self.index),
+            _ => format!("page {}", self.index),
+        };
+        let object = self.object.as_deref().map(|object| format!(" of {object}")).unwrap_or_default();
+        let path = self.path.as_deref().map(|path| format!(" ({path})")).unwrap_or_default();
+        let of = count(self.copies as u64, "copy", "copies");
+        let mut text = format!("{}: {}, {what}{object}{path}, which has {of}\n", self.fault, self.kind.name());
+        for change in &self.changes {
+            text.push_str(&format!(
+                "  block {}: {} different from byte {} of the device on: {} is now {}\n",
+                change.block,
+                count(change.different_bytes as u64, "byte", "bytes"),
+                change.device_offset_bytes,
+                change.before,
+                change.after
+            ));
+        }
+        text + &format!("Undo with: {}\n", self.undo_command)
+    }
+}
+
+#[derive(Serialize, Debug)]
+struct Listed {
+    store: String,
+    /// By kind: blocks, and copies in all.
+    kinds: Vec<(BlockClass, u64, u64)>,
+}
+
+impl Report for Listed {
+    fn words(&self) -> String {
+        let row = |(class, blocks, copies): &(BlockClass, u64, u64)| {
+            (class.name(), format!("{}, {}", count(*blocks, "block", "blocks"), count(*copies, "copy", "copies")))
+        };
+        table(&self.kinds.iter().map(row).collect::<Vec<_>>())
+    }
+}
+
+#[derive(Serialize, Debug)]
+struct Undone {
+    store: String,
+    /// Blocks that have their old bytes again.
+    restored: u64,
+    /// Blocks that had them already: repaired meanwhile.
+    unchanged: u64,
+}
+
+impl Report for Undone {
+    fn words(&self) -> String {
+        let blocks = count(self.restored, "block", "blocks");
+        match self.unchanged {
+            0 => format!("Restored {blocks} of {}.\n", self.store),
+            unchanged => format!("Restored {blocks} of {}; {unchanged} had been repaired already.\n", self.store),
+        }
+    }
+}
+
+/// What an injection wrote over.
+#[derive(Serialize, Deserialize)]
+struct UndoFile {
+    /// Always [`UNDO_FORMAT`].
+    format: String,
+    store_uuid: String,
+    device_blocks: u64,
+    changes: Vec<UndoChange>,
+}
+
+const UNDO_FORMAT: &str = "holdfast-inject-undo-1";
+
+#[derive(Serialize, Deserialize)]
+struct UndoChange {
+    block: u64,
+    /// 8192 hexadecimal digits.
+    before: String,
+    after: String,
+}
+
+pub(crate) fn run(arguments: &Inject, format: Format) -> Result<()> {
+    let device = stack::device(&arguments.store, Access::ReadWrite)?;
+    if let Some(undo_file) = &arguments.undo {
+        print(format, &undo(&arguments.store, &*device, undo_file)?);
+        return Ok(());
+    }
+    let shared: Arc<dyn Device> = device.clone();
+    let catalogue = Catalogue::read(&shared).map_err(stack::says)?;
+    match arguments.kind {
+        Some(class) => print(format, &injure(arguments, class, device, &catalogue)?),
+        None => print(format, &list(&arguments.store, &catalogue)),
+    }
+    Ok(())
+}
+
+fn list(store: &Path, catalogue: &Catalogue) -> Listed {
+    let of = |class: BlockClass| {
+        let copies: Vec<u64> = catalogue.of_class(class).map(|target| target.copies.len() as u64).collect();
+        (class, copies.len() as u64, copies.iter().sum())
+    };
+    Listed { store: store.display().to_string(), kinds: BlockClass::ALL.into_iter().map(of).collect() }
+}
+
+fn injure(arguments: &Inject, class: BlockClass, device: Arc<FileDevice>, catalogue: &Catalogue) -> Result<Injected> {
+    let stack = Stack::open(device.clone(), &Settings::to_look());
+    let object = match &arguments.path {
+        None => None,
+        Some(path) => Some(find(stack.as_ref().map_err(Clone::clone)?, path, class)?),
+    };
+    let selection = Selection { class, object, page: arguments.page, copies: arguments.copy, seed: arguments.seed };
+    let fault = match arguments.fault {
+        FaultKind::Flip => Fault::Flip { bits: arguments.bits },
+        FaultKind::Drop => Fault::Drop,
+        FaultKind::Duplicate => Fault::Duplicate,
+        FaultKind::Swap => Fault::Swap,
+    };
+    let injection = inject::plan(&*device, catalogue, &selection, fault).map_err(stack::says)?;
+    let undo_file = save(arguments, &*device, catalogue, &injection)?;
+    let written = injection.changes.iter().map(|change| (change.block, &*change.after));
+    inject::write(&*device, written).map_err(stack::says)?;
+    let Injection { target, changes, .. } = injection;
+    let path = match (&stack, target.object) {
+        (Ok(stack), Some(key)) if key.domain == DomainId::MAIN => {
+            Some(String::from_utf8_lossy(&stack.namespace.path_of(key.object)).into_owned())
+        }
+        _ => None,
+    };
+    let Target { object, level, index, copies, .. } = target;
+    let store = arguments.store.display().to_string();
+    Ok(Injected {
+        undo_command: format!("holdfast inject {} --undo {}", shell(&arguments.store), shell(&undo_file)),
+        store,
+        fault: match (arguments.fault, arguments.copy) {
+            (FaultKind::Flip, _) => "flipped",
+            (FaultKind::Drop, _) => "dropped",
+            (FaultKind::Duplicate, _) => "overwritten with another block of its kind",
+            (FaultKind::Swap, Copies::One(_)) => "swapped with another block of its kind",
+            (FaultKind::Swap, Copies::All) => "swapped in every copy with another block of its kind",
+        },
+        kind: class,
+        object: object.map(|key| key.to_string()),
+        path,
+        level,
+        index,
+        copies: copies.len(),
+        seed: arguments.seed,
+        changes: changes.iter().map(changed).collect(),
+        undo: undo_file.display().to_string(),
+    })
+}
+
+fn changed(change: &Change) -> Changed {
+    let differs = |at: &usize| change.before[*at] != change.after[*at];
+    let first = (0..BLOCK_SIZE).find(differs).unwrap_or(0);
+    let shown = first..(first + SHOWN).min(BLOCK_SIZE);
+    Changed {
+        block: change.block,
+        device_offset_bytes: change.block * BLOCK_SIZE as u64 + first as u64,
+        different_bytes: (0..BLOCK_SIZE).filter(differs).count(),
+        before: to_hex(&change.before[shown.clone()]),
+        after: to_hex(&change.after[shown]),
+    }
+}
+
+/// The object with a path in the store; for extended attributes, the one that holds those of the file.
+fn find(stack: &Stack, path: &Path, class: BlockClass) -> Result<ObjectKey> {
+    let fail = |error: &dyn std::fmt::Display| Failure::at(path, error);
+    let mut id = ObjectId::ROOT;
+    for component in path.components() {
+        match component {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => {
+                let found = stack.namespace.lookup(&Request::ROOT, id, name.as_bytes());
+                id = found.map_err(|error| fail(&error))?.id;
+            }
+            _ => return Err(Failure::usage(format!("{}: a path in the store, without ..", path.display()))),
+        }
+    }
+    if class == BlockClass::Xattr {
+        id = stack.namespace.getattr(id).map_err(|error| fail(&error))?.xattr;
+        if id == ObjectId::NONE {
+            return Err(fail(&"it has no extended attributes"));
+        }
+    }
+    Ok(ObjectKey { domain: DomainId::MAIN, object: id })
+}
+
+/// Writes the undo file, durably. An existing one is never written over.
+fn save(arguments: &Inject, device: &dyn Device, catalogue: &Catalogue, injection: &Injection) -> Result<PathBuf> {
+    let undo = UndoFile {
+        format: UNDO_FORMAT.into(),
+        store_uuid: crate::report::show_uuid(&catalogue.store_uuid),
+        device_blocks: device.blocks(),
+        changes: injection
+            .changes
+            .iter()
+            .map(|change| UndoChange {
+                block: change.block,
+                before: to_hex(&change.before[..]),
+                after: to_hex(&change.after[..]),
+            })
+            .collect(),
+    };
+    let bytes = serde_json::to_vec(&undo).map_err(stack::says)?;
+    let (path, file) = match &arguments.save_undo {
+        Some(path) => (path.clone(), File::create_new(path)),
+        None => create_numbered(&arguments.store),
+    };
+    let fail = |error: std::io::Error| {
+        Failure::at(&path, mounts::plain(&error)).hint("nothing was damaged: it could not be undone")
+    };
+    file.and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all())).map_err(fail)?;
+    Ok(path)
+}
+
+fn create_numbered(store: &Path) -> (PathBuf, std::io::Result<File>) {
+    let beside = match fs::metadata(store) {
+        Ok(found) if found.is_file() => store.to_path_buf(),
+        _ => PathBuf::from(store.file_name().unwrap_or(store.as_os_str())),
+    };
+    let mut number = 1;
+    loop {
+        let mut name: OsString = beside.clone().into();
+        name.push(format!(".undo-{number}.json"));
+        let path = PathBuf::from(name);
+        match File::create_new(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && number < UNDO_FILES_MAX => number += 1,
+            made => return (path, made),
+        }
+    }
+}
+
+fn undo(store: &Path, device: &dyn Device, undo_file: &Path) -> Result<Undone> {
+    let text = fs::read(undo_file).map_err(|error| Failure::at(undo_file, mounts::plain(&error)))?;
+    let undo: UndoFile =
+        serde_json::from_slice(&text).map_err(|_| Failure::at(undo_file, "not made by `holdfast inject`"))?;
+    if undo.format != UNDO_FORMAT {
+        return Err(Failure::at(undo_file, format!("of the format {:?}, not {UNDO_FORMAT}", undo.format)));
+    }
+    if undo.device_blocks != device.blocks() {
+        return Err(Failure::at(undo_file, format!("made for a store of {} blocks", undo.device_blocks)));
+    }
+    let (mut back, mut unchanged) = (Vec::new(), 0);
+    for change in &undo.changes {
+        let (Some(before), Some(after), true) =
+            (from_hex(&change.before), from_hex(&change.after), change.block < device.blocks())
+        else {
+            return Err(Failure::at(undo_file, "damaged"));
+        };
+        match inject::read(device, change.block).map_err(stack::says)? {
+            now if now == after => back.push((change.block, before)),
+            now if now == before => unchanged += 1,
+            _ => {
+                let block = change.block;
+                return Err(Failure::new(format!("block {block} of {} has been written since", store.display()))
+                    .hint("nothing was changed: what it holds now may be needed"));
+            }
+        }
+    }
+    inject::write(device, back.iter().map(|(block, bytes)| (*block, &**bytes))).map_err(stack::says)?;
+    Ok(Undone { store: store.display().to_string(), restored: back.len() as u64, unchanged })
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Box<inject::Bytes>> {
+    let digits = text.as_bytes();
+    let mut bytes = Box::new([0; BLOCK_SIZE]);
+    if digits.len() != 2 * BLOCK_SIZE {
+        return None;
+    }
+    let value = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
+    for (byte, [high, low]) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
+        *byte = value(*high)? << 4 | value(*low)?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_survive_the_undo_file() {
+        let mut bytes = Box::new([0; BLOCK_SIZE]);
+        bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7) as u8);
+        assert_eq!(from_hex(&to_hex(&bytes[..])), Some(bytes));
+        assert_eq!(from_hex("00"), None);
+        assert_eq!(from_hex(&"zz".repeat(BLOCK_SIZE)), None);
+    }
+}
