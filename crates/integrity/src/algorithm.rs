@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Digest, Mismatch, crc64, fletcher256, xor64};
+use crate::{Digest, Mismatch, crc32c, crc64, fletcher256, xor64};
 
 /// Length in bytes of the longest checksum.
 pub const DIGEST_MAX: usize = 32;
@@ -105,10 +105,7 @@ impl Algorithm {
             Algorithm::None => Checksum::none(),
             Algorithm::Xor64 => Checksum::of_le(self, &xor64(bytes).to_le_bytes()),
             Algorithm::Crc64Nvme => Checksum::crc64(crc64(bytes)),
-            Algorithm::Crc32c => {
-                let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32;
-                Checksum::of_le(self, &crc.to_le_bytes())
-            }
+            Algorithm::Crc32c => Checksum::of_le(self, &crc32c(bytes).to_le_bytes()),
             Algorithm::Fletcher256 => Checksum::of_le(self, &fletcher256(bytes)),
             Algorithm::Xxh3 => Checksum::of_le(self, &twox_hash::XxHash3_64::oneshot(bytes).to_le_bytes()),
             Algorithm::Blake3 => Checksum::of_le(self, blake3::hash(bytes).as_bytes()),

@@ -12,8 +12,14 @@ pub fn crc64(bytes: &[u8]) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }
 
+/// CRC-32C of `bytes` as a number (RFC 3720, appendix B.4): for short pieces.
+#[inline]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
 /// The polynomial in the reflected order of the CRC's bits: bit 63 is the coefficient of x^0.
-const POLY: u64 = 0xAD93_D235_94C9_3659_u64.reverse_bits();
+pub(crate) const POLY: u64 = 0xAD93_D235_94C9_3659_u64.reverse_bits();
 
 /// `POWERS[k]` = x^(8 · 2^k) modulo the polynomial: the effect of 2^k zero bytes.
 const POWERS: [u64; 64] = {

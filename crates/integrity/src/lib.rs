@@ -15,6 +15,7 @@
 //! | binding a metadata block to its place | [`identity_mix`], [`Unverified::verify_identified`] |
 //! | bytes from a disk or a neighbour | [`Unverified`], which becomes [`Verified`] or [`Protected`] |
 //! | bytes that stay in memory or travel | [`Protected`] |
+//! | finding one or two flipped bits, and flipping them back | [`correct_flips`] |
 //! | moving, cutting, merging, converting them | [`Protected`]'s methods and [`assemble`] |
 //! | a partial write into a cache page | [`merge_page`], [`merge_page_in_place`] |
 //!
@@ -69,6 +70,7 @@ mod digest;
 mod error;
 #[cfg(test)]
 mod flaky;
+mod flips;
 mod identity;
 mod page;
 mod protected;
@@ -78,9 +80,10 @@ mod sums;
 mod unverified;
 
 pub use algorithm::{Algorithm, Checksum, DIGEST_MAX, UnknownAlgorithm, WrongLength};
-pub use crc::{Crc64, crc64, crc64_combine};
+pub use crc::{Crc64, crc32c, crc64, crc64_combine};
 pub use digest::Digest;
 pub use error::Mismatch;
+pub use flips::{FlipsMax, correct_flips};
 pub use identity::identity_mix;
 pub use page::{MergeError, PAGE_SIZE, merge_page, merge_page_in_place};
 pub use protected::{ChainError, Piece, Protected, Source, assemble};

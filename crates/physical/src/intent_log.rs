@@ -3,9 +3,13 @@
 //! The area has two halves; epoch `e` uses half `e % 2` from its start, so that one epoch can be appended to while the one
 //! before is being written. Each append is one write and one flush under one lock: if a batch has a successor, it had been
 //! acknowledged. Reading it back is in `log_recovery`.
+//!
+//! A batch also tells what the blocks of its pages held before, so that a torn page can be told from a damaged one. That is
+//! known because the whole area is read before the first append. Invariant: `contents` has what a power cut before the next
+//! flush may bring back, so an append waits for a flush after that reading.
 
 use crate::format::RING_SLOTS;
-use crate::format::log::{HEADER_BYTES, LogHeader};
+use crate::format::log::{HEADER_BYTES, LogHeader, SectorSums, encode_sums, sector_sums};
 use crate::format::ops::encode_op;
 use crate::log_recovery::Recovered;
 use crate::module::Module;
@@ -40,13 +44,24 @@ pub(crate) struct IntentLog {
     halves: [Half; 2],
     /// What was found in it; `None` before it was read.
     pub(crate) recovered: Option<Recovered>,
+    /// Sector sums of what each block of the area holds, where known; empty before it was read.
+    contents: Vec<Option<SectorSums>>,
+    /// What was read is durable, so that a power cut brings nothing older back.
+    is_durable: bool,
     /// Objects that batches of unpublished epochs create, by epoch, and whether their pages are metadata.
     creates: FxHashMap<(DomainId, ObjectId), (Epoch, bool)>,
 }
 
 impl IntentLog {
     pub(crate) fn new(area: Range<u64>) -> IntentLog {
-        IntentLog { area, halves: [Half::default(); 2], recovered: None, creates: FxHashMap::default() }
+        IntentLog {
+            area,
+            halves: [Half::default(); 2],
+            recovered: None,
+            contents: Vec::new(),
+            is_durable: false,
+            creates: FxHashMap::default(),
+        }
     }
 
     /// The blocks of the half that an epoch uses.
@@ -55,11 +70,32 @@ impl IntentLog {
         if index == 0 { self.area.start..mid } else { mid..self.area.end }
     }
 
-    /// The log of `epoch` and those before is not needed any more.
+    /// Takes note of what the blocks of the area hold, as they were read: `None` for those that could not be.
+    pub(crate) fn note_contents<'a>(&mut self, blocks: impl Iterator<Item = Option<&'a [u8; 4096]>>) {
+        self.contents = blocks.map(|block| block.map(sector_sums)).collect();
+        debug_assert_eq!(self.contents.len() as u64, self.area.end - self.area.start);
+    }
+
+    /// These blocks have been written since.
+    pub(crate) fn forget_contents(&mut self, blocks: impl Iterator<Item = u64>) {
+        for block in blocks {
+            self.contents[(block - self.area.start) as usize] = None;
+        }
+    }
+
+    /// What is known of the contents of blocks.
+    fn contents(&self, blocks: Range<u64>) -> &[Option<SectorSums>] {
+        let at = |block: u64| (block - self.area.start) as usize;
+        self.contents.get(at(blocks.start)..at(blocks.end)).unwrap_or_default()
+    }
+
+    /// The log of `epoch` and those before is not needed any more: it is in a recovery point, for which the device was
+    /// flushed.
     pub(crate) fn forget(&mut self, epoch: Epoch) {
         for half in self.halves.iter_mut().filter(|half| half.epoch <= epoch) {
             *half = Half::default();
         }
+        self.is_durable |= self.recovered.is_some();
         self.creates.retain(|_, (created, _)| *created > epoch);
         if let Some(recovered) = self.recovered.as_mut().filter(|recovered| recovered.newest <= epoch) {
             *recovered = Recovered::default();
@@ -79,6 +115,8 @@ impl IntentLog {
     /// A log area just zeroed: there is nothing to read.
     pub(crate) fn set_empty(&mut self) {
         self.recovered = Some(Recovered::default());
+        let blocks = (self.area.end - self.area.start) as usize;
+        self.note_contents(std::iter::repeat_n(Some(&[0; 4096]), blocks));
     }
 }
 
@@ -132,30 +170,44 @@ impl Module {
             }
         }
         let room = log.half(index);
-        let head_blocks = (HEADER_BYTES + entries.len()).div_ceil(PAGE_SIZE);
+        let new: Vec<SectorSums> = pages.iter().map(|page| sector_sums(page.bytes())).collect();
         let page_blocks = pages.len() + again.len();
+        let entries_bytes = entries.len();
+        // As if the sums of all that was there before were known: without them the head may be too long, not too short.
+        let sums_bytes_max = size_of::<SectorSums>() * (new.len() + page_blocks);
+        let head_blocks = (HEADER_BYTES + entries.len() + sums_bytes_max).div_ceil(PAGE_SIZE);
         let blocks = (2 * head_blocks + page_blocks) as u64;
         if half.used + blocks > room.end - room.start {
             return Ok(false);
         }
+        if !log.is_durable {
+            self.disk().flush()?;
+            log.is_durable = true;
+        }
+        let start = room.start + half.used;
+        let first_page = start + head_blocks as u64;
+        let old = log.contents(first_page..first_page + page_blocks as u64).iter().copied().collect::<Option<Vec<_>>>();
+        let mut body = entries;
+        encode_sums(&mut body, &new, old.as_deref());
         let before = log.halves[1 - index];
         let before = if before.epoch < batch.epoch { before } else { Half::default() };
         let header = LogHeader {
             store: self.label.store,
-            start: room.start + half.used,
+            start,
             base: published.epoch,
             epoch: batch.epoch,
             sequence: half.batches,
             domain: batch.domain.0,
             head_blocks: head_blocks as u32,
             page_blocks: page_blocks as u32,
-            entries_bytes: entries.len() as u32,
+            entries_bytes: entries_bytes as u32,
+            sums_bytes: (body.len() - entries_bytes) as u32,
             previous_epoch: before.epoch,
             previous_batches: before.batches,
-            entries_crc: crc64(&entries),
+            entries_crc: crc64(&body),
             chain: half.link,
         };
-        let (head, copy) = (header.head(&entries, false), header.head(&entries, true));
+        let (head, copy) = (header.head(&body, false), header.head(&body, true));
         let mut slices = Vec::with_capacity(page_blocks + 2);
         slices.push(IoSlice::new(&head));
         slices.extend(pages.iter().map(|page| IoSlice::new(&page.bytes()[..])));
@@ -168,6 +220,13 @@ impl Module {
         }
         self.disk().flush()?;
         self.disk().counters.logged(blocks * PAGE_SIZE as u64);
+        let pages = new.iter().chain(again.iter().map(|&at| &new[at])).copied();
+        let heads = [&head, &copy].map(|head| head.as_chunks().0.iter().map(sector_sums));
+        let [head, copy] = heads;
+        let at = (start - log.area.start) as usize;
+        for (slot, sums) in log.contents[at..].iter_mut().zip(head.chain(pages).chain(copy)) {
+            *slot = Some(sums);
+        }
         log.halves[index] =
             Half { epoch: batch.epoch, used: half.used + blocks, batches: half.batches + 1, link: header.link() };
         Ok(true)

@@ -13,7 +13,7 @@
 //! | `read`, `write`, `apply` | pages and operations |
 //! | `op_limits`, `damage` | operations that are wrong; what a damaged object costs |
 //! | `commit` | recovery points: what is written in which order |
-//! | `intent_log`, `log_recovery` | what a sync made durable between two recovery points |
+//! | `intent_log`, `log_recovery`, `log_pages` | what a sync made durable between two recovery points |
 //! | `inject` | a catalogue of blocks by kind, and damage to them on purpose |
 //! | `create`, `open`, `check` | a store's beginning, its opening, its offline check |
 //! | `mend` | damaged labels and superblocks, when a store is opened |
@@ -30,6 +30,7 @@ mod disk;
 mod format;
 pub mod inject;
 mod intent_log;
+mod log_pages;
 mod log_recovery;
 mod mend;
 mod meta_block;

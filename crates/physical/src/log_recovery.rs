@@ -2,17 +2,19 @@
 //!
 //! A batch counts if its header is of this store, of an epoch above the last recovery point, and based on that point or
 //! the one before. Batches of an epoch follow each other without a gap. One that is damaged
-//! - is repaired from the second copies, if these are good;
+//! - is repaired from the second copies, if these are good; one or two flipped bits of a page are put right;
 //! - otherwise, if it had been acknowledged (a later one exists): pages that are gone become [`Op::Lose`]; without its
 //!   entries it is an error that names it;
+//! - otherwise, if all of it is there but pages with damage that no power cut does: the same, see `log_pages`;
 //! - otherwise it was torn by the crash and never acknowledged: it is left out, and it is the last one.
 
 use crate::check::{BlockRole, BlockUse};
 use crate::disk::{Block, Disk};
-use crate::format::log::{HEADER_BYTES, LOG_MAGIC, LogHeader};
+use crate::format::log::{HEADER_BYTES, LOG_MAGIC, LogHeader, SectorSums, decode_sums};
 use crate::format::ops::decode_ops;
 use crate::format::{Fault, Superblock, split_address};
 use crate::intent_log::IntentLog;
+use crate::log_pages::{Copy, Gone, PageBytes, find_page};
 use crate::module::Module;
 use holdfast_block::AlignedBuf;
 use holdfast_integrity::crc64;
@@ -36,7 +38,7 @@ pub(crate) struct Recovered {
 struct Replay {
     batch: LogBatch,
     /// For each page of the batch's `Write`s, in order, where it is.
-    pages: Vec<u64>,
+    pages: Vec<PageBytes>,
 }
 
 /// A batch found, its entries good.
@@ -44,6 +46,12 @@ struct Found {
     header: LogHeader,
     ops: Vec<Op>,
     twice: Vec<bool>,
+    /// Sector sums of the pages.
+    new: Vec<SectorSums>,
+    /// Those of what the blocks of pages held before, if known.
+    old: Option<Vec<SectorSums>>,
+    /// Both heads are whole.
+    has_both_heads: bool,
 }
 
 /// One half of the log area in memory.
@@ -74,19 +82,23 @@ impl<'a> HalfBytes<'a> {
         Ok(HalfBytes { disk, blocks, bytes, unreadable })
     }
 
+    /// The bytes of a block; `None` for one that could not be read.
     fn block(&self, block: u64) -> Option<&[u8; 4096]> {
+        if self.unreadable.binary_search(&block).is_ok() {
+            return None;
+        }
         let at = block.checked_sub(self.blocks.start)? as usize;
         self.bytes.as_chunks::<4096>().0.get(at)
     }
 
-    /// The entries of a batch from the head at `start`, if they match.
-    fn entries(&self, header: &LogHeader, start: u64) -> Option<&[u8]> {
+    /// The entries and sector sums of a batch from the head at `start`, if they match.
+    fn body(&self, header: &LogHeader, start: u64) -> Option<&[u8]> {
         let at = usize::try_from(start.checked_sub(self.blocks.start)?)
             .ok()?
             .checked_mul(4096)?
             .checked_add(HEADER_BYTES)?;
-        let entries = self.bytes.get(at..at.checked_add(header.entries_bytes as usize)?)?;
-        (crc64(entries) == header.entries_crc).then_some(entries)
+        let body = self.bytes.get(at..at.checked_add(usize::try_from(header.body_bytes()).ok()?)?)?;
+        (crc64(body) == header.entries_crc).then_some(body)
     }
 
     /// All headers that count, with whether they are second copies.
@@ -138,16 +150,15 @@ impl<'a> HalfBytes<'a> {
                 }
                 return Ok(found);
             };
-            let entries = self.entries(header, header.start).or_else(|| self.entries(header, header.copy_start()));
-            let decoded = entries.ok_or_else(|| Fault::new("entries", "one good copy", "none")).and_then(decode_ops);
-            match decoded {
-                Ok((ops, twice)) if page_blocks(&ops, &twice) == u64::from(header.page_blocks) => {
-                    found.push(Found { header: *header, ops, twice });
-                }
-                Ok(_) => {
-                    return Err(self.error(start, epoch, sequence, "another number of pages than its entries name"));
-                }
-                Err(fault) if is_acknowledged => {
+            let bodies = [header.start, header.copy_start()].map(|start| self.body(header, start));
+            let has_both_heads = mine.next().is_some() && bodies.iter().all(Option::is_some);
+            let body = bodies.into_iter().flatten().next();
+            match body
+                .ok_or_else(|| Fault::new("entries", "one good copy", "none"))
+                .and_then(|body| decode(header, body))
+            {
+                Ok(batch) => found.push(Found { has_both_heads, ..batch }),
+                Err(fault) if is_acknowledged || body.is_some() => {
                     return Err(self.error(start, epoch, sequence, &format!("entries damaged ({fault})")));
                 }
                 Err(_) => return Ok(found),
@@ -157,23 +168,37 @@ impl<'a> HalfBytes<'a> {
         }
     }
 
-    /// Where the good copies of a batch's pages are; `None` for one that is gone.
-    fn pages(&self, found: &Found) -> Vec<Option<u64>> {
+    /// Where the pages of a batch are.
+    fn pages(&self, found: &Found) -> Vec<std::result::Result<PageBytes, Gone>> {
         let first = found.header.start + u64::from(found.header.head_blocks);
-        let counts = writes(&found.ops).map(|fragments| fragments.len() as u64);
-        let mut second = first + counts.clone().sum::<u64>();
-        let mut at = first;
-        let mut places = Vec::new();
+        let old = |block: u64| found.old.as_ref().and_then(|old| old.get((block - first) as usize));
+        let copy = |address: u64| Copy { address, bytes: self.block(address), old: old(address) };
+        let mut second = first + found.new.len() as u64;
+        let mut places = Vec::with_capacity(found.new.len());
         for (fragments, &twice) in writes(&found.ops).zip(&found.twice) {
             for fragment in fragments {
-                let good = |&block: &u64| self.block(block).is_some_and(|bytes| crc64(bytes) == fragment.page.checksum);
-                places.push(Some(at).filter(good).or_else(|| Some(second).filter(|_| twice).filter(good)));
-                at += 1;
+                let at = places.len();
+                let copies = [copy(first + at as u64), copy(second)];
+                let copies = if twice { &copies[..] } else { &copies[..1] };
+                places.push(find_page(copies, fragment.page.checksum, &found.new[at]));
                 second += u64::from(twice);
             }
         }
         places
     }
+}
+
+/// A batch by the entries and sector sums in its head.
+fn decode(header: &LogHeader, body: &[u8]) -> std::result::Result<Found, Fault> {
+    let (entries, sums) = body.split_at(header.entries_bytes as usize);
+    let (ops, twice) = decode_ops(entries)?;
+    let blocks = page_blocks(&ops, &twice);
+    if blocks != u64::from(header.page_blocks) {
+        return Err(Fault::new("blocks of pages", header.page_blocks, blocks));
+    }
+    let pages = writes(&ops).map(Vec::len).sum();
+    let (new, old) = decode_sums(sums, pages, blocks as usize)?;
+    Ok(Found { header: *header, ops, twice, new, old, has_both_heads: false })
 }
 
 fn writes(ops: &[Op]) -> impl Iterator<Item = &Vec<holdfast_object::Fragment>> + Clone {
@@ -291,6 +316,12 @@ impl Module {
                 }
             }
         }
+        let blocks = halves.iter().flat_map(|half| half.blocks.clone().map(|block| half.block(block)));
+        log.note_contents(blocks);
+        log.forget_contents(recovered.queue.iter().flat_map(|replay| &replay.pages).filter_map(|page| match page {
+            PageBytes::At(_) => None,
+            PageBytes::Corrected(block, _) => Some(*block),
+        }));
         log.recovered = Some(recovered);
         self.log_is_read.store(true, Ordering::Release);
         Ok(())
@@ -310,28 +341,22 @@ impl Module {
         let epoch = found.header.epoch;
         let mut ops = Vec::with_capacity(found.ops.len());
         let mut lost = Vec::new();
+        let mut is_torn = false;
         let mut pages = Vec::new();
         let mut place = places.into_iter();
         for mut op in found.ops {
             let mut gone: Vec<PageIndex> = Vec::new();
+            let mut note = |index: PageIndex, why: Gone| {
+                gone.push(index);
+                is_torn |= why == Gone::Torn;
+            };
             match &mut op {
-                Op::Write { fragments, .. } => fragments.retain(|fragment| match place.next().flatten() {
-                    Some(block) => {
-                        pages.push(block);
-                        true
-                    }
-                    None => {
-                        gone.push(fragment.index);
-                        false
-                    }
+                Op::Write { fragments, .. } => fragments.retain(|fragment| {
+                    let found = place.next().unwrap_or(Err(Gone::Damaged));
+                    found.map(|bytes| pages.push(bytes)).map_err(|why| note(fragment.index, why)).is_ok()
                 }),
-                Op::Adopt { pages, .. } => pages.retain(|(index, placement)| {
-                    let is_good = self.claim(epoch, placement);
-                    if !is_good {
-                        gone.push(*index);
-                    }
-                    is_good
-                }),
+                Op::Adopt { pages, .. } => pages
+                    .retain(|(index, placement)| self.claim(epoch, placement).map_err(|why| note(*index, why)).is_ok()),
                 _ => {}
             }
             let id = op.target();
@@ -342,10 +367,16 @@ impl Module {
             }
         }
         if !lost.is_empty() {
-            if !is_acknowledged {
+            // With one head only, or a page that was not written, the cut may have come before the flush was over.
+            if !is_acknowledged && (is_torn || !found.has_both_heads) {
                 return None;
             }
             self.report_lost(&found.header, &lost);
+        }
+        for page in &pages {
+            if let PageBytes::Corrected(block, bytes) = page {
+                self.disk().repair(*block, &bytes.0, &self.disk().place(*block));
+            }
         }
         let batch = LogBatch { epoch, domain: DomainId(found.header.domain), ops };
         Some(Replay { batch, pages })
@@ -359,27 +390,36 @@ impl Module {
         }
     }
 
-    /// Takes the blocks of a placement before anything else may; whether its bytes are there. A copy that did not reach
-    /// the device is made good from the other.
-    fn claim(&self, epoch: Epoch, placement: &Placement) -> bool {
+    /// Takes the blocks of a placement before anything else may; an error if its bytes are not there. A copy that did not
+    /// reach the device is made good from the other. What the blocks held before is not known, so wrong bytes count as torn.
+    fn claim(&self, epoch: Epoch, placement: &Placement) -> std::result::Result<(), Gone> {
         let addresses = [placement.address, placement.address_2];
-        let mut good = None;
-        let mut bad = None;
+        let mut good: Option<Box<Block>> = None;
+        let mut bad = Vec::new();
+        let mut why = Gone::Damaged;
         for address in addresses.into_iter().filter(|&address| address != 0) {
             let (device, block) = split_address(address);
             if device != 0 || !self.base.alloc.lock().claim(epoch, block) {
-                return false;
+                return Err(Gone::Torn);
             }
             let mut bytes = Block::zeroed();
-            match self.disk().read_block(address, &mut bytes.0) {
-                Ok(()) if crc64(&bytes.0) == placement.checksum => good = Some(bytes),
-                _ => bad = Some(address),
+            if self.disk().read_block(address, &mut bytes.0).is_err() {
+                bad.push(address);
+                continue;
+            }
+            if crc64(&bytes.0) == placement.checksum {
+                good = Some(bytes);
+            } else {
+                bad.push(address);
+                why = Gone::Torn;
             }
         }
-        if let (Some(good), Some(bad)) = (&good, bad) {
-            self.disk().repair(bad, &good.0, &self.disk().place(bad));
+        if !(1..=epoch).contains(&placement.birth) || addresses[0] == addresses[1] {
+            return Err(Gone::Torn);
         }
-        good.is_some() && (1..=epoch).contains(&placement.birth) && addresses[0] != addresses[1]
+        let good = good.ok_or(why)?;
+        bad.into_iter().for_each(|address| self.disk().repair(address, &good.0, &self.disk().place(address)));
+        Ok(())
     }
 
     /// See [`holdfast_object::ObjectStore::log_next`].
@@ -402,8 +442,17 @@ impl Module {
         for op in &mut batch.ops {
             let Op::Write { fragments, .. } = op else { continue };
             for fragment in fragments {
-                let Some((mut frame, &block)) = rest.next() else { break };
-                self.disk().read_block(block, &mut frame)?;
+                let Some((mut frame, page)) = rest.next() else { break };
+                let block = match page {
+                    PageBytes::At(block) => {
+                        self.disk().read_block(*block, &mut frame)?;
+                        *block
+                    }
+                    PageBytes::Corrected(block, bytes) => {
+                        frame.copy_from_slice(&bytes.0);
+                        *block
+                    }
+                };
                 let got = crc64(&frame[..]);
                 if got != fragment.page.checksum {
                     let expected = format!("{:#x}", fragment.page.checksum);

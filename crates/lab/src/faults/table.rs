@@ -33,12 +33,14 @@ pub fn markdown(cells: &[Cell]) -> String {
          Each kind of block is struck by each fault, in one copy or in all that there are; then the store is mounted, read \
          and changed. Each cell says what happens then, as *mount / read / change*:\n\n\
          - **fine**: the fault is not met, or does not matter;\n\
-         - **repaired**: put right from another copy, and counted in `holdfast status`;\n\
+         - **repaired**: put right from another copy, from what else there is (the bitmap), or by its checksum (a flipped bit in \
+         the intent log), and counted in `holdfast status`;\n\
          - **counted**: met and counted in `holdfast status`; nothing else depends on it;\n\
          - **error**: what needs the block fails with an error that names object, page and device block; all else is right;\n\
          - **read-only**: everything is there, changes are refused;\n\
          - **refused**: the store does not open, and one line says why and where;\n\
-         - **older state**: as before the last fsync or epoch, because the fault cannot be told from a power cut during it.\n\n\
+         - **older state**: as before the last fsync or epoch, because the fault leaves what a power cut during it leaves (see \
+         [format.md](format.md), *Intent log*).\n\n\
          Wrong bytes, silent zeros and panics do not occur; the test fails if one does.\n\n\
          | block | fault | one copy | all copies |\n|---|---|---|---|\n",
     );

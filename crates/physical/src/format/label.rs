@@ -209,9 +209,9 @@ mod tests {
     #[test]
     fn other_versions_are_named() {
         let mut bytes = label().encode(0);
-        bytes[8] = 2;
+        bytes[8] = 77;
         let crc = crc64(&bytes[..4088]);
         bytes[4088..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Label::decode(&bytes, 0, 0), LabelState::OtherVersion(2));
+        assert_eq!(Label::decode(&bytes, 0, 0), LabelState::OtherVersion(77));
     }
 }

@@ -1,10 +1,13 @@
 //! Batches of the intent log.
 //!
-//! A batch is one run of blocks: *head* (header and entries), pages, second copies of metadata pages, and the head once
-//! more. Entries begin behind the header and go on over the blocks of the head.
+//! A batch is one run of blocks: *head* (header, entries, sector sums), pages, second copies of metadata pages, and the head
+//! once more. Entries begin behind the header and go on over the blocks of the head; sector sums follow them.
+//!
+//! A power cut leaves each sector of 512 bytes with its old contents or its new ones. The CRC-32C of each sector of each
+//! page, and of what the page's block held before, tell a page that was torn from one that was damaged.
 
 use super::{FORMAT_VERSION, Fault, hex};
-use holdfast_integrity::crc64;
+use holdfast_integrity::{crc32c, crc64};
 use holdfast_object::Epoch;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -33,11 +36,59 @@ struct Raw {
     previous_epoch: U64,
     entries_crc: U64,
     chain: U64,
-    reserved_2: [u8; 48],
+    sums_bytes: U32,
+    reserved_2: [u8; 44],
     crc: U64,
 }
 const _: () = assert!(size_of::<Raw>() == HEADER_BYTES);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == HEADER_BYTES - 8);
+
+/// CRC-32C of each sector of a block.
+pub(crate) type SectorSums = [u32; SECTORS];
+/// Sectors of 512 bytes in a block.
+const SECTORS: usize = 8;
+const SECTOR_BYTES: usize = 4096 / SECTORS;
+/// Of one block, as stored.
+const SUMS_BYTES: usize = 4 * SECTORS;
+
+/// The sector sums of a block.
+pub(crate) fn sector_sums(block: &[u8; 4096]) -> SectorSums {
+    let mut sums = [0; SECTORS];
+    for (sum, sector) in sums.iter_mut().zip(block.as_chunks::<SECTOR_BYTES>().0) {
+        *sum = crc32c(sector);
+    }
+    sums
+}
+
+/// Appends sector sums: of the pages, and of what the blocks of pages held before, if that is known of all of them.
+pub(crate) fn encode_sums(out: &mut Vec<u8>, new: &[SectorSums], old: Option<&[SectorSums]>) {
+    let sums = new.iter().chain(old.unwrap_or_default()).flatten();
+    sums.for_each(|sum| out.extend(sum.to_le_bytes()));
+}
+
+/// Decodes the sector sums of a batch with so many pages and blocks of pages.
+pub(crate) fn decode_sums(
+    bytes: &[u8],
+    pages: usize,
+    blocks: usize,
+) -> Result<(Vec<SectorSums>, Option<Vec<SectorSums>>), Fault> {
+    let (chunks, rest) = bytes.as_chunks::<SUMS_BYTES>();
+    let has_old = chunks.len() != pages;
+    let expected = if has_old { pages.saturating_add(blocks) } else { pages };
+    if chunks.len() != expected || !rest.is_empty() {
+        return Err(Fault::new("sector sums", format!("of {pages} pages in {blocks} blocks"), bytes.len()));
+    }
+    let decode = |bytes: &[u8; SUMS_BYTES]| {
+        let mut sums = [0; SECTORS];
+        for (sum, bytes) in sums.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *sum = u32::from_le_bytes(*bytes);
+        }
+        sums
+    };
+    let all: Vec<SectorSums> = chunks.iter().map(decode).collect();
+    let (new, old) = all.split_at(pages);
+    Ok((new.to_vec(), has_old.then(|| old.to_vec())))
+}
 
 /// Header of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +110,9 @@ pub(crate) struct LogHeader {
     /// The epoch before, if it was not yet a recovery point, and how many batches it had by then; else 0.
     pub(crate) previous_epoch: Epoch,
     pub(crate) previous_batches: u32,
+    /// Bytes of sector sums behind the entries.
+    pub(crate) sums_bytes: u32,
+    /// Of entries and sector sums.
     pub(crate) entries_crc: u64,
     /// [`LogHeader::link`] of the batch before in the epoch, 0 in the first.
     pub(crate) chain: u64,
@@ -73,6 +127,11 @@ impl LogHeader {
     /// Block where the second copy of the head begins.
     pub(crate) fn copy_start(&self) -> u64 {
         self.start + u64::from(self.head_blocks) + u64::from(self.page_blocks)
+    }
+
+    /// Bytes of entries and sector sums.
+    pub(crate) fn body_bytes(&self) -> u64 {
+        u64::from(self.entries_bytes) + u64::from(self.sums_bytes)
     }
 
     /// By what the next batch refers to this one.
@@ -99,7 +158,8 @@ impl LogHeader {
             previous_epoch: U64::new(self.previous_epoch),
             entries_crc: U64::new(self.entries_crc),
             chain: U64::new(self.chain),
-            reserved_2: [0; 48],
+            sums_bytes: U32::new(self.sums_bytes),
+            reserved_2: [0; 44],
             crc: U64::new(0),
         };
         raw.crc = U64::new(crc64(&raw.as_bytes()[..HEADER_BYTES - 8]));
@@ -119,7 +179,7 @@ impl LogHeader {
         if raw.crc.get() != crc {
             return Err(Fault::new("log header checksum", hex(raw.crc.get()), hex(crc)));
         }
-        if raw.version.get() != FORMAT_VERSION || raw.reserved.get() != 0 || raw.reserved_2 != [0; 48] {
+        if raw.version.get() != FORMAT_VERSION || raw.reserved.get() != 0 || raw.reserved_2 != [0; 44] {
             return Err(Fault::new("log header version", FORMAT_VERSION, raw.version));
         }
         let header = LogHeader {
@@ -134,11 +194,12 @@ impl LogHeader {
             entries_bytes: raw.entries_bytes.get(),
             previous_epoch: raw.previous_epoch.get(),
             previous_batches: raw.previous_batches.get(),
+            sums_bytes: raw.sums_bytes.get(),
             entries_crc: raw.entries_crc.get(),
             chain: raw.chain.get(),
         };
         let head_bytes = u64::from(header.head_blocks) * 4096;
-        if head_bytes < HEADER_BYTES as u64 + u64::from(header.entries_bytes) || header.start >= 1 << 48 {
+        if head_bytes < HEADER_BYTES as u64 + header.body_bytes() || header.start >= 1 << 48 {
             return Err(Fault::new("log header lengths", "entries within the head", header.entries_bytes));
         }
         let copy = raw.copy.get() == 1;
@@ -149,11 +210,11 @@ impl LogHeader {
         Ok((header, copy))
     }
 
-    /// The head as stored: header, entries, zeros.
-    pub(crate) fn head(&self, entries: &[u8], copy: bool) -> Vec<u8> {
+    /// The head as stored: header, entries and sector sums, zeros.
+    pub(crate) fn head(&self, body: &[u8], copy: bool) -> Vec<u8> {
         let mut head = Vec::with_capacity(self.head_blocks as usize * 4096);
         head.extend(self.encode(copy));
-        head.extend(entries);
+        head.extend(body);
         head.resize(self.head_blocks as usize * 4096, 0);
         head
     }
@@ -162,6 +223,22 @@ impl LogHeader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sector_sums_round_trip() {
+        let mut block = [7; 4096];
+        let before = sector_sums(&block);
+        block[512] ^= 1;
+        let after = sector_sums(&block);
+        assert_eq!((0..SECTORS).filter(|&at| before[at] != after[at]).collect::<Vec<_>>(), [1]);
+        for old in [None, Some(&[after, before, after][..])] {
+            let mut bytes = Vec::new();
+            encode_sums(&mut bytes, &[before, after], old);
+            assert_eq!(decode_sums(&bytes, 2, 3).unwrap(), (vec![before, after], old.map(<[_]>::to_vec)));
+            assert!(decode_sums(&bytes[1..], 2, 3).is_err() && decode_sums(&bytes, 3, 4).is_err());
+        }
+        assert_eq!(decode_sums(&[], 0, 0).unwrap(), (vec![], None));
+    }
 
     #[test]
     fn round_trip_at_its_own_place_only() {
@@ -174,7 +251,8 @@ mod tests {
             domain: 1,
             head_blocks: 2,
             page_blocks: 5,
-            entries_bytes: 5000,
+            entries_bytes: 4900,
+            sums_bytes: 100,
             previous_epoch: 0,
             previous_batches: 0,
             entries_crc: 9,

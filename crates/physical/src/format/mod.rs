@@ -16,7 +16,7 @@ pub(crate) use record::{Record, RecordKind, SystemKind};
 pub(crate) use superblock::Superblock;
 
 /// Version of the format that this code reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Number of labels on a device: two at each end.
 pub const LABELS: usize = 4;
 /// Blocks in a label: one label block and the ring of superblocks.
