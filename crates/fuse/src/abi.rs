@@ -19,15 +19,18 @@ pub mod init_flags {
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const EXPORT_SUPPORT: u64 = 1 << 4;
     pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
     pub const HAS_IOCTL_DIR: u64 = 1 << 11;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
     pub const ABORT_ERROR: u64 = 1 << 21;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const CREATE_SUPP_GROUP: u64 = 1 << 34;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
@@ -62,6 +65,8 @@ pub mod fattr {
 
 /// In `write_flags`: clear setuid and setgid.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// In `setxattr_flags`: clear setgid, since the caller is not in the group of the file that gets an access control list.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// In `open_flags` of a request: clear setuid and setgid (with O_TRUNC).
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// In `fsync_flags`: fdatasync.
@@ -161,7 +166,9 @@ wire!(WriteOut, 8, { size: u32, padding: u32 });
 wire!(StatfsOut, 80, { blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32,
     padding: u32, spare: [u32; 6] });
 wire!(FsyncIn, 16, { fh: u64, fsync_flags: u32, padding: u32 });
-wire!(SetxattrIn, 8, { size: u32, flags: u32 });
+wire!(SetxattrIn, 16, { size: u32, flags: u32, setxattr_flags: u32, padding: u32 });
+wire!(/// Without `SETXATTR_EXT`.
+    SetxattrCompatIn, 8, { size: u32, flags: u32 });
 wire!(GetxattrIn, 8, { size: u32, padding: u32 });
 wire!(AccessIn, 8, { mask: u32, padding: u32 });
 wire!(InterruptIn, 8, { unique: u64 });

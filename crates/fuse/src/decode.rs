@@ -111,6 +111,8 @@ pub enum Body<'a> {
     Fsync(FsyncIn),
     Setxattr {
         flags: u32,
+        /// Only if `SETXATTR_EXT` was agreed on.
+        extra_flags: u32,
         name: &'a [u8],
         value: &'a [u8],
     },
@@ -172,15 +174,15 @@ pub fn header(bytes: &[u8]) -> Result<InHeader, DecodeError> {
     Ok(header)
 }
 
-/// A whole request.
-pub fn request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
+/// A whole request of a session in which these [`init_flags`] were agreed on.
+pub fn request(bytes: &[u8], agreed: u64) -> Result<Request<'_>, DecodeError> {
     let header = header(bytes)?;
     let extensions = usize::from(header.total_extlen) * 8;
     let body = bytes.get(size_of::<InHeader>()..).unwrap_or_default();
     let split =
         body.len().checked_sub(extensions).ok_or(DecodeError::Short { have: bytes.len(), what: "extensions" })?;
     let (arguments, extensions) = body.split_at(split);
-    let mut reader = Reader { bytes: arguments, whole: bytes.len() };
+    let mut reader = Reader { bytes: arguments, whole: bytes.len(), agreed };
     let context = Context {
         unique: header.unique & !UNIQUE_RESEND,
         resent: header.unique & UNIQUE_RESEND != 0,
@@ -218,6 +220,7 @@ fn groups(mut extensions: &[u8]) -> Result<Vec<u32>, DecodeError> {
 struct Reader<'a> {
     bytes: &'a [u8],
     whole: usize,
+    agreed: u64,
 }
 
 impl<'a> Reader<'a> {
@@ -279,9 +282,15 @@ impl<'a> Reader<'a> {
             opcode::RELEASE => Body::Release(self.take("release")?),
             opcode::FSYNC => Body::Fsync(self.take("fsync")?),
             opcode::SETXATTR => {
-                let SetxattrIn { size, flags } = self.take("setxattr")?;
+                let (size, flags, extra_flags) = if self.agreed & init_flags::SETXATTR_EXT != 0 {
+                    let args: SetxattrIn = self.take("setxattr")?;
+                    (args.size, args.flags, args.setxattr_flags)
+                } else {
+                    let args: SetxattrCompatIn = self.take("setxattr")?;
+                    (args.size, args.flags, 0)
+                };
                 let name = self.name()?;
-                Body::Setxattr { flags, name, value: self.exactly(size, "value")? }
+                Body::Setxattr { flags, extra_flags, name, value: self.exactly(size, "value")? }
             }
             opcode::GETXATTR => {
                 let GetxattrIn { size, .. } = self.take("getxattr")?;

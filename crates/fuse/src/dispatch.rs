@@ -12,7 +12,8 @@ use zerocopy::{Immutable, IntoBytes};
 const REPLY_BYTES_MAX: usize = crate::negotiate::WRITE_BYTES_MAX as usize;
 
 /// Answers one request. Whatever goes wrong is the request's error, never the session's.
-pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &[u8]) {
+/// `agreed` are the flags of [`init_flags`].
+pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &[u8], agreed: u64) {
     // The reply carries `unique` as it came, with the mark of a request sent again.
     let unique = match decode::header(bytes) {
         Ok(header) => header.unique,
@@ -23,7 +24,7 @@ pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &
         }
     };
     let out = Out { device, unique };
-    match decode::request(bytes) {
+    match decode::request(bytes, agreed) {
         Ok(request) => answer(handler, &out, &request),
         Err(error) => {
             tracing::error!(%error, "request from the kernel");
@@ -89,8 +90,8 @@ fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) {
             Err(errno) => out.error(errno),
         },
         Body::Symlink { name, target } => out.give(entry(handler.symlink(context, node, name, target))),
-        Body::Mknod { args, name } => out.give(entry(handler.mknod(context, node, name, args.mode, args.rdev))),
-        Body::Mkdir { args, name } => out.give(entry(handler.mkdir(context, node, name, args.mode))),
+        Body::Mknod { args, name } => out.give(entry(handler.mknod(context, node, name, args))),
+        Body::Mkdir { args, name } => out.give(entry(handler.mkdir(context, node, name, args))),
         Body::Unlink { name } => out.done(handler.unlink(context, node, name)),
         Body::Rmdir { name } => out.done(handler.rmdir(context, node, name)),
         Body::Rename { new_parent, flags, name, new_name } => {
@@ -113,7 +114,9 @@ fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) {
             out.bytes(&[])
         }
         Body::Fsync(args) => out.done(handler.fsync(context, node, args.fsync_flags & FSYNC_FDATASYNC != 0)),
-        Body::Setxattr { flags, name, value } => out.done(handler.setxattr(context, node, name, value, *flags)),
+        Body::Setxattr { flags, extra_flags, name, value } => {
+            out.done(handler.setxattr(context, node, name, value, *flags, *extra_flags))
+        }
         Body::Getxattr { size, name } => out.sized(handler.getxattr(context, node, name), *size),
         Body::Listxattr { size } => out.sized(handler.listxattr(context, node), *size),
         Body::Removexattr { name } => out.done(handler.removexattr(context, node, name)),

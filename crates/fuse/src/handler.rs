@@ -66,10 +66,10 @@ pub trait Handler: Send + Sync {
     fn symlink(&self, context: &Context, parent: u64, name: &[u8], target: &[u8]) -> Answer<Entry> {
         Err(Errno::NOSYS)
     }
-    fn mknod(&self, context: &Context, parent: u64, name: &[u8], mode: u32, rdev: u32) -> Answer<Entry> {
+    fn mknod(&self, context: &Context, parent: u64, name: &[u8], args: &MknodIn) -> Answer<Entry> {
         Err(Errno::NOSYS)
     }
-    fn mkdir(&self, context: &Context, parent: u64, name: &[u8], mode: u32) -> Answer<Entry> {
+    fn mkdir(&self, context: &Context, parent: u64, name: &[u8], args: &MkdirIn) -> Answer<Entry> {
         Err(Errno::NOSYS)
     }
     fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
@@ -127,7 +127,15 @@ pub trait Handler: Send + Sync {
     fn statfs(&self, context: &Context, node: u64) -> Answer<StatfsOut> {
         Err(Errno::NOSYS)
     }
-    fn setxattr(&self, context: &Context, node: u64, name: &[u8], value: &[u8], flags: u32) -> Answer<()> {
+    fn setxattr(
+        &self,
+        context: &Context,
+        node: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        extra_flags: u32,
+    ) -> Answer<()> {
         Err(Errno::NOSYS)
     }
     fn getxattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<Vec<u8>> {

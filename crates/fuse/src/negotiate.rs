@@ -12,20 +12,26 @@ const PAGES_MAX: u16 = 256;
 
 /// What we make use of where the kernel offers it.
 ///
+/// The kernel checks access by mode and access control list (POSIX_ACL implies `default_permissions`); naming keeps the lists,
+/// lets new objects inherit them, and so has to see the umask (DONT_MASK), which a default list takes the place of.
+///
 /// Not taken: locks (they stay in the kernel), the atomic O_TRUNC (a separate SETATTR says whether setuid is to be cleared),
 /// splice, the writeback cache.
 const WANTED: u64 = flag::ASYNC_READ
     | flag::EXPORT_SUPPORT
     | flag::BIG_WRITES
+    | flag::DONT_MASK
     | flag::HAS_IOCTL_DIR
     | flag::DO_READDIRPLUS
     | flag::READDIRPLUS_AUTO
     | flag::ASYNC_DIO
     | flag::PARALLEL_DIROPS
+    | flag::POSIX_ACL
     | flag::ABORT_ERROR
     | flag::MAX_PAGES
     | flag::CACHE_SYMLINKS
     | flag::HANDLE_KILLPRIV_V2
+    | flag::SETXATTR_EXT
     | flag::INIT_EXT
     | flag::CREATE_SUPP_GROUP
     | flag::DIRECT_IO_ALLOW_MMAP

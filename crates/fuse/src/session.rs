@@ -45,7 +45,7 @@ impl Session {
             let Some(length) = receive(device.as_fd(), &mut buffer)? else {
                 return Err(io::Error::new(io::ErrorKind::NotConnected, "unmounted before it was ready"));
             };
-            let request = decode::request(&buffer[..length])
+            let request = decode::request(&buffer[..length], 0)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let unique = request.context.unique;
             let Body::Init(offer) = request.body else {
@@ -99,7 +99,7 @@ impl Session {
     /// A worker on a descriptor of this session: a clone, or an inherited one.
     pub fn worker(&self, device: OwnedFd) -> io::Result<Worker> {
         let buffer = Buffer::new(self.negotiated.write_bytes_max as usize + HEADER_ROOM)?;
-        Ok(Worker { device, buffer })
+        Ok(Worker { device, buffer, agreed: self.negotiated.flags })
     }
 }
 
@@ -107,13 +107,14 @@ impl Session {
 pub struct Worker {
     device: OwnedFd,
     buffer: Buffer,
+    agreed: u64,
 }
 
 impl Worker {
     /// Serves until the file system is unmounted. The thread is the caller's.
     pub fn serve<H: Handler>(&mut self, handler: &H) -> io::Result<()> {
         while let Some(length) = receive(self.device.as_fd(), &mut self.buffer)? {
-            dispatch(handler, self.device.as_fd(), &self.buffer[..length]);
+            dispatch(handler, self.device.as_fd(), &self.buffer[..length], self.agreed);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! The caller lists the objects, because no request of the protocol does. Nothing may change meanwhile. The report is
 //! plain data; nothing is repaired.
 
+use crate::acl::{self, Acl};
 use crate::directory::Directory;
 use crate::error::{Error, Name};
 use crate::name::SYMLINK_MAX;
@@ -37,6 +38,8 @@ pub enum Finding {
     WrongXattr { object: ObjectId, xattr: ObjectId },
     #[error("extended attributes {xattr} belong to nobody; they say to object {owner}")]
     LostXattr { xattr: ObjectId, owner: ObjectId },
+    #[error("object {object}: mode {mode:o} is not what its access control list says")]
+    WrongAccessList { object: ObjectId, mode: u16 },
     #[error("symbolic link {object} has a target of {size} bytes")]
     WrongTarget { object: ObjectId, size: u64 },
     #[error("object {object}: {error}")]
@@ -209,9 +212,9 @@ impl Check<'_> {
             .objects
             .iter()
             .filter(|(_, attributes)| attributes.xattr != ObjectId::NONE)
-            .map(|(&id, attributes)| (id, attributes.xattr, attributes.class))
+            .map(|(&id, attributes)| (id, attributes.xattr, attributes.class, attributes.mode))
             .collect();
-        for (object, xattr, class) in owners {
+        for (object, xattr, class, mode) in owners {
             let holder =
                 self.objects.get(&xattr).filter(|holder| holder.kind == Kind::Xattr && holder.parent == object);
             let Some(holder) = holder.cloned() else {
@@ -225,8 +228,18 @@ impl Check<'_> {
             if holder.nlink != 1 {
                 self.found(Finding::WrongLinks { object: xattr, expected: 1, got: u64::from(holder.nlink) });
             }
-            if let Err(error) = self.read_xattrs(object, xattr, holder.size) {
-                self.found(Finding::Unreadable { object: xattr, error });
+            match self.read_xattrs(object, xattr, holder.size) {
+                Err(error) => self.found(Finding::Unreadable { object: xattr, error }),
+                Ok(xattrs) => {
+                    let list = |name| xattrs.get(name).map(Acl::decode);
+                    let right = match list(acl::ACCESS) {
+                        None => true,
+                        Some(list) => list.ok().flatten().is_some_and(|list| list.mode() == mode & 0o777),
+                    };
+                    if !right || list(acl::DEFAULT).is_some_and(|list| !matches!(list, Ok(Some(_)))) {
+                        self.found(Finding::WrongAccessList { object, mode });
+                    }
+                }
             }
         }
         let lost: Vec<_> = self
@@ -238,10 +251,10 @@ impl Check<'_> {
         self.report.findings.extend(lost);
     }
 
-    fn read_xattrs(&self, owner: ObjectId, xattr: ObjectId, size: u64) -> Result<(), Error> {
+    fn read_xattrs(&self, owner: ObjectId, xattr: ObjectId, size: u64) -> Result<Xattrs, Error> {
         let too_long = Error::CorruptAttributes { object: xattr, offset: 0, what: "too long" };
         let size = usize::try_from(size).ok().filter(|&size| size <= XATTR_TOTAL_MAX).ok_or(too_long)?;
         let bytes = ReadData::read(self.cache, xattr, 0, size)?.to_vec();
-        Xattrs::decode(&bytes, xattr, owner).map(drop)
+        Xattrs::decode(&bytes, xattr, owner)
     }
 }

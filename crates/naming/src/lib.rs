@@ -10,6 +10,7 @@
 //! - [`check`] compares a whole name space with its objects.
 #![warn(missing_docs)]
 
+mod acl;
 pub mod check;
 mod directory;
 mod error;

@@ -36,7 +36,7 @@ impl Caller {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    fn owns(&self, attributes: &Attributes) -> bool {
+    pub(crate) fn owns(&self, attributes: &Attributes) -> bool {
         self.is_privileged() || self.uid == attributes.uid
     }
 }
@@ -75,7 +75,11 @@ impl Access {
         Access(self.0 | other.0)
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub(crate) fn name(self) -> &'static str {
         ["no", "search", "write", "write and search", "read", "read and search", "read and write", "full"]
             [usize::from(self.0 & 7)]
     }

@@ -62,7 +62,13 @@ impl Filesystem {
         Request {
             id: Some(RequestId { client: self.options.client, unique: context.unique }),
             caller: Caller { uid: context.uid, gid: context.gid, groups: context.groups.clone() },
+            umask: 0,
         }
+    }
+
+    /// The request of a caller with this umask.
+    fn masked(&self, context: &Context, umask: u32) -> Request {
+        Request { umask: umask as u16 & 0o777, ..self.request(context) }
     }
 
     /// The error's number. What is wrong with the store, not with the request, is also told in words.
@@ -186,7 +192,8 @@ impl Handler for Filesystem {
         self.entry(self.namespace.symlink(&self.request(context), node_of(parent)?, name, target))
     }
 
-    fn mknod(&self, context: &Context, parent: u64, name: &[u8], mode: u32, rdev: u32) -> Answer<Entry> {
+    fn mknod(&self, context: &Context, parent: u64, name: &[u8], args: &MknodIn) -> Answer<Entry> {
+        let MknodIn { mode, rdev, umask, .. } = *args;
         let node = match mode & libc::S_IFMT {
             0 | libc::S_IFREG => NewNode::Regular,
             libc::S_IFIFO => NewNode::Fifo,
@@ -196,11 +203,13 @@ impl Handler for Filesystem {
             _ => return Err(Errno::INVAL),
         };
         // A device number is kept as the kernel encodes it for FUSE: it comes and goes unchanged.
-        self.entry(self.namespace.mknod(&self.request(context), node_of(parent)?, name, node, mode as u16 & 0o7777))
+        let request = self.masked(context, umask);
+        self.entry(self.namespace.mknod(&request, node_of(parent)?, name, node, mode as u16 & 0o7777))
     }
 
-    fn mkdir(&self, context: &Context, parent: u64, name: &[u8], mode: u32) -> Answer<Entry> {
-        self.entry(self.namespace.mkdir(&self.request(context), node_of(parent)?, name, mode as u16 & 0o7777))
+    fn mkdir(&self, context: &Context, parent: u64, name: &[u8], args: &MkdirIn) -> Answer<Entry> {
+        let request = self.masked(context, args.umask);
+        self.entry(self.namespace.mkdir(&request, node_of(parent)?, name, args.mode as u16 & 0o7777))
     }
 
     fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
@@ -243,9 +252,16 @@ impl Handler for Filesystem {
         let exclusive = args.flags as i32 & libc::O_EXCL != 0;
         let truncate = args.flags as i32 & libc::O_TRUNC != 0;
         let how = Create { mode: args.mode as u16 & 0o7777, exclusive, wanted: wanted(args.flags), truncate };
-        let created = self.namespace.create(&self.request(context), node_of(parent)?, name, &how);
+        let created = self.namespace.create(&self.masked(context, args.umask), node_of(parent)?, name, &how);
         let entry = self.entry(created.map(|created| created.found))?;
         Ok((entry, Self::opened()))
+    }
+
+    fn tmpfile(&self, context: &Context, parent: u64, args: &CreateIn) -> Answer<(Entry, Opened)> {
+        let nameless = args.flags as i32 & libc::O_EXCL != 0;
+        let request = self.masked(context, args.umask);
+        let found = self.namespace.tmpfile(&request, node_of(parent)?, args.mode as u16 & 0o7777, nameless);
+        Ok((self.entry(found)?, Self::opened()))
     }
 
     fn read(&self, _: &Context, node: u64, args: &ReadIn) -> Answer<Data> {
@@ -322,14 +338,26 @@ impl Handler for Filesystem {
         })
     }
 
-    fn setxattr(&self, context: &Context, node: u64, name: &[u8], value: &[u8], flags: u32) -> Answer<()> {
+    fn setxattr(
+        &self,
+        context: &Context,
+        node: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        extra_flags: u32,
+    ) -> Answer<()> {
+        let (request, id) = (self.request(context), node_of(node)?);
+        if extra_flags & SETXATTR_ACL_KILL_SGID != 0 {
+            return self.done(self.namespace.set_acl(&request, id, name, value, true));
+        }
         let mode = match flags as i32 {
             0 => XattrMode::Set,
             libc::XATTR_CREATE => XattrMode::Create,
             libc::XATTR_REPLACE => XattrMode::Replace,
             _ => return Err(Errno::INVAL),
         };
-        self.done(self.namespace.setxattr(&self.request(context), node_of(node)?, name, value, mode))
+        self.done(self.namespace.setxattr(&request, id, name, value, mode))
     }
 
     fn getxattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<Vec<u8>> {

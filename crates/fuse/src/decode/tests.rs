@@ -9,7 +9,7 @@ fn golden(opcode: u32, body: &str) -> Vec<u8> {
 }
 
 fn decoded(bytes: &[u8]) -> Body<'_> {
-    let request = request(bytes).unwrap();
+    let request = request(bytes, 0).unwrap();
     let context = Context { unique: 0x30, resent: false, uid: 1000, gid: 100, pid: 7, groups: vec![] };
     assert_eq!((request.context, request.node), (context, 0x0807));
     request.body
@@ -87,7 +87,7 @@ fn golden_messages() -> Vec<(u32, &'static str, Body<'static>)> {
         (17, "", Body::Statfs),
         (18, release_bytes, Body::Release(release)),
         (20, "0a0b000000000000 01000000 00000000", Body::Fsync(fsync)),
-        (21, "02000000 01000000 616200 7879", Body::Setxattr { flags: 1, name: b"ab", value: b"xy" }),
+        (21, "02000000 01000000 616200 7879", Body::Setxattr { flags: 1, extra_flags: 0, name: b"ab", value: b"xy" }),
         (22, "00010000 00000000 616200", Body::Getxattr { size: 256, name: b"ab" }),
         (23, "00010000 00000000", Body::Listxattr { size: 256 }),
         (24, "616200", Body::Removexattr { name: b"ab" }),
@@ -190,7 +190,7 @@ fn a_message_that_ends_early_is_an_error() {
         let body = hex(body);
         for length in 0..body.len().min(shortest(opcode)) {
             let bytes = message(opcode, 0x30, 1, &body[..length]);
-            let result = request(&bytes).map(|request| request.body);
+            let result = request(&bytes, 0).map(|request| request.body);
             assert_eq!(result.is_ok(), free.contains(&opcode), "opcode {opcode} of {length} bytes: {result:?}");
         }
     }
@@ -218,7 +218,7 @@ fn old_kernels_send_a_short_init() {
 #[test]
 fn a_request_sent_again_keeps_its_identity() {
     let bytes = message(opcode::READLINK, 0x30 | 1 << 63, 1, &[]);
-    let context = request(&bytes).unwrap().context;
+    let context = request(&bytes, 0).unwrap().context;
     assert_eq!((context.unique, context.resent), (0x30, true));
     assert_eq!(header(&bytes).unwrap().unique, 0x8000_0000_0000_0030, "as it came, for the reply");
 }
@@ -238,7 +238,7 @@ fn supplementary_groups_come_as_an_extension() {
     // Size 24, type 32, two groups, padding; before it a security context (a type below 32), which is passed over.
     let groups = "18000000 20000000 02000000 e9030000 ea030000 00000000";
     let bytes = with_extensions(&format!("10000000 01000000 ffffffffffffffff {groups}"));
-    let request = request(&bytes).unwrap();
+    let request = request(&bytes, 0).unwrap();
     assert_eq!(request.context.groups, [1001, 1002]);
     assert!(matches!(request.body, Body::Mkdir { name: b"ab", .. }));
 }
@@ -254,24 +254,33 @@ fn extensions_that_lie_are_errors() {
         "10000000 20000000 02000000 00000000", // one group too many
     ];
     for lie in lies {
-        assert!(request(&with_extensions(lie)).is_err(), "{lie}");
+        assert!(request(&with_extensions(lie), 0).is_err(), "{lie}");
     }
     let mut bytes = golden(opcode::READLINK, "");
     bytes[36] = 1;
-    assert!(matches!(request(&bytes), Err(DecodeError::Short { what: "extensions", .. })));
+    assert!(matches!(request(&bytes, 0), Err(DecodeError::Short { what: "extensions", .. })));
+}
+
+#[test]
+fn setxattr_is_longer_where_that_was_agreed_on() {
+    let bytes = golden(opcode::SETXATTR, "02000000 01000000 01000000 00000000 616200 7879");
+    let long = Body::Setxattr { flags: 1, extra_flags: SETXATTR_ACL_KILL_SGID, name: b"ab", value: b"xy" };
+    assert_eq!(request(&bytes, init_flags::SETXATTR_EXT).unwrap().body, long);
+    let short = golden(opcode::SETXATTR, "02000000 01000000 616200 7879");
+    assert!(request(&short, init_flags::SETXATTR_EXT).is_err());
 }
 
 #[test]
 fn counts_that_lie_are_errors() {
     let too_many = hex("ffffffff 00000000 0708000000000000 0100000000000000");
-    assert!(request(&message(opcode::BATCH_FORGET, 2, 0, &too_many)).is_err());
+    assert!(request(&message(opcode::BATCH_FORGET, 2, 0, &too_many), 0).is_err());
     let mut write =
         hex("0a0b000000000000 0010000000000000 04000000 00000000 7700000000000000 02400000 00000000 0d0e0f");
-    assert!(request(&message(opcode::WRITE, 2, 1, &write)).is_err(), "says 4 bytes, has 3");
+    assert!(request(&message(opcode::WRITE, 2, 1, &write), 0).is_err(), "says 4 bytes, has 3");
     write[16..20].copy_from_slice(&[0xff; 4]);
-    assert!(request(&message(opcode::WRITE, 2, 1, &write)).is_err());
-    assert_eq!(request(&message(opcode::LOOKUP, 2, 1, b"ab")), Err(DecodeError::Name));
-    assert_eq!(request(&message(opcode::RENAME, 2, 1, b"\x01\0\0\0\0\0\0\0ab\0c")), Err(DecodeError::Name));
+    assert!(request(&message(opcode::WRITE, 2, 1, &write), 0).is_err());
+    assert_eq!(request(&message(opcode::LOOKUP, 2, 1, b"ab"), 0), Err(DecodeError::Name));
+    assert_eq!(request(&message(opcode::RENAME, 2, 1, b"\x01\0\0\0\0\0\0\0ab\0c"), 0), Err(DecodeError::Name));
 }
 
 /// Bytes of a name must come from the message, not from beyond it: the borrow checker sees to that; here, that a message in
@@ -288,7 +297,7 @@ fn no_message_panics() {
         for _ in 0..1000 {
             let bytes = rng.mutated(&golden);
             messages += 1;
-            understood += u64::from(request(&bytes).is_ok());
+            understood += u64::from(request(&bytes, u64::MAX * (messages % 2)).is_ok());
         }
     }
     println!("{messages} messages, {understood} understood");

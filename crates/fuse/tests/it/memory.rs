@@ -213,17 +213,24 @@ impl Handler for Memory {
         self.state.write().unwrap().make(context, parent, name, libc::S_IFLNK | 0o777, content)
     }
 
-    fn mkdir(&self, context: &Context, parent: u64, name: &[u8], mode: u32) -> Answer<Entry> {
+    fn mkdir(&self, context: &Context, parent: u64, name: &[u8], args: &MkdirIn) -> Answer<Entry> {
         let content = Content::Directory(BTreeMap::new());
-        self.state.write().unwrap().make(context, parent, name, libc::S_IFDIR | mode & 0o7777, content)
+        self.state.write().unwrap().make(
+            context,
+            parent,
+            name,
+            libc::S_IFDIR | args.mode & !args.umask & 0o7777,
+            content,
+        )
     }
 
-    fn mknod(&self, context: &Context, parent: u64, name: &[u8], mode: u32, _: u32) -> Answer<Entry> {
-        self.state.write().unwrap().make(context, parent, name, mode, file())
+    fn mknod(&self, context: &Context, parent: u64, name: &[u8], args: &MknodIn) -> Answer<Entry> {
+        self.state.write().unwrap().make(context, parent, name, args.mode & !args.umask, file())
     }
 
     fn create(&self, context: &Context, parent: u64, name: &[u8], args: &CreateIn) -> Answer<(Entry, Opened)> {
-        Ok((self.mknod(context, parent, name, args.mode, 0)?, opened()))
+        let args = MknodIn { mode: args.mode, umask: args.umask, ..MknodIn::default() };
+        Ok((self.mknod(context, parent, name, &args)?, opened()))
     }
 
     fn unlink(&self, _: &Context, parent: u64, name: &[u8]) -> Answer<()> {
@@ -335,7 +342,7 @@ impl Handler for Memory {
         })
     }
 
-    fn setxattr(&self, _: &Context, node: u64, name: &[u8], value: &[u8], _: u32) -> Answer<()> {
+    fn setxattr(&self, _: &Context, node: u64, name: &[u8], value: &[u8], _: u32, _: u32) -> Answer<()> {
         self.state.write().unwrap().node(node)?.xattrs.insert(name.to_vec(), value.to_vec());
         Ok(())
     }

@@ -58,7 +58,8 @@ impl Handler for Scribe {
     fn getattr(&self, _: &Context, node: u64) -> Answer<Attributes> {
         Ok(Attributes { attr: Self::attr(node), btime: (-5, 6), valid: self.valid })
     }
-    fn mknod(&self, _: &Context, _: u64, name: &[u8], mode: u32, rdev: u32) -> Answer<Entry> {
+    fn mknod(&self, _: &Context, _: u64, name: &[u8], args: &MknodIn) -> Answer<Entry> {
+        let (mode, rdev) = (args.mode & !args.umask, args.rdev);
         self.note(format!("mknod {mode:o} {rdev:x}"));
         Ok(Entry { node: u64::from(b'c'), attr: Self::attr(u64::from(b'c')), ..self.entry(name) })
     }

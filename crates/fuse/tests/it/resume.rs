@@ -67,7 +67,7 @@ fn swallow(device: &OwnedFd) -> (u64, bool, String) {
     loop {
         match rustix::io::read(device, &mut bytes[..]) {
             Ok(length) => {
-                let request = request(&bytes[..length]).unwrap();
+                let request = request(&bytes[..length], 0).unwrap();
                 return (
                     request.context.unique,
                     request.context.resent,

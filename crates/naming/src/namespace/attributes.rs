@@ -1,6 +1,7 @@
 //! Changing attributes, and what follows from it.
 
 use super::answer::Answer;
+use super::xattrs::{drop_capabilities, follow_mode};
 use super::{Atime, Namespace, Request};
 use crate::error::{Error, Result};
 use crate::locks::Use;
@@ -58,16 +59,27 @@ impl Namespace {
         let mut staged = self.stage();
         staged.may_use_reserve();
         let mut mode = set.mode.map(|mode| mode & 0o7777);
+        let owner_changes = set.uid.is_some() || set.gid.is_some();
         if let Some(new) = mode.filter(|_| self.enforces()) {
             // Outside, whoever enforces knows all groups of the caller and has done this.
             mode = Some(permission::mode_after_chmod(set.gid.unwrap_or(before.gid), &request.caller, new));
         } else if mode.is_none() {
-            let owner_changes = set.uid.is_some() || set.gid.is_some();
             let foreign = set.size.is_some() && self.enforces() && !request.caller.is_privileged();
             if owner_changes || foreign || set.clear_set_ids {
                 let cleared = permission::mode_without_set_ids(before.kind, before.mode);
                 mode = (cleared != before.mode).then_some(cleared);
             }
+        }
+        let mut xattr = None;
+        if set.mode.is_some() || owner_changes || set.size.is_some() {
+            xattr = self.stage_changed_xattrs(&mut staged, id, &before, now, |xattrs| {
+                if let (Some(_), Some(mode)) = (set.mode, mode) {
+                    follow_mode(xattrs, mode);
+                }
+                if (owner_changes || set.size.is_some()) && before.kind != Kind::Directory {
+                    drop_capabilities(xattrs);
+                }
+            })?;
         }
         let mut mtime = time(set.mtime);
         if let Some(size) = set.size {
@@ -81,6 +93,7 @@ impl Namespace {
             atime: time(set.atime),
             mtime,
             ctime: set.ctime.or(Some(now)),
+            xattr,
             ..AttrSet::default()
         };
         staged.op(Op::SetAttributes { id, set: attributes });
@@ -112,11 +125,11 @@ impl Namespace {
         }
         permission::check_chown(id, before, caller, set.uid, set.gid)?;
         if set.size.is_some() && !set.opened {
-            permission::check_access(id, before, caller, Access::WRITE)?;
+            self.require(id, before, caller, Access::WRITE)?;
         }
         match (set.atime, set.mtime) {
             (None, None) => Ok(()),
-            (Some(TimeSet::Now), Some(TimeSet::Now)) if permission::may_access(before, caller, Access::WRITE) => Ok(()),
+            (Some(TimeSet::Now), Some(TimeSet::Now)) if self.permits(id, before, caller, Access::WRITE)? => Ok(()),
             _ => permission::check_owner(id, before, caller),
         }
     }

@@ -1,11 +1,13 @@
 //! New objects and new names.
 
 use super::answer::{Answer, repeated};
-use super::{Found, LINK_MAX, Namespace, Request};
+use super::{Found, LINK_MAX, LINKABLE, Namespace, Request};
 use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::name::{self, SYMLINK_MAX};
-use crate::permission::{self, Access};
+use crate::permission::Access;
+use crate::stage::Staged;
+use crate::xattr::Xattrs;
 use holdfast_object::{AttrSet, Attributes, Class, Hold, Kind, ObjectId, Op, Timestamp};
 
 /// What [`Namespace::mknod`] makes.
@@ -53,6 +55,9 @@ struct New<'a> {
     target: &'a [u8],
     /// Opened as well.
     open: bool,
+    /// Links that it starts with.
+    names: u32,
+    flags: u32,
 }
 
 impl Namespace {
@@ -65,12 +70,13 @@ impl Namespace {
             NewNode::CharDevice(rdev) => (Kind::CharDevice, rdev),
             NewNode::BlockDevice(rdev) => (Kind::BlockDevice, rdev),
         };
-        self.make(request, parent, name, &New { kind, mode, rdev, target: &[], open: false })
+        self.make(request, parent, name, &New { kind, mode, rdev, target: &[], open: false, names: 1, flags: 0 })
     }
 
     /// Makes a directory. As after a lookup, the caller holds it.
     pub fn mkdir(&self, request: &Request, parent: ObjectId, name: &[u8], mode: u16) -> Result<Found> {
-        self.make(request, parent, name, &New { kind: Kind::Directory, mode, rdev: 0, target: &[], open: false })
+        let new = New { kind: Kind::Directory, mode, rdev: 0, target: &[], open: false, names: 2, flags: 0 };
+        self.make(request, parent, name, &new)
     }
 
     /// Makes a symbolic link to `target`, 1 to 4095 bytes. As after a lookup, the caller holds it.
@@ -81,13 +87,14 @@ impl Namespace {
         if target.len() > SYMLINK_MAX {
             return Err(Error::NameTooLong { length: target.len(), limit: SYMLINK_MAX });
         }
-        self.make(request, parent, name, &New { kind: Kind::Symlink, mode: 0o777, rdev: 0, target, open: false })
+        let new = New { kind: Kind::Symlink, mode: 0o777, rdev: 0, target, open: false, names: 1, flags: 0 };
+        self.make(request, parent, name, &new)
     }
 
     /// Opens a regular file, making it if there is none of that name. The caller holds it by id and as open.
     pub fn create(&self, request: &Request, parent: ObjectId, name: &[u8], how: &Create) -> Result<Created> {
         loop {
-            let new = New { kind: Kind::Regular, mode: how.mode, rdev: 0, target: &[], open: true };
+            let new = New { kind: Kind::Regular, mode: how.mode, rdev: 0, target: &[], open: true, names: 1, flags: 0 };
             match self.make(request, parent, name, &new) {
                 Err(Error::Exists { .. }) if !how.exclusive => {}
                 made => return made.map(|found| Created { found, new: true }),
@@ -122,17 +129,8 @@ impl Namespace {
         }
         self.check_access(request, parent, &directory, Access::CHANGE)?;
         let now = self.clock.now();
-        let (gid, mode) = permission::inherit(&directory, new.kind, &request.caller, new.mode);
-        let class = if new.kind == Kind::Regular { Class::Own } else { Class::Names };
-        let mut attributes = Attributes::new(new.kind, class, mode, request.caller.uid, gid, now);
-        attributes.nlink = if new.kind == Kind::Directory { 2 } else { 1 };
-        attributes.rdev = new.rdev;
-        attributes.parent = parent;
-
-        let id = self.cache.new_object()?;
         let mut staged = self.stage();
-        staged.op(Op::Create { id, attributes });
-        staged.bytes(id, 0, new.target)?;
+        let id = self.stage_new(request, &mut staged, parent, &directory, new, now)?;
         index.insert(name, id, new.kind)?;
         index.stage(&mut staged)?;
         let set = AttrSet {
@@ -140,15 +138,66 @@ impl Namespace {
             ..changed_entries(&directory, 1, now)
         };
         staged.op(Op::SetAttributes { id: parent, set });
+        self.submit_made(request, staged, id, new.open)
+    }
+
+    /// Makes a regular file without a name, as one of this directory, and opens it (open(2), O_TMPFILE). It goes with its
+    /// last user unless [`Namespace::link`] gives it a name, which it does unless the file is to stay `nameless`. The
+    /// caller holds it by id and as open.
+    pub fn tmpfile(&self, request: &Request, parent: ObjectId, mode: u16, nameless: bool) -> Result<Found> {
+        if let Some(answer) = self.earlier(request)? {
+            return self.answer_made(answer, true);
+        }
+        let _in_use = self.locks.lock(&[(parent, Use::Shared)]);
+        let directory = self.directory_for(request, parent, b"", Access::CHANGE)?;
+        let flags = if nameless { 0 } else { LINKABLE };
+        let new = New { kind: Kind::Regular, mode, rdev: 0, target: &[], open: true, names: 0, flags };
+        let mut staged = self.stage();
+        let id = self.stage_new(request, &mut staged, parent, &directory, &new, self.clock.now())?;
+        self.submit_made(request, staged, id, true)
+    }
+
+    /// Adds a new object of `parent`, not its name.
+    fn stage_new(
+        &self,
+        request: &Request,
+        staged: &mut Staged<'_>,
+        parent: ObjectId,
+        directory: &Attributes,
+        new: &New<'_>,
+        now: Timestamp,
+    ) -> Result<ObjectId> {
+        let inherited = self.inherit(request, parent, directory, new.kind, new.mode)?;
+        let class = if new.kind == Kind::Regular { Class::Own } else { Class::Names };
+        let mode = inherited.mode_without_lists;
+        let mut attributes = Attributes::new(new.kind, class, mode, request.caller.uid, inherited.gid, now);
+        attributes.nlink = new.names;
+        attributes.rdev = new.rdev;
+        attributes.parent = parent;
+        attributes.flags = new.flags;
+        let id = self.cache.new_object()?;
+        staged.op(Op::Create { id, attributes: attributes.clone() });
+        staged.bytes(id, 0, new.target)?;
+        let none = Xattrs::default();
+        if let Some(holder) = self.stage_xattrs(staged, id, &attributes, &none, &inherited.xattrs, now)? {
+            // A change of the file's own, which a power cut may undo without undoing its creation. Then the mode that it was
+            // created with counts, and gives nobody more.
+            let set = AttrSet { mode: Some(inherited.mode), xattr: Some(holder), ..AttrSet::default() };
+            staged.op(Op::SetAttributes { id, set });
+        }
+        Ok(id)
+    }
+
+    fn submit_made(&self, request: &Request, staged: Staged<'_>, id: ObjectId, open: bool) -> Result<Found> {
         // Held before it can be seen, so that nobody deletes it before the caller knows of it.
-        self.hold_made(id, new.open, 1);
+        self.hold_made(id, open, 1);
         let outcome = staged.submit(request.id, Answer::Object(id).encode());
         if let Ok(None) = outcome.as_ref().map_err(Error::clone).and_then(|outcome| repeated(outcome.clone())) {
             return Ok(Found { id, attributes: self.inode(id)? });
         }
-        self.hold_made(id, new.open, -1);
+        self.hold_made(id, open, -1);
         match repeated(outcome?)? {
-            Some(answer) => self.answer_made(answer, new.open),
+            Some(answer) => self.answer_made(answer, open),
             None => Err(Error::Stale(id)),
         }
     }
@@ -185,7 +234,8 @@ impl Namespace {
         if attributes.kind == Kind::Directory {
             return Err(Error::Permission { object: id, what: "a directory has one name" });
         }
-        if attributes.nlink == 0 {
+        let first = attributes.nlink == 0;
+        if first && attributes.flags & LINKABLE == 0 {
             return Err(Error::not_found(parent, name));
         }
         if attributes.nlink >= LINK_MAX {
@@ -196,7 +246,13 @@ impl Namespace {
         index.insert(name, id, attributes.kind)?;
         index.stage(&mut staged)?;
         staged.op(Op::SetAttributes { id: parent, set: changed_entries(&directory, 1, now) });
-        let set = AttrSet { nlink: Some(attributes.nlink + 1), ctime: Some(now), ..AttrSet::default() };
+        let set = AttrSet {
+            nlink: Some(attributes.nlink + 1),
+            parent: first.then_some(parent),
+            flags: first.then_some(attributes.flags & !LINKABLE),
+            ctime: Some(now),
+            ..AttrSet::default()
+        };
         staged.op(Op::SetAttributes { id, set });
         let outcome = staged.submit(request.id, Answer::Object(id).encode())?;
         let answer = repeated(outcome)?.unwrap_or(Answer::Object(id));

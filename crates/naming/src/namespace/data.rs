@@ -1,6 +1,7 @@
 //! The contents of files.
 
 use super::answer::{Answer, repeated};
+use super::xattrs::drop_capabilities;
 use super::{Namespace, Request};
 use crate::error::{Error, Result};
 use crate::locks::Use;
@@ -9,7 +10,6 @@ use crate::permission;
 use crate::stage::Staged;
 use holdfast_object::{
     self as object, AttrSet, Attributes, Durability, Epoch, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, Seek,
-    Timestamp,
 };
 
 /// Most bytes that one [`Namespace::write`] takes, and that one copy of unaligned bytes moves.
@@ -85,8 +85,7 @@ impl Namespace {
         }
         let mut staged = self.stage();
         staged.bytes(id, offset, &bytes[..count])?;
-        let clear = clear_set_ids || self.enforces() && !request.caller.is_privileged();
-        stage_changed(&mut staged, id, &attributes, clear, self.clock.now());
+        self.stage_changed(request, &mut staged, id, &attributes, clear_set_ids)?;
         let outcome = staged.submit(request.id, Answer::Count(count as u64).encode())?;
         match repeated(outcome)? {
             Some(answer) => Ok(usize::try_from(answer.count()?).unwrap_or(usize::MAX)),
@@ -136,8 +135,7 @@ impl Namespace {
         if !keep_size && end > attributes.size {
             staged.op(Op::Truncate { id, size: end });
         }
-        let clear = clear_set_ids || self.enforces() && !request.caller.is_privileged();
-        stage_changed(&mut staged, id, &attributes, clear, self.clock.now());
+        self.stage_changed(request, &mut staged, id, &attributes, clear_set_ids)?;
         staged.submit(request.id, Answer::Nothing.encode())?;
         Ok(())
     }
@@ -195,8 +193,7 @@ impl Namespace {
             let bytes = ReadData::read(&*self.cache, source, source_offset, length as usize)?.to_vec();
             staged.bytes(target, target_offset, &bytes)?;
         }
-        let clear = clear_set_ids || self.enforces() && !request.caller.is_privileged();
-        stage_changed(&mut staged, target, &target_attributes, clear, self.clock.now());
+        self.stage_changed(request, &mut staged, target, &target_attributes, clear_set_ids)?;
         let outcome = staged.submit(request.id, Answer::Count(length).encode())?;
         match repeated(outcome)? {
             Some(answer) => answer.count(),
@@ -242,6 +239,25 @@ impl Namespace {
         }
     }
 
+    /// Adds what every change of contents changes. `clear_set_ids`: the kernel says that setuid and setgid go.
+    fn stage_changed(
+        &self,
+        request: &Request,
+        staged: &mut Staged<'_>,
+        id: ObjectId,
+        before: &Attributes,
+        clear_set_ids: bool,
+    ) -> Result<()> {
+        let now = self.clock.now();
+        let clear = clear_set_ids || self.enforces() && !request.caller.is_privileged();
+        let cleared = permission::mode_without_set_ids(before.kind, before.mode);
+        let mode = (clear && cleared != before.mode).then_some(cleared);
+        let xattr = self.stage_changed_xattrs(staged, id, before, now, drop_capabilities)?;
+        let set = AttrSet { mode, xattr, mtime: Some(now), ctime: Some(now), ..AttrSet::default() };
+        staged.op(Op::SetAttributes { id, set });
+        Ok(())
+    }
+
     /// The target of a symbolic link.
     pub fn readlink(&self, id: ObjectId) -> Result<Vec<u8>> {
         let _in_use = self.locks.lock(&[(id, Use::Shared)]);
@@ -259,14 +275,6 @@ impl Namespace {
         self.touch_atime(id, &attributes);
         Ok(target)
     }
-}
-
-/// Adds what every change of contents changes.
-fn stage_changed(staged: &mut Staged<'_>, id: ObjectId, before: &Attributes, clear_set_ids: bool, now: Timestamp) {
-    let cleared = permission::mode_without_set_ids(before.kind, before.mode);
-    let mode = (clear_set_ids && cleared != before.mode).then_some(cleared);
-    let set = AttrSet { mode, mtime: Some(now), ctime: Some(now), ..AttrSet::default() };
-    staged.op(Op::SetAttributes { id, set });
 }
 
 /// How many pages of a copy between page boundaries can be shared: the last page of the source, if it is a part of one,

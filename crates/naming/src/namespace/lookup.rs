@@ -112,9 +112,10 @@ impl Namespace {
         Ok(())
     }
 
-    /// Whether the caller has this access by the mode bits, whoever enforces them.
+    /// Whether the caller has this access, whoever enforces it.
     pub fn access(&self, request: &Request, id: ObjectId, wanted: Access) -> Result<()> {
-        permission::check_access(id, &self.inode(id)?, &request.caller, wanted)
+        let _in_use = self.locks.lock(&[(id, Use::Shared)]);
+        self.require(id, &self.inode(id)?, &request.caller, wanted)
     }
 
     /// The room there is.

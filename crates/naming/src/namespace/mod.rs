@@ -5,8 +5,10 @@
 //! - `nlink` of a directory is 2 plus its subdirectories, of anything else the number of its entries; an object with
 //!   `nlink` 0 stays until nobody holds it;
 //! - `entries` of a directory is the number of its entries;
-//! - an object's `xattr` names an object of kind `Xattr` that nothing else names, whose `parent` is the object.
+//! - an object's `xattr` names an object of kind `Xattr` that nothing else names, whose `parent` is the object;
+//! - an object's access control list, if it has one, says the same as its mode ([`crate::check`] has all of these).
 
+mod access;
 mod answer;
 mod attributes;
 mod create;
@@ -28,7 +30,7 @@ pub use xattrs::XattrMode;
 use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::locks::{Locks, Use};
-use crate::permission::{self, Access, Caller, Enforce};
+use crate::permission::{Access, Caller, Enforce};
 use crate::stage::Staged;
 use answer::Answer;
 use holdfast_object::{
@@ -40,6 +42,9 @@ use twox_hash::XxHash3_64;
 
 /// Most names that a file can have.
 pub const LINK_MAX: u32 = 65_000;
+
+/// In an object's `flags`: made without a name, and may be given one.
+const LINKABLE: u32 = 1 << 0;
 
 /// When reading changes the time of last access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -72,11 +77,13 @@ pub struct Request {
     pub id: Option<RequestId>,
     /// Who.
     pub caller: Caller,
+    /// Permission bits that new objects do not get, unless their directory has a default access control list.
+    pub umask: u16,
 }
 
 impl Request {
     /// A request of the superuser that comes only once.
-    pub const ROOT: Request = Request { id: None, caller: Caller::ROOT };
+    pub const ROOT: Request = Request { id: None, caller: Caller::ROOT, umask: 0 };
 }
 
 /// A name space on the objects of one domain.
@@ -170,18 +177,6 @@ impl Namespace {
         Directory::open(&*self.cache, id, attributes.size, seed)
     }
 
-    fn enforces(&self) -> bool {
-        self.options.enforce == Enforce::InNaming
-    }
-
-    fn check_access(&self, request: &Request, id: ObjectId, attributes: &Attributes, wanted: Access) -> Result<()> {
-        if self.enforces() { permission::check_access(id, attributes, &request.caller, wanted) } else { Ok(()) }
-    }
-
-    fn check_sticky(&self, request: &Request, directory: &Attributes, id: ObjectId, entry: &Attributes) -> Result<()> {
-        if self.enforces() { permission::check_sticky(id, directory, entry, &request.caller) } else { Ok(()) }
-    }
-
     /// Adds what becomes of an object that loses its last name: deleted if nobody holds it, otherwise kept without a
     /// name, which is what it gives; then [`Namespace::settle`] is to be called once the transaction is done. The object
     /// is in exclusive use.
@@ -194,7 +189,9 @@ impl Namespace {
     ) -> bool {
         let kept = !self.cache.hold(id, Hold::Lookup, 0).is_free();
         if kept {
-            let set = AttrSet { nlink: Some(0), ctime: Some(now), ..AttrSet::default() };
+            // A power cut may have left the flag of a file that has got a name since.
+            let flags = (attributes.flags & LINKABLE != 0).then_some(attributes.flags & !LINKABLE);
+            let set = AttrSet { nlink: Some(0), flags, ctime: Some(now), ..AttrSet::default() };
             staged.op(Op::SetAttributes { id, set });
         } else {
             self.stage_delete(staged, id, attributes);

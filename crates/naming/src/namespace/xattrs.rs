@@ -2,12 +2,17 @@
 
 use super::answer::Answer;
 use super::{Namespace, Request};
+use crate::acl::{self, ACL_BYTES_MAX, Acl};
 use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::pages::ReadData;
-use crate::permission::{self, Access, STICKY};
+use crate::permission::{self, Access, SETGID, STICKY};
+use crate::stage::Staged;
 use crate::xattr::{XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX, Xattrs};
-use holdfast_object::{AttrSet, Attributes, Kind, ObjectId, Op, PAGE_SIZE};
+use holdfast_object::{AttrSet, Attributes, Kind, ObjectId, Op, PAGE_SIZE, Timestamp};
+
+/// Extended attribute with the capabilities that a file gives to whoever executes it.
+const CAPABILITIES: &[u8] = b"security.capability";
 
 /// Whether an attribute may or must be there before it is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,10 +50,14 @@ impl Namespace {
         Ok(xattrs.names().filter(visible).map(<[u8]>::to_vec).collect())
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute. That of an access control list sets the mode too, and takes setgid away from a caller
+    /// outside of the group.
     pub fn setxattr(&self, request: &Request, id: ObjectId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         if self.earlier(request)?.is_some() {
             return Ok(());
+        }
+        if name == acl::ACCESS || name == acl::DEFAULT {
+            return self.set_acl(request, id, name, value, false);
         }
         if value.len() > XATTR_VALUE_MAX {
             return Err(Error::AttributeTooBig { length: value.len(), limit: XATTR_VALUE_MAX });
@@ -89,46 +98,126 @@ impl Namespace {
         let before = self.load_xattrs(id, &attributes)?;
         let mut after = before.clone();
         change(&mut after)?;
-        let now = self.clock.now();
-        let mut set = AttrSet { ctime: Some(now), ..AttrSet::default() };
         let mut staged = self.stage();
         if after.is_empty() {
             staged.may_use_reserve();
-            if attributes.xattr != ObjectId::NONE {
-                staged.op(Op::Delete { id: attributes.xattr });
-                set.xattr = Some(ObjectId::NONE);
-            }
-        } else {
-            let old = if before.is_empty() { Vec::new() } else { before.encode(id) };
-            let new = after.encode(id);
-            if new.len() > XATTR_TOTAL_MAX {
-                return Err(Error::AttributesFull(id));
-            }
-            let holder = match attributes.xattr {
-                ObjectId::NONE => {
-                    let holder = self.cache.new_object()?;
-                    let mut holders =
-                        Attributes::new(Kind::Xattr, attributes.class, 0, attributes.uid, attributes.gid, now);
-                    (holders.nlink, holders.parent) = (1, id);
-                    staged.op(Op::Create { id: holder, attributes: holders });
-                    set.xattr = Some(holder);
-                    holder
-                }
-                holder => holder,
-            };
-            if new.len() < old.len() {
-                staged.op(Op::Truncate { id: holder, size: new.len() as u64 });
-            }
-            // Whole pages, because a part of a page cannot be written to an object that is cut in the same transaction.
-            let pages = changed_pages(&old, &new);
-            staged.pages(holder, pages.iter().map(|(index, image)| (*index, image)), new.len() as u64)?;
         }
-        staged.op(Op::SetAttributes { id, set });
+        let now = self.clock.now();
+        let xattr = self.stage_xattrs(&mut staged, id, &attributes, &before, &after, now)?;
+        staged.op(Op::SetAttributes { id, set: AttrSet { xattr, ctime: Some(now), ..AttrSet::default() } });
         staged.submit(request.id, Answer::Nothing.encode())?;
         Ok(())
     }
 
-    fn load_xattrs(&self, id: ObjectId, attributes: &Attributes) -> Result<Xattrs> {
+    /// Sets an access control list, and the mode that follows from it; an empty list takes it away. `clear_setgid`: the
+    /// caller is not in the file's group.
+    pub fn set_acl(
+        &self,
+        request: &Request,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        clear_setgid: bool,
+    ) -> Result<()> {
+        if self.earlier(request)?.is_some() {
+            return Ok(());
+        }
+        if value.len() > ACL_BYTES_MAX {
+            return Err(Error::AttributeTooBig { length: value.len(), limit: ACL_BYTES_MAX });
+        }
+        let list = Acl::decode(value)?;
+        let _in_use = self.locks.lock(&[(id, Use::Exclusive)]);
+        let attributes = self.inode(id)?;
+        self.check_xattr(request, id, &attributes, name, Intent::Change)?;
+        if name == acl::DEFAULT && attributes.kind != Kind::Directory {
+            return if list.is_none() { Ok(()) } else { Err(Error::Access { object: id, wanted: "directory" }) };
+        }
+        let before = self.load_xattrs(id, &attributes)?;
+        let mut after = before.clone();
+        let mut mode = None;
+        if let (acl::ACCESS, Some(list)) = (name, &list) {
+            let new = attributes.mode & !0o777 | list.mode();
+            let caller = &request.caller;
+            let foreign = self.enforces() && !caller.is_privileged() && !caller.is_in_group(attributes.gid);
+            mode = Some(if clear_setgid || foreign { new & !SETGID } else { new });
+        }
+        match list {
+            Some(list) if name == acl::DEFAULT || !list.is_mode() => after.set(name, &list.encode()),
+            _ => drop(after.remove(name)),
+        }
+        let mut staged = self.stage();
+        let now = self.clock.now();
+        let xattr = self.stage_xattrs(&mut staged, id, &attributes, &before, &after, now)?;
+        staged.op(Op::SetAttributes { id, set: AttrSet { mode, xattr, ctime: Some(now), ..AttrSet::default() } });
+        staged.submit(request.id, Answer::Nothing.encode())?;
+        Ok(())
+    }
+
+    /// Adds what changes `before` to `after`, the extended attributes of the object `id` that has these attributes. Gives
+    /// the change of `xattr` for the object's own record, if there is one.
+    pub(super) fn stage_xattrs(
+        &self,
+        staged: &mut Staged<'_>,
+        id: ObjectId,
+        attributes: &Attributes,
+        before: &Xattrs,
+        after: &Xattrs,
+        now: Timestamp,
+    ) -> Result<Option<ObjectId>> {
+        if after == before {
+            return Ok(None);
+        }
+        if after.is_empty() {
+            staged.op(Op::Delete { id: attributes.xattr });
+            return Ok(Some(ObjectId::NONE));
+        }
+        let old = if before.is_empty() { Vec::new() } else { before.encode(id) };
+        let new = after.encode(id);
+        if new.len() > XATTR_TOTAL_MAX {
+            return Err(Error::AttributesFull(id));
+        }
+        let mut made = None;
+        let holder = match attributes.xattr {
+            ObjectId::NONE => {
+                let holder = self.cache.new_object()?;
+                let mut holders =
+                    Attributes::new(Kind::Xattr, attributes.class, 0, attributes.uid, attributes.gid, now);
+                (holders.nlink, holders.parent) = (1, id);
+                staged.op(Op::Create { id: holder, attributes: holders });
+                made = Some(holder);
+                holder
+            }
+            holder => holder,
+        };
+        if new.len() < old.len() {
+            staged.op(Op::Truncate { id: holder, size: new.len() as u64 });
+        }
+        // Whole pages, because a part of a page cannot be written to an object that is cut in the same transaction.
+        let pages = changed_pages(&old, &new);
+        staged.pages(holder, pages.iter().map(|(index, image)| (*index, image)), new.len() as u64)?;
+        Ok(made)
+    }
+
+    /// Adds what another change of the object changes in its extended attributes, if it has any. Gives the change of
+    /// `xattr` for the object's own record.
+    pub(super) fn stage_changed_xattrs(
+        &self,
+        staged: &mut Staged<'_>,
+        id: ObjectId,
+        attributes: &Attributes,
+        now: Timestamp,
+        change: impl FnOnce(&mut Xattrs),
+    ) -> Result<Option<ObjectId>> {
+        if attributes.xattr == ObjectId::NONE {
+            return Ok(None);
+        }
+        let before = self.load_xattrs(id, attributes)?;
+        let mut after = before.clone();
+        change(&mut after);
+        self.stage_xattrs(staged, id, attributes, &before, &after, now)
+    }
+
+    pub(super) fn load_xattrs(&self, id: ObjectId, attributes: &Attributes) -> Result<Xattrs> {
         if attributes.xattr == ObjectId::NONE {
             return Ok(Xattrs::default());
         }
@@ -143,7 +232,8 @@ impl Namespace {
     }
 
     /// xattr(7): `user.` is for who may read or write the file, and only on regular files and directories; `trusted.` is
-    /// the superuser's; `security.` is read by all and set by the superuser; of `system.` there is nothing here.
+    /// the superuser's; `security.` is read by all and set by the superuser; of `system.` there are the access control lists,
+    /// which the owner changes.
     fn check_xattr(
         &self,
         request: &Request,
@@ -162,6 +252,13 @@ impl Namespace {
         }
         let no = |what| Err(Error::Permission { object: id, what });
         match prefix {
+            Some(b"system") if name == acl::ACCESS || name == acl::DEFAULT => match how {
+                _ if attributes.kind == Kind::Symlink => {
+                    Err(Error::NotSupported("access control lists of symbolic links"))
+                }
+                Intent::Change if self.enforces() => permission::check_owner(id, attributes, &request.caller),
+                _ => Ok(()),
+            },
             Some(b"user") => {
                 if !matches!(attributes.kind, Kind::Regular | Kind::Directory) {
                     return match how {
@@ -190,6 +287,19 @@ impl Namespace {
             _ => Err(Error::NotSupported("extended attributes of this class")),
         }
     }
+}
+
+/// After a chmod the access control list says the same as the mode.
+pub(super) fn follow_mode(xattrs: &mut Xattrs, mode: u16) {
+    if let Some(Ok(Some(mut list))) = xattrs.get(acl::ACCESS).map(Acl::decode) {
+        list.set_mode(mode);
+        xattrs.set(acl::ACCESS, &list.encode());
+    }
+}
+
+/// A file whose contents or owner change loses its capabilities, whoever changes them (capabilities(7)).
+pub(super) fn drop_capabilities(xattrs: &mut Xattrs) {
+    xattrs.remove(CAPABILITIES);
 }
 
 fn no_attribute(id: ObjectId, name: &[u8]) -> Error {

@@ -148,3 +148,14 @@ fn directories_that_cannot_be_read_and_roots_that_are_not_there() {
     delete(&world, ROOT);
     assert_eq!(findings(&world)[0], Finding::NoRoot);
 }
+
+#[test]
+fn a_mode_that_its_list_does_not_say_is_found() {
+    let world = World::new();
+    let file = world.file(ROOT, "file");
+    let list = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x04\0\x04\0\xff\xff\xff\xff\x10\0\x04\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
+    world.space.setxattr(REQUEST, file, b"system.posix_acl_access", list, XattrMode::Set).unwrap();
+    world.assert_clean();
+    world.cache.meddle(file, |attributes| attributes.mode = 0o660);
+    assert_eq!(world.check().findings, [Finding::WrongAccessList { object: file, mode: 0o660 }]);
+}

@@ -5,6 +5,7 @@
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "a library in the lab")]
 mod model;
 
+mod acls;
 mod attributes;
 mod checks;
 mod data;

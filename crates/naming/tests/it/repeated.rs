@@ -19,7 +19,7 @@ fn the_second_answer_is_the_first() {
     let twice = |what: &str, request: &dyn Fn(&Request) -> Result<u64, Error>| {
         last.set(last.get() + 1);
         let id = Some(RequestId { client: 3, unique: last.get() });
-        let request_ = Request { id, caller: Caller::ROOT };
+        let request_ = Request { id, caller: Caller::ROOT, umask: 0 };
         let first = request(&request_).unwrap();
         let objects = world.cache.objects();
         assert_eq!(request(&request_), Ok(first), "{what}");
@@ -53,7 +53,7 @@ fn the_second_answer_is_the_first() {
 #[test]
 fn a_failed_request_is_tried_again() {
     let world = World::new();
-    let request = Request { id: Some(RequestId { client: 3, unique: 1 }), caller: Caller::ROOT };
+    let request = Request { id: Some(RequestId { client: 3, unique: 1 }), caller: Caller::ROOT, umask: 0 };
     let file = world.file(ROOT, "name");
     assert_eq!(world.space.mkdir(&request, ROOT, b"name", 0o755).unwrap_err().kind(), ErrorKind::Exists);
     world.space.unlink(REQUEST, ROOT, b"name").unwrap();
@@ -64,7 +64,7 @@ fn a_failed_request_is_tried_again() {
 #[test]
 fn an_answer_of_another_form_is_an_error() {
     let world = World::new();
-    let request = Request { id: Some(RequestId { client: 3, unique: 1 }), caller: Caller::ROOT };
+    let request = Request { id: Some(RequestId { client: 3, unique: 1 }), caller: Caller::ROOT, umask: 0 };
     let file = world.file(ROOT, "file");
     world.space.write(&request, file, 0, b"12", false).unwrap();
     let error = world.space.mkdir(&request, ROOT, b"directory", 0o755).unwrap_err();

@@ -81,5 +81,5 @@ impl World {
 }
 
 pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> Request {
-    Request { id: None, caller: Caller { uid, gid, groups: groups.to_vec() } }
+    Request { id: None, caller: Caller { uid, gid, groups: groups.to_vec() }, umask: 0 }
 }

@@ -113,3 +113,39 @@ fn a_holder_that_lets_go_meanwhile_leaves_nothing_behind() {
         assert!(world.check().orphans.is_empty());
     }
 }
+
+#[test]
+fn a_temporary_file_gets_a_name_or_goes() {
+    let world = World::new();
+    let directory = world.directory(ROOT, "directory");
+    for link in [false, true] {
+        let file = world.space.tmpfile(REQUEST, directory, 0o600, false).unwrap().id;
+        world.write(file, 0, b"contents");
+        assert_eq!((world.attributes(file).nlink, world.check().orphans), (0, vec![file]));
+        if link {
+            world.space.link(REQUEST, file, directory, b"name").unwrap();
+            world.space.link(REQUEST, file, ROOT, b"second").unwrap();
+            assert_eq!((world.attributes(file).nlink, world.attributes(file).parent), (2, directory));
+            world.space.forget(file, 2).unwrap();
+        }
+        world.space.forget(file, 1).unwrap();
+        world.space.release(file).unwrap();
+        assert_eq!(exists(&world, file), link);
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn a_name_is_given_only_to_a_file_that_never_had_one() {
+    let world = World::new();
+    let gone = unlinked(&world);
+    let nameless = world.space.tmpfile(REQUEST, ROOT, 0o600, true).unwrap().id;
+    let again = world.space.tmpfile(REQUEST, ROOT, 0o600, false).unwrap().id;
+    world.space.link(REQUEST, again, ROOT, b"again").unwrap();
+    world.space.unlink(REQUEST, ROOT, b"again").unwrap();
+    for id in [gone, nameless, again] {
+        let error = world.space.link(REQUEST, id, ROOT, b"name").unwrap_err();
+        assert_eq!(error.kind(), holdfast_naming::ErrorKind::NotFound);
+    }
+    world.assert_clean();
+}
