@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::decode::{self, Body, Request};
 use crate::errno::Errno;
 use crate::handler::{Answer, Handler};
+use crate::notify;
 use crate::reply::{self, DirBuffer, Slices};
 use rustix::fd::BorrowedFd;
 use zerocopy::{Immutable, IntoBytes};
@@ -61,6 +62,15 @@ impl Out<'_> {
         }
     }
 
+    /// If `stale`, the kernel asks for the object's attributes before it uses them again. Before the reply, so that they are
+    /// right for whoever waits for it; nothing that the kernel holds during the request is needed for it.
+    fn forget_attributes(&self, node: u64, stale: bool) {
+        const ATTRIBUTES_ONLY: i64 = -1;
+        if stale && let Err(error) = notify::invalidate_object(self.device, node, ATTRIBUTES_ONLY, 0) {
+            tracing::warn!(node, %error, "the kernel was not told of a changed mode");
+        }
+    }
+
     /// The extended-attribute protocol: size 0 asks for the length only.
     fn sized(&self, answer: Answer<Vec<u8>>, size: u32) {
         match answer {
@@ -106,7 +116,10 @@ fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) {
             Err(errno) => out.error(errno),
         },
         Body::Write { args, bytes } => {
-            out.give(handler.write(context, node, args, bytes).map(|size| WriteOut { size, padding: 0 }))
+            let clears = args.write_flags & WRITE_KILL_SUIDGID != 0 && handler.has_set_ids(node);
+            let written = handler.write(context, node, args, bytes);
+            out.forget_attributes(node, clears);
+            out.give(written.map(|size| WriteOut { size, padding: 0 }))
         }
         Body::Statfs => out.give(handler.statfs(context, node)),
         Body::Release(args) => {
@@ -150,10 +163,18 @@ fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) {
             }
             Err(errno) => out.error(errno),
         },
-        Body::Fallocate(args) => out.done(handler.fallocate(context, node, args)),
+        Body::Fallocate(args) => {
+            let clears = handler.has_set_ids(node);
+            let done = handler.fallocate(context, node, args);
+            out.forget_attributes(node, clears);
+            out.done(done)
+        }
         Body::Lseek(args) => out.give(handler.lseek(context, node, args).map(|offset| LseekOut { offset })),
         Body::CopyFileRange(args) => {
-            out.give(handler.copy_file_range(context, node, args).map(|size| WriteOut { size, padding: 0 }))
+            let clears = handler.has_set_ids(args.nodeid_out);
+            let copied = handler.copy_file_range(context, node, args);
+            out.forget_attributes(args.nodeid_out, clears);
+            out.give(copied.map(|size| WriteOut { size, padding: 0 }))
         }
         Body::Syncfs => out.done(handler.syncfs(context)),
         Body::Unknown { opcode } => {

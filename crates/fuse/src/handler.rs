@@ -107,6 +107,11 @@ pub trait Handler: Send + Sync {
     fn write(&self, context: &Context, node: u64, args: &WriteIn, bytes: &[u8]) -> Answer<u32> {
         Err(Errno::NOSYS)
     }
+    /// Whether the object has set-user-id or set-group-id, so that a change of its contents may take them away. The kernel
+    /// then is told to ask for its mode again, which it does not do after a change of contents by itself.
+    fn has_set_ids(&self, node: u64) -> bool {
+        false
+    }
     fn flush(&self, context: &Context, node: u64, args: &FlushIn) -> Answer<()> {
         Err(Errno::NOSYS)
     }

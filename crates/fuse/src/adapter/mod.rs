@@ -229,10 +229,13 @@ impl Handler for Filesystem {
         new_name: &[u8],
         flags: u32,
     ) -> Answer<()> {
+        const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
         let mode = match flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            libc::RENAME_WHITEOUT => RenameMode::Whiteout { replace: true },
+            WHITEOUT_NOREPLACE => RenameMode::Whiteout { replace: false },
             _ => return Err(Errno::INVAL),
         };
         let (parent, new_parent) = (node_of(parent)?, node_of(new_parent)?);
@@ -265,7 +268,8 @@ impl Handler for Filesystem {
     }
 
     fn read(&self, _: &Context, node: u64, args: &ReadIn) -> Answer<Data> {
-        let read = self.namespace.read(node_of(node)?, args.offset, args.size as usize);
+        let quiet = args.flags as i32 & libc::O_NOATIME != 0;
+        let read = self.namespace.read_quietly(node_of(node)?, args.offset, args.size as usize, quiet);
         read.map(Data).map_err(|error| self.errno(&error))
     }
 
@@ -279,6 +283,12 @@ impl Handler for Filesystem {
             self.sync(node, flags & libc::O_SYNC != libc::O_SYNC)?;
         }
         Ok(written as u32)
+    }
+
+    fn has_set_ids(&self, node: u64) -> bool {
+        const SET_IDS: u16 = 0o6000;
+        let attributes = node_of(node).ok().and_then(|id| self.namespace.getattr(id).ok());
+        attributes.is_some_and(|attributes| attributes.mode & SET_IDS != 0)
     }
 
     fn release(&self, _: &Context, node: u64, _: &ReleaseIn) {

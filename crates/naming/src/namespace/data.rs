@@ -49,12 +49,17 @@ impl Namespace {
     /// Reads up to `length` bytes from `offset` on; fewer at the end of the file. Every page was verified by then; a
     /// page that cannot be had makes the whole read fail.
     pub fn read(&self, id: ObjectId, offset: u64, length: usize) -> Result<ReadData> {
+        self.read_quietly(id, offset, length, false)
+    }
+
+    /// The same; if `quiet` (open(2), O_NOATIME), without a change of the time of last access.
+    pub fn read_quietly(&self, id: ObjectId, offset: u64, length: usize, quiet: bool) -> Result<ReadData> {
         let _in_use = self.locks.lock(&[(id, Use::Shared)]);
         let attributes = self.regular(id)?;
         let left = attributes.size.saturating_sub(offset);
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(length);
         let data = ReadData::read(&*self.cache, id, offset, length)?;
-        if length > 0 {
+        if length > 0 && !quiet {
             self.touch_atime(id, &attributes);
         }
         Ok(data)

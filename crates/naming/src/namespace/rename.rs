@@ -6,8 +6,8 @@ use crate::directory::{Directory, Entry};
 use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::name;
-use crate::permission::Access;
-use holdfast_object::{AttrSet, Attributes, Kind, ObjectId, Op, Timestamp};
+use crate::permission::{self, Access};
+use holdfast_object::{AttrSet, Attributes, Class, Kind, ObjectId, Op, Timestamp};
 
 /// What becomes of an entry that has the new name already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +18,12 @@ pub enum RenameMode {
     NoReplace,
     /// It gets the old name. There must be one.
     Exchange,
+    /// It goes if there is one and `replace`, and the old name gets a whiteout: a character device with number 0, which
+    /// tells overlay file systems that there is nothing of that name.
+    Whiteout {
+        /// Otherwise the rename fails if there is one.
+        replace: bool,
+    },
 }
 
 /// A name in a directory.
@@ -128,7 +134,8 @@ impl Namespace {
         let mut source = Side::new(from.directory, self.directory_attributes(from.directory)?);
         let mut target = Side::new(to.directory, self.directory_attributes(to.directory)?);
         let same = from.directory == to.directory;
-        if mode == RenameMode::NoReplace && other.is_some() {
+        let replaces = matches!(mode, RenameMode::Replace | RenameMode::Whiteout { replace: true });
+        if matches!(mode, RenameMode::NoReplace | RenameMode::Whiteout { replace: false }) && other.is_some() {
             return Err(Error::exists(to.directory, to.name));
         }
         if mode == RenameMode::Exchange && other.is_none() {
@@ -151,7 +158,7 @@ impl Namespace {
             return Ok(None);
         }
         self.check_rename_allowed(request, (&source, &target), (moved, &moved_attributes), other.as_ref(), mode)?;
-        if let (RenameMode::Replace, Some((entry, attributes))) = (mode, &other) {
+        if let (true, Some((entry, attributes))) = (replaces, &other) {
             match (moved_is_directory, other_is_directory) {
                 (true, false) => return Err(Error::NotDirectory(entry.object)),
                 (false, true) => return Err(Error::IsDirectory(entry.object)),
@@ -165,7 +172,18 @@ impl Namespace {
         let mut source_index = self.open_directory(source.id, &source.attributes)?;
         let mut target_index = if same { None } else { Some(self.open_directory(target.id, &target.attributes)?) };
         let back = (mode == RenameMode::Exchange).then_some(()).and(other.as_ref().map(|(entry, _)| *entry));
-        match back {
+        let whiteout = if let RenameMode::Whiteout { .. } = mode {
+            let id = self.cache.new_object()?;
+            let caller = &request.caller;
+            let (gid, _) = permission::inherit(&source.attributes, Kind::CharDevice, caller, 0);
+            let mut attributes = Attributes::new(Kind::CharDevice, Class::Names, 0, caller.uid, gid, now);
+            (attributes.nlink, attributes.parent) = (1, from.directory);
+            staged.op(Op::Create { id, attributes });
+            Some(Entry { object: id, kind: Kind::CharDevice })
+        } else {
+            None
+        };
+        match back.or(whiteout) {
             Some(other) => set_entry(&mut source_index, from.name, other)?,
             None => {
                 source_index.remove(from.name)?;
