@@ -79,6 +79,7 @@ step build 420 cargo build --release -p holdfast -p holdfast-bench
 step install 300 bash -c install
 if [ "$mode" = test ]; then
     suite pjdfstest 120
+    suite posix 180
     suite fsx 180
     suite sqlite 120
     suite git 120
@@ -91,6 +92,7 @@ if [ "$mode" = test ]; then
     suite postgres 120
 else
     suite pjdfstest 300
+    suite posix 300
     suite fsx 3600 SEEDS=5 OPERATIONS=200000 LIMIT=700
     suite sqlite 300
     suite git 300

@@ -6,7 +6,7 @@ use crate::oplog::OpLog;
 use crate::plan::{Held, Plan, Planned, Planner, Step, Want};
 use crate::state::{Gone, State};
 use holdfast_object::{
-    Class, Error, FrameMut, Kind, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, Transaction,
+    Class, Error, FrameMut, Kind, ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, Transaction,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -14,6 +14,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const ROUNDS_MAX: usize = 64;
 /// Blocks asked for at a time, so that not every transaction has to ask.
 const RESERVE_STEP: u64 = 1024;
+/// Pages that a copy may store once more rather than wait for an epoch to be written.
+const UNWRITTEN_MAX: usize = 64;
 /// Recovery points made for the space they free, before a transaction is refused.
 const EPOCHS_FOR_SPACE: usize = 2;
 
@@ -31,11 +33,15 @@ impl Cache {
         let structural: Vec<&Op> = transaction.ops.iter().filter(|op| is_structural(op)).collect();
         let payload = if structural.is_empty() { Vec::new() } else { OpLog::encode(&structural)? };
         self.wait_for_writer()?;
+        if transaction.ops.iter().any(|op| self.copies_much_unwritten(op)) {
+            self.close_epoch()?;
+        }
 
         let mut spare: Vec<FrameMut> = Vec::new();
         // Pages loaded for the plan stay until it is made.
         let mut held: Vec<Held> = Vec::new();
         let mut epochs = 0;
+        let mut purpose = transaction.purpose;
         for _ in 0..ROUNDS_MAX {
             let mut state = self.state.write();
             state.writable()?;
@@ -57,15 +63,21 @@ impl Cache {
                     continue;
                 }
             };
-            match self.reserve(&mut state, &plan, transaction.purpose) {
-                Ok(()) => {}
-                Err(Error::NoSpace { .. }) if epochs < EPOCHS_FOR_SPACE => {
-                    drop(state);
-                    epochs += 1;
-                    self.close_epoch()?;
+            if let Err(error) = self.reserve(&mut state, &plan, purpose) {
+                drop(state);
+                if !matches!(error, Error::NoSpace { .. }) {
+                    return Err(error);
+                }
+                if purpose == Purpose::Ordinary && self.only_replaces(&transaction.ops)? {
+                    purpose = Purpose::Release;
                     continue;
                 }
-                Err(error) => return Err(error),
+                if epochs == EPOCHS_FOR_SPACE {
+                    return Err(error);
+                }
+                epochs += 1;
+                self.close_epoch()?;
+                continue;
             }
             if state.open.since_ns == 0 {
                 state.open.since_ns = self.clock.monotonic_ns().max(1);
@@ -107,6 +119,38 @@ impl Cache {
         let pages = wants.iter().filter(|want| matches!(want, Want::Page(..) | Want::Reread(..))).count();
         spare.extend(self.take_frames(used + frames + pages)?);
         Ok(())
+    }
+
+    /// Whether an operation copies so many pages that the store does not have yet, and that so would be stored twice, that
+    /// it should have them first.
+    fn copies_much_unwritten(&self, op: &Op) -> bool {
+        let Op::Copy { source, source_first, pages, .. } = op else { return false };
+        let state = self.state.read();
+        let Some(object) = state.objects.get(source) else { return false };
+        object.dirty.range(*source_first..source_first.saturating_add(*pages)).nth(UNWRITTEN_MAX).is_some()
+    }
+
+    /// Whether the operations take no more space than they give back once their epoch is a recovery point. Such a
+    /// transaction may use the reserve: what has room in the store, written or allocated, keeps it.
+    fn only_replaces(&self, ops: &[Op]) -> Result<bool> {
+        for op in ops {
+            match op {
+                Op::SetAttributes { .. } => {}
+                Op::Write { id, fragments, .. } => {
+                    let key = ObjectKey { domain: self.domain, object: *id };
+                    for run in fragments.chunk_by(|a, b| a.index + 1 == b.index) {
+                        match self.store.replaceable(key, run[0].index, run.len()) {
+                            Ok(true) => {}
+                            // A new object, or damage: not for here to say.
+                            Ok(false) | Err(Error::NoObject(_) | Error::Corrupt(_)) => return Ok(false),
+                            Err(error) => return Err(error),
+                        }
+                    }
+                }
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     fn reserve(&self, state: &mut State, plan: &Plan, purpose: Purpose) -> Result<()> {

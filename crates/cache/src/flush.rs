@@ -2,6 +2,7 @@
 
 use crate::object::Residence;
 use crate::pages::{bad_page, unreachable_page};
+use crate::plan::ZERO_CRC;
 use crate::state::{FrozenEpoch, State};
 use crate::{Cache, oplog::OpLog};
 use holdfast_object::{
@@ -120,17 +121,21 @@ impl Cache {
                 // Pages written and punched again may have made it longer.
                 batch.ops.push(Op::Write { id: object.id, fragments: Vec::new(), size_min: object.attributes.size });
             }
-            for chunk in object.pages.chunks(PAGES_PER_BATCH) {
-                pages += chunk.len();
-                let fragments = chunk.iter().map(|(index, page)| whole(*index, page.page())).collect();
-                batch.ops.push(Op::Write { id: object.id, fragments, size_min: object.attributes.size });
-                if pages >= PAGES_PER_BATCH {
-                    self.apply(&mut batch, &mut written)?;
-                    pages = 0;
+            // Setting the size takes away what is behind it, so pages allocated there follow.
+            let (within, behind) = object.pages.split_at(pages_within(&object.pages, object.attributes.size));
+            for (part, cut_first) in [(within, false), (behind, cut.contains(&object.id))] {
+                if cut_first {
+                    batch.ops.push(Op::Truncate { id: object.id, size: object.attributes.size });
                 }
-            }
-            if cut.contains(&object.id) {
-                batch.ops.push(Op::Truncate { id: object.id, size: object.attributes.size });
+                for chunk in part.chunks(PAGES_PER_BATCH) {
+                    pages += chunk.len();
+                    let fragments = chunk.iter().map(|(index, page)| whole(*index, page.page())).collect();
+                    batch.ops.push(Op::Write { id: object.id, fragments, size_min: object.attributes.size });
+                    if pages >= PAGES_PER_BATCH {
+                        self.apply(&mut batch, &mut written)?;
+                        pages = 0;
+                    }
+                }
             }
             batch.ops.push(Op::SetAttributes { id: object.id, set: all_attributes(&object.attributes) });
         }
@@ -202,6 +207,11 @@ fn cut_objects(ops: &[Op]) -> FxHashSet<ObjectId> {
     ops.iter().filter(|op| matches!(op, Op::Truncate { .. })).map(Op::target).collect()
 }
 
+/// How many of these pages, in ascending order, an object of `size` bytes has bytes in.
+pub(crate) fn pages_within<T>(pages: &[(PageIndex, T)], size: u64) -> usize {
+    pages.partition_point(|(index, _)| *index < size.div_ceil(PAGE_SIZE as u64))
+}
+
 pub(crate) fn whole(index: PageIndex, page: PageRef) -> Fragment {
     Fragment { index, start: 0, end: PAGE_SIZE as u16, page }
 }
@@ -246,6 +256,11 @@ impl State {
                 };
                 slot.residence = Residence::Clean(identity);
                 object.unlogged.remove(&index);
+                if page.page().checksum == *ZERO_CRC {
+                    // A large range that was allocated would fill the memory with slots that share one frame.
+                    object.pages.remove(&index);
+                    continue;
+                }
                 if !std::mem::replace(&mut slot.queued, true) {
                     self.clean.push_back((id, index));
                 }

@@ -175,11 +175,24 @@ impl Cache {
 
     /// See [`holdfast_object::ObjectCache::seek`].
     pub(crate) fn seek_page(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>> {
-        let key = holdfast_object::ObjectKey { domain: self.domain, object: id };
         if self.with_object(id, |object| !object.overlay.is_empty())? {
             // Afterwards pages in memory and in the store together are the truth.
             self.close_epoch()?;
         }
+        loop {
+            let published = |state: &State| (state.open.epoch, state.freezing);
+            let before = published(&self.state.read());
+            let found = self.seek_once(id, offset, what)?;
+            // A page may have been looked for in the store before an epoch put it there, and in memory after it had left:
+            // that happens only where an epoch became a recovery point meanwhile.
+            if published(&self.state.read()) == before {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn seek_once(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>> {
+        let key = holdfast_object::ObjectKey { domain: self.domain, object: id };
         let page = PAGE_SIZE as u64;
         let (size, in_store) = self.with_object(id, |object| (object.attributes.size, object.created.is_none()))?;
         if offset >= size {

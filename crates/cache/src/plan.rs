@@ -17,7 +17,8 @@ use std::sync::{Arc, LazyLock};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 static ZEROES: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
-static ZERO_CRC: LazyLock<u64> = LazyLock::new(|| crc64(&ZEROES));
+/// Checksum of a page of zeroes.
+pub(crate) static ZERO_CRC: LazyLock<u64> = LazyLock::new(|| crc64(&ZEROES));
 
 /// What has to be fetched before a plan can be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@
 //! [`crate::Options::logged_pages_max`]; a full log) the epoch is closed instead.
 
 use crate::Cache;
-use crate::flush::{all_attributes, whole, whole_pages};
+use crate::flush::{all_attributes, pages_within, whole, whole_pages};
 use crate::object::Object;
 use crate::pages::bad_page;
 use crate::state::State;
@@ -140,10 +140,10 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
             creates.push(Op::Create { id, attributes: without_size(&object.attributes) });
         }
         structural.extend(object.structural.iter().filter_map(|(at, op)| Some((*at, whole_pages(op.clone())?))));
-        let mut fragments = Vec::with_capacity(object.unlogged.len());
+        let mut unlogged = Vec::with_capacity(object.unlogged.len());
         for &index in &object.unlogged {
             let page = object.pages[&index].page.clone();
-            fragments.push(whole(index, page.page()));
+            unlogged.push((index, page.page()));
             pages.push((id, index, page.page()));
             pins.push(page);
         }
@@ -151,10 +151,22 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
             return None;
         }
         let size = object.attributes.size;
-        if !fragments.is_empty() {
-            writes.push(Op::Write { id, fragments, size_min: size });
+        let (within, behind) = unlogged.split_at(pages_within(&unlogged, size));
+        let write = |pages: &[(PageIndex, PageRef)]| {
+            let fragments = pages.iter().map(|&(index, page)| whole(index, page)).collect();
+            Op::Write { id, fragments, size_min: size }
+        };
+        if !within.is_empty() {
+            writes.push(write(within));
         }
-        attributes.push(Op::Truncate { id, size });
+        // Setting the size takes away what is behind it, so it is set only after a cut, and pages allocated there follow.
+        let is_cut = object.structural.iter().any(|(_, op)| matches!(op, Op::Truncate { .. }));
+        if is_cut {
+            attributes.push(Op::Truncate { id, size });
+        }
+        if !is_cut || !behind.is_empty() {
+            attributes.push(write(behind));
+        }
         attributes.push(Op::SetAttributes { id, set: all_attributes(&object.attributes) });
     }
     let own = own.into_iter().filter_map(|id| Some((id, state.objects.get(&id)?.attributes.clone()))).collect();

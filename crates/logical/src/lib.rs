@@ -108,6 +108,10 @@ impl ObjectStore for Logical {
         self.first().place(key, epoch, pages)
     }
 
+    fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
+        self.first().replaceable(key, first, count)
+    }
+
     fn unplace(&self, epoch: Epoch, placements: &[Placement]) -> Result<()> {
         self.first().unplace(epoch, placements)
     }

@@ -5,6 +5,7 @@ use holdfast_integrity::crc64;
 use holdfast_object::{
     Fragment, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId, Transaction,
 };
+use std::ops::Range;
 
 /// A transaction in the making. Dropped without [`Staged::submit`], nothing has happened.
 pub(crate) struct Staged<'a> {
@@ -56,6 +57,26 @@ impl<'a> Staged<'a> {
             Fragment { index, start: 0, end: PAGE_SIZE as u16, page }
         });
         let fragments = fragments.collect();
+        self.ops.push(Op::Write { id, fragments, size_min });
+        Ok(())
+    }
+
+    /// The bytes `from..to` read as zero; nothing if there are none.
+    pub(crate) fn zero(&mut self, id: ObjectId, from: u64, to: u64) {
+        if from < to {
+            self.ops.push(Op::Zero { id, offset: from, length: to - from });
+        }
+    }
+
+    /// Writes pages of zeroes, which are stored, unlike holes. One frame serves all of them.
+    pub(crate) fn zero_pages(&mut self, id: ObjectId, pages: Range<PageIndex>, size_min: u64) -> Result<()> {
+        let image = [0; PAGE_SIZE];
+        let Some(mut frame) = self.cache.frames(1)?.pop() else { return Ok(()) };
+        frame.copy_from_slice(&image);
+        let pin = frame.publish(crc64(&image));
+        let page = pin.page();
+        self.pins.push(pin);
+        let fragments = pages.map(|index| Fragment { index, start: 0, end: PAGE_SIZE as u16, page }).collect();
         self.ops.push(Op::Write { id, fragments, size_min });
         Ok(())
     }

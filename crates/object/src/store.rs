@@ -127,6 +127,10 @@ pub trait ObjectStore: Send + Sync {
     /// Sets `blocks` aside for `epoch`. Given back when that epoch is published.
     fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()>;
 
+    /// Whether all these pages are stored in blocks that nothing else refers to (no other object, no snapshot): then what
+    /// replaces them takes no more than it gives back with the next recovery point.
+    fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool>;
+
     /// Writes pages ahead for `epoch`; not durable before the next log append or `prepare`. In the order given.
     fn place(&self, key: ObjectKey, epoch: Epoch, pages: &[(PageIndex, PageRef)]) -> Result<Vec<Placement>>;
 

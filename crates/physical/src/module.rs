@@ -220,6 +220,17 @@ impl ObjectStore for Module {
         self.base.alloc.lock().reserve(epoch, blocks, purpose)
     }
 
+    fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
+        let trees = self.trees.read();
+        let record = trees.get(&self.base, key)?;
+        for pointer in trees.pages(&self.base, key, &record, first, count)? {
+            if pointer.address[0] == 0 || trees.references(&self.base, pointer.address[0])? > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn place(&self, key: ObjectKey, epoch: Epoch, pages: &[(PageIndex, PageRef)]) -> Result<Vec<Placement>> {
         self.place_pages(key, epoch, pages)
     }

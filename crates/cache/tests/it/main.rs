@@ -5,6 +5,7 @@ mod during;
 mod front;
 mod integrity;
 mod power;
+mod ranges;
 mod rig;
 mod space;
 mod transactions;

@@ -11,6 +11,7 @@ use crate::stage::Staged;
 use holdfast_object::{
     self as object, AttrSet, Attributes, Durability, Epoch, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, Seek,
 };
+use std::ops::Range;
 
 /// Most bytes that one [`Namespace::write`] takes, and that one copy of unaligned bytes moves.
 pub const WRITE_MAX: usize = 1 << 20;
@@ -31,14 +32,16 @@ pub struct Position {
 /// What [`Namespace::allocate`] does with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpaceMode {
-    /// Makes sure there is room now and enlarges the file. Copy-on-write cannot promise the room for later.
+    /// What is a hole gets zeroes that are stored, so that the range has its room from now on; the file grows to hold the
+    /// range. What is written there later takes the place of what is stored, for which there always is room
+    /// (docs/decisions/0006-allocated-ranges.md).
     Allocate {
         /// The file's size stays.
         keep_size: bool,
     },
     /// The range reads as zero and takes no space where whole pages are covered. The file's size stays.
     Punch,
-    /// The range reads as zero.
+    /// The range reads as zero, and has its room as after `Allocate`.
     Zero {
         /// The file's size stays.
         keep_size: bool,
@@ -118,36 +121,91 @@ impl Namespace {
         let end = end.ok_or(Error::FileTooBig { object: id, size: offset.saturating_add(length) })?;
         let _in_use = self.locks.lock(&[(id, Use::Exclusive)]);
         let attributes = self.regular(id)?;
-        let mut staged = self.stage();
-        let keep_size = match mode {
-            SpaceMode::Allocate { keep_size } => {
-                let (needed, available) = (length.div_ceil(PAGE), self.statfs().available);
-                if needed > available {
-                    return Err(Error::Object(object::Error::NoSpace { needed, available }));
-                }
-                keep_size
+        let size_after = match mode {
+            SpaceMode::Allocate { keep_size: false } | SpaceMode::Zero { keep_size: false } => end.max(attributes.size),
+            _ => attributes.size,
+        };
+        let mut stored = Vec::new();
+        if mode != SpaceMode::Punch {
+            stored = self.holes(id, offset / PAGE..end.div_ceil(PAGE), attributes.size)?;
+            let needed = stored.iter().map(|pages| pages.end - pages.start).sum();
+            let available = self.statfs().available;
+            if needed > available {
+                return Err(Error::Object(object::Error::NoSpace { needed, available }));
             }
+        }
+        let whole = offset.div_ceil(PAGE)..end / PAGE;
+        if matches!(mode, SpaceMode::Zero { .. }) && !whole.is_empty() {
+            stored.retain(|pages| !(whole.start <= pages.start && pages.end <= whole.end));
+            stored.push(whole);
+        }
+        let zero_end = end.min(attributes.size);
+        let mut staged = self.stage();
+        match mode {
             SpaceMode::Punch => {
                 staged.may_use_reserve();
-                true
+                staged.zero(id, offset, zero_end);
             }
-            SpaceMode::Zero { keep_size } => keep_size,
-        };
-        let zero_end = end.min(attributes.size);
-        if !matches!(mode, SpaceMode::Allocate { .. }) && offset < zero_end {
-            staged.op(Op::Zero { id, offset, length: zero_end - offset });
+            SpaceMode::Zero { .. } => {
+                // The ragged ends; whole pages are stored as zeroes.
+                let start_end = zero_end.min(offset.next_multiple_of(PAGE));
+                staged.zero(id, offset, start_end);
+                staged.zero(id, start_end.max(end / PAGE * PAGE), zero_end);
+            }
+            SpaceMode::Allocate { .. } => {}
         }
-        if !keep_size && end > attributes.size {
-            staged.op(Op::Truncate { id, size: end });
+        if size_after > attributes.size {
+            staged.op(Op::Truncate { id, size: size_after });
         }
         self.stage_changed(request, &mut staged, id, &attributes, clear_set_ids)?;
+        // The pages first, so that the size says that there is room for all of them.
+        for pages in stored {
+            self.store_zeroes(id, pages, attributes.size)?;
+        }
         staged.submit(request.id, Answer::Nothing.encode())?;
         Ok(())
     }
 
+    /// The pages of a range that are not stored; behind the end of the file all count as not stored. The object is in
+    /// exclusive use.
+    fn holes(&self, id: ObjectId, pages: Range<u64>, size: u64) -> Result<Vec<Range<u64>>> {
+        let mut holes = Vec::new();
+        let (mut at, end) = (pages.start, size.div_ceil(PAGE).min(pages.end));
+        while at < end {
+            let find = |from: u64, what| -> Result<u64> {
+                Ok(self.cache.seek(id, from * PAGE, what)?.map_or(end, |position| position.div_ceil(PAGE)).min(end))
+            };
+            let start = find(at, Seek::Hole)?;
+            if start == end {
+                break;
+            }
+            at = find(start, Seek::Data)?.max(start + 1);
+            holes.push(start..at);
+        }
+        let behind = pages.start.max(end)..pages.end;
+        if !behind.is_empty() {
+            holes.push(behind);
+        }
+        Ok(holes)
+    }
+
+    /// Writes pages of zeroes. All of them are one frame in memory.
+    fn store_zeroes(&self, id: ObjectId, pages: Range<u64>, size_min: u64) -> Result<()> {
+        const PAGES_PER_TRANSACTION: u64 = WRITE_MAX as u64 / PAGE;
+        let mut first = pages.start;
+        while first < pages.end {
+            let end = pages.end.min(first + PAGES_PER_TRANSACTION);
+            let mut staged = self.stage();
+            staged.zero_pages(id, first..end, size_min)?;
+            staged.submit(None, Answer::Nothing.encode())?;
+            first = end;
+        }
+        Ok(())
+    }
+
     /// Copies up to `length` bytes from one regular file to another, or within one where the ranges do not overlap; gives
-    /// how many, 0 at the end of the source. Whole pages are shared, not copied, where both positions are multiples of a
-    /// page.
+    /// how many, 0 at the end of the source. Whole pages are shared, not copied, where both positions are equally far from a
+    /// page boundary.
     pub fn copy_range(
         &self,
         request: &Request,
@@ -177,7 +235,12 @@ impl Namespace {
             return Ok(0);
         }
         let mut staged = self.stage();
-        let aligned = source_offset.is_multiple_of(PAGE) && target_offset.is_multiple_of(PAGE);
+        let within = source_offset % PAGE;
+        if within == target_offset % PAGE && within != 0 && length > PAGE - within {
+            // Up to the page boundary, behind which the next call can share.
+            length = PAGE - within;
+        }
+        let aligned = within == 0 && target_offset.is_multiple_of(PAGE);
         let pages = if aligned {
             whole_pages(&source_attributes, source_offset, &target_attributes, target_offset, length)
         } else {
