@@ -79,8 +79,10 @@ impl Cache {
                 self.close_epoch()?;
                 continue;
             }
-            if state.open.since_ns == 0 {
-                state.open.since_ns = self.clock.monotonic_ns().max(1);
+            let open = &mut state.open;
+            let since_ns = if transaction.lazy { &mut open.lazy_since_ns } else { &mut open.since_ns };
+            if *since_ns == 0 {
+                *since_ns = self.clock.monotonic_ns().max(1);
             }
             let sequence = admit(&mut state, &transaction, plan, &payload);
             if let Some(request) = transaction.request {

@@ -35,13 +35,15 @@ impl Cache {
     pub fn tick(&self) -> Result<Option<Epoch>> {
         let due = {
             let state = self.state.read();
-            let age_ns = match state.open.since_ns {
-                0 => 0,
-                since => self.clock.monotonic_ns().saturating_sub(since),
+            let now_ns = self.clock.monotonic_ns();
+            let is_old = |since_ns: u64, age_max_ms: u64| {
+                since_ns != 0 && now_ns.saturating_sub(since_ns) >= age_max_ms.saturating_mul(1_000_000)
             };
+            let is_old = is_old(state.open.since_ns, self.options.epoch_age_max_ms)
+                || is_old(state.open.lazy_since_ns, self.options.lazy_age_max_ms);
             state.read_only.is_none()
                 && !state.open.is_empty(state.log.tail())
-                && (age_ns >= self.options.epoch_age_max_ms * 1_000_000 || state.is_due(&self.options, 1))
+                && (is_old || state.is_due(&self.options, 1))
         };
         if due { self.close_epoch().map(Some) } else { Ok(None) }
     }

@@ -54,6 +54,8 @@ pub struct Options {
     pub epoch_blocks_max: u64,
     /// Longest time a change stays outside a recovery point, in milliseconds.
     pub epoch_age_max_ms: u64,
+    /// Longest time a lazy change stays outside a recovery point while there is no other, in milliseconds.
+    pub lazy_age_max_ms: u64,
     /// A sync that would log more pages than this closes the epoch instead.
     pub logged_pages_max: usize,
     /// Objects remembered.
@@ -69,6 +71,7 @@ impl Options {
             dirty_pages_max: u64::from(frames / 4).max(16),
             epoch_blocks_max: u64::from(frames / 2).max(4096),
             epoch_age_max_ms: 5_000,
+            lazy_age_max_ms: 3_600_000,
             logged_pages_max: 512.min(frames as usize / 8).max(4),
             objects_max: (frames as usize / 2).max(1024),
             readahead_pages_max: 256.min(u64::from(frames / 16)).max(1),

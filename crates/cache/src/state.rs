@@ -40,8 +40,10 @@ pub(crate) struct OpenEpoch {
     pub(crate) tree: FxHashSet<TreeBlock>,
     /// Blocks set aside for it.
     pub(crate) reserved: u64,
-    /// Monotonic time of its first change, 0 while it has none.
+    /// Monotonic time of its first change that is not lazy, 0 while it has none.
     pub(crate) since_ns: u64,
+    /// The same of its first lazy change.
+    pub(crate) lazy_since_ns: u64,
     /// Objects created in it.
     pub(crate) creations: u64,
     /// The intent log may have a batch of it.
@@ -59,6 +61,7 @@ impl OpenEpoch {
             tree: FxHashSet::default(),
             reserved: 0,
             since_ns: 0,
+            lazy_since_ns: 0,
             creations: 0,
             logged: false,
         }

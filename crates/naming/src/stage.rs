@@ -15,11 +15,12 @@ pub(crate) struct Staged<'a> {
     pins: Vec<PinnedPage>,
     purpose: Purpose,
     brings: Option<ObjectId>,
+    lazy: bool,
 }
 
 impl<'a> Staged<'a> {
     pub(crate) fn new(cache: &'a dyn ObjectCache) -> Staged<'a> {
-        Staged { cache, ops: Vec::new(), pins: Vec::new(), purpose: Purpose::Ordinary, brings: None }
+        Staged { cache, ops: Vec::new(), pins: Vec::new(), purpose: Purpose::Ordinary, brings: None, lazy: false }
     }
 
     pub(crate) fn op(&mut self, op: Op) {
@@ -29,6 +30,11 @@ impl<'a> Staged<'a> {
     /// The transaction frees space, or must not fail for want of it.
     pub(crate) fn may_use_reserve(&mut self) {
         self.purpose = Purpose::Release;
+    }
+
+    /// See [`Transaction::lazy`].
+    pub(crate) fn is_lazy(&mut self) {
+        self.lazy = true;
     }
 
     /// See [`Transaction::brings`].
@@ -107,8 +113,8 @@ impl<'a> Staged<'a> {
 
     /// Does it. `answer` is kept for a repetition of the request.
     pub(crate) fn submit(self, request: Option<RequestId>, answer: Vec<u8>) -> Result<Outcome> {
-        let Staged { cache, ops, pins, purpose, brings } = self;
-        let outcome = cache.submit(Transaction { request, answer, ops, purpose, brings })?;
+        let Staged { cache, ops, pins, purpose, brings, lazy } = self;
+        let outcome = cache.submit(Transaction { request, answer, ops, purpose, lazy, brings })?;
         drop(pins);
         Ok(outcome)
     }

@@ -28,6 +28,9 @@ pub struct Transaction {
     pub ops: Vec<Op>,
     /// Whether it may use the store's reserve: deletion and what else frees space or must not fail.
     pub purpose: Purpose,
+    /// Nobody misses it after a power cut (a time of last access): it waits in memory for an epoch that is closed for another
+    /// reason, or for hours.
+    pub lazy: bool,
     /// An object whose contents become durable no later than this transaction's names: the file that a rename puts in
     /// another's place.
     pub brings: Option<ObjectId>,

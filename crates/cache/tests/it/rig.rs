@@ -15,6 +15,7 @@ pub(crate) struct Rig {
     pub(crate) device: Arc<MemoryDevice>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) cache: Cache,
+    pub(crate) clock: Arc<ManualClock>,
     /// What opening found.
     pub(crate) recovered: Recovered,
 }
@@ -39,8 +40,8 @@ impl Rig {
         let module = Module::open(front, arena.clone(), clock.clone(), &OpenOptions::default()).unwrap();
         let store = Arc::new(Logical::assemble(vec![Arc::new(module)]).unwrap());
         let (cache, recovered) =
-            Cache::open(store, arena.clone(), clock, DomainId::MAIN, Options::for_frames(FRAMES)).unwrap();
-        Rig { device, arena, cache, recovered }
+            Cache::open(store, arena.clone(), clock.clone(), DomainId::MAIN, Options::for_frames(FRAMES)).unwrap();
+        Rig { device, arena, cache, clock, recovered }
     }
 
     /// The power fails: memory is gone, the device has what was written.

@@ -159,3 +159,31 @@ fn writers_readers_and_the_epochs_go_together() {
         assert!(rig.contents(id).unwrap() == expected);
     }
 }
+
+#[test]
+fn lazy_changes_wait_for_others() {
+    let rig = Rig::new(8192);
+    let id = rig.create(Kind::Regular);
+    rig.cache.sync_all().unwrap();
+    let access = |secs| {
+        let set = AttrSet { atime: Some(Timestamp { secs, nanos: 0 }), ..AttrSet::default() };
+        let transaction =
+            Transaction { ops: vec![Op::SetAttributes { id, set }], lazy: true, ..Transaction::default() };
+        rig.cache.submit(transaction).unwrap();
+    };
+    let after = |minutes: u64| {
+        rig.clock.advance_ns(minutes * 60_000_000_000);
+        rig.cache.tick().unwrap().is_some()
+    };
+    access(1);
+    assert!(!after(1), "nothing is written for a time of access");
+    rig.write(id, 0, b"bytes").unwrap();
+    assert!(after(1), "it goes along with other changes");
+    access(2);
+    assert!(!after(59));
+    access(3);
+    assert!(after(1), "or an hour later");
+    assert!(!after(1));
+    let rig = rig.power_cut();
+    assert_eq!(rig.cache.attributes(id).unwrap().atime.secs, 3);
+}

@@ -35,12 +35,21 @@ fn read(stack: &Stack, id: ObjectId, attributes: Attributes) -> Result<Object, S
     let end = attributes.size.div_ceil(page);
     let within = (attributes.size % page) as usize;
     let key = ObjectKey { domain: DomainId::MAIN, object: id };
-    if let Some(beyond) = stack.module.seek(key, end, Seek::Data).map_err(text)? {
-        return Err(format!("page {beyond} is stored behind the end ({} bytes)", attributes.size));
+    // What was allocated there has its room, and no bytes.
+    let mut behind = end;
+    while let Some(at) = stack.module.seek(key, behind, Seek::Data).map_err(text)? {
+        for view in stack.cache.read(id, at, 1).map_err(text)? {
+            if let PageView::Data(page) = view
+                && page.bytes().iter().any(|&byte| byte != 0)
+            {
+                return Err(format!("page {at} is stored behind the end ({} bytes)", attributes.size));
+            }
+        }
+        behind = at + 1;
     }
     let mut object = Object::new(attributes);
     let mut index = 0;
-    while let Some(from) = stack.module.seek(key, index, Seek::Data).map_err(text)? {
+    while let Some(from) = stack.module.seek(key, index, Seek::Data).map_err(text)?.filter(|&from| from < end) {
         let count = PAGES.min(end - from);
         for (at, view) in (from..).zip(stack.cache.read(id, from, count as usize).map_err(text)?) {
             let PageView::Data(pinned) = view else { continue };

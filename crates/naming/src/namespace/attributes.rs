@@ -134,7 +134,8 @@ impl Namespace {
         }
     }
 
-    /// Notes an access, if that is to be noted (mount(8), `relatime`). The object is in use. A time that cannot be
+    /// Notes an access in memory, if that is to be noted (mount(8), `relatime`); it is stored with the next epoch that has
+    /// other changes. The object is in use. A time that cannot be
     /// stored is not worth an error.
     pub(super) fn touch_atime(&self, id: ObjectId, attributes: &Attributes) {
         const DAY_SECS: i64 = 24 * 60 * 60;
@@ -155,6 +156,7 @@ impl Namespace {
         }
         let mut staged = self.stage();
         staged.may_use_reserve();
+        staged.is_lazy();
         staged.op(Op::SetAttributes { id, set: AttrSet { atime: Some(now), ..AttrSet::default() } });
         if let Err(error) = staged.submit(None, Answer::Nothing.encode()) {
             tracing::debug!(object = id.0, %error, "time of last access not noted");
