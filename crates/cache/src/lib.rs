@@ -29,6 +29,7 @@ mod plan;
 mod ranges;
 mod read;
 mod recover;
+mod scrub;
 mod session;
 mod state;
 mod sync;

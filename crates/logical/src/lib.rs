@@ -19,7 +19,8 @@ pub use policy::Policy;
 
 use holdfast_object::{
     Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, ObjectKey, ObjectStore, Op,
-    PageIndex, PageRef, PageSource, Placement, PolicyId, Purpose, RecoveredBatch, Result, Seek, StoreStatus,
+    PageIndex, PageRef, PageSource, Placement, PolicyId, Purpose, RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek,
+    StoreStatus,
 };
 use std::sync::Arc;
 
@@ -136,6 +137,10 @@ impl ObjectStore for Logical {
 
     fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>> {
         self.first().log_next(frames)
+    }
+
+    fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep> {
+        self.first().scrub_step(cursor, blocks)
     }
 
     fn close(&self) -> Result<()> {

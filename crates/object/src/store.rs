@@ -2,7 +2,7 @@
 
 use crate::{
     Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectId, ObjectKey, Op, PageIndex, PageRef, Purpose,
-    Result, Seek, Space,
+    Result, ScrubCursor, ScrubStep, Seek, Space,
 };
 use serde::{Deserialize, Serialize};
 
@@ -154,6 +154,11 @@ pub trait ObjectStore: Send + Sync {
     /// Next batch of the intent log that is newer than the last recovery point, from the start at first; `None` at the
     /// end. Its pages are in frames that `frames` gives out and the caller holds.
     fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>>;
+
+    /// Reads and verifies some `blocks` blocks in use from `cursor` on, all copies of each, besides whatever else goes on. Bad
+    /// copies are replaced by good ones, unless the store takes no changes. What has no good copy is told as
+    /// [`crate::Fate::Unrepaired`]: only the caller knows whether a page is in memory still.
+    fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep>;
 
     /// The store is left in order: nothing is open, the log is empty.
     fn close(&self) -> Result<()>;

@@ -227,14 +227,13 @@ impl Disk {
     }
 
     /// Puts good bytes in the place of a bad copy, if the store takes changes. Failure to do so is not the reader's
-    /// error, but it latches like any failed write. `place` is for the log.
-    pub(crate) fn repair(&self, address: u64, good: &[u8; 4096], place: &Place) {
-        if self.check_writable().is_err() {
-            return;
-        }
-        if self.write_blocks([(address, good)]).is_ok() {
+    /// error, but it latches like any failed write. Whether it was written; `place` is for the log.
+    pub(crate) fn repair(&self, address: u64, good: &[u8; 4096], place: &Place) -> bool {
+        let written = self.check_writable().is_ok() && self.write_blocks([(address, good)]).is_ok();
+        if written {
             self.counters.repaired();
             tracing::warn!(%place, "a bad copy of a block was replaced by the good one");
         }
+        written
     }
 }

@@ -14,6 +14,7 @@
 //! | `op_limits`, `damage` | operations that are wrong; what a damaged object costs |
 //! | `commit` | recovery points: what is written in which order |
 //! | `intent_log`, `log_recovery`, `log_pages` | what a sync made durable between two recovery points |
+//! | `scrub` | every copy of every block in use, verified while the store is used |
 //! | `inject` | a catalogue of blocks by kind, and damage to them on purpose |
 //! | `create`, `open`, `check` | a store's beginning, its opening, its offline check |
 //! | `mend` | damaged labels and superblocks, when a store is opened |
@@ -41,6 +42,7 @@ mod op_limits;
 mod open;
 mod read;
 mod read_ahead;
+mod scrub;
 mod tree;
 mod write;
 

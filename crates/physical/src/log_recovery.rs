@@ -418,7 +418,9 @@ impl Module {
             return Err(Gone::Torn);
         }
         let good = good.ok_or(why)?;
-        bad.into_iter().for_each(|address| self.disk().repair(address, &good.0, &self.disk().place(address)));
+        for address in bad {
+            self.disk().repair(address, &good.0, &self.disk().place(address));
+        }
         Ok(())
     }
 

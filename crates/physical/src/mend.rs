@@ -12,12 +12,12 @@ use crate::open::{read_labels, read_rings};
 use holdfast_object::Result;
 
 /// A block to be replaced, with what is to be there.
-struct Bad {
-    address: u64,
-    good: [u8; 4096],
+pub(crate) struct Bad {
+    pub(crate) address: u64,
+    pub(crate) good: [u8; 4096],
     /// The good bytes are from another copy: it is not a torn superblock of an epoch that never became a recovery point.
     is_copy: bool,
-    what: String,
+    pub(crate) what: String,
 }
 
 /// Replaces damaged copies and counts them as repaired; in a store that is read-only they are counted as not repaired.
@@ -25,8 +25,7 @@ struct Bad {
 /// # Errors
 /// None for a failed write: that latches the disk.
 pub(crate) fn mend(disk: &Disk, label: &Label, newest: &Superblock) -> Result<()> {
-    let mut bad = bad_labels(disk, label)?;
-    bad.extend(bad_superblocks(disk, label, newest)?);
+    let bad = find(disk, label, newest)?;
     if bad.is_empty() {
         return Ok(());
     }
@@ -47,6 +46,13 @@ pub(crate) fn mend(disk: &Disk, label: &Label, newest: &Superblock) -> Result<()
         let _ = disk.flush();
     }
     Ok(())
+}
+
+/// What of labels and rings is not as it should be. Nobody writes superblocks meanwhile.
+pub(crate) fn find(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Vec<Bad>> {
+    let mut bad = bad_labels(disk, label)?;
+    bad.extend(bad_superblocks(disk, label, newest)?);
+    Ok(bad)
 }
 
 fn bad_labels(disk: &Disk, label: &Label) -> Result<Vec<Bad>> {

@@ -9,7 +9,8 @@ use crate::objects::{OBJECT_END, map_of, orphans_of};
 use crate::tree::{Base, Trees};
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, ObjectKey,
-    ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, Seek, StoreStatus,
+    ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor, ScrubStep,
+    Seek, StoreStatus,
 };
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -265,6 +266,10 @@ impl ObjectStore for Module {
 
     fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>> {
         self.next_from_log(frames)
+    }
+
+    fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep> {
+        self.scrub_some(cursor, blocks)
     }
 
     fn close(&self) -> Result<()> {

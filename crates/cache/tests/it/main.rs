@@ -7,6 +7,7 @@ mod integrity;
 mod power;
 mod ranges;
 mod rig;
+mod scrub;
 mod space;
 mod transactions;
 mod unreachable;

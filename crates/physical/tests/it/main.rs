@@ -9,3 +9,4 @@ mod mend;
 mod model;
 mod random;
 mod rig;
+mod scrub;

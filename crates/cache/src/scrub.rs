@@ -1,0 +1,123 @@
+//! Scrub steps as seen from above the store: a page that the store has no good copy of may be in memory still. Then it is
+//! written again; otherwise it is marked as lost, so that it is an error until it is written again, and never zeros.
+
+use crate::Cache;
+use crate::object::Residence;
+use crate::oplog::OpLog;
+use crate::pages::Found;
+use holdfast_object::space::levels;
+use holdfast_object::{
+    Error, Fate, Kind, ObjectId, ObjectKey, Op, PageIndex, PageSource, Purpose, Result, ScrubCursor, ScrubFinding,
+    ScrubStep,
+};
+
+impl Cache {
+    /// Scrubs some `blocks` blocks from `cursor` on; see [`holdfast_object::ObjectStore::scrub_step`]. Pages of files without
+    /// a good copy are written again from memory or marked as lost; either is in the recovery point of the open epoch.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep> {
+        let mut step = self.store.scrub_step(cursor, blocks)?;
+        let mut sound = Vec::new();
+        for (at, finding) in step.findings.iter_mut().enumerate() {
+            let place = &finding.place;
+            let (Some(key), Some(0), Some(index), Fate::Unrepaired) =
+                (place.object, place.level, place.index, finding.fate)
+            else {
+                continue;
+            };
+            if key.domain != self.domain {
+                continue;
+            }
+            match self.condemn(key, index)? {
+                Some(fate) => finding.fate = fate,
+                None => sound.push(at),
+            }
+            if finding.fate != Fate::Unrepaired || sound.last() == Some(&at) {
+                step.counts.unrepaired -= 1;
+            }
+            step.counts.repaired += u64::from(finding.fate == Fate::Repaired);
+            step.counts.lost += u64::from(finding.fate == Fate::Lost);
+        }
+        let mut at = 0;
+        step.findings.retain(|_: &ScrubFinding| {
+            at += 1;
+            !sound.contains(&(at - 1))
+        });
+        Ok(step)
+    }
+
+    /// Decides about a page that the store had no good copy of; `None` if that is true no more, since the page has been
+    /// changed meanwhile.
+    fn condemn(&self, key: ObjectKey, index: PageIndex) -> Result<Option<Fate>> {
+        let id = key.object;
+        let mut frames = self.take_frames(1)?;
+        // The store's version of the page stays what it is meanwhile.
+        let _no_epoch_is_written = self.flushing.lock();
+        match self.store.read(key, index, &mut frames) {
+            Ok(sources) if sources == [PageSource::Lost] => return Ok(Some(Fate::Lost)),
+            Ok(_) | Err(Error::NoObject(_)) => return Ok(None),
+            Err(Error::Corrupt(_) | Error::Device(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let is_file = self.store.attributes(key)?.kind == Kind::Regular;
+        let mut state = self.state.write();
+        if state.read_only.is_some() || state.freezing.is_some() {
+            return Ok(Some(Fate::Unrepaired));
+        }
+        if state.gone.contains_key(&id) {
+            return Ok(None);
+        }
+        let in_memory = match state.objects.get(&id).map(|object| object.find(index)) {
+            None | Some(Ok(Found::InStore)) => None,
+            Some(Ok(Found::Page(page))) => Some(page),
+            // Cut off, punched, or known to be bad already.
+            Some(Ok(Found::Zero | Found::After(_)) | Err(_)) => return Ok(None),
+        };
+        let is_clean = |id: ObjectId| {
+            let slot = state.objects.get(&id).and_then(|object| object.pages.get(&index));
+            slot.is_some_and(|slot| matches!(slot.residence, Residence::Clean(_)))
+        };
+        if in_memory.is_some() && !is_clean(id) {
+            // It is on its way to another block.
+            return Ok(None);
+        }
+        let good = in_memory.filter(|page| page.verify().is_ok());
+        if good.is_none() && !is_file {
+            return Ok(Some(Fate::Unrepaired));
+        }
+        let record = OpLog::encode(&[&Op::Lose { id, pages: vec![index] }])?;
+        // The page, the tree blocks above it, the object's record and the blocks above that.
+        let blocks = 2 * (1 + u64::from(levels(index)) + 2 + u64::from(levels(id.0)));
+        match self.store.reserve(state.open.epoch, blocks, Purpose::Release) {
+            Ok(()) => {}
+            Err(Error::NoSpace { .. }) => return Ok(Some(Fate::Unrepaired)),
+            Err(error) => return Err(error),
+        }
+        let fate = match good {
+            Some(page) => {
+                state.put_dirty(id, index, page);
+                state.sequence += 1;
+                Fate::Repaired
+            }
+            None if state.log.has_room(&record) => {
+                state.sequence += 1;
+                let sequence = state.sequence;
+                state.log.append(sequence, &record);
+                if let Some(object) = state.objects.get_mut(&id) {
+                    object.drop_page(index);
+                    object.version += 1;
+                }
+                Fate::Lost
+            }
+            None => return Ok(Some(Fate::Unrepaired)),
+        };
+        state.open.objects.insert(id);
+        if state.open.since_ns == 0 {
+            state.open.since_ns = self.clock.monotonic_ns().max(1);
+        }
+        tracing::error!(%key, page = index, ?fate, "a page had no good copy in the store");
+        Ok(Some(fate))
+    }
+}

@@ -1,0 +1,141 @@
+//! What a scrub makes of pages that the store has no good copy of.
+
+use crate::rig::{Rig, pattern};
+use holdfast_object::*;
+use holdfast_physical::check::{BlockRole, block_uses};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn scrub(rig: &Rig) -> (ScrubCounts, Vec<ScrubFinding>) {
+    let (mut counts, mut findings, mut cursor) = (ScrubCounts::default(), Vec::new(), ScrubCursor::default());
+    while cursor != ScrubCursor::End {
+        let step = rig.cache.scrub_step(&cursor, 8).unwrap();
+        counts.add(&step.counts);
+        findings.extend(step.findings);
+        cursor = step.cursor;
+    }
+    rig.cache.check();
+    (counts, findings)
+}
+
+/// Flips a bit in every copy of a page on the device.
+fn damage(rig: &Rig, id: ObjectId, index: PageIndex) {
+    let role = |role| matches!(role, BlockRole::Data | BlockRole::MetadataPage);
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let is_it = |key: ObjectKey| key.domain == DomainId::MAIN && key.object == id;
+    let mut found = 0;
+    for used in uses.iter().filter(|used| role(used.role) && used.object.is_some_and(is_it) && used.index == index) {
+        rig.device.alter(used.block, |bytes| bytes[100] ^= 4).unwrap();
+        found += 1;
+    }
+    assert!(found > 0);
+}
+
+/// A file of three pages, in the store and not in memory.
+fn stored() -> (Rig, ObjectId, Vec<u8>) {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Regular);
+    let bytes = pattern(1, 3 * PAGE_SIZE);
+    rig.write(id, 0, &bytes).unwrap();
+    (rig.remount(), id, bytes)
+}
+
+#[test]
+fn a_page_in_no_copy_and_not_in_memory_is_lost_for_good_and_told_once() {
+    let (rig, id, bytes) = stored();
+    damage(&rig, id, 1);
+    let (counts, findings) = scrub(&rig);
+    assert_eq!((counts.lost, counts.unrepaired, counts.repaired), (1, 0, 0), "{findings:?}");
+    assert_eq!((findings[0].fate, findings[0].place.index), (Fate::Lost, Some(1)));
+    assert!(rig.cache.read(id, 1, 1).is_err(), "also before the epoch is written");
+    let rig = rig.remount();
+    let (counts, findings) = scrub(&rig);
+    assert_eq!((counts.lost_before, counts.lost, counts.unrepaired), (1, 0, 0), "{findings:?}");
+    assert!(matches!(rig.cache.read(id, 1, 1), Err(Error::Lost(_))), "never zeros");
+    assert!(rig.cache.read(id, 0, 1).is_ok() && rig.cache.read(id, 2, 1).is_ok());
+    rig.write(id, PAGE, &bytes[PAGE_SIZE..2 * PAGE_SIZE]).unwrap();
+    let rig = rig.remount();
+    assert_eq!(rig.contents(id).unwrap(), bytes);
+    assert_eq!(scrub(&rig).0.lost_before, 0);
+}
+
+#[test]
+fn a_page_that_is_in_memory_still_is_written_again() {
+    let (rig, id, bytes) = stored();
+    assert_eq!(rig.contents(id).unwrap(), bytes);
+    damage(&rig, id, 2);
+    let (counts, findings) = scrub(&rig);
+    assert_eq!((counts.repaired, counts.lost, counts.unrepaired), (1, 0, 0), "{findings:?}");
+    let rig = rig.remount();
+    assert_eq!(rig.contents(id).unwrap(), bytes);
+    assert_eq!(scrub(&rig).1, []);
+}
+
+#[test]
+fn a_page_in_memory_that_is_bad_too_does_not_help() {
+    let (rig, id, bytes) = stored();
+    assert_eq!(rig.contents(id).unwrap(), bytes);
+    damage(&rig, id, 2);
+    rig.flip(id, 2, 55);
+    assert_eq!(scrub(&rig).0.lost, 1);
+    let rig = rig.remount();
+    assert!(matches!(rig.cache.read(id, 2, 1), Err(Error::Lost(_))));
+}
+
+#[test]
+fn a_page_that_has_been_changed_meanwhile_is_left_alone() {
+    let (rig, id, mut bytes) = stored();
+    damage(&rig, id, 0);
+    damage(&rig, id, 2);
+    let new = pattern(9, PAGE_SIZE);
+    rig.write(id, 0, &new).unwrap();
+    rig.submit(vec![Op::Truncate { id, size: 2 * PAGE }]).unwrap();
+    let (counts, findings) = scrub(&rig);
+    assert_eq!((counts.lost, counts.repaired, counts.unrepaired), (0, 0, 0), "{findings:?}");
+    assert_eq!(findings, []);
+    bytes[..PAGE_SIZE].copy_from_slice(&new);
+    let rig = rig.remount();
+    assert_eq!(rig.contents(id).unwrap(), bytes[..2 * PAGE_SIZE]);
+    assert_eq!(scrub(&rig).1, []);
+}
+
+#[test]
+fn a_deleted_file_is_nobodys_loss() {
+    let (rig, id, _) = stored();
+    damage(&rig, id, 0);
+    rig.submit(vec![Op::Delete { id }]).unwrap();
+    assert_eq!(scrub(&rig).1, []);
+    let rig = rig.remount();
+    assert_eq!(scrub(&rig).1, []);
+}
+
+#[test]
+fn a_page_of_a_directory_is_never_marked_as_lost() {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Directory);
+    rig.write(id, 0, &pattern(1, PAGE_SIZE)).unwrap();
+    let rig = rig.remount();
+    damage(&rig, id, 0);
+    let (counts, findings) = scrub(&rig);
+    assert_eq!((counts.lost, counts.unrepaired), (0, 1), "{findings:?}");
+    // What is in memory does help.
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Directory);
+    rig.write(id, 0, &pattern(1, PAGE_SIZE)).unwrap();
+    rig.cache.sync_all().unwrap();
+    damage(&rig, id, 0);
+    assert_eq!(scrub(&rig).0.repaired, 1);
+    assert_eq!(rig.remount().contents(id).unwrap(), pattern(1, PAGE_SIZE));
+}
+
+#[test]
+fn a_loss_survives_a_power_cut_only_with_its_epoch() {
+    let (rig, id, _) = stored();
+    damage(&rig, id, 1);
+    assert_eq!(scrub(&rig).0.lost, 1);
+    let rig = rig.power_cut();
+    assert_eq!(scrub(&rig).0.lost, 1, "found again");
+    rig.cache.sync_all().unwrap();
+    let rig = rig.power_cut();
+    assert_eq!(scrub(&rig).0.lost_before, 1);
+}

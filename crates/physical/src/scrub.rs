@@ -1,0 +1,406 @@
+//! Scrub: every copy of every block in use is read and verified while the store is used.
+//!
+//! The intent log is not read: what is in it is gone with the next recovery point.
+//!
+//! A step goes on from the caller's cursor: labels and superblocks; the objects of domain 0 by ascending ids; those of the
+//! other domains by ascending ids. Of an object its tree blocks are verified as the walk comes to the first page under
+//! them, its pages together with those of neighbouring objects, so that the device gets long batches.
+//!
+//! Invariants:
+//! - the read gate is held from finding a block's pointer until its bytes have been judged: a block that is freed
+//!   meanwhile is not handed out before, so that no block is judged by a pointer that is not its own any more;
+//! - a block that is dirty in memory is passed over, also when its pointer has an address already: it is on its way to the
+//!   device;
+//! - a bad copy is read once more by itself before it is called bad, and only bytes that match the pointer's checksum are
+//!   written over one.
+
+use crate::damage::is_damage;
+use crate::format::blockptr::PointerKind;
+use crate::format::{BlockPointer, LABELS, POINTERS, RECORDS, RING_SLOTS, Record, RecordKind, split_address};
+use crate::mend;
+use crate::meta_block::{MetaBlock, NodeKey, read_copy};
+use crate::module::Module;
+use crate::objects::{system_key, table_of};
+use crate::tree::{Trees, span};
+use holdfast_block::AlignedBuf;
+use holdfast_integrity::crc64;
+use holdfast_object::{
+    DomainId, Error, Fate, Kind, ObjectId, ObjectKey, PageIndex, Place, Result, ScrubCounts, ScrubCursor, ScrubFinding,
+    ScrubStep, Seek,
+};
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+/// Blocks read under one hold of the gate: 1 MiB. Publishing an epoch waits for it.
+const BATCH: usize = 256;
+/// Most neighbours in one device read.
+const RUN_MAX: usize = 64;
+
+/// One copy of a block to verify.
+#[derive(Clone, Copy)]
+struct Copy {
+    address: u64,
+    node: NodeKey,
+    pointer: BlockPointer,
+    class: Class,
+}
+
+/// What a block counts as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Class {
+    System,
+    Tree,
+    Names,
+    Data,
+}
+
+/// Found, and not yet read.
+type Batch = Vec<Copy>;
+
+impl Module {
+    /// See [`holdfast_object::ObjectStore::scrub_step`].
+    pub(crate) fn scrub_some(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep> {
+        let mut step = ScrubStep { cursor: *cursor, ..ScrubStep::default() };
+        let blocks = blocks.max(1);
+        while step.counts.blocks() < blocks && step.cursor != ScrubCursor::End {
+            let before = step.cursor;
+            if before == ScrubCursor::Start {
+                self.scrub_labels(&mut step)?;
+                step.cursor = ScrubCursor::At { object: system_key(0), page: 0 };
+            } else {
+                let most = blocks - step.counts.blocks();
+                self.scrub_batch(&mut step, BATCH.min(most as usize))?;
+            }
+            debug_assert_ne!(step.cursor, before, "a scrub goes on");
+        }
+        let space = self.base.alloc.lock().space();
+        step.blocks_in_use = LABELS as u64 * (1 + RING_SLOTS) + space.total.saturating_sub(space.free);
+        Ok(step)
+    }
+
+    // ---- labels
+
+    /// The labels are as this module knows them; the last superblock is in all of them; the older ones are good.
+    fn scrub_labels(&self, step: &mut ScrubStep) -> Result<()> {
+        // Nobody writes superblocks meanwhile.
+        let _committing = self.committing.lock();
+        let last = self.published.lock().clone();
+        step.counts.labels += LABELS as u64 * (1 + RING_SLOTS);
+        for bad in mend::find(self.disk(), &self.label, &last)? {
+            self.replace(step, self.disk().place(bad.address), bad.what, bad.address, &bad.good);
+        }
+        Ok(())
+    }
+
+    /// Puts good bytes over bad ones, and reads them back.
+    fn replace(&self, step: &mut ScrubStep, place: Place, what: String, address: u64, good: &[u8; 4096]) {
+        let disk = self.disk();
+        let mut back = Box::new(crate::disk::Block([0; 4096]));
+        let is_good =
+            disk.repair(address, good, &place) && disk.read_block(address, &mut back.0).is_ok() && back.0 == *good;
+        note(step, place, what, if is_good { Fate::Repaired } else { Fate::Unrepaired });
+    }
+
+    // ---- trees
+
+    /// Finds some blocks from the cursor on, reads and judges them.
+    fn scrub_batch(&self, step: &mut ScrubStep, most: usize) -> Result<()> {
+        let _gate = self.gate.read();
+        let mut batch = Vec::new();
+        while batch.len() < most {
+            let ScrubCursor::At { object, page } = step.cursor else { break };
+            // Taken anew for each leaf, so that writers get in between.
+            let trees = self.trees.read();
+            let next = self.scrub_leaf(&trees, object, page, step, &mut batch)?;
+            step.cursor = match next {
+                Some(page) => ScrubCursor::At { object, page },
+                None => match self.object_after(&trees, object)? {
+                    Some(object) => ScrubCursor::At { object, page: 0 },
+                    None => ScrubCursor::End,
+                },
+            };
+        }
+        self.judge(step, batch);
+        Ok(())
+    }
+
+    /// Verifies the tree blocks whose first page is `page`, and notes the pages of the lowest one. Gives the page to go on
+    /// with, if there are more.
+    fn scrub_leaf(
+        &self,
+        trees: &Trees,
+        key: ObjectKey,
+        page: PageIndex,
+        step: &mut ScrubStep,
+        batch: &mut Batch,
+    ) -> Result<Option<PageIndex>> {
+        let record = match self.scrub_record(trees, key) {
+            Ok(Some(record)) => record,
+            Ok(None) => return Ok(None),
+            Err(Error::Corrupt(corruption)) => {
+                // Of a table that could not be read this has been told.
+                if corruption.place.object == Some(key) {
+                    note(step, corruption.place.clone(), corruption.to_string(), Fate::Unrepaired);
+                }
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let leaf_class = match record.kind {
+            _ if key.domain == DomainId::SYSTEM => Class::System,
+            RecordKind::Object(Kind::Regular) => Class::Data,
+            _ => Class::Names,
+        };
+        if record.levels == 0 {
+            if page == 0 {
+                self.note_pages(trees, key, 0, &[record.root], leaf_class, step, batch);
+            }
+            return Ok(None);
+        }
+        let (mut level, mut pointer) = (record.levels, record.root);
+        let end = span(record.levels);
+        if page >= end {
+            return Ok(None);
+        }
+        loop {
+            if pointer.is_hole() {
+                return Ok(after(page, level, end));
+            }
+            let node = NodeKey::new(key, level, page / span(level));
+            let block = if trees.dirty.contains_key(&node) || !page.is_multiple_of(span(level)) {
+                match trees.fetch(&self.base, node, &pointer) {
+                    Ok(block) => Some(block),
+                    Err(error) if is_damage(&error) || key.domain == DomainId::SYSTEM => None,
+                    Err(error) => return Err(error),
+                }
+            } else {
+                self.scrub_tree_block(trees, node, &pointer, step)
+            };
+            let Some(block) = block else { return Ok(after(page, level, end)) };
+            if level == 1 {
+                let pointers: Vec<BlockPointer> = (0..POINTERS as usize).map(|slot| block.pointer(slot)).collect();
+                self.note_pages(trees, key, page / POINTERS * POINTERS, &pointers, leaf_class, step, batch);
+                return Ok(after(page, 1, end));
+            }
+            level -= 1;
+            pointer = block.pointer((page / span(level) % POINTERS) as usize);
+        }
+    }
+
+    fn scrub_record(&self, trees: &Trees, key: ObjectKey) -> Result<Option<Record>> {
+        match key.domain {
+            DomainId::SYSTEM => Ok(trees.system.get(&key.object.0).cloned()),
+            _ => trees.find(&self.base, key),
+        }
+    }
+
+    /// Reads both copies of a tree block; gives a good one.
+    fn scrub_tree_block(
+        &self,
+        trees: &Trees,
+        node: NodeKey,
+        pointer: &BlockPointer,
+        step: &mut ScrubStep,
+    ) -> Option<Arc<MetaBlock>> {
+        let class = if node.domain == DomainId::SYSTEM.0 { Class::System } else { Class::Tree };
+        let mut good = None;
+        let mut bad = false;
+        for address in pointer.addresses() {
+            count(&mut step.counts, class);
+            match read_copy(self.disk(), node, pointer, address) {
+                Ok(bytes) => good = Some(bytes),
+                Err(_) => bad = true,
+            }
+        }
+        if bad {
+            self.bad_block(step, node, pointer);
+        }
+        let block = Arc::new(MetaBlock::clean(good?));
+        if let Err(error) = block.check(self.disk(), node, pointer.address[0]) {
+            note(step, node.place(self.disk(), pointer.address[0]), error.to_string(), Fate::Unrepaired);
+            return None;
+        }
+        // The walk comes through it again for each leaf.
+        if trees.in_memory(&self.base, node, pointer).is_none() {
+            self.base.cache.put(node, pointer.address[0], block.clone());
+        }
+        Some(block)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn note_pages(
+        &self,
+        trees: &Trees,
+        key: ObjectKey,
+        first: PageIndex,
+        pointers: &[BlockPointer],
+        class: Class,
+        step: &mut ScrubStep,
+        batch: &mut Batch,
+    ) {
+        for (index, pointer) in (first..).zip(pointers) {
+            let node = NodeKey::new(key, 0, index);
+            match pointer.kind {
+                PointerKind::Lost => step.counts.lost_before += 1,
+                PointerKind::Data if class != Class::System || !trees.dirty.contains_key(&node) => {
+                    let copy = |address| Copy { address, node, pointer: *pointer, class };
+                    batch.extend(pointer.addresses().map(copy));
+                }
+                PointerKind::Data | PointerKind::Hole | PointerKind::Tree => {}
+            }
+        }
+    }
+
+    // ---- objects in order
+
+    fn object_after(&self, trees: &Trees, key: ObjectKey) -> Result<Option<ObjectKey>> {
+        if key.domain == DomainId::SYSTEM
+            && let Some((&id, _)) = trees.system.range(key.object.0 + 1..).next()
+        {
+            return Ok(Some(system_key(id)));
+        }
+        let mut from = match key.domain {
+            DomainId::SYSTEM => ObjectKey { domain: DomainId::MAIN, object: ObjectId::ROOT },
+            domain => ObjectKey { domain, object: ObjectId(key.object.0 + 1) },
+        };
+        loop {
+            if trees.has_domain(from.domain)
+                && let Some(object) = self.object_from(trees, from)?
+            {
+                return Ok(Some(ObjectKey { object, ..from }));
+            }
+            let later = trees.system.range(table_of(from.domain) + 1..).find(|(id, _)| *id % 16 == 0);
+            let Some((&table, _)) = later else { return Ok(None) };
+            from = ObjectKey { domain: DomainId((table / 16) as u16), object: ObjectId::ROOT };
+        }
+    }
+
+    /// The first object of the domain that is in its table at or behind `from`. What of the table cannot be read is
+    /// passed over: that has been told.
+    fn object_from(&self, trees: &Trees, from: ObjectKey) -> Result<Option<ObjectId>> {
+        let table = table_of(from.domain);
+        let Some(record) = trees.system.get(&table) else { return Ok(None) };
+        let mut page = from.object.0 / RECORDS;
+        while page < span(record.levels) {
+            page = match trees.seek(&self.base, system_key(table), record, page, Seek::Data) {
+                Ok(Some(page)) => page,
+                Ok(None) => return Ok(None),
+                Err(Error::Corrupt(corruption)) => {
+                    let width = span(corruption.place.level.unwrap_or(1).max(1));
+                    page = (page / width + 1) * width;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for id in (page * RECORDS).max(from.object.0)..(page + 1) * RECORDS {
+                let object = ObjectId(id);
+                let key = ObjectKey { object, ..from };
+                match trees.find(&self.base, key) {
+                    Ok(Some(_)) => return Ok(Some(object)),
+                    Ok(None) => {}
+                    Err(Error::Corrupt(corruption)) if corruption.place.object == Some(key) => {
+                        return Ok(Some(object));
+                    }
+                    Err(Error::Corrupt(_) | Error::Device(_)) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            page += 1;
+        }
+        Ok(None)
+    }
+
+    // ---- judging
+
+    /// Reads what was found, neighbours on the device together, and looks after what is bad. The gate is held.
+    fn judge(&self, step: &mut ScrubStep, mut copies: Batch) {
+        copies.sort_unstable_by_key(|copy| copy.address);
+        let mut buffer = AlignedBuf::zeroed(copies.len().max(1) * 4096);
+        let is_next = |a: &Copy, b: &Copy| a.address.checked_add(1) == Some(b.address);
+        let runs = || copies.chunk_by(is_next).flat_map(|run| run.chunks(RUN_MAX));
+        let mut rest: &mut [u8] = &mut buffer;
+        let (mut addresses, mut slices) = (Vec::new(), Vec::new());
+        for run in runs() {
+            let (mine, later) = rest.split_at_mut(run.len() * 4096);
+            addresses.push(run[0].address);
+            slices.push(vec![IoSliceMut::new(mine)]);
+            rest = later;
+        }
+        let read = self.disk().read_runs(&addresses, slices);
+        let mut bad: Vec<(NodeKey, BlockPointer)> = Vec::new();
+        let mut blocks = buffer.as_chunks::<4096>().0.iter();
+        for (run, is_read) in runs().zip(read) {
+            for (copy, bytes) in run.iter().zip(blocks.by_ref()) {
+                count(&mut step.counts, copy.class);
+                let mix = if copy.pointer.seeded { copy.node.mix() } else { 0 };
+                let known = || bad.iter().any(|(node, _)| *node == copy.node);
+                if (!is_read || crc64(bytes) ^ mix != copy.pointer.checksum) && !known() {
+                    bad.push((copy.node, copy.pointer));
+                }
+            }
+        }
+        for (node, pointer) in bad {
+            self.bad_block(step, node, &pointer);
+        }
+    }
+
+    /// Reads each copy of a block by itself, and replaces bad ones by a good one.
+    fn bad_block(&self, step: &mut ScrubStep, node: NodeKey, pointer: &BlockPointer) {
+        let disk = self.disk();
+        let mut good = None;
+        let mut bad = Vec::new();
+        for address in pointer.addresses() {
+            match read_copy(disk, node, pointer, address) {
+                Ok(bytes) => good = Some(MetaBlock::clean(bytes)),
+                Err(error) => bad.push((address, error)),
+            }
+        }
+        let says = |error: &Error| match error {
+            Error::Corrupt(corruption) => {
+                format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
+            }
+            error => error.to_string(),
+        };
+        match good {
+            Some(good) => {
+                for (address, error) in &bad {
+                    self.replace(step, node.place(disk, *address), says(error), *address, good.bytes());
+                }
+            }
+            None => {
+                if let Some((address, error)) = bad.first() {
+                    disk.note_unrepaired(*address, error);
+                    let also = match bad.get(1) {
+                        Some((address, error)) => format!("; block {}: {}", split_address(*address).1, says(error)),
+                        None => String::new(),
+                    };
+                    note(step, node.place(disk, *address), says(error) + &also, Fate::Unrepaired);
+                }
+            }
+        }
+    }
+}
+
+/// The first page behind the block of `level` that `page` is under, if there can be one.
+fn after(page: PageIndex, level: u8, end: PageIndex) -> Option<PageIndex> {
+    let next = (page / span(level) + 1) * span(level);
+    (next < end).then_some(next)
+}
+
+fn count(counts: &mut ScrubCounts, class: Class) {
+    match class {
+        Class::System => counts.system += 1,
+        Class::Tree => counts.tree += 1,
+        Class::Names => counts.names += 1,
+        Class::Data => counts.data += 1,
+    }
+}
+
+fn note(step: &mut ScrubStep, place: Place, what: String, fate: Fate) {
+    match fate {
+        Fate::Repaired => step.counts.repaired += 1,
+        Fate::Lost => step.counts.lost += 1,
+        Fate::Unrepaired => step.counts.unrepaired += 1,
+    }
+    step.findings.push(ScrubFinding { place, what, fate });
+}
