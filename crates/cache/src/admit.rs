@@ -12,8 +12,6 @@ use holdfast_object::{
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Rounds of fetching what a plan wants. Each brings something new unless memory is far too small for the transaction.
 const ROUNDS_MAX: usize = 64;
-/// Blocks asked for at a time, so that not every transaction has to ask.
-const RESERVE_STEP: u64 = 1024;
 /// Pages that a copy may store once more rather than wait for an epoch to be written.
 const UNWRITTEN_MAX: usize = 64;
 /// Recovery points made for the space they free, before a transaction is refused.
@@ -161,7 +159,7 @@ impl Cache {
             return Ok(());
         };
         let epoch = state.open.epoch;
-        let generous = missing.max(RESERVE_STEP);
+        let generous = missing.max(self.options.reserve_step_blocks);
         let got = match self.store.reserve(epoch, generous, Purpose::Ordinary) {
             Ok(()) => generous,
             Err(Error::NoSpace { .. }) => {

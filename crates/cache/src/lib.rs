@@ -63,6 +63,8 @@ pub struct Options {
     pub objects_max: usize,
     /// Pages read ahead of a sequential reader.
     pub readahead_pages_max: u64,
+    /// Blocks reserved at a time, so that not every transaction has to ask. With 0, exactly what is needed.
+    pub reserve_step_blocks: u64,
 }
 
 impl Options {
@@ -76,6 +78,7 @@ impl Options {
             logged_pages_max: 512.min(frames as usize / 8).max(4),
             objects_max: (frames as usize / 2).max(1024),
             readahead_pages_max: 256.min(u64::from(frames / 16)).max(1),
+            reserve_step_blocks: 1024,
         }
     }
 }

@@ -183,8 +183,7 @@ impl Soak {
         self.stack.clock.advance_ns(EPOCH_NS);
         let ticked = self.stack.cache.tick().map_err(|error| format!("tick: {error}"))?;
         self.report.ticks += u64::from(ticked.is_some());
-        self.stack.cache.check();
-        Ok(())
+        self.stack.check()
     }
 
     /// Closes the store, or cuts it off after a sync, and opens it again.
@@ -192,7 +191,7 @@ impl Soak {
         self.compare()?;
         let done = if in_order { self.stack.close() } else { self.stack.cache.sync_all().map(drop) };
         done.map_err(|error| format!("close: {error}"))?;
-        self.stack.cache.check();
+        self.stack.check()?;
         let device = self.device.clone();
         self.stack = Stack::open(device, &StackOptions::new(self.options.frames), &self.stack.clock)
             .map_err(|error| format!("open: {error}"))?;
@@ -259,7 +258,7 @@ fn run_threads(options: Options) -> Result<Report, Box<Failure>> {
     };
     compare_all(&soak.stack, &models)?;
     soak.stack.cache.sync_all().map_err(|error| fail(options.steps, error.to_string()))?;
-    soak.stack.cache.check();
+    soak.stack.check().map_err(|error| fail(options.steps, error))?;
     let stack = Stack::open(soak.device.clone(), &StackOptions::new(options.frames), &soak.stack.clock)
         .map_err(|error| fail(options.steps, format!("open: {error}")))?;
     models.iter_mut().for_each(Model::end_sessions);

@@ -37,7 +37,8 @@ impl StackOptions {
         StackOptions {
             frames,
             log_bytes: 256 << 10,
-            cache: holdfast_cache::Options::for_frames(frames),
+            // Exactly what is needed is reserved, so that what goes beyond it is seen.
+            cache: holdfast_cache::Options { reserve_step_blocks: 0, ..holdfast_cache::Options::for_frames(frames) },
             physical: OpenOptions { node_cache_bytes: 1 << 20, ..OpenOptions::default() },
             atime: Atime::Relative,
         }
@@ -100,6 +101,18 @@ impl Stack {
         let options = holdfast_naming::Options { atime, seed: 7, ..holdfast_naming::Options::default() };
         let clock: Arc<dyn Clock> = self.clock.clone();
         Arc::new(Namespace::new(cache, clock, options))
+    }
+
+    /// Asserts the invariants of the cache, and that no epoch took more blocks than were reserved for it.
+    ///
+    /// # Errors
+    /// In words, if one did.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        self.cache.check();
+        match self.module.blocks_beyond_reservation() {
+            0 => Ok(()),
+            beyond => Err(format!("an epoch took {beyond} blocks more than were reserved for it")),
+        }
     }
 
     /// Writes everything and leaves the store in order.

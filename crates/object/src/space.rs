@@ -60,7 +60,7 @@ pub struct Demand {
 
 impl Demand {
     /// Blocks that this costs. What it leaves out (the bitmap, a tree taller than its object's size calls for, references
-    /// of shared pages that are overwritten) comes out of the reserve.
+    /// of shared pages that are overwritten) comes out of the reserve. That nothing else does is checked by the lab's runs.
     pub fn blocks(&self) -> u64 {
         self.pages + 2 * (self.metadata_pages + self.tree_blocks)
     }

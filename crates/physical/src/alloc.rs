@@ -29,6 +29,27 @@ pub(crate) enum Zone {
     Meta(usize),
 }
 
+/// What an epoch was promised, and what it has taken.
+#[derive(Clone, Copy, Default, Debug)]
+struct Reservation {
+    reserved: u64,
+    taken: u64,
+    /// Of these, for the bitmap, the object table of domain 0 and the reference table. Nobody reserves the former, and the
+    /// latter only for what copies add to it, not for what overwriting shared pages takes off: they come out of the reserve.
+    own: u64,
+}
+
+impl Reservation {
+    fn left(&self) -> u64 {
+        self.reserved.saturating_sub(self.taken)
+    }
+
+    /// Blocks taken beyond the promise, of the store's own only those above `margin`.
+    fn beyond(&self, margin: u64) -> u64 {
+        self.taken.saturating_sub(self.own.min(margin)).saturating_sub(self.reserved)
+    }
+}
+
 /// State of a block that was written ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Placed {
@@ -45,7 +66,9 @@ pub(crate) struct Alloc {
     /// Blocks that the epoch being built has adopted.
     adopted: FxHashSet<u64>,
     touched: BTreeSet<u64>,
-    reservations: BTreeMap<Epoch, u64>,
+    reservations: BTreeMap<Epoch, Reservation>,
+    /// Most blocks that a published epoch with reservations took beyond them, of the store's own only those above the margin.
+    beyond_max: u64,
     total: u64,
     /// Where the next search for data and for each copy of metadata begins.
     cursors: [u64; 3],
@@ -77,6 +100,7 @@ impl Alloc {
             adopted: FxHashSet::default(),
             touched: BTreeSet::new(),
             reservations: BTreeMap::new(),
+            beyond_max: 0,
             total,
             cursors: [0; 3],
             no_whole: false,
@@ -134,7 +158,7 @@ impl Alloc {
             free: self.used.free(),
             pending: self.pending_count,
             reserve: reserve_blocks(self.total).min(self.used.free()),
-            reserved: self.reservations.values().sum(),
+            reserved: self.reservations.values().map(Reservation::left).sum(),
         }
     }
 
@@ -154,19 +178,32 @@ impl Alloc {
             Purpose::Ordinary => reserve_blocks(self.total),
             Purpose::Release => self.margin(),
         };
-        let reserved: u64 = self.reservations.values().sum();
+        let reserved: u64 = self.reservations.values().map(Reservation::left).sum();
         let available = self.used.free().saturating_sub(reserved).saturating_sub(keep);
         if blocks > available {
             return Err(Error::NoSpace { needed: blocks, available });
         }
-        *self.reservations.entry(epoch).or_default() += blocks;
+        self.reservations.entry(epoch).or_default().reserved += blocks;
         Ok(())
     }
 
     fn consume(&mut self, epoch: Epoch, blocks: u64) {
-        if let Some(reserved) = self.reservations.get_mut(&epoch) {
-            *reserved = reserved.saturating_sub(blocks);
+        if let Some(reservation) = self.reservations.get_mut(&epoch) {
+            reservation.taken += blocks;
         }
+    }
+
+    /// Of the blocks that `epoch` has taken, so many are the store's own: see [`Reservation`].
+    pub(crate) fn note_own(&mut self, epoch: Epoch, blocks: u64) {
+        if let Some(reservation) = self.reservations.get_mut(&epoch) {
+            reservation.own += blocks;
+        }
+    }
+
+    /// Most blocks that a published epoch with reservations took beyond them, of the store's own only those above the margin,
+    /// which is kept for them.
+    pub(crate) fn beyond_max(&self) -> u64 {
+        self.beyond_max
     }
 
     // ---- handing out
@@ -278,7 +315,10 @@ impl Alloc {
         self.pending_count = 0;
         self.adopted.clear();
         self.no_whole = false;
-        self.reservations.retain(|&reserved, _| reserved > epoch);
+        let later = self.reservations.split_off(&(epoch + 1));
+        let over = std::mem::replace(&mut self.reservations, later);
+        let margin = self.margin();
+        self.beyond_max = over.values().map(|over| over.beyond(margin)).fold(self.beyond_max, u64::max);
     }
 
     // ---- placements
@@ -449,5 +489,22 @@ mod tests {
         alloc.publish(2);
         assert_eq!(alloc.space().reserved, 10);
         alloc.reserve(3, 100, Purpose::Ordinary).unwrap();
+    }
+
+    #[test]
+    fn what_goes_beyond_the_reservation_is_counted() {
+        let mut alloc = alloc();
+        for (epoch, taken, own, beyond) in [(2, 10, 0, 0), (3, 14, 4, 0), (4, 13, 0, 3), (5, 2, 0, 3), (6, 50, 40, 8)] {
+            alloc.reserve(epoch, 10, Purpose::Ordinary).unwrap();
+            alloc.allocate_many(epoch, Zone::Data, taken).unwrap();
+            alloc.note_own(epoch, own);
+            assert_eq!(alloc.space().reserved, 10u64.saturating_sub(taken), "epoch {epoch}");
+            alloc.publish(epoch);
+            assert_eq!(alloc.beyond_max(), beyond, "epoch {epoch}");
+        }
+        assert_eq!(alloc.margin(), 32);
+        alloc.allocate_many(7, Zone::Data, 9).unwrap();
+        alloc.publish(7);
+        assert_eq!(alloc.beyond_max(), 8, "a replay reserves nothing");
     }
 }

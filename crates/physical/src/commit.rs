@@ -13,7 +13,7 @@ use crate::format::superblock::{ring_block, slot};
 use crate::format::{BlockPointer, LABELS, RECORD_BYTES, RECORDS, RING_SLOTS, Superblock};
 use crate::meta_block::{MetaBlock, NodeKey};
 use crate::module::Module;
-use crate::objects::{BITMAP, system_key, table_of};
+use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
 use crate::tree::{Base, Change, Trees};
 use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
 use std::collections::BTreeSet;
@@ -257,6 +257,8 @@ impl Trees {
         });
         match outcome {
             Ok((first, second)) => {
+                let is_own = |key: &&NodeKey| key.domain == 0 && matches!(key.object, 0 | BITMAP | REFERENCES);
+                alloc.note_own(epoch, 2 * fresh.iter().filter(is_own).count() as u64);
                 for (key, (first, second)) in fresh.iter().zip(first.into_iter().zip(second)) {
                     if let Some(dirty) = self.dirty.get_mut(key) {
                         dirty.address = [first, second];

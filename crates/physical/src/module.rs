@@ -137,6 +137,13 @@ impl Module {
         Ok(found)
     }
 
+    /// For the lab: the most blocks that a recovery point made since the store was opened took beyond what was reserved for
+    /// it, less those of the bitmap, the reference table and the object table of domain 0, for which the last 1/256 of the
+    /// store (32 to 4096 blocks) is kept. The replay of the intent log reserves nothing and is not counted.
+    pub fn blocks_beyond_reservation(&self) -> u64 {
+        self.base.alloc.lock().beyond_max()
+    }
+
     pub(crate) fn features(&self) -> Features {
         self.label.features
     }

@@ -141,7 +141,7 @@ fn go_on(stack: &Stack) -> Result<(), String> {
     let namespace = stack.namespace(Atime::Never);
     namespace.reclaim_orphans().map_err(|error| format!("orphans cannot be reclaimed: {error}"))?;
     namespace.sync_all().map_err(|error| format!("sync after the recovery: {error}"))?;
-    stack.cache.check();
+    stack.check()?;
     let orphans = stack.module.orphans(DomainId::MAIN).map_err(|error| format!("orphans: {error}"))?;
     if !orphans.is_empty() {
         return Err(format!("orphans left: {orphans:?}"));

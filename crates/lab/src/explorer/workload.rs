@@ -210,8 +210,8 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
     if let Some(failure) = actor.failure.take() {
         return Err(format!("{failure}\nbefore:\n  {}", before()));
     }
-    stack.cache.check();
     namespace.sync_all().map_err(|error| format!("last sync: {error}"))?;
+    stack.check()?;
     stack.close().map_err(|error| format!("close: {error}"))?;
     let found = observe(&stack)?;
     tap.with_history(|history| judge(history, usize::MAX, &found, true))

@@ -37,7 +37,7 @@ impl Stack {
         let module = Module::open(device.clone(), arena.clone(), clock.clone(), &OpenOptions::default());
         let module = Arc::new(module.expect("the store opens"));
         let store = Arc::new(Logical::assemble(vec![module.clone()]).expect("one device is enough"));
-        let options = CacheOptions::for_frames(frames);
+        let options = CacheOptions { reserve_step_blocks: 0, ..CacheOptions::for_frames(frames) };
         let (cache, _) = Cache::open(store, arena, clock, DomainId::MAIN, options).expect("the cache opens");
         Stack { device, module, cache: Arc::new(cache) }
     }
@@ -83,6 +83,7 @@ fn one(seed: u64, steps: usize, profile: Profile, frames: u32) {
     };
     stack.assert_equal(&model, &clock, &hint);
     stack.cache.check();
+    assert_eq!(stack.module.blocks_beyond_reservation(), 0, "{hint}");
     // A clean end, then a start with everything read from the device.
     stack.cache.close().expect("the store closes");
     let device = stack.device.clone();
