@@ -144,7 +144,9 @@ impl Namespace {
         match mode {
             SpaceMode::Punch => {
                 staged.may_use_reserve();
-                staged.zero(id, offset, zero_end);
+                // The last page goes as a whole if nothing of it stays, and so does what was allocated behind the end.
+                let to = if end >= attributes.size { end.next_multiple_of(PAGE) } else { end };
+                staged.zero(id, offset, to);
             }
             SpaceMode::Zero { .. } => {
                 // The ragged ends; whole pages are stored as zeroes.

@@ -189,3 +189,66 @@ fn sync_reaches_the_object() {
     assert_eq!(world.cache.synced(), [file, ROOT]);
     world.space.sync_all().unwrap();
 }
+
+#[test]
+fn allocation_fills_holes_and_leaves_data() {
+    let world = World::new();
+    let file = world.file(ROOT, "file");
+    world.write(file, 3 * PAGE, &[3; 2 * PAGE as usize]);
+    world.write(file, 9 * PAGE, &[9; 10]);
+    let before = world.read_all(file);
+    let allocate = |offset, length, mode| world.space.allocate(REQUEST, file, offset, length, mode, false).unwrap();
+    let stored = |first, count| {
+        let views = world.cache.read(file, first, count).unwrap();
+        views.iter().filter(|view| matches!(view, holdfast_object::PageView::Data(_))).count()
+    };
+    allocate(PAGE + 5, 11 * PAGE, SpaceMode::Allocate { keep_size: true });
+    assert_eq!(world.read_all(file), before, "what is there stays, and so does the size");
+    assert_eq!((stored(0, 1), stored(1, 12), stored(13, 10)), (0, 12, 0));
+    allocate(0, 20 * PAGE - 7, SpaceMode::Allocate { keep_size: false });
+    assert_eq!((stored(0, 20), world.attributes(file).size), (20, 20 * PAGE - 7));
+    // A range that is zeroed has its room, its ragged ends as well.
+    allocate(0, 20 * PAGE, SpaceMode::Punch);
+    assert_eq!(stored(0, 20), 0);
+    world.write(file, 2 * PAGE, &[7; 4 * PAGE as usize]);
+    allocate(2 * PAGE + 100, 5 * PAGE, SpaceMode::Zero { keep_size: true });
+    assert_eq!((stored(0, 2), stored(2, 6), stored(8, 10)), (0, 6, 0));
+    let mut expected = vec![0; 20 * PAGE as usize - 7];
+    expected[2 * PAGE as usize..][..100].fill(7);
+    assert_eq!(world.read_all(file), expected);
+    allocate(4 * PAGE + 10, 20, SpaceMode::Zero { keep_size: true });
+    allocate(30 * PAGE + 10, 20, SpaceMode::Zero { keep_size: false });
+    expected.resize(30 * PAGE as usize + 30, 0);
+    assert_eq!((world.read_all(file), stored(30, 1)), (expected, 1));
+}
+
+#[test]
+fn copies_that_are_not_aligned_share_behind_the_next_page() {
+    let world = World::new();
+    let (source, target) = (world.file(ROOT, "source"), world.file(ROOT, "target"));
+    let bytes: Vec<u8> = (0..50_000u32).map(|number| (number / 7) as u8).collect();
+    world.write(source, 0, &bytes);
+    let (mut done, mut calls) = (0, 0);
+    let frames = world.cache.arena().free_frames();
+    while done < 40_000 {
+        let from = Position { id: source, offset: 1000 + done };
+        let to = Position { id: target, offset: 3 * PAGE + 1000 + done };
+        done += world.space.copy_range(REQUEST, from, to, 40_000 - done, false).unwrap();
+        calls += 1;
+    }
+    assert_eq!((done, calls), (40_000, 3), "to the boundary, whole pages, the rest");
+    assert_eq!(frames - world.cache.arena().free_frames(), 2, "only the ends are copies");
+    assert_eq!(world.space.read(target, 3 * PAGE + 1000, 50_000).unwrap().to_vec(), bytes[1000..41_000]);
+}
+
+#[test]
+fn a_quiet_read_leaves_the_time_of_access() {
+    let world = World::new();
+    let file = world.file(ROOT, "file");
+    world.write(file, 0, b"bytes");
+    let before = world.attributes(file).atime;
+    assert_eq!(world.space.read_quietly(file, 0, 5, true).unwrap().to_vec(), b"bytes");
+    assert_eq!(world.attributes(file).atime, before);
+    world.space.read_quietly(file, 0, 5, false).unwrap();
+    assert!(world.attributes(file).atime > before);
+}

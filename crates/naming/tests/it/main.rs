@@ -9,6 +9,7 @@ mod acls;
 mod attributes;
 mod checks;
 mod data;
+mod directories;
 mod memory_cache;
 mod names;
 mod permissions;

@@ -173,9 +173,6 @@ impl Work<'_> {
     /// Makes a page from its old bytes and new ones.
     fn merge(&mut self, id: ObjectId, index: PageIndex, start: usize, bytes: &[u8]) -> Result<()> {
         let old = self.state.objects.get(&id).and_then(|object| object.pages.get(&index)).cloned();
-        if old.is_none() && bytes.iter().all(|&byte| byte == 0) && bytes.len() == PAGE_SIZE {
-            return Ok(());
-        }
         let mut frame = self.arena.allocate().ok_or(Error::NoFrames { frames: u64::from(self.arena.frames()) })?;
         frame.copy_from_slice(match &old {
             Some(page) => page
@@ -248,7 +245,11 @@ impl Work<'_> {
                     }
                     let bytes = &page.bytes()[start..end];
                     assert_eq!(crc64(bytes), fragment.page.checksum, "a fragment's checksum is of its bytes");
-                    self.merge(*id, fragment.index, start, bytes)?;
+                    if fragment.is_whole() {
+                        self.put(*id, fragment.index, Some(page));
+                    } else {
+                        self.merge(*id, fragment.index, start, bytes)?;
+                    }
                 }
                 self.grow(*id, *size_min)?;
             }

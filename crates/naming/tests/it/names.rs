@@ -324,3 +324,26 @@ fn a_circle_of_parents_is_an_error() {
     let error = world.rename((ROOT, "moved"), (b, "moved"), RenameMode::Replace).unwrap_err();
     assert!(matches!(error, Error::CorruptTree { .. }), "{error}");
 }
+
+#[test]
+fn a_rename_can_leave_a_whiteout() {
+    let world = World::new();
+    let (from, to) = (world.directory(ROOT, "from"), world.directory(ROOT, "to"));
+    let file = world.file(from, "name");
+    let below = world.directory(from, "below");
+    let rename = |name: &[u8], new_name: &[u8], replace| {
+        world.space.rename(REQUEST, from, name, to, new_name, RenameMode::Whiteout { replace })
+    };
+    rename(b"name", b"name", false).unwrap();
+    assert_eq!(world.space.lookup(REQUEST, to, b"name").unwrap().id, file);
+    let whiteout = world.space.lookup(REQUEST, from, b"name").unwrap();
+    assert_eq!((whiteout.attributes.kind, whiteout.attributes.rdev), (Kind::CharDevice, 0));
+    assert_eq!((whiteout.attributes.mode, whiteout.attributes.nlink), (0, 1));
+    assert_eq!(rename(b"below", b"name", false).unwrap_err().kind(), ErrorKind::Exists);
+    assert_eq!(rename(b"below", b"name", true).unwrap_err().kind(), ErrorKind::NotDirectory);
+    rename(b"below", b"moved", false).unwrap();
+    assert_eq!((world.attributes(below).parent, world.attributes(from).nlink), (to, 2));
+    rename(b"name", b"name", true).unwrap();
+    assert_eq!(world.names(from), ["below", "name"]);
+    world.assert_clean();
+}
