@@ -92,7 +92,7 @@ if [ "$mode" = test ]; then
     suite postgres 120
 else
     suite pjdfstest 300
-    suite posix 300
+    suite posix 1800 LIMIT=1500 ENTRIES=1000000
     suite fsx 3600 SEEDS=5 OPERATIONS=200000 LIMIT=700
     suite sqlite 300
     suite git 300

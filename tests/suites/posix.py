@@ -24,7 +24,7 @@ NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
 AT_FDCWD, AT_EMPTY_PATH, AT_SYMLINK_FOLLOW = -100, 0x1000, 0x400
 SIZE_MAX = {"holdfast": 1 << 44}.get(os.environ.get("FS"), (1 << 44) - PAGE)
 
-CASES = {"calls": [], "after": []}
+CASES = {"calls": [], "after": [], "orphans": [], "entries": []}
 
 
 def case(phase="calls"):
@@ -622,13 +622,64 @@ def kept_after(d):
     same((open(f"{d}/named").read(), os.stat(f"{d}/named").st_nlink), ("named", 1))
 
 
+# ---- what a crash leaves behind; large directories -----------------------------------------------------------------------
+
+
+@case("orphans")
+def orphans(d):
+    """Files without a name, 64 MiB each and durable; open until the file system is gone under them."""
+    held = [os.open(d, os.O_TMPFILE | os.O_RDWR, 0o600), new(f"{d}/unlinked")]
+    os.unlink(f"{d}/unlinked")
+    for fd in held:
+        for at in range(0, 64 << 20, 1 << 20):
+            os.pwrite(fd, pattern(1 << 20, at), at)
+        os.fsync(fd)
+    print("ok files without a name are open", flush=True)
+    try:
+        while True:
+            os.fstat(held[0])
+            os.fsync(held[0])
+            time.sleep(0.1)  # until the daemon is killed
+    except OSError:
+        os._exit(0)
+
+
+@case("entries")
+def entries(d):
+    count = int(os.environ["ENTRIES"])
+    step = count // 10
+    rates = []
+    for first in range(0, count, step):
+        start = time.monotonic()
+        for number in range(first, first + step):
+            os.close(os.open(f"{d}/entry-{number}", os.O_CREAT | os.O_WRONLY))
+        rates.append(step / (time.monotonic() - start))
+    told = [f"created {rates[0]:.0f}/s at first, {rates[-1]:.0f}/s at last"]
+    # A machine that does other things slows all of it; a directory that is searched from end to end, a hundred times.
+    assert min(rates) > max(rates) / 10, f"{rates}"
+
+    def timed(what, amount, function):
+        start = time.monotonic()
+        function()
+        told.append(f"{what} {amount / (time.monotonic() - start):.0f}/s")
+
+    order = random.Random(1).sample(range(count), min(count, 50_000))
+    timed("looked up", len(order), lambda: [os.stat(f"{d}/entry-{number}") for number in order])
+    seen = []
+    timed("read", count, lambda: seen.extend(os.listdir(d)))
+    same((len(seen), len(set(seen))), (count, count))
+    timed("removed", count, lambda: [os.unlink(f"{d}/entry-{number}") for number in range(count)])
+    same(os.listdir(d), [])
+    print(f"ok {count} entries in a directory: {', '.join(told)}", flush=True)
+
+
 def main():
     phase, root = sys.argv[1:]
     for function in CASES[phase]:
         name = function.__name__.replace("_", " ")
         d = f"{root}/{function.__name__}"
         try:
-            if phase == "calls":
+            if phase != "after":
                 os.mkdir(d)
             function(d)
             print(f"ok {name}", flush=True)
