@@ -118,7 +118,8 @@ fsync(2) on single files works as everywhere.")]
     #[command(after_help = "\
 Examples:
   holdfast check /data/my.store            report only, change nothing
-  holdfast check /data/my.store --repair   also write good copies over bad ones, and a wrong bitmap anew
+  holdfast check /data/my.store --repair   also put right what can be
+--repair writes good copies over bad ones, and a wrong bitmap anew.
 File data is stored once: where it is bad, it cannot be repaired, and reading
 it is an error until it is written again.
 Exit codes are fsck's, added up: 0 nothing wrong, 1 errors corrected, 4 errors

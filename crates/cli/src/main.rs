@@ -9,6 +9,7 @@
 //! | `logging` | what is logged, and how a line looks |
 //! | `man` | manual pages, from the definitions of the command line |
 //! | `metrics` | what `status` tells, for Prometheus |
+//! | `progress` | how far long work has come |
 //! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
 
@@ -24,6 +25,7 @@ mod options;
 mod output;
 mod paths;
 mod probe;
+mod progress;
 mod report;
 mod signals;
 mod size;
@@ -75,11 +77,25 @@ fn main() -> ExitCode {
 
 /// `--help` and `--version` come here as well.
 fn usage(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
     if !error.use_stderr() {
+        let _ = error.print();
         return ExitCode::from(exit::OK);
     }
-    let of_check =
-        std::env::args_os().skip(1).find(|argument| argument != "--json").is_some_and(|word| word == "check");
-    ExitCode::from(if of_check { exit::CHECK_USAGE } else { exit::USAGE })
+    // The command line as it is: it could not be made sense of.
+    let mut arguments = std::env::args().skip(1).take_while(|argument| argument != "--");
+    let json = arguments.any(|argument| argument == "--json");
+    let command = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let code = if command.as_deref() == Some("check") { exit::CHECK_USAGE } else { exit::USAGE };
+    if json {
+        // The first paragraph says what is wrong; without colours, and in one line.
+        let text = error.to_string();
+        let words: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+        let message = words.join(" ");
+        let message = message.strip_prefix("error: ").unwrap_or(&message);
+        let hint = command.map_or("holdfast --help".to_string(), |command| format!("holdfast {command} --help"));
+        output::print_failure(Format::Json, &Failure { code, ..Failure::usage(message).hint(hint) });
+    } else {
+        let _ = error.print();
+    }
+    ExitCode::from(code)
 }

@@ -4,11 +4,12 @@ use crate::failure::{Failure, Result};
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The user's home directory.
+/// The user's home directory: HOME, or what the user database says where that is not set (a service of the system).
 pub(crate) fn home() -> Result<PathBuf> {
-    match env::var_os("HOME").map(PathBuf::from) {
+    match env::home_dir() {
         Some(home) if home.is_absolute() => Ok(home),
-        _ => Err(Failure::new("there is no home directory: HOME is not set").hint("name the directory")),
+        _ => Err(Failure::new("there is no home directory: HOME is not an absolute path")
+            .hint("set HOME; or do without: holdfast create STORE, then holdfast mount STORE DIR")),
     }
 }
 

@@ -19,10 +19,13 @@ pub(crate) enum Contents {
 /// A name, where its signature is in bytes from the start, and the signature.
 type Signature = (&'static str, u64, &'static [u8]);
 
+/// What a store begins with (docs/format.md).
+pub(crate) const MAGIC: &[u8; 8] = b"HOLDFAST";
+
 /// From the formats' own documentation; the order matters where one thing holds another.
 const SIGNATURES: &[Signature] = &[
-    ("a Holdfast store", 0, b"HOLDFAST"),
-    ("a Holdfast store", 64 << 10, b"HOLDFAST"),
+    ("a Holdfast store", 0, MAGIC),
+    ("a Holdfast store", 64 << 10, MAGIC),
     ("a LUKS volume", 0, b"LUKS\xba\xbe"),
     ("an ext2, ext3 or ext4 file system", 0x438, b"\x53\xef"),
     ("an XFS file system", 0, b"XFSB"),
@@ -52,8 +55,13 @@ const DISK_SAMPLES: u64 = 1024;
 const DISK_SAMPLE_BYTES: u64 = 64 << 10;
 
 /// Looks for signatures, then for anything but zeros: everywhere in a regular file (holes are skipped), at both ends and
-/// in a thousand places of a disk.
-pub(crate) fn probe(file: &File, length_bytes: u64, is_disk: bool) -> io::Result<Contents> {
+/// in a thousand places of a disk. `progress` gets the number of bytes that are behind it in a file.
+pub(crate) fn probe(
+    file: &File,
+    length_bytes: u64,
+    is_disk: bool,
+    progress: &mut dyn FnMut(u64),
+) -> io::Result<Contents> {
     for &(name, at, signature) in SIGNATURES {
         let mut bytes = vec![0; signature.len()];
         match file.read_exact_at(&mut bytes, at) {
@@ -63,7 +71,7 @@ pub(crate) fn probe(file: &File, length_bytes: u64, is_disk: bool) -> io::Result
             Err(error) => return Err(error),
         }
     }
-    let found = if is_disk { sample(file, length_bytes)? } else { scan_extents(file, length_bytes)? };
+    let found = if is_disk { sample(file, length_bytes)? } else { scan_extents(file, length_bytes, progress)? };
     Ok(found.map_or(Contents::Empty, Contents::Data))
 }
 
@@ -73,14 +81,14 @@ fn sample(file: &File, length_bytes: u64) -> io::Result<Option<u64>> {
     let middle = (0..DISK_SAMPLES).map(|number| number * step);
     let ranges = [(0, end), (length_bytes - end, end)].into_iter().chain(middle.map(|at| (at, DISK_SAMPLE_BYTES)));
     for (start, length) in ranges {
-        if let Some(at) = scan(file, start, start.saturating_add(length).min(length_bytes))? {
+        if let Some(at) = scan(file, start, start.saturating_add(length).min(length_bytes), &mut |_| {})? {
             return Ok(Some(at));
         }
     }
     Ok(None)
 }
 
-fn scan_extents(file: &File, length_bytes: u64) -> io::Result<Option<u64>> {
+fn scan_extents(file: &File, length_bytes: u64, progress: &mut dyn FnMut(u64)) -> io::Result<Option<u64>> {
     let mut at = 0;
     while at < length_bytes {
         let start = match seek(file, SeekFrom::Data(at)) {
@@ -89,7 +97,7 @@ fn scan_extents(file: &File, length_bytes: u64) -> io::Result<Option<u64>> {
             Err(error) => return Err(error.into()),
         };
         let end = seek(file, SeekFrom::Hole(start))?.min(length_bytes);
-        if let Some(found) = scan(file, start, end)? {
+        if let Some(found) = scan(file, start, end, progress)? {
             return Ok(Some(found));
         }
         at = end.max(start + 1);
@@ -97,7 +105,7 @@ fn scan_extents(file: &File, length_bytes: u64) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-fn scan(file: &File, start: u64, end: u64) -> io::Result<Option<u64>> {
+fn scan(file: &File, start: u64, end: u64, progress: &mut dyn FnMut(u64)) -> io::Result<Option<u64>> {
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut at = start;
     while at < end {
@@ -112,6 +120,7 @@ fn scan(file: &File, start: u64, end: u64) -> io::Result<Option<u64>> {
             return Ok(Some(at + within as u64));
         }
         at += got as u64;
+        progress(at);
     }
     Ok(None)
 }
@@ -119,6 +128,10 @@ fn scan(file: &File, start: u64, end: u64) -> io::Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn look(file: &File, length_bytes: u64, is_disk: bool) -> io::Result<Contents> {
+        probe(file, length_bytes, is_disk, &mut |at| assert!(at <= length_bytes))
+    }
 
     fn file(length_bytes: u64, at: u64, bytes: &[u8]) -> File {
         let file = tempfile::tempfile().unwrap();
@@ -132,7 +145,7 @@ mod tests {
         for &(name, at, signature) in SIGNATURES {
             let file = file(1 << 20, at, signature);
             for is_disk in [false, true] {
-                assert_eq!(probe(&file, 1 << 20, is_disk).unwrap(), Contents::Known(name));
+                assert_eq!(look(&file, 1 << 20, is_disk).unwrap(), Contents::Known(name));
             }
         }
     }
@@ -141,9 +154,9 @@ mod tests {
     fn one_byte_in_the_middle_of_a_file_is_seen() {
         let length = 64 << 20;
         let at = 33_333_333;
-        assert_eq!(probe(&file(length, at, &[1]), length, false).unwrap(), Contents::Data(at));
-        assert_eq!(probe(&file(length, length - 1, &[1]), length, true).unwrap(), Contents::Data(length - 1));
-        assert_eq!(probe(&file(length, 5 << 20, &[1; 70_000]), length, true).unwrap(), Contents::Data(5 << 20));
+        assert_eq!(look(&file(length, at, &[1]), length, false).unwrap(), Contents::Data(at));
+        assert_eq!(look(&file(length, length - 1, &[1]), length, true).unwrap(), Contents::Data(length - 1));
+        assert_eq!(look(&file(length, 5 << 20, &[1; 70_000]), length, true).unwrap(), Contents::Data(5 << 20));
     }
 
     #[test]
@@ -151,9 +164,9 @@ mod tests {
         let length = 16 << 20;
         let file = file(length, 1 << 20, &vec![0; 3 << 20]);
         for is_disk in [false, true] {
-            assert_eq!(probe(&file, length, is_disk).unwrap(), Contents::Empty);
+            assert_eq!(look(&file, length, is_disk).unwrap(), Contents::Empty);
         }
-        assert_eq!(probe(&tempfile::tempfile().unwrap(), 0, false).unwrap(), Contents::Empty);
-        assert_eq!(probe(&tempfile::tempfile().unwrap(), 0, true).unwrap(), Contents::Empty);
+        assert_eq!(look(&tempfile::tempfile().unwrap(), 0, false).unwrap(), Contents::Empty);
+        assert_eq!(look(&tempfile::tempfile().unwrap(), 0, true).unwrap(), Contents::Empty);
     }
 }

@@ -8,7 +8,7 @@ use holdfast_naming::{Atime, Enforce, Namespace};
 use holdfast_object::{Arena, Clock, DomainId, ObjectStore, PAGE_SIZE, StoreStatus, SystemClock};
 use holdfast_physical::{Module, OpenOptions};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How a stack is to run.
@@ -85,6 +85,40 @@ pub(crate) fn create(device: Arc<dyn Device>, overwrite: bool) -> Result<Stack> 
     stack.initialise()?;
     stack.cache.close().map_err(says)?;
     Ok(stack)
+}
+
+/// The absolute path of a store. If there is none, says which ones there are in that directory.
+pub(crate) fn locate(store: &Path) -> Result<PathBuf> {
+    let failure = match crate::mounts::resolve(store) {
+        Ok(path) => return Ok(path),
+        Err(failure) => failure,
+    };
+    let directory = store.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if store.exists() || !directory.is_dir() {
+        return Err(failure);
+    }
+    let stores: Vec<String> = stores_in(directory).iter().map(|store| crate::paths::shell(store)).collect();
+    Err(failure.hint(match stores.is_empty() {
+        true => format!("to make a store there: holdfast create {}", crate::paths::shell(store)),
+        false => format!("stores in that directory: {}", stores.join(", ")),
+    }))
+}
+
+/// The first files of a directory that look like stores.
+fn stores_in(directory: &Path) -> Vec<PathBuf> {
+    const LOOKED_AT: usize = 1000;
+    const NAMED: usize = 5;
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    // Opening anything else could wait, or do something.
+    let files = entries.take(LOOKED_AT).flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let is_store = |path: &PathBuf| {
+        let mut magic = [0; 8];
+        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+        read.is_ok() && magic == *crate::probe::MAGIC
+    };
+    let mut stores: Vec<PathBuf> = files.map(|entry| entry.path()).filter(is_store).take(NAMED).collect();
+    stores.sort();
+    stores
 }
 
 /// Opens the file or disk that holds a store, exclusively.

@@ -82,6 +82,15 @@ struct Check<'a> {
 
 /// Checks the name space of these objects, which are all objects of the domain.
 pub fn check(cache: &dyn ObjectCache, objects: impl IntoIterator<Item = (ObjectId, Attributes)>) -> Report {
+    check_watched(cache, objects, &mut |_| {})
+}
+
+/// As [`check`], and calls `progress` with the number of objects reached, for each directory.
+pub fn check_watched(
+    cache: &dyn ObjectCache,
+    objects: impl IntoIterator<Item = (ObjectId, Attributes)>,
+    progress: &mut dyn FnMut(u64),
+) -> Report {
     let mut check = Check {
         cache,
         objects: objects.into_iter().collect(),
@@ -91,7 +100,7 @@ pub fn check(cache: &dyn ObjectCache, objects: impl IntoIterator<Item = (ObjectI
         report: Report::default(),
     };
     check.report.objects = check.objects.len() as u64;
-    check.walk();
+    check.walk(progress);
     check.count();
     check.xattrs();
     check.report
@@ -103,7 +112,7 @@ impl Check<'_> {
     }
 
     /// Goes through all directories from the root on.
-    fn walk(&mut self) {
+    fn walk(&mut self, progress: &mut dyn FnMut(u64)) {
         match self.objects.get(&ObjectId::ROOT) {
             Some(root) if root.kind == Kind::Directory => {
                 if root.parent != ObjectId::ROOT {
@@ -120,6 +129,7 @@ impl Check<'_> {
         let mut waiting = vec![ObjectId::ROOT];
         while let Some(id) = waiting.pop() {
             self.report.directories += 1;
+            progress(self.reached.len() as u64);
             let attributes = self.objects[&id].clone();
             let mut entries = Vec::new();
             let count = Directory::open(self.cache, id, attributes.size, 0).and_then(|directory| {

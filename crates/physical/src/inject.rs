@@ -142,7 +142,7 @@ impl Catalogue {
     /// As [`check::check`].
     pub fn read(device: &Arc<dyn Device>) -> Result<Catalogue> {
         let mut blocks: BTreeMap<Identity, BTreeMap<u8, u64>> = BTreeMap::new();
-        let mut note = |used: BlockUse| {
+        let mut note = |used: BlockUse, _: u64| {
             let identity = (BlockClass::of(&used), used.object, used.role as u8, used.level, used.index);
             blocks.entry(identity).or_default().insert(used.copy, used.block);
         };

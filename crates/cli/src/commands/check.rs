@@ -3,14 +3,17 @@
 use crate::args::Check;
 use crate::failure::{Failure, Result, exit};
 use crate::output::{Format, Report, count, print};
+use crate::progress::{self, Progress, Unit};
 use crate::signals;
 use crate::size;
 use crate::stack::{self, Settings, Stack};
-use holdfast_block::Access;
-use holdfast_naming::check::check as check_names;
-use holdfast_object::{DomainId, ObjectId, ObjectKey, PAGE_SIZE};
-use holdfast_physical::check::{self as physical_check, CheckOptions, Finding};
+use holdfast_block::{Access, Device};
+use holdfast_naming::check::check_watched as check_names;
+use holdfast_object::{DomainId, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE};
+use holdfast_physical::check::{self as physical_check, CheckOptions, Finding, FindingKind};
 use serde::Serialize;
+use std::path::Path;
+use std::sync::Arc;
 
 /// Objects asked for in one go.
 const LISTED: usize = 1024;
@@ -30,6 +33,8 @@ struct Checked {
     errors: u64,
     /// Of them corrected.
     corrected: u64,
+    /// What to do about what is left.
+    advice: Vec<String>,
     exit_code: u8,
 }
 
@@ -55,9 +60,19 @@ struct Blocks {
 struct BlockFinding {
     #[serde(flatten)]
     finding: Finding,
-    /// Of the file that it is in.
+    #[serde(flatten)]
+    damage: Option<Damage>,
+}
+
+/// What a finding means for a file.
+#[derive(Serialize, Debug)]
+struct Damage {
+    path: String,
+    /// The bytes of the file that are in the bad block, or behind it, if it is about some.
     #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<String>,
+    first_byte: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_byte: Option<u64>,
 }
 
 /// The name space.
@@ -83,9 +98,15 @@ impl Report for Checked {
     fn words(&self) -> String {
         let Checked { blocks, names, .. } = self;
         let mut text = String::new();
-        for BlockFinding { finding, path } in &blocks.findings {
-            let path = path.as_deref().map(|path| format!(", in {path}")).unwrap_or_default();
-            text.push_str(&format!("{finding}{path}\n"));
+        for BlockFinding { finding, damage } in &blocks.findings {
+            text.push_str(&finding.to_string());
+            if let Some(Damage { path, first_byte, last_byte }) = damage {
+                text.push_str(&format!(", in {path}"));
+                if let (Some(first), Some(last)) = (first_byte, last_byte) {
+                    text.push_str(&format!(", bytes {first} to {last}"));
+                }
+            }
+            text.push('\n');
         }
         match blocks.found.saturating_sub(blocks.findings.len() as u64) {
             0 => {}
@@ -124,24 +145,30 @@ impl Report for Checked {
             (errors, 0) => format!("{}\n", count(errors, "ERROR", "ERRORS")),
             (errors, corrected) => format!("{}, {corrected} corrected\n", count(errors, "ERROR", "ERRORS")),
         });
+        for advice in &self.advice {
+            text.push_str(&format!("  {advice}\n"));
+        }
         text
     }
 }
 
 pub(crate) fn run(arguments: &Check, format: Format) -> Result<u8> {
     cancel_on_signal(format)?;
+    // For its hint.
+    stack::locate(&arguments.store)?;
     let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
     let device = stack::device(&arguments.store, access)?;
     let options = CheckOptions { repair: arguments.repair, ..CheckOptions::default() };
-    let found = physical_check::check(device.clone(), &options).map_err(stack::says)?;
-    let (names, paths) = match Stack::open(device, &Settings::to_look()) {
-        Ok(stack) => (names(&stack), paths(&stack, &found.findings)),
+    let found = check_blocks(device.clone(), &options)?;
+    let (names, damage) = match Stack::open(device, &Settings::to_look()) {
+        Ok(stack) => (names(&stack, found.objects), damage(&stack, &found.findings)),
         Err(failure) => {
             let findings = vec![format!("names could not be checked: {failure}")];
-            (Names { incomplete: true, findings, ..Names::default() }, vec![None; found.findings.len()])
+            (Names { incomplete: true, findings, ..Names::default() }, Vec::new())
         }
     };
     let errors = found.found + names.findings.len() as u64;
+    let names_are_wrong = !names.findings.is_empty();
     let checked = Checked {
         store: arguments.store.display().to_string(),
         uuid: crate::report::show_uuid(&found.store_uuid),
@@ -150,15 +177,27 @@ pub(crate) fn run(arguments: &Check, format: Format) -> Result<u8> {
         names,
         errors,
         corrected: found.repaired,
+        advice: advice(&arguments.store, arguments.repair, &found.findings, names_are_wrong),
         exit_code: exit_code(errors, found.repaired),
-        blocks: blocks(found, paths),
+        blocks: blocks(found, damage),
     };
     print(format, &checked);
     Ok(checked.exit_code)
 }
 
-fn blocks(report: physical_check::Report, paths: Vec<Option<String>>) -> Blocks {
-    let findings = report.findings.into_iter().zip(paths);
+/// The first look, at all blocks.
+fn check_blocks(device: Arc<dyn Device>, options: &CheckOptions) -> Result<physical_check::Report> {
+    let mut progress: Option<Progress> = None;
+    let report = physical_check::check_watched(device, options, &mut |at| {
+        let bytes = |blocks: u64| blocks.saturating_mul(PAGE_SIZE as u64);
+        let total = bytes(at.blocks_total);
+        progress.get_or_insert_with(|| Progress::of("checking blocks", total, Unit::Bytes)).is_at(bytes(at.blocks));
+    });
+    report.map_err(stack::says)
+}
+
+fn blocks(report: physical_check::Report, damage: Vec<Option<Damage>>) -> Blocks {
+    let findings = report.findings.into_iter().zip(damage.into_iter().chain(std::iter::repeat_with(|| None)));
     Blocks {
         used: report.used_blocks,
         metadata: report.metadata_blocks,
@@ -166,20 +205,58 @@ fn blocks(report: physical_check::Report, paths: Vec<Option<String>>) -> Blocks 
         lost_pages: report.lost_pages,
         log_batches: report.log_batches,
         incomplete: report.incomplete,
-        findings: findings.map(|(finding, path)| BlockFinding { finding, path }).collect(),
+        findings: findings.map(|(finding, damage)| BlockFinding { finding, damage }).collect(),
         found: report.found,
         corrected: report.repaired,
     }
 }
 
-/// Names of the files that findings are about.
-fn paths(stack: &Stack, findings: &[Finding]) -> Vec<Option<String>> {
-    let object = |finding: &Finding| finding.place.object.filter(|key| key.domain == DomainId::MAIN);
-    let path = |key: ObjectKey| String::from_utf8_lossy(&stack.namespace.path_of(key.object)).into_owned();
-    findings.iter().map(|finding| object(finding).map(path)).collect()
+/// What findings mean for files.
+fn damage(stack: &Stack, findings: &[Finding]) -> Vec<Option<Damage>> {
+    let of = |finding: &Finding| {
+        let ObjectKey { object, .. } = finding.place.object.filter(|key| key.domain == DomainId::MAIN)?;
+        let path = String::from_utf8_lossy(&stack.namespace.path_of(object)).into_owned();
+        // Behind the end nothing can be read anyhow.
+        let size = stack.cache.attributes(object).map_or(u64::MAX, |attributes| attributes.size);
+        let bytes = finding.pages().and_then(|(_, pages)| {
+            let byte = |page: u64| page.saturating_mul(PAGE_SIZE as u64).min(size);
+            let (first, end) = (byte(pages.start), byte(pages.end));
+            (first < end).then(|| (first, end - 1))
+        });
+        Some(Damage { path, first_byte: bytes.map(|bytes| bytes.0), last_byte: bytes.map(|bytes| bytes.1) })
+    };
+    findings.iter().map(of).collect()
 }
 
-fn names(stack: &Stack) -> Names {
+/// What to do about what is left, the most urgent first.
+fn advice(store: &Path, repair: bool, findings: &[Finding], names_are_wrong: bool) -> Vec<String> {
+    use FindingKind::{BadCopy, Label, Leaked, Superblock, Unreadable, UsedButFree};
+    let left = || findings.iter().filter(|finding| !finding.repaired);
+    let mut advice = Vec::new();
+    if left().any(|finding| matches!(finding.kind, BadCopy | Label | Superblock | UsedButFree | Leaked)) && !repair {
+        let store = crate::paths::shell(store);
+        advice.push(format!("to put right what can be: holdfast check --repair {store}"));
+    }
+    if left().any(|finding| finding.kind == Unreadable && finding.pages().is_some()) {
+        advice.push(
+            "to mend a file: write the bytes named, or all of it, again from a backup; the rest of it is good".into(),
+        );
+    }
+    let others = |kind| !matches!(kind, BadCopy | Label | Superblock | Unreadable | UsedButFree | Leaked);
+    let of_store = |finding: &&Finding| finding.kind == Unreadable && finding.pages().is_none();
+    if names_are_wrong || left().any(|finding| others(finding.kind) || of_store(&finding)) {
+        advice.push(
+            "the store's own records are damaged: mount it with -o ro, copy what is needed, make a new store".into(),
+        );
+    }
+    if !findings.is_empty() {
+        advice.push("if this happens again, look at the disk (smartctl -a), then at the memory (memtest)".into());
+    }
+    advice
+}
+
+fn names(stack: &Stack, objects_total: u64) -> Names {
+    let progress = Progress::of("checking names", objects_total, Unit::Objects);
     let mut objects = Vec::new();
     let mut after = ObjectId::NONE;
     let mut findings = Vec::new();
@@ -197,7 +274,7 @@ fn names(stack: &Stack) -> Names {
         }
     }
     let listed = findings.is_empty();
-    let report = check_names(&*stack.cache, objects);
+    let report = check_names(&*stack.cache, objects, &mut |reached| progress.is_at(reached));
     findings.extend(report.findings.iter().map(ToString::to_string));
     Names {
         objects: report.objects,
@@ -216,6 +293,7 @@ fn cancel_on_signal(format: Format) -> Result<()> {
     let watch = move || {
         if let Ok(name) = signals::wait() {
             let failure = Failure { code: exit::CHECK_CANCELLED, ..Failure::new(format!("cancelled by {name}")) };
+            progress::clear_line();
             crate::output::print_failure(format, &failure);
             std::process::exit(failure.code.into());
         }

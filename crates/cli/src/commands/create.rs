@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::probe::{self, Contents};
+use crate::progress::{Progress, Unit};
 use crate::{mounts, size, stack};
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use holdfast_physical::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN};
@@ -120,7 +121,10 @@ fn over(store: &Path, size_bytes: Option<u64>, force: bool, is_disk: bool) -> Re
     let length_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0));
     let length_bytes = length_bytes.map_err(|error| Failure::at(store, mounts::plain(&error.into())))?;
     if !force {
-        let contents = probe::probe(&file, length_bytes, is_disk);
+        let contents = {
+            let progress = Progress::of("looking at what it holds", length_bytes, Unit::Bytes);
+            probe::probe(&file, length_bytes, is_disk, &mut |at| progress.is_at(at))
+        };
         let what = match contents.map_err(|error| Failure::at(store, mounts::plain(&error)))? {
             Contents::Empty => None,
             Contents::Known(what) => Some(what.to_string()),
@@ -141,7 +145,11 @@ fn over(store: &Path, size_bytes: Option<u64>, force: bool, is_disk: bool) -> Re
         }
         (false, None, 0) => resize(store, &file, DEFAULT_BYTES)?,
         (false, Some(bytes), _) => resize(store, &file, bytes)?,
-        (_, _, length) => check_size(length)?,
+        (true, ..) => check_size(length_bytes)?,
+        (false, None, _) => {
+            check_size(length_bytes)?;
+            reserve(store, &file, length_bytes)?;
+        }
     }
     drop((file, held));
     let device = FileDevice::open(store, Access::ReadWrite).map_err(stack::says)?;
@@ -152,9 +160,22 @@ fn resize(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
     let size_bytes = size_bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
     let fail = |error: io::Error| Failure::new(format!("{}: {}", store.display(), mounts::plain(&error)));
     file.set_len(size_bytes).map_err(fail)?;
+    reserve(store, file, size_bytes)
+}
+
+/// Takes the space of a file from the host, as for a new one.
+fn reserve(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
+    let fail = |error: io::Error| Failure::new(format!("{}: {}", store.display(), mounts::plain(&error)));
     match fallocate(file, FallocateFlags::empty(), 0, size_bytes) {
         // The report says that nothing is set aside.
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => file.sync_all().map_err(fail),
+        Err(rustix::io::Errno::NOSPC) => {
+            let failure = Failure::new(format!("{}: no room for all of {}", store.display(), size::show(size_bytes)));
+            Err(match room(store) {
+                Some(room) => failure.hint(format!("{} are free there", size::show(room))),
+                None => failure,
+            })
+        }
         Err(error) => Err(fail(error.into())),
     }
 }

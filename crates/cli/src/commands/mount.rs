@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Mount, format: Format, log_level: Option<LogLevel>
 /// Whatever can be wrong with the command line.
 fn prepare(arguments: &Mount) -> Result<Mounting> {
     let options = MountOptions::parse(&arguments.options).map_err(Failure::usage)?;
-    let store = mounts::resolve(&arguments.store)?;
+    let store = crate::stack::locate(&arguments.store)?;
     let directory = directory(&arguments.directory, options.nonempty)?;
     let log = arguments.report_ready.then(|| daemon::log::path(&store)).flatten();
     Ok(Mounting { store, directory, options, log })

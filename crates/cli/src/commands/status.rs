@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Status, format: Format) -> Result<()> {
 }
 
 fn one(path: &Path) -> Result<StoreReport> {
-    let path = mounts::resolve(path)?;
+    let path = stack::locate(path)?;
     if let Some(mount) = mounts::at(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM) {
         return Ok(look(&mount));
     }

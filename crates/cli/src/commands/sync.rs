@@ -4,6 +4,7 @@ use crate::args::Sync;
 use crate::failure::{Failure, Result};
 use crate::mounts::{self, FILE_SYSTEM};
 use crate::output::{Format, Report, print};
+use crate::progress::Progress;
 use holdfast_fuse::control;
 use serde::Serialize;
 use std::fs::File;
@@ -30,7 +31,10 @@ pub(crate) fn run(arguments: &Sync, format: Format) -> Result<()> {
             .hint("`holdfast status` lists what is mounted")
     })?;
     let directory = mount.directory.display().to_string();
-    let synced = File::open(&mount.directory).and_then(control::sync);
+    let synced = {
+        let _shown = Progress::unknown("writing what is not on the disk yet");
+        File::open(&mount.directory).and_then(control::sync)
+    };
     let epoch = synced.map_err(|error| {
         let failure = Failure::new(format!("{directory} could not be synced: {}", mounts::plain(&error)));
         match error.kind() {

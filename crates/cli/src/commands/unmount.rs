@@ -6,6 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
+use crate::progress::Progress;
 use crate::report::Condition;
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::{Access, FileDevice};
@@ -71,6 +72,7 @@ pub(crate) fn run(arguments: &Unmount, format: Format) -> Result<()> {
     });
     holdfast_fuse::unmount(&directory, abandoned).map_err(|error| refused(&directory, &error))?;
     if !abandoned {
+        let _shown = Progress::unknown("writing what is not on the disk yet");
         wait(&mount, daemon)?;
     }
     let left = how_left(&mount.source);

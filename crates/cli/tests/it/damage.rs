@@ -45,10 +45,17 @@ fn a_flipped_bit_in_a_file_is_named_and_never_returned() {
 
     let found = rig.run(["check", "s"]).exits(4).out;
     let block = places[0] / 4096;
-    assert!(found.contains(&format!("block {block}")) && found.contains("in /d/letter-to-find"), "{found}");
+    assert!(
+        found.contains(&format!("block {block}")) && found.contains("in /d/letter-to-find, bytes 0 to 4095\n"),
+        "{found}"
+    );
+    assert!(found.contains("1 ERROR\n  to mend a file: ") && !found.contains("--repair"), "{found}");
     let found = rig.run(["check", "s", "--json"]).exits(4).json();
     assert_eq!((&found["errors"], &found["corrected"], &found["exit_code"]), (&1.into(), &0.into(), &4.into()));
-    assert_eq!(found["blocks"]["findings"][0]["path"], "/d/letter-to-find");
+    let finding = &found["blocks"]["findings"][0];
+    assert_eq!(finding["path"], "/d/letter-to-find");
+    assert_eq!((&finding["first_byte"], &finding["last_byte"]), (&0.into(), &4095.into()));
+    assert_eq!(found["advice"].as_array().unwrap().len(), 2, "{found}");
     assert_eq!(fingerprint(&store), before, "a check without --repair wrote");
     rig.run(["check", "s", "--repair"]).exits(4);
 
@@ -83,7 +90,8 @@ fn a_bad_copy_of_a_directory_is_repaired_by_check() {
     assert!(places.len() >= 2, "metadata is stored twice: {places:?}");
     flip(&store, places[0]);
     let before = fingerprint(&store);
-    rig.run(["check", "s"]).exits(4);
+    let found = rig.run(["check", "s"]).exits(4).out;
+    assert!(found.contains("holdfast check --repair s\n"), "{found}");
     assert_eq!(fingerprint(&store), before, "a check without --repair wrote");
     let repaired = rig.run(["check", "s", "--repair"]).exits(1).out;
     assert!(repaired.contains("corrected"), "{repaired}");
@@ -120,4 +128,25 @@ fn a_damaged_label_is_repaired_by_check() {
     assert!(found.contains("label"), "{found}");
     rig.run(["check", "s", "--repair"]).exits(1);
     rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn the_bytes_of_a_file_behind_a_bad_block_are_named_up_to_its_end() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let mut content: Vec<u8> = (0..3 * 4096).map(|at| (at / 4096) as u8 + b'a').collect();
+    content.truncate(2 * 4096 + 100);
+    fs::write(mount.join("f"), &content).unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    let store = rig.path("s");
+    for (page, last) in [(b'b', "8191"), (b'c', "8291")] {
+        let places = places(&store, &vec![page; 100]);
+        flip(&store, places[0]);
+        let first = (u64::from(page - b'a') * 4096).to_string();
+        let found = rig.run(["check", "s"]).exits(4).out;
+        assert!(found.contains(&format!("in /f, bytes {first} to {last}\n")), "{found}");
+    }
 }

@@ -10,4 +10,5 @@ mod metrics;
 mod mounts;
 mod rig;
 mod stores;
+mod terminal;
 mod up;

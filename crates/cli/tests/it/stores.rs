@@ -5,7 +5,7 @@ use holdfast_integrity::crc64;
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -31,8 +31,10 @@ fn create_status_and_check_in_words_and_as_json() {
     assert_eq!((&check["errors"], &check["exit_code"], &check["clean"]), (&0.into(), &0.into(), &true.into()));
     assert_eq!((&check["names"]["directories"], &check["blocks"]["found"]), (&1.into(), &0.into()));
 
-    assert!(rig.run(["status", "s"]).exits(0).out.contains("not mounted, clean"));
-    assert!(rig.run(["check", "s"]).exits(0).out.ends_with("no errors\n"));
+    let words = rig.run(["status", "s"]).exits(0).out;
+    assert!(words.contains("not mounted, clean") && words.contains("not read now"), "{words}");
+    let words = rig.run(["check", "s"]).exits(0);
+    assert!(words.out.ends_with("no errors\n") && words.err.is_empty(), "no bar where there is no terminal: {words:?}");
     assert_eq!(fingerprint(&rig.path("s")), before, "looking changed the store");
 }
 
@@ -42,6 +44,7 @@ fn usage_errors_have_the_code_of_the_command() {
     for (arguments, code) in [
         (&["check"][..], 16),
         (&["--json", "check", "--sparkle", "s"], 16),
+        (&["status", "--sparkle", "--json"], 2),
         (&["create"], 2),
         (&["create", "s", "--size", "many"], 2),
         (&["create", "s", "--size", "1M"], 2),
@@ -50,7 +53,15 @@ fn usage_errors_have_the_code_of_the_command() {
         (&[], 2),
     ] {
         let ran = rig.run(arguments).exits(code);
-        assert!(!ran.err.is_empty() && ran.out.is_empty(), "{ran:?}");
+        if arguments.contains(&"--json") {
+            let error = ran.json();
+            assert_eq!(error["error"]["code"], code);
+            assert!(ran.err.is_empty() && error["error"]["hint"].as_str().unwrap().contains("--help"), "{ran:?}");
+            let message = error["error"]["message"].as_str().unwrap();
+            assert!(message.starts_with("unexpected argument '--sparkle'"), "{message}");
+        } else {
+            assert!(!ran.err.is_empty() && ran.out.is_empty(), "{ran:?}");
+        }
     }
     assert!(!rig.path("s").exists());
 }
@@ -105,8 +116,14 @@ fn nothing_is_overwritten_without_force() {
 #[test]
 fn an_empty_file_becomes_a_store_of_its_own_size() {
     let rig = Rig::new();
-    File::create(rig.path("sparse")).unwrap().set_len(5 << 20).unwrap();
-    assert_eq!(rig.run(["create", "sparse", "--json"]).exits(0).json()["size_bytes"], 5 << 20);
+    let allocated = |name: &str| fs::metadata(rig.path(name)).unwrap().blocks() * 512;
+    let sparse = File::create(rig.path("sparse")).unwrap();
+    sparse.set_len(5 << 20).unwrap();
+    sparse.write_all_at(&[0; 1 << 20], 2 << 20).unwrap();
+    assert!(allocated("sparse") < 5 << 20);
+    let made = rig.run(["create", "sparse", "--json"]).exits(0).json();
+    assert_eq!((&made["size_bytes"], &made["reserved"]), (&(5 << 20).into(), &true.into()));
+    assert!(allocated("sparse") >= 5 << 20, "the host can run out of space under it");
     File::create(rig.path("empty")).unwrap();
     assert_eq!(rig.run(["create", "empty", "--size", "3M", "--json"]).exits(0).json()["size_bytes"], 3 << 20);
 }
@@ -159,6 +176,12 @@ fn what_is_no_store_is_refused_and_not_changed() {
     refused(&rig, &file("labelled-noise", &labelled), "labelled-noise");
 
     rig.run(["status", "absent"]).exits(1).says("absent: No such file or directory");
+    // What looks like a store is offered to who may have mistyped.
+    let offered = rig.run(["mount", "absent", "mount-point", "--json"]).exits(1).json();
+    assert_eq!(offered["error"]["hint"], "stores in that directory: ./labelled-noise, ./short");
+    let absolute = rig.path("mount-point/absent");
+    let offered = rig.run(["status", absolute.to_str().unwrap(), "--json"]).exits(1).json();
+    assert_eq!(offered["error"]["hint"], format!("to make a store there: holdfast create {}", absolute.display()));
     rig.run(["check", "absent"]).exits(8).says("absent");
     rig.run(["check", "/dev/null"]).exits(8).says("/dev/null");
 }

@@ -37,7 +37,12 @@ fn up_does_not_hide_files_and_makes_no_store_in_vain() {
     fs::write(rig.path("home/Holdfast/mine"), "mine").unwrap();
     rig.run(["up"]).exits(1).says("is not empty");
     assert!(!rig.path("home/.local/share/holdfast").exists());
-    let nowhere = rig.command().arg("up").env_remove("HOME").output().unwrap();
+    let nowhere = rig.command().arg("up").env("HOME", "here").output().unwrap();
     assert_eq!(nowhere.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&nowhere.stderr).contains("HOME is not set"));
+    let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
+    assert!(said.contains("HOME is not an absolute path") && said.contains("holdfast create STORE"), "{said}");
+    // Without HOME the user database has it. Nothing is made, since the directory has files.
+    let service = rig.command().args(["up", "home/Holdfast"]).env_remove("HOME").output().unwrap();
+    let said = String::from_utf8_lossy(&service.stderr).into_owned();
+    assert!(!service.status.success() && !said.contains("HOME"), "{said}");
 }

@@ -43,9 +43,39 @@ pub struct CheckOptions {
 /// As [`crate::Module::open`], if the device holds no store whose labels and newest superblock can be made out; everything
 /// else is in the report. [`Error::Device`] if a repair failed.
 pub fn check(device: Arc<dyn Device>, options: &CheckOptions) -> Result<Report> {
-    let mut ignore = |_: BlockUse| {};
-    run(device, options, &mut ignore)
+    check_watched(device, options, &mut |_| {})
 }
+
+/// How far a check has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Blocks done, each copy counted; at most `blocks_total`.
+    pub blocks: u64,
+    /// Blocks in use, as the superblock counts them.
+    pub blocks_total: u64,
+}
+
+/// As [`check`], and calls `progress` every thousand blocks.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_watched(
+    device: Arc<dyn Device>,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report> {
+    let mut seen = 0u64;
+    run(device, options, &mut |_, blocks_total| {
+        seen += 1;
+        if seen.is_multiple_of(BLOCKS_PER_PROGRESS) {
+            // Shared blocks come once for each use.
+            progress(Progress { blocks: seen.min(blocks_total), blocks_total });
+        }
+    })
+}
+
+/// Blocks between two calls of whoever watches a check: 4 MiB.
+const BLOCKS_PER_PROGRESS: u64 = 1024;
 
 /// Tells every block of the newest recovery point that is in use, with what it is used for. Blocks that are shared are
 /// told once for each use.
@@ -54,13 +84,20 @@ pub fn check(device: Arc<dyn Device>, options: &CheckOptions) -> Result<Report> 
 /// As [`check`].
 pub fn block_uses(device: Arc<dyn Device>) -> Result<Vec<BlockUse>> {
     let mut uses = Vec::new();
-    run(device, &CheckOptions { repair: false, skip_data: true }, &mut |used| uses.push(used))?;
+    run(device, &CheckOptions { repair: false, skip_data: true }, &mut |used, _| uses.push(used))?;
     Ok(uses)
 }
 
-pub(crate) fn run(device: Arc<dyn Device>, options: &CheckOptions, visit: &mut dyn FnMut(BlockUse)) -> Result<Report> {
+/// `visit` gets each block in use, and how many there should be.
+pub(crate) fn run(
+    device: Arc<dyn Device>,
+    options: &CheckOptions,
+    visit: &mut dyn FnMut(BlockUse, u64),
+) -> Result<Report> {
     let label = read_label(&*device)?;
     let (superblock, trees) = load(&device, &label)?;
+    let blocks_total = label.blocks.saturating_sub(superblock.free);
+    let visit = &mut |used| visit(used, blocks_total);
     let base = looking(&device, &label, &superblock, options.repair);
     let mut report =
         Report { store_uuid: label.store, epoch: superblock.epoch, clean: superblock.clean, ..Report::default() };
@@ -76,7 +113,7 @@ pub(crate) fn run(device: Arc<dyn Device>, options: &CheckOptions, visit: &mut d
     }
     if options.repair && log_is_empty && bitmap == BitmapState::Wrong {
         rewrite::bitmap(&device, &superblock)?;
-        let now = run(device, &CheckOptions { repair: false, ..*options }, &mut |_| {})?;
+        let now = run(device, &CheckOptions { repair: false, ..*options }, &mut |_, _| {})?;
         report.compare(&now);
     }
     Ok(report)

@@ -1,7 +1,9 @@
 //! What the check found, as plain data.
 
-use holdfast_object::{Epoch, Kind, ObjectKey, Place};
+use crate::format::POINTERS;
+use holdfast_object::{DomainId, Epoch, Kind, ObjectKey, PageIndex, Place};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Kinds of findings.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -112,6 +114,17 @@ impl Report {
     }
 }
 
+impl Finding {
+    /// The pages of an object of a domain that the finding is about: one, or all that a tree block leads to.
+    pub fn pages(&self) -> Option<(ObjectKey, Range<PageIndex>)> {
+        let key = self.place.object.filter(|key| key.domain != DomainId::SYSTEM)?;
+        let (level, index) = (self.place.level?, self.place.index?);
+        let pages = POINTERS.saturating_pow(level.into());
+        let first = index.saturating_mul(pages);
+        Some((key, first..first.saturating_add(pages)))
+    }
+}
+
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let repaired = if self.repaired { " (repaired)" } else { "" };
@@ -164,4 +177,31 @@ pub struct BlockUse {
     pub level: u8,
     /// Index in that level; of blocks of the intent log, their number in it.
     pub index: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_object::ObjectId;
+
+    #[test]
+    fn a_tree_block_stands_for_all_pages_that_it_leads_to() {
+        let finding = |domain, level, index| Finding {
+            kind: FindingKind::Unreadable,
+            place: Place {
+                object: Some(ObjectKey { domain, object: ObjectId(7) }),
+                level: Some(level),
+                index: Some(index),
+                ..Place::default()
+            },
+            what: String::new(),
+            repaired: false,
+        };
+        let pages = |level, index| finding(DomainId::MAIN, level, index).pages().map(|(_, pages)| pages);
+        assert_eq!(pages(0, 5), Some(5..6));
+        assert_eq!(pages(1, 2), Some(2 * POINTERS..3 * POINTERS));
+        assert_eq!(pages(2, 0), Some(0..POINTERS * POINTERS));
+        assert_eq!(pages(255, u64::MAX), Some(u64::MAX..u64::MAX), "foreign numbers do not overflow");
+        assert_eq!(finding(DomainId::SYSTEM, 0, 5).pages(), None);
+    }
 }
