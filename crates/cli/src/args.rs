@@ -126,6 +126,19 @@ Exit codes are fsck's, added up: 0 nothing wrong, 1 errors corrected, 4 errors
 left, 8 it could not be done, 16 usage, 32 cancelled.")]
     Check(Check),
 
+    /// Read and verify every block of a mounted store, while it is used
+    #[command(after_help = "\
+Examples:
+  holdfast scrub /mnt                  start; it goes on by itself
+  holdfast scrub /mnt --rate 50M       at most 50 MiB a second
+  holdfast scrub /mnt --wait           show how far it is, tell what it found
+  holdfast scrub /mnt --status
+Bad copies of metadata are replaced by good ones. File data is stored once: where
+it is bad and not in memory, the page is marked as lost, and reading it is an
+error until it is written again. A scrub goes on with the next mount, also after
+a crash. With --wait, the exit code is 1 if anything was lost or not repaired.")]
+    Scrub(Scrub),
+
     /// Damage a store that is not mounted, on purpose, to see what becomes of it
     #[command(after_help = "\
 Examples:
@@ -230,6 +243,31 @@ pub(crate) struct Check {
     /// Write good copies over bad ones
     #[arg(long)]
     pub(crate) repair: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Scrub {
+    /// Directory in the mount
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+    /// Most to read in a second, as 50M; default: as fast as it goes
+    #[arg(long, value_parser = crate::size::parse, value_name = "SIZE")]
+    pub(crate) rate: Option<u64>,
+    /// Return when it has ended, or is paused
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Only tell how far it is and what it found
+    #[arg(long, group = "what", conflicts_with = "rate")]
+    pub(crate) status: bool,
+    /// Let it rest
+    #[arg(long, group = "what", conflicts_with = "rate")]
+    pub(crate) pause: bool,
+    /// Go on with one that rests
+    #[arg(long, group = "what", conflicts_with = "rate")]
+    pub(crate) resume: bool,
+    /// Give it up
+    #[arg(long, group = "what", conflicts_with = "rate")]
+    pub(crate) cancel: bool,
 }
 
 #[derive(Args, Debug)]

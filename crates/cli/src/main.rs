@@ -10,6 +10,7 @@
 //! | `man` | manual pages, from the definitions of the command line |
 //! | `metrics` | what `status` tells, for Prometheus |
 //! | `progress` | how far long work has come |
+//! | `scrub` | what a scrub has done, and what a mount can be asked about it |
 //! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
 
@@ -27,6 +28,7 @@ mod paths;
 mod probe;
 mod progress;
 mod report;
+mod scrub;
 mod signals;
 mod size;
 mod stack;
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Up(arguments) => commands::up::run(arguments, format, cli.log_level).map(|()| exit::OK),
         Command::Status(arguments) => commands::status::run(arguments, format).map(|()| exit::OK),
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
+        Command::Scrub(arguments) => commands::scrub::run(arguments, format),
         Command::Inject(arguments) => commands::inject::run(arguments, format).map(|()| exit::OK),
         Command::Completions(arguments) => {
             commands::completions::run(arguments, format);

@@ -1,6 +1,7 @@
 //! The state of a store, as `status` tells it and as a running mount tells it to `status`.
 
 use crate::output::{Report, count, table};
+use crate::scrub::{ScrubCondition, ScrubReport};
 use crate::size;
 use holdfast_cache::CacheStatus;
 use holdfast_object::{PAGE_SIZE, Space, StoreCounters, StoreStatus};
@@ -45,6 +46,9 @@ pub(crate) struct StoreReport {
     /// The page pool of a mount.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<CacheFigures>,
+    /// The last scrub of a mounted store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) scrub: Option<ScrubReport>,
     /// The process that serves a mount.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) daemon: Option<Daemon>,
@@ -185,6 +189,7 @@ impl StoreReport {
             latched: false,
             figures: None,
             cache: None,
+            scrub: None,
             daemon: None,
         }
     }
@@ -243,6 +248,9 @@ impl Report for StoreReport {
                 text.push_str(&format!(", {} found corrupt IN MEMORY", count(cache.pages_reread, "page", "pages")));
             }
             rows.push(("memory", text));
+        }
+        if let Some(scrub) = self.scrub.as_ref().filter(|scrub| scrub.condition != ScrubCondition::Never) {
+            rows.push(("scrub", scrub.line()));
         }
         if let Some(daemon) = &self.daemon {
             let log = daemon.log.as_deref().map(|log| format!(", log in {log}")).unwrap_or_default();

@@ -7,8 +7,9 @@
 //! |---|---|---|
 //! | [`HOLDFAST_IOC_SYNC`] | `_IOR('H', 1, u64)` | epoch of the recovery point that now has everything, native byte order |
 //! | [`HOLDFAST_IOC_STATUS`] | `_IOR('H', 2, [u8; 16000])` | u32 length, native byte order; that many bytes of JSON; zeros |
+//! | [`HOLDFAST_IOC_SCRUB`] | `_IOWR('H', 3, [u8; 16000])` | the same, both ways: a request, and the reply to it |
 //!
-//! The kernel carries at most 16,383 bytes in an ioctl of a FUSE file system, whence the size of the second.
+//! The kernel carries at most 16,383 bytes in an ioctl of a FUSE file system, whence the size of the second and third.
 
 use holdfast_object::{Epoch, Result};
 use rustix::fd::AsFd;
@@ -26,9 +27,13 @@ pub const HOLDFAST_IOC_SYNC: u32 = opcode::read::<u64>(b'H', 1);
 /// Asks for the state of the mount.
 pub const HOLDFAST_IOC_STATUS: u32 = opcode::read::<[u8; STATUS_BYTES]>(b'H', 2);
 
-// _IOC of <asm-generic/ioctl.h>: direction (read is 2) << 30, size << 16, type << 8, number.
+/// Asks for a scrub, or about it.
+pub const HOLDFAST_IOC_SCRUB: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 3);
+
+// _IOC of <asm-generic/ioctl.h>: direction (read is 2, write 1) << 30, size << 16, type << 8, number.
 const _: () = assert!(HOLDFAST_IOC_SYNC == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 1);
 const _: () = assert!(HOLDFAST_IOC_STATUS == 2 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 2);
+const _: () = assert!(HOLDFAST_IOC_SCRUB == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 3);
 
 /// What whoever runs a mount does when asked by ioctl. Called from FUSE workers, from several at once.
 pub trait Control: Send + Sync {
@@ -40,16 +45,23 @@ pub trait Control: Send + Sync {
 
     /// The state of the mount as one JSON object of at most [`STATUS_JSON_BYTES_MAX`] bytes.
     fn status_json(&self) -> Vec<u8>;
+
+    /// Does what a JSON object asks about scrubbing; answers with another one of at most [`STATUS_JSON_BYTES_MAX`] bytes.
+    fn scrub_json(&self, request: &[u8]) -> Vec<u8>;
 }
 
-/// The reply to a control ioctl, or `None` if `command` is none of ours (ENOTTY).
+/// The reply to a control ioctl with this payload, or `None` if `command` is none of ours (ENOTTY).
 ///
 /// # Errors
 /// Those of [`Control::sync`].
-pub fn answer(control: &dyn Control, command: u32) -> Option<Result<Vec<u8>>> {
+pub fn answer(control: &dyn Control, command: u32, payload: &[u8]) -> Option<Result<Vec<u8>>> {
     match command {
         HOLDFAST_IOC_SYNC => Some(control.sync().map(|epoch| epoch.to_ne_bytes().to_vec())),
         HOLDFAST_IOC_STATUS => Some(Ok(pack_status(&control.status_json()))),
+        HOLDFAST_IOC_SCRUB => match unpack_status(payload) {
+            Ok(request) => Some(Ok(pack_status(&control.scrub_json(&request)))),
+            Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("scrub request: {error}")))),
+        },
         _ => None,
     }
 }
@@ -100,6 +112,20 @@ pub fn status_json(directory: impl AsFd) -> io::Result<Vec<u8>> {
     unpack_status(&reply)
 }
 
+/// Asks the mount that `directory` is in for a scrub, or about it. Request and reply are JSON objects.
+///
+/// # Errors
+/// As for [`sync`]; InvalidInput if the request has more than [`STATUS_JSON_BYTES_MAX`] bytes.
+pub fn scrub(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
+    if request.len() > STATUS_JSON_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut payload: [u8; STATUS_BYTES] = pack_status(request).try_into().map_err(|_| not_ours())?;
+    // SAFETY: the number says that so many bytes are read and written, and `payload` has as many.
+    unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_SCRUB, [u8; STATUS_BYTES]>::new(&mut payload)) }?;
+    unpack_status(&payload)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,23 +141,36 @@ mod tests {
         fn status_json(&self) -> Vec<u8> {
             self.1.clone()
         }
+
+        fn scrub_json(&self, request: &[u8]) -> Vec<u8> {
+            request.iter().rev().copied().collect()
+        }
     }
 
     #[test]
     fn replies_have_the_size_that_the_number_says() {
         let control = Fixed(Ok(7), b"{\"epoch\":7}".to_vec());
-        assert_eq!(answer(&control, HOLDFAST_IOC_SYNC).unwrap().unwrap(), 7u64.to_ne_bytes());
-        let reply = answer(&control, HOLDFAST_IOC_STATUS).unwrap().unwrap();
+        assert_eq!(answer(&control, HOLDFAST_IOC_SYNC, &[]).unwrap().unwrap(), 7u64.to_ne_bytes());
+        let reply = answer(&control, HOLDFAST_IOC_STATUS, &[]).unwrap().unwrap();
         assert_eq!(reply.len(), STATUS_BYTES);
         assert_eq!(unpack_status(&reply).unwrap(), b"{\"epoch\":7}");
-        assert!(answer(&control, HOLDFAST_IOC_SYNC + 2).is_none());
+        assert!(answer(&control, HOLDFAST_IOC_SCRUB + 1, &[]).is_none());
+    }
+
+    #[test]
+    fn a_request_has_its_bytes_and_a_bad_one_is_an_error() {
+        let control = Fixed(Ok(7), Vec::new());
+        let reply = answer(&control, HOLDFAST_IOC_SCRUB, &pack_status(b"abc")).unwrap().unwrap();
+        assert_eq!(unpack_status(&reply).unwrap(), b"cba");
+        assert!(answer(&control, HOLDFAST_IOC_SCRUB, b"ab").unwrap().is_err());
+        assert!(scrub(std::fs::File::open("/").unwrap(), &[0; STATUS_BYTES]).is_err());
     }
 
     #[test]
     fn errors_pass_through() {
         let error = Error::ReadOnly("device gone".into());
         let control = Fixed(Err(error.clone()), Vec::new());
-        assert_eq!(answer(&control, HOLDFAST_IOC_SYNC), Some(Err(error)));
+        assert_eq!(answer(&control, HOLDFAST_IOC_SYNC, &[]), Some(Err(error)));
     }
 
     #[test]

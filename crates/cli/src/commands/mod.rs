@@ -6,6 +6,7 @@ pub(crate) mod create;
 pub(crate) mod inject;
 pub(crate) mod man;
 pub(crate) mod mount;
+pub(crate) mod scrub;
 pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod unmount;

@@ -4,6 +4,7 @@
 //!  main thread      waits for the end: a signal, or the last FUSE worker (the kernel has unmounted)
 //!  fuse-0 …         receive requests and answer them: naming and cache code runs here
 //!  writer           closes epochs in time
+//!  scrub            verifies blocks, once it has been asked to
 //!  signals          turns SIGINT, SIGTERM, SIGHUP into a message to the main thread
 //! ```
 //!
@@ -13,6 +14,7 @@
 
 mod launch;
 pub(crate) mod log;
+mod scrub;
 
 pub(crate) use launch::{launch, tell};
 
@@ -20,6 +22,7 @@ use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::options::MountOptions;
 use crate::report::{CacheFigures, Condition, Daemon, Figures, StoreReport};
+use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::Access;
@@ -29,6 +32,7 @@ use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX};
 use holdfast_fuse::{Session, Worker};
 use holdfast_object::{Epoch, ObjectCache};
 use rustix::mount::UnmountFlags;
+use scrub::Scrubber;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,7 +73,8 @@ pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io:
     signals::block().map_err(|error| Failure::new(format!("cannot block signals: {error}")))?;
     abort_on_panic();
     let stack = Arc::new(open(mounting)?);
-    let state = Arc::new(State { mounting: mounting.clone(), stack: stack.clone() });
+    let scrubber = Scrubber::start(&stack);
+    let state = Arc::new(State { mounting: mounting.clone(), stack: stack.clone(), scrubber });
     let session = match mount(mounting) {
         Ok(session) => session,
         Err(failure) => {
@@ -91,6 +96,7 @@ pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io:
         Ok(()) => workers.serve_until_the_end(&mounting.directory),
         Err(_) => workers.end_mount(&mounting.directory),
     }
+    state.scrubber.stop();
     writer.stop(&stack.cache);
     let closed = close(mounting, &stack);
     outcome.and(closed)
@@ -329,6 +335,7 @@ fn close(mounting: &Mounting, stack: &Stack) -> Result<()> {
 struct State {
     mounting: Mounting,
     stack: Arc<Stack>,
+    scrubber: Scrubber,
 }
 
 impl State {
@@ -344,6 +351,7 @@ impl State {
         report.latched = !options.read_only && report.read_only.is_some();
         report.cache = Some(CacheFigures::from(&cache));
         report.figures = Some(Figures::new(self.stack.module.store_uuid(), status));
+        report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..self.scrubber.report() });
         report.daemon = Some(Daemon {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -359,6 +367,22 @@ impl State {
 impl Control for State {
     fn sync(&self) -> holdfast_object::Result<Epoch> {
         self.stack.cache.sync_all()
+    }
+
+    fn scrub_json(&self, request: &[u8]) -> Vec<u8> {
+        let outcome = match serde_json::from_slice(request) {
+            Ok(ScrubRequest::Begin { rate_bytes_per_s }) => self.scrubber.begin(rate_bytes_per_s),
+            Ok(ScrubRequest::Status) => Ok(self.scrubber.report()),
+            Ok(ScrubRequest::Pause) => self.scrubber.pause(),
+            Ok(ScrubRequest::Resume) => self.scrubber.resume(),
+            Ok(ScrubRequest::Cancel) => self.scrubber.cancel(),
+            Err(error) => Err(Failure::new(format!("the mount does not understand what it is asked: {error}"))),
+        };
+        let reply = match outcome {
+            Ok(report) => ScrubReply::Done(Box::new(report)),
+            Err(failure) => ScrubReply::Refused(failure.message),
+        };
+        reply.to_json(STATUS_JSON_BYTES_MAX)
     }
 
     fn status_json(&self) -> Vec<u8> {

@@ -9,6 +9,7 @@ mod manual;
 mod metrics;
 mod mounts;
 mod rig;
+mod scrub;
 mod stores;
 mod terminal;
 mod up;

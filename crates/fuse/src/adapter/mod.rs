@@ -430,8 +430,8 @@ impl Handler for Filesystem {
         self.done(self.namespace.sync_all().map(drop))
     }
 
-    fn ioctl(&self, _: &Context, _: u64, args: &IoctlIn, _: &[u8]) -> Answer<(i32, Vec<u8>)> {
-        match control::answer(&*self.control, args.cmd) {
+    fn ioctl(&self, _: &Context, _: u64, args: &IoctlIn, bytes: &[u8]) -> Answer<(i32, Vec<u8>)> {
+        match control::answer(&*self.control, args.cmd, bytes) {
             None => Err(Errno::NOTTY),
             Some(Ok(bytes)) => Ok((0, bytes)),
             Some(Err(error)) => Err(self.errno(&Error::Object(error))),

@@ -1,0 +1,239 @@
+//! What a scrub has done: as the mount tells it, and as it is shown. And what the mount can be asked.
+
+use crate::output::{Report, count, table};
+use crate::size;
+use holdfast_object::{PAGE_SIZE, ScrubCounts, ScrubFinding};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What a scrub is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ScrubCondition {
+    /// There has been none.
+    #[default]
+    Never,
+    Running,
+    Paused,
+    /// Everything has been read.
+    Done,
+    Cancelled,
+    /// It could not go on.
+    Failed,
+}
+
+/// Something found bad.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Found {
+    #[serde(flatten)]
+    pub(crate) finding: ScrubFinding,
+    /// Of the file that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<String>,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.finding)?;
+        self.path.as_ref().map_or(Ok(()), |path| write!(f, ", in {path}"))
+    }
+}
+
+/// A scrub, the last or the present one.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ScrubReport {
+    pub(crate) condition: ScrubCondition,
+    /// Seconds after 1970.
+    pub(crate) started_s: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended_s: Option<u64>,
+    /// Time spent in it, without that between mounts and in pauses.
+    pub(crate) running_ms: u64,
+    /// 0: as fast as it goes.
+    pub(crate) rate_bytes_per_s: u64,
+    /// Blocks that a whole scrub has to read, as of the last step.
+    pub(crate) blocks_in_use: u64,
+    pub(crate) counts: ScrubCounts,
+    /// Number of all findings.
+    pub(crate) found: u64,
+    /// The first ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) findings: Vec<Found>,
+    /// Why it could not go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+impl ScrubReport {
+    /// How much of it is done, from 0 to 1.
+    pub(crate) fn part(&self) -> f64 {
+        match self.condition {
+            ScrubCondition::Done => 1.0,
+            // Shared blocks are read once for each file that has them.
+            _ => (self.counts.blocks() as f64 / self.blocks_in_use.max(1) as f64).min(0.99),
+        }
+    }
+
+    /// Seconds that it will still take, if it goes on as it did.
+    pub(crate) fn estimate_s(&self) -> Option<u64> {
+        let rest = self.blocks_in_use.saturating_sub(self.counts.blocks());
+        let done = self.counts.blocks();
+        (self.condition == ScrubCondition::Running && done > 0)
+            .then(|| (rest as f64 * self.running_ms as f64 / done as f64 / 1000.0).ceil() as u64)
+    }
+
+    /// Whether there is anything that could not be put right.
+    pub(crate) fn is_bad(&self) -> bool {
+        self.counts.lost + self.counts.unrepaired > 0 || self.condition == ScrubCondition::Failed
+    }
+
+    /// In one line.
+    pub(crate) fn line(&self) -> String {
+        let percent = (self.part() * 100.0).floor();
+        let mut text = match self.condition {
+            ScrubCondition::Never => return "never".into(),
+            ScrubCondition::Running => match self.estimate_s() {
+                Some(estimate) => format!("running, {percent}%, some {} to go", time(estimate)),
+                None => "running".to_string(),
+            },
+            ScrubCondition::Paused => format!("paused at {percent}%"),
+            ScrubCondition::Done => format!("done in {}", time(self.running_ms.div_ceil(1000))),
+            ScrubCondition::Cancelled => format!("cancelled at {percent}%"),
+            ScrubCondition::Failed => format!("FAILED at {percent}%: {}", self.error.as_deref().unwrap_or("?")),
+        };
+        let ScrubCounts { repaired, lost, unrepaired, .. } = self.counts;
+        if repaired + lost + unrepaired == 0 {
+            text.push_str("; no errors");
+        }
+        for (number, what) in [(repaired, "repaired"), (lost, "LOST"), (unrepaired, "NOT repaired")] {
+            if number > 0 {
+                text.push_str(&format!("; {} {what}", count(number, "block", "blocks")));
+            }
+        }
+        text
+    }
+}
+
+/// `1 h 4 min`, `12 s`.
+fn time(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+impl Report for ScrubReport {
+    fn words(&self) -> String {
+        let mut text: String = self.findings.iter().map(|found| format!("{found}\n")).collect();
+        match self.found.saturating_sub(self.findings.len() as u64) {
+            0 => {}
+            more => text.push_str(&format!("and {more} more; the mount's log has them all\n")),
+        }
+        let ScrubCounts { labels, system, tree, names, data, lost_before, .. } = self.counts;
+        let mut rows = vec![("scrub", self.line())];
+        if self.condition != ScrubCondition::Never {
+            let bytes = |blocks: u64| size::show(blocks.saturating_mul(PAGE_SIZE as u64));
+            rows.push((
+                "read",
+                format!(
+                    "{}: {labels} labels and superblocks, {system} blocks of the store itself, {tree} of trees, {names} \
+                     of directories, links and attributes, {data} of files",
+                    bytes(self.counts.blocks())
+                ),
+            ));
+            if lost_before > 0 {
+                rows.push(("lost before", count(lost_before, "page of files", "pages of files")));
+            }
+            if self.rate_bytes_per_s > 0 {
+                rows.push(("rate", format!("at most {} a second", size::show(self.rate_bytes_per_s))));
+            }
+        }
+        text + &table(&rows)
+    }
+}
+
+/// What the mount is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ScrubRequest {
+    Begin { rate_bytes_per_s: u64 },
+    Status,
+    Pause,
+    Resume,
+    Cancel,
+}
+
+/// What it answers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ScrubReply {
+    Done(Box<ScrubReport>),
+    Refused(String),
+}
+
+impl ScrubReply {
+    /// As JSON of at most so many bytes: the last findings are left out if it would be longer.
+    pub(crate) fn to_json(&self, bytes_max: usize) -> Vec<u8> {
+        let mut reply = self.clone();
+        loop {
+            let json = serde_json::to_vec(&reply).unwrap_or_default();
+            match &mut reply {
+                ScrubReply::Done(report) if json.len() > bytes_max && !report.findings.is_empty() => {
+                    report.findings.truncate(report.findings.len() / 2);
+                }
+                _ => return json,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_object::{Fate, Place};
+
+    fn report() -> ScrubReport {
+        let finding = ScrubFinding { place: Place::default(), what: "checksum".into(), fate: Fate::Lost };
+        ScrubReport {
+            condition: ScrubCondition::Running,
+            running_ms: 10_000,
+            blocks_in_use: 400,
+            counts: ScrubCounts { data: 100, lost: 1, ..ScrubCounts::default() },
+            found: 1,
+            findings: vec![Found { finding, path: Some("/a/b".into()) }],
+            ..ScrubReport::default()
+        }
+    }
+
+    #[test]
+    fn progress_and_estimate_follow_from_what_was_read() {
+        let mut report = report();
+        assert_eq!(report.estimate_s(), Some(30));
+        let words = report.words();
+        for part in ["running, 25%, some 30 s to go", "1 block LOST", "(LOST), in /a/b", "100 of files"] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+        report.counts.data = 4000;
+        assert!(report.part() < 1.0 && report.estimate_s() == Some(0));
+        report.condition = ScrubCondition::Done;
+        assert!(report.part() == 1.0 && report.estimate_s().is_none() && report.is_bad());
+    }
+
+    #[test]
+    fn a_reply_fits() {
+        let mut report = report();
+        report.findings = vec![report.findings[0].clone(); 100];
+        let reply = ScrubReply::Done(Box::new(report.clone()));
+        let json = reply.to_json(4000);
+        assert!(json.len() <= 4000);
+        let ScrubReply::Done(got) = serde_json::from_slice(&json).unwrap() else { panic!("refused") };
+        assert!(!got.findings.is_empty() && got.findings.len() < 100);
+        assert_eq!(serde_json::from_slice::<ScrubReply>(&reply.to_json(1 << 20)).unwrap(), reply);
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!([0, 119, 120, 7200, 90_061].map(time), ["0 s", "119 s", "2 min", "2 h 0 min", "25 h 1 min"]);
+    }
+}
