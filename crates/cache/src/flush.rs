@@ -96,7 +96,10 @@ impl Cache {
         match outcome {
             Ok((frozen, written)) => {
                 let epoch = frozen.epoch;
-                self.state.write().published(frozen, &written).map(|()| epoch)
+                let mut state = self.state.write();
+                let outcome = state.published(frozen, &written);
+                state.trim(self.options.objects_max, self.arena.frames() as usize);
+                outcome.map(|()| epoch)
             }
             Err(error) => Err(error),
         }

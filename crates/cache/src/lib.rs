@@ -53,13 +53,16 @@ pub struct Options {
     pub dirty_pages_max: u64,
     /// An epoch is closed when writing it may cost this many blocks, and writers wait when it may cost twice as many.
     pub epoch_blocks_max: u64,
+    /// An epoch is closed when it changes this many objects, and writers wait when it changes twice as many: what memory it takes
+    /// to know them is not part of the pool of frames.
+    pub epoch_objects_max: usize,
     /// Longest time a change stays outside a recovery point, in milliseconds.
     pub epoch_age_max_ms: u64,
     /// Longest time a lazy change stays outside a recovery point while there is no other, in milliseconds.
     pub lazy_age_max_ms: u64,
     /// A sync that would log more pages than this closes the epoch instead.
     pub logged_pages_max: usize,
-    /// Objects remembered.
+    /// Objects remembered besides those that changed since the last recovery point. Each takes 1 to 2 KiB beside the frames.
     pub objects_max: usize,
     /// Pages read ahead of a sequential reader.
     pub readahead_pages_max: u64,
@@ -73,10 +76,11 @@ impl Options {
         Options {
             dirty_pages_max: u64::from(frames / 4).max(16),
             epoch_blocks_max: u64::from(frames / 2).max(4096),
+            epoch_objects_max: (frames as usize / 2).clamp(1024, 8192),
             epoch_age_max_ms: 5_000,
             lazy_age_max_ms: 3_600_000,
             logged_pages_max: 512.min(frames as usize / 8).max(4),
-            objects_max: (frames as usize / 2).max(1024),
+            objects_max: (frames as usize / 2).clamp(1024, 8192),
             readahead_pages_max: 256.min(u64::from(frames / 16)).max(1),
             reserve_step_blocks: 1024,
         }

@@ -106,6 +106,7 @@ impl Object {
             && self.created.is_none()
             && self.names_changed <= self.names_durable
             && self.own_changed <= self.own_durable
+            && self.structural.is_empty()
             && self.overlay.is_empty()
             && self.bad.is_empty()
     }

@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering;
 
 /// Frames freed at least when the hand must go round.
 const EVICT_AT_LEAST: usize = 64;
+/// Objects that the hand looks at for each one that is loaded.
+const EVICT_OBJECT_STEPS: usize = 256;
 /// How often an epoch is written to get frames before giving up.
 const FLUSHES_FOR_FRAMES: usize = 3;
 
@@ -93,7 +95,7 @@ impl Cache {
             if state.evictions != evictions || state.objects.contains_key(&id) || state.gone.contains_key(&id) {
                 continue;
             }
-            state.evict_objects(self.options.objects_max);
+            state.evict_objects(self.options.objects_max, EVICT_OBJECT_STEPS);
             state.insert_object(id, Object::new(attributes));
         }
     }

@@ -173,6 +173,7 @@ impl State {
     pub(crate) fn is_due(&self, options: &crate::Options, times: u64) -> bool {
         self.open.pages >= times * options.dirty_pages_max
             || self.open.demand.blocks() >= times * options.epoch_blocks_max
+            || self.open.objects.len() as u64 >= times * options.epoch_objects_max as u64
             || self.log.is_half_full()
     }
 
@@ -238,10 +239,10 @@ impl State {
         freed
     }
 
-    /// Forgets clean objects without pages until at most `max` are known.
-    pub(crate) fn evict_objects(&mut self, max: usize) {
+    /// Forgets clean objects until at most `max` are known, looking at no more than `steps`.
+    pub(crate) fn evict_objects(&mut self, max: usize, steps: usize) {
         let mut looked_at = 0;
-        while self.objects.len() > max && looked_at < 256 {
+        while self.objects.len() > max && looked_at < steps {
             looked_at += 1;
             let Some(id) = self.object_hand.pop_front() else { break };
             let Some(object) = self.objects.get(&id) else { continue };
@@ -259,6 +260,25 @@ impl State {
             } else {
                 self.object_hand.push_back(id);
             }
+        }
+    }
+
+    /// To be called after each recovery point, which is when objects that were created or changed become clean: forgets those
+    /// beyond `objects_max`, and what the eviction hands still name that is gone. Without it memory would grow with each object and
+    /// page that comes and goes while there is no lack of frames.
+    pub(crate) fn trim(&mut self, objects_max: usize, frames: usize) {
+        // Twice around: the first time takes the mark of having been used.
+        self.evict_objects(objects_max, 2 * self.object_hand.len());
+        if self.object_hand.len() > 2 * self.objects.len().max(objects_max) {
+            let mut seen = FxHashSet::default();
+            self.object_hand.retain(|id| self.objects.contains_key(id) && seen.insert(*id));
+        }
+        if self.clean.len() > 2 * frames {
+            let mut seen = FxHashSet::default();
+            self.clean.retain(|&(id, index)| {
+                let slot = self.objects.get(&id).and_then(|object| object.pages.get(&index));
+                slot.is_some_and(|slot| slot.queued) && seen.insert((id, index))
+            });
         }
     }
 
@@ -312,5 +332,44 @@ impl State {
             assert!(object.dirty.is_empty() || self.open.objects.contains(id), "{id} is dirty outside the open epoch");
         }
         assert_eq!(dirty, self.open.pages, "dirty pages of the open epoch");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_object::{Class, Kind, Timestamp};
+
+    fn object() -> Object {
+        Object::new(Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp::default()))
+    }
+
+    #[test]
+    fn what_comes_and_goes_leaves_no_trace_in_the_hands() {
+        let arena = Arena::new(16, 4096).expect("arena");
+        let mut state = State::new(DomainId::MAIN, 2, arena.clone(), None);
+        for round in 0..10_000 {
+            // Ids are used again: a hand must not name one twice either.
+            let id = ObjectId(2 + round % 7);
+            state.insert_object(id, object());
+            let page = arena.allocate().expect("a frame").publish(0);
+            state.put_clean(id, 0, page, BlockIdentity { address: 9, birth: 1 });
+            state.trim(64, 16);
+            assert!(state.object_hand.len() <= 128 && state.clean.len() <= 32, "round {round}");
+            state.check();
+            state.objects.remove(&id);
+        }
+    }
+
+    #[test]
+    fn objects_beyond_the_limit_are_forgotten_once_they_are_clean() {
+        let mut state = State::new(DomainId::MAIN, 2, Arena::new(16, 4096).expect("arena"), None);
+        for id in 2..1002 {
+            let object = Object { created: (id < 100).then_some(2), ..object() };
+            state.insert_object(ObjectId(id), object);
+        }
+        state.trim(10, 16);
+        assert_eq!(state.objects.len(), 98, "those that the store does not have stay");
+        assert!((2..100).all(|id| state.objects.contains_key(&ObjectId(id))));
     }
 }

@@ -1,5 +1,6 @@
 //! The device below, with the latch that a failed change closes, and counters of what was repaired.
 
+use crate::block_pool::PooledBlock;
 use crate::counters::Counters;
 use crate::format::split_address;
 use holdfast_block::{Device, Error as BlockError, Read, Write};
@@ -11,17 +12,16 @@ use std::sync::{Arc, OnceLock};
 
 /// One block of bytes, aligned for direct I/O.
 #[repr(C, align(4096))]
-#[derive(Clone)]
 pub(crate) struct Block(pub(crate) [u8; 4096]);
 
 impl Block {
-    pub(crate) fn zeroed() -> Box<Block> {
-        Box::new(Block([0; 4096]))
+    pub(crate) fn zeroed() -> PooledBlock {
+        PooledBlock::zeroed()
     }
 }
 
 /// A block as it came from the device, for [`Unverified`] and [`Verified`](holdfast_integrity::Verified).
-pub(crate) struct RawBlock(pub(crate) Box<Block>);
+pub(crate) struct RawBlock(pub(crate) PooledBlock);
 
 impl AsRef<[u8]> for RawBlock {
     fn as_ref(&self) -> &[u8] {

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `format` | structures on disk, and their checks |
 //! | `disk`, `counters` | the device, its latch, repairs; what has been done |
-//! | `meta_block`, `node_cache` | metadata blocks in memory |
+//! | `meta_block`, `node_cache`, `block_pool` | metadata blocks in memory |
 //! | `bitmap`, `alloc` | which blocks can be handed out |
 //! | `tree`, `objects` | block trees; records, maps of ids, references |
 //! | `read`, `write`, `apply` | pages and operations |
@@ -22,6 +22,7 @@
 mod alloc;
 mod apply;
 mod bitmap;
+mod block_pool;
 pub mod check;
 mod commit;
 mod counters;

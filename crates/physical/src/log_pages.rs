@@ -9,6 +9,7 @@
 //!
 //! A write that the device acknowledged and never did looks the same as one that a power cut dropped: torn.
 
+use crate::block_pool::PooledBlock;
 use crate::disk::Block;
 use crate::format::log::{SectorSums, sector_sums};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
@@ -18,7 +19,7 @@ pub(crate) enum PageBytes {
     /// In this block of the device.
     At(u64),
     /// Put right: what this block should hold.
-    Corrected(u64, Box<Block>),
+    Corrected(u64, PooledBlock),
 }
 
 /// Why a page has no bytes.
@@ -50,7 +51,8 @@ pub(crate) fn find_page(copies: &[Copy<'_>], checksum: u64, new: &SectorSums) ->
         if sector_sums(bytes).iter().zip(new).filter(|(now, new)| now != new).count() > 2 {
             continue;
         }
-        let mut block = Box::new(Block(*bytes));
+        let mut block = Block::zeroed();
+        block.0 = *bytes;
         // Two flipped bits, since a second checksum has its say.
         let is_corrected = correct_flips(&mut block.0, checksum, FlipsMax::Two).is_some();
         if is_corrected && sector_sums(&block.0) == *new {

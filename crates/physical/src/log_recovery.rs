@@ -8,6 +8,7 @@
 //! - otherwise, if all of it is there but pages with damage that no power cut does: the same, see `log_pages`;
 //! - otherwise it was torn by the crash and never acknowledged: it is left out, and it is the last one.
 
+use crate::block_pool::PooledBlock;
 use crate::check::{BlockRole, BlockUse};
 use crate::disk::{Block, Disk};
 use crate::format::log::{HEADER_BYTES, LOG_MAGIC, LogHeader, SectorSums, decode_sums};
@@ -394,7 +395,7 @@ impl Module {
     /// reach the device is made good from the other. What the blocks held before is not known, so wrong bytes count as torn.
     fn claim(&self, epoch: Epoch, placement: &Placement) -> std::result::Result<(), Gone> {
         let addresses = [placement.address, placement.address_2];
-        let mut good: Option<Box<Block>> = None;
+        let mut good: Option<PooledBlock> = None;
         let mut bad = Vec::new();
         let mut why = Gone::Damaged;
         for address in addresses.into_iter().filter(|&address| address != 0) {

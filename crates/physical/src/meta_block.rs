@@ -1,5 +1,6 @@
 //! Metadata blocks in memory. Their bytes change only through the typed methods here, and each of those passes one hook.
 
+use crate::block_pool::PooledBlock;
 use crate::disk::{Block, Disk, RawBlock};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES, PointerKind};
 use crate::format::{POINTERS, RECORD_BYTES, hex};
@@ -50,7 +51,7 @@ impl NodeKey {
 /// Invariant: only an *owned* block (made or copied for the epoch being built) changes.
 #[derive(Clone)]
 pub(crate) struct MetaBlock {
-    bytes: Box<Block>,
+    bytes: PooledBlock,
     owned: bool,
 }
 

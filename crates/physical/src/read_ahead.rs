@@ -1,6 +1,7 @@
 //! Reading metadata ahead: whoever goes through an object table or a large file from one end to the other needs the next
 //! block of the tree soon, and neighbours in a tree lie next to each other on the device.
 
+use crate::block_pool::PooledBlock;
 use crate::disk::{Block, RawBlock};
 use crate::meta_block::{MetaBlock, NodeKey, verify};
 use crate::tree::{Base, Trees};
@@ -32,7 +33,7 @@ impl Trees {
         };
         let slots_left = crate::format::POINTERS as usize - slot;
         let count = 1 + (1..RUN_MAX.min(slots_left)).take_while(follows).count();
-        let mut blocks: Vec<Box<Block>> = (0..count).map(|_| Block::zeroed()).collect();
+        let mut blocks: Vec<PooledBlock> = (0..count).map(|_| Block::zeroed()).collect();
         let mut slices: Vec<IoSliceMut<'_>> = blocks.iter_mut().map(|block| IoSliceMut::new(&mut block.0)).collect();
         if count > 1 && base.disk.read(pointer.address[0], &mut slices).is_ok() {
             for (distance, bytes) in blocks.into_iter().enumerate() {
