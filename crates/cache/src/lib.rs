@@ -76,7 +76,7 @@ impl Options {
         Options {
             dirty_pages_max: u64::from(frames / 4).max(16),
             epoch_blocks_max: u64::from(frames / 2).max(4096),
-            epoch_objects_max: (frames as usize / 2).clamp(1024, 8192),
+            epoch_objects_max: (frames as usize / 2).clamp(1024, 4096),
             epoch_age_max_ms: 5_000,
             lazy_age_max_ms: 3_600_000,
             logged_pages_max: 512.min(frames as usize / 8).max(4),
