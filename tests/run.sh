@@ -13,13 +13,14 @@ only=" $* "
 export SEED=${SEED:-$(date +%s)}
 export CARGO_TERM_COLOR=never
 
-# The crash explorer of the lab; its arguments are the two budgets below.
+# The crash explorer of the lab; its arguments are the budgets below.
 EXPLORER=${EXPLORER:-cargo run --quiet --release -p holdfast-lab --bin crash-explorer --}
 
 case $mode in
     # The aim is 20 minutes on 2 cores that do nothing else; a busy machine gets more rather than a red run.
-    test) total_limit_s=3000; explorer="--states 1000000 --seconds 60 --at-least 2000" ;;
-    long) total_limit_s=14400; explorer="--states 100000 --seconds 7200 --at-least 100000" ;;
+    test) total_limit_s=3000; explorer="--states 1000000 --seconds 60 --at-least 2000"; torture_s=20 ;;
+    # The aim is 9 hours on 2 cores: 2 h explorer, 1 h full stores, 1 h release tests, 1 h fsx, 4 h the other suites.
+    long) total_limit_s=36000; explorer="--states 100000 --seconds 7200 --at-least 100000"; torture_s=3600 ;;
     *) echo "usage: $0 test|long [STEP...]"; exit 2 ;;
 esac
 
@@ -75,6 +76,7 @@ step unit 600 cargo test --workspace --no-fail-fast
 [ "$mode" = test ] || step release 3600 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --no-fail-fast --release
 # shellcheck disable=SC2086
 step explorer $([ "$mode" = test ] && echo 300 || echo 7500) $EXPLORER --seed "$SEED" $explorer
+step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
 step build 420 cargo build --release -p holdfast -p holdfast-bench
 step install 300 bash -c install
 if [ "$mode" = test ]; then
@@ -90,6 +92,7 @@ if [ "$mode" = test ]; then
     suite loads 120
     suite rsync 120
     suite postgres 120
+    suite memory 150 FILES=60000 VOLUME_MB=1024
 else
     suite pjdfstest 300
     suite posix 1800 LIMIT=1500 ENTRIES=1000000
@@ -102,6 +105,7 @@ else
     suite fio 1200 SIZE=256m LIMIT=400
     suite loads 1800 RUNTIME_S=120 CLIENTS=8 BONNIE_MB=1024 BONNIE_FILES=16 TRANSACTIONS=100000 POSTMARK_FILES=10000 LIMIT=900
     suite rsync 1800 TREES="/usr/share /usr/include /usr/lib"
+    suite memory 3600 FILES=1000000 VOLUME_MB=16384 FILE_MB=1024 STORE_SIZE=8G
     suite postgres 900 ROUNDS=12 RUNTIME_S=10 SCALE=10
     step deny 900 make --silent deny
 fi

@@ -6,6 +6,7 @@
 //! | `model` | a POSIX tree in plain memory, random actions, comparison |
 //! | `stack` | the whole stack in one process, on any device |
 //! | `soak` | random actions on the stack, compared with the model |
+//! | `torture` | full stores, emptied and filled again, with power cuts |
 //! | `explorer` | power cuts anywhere in random workloads, recovered and judged |
 //! | `faults` | every kind of block × every fault |
 
@@ -15,3 +16,4 @@ pub mod faults;
 pub mod model;
 pub mod soak;
 pub mod stack;
+pub mod torture;

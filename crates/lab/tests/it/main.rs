@@ -4,6 +4,7 @@ mod faults;
 mod power;
 mod regressions;
 mod soak;
+mod torture;
 
 /// A number that can be given from outside.
 fn number(variable: &str, default: u64) -> u64 {
