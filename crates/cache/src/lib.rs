@@ -166,6 +166,15 @@ impl Cache {
         self.store.status()
     }
 
+    /// Writes everything, so that what was deleted is free, and tells the devices what is free. Gives the number of blocks.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn trim(&self) -> Result<u64> {
+        self.sync_all()?;
+        self.store.trim()
+    }
+
     /// Writes everything and leaves the store in order.
     pub fn close(&self) -> Result<()> {
         self.sync_all()?;

@@ -133,11 +133,22 @@ Examples:
   holdfast scrub /mnt --rate 50M       at most 50 MiB a second
   holdfast scrub /mnt --wait           show how far it is, tell what it found
   holdfast scrub /mnt --status
-Bad copies of metadata are replaced by good ones. File data is stored once: where
-it is bad and not in memory, the page is marked as lost, and reading it is an
-error until it is written again. A scrub goes on with the next mount, also after
-a crash. With --wait, the exit code is 1 if anything was lost or not repaired.")]
+Bad copies of metadata are replaced by good ones. File data is stored once:
+where it is bad and not in memory, the page is marked as lost, and reading it
+is an error until it is written again. A scrub goes on with the next mount, also
+after a crash. With --wait, the exit code is 1 if anything was lost or could not
+be repaired.")]
     Scrub(Scrub),
+
+    /// Give the space that is free in a mounted store back to its host
+    #[command(after_help = "\
+Example:
+  holdfast trim /mnt
+A store in a file gets holes where it is free, a disk is told which blocks are
+not needed. A file that was allocated in full is not any more: if its host has
+no space left when the store wants to grow into it again, the store takes no
+more changes.")]
+    Trim(Trim),
 
     /// Damage a store that is not mounted, on purpose, to see what becomes of it
     #[command(after_help = "\
@@ -268,6 +279,13 @@ pub(crate) struct Scrub {
     /// Give it up
     #[arg(long, group = "what", conflicts_with = "rate")]
     pub(crate) cancel: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Trim {
+    /// Directory in the mount
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
 }
 
 #[derive(Args, Debug)]

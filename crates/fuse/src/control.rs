@@ -8,6 +8,7 @@
 //! | [`HOLDFAST_IOC_SYNC`] | `_IOR('H', 1, u64)` | epoch of the recovery point that now has everything, native byte order |
 //! | [`HOLDFAST_IOC_STATUS`] | `_IOR('H', 2, [u8; 16000])` | u32 length, native byte order; that many bytes of JSON; zeros |
 //! | [`HOLDFAST_IOC_SCRUB`] | `_IOWR('H', 3, [u8; 16000])` | the same, both ways: a request, and the reply to it |
+//! | [`HOLDFAST_IOC_TRIM`] | `_IOR('H', 4, u64)` | bytes that are free and were discarded, plus 1, native byte order |
 //!
 //! The kernel carries at most 16,383 bytes in an ioctl of a FUSE file system, whence the size of the second and third.
 
@@ -30,10 +31,14 @@ pub const HOLDFAST_IOC_STATUS: u32 = opcode::read::<[u8; STATUS_BYTES]>(b'H', 2)
 /// Asks for a scrub, or about it.
 pub const HOLDFAST_IOC_SCRUB: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 3);
 
+/// Gives free space back to the host.
+pub const HOLDFAST_IOC_TRIM: u32 = opcode::read::<u64>(b'H', 4);
+
 // _IOC of <asm-generic/ioctl.h>: direction (read is 2, write 1) << 30, size << 16, type << 8, number.
 const _: () = assert!(HOLDFAST_IOC_SYNC == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 1);
 const _: () = assert!(HOLDFAST_IOC_STATUS == 2 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 2);
 const _: () = assert!(HOLDFAST_IOC_SCRUB == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 3);
+const _: () = assert!(HOLDFAST_IOC_TRIM == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 4);
 
 /// What whoever runs a mount does when asked by ioctl. Called from FUSE workers, from several at once.
 pub trait Control: Send + Sync {
@@ -48,6 +53,12 @@ pub trait Control: Send + Sync {
 
     /// Does what a JSON object asks about scrubbing; answers with another one of at most [`STATUS_JSON_BYTES_MAX`] bytes.
     fn scrub_json(&self, request: &[u8]) -> Vec<u8>;
+
+    /// Tells the devices what is free, in a file also if it was allocated in full. Gives how many bytes.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn trim(&self) -> Result<u64>;
 }
 
 /// The reply to a control ioctl with this payload, or `None` if `command` is none of ours (ENOTTY).
@@ -58,6 +69,7 @@ pub fn answer(control: &dyn Control, command: u32, payload: &[u8]) -> Option<Res
     match command {
         HOLDFAST_IOC_SYNC => Some(control.sync().map(|epoch| epoch.to_ne_bytes().to_vec())),
         HOLDFAST_IOC_STATUS => Some(Ok(pack_status(&control.status_json()))),
+        HOLDFAST_IOC_TRIM => Some(control.trim().map(|bytes| bytes.saturating_add(1).to_ne_bytes().to_vec())),
         HOLDFAST_IOC_SCRUB => match unpack_status(payload) {
             Ok(request) => Some(Ok(pack_status(&control.scrub_json(&request)))),
             Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("scrub request: {error}")))),
@@ -99,6 +111,17 @@ pub fn sync(directory: impl AsFd) -> io::Result<Epoch> {
     unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_SYNC, u64>::new(&mut epoch)) }?;
     // The first epoch is 1.
     if epoch == 0 { Err(not_ours()) } else { Ok(epoch) }
+}
+
+/// Asks the mount that `directory` is in to give free space back to its host. Gives how many bytes are free.
+///
+/// # Errors
+/// As for [`sync`].
+pub fn trim(directory: impl AsFd) -> io::Result<u64> {
+    let mut reply: u64 = 0;
+    // SAFETY: the number says that a u64 is written, and `reply` is one; a shorter reply leaves the rest of it zero.
+    unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_TRIM, u64>::new(&mut reply)) }?;
+    reply.checked_sub(1).ok_or_else(not_ours)
 }
 
 /// Asks the mount that `directory` is in for its state, a JSON object.
@@ -145,6 +168,10 @@ mod tests {
         fn scrub_json(&self, request: &[u8]) -> Vec<u8> {
             request.iter().rev().copied().collect()
         }
+
+        fn trim(&self) -> Result<u64> {
+            self.0.clone()
+        }
     }
 
     #[test]
@@ -154,7 +181,8 @@ mod tests {
         let reply = answer(&control, HOLDFAST_IOC_STATUS, &[]).unwrap().unwrap();
         assert_eq!(reply.len(), STATUS_BYTES);
         assert_eq!(unpack_status(&reply).unwrap(), b"{\"epoch\":7}");
-        assert!(answer(&control, HOLDFAST_IOC_SCRUB + 1, &[]).is_none());
+        assert_eq!(answer(&control, HOLDFAST_IOC_TRIM, &[]).unwrap().unwrap(), 8u64.to_ne_bytes());
+        assert!(answer(&control, HOLDFAST_IOC_TRIM + 1, &[]).is_none());
     }
 
     #[test]

@@ -143,6 +143,10 @@ impl ObjectStore for Logical {
         self.first().scrub_step(cursor, blocks)
     }
 
+    fn trim(&self) -> Result<u64> {
+        self.modules.iter().map(|module| module.trim()).sum()
+    }
+
     fn close(&self) -> Result<()> {
         self.modules.iter().try_for_each(|module| module.close())
     }

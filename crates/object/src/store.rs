@@ -160,6 +160,9 @@ pub trait ObjectStore: Send + Sync {
     /// [`crate::Fate::Unrepaired`]: only the caller knows whether a page is in memory still.
     fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep>;
 
+    /// Tells the devices which blocks are free: not needed by the last recovery point nor by what came after. Gives how many.
+    fn trim(&self) -> Result<u64>;
+
     /// The store is left in order: nothing is open, the log is empty.
     fn close(&self) -> Result<()>;
 }

@@ -282,6 +282,11 @@ impl Alloc {
         }
     }
 
+    /// The first run of free blocks, at most `most` of them, at or behind `from`.
+    pub(crate) fn free_run(&self, from: u64, most: u64) -> Option<(u64, u64)> {
+        self.used.find(from, self.used.blocks(), most, false)
+    }
+
     // ---- giving back
 
     /// The epoch being built needs the block no more. Freeing a block twice, which only a damaged tree can ask for, is

@@ -208,6 +208,13 @@ impl Disk {
         self.watch(self.device.write(first, bufs))
     }
 
+    /// Says that blocks are not needed. A failure does not latch: nothing depends on it.
+    pub(crate) fn discard(&self, first: u64, count: u64) -> Result<()> {
+        self.check_writable()?;
+        let first = self.block(first, count)?;
+        self.device.discard(first, count).map_err(|error| device_error(&error))
+    }
+
     /// Makes all completed writes durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_writable()?;

@@ -15,6 +15,7 @@
 //! | `commit` | recovery points: what is written in which order |
 //! | `intent_log`, `log_recovery`, `log_pages` | what a sync made durable between two recovery points |
 //! | `scrub` | every copy of every block in use, verified while the store is used |
+//! | `trim` | discards of free blocks |
 //! | `inject` | a catalogue of blocks by kind, and damage to them on purpose |
 //! | `create`, `open`, `check` | a store's beginning, its opening, its offline check |
 //! | `mend` | damaged labels and superblocks, when a store is opened |
@@ -45,6 +46,7 @@ mod read;
 mod read_ahead;
 mod scrub;
 mod tree;
+mod trim;
 mod write;
 
 pub use commit::CommitOrder;

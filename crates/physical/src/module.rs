@@ -39,7 +39,7 @@ impl Default for OpenOptions {
 /// The objects of one device.
 ///
 /// Locks, in the order in which they are taken: `committing`, `log`, `gate`, `ids`, `trees`, `alloc` (within `base`), `published`.
-/// No device write happens under `trees` or `alloc`, save repairs; reads of metadata do.
+/// No device write happens under `trees` or `alloc`, save repairs and discards; reads of metadata do.
 pub struct Module {
     pub(crate) base: Base,
     pub(crate) arena: Arc<Arena>,
@@ -277,6 +277,10 @@ impl ObjectStore for Module {
 
     fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep> {
         self.scrub_some(cursor, blocks)
+    }
+
+    fn trim(&self) -> Result<u64> {
+        self.trim_free()
     }
 
     fn close(&self) -> Result<()> {

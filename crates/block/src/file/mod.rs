@@ -9,7 +9,8 @@
 //! that holds it, however that ends.
 //!
 //! **Space.** [`FileDevice::create_file`] allocates the whole file, so that a host that fills up later cannot fail a write.
-//! On a fully allocated file a discard keeps the blocks allocated and does nothing; on a sparse one it punches a hole; on
+//! On a fully allocated file a discard keeps the blocks allocated and does nothing (until
+//! [`FileDevice::give_up_reservation`]); on a sparse one it punches a hole; on
 //! a disk it is a trim. Copy-on-write hosts may allocate anew on every overwrite: on btrfs the new file is marked NOCOW.
 
 mod batch;
@@ -23,6 +24,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::Errno;
@@ -61,7 +63,7 @@ pub struct FileDevice {
     blocks: u64,
     /// What direct I/O asks of memory; `None` when the page cache is used.
     direct: Option<Alignment>,
-    reserved: bool,
+    reserved: AtomicBool,
     latch: Latch,
     rings: Rings,
     /// Held for its lock: the file under a loop device.
@@ -97,7 +99,7 @@ impl FileDevice {
 
     fn from_opened(opened: Opened, access: Access) -> Self {
         let Opened { name, fd, kind, blocks, direct, reserved, backing } = opened;
-        let (latch, rings) = (Latch::new(), Rings::default());
+        let (reserved, latch, rings) = (AtomicBool::new(reserved), Latch::new(), Rings::default());
         FileDevice { name, fd, kind, access, blocks, direct, reserved, latch, rings, _backing: backing }
     }
 
@@ -109,7 +111,15 @@ impl FileDevice {
     /// Whether the host has allocated every block, so that it cannot run out of space under a write. Always so for a disk
     /// (thinly provisioned disks cannot be told from others).
     pub fn is_reserved(&self) -> bool {
-        self.reserved
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// From now on discards punch holes, also in a file that was allocated in full: the host gets the space, and may have
+    /// none left when the blocks are written again.
+    pub fn give_up_reservation(&self) {
+        if self.kind == Kind::RegularFile {
+            self.reserved.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Whether this is a disk, and not a regular file.
@@ -202,7 +212,7 @@ impl Device for FileDevice {
         self.check_writable(Operation::Discard, Some(first), length_bytes)?;
         let start = first * BLOCK_SIZE as u64;
         let outcome = match self.kind {
-            Kind::RegularFile if self.reserved => Ok(()),
+            Kind::RegularFile if self.is_reserved() => Ok(()),
             Kind::RegularFile => {
                 fallocate(&self.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, length_bytes)
             }

@@ -41,7 +41,7 @@ fn device_over(fd: OwnedFd) -> FileDevice {
         access: Access::ReadWrite,
         blocks: 100,
         direct: None,
-        reserved: false,
+        reserved: false.into(),
         latch: Latch::new(),
         rings: Rings::default(),
         _backing: None,
@@ -234,7 +234,12 @@ fn discards_keep_a_reserved_file_allocated_and_punch_a_sparse_one() {
     device.write(0, &[IoSlice::new(&data)]).unwrap();
     device.discard(8, 16).unwrap();
     device.flush().unwrap();
-    assert!(fs::metadata(&path).unwrap().blocks() * 512 >= 64 * BLOCK_SIZE as u64);
+    let whole = fs::metadata(&path).unwrap().blocks();
+    assert!(whole * 512 >= 64 * BLOCK_SIZE as u64);
+    device.give_up_reservation();
+    device.discard(8, 16).unwrap();
+    assert!(!device.is_reserved() && fs::metadata(&path).unwrap().blocks() <= whole - 16 * 8);
+    assert_eq!(get(&device, 8, 16), vec![0; 16 * BLOCK_SIZE]);
 
     let sparse = directory.path().join("sparse");
     File::create(&sparse).unwrap().set_len(64 * BLOCK_SIZE as u64).unwrap();

@@ -9,5 +9,6 @@ pub(crate) mod mount;
 pub(crate) mod scrub;
 pub(crate) mod status;
 pub(crate) mod sync;
+pub(crate) mod trim;
 pub(crate) mod unmount;
 pub(crate) mod up;

@@ -25,12 +25,12 @@ use crate::report::{CacheFigures, Condition, Daemon, Figures, StoreReport};
 use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
 use crate::stack::{self, Settings, Stack};
-use holdfast_block::Access;
+use holdfast_block::{Access, FileDevice};
 use holdfast_cache::Cache;
 use holdfast_fuse::adapter::{self, Filesystem};
 use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX};
 use holdfast_fuse::{Session, Worker};
-use holdfast_object::{Epoch, ObjectCache};
+use holdfast_object::{Epoch, ObjectCache, PAGE_SIZE};
 use rustix::mount::UnmountFlags;
 use scrub::Scrubber;
 use std::io;
@@ -72,9 +72,10 @@ pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io:
     // Before the first thread, so that all inherit it.
     signals::block().map_err(|error| Failure::new(format!("cannot block signals: {error}")))?;
     abort_on_panic();
-    let stack = Arc::new(open(mounting)?);
+    let (stack, device) = open(mounting)?;
+    let stack = Arc::new(stack);
     let scrubber = Scrubber::start(&stack);
-    let state = Arc::new(State { mounting: mounting.clone(), stack: stack.clone(), scrubber });
+    let state = Arc::new(State { mounting: mounting.clone(), stack: stack.clone(), device, scrubber });
     let session = match mount(mounting) {
         Ok(session) => session,
         Err(failure) => {
@@ -111,7 +112,7 @@ fn abort_on_panic() {
     }));
 }
 
-fn open(mounting: &Mounting) -> Result<Stack> {
+fn open(mounting: &Mounting) -> Result<(Stack, Arc<FileDevice>)> {
     let options = &mounting.options;
     let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let settings = Settings {
@@ -122,7 +123,8 @@ fn open(mounting: &Mounting) -> Result<Stack> {
     };
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("opened by holdfast {version}, process {pid}");
-    let stack = Stack::open(stack::device(&mounting.store, access)?, &settings)?;
+    let device = stack::device(&mounting.store, access)?;
+    let stack = Stack::open(device.clone(), &settings)?;
     match (stack.was_clean, &stack.recovered) {
         (true, recovered) => tracing::info!("it had been closed in order, at recovery point {}", recovered.from),
         (false, _) if options.read_only => {}
@@ -147,7 +149,7 @@ fn open(mounting: &Mounting) -> Result<Stack> {
             }
         }
     }
-    Ok(stack)
+    Ok((stack, device))
 }
 
 fn mount(mounting: &Mounting) -> Result<Session> {
@@ -335,6 +337,7 @@ fn close(mounting: &Mounting, stack: &Stack) -> Result<()> {
 struct State {
     mounting: Mounting,
     stack: Arc<Stack>,
+    device: Arc<FileDevice>,
     scrubber: Scrubber,
 }
 
@@ -383,6 +386,11 @@ impl Control for State {
             Err(failure) => ScrubReply::Refused(failure.message),
         };
         reply.to_json(STATUS_JSON_BYTES_MAX)
+    }
+
+    fn trim(&self) -> holdfast_object::Result<u64> {
+        self.device.give_up_reservation();
+        Ok(self.stack.cache.trim()?.saturating_mul(PAGE_SIZE as u64))
     }
 
     fn status_json(&self) -> Vec<u8> {

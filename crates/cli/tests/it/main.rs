@@ -12,4 +12,5 @@ mod rig;
 mod scrub;
 mod stores;
 mod terminal;
+mod trim;
 mod up;

@@ -78,7 +78,7 @@ fn a_store_too_small_is_refused_with_the_least_size() {
 fn help_of_every_command_has_examples() {
     let rig = Rig::new();
     for command in
-        ["create", "mount", "unmount", "up", "status", "sync", "check", "scrub", "inject", "completions", "man"]
+        ["create", "mount", "unmount", "up", "status", "sync", "check", "scrub", "trim", "inject", "completions", "man"]
     {
         let help = rig.run([command, "--help"]).exits(0);
         assert!(help.err.is_empty() && help.out.contains(&format!("  holdfast {command}")), "{help:?}");

@@ -10,3 +10,4 @@ mod model;
 mod random;
 mod rig;
 mod scrub;
+mod trim;

@@ -1,0 +1,59 @@
+//! `holdfast trim`: the space that is free in a mounted store, given back to its host.
+
+use crate::args::Trim;
+use crate::failure::{Failure, Result};
+use crate::mounts::{self, FILE_SYSTEM};
+use crate::output::{Format, Report, print};
+use crate::progress::Progress;
+use crate::size;
+use holdfast_fuse::control;
+use serde::Serialize;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+
+/// Bytes that stat(2) counts in.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+#[derive(Serialize)]
+struct Trimmed {
+    directory: String,
+    store: String,
+    /// Free in the store, and discarded.
+    trimmed_bytes: u64,
+    /// What a store in a file takes up on its host afterwards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocated_bytes: Option<u64>,
+}
+
+impl Report for Trimmed {
+    fn words(&self) -> String {
+        let mut text = format!("Discarded {} that are free in {}.\n", size::show(self.trimmed_bytes), self.store);
+        if let Some(bytes) = self.allocated_bytes {
+            let allocated = size::show(bytes);
+            text.push_str(&format!("It takes up {allocated} of its host now, and will take more as it fills.\n"));
+        }
+        text
+    }
+}
+
+pub(crate) fn run(arguments: &Trim, format: Format) -> Result<()> {
+    let path = mounts::resolve(&arguments.directory)?;
+    let mount = mounts::containing(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM);
+    let mount = mount.ok_or_else(|| {
+        Failure::new(format!("{} is in no mount of a store", path.display()))
+            .hint("`holdfast status` lists what is mounted")
+    })?;
+    let directory = mount.directory.display().to_string();
+    let trimmed = {
+        let _shown = Progress::unknown("discarding what is free");
+        File::open(&mount.directory).and_then(control::trim)
+    };
+    let trimmed_bytes = trimmed.map_err(|error| {
+        Failure::new(format!("{directory} could not be trimmed: {}", mounts::plain(&error)))
+            .hint(format!("holdfast status {directory} tells more"))
+    })?;
+    let file = fs::metadata(&mount.source).ok().filter(fs::Metadata::is_file);
+    let allocated_bytes = file.map(|file| file.blocks() * STAT_BLOCK_BYTES);
+    print(format, &Trimmed { directory, store: mount.source.display().to_string(), trimmed_bytes, allocated_bytes });
+    Ok(())
+}
