@@ -380,6 +380,33 @@ def link_limit(d):
     os.link(f"{d}/f", f"{d}/more")
 
 
+@case()
+def attribute_limits(d):
+    path = f"{d}/f"
+    os.close(new(path))
+    attribute = lambda name, value, flags=0: os.setxattr(path, name, value, flags)
+    fails(errno.E2BIG, attribute, "user.a", bytes(65_537))
+    fails(errno.ERANGE, attribute, "user." + "n" * 251, b"")
+    fails(errno.EOPNOTSUPP, attribute, "other.a", b"")
+    fails(errno.ENODATA, attribute, "user.a", b"", os.XATTR_REPLACE)
+    attribute("user." + "n" * 250, b"1", os.XATTR_CREATE)
+    fails(errno.EEXIST, attribute, "user." + "n" * 250, b"1", os.XATTR_CREATE)
+    attribute("user.a", b"12345")
+    buffer = ctypes.create_string_buffer(100)
+    for size, expected in [(0, 5), (5, 5), (4, -1)]:
+        same(libc.getxattr(path.encode(), b"user.a", buffer, size), expected)
+    same(ctypes.get_errno(), errno.ERANGE)
+    fails(errno.ENODATA, os.getxattr, path, "user.b")
+    fails(errno.ENODATA, os.removexattr, path, "user.b")
+
+    def fill():
+        for number in range(40):
+            attribute(f"user.large{number}", bytes(60_000))
+
+    fails(errno.ENOSPC, fill)
+    same(os.getxattr(path, "user.a"), b"12345")
+
+
 # ---- times --------------------------------------------------------------------------------------------------------------
 
 
