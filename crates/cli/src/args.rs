@@ -135,9 +135,9 @@ Examples:
   holdfast scrub /mnt --status
 Bad copies of metadata are replaced by good ones. File data is stored once:
 where it is bad and not in memory, the page is marked as lost, and reading it
-is an error until it is written again. A scrub goes on with the next mount, also
-after a crash. With --wait, the exit code is 1 if anything was lost or could not
-be repaired.")]
+is an error until it is written again. A scrub goes on with the next mount,
+also after a crash. With --wait, the exit code is 1 if anything was lost or
+could not be repaired.")]
     Scrub(Scrub),
 
     /// Give the space that is free in a mounted store back to its host
