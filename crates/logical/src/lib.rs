@@ -18,9 +18,9 @@ mod policy;
 pub use policy::Policy;
 
 use holdfast_object::{
-    Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, ObjectKey, ObjectStore, Op,
-    PageIndex, PageRef, PageSource, Placement, PolicyId, Purpose, RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek,
-    StoreStatus,
+    Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId, ObjectKey,
+    ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, PolicyId, Purpose, RecoveredBatch, Result, ScrubCursor,
+    ScrubStep, Seek, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
 use std::sync::Arc;
 
@@ -120,6 +120,38 @@ impl ObjectStore for Logical {
     fn apply(&self, batch: &Batch) -> Result<Applied> {
         Self::check_policies(&batch.ops)?;
         self.first().apply(batch)
+    }
+
+    fn snapshot_create(&self, domain: DomainId, epoch: Epoch, name: &str, created: Timestamp) -> Result<SnapshotId> {
+        self.first().snapshot_create(domain, epoch, name, created)
+    }
+
+    fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<()> {
+        self.first().snapshot_delete(domain, epoch, id)
+    }
+
+    fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {
+        self.first().snapshots(domain)
+    }
+
+    fn changed_objects(
+        &self,
+        domain: DomainId,
+        states: (SnapshotId, SnapshotId),
+        after: ObjectId,
+        limit: usize,
+    ) -> Result<Vec<ObjectChange>> {
+        self.first().changed_objects(domain, states, after, limit)
+    }
+
+    fn changed_pages(
+        &self,
+        key: ObjectKey,
+        states: (SnapshotId, SnapshotId),
+        first: PageIndex,
+        limit: usize,
+    ) -> Result<Vec<PageIndex>> {
+        self.first().changed_pages(key, states, first, limit)
     }
 
     fn prepare(&self, epoch: Epoch) -> Result<()> {

@@ -141,6 +141,18 @@ pub enum Error {
         /// Size of the pool.
         frames: u64,
     },
+    /// A snapshot does not change.
+    #[error("{0} does not change")]
+    InSnapshot(ObjectKey),
+    /// No snapshot of this name or number.
+    #[error("there is no snapshot {0}")]
+    NoSnapshot(String),
+    /// The name is taken.
+    #[error("there is a snapshot {0} already")]
+    SnapshotExists(String),
+    /// The name cannot be one of a snapshot.
+    #[error("{0:?} cannot be the name of a snapshot: 1 to 255 bytes, no '/' and no NUL, neither . nor ..")]
+    SnapshotName(String),
     /// What is on the device is no store, or not one that this version can open. Nothing was changed.
     #[error("{0}")]
     NoStore(String),
@@ -163,7 +175,7 @@ impl Error {
     /// The object whose contents the error is about, if it is about one.
     pub fn object(&self) -> Option<ObjectId> {
         match self {
-            Error::NoObject(key) | Error::ObjectExists(key) => Some(key.object),
+            Error::NoObject(key) | Error::ObjectExists(key) | Error::InSnapshot(key) => Some(key.object),
             Error::Corrupt(corruption) => corruption.place.object.map(|key| key.object),
             Error::Lost(place) => place.object.map(|key| key.object),
             _ => None,

@@ -14,7 +14,22 @@ impl DomainId {
     pub const MAIN: DomainId = DomainId(1);
 }
 
-/// An object within a domain: 48 bits, 0 is no object, 1 is the root directory of a domain.
+/// A snapshot of a domain: a number above 0 that no other snapshot of the domain ever had. 0 stands for the domain as it is
+/// now.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub struct SnapshotId(pub u16);
+
+impl SnapshotId {
+    /// No snapshot: the objects as they are now.
+    pub const LIVE: SnapshotId = SnapshotId(0);
+    /// Largest number of a snapshot. The one above is for directories that are not stored anywhere.
+    pub const MAX: SnapshotId = SnapshotId(0xFFFE);
+    /// In the place of a snapshot: objects that naming makes up.
+    pub const VIRTUAL: SnapshotId = SnapshotId(0xFFFF);
+}
+
+/// An object within a domain: the lower 48 bits, 0 is no object, 1 is the root directory of a domain. The upper 16 bits name
+/// the snapshot in which it is meant, 0 for the domain as it is now. So it is an inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct ObjectId(pub u64);
 
@@ -23,18 +38,39 @@ impl ObjectId {
     pub const NONE: ObjectId = ObjectId(0);
     /// The root directory of a domain.
     pub const ROOT: ObjectId = ObjectId(1);
-    /// Largest valid id; the upper 16 bits of a 64-bit inode number name the snapshot.
+    /// Largest id without a snapshot.
     pub const MAX: ObjectId = ObjectId((1 << 48) - 1);
 
     /// The id if the number is one an object can have.
     pub fn from_raw(raw: u64) -> Option<ObjectId> {
-        (raw != 0 && raw <= Self::MAX.0).then_some(ObjectId(raw))
+        (raw & Self::MAX.0 != 0).then_some(ObjectId(raw))
+    }
+
+    /// The snapshot in which the object is meant.
+    pub fn snapshot(self) -> SnapshotId {
+        SnapshotId((self.0 >> 48) as u16)
+    }
+
+    /// The object as it is now.
+    pub fn live(self) -> ObjectId {
+        ObjectId(self.0 & Self::MAX.0)
+    }
+
+    /// The object in a snapshot. No object stays none.
+    pub fn in_snapshot(self, snapshot: SnapshotId) -> ObjectId {
+        match self.live() {
+            ObjectId::NONE => ObjectId::NONE,
+            live => ObjectId(live.0 | u64::from(snapshot.0) << 48),
+        }
     }
 }
 
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "#{}", self.0)
+        match self.snapshot() {
+            SnapshotId::LIVE => write!(f, "#{}", self.0),
+            SnapshotId(snapshot) => write!(f, "#{} of snapshot {snapshot}", self.live().0),
+        }
     }
 }
 
@@ -51,7 +87,13 @@ impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.domain {
             DomainId::SYSTEM => write!(f, "system object {}", self.object),
-            DomainId(domain) => write!(f, "object {}:{}", domain, self.object.0),
+            DomainId(domain) => {
+                write!(f, "object {}:{}", domain, self.object.live().0)?;
+                match self.object.snapshot() {
+                    SnapshotId::LIVE => Ok(()),
+                    SnapshotId(snapshot) => write!(f, " of snapshot {snapshot}"),
+                }
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ mod ids;
 mod op;
 mod scrub;
 mod session;
+mod snapshot;
 pub mod space;
 mod store;
 
@@ -29,10 +30,11 @@ pub use attributes::{AttrSet, Attributes, Class, Kind, Timestamp};
 pub use cache::{Durability, ObjectCache, Outcome, PageView, RequestId, Seek, Transaction};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Corruption, DeviceFault, Error, Place, Result};
-pub use ids::{BlockIdentity, DomainId, Epoch, ObjectId, ObjectKey, PageIndex, PolicyId};
+pub use ids::{BlockIdentity, DomainId, Epoch, ObjectId, ObjectKey, PageIndex, PolicyId, SnapshotId};
 pub use op::{Batch, Fragment, Op};
 pub use scrub::{Fate, ScrubCounts, ScrubCursor, ScrubFinding, ScrubStep};
 pub use session::{Hold, Holds};
+pub use snapshot::{ObjectChange, SNAPSHOT_NAME_MAX, SnapshotInfo, check_snapshot_name};
 pub use space::{Purpose, Space};
 pub use store::{Applied, LogBatch, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters, StoreStatus};
 

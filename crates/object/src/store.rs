@@ -1,8 +1,8 @@
 //! The lower interface: what a cache asks of the logical layer and the logical layer of each physical module.
 
 use crate::{
-    Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectId, ObjectKey, Op, PageIndex, PageRef, Purpose,
-    Result, ScrubCursor, ScrubStep, Seek, Space,
+    Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectChange, ObjectId, ObjectKey, Op, PageIndex,
+    PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, SnapshotId, SnapshotInfo, Space, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -142,6 +142,37 @@ pub trait ObjectStore: Send + Sync {
 
     /// Everything applied is durable afterwards, save the superblock that names it. `epoch` is above the last one.
     fn prepare(&self, epoch: Epoch) -> Result<()>;
+
+    /// The domain as of the last recovery point becomes a snapshot, durable with `epoch`, the one being written. Nothing may
+    /// have been applied for that epoch yet.
+    fn snapshot_create(&self, domain: DomainId, epoch: Epoch, name: &str, created: Timestamp) -> Result<SnapshotId>;
+
+    /// The snapshot is gone with `epoch`, the one being written, and what only it has is free after it. Nothing may have been
+    /// applied for that epoch yet.
+    fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<()>;
+
+    /// The snapshots of a domain, oldest first.
+    fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>>;
+
+    /// Objects that differ between two states of a domain, with ids above `after`, in ascending order, at most `limit`. Takes
+    /// time in proportion to what changed.
+    fn changed_objects(
+        &self,
+        domain: DomainId,
+        states: (SnapshotId, SnapshotId),
+        after: ObjectId,
+        limit: usize,
+    ) -> Result<Vec<ObjectChange>>;
+
+    /// Pages of an object, from `first` on, that differ between two states of its domain; at most `limit`. Takes time in
+    /// proportion to what changed. An object that is not there has no pages.
+    fn changed_pages(
+        &self,
+        key: ObjectKey,
+        states: (SnapshotId, SnapshotId),
+        first: PageIndex,
+        limit: usize,
+    ) -> Result<Vec<PageIndex>>;
 
     /// Makes `epoch` the last recovery point, durably. Blocks that it freed can be used again, and the log of `epoch`
     /// and those before is forgotten.

@@ -191,6 +191,7 @@ impl Trees {
         }
         base.alloc.lock().settle(epoch);
         self.stage_records(base)?;
+        self.stage_dead(base)?;
         let system: BTreeSet<u64> = self.system.keys().filter(|&&id| id != 0).map(|id| id / RECORDS).collect();
         self.with_system(0, |trees, record| {
             system.iter().try_for_each(|&page| trees.make_dirty(base, system_key(0), record, 0, page))

@@ -40,6 +40,10 @@ pub enum BlockClass {
     ReferenceTable,
     /// A map of object ids, or of objects without a name.
     Map,
+    /// The list of a domain's snapshots.
+    SnapshotList,
+    /// A dead list: blocks that only snapshots have.
+    DeadList,
     /// A page of a directory.
     Directory,
     /// A page of extended attributes.
@@ -54,7 +58,7 @@ pub enum BlockClass {
 
 impl BlockClass {
     /// All of them.
-    pub const ALL: [BlockClass; 13] = [
+    pub const ALL: [BlockClass; 15] = [
         BlockClass::Label,
         BlockClass::Superblock,
         BlockClass::ObjectTable,
@@ -63,6 +67,8 @@ impl BlockClass {
         BlockClass::Bitmap,
         BlockClass::ReferenceTable,
         BlockClass::Map,
+        BlockClass::SnapshotList,
+        BlockClass::DeadList,
         BlockClass::Directory,
         BlockClass::Xattr,
         BlockClass::Symlink,
@@ -81,6 +87,8 @@ impl BlockClass {
             BlockClass::Bitmap => "bitmap",
             BlockClass::ReferenceTable => "reference-table",
             BlockClass::Map => "map",
+            BlockClass::SnapshotList => "snapshot-list",
+            BlockClass::DeadList => "dead-list",
             BlockClass::Directory => "directory",
             BlockClass::Xattr => "xattr",
             BlockClass::Symlink => "symlink",
@@ -100,6 +108,8 @@ impl BlockClass {
             BlockRole::Bitmap => BlockClass::Bitmap,
             BlockRole::References => BlockClass::ReferenceTable,
             BlockRole::Map => BlockClass::Map,
+            BlockRole::SnapshotList => BlockClass::SnapshotList,
+            BlockRole::DeadList => BlockClass::DeadList,
             BlockRole::MetadataPage if used.kind == Some(Kind::Xattr) => BlockClass::Xattr,
             BlockRole::MetadataPage if used.kind == Some(Kind::Symlink) => BlockClass::Symlink,
             BlockRole::MetadataPage => BlockClass::Directory,

@@ -45,6 +45,7 @@ mod open;
 mod read;
 mod read_ahead;
 mod scrub;
+mod snapshot;
 mod tree;
 mod trim;
 mod write;

@@ -3,7 +3,8 @@
 use crate::block_pool::PooledBlock;
 use crate::disk::{Block, Disk, RawBlock};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES, PointerKind};
-use crate::format::{POINTERS, RECORD_BYTES, hex};
+use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
+use crate::format::{DeadRun, POINTERS, RECORD_BYTES, hex};
 use holdfast_integrity::{Mismatch, Unverified, Verified, crc64, identity_mix};
 use holdfast_object::{DomainId, Error, ObjectId, ObjectKey, Place, Result};
 
@@ -135,6 +136,23 @@ impl MetaBlock {
 
     pub(crate) fn put_counter(&mut self, slot: usize, value: u32) {
         self.change(slot * 4, &value.to_le_bytes());
+    }
+
+    pub(crate) fn snapshot(&self, slot: usize) -> &[u8; SNAPSHOT_BYTES] {
+        self.slot(slot)
+    }
+
+    /// Puts an encoded entry of a snapshot list, or zeros.
+    pub(crate) fn put_snapshot(&mut self, slot: usize, snapshot: &[u8; SNAPSHOT_BYTES]) {
+        self.change(slot * SNAPSHOT_BYTES, snapshot);
+    }
+
+    pub(crate) fn dead_run(&self, slot: usize) -> &[u8; DEAD_BYTES] {
+        self.slot(slot)
+    }
+
+    pub(crate) fn put_dead_run(&mut self, slot: usize, run: &DeadRun) {
+        self.change(slot * DEAD_BYTES, &run.encode());
     }
 
     /// Puts the 64-bit words of a bitmap, the first of them at word 0.

@@ -8,9 +8,9 @@ use crate::node_cache::NodeCache;
 use crate::objects::{OBJECT_END, map_of, orphans_of};
 use crate::tree::{Base, Trees};
 use holdfast_object::{
-    Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, ObjectKey,
-    ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor, ScrubStep,
-    Seek, StoreStatus,
+    Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId,
+    ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor,
+    ScrubStep, Seek, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -180,7 +180,14 @@ impl ObjectStore for Module {
     }
 
     fn attributes(&self, key: ObjectKey) -> Result<Attributes> {
-        Ok(self.trees.read().get(&self.base, key)?.attributes)
+        let trees = self.trees.read();
+        let (state, live) = trees.state_of(key)?;
+        let mut attributes = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?.attributes;
+        // What it refers to is meant in the same snapshot.
+        let snapshot = key.object.snapshot();
+        attributes.parent = attributes.parent.in_snapshot(snapshot);
+        attributes.xattr = attributes.xattr.in_snapshot(snapshot);
+        Ok(attributes)
     }
 
     fn new_objects(&self, domain: DomainId, count: usize) -> Result<Vec<ObjectId>> {
@@ -219,8 +226,9 @@ impl ObjectStore for Module {
 
     fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>> {
         let trees = self.trees.read();
-        let record = trees.get(&self.base, key)?;
-        trees.seek(&self.base, key, &record, from, what)
+        let (state, live) = trees.state_of(key)?;
+        let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
+        state.seek(&self.base, live, &record, from, what)
     }
 
     fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
@@ -257,6 +265,38 @@ impl ObjectStore for Module {
 
     fn apply(&self, batch: &Batch) -> Result<Applied> {
         self.apply_batch(batch)
+    }
+
+    fn snapshot_create(&self, domain: DomainId, epoch: Epoch, name: &str, created: Timestamp) -> Result<SnapshotId> {
+        self.create_snapshot(domain, epoch, name, created)
+    }
+
+    fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<()> {
+        self.delete_snapshot(domain, epoch, id)
+    }
+
+    fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {
+        self.list_snapshots(domain)
+    }
+
+    fn changed_objects(
+        &self,
+        domain: DomainId,
+        states: (SnapshotId, SnapshotId),
+        after: ObjectId,
+        limit: usize,
+    ) -> Result<Vec<ObjectChange>> {
+        self.diff_objects(domain, states, after, limit)
+    }
+
+    fn changed_pages(
+        &self,
+        key: ObjectKey,
+        states: (SnapshotId, SnapshotId),
+        first: PageIndex,
+        limit: usize,
+    ) -> Result<Vec<PageIndex>> {
+        self.diff_pages(key, states, first, limit)
     }
 
     fn prepare(&self, epoch: Epoch) -> Result<()> {

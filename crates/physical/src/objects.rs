@@ -29,6 +29,27 @@ pub(crate) fn orphans_of(domain: DomainId) -> u64 {
     table_of(domain) + 2
 }
 
+/// Id in domain 0 of the list of a domain's snapshots.
+pub(crate) fn snapshots_of(domain: DomainId) -> u64 {
+    table_of(domain) + 3
+}
+
+/// Id in domain 0 of the dead lists of a domain's snapshots.
+pub(crate) fn dead_of(domain: DomainId) -> u64 {
+    table_of(domain) + 4
+}
+
+/// The domain whose snapshots may hold the blocks of an object's tree: the object's own, and that of an object table.
+pub(crate) fn holder(key: ObjectKey) -> Option<DomainId> {
+    match key.domain {
+        DomainId::SYSTEM if key.object.0 >= 16 && key.object.0.is_multiple_of(16) => {
+            Some(DomainId((key.object.0 / 16) as u16))
+        }
+        DomainId::SYSTEM => None,
+        domain => Some(domain),
+    }
+}
+
 pub(crate) fn system_key(id: u64) -> ObjectKey {
     ObjectKey { domain: DomainId::SYSTEM, object: ObjectId(id) }
 }
@@ -41,6 +62,8 @@ pub(crate) fn system_kind(id: u64) -> Option<SystemKind> {
         (0, REFERENCES) => Some(SystemKind::References),
         (1.., 1) => Some(SystemKind::ObjectMap),
         (1.., 2) => Some(SystemKind::OrphanMap),
+        (1.., 3) => Some(SystemKind::SnapshotList),
+        (1.., 4) => Some(SystemKind::DeadLists),
         _ => None,
     }
 }

@@ -345,6 +345,7 @@ pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees>
             return Err(wrong_kind(id, &"no record"));
         }
     }
+    trees.load_snapshots(base, superblock)?;
     Ok(trees)
 }
 

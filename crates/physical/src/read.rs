@@ -24,8 +24,9 @@ impl Module {
         let _gate = self.gate.read();
         let pointers = {
             let trees = self.trees.read();
-            let record = trees.get(&self.base, key)?;
-            trees.pages(&self.base, key, &record, first, frames.len())?
+            let (state, live) = trees.state_of(key)?;
+            let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
+            state.pages(&self.base, live, &record, first, frames.len())?
         };
         let mut buffers: Vec<&mut [u8; PAGE_SIZE]> = frames.iter_mut().map(|frame| &mut **frame).collect();
         self.read_pointers(key, first, &pointers, &mut buffers)?;

@@ -14,9 +14,11 @@
 use crate::alloc::Alloc;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
-use crate::format::{BlockPointer, LEVELS_MAX, POINTERS, Record, split_address};
+use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record, split_address};
 use crate::meta_block::{MetaBlock, NodeKey};
 use crate::node_cache::NodeCache;
+use crate::objects::holder;
+use crate::snapshot::Kept;
 use holdfast_object::{DomainId, ObjectKey, PageIndex, Result, Seek};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -36,12 +38,6 @@ impl Base {
         if !self.alloc.lock().free(split_address(address).1) {
             let block = split_address(address).1;
             tracing::error!(device = self.disk.name(), block, "freed twice or never in use: left alone");
-        }
-    }
-
-    fn free_all(&self, pointer: &BlockPointer) {
-        for address in pointer.addresses() {
-            self.free(address);
         }
     }
 }
@@ -75,6 +71,8 @@ pub(crate) struct Trees {
     pub(crate) objects: u64,
     /// Generation of the next object.
     pub(crate) next_generation: u64,
+    /// Snapshots of the domains, and what has died under them in the epoch being built.
+    pub(crate) kept: Kept,
 }
 
 /// Pages under a block of `level`.
@@ -250,7 +248,7 @@ impl Trees {
                         None => MetaBlock::load(&base.disk, node, &pointer)?.to_owned_copy(),
                     }
                 };
-                base.free_all(&pointer);
+                self.give_up(base, key, &pointer, false);
                 self.insert_dirty(node, block);
                 match above {
                     None => record.root = BlockPointer::PENDING,
@@ -351,17 +349,36 @@ impl Trees {
         if pointer.kind != PointerKind::Data {
             return;
         }
-        if key.domain != DomainId::SYSTEM {
-            match self.drop_reference(base, pointer.address[0]) {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::error!(%error, "reference table: a block that may be shared stays in use");
-                    return;
+        self.give_up(base, key, pointer, key.domain != DomainId::SYSTEM);
+    }
+
+    /// A pointer in an object's tree has gone away. If a snapshot has it, its blocks are dead from now on, and the snapshot's
+    /// last; else they are let go.
+    fn give_up(&mut self, base: &Base, key: ObjectKey, pointer: &BlockPointer, is_page: bool) {
+        if !pointer.is_stored() {
+            return;
+        }
+        let run = DeadRun { address: pointer.address, birth_log: pointer.birth_log, count: 1, is_page };
+        if !holder(key).is_some_and(|domain| self.kept.died(domain, run)) {
+            self.let_go(base, &run);
+        }
+    }
+
+    /// Neither the domain nor a snapshot has the blocks any more: a shared one loses one reference, another one is free.
+    pub(crate) fn let_go(&mut self, base: &Base, run: &DeadRun) {
+        for block in run.blocks() {
+            if run.is_page {
+                match self.drop_reference(base, block[0]) {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::error!(%error, "reference table: a block that may be shared stays in use");
+                        continue;
+                    }
                 }
             }
+            block.into_iter().filter(|&address| address != 0).for_each(|address| base.free(address));
         }
-        base.free_all(pointer);
     }
 
     // ---- removing
@@ -490,7 +507,7 @@ impl Trees {
                 }
             }
         }
-        base.free_all(pointer);
+        self.give_up(base, key, pointer, false);
     }
 
     /// Asserts the invariants that hold between any two operations.

@@ -4,6 +4,7 @@ use super::report::{FindingKind, Report};
 use super::walk::Seen;
 use crate::alloc::fixed;
 use crate::disk::Disk;
+use crate::format::split_address;
 use crate::format::{Label, Superblock};
 use crate::module::log_area;
 use holdfast_object::{DomainId, ObjectId, ObjectKey, Place};
@@ -26,6 +27,7 @@ pub(super) fn check(
     }
     let bitmap_is_right = seen.bitmap_is_whole && report.found == before;
     references(disk, &mut seen, report);
+    dead(disk, label, &seen, report);
     maps("map of objects", &ids(&seen.objects, |_| true), &seen.mapped, report);
     maps("map of orphans", &ids(&seen.objects, |orphan| orphan), &seen.orphans, report);
     objects(disk, superblock, &seen, report);
@@ -94,6 +96,27 @@ fn runs(blocks: u64, word: impl Fn(usize) -> u64) -> Vec<(u64, u64)> {
         }
     }
     runs
+}
+
+/// What is in a dead list, and not in use by a domain, a snapshot reaches.
+fn dead(disk: &Disk, label: &Label, seen: &Seen, report: &mut Report) {
+    if report.incomplete {
+        return;
+    }
+    let mut dead = vec![0u64; seen.used.len()];
+    for address in seen.dead.iter().flat_map(|(_, run)| run.blocks()).flatten().filter(|address| *address != 0) {
+        let block = split_address(address).1;
+        if let Some(word) = dead.get_mut((block / 64) as usize) {
+            *word |= 1 << (block % 64);
+        }
+    }
+    for (first, count) in runs(label.blocks, |word| dead[word] & !seen.live[word] & !seen.held[word]) {
+        report.find(
+            FindingKind::Snapshot,
+            disk.place(first),
+            format!("{count} blocks in a dead list, and in no snapshot"),
+        );
+    }
 }
 
 /// The reference table counts the uses of a block beyond the first.

@@ -33,6 +33,8 @@ pub enum FindingKind {
     Maps,
     /// The superblock's counters do not match.
     Counters,
+    /// A block of a snapshot is in no dead list, or one in a dead list in no snapshot.
+    Snapshot,
     /// The intent log is damaged where it had been acknowledged.
     Log,
 }
@@ -150,6 +152,10 @@ pub enum BlockRole {
     References,
     /// A map of object ids or orphans.
     Map,
+    /// The list of a domain's snapshots.
+    SnapshotList,
+    /// A dead list of a snapshot.
+    DeadList,
     /// A page of an object that is stored in two copies: of a directory, link or extended attributes.
     MetadataPage,
     /// A page of a regular file.

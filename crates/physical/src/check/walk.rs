@@ -4,10 +4,12 @@ use super::report::{BlockRole, BlockUse, Finding, FindingKind, Report};
 use crate::bitmap::CHUNK_WORDS;
 use crate::format::blockptr::PointerKind;
 use crate::format::{
-    BITS, BlockPointer, COUNTERS, Label, POINTERS, RECORDS, Record, RecordKind, Superblock, SystemKind, split_address,
+    BITS, BlockPointer, COUNTERS, DeadRun, Label, POINTERS, RECORDS, Record, RecordKind, Superblock, SystemKind,
+    split_address,
 };
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
-use crate::objects::{OBJECT_END, system_key};
+use crate::objects::{OBJECT_END, dead_of, system_key};
+use crate::snapshot::runs_in;
 use crate::tree::{Base, Trees};
 use holdfast_integrity::crc64;
 use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectKey, Place};
@@ -31,6 +33,12 @@ pub(super) struct Seen {
     /// The first reason why there may be blocks in use that the walk has not reached. Those of the bitmap do not count:
     /// what of it cannot be reached is of no use.
     pub(super) hidden: Option<(Place, String)>,
+    /// Blocks in use by the domains themselves, and not only by their snapshots.
+    pub(super) live: Vec<u64>,
+    /// Blocks that a snapshot reaches, and its domain does not.
+    pub(super) held: Vec<u64>,
+    /// Runs of all dead lists.
+    pub(super) dead: Vec<(DomainId, DeadRun)>,
     /// The reference table as stored.
     pub(super) references: FxHashMap<u64, u32>,
     /// Ids of objects by domain, ascending; whether they are orphans.
@@ -62,6 +70,8 @@ struct Owner<'a> {
     bound: u64,
     /// Everything could be read.
     whole: bool,
+    /// Met in a snapshot: what the domain still has, or an older snapshot, has been seen.
+    in_snapshot: bool,
 }
 
 pub(super) struct Walk<'a> {
@@ -89,6 +99,8 @@ impl<'a> Walk<'a> {
             used: vec![0; words],
             shareable: vec![0; words],
             bitmap: vec![0; words],
+            live: vec![0; words],
+            held: vec![0; words],
             bitmap_is_whole: true,
             ..Seen::default()
         };
@@ -99,15 +111,76 @@ impl<'a> Walk<'a> {
         self.seen
     }
 
-    /// Walks domain 0, and from its object tables all others.
+    /// Walks domain 0, from its object tables all others, then the dead lists, then what only snapshots have.
     pub(super) fn system(&mut self, trees: &Trees) {
         for (&id, record) in &trees.system {
-            self.object(system_key(id), record);
+            self.object(system_key(id), record, false);
+        }
+        self.seen.live = self.seen.used.clone();
+        for (domain, run) in std::mem::take(&mut self.seen.dead) {
+            self.dead(domain, &run);
+            self.seen.dead.push((domain, run));
+        }
+        if self.pages == ReadPages::None {
+            // Blocks in use are those of the domains and those in dead lists.
+            return;
+        }
+        for domain in trees.kept.domains() {
+            for held in trees.kept.of(domain) {
+                for (&id, record) in &held.view.system {
+                    self.object(system_key(id), record, true);
+                }
+            }
         }
     }
 
-    fn object(&mut self, key: ObjectKey, record: &Record) {
-        let mut owner = Owner { key, record, pages: 0, bound: 0, whole: true };
+    /// The blocks of a dead list are in use. Each run is one use of its pages.
+    fn dead(&mut self, domain: DomainId, run: &DeadRun) {
+        let object = Some(system_key(dead_of(domain)));
+        for block in run.blocks() {
+            for (copy, address) in block.into_iter().enumerate().filter(|(_, address)| *address != 0) {
+                let at = split_address(address).1;
+                let (word, bit) = ((at / 64) as usize, 1u64 << (at % 64));
+                let Some(used) = self.seen.used.get_mut(word) else { continue };
+                if *used & bit == 0 {
+                    *used |= bit;
+                    if run.is_page {
+                        self.seen.shareable[word] |= bit;
+                    }
+                } else if !run.is_page || self.seen.shareable[word] & bit == 0 {
+                    let place = Place { object, ..self.base.disk.place(address) };
+                    let what = "in a dead list, and used by another block";
+                    self.seen.hidden.get_or_insert_with(|| (place.clone(), what.to_string()));
+                    self.report.find(FindingKind::DoublyUsed, place, what);
+                } else if copy == 0 {
+                    *self.seen.extra.entry(address).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// A snapshot reaches the block: whether it is not the domain's own. It must be in use.
+    fn hold(&mut self, owner: &Owner<'_>, pointer: &BlockPointer, key: NodeKey) -> bool {
+        let mut is_new = false;
+        for (copy, address) in pointer.addresses().enumerate() {
+            let block = split_address(address).1;
+            let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
+            let Some(used) = self.seen.used.get(word) else { continue };
+            if used & bit == 0 {
+                let place = key.place(&self.base.disk, address);
+                self.report.find(FindingKind::Snapshot, place, "a block of a snapshot, in no dead list");
+            }
+            if self.seen.live[word] & bit == 0 && self.seen.held[word] & bit == 0 {
+                self.seen.held[word] |= bit;
+                is_new = true;
+                self.tell(owner, block, copy, key);
+            }
+        }
+        is_new
+    }
+
+    fn object(&mut self, key: ObjectKey, record: &Record, in_snapshot: bool) {
+        let mut owner = Owner { key, record, pages: 0, bound: 0, whole: true, in_snapshot };
         self.tree(&mut owner, &record.root, record.levels, 0);
         let place = Place { object: Some(key), ..Place::default() };
         if !owner.whole {
@@ -115,7 +188,7 @@ impl<'a> Walk<'a> {
             self.seen.bitmap_is_whole &= record.kind != RecordKind::System(SystemKind::Bitmap);
             return;
         }
-        if key.domain == DomainId::SYSTEM {
+        if key.domain == DomainId::SYSTEM || in_snapshot {
             return;
         }
         if owner.pages != record.attributes.blocks {
@@ -143,7 +216,11 @@ impl<'a> Walk<'a> {
             self.pages(owner, index, &[*pointer]);
             return;
         }
-        self.claim(owner, pointer, key);
+        if !owner.in_snapshot {
+            self.claim(owner, pointer, key);
+        } else if !self.hold(owner, pointer, key) {
+            return;
+        }
         self.report.metadata_blocks += pointer.addresses().count() as u64;
         if !pointer.seeded || pointer.address[1] == 0 {
             let what = "metadata without a second copy or without its place in the checksum";
@@ -182,22 +259,25 @@ impl<'a> Walk<'a> {
             RecordKind::System(SystemKind::References | SystemKind::ObjectMap | SystemKind::OrphanMap) => {
                 key.level == 0
             }
-            RecordKind::System(SystemKind::ObjectTable) | RecordKind::Object(_) => false,
+            RecordKind::System(SystemKind::ObjectTable | SystemKind::SnapshotList | SystemKind::DeadLists)
+            | RecordKind::Object(_) => false,
         };
-        if !names_no_blocks {
+        // What is under a snapshot's is in a dead list, or the domain's.
+        if !names_no_blocks && !owner.in_snapshot {
             self.seen.hidden.get_or_insert_with(|| (key.place(&self.base.disk, pointer.address[0]), what));
         }
     }
 
-    /// Notes the blocks of a pointer as used.
-    fn claim(&mut self, owner: &Owner<'_>, pointer: &BlockPointer, key: NodeKey) {
-        let is_page = key.level == 0 && owner.key.domain != DomainId::SYSTEM;
+    /// Tells what a block is used for.
+    fn tell(&mut self, owner: &Owner<'_>, block: u64, copy: usize, key: NodeKey) {
         let role = match (owner.record.kind, key.level) {
             (_, 1..) => BlockRole::Tree,
             (RecordKind::System(SystemKind::ObjectTable), _) => BlockRole::ObjectTable,
             (RecordKind::System(SystemKind::Bitmap), _) => BlockRole::Bitmap,
             (RecordKind::System(SystemKind::References), _) => BlockRole::References,
-            (RecordKind::System(_), _) => BlockRole::Map,
+            (RecordKind::System(SystemKind::SnapshotList), _) => BlockRole::SnapshotList,
+            (RecordKind::System(SystemKind::DeadLists), _) => BlockRole::DeadList,
+            (RecordKind::System(SystemKind::ObjectMap | SystemKind::OrphanMap), _) => BlockRole::Map,
             (RecordKind::Object(Kind::Regular), _) => BlockRole::Data,
             (RecordKind::Object(_), _) => BlockRole::MetadataPage,
         };
@@ -205,10 +285,16 @@ impl<'a> Walk<'a> {
             RecordKind::Object(kind) => Some(kind),
             RecordKind::System(_) => None,
         };
+        let object = Some(owner.key);
+        (self.visit)(BlockUse { block, role, copy: copy as u8, object, kind, level: key.level, index: key.index });
+    }
+
+    /// Notes the blocks of a pointer as used.
+    fn claim(&mut self, owner: &Owner<'_>, pointer: &BlockPointer, key: NodeKey) {
+        let is_page = key.level == 0 && owner.key.domain != DomainId::SYSTEM;
         for (copy, address) in pointer.addresses().enumerate() {
             let block = split_address(address).1;
-            let object = Some(owner.key);
-            (self.visit)(BlockUse { block, role, copy: copy as u8, object, kind, level: key.level, index: key.index });
+            self.tell(owner, block, copy, key);
             let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
             let Some(used) = self.seen.used.get_mut(word) else { continue };
             if *used & bit == 0 {
@@ -257,9 +343,19 @@ impl<'a> Walk<'a> {
     /// Pages of an object from `first` on.
     fn pages(&mut self, owner: &mut Owner<'_>, first: u64, pointers: &[BlockPointer]) {
         let is_metadata = owner.record.kind.is_metadata();
-        for (at, pointer) in pointers.iter().enumerate() {
+        let mut pointers = pointers.to_vec();
+        for (at, pointer) in pointers.iter_mut().enumerate() {
             let index = first + at as u64;
             if pointer.is_hole() {
+                continue;
+            }
+            if owner.in_snapshot {
+                if pointer.kind != PointerKind::Data || !self.hold(owner, pointer, NodeKey::new(owner.key, 0, index)) {
+                    // Read before, or not there.
+                    *pointer = BlockPointer::HOLE;
+                    continue;
+                }
+                self.report.pages += 1;
                 continue;
             }
             owner.bound = owner.bound.max(index + 1);
@@ -277,7 +373,7 @@ impl<'a> Walk<'a> {
             }
         }
         if self.pages == ReadPages::All || is_metadata && self.pages == ReadPages::Metadata {
-            self.read_pages(owner.key, first, pointers);
+            self.read_pages(owner.key, first, &pointers);
         }
     }
 
@@ -311,7 +407,15 @@ impl<'a> Walk<'a> {
         let id = owner.key.object.0;
         let domain = DomainId((id / 16) as u16);
         match owner.record.kind {
-            RecordKind::System(SystemKind::ObjectTable) if id != 0 => self.records(domain, owner.key, index, block),
+            RecordKind::System(SystemKind::ObjectTable) if id != 0 => self.records(domain, owner, index, block),
+            RecordKind::System(SystemKind::DeadLists) => match runs_in(self.base, domain, index, block) {
+                Ok(runs) => self.seen.dead.extend(runs.into_iter().map(|run| (domain, run))),
+                Err(error) => {
+                    let place = Place { object: Some(owner.key), index: Some(index), ..self.base.disk.place(0) };
+                    self.seen.hidden.get_or_insert_with(|| (place.clone(), error.to_string()));
+                    self.report.find(FindingKind::Snapshot, place, error.to_string());
+                }
+            },
             RecordKind::System(SystemKind::Bitmap) => {
                 let at = index as usize * CHUNK_WORDS;
                 if let Some(words) = self.seen.bitmap.get_mut(at..at + CHUNK_WORDS) {
@@ -330,11 +434,12 @@ impl<'a> Walk<'a> {
                 let bits = (0..BITS).filter(|bit| block.bit(*bit as usize)).map(|bit| index * BITS + bit);
                 map.entry(domain).or_default().extend(bits);
             }
-            RecordKind::System(SystemKind::ObjectTable) | RecordKind::Object(_) => {}
+            RecordKind::System(SystemKind::ObjectTable | SystemKind::SnapshotList) | RecordKind::Object(_) => {}
         }
     }
 
-    fn records(&mut self, domain: DomainId, table: ObjectKey, index: u64, block: &MetaBlock) {
+    fn records(&mut self, domain: DomainId, owner: &Owner<'_>, index: u64, block: &MetaBlock) {
+        let table = owner.key;
         for slot in 0..RECORDS {
             let id = index * RECORDS + slot;
             let key = ObjectKey { domain, object: ObjectId(id) };
@@ -356,9 +461,11 @@ impl<'a> Walk<'a> {
                     continue;
                 }
             };
-            self.report.objects += 1;
-            self.seen.objects.entry(domain).or_default().push((id, record.attributes.nlink == 0));
-            self.object(key, &record);
+            if !owner.in_snapshot {
+                self.report.objects += 1;
+                self.seen.objects.entry(domain).or_default().push((id, record.attributes.nlink == 0));
+            }
+            self.object(key, &record, owner.in_snapshot);
         }
     }
 }

@@ -8,11 +8,13 @@ pub(crate) mod label;
 pub(crate) mod log;
 pub(crate) mod ops;
 pub(crate) mod record;
+pub(crate) mod snapshot;
 pub(crate) mod superblock;
 
 pub(crate) use blockptr::BlockPointer;
 pub(crate) use label::{Features, Label};
 pub(crate) use record::{Record, RecordKind, SystemKind};
+pub(crate) use snapshot::{DEAD_RUNS, DeadRun, SNAPSHOTS, StoredSnapshot};
 pub(crate) use superblock::Superblock;
 
 /// Version of the format that this code reads and writes.

@@ -6,7 +6,8 @@
 
 use super::Fault;
 use holdfast_object::{
-    AttrSet, Attributes, Class, Fragment, Kind, ObjectId, Op, PAGE_SIZE, PageRef, Placement, PolicyId, Timestamp,
+    AttrSet, Attributes, Class, Fragment, Kind, ObjectId, Op, PAGE_SIZE, PageRef, Placement, PolicyId, SnapshotId,
+    Timestamp,
 };
 
 const CREATE: u8 = 1;
@@ -223,7 +224,8 @@ impl Reader<'_> {
     }
     fn id(&mut self) -> Result<ObjectId, Fault> {
         let raw = self.u64()?;
-        ObjectId::from_raw(raw).ok_or_else(|| Fault::new("object id in the intent log", "1 to 2^48 - 1", raw))
+        let live = ObjectId::from_raw(raw).filter(|id| id.snapshot() == SnapshotId::LIVE);
+        live.ok_or_else(|| Fault::new("object id in the intent log", "1 to 2^48 - 1", raw))
     }
 
     fn list<T>(

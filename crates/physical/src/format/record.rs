@@ -54,6 +54,8 @@ pub(crate) enum SystemKind {
     References = 0x82,
     ObjectMap = 0x83,
     OrphanMap = 0x84,
+    SnapshotList = 0x85,
+    DeadLists = 0x86,
 }
 
 /// Kind of a record in use.
@@ -78,6 +80,8 @@ impl RecordKind {
             0x82 => RecordKind::System(SystemKind::References),
             0x83 => RecordKind::System(SystemKind::ObjectMap),
             0x84 => RecordKind::System(SystemKind::OrphanMap),
+            0x85 => RecordKind::System(SystemKind::SnapshotList),
+            0x86 => RecordKind::System(SystemKind::DeadLists),
             raw => RecordKind::Object(Kind::from_raw(raw)?),
         })
     }

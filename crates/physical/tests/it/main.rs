@@ -10,4 +10,5 @@ mod model;
 mod random;
 mod rig;
 mod scrub;
+mod snapshots;
 mod trim;

@@ -1,0 +1,144 @@
+//! Dead lists on the device: runs of blocks, in the order in which they died.
+//!
+//! All dead lists of a domain are in one object. The list of the snapshot in slot *s* has the pages from *s* · 2^20 on, without
+//! gaps. A last page that cannot be read is left as it is, and the list goes on behind it.
+
+use super::Kept;
+use crate::damage::is_damage;
+use crate::format::{DEAD_RUNS, DeadRun};
+use crate::meta_block::{MetaBlock, NodeKey};
+use crate::objects::{dead_of, system_key};
+use crate::tree::{Base, Trees, span};
+use holdfast_object::{DomainId, Error, PageIndex, Place, Result, Seek};
+use std::ops::Range;
+
+/// Snapshots of a domain at most.
+pub(crate) const SLOTS: u16 = 4096;
+/// Pages of a dead list at most.
+const PAGES: u64 = 1 << 20;
+
+/// Pages of the dead list of a slot.
+pub(crate) fn pages_of(slot: u16) -> Range<PageIndex> {
+    let first = u64::from(slot) * PAGES;
+    first..first + PAGES
+}
+
+/// The runs in a page.
+pub(crate) fn runs_in(base: &Base, domain: DomainId, page: PageIndex, block: &MetaBlock) -> Result<Vec<DeadRun>> {
+    let mut runs = Vec::new();
+    for at in 0..DEAD_RUNS {
+        match DeadRun::decode(block.dead_run(at as usize), base.disk.newest(), base.disk.blocks()) {
+            Ok(Some(run)) => runs.push(run),
+            Ok(None) => break,
+            Err(fault) => {
+                let object = Some(system_key(dead_of(domain)));
+                return Err(fault.at(Place { object, index: Some(page), ..base.disk.place(0) }));
+            }
+        }
+    }
+    Ok(runs)
+}
+
+impl Trees {
+    /// The runs in a dead list, those of the epoch being built last.
+    pub(super) fn dead_runs(&self, base: &Base, domain: DomainId, slot: u16) -> Result<Vec<DeadRun>> {
+        let key = system_key(dead_of(domain));
+        let mut runs = Vec::new();
+        if let Some(record) = self.system.get(&key.object.0) {
+            let pages = pages_of(slot);
+            let mut page = pages.start;
+            while page < pages.end
+                && let Some(block) = self.node(base, key, record, 0, page)?
+            {
+                runs.extend(runs_in(base, domain, page, &block)?);
+                page += 1;
+            }
+        }
+        if let Some(of_domain) = self.kept.domains.get(&domain) {
+            runs.extend(of_domain.dying.get(&slot).into_iter().flatten());
+        }
+        Ok(runs)
+    }
+
+    /// Whether a slot has no dead list.
+    pub(super) fn is_buried_nothing(&self, base: &Base, domain: DomainId, slot: u16) -> Result<bool> {
+        let key = system_key(dead_of(domain));
+        let Some(record) = self.system.get(&key.object.0) else { return Ok(true) };
+        let pages = pages_of(slot);
+        let first = self.seek(base, key, record, pages.start, Seek::Data)?;
+        Ok(first.is_none_or(|first| first >= pages.end))
+    }
+
+    /// Takes a dead list off the device.
+    pub(super) fn forget_dead_runs(&mut self, base: &Base, domain: DomainId, slot: u16) -> Result<()> {
+        if let Some(of_domain) = self.kept.domains.get_mut(&domain) {
+            of_domain.dying.remove(&slot);
+        }
+        let (key, pages) = (system_key(dead_of(domain)), pages_of(slot));
+        self.with_system(key.object.0, |trees, record| trees.remove_pages(base, key, record, pages.start, pages.end))
+    }
+
+    /// Appends what died in the epoch being built to the dead lists. May fail, and be called again then.
+    pub(crate) fn stage_dead(&mut self, base: &Base) -> Result<()> {
+        let domains: Vec<DomainId> = self.kept.domains().collect();
+        for domain in domains {
+            while let Some((slot, mut runs)) = self.kept.first_dying(domain) {
+                let outcome = self.append_dead(base, domain, slot, &mut runs);
+                if outcome.is_err() {
+                    self.kept.still_dying(domain, slot, runs);
+                    return outcome;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes from `runs` what it has appended.
+    fn append_dead(&mut self, base: &Base, domain: DomainId, slot: u16, runs: &mut Vec<DeadRun>) -> Result<()> {
+        let (key, pages) = (system_key(dead_of(domain)), pages_of(slot));
+        self.with_system(key.object.0, |trees, record| {
+            // Without a hole the tree is full to its end.
+            let end = trees.seek(base, key, record, pages.start, Seek::Hole)?.unwrap_or(span(record.levels));
+            let end = end.clamp(pages.start, pages.end);
+            let mut page = end;
+            let mut at = 0;
+            if end > pages.start {
+                match trees.node(base, key, record, 0, end - 1) {
+                    Ok(Some(block)) => match runs_in(base, domain, end - 1, &block) {
+                        Ok(last) if (last.len() as u64) < DEAD_RUNS => (page, at) = (end - 1, last.len()),
+                        Ok(_) => {}
+                        Err(error) if is_damage(&error) => {}
+                        Err(error) => return Err(error),
+                    },
+                    Ok(None) => {}
+                    Err(error) if is_damage(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            while !runs.is_empty() {
+                if page >= pages.end {
+                    let limit = PAGES * DEAD_RUNS;
+                    return Err(Error::Limit { what: "runs of blocks of a snapshot", limit, got: limit + 1 });
+                }
+                trees.make_dirty(base, key, record, 0, page)?;
+                let block = trees.dirty_mut(NodeKey::new(key, 0, page));
+                let room = DEAD_RUNS as usize - at;
+                for (run, at) in runs.drain(..room.min(runs.len())).zip(at..) {
+                    block.put_dead_run(at, &run);
+                }
+                (page, at) = (page + 1, 0);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Kept {
+    fn first_dying(&mut self, domain: DomainId) -> Option<(u16, Vec<DeadRun>)> {
+        self.domains.get_mut(&domain)?.dying.pop_first()
+    }
+
+    fn still_dying(&mut self, domain: DomainId, slot: u16, runs: Vec<DeadRun>) {
+        self.domains.entry(domain).or_default().dying.insert(slot, runs);
+    }
+}

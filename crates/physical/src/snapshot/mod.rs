@@ -1,0 +1,309 @@
+//! Snapshots of a domain: kept recovery points of its objects.
+//!
+//! A snapshot is the record of the domain's object table as of a recovery point; making one costs one entry in a list. Who
+//! frees a block is one rule. A pointer that goes away in the domain, while the domain's newest snapshot is no older than
+//! the pointer's logical birth, leaves its blocks to that snapshot's *dead list*; otherwise they are let go: a shared block
+//! loses one reference, another one is free with the epoch. Deleting a snapshot goes through its dead list: what was born
+//! after the snapshot before it is let go, the rest is that one's from now on.
+//!
+//! | file | job |
+//! |---|---|
+//! | `mod` | make, delete, list, look into |
+//! | `dead_list` | the runs of blocks on the device |
+//! | `diff` | what changed between two states |
+//!
+//! Invariants:
+//! - a block that a snapshot can reach is one of the domain's, or in the dead list of that snapshot or of a later one;
+//! - a run in the dead list of a snapshot was born no later than it;
+//! - a pointer moved within a tree, or with the tree block that has it, keeps its logical birth.
+
+mod dead_list;
+mod diff;
+
+use crate::commit::Committing;
+use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
+use crate::meta_block::NodeKey;
+use crate::module::Module;
+use crate::objects::{REFERENCES, dead_of, snapshots_of, system_key, table_of};
+use crate::tree::{Base, Trees};
+use dead_list::SLOTS;
+pub(crate) use dead_list::runs_in;
+use holdfast_object::{
+    DomainId, Epoch, Error, ObjectKey, Place, Result, Seek, SnapshotId, SnapshotInfo, Timestamp, check_snapshot_name,
+};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// A snapshot in memory.
+pub(crate) struct Held {
+    /// Its place in the list, and of its dead list among those of the domain.
+    slot: u16,
+    pub(crate) stored: StoredSnapshot,
+    /// The domain's object table as it was: nothing is ever dirty in it.
+    pub(crate) view: Trees,
+}
+
+impl Held {
+    fn new(slot: u16, domain: DomainId, stored: StoredSnapshot) -> Held {
+        let system = BTreeMap::from([(table_of(domain), stored.table.clone())]);
+        Held { slot, stored, view: Trees { system, ..Trees::default() } }
+    }
+}
+
+#[derive(Default)]
+struct OfDomain {
+    /// Oldest first.
+    held: Vec<Held>,
+    /// Runs that the epoch being built adds to dead lists, by slot.
+    dying: BTreeMap<u16, Vec<DeadRun>>,
+    /// The number given last.
+    last_id: u16,
+}
+
+/// The snapshots of all domains.
+#[derive(Default)]
+pub(crate) struct Kept {
+    domains: BTreeMap<DomainId, OfDomain>,
+}
+
+impl Kept {
+    /// The domain has these blocks no more. Whether a snapshot has them: they are in its dead list then.
+    pub(crate) fn died(&mut self, domain: DomainId, run: DeadRun) -> bool {
+        let Some(of_domain) = self.domains.get_mut(&domain) else { return false };
+        match of_domain.held.last() {
+            Some(newest) if newest.stored.epoch >= run.birth_log => {
+                of_domain.bury(newest.slot, run);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The snapshots of a domain, oldest first.
+    pub(crate) fn of(&self, domain: DomainId) -> &[Held] {
+        self.domains.get(&domain).map_or(&[], |of_domain| &of_domain.held)
+    }
+
+    /// Domains that have or had snapshots.
+    pub(crate) fn domains(&self) -> impl Iterator<Item = DomainId> {
+        self.domains.keys().copied()
+    }
+
+    fn find(&self, domain: DomainId, id: SnapshotId) -> Option<(usize, &Held)> {
+        self.of(domain).iter().enumerate().find(|(_, held)| held.stored.id == id)
+    }
+}
+
+impl OfDomain {
+    fn bury(&mut self, slot: u16, run: DeadRun) {
+        let runs = self.dying.entry(slot).or_default();
+        if !runs.last_mut().is_some_and(|last| last.merge(&run)) {
+            runs.push(run);
+        }
+    }
+}
+
+impl Trees {
+    /// The objects in which `key` is to be looked up, and the key there: those of its snapshot if it names one.
+    pub(crate) fn state_of(&self, key: ObjectKey) -> Result<(&Trees, ObjectKey)> {
+        let live = ObjectKey { object: key.object.live(), ..key };
+        match key.object.snapshot() {
+            SnapshotId::LIVE => Ok((self, live)),
+            id => match self.kept.find(key.domain, id) {
+                Some((_, held)) => Ok((&held.view, live)),
+                None => Err(Error::NoObject(key)),
+            },
+        }
+    }
+
+    /// Loads the snapshot lists of all domains.
+    pub(crate) fn load_snapshots(&mut self, base: &Base, superblock: &Superblock) -> Result<()> {
+        let domains: Vec<DomainId> = self.system.keys().filter_map(|id| domain_of_list(*id)).collect();
+        for domain in domains {
+            let list = system_key(snapshots_of(domain));
+            let record = self.system[&list.object.0].clone();
+            let mut of_domain = OfDomain::default();
+            let mut page = 0;
+            while let Some(next) = self.seek(base, list, &record, page, Seek::Data)? {
+                let Some(block) = self.node(base, list, &record, 0, next)? else { break };
+                for at in 0..SNAPSHOTS {
+                    let bytes = block.snapshot(at as usize);
+                    let place = || Place { object: Some(list), index: Some(next), ..base.disk.place(0) };
+                    let stored = StoredSnapshot::decode(bytes, superblock.epoch, base.disk.blocks())
+                        .map_err(|fault| fault.at(place()))?;
+                    let slot = next * SNAPSHOTS + at;
+                    match stored {
+                        Some(stored) if slot < u64::from(SLOTS) => {
+                            of_domain.held.push(Held::new(slot as u16, domain, stored));
+                        }
+                        Some(_) => {
+                            let expected = format!("{SLOTS} snapshots at most");
+                            return Err(Error::corrupt(place(), "snapshot list", expected, "one more"));
+                        }
+                        None => {}
+                    }
+                }
+                page = next + 1;
+            }
+            of_domain.held.sort_by_key(|held| (held.stored.epoch, held.stored.id));
+            of_domain.last_id = of_domain.held.last().map_or(0, |held| held.stored.id.0);
+            self.kept.domains.insert(domain, of_domain);
+        }
+        Ok(())
+    }
+
+    /// Puts an entry of the list in its place, or takes it out.
+    fn put_listed(&mut self, base: &Base, domain: DomainId, slot: u16, stored: Option<&StoredSnapshot>) -> Result<()> {
+        let list = system_key(snapshots_of(domain));
+        let (page, at) = (u64::from(slot) / SNAPSHOTS, (u64::from(slot) % SNAPSHOTS) as usize);
+        self.with_system(list.object.0, |trees, record| {
+            trees.make_dirty(base, list, record, 0, page)?;
+            let block = trees.dirty_mut(NodeKey::new(list, 0, page));
+            block.put_snapshot(at, &stored.map_or([0; 1024], StoredSnapshot::encode));
+            if block.is_zero() { trees.remove_pages(base, list, record, page, page + 1) } else { Ok(()) }
+        })
+    }
+
+    /// Blocks that are free once these runs have been let go.
+    fn freed_by<'a>(&self, base: &Base, runs: impl Iterator<Item = &'a DeadRun>) -> Result<u64> {
+        let nothing_is_shared = self.system[&REFERENCES].root.is_hole();
+        let mut freed = 0;
+        // Of shared blocks, how often they are let go.
+        let mut shared: FxHashMap<u64, u32> = FxHashMap::default();
+        for run in runs {
+            if nothing_is_shared || !run.is_page {
+                freed += run.blocks_in_all();
+                continue;
+            }
+            for block in run.blocks() {
+                let uses = shared.entry(block[0]).or_default();
+                *uses += 1;
+                if *uses == self.references(base, block[0])?.saturating_add(1) {
+                    freed += if block[1] == 0 { 1 } else { 2 };
+                }
+            }
+        }
+        Ok(freed)
+    }
+
+    /// A place in the list without a snapshot and without a dead list.
+    fn free_slot(&self, base: &Base, domain: DomainId) -> Result<Option<u16>> {
+        let held = self.kept.of(domain);
+        for slot in 0..SLOTS {
+            if !held.iter().any(|held| held.slot == slot) && self.is_buried_nothing(base, domain, slot)? {
+                return Ok(Some(slot));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn domain_of_list(id: u64) -> Option<DomainId> {
+    let domain = DomainId((id / 16) as u16);
+    (id >= 16 && snapshots_of(domain) == id).then_some(domain)
+}
+
+impl Module {
+    /// See [`holdfast_object::ObjectStore::snapshot_create`].
+    pub(crate) fn create_snapshot(
+        &self,
+        domain: DomainId,
+        epoch: Epoch,
+        name: &str,
+        created: Timestamp,
+    ) -> Result<SnapshotId> {
+        check_snapshot_name(name)?;
+        let mut committing = self.committing.lock();
+        let last = self.begin(&committing, epoch)?;
+        let mut trees = self.trees.write();
+        if !trees.has_domain(domain) {
+            return Err(Error::Protocol(format!("domain {} does not exist", domain.0)));
+        }
+        if trees.kept.of(domain).iter().any(|held| held.stored.name == name) {
+            return Err(Error::SnapshotExists(name.to_string()));
+        }
+        for (id, kind) in [(snapshots_of(domain), SystemKind::SnapshotList), (dead_of(domain), SystemKind::DeadLists)] {
+            trees.system.entry(id).or_insert_with(|| Record::system(kind, epoch));
+        }
+        let Some(slot) = trees.free_slot(&self.base, domain)? else {
+            return Err(Error::Limit { what: "snapshots", limit: u64::from(SLOTS), got: u64::from(SLOTS) + 1 });
+        };
+        let of_domain = trees.kept.domains.entry(domain).or_default();
+        let ids = (1..=SnapshotId::MAX.0).cycle().skip(usize::from(of_domain.last_id)).map(SnapshotId);
+        let id = ids
+            .take(usize::from(SnapshotId::MAX.0))
+            .find(|id| !of_domain.held.iter().any(|held| held.stored.id == *id));
+        let id = id.expect("more numbers than places in the list");
+        let table = trees.system[&table_of(domain)].clone();
+        let stored = StoredSnapshot { id, name: name.to_string(), created, epoch: last, objects: trees.objects, table };
+        self.disk().raise_newest(epoch);
+        trees.put_listed(&self.base, domain, slot, Some(&stored))?;
+        let of_domain = trees.kept.domains.entry(domain).or_default();
+        of_domain.last_id = id.0;
+        of_domain.held.push(Held::new(slot, domain, stored));
+        committing.applied = epoch;
+        Ok(id)
+    }
+
+    /// See [`holdfast_object::ObjectStore::snapshot_delete`].
+    pub(crate) fn delete_snapshot(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<()> {
+        let mut committing = self.committing.lock();
+        self.begin(&committing, epoch)?;
+        let mut trees = self.trees.write();
+        let Some((at, held)) = trees.kept.find(domain, id) else { return Err(Error::NoSnapshot(id.0.to_string())) };
+        let slot = held.slot;
+        let before = at.checked_sub(1).map(|before| &trees.kept.of(domain)[before]);
+        let before = before.map(|held| (held.slot, held.stored.epoch));
+        // What can fail fails before anything has changed.
+        let runs = trees.dead_runs(&self.base, domain, slot)?;
+        self.disk().raise_newest(epoch);
+        trees.put_listed(&self.base, domain, slot, None)?;
+        committing.applied = epoch;
+        trees.kept.domains.entry(domain).or_default().held.remove(at);
+        trees.forget_dead_runs(&self.base, domain, slot)?;
+        for run in runs {
+            match before {
+                Some((slot, kept)) if kept >= run.birth_log => {
+                    trees.kept.domains.entry(domain).or_default().bury(slot, run);
+                }
+                _ => trees.let_go(&self.base, &run),
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`holdfast_object::ObjectStore::snapshots`].
+    pub(crate) fn list_snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {
+        let trees = self.trees.read();
+        let mut before = 0;
+        let mut infos = Vec::new();
+        for Held { slot, stored, .. } in trees.kept.of(domain) {
+            let runs = trees.dead_runs(&self.base, domain, *slot)?;
+            let only = trees.freed_by(&self.base, runs.iter().filter(|run| run.birth_log > before))?;
+            infos.push(SnapshotInfo {
+                id: stored.id,
+                name: stored.name.clone(),
+                epoch: stored.epoch,
+                created: stored.created,
+                objects: stored.objects,
+                blocks_only: only,
+            });
+            before = stored.epoch;
+        }
+        Ok(infos)
+    }
+
+    /// The last recovery point, if `epoch` is above it and nothing has been applied for it.
+    fn begin(&self, committing: &Committing, epoch: Epoch) -> Result<Epoch> {
+        self.disk().check_writable()?;
+        self.claim_first()?;
+        committing.check_open()?;
+        let last = self.epoch();
+        if epoch <= last || committing.applied != 0 {
+            let applied = committing.applied;
+            let message = format!("snapshots change first in epoch {epoch}, after {last}; {applied} has been applied");
+            return Err(Error::Protocol(message));
+        }
+        Ok(last)
+    }
+}
