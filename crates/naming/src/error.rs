@@ -260,7 +260,10 @@ impl Error {
                 object::Error::NoSpace { .. } => ErrorKind::NoSpace,
                 object::Error::Corrupt(_) | object::Error::Lost(_) => ErrorKind::Corrupt,
                 object::Error::Device(_) => ErrorKind::Device,
-                object::Error::ReadOnly(_) => ErrorKind::ReadOnly,
+                object::Error::ReadOnly(_) | object::Error::InSnapshot(_) => ErrorKind::ReadOnly,
+                object::Error::NoSnapshot(_) => ErrorKind::NotFound,
+                object::Error::SnapshotExists(_) => ErrorKind::Exists,
+                object::Error::SnapshotName(_) => ErrorKind::InvalidArgument,
                 object::Error::Limit { .. } => ErrorKind::FileTooBig,
                 object::Error::NoFrames { .. } => ErrorKind::NoMemory,
                 object::Error::ObjectExists(_) | object::Error::NoStore(_) | object::Error::Protocol(_) => {

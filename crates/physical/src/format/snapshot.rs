@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(StoredSnapshot::decode(&bytes, 6, 1000).unwrap().unwrap(), snapshot());
         assert_eq!(StoredSnapshot::decode(&[0; SNAPSHOT_BYTES], 6, 1000).unwrap(), None);
         assert!(StoredSnapshot::decode(&bytes, 5, 1000).is_err(), "of an epoch that is not before this one");
-        for (at, byte) in [(0, 0), (1, 255), (3, 1), (7, 255), (40, 1), (128, b'/'), (134, 1), (400, 1), (512, 1)] {
+        for (at, byte) in [(0, 0), (3, 1), (7, 255), (40, 1), (128, b'/'), (134, 1), (400, 1), (512, 1)] {
             let mut bytes = bytes;
             bytes[at] = byte;
             assert!(StoredSnapshot::decode(&bytes, 6, 1000).is_err(), "byte {at}");
