@@ -32,7 +32,7 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, node_cache_bytes: 32 << 20, commit_order: CommitOrder::default() }
+        OpenOptions { read_only: false, node_cache_bytes: 16 << 20, commit_order: CommitOrder::default() }
     }
 }
 

@@ -4,6 +4,7 @@ mod basic;
 mod crash;
 mod damage;
 mod faults;
+mod fuzz;
 mod intent_log;
 mod mend;
 mod model;
