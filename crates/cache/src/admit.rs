@@ -5,6 +5,7 @@ use crate::object::Object;
 use crate::oplog::OpLog;
 use crate::plan::{Held, Plan, Planned, Planner, Step, Want};
 use crate::state::{Gone, State};
+use holdfast_object::space::levels;
 use holdfast_object::{
     Class, Error, FrameMut, Kind, ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, Transaction,
 };
@@ -239,6 +240,7 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
             object.overlay.copied(*target_first..target_first + pages, epoch);
             object.attributes.size = object.attributes.size.max(*size_min);
             object.copied = epoch;
+            object.levels = object.levels.max(levels((target_first + pages).saturating_sub(1)));
             changed(object, sequence);
             if let Step::Shared(shared) = step {
                 for (index, page, identity) in shared {

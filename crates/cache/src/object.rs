@@ -38,6 +38,8 @@ pub(crate) struct Object {
     /// and their change time always current.
     pub(crate) stable: Attributes,
     pub(crate) pages: BTreeMap<PageIndex, Slot>,
+    /// Most levels of tree blocks that it can have in the store: pages behind its end may make its tree taller.
+    pub(crate) levels: u8,
     pub(crate) dirty: BTreeSet<PageIndex>,
     /// Pages that neither a log batch nor a recovery point has yet.
     pub(crate) unlogged: BTreeSet<PageIndex>,
@@ -78,6 +80,7 @@ impl Object {
             stable: attributes.clone(),
             attributes,
             pages: BTreeMap::new(),
+            levels: 0,
             dirty: BTreeSet::new(),
             unlogged: BTreeSet::new(),
             structural: Vec::new(),

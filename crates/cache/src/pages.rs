@@ -90,13 +90,14 @@ impl Cache {
                 state.evictions
             };
             let key = holdfast_object::ObjectKey { domain: self.domain, object: id };
-            let attributes = self.store.attributes(key)?;
+            let mut object = Object::new(self.store.attributes(key)?);
+            object.levels = self.store.levels(key)?;
             let mut state = self.state.write();
             if state.evictions != evictions || state.objects.contains_key(&id) || state.gone.contains_key(&id) {
                 continue;
             }
             state.evict_objects(self.options.objects_max, EVICT_OBJECT_STEPS);
-            state.insert_object(id, Object::new(attributes));
+            state.insert_object(id, object);
         }
     }
 

@@ -258,11 +258,10 @@ impl<'a> Planner<'a> {
         let mut new = false;
         let mut at = index;
         for level in level..=top {
-            // The first block of a level is there too when the tree becomes taller.
+            // The first block of a level is there too when the tree becomes taller, that of the lowest if it had none.
             for index in [at, 0] {
                 let block = (tree, level, index);
-                let wanted = index == at || level > 1;
-                if wanted && !self.state.open.tree.contains(&block) && self.tree.insert(block) {
+                if !self.state.open.tree.contains(&block) && self.tree.insert(block) {
                     self.demand.tree_blocks += 1;
                     new = true;
                 }
@@ -278,9 +277,10 @@ impl<'a> Planner<'a> {
         if self.tree.contains(&leaf) || self.state.open.tree.contains(&leaf) {
             return;
         }
-        let size = self.state.objects.get(&id).map_or(0, |object| object.attributes.size);
+        let object = self.state.objects.get(&id);
+        let (size, tall) = object.map_or((0, 0), |object| (object.attributes.size, object.levels));
         let last = last.max(index).max(size.div_ceil(PAGE).saturating_sub(1));
-        self.count_tree(Tree::Pages(id), 1, index / POINTERS_PER_BLOCK, levels(last));
+        self.count_tree(Tree::Pages(id), 1, index / POINTERS_PER_BLOCK, levels(last).max(tall));
     }
 
     fn is_metadata(&self, id: ObjectId) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::OpLog;
-use holdfast_object::space::Demand;
+use holdfast_object::space::{Demand, levels};
 use holdfast_object::{
     Arena, Attributes, BlockIdentity, DomainId, Epoch, Error, ObjectId, ObjectKey, Op, PageIndex, PinnedPage, Result,
 };
@@ -181,6 +181,7 @@ impl State {
     pub(crate) fn put_dirty(&mut self, id: ObjectId, index: PageIndex, page: PinnedPage) {
         let object = self.objects.get_mut(&id).expect("planned object is present");
         object.bad.remove(&index);
+        object.levels = object.levels.max(levels(index));
         let old = object.pages.insert(
             index,
             Slot { page, residence: Residence::Dirty, referenced: AtomicBool::new(true), queued: false },

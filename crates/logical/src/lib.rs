@@ -109,6 +109,10 @@ impl ObjectStore for Logical {
         self.first().place(key, epoch, pages)
     }
 
+    fn levels(&self, key: ObjectKey) -> Result<u8> {
+        self.first().levels(key)
+    }
+
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
         self.first().replaceable(key, first, count)
     }

@@ -127,6 +127,9 @@ pub trait ObjectStore: Send + Sync {
     /// Sets `blocks` aside for `epoch`. Given back when that epoch is published.
     fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()>;
 
+    /// Levels of tree blocks above the object's pages. More than its size calls for if pages are stored behind its end.
+    fn levels(&self, key: ObjectKey) -> Result<u8>;
+
     /// Whether all these pages are stored in blocks that nothing else refers to (no other object, no snapshot): then what
     /// replaces them takes no more than it gives back with the next recovery point.
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool>;

@@ -236,6 +236,12 @@ impl ObjectStore for Module {
         self.base.alloc.lock().reserve(epoch, blocks, purpose)
     }
 
+    fn levels(&self, key: ObjectKey) -> Result<u8> {
+        let trees = self.trees.read();
+        let (state, live) = trees.state_of(key)?;
+        Ok(state.get(&self.base, live)?.levels)
+    }
+
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
         let trees = self.trees.read();
         let record = trees.get(&self.base, key)?;
