@@ -244,12 +244,15 @@ impl<'a> Planner<'a> {
         if self.state.open.objects.contains(&id) {
             return;
         }
-        let page = id.0 / RECORDS_PER_BLOCK;
-        self.count_tree(Tree::Table, 0, page, levels(page));
-        let page = id.0 / OBJECTS_PER_MAP_BLOCK;
-        if self.count_tree(Tree::Maps, 0, page, levels(page)) {
+        let pages = [id.0 / RECORDS_PER_BLOCK, id.0 / OBJECTS_PER_MAP_BLOCK];
+        for (known, page) in self.state.table_levels.iter_mut().zip(pages) {
+            *known = levels(page).max(*known);
+        }
+        let [table, maps] = self.state.table_levels;
+        self.count_tree(Tree::Table, 0, pages[0], table);
+        if self.count_tree(Tree::Maps, 0, pages[1], maps) {
             // There are two maps.
-            self.demand.tree_blocks += 1 + u64::from(levels(page));
+            self.demand.tree_blocks += 1 + u64::from(maps);
         }
     }
 

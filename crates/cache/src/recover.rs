@@ -46,7 +46,7 @@ impl Cache {
             store.prepare(last)?;
             store.publish(last)?;
         }
-        let state = State::new(domain, last + 1, arena.clone(), status.read_only);
+        let state = State::new(domain, last + 1, arena.clone(), store.table_levels(domain)?, status.read_only);
         let cache = Cache {
             store,
             arena,

@@ -107,6 +107,8 @@ pub(crate) struct Gone {
 
 pub(crate) struct State {
     pub(crate) domain: DomainId,
+    /// Levels of tree blocks that the object table and the maps of ids can have in the store.
+    pub(crate) table_levels: [u8; 2],
     pub(crate) objects: FxHashMap<ObjectId, Object>,
     /// Deleted objects that the store may still have, and in which epoch they were deleted.
     pub(crate) gone: FxHashMap<ObjectId, Epoch>,
@@ -133,9 +135,16 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(domain: DomainId, epoch: Epoch, arena: Arc<Arena>, read_only: Option<String>) -> State {
+    pub(crate) fn new(
+        domain: DomainId,
+        epoch: Epoch,
+        arena: Arc<Arena>,
+        table_levels: [u8; 2],
+        read_only: Option<String>,
+    ) -> State {
         State {
             domain,
+            table_levels,
             objects: FxHashMap::default(),
             gone: FxHashMap::default(),
             gone_unlogged: Vec::new(),
@@ -348,7 +357,7 @@ mod tests {
     #[test]
     fn what_comes_and_goes_leaves_no_trace_in_the_hands() {
         let arena = Arena::new(16, 4096).expect("arena");
-        let mut state = State::new(DomainId::MAIN, 2, arena.clone(), None);
+        let mut state = State::new(DomainId::MAIN, 2, arena.clone(), [0; 2], None);
         for round in 0..10_000 {
             // Ids are used again: a hand must not name one twice either.
             let id = ObjectId(2 + round % 7);
@@ -364,7 +373,7 @@ mod tests {
 
     #[test]
     fn objects_beyond_the_limit_are_forgotten_once_they_are_clean() {
-        let mut state = State::new(DomainId::MAIN, 2, Arena::new(16, 4096).expect("arena"), None);
+        let mut state = State::new(DomainId::MAIN, 2, Arena::new(16, 4096).expect("arena"), [0; 2], None);
         for id in 2..1002 {
             let object = Object { created: (id < 100).then_some(2), ..object() };
             state.insert_object(ObjectId(id), object);

@@ -113,6 +113,10 @@ impl ObjectStore for Logical {
         self.first().levels(key)
     }
 
+    fn table_levels(&self, domain: DomainId) -> Result<[u8; 2]> {
+        self.first().table_levels(domain)
+    }
+
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
         self.first().replaceable(key, first, count)
     }

@@ -130,6 +130,9 @@ pub trait ObjectStore: Send + Sync {
     /// Levels of tree blocks above the object's pages. More than its size calls for if pages are stored behind its end.
     fn levels(&self, key: ObjectKey) -> Result<u8>;
 
+    /// Levels of tree blocks above the blocks of a domain's object table, and above those of its maps of ids.
+    fn table_levels(&self, domain: DomainId) -> Result<[u8; 2]>;
+
     /// Whether all these pages are stored in blocks that nothing else refers to (no other object, no snapshot): then what
     /// replaces them takes no more than it gives back with the next recovery point.
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool>;

@@ -5,7 +5,7 @@ use crate::disk::Disk;
 use crate::format::{Features, Label, Superblock};
 use crate::intent_log::IntentLog;
 use crate::node_cache::NodeCache;
-use crate::objects::{OBJECT_END, map_of, orphans_of};
+use crate::objects::{OBJECT_END, map_of, orphans_of, table_of};
 use crate::tree::{Base, Trees};
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId,
@@ -242,11 +242,19 @@ impl ObjectStore for Module {
         Ok(state.get(&self.base, live)?.levels)
     }
 
+    fn table_levels(&self, domain: DomainId) -> Result<[u8; 2]> {
+        let trees = self.trees.read();
+        let levels = |id: u64| trees.system.get(&id).map_or(0, |record| record.levels);
+        Ok([levels(table_of(domain)), levels(map_of(domain)).max(levels(orphans_of(domain)))])
+    }
+
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
         let trees = self.trees.read();
         let record = trees.get(&self.base, key)?;
         for pointer in trees.pages(&self.base, key, &record, first, count)? {
-            if pointer.address[0] == 0 || trees.references(&self.base, pointer.address[0])? > 0 {
+            let is_shared =
+                trees.kept.has(key.domain, pointer.birth_log) || trees.references(&self.base, pointer.address[0])? > 0;
+            if pointer.address[0] == 0 || is_shared {
                 return Ok(false);
             }
         }

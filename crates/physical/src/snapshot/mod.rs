@@ -70,13 +70,18 @@ impl Kept {
     /// The domain has these blocks no more. Whether a snapshot has them: they are in its dead list then.
     pub(crate) fn died(&mut self, domain: DomainId, run: DeadRun) -> bool {
         let Some(of_domain) = self.domains.get_mut(&domain) else { return false };
-        match of_domain.held.last() {
-            Some(newest) if newest.stored.epoch >= run.birth_log => {
-                of_domain.bury(newest.slot, run);
+        match of_domain.holder_of(run.birth_log) {
+            Some(slot) => {
+                of_domain.bury(slot, run);
                 true
             }
-            _ => false,
+            None => false,
         }
+    }
+
+    /// Whether a snapshot of the domain has what a pointer of this logical birth names.
+    pub(crate) fn has(&self, domain: DomainId, birth_log: Epoch) -> bool {
+        self.domains.get(&domain).is_some_and(|of_domain| of_domain.holder_of(birth_log).is_some())
     }
 
     /// The snapshots of a domain, oldest first.
@@ -95,6 +100,11 @@ impl Kept {
 }
 
 impl OfDomain {
+    /// The slot of the newest snapshot, if that has pointers born in this epoch.
+    fn holder_of(&self, birth_log: Epoch) -> Option<u16> {
+        self.held.last().filter(|newest| newest.stored.epoch >= birth_log).map(|newest| newest.slot)
+    }
+
     fn bury(&mut self, slot: u16, run: DeadRun) {
         let runs = self.dying.entry(slot).or_default();
         if !runs.last_mut().is_some_and(|last| last.merge(&run)) {
