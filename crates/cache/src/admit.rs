@@ -7,7 +7,8 @@ use crate::plan::{Held, Plan, Planned, Planner, Step, Want};
 use crate::state::{Gone, State};
 use holdfast_object::space::levels;
 use holdfast_object::{
-    Class, Error, FrameMut, Kind, ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, Transaction,
+    Class, Error, FrameMut, Kind, ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, SnapshotId,
+    Transaction,
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -28,6 +29,9 @@ impl Cache {
             && let Some(answer) = self.sessions.lock().answer(request)
         {
             return Ok(Outcome::Repeated { answer });
+        }
+        if let Some(kept) = transaction.ops.iter().find_map(kept_object) {
+            return Err(Error::InSnapshot(ObjectKey { domain: self.domain, object: kept }));
         }
         let structural: Vec<&Op> = transaction.ops.iter().filter(|op| is_structural(op)).collect();
         let payload = if structural.is_empty() { Vec::new() } else { OpLog::encode(&structural)? };
@@ -155,7 +159,9 @@ impl Cache {
     }
 
     fn reserve(&self, state: &mut State, plan: &Plan, purpose: Purpose) -> Result<()> {
-        let needed = state.open.demand.plus(plan.demand).blocks();
+        let demand = state.open.demand.plus(plan.demand);
+        let notes = if state.has_snapshots { demand.note_blocks() } else { 0 };
+        let needed = demand.blocks() + notes;
         let Some(missing) = needed.checked_sub(state.open.reserved).filter(|&missing| missing > 0) else {
             return Ok(());
         };
@@ -172,6 +178,12 @@ impl Cache {
         state.open.reserved += got;
         Ok(())
     }
+}
+
+/// The object of a snapshot that an operation would change, or copy from.
+fn kept_object(op: &Op) -> Option<ObjectId> {
+    let source = if let Op::Copy { source, .. } = op { *source } else { op.target() };
+    [op.target(), source].into_iter().find(|id| id.snapshot() != SnapshotId::LIVE)
 }
 
 /// Operations that the log keeps in order. Data and attributes are kept as their newest version instead.

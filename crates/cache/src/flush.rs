@@ -73,6 +73,12 @@ impl Cache {
 
     /// Makes all that has been admitted a recovery point. Called without any lock.
     pub(crate) fn close_epoch(&self) -> Result<Epoch> {
+        self.close_epoch_with(None::<fn(Epoch) -> Result<()>>)
+    }
+
+    /// The same, with something to do in the store before anything of the epoch goes down; then the epoch is written also if
+    /// it is empty. If that fails and the store goes on, the epoch is written all the same, and the error given.
+    pub(crate) fn close_epoch_with(&self, first: Option<impl FnOnce(Epoch) -> Result<()>>) -> Result<Epoch> {
         let _one_at_a_time = self.flushing.lock();
         let frozen = {
             let mut state = self.state.write();
@@ -81,14 +87,21 @@ impl Cache {
                 state.writable()?;
                 return Err(Error::Protocol("an epoch was left unwritten".into()));
             }
-            if state.open.is_empty(state.log.tail()) {
+            if first.is_none() && state.open.is_empty(state.log.tail()) {
                 return Ok(self.store.status().epoch);
             }
             state.writable()?;
             state.freeze()
         };
         let start_ns = self.clock.monotonic_ns();
+        let mut refused = Ok(());
         let outcome = frozen.and_then(|frozen| {
+            if let Some(first) = first {
+                refused = first(frozen.epoch);
+                if let Err(error @ (Error::Device(_) | Error::ReadOnly(_))) = &refused {
+                    return Err(error.clone());
+                }
+            }
             let written = self.write_epoch(&frozen)?;
             self.note_time(&frozen, self.clock.monotonic_ns().saturating_sub(start_ns) / 1_000_000);
             Ok((frozen, written))
@@ -104,6 +117,7 @@ impl Cache {
             Err(error) => Err(error),
         }
         .inspect_err(|error| self.latch(error))
+        .and_then(|epoch| refused.map(|()| epoch))
     }
 
     fn note_time(&self, frozen: &FrozenEpoch, took_ms: u64) {

@@ -31,6 +31,7 @@ mod read;
 mod recover;
 mod scrub;
 mod session;
+mod snapshots;
 mod state;
 mod sync;
 

@@ -130,6 +130,7 @@ impl<'a> Planner<'a> {
             }
             Op::Delete { id } => {
                 self.known(*id)?;
+                self.count_gone(*id, u64::MAX);
                 self.touch(*id);
                 Ok(Step::Plain)
             }
@@ -158,6 +159,7 @@ impl<'a> Planner<'a> {
                 self.touch(*id);
                 self.resized.push(*id);
                 let old = self.state.objects.get(id).map_or(0, |object| object.attributes.size);
+                self.count_gone(*id, old.saturating_sub(*size).div_ceil(PAGE) + 1);
                 if *size < old {
                     self.count_path(*id, size / PAGE, size / PAGE);
                 }
@@ -180,6 +182,7 @@ impl<'a> Planner<'a> {
                 self.touch(*id);
                 self.resized.push(*id);
                 let (first, last) = (offset / PAGE, end / PAGE);
+                self.count_gone(*id, last - first + 1);
                 self.count_path(*id, first, first);
                 self.count_path(*id, last, first);
                 let (from, to) = ((offset % PAGE) as usize, (end % PAGE) as usize);
@@ -209,6 +212,7 @@ impl<'a> Planner<'a> {
                 if !(self.known(*source)? & self.known(*target)?) {
                     return Ok(Step::Plain);
                 }
+                self.count_gone(*target, *pages);
                 self.touch(*target);
                 self.resized.push(*target);
                 self.copy(*source, *source_first, *target, *target_first, *pages)
@@ -272,6 +276,12 @@ impl<'a> Planner<'a> {
             at /= POINTERS_PER_BLOCK;
         }
         new
+    }
+
+    /// Counts at most `pages` stored pages of an object that go away.
+    fn count_gone(&mut self, id: ObjectId, pages: u64) {
+        let stored = self.state.objects.get(&id).map_or(0, |object| object.attributes.blocks);
+        self.demand.pages_gone = self.demand.pages_gone.saturating_add(pages.min(stored));
     }
 
     /// Counts the tree blocks above a page of an object that will have pages up to `last`.

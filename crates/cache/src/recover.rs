@@ -46,7 +46,8 @@ impl Cache {
             store.prepare(last)?;
             store.publish(last)?;
         }
-        let state = State::new(domain, last + 1, arena.clone(), store.table_levels(domain)?, status.read_only);
+        let mut state = State::new(domain, last + 1, arena.clone(), store.table_levels(domain)?, status.read_only);
+        state.has_snapshots = !store.snapshots(domain)?.is_empty();
         let cache = Cache {
             store,
             arena,

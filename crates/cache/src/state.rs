@@ -5,6 +5,7 @@ use crate::oplog::OpLog;
 use holdfast_object::space::{Demand, levels};
 use holdfast_object::{
     Arena, Attributes, BlockIdentity, DomainId, Epoch, Error, ObjectId, ObjectKey, Op, PageIndex, PinnedPage, Result,
+    SnapshotId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -107,6 +108,8 @@ pub(crate) struct Gone {
 
 pub(crate) struct State {
     pub(crate) domain: DomainId,
+    /// Blocks that go away may have to be noted for a snapshot.
+    pub(crate) has_snapshots: bool,
     /// Levels of tree blocks that the object table and the maps of ids can have in the store.
     pub(crate) table_levels: [u8; 2],
     pub(crate) objects: FxHashMap<ObjectId, Object>,
@@ -144,6 +147,7 @@ impl State {
     ) -> State {
         State {
             domain,
+            has_snapshots: false,
             table_levels,
             objects: FxHashMap::default(),
             gone: FxHashMap::default(),
@@ -290,6 +294,12 @@ impl State {
                 slot.is_some_and(|slot| slot.queued) && seen.insert((id, index))
             });
         }
+    }
+
+    /// The objects of a snapshot that is gone are not known any more.
+    pub(crate) fn forget_snapshot(&mut self, snapshot: SnapshotId) {
+        self.objects.retain(|id, _| id.snapshot() != snapshot);
+        self.evictions += 1;
     }
 
     /// Adds an object that is not known yet.

@@ -140,6 +140,20 @@ also after a crash. With --wait, the exit code is 1 if anything was lost or
 could not be repaired.")]
     Scrub(Scrub),
 
+    /// Keep the files as they are now, look at what is kept, compare
+    #[command(after_help = "\
+Examples:
+  holdfast snapshot create /mnt monday      at once, whatever the size
+  ls /mnt/.holdfast/snapshots/monday        the files as they were, read-only
+  cp -a /mnt/.holdfast/snapshots/monday/letter /mnt/
+  holdfast snapshot list /mnt               and what each takes up
+  holdfast snapshot diff /mnt monday        what has changed since
+  holdfast snapshot diff /mnt monday tuesday
+  holdfast snapshot delete /mnt monday
+A snapshot takes up space only for what has changed since it was made. The
+directory .holdfast is there, but not shown by ls.")]
+    Snapshot(Snapshot),
+
     /// Give the space that is free in a mounted store back to its host
     #[command(after_help = "\
 Example:
@@ -279,6 +293,48 @@ pub(crate) struct Scrub {
     /// Give it up
     #[arg(long, group = "what", conflicts_with = "rate")]
     pub(crate) cancel: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Snapshot {
+    #[command(subcommand)]
+    pub(crate) action: SnapshotAction,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum SnapshotAction {
+    /// Keep the files as they are now
+    Create {
+        /// Directory in the mount
+        #[arg(value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+        /// Name of the snapshot
+        name: String,
+    },
+    /// Show the snapshots
+    List {
+        /// Directory in the mount, or a store that is not mounted
+        #[arg(value_hint = ValueHint::AnyPath)]
+        target: PathBuf,
+    },
+    /// Give up a snapshot, and the space that only it takes up
+    Delete {
+        /// Directory in the mount
+        #[arg(value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+        /// Name of the snapshot
+        name: String,
+    },
+    /// Show what has changed since a snapshot, or between two: + new, - gone, M modified, R renamed
+    Diff {
+        /// Directory in the mount, or a store that is not mounted
+        #[arg(value_hint = ValueHint::AnyPath)]
+        target: PathBuf,
+        /// Name of the first snapshot
+        from: String,
+        /// Name of the second one; without it, the files as they are now
+        to: Option<String>,
+    },
 }
 
 #[derive(Args, Debug)]

@@ -31,6 +31,7 @@ mod report;
 mod scrub;
 mod signals;
 mod size;
+mod snapshots;
 mod stack;
 
 use args::{Cli, Command};
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => commands::status::run(arguments, format).map(|()| exit::OK),
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
         Command::Scrub(arguments) => commands::scrub::run(arguments, format),
+        Command::Snapshot(arguments) => commands::snapshot::run(&arguments.action, format).map(|()| exit::OK),
         Command::Trim(arguments) => commands::trim::run(arguments, format).map(|()| exit::OK),
         Command::Inject(arguments) => commands::inject::run(arguments, format).map(|()| exit::OK),
         Command::Completions(arguments) => {

@@ -59,7 +59,7 @@ impl Stack {
         let seed = u64::from_le_bytes(random()?);
         // The kernel checks permissions: the mount always has `default_permissions`.
         let options = holdfast_naming::Options { enforce: Enforce::Outside, atime: settings.atime, seed };
-        let namespace = Arc::new(Namespace::new(cache.clone(), clock, options));
+        let namespace = Arc::new(Namespace::new(cache.clone(), clock, options).with_snapshots(cache.clone()));
         Ok(Stack { module, cache, namespace, recovered, was_clean })
     }
 

@@ -8,9 +8,10 @@
 //! | [`HOLDFAST_IOC_SYNC`] | `_IOR('H', 1, u64)` | epoch of the recovery point that now has everything, native byte order |
 //! | [`HOLDFAST_IOC_STATUS`] | `_IOR('H', 2, [u8; 16000])` | u32 length, native byte order; that many bytes of JSON; zeros |
 //! | [`HOLDFAST_IOC_SCRUB`] | `_IOWR('H', 3, [u8; 16000])` | the same, both ways: a request, and the reply to it |
+//! | [`HOLDFAST_IOC_SNAPSHOT`] | `_IOWR('H', 5, [u8; 16000])` | the same, both ways: a request about snapshots, and the reply to it |
 //! | [`HOLDFAST_IOC_TRIM`] | `_IOR('H', 4, u64)` | bytes that are free and were discarded, plus 1, native byte order |
 //!
-//! The kernel carries at most 16,383 bytes in an ioctl of a FUSE file system, whence the size of the second and third.
+//! The kernel carries at most 16,383 bytes in an ioctl of a FUSE file system, whence the size of those that carry JSON.
 
 use holdfast_object::{Epoch, Result};
 use rustix::fd::AsFd;
@@ -34,10 +35,14 @@ pub const HOLDFAST_IOC_SCRUB: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H
 /// Gives free space back to the host.
 pub const HOLDFAST_IOC_TRIM: u32 = opcode::read::<u64>(b'H', 4);
 
+/// Makes, lists, deletes or compares snapshots.
+pub const HOLDFAST_IOC_SNAPSHOT: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 5);
+
 // _IOC of <asm-generic/ioctl.h>: direction (read is 2, write 1) << 30, size << 16, type << 8, number.
 const _: () = assert!(HOLDFAST_IOC_SYNC == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 1);
 const _: () = assert!(HOLDFAST_IOC_STATUS == 2 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 2);
 const _: () = assert!(HOLDFAST_IOC_SCRUB == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 3);
+const _: () = assert!(HOLDFAST_IOC_SNAPSHOT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 5);
 const _: () = assert!(HOLDFAST_IOC_TRIM == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 4);
 
 /// What whoever runs a mount does when asked by ioctl. Called from FUSE workers, from several at once.
@@ -54,6 +59,10 @@ pub trait Control: Send + Sync {
     /// Does what a JSON object asks about scrubbing; answers with another one of at most [`STATUS_JSON_BYTES_MAX`] bytes.
     fn scrub_json(&self, request: &[u8]) -> Vec<u8>;
 
+    /// Does what a JSON object of the user `uid` asks about snapshots; answers with another one of at most
+    /// [`STATUS_JSON_BYTES_MAX`] bytes.
+    fn snapshot_json(&self, uid: u32, request: &[u8]) -> Vec<u8>;
+
     /// Tells the devices what is free, in a file also if it was allocated in full. Gives how many bytes.
     ///
     /// # Errors
@@ -61,11 +70,11 @@ pub trait Control: Send + Sync {
     fn trim(&self) -> Result<u64>;
 }
 
-/// The reply to a control ioctl with this payload, or `None` if `command` is none of ours (ENOTTY).
+/// The reply to a control ioctl of the user `uid` with this payload, or `None` if `command` is none of ours (ENOTTY).
 ///
 /// # Errors
 /// Those of [`Control::sync`].
-pub fn answer(control: &dyn Control, command: u32, payload: &[u8]) -> Option<Result<Vec<u8>>> {
+pub fn answer(control: &dyn Control, uid: u32, command: u32, payload: &[u8]) -> Option<Result<Vec<u8>>> {
     match command {
         HOLDFAST_IOC_SYNC => Some(control.sync().map(|epoch| epoch.to_ne_bytes().to_vec())),
         HOLDFAST_IOC_STATUS => Some(Ok(pack_status(&control.status_json()))),
@@ -73,6 +82,10 @@ pub fn answer(control: &dyn Control, command: u32, payload: &[u8]) -> Option<Res
         HOLDFAST_IOC_SCRUB => match unpack_status(payload) {
             Ok(request) => Some(Ok(pack_status(&control.scrub_json(&request)))),
             Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("scrub request: {error}")))),
+        },
+        HOLDFAST_IOC_SNAPSHOT => match unpack_status(payload) {
+            Ok(request) => Some(Ok(pack_status(&control.snapshot_json(uid, &request)))),
+            Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("snapshot request: {error}")))),
         },
         _ => None,
     }
@@ -140,12 +153,24 @@ pub fn status_json(directory: impl AsFd) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As for [`sync`]; InvalidInput if the request has more than [`STATUS_JSON_BYTES_MAX`] bytes.
 pub fn scrub(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
+    exchange::<HOLDFAST_IOC_SCRUB>(directory, request)
+}
+
+/// Asks the mount that `directory` is in about snapshots. Request and reply are JSON objects.
+///
+/// # Errors
+/// As for [`scrub`].
+pub fn snapshot(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
+    exchange::<HOLDFAST_IOC_SNAPSHOT>(directory, request)
+}
+
+fn exchange<const COMMAND: u32>(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
     if request.len() > STATUS_JSON_BYTES_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let mut payload: [u8; STATUS_BYTES] = pack_status(request).try_into().map_err(|_| not_ours())?;
-    // SAFETY: the number says that so many bytes are read and written, and `payload` has as many.
-    unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_SCRUB, [u8; STATUS_BYTES]>::new(&mut payload)) }?;
+    // SAFETY: the numbers that this is for say that so many bytes are read and written, and `payload` has as many.
+    unsafe { ioctl(directory, Updater::<COMMAND, [u8; STATUS_BYTES]>::new(&mut payload)) }?;
     unpack_status(&payload)
 }
 
@@ -169,6 +194,10 @@ mod tests {
             request.iter().rev().copied().collect()
         }
 
+        fn snapshot_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
+            [&[uid as u8], request].concat()
+        }
+
         fn trim(&self) -> Result<u64> {
             self.0.clone()
         }
@@ -177,20 +206,22 @@ mod tests {
     #[test]
     fn replies_have_the_size_that_the_number_says() {
         let control = Fixed(Ok(7), b"{\"epoch\":7}".to_vec());
-        assert_eq!(answer(&control, HOLDFAST_IOC_SYNC, &[]).unwrap().unwrap(), 7u64.to_ne_bytes());
-        let reply = answer(&control, HOLDFAST_IOC_STATUS, &[]).unwrap().unwrap();
+        assert_eq!(answer(&control, 0, HOLDFAST_IOC_SYNC, &[]).unwrap().unwrap(), 7u64.to_ne_bytes());
+        let reply = answer(&control, 0, HOLDFAST_IOC_STATUS, &[]).unwrap().unwrap();
         assert_eq!(reply.len(), STATUS_BYTES);
         assert_eq!(unpack_status(&reply).unwrap(), b"{\"epoch\":7}");
-        assert_eq!(answer(&control, HOLDFAST_IOC_TRIM, &[]).unwrap().unwrap(), 8u64.to_ne_bytes());
-        assert!(answer(&control, HOLDFAST_IOC_TRIM + 1, &[]).is_none());
+        assert_eq!(answer(&control, 0, HOLDFAST_IOC_TRIM, &[]).unwrap().unwrap(), 8u64.to_ne_bytes());
+        assert!(answer(&control, 0, HOLDFAST_IOC_TRIM + 1, &[]).is_none());
     }
 
     #[test]
     fn a_request_has_its_bytes_and_a_bad_one_is_an_error() {
         let control = Fixed(Ok(7), Vec::new());
-        let reply = answer(&control, HOLDFAST_IOC_SCRUB, &pack_status(b"abc")).unwrap().unwrap();
+        let reply = answer(&control, 0, HOLDFAST_IOC_SCRUB, &pack_status(b"abc")).unwrap().unwrap();
         assert_eq!(unpack_status(&reply).unwrap(), b"cba");
-        assert!(answer(&control, HOLDFAST_IOC_SCRUB, b"ab").unwrap().is_err());
+        let reply = answer(&control, 9, HOLDFAST_IOC_SNAPSHOT, &pack_status(b"abc")).unwrap().unwrap();
+        assert_eq!(unpack_status(&reply).unwrap(), b"\x09abc");
+        assert!(answer(&control, 0, HOLDFAST_IOC_SCRUB, b"ab").unwrap().is_err());
         assert!(scrub(std::fs::File::open("/").unwrap(), &[0; STATUS_BYTES]).is_err());
     }
 
@@ -198,7 +229,7 @@ mod tests {
     fn errors_pass_through() {
         let error = Error::ReadOnly("device gone".into());
         let control = Fixed(Err(error.clone()), Vec::new());
-        assert_eq!(answer(&control, HOLDFAST_IOC_SYNC, &[]), Some(Err(error)));
+        assert_eq!(answer(&control, 0, HOLDFAST_IOC_SYNC, &[]), Some(Err(error)));
     }
 
     #[test]

@@ -30,8 +30,8 @@ mod memory_cache;
 pub use error::{Error, ErrorKind, Name, Result};
 pub use name::{NAME_MAX, SYMLINK_MAX};
 pub use namespace::{
-    Atime, Create, Created, DirEntry, Found, LINK_MAX, Namespace, NewNode, Options, Position, RenameMode, Request,
-    SetAttr, SpaceMode, StatFs, TimeSet, WRITE_MAX, XattrMode,
+    Atime, CONTROL_NAME, Create, Created, DirEntry, Found, LINK_MAX, Namespace, NewNode, Options, PathChange, Position,
+    RenameMode, Request, SetAttr, SpaceMode, StatFs, TimeSet, WRITE_MAX, XattrMode, is_fleeting,
 };
 pub use pages::ReadData;
 pub use permission::{Access, Caller, Enforce};

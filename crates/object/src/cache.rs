@@ -1,8 +1,8 @@
 //! The upper interface: what naming asks of the cache.
 
 use crate::{
-    Arena, Attributes, DomainId, Epoch, FrameMut, Hold, Holds, ObjectId, Op, PageIndex, PageRef, PinnedPage, Purpose,
-    Result, Space,
+    Arena, Attributes, DomainId, Epoch, FrameMut, Hold, Holds, ObjectChange, ObjectId, Op, PageIndex, PageRef,
+    PinnedPage, Purpose, Result, SnapshotId, SnapshotInfo, Space,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -132,4 +132,34 @@ pub trait ObjectCache: Send + Sync {
 
     /// Space of the store.
     fn space(&self) -> Space;
+}
+
+/// Snapshots of the domain of an [`ObjectCache`]. Their objects are read through it, by ids that name the snapshot.
+pub trait Snapshots: Send + Sync {
+    /// Keeps the domain as it is: with everything admitted before the call. Durable on return.
+    fn snapshot_create(&self, name: &str) -> Result<SnapshotInfo>;
+
+    /// The snapshot is gone, durably, on return.
+    fn snapshot_delete(&self, name: &str) -> Result<()>;
+
+    /// All of them, oldest first.
+    fn snapshots(&self) -> Result<Vec<SnapshotInfo>>;
+
+    /// See [`crate::ObjectStore::changed_objects`]; the domain as of now counts with everything admitted before the last recovery
+    /// point.
+    fn changed_objects(
+        &self,
+        states: (SnapshotId, SnapshotId),
+        after: ObjectId,
+        limit: usize,
+    ) -> Result<Vec<ObjectChange>>;
+
+    /// See [`crate::ObjectStore::changed_pages`].
+    fn changed_pages(
+        &self,
+        id: ObjectId,
+        states: (SnapshotId, SnapshotId),
+        first: PageIndex,
+        limit: usize,
+    ) -> Result<Vec<PageIndex>>;
 }

@@ -27,7 +27,7 @@ mod store;
 
 pub use arena::{Arena, FrameMut, PageRef, PinnedPage};
 pub use attributes::{AttrSet, Attributes, Class, Kind, Timestamp};
-pub use cache::{Durability, ObjectCache, Outcome, PageView, RequestId, Seek, Transaction};
+pub use cache::{Durability, ObjectCache, Outcome, PageView, RequestId, Seek, Snapshots, Transaction};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Corruption, DeviceFault, Error, Place, Result};
 pub use ids::{BlockIdentity, DomainId, Epoch, ObjectId, ObjectKey, PageIndex, PolicyId, SnapshotId};

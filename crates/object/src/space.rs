@@ -36,6 +36,9 @@ pub const OBJECTS_PER_MAP_BLOCK: u64 = 32_768;
 /// Blocks whose extra references are in one block of the reference table.
 pub const REFERENCES_PER_BLOCK: u64 = 1024;
 
+/// Runs in one block of a dead list.
+pub const RUNS_PER_BLOCK: u64 = 128;
+
 /// Levels of tree blocks above the pages of an object whose last page is `last`.
 pub fn levels(last: u64) -> u8 {
     let mut levels = 0;
@@ -56,6 +59,8 @@ pub struct Demand {
     pub metadata_pages: u64,
     /// Blocks of trees and object tables.
     pub tree_blocks: u64,
+    /// Pages that go away and are not replaced.
+    pub pages_gone: u64,
 }
 
 impl Demand {
@@ -65,12 +70,21 @@ impl Demand {
         self.pages + 2 * (self.metadata_pages + self.tree_blocks)
     }
 
+    /// Blocks for noting what goes away under a snapshot: each page and tree block may be a run of its own, and the note's own
+    /// tree comes to it.
+    pub fn note_blocks(&self) -> u64 {
+        let runs = (self.pages + self.metadata_pages + self.tree_blocks).saturating_add(self.pages_gone);
+        let pages = runs.div_ceil(RUNS_PER_BLOCK) + 1;
+        2 * (pages + pages.div_ceil(POINTERS_PER_BLOCK) + u64::from(levels((1 << 32) - 1)))
+    }
+
     /// Adds up two demands.
     pub fn plus(self, other: Demand) -> Demand {
         Demand {
             pages: self.pages + other.pages,
             metadata_pages: self.metadata_pages + other.metadata_pages,
             tree_blocks: self.tree_blocks + other.tree_blocks,
+            pages_gone: self.pages_gone.saturating_add(other.pages_gone),
         }
     }
 }

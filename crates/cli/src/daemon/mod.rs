@@ -24,6 +24,7 @@ use crate::options::MountOptions;
 use crate::report::{CacheFigures, Condition, Daemon, Figures, StoreReport};
 use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
+use crate::snapshots::{self, SnapshotReply};
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::{Access, FileDevice};
 use holdfast_cache::Cache;
@@ -386,6 +387,15 @@ impl Control for State {
             Err(failure) => ScrubReply::Refused(failure.message),
         };
         reply.to_json(STATUS_JSON_BYTES_MAX)
+    }
+
+    fn snapshot_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
+        let may_change = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        let outcome = serde_json::from_slice(request)
+            .map_err(|error| Failure::new(format!("the mount does not understand what it is asked: {error}")))
+            .and_then(|request| snapshots::answer(&self.stack, &request, may_change));
+        let reply = outcome.unwrap_or_else(|failure| SnapshotReply::Refused(failure.message));
+        serde_json::to_vec(&reply).unwrap_or_default()
     }
 
     fn trim(&self) -> holdfast_object::Result<u64> {

@@ -10,6 +10,7 @@ mod metrics;
 mod mounts;
 mod rig;
 mod scrub;
+mod snapshots;
 mod stores;
 mod terminal;
 mod trim;

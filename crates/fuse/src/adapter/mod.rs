@@ -14,7 +14,7 @@ use crate::reply::{DirBuffer, Slices};
 use convert::{attr, entry_of, file_type, node_of};
 use holdfast_naming::{
     Access, Caller, Create, Error, ErrorKind, Found, Namespace, NewNode, Position, ReadData, RenameMode, Request,
-    SetAttr, SpaceMode, TimeSet, XattrMode,
+    SetAttr, SpaceMode, TimeSet, XattrMode, is_fleeting,
 };
 use holdfast_object::{Durability, ObjectId, RequestId, Seek, Timestamp};
 use std::sync::Arc;
@@ -92,15 +92,20 @@ impl Filesystem {
         Errno::from(error)
     }
 
+    /// How long the kernel may remember an object.
+    fn valid(&self, id: ObjectId) -> Duration {
+        if is_fleeting(id) { Duration::ZERO } else { self.options.valid }
+    }
+
     fn entry(&self, found: Result<Found, Error>) -> Answer<Entry> {
         let found = found.map_err(|error| self.errno(&error))?;
-        Ok(entry_of(found.id, &found.attributes, self.options.valid))
+        Ok(entry_of(found.id, &found.attributes, self.valid(found.id)))
     }
 
     fn attributes(&self, id: ObjectId, found: Result<holdfast_object::Attributes, Error>) -> Answer<Attributes> {
         let found = found.map_err(|error| self.errno(&error))?;
         let btime = (found.btime.secs, found.btime.nanos);
-        Ok(Attributes { attr: attr(id, &found), btime, valid: self.options.valid })
+        Ok(Attributes { attr: attr(id, &found), btime, valid: self.valid(id) })
     }
 
     fn done(&self, result: Result<(), Error>) -> Answer<()> {
@@ -143,7 +148,7 @@ impl Handler for Filesystem {
     fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<Entry> {
         match self.namespace.lookup(&self.request(context), node_of(parent)?, name) {
             // The kernel remembers that there is none; whatever makes one goes through it.
-            Err(Error::NotFound { .. }) => Ok(Entry {
+            Err(Error::NotFound { parent, .. }) if !is_fleeting(parent) => Ok(Entry {
                 node: 0,
                 generation: 0,
                 attr: Attr::default(),
@@ -312,7 +317,7 @@ impl Handler for Filesystem {
             self.namespace.readdir_with_attributes(id, offset, |entry, attributes| {
                 // The kernel does not look `.` and `..` up, and must not get to remember them.
                 let dots = entry.name == b"." || entry.name == b"..";
-                let full = attributes.filter(|_| !dots).map(|found| entry_of(entry.id, found, self.options.valid));
+                let full = attributes.filter(|_| !dots).map(|found| entry_of(entry.id, found, self.valid(entry.id)));
                 out.push(entry.id.0, entry.cookie, file_type(entry.kind), entry.name, full.as_ref())
             })
         } else {
@@ -430,8 +435,8 @@ impl Handler for Filesystem {
         self.done(self.namespace.sync_all().map(drop))
     }
 
-    fn ioctl(&self, _: &Context, _: u64, args: &IoctlIn, bytes: &[u8]) -> Answer<(i32, Vec<u8>)> {
-        match control::answer(&*self.control, args.cmd, bytes) {
+    fn ioctl(&self, context: &Context, _: u64, args: &IoctlIn, bytes: &[u8]) -> Answer<(i32, Vec<u8>)> {
+        match control::answer(&*self.control, context.uid, args.cmd, bytes) {
             None => Err(Errno::NOTTY),
             Some(Ok(bytes)) => Ok((0, bytes)),
             Some(Err(error)) => Err(self.errno(&Error::Object(error))),

@@ -182,7 +182,7 @@ impl<'a> Directory<'a> {
 
     fn expect_root(&self) -> Expect {
         let pages = self.header.map_or(0, |header| header.pages);
-        Expect { owner: self.id, page: 0, level: None, low: 0, high: KEY_END, pages }
+        Expect { owner: self.id.live(), page: 0, level: None, low: 0, high: KEY_END, pages }
     }
 
     /// The way to the leaf where `key` belongs.

@@ -6,7 +6,7 @@ use super::{Atime, Namespace, Request};
 use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::permission::{self, Access};
-use holdfast_object::{AttrSet, Attributes, Kind, MAX_OBJECT_BYTES, ObjectId, Op, Timestamp};
+use holdfast_object::{AttrSet, Attributes, Kind, MAX_OBJECT_BYTES, ObjectId, Op, SnapshotId, Timestamp};
 
 /// A time to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,7 +139,7 @@ impl Namespace {
     /// stored is not worth an error.
     pub(super) fn touch_atime(&self, id: ObjectId, attributes: &Attributes) {
         const DAY_SECS: i64 = 24 * 60 * 60;
-        if self.options.atime == Atime::Never {
+        if self.options.atime == Atime::Never || id.snapshot() != SnapshotId::LIVE {
             return;
         }
         let now = self.clock.now();

@@ -122,7 +122,7 @@ impl Namespace {
         }
         name::check_changeable(name)?;
         let _in_use = self.locks.lock(&[(parent, Use::Exclusive)]);
-        let directory = self.directory_for(request, parent, name, Access::SEARCH)?;
+        let directory = self.directory_to_change(request, parent, name)?;
         let mut index = self.open_directory(parent, &directory)?;
         if index.lookup(name)?.is_some() {
             return Err(Error::exists(parent, name));
@@ -149,6 +149,7 @@ impl Namespace {
             return self.answer_made(answer, true);
         }
         let _in_use = self.locks.lock(&[(parent, Use::Shared)]);
+        self.check_changeable(parent)?;
         let directory = self.directory_for(request, parent, b"", Access::CHANGE)?;
         let flags = if nameless { 0 } else { LINKABLE };
         let new = New { kind: Kind::Regular, mode, rdev: 0, target: &[], open: true, names: 0, flags };
@@ -223,9 +224,10 @@ impl Namespace {
             return self.answer_made(answer, false);
         }
         name::check_changeable(name)?;
+        self.check_changeable(id)?;
         let _in_use = self.locks.lock(&[(id, Use::Exclusive), (parent, Use::Exclusive)]);
         let attributes = self.inode(id)?;
-        let directory = self.directory_for(request, parent, name, Access::SEARCH)?;
+        let directory = self.directory_to_change(request, parent, name)?;
         let mut index = self.open_directory(parent, &directory)?;
         if index.lookup(name)?.is_some() {
             return Err(Error::exists(parent, name));

@@ -10,6 +10,7 @@ use crate::permission;
 use crate::stage::Staged;
 use holdfast_object::{
     self as object, AttrSet, Attributes, Durability, Epoch, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, Seek,
+    SnapshotId,
 };
 use std::ops::Range;
 
@@ -242,7 +243,8 @@ impl Namespace {
             // Up to the page boundary, behind which the next call can share.
             length = PAGE - within;
         }
-        let aligned = within == 0 && target_offset.is_multiple_of(PAGE);
+        // What only a snapshot has is read and written anew.
+        let aligned = source.snapshot() == SnapshotId::LIVE && within == 0 && target_offset.is_multiple_of(PAGE);
         let pages = if aligned {
             whole_pages(&source_attributes, source_offset, &target_attributes, target_offset, length)
         } else {

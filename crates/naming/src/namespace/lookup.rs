@@ -1,6 +1,6 @@
 //! Finding objects, holding them, and letting them go.
 
-use super::{Namespace, Request, SetAttr};
+use super::{Namespace, Request, SetAttr, is_fleeting};
 use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::name::{self, NAME_MAX};
@@ -43,15 +43,17 @@ impl Namespace {
         name::check(name)?;
         let _in_use = self.locks.lock(&[(parent, Use::Shared)]);
         let directory = self.directory_for(request, parent, name, Access::SEARCH)?;
-        let found = match name {
-            b"." => Found { id: parent, attributes: directory },
-            b".." => Found { id: directory.parent, attributes: self.child(directory.parent, Kind::Directory)? },
-            _ => {
+        let found = match (self.find_virtual(parent, name)?, name) {
+            (Some(found), _) => found,
+            (None, b".") => Found { id: parent, attributes: directory },
+            (None, b"..") => Found { id: directory.parent, attributes: self.child(directory.parent, Kind::Directory)? },
+            (None, _) => {
                 let entry = self
                     .open_directory(parent, &directory)?
                     .lookup(name)?
                     .ok_or_else(|| Error::not_found(parent, name))?;
-                Found { id: entry.object, attributes: self.child(entry.object, entry.kind)? }
+                let id = entry.object.in_snapshot(parent.snapshot());
+                Found { id, attributes: self.child(id, entry.kind)? }
             }
         };
         self.cache.hold(found.id, Hold::Lookup, 1);
@@ -83,6 +85,9 @@ impl Namespace {
             let _in_use = self.locks.lock(&[(id, Use::Shared)]);
             let attributes = self.inode(id)?;
             let changes = permission::includes(wanted, Access::WRITE);
+            if changes || truncate {
+                self.check_changeable(id)?;
+            }
             if attributes.kind == Kind::Directory && (changes || truncate) {
                 return Err(Error::IsDirectory(id));
             }
@@ -147,6 +152,10 @@ impl Namespace {
                 components.push(b"...".to_vec());
                 break;
             }
+            if is_fleeting(at) {
+                components.extend(self.fleeting_path(at));
+                break;
+            }
             let unknown = format!("{at}").into_bytes();
             let Ok(attributes) = self.cache.attributes(at) else {
                 components.push(unknown);
@@ -165,12 +174,12 @@ impl Namespace {
         })
     }
 
-    fn name_in(&self, parent: ObjectId, id: ObjectId) -> Option<Vec<u8>> {
+    pub(super) fn name_in(&self, parent: ObjectId, id: ObjectId) -> Option<Vec<u8>> {
         let _in_use = self.locks.lock(&[(parent, Use::Shared)]);
         let attributes = self.directory_attributes(parent).ok()?;
         let mut name = None;
         let scan = self.open_directory(parent, &attributes).ok()?.scan(0, |record| {
-            if record.object == id {
+            if record.object == id.live() {
                 name = Some(record.name.to_vec());
                 return ControlFlow::Break(());
             }

@@ -13,18 +13,22 @@ mod answer;
 mod attributes;
 mod create;
 mod data;
+mod diff;
 mod lookup;
 mod readdir;
 mod remove;
 mod rename;
+mod snapshots;
 mod xattrs;
 
 pub use attributes::{SetAttr, TimeSet};
 pub use create::{Create, Created, NewNode};
 pub use data::{Position, SpaceMode, WRITE_MAX};
+pub use diff::PathChange;
 pub use lookup::{Found, StatFs};
 pub use readdir::DirEntry;
 pub use rename::RenameMode;
+pub use snapshots::{CONTROL_NAME, is_fleeting};
 pub use xattrs::XattrMode;
 
 use crate::directory::Directory;
@@ -34,7 +38,8 @@ use crate::permission::{Access, Caller, Enforce};
 use crate::stage::Staged;
 use answer::Answer;
 use holdfast_object::{
-    self as object, AttrSet, Attributes, Class, Clock, Hold, Kind, ObjectCache, ObjectId, Op, RequestId, Timestamp,
+    self as object, AttrSet, Attributes, Class, Clock, Hold, Kind, ObjectCache, ObjectId, Op, RequestId, SnapshotId,
+    Snapshots, Timestamp,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -92,6 +97,8 @@ pub struct Namespace {
     clock: Arc<dyn Clock>,
     options: Options,
     locks: Locks,
+    /// Of the domain, to be looked into under `.holdfast`.
+    snapshots: Option<Arc<dyn Snapshots>>,
 }
 
 impl fmt::Debug for Namespace {
@@ -103,7 +110,12 @@ impl fmt::Debug for Namespace {
 impl Namespace {
     /// The name space in these objects. Changes nothing.
     pub fn new(cache: Arc<dyn ObjectCache>, clock: Arc<dyn Clock>, options: Options) -> Namespace {
-        Namespace { cache, clock, options, locks: Locks::new() }
+        Namespace { cache, clock, options, locks: Locks::new(), snapshots: None }
+    }
+
+    /// The same with the domain's snapshots under `.holdfast/snapshots` in the root.
+    pub fn with_snapshots(self, snapshots: Arc<dyn Snapshots>) -> Namespace {
+        Namespace { snapshots: Some(snapshots), ..self }
     }
 
     /// What it stands on.
@@ -134,6 +146,9 @@ impl Namespace {
 
     /// Attributes of an object that a caller names.
     fn inode(&self, id: ObjectId) -> Result<Attributes> {
+        if id.snapshot() == SnapshotId::VIRTUAL {
+            return self.virtual_attributes(id);
+        }
         let attributes = self.cache.attributes(id)?;
         // Objects with extended attributes have no name and are nobody's to name.
         if attributes.kind == Kind::Xattr { Err(Error::Stale(id)) } else { Ok(attributes) }
@@ -141,6 +156,9 @@ impl Namespace {
 
     /// Attributes of an object that an entry names.
     fn child(&self, id: ObjectId, kind: Kind) -> Result<Attributes> {
+        if id.snapshot() == SnapshotId::VIRTUAL {
+            return self.virtual_attributes(id);
+        }
         let attributes = self.cache.attributes(id).map_err(|error| match error {
             object::Error::NoObject(_) => {
                 Error::CorruptTree { object: id, what: "an entry names it, but it is not there" }
@@ -166,6 +184,13 @@ impl Namespace {
         }
         self.check_access(request, id, &attributes, wanted)?;
         Ok(attributes)
+    }
+
+    /// A directory in which `name` is to be made, replaced or removed.
+    fn directory_to_change(&self, request: &Request, id: ObjectId, name: &[u8]) -> Result<Attributes> {
+        self.check_changeable(id)?;
+        self.check_name_is_free(id, name)?;
+        self.directory_for(request, id, name, Access::SEARCH)
     }
 
     fn open_directory(&self, id: ObjectId, attributes: &Attributes) -> Result<Directory<'_>> {

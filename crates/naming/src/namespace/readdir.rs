@@ -4,7 +4,7 @@ use super::{Namespace, Request};
 use crate::directory::KEY_MIN;
 use crate::error::{Error, Result};
 use crate::locks::Use;
-use holdfast_object::{Attributes, Hold, Kind, ObjectId};
+use holdfast_object::{Attributes, Hold, Kind, ObjectId, SnapshotId};
 use std::ops::ControlFlow;
 
 /// Cookie of `.`; reading starts behind cookie 0.
@@ -76,8 +76,13 @@ impl Namespace {
                 return Ok(());
             }
         }
+        if id.snapshot() == SnapshotId::VIRTUAL {
+            return self.walk_virtual(id, cookie, &mut show);
+        }
+        let snapshot = id.snapshot();
         let scan = self.open_directory(id, &attributes)?.scan(cookie.max(COOKIE_PARENT), |record| {
-            show(DirEntry { cookie: record.key, id: record.object, kind: record.kind, name: record.name })
+            let id = record.object.in_snapshot(snapshot);
+            show(DirEntry { cookie: record.key, id, kind: record.kind, name: record.name })
         });
         if shown {
             self.touch_atime(id, &attributes);

@@ -70,7 +70,7 @@ impl Namespace {
 
     fn target(&self, request: &Request, parent: ObjectId, name: &[u8]) -> Result<Target<'_>> {
         let find = || -> Result<(Attributes, Directory<'_>, Entry)> {
-            let directory = self.directory_for(request, parent, name, Access::SEARCH)?;
+            let directory = self.directory_to_change(request, parent, name)?;
             let index = self.open_directory(parent, &directory)?;
             let entry = index.lookup(name)?.ok_or_else(|| Error::not_found(parent, name))?;
             Ok((directory, index, entry))

@@ -112,7 +112,7 @@ impl Namespace {
 
     fn pair(&self, request: &Request, from: Place<'_>, to: Place<'_>) -> Result<Pair> {
         let find = |place: Place<'_>| -> Result<Option<Entry>> {
-            let directory = self.directory_for(request, place.directory, place.name, Access::SEARCH)?;
+            let directory = self.directory_to_change(request, place.directory, place.name)?;
             self.open_directory(place.directory, &directory)?.lookup(place.name)
         };
         let moved = find(from)?;

@@ -228,7 +228,7 @@ impl Namespace {
         let size = usize::try_from(holder.size).ok().filter(|&size| size <= XATTR_TOTAL_MAX);
         let size = size.ok_or(Error::CorruptAttributes { object: attributes.xattr, offset: 0, what: "too long" })?;
         let bytes = ReadData::read(&*self.cache, attributes.xattr, 0, size)?.to_vec();
-        Xattrs::decode(&bytes, attributes.xattr, id)
+        Xattrs::decode(&bytes, attributes.xattr, id.live())
     }
 
     /// xattr(7): `user.` is for who may read or write the file, and only on regular files and directories; `trusted.` is

@@ -1,0 +1,60 @@
+//! Snapshots: when they are made, and what of them is in memory.
+//!
+//! A snapshot keeps a recovery point, so an epoch is closed first, and the next one begins with the snapshot. Objects of
+//! snapshots are known here by ids that name the snapshot; they never change, and go when the snapshot goes.
+
+use crate::Cache;
+use holdfast_object::{
+    Error, ObjectChange, ObjectId, ObjectKey, PageIndex, Result, SnapshotId, SnapshotInfo, Snapshots,
+    check_snapshot_name,
+};
+
+impl Snapshots for Cache {
+    fn snapshot_create(&self, name: &str) -> Result<SnapshotInfo> {
+        check_snapshot_name(name)?;
+        if self.snapshots()?.iter().any(|known| known.name == name) {
+            return Err(Error::SnapshotExists(name.to_string()));
+        }
+        self.close_epoch()?;
+        let mut made = SnapshotId::LIVE;
+        self.close_epoch_with(Some(|epoch| {
+            made = self.store.snapshot_create(self.domain, epoch, name, self.clock.now())?;
+            Ok(())
+        }))?;
+        self.state.write().has_snapshots = true;
+        let info = self.snapshots()?.into_iter().find(|info| info.id == made);
+        info.ok_or_else(|| Error::NoSnapshot(name.to_string()))
+    }
+
+    fn snapshot_delete(&self, name: &str) -> Result<()> {
+        let Some(info) = self.snapshots()?.into_iter().find(|info| info.name == name) else {
+            return Err(Error::NoSnapshot(name.to_string()));
+        };
+        self.close_epoch_with(Some(|epoch| self.store.snapshot_delete(self.domain, epoch, info.id)))?;
+        self.state.write().forget_snapshot(info.id);
+        Ok(())
+    }
+
+    fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        self.store.snapshots(self.domain)
+    }
+
+    fn changed_objects(
+        &self,
+        states: (SnapshotId, SnapshotId),
+        after: ObjectId,
+        limit: usize,
+    ) -> Result<Vec<ObjectChange>> {
+        self.store.changed_objects(self.domain, states, after, limit)
+    }
+
+    fn changed_pages(
+        &self,
+        id: ObjectId,
+        states: (SnapshotId, SnapshotId),
+        first: PageIndex,
+        limit: usize,
+    ) -> Result<Vec<PageIndex>> {
+        self.store.changed_pages(ObjectKey { domain: self.domain, object: id }, states, first, limit)
+    }
+}
