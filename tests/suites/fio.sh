@@ -30,7 +30,7 @@ run() {
     # With O_SYNC each write waits for the disk.
     [ "$name" != osync ] || size=2m
     bounded "${LIMIT:-120}" fio --name="$name" --directory="$MNT" --ioengine="$engine" --rw="$mode" --size="$size" "$@" \
-        --verify=crc32c-intel --verify_fatal=1 --randseed="$SEED" --group_reporting --minimal --output="$WORK/$name.out" "${how[@]}"
+        --verify=crc32c-intel --verify_fatal=1 --verify_state_save=0 --randseed="$SEED" --group_reporting --minimal --output="$WORK/$name.out" "${how[@]}"
 }
 fs_create
 fs_mount
