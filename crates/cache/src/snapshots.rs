@@ -5,9 +5,12 @@
 
 use crate::Cache;
 use holdfast_object::{
-    Error, ObjectChange, ObjectId, ObjectKey, PageIndex, Result, SnapshotId, SnapshotInfo, Snapshots,
+    Error, ObjectChange, ObjectId, ObjectKey, PageIndex, Purpose, Result, SnapshotId, SnapshotInfo, Snapshots,
     check_snapshot_name,
 };
+
+/// Blocks that making a snapshot takes at most: a page of the list, the trees above it and above the dead lists, twice.
+const MAKING_BLOCKS: u64 = 16;
 
 impl Snapshots for Cache {
     fn snapshot_create(&self, name: &str) -> Result<SnapshotInfo> {
@@ -18,6 +21,7 @@ impl Snapshots for Cache {
         self.close_epoch()?;
         let mut made = SnapshotId::LIVE;
         self.close_epoch_with(Some(|epoch| {
+            self.store.reserve(epoch, MAKING_BLOCKS, Purpose::Ordinary)?;
             made = self.store.snapshot_create(self.domain, epoch, name, self.clock.now())?;
             Ok(())
         }))?;

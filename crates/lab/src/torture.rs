@@ -2,19 +2,22 @@
 //! the power fails at random moments. Each time everything has been deleted, the free space is what it was.
 //!
 //! What must hold, and ends the run where it does not:
-//! - only a lack of space refuses anything, and never a removal;
+//! - only a lack of space refuses anything, and never a removal, unless a snapshot keeps what is to be removed; never the
+//!   deletion of the oldest snapshot;
 //! - a file has the bytes that were written to it, as far as it goes (a power cut may have cut it short);
 //! - after a power cut and after closing, the check of the store finds nothing (but torn superblocks after the former);
 //! - with nothing left, free blocks are as many as in the beginning, but for [`TALLER_BLOCKS`].
 //!
-//! Everything follows from the seed. A new kind of thing that takes space (a snapshot, a clone) is a step in
-//! [`Torture::fill`], and must be taken away in [`Torture::empty`].
+//! - a snapshot has the bytes that its files had, also in a full store and after a power cut.
+//!
+//! Everything follows from the seed. A new kind of thing that takes space is a step in [`Torture::fill`], and must be taken
+//! away in [`Torture::empty`].
 
 use crate::device::{CrashMode, Recorder};
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_naming::{Atime, Error, ErrorKind, Namespace, NewNode, Request, SpaceMode, XattrMode};
-use holdfast_object::{Durability, Kind, ObjectCache, ObjectId};
+use holdfast_object::{self as object, Durability, Kind, ObjectCache, ObjectId, Snapshots};
 use holdfast_physical::check::{CheckOptions, Finding, FindingKind, check};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -22,6 +25,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Snapshots at a time.
+const SNAPSHOTS: usize = 3;
 /// Refusals in a row after which a store counts as full.
 const FULL_AFTER: u32 = 12;
 /// Trees that have grown do not get lower again: the root directory's and those of the store's four maps may keep a block per
@@ -107,6 +112,8 @@ struct Torture {
     directories: Vec<ObjectId>,
     /// Regular files that are there: number, object, directory.
     files: Vec<(u64, ObjectId, ObjectId)>,
+    /// Snapshots that are there, each with files as they were: number, object in the snapshot, size.
+    snapshots: Vec<(String, Vec<(u64, ObjectId, u64)>)>,
     report: Report,
 }
 
@@ -143,8 +150,9 @@ impl Torture {
         let stack = Stack::open(device.clone(), &StackOptions::new(options.frames), &clock).map_err(says)?;
         let names = stack.namespace(Atime::Relative);
         let rng = Pcg64Mcg::seed_from_u64(options.seed);
-        let (directories, files) = (vec![ObjectId::ROOT], Vec::new());
-        Ok(Torture { options, rng, device, stack, names, next: 0, directories, files, report: Report::default() })
+        let (directories, files, snapshots) = (vec![ObjectId::ROOT], Vec::new(), Vec::new());
+        let report = Report::default();
+        Ok(Torture { options, rng, device, stack, names, next: 0, directories, files, snapshots, report })
     }
 
     fn round(&mut self, free_at_first: u64) -> Step<()> {
@@ -196,7 +204,8 @@ impl Torture {
                 76..82 => self.link()?,
                 82..88 => self.attribute()?,
                 88..92 => self.punch_or_cut()?,
-                92..96 => self.sync()?,
+                92..95 => self.sync()?,
+                95 => self.snapshot()?,
                 _ => {
                     self.tick()?;
                     true
@@ -292,6 +301,51 @@ impl Torture {
         Ok(self.taken(synced)?.is_some())
     }
 
+    /// Makes a snapshot, or deletes one if there are some.
+    fn snapshot(&mut self) -> Step<bool> {
+        if self.snapshots.len() == SNAPSHOTS {
+            return self.delete_snapshot().map(|()| true);
+        }
+        let name = name('s', self.next);
+        self.next += 1;
+        let made = match self.stack.cache.snapshot_create(&name) {
+            Ok(info) => Ok(info),
+            Err(error) => Err(Error::Object(error)),
+        };
+        let Some(info) = self.taken(made)? else { return Ok(false) };
+        let mut files = Vec::with_capacity(self.files.len());
+        for &(number, id, _) in &self.files {
+            files.push((number, id.in_snapshot(info.id), self.names.getattr(id).map_err(says)?.size));
+        }
+        self.snapshots.push((name, files));
+        Ok(true)
+    }
+
+    /// Compares a snapshot with what it must have, and deletes it.
+    fn delete_snapshot(&mut self) -> Step<()> {
+        let at = self.rng.random_range(0..self.snapshots.len());
+        let (name, files) = self.snapshots.remove(at);
+        for (number, id, size) in files {
+            let got =
+                self.names.getattr(id).map_err(|error| format!("file {number} of snapshot {name}: {error}"))?.size;
+            if got != size {
+                return Err(format!("file {number} of snapshot {name} has {got} bytes instead of {size}"));
+            }
+            self.compare(number, id)?;
+        }
+        match self.stack.cache.snapshot_delete(&name) {
+            // What the one before it needs has to be noted; the oldest one never needs room.
+            Err(object::Error::NoSpace { .. }) if at > 0 => {
+                self.report.refused += 1;
+                let oldest = self.snapshots.remove(0).0;
+                self.stack.cache.snapshot_delete(&oldest).map_err(|error| format!("{oldest}, the oldest: {error}"))?;
+                let later = self.stack.cache.snapshot_delete(&name);
+                later.map_err(|error| format!("snapshot {name} cannot be deleted after the oldest: {error}"))
+            }
+            deleted => deleted.map_err(|error| format!("snapshot {name} cannot be deleted: {error}")),
+        }
+    }
+
     fn tick(&mut self) -> Step<()> {
         self.stack.clock.advance_ns(EPOCH_NS);
         self.stack.cache.tick().map_err(says)?;
@@ -308,7 +362,7 @@ impl Torture {
                 continue;
             }
             self.compare(file.0, file.1)?;
-            let removed = self.names.unlink(&Request::ROOT, file.2, name('f', file.0).as_bytes());
+            let removed = self.remove(Kind::Regular, file.2, name('f', file.0).as_bytes());
             removed.map_err(|error| format!("file {} cannot be removed: {error}", file.0))?;
             if self.rng.random_ratio(1, 40) {
                 self.tick()?;
@@ -317,6 +371,25 @@ impl Torture {
         self.files = kept;
         // What other names lead to is still in the list of the directory's entries.
         self.list()
+    }
+
+    /// Removes a name. As long as there are snapshots, which keep what is removed, that may need more room than there is; then
+    /// the oldest goes.
+    fn remove(&mut self, kind: Kind, directory: ObjectId, name: &[u8]) -> Result<(), Error> {
+        loop {
+            let removed = match kind {
+                Kind::Directory => self.names.rmdir(&Request::ROOT, directory, name),
+                _ => self.names.unlink(&Request::ROOT, directory, name),
+            };
+            match removed {
+                Err(error) if error.kind() == ErrorKind::NoSpace && !self.snapshots.is_empty() => {
+                    self.report.refused += 1;
+                    let oldest = self.snapshots.remove(0).0;
+                    self.stack.cache.snapshot_delete(&oldest).map_err(Error::Object)?;
+                }
+                removed => return removed,
+            }
+        }
     }
 
     fn compare(&mut self, number: u64, id: ObjectId) -> Step<()> {
@@ -368,14 +441,14 @@ impl Torture {
         }
         for directory in self.directories.clone().into_iter().rev() {
             for (name, _, kind) in self.names.entries(&Request::ROOT, directory).map_err(says)? {
-                let removed = match kind {
-                    Kind::Directory => self.names.rmdir(&Request::ROOT, directory, &name),
-                    _ => self.names.unlink(&Request::ROOT, directory, &name),
-                };
+                let removed = self.remove(kind, directory, &name);
                 removed.map_err(|error| format!("{} cannot be removed: {error}", String::from_utf8_lossy(&name)))?;
             }
         }
         self.list()?;
+        while !self.snapshots.is_empty() {
+            self.delete_snapshot()?;
+        }
         if self.directories.len() + self.files.len() != 1 {
             return Err("not everything could be removed".into());
         }
@@ -424,6 +497,15 @@ impl Torture {
             Stack::open(self.device.clone(), &options, &self.stack.clock).map_err(|error| format!("open: {error}"))?;
         self.names = self.stack.namespace(Atime::Relative);
         self.names.reclaim_orphans().map_err(|error| format!("orphans: {error}"))?;
+        // The power may have failed before the last one was made or deleted.
+        let there = self.stack.cache.snapshots().map_err(says)?;
+        self.snapshots.retain(|(name, _)| there.iter().any(|info| info.name == *name));
+        for info in there {
+            if !self.snapshots.iter().any(|(name, _)| *name == info.name) {
+                self.snapshots.push((info.name, Vec::new()));
+            }
+        }
+        self.snapshots.sort_by_key(|(name, _)| name[1..].parse::<u64>().unwrap_or(0));
         self.list()
     }
 

@@ -143,7 +143,7 @@ fn the_bytes_of_a_file_behind_a_bad_block_are_named_up_to_its_end() {
     rig.run(["unmount", "m"]).exits(0);
     let store = rig.path("s");
     for (page, last) in [(b'b', "8191"), (b'c', "8291")] {
-        let places = places(&store, &vec![page; 100]);
+        let places = places(&store, &[page; 100]);
         flip(&store, places[0]);
         let first = (u64::from(page - b'a') * 4096).to_string();
         let found = rig.run(["check", "s"]).exits(4).out;

@@ -420,6 +420,11 @@ impl Model {
         if source_offset.is_multiple_of(PAGE) && target_offset.is_multiple_of(PAGE) && length > PAGE && !reaches_end {
             length -= length % PAGE;
         }
+        // Ranges that lie alike in their pages are brought to a page boundary first, for the next call to share pages.
+        let within = source_offset % PAGE;
+        if within != 0 && within == target_offset % PAGE {
+            length = length.min(PAGE - within);
+        }
         let start = source_offset as usize;
         let bytes = self.regular(source)?.data[start..start + length as usize].to_vec();
         let inode = self.regular(target)?;

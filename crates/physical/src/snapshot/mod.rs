@@ -28,8 +28,10 @@ use crate::objects::{REFERENCES, dead_of, snapshots_of, system_key, table_of};
 use crate::tree::{Base, Trees};
 use dead_list::SLOTS;
 pub(crate) use dead_list::runs_in;
+use holdfast_object::space::Demand;
 use holdfast_object::{
-    DomainId, Epoch, Error, ObjectKey, Place, Result, Seek, SnapshotId, SnapshotInfo, Timestamp, check_snapshot_name,
+    DomainId, Epoch, Error, ObjectKey, Place, Purpose, Result, Seek, SnapshotId, SnapshotInfo, Timestamp,
+    check_snapshot_name,
 };
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -266,6 +268,11 @@ impl Module {
         let before = before.map(|held| (held.slot, held.stored.epoch));
         // What can fail fails before anything has changed.
         let runs = trees.dead_runs(&self.base, domain, slot)?;
+        let moved = runs.iter().filter(|run| before.is_some_and(|(_, kept)| kept >= run.birth_log)).count() as u64;
+        if moved > 0 {
+            let notes = Demand { pages_gone: moved, ..Demand::default() }.note_blocks();
+            self.base.alloc.lock().reserve(epoch, notes, Purpose::Release)?;
+        }
         self.disk().raise_newest(epoch);
         trees.put_listed(&self.base, domain, slot, None)?;
         committing.applied = epoch;
