@@ -100,6 +100,9 @@ fn contents(number: u64, offset: u64, length: usize) -> Vec<u8> {
     (offset..offset + length as u64).map(|at| word(at / 8).to_le_bytes()[(at % 8) as usize]).collect()
 }
 
+/// A snapshot's name, and files as they were: number, object in the snapshot, size.
+type Snapshot = (String, Vec<(u64, ObjectId, u64)>);
+
 struct Torture {
     options: Options,
     rng: Pcg64Mcg,
@@ -112,8 +115,8 @@ struct Torture {
     directories: Vec<ObjectId>,
     /// Regular files that are there: number, object, directory.
     files: Vec<(u64, ObjectId, ObjectId)>,
-    /// Snapshots that are there, each with files as they were: number, object in the snapshot, size.
-    snapshots: Vec<(String, Vec<(u64, ObjectId, u64)>)>,
+    /// Snapshots that are there, oldest first.
+    snapshots: Vec<Snapshot>,
     report: Report,
 }
 
