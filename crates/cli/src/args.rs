@@ -304,6 +304,9 @@ pub(crate) struct Snapshot {
 #[derive(Subcommand, Debug)]
 pub(crate) enum SnapshotAction {
     /// Keep the files as they are now
+    #[command(after_help = "\
+Example:
+  holdfast snapshot create /mnt monday")]
     Create {
         /// Directory in the mount
         #[arg(value_hint = ValueHint::DirPath)]
@@ -312,12 +315,18 @@ pub(crate) enum SnapshotAction {
         name: String,
     },
     /// Show the snapshots
+    #[command(after_help = "\
+Example:
+  holdfast snapshot list /mnt")]
     List {
         /// Directory in the mount, or a store that is not mounted
         #[arg(value_hint = ValueHint::AnyPath)]
         target: PathBuf,
     },
     /// Give up a snapshot, and the space that only it takes up
+    #[command(after_help = "\
+Example:
+  holdfast snapshot delete /mnt monday")]
     Delete {
         /// Directory in the mount
         #[arg(value_hint = ValueHint::DirPath)]
@@ -326,6 +335,9 @@ pub(crate) enum SnapshotAction {
         name: String,
     },
     /// Show what has changed since a snapshot, or between two: + new, - gone, M modified, R renamed
+    #[command(after_help = "\
+Example:
+  holdfast snapshot diff /mnt monday tuesday")]
     Diff {
         /// Directory in the mount, or a store that is not mounted
         #[arg(value_hint = ValueHint::AnyPath)]

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 15] = [
     "label",
     "superblock",
     "object-table",
@@ -15,6 +15,8 @@ const KINDS: [&str; 13] = [
     "bitmap",
     "reference-table",
     "map",
+    "snapshot-list",
+    "dead-list",
     "directory",
     "xattr",
     "symlink",
@@ -42,6 +44,10 @@ fn store(rig: &Rig) {
     rig.run(["sync", "m"]).exits(0);
     // Shares blocks.
     fs::copy(mount.join("a/large"), mount.join("copy")).unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    rig.run(["snapshot", "create", "m", "kept"]).exits(0);
+    // What it replaces only the snapshot has.
+    fs::write(mount.join("a/f5"), "new").unwrap();
     rig.run(["sync", "m"]).exits(0);
     for name in ["a/f0", "a/f1"] {
         let file = File::options().append(true).open(mount.join(name)).unwrap();
