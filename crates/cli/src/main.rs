@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `args`, `options`, `size` | what can be asked: the command line, `mount -o`, sizes |
 //! | `commands/` | one file for each command |
+//! | `helper` | called by mount(8) under the name `mount.holdfast` |
 //! | `stack` | puts the layers together |
 //! | `daemon/` | serves a mount: threads, signals, the end; starting it in the background; its log |
 //! | `logging` | what is logged, and how a line looks |
@@ -18,6 +19,7 @@ mod args;
 mod commands;
 mod daemon;
 mod failure;
+mod helper;
 mod logging;
 mod man;
 mod metrics;
@@ -41,6 +43,9 @@ use output::Format;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(code) = helper::run() {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

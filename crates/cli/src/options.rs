@@ -1,13 +1,19 @@
 //! The options of `mount -o`.
+//!
+//! Three kinds: what the kernel sees to ([`Flags`]), what the daemon sees to, and what only mount(8) and systemd read in
+//! /etc/fstab, which is let pass. What other FUSE file systems take and this one does not has a line that says why.
 
 use crate::size;
+use holdfast_fuse::{Caching, Flags};
 use holdfast_naming::Atime;
 
 /// How to mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MountOptions {
-    /// Take no changes; nothing is written to the store, not even the replay of its intent log.
-    pub(crate) read_only: bool,
+    /// What the kernel sees to. Read-only: nothing is written to the store either, not even the replay of its intent log.
+    pub(crate) flags: Flags,
+    /// Who keeps the pages of files for applications.
+    pub(crate) caching: Caching,
     /// Size of the page pool, in bytes.
     pub(crate) cache_bytes: u64,
     /// Other users may use the mount, too.
@@ -31,7 +37,8 @@ const THREADS_MAX: u64 = 64;
 impl Default for MountOptions {
     fn default() -> Self {
         MountOptions {
-            read_only: false,
+            flags: Flags::default(),
+            caching: Caching::Direct,
             cache_bytes: 256 << 20,
             allow_other: false,
             nonempty: false,
@@ -42,14 +49,94 @@ impl Default for MountOptions {
     }
 }
 
+/// Read by mount(8) and systemd in /etc/fstab, or written by the kernel into the table of mounts, from which mount(8) takes them
+/// for a remount.
+const LET_PASS: &[&str] = &[
+    "defaults",
+    "default_permissions",
+    "async",
+    "auto",
+    "noauto",
+    "nofail",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "_netdev",
+    "comment",
+    "user_id",
+    "group_id",
+];
+
+/// What users of other FUSE file systems may try, and why it is refused.
+const REFUSED: &[(&str, &str)] = &[
+    ("remount", "unmount, and mount with other options"),
+    ("allow_root", "allow_other lets root in as well, and the kernel checks permissions in any case"),
+    (
+        "auto_unmount",
+        "a mount whose daemon has died is taken away by the next `holdfast mount` or `holdfast unmount` there",
+    ),
+    ("fsname", "the source of a mount is always its store"),
+    ("kernel_cache", "it is called cache=kernel here"),
+    ("writeback_cache", "it is called cache=kernel here"),
+    ("direct_io", "it is called cache=direct here, and is the default"),
+    ("uid", "files have owners of their own here"),
+    ("gid", "files have groups of their own here"),
+    ("umask", "files have modes of their own here"),
+];
+
 impl MountOptions {
     /// Reads lists of options separated by commas. Later ones count. An option that is not known is an error.
     pub(crate) fn parse(lists: &[String]) -> Result<MountOptions, String> {
-        let mut options = MountOptions::default();
-        for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
-            options.set(option)?;
+        MountOptions::default().and(lists)
+    }
+
+    /// These options, changed by what `lists` say.
+    pub(crate) fn and(mut self, lists: &[String]) -> Result<MountOptions, String> {
+        for option in each(lists) {
+            self.set(option)?;
         }
-        Ok(options)
+        if self.caching == Caching::Kernel && self.atime == Atime::Strict {
+            return Err(
+                "mount options cache=kernel and strictatime exclude each other: what the kernel reads from its own \
+                        pages is told to nobody"
+                    .into(),
+            );
+        }
+        Ok(self)
+    }
+
+    /// Without options that are not known (`mount -s`).
+    pub(crate) fn known(lists: &[String]) -> Vec<String> {
+        let is_known = |option: &&str| {
+            let named = MountOptions::default().set(option);
+            named.map_or_else(|error| !error.ends_with(LISTED), |()| true)
+        };
+        each(lists).filter(is_known).map(str::to_string).collect()
+    }
+
+    /// As after `-o`, for the status of a mount: what is not as by default.
+    pub(crate) fn words(&self) -> String {
+        let MountOptions { flags, caching, cache_bytes, allow_other, nonempty, atime, epoch_ms, threads } = self;
+        let default = MountOptions::default();
+        let mut words = vec![if flags.read_only { "ro" } else { "rw" }.to_string()];
+        let mut word = |set: bool, word: &str| words.extend(set.then(|| word.to_string()));
+        word(flags.no_suid, "nosuid");
+        word(flags.no_dev, "nodev");
+        word(flags.no_exec, "noexec");
+        word(flags.synchronous, "sync");
+        word(flags.dir_synchronous, "dirsync");
+        word(*atime == Atime::Never, "noatime");
+        word(*atime == Atime::Strict, "strictatime");
+        word(flags.no_dir_atime, "nodiratime");
+        word(*caching == Caching::Kernel, "cache=kernel");
+        word(*cache_bytes != default.cache_bytes, &format!("cache={cache_bytes}"));
+        word(*epoch_ms != default.epoch_ms, &format!("epoch={epoch_ms}"));
+        word(*threads != default.threads, &format!("threads={threads}"));
+        word(*allow_other, "allow_other");
+        word(*nonempty, "nonempty");
+        words.join(",")
     }
 
     fn set(&mut self, option: &str) -> Result<(), String> {
@@ -57,18 +144,27 @@ impl MountOptions {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
+        let flags = &mut self.flags;
         match (name, value) {
-            ("ro", None) => self.read_only = true,
-            ("rw", None) => self.read_only = false,
+            ("ro", None) => flags.read_only = true,
+            ("rw", None) => flags.read_only = false,
+            ("suid" | "nosuid", None) => flags.no_suid = name.starts_with("no"),
+            ("dev" | "nodev", None) => flags.no_dev = name.starts_with("no"),
+            ("exec" | "noexec", None) => flags.no_exec = name.starts_with("no"),
+            ("sync", None) => flags.synchronous = true,
+            ("async", None) => flags.synchronous = false,
+            ("dirsync", None) => flags.dir_synchronous = true,
+            ("diratime" | "nodiratime", None) => flags.no_dir_atime = name.starts_with("no"),
+            ("relatime" | "atime", None) => (self.atime, flags.no_atime) = (Atime::Relative, false),
+            ("strictatime", None) => (self.atime, flags.no_atime) = (Atime::Strict, false),
+            ("noatime", None) => (self.atime, flags.no_atime) = (Atime::Never, true),
             ("allow_other", None) => self.allow_other = true,
             ("nonempty", None) => self.nonempty = true,
-            // Always so: the kernel checks permissions.
-            ("default_permissions" | "defaults", None) => {}
-            ("relatime", None) => self.atime = Atime::Relative,
-            ("strictatime", None) => self.atime = Atime::Strict,
-            ("noatime", None) => self.atime = Atime::Never,
+            ("cache", Some("kernel")) => self.caching = Caching::Kernel,
+            ("cache", Some("direct")) => self.caching = Caching::Direct,
             ("cache", Some(value)) => {
-                let bytes = size::parse(value).map_err(|error| format!("mount option cache: {error}"))?;
+                let bytes = size::parse(value)
+                    .map_err(|error| format!("mount option cache: neither kernel nor direct, and {error}"))?;
                 self.cache_bytes = within(name, bytes, CACHE_BYTES_MIN, CACHE_BYTES_MAX, size::show)?;
             }
             ("epoch", Some(value)) => {
@@ -82,11 +178,25 @@ impl MountOptions {
             ("cache" | "epoch" | "threads", None) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
             }
+            ("subtype", Some("holdfast")) => {}
+            _ if LET_PASS.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
             (_, Some(_)) if OptionHelp::is_known(name) => return Err(format!("mount option {name} takes no value")),
-            _ => return Err(format!("mount option {name:?} is not known; `holdfast mount --help` lists them")),
+            _ => {
+                return Err(match REFUSED.iter().find(|refused| refused.0 == name) {
+                    Some((name, why)) => format!("mount option {name} is not taken: {why}"),
+                    None => format!("mount option {name:?} is not known; {LISTED}"),
+                });
+            }
         }
         Ok(())
     }
+}
+
+/// Ends the error about an option that is not known.
+const LISTED: &str = "`holdfast mount --help` lists them";
+
+fn each(lists: &[String]) -> impl Iterator<Item = &str> {
+    lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty())
 }
 
 fn number(name: &str, value: &str) -> Result<u64, String> {
@@ -106,18 +216,29 @@ struct OptionHelp(&'static str, &'static str);
 const OPTIONS: &[OptionHelp] = &[
     OptionHelp("ro", "take no changes, write nothing to the store"),
     OptionHelp("rw", "take changes (default)"),
+    OptionHelp("cache=direct", "every read and write of an application passes the"),
+    OptionHelp("", "daemon, which verifies it (default)"),
+    OptionHelp("cache=kernel", "the kernel keeps pages and writes them later:"),
+    OptionHelp("", "faster, with less protection; see the guide"),
     OptionHelp("cache=SIZE", "memory for pages, 16M to 1T; default 256M"),
     OptionHelp("epoch=MS", "longest time until a change is in a recovery point,"),
     OptionHelp("", "10 to 60000 ms; default 5000"),
     OptionHelp("threads=N", "requests handled at once, 1 to 64; default 2"),
     OptionHelp("relatime", "update times of last access now and then (default)"),
     OptionHelp("noatime", "never update them"),
+    OptionHelp("nodiratime", "never update those of directories"),
     OptionHelp("strictatime", "always update them"),
+    OptionHelp("sync", "make every change durable before it is answered"),
+    OptionHelp("dirsync", "the same for changes of names only"),
+    OptionHelp("nosuid", "setuid and setgid mean nothing"),
+    OptionHelp("nodev", "device files cannot be opened"),
+    OptionHelp("noexec", "programs cannot be executed"),
     OptionHelp("allow_other", "let other users in (needs root, or the line"),
     OptionHelp("", "user_allow_other in /etc/fuse.conf)"),
     OptionHelp("nonempty", "mount on a directory that has files, and hide them"),
-    OptionHelp("defaults", "nothing; for use in scripts"),
     OptionHelp("default_permissions", "always on: the kernel checks permissions"),
+    OptionHelp("defaults", "nothing; as auto, noauto, nofail, user, users,"),
+    OptionHelp("", "_netdev and x-*, which are for /etc/fstab"),
 ];
 
 impl OptionHelp {
@@ -157,6 +278,35 @@ mod tests {
     }
 
     #[test]
+    fn words_of_mount_8_do_what_they_say() {
+        let options =
+            parse("ro,nosuid,nodev,noexec,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M").unwrap();
+        let all = Flags {
+            read_only: true,
+            no_suid: true,
+            no_dev: true,
+            no_exec: true,
+            no_atime: true,
+            no_dir_atime: true,
+            synchronous: true,
+            dir_synchronous: true,
+        };
+        assert_eq!((options.flags, options.caching, options.cache_bytes), (all, Caching::Kernel, 32 << 20));
+        assert_eq!(parse(&options.words()).unwrap(), options, "{}", options.words());
+        let undone = options.and(&["rw,suid,dev,exec,async,relatime,diratime,cache=direct".into()]).unwrap();
+        assert_eq!(undone.flags, Flags { dir_synchronous: true, ..Flags::default() });
+        assert_eq!(undone.caching, Caching::Direct);
+        let fstab = "defaults,noauto,nofail,user,users,user=me,_netdev,x-systemd.automount,x-gvfs-show,comment=mine";
+        assert_eq!(parse(fstab).unwrap(), MountOptions::default());
+    }
+
+    #[test]
+    fn what_is_not_known_can_be_left_out() {
+        let lists = ["ro,sparkle".to_string(), "cache=1,glitter=2,x-any".to_string()];
+        assert_eq!(MountOptions::known(&lists), ["ro", "cache=1", "x-any"]);
+    }
+
+    #[test]
     fn errors_name_the_option() {
         for (list, named) in [
             ("ro,sparkle", "\"sparkle\""),
@@ -168,6 +318,10 @@ mod tests {
             ("epoch=0", "epoch"),
             ("epoch=5s", "epoch"),
             ("threads=65", "threads"),
+            ("strictatime,cache=kernel", "exclude each other"),
+            ("allow_root", "allow_other lets root in"),
+            ("fsname=x", "fsname is not taken"),
+            ("uid=1000", "owners of their own"),
         ] {
             let error = parse(list).unwrap_err();
             assert!(error.contains(named), "{list}: {error}");
@@ -178,7 +332,7 @@ mod tests {
     fn the_help_lists_every_option_that_is_taken() {
         for option in OPTIONS {
             let name = option.0;
-            let tried = name.replace("SIZE", "64M").replace("MS", "100").replace('N', "3");
+            let tried = name.replace("SIZE", "64M").replace("MS", "100").replace("=N", "=3");
             assert!(parse(&tried).is_ok(), "{name}");
         }
         assert_eq!(help().lines().count(), OPTIONS.len());

@@ -146,6 +146,8 @@ impl From<&CacheStatus> for CacheFigures {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Daemon {
     pub(crate) pid: u32,
+    /// Of the mount, as after `-o`.
+    pub(crate) options: String,
     pub(crate) version: String,
     /// Where its log is, if it is in a file.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -199,7 +201,10 @@ impl StoreReport {
         match (self.condition, self.mounted_on.as_deref().unwrap_or("?")) {
             (Condition::Mounted, directory) => format!("{directory}  ({store})"),
             (Condition::Abandoned, directory) => {
-                format!("{directory}  ({store}): nobody serves this mount any more; holdfast unmount {directory}")
+                format!(
+                    "{directory}  ({store}): its daemon has died, nobody serves this mount any more. `holdfast mount` makes \
+                     it anew, `holdfast unmount {directory}` takes it away"
+                )
             }
             (Condition::NotAnswering, directory) => format!("{directory}  ({store}): does NOT ANSWER"),
             (Condition::Inaccessible, directory) => format!("{directory}  ({store}): another user's; not accessible"),
@@ -253,6 +258,7 @@ impl Report for StoreReport {
             rows.push(("scrub", scrub.line()));
         }
         if let Some(daemon) = &self.daemon {
+            rows.push(("options", daemon.options.clone()));
             let log = daemon.log.as_deref().map(|log| format!(", log in {log}")).unwrap_or_default();
             rows.push(("daemon", format!("process {}, version {}{log}", daemon.pid, daemon.version)));
             if !daemon.was_clean {

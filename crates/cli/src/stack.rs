@@ -22,12 +22,20 @@ pub(crate) struct Settings {
     pub(crate) epoch_ms: u64,
     /// Times of last access.
     pub(crate) atime: Atime,
+    /// Directories keep theirs.
+    pub(crate) no_directory_atime: bool,
 }
 
 impl Settings {
     /// For commands that only look.
     pub(crate) fn to_look() -> Settings {
-        Settings { read_only: true, cache_bytes: 64 << 20, epoch_ms: 5_000, atime: Atime::Never }
+        Settings {
+            read_only: true,
+            cache_bytes: 64 << 20,
+            epoch_ms: 5_000,
+            atime: Atime::Never,
+            no_directory_atime: true,
+        }
     }
 }
 
@@ -58,7 +66,8 @@ impl Stack {
         let cache = Arc::new(cache);
         let seed = u64::from_le_bytes(random()?);
         // The kernel checks permissions: the mount always has `default_permissions`.
-        let options = holdfast_naming::Options { enforce: Enforce::Outside, atime: settings.atime, seed };
+        let Settings { atime, no_directory_atime, .. } = *settings;
+        let options = holdfast_naming::Options { enforce: Enforce::Outside, atime, no_directory_atime, seed };
         let namespace = Arc::new(Namespace::new(cache.clone(), clock, options).with_snapshots(cache.clone()));
         Ok(Stack { module, cache, namespace, recovered, was_clean })
     }

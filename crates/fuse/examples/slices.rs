@@ -8,7 +8,7 @@
 
 use holdfast_fuse::abi::{Attr, OpenIn, ReadIn, open_flags};
 use holdfast_fuse::{
-    Answer, Attributes, Context, Entry, Errno, Handler, MountOptions, Opened, Session, Slices, mount, unmount,
+    Answer, Attributes, Caching, Context, Entry, Errno, Handler, MountOptions, Opened, Session, Slices, mount, unmount,
 };
 use std::fs::File;
 use std::io;
@@ -124,8 +124,8 @@ struct Mounted {
 fn mounted(name: &'static str, how: How) -> io::Result<Mounted> {
     let server = Server(Box::leak(Box::new(Frames::new(how))));
     let directory = tempfile::tempdir()?;
-    let options = MountOptions { source: "slices".into(), read_only: true, allow_other: false };
-    let session = Session::start(mount(directory.path(), &options)?)?;
+    let options = MountOptions { source: "slices".into(), ..MountOptions::default() };
+    let session = Session::start(mount(directory.path(), &options)?, Caching::Direct)?;
     let mut worker = session.worker(session.device().try_clone_to_owned()?)?;
     let worker = std::thread::spawn(move || worker.serve(&server));
     let file = File::open(Path::join(directory.path(), "file"))?;

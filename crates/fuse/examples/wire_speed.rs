@@ -6,7 +6,7 @@
 #[path = "../tests/it/memory.rs"]
 mod memory;
 
-use holdfast_fuse::{MountOptions, Session, mount, unmount};
+use holdfast_fuse::{Caching, MountOptions, Session, mount, unmount};
 use std::fs::File;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
@@ -97,8 +97,8 @@ fn measure(directory: &Path, rounds: usize, step: Duration) -> std::io::Result<(
 fn main() -> std::io::Result<()> {
     let (rounds, seconds, workers) = (argument(1, 5.0) as usize, argument(2, 1.0), argument(3, 2.0) as usize);
     let directory = tempfile::tempdir()?;
-    let options = MountOptions { source: "wire_speed".into(), read_only: false, allow_other: false };
-    let session = Session::start(mount(directory.path(), &options)?)?;
+    let options = MountOptions { source: "wire_speed".into(), ..MountOptions::default() };
+    let session = Session::start(mount(directory.path(), &options)?, Caching::Direct)?;
     let memory = Arc::new(memory::Memory::new());
     let mut serving = Vec::new();
     for _ in 0..workers {

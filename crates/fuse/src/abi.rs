@@ -24,6 +24,7 @@ pub mod init_flags {
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const WRITEBACK_CACHE: u64 = 1 << 16;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const POSIX_ACL: u64 = 1 << 20;
     pub const ABORT_ERROR: u64 = 1 << 21;
@@ -63,6 +64,8 @@ pub mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// In `write_flags`: comes from the page cache, some time after an application wrote it there.
+pub const WRITE_CACHE: u32 = 1 << 0;
 /// In `write_flags`: clear setuid and setgid.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// In `setxattr_flags`: clear setgid, since the caller is not in the group of the file that gets an access control list.

@@ -113,12 +113,15 @@ fn not_ours() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the mount gave no answer that makes sense")
 }
 
-/// Asks the mount that `directory` is in to close its epoch. Gives the epoch of the recovery point.
+/// Asks the mount that `directory` is in to close its epoch, after the kernel has handed down what it has kept. Gives the epoch
+/// of the recovery point.
 ///
 /// # Errors
 /// The mount's, as the kernel passes them on: ENOTTY if it is not one of Holdfast's, EROFS if it takes no changes any
-/// more, ENOTCONN if nobody serves it.
+/// more, ENOTCONN if nobody serves it. Where the kernel could not hand down what it had: why, ENOSPC for example.
 pub fn sync(directory: impl AsFd) -> io::Result<Epoch> {
+    // No request comes of this itself, but the writes of what the kernel holds do.
+    rustix::fs::syncfs(&directory)?;
     let mut epoch: u64 = 0;
     // SAFETY: the number says that a u64 is written, and `epoch` is one; a shorter reply leaves the rest of it zero.
     unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_SYNC, u64>::new(&mut epoch)) }?;

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::decode::{self, Body, Request};
 use crate::errno::Errno;
-use crate::handler::{Answer, Handler};
+use crate::handler::{Answer, Change, Handler};
 use crate::notify;
 use crate::reply::{self, DirBuffer, Slices};
 use rustix::fd::BorrowedFd;
@@ -24,9 +24,13 @@ pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &
             return;
         }
     };
-    let out = Out { device, unique };
+    let mut out = Out { device, unique, before: &|| Ok(()) };
     match decode::request(bytes, agreed) {
-        Ok(request) => answer(handler, &out, &request),
+        Ok(request) => {
+            let before = || changes(&request).map_or(Ok(()), |(node, change)| handler.changed(node, change));
+            out.before = &before;
+            answer(handler, &out, &request);
+        }
         Err(error) => {
             tracing::error!(%error, "request from the kernel");
             out.error(Errno::INVAL);
@@ -37,6 +41,8 @@ pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &
 struct Out<'a> {
     device: BorrowedFd<'a>,
     unique: u64,
+    /// To be done before success is told.
+    before: &'a dyn Fn() -> Answer<()>,
 }
 
 impl Out<'_> {
@@ -45,7 +51,10 @@ impl Out<'_> {
     }
 
     fn bytes(&self, parts: &[&[u8]]) {
-        reply::send(self.device, self.unique, parts.iter().copied());
+        match (self.before)() {
+            Ok(()) => reply::send(self.device, self.unique, parts.iter().copied()),
+            Err(errno) => self.error(errno),
+        }
     }
 
     fn give<T: IntoBytes + Immutable>(&self, answer: Answer<T>) {
@@ -79,6 +88,29 @@ impl Out<'_> {
             Ok(value) if value.len() > size as usize => self.error(Errno::RANGE),
             Ok(value) => self.bytes(&[&value]),
         }
+    }
+}
+
+/// What a request changes if it succeeds.
+fn changes(request: &Request<'_>) -> Option<(u64, Change)> {
+    let node = request.node;
+    match &request.body {
+        Body::Symlink { .. }
+        | Body::Mknod { .. }
+        | Body::Mkdir { .. }
+        | Body::Unlink { .. }
+        | Body::Rmdir { .. }
+        | Body::Rename { .. }
+        | Body::Link { .. }
+        | Body::Create { .. }
+        | Body::Tmpfile { .. } => Some((node, Change::Names)),
+        Body::Setattr(_)
+        | Body::Write { .. }
+        | Body::Setxattr { .. }
+        | Body::Removexattr { .. }
+        | Body::Fallocate(_) => Some((node, Change::Object)),
+        Body::CopyFileRange(args) => Some((args.nodeid_out, Change::Object)),
+        _ => None,
     }
 }
 

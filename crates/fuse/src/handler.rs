@@ -44,6 +44,15 @@ pub struct Opened {
     pub flags: u32,
 }
 
+/// What a request has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Names in a directory.
+    Names,
+    /// An object's contents or attributes.
+    Object,
+}
+
 /// A file system. Methods that are not given answer "not implemented".
 #[allow(missing_docs, unused_variables)]
 pub trait Handler: Send + Sync {
@@ -167,6 +176,11 @@ pub trait Handler: Send + Sync {
     }
     fn syncfs(&self, context: &Context) -> Answer<()> {
         Err(Errno::NOSYS)
+    }
+    /// Comes after a request that has changed something, before it is answered: an error takes the place of the answer. `node`
+    /// is the directory or the object. For file systems that make every change durable (mount options `sync`, `dirsync`).
+    fn changed(&self, node: u64, change: Change) -> Answer<()> {
+        Ok(())
     }
     /// Gives the result and the bytes for the caller's buffer, at most `args.out_size`.
     fn ioctl(&self, context: &Context, node: u64, args: &IoctlIn, bytes: &[u8]) -> Answer<(i32, Vec<u8>)> {

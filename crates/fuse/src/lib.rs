@@ -35,8 +35,8 @@ mod test_support;
 
 pub use decode::{Body, Context, DecodeError, Request, header, request};
 pub use errno::Errno;
-pub use handler::{Answer, Attributes, Entry, Handler, Opened};
-pub use mount::{MountOptions, TYPE, mount, unmount};
-pub use negotiate::{Negotiated, Unsupported, WRITE_BYTES_MAX, negotiate};
+pub use handler::{Answer, Attributes, Change, Entry, Handler, Opened};
+pub use mount::{Flags, MountOptions, TYPE, mount, unmount};
+pub use negotiate::{Caching, Negotiated, Unsupported, WRITE_BYTES_MAX, negotiate};
 pub use reply::{DirBuffer, Slices};
 pub use session::{Session, Worker, open_device};

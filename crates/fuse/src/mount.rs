@@ -3,6 +3,7 @@
 use crate::session::open_device;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::mount::{MountFlags, UnmountFlags};
+use serde::{Deserialize, Serialize};
 use std::ffi::{CString, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,14 +15,53 @@ use std::process::Command;
 pub const TYPE: &str = "fuse.holdfast";
 
 /// How to mount.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MountOptions {
     /// What the table of mounts shows as the source: the store.
     pub source: OsString,
-    /// Takes no changes.
-    pub read_only: bool,
     /// Others than the one who mounts have access as well, by the permissions of the files.
     pub allow_other: bool,
+    /// What the kernel sees to, in the words of mount(8).
+    pub flags: Flags,
+}
+
+/// What the kernel sees to: mount(8), "filesystem-independent mount options".
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Flags {
+    /// Takes no changes.
+    pub read_only: bool,
+    /// Setuid and setgid mean nothing.
+    pub no_suid: bool,
+    /// Device files cannot be opened.
+    pub no_dev: bool,
+    /// Programs cannot be executed.
+    pub no_exec: bool,
+    /// Reading changes no time of last access.
+    pub no_atime: bool,
+    /// Nor does reading a directory.
+    pub no_dir_atime: bool,
+    /// Every write is as one with O_SYNC.
+    pub synchronous: bool,
+    /// Every change of names is durable before it is answered.
+    pub dir_synchronous: bool,
+}
+
+impl Flags {
+    /// Those that are set: the system's flag, and fusermount3's word.
+    fn set(&self) -> impl Iterator<Item = (MountFlags, &'static str)> {
+        [
+            (self.read_only, MountFlags::RDONLY, "ro"),
+            (self.no_suid, MountFlags::NOSUID, "nosuid"),
+            (self.no_dev, MountFlags::NODEV, "nodev"),
+            (self.no_exec, MountFlags::NOEXEC, "noexec"),
+            (self.no_atime, MountFlags::NOATIME, "noatime"),
+            (self.no_dir_atime, MountFlags::NODIRATIME, "nodiratime"),
+            (self.synchronous, MountFlags::SYNCHRONOUS, "sync"),
+            (self.dir_synchronous, MountFlags::DIRSYNC, "dirsync"),
+        ]
+        .into_iter()
+        .filter_map(|(set, flag, word)| set.then_some((flag, word)))
+    }
 }
 
 /// Mounts at `directory`. The descriptor gives the requests; the first is INIT.
@@ -42,10 +82,7 @@ fn by_system_call(directory: &Path, options: &MountOptions) -> io::Result<OwnedF
     if options.allow_other {
         data.push_str(",allow_other");
     }
-    let mut flags = MountFlags::empty();
-    if options.read_only {
-        flags |= MountFlags::RDONLY;
-    }
+    let flags = options.flags.set().fold(MountFlags::empty(), |flags, (flag, _)| flags | flag);
     let data = CString::new(data)?;
     rustix::mount::mount(options.source.as_os_str(), directory, TYPE, flags, data.as_c_str())?;
     Ok(device)
@@ -61,8 +98,9 @@ fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC)?;
     let mut words = OsString::from("default_permissions,subtype=holdfast,fsname=");
     words.push(escaped(&options.source));
-    if options.read_only {
-        words.push(",ro");
+    for (_, word) in options.flags.set() {
+        words.push(",");
+        words.push(word);
     }
     if options.allow_other {
         words.push(",allow_other");
@@ -132,6 +170,24 @@ pub fn unmount(directory: &Path, lazy: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_flag_has_a_word_of_its_own() {
+        let all = Flags {
+            read_only: true,
+            no_suid: true,
+            no_dev: true,
+            no_exec: true,
+            no_atime: true,
+            no_dir_atime: true,
+            synchronous: true,
+            dir_synchronous: true,
+        };
+        assert_eq!(Flags::default().set().count(), 0);
+        let words: std::collections::BTreeSet<_> = all.set().map(|(_, word)| word).collect();
+        let bits = all.set().fold(MountFlags::empty(), |bits, (flag, _)| bits | flag);
+        assert_eq!((words.len(), bits.bits().count_ones()), (8, 8));
+    }
 
     #[test]
     fn commas_in_a_path_do_not_become_options() {

@@ -16,7 +16,7 @@ const PAGES_MAX: u16 = 256;
 /// lets new objects inherit them, and so has to see the umask (DONT_MASK), which a default list takes the place of.
 ///
 /// Not taken: locks (they stay in the kernel), the atomic O_TRUNC (a separate SETATTR says whether setuid is to be cleared),
-/// splice, the writeback cache.
+/// splice. The writeback cache only where it is asked for ([`Caching::Kernel`]).
 const WANTED: u64 = flag::ASYNC_READ
     | flag::EXPORT_SUPPORT
     | flag::BIG_WRITES
@@ -37,6 +37,19 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::DIRECT_IO_ALLOW_MMAP
     | flag::HAS_RESEND;
 
+/// Who keeps the pages of files for applications.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Caching {
+    /// The daemon alone: every read and write of an application is a request, and every byte is verified on its way. Only
+    /// pages that are mapped are the kernel's.
+    #[default]
+    Direct,
+    /// The kernel: it answers reads of what it has, keeps written pages for a while and hands them down later, and is then the
+    /// owner of a file's size and times.
+    Kernel,
+}
+
 /// What was agreed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Negotiated {
@@ -46,6 +59,13 @@ pub struct Negotiated {
     pub flags: u64,
     /// Largest write in bytes.
     pub write_bytes_max: u32,
+}
+
+impl Negotiated {
+    /// Who keeps the pages of files.
+    pub fn caching(&self) -> Caching {
+        if self.flags & flag::WRITEBACK_CACHE != 0 { Caching::Kernel } else { Caching::Direct }
+    }
 }
 
 /// The kernel speaks a protocol that is too old or too new.
@@ -59,13 +79,17 @@ pub struct Unsupported {
 }
 
 /// Answers the kernel's offer.
-pub fn negotiate(offer: &InitIn) -> Result<(Negotiated, InitOut), Unsupported> {
+pub fn negotiate(offer: &InitIn, caching: Caching) -> Result<(Negotiated, InitOut), Unsupported> {
     if offer.major != MAJOR || offer.minor < MINOR_MIN {
         return Err(Unsupported { major: offer.major, minor: offer.minor });
     }
     let extended = u64::from(offer.flags) & flag::INIT_EXT != 0;
     let offered = u64::from(offer.flags) | if extended { u64::from(offer.flags2) << 32 } else { 0 };
-    let flags = offered & WANTED;
+    let wanted = match caching {
+        Caching::Direct => WANTED,
+        Caching::Kernel => WANTED | flag::WRITEBACK_CACHE,
+    };
+    let flags = offered & wanted;
     let agreed = Negotiated { minor: offer.minor.min(MINOR), flags, write_bytes_max: WRITE_BYTES_MAX };
     let answer = InitOut {
         major: MAJOR,
@@ -91,17 +115,25 @@ mod tests {
     #[test]
     fn only_what_both_know_is_agreed() {
         let offer = InitIn { major: 7, minor: 45, flags: u32::MAX, flags2: u32::MAX, ..InitIn::default() };
-        let (agreed, answer) = negotiate(&offer).unwrap();
+        let (agreed, answer) = negotiate(&offer, Caching::Direct).unwrap();
         assert_eq!(agreed.flags, WANTED);
         assert_eq!(u64::from(answer.flags) | u64::from(answer.flags2) << 32, WANTED);
+        assert_eq!(agreed.caching(), Caching::Direct);
+        let (agreed, answer) = negotiate(&offer, Caching::Kernel).unwrap();
+        assert_eq!((agreed.flags, agreed.caching()), (WANTED | flag::WRITEBACK_CACHE, Caching::Kernel));
+        assert_eq!(u64::from(answer.flags) & flag::WRITEBACK_CACHE, flag::WRITEBACK_CACHE);
         let old = InitIn { flags: flag::BIG_WRITES as u32, flags2: u32::MAX, minor: 35, ..offer };
-        assert_eq!(negotiate(&old).unwrap().0.flags, flag::BIG_WRITES, "the second half counts only with INIT_EXT");
+        assert_eq!(
+            negotiate(&old, Caching::Kernel).unwrap().0.flags,
+            flag::BIG_WRITES,
+            "the second half counts only with INIT_EXT"
+        );
     }
 
     #[test]
     fn other_protocols_are_refused() {
         let offer = |major, minor| InitIn { major, minor, ..InitIn::default() };
-        assert!(negotiate(&offer(7, 30)).is_err());
-        assert!(negotiate(&offer(8, 0)).is_err());
+        assert!(negotiate(&offer(7, 30), Caching::Direct).is_err());
+        assert!(negotiate(&offer(8, 0), Caching::Direct).is_err());
     }
 }

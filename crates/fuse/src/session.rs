@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::decode::{self, Body};
 use crate::dispatch::dispatch;
 use crate::handler::Handler;
-use crate::negotiate::{Negotiated, negotiate};
+use crate::negotiate::{Caching, Negotiated, negotiate};
 use crate::{notify, reply};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,7 +39,7 @@ pub struct Session {
 
 impl Session {
     /// After mounting: answers the kernel's INIT.
-    pub fn start(device: OwnedFd) -> io::Result<Session> {
+    pub fn start(device: OwnedFd, caching: Caching) -> io::Result<Session> {
         let mut buffer = Buffer::new(crate::negotiate::WRITE_BYTES_MAX as usize + HEADER_ROOM)?;
         loop {
             let Some(length) = receive(device.as_fd(), &mut buffer)? else {
@@ -52,7 +52,7 @@ impl Session {
                 reply::send_error(device.as_fd(), unique, crate::Errno::IO);
                 continue;
             };
-            return match negotiate(&offer) {
+            return match negotiate(&offer, caching) {
                 Ok((negotiated, answer)) => {
                     reply::send(device.as_fd(), unique, std::iter::once(answer.as_bytes()));
                     Ok(Session { device, negotiated })

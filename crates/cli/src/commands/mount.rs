@@ -63,9 +63,30 @@ pub(crate) fn run(arguments: &Mount, format: Format, log_level: Option<LogLevel>
     Ok(())
 }
 
+/// As mount(8) does it: says nothing if all went well, unless asked to.
+pub(crate) fn quietly(arguments: &Mount, verbose: bool) -> Result<()> {
+    let mounting = prepare(arguments)?;
+    let report = daemon::launch(&mounting.store, &mounting.directory, &arguments.options, None)?;
+    if verbose {
+        print(Format::Words, &Mounted { report: &report });
+    }
+    Ok(())
+}
+
+/// Everything that comes before a mount.
+pub(crate) fn try_out(arguments: &Mount) -> Result<()> {
+    prepare(arguments).map(drop)
+}
+
 /// Whatever can be wrong with the command line.
 fn prepare(arguments: &Mount) -> Result<Mounting> {
     let options = MountOptions::parse(&arguments.options).map_err(Failure::usage)?;
+    let given = &arguments.store;
+    if given.is_dir() && arguments.directory.is_file() {
+        let (store, directory) = (shell(given), shell(&arguments.directory));
+        return Err(Failure::usage(format!("{store} is a directory and {directory} a file; the store comes first"))
+            .hint(format!("holdfast mount {directory} {store}")));
+    }
     let store = crate::stack::locate(&arguments.store)?;
     let directory = directory(&arguments.directory, options.nonempty)?;
     let log = arguments.report_ready.then(|| daemon::log::path(&store)).flatten();

@@ -70,6 +70,8 @@ pub(crate) fn run(arguments: &Unmount, format: Format) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(daemon.pid).ok()?)?;
         pidfd_open(pid, PidfdFlags::empty()).ok()
     });
+    // This process does not keep the mount in use itself.
+    let _ = std::env::set_current_dir("/");
     holdfast_fuse::unmount(&directory, abandoned).map_err(|error| refused(&directory, &error))?;
     if !abandoned {
         let _shown = Progress::unknown("writing what is not on the disk yet");

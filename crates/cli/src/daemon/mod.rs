@@ -28,7 +28,7 @@ use crate::snapshots::{self, SnapshotReply};
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::{Access, FileDevice};
 use holdfast_cache::Cache;
-use holdfast_fuse::adapter::{self, Filesystem};
+use holdfast_fuse::adapter::{self, Filesystem, Synchronous};
 use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX};
 use holdfast_fuse::{Session, Worker};
 use holdfast_object::{Epoch, ObjectCache, PAGE_SIZE};
@@ -115,12 +115,14 @@ fn abort_on_panic() {
 
 fn open(mounting: &Mounting) -> Result<(Stack, Arc<FileDevice>)> {
     let options = &mounting.options;
-    let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let read_only = options.flags.read_only;
+    let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
     let settings = Settings {
-        read_only: options.read_only,
+        read_only,
         cache_bytes: options.cache_bytes,
         epoch_ms: options.epoch_ms,
         atime: options.atime,
+        no_directory_atime: options.flags.no_dir_atime,
     };
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("opened by holdfast {version}, process {pid}");
@@ -128,7 +130,7 @@ fn open(mounting: &Mounting) -> Result<(Stack, Arc<FileDevice>)> {
     let stack = Stack::open(device.clone(), &settings)?;
     match (stack.was_clean, &stack.recovered) {
         (true, recovered) => tracing::info!("it had been closed in order, at recovery point {}", recovered.from),
-        (false, _) if options.read_only => {}
+        (false, _) if options.flags.read_only => {}
         (false, recovered) => tracing::warn!(
             "it had not been closed in order: recovered from recovery point {} and {} batches of the intent log",
             recovered.from,
@@ -137,8 +139,8 @@ fn open(mounting: &Mounting) -> Result<(Stack, Arc<FileDevice>)> {
     }
     match stack.status().read_only {
         // Asked for.
-        Some(_) if options.read_only && stack.module.is_clean() => {}
-        Some(_) if options.read_only => tracing::warn!(
+        Some(_) if read_only && stack.module.is_clean() => {}
+        Some(_) if read_only => tracing::warn!(
             "the store was not closed in order; what its intent log has is not seen until it is mounted for writing"
         ),
         Some(reason) => tracing::error!("it takes no changes: {reason}"),
@@ -156,8 +158,8 @@ fn open(mounting: &Mounting) -> Result<(Stack, Arc<FileDevice>)> {
 fn mount(mounting: &Mounting) -> Result<Session> {
     let options = holdfast_fuse::MountOptions {
         source: mounting.store.clone().into_os_string(),
-        read_only: mounting.options.read_only,
         allow_other: mounting.options.allow_other,
+        flags: mounting.options.flags,
     };
     let device = holdfast_fuse::mount(&mounting.directory, &options).map_err(|error| {
         let failure = Failure::new(format!("cannot mount on {}: {error}", mounting.directory.display()));
@@ -167,7 +169,7 @@ fn mount(mounting: &Mounting) -> Result<Session> {
             failure.hint("there is no /dev/fuse: load the kernel's fuse module, or let the container have the device")
         }
     })?;
-    Session::start(device).map_err(|error| {
+    Session::start(device, mounting.options.caching).map_err(|error| {
         let _ = holdfast_fuse::unmount(&mounting.directory, true);
         Failure::new(format!("cannot agree with the kernel: {error}"))
     })
@@ -235,7 +237,14 @@ struct Workers {
 
 impl Workers {
     fn start(&mut self, count: usize, session: &Session, state: &Arc<State>, sender: &Sender<Event>) -> Result<()> {
-        let options = adapter::Options::default();
+        let flags = state.mounting.options.flags;
+        let synchronous = match (flags.synchronous, flags.dir_synchronous) {
+            (true, _) => Synchronous::Everything,
+            (false, true) => Synchronous::Names,
+            (false, false) => Synchronous::AsAsked,
+        };
+        let caching = session.negotiated().caching();
+        let options = adapter::Options { caching, synchronous, ..adapter::Options::default() };
         let filesystem = Arc::new(Filesystem::new(state.stack.namespace.clone(), state.clone(), options));
         for number in 0..count {
             let (filesystem, sender) = (filesystem.clone(), sender.clone());
@@ -323,7 +332,7 @@ fn cut_off(directory: &Path) {
 
 /// Writes everything and leaves the store in order.
 fn close(mounting: &Mounting, stack: &Stack) -> Result<()> {
-    if mounting.options.read_only {
+    if mounting.options.flags.read_only {
         return Ok(());
     }
     stack.cache.close().map_err(|error| {
@@ -348,16 +357,17 @@ impl State {
         let cache = self.stack.cache.status();
         let status = self.stack.status();
         let mut report = StoreReport::bare(store, Condition::Mounted, Some(directory));
-        report.read_only = match options.read_only {
+        report.read_only = match options.flags.read_only {
             true => Some("mounted with the option ro".into()),
             false => cache.read_only.clone().or_else(|| status.read_only.clone()),
         };
-        report.latched = !options.read_only && report.read_only.is_some();
+        report.latched = !options.flags.read_only && report.read_only.is_some();
         report.cache = Some(CacheFigures::from(&cache));
         report.figures = Some(Figures::new(self.stack.module.store_uuid(), status));
         report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..self.scrubber.report() });
         report.daemon = Some(Daemon {
             pid: std::process::id(),
+            options: options.words(),
             version: env!("CARGO_PKG_VERSION").into(),
             log: self.mounting.log.as_ref().map(|log| log.display().to_string()),
             was_clean: self.stack.was_clean,

@@ -2,11 +2,13 @@
 //!
 //! Tests that mount need /dev/fuse and say so when they are skipped.
 
+mod caching;
 mod damage;
 mod inject;
 mod logs;
 mod manual;
 mod metrics;
+mod mount8;
 mod mounts;
 mod rig;
 mod scrub;

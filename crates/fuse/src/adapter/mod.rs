@@ -9,7 +9,8 @@ use crate::abi::*;
 use crate::control::{self, Control};
 use crate::decode::Context;
 use crate::errno::Errno;
-use crate::handler::{Answer, Attributes, Entry, Handler, Opened};
+use crate::handler::{Answer, Attributes, Change, Entry, Handler, Opened};
+use crate::negotiate::Caching;
 use crate::reply::{DirBuffer, Slices};
 use convert::{attr, entry_of, file_type, node_of};
 use holdfast_naming::{
@@ -20,6 +21,18 @@ use holdfast_object::{Durability, ObjectId, RequestId, Seek, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Which changes are durable before they are answered (mount(8), `sync` and `dirsync`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Synchronous {
+    /// Those that fsync, fdatasync or O_SYNC ask for.
+    #[default]
+    AsAsked,
+    /// And all changes of names.
+    Names,
+    /// All.
+    Everything,
+}
+
 /// How a mount behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -28,11 +41,20 @@ pub struct Options {
     pub valid: Duration,
     /// Distinguishes this mount's requests from those of others.
     pub client: u32,
+    /// Who keeps the pages of files: what was agreed with the kernel.
+    pub caching: Caching,
+    /// What is durable without being asked.
+    pub synchronous: Synchronous,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { valid: Duration::from_secs(3600), client: 0 }
+        Options {
+            valid: Duration::from_secs(3600),
+            client: 0,
+            caching: Caching::Direct,
+            synchronous: Synchronous::AsAsked,
+        }
     }
 }
 
@@ -112,8 +134,13 @@ impl Filesystem {
         result.map_err(|error| self.errno(&error))
     }
 
-    fn opened() -> Opened {
-        Opened { fh: 0, flags: open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES }
+    fn opened(&self) -> Opened {
+        let flags = match self.options.caching {
+            Caching::Direct => open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES,
+            // Everything that changes a file goes through the same kernel, so what it has stays right.
+            Caching::Kernel => open_flags::KEEP_CACHE,
+        };
+        Opened { fh: 0, flags }
     }
 
     /// For requests without an answer.
@@ -253,7 +280,7 @@ impl Handler for Filesystem {
 
     fn open(&self, context: &Context, node: u64, args: &OpenIn) -> Answer<Opened> {
         let opened = self.namespace.open(&self.request(context), node_of(node)?, wanted(args.flags), false);
-        self.done(opened).map(|()| Self::opened())
+        self.done(opened).map(|()| self.opened())
     }
 
     fn create(&self, context: &Context, parent: u64, name: &[u8], args: &CreateIn) -> Answer<(Entry, Opened)> {
@@ -262,14 +289,14 @@ impl Handler for Filesystem {
         let how = Create { mode: args.mode as u16 & 0o7777, exclusive, wanted: wanted(args.flags), truncate };
         let created = self.namespace.create(&self.masked(context, args.umask), node_of(parent)?, name, &how);
         let entry = self.entry(created.map(|created| created.found))?;
-        Ok((entry, Self::opened()))
+        Ok((entry, self.opened()))
     }
 
     fn tmpfile(&self, context: &Context, parent: u64, args: &CreateIn) -> Answer<(Entry, Opened)> {
         let nameless = args.flags as i32 & libc::O_EXCL != 0;
         let request = self.masked(context, args.umask);
         let found = self.namespace.tmpfile(&request, node_of(parent)?, args.mode as u16 & 0o7777, nameless);
-        Ok((self.entry(found)?, Self::opened()))
+        Ok((self.entry(found)?, self.opened()))
     }
 
     fn read(&self, _: &Context, node: u64, args: &ReadIn) -> Answer<Data> {
@@ -279,8 +306,14 @@ impl Handler for Filesystem {
     }
 
     fn write(&self, context: &Context, node: u64, args: &WriteIn, bytes: &[u8]) -> Answer<u32> {
-        let clear = args.write_flags & WRITE_KILL_SUIDGID != 0;
-        let written = self.namespace.write(&self.request(context), node_of(node)?, args.offset, bytes, clear);
+        let (request, id) = (self.request(context), node_of(node)?);
+        // The kernel has set the times when the application wrote, and tells them by SETATTR.
+        let written = if self.options.caching == Caching::Kernel && args.write_flags & WRITE_CACHE != 0 {
+            self.namespace.write_back(&request, id, args.offset, bytes)
+        } else {
+            let clear = args.write_flags & WRITE_KILL_SUIDGID != 0;
+            self.namespace.write(&request, id, args.offset, bytes, clear)
+        };
         let written = written.map_err(|error| self.errno(&error))?;
         let flags = args.flags as i32;
         if flags & libc::O_DSYNC != 0 {
@@ -410,6 +443,11 @@ impl Handler for Filesystem {
     }
 
     fn lseek(&self, _: &Context, node: u64, args: &LseekIn) -> Answer<u64> {
+        if self.options.caching == Caching::Kernel {
+            // The kernel asks without handing down what it still has, which may be data where there was none: a program that copies
+            // only data would lose it. Told that this is not known here, it takes the whole file for data.
+            return Err(Errno::NOSYS);
+        }
         let what = match args.whence as i32 {
             libc::SEEK_DATA => Seek::Data,
             libc::SEEK_HOLE => Seek::Hole,
@@ -433,6 +471,13 @@ impl Handler for Filesystem {
 
     fn syncfs(&self, _: &Context) -> Answer<()> {
         self.done(self.namespace.sync_all().map(drop))
+    }
+
+    fn changed(&self, node: u64, change: Change) -> Answer<()> {
+        match (self.options.synchronous, change) {
+            (Synchronous::Everything, _) | (Synchronous::Names, Change::Names) => self.sync(node, false),
+            _ => Ok(()),
+        }
     }
 
     fn ioctl(&self, context: &Context, _: u64, args: &IoctlIn, bytes: &[u8]) -> Answer<(i32, Vec<u8>)> {

@@ -7,7 +7,7 @@ use crate::decode::Context;
 use crate::handler::{Answer, Attributes, Entry, Opened};
 use crate::reply::{DirBuffer, Slices};
 use crate::test_support::{Rng, fuzz_budget, hex, message, seed};
-use crate::{Errno as Number, Unsupported};
+use crate::{Caching, Errno as Number, Unsupported};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -341,7 +341,7 @@ fn start(offers: &[Vec<u8>]) -> (io::Result<Negotiated>, Vec<Vec<u8>>) {
     for offer in offers {
         rustix::io::write(&kernel, offer).unwrap();
     }
-    let started = Session::start(ours).map(|session| session.negotiated());
+    let started = Session::start(ours, Caching::Direct).map(|session| session.negotiated());
     (started, offers.iter().map(|_| next(&kernel)).take_while(|reply| !reply.is_empty()).collect())
 }
 
@@ -391,7 +391,7 @@ fn what_comes_before_init_is_answered_with_an_error() {
 fn a_mount_that_goes_before_init_is_an_error() {
     let (kernel, ours) = device();
     drop(kernel);
-    assert_eq!(Session::start(ours).unwrap_err().kind(), io::ErrorKind::NotConnected);
+    assert_eq!(Session::start(ours, Caching::Direct).unwrap_err().kind(), io::ErrorKind::NotConnected);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::memory::Memory;
 use crate::mounted::missing;
-use holdfast_fuse::{MountOptions, Session, TYPE, mount, unmount};
+use holdfast_fuse::{Caching, MountOptions, Session, TYPE, mount, unmount};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -46,8 +46,8 @@ fn an_ordinary_user_mounts_through_the_helper() {
 fn role_ordinary_user() {
     let point = PathBuf::from(std::env::var_os("POINT").unwrap());
     assert_eq!(rustix::process::geteuid().as_raw(), NOBODY);
-    let options = MountOptions { source: "a,b\\c d".into(), read_only: false, allow_other: false };
-    let session = Session::start(mount(&point, &options).unwrap()).unwrap();
+    let options = MountOptions { source: "a,b\\c d".into(), ..MountOptions::default() };
+    let session = Session::start(mount(&point, &options).unwrap(), Caching::Direct).unwrap();
     // Who may not open /dev/fuse has no clones: all workers share the one queue.
     let device = session.clone_device().or_else(|_| session.device().try_clone_to_owned()).unwrap();
     let mut worker = session.worker(device).unwrap();

@@ -6,7 +6,7 @@
 
 use crate::backed::{Backed, COUNT};
 use crate::mounted::{Watchdog, cut_off, missing};
-use holdfast_fuse::{MountOptions, Negotiated, Session, mount, unmount};
+use holdfast_fuse::{Caching, MountOptions, Negotiated, Session, mount, unmount};
 use rand::{Rng, SeedableRng};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::FdFlags;
@@ -180,8 +180,8 @@ fn killed_workers_cost_applications_nothing() {
     let below = tempfile::tempdir().unwrap();
     let mountpoint = tempfile::tempdir().unwrap();
     Backed::prepare(below.path());
-    let options = MountOptions { source: "killed".into(), read_only: false, allow_other: false };
-    let session = Session::start(mount(mountpoint.path(), &options).unwrap()).unwrap();
+    let options = MountOptions { source: "killed".into(), ..MountOptions::default() };
+    let session = Session::start(mount(mountpoint.path(), &options).unwrap(), Caching::Direct).unwrap();
     let agreed = session.negotiated();
     if !supports_resend(&agreed) {
         unmount(mountpoint.path(), false).unwrap();

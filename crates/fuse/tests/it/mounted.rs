@@ -1,6 +1,6 @@
 //! A mount that is gone when the value is dropped, also when a test fails or hangs.
 
-use holdfast_fuse::{Handler, MountOptions, Session, mount, unmount};
+use holdfast_fuse::{Caching, Handler, MountOptions, Session, mount, unmount};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl Mounted {
     pub(crate) fn new<H: Handler + 'static>(handler: &Arc<H>, workers: usize) -> Mounted {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().to_path_buf();
-        let options = MountOptions { source: "a, b\\c".into(), read_only: false, allow_other: true };
-        let session = Session::start(mount(&directory, &options).unwrap()).unwrap();
+        let options = MountOptions { source: "a, b\\c".into(), allow_other: true, ..MountOptions::default() };
+        let session = Session::start(mount(&directory, &options).unwrap(), Caching::Direct).unwrap();
         let workers = (0..workers)
             .map(|_| {
                 let mut worker = session.worker(session.clone_device().unwrap()).unwrap();

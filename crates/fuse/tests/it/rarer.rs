@@ -119,8 +119,8 @@ fn scribed(scribe: &Scribe, application: impl FnOnce(&Path, &Session)) -> Vec<St
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path();
     let _watchdog = Watchdog::new(directory.to_path_buf(), Duration::from_secs(20));
-    let options = MountOptions { source: "rarer".into(), read_only: false, allow_other: false };
-    let session = Session::start(mount(directory, &options).unwrap()).unwrap();
+    let options = MountOptions { source: "rarer".into(), ..MountOptions::default() };
+    let session = Session::start(mount(directory, &options).unwrap(), Caching::Direct).unwrap();
     let mut worker = session.worker(session.clone_device().unwrap()).unwrap();
     std::thread::scope(|scope| {
         let serving = scope.spawn(move || worker.serve(scribe));

@@ -2,7 +2,9 @@
 
 use crate::mounted::{Watchdog, missing};
 use holdfast_fuse::abi::{Attr, init_flags};
-use holdfast_fuse::{Answer, Attributes, Context, Entry, Handler, MountOptions, Session, mount, request, unmount};
+use holdfast_fuse::{
+    Answer, Attributes, Caching, Context, Entry, Handler, MountOptions, Session, mount, request, unmount,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeSet;
@@ -21,7 +23,7 @@ fn mount_point() -> Option<(TempDir, OwnedFd)> {
         return None;
     }
     let scratch = tempfile::tempdir().unwrap();
-    let options = MountOptions { source: "resume".into(), read_only: false, allow_other: false };
+    let options = MountOptions { source: "resume".into(), ..MountOptions::default() };
     let device = mount(scratch.path(), &options).unwrap();
     Some((scratch, device))
 }
@@ -91,7 +93,7 @@ fn what_was_read_and_not_answered_comes_again_with_its_identity() {
     let directory = scratch.path();
     let _watchdog = Watchdog::new(directory.to_path_buf(), LIMIT);
     // The supervisor keeps the descriptor, the clones, and what was agreed.
-    let first = Session::start(device.try_clone().unwrap()).unwrap();
+    let first = Session::start(device.try_clone().unwrap(), Caching::Direct).unwrap();
     let clones = [first.clone_device().unwrap(), first.clone_device().unwrap()];
     let agreed = serde_json::to_string(&first.negotiated()).unwrap();
     assert_ne!(first.negotiated().flags & init_flags::HAS_RESEND, 0, "Linux 6.9 or newer is needed");
@@ -143,7 +145,7 @@ fn closing_a_clone_ends_its_requests() {
     let Some((scratch, device)) = mount_point() else { return };
     let directory = scratch.path();
     let _watchdog = Watchdog::new(directory.to_path_buf(), LIMIT);
-    let session = Session::start(device).unwrap();
+    let session = Session::start(device, Caching::Direct).unwrap();
     let clone = session.clone_device().unwrap();
     std::thread::scope(|scope| {
         let application = scope.spawn(|| fs::symlink_metadata(directory.join("one")));

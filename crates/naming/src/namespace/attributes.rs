@@ -139,7 +139,9 @@ impl Namespace {
     /// stored is not worth an error.
     pub(super) fn touch_atime(&self, id: ObjectId, attributes: &Attributes) {
         const DAY_SECS: i64 = 24 * 60 * 60;
-        if self.options.atime == Atime::Never || id.snapshot() != SnapshotId::LIVE {
+        let is_kept = id.snapshot() != SnapshotId::LIVE;
+        let is_off = attributes.kind == Kind::Directory && self.options.no_directory_atime;
+        if self.options.atime == Atime::Never || is_kept || is_off {
             return;
         }
         let now = self.clock.now();

@@ -79,6 +79,24 @@ impl Namespace {
         bytes: &[u8],
         clear_set_ids: bool,
     ) -> Result<usize> {
+        self.write_bytes(request, id, offset, bytes, Some(clear_set_ids))
+    }
+
+    /// Writes bytes as [`Namespace::write`] does, but changes no attribute besides the size: for a front end whose kernel kept the
+    /// bytes for a while. It has changed the others when the application wrote, and sets them itself.
+    pub fn write_back(&self, request: &Request, id: ObjectId, offset: u64, bytes: &[u8]) -> Result<usize> {
+        self.write_bytes(request, id, offset, bytes, None)
+    }
+
+    /// `changed`: the attributes change as well, and whether setuid and setgid go.
+    fn write_bytes(
+        &self,
+        request: &Request,
+        id: ObjectId,
+        offset: u64,
+        bytes: &[u8],
+        changed: Option<bool>,
+    ) -> Result<usize> {
         if let Some(answer) = self.earlier(request)? {
             return Ok(usize::try_from(answer.count()?).unwrap_or(usize::MAX));
         }
@@ -94,7 +112,9 @@ impl Namespace {
         }
         let mut staged = self.stage();
         staged.bytes(id, offset, &bytes[..count])?;
-        self.stage_changed(request, &mut staged, id, &attributes, clear_set_ids)?;
+        if let Some(clear_set_ids) = changed {
+            self.stage_changed(request, &mut staged, id, &attributes, clear_set_ids)?;
+        }
         let outcome = staged.submit(request.id, Answer::Count(count as u64).encode())?;
         match repeated(outcome)? {
             Some(answer) => Ok(usize::try_from(answer.count()?).unwrap_or(usize::MAX)),

@@ -70,6 +70,8 @@ pub struct Options {
     pub enforce: Enforce,
     /// Times of last access.
     pub atime: Atime,
+    /// Directories keep theirs (mount(8), `nodiratime`).
+    pub no_directory_atime: bool,
     /// Seeds the hashes of new directories; from a source of randomness, so that names with equal hashes cannot be made
     /// on purpose.
     pub seed: u64,
