@@ -164,6 +164,8 @@ pub fn scrub(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As for [`scrub`].
 pub fn snapshot(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
+    // What was written counts, also if it is still in the kernel's keeping.
+    rustix::fs::syncfs(&directory)?;
     exchange::<HOLDFAST_IOC_SNAPSHOT>(directory, request)
 }
 

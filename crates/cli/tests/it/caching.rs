@@ -140,7 +140,9 @@ fn msync_says_that_there_was_no_room_for_mapped_pages() {
         rig.store("s", "16M");
         let mount = rig.directory("m");
         rig.run(["mount", "s", "m", "-o", options]).exits(0);
-        let open = |name| OpenOptions::new().read(true).write(true).create(true).open(mount.join(name)).unwrap();
+        let open = |name| {
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(mount.join(name)).unwrap()
+        };
         // A hole: it takes no room before it is written.
         let file = open("mapped");
         file.set_len(24 << 20).unwrap();
