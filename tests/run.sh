@@ -84,6 +84,9 @@ if [ "$mode" = test ]; then
     suite posix 180
     suite fsx 180
     suite sqlite 120
+    # The same through the kernel's page cache.
+    step fsx-kernel 180 env MOUNT_OPTS=cache=kernel tests/suites/fsx.sh
+    step sqlite-kernel 120 env MOUNT_OPTS=cache=kernel tests/suites/sqlite.sh
     suite git 120
     suite kill9 120 SECONDS_LIMIT=30
     suite openssh 480
