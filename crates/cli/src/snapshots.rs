@@ -89,7 +89,10 @@ pub(crate) struct Change {
 
 impl From<&PathChange> for Change {
     fn from(change: &PathChange) -> Change {
-        let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+        let text = |path: &[u8]| match path {
+            b"" => ".".to_string(),
+            path => String::from_utf8_lossy(path).into_owned(),
+        };
         let (change, path, to) = match change {
             PathChange::Added(path) => ('+', path, None),
             PathChange::Removed(path) => ('-', path, None),

@@ -15,5 +15,6 @@ mod scrub;
 mod snapshots;
 mod stores;
 mod terminal;
+mod tour;
 mod trim;
 mod up;
