@@ -5,7 +5,8 @@ use crate::output::Report;
 use crate::size;
 use crate::stack::{Stack, says};
 use holdfast_naming::PathChange;
-use holdfast_object::{PAGE_SIZE, SnapshotId, SnapshotInfo, Snapshots};
+use holdfast_object::{ObjectCache, PAGE_SIZE, SnapshotId, SnapshotInfo, Snapshots};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// A request.
@@ -159,12 +160,25 @@ fn utc(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// Does what is asked of the store of a stack; `may_change`: who asks may make and delete snapshots.
-pub(crate) fn answer(stack: &Stack, request: &SnapshotRequest, may_change: bool) -> Result<SnapshotReply> {
+/// A comparison that is handed out in parts: of which two states, and what it found.
+type Comparison = (String, Option<String>, Vec<Change>);
+
+/// The comparison made last, for those who come back for the rest of it.
+#[derive(Default)]
+pub(crate) struct LastComparison(Mutex<Option<Comparison>>);
+
+/// Does what is asked of the store of a stack. `is_owner`: who asks may make, delete and compare snapshots. (A comparison names
+/// files in directories that others may not read.)
+pub(crate) fn answer(
+    stack: &Stack,
+    request: &SnapshotRequest,
+    is_owner: bool,
+    last: &LastComparison,
+) -> Result<SnapshotReply> {
     let store: &dyn Snapshots = &*stack.cache;
-    let allowed = || match may_change {
+    let allowed = || match is_owner {
         true => Ok(()),
-        false => Err(Failure::new("only root and the user who mounted the store make and delete snapshots")),
+        false => Err(Failure::new("only root and the user who mounted the store make, delete and compare snapshots")),
     };
     match request {
         SnapshotRequest::Create { name } => {
@@ -182,24 +196,36 @@ pub(crate) fn answer(stack: &Stack, request: &SnapshotRequest, may_change: bool)
             Ok(SnapshotReply::List { snapshots, more })
         }
         SnapshotRequest::Diff { from, to, skip } => {
-            let id = |name: &String| named(store, name).map(|info| info.id);
-            let from = id(from)?;
-            let to = match to {
-                Some(to) => id(to)?,
-                None => {
-                    if may_change {
-                        // What has been written so far counts.
-                        holdfast_object::ObjectCache::sync_all(&*stack.cache).map_err(says)?;
-                    }
-                    SnapshotId::LIVE
-                }
-            };
-            let changes = stack.namespace.diff(from, to).map_err(says)?;
+            allowed()?;
+            let mut last = last.0.lock();
+            let is_rest = last.as_ref().is_some_and(|(known, other, _)| *skip > 0 && (known, other) == (from, to));
+            if !is_rest {
+                let changes = compare(stack, from, to.as_ref())?;
+                *last = Some((from.clone(), to.clone(), changes));
+            }
+            let all = last.as_ref().map_or(&[][..], |(.., changes)| changes);
             let length = |change: &Change| change.path.len() + change.to.as_ref().map_or(0, String::len);
-            let (changes, more) = some(changes.iter().skip(*skip).map(Change::from), length);
+            let (changes, more) = some(all.iter().skip(*skip).cloned(), length);
+            if !more {
+                *last = None;
+            }
             Ok(SnapshotReply::Diff { changes, more })
         }
     }
+}
+
+fn compare(stack: &Stack, from: &str, to: Option<&String>) -> Result<Vec<Change>> {
+    let id = |name: &str| named(&*stack.cache, name).map(|info| info.id);
+    let from = id(from)?;
+    let to = match to {
+        Some(to) => id(to)?,
+        None => {
+            // What has been written so far counts.
+            stack.cache.sync_all().map_err(says)?;
+            SnapshotId::LIVE
+        }
+    };
+    Ok(stack.namespace.diff(from, to).map_err(says)?.iter().map(Change::from).collect())
 }
 
 fn named(store: &dyn Snapshots, name: &str) -> Result<SnapshotInfo> {

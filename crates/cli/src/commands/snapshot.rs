@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::mounts::{self, FILE_SYSTEM};
 use crate::output::{Format, Report, print};
 use crate::size;
-use crate::snapshots::{self, Change, Compared, Listed, Shown, SnapshotReply, SnapshotRequest};
+use crate::snapshots::{self, Change, Compared, LastComparison, Listed, Shown, SnapshotReply, SnapshotRequest};
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::Access;
 use holdfast_fuse::control;
@@ -36,7 +36,7 @@ impl Report for Done {
 enum Store {
     Mounted(PathBuf),
     /// Opened for reading.
-    Closed(Box<Stack>),
+    Closed(Box<Stack>, LastComparison),
 }
 
 impl Store {
@@ -56,12 +56,12 @@ impl Store {
         }
         let path = stack::locate(target)?;
         let stack = Stack::open(stack::device(&path, Access::ReadOnly)?, &Settings::to_look())?;
-        Ok(Store::Closed(Box::new(stack)))
+        Ok(Store::Closed(Box::new(stack), LastComparison::default()))
     }
 
     fn ask(&self, request: &SnapshotRequest) -> Result<SnapshotReply> {
         let reply = match self {
-            Store::Closed(stack) => snapshots::answer(stack, request, false)?,
+            Store::Closed(stack, last) => snapshots::answer(stack, request, true, last)?,
             Store::Mounted(directory) => {
                 let json = serde_json::to_vec(request).map_err(stack::says)?;
                 let reply = File::open(directory).and_then(|file| control::snapshot(file, &json));
@@ -127,7 +127,7 @@ pub(crate) fn run(action: &SnapshotAction, format: Format) -> Result<()> {
             let snapshot = store.done(&SnapshotRequest::Create { name: name.clone() })?;
             let path = match &store {
                 Store::Mounted(mount) => Some(mount.join(".holdfast/snapshots").join(name).display().to_string()),
-                Store::Closed(_) => None,
+                Store::Closed(..) => None,
             };
             print(format, &Done { snapshot, path });
         }

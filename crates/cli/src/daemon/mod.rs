@@ -24,7 +24,7 @@ use crate::options::MountOptions;
 use crate::report::{CacheFigures, Condition, Daemon, Figures, StoreReport};
 use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
-use crate::snapshots::{self, SnapshotReply};
+use crate::snapshots::{self, LastComparison, SnapshotReply};
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::{Access, FileDevice};
 use holdfast_cache::Cache;
@@ -76,7 +76,13 @@ pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io:
     let (stack, device) = open(mounting)?;
     let stack = Arc::new(stack);
     let scrubber = Scrubber::start(&stack);
-    let state = Arc::new(State { mounting: mounting.clone(), stack: stack.clone(), device, scrubber });
+    let state = Arc::new(State {
+        mounting: mounting.clone(),
+        stack: stack.clone(),
+        device,
+        scrubber,
+        compared: LastComparison::default(),
+    });
     let session = match mount(mounting) {
         Ok(session) => session,
         Err(failure) => {
@@ -349,6 +355,7 @@ struct State {
     stack: Arc<Stack>,
     device: Arc<FileDevice>,
     scrubber: Scrubber,
+    compared: LastComparison,
 }
 
 impl State {
@@ -400,10 +407,10 @@ impl Control for State {
     }
 
     fn snapshot_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
-        let may_change = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        let is_owner = uid == 0 || uid == rustix::process::geteuid().as_raw();
         let outcome = serde_json::from_slice(request)
             .map_err(|error| Failure::new(format!("the mount does not understand what it is asked: {error}")))
-            .and_then(|request| snapshots::answer(&self.stack, &request, may_change));
+            .and_then(|request| snapshots::answer(&self.stack, &request, is_owner, &self.compared));
         let reply = outcome.unwrap_or_else(|failure| SnapshotReply::Refused(failure.message));
         serde_json::to_vec(&reply).unwrap_or_default()
     }

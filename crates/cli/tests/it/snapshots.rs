@@ -106,6 +106,12 @@ fn a_snapshot_stays_as_it_was_and_says_what_changed() {
     assert!(tree(&kept) == before && tree(&mount) == after);
     rig.run(["snapshot", "create", "m", "tuesday"]).exits(0);
     assert_eq!(rig.run(["snapshot", "diff", "m", "tuesday"]).exits(0).out, "");
+    // More than one reply carries.
+    fs::create_dir(mount.join("many")).unwrap();
+    (0..500).for_each(|number| fs::write(mount.join(format!("many/file {number}")), "x").unwrap());
+    let many = rig.run(["snapshot", "diff", "m", "tuesday"]).exits(0).out;
+    assert_eq!(many.lines().filter(|line| line.starts_with("+ many/file ")).count(), 500, "{many}");
+    fs::remove_dir_all(mount.join("many")).unwrap();
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
     let both = rig.run(["snapshot", "diff", "s", "monday", "tuesday"]).exits(0).out;
