@@ -133,10 +133,6 @@ impl Report for Checked {
             let files = count(names.orphans, "file", "files");
             text.push_str(&format!("{files} without a name, open at the end; deleted at the next mount\n"));
         }
-        if blocks.lost_pages > 0 {
-            let pages = count(blocks.lost_pages, "page", "pages");
-            text.push_str(&format!("{pages} lost earlier; reading them is an error until they are written again\n"));
-        }
         if blocks.incomplete || names.incomplete {
             text.push_str("not everything could be read, so not everything could be compared\n");
         }
@@ -159,7 +155,15 @@ pub(crate) fn run(arguments: &Check, format: Format) -> Result<u8> {
     let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
     let device = stack::device(&arguments.store, access)?;
     let options = CheckOptions { repair: arguments.repair, ..CheckOptions::default() };
-    let found = check_blocks(device.clone(), &options)?;
+    let mut found = check_blocks(device.clone(), &options)?;
+    // Nothing is wrong with the store, but something is with a file.
+    found.found += found.lost_pages;
+    found.findings.extend(found.lost.drain(..).map(|place| Finding {
+        kind: FindingKind::Lost,
+        place,
+        what: "lost: an error when it is read, until it is written again".to_string(),
+        repaired: false,
+    }));
     let (names, damage) = match Stack::open(device, &Settings::to_look()) {
         Ok(stack) => (names(&stack, found.objects), damage(&stack, &found.findings)),
         Err(failure) => {
@@ -230,19 +234,19 @@ fn damage(stack: &Stack, findings: &[Finding]) -> Vec<Option<Damage>> {
 
 /// What to do about what is left, the most urgent first.
 fn advice(store: &Path, repair: bool, findings: &[Finding], names_are_wrong: bool) -> Vec<String> {
-    use FindingKind::{BadCopy, Label, Leaked, Superblock, Unreadable, UsedButFree};
+    use FindingKind::{BadCopy, Label, Leaked, Lost, Superblock, Unreadable, UsedButFree};
     let left = || findings.iter().filter(|finding| !finding.repaired);
     let mut advice = Vec::new();
     if left().any(|finding| matches!(finding.kind, BadCopy | Label | Superblock | UsedButFree | Leaked)) && !repair {
         let store = crate::paths::shell(store);
         advice.push(format!("to put right what can be: holdfast check --repair {store}"));
     }
-    if left().any(|finding| finding.kind == Unreadable && finding.pages().is_some()) {
+    if left().any(|finding| finding.kind == Lost || finding.kind == Unreadable && finding.pages().is_some()) {
         advice.push(
             "to mend a file: write the bytes named, or all of it, again from a backup; the rest of it is good".into(),
         );
     }
-    let others = |kind| !matches!(kind, BadCopy | Label | Superblock | Unreadable | UsedButFree | Leaked);
+    let others = |kind| !matches!(kind, BadCopy | Label | Superblock | Unreadable | UsedButFree | Leaked | Lost);
     let of_store = |finding: &&Finding| finding.kind == Unreadable && finding.pages().is_none();
     if names_are_wrong || left().any(|finding| others(finding.kind) || of_store(&finding)) {
         advice.push(

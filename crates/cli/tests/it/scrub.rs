@@ -68,8 +68,11 @@ fn everything_damaged_is_found_once_and_told_by_path() {
         assert_eq!(error.raw_os_error(), Some(5), "EIO, and not {error}");
     }
     rig.run(["unmount", "m"]).exits(0);
-    let check = rig.run(["check", "s", "--json"]).exits(0).json();
-    assert_eq!(check["blocks"]["lost_pages"], 2);
+    let check = rig.run(["check", "s", "--json"]).exits(4).json();
+    assert_eq!((&check["blocks"]["lost_pages"], &check["errors"]), (&2.into(), &2.into()), "{check}");
+    assert!(!check["advice"].to_string().contains("make a new store"), "{check}");
+    let lost = |at: usize| (&check["blocks"]["findings"][at]["path"], &check["blocks"]["findings"][at]["first_byte"]);
+    assert_eq!([lost(0), lost(1)], [(&"/a/f3".into(), &(5 * 4096).into()), (&"/b/f7".into(), &(69 * 4096).into())]);
     rig.run(["scrub", "."]).exits(1).says("is in no mount");
 }
 

@@ -35,6 +35,8 @@ pub enum FindingKind {
     Counters,
     /// A block of a snapshot is in no dead list, or one in a dead list in no snapshot.
     Snapshot,
+    /// A page was lost earlier. No finding of the check itself: the store is as it says.
+    Lost,
     /// The intent log is damaged where it had been acknowledged.
     Log,
 }
@@ -67,6 +69,8 @@ pub struct Report {
     pub pages: u64,
     /// Pages marked lost: an error when read, and nothing wrong with the store.
     pub lost_pages: u64,
+    /// Where the first [`Report::FINDINGS_MAX`] of them are.
+    pub lost: Vec<Place>,
     /// Blocks of metadata of the store itself, each copy counted.
     pub metadata_blocks: u64,
     /// Blocks in use, with labels and log.

@@ -361,6 +361,10 @@ impl<'a> Walk<'a> {
             owner.bound = owner.bound.max(index + 1);
             if pointer.kind != PointerKind::Data {
                 self.report.lost_pages += 1;
+                if self.report.lost.len() < Report::FINDINGS_MAX {
+                    let (object, level) = (Some(owner.key), Some(0));
+                    self.report.lost.push(Place { object, level, index: Some(index), ..Place::default() });
+                }
                 continue;
             }
             owner.pages += 1;
