@@ -1,7 +1,7 @@
 //! Holdfast seen from outside, through a mount: no crate of the stack is used here.
 //!
 //! Two programs share this library:
-//! - `holdfast-bench` runs the same workloads on Holdfast, ext4, btrfs and fuse2fs in turn and prints a table
+//! - `holdfast-bench` runs the same workloads on Holdfast (both ways to cache), ext4, btrfs and fuse2fs in turn and prints a table
 //!   ([`plan`], [`workload`], [`peer`], [`report`]);
 //! - `holdfast-witness` makes changes, notes outside the file system what `fsync` answered, and verifies after a crash
 //!   that all of it is there ([`witness`]).

@@ -19,7 +19,7 @@ use holdfast_bench::{machine, report};
 #[command(version, max_term_width = 100)]
 struct Arguments {
     /// File systems to compare
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "holdfast,ext4,btrfs,fuse2fs")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "holdfast,holdfast-kernel,ext4,btrfs,fuse2fs")]
     peers: Vec<Kind>,
     /// A short run: smaller files, fewer rounds
     #[arg(long)]
@@ -45,7 +45,7 @@ struct Arguments {
     /// The holdfast binary [default: beside this program]
     #[arg(long)]
     holdfast: Option<PathBuf>,
-    /// Mount options for holdfast; its pool should hold the file, as the kernel's page cache does for the others
+    /// Mount options for holdfast, both ways; its pool should hold the file, as the kernel's page cache does for the others
     #[arg(long, value_name = "OPTS", default_value = "cache=1G")]
     holdfast_options: String,
     /// Also write the tables into this document, between its marker lines
@@ -119,9 +119,9 @@ fn available(wanted: &[Kind], site: &Site) -> Result<Vec<Kind>> {
         let program = kind.required_program(&site.holdfast).display().to_string();
         if run("sh", &["-c", "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"", &program]).is_ok() {
             kinds.push(*kind);
-        } else if *kind == Kind::Holdfast {
+        } else if kind.is_holdfast() {
             return Err(Error::Usage(format!(
-                "{program} is not there; build it (cargo build --release), or leave holdfast out with --peers"
+                "{program} is not there; build it (cargo build --release), or name the others with --peers"
             )));
         } else {
             println!("{} is left out: {program} is not installed", kind.name());
@@ -155,7 +155,7 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
 
 fn tables(rows: &[Row], kinds: &[Kind]) -> String {
     let mut text = report::rates(rows, kinds);
-    for kind in [Kind::Holdfast, Kind::Fuse2fs].into_iter().filter(|kind| kinds.contains(kind)) {
+    for kind in [Kind::Holdfast, Kind::HoldfastKernel, Kind::Fuse2fs].into_iter().filter(|kind| kinds.contains(kind)) {
         text += &format!(
             "\nWhere the time of one request goes on {}, in µs:\n\n{}",
             kind.name(),

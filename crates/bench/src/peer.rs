@@ -19,8 +19,10 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Which file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// The one this project builds.
+    /// The one this project builds, as it is mounted by default: every request passes the daemon.
     Holdfast,
+    /// The same with `-o cache=kernel`: the kernel's page cache and writeback in front of it.
+    HoldfastKernel,
     /// In the kernel, without data checksums.
     Ext4,
     /// In the kernel, copy-on-write with CRC-32C checksums: the yardstick.
@@ -30,20 +32,34 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As in the table and on the command line.
+    /// As in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Holdfast => "holdfast",
+            Self::HoldfastKernel => "holdfast, cache=kernel",
             Self::Ext4 => "ext4",
             Self::Btrfs => "btrfs",
             Self::Fuse2fs => "fuse2fs",
         }
     }
 
+    /// Stem of the names of its files, and, for one in the kernel, its type as mount(8) knows it.
+    fn stem(self) -> &'static str {
+        match self {
+            Self::HoldfastKernel => "holdfast-kernel",
+            _ => self.name(),
+        }
+    }
+
+    /// Whether it is this project's, however mounted.
+    pub fn is_holdfast(self) -> bool {
+        matches!(self, Self::Holdfast | Self::HoldfastKernel)
+    }
+
     /// The program without which this one cannot be measured.
     pub fn required_program(self, holdfast: &Path) -> PathBuf {
         match self {
-            Self::Holdfast => holdfast.to_path_buf(),
+            Self::Holdfast | Self::HoldfastKernel => holdfast.to_path_buf(),
             Self::Ext4 => "mkfs.ext4".into(),
             Self::Btrfs => "mkfs.btrfs".into(),
             Self::Fuse2fs => "fuse2fs".into(),
@@ -64,6 +80,14 @@ pub struct Site {
     pub holdfast_options: String,
 }
 
+impl Site {
+    /// The mount options of one that [is ours](Kind::is_holdfast).
+    fn options(&self, kind: Kind) -> String {
+        let more = if kind == Kind::HoldfastKernel { "cache=kernel" } else { "" };
+        [self.holdfast_options.as_str(), more].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",")
+    }
+}
+
 /// A file system on its store. Dropping it unmounts it and removes the store.
 #[derive(Debug)]
 pub struct Peer {
@@ -78,15 +102,15 @@ pub struct Peer {
 impl Peer {
     /// Makes an empty store and mounts it. Remains of an interrupted run are cleared away first.
     pub fn create(kind: Kind, site: &Site) -> Result<Self> {
-        let store = site.dir.join(format!("{}.store", kind.name()));
-        let mount_point = site.dir.join(format!("{}.mnt", kind.name()));
+        let store = site.dir.join(format!("{}.store", kind.stem()));
+        let mount_point = site.dir.join(format!("{}.mnt", kind.stem()));
         let mut peer = Self { kind, site: site.clone(), store, mount_point, loop_device: None, daemon: None };
         peer.clear_remains();
         fs::create_dir_all(&peer.mount_point).at("create", &peer.mount_point)?;
         let store = peer.store.display().to_string();
         let size = format!("{}M", site.store_mib);
         match kind {
-            Kind::Holdfast => run(&site.holdfast, &["create", &store, "--size", &size])?,
+            Kind::Holdfast | Kind::HoldfastKernel => run(&site.holdfast, &["create", &store, "--size", &size])?,
             Kind::Ext4 | Kind::Fuse2fs => {
                 run("fallocate", &["-l", &size, &store])?;
                 // Everything is initialised now; lazily, the kernel would write during the measurements.
@@ -114,8 +138,8 @@ impl Peer {
     /// What stands between the file system and the disk.
     pub fn transport(&self) -> String {
         let Some(device) = &self.loop_device else {
-            let options = &self.site.holdfast_options;
-            let shown = if self.kind == Kind::Holdfast { format!(" (-o {options})") } else { String::new() };
+            let options = self.site.options(self.kind);
+            let shown = if self.kind.is_holdfast() { format!(" (-o {options})") } else { String::new() };
             return format!("store file{shown}");
         };
         let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -130,14 +154,15 @@ impl Peer {
             Kind::Ext4 | Kind::Btrfs => {
                 let device = attach_loop(&store)?;
                 self.loop_device = Some(device.clone());
-                run("mount", &["-t", self.kind.name(), &device.display().to_string(), &mount_point])?;
+                run("mount", &["-t", self.kind.stem(), &device.display().to_string(), &mount_point])?;
                 return Ok(());
             }
-            Kind::Holdfast => {
+            Kind::Holdfast | Kind::HoldfastKernel => {
                 let mut command = Command::new(&self.site.holdfast);
                 command.args(["mount", &store, &mount_point, "--foreground"]);
-                if !self.site.holdfast_options.is_empty() {
-                    command.args(["-o", &self.site.holdfast_options]);
+                let options = self.site.options(self.kind);
+                if !options.is_empty() {
+                    command.args(["-o", &options]);
                 }
                 command
             }
@@ -147,7 +172,7 @@ impl Peer {
                 command
             }
         };
-        let log_path = self.site.dir.join(format!("{}.log", self.kind.name()));
+        let log_path = self.site.dir.join(format!("{}.log", self.kind.stem()));
         let log = File::create(&log_path).at("create", &log_path)?;
         let errors = log.try_clone().at("open", &log_path)?;
         command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
@@ -173,7 +198,7 @@ impl Peer {
     pub fn unmount(&mut self) -> Result<()> {
         let mount_point = self.mount_point.display().to_string();
         match self.kind {
-            Kind::Holdfast => run(&self.site.holdfast, &["unmount", &mount_point])?,
+            Kind::Holdfast | Kind::HoldfastKernel => run(&self.site.holdfast, &["unmount", &mount_point])?,
             _ => run("umount", &[&mount_point])?,
         };
         let start = Instant::now();
@@ -196,12 +221,13 @@ impl Peer {
 
     /// Makes everything durable, so that one measurement does not pay for the writes of another.
     pub fn settle(&self) -> Result<()> {
-        if self.kind == Kind::Holdfast {
-            // The kernel passes syncfs to no FUSE file system.
+        let root = File::open(&self.mount_point).at("open", &self.mount_point)?;
+        rustix::fs::syncfs(&root).at("syncfs", &self.mount_point)?;
+        if self.kind.is_holdfast() {
+            // The kernel passes syncfs to no FUSE file system; all it does is to hand down the pages that it keeps.
             run(&self.site.holdfast, &["sync", &self.mount_point.display().to_string()])?;
         }
-        let root = File::open(&self.mount_point).at("open", &self.mount_point)?;
-        rustix::fs::syncfs(&root).at("syncfs", &self.mount_point)
+        Ok(())
     }
 
     /// CPU time the daemon and its threads have used so far; `None` for a kernel file system.
