@@ -182,6 +182,17 @@ impl Cache {
         self.store.close()
     }
 
+    /// Logs the names, and stops as a power cut would from then on: nothing is admitted and nothing written any more.
+    ///
+    /// # Errors
+    /// Why the names could not be logged; it has stopped all the same.
+    pub fn shut_down(&self, reason: &str) -> Result<()> {
+        let logged = self.sync_object(ObjectId::ROOT);
+        let mut state = self.state.write();
+        state.read_only.get_or_insert_with(|| reason.to_string());
+        logged
+    }
+
     /// Asserts the invariants; for tests and the simulator.
     pub fn check(&self) {
         self.arena.check();

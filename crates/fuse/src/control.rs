@@ -10,6 +10,7 @@
 //! | [`HOLDFAST_IOC_SCRUB`] | `_IOWR('H', 3, [u8; 16000])` | the same, both ways: a request, and the reply to it |
 //! | [`HOLDFAST_IOC_SNAPSHOT`] | `_IOWR('H', 5, [u8; 16000])` | the same, both ways: a request about snapshots, and the reply to it |
 //! | [`HOLDFAST_IOC_TRIM`] | `_IOR('H', 4, u64)` | bytes that are free and were discarded, plus 1, native byte order |
+//! | [`FS_IOC_SHUTDOWN`] | `_IOR('X', 125, u32)` | zeros: the number that other file systems have for it |
 //!
 //! The kernel carries at most 16,383 bytes in an ioctl of a FUSE file system, whence the size of those that carry JSON.
 
@@ -38,12 +39,18 @@ pub const HOLDFAST_IOC_TRIM: u32 = opcode::read::<u64>(b'H', 4);
 /// Makes, lists, deletes or compares snapshots.
 pub const HOLDFAST_IOC_SNAPSHOT: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 5);
 
+/// Stops the file system where it stands, as ext4, XFS and others do on this number. What is to be written before is said by the
+/// caller behind a pointer that the kernel does not pass on for a number of this direction, so the name space always is.
+pub const FS_IOC_SHUTDOWN: u32 = opcode::read::<u32>(b'X', 125);
+
 // _IOC of <asm-generic/ioctl.h>: direction (read is 2, write 1) << 30, size << 16, type << 8, number.
 const _: () = assert!(HOLDFAST_IOC_SYNC == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 1);
 const _: () = assert!(HOLDFAST_IOC_STATUS == 2 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 2);
 const _: () = assert!(HOLDFAST_IOC_SCRUB == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 3);
 const _: () = assert!(HOLDFAST_IOC_SNAPSHOT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 5);
 const _: () = assert!(HOLDFAST_IOC_TRIM == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 4);
+// XFS_IOC_GOINGDOWN of <xfs/xfs_fs.h>.
+const _: () = assert!(FS_IOC_SHUTDOWN == 0x8004_587d);
 
 /// What whoever runs a mount does when asked by ioctl. Called from FUSE workers, from several at once.
 pub trait Control: Send + Sync {
@@ -68,6 +75,16 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// Those of the store.
     fn trim(&self) -> Result<u64>;
+
+    /// For the user `uid`: logs the names, then stops: nothing is written any more, and [`Control::is_down`] from then on.
+    /// False if this user may not.
+    ///
+    /// # Errors
+    /// Those of the store, which then has stopped all the same.
+    fn shut_down(&self, uid: u32) -> Result<bool>;
+
+    /// Whether it has been stopped: nothing but status is answered any more.
+    fn is_down(&self) -> bool;
 }
 
 /// The reply to a control ioctl of the user `uid` with this payload, or `None` if `command` is none of ours (ENOTTY).
@@ -140,6 +157,17 @@ pub fn trim(directory: impl AsFd) -> io::Result<u64> {
     reply.checked_sub(1).ok_or_else(not_ours)
 }
 
+/// Stops the mount that `directory` is in where it stands.
+///
+/// # Errors
+/// As for [`sync`]; EPERM for users other than root and who mounted.
+pub fn shut_down(directory: impl AsFd) -> io::Result<()> {
+    let mut reply: u32 = 0;
+    // SAFETY: the number says that a u32 is written, and `reply` is one.
+    unsafe { ioctl(directory, Updater::<FS_IOC_SHUTDOWN, u32>::new(&mut reply)) }?;
+    Ok(())
+}
+
 /// Asks the mount that `directory` is in for its state, a JSON object.
 ///
 /// # Errors
@@ -205,6 +233,14 @@ mod tests {
 
         fn trim(&self) -> Result<u64> {
             self.0.clone()
+        }
+
+        fn shut_down(&self, uid: u32) -> Result<bool> {
+            Ok(uid == 0)
+        }
+
+        fn is_down(&self) -> bool {
+            false
         }
     }
 

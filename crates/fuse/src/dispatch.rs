@@ -26,6 +26,7 @@ pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &
     };
     let mut out = Out { device, unique, before: &|| Ok(()) };
     match decode::request(bytes, agreed) {
+        Ok(request) if handler.is_down() && needs_store(&request) => out.error(Errno::IO),
         Ok(request) => {
             let before = || changes(&request).map_or(Ok(()), |(node, change)| handler.changed(node, change));
             out.before = &before;
@@ -89,6 +90,23 @@ impl Out<'_> {
             Ok(value) => self.bytes(&[&value]),
         }
     }
+}
+
+/// Whether a request is about what is stored: not so what the kernel only tells, and what asking about the mount takes.
+fn needs_store(request: &Request<'_>) -> bool {
+    !matches!(
+        request.body,
+        Body::Forget { .. }
+            | Body::BatchForget { .. }
+            | Body::Release(..)
+            | Body::Releasedir(..)
+            | Body::Interrupt { .. }
+            | Body::Statfs
+            | Body::Opendir(..)
+            | Body::Ioctl { .. }
+            | Body::Init(..)
+            | Body::Destroy
+    )
 }
 
 /// What a request changes if it succeeds.

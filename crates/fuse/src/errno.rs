@@ -14,6 +14,7 @@ impl Errno {
     pub const NOSYS: Errno = Errno(libc::ENOSYS);
     pub const NOTTY: Errno = Errno(libc::ENOTTY);
     pub const OPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+    pub const PERM: Errno = Errno(libc::EPERM);
     pub const RANGE: Errno = Errno(libc::ERANGE);
     pub const STALE: Errno = Errno(libc::ESTALE);
 }

@@ -59,6 +59,11 @@ pub trait Handler: Send + Sync {
     /// What a read gives: bytes somewhere in memory, held until they are sent.
     type Data: Slices;
 
+    /// Nothing is answered any more but with EIO, status excepted.
+    fn is_down(&self) -> bool {
+        false
+    }
+
     fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<Entry> {
         Err(Errno::NOSYS)
     }

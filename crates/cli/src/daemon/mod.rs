@@ -48,6 +48,9 @@ const WRITER_PERIOD: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(2);
 const GRACE_STEP: Duration = Duration::from_millis(100);
 
+/// Why a mount takes no changes that was stopped on purpose.
+const SHUT_DOWN: &str = "it was shut down on request: unmount it, and mount it again";
+
 /// What a mount is.
 #[derive(Clone, Debug)]
 pub(crate) struct Mounting {
@@ -82,6 +85,7 @@ pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io:
         device,
         scrubber,
         compared: LastComparison::default(),
+        is_down: AtomicBool::new(false),
     });
     let session = match mount(mounting) {
         Ok(session) => session,
@@ -106,6 +110,10 @@ pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io:
     }
     state.scrubber.stop();
     writer.stop(&stack.cache);
+    if state.is_down() {
+        tracing::info!("left as it was when it was shut down; the next mount recovers it");
+        return outcome;
+    }
     let closed = close(mounting, &stack);
     outcome.and(closed)
 }
@@ -356,9 +364,15 @@ struct State {
     device: Arc<FileDevice>,
     scrubber: Scrubber,
     compared: LastComparison,
+    /// Stopped by [`Control::shut_down`].
+    is_down: AtomicBool,
 }
 
 impl State {
+    fn is_owner(&self, uid: u32) -> bool {
+        uid == 0 || uid == rustix::process::geteuid().as_raw()
+    }
+
     fn report(&self) -> StoreReport {
         let Mounting { store, directory, options, .. } = &self.mounting;
         let cache = self.stack.cache.status();
@@ -407,7 +421,7 @@ impl Control for State {
     }
 
     fn snapshot_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
-        let is_owner = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        let is_owner = self.is_owner(uid);
         let outcome = serde_json::from_slice(request)
             .map_err(|error| Failure::new(format!("the mount does not understand what it is asked: {error}")))
             .and_then(|request| snapshots::answer(&self.stack, &request, is_owner, &self.compared));
@@ -418,6 +432,20 @@ impl Control for State {
     fn trim(&self) -> holdfast_object::Result<u64> {
         self.device.give_up_reservation();
         Ok(self.stack.cache.trim()?.saturating_mul(PAGE_SIZE as u64))
+    }
+
+    fn shut_down(&self, uid: u32) -> holdfast_object::Result<bool> {
+        if !self.is_owner(uid) {
+            return Ok(false);
+        }
+        tracing::warn!("it is shut down by an ioctl of user {uid}: nothing is written from now on");
+        // First of all, so that no request comes between.
+        self.is_down.store(true, Ordering::Release);
+        self.stack.cache.shut_down(SHUT_DOWN).map(|()| true)
+    }
+
+    fn is_down(&self) -> bool {
+        self.is_down.load(Ordering::Acquire)
     }
 
     fn status_json(&self) -> Vec<u8> {

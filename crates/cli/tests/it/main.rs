@@ -12,6 +12,7 @@ mod mount8;
 mod mounts;
 mod rig;
 mod scrub;
+mod shutdown;
 mod snapshots;
 mod stores;
 mod terminal;

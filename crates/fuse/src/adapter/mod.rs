@@ -473,6 +473,10 @@ impl Handler for Filesystem {
         self.done(self.namespace.sync_all().map(drop))
     }
 
+    fn is_down(&self) -> bool {
+        self.control.is_down()
+    }
+
     fn changed(&self, node: u64, change: Change) -> Answer<()> {
         match (self.options.synchronous, change) {
             (Synchronous::Everything, _) | (Synchronous::Names, Change::Names) => self.sync(node, false),
@@ -481,6 +485,13 @@ impl Handler for Filesystem {
     }
 
     fn ioctl(&self, context: &Context, _: u64, args: &IoctlIn, bytes: &[u8]) -> Answer<(i32, Vec<u8>)> {
+        if args.cmd == control::FS_IOC_SHUTDOWN {
+            return match self.control.shut_down(context.uid) {
+                Ok(true) => Ok((0, vec![0; size_of::<u32>()])),
+                Ok(false) => Err(Errno::PERM),
+                Err(error) => Err(self.errno(&Error::Object(error))),
+            };
+        }
         match control::answer(&*self.control, context.uid, args.cmd, bytes) {
             None => Err(Errno::NOTTY),
             Some(Ok(bytes)) => Ok((0, bytes)),
