@@ -700,6 +700,68 @@ def entries(d):
     print(f"ok {count} entries in a directory: {', '.join(told)}", flush=True)
 
 
+# ---- file handles ---------------------------------------------------------------------------------------------------------
+
+
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint), ("kind", ctypes.c_int), ("handle", ctypes.c_ubyte * 128)]
+
+
+def handle_of(path):
+    handle, mount = Handle(bytes=128), ctypes.c_int()
+    call("name_to_handle_at", AT_FDCWD, path.encode(), ctypes.byref(handle), ctypes.byref(mount), 0)
+    return handle
+
+
+def open_handle(d, handle):
+    mount = os.open(d, os.O_RDONLY)
+    try:
+        fd = libc.open_by_handle_at(mount, ctypes.byref(handle), os.O_RDONLY)
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), "open_by_handle_at")
+        return fd
+    finally:
+        os.close(mount)
+
+
+def forget_names():
+    with open("/proc/sys/vm/drop_caches", "w") as knob:
+        knob.write("2")
+
+
+def read_handle(d, handle):
+    fd = open_handle(d, handle)
+    try:
+        return os.read(fd, 100)
+    finally:
+        os.close(fd)
+
+
+@case()
+def file_handles(d):
+    os.close(new(f"{d}/file", data=b"found by its handle"))
+    os.mkdir(f"{d}/directory")
+    os.close(new(f"{d}/gone"))
+    file, directory, gone = (handle_of(f"{d}/{name}") for name in ("file", "directory", "gone"))
+    os.unlink(f"{d}/gone")
+    os.rename(f"{d}/file", f"{d}/directory/elsewhere")
+    forget_names()
+    same(read_handle(d, file), b"found by its handle")
+    fd = open_handle(d, directory)
+    same(os.listdir(fd), ["elsewhere"])
+    os.close(fd)
+    fails(errno.ESTALE, open_handle, d, gone)
+    with open(f"{d}/handle", "wb") as out:
+        out.write(bytes(file))
+
+
+@case("after")
+def file_handles_after(d):
+    d = d.replace("file_handles_after", "file_handles")
+    handle = Handle.from_buffer_copy(open(f"{d}/handle", "rb").read())
+    same(read_handle(d, handle), b"found by its handle")
+
+
 def main():
     phase, root = sys.argv[1:]
     for function in CASES[phase]:

@@ -158,14 +158,15 @@ pub fn mode_after_chmod(gid: u32, caller: &Caller, mode: u16) -> u16 {
     if foreign { mode & !SETGID } else { mode }
 }
 
-/// The mode after others than the owner may have changed what the file does (a write, a truncation, a new owner): setuid
-/// goes, and setgid where it means execution.
-pub fn mode_without_set_ids(kind: Kind, mode: u16) -> u16 {
-    if kind == Kind::Directory {
-        return mode;
+/// The mode after `caller` may have changed what the file does (a write, a truncation, a new owner): setuid goes, and setgid
+/// where it means execution or the caller is not in the group.
+pub fn mode_without_set_ids(attributes: &Attributes, caller: &Caller) -> u16 {
+    if attributes.kind == Kind::Directory {
+        return attributes.mode;
     }
-    let mode = mode & !SETUID;
-    if mode & GROUP_EXECUTE != 0 { mode & !SETGID } else { mode }
+    let mode = attributes.mode & !SETUID;
+    let foreign = !caller.is_privileged() && !caller.is_in_group(attributes.gid);
+    if foreign || mode & GROUP_EXECUTE != 0 { mode & !SETGID } else { mode }
 }
 
 /// Group and mode of a new object in `parent`: a setgid directory hands down its group, and setgid to directories.
@@ -236,9 +237,11 @@ mod tests {
 
     #[test]
     fn set_ids_come_and_go() {
-        assert_eq!(mode_without_set_ids(Kind::Regular, 0o6755), 0o755);
-        assert_eq!(mode_without_set_ids(Kind::Regular, 0o6745), 0o2745);
-        assert_eq!(mode_without_set_ids(Kind::Directory, 0o6755), 0o6755);
+        let (member, stranger) = (caller(1, 20, &[]), caller(1, 1, &[]));
+        assert_eq!(mode_without_set_ids(&object(Kind::Regular, 0o6755, 10, 20), &member), 0o755);
+        assert_eq!(mode_without_set_ids(&object(Kind::Regular, 0o6745, 10, 20), &member), 0o2745);
+        assert_eq!(mode_without_set_ids(&object(Kind::Regular, 0o6745, 10, 20), &stranger), 0o745);
+        assert_eq!(mode_without_set_ids(&object(Kind::Directory, 0o6755, 10, 20), &stranger), 0o6755);
         let parent = object(Kind::Directory, 0o2777, 0, 50);
         assert_eq!(inherit(&parent, Kind::Directory, &caller(1, 1, &[]), 0o755), (50, 0o2755));
         assert_eq!(inherit(&parent, Kind::Regular, &caller(1, 1, &[]), 0o2755), (50, 0o755));

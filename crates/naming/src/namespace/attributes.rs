@@ -66,7 +66,7 @@ impl Namespace {
         } else if mode.is_none() {
             let foreign = set.size.is_some() && self.enforces() && !request.caller.is_privileged();
             if owner_changes || foreign || set.clear_set_ids {
-                let cleared = permission::mode_without_set_ids(before.kind, before.mode);
+                let cleared = permission::mode_without_set_ids(&before, &request.caller);
                 mode = (cleared != before.mode).then_some(cleared);
             }
         }

@@ -150,9 +150,13 @@ impl Namespace {
         if mode != SpaceMode::Punch {
             stored = self.holes(id, offset / PAGE..end.div_ceil(PAGE), attributes.size)?;
             let needed = stored.iter().map(|pages| pages.end - pages.start).sum();
-            let available = self.statfs().available;
-            if needed > available {
-                return Err(Error::Object(object::Error::NoSpace { needed, available }));
+            if needed > self.statfs().available {
+                // What was deleted in the open epoch is free behind it.
+                self.cache.sync_all()?;
+                let available = self.statfs().available;
+                if needed > available {
+                    return Err(Error::Object(object::Error::NoSpace { needed, available }));
+                }
             }
         }
         let whole = offset.div_ceil(PAGE)..end / PAGE;
@@ -342,7 +346,7 @@ impl Namespace {
     ) -> Result<()> {
         let now = self.clock.now();
         let clear = clear_set_ids || self.enforces() && !request.caller.is_privileged();
-        let cleared = permission::mode_without_set_ids(before.kind, before.mode);
+        let cleared = permission::mode_without_set_ids(before, &request.caller);
         let mode = (clear && cleared != before.mode).then_some(cleared);
         let xattr = self.stage_changed_xattrs(staged, id, before, now, drop_capabilities)?;
         let set = AttrSet { mode, xattr, mtime: Some(now), ctime: Some(now), ..AttrSet::default() };

@@ -42,10 +42,12 @@ impl Namespace {
     pub fn lookup(&self, request: &Request, parent: ObjectId, name: &[u8]) -> Result<Found> {
         name::check(name)?;
         let _in_use = self.locks.lock(&[(parent, Use::Shared)]);
+        if name == b"." {
+            return self.lookup_handle(request, parent);
+        }
         let directory = self.directory_for(request, parent, name, Access::SEARCH)?;
         let found = match (self.find_virtual(parent, name)?, name) {
             (Some(found), _) => found,
-            (None, b".") => Found { id: parent, attributes: directory },
             (None, b"..") => Found { id: directory.parent, attributes: self.child(directory.parent, Kind::Directory)? },
             (None, _) => {
                 let entry = self
@@ -58,6 +60,21 @@ impl Namespace {
         };
         self.cache.hold(found.id, Hold::Lookup, 1);
         Ok(found)
+    }
+
+    /// An object by its id alone: the kernel's way from a file handle (NFS, open_by_handle_at) to an object that it does not
+    /// remember, which may be of any kind. The kernel lets only root do so.
+    fn lookup_handle(&self, request: &Request, id: ObjectId) -> Result<Found> {
+        let attributes = self.inode(id)?;
+        if attributes.nlink == 0 {
+            // As good as gone, and so that nobody finds it while it goes.
+            return Err(Error::Stale(id));
+        }
+        if attributes.kind == Kind::Directory {
+            self.directory_for(request, id, b".", Access::SEARCH)?;
+        }
+        self.cache.hold(id, Hold::Lookup, 1);
+        Ok(Found { id, attributes })
     }
 
     /// The caller forgets `count` of its holds by id. An object without a name goes with its last hold.

@@ -42,6 +42,23 @@ fn an_open_file_outlives_its_name() {
 }
 
 #[test]
+fn a_handle_finds_what_has_a_name_and_nothing_else() {
+    let world = World::new();
+    let (file, directory) = (world.file(ROOT, "file"), world.directory(ROOT, "directory"));
+    for id in [file, directory, ROOT] {
+        assert_eq!(world.space.lookup(REQUEST, id, b".").unwrap().id, id);
+    }
+    assert_eq!(world.space.lookup(REQUEST, directory, b"..").unwrap().id, ROOT);
+    world.space.open(REQUEST, file, Access::READ, false).unwrap();
+    world.space.unlink(REQUEST, ROOT, b"file").unwrap();
+    world.space.rmdir(REQUEST, ROOT, b"directory").unwrap();
+    assert!(exists(&world, file), "it is open");
+    for id in [file, directory] {
+        assert_eq!(world.space.lookup(REQUEST, id, b".").unwrap_err(), Error::Stale(id));
+    }
+}
+
+#[test]
 fn a_remembered_file_outlives_its_name() {
     let world = World::new();
     let file = unlinked(&world);
