@@ -63,7 +63,7 @@ suite() {
 install() (
     . tests/suites/lib.sh
     # shellcheck disable=SC2046
-    install_packages $(for step in pjdfstest sqlite git openssh stress fio loads rsync postgres; do packages_for $step; done) &&
+    install_packages $(for step in pjdfstest user sqlite git openssh stress fio loads rsync postgres; do packages_for $step; done) &&
         install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
 )
 export -f install
@@ -82,6 +82,7 @@ step install 300 bash -c install
 if [ "$mode" = test ]; then
     suite pjdfstest 120
     suite posix 180
+    suite user 60
     suite fsx 180
     suite sqlite 120
     # The same through the kernel's page cache.
@@ -99,6 +100,7 @@ if [ "$mode" = test ]; then
 else
     suite pjdfstest 300
     suite posix 1800 LIMIT=1500 ENTRIES=1000000
+    suite user 60
     suite fsx 3600 SEEDS=5 OPERATIONS=200000 LIMIT=700
     suite sqlite 300
     suite git 300

@@ -228,9 +228,9 @@ pub(crate) struct Mount {
 
 #[derive(Args, Debug)]
 pub(crate) struct Unmount {
-    /// Directory that a store is mounted on
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub(crate) directory: PathBuf,
+    /// Directory that a store is mounted on, or the store
+    #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
+    pub(crate) target: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -255,9 +255,9 @@ pub(crate) struct Status {
 
 #[derive(Args, Debug)]
 pub(crate) struct Sync {
-    /// Directory in the mount
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub(crate) directory: PathBuf,
+    /// Directory in the mount, or the store that is mounted
+    #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
+    pub(crate) target: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -272,9 +272,9 @@ pub(crate) struct Check {
 
 #[derive(Args, Debug)]
 pub(crate) struct Scrub {
-    /// Directory in the mount
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub(crate) directory: PathBuf,
+    /// Directory in the mount, or the store that is mounted
+    #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
+    pub(crate) target: PathBuf,
     /// Most to read in a second, as 50M; default: as fast as it goes
     #[arg(long, value_parser = crate::size::parse, value_name = "SIZE")]
     pub(crate) rate: Option<u64>,
@@ -308,9 +308,9 @@ pub(crate) enum SnapshotAction {
 Example:
   holdfast snapshot create /mnt monday")]
     Create {
-        /// Directory in the mount
-        #[arg(value_hint = ValueHint::DirPath)]
-        directory: PathBuf,
+        /// Directory in the mount, or the store that is mounted
+        #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
+        target: PathBuf,
         /// Name of the snapshot
         name: String,
     },
@@ -319,8 +319,8 @@ Example:
 Example:
   holdfast snapshot list /mnt")]
     List {
-        /// Directory in the mount, or a store that is not mounted
-        #[arg(value_hint = ValueHint::AnyPath)]
+        /// Directory in the mount, or a store
+        #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
         target: PathBuf,
     },
     /// Give up a snapshot, and the space that only it takes up
@@ -328,9 +328,9 @@ Example:
 Example:
   holdfast snapshot delete /mnt monday")]
     Delete {
-        /// Directory in the mount
-        #[arg(value_hint = ValueHint::DirPath)]
-        directory: PathBuf,
+        /// Directory in the mount, or the store that is mounted
+        #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
+        target: PathBuf,
         /// Name of the snapshot
         name: String,
     },
@@ -339,8 +339,8 @@ Example:
 Example:
   holdfast snapshot diff /mnt monday tuesday")]
     Diff {
-        /// Directory in the mount, or a store that is not mounted
-        #[arg(value_hint = ValueHint::AnyPath)]
+        /// Directory in the mount, or a store
+        #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
         target: PathBuf,
         /// Name of the first snapshot
         from: String,
@@ -351,9 +351,9 @@ Example:
 
 #[derive(Args, Debug)]
 pub(crate) struct Trim {
-    /// Directory in the mount
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub(crate) directory: PathBuf,
+    /// Directory in the mount, or the store that is mounted
+    #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
+    pub(crate) target: PathBuf,
 }
 
 #[derive(Args, Debug)]

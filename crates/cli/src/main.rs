@@ -14,6 +14,8 @@
 //! | `scrub` | what a scrub has done, and what a mount can be asked about it |
 //! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
+//! | `target` | the mount that a command is about |
+//! | `users` | what an ordinary user may |
 
 mod args;
 mod commands;
@@ -35,6 +37,8 @@ mod signals;
 mod size;
 mod snapshots;
 mod stack;
+mod target;
+mod users;
 
 use args::{Cli, Command};
 use clap::Parser;

@@ -23,6 +23,8 @@ pub(crate) struct Mount {
     pub(crate) source: PathBuf,
     /// Whether it takes no changes.
     pub(crate) read_only: bool,
+    /// Of a FUSE mount: the user who made it, by number.
+    pub(crate) owner: u32,
 }
 
 /// All mounts that this process sees, in the order in which they were made.
@@ -64,8 +66,11 @@ fn parse(line: &[u8]) -> Option<Mount> {
     fields.find(|&field| field == b"-")?;
     let file_system = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?);
-    let read_only = [options, fields.next()?].iter().any(|all| all.split(|&byte| byte == b',').any(|one| one == b"ro"));
-    Some(Mount { directory, device_minor, file_system, source, read_only })
+    let all = [options, fields.next()?];
+    let mut words = all.iter().flat_map(|all| all.split(|&byte| byte == b','));
+    let read_only = words.clone().any(|word| word == b"ro");
+    let owner = words.find_map(|word| std::str::from_utf8(word.strip_prefix(b"user_id=")?).ok()?.parse().ok());
+    Some(Mount { directory, device_minor, file_system, source, read_only, owner: owner.unwrap_or(0) })
 }
 
 /// Space, tab, newline and backslash are written as three octal digits.
@@ -95,22 +100,18 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// An absolute path without symbolic links, `.` and `..`, also for a mount point that nobody serves any more, which
-/// cannot be looked at.
+/// An absolute path without symbolic links, `.` and `..`. A mount point of Holdfast's is not looked at for this: who does so
+/// waits for its daemon, gets an error if that has died, and nothing else if it is another user's.
 pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
-    let error = match fs::canonicalize(path) {
-        Ok(resolved) => return Ok(resolved),
-        Err(error) => error,
-    };
-    // realpath(3) fails at the mount point itself; what is above it can still be resolved.
     let named = path.components().next_back().is_some_and(|last| matches!(last, std::path::Component::Normal(_)));
-    if error.kind() == std::io::ErrorKind::NotConnected && named {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if let (Ok(parent), Some(name)) = (fs::canonicalize(parent), path.file_name()) {
-            return Ok(parent.join(name));
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let (true, Ok(parent), Some(name)) = (named, fs::canonicalize(parent), path.file_name()) {
+        let place = parent.join(name);
+        if at(&place)?.is_some_and(|mount| mount.file_system == FILE_SYSTEM) {
+            return Ok(place);
         }
     }
-    Err(Failure::at(path, plain(&error)))
+    fs::canonicalize(path).map_err(|error| Failure::at(path, plain(&error)))
 }
 
 /// Whether two paths lead to one file or disk.
@@ -171,7 +172,10 @@ mod tests {
         assert_eq!(mount.device_minor, 7);
         assert_eq!(mount.file_system, FILE_SYSTEM);
         assert_eq!(mount.source, Path::new("/s\tt"));
-        assert!(!mount.read_only);
+        assert!(!mount.read_only && mount.owner == 0);
+        let of_a_user =
+            parse(b"22 42 0:39 / /m rw - fuse.holdfast /s ro,user_id=1000,group_id=100,default_permissions").unwrap();
+        assert!(of_a_user.read_only && of_a_user.owner == 1000);
         let plain = parse(b"1 0 0:1 / / ro - ext4 /dev/vda rw").unwrap();
         assert!(plain.read_only && plain.file_system == "ext4");
         for bad in [&b""[..], b"1 2 3", b"36 35 98:0 / /mnt rw - ", b"36 35 98:0 / /mnt rw master:1"] {

@@ -207,7 +207,9 @@ impl StoreReport {
                 )
             }
             (Condition::NotAnswering, directory) => format!("{directory}  ({store}): does NOT ANSWER"),
-            (Condition::Inaccessible, directory) => format!("{directory}  ({store}): another user's; not accessible"),
+            (Condition::Inaccessible, directory) => {
+                format!("{directory}  ({store}): another user's, made without allow_other; not accessible")
+            }
             (Condition::Clean, _) => format!("{store}: not mounted, clean"),
             (Condition::Unclean, _) => {
                 format!("{store}: not mounted, not closed in order; the next mount replays its intent log")

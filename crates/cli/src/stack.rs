@@ -120,20 +120,27 @@ fn stores_in(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
     // Opening anything else could wait, or do something.
     let files = entries.take(LOOKED_AT).flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-    let is_store = |path: &PathBuf| {
-        let mut magic = [0; 8];
-        let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-        read.is_ok() && magic == *crate::probe::MAGIC
-    };
-    let mut stores: Vec<PathBuf> = files.map(|entry| entry.path()).filter(is_store).take(NAMED).collect();
+    let mut stores: Vec<PathBuf> = files.map(|entry| entry.path()).filter(|path| is_store(path)).take(NAMED).collect();
     stores.sort();
     stores
+}
+
+/// Whether a file or disk begins as a store does.
+pub(crate) fn is_store(path: &Path) -> bool {
+    let mut magic = [0; 8];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    read.is_ok() && magic == *crate::probe::MAGIC
 }
 
 /// Opens the file or disk that holds a store, exclusively.
 pub(crate) fn device(store: &Path, access: Access) -> Result<Arc<FileDevice>> {
     let device = FileDevice::open(store, access).map_err(|error| match error {
         holdfast_block::Error::InUse { .. } => in_use(store),
+        holdfast_block::Error::Io { operation: holdfast_block::Operation::Open, ref source, .. }
+            if source.kind() == std::io::ErrorKind::PermissionDenied =>
+        {
+            crate::users::store_refused(store, access != Access::ReadWrite)
+        }
         error => says(error),
     })?;
     if !device.is_direct() {

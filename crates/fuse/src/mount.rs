@@ -9,7 +9,10 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+
+/// The program that mounts for ordinary users (libfuse; setuid root).
+const HELPER: &str = "fusermount3";
 
 /// Type of the file system in /proc/self/mountinfo.
 pub const TYPE: &str = "fuse.holdfast";
@@ -64,20 +67,85 @@ impl Flags {
     }
 }
 
+/// Why there is no mount.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel has no FUSE, or the container was not given the device.
+    #[error("there is no /dev/fuse")]
+    NoDevice,
+    /// This user, or this container, may not use FUSE.
+    #[error("/dev/fuse cannot be opened: {0}")]
+    DeviceRefused(io::Error),
+    /// An ordinary user needs fusermount3.
+    #[error("there is no fusermount3, which mounts for ordinary users")]
+    NoHelper,
+    /// fusermount3 has no more rights than the user.
+    #[error("fusermount3 lacks the right to mount")]
+    HelperPowerless,
+    /// The administrator does not let ordinary users share their mounts.
+    #[error("allow_other is not allowed to ordinary users here")]
+    AllowOtherRefused,
+    /// An ordinary user mounts only on what is his own.
+    #[error("it is another user's directory")]
+    DirectoryRefused,
+    /// mount(2) failed.
+    #[error("{0}")]
+    System(io::Error),
+    /// fusermount3 failed: its words.
+    #[error("{0}")]
+    Helper(String),
+}
+
+impl From<MountError> for io::Error {
+    fn from(error: MountError) -> io::Error {
+        match error {
+            MountError::DeviceRefused(error) | MountError::System(error) => error,
+            other => io::Error::other(other),
+        }
+    }
+}
+
+/// Whether this user could mount at all, as far as that can be told beforehand.
+///
+/// # Errors
+/// [`MountError::NoDevice`], [`MountError::DeviceRefused`], [`MountError::NoHelper`].
+pub fn ready() -> Result<(), MountError> {
+    drop(device()?);
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let version = Command::new(HELPER).arg("--version").stdin(Stdio::null()).output();
+    version.map(drop).map_err(|error| without_helper(&error))
+}
+
+fn device() -> Result<OwnedFd, MountError> {
+    open_device().map_err(|error| match error.raw_os_error() {
+        // No node; a node, and no such device in the kernel.
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::NoDevice,
+        _ => MountError::DeviceRefused(error),
+    })
+}
+
+fn without_helper(error: &io::Error) -> MountError {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => MountError::NoHelper,
+        _ => MountError::Helper(format!("{HELPER} cannot be run: {error}")),
+    }
+}
+
 /// Mounts at `directory`. The descriptor gives the requests; the first is INIT.
 ///
 /// # Errors
-/// Those of mount(2); fusermount3's words where it was used.
-pub fn mount(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+/// See [`MountError`].
+pub fn mount(directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     if rustix::process::geteuid().is_root() {
-        by_system_call(directory, options)
+        by_system_call(directory, options, device()?).map_err(MountError::System)
     } else {
         by_helper(directory, options)
     }
 }
 
-fn by_system_call(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
-    let device = open_device()?;
+fn by_system_call(directory: &Path, options: &MountOptions, device: OwnedFd) -> io::Result<OwnedFd> {
     let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0,default_permissions", device.as_raw_fd());
     if options.allow_other {
         data.push_str(",allow_other");
@@ -88,14 +156,8 @@ fn by_system_call(directory: &Path, options: &MountOptions) -> io::Result<OwnedF
     Ok(device)
 }
 
-fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
-    let (ours, theirs) = rustix::net::socketpair(
-        rustix::net::AddressFamily::UNIX,
-        rustix::net::SocketType::STREAM,
-        rustix::net::SocketFlags::empty(),
-        None,
-    )?;
-    rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC)?;
+fn by_helper(directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let (ours, theirs) = socket_pair().map_err(MountError::System)?;
     let mut words = OsString::from("default_permissions,subtype=holdfast,fsname=");
     words.push(escaped(&options.source));
     for (_, word) in options.flags.set() {
@@ -105,19 +167,44 @@ fn by_helper(directory: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     if options.allow_other {
         words.push(",allow_other");
     }
-    let output = Command::new("fusermount3")
+    let output = Command::new(HELPER)
         .arg("-o")
         .arg(&words)
         .arg("--")
         .arg(directory)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        // Its words are understood below.
+        .env("LC_ALL", "C")
         .output()
-        .map_err(|error| io::Error::new(error.kind(), format!("fusermount3 (Debian package fuse3): {error}")))?;
+        .map_err(|error| without_helper(&error))?;
     drop(theirs);
     if !output.status.success() {
-        return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_string()));
+        return Err(understood(String::from_utf8_lossy(&output.stderr).trim()));
     }
-    receive_descriptor(&ours)
+    receive_descriptor(&ours).map_err(MountError::System)
+}
+
+fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::STREAM,
+        rustix::net::SocketFlags::empty(),
+        None,
+    )?;
+    rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC)?;
+    Ok((ours, theirs))
+}
+
+/// fusermount3 (3.14) gives words and no numbers.
+fn understood(words: &str) -> MountError {
+    match words {
+        _ if words.contains("user_allow_other") => MountError::AllowOtherRefused,
+        _ if words.contains("no write access to mountpoint") || words.contains("not owned by user") => {
+            MountError::DirectoryRefused
+        }
+        _ if words.contains("mount failed: Operation not permitted") => MountError::HelperPowerless,
+        _ => MountError::Helper(words.to_string()),
+    }
 }
 
 /// fusermount3 splits options at commas.
@@ -158,7 +245,7 @@ pub fn unmount(directory: &Path, lazy: bool) -> io::Result<()> {
         return Ok(());
     }
     let words: &[&str] = if lazy { &["-u", "-z", "--"] } else { &["-u", "--"] };
-    let output = Command::new("fusermount3").args(words).arg(directory).output()?;
+    let output = Command::new(HELPER).args(words).arg(directory).env("LC_ALL", "C").output()?;
     if output.status.success() {
         return Ok(());
     }
@@ -187,6 +274,19 @@ mod tests {
         let words: std::collections::BTreeSet<_> = all.set().map(|(_, word)| word).collect();
         let bits = all.set().fold(MountFlags::empty(), |bits, (flag, _)| bits | flag);
         assert_eq!((words.len(), bits.bits().count_ones()), (8, 8));
+    }
+
+    #[test]
+    fn the_words_of_fusermount3_are_understood() {
+        let kind = |words: &str| understood(&format!("fusermount3: {words}"));
+        let allow = kind("option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf");
+        assert!(matches!(allow, MountError::AllowOtherRefused));
+        for words in ["user has no write access to mountpoint /m", "mountpoint /tmp not owned by user"] {
+            assert!(matches!(kind(words), MountError::DirectoryRefused), "{words}");
+        }
+        assert!(matches!(kind("mount failed: Operation not permitted"), MountError::HelperPowerless));
+        let other = kind("too many FUSE filesystems mounted; mount_max=N can be set in /etc/fuse.conf");
+        assert!(other.to_string().contains("mount_max"));
     }
 
     #[test]

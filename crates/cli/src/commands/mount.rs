@@ -8,6 +8,7 @@ use crate::options::MountOptions;
 use crate::output::{Format, Report, count, print};
 use crate::paths::shell;
 use crate::report::{Condition, StoreReport};
+use crate::users;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -89,13 +90,19 @@ fn prepare(arguments: &Mount) -> Result<Mounting> {
     }
     let store = crate::stack::locate(&arguments.store)?;
     let directory = directory(&arguments.directory, options.nonempty)?;
+    users::may_mount()?;
     let log = arguments.report_ready.then(|| daemon::log::path(&store)).flatten();
     Ok(Mounting { store, directory, options, log })
 }
 
 /// A directory that can be mounted on. What a daemon that died has left there is taken away.
 pub(crate) fn directory(directory: &Path, nonempty: bool) -> Result<PathBuf> {
-    let path = mounts::resolve(directory)?;
+    let path = mounts::resolve(directory).map_err(|failure| match directory.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            failure.hint(format!("to make the directory: mkdir -p {}", shell(directory)))
+        }
+        _ => failure,
+    })?;
     let mounted = mounts::at(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM);
     if let Some(mount) = mounted {
         if super::status::look(&mount).condition != Condition::Abandoned {

@@ -2,16 +2,16 @@
 
 use crate::args::SnapshotAction;
 use crate::failure::{Failure, Result};
-use crate::mounts::{self, FILE_SYSTEM};
+use crate::mounts::Mount;
 use crate::output::{Format, Report, print};
 use crate::size;
 use crate::snapshots::{self, Change, Compared, LastComparison, Listed, Shown, SnapshotReply, SnapshotRequest};
 use crate::stack::{self, Settings, Stack};
+use crate::target;
 use holdfast_block::Access;
 use holdfast_fuse::control;
 use serde::Serialize;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 #[derive(Serialize)]
 struct Done {
@@ -34,27 +34,21 @@ impl Report for Done {
 
 /// Whom to ask.
 enum Store {
-    Mounted(PathBuf),
+    Mounted(Mount),
     /// Opened for reading.
     Closed(Box<Stack>, LastComparison),
 }
 
 impl Store {
-    fn mounted(directory: &Path) -> Result<Store> {
-        let path = mounts::resolve(directory)?;
-        let mount = mounts::containing(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM);
-        let mount = mount.ok_or_else(|| {
-            Failure::new(format!("{} is in no mount of a store", path.display()))
-                .hint("`holdfast status` lists what is mounted")
-        })?;
-        Ok(Store::Mounted(mount.directory))
+    fn mounted(target: &Path) -> Result<Store> {
+        target::mount(target).map(Store::Mounted)
     }
 
     fn any(target: &Path) -> Result<Store> {
-        if target.is_dir() {
-            return Store::mounted(target);
-        }
         let path = stack::locate(target)?;
+        if path.is_dir() || target::of_store(&path)?.is_some() {
+            return Store::mounted(&path);
+        }
         let stack = Stack::open(stack::device(&path, Access::ReadOnly)?, &Settings::to_look())?;
         Ok(Store::Closed(Box::new(stack), LastComparison::default()))
     }
@@ -62,12 +56,12 @@ impl Store {
     fn ask(&self, request: &SnapshotRequest) -> Result<SnapshotReply> {
         let reply = match self {
             Store::Closed(stack, last) => snapshots::answer(stack, request, true, last)?,
-            Store::Mounted(directory) => {
+            Store::Mounted(mount) => {
                 let json = serde_json::to_vec(request).map_err(stack::says)?;
-                let reply = File::open(directory).and_then(|file| control::snapshot(file, &json));
-                let reply = reply.map_err(|error| Failure::at(directory, mounts::plain(&error)))?;
+                let reply =
+                    target::ask(mount, "could not be asked about snapshots", |file| control::snapshot(file, &json))?;
                 serde_json::from_slice(&reply).map_err(|error| {
-                    Failure::at(directory, format!("the mount gave no answer that makes sense: {error}"))
+                    Failure::at(&mount.directory, format!("the mount gave no answer that makes sense: {error}"))
                 })?
             }
         };
@@ -122,17 +116,19 @@ fn no_sense() -> Failure {
 
 pub(crate) fn run(action: &SnapshotAction, format: Format) -> Result<()> {
     match action {
-        SnapshotAction::Create { directory, name } => {
-            let store = Store::mounted(directory)?;
+        SnapshotAction::Create { target, name } => {
+            let store = Store::mounted(target)?;
             let snapshot = store.done(&SnapshotRequest::Create { name: name.clone() })?;
             let path = match &store {
-                Store::Mounted(mount) => Some(mount.join(".holdfast/snapshots").join(name).display().to_string()),
+                Store::Mounted(mount) => {
+                    Some(mount.directory.join(".holdfast/snapshots").join(name).display().to_string())
+                }
                 Store::Closed(..) => None,
             };
             print(format, &Done { snapshot, path });
         }
-        SnapshotAction::Delete { directory, name } => {
-            let snapshot = Store::mounted(directory)?.done(&SnapshotRequest::Delete { name: name.clone() })?;
+        SnapshotAction::Delete { target, name } => {
+            let snapshot = Store::mounted(target)?.done(&SnapshotRequest::Delete { name: name.clone() })?;
             print(format, &Done { snapshot, path: None });
         }
         SnapshotAction::List { target } => print(format, &Listed { snapshots: Store::any(target)?.list()? }),

@@ -1,14 +1,14 @@
 //! `holdfast trim`: the space that is free in a mounted store, given back to its host.
 
 use crate::args::Trim;
-use crate::failure::{Failure, Result};
-use crate::mounts::{self, FILE_SYSTEM};
+use crate::failure::Result;
 use crate::output::{Format, Report, print};
 use crate::progress::Progress;
 use crate::size;
+use crate::target;
 use holdfast_fuse::control;
 use serde::Serialize;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 /// Bytes that stat(2) counts in.
@@ -37,21 +37,12 @@ impl Report for Trimmed {
 }
 
 pub(crate) fn run(arguments: &Trim, format: Format) -> Result<()> {
-    let path = mounts::resolve(&arguments.directory)?;
-    let mount = mounts::containing(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM);
-    let mount = mount.ok_or_else(|| {
-        Failure::new(format!("{} is in no mount of a store", path.display()))
-            .hint("`holdfast status` lists what is mounted")
-    })?;
+    let mount = target::mount(&arguments.target)?;
     let directory = mount.directory.display().to_string();
-    let trimmed = {
+    let trimmed_bytes = {
         let _shown = Progress::unknown("discarding what is free");
-        File::open(&mount.directory).and_then(control::trim)
+        target::ask(&mount, "could not be trimmed", control::trim)?
     };
-    let trimmed_bytes = trimmed.map_err(|error| {
-        Failure::new(format!("{directory} could not be trimmed: {}", mounts::plain(&error)))
-            .hint(format!("holdfast status {directory} tells more"))
-    })?;
     let file = fs::metadata(&mount.source).ok().filter(fs::Metadata::is_file);
     let allocated_bytes = file.map(|file| file.blocks() * STAT_BLOCK_BYTES);
     print(format, &Trimmed { directory, store: mount.source.display().to_string(), trimmed_bytes, allocated_bytes });

@@ -9,6 +9,7 @@ use crate::paths::shell;
 use crate::progress::Progress;
 use crate::report::Condition;
 use crate::stack::{self, Settings, Stack};
+use crate::{target, users};
 use holdfast_block::{Access, FileDevice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -60,9 +61,22 @@ impl Report for Unmounted {
 }
 
 pub(crate) fn run(arguments: &Unmount, format: Format) -> Result<()> {
-    let directory = mounts::resolve(&arguments.directory)?;
-    let mount = mounts::at(&directory)?.filter(|mount| mount.file_system == FILE_SYSTEM);
-    let mount = mount.ok_or_else(|| nothing_there(&directory))?;
+    let target = stack::locate(&arguments.target)?;
+    let mount = match target::of_store(&target)? {
+        Some(mount) => Some(mount),
+        None => mounts::at(&target)?.filter(|mount| mount.file_system == FILE_SYSTEM),
+    };
+    let mount = mount.ok_or_else(|| nothing_there(&target))?;
+    let directory = mount.directory.clone();
+    // fusermount3 would only say that it finds no such mount.
+    let user = rustix::process::geteuid();
+    if !user.is_root() && user.as_raw() != mount.owner {
+        let owner = users::name(mount.owner);
+        return Err(Failure::new(format!(
+            "{} is a mount of {owner}; only root and {owner} can unmount it",
+            directory.display()
+        )));
+    }
     let state = look(&mount);
     let abandoned = state.condition == Condition::Abandoned;
     // Named before it ends, so that its number cannot be another's.
@@ -91,8 +105,11 @@ pub(crate) fn run(arguments: &Unmount, format: Format) -> Result<()> {
     Ok(())
 }
 
-fn nothing_there(directory: &Path) -> Failure {
-    let failure = Failure::new(format!("no store is mounted on {}", directory.display()));
+fn nothing_there(target: &Path) -> Failure {
+    let failure = match stack::is_store(target) {
+        true => Failure::new(format!("{} is not mounted", target.display())),
+        false => Failure::new(format!("no store is mounted on {}", target.display())),
+    };
     let others = mounts::of_holdfast().unwrap_or_default();
     let others: Vec<_> = others.iter().map(|mount| mount.directory.display().to_string()).collect();
     if others.is_empty() { failure } else { failure.hint(format!("mounted are: {}", others.join(", "))) }

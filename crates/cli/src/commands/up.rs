@@ -9,6 +9,7 @@ use crate::output::{Format, Report, print};
 use crate::paths::{self, shell};
 use crate::report::{Condition, StoreReport};
 use crate::size;
+use crate::users;
 use serde::Serialize;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -93,6 +94,8 @@ fn up(given: Option<&Path>, log_level: Option<LogLevel>) -> Result<Raised> {
             false => Ok(Raised { done: Done::AlreadyUp, report }),
         };
     }
+    // Before anything is made in vain.
+    users::may_mount()?;
     make_directory(&directory, 0o755)?;
     // Whatever is wrong with the directory comes out before a store is made.
     let directory = mount::directory(&directory, false)?;

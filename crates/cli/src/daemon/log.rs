@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A log that has grown beyond this when a mount is made is put aside (as `….old`, the one before is gone).
@@ -37,10 +37,15 @@ fn name(store: &Path) -> String {
     name
 }
 
+/// A directory that only its owner may look into: logs and records of scrubs name files.
+pub(super) fn private_directory(directory: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
 /// Opens a log file at its end.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
+        private_directory(directory)?;
     }
     if fs::metadata(path).is_ok_and(|file| file.len() > LOG_BYTES_MAX) {
         let mut old = path.as_os_str().as_bytes().to_vec();

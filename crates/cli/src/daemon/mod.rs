@@ -26,6 +26,7 @@ use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
 use crate::snapshots::{self, LastComparison, SnapshotReply};
 use crate::stack::{self, Settings, Stack};
+use crate::users;
 use holdfast_block::{Access, FileDevice};
 use holdfast_cache::Cache;
 use holdfast_fuse::adapter::{self, Filesystem, Synchronous};
@@ -175,14 +176,8 @@ fn mount(mounting: &Mounting) -> Result<Session> {
         allow_other: mounting.options.allow_other,
         flags: mounting.options.flags,
     };
-    let device = holdfast_fuse::mount(&mounting.directory, &options).map_err(|error| {
-        let failure = Failure::new(format!("cannot mount on {}: {error}", mounting.directory.display()));
-        if Path::new("/dev/fuse").exists() {
-            failure
-        } else {
-            failure.hint("there is no /dev/fuse: load the kernel's fuse module, or let the container have the device")
-        }
-    })?;
+    let device = holdfast_fuse::mount(&mounting.directory, &options)
+        .map_err(|error| users::mount_failed(&mounting.directory, &error))?;
     Session::start(device, mounting.options.caching).map_err(|error| {
         let _ = holdfast_fuse::unmount(&mounting.directory, true);
         Failure::new(format!("cannot agree with the kernel: {error}"))

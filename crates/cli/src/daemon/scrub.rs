@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -68,10 +69,10 @@ fn load(path: &Path) -> Option<Record> {
 /// Replaces the record as a whole: a crash leaves the old one or the new one.
 fn save(path: &Path, record: &Record) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
+        super::log::private_directory(directory)?;
     }
     let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(&serde_json::to_vec(record)?)?;
     file.sync_all()?;
     fs::rename(&new, path)
