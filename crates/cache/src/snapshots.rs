@@ -18,6 +18,8 @@ impl Snapshots for Cache {
         if self.snapshots()?.iter().any(|known| known.name == name) {
             return Err(Error::SnapshotExists(name.to_string()));
         }
+        // What is admitted into the epoch that begins with the snapshot goes away under it already.
+        self.state.write().has_snapshots = true;
         self.close_epoch()?;
         let mut made = SnapshotId::LIVE;
         self.close_epoch_with(Some(|epoch| {
@@ -25,7 +27,6 @@ impl Snapshots for Cache {
             made = self.store.snapshot_create(self.domain, epoch, name, self.clock.now())?;
             Ok(())
         }))?;
-        self.state.write().has_snapshots = true;
         let info = self.snapshots()?.into_iter().find(|info| info.id == made);
         info.ok_or_else(|| Error::NoSnapshot(name.to_string()))
     }

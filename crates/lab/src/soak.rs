@@ -1,11 +1,11 @@
-//! Random actions on the whole stack, compared with the model: with remounts and ticks in between, with page pools so small
-//! that everything is evicted all the time, and on stores so small that they are full most of the time.
+//! Random actions on the whole stack, compared with the model: with remounts, ticks and snapshots in between, with page pools
+//! so small that everything is evicted all the time, and on stores so small that they are full most of the time.
 
 use crate::model::{Action, Driver, Generator, Model, Profile, compare, compare_below};
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
 use holdfast_naming::{Atime, ErrorKind, Namespace, Request};
-use holdfast_object::{Clock, ObjectCache, ObjectId, Timestamp};
+use holdfast_object::{Clock, ObjectCache, ObjectId, Snapshots, Timestamp};
 use holdfast_physical::check::{CheckOptions, check};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -18,6 +18,8 @@ use std::time::Duration;
 const STEP_NS: u64 = 1_000_003;
 /// Longer than an epoch stays open, in nanoseconds.
 const EPOCH_NS: u64 = 6_000_000_000;
+/// Snapshots at a time at most.
+const SNAPSHOTS_MAX: usize = 4;
 
 /// How a run goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +40,8 @@ pub struct Options {
     pub compare_each: usize,
     /// The store is closed, or cut off after a sync, after about so many actions.
     pub remount_each: usize,
+    /// A snapshot is made or deleted after about so many actions; 0: never.
+    pub snapshot_each: usize,
     /// More than 1: so many threads act at once, each in a directory of its own, and nothing is remounted before the end.
     pub threads: u64,
 }
@@ -53,6 +57,7 @@ impl Default for Options {
             file_bytes: 60_000,
             compare_each: 1,
             remount_each: 150,
+            snapshot_each: 60,
             threads: 1,
         }
     }
@@ -67,6 +72,8 @@ pub struct Report {
     pub remounts: u64,
     /// Epochs closed by a tick.
     pub ticks: u64,
+    /// Snapshots made.
+    pub snapshots: u64,
 }
 
 /// A run that went wrong.
@@ -82,13 +89,23 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { seed, steps, blocks, frames, nodes, file_bytes, compare_each, remount_each, threads } =
-            self.options;
+        let Options {
+            seed,
+            steps,
+            blocks,
+            frames,
+            nodes,
+            file_bytes,
+            compare_each,
+            remount_each,
+            snapshot_each,
+            threads,
+        } = self.options;
         write!(
             f,
             "step {}: {}\nreplay: cargo run --release -p holdfast-lab --bin model-run -- --seed {seed} --steps {steps} \
              --blocks {blocks} --frames {frames} --nodes {nodes} --file-bytes {file_bytes} --compare-each {compare_each} \
-             --remount-each {remount_each} --threads {threads}",
+             --remount-each {remount_each} --snapshot-each {snapshot_each} --threads {threads}",
             self.step, self.what
         )
     }
@@ -100,6 +117,8 @@ struct Soak {
     stack: Stack,
     driver: Driver,
     model: Model,
+    /// Names of snapshots, and the tree that each has; oldest first.
+    snapshots: Vec<(String, Model)>,
     report: Report,
 }
 
@@ -129,6 +148,10 @@ fn run_alone(options: Options) -> Result<Report, Box<Failure>> {
         if rng.random_range(0..options.remount_each) == 0 {
             soak.remount(rng.random_bool(0.5)).map_err(|what| fail(step, format!("remount: {what}")))?;
         }
+        if options.snapshot_each != 0 && rng.random_range(0..options.snapshot_each) == 0 {
+            let chosen = rng.random_range(0..SNAPSHOTS_MAX);
+            soak.change_snapshots(step, chosen).map_err(|what| fail(step, format!("snapshots: {what}")))?;
+        }
     }
     let end = soak.remount(true).and_then(|()| soak.stack.close().map_err(|error| format!("close: {error}")));
     end.and_then(|()| soak.check()).map_err(|what| fail(options.steps, what))?;
@@ -144,7 +167,7 @@ impl Soak {
         let stack = Stack::open(device.clone(), &StackOptions::new(options.frames), &clock)
             .map_err(|error| format!("open: {error}"))?;
         let driver = Driver::new(stack.namespace(Atime::Relative));
-        Ok(Soak { options, device, stack, driver, model, report: Report::default() })
+        Ok(Soak { options, device, stack, driver, model, snapshots: Vec::new(), report: Report::default() })
     }
 
     fn step(&mut self, action: &Action) -> Result<(), String> {
@@ -179,6 +202,45 @@ impl Soak {
         Err(format!("the tree differs from the model:\n  {}", lines.join("\n  ")))
     }
 
+    /// Deletes the snapshot in this place of the list, or makes one if there is none.
+    fn change_snapshots(&mut self, step: usize, chosen: usize) -> Result<(), String> {
+        if chosen < self.snapshots.len() {
+            let (name, _) = self.snapshots.remove(chosen);
+            self.stack.cache.snapshot_delete(&name).map_err(|error| format!("delete {name}: {error}"))?;
+        } else {
+            let name = format!("before step {step}");
+            match self.stack.cache.snapshot_create(&name) {
+                Ok(_) => {
+                    self.snapshots.push((name, self.model.clone()));
+                    self.report.snapshots += 1;
+                }
+                Err(holdfast_object::Error::NoSpace { .. }) => self.report.no_space += 1,
+                Err(error) => return Err(format!("{name}: {error}")),
+            }
+        }
+        self.stack.check()?;
+        self.compare_snapshots()
+    }
+
+    /// The tree of each snapshot is what the model was when it was made.
+    fn compare_snapshots(&self) -> Result<(), String> {
+        let listed = self.stack.cache.snapshots().map_err(|error| error.to_string())?;
+        let names: Vec<&String> = listed.iter().map(|info| &info.name).collect();
+        let expected: Vec<&String> = self.snapshots.iter().map(|(name, _)| name).collect();
+        if names != expected {
+            return Err(format!("expected {expected:?}, got {names:?}"));
+        }
+        for (info, (name, model)) in listed.iter().zip(&self.snapshots) {
+            let root = ObjectId::ROOT.in_snapshot(info.id);
+            let differences = compare_below(&self.stack.namespace(Atime::Never), model, root);
+            if !differences.is_empty() {
+                let lines: Vec<String> = differences.iter().map(ToString::to_string).collect();
+                return Err(format!("\"{name}\" is not as it was made:\n  {}", lines.join("\n  ")));
+            }
+        }
+        Ok(())
+    }
+
     fn tick(&mut self) -> Result<(), String> {
         self.stack.clock.advance_ns(EPOCH_NS);
         let ticked = self.stack.cache.tick().map_err(|error| format!("tick: {error}"))?;
@@ -201,6 +263,7 @@ impl Soak {
         self.driver.replace_namespace(namespace);
         self.driver.forget_gone(&self.model);
         self.report.remounts += 1;
+        self.compare_snapshots()?;
         self.compare()
     }
 

@@ -9,7 +9,7 @@ use holdfast_block::Device;
 use holdfast_cache::{Cache, Recovered};
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Namespace};
-use holdfast_object::{Arena, Clock, DomainId, Error, ManualClock, ObjectCache, ObjectStore, Result};
+use holdfast_object::{Arena, Clock, DomainId, Error, ManualClock, ObjectCache, ObjectStore, Result, Snapshots};
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl Stack {
         Ok(Stack { module, cache: Arc::new(cache), recovered, clock: clock.clone() })
     }
 
-    /// A name space on the stack's cache.
+    /// A name space on the stack's cache, with its snapshots.
     pub fn namespace(&self, atime: Atime) -> Arc<Namespace> {
         self.namespace_on(self.cache.clone(), atime)
     }
@@ -100,7 +100,8 @@ impl Stack {
     pub fn namespace_on(&self, cache: Arc<dyn ObjectCache>, atime: Atime) -> Arc<Namespace> {
         let options = holdfast_naming::Options { atime, seed: 7, ..holdfast_naming::Options::default() };
         let clock: Arc<dyn Clock> = self.clock.clone();
-        Arc::new(Namespace::new(cache, clock, options))
+        let snapshots: Arc<dyn Snapshots> = self.cache.clone();
+        Arc::new(Namespace::new(cache, clock, options).with_snapshots(snapshots))
     }
 
     /// Asserts the invariants of the cache, and that no epoch took more blocks than were reserved for it.

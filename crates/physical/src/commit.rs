@@ -19,8 +19,8 @@ use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// In which order an epoch is made durable. All but the default are bugs, planted so that the lab's crash explorer can
-/// show that it finds them.
+/// In which order an epoch is made durable, and what becomes of blocks that snapshots have. All but the default are bugs,
+/// planted so that the lab's crash explorer can show that it finds them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CommitOrder {
     /// Data and metadata, flush, superblocks, flush; then freed blocks are reused.
@@ -32,6 +32,12 @@ pub enum CommitOrder {
     SuperblockFirst,
     /// Lab only: freed blocks can be handed out in the epoch that freed them.
     ReuseFreedAtOnce,
+    /// Lab only: what goes away under a snapshot joins no dead list.
+    BuryNothing,
+    /// Lab only: deleting a snapshot frees also what the one before it has.
+    FreeAllOfDeleted,
+    /// Lab only: a new snapshot is in memory only.
+    ListNothing,
 }
 
 /// State of the one caller that applies and commits.
@@ -93,11 +99,11 @@ impl Module {
             (writes, superblock)
         };
         // From here on only the device can fail, and that latches the module.
-        if self.commit_order == CommitOrder::SuperblockFirst {
+        if self.base.commit_order == CommitOrder::SuperblockFirst {
             self.write_superblock(&superblock)?;
         }
         self.disk().write_blocks(writes.iter().map(|(address, block)| (*address, block.bytes())))?;
-        if self.commit_order != CommitOrder::NoFlushBeforeSuperblock {
+        if self.base.commit_order != CommitOrder::NoFlushBeforeSuperblock {
             self.disk().flush()?;
         }
         drop(writes);
@@ -113,7 +119,7 @@ impl Module {
         let Some(superblock) = committing.prepared.take_if(|superblock| superblock.epoch == epoch) else {
             return Err(Error::Protocol(format!("epoch {epoch} is not prepared")));
         };
-        if self.commit_order != CommitOrder::SuperblockFirst {
+        if self.base.commit_order != CommitOrder::SuperblockFirst {
             self.write_superblock(&superblock)?;
         }
         committing.applied = 0;

@@ -80,7 +80,7 @@ impl Module {
         };
         let options = OpenOptions::default();
         let base = base(disk, &label, &options);
-        let module = Module::assemble(base, arena, clock, label, trees, superblock, options.commit_order);
+        let module = Module::assemble(base, arena, clock, label, trees, superblock);
         module.log.lock().set_empty();
         module.prepare(1)?;
         module.publish(1)?;

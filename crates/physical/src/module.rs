@@ -45,7 +45,6 @@ pub struct Module {
     pub(crate) arena: Arc<Arena>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) label: Label,
-    pub(crate) commit_order: CommitOrder,
     pub(crate) trees: RwLock<Trees>,
     /// State of the one caller that applies and commits.
     pub(crate) committing: Mutex<Committing>,
@@ -75,14 +74,12 @@ impl Module {
         label: Label,
         trees: Trees,
         superblock: Superblock,
-        commit_order: CommitOrder,
     ) -> Module {
         let log = IntentLog::new(log_area(&label));
         Module {
             base,
             arena,
             clock,
-            commit_order,
             trees: RwLock::new(trees),
             committing: Mutex::new(Committing::default()),
             published: Mutex::new(superblock),
@@ -158,7 +155,12 @@ pub(crate) fn log_area(label: &Label) -> Range<u64> {
 pub(crate) fn base(disk: Disk, label: &Label, options: &OpenOptions) -> Base {
     let reuse = options.commit_order == CommitOrder::ReuseFreedAtOnce;
     let alloc = crate::alloc::Alloc::new(label.blocks, log_area(label), reuse);
-    Base { disk, cache: NodeCache::new(options.node_cache_bytes), alloc: Mutex::new(alloc) }
+    Base {
+        disk,
+        cache: NodeCache::new(options.node_cache_bytes),
+        alloc: Mutex::new(alloc),
+        commit_order: options.commit_order,
+    }
 }
 
 impl ObjectStore for Module {

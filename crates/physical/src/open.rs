@@ -69,7 +69,7 @@ impl Module {
                 Ok(mut trees) => {
                     load_or_rebuild(&base, &label, &superblock, &mut trees, bitmap)?;
                     crate::mend::mend(&base.disk, &label, &superblock)?;
-                    return Ok(Module::assemble(base, arena, clock, label, trees, superblock, options.commit_order));
+                    return Ok(Module::assemble(base, arena, clock, label, trees, superblock));
                 }
                 Err(error) => failure = failure.or(Some(error)),
             }

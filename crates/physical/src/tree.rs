@@ -12,6 +12,7 @@
 //!   what a device says.
 
 use crate::alloc::Alloc;
+use crate::commit::CommitOrder;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record, split_address};
@@ -30,6 +31,7 @@ pub(crate) struct Base {
     pub(crate) disk: Disk,
     pub(crate) cache: NodeCache,
     pub(crate) alloc: Mutex<Alloc>,
+    pub(crate) commit_order: CommitOrder,
 }
 
 impl Base {
@@ -359,7 +361,8 @@ impl Trees {
             return;
         }
         let run = DeadRun { address: pointer.address, birth_log: pointer.birth_log, count: 1, is_page };
-        if !holder(key).is_some_and(|domain| self.kept.died(domain, run)) {
+        let buries = base.commit_order != CommitOrder::BuryNothing;
+        if !holder(key).is_some_and(|domain| buries && self.kept.died(domain, run)) {
             self.let_go(base, &run);
         }
     }

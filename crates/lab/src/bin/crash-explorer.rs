@@ -31,7 +31,7 @@ struct Arguments {
     /// Runs no actions while others are being written.
     #[arg(long)]
     no_interleave: bool,
-    /// A bug to be found: missing-flush, superblock-first or reuse-at-once.
+    /// A bug to be found: missing-flush, superblock-first, reuse-at-once, bury-nothing, free-all-of-deleted or list-nothing.
     #[arg(long, value_parser = plant, default_value = "nothing")]
     plant: Plant,
     /// Prints JSON.
@@ -43,8 +43,7 @@ struct Arguments {
 }
 
 fn plant(name: &str) -> Result<Plant, String> {
-    let all = [Plant::Nothing, Plant::MissingFlush, Plant::SuperblockFirst, Plant::ReuseAtOnce];
-    all.into_iter().find(|plant| plant.name() == name).ok_or_else(|| format!("no such bug: {name}"))
+    Plant::ALL.into_iter().find(|plant| plant.name() == name).ok_or_else(|| format!("no such bug: {name}"))
 }
 
 fn main() -> ExitCode {
@@ -100,6 +99,10 @@ fn print(report: &Report, first_seed: u64) {
         "the intent log was replayed in {}; the tree was compared with the model in {}",
         report.replayed, report.compared_with_model
     );
+    println!(
+        "{} snapshots were compared with what they were made of; one was being made or deleted in {}",
+        report.snapshots, report.snapshots_in_flight
+    );
 }
 
 fn json(report: &Report, failure: Option<&Failure>) -> serde_json::Value {
@@ -113,6 +116,8 @@ fn json(report: &Report, failure: Option<&Failure>) -> serde_json::Value {
         "modes": modes,
         "replayed": report.replayed,
         "compared_with_model": report.compared_with_model,
+        "snapshots_compared": report.snapshots,
+        "snapshots_in_flight": report.snapshots_in_flight,
         "transactions": report.transactions,
         "interleaved": report.interleaved,
         "seconds": report.took.as_secs_f64(),

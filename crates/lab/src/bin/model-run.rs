@@ -34,20 +34,26 @@ struct Arguments {
     /// Remounts after about so many actions.
     #[arg(long, default_value_t = Options::default().remount_each)]
     remount_each: usize,
+    /// Makes or deletes a snapshot after about so many actions; 0: never.
+    #[arg(long, default_value_t = Options::default().snapshot_each)]
+    snapshot_each: usize,
     /// Threads that act at once, each in a directory of its own.
     #[arg(long, default_value_t = 1)]
     threads: u64,
 }
 
 fn main() -> ExitCode {
-    let Arguments { seed, runs, steps, blocks, frames, nodes, file_bytes, compare_each, remount_each, threads } =
-        Arguments::parse();
+    let arguments = Arguments::parse();
+    let Arguments { seed, runs, steps, threads, .. } = arguments;
+    let Arguments { blocks, frames, nodes, file_bytes, compare_each, remount_each, snapshot_each, .. } = arguments;
     for seed in seed..seed.saturating_add(runs) {
-        let options = Options { seed, steps, blocks, frames, nodes, file_bytes, compare_each, remount_each, threads };
+        let sizes = Options { seed, steps, blocks, frames, nodes, file_bytes, ..Options::default() };
+        let options = Options { compare_each, remount_each, snapshot_each, threads, ..sizes };
         match run(options) {
             Ok(report) => println!(
-                "seed {seed}: {steps} actions, {} remounts, {} ticks with an epoch, {} refused for want of space",
-                report.remounts, report.ticks, report.no_space
+                "seed {seed}: {steps} actions, {} remounts, {} snapshots, {} ticks with an epoch, {} refused for want of \
+                 space",
+                report.remounts, report.snapshots, report.ticks, report.no_space
             ),
             Err(failure) => {
                 println!("{failure}");

@@ -3,6 +3,7 @@
 //! [`Tap`] stands between naming and cache and writes it down. Sequence 0 is the state at the start.
 
 use super::objects::{Change, NamesPart, Object, Objects, OwnPart, apply, digest, own_part};
+use super::snapshots::{Contents, Kept, Life, whole_digest};
 use holdfast_object::{
     Arena, Attributes, Class, DomainId, Durability, Epoch, Error, FrameMut, Hold, Holds, Kind, ObjectCache, ObjectId,
     Op, Outcome, PageIndex, PageRef, PageView, RequestId, Result, Seek, Space, Timestamp, Transaction,
@@ -57,6 +58,12 @@ pub(super) struct History {
     pub(super) admitted: Vec<usize>,
     /// Per sequence, from 0 on: the digests of all objects' names parts, summed up.
     pub(super) names_digests: Vec<u64>,
+    /// The same of everything that the objects are.
+    pub(super) whole_digests: Vec<u64>,
+    /// The share of each object in the last of them.
+    wholes: BTreeMap<ObjectId, u64>,
+    /// In the order in which they were asked for.
+    pub(super) snapshots: Vec<Life>,
     pub(super) promises: Vec<Promise>,
     /// Transactions that put a file in another's place.
     pub(super) brings: Vec<(u64, ObjectId)>,
@@ -65,21 +72,25 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Begins with these objects.
-    pub(super) fn new(objects: Objects) -> History {
+    /// Begins with these objects and snapshots.
+    pub(super) fn new(objects: Objects, snapshots: &[Kept]) -> History {
         let mut history = History {
             lines: BTreeMap::new(),
             current: objects,
             sequence: 0,
             admitted: Vec::new(),
             names_digests: Vec::new(),
+            whole_digests: Vec::new(),
+            wholes: BTreeMap::new(),
+            snapshots: snapshots.iter().map(Life::kept).collect(),
             promises: Vec::new(),
             brings: Vec::new(),
             steps: Vec::new(),
         };
         let all: BTreeSet<ObjectId> = history.current.keys().copied().collect();
-        let digest = history.note_versions(&all);
-        history.names_digests.push(digest);
+        let [names, whole] = history.note_versions(&all);
+        history.names_digests.push(names);
+        history.whole_digests.push(whole);
         history
     }
 
@@ -98,9 +109,10 @@ impl History {
             apply(&mut self.current, change);
             touched.extend(self.owner(id));
         }
-        let change = self.note_versions(&touched);
-        let before = self.names_digests.last().copied().unwrap_or_default();
-        self.names_digests.push(before.wrapping_add(change));
+        let [names, whole] = self.note_versions(&touched);
+        let before = |digests: &[u64]| digests.last().copied().unwrap_or_default();
+        self.names_digests.push(before(&self.names_digests).wrapping_add(names));
+        self.whole_digests.push(before(&self.whole_digests).wrapping_add(whole));
         if let Some(id) = brings {
             self.brings.push((sequence, id));
         }
@@ -113,9 +125,9 @@ impl History {
             .then_some(object.attributes.parent)
     }
 
-    /// Notes new versions of objects; gives by how much the digest of all names changes.
-    fn note_versions(&mut self, ids: &BTreeSet<ObjectId>) -> u64 {
-        let mut change = 0u64;
+    /// Notes new versions of objects; gives by how much the digests change, that of all names and that of everything.
+    fn note_versions(&mut self, ids: &BTreeSet<ObjectId>) -> [u64; 2] {
+        let (mut change, mut whole) = (0u64, 0u64);
         for &id in ids {
             let object = self.current.get(&id).cloned();
             let line = self.lines.entry(id).or_default();
@@ -132,9 +144,17 @@ impl History {
             if let Some(object) = &object {
                 line.ctime.push((self.sequence, object.attributes.ctime));
             }
+            let share = object.as_ref().map_or(0, |object| whole_digest(&self.current, id, object));
+            let before = self.wholes.insert(id, share).unwrap_or(0);
+            whole = whole.wrapping_add(share).wrapping_sub(before);
             line.objects.push((self.sequence, object));
         }
-        change
+        [change, whole]
+    }
+
+    /// Whether a crash at a position is in the middle of making or deleting a snapshot.
+    pub(super) fn is_snapshot_in_flight(&self, position: usize) -> bool {
+        self.snapshots.iter().any(|life| life.is_in_flight(position))
     }
 
     /// The last transaction that a crash at a position can have brought.
@@ -191,9 +211,15 @@ impl Tap {
     pub(super) fn new(
         inner: Arc<dyn ObjectCache>,
         objects: Objects,
+        snapshots: &[Kept],
         position: impl Fn() -> usize + Send + Sync + 'static,
     ) -> Tap {
-        Tap { inner, history: Mutex::new(History::new(objects)), position: Box::new(position) }
+        Tap { inner, history: Mutex::new(History::new(objects, snapshots)), position: Box::new(position) }
+    }
+
+    /// The recorder's.
+    pub(super) fn position(&self) -> usize {
+        (self.position)()
     }
 
     /// The last transaction so far.
@@ -215,6 +241,31 @@ impl Tap {
         self.history.lock().promises.push(Promise { position, sequence, object: None });
     }
 
+    /// A snapshot is asked for.
+    pub(super) fn ask_snapshot(&self, name: &str) {
+        let mut history = self.history.lock();
+        let first = history.sequence;
+        history.snapshots.push(Life::asked(name.to_string(), (self.position)(), first));
+    }
+
+    /// The snapshot asked for last was answered at `position`; or it was refused.
+    pub(super) fn answer_snapshot(&self, answer: Option<(usize, Arc<Contents>)>) {
+        let mut history = self.history.lock();
+        let Some(mut life) = history.snapshots.pop() else { return };
+        if let Some((position, contents)) = answer {
+            life.answer(position, contents);
+            history.snapshots.push(life);
+        }
+    }
+
+    /// The deletion of a snapshot is asked for, or has been answered.
+    pub(super) fn note_deletion(&self, name: &str, is_answered: bool) {
+        let position = (self.position)();
+        let mut history = self.history.lock();
+        let Some(life) = history.snapshots.iter_mut().rev().find(|life| life.name == name) else { return };
+        if is_answered { life.answer_deletion(position) } else { life.ask_deletion(position) }
+    }
+
     /// What was written down.
     pub(super) fn with_history<T>(&self, use_it: impl FnOnce(&History) -> T) -> T {
         use_it(&self.history.lock())
@@ -222,7 +273,7 @@ impl Tap {
 
     /// What was written down; nothing is from now on.
     pub(super) fn take_history(&self) -> History {
-        std::mem::replace(&mut self.history.lock(), History::new(Objects::new()))
+        std::mem::replace(&mut self.history.lock(), History::new(Objects::new(), &[]))
     }
 
     fn changes(&self, ops: &[Op]) -> Result<Vec<Change>> {

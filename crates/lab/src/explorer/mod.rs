@@ -16,6 +16,7 @@ mod objects;
 mod observe;
 mod oracle;
 mod script;
+mod snapshots;
 mod state;
 mod workload;
 
@@ -67,15 +68,35 @@ pub enum Plant {
     SuperblockFirst,
     /// Blocks are handed out in the epoch that freed them.
     ReuseAtOnce,
+    /// Blocks that a snapshot has are freed when the domain has them no more.
+    BuryNothing,
+    /// Deleting a snapshot frees also what an older one has.
+    FreeAllOfDeleted,
+    /// A snapshot that was answered is in memory only.
+    ListNothing,
 }
 
 impl Plant {
+    /// All of them.
+    pub const ALL: [Plant; 7] = [
+        Plant::Nothing,
+        Plant::MissingFlush,
+        Plant::SuperblockFirst,
+        Plant::ReuseAtOnce,
+        Plant::BuryNothing,
+        Plant::FreeAllOfDeleted,
+        Plant::ListNothing,
+    ];
+
     fn commit_order(self) -> CommitOrder {
         match self {
             Plant::Nothing => CommitOrder::Correct,
             Plant::MissingFlush => CommitOrder::NoFlushBeforeSuperblock,
             Plant::SuperblockFirst => CommitOrder::SuperblockFirst,
             Plant::ReuseAtOnce => CommitOrder::ReuseFreedAtOnce,
+            Plant::BuryNothing => CommitOrder::BuryNothing,
+            Plant::FreeAllOfDeleted => CommitOrder::FreeAllOfDeleted,
+            Plant::ListNothing => CommitOrder::ListNothing,
         }
     }
 
@@ -86,6 +107,9 @@ impl Plant {
             Plant::MissingFlush => "missing-flush",
             Plant::SuperblockFirst => "superblock-first",
             Plant::ReuseAtOnce => "reuse-at-once",
+            Plant::BuryNothing => "bury-nothing",
+            Plant::FreeAllOfDeleted => "free-all-of-deleted",
+            Plant::ListNothing => "list-nothing",
         }
     }
 }
@@ -130,6 +154,10 @@ pub struct Report {
     pub replayed: u64,
     /// States whose tree was compared with the model's.
     pub compared_with_model: u64,
+    /// Snapshots that were compared with what they were made of.
+    pub snapshots: u64,
+    /// States in which one was being made or deleted.
+    pub snapshots_in_flight: u64,
     /// Transactions recorded.
     pub transactions: u64,
     /// Actions that ran while others were being written.
@@ -234,6 +262,8 @@ fn explore_workload(seed: Seed, options: &Options, begun: Instant, report: &mut 
         report.nested += seen.nested;
         report.replayed += u64::from(seen.batches > 0);
         report.compared_with_model += u64::from(seen.compared_with_model);
+        report.snapshots += seen.snapshots;
+        report.snapshots_in_flight += u64::from(run.history.is_snapshot_in_flight(state.position));
         let mode = CrashMode::ALL.iter().position(|mode| *mode == state.mode);
         report.by_mode[mode.unwrap_or_default()] += 1;
     }
@@ -250,7 +280,8 @@ fn record(seed: Seed, options: &Options) -> Result<Run, String> {
     let stack =
         Stack::open(device.clone(), &StackOptions::new(64), &clock).map_err(|error| format!("open: {error}"))?;
     let driver = Driver::new(stack.namespace(Atime::Never));
-    let mut start = Start { device: (*device).clone(), model, driver, now_ns: clock.monotonic_ns() };
+    let now_ns = clock.monotonic_ns();
+    let mut start = Start { device: (*device).clone(), model, driver, snapshots: Vec::new(), now_ns };
     for life in 0..[0, 0, 1, 2][rng.random_range(0..4)] {
         let past = Seed(seed.derive(&format!("life {life}")));
         let run =

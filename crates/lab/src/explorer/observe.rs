@@ -2,7 +2,10 @@
 
 use super::objects::{Object, Objects};
 use crate::stack::Stack;
-use holdfast_object::{Attributes, DomainId, ObjectCache, ObjectId, ObjectKey, ObjectStore, PAGE_SIZE, PageView, Seek};
+use holdfast_object::{
+    Attributes, DomainId, Error, ObjectCache, ObjectId, ObjectKey, ObjectStore, PAGE_SIZE, PageView, Seek, SnapshotId,
+};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Pages read at a time.
@@ -24,6 +27,28 @@ pub(super) fn observe(stack: &Stack) -> Result<Objects, String> {
             return Err(format!("attributes of {id}: {stored:?} in the store, {attributes:?} through the cache"));
         }
         let object = read(stack, id, attributes).map_err(|error| format!("contents of {id}: {error}"))?;
+        objects.insert(id, Arc::new(object));
+    }
+    Ok(objects)
+}
+
+/// Those of these objects that a snapshot has, with all pages, read through the cache. All ids are without the snapshot.
+pub(super) fn snapshot(stack: &Stack, of: SnapshotId, ids: &BTreeSet<ObjectId>) -> Result<Objects, String> {
+    let mut objects = Objects::new();
+    for &id in ids {
+        let kept = id.in_snapshot(of);
+        let mut attributes = match stack.cache.attributes(kept) {
+            Ok(attributes) => attributes,
+            Err(Error::NoObject(_)) => continue,
+            Err(error) => return Err(format!("attributes of {id}: {error}")),
+        };
+        for other in [&mut attributes.parent, &mut attributes.xattr] {
+            if ![SnapshotId::LIVE, of].contains(&other.snapshot()) || other.live().in_snapshot(of) != *other {
+                return Err(format!("{id} names {other:?}, which is not in the snapshot"));
+            }
+            *other = other.live();
+        }
+        let object = read(stack, kept, attributes).map_err(|error| format!("contents of {id}: {error}"))?;
         objects.insert(id, Arc::new(object));
     }
     Ok(objects)

@@ -4,14 +4,16 @@ use super::history::History;
 use super::objects::Objects;
 use super::observe::{list, observe};
 use super::oracle::judge;
-use super::workload::{Run, Snapshot};
+use super::snapshots::{Kept, judge_again, judge_snapshots};
+use super::workload::{Moment, Run, model_at};
 use crate::device::{CrashMode, Recorder};
 use crate::model::{Difference, compare};
 use crate::stack::{Stack, StackOptions};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_naming::Atime;
-use holdfast_object::{DomainId, ManualClock, ObjectStore};
+use holdfast_object::{DomainId, ManualClock, ObjectStore, Snapshots};
 use holdfast_physical::check::{CheckOptions, check};
+use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::sync::Arc;
@@ -28,6 +30,8 @@ pub(super) struct Seen {
     pub(super) batches: u64,
     /// The whole tree was compared with the model's.
     pub(super) compared_with_model: bool,
+    /// Snapshots that were as they should.
+    pub(super) snapshots: u64,
     /// Crashes during the recovery.
     pub(super) nested: u64,
 }
@@ -53,7 +57,9 @@ pub(super) fn examine(
     let prefix = judge(&run.history, position, &found, seen.batches == 0)?;
     check_names(&stack)?;
     seen.compared_with_model = compare_with_model(&stack, run, prefix, &found)?;
-    go_on(&stack)?;
+    let kept = judge_snapshots(&run.history, position, &stack, |sequence| model_at(&run.moments, sequence))?;
+    seen.snapshots = kept.len() as u64;
+    go_on(&stack, kept.choose(rng))?;
     drop(stack);
     check_device(recorder.clone())?;
     let images = recorder.crash_images();
@@ -62,7 +68,7 @@ pub(super) fn examine(
         let mode = CrashMode::ALL[rng.random_range(0..CrashMode::ALL.len())];
         let mut image_rng = Pcg64Mcg::seed_from_u64(rng.random());
         let image = images.image(at, mode, &mut image_rng);
-        examine_again(&run.history, position, &image, &found, &clock)
+        examine_again(&run.history, position, &image, (&found, &kept), &clock)
             .map_err(|error| format!("crash {number} of the recovery, at its position {at}, {mode:?}: {error}"))?;
         seen.nested += 1;
     }
@@ -74,7 +80,7 @@ fn examine_again(
     history: &History,
     position: usize,
     image: &MemoryDevice,
-    before: &Objects,
+    (before, kept): (&Objects, &[Kept]),
     clock: &Arc<ManualClock>,
 ) -> Result<(), String> {
     let device = Arc::new(image.clone());
@@ -93,8 +99,9 @@ fn examine_again(
     if let Some(id) = found.keys().find(|id| !before.contains_key(id)) {
         return Err(format!("{id} was not recovered at first and is there now"));
     }
+    judge_again(&stack, history, kept)?;
     check_names(&stack)?;
-    go_on(&stack)?;
+    go_on(&stack, None)?;
     drop(stack);
     check_device(device)
 }
@@ -112,8 +119,8 @@ fn check_names(stack: &Stack) -> Result<(), String> {
 /// Compares the tree with the model's after the same transactions, if the model was kept there: all of it if the regular
 /// files are as after these transactions too, otherwise the names.
 fn compare_with_model(stack: &Stack, run: &Run, prefix: u64, found: &Objects) -> Result<bool, String> {
-    let at = run.snapshots.partition_point(|snapshot| snapshot.sequence < prefix);
-    let Some(Snapshot { sequence, model, driver }) = run.snapshots.get(at) else { return Ok(false) };
+    let at = run.moments.partition_point(|moment| moment.sequence < prefix);
+    let Some(Moment { sequence, model, driver }) = run.moments.get(at) else { return Ok(false) };
     if *sequence != prefix {
         return Ok(false);
     }
@@ -136,8 +143,11 @@ fn compare_with_model(stack: &Stack, run: &Run, prefix: u64, found: &Objects) ->
     Err(format!("the tree differs from the model after transaction {prefix}:\n  {}", lines.join("\n  ")))
 }
 
-/// The store is as good as any: what has no name is reclaimed, and what is left is in order.
-fn go_on(stack: &Stack) -> Result<(), String> {
+/// The store is as good as any: what has no name is reclaimed, a snapshot is deleted, and what is left is in order.
+fn go_on(stack: &Stack, gone: Option<&Kept>) -> Result<(), String> {
+    if let Some(Kept { name, .. }) = gone {
+        stack.cache.snapshot_delete(name).map_err(|error| format!("delete of snapshot {name}: {error}"))?;
+    }
     let namespace = stack.namespace(Atime::Never);
     namespace.reclaim_orphans().map_err(|error| format!("orphans cannot be reclaimed: {error}"))?;
     namespace.sync_all().map_err(|error| format!("sync after the recovery: {error}"))?;

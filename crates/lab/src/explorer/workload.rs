@@ -5,13 +5,14 @@ use super::interleave::{Interleave, Meeting};
 use super::observe::observe;
 use super::oracle::judge;
 use super::script::script;
+use super::snapshots::{Kept, contents_of, judge_snapshots, observe_snapshots};
 use super::{Options, Seed, panic_text};
 use crate::device::{CrashImages, CrashMode, Recorder};
 use crate::model::{Action, Driver, Generator, Model, Profile};
 use crate::stack::{Stack, StackOptions};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_naming::{Atime, ErrorKind, Namespace};
-use holdfast_object::{Clock, ManualClock, ObjectId};
+use holdfast_object::{Clock, Error, ManualClock, ObjectId, Snapshots};
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -23,6 +24,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const EPOCH_NS: u64 = 6_000_000_000;
 /// One of so many actions begins a script.
 const SCRIPT_EACH: u32 = 6;
+/// Snapshots that a workload has at a time at most.
+const SNAPSHOTS_MAX: u32 = 3;
 /// Lines of what was done before a workload went wrong.
 const TRACE_LINES: usize = 20;
 /// Between two lives of a store, in nanoseconds.
@@ -30,17 +33,19 @@ const LIFE_NS: u64 = 3_600_000_000_000;
 /// Time of one action, in nanoseconds.
 const STEP_NS: u64 = 1_000_003;
 
-/// Where a run begins: a store that is closed or was cut off, what is in it, and which nodes of the model its objects are.
+/// Where a run begins: a store that is closed or was cut off, what is in it, which nodes of the model its objects are, and
+/// which snapshots it has, oldest first.
 #[derive(Clone)]
 pub(super) struct Start {
     pub(super) device: MemoryDevice,
     pub(super) model: Model,
     pub(super) driver: Driver,
+    pub(super) snapshots: Vec<Kept>,
     pub(super) now_ns: u64,
 }
 
 /// The model after a transaction.
-pub(super) struct Snapshot {
+pub(super) struct Moment {
     pub(super) sequence: u64,
     pub(super) model: Model,
     pub(super) driver: Driver,
@@ -51,7 +56,7 @@ pub(super) struct Run {
     pub(super) history: History,
     pub(super) images: CrashImages,
     /// Ascending.
-    pub(super) snapshots: Vec<Snapshot>,
+    pub(super) moments: Vec<Moment>,
     pub(super) now_ns: u64,
     /// Actions done while something was being written.
     pub(super) interleaved: usize,
@@ -68,7 +73,7 @@ struct Actor {
     tap: Arc<Tap>,
     clock: Arc<ManualClock>,
     onlooker: Arc<Namespace>,
-    snapshots: Vec<Snapshot>,
+    moments: Vec<Moment>,
     failure: Option<String>,
 }
 
@@ -103,16 +108,16 @@ impl Actor {
             self.fail(format!("{action:?}: expected {expected:?}, got {got:?}"));
         }
         self.driver.forget_gone(&self.model);
-        self.snapshot();
+        self.keep_moment();
     }
 
-    fn snapshot(&mut self) {
+    fn keep_moment(&mut self) {
         let sequence = self.tap.sequence();
-        if let Some(last) = self.snapshots.last_mut().filter(|last| last.sequence == sequence) {
+        if let Some(last) = self.moments.last_mut().filter(|last| last.sequence == sequence) {
             // What holds them changes no transaction.
             (last.model, last.driver) = (self.model.clone(), self.driver.clone());
         } else {
-            self.snapshots.push(Snapshot { sequence, model: self.model.clone(), driver: self.driver.clone() });
+            self.moments.push(Moment { sequence, model: self.model.clone(), driver: self.driver.clone() });
         }
     }
 
@@ -133,6 +138,8 @@ impl Actor {
 enum Next {
     Action(Action),
     Tick,
+    /// Makes the snapshot of this name, or deletes it.
+    Snapshot(String),
     Stop,
 }
 
@@ -147,8 +154,9 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
     let meeting = Arc::new(Meeting::default());
     let device: Arc<dyn Device> = Arc::new(Interleave::new(recorder.clone(), meeting.clone()));
     let file_bytes = [9_000, 24_000, 90_000, 600_000][rng.random_range(0..4)];
-    // A file is read in one piece, so it must fit.
-    let frames_min = if file_bytes > 100_000 { 512 } else { 128 };
+    // A file is read in one piece, so it must fit; also one that is in a snapshot of a life before.
+    let kept_bytes = start.snapshots.iter().map(Kept::largest_bytes).fold(file_bytes, u64::max);
+    let frames_min = if kept_bytes > 100_000 { 512 } else { 128 };
     let mut stack_options = StackOptions::new([128, 512, 2048][rng.random_range(0..3)].max(frames_min));
     stack_options.physical.commit_order = options.plant.commit_order();
     let stack = Stack::open(device, &stack_options, &clock).map_err(|error| format!("start: {error}"))?;
@@ -157,7 +165,7 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
         let recorder = recorder.clone();
         move || recorder.position()
     };
-    let tap = Arc::new(Tap::new(stack.cache.clone(), objects, position));
+    let tap = Arc::new(Tap::new(stack.cache.clone(), objects, &start.snapshots, position));
     let namespace = stack.namespace_on(tap.clone(), Atime::Relative);
     // Some with trees of several levels, some with directories of many pages.
     let wide = rng.random_range(0..4) == 0;
@@ -179,7 +187,7 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
         tap: tap.clone(),
         clock: clock.clone(),
         onlooker: stack.namespace(Atime::Never),
-        snapshots: vec![Snapshot { sequence: 0, model: start.model.clone(), driver: start.driver.clone() }],
+        moments: vec![Moment { sequence: 0, model: start.model.clone(), driver: start.driver.clone() }],
         failure: None,
     });
     let interleaved = AtomicUsize::new(0);
@@ -195,7 +203,9 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
                 }
             });
         });
-        let outcome = drive(&stack, &actor, &meeting, &mut rng, options, steps);
+        // Some without any, to be as fast as those were before there were snapshots: each makes two recovery points.
+        let plan = Plan { steps, interleave: options.interleave, snapshot_percent: [0, 6, 15][rng.random_range(0..3)] };
+        let outcome = drive(&stack, &actor, &meeting, &mut rng, &plan);
         meeting.close();
         other.join().map_err(|panic| panic_text(&*panic))?;
         outcome
@@ -214,15 +224,26 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
     stack.check()?;
     stack.close().map_err(|error| format!("close: {error}"))?;
     let found = observe(&stack)?;
-    tap.with_history(|history| judge(history, usize::MAX, &found, true))
-        .map_err(|error| format!("the store, closed, differs from what was written: {error}"))?;
+    tap.with_history(|history| {
+        judge(history, usize::MAX, &found, true)?;
+        judge_snapshots(history, usize::MAX, &stack, |_| None)
+    })
+    .map_err(|error| format!("the store, closed, differs from what was written: {error}"))?;
     Ok(Run {
         history: tap.take_history(),
         images: recorder.crash_images(),
-        snapshots: actor.snapshots,
+        moments: actor.moments,
         now_ns: clock.monotonic_ns(),
         interleaved: interleaved.into_inner(),
     })
+}
+
+/// What the main thread does.
+struct Plan {
+    steps: usize,
+    interleave: bool,
+    /// Share of its steps that make or delete a snapshot.
+    snapshot_percent: u32,
 }
 
 /// Lets the other thread end also if this one panics.
@@ -239,8 +260,7 @@ fn drive(
     actor: &Mutex<Actor>,
     meeting: &Meeting,
     rng: &mut Pcg64Mcg,
-    options: &Options,
-    steps: usize,
+    plan: &Plan,
 ) -> Result<(), String> {
     for step in 0.. {
         let (next, namespace, clock) = {
@@ -249,15 +269,18 @@ fn drive(
                 return Err(format!("{failure}\n{:?}", stack.cache.status()));
             }
             let next = match rng.random_range(0..100) {
-                _ if step == steps => Next::Stop,
+                _ if step == plan.steps => Next::Stop,
                 0..6 => Next::Tick,
+                at if at < 6 + plan.snapshot_percent => {
+                    Next::Snapshot(format!("s{}", rng.random_range(0..SNAPSHOTS_MAX)))
+                }
                 _ => Next::Action(actor.choose(false)),
             };
             (next, actor.driver.namespace().clone(), actor.clock.clone())
         };
         let gaps: Vec<u32> = (0..rng.random_range(1..=3)).map(|_| rng.random_range(0..6)).collect();
         let arm = || {
-            if options.interleave {
+            if plan.interleave {
                 meeting.arm(gaps.clone());
             }
         };
@@ -289,6 +312,10 @@ fn drive(
                 }
             }
             Next::Action(action) => actor.lock().act(&action),
+            Next::Snapshot(name) => {
+                note(actor, &clock, &format!("Snapshot {name}"));
+                change_snapshots(stack, actor, &name, &arm, meeting)?;
+            }
             Next::Tick => {
                 clock.advance_ns(EPOCH_NS);
                 note(actor, &clock, "Tick");
@@ -304,6 +331,57 @@ fn drive(
         }
     }
     Ok(())
+}
+
+/// Makes the snapshot of this name, or deletes it if it is there. `arm` has other actions run meanwhile.
+fn change_snapshots(
+    stack: &Stack,
+    actor: &Mutex<Actor>,
+    name: &str,
+    arm: &dyn Fn(),
+    meeting: &Meeting,
+) -> Result<(), String> {
+    let tap = actor.lock().tap.clone();
+    let first = tap.sequence();
+    if tap.with_history(|history| history.snapshots.iter().any(|life| life.name == name && life.is_there())) {
+        tap.note_deletion(name, false);
+        arm();
+        let deleted = stack.cache.snapshot_delete(name);
+        meeting.disarm();
+        deleted.map_err(|error| format!("delete {name}: {error}"))?;
+        tap.note_deletion(name, true);
+        tap.note_recovery_point(first);
+        return Ok(());
+    }
+    tap.ask_snapshot(name);
+    arm();
+    let made = stack.cache.snapshot_create(name);
+    meeting.disarm();
+    match made {
+        Ok(_) => {}
+        Err(Error::NoSpace { .. }) => {
+            tap.answer_snapshot(None);
+            return Ok(());
+        }
+        Err(error) => return Err(format!("snapshot {name}: {error}")),
+    }
+    let position = tap.position();
+    tap.note_recovery_point(first);
+    let contents = tap.with_history(|history| {
+        let found = observe_snapshots(stack, history)?;
+        let made = found.iter().find(|(info, _)| info.name == name).ok_or("is not there")?;
+        let actor = actor.lock();
+        contents_of(history, first, history.sequence, &made.1, |sequence| model_at(&actor.moments, sequence))
+    });
+    let contents = contents.map_err(|error| format!("snapshot {name} {error}"))?;
+    tap.answer_snapshot(Some((position, contents)));
+    Ok(())
+}
+
+/// The model after a transaction, if it was kept there.
+pub(super) fn model_at(moments: &[Moment], sequence: u64) -> Option<Model> {
+    let at = moments.binary_search_by_key(&sequence, |moment| moment.sequence).ok()?;
+    Some(moments[at].model.clone())
 }
 
 fn note(actor: &Mutex<Actor>, clock: &ManualClock, step: &str) {
@@ -324,16 +402,18 @@ pub(super) fn next_life(run: &Run, rng: &mut Pcg64Mcg) -> Result<Option<Start>, 
         let stack = Stack::open(Arc::new(image.clone()), &StackOptions::new(1024), &clock)
             .map_err(|error| format!("position {position}, {mode:?}: {error}"))?;
         let found = observe(&stack)?;
-        let prefix = judge(&run.history, position, &found, stack.recovered.batches == 0)
-            .map_err(|error| format!("position {position}, {mode:?}: {error}"))?;
-        let Ok(at) = run.snapshots.binary_search_by_key(&prefix, |snapshot| snapshot.sequence) else { continue };
-        let mut model = run.snapshots[at].model.clone();
+        let at = |error| format!("position {position}, {mode:?}: {error}");
+        let prefix = judge(&run.history, position, &found, stack.recovered.batches == 0).map_err(at)?;
+        let snapshots =
+            judge_snapshots(&run.history, position, &stack, |sequence| model_at(&run.moments, sequence)).map_err(at)?;
+        let Ok(at) = run.moments.binary_search_by_key(&prefix, |moment| moment.sequence) else { continue };
+        let mut model = run.moments[at].model.clone();
         model.end_sessions();
         if crate::model::compare(&stack.namespace(Atime::Never), &model).is_empty() {
             // As it was cut off: the next life begins with the recovery.
-            let mut driver = run.snapshots[at].driver.clone();
+            let mut driver = run.moments[at].driver.clone();
             driver.forget_gone(&model);
-            return Ok(Some(Start { device: image, model, driver, now_ns }));
+            return Ok(Some(Start { device: image, model, driver, snapshots, now_ns }));
         }
     }
     Ok(None)

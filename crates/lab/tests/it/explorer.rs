@@ -4,7 +4,7 @@ use super::number;
 use holdfast_lab::explorer::{Options, Plant, explore};
 
 /// States within which a planted bug must be found.
-const PLANTED_STATES_MAX: u64 = 400;
+const PLANTED_STATES_MAX: u64 = 800;
 
 /// `HOLDFAST_STATES` and `HOLDFAST_SEED` choose how many and which.
 #[test]
@@ -22,6 +22,7 @@ fn every_power_cut_is_survived() {
     assert!(report.replayed > states / 20, "{report:?}");
     assert!(report.compared_with_model > states / 3, "{report:?}");
     assert!(report.interleaved > states / 100, "{report:?}");
+    assert!(report.snapshots > states / 4 && report.snapshots_in_flight > states / 20, "{report:?}");
 }
 
 #[test]
@@ -50,13 +51,29 @@ fn a_block_reused_too_early_is_found() {
     is_found(Plant::ReuseAtOnce);
 }
 
+#[test]
+fn a_block_freed_under_a_snapshot_is_found() {
+    is_found(Plant::BuryNothing);
+}
+
+#[test]
+fn a_block_freed_with_a_snapshot_that_an_older_one_has_is_found() {
+    is_found(Plant::FreeAllOfDeleted);
+}
+
+#[test]
+fn a_snapshot_that_is_in_memory_only_is_found() {
+    is_found(Plant::ListNothing);
+}
+
 /// The explorer finds the bug soon, its replay shows the state again, and without the bug all these states are in order.
 fn is_found(plant: Plant) {
     let options = Options { plant, interleave: false, states: PLANTED_STATES_MAX, ..Options::default() };
     let (report, failure) = explore(&options);
     let failure = failure.unwrap_or_else(|| panic!("{} is not found: {report:?}", plant.name()));
     // In a state, or in one of the crashes between the lives of a store.
-    let by_a_crash = failure.state.is_some() || failure.what.starts_with("end of life");
+    let between_lives = ["end of life", "orphans of the life before"];
+    let by_a_crash = failure.state.is_some() || between_lives.iter().any(|text| failure.what.starts_with(text));
     assert!(by_a_crash, "the running stack sees no difference, only a crash does: {failure}");
     assert!(failure.replay.contains(plant.name()), "{}", failure.replay);
 

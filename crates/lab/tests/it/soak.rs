@@ -11,6 +11,7 @@ fn runs(options: Options, count: u64) -> Report {
         sum.no_space += report.no_space;
         sum.remounts += report.remounts;
         sum.ticks += report.ticks;
+        sum.snapshots += report.snapshots;
     }
     sum
 }
@@ -18,7 +19,7 @@ fn runs(options: Options, count: u64) -> Report {
 #[test]
 fn the_stack_is_as_the_model() {
     let sum = runs(Options { steps: 600, ..Options::default() }, 3);
-    assert!(sum.remounts > 3 && sum.ticks > 3, "{sum:?}");
+    assert!(sum.remounts > 3 && sum.ticks > 3 && sum.snapshots > 3, "{sum:?}");
 }
 
 #[test]
@@ -41,6 +42,8 @@ fn a_full_store_stays_usable() {
         file_bytes: 900_000,
         compare_each: 8,
         remount_each: 60,
+        // The torture fills stores that have snapshots.
+        snapshot_each: 0,
         ..Options::default()
     };
     let sum = runs(options, 3);

@@ -20,7 +20,7 @@
 mod dead_list;
 mod diff;
 
-use crate::commit::Committing;
+use crate::commit::{CommitOrder, Committing};
 use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
 use crate::meta_block::NodeKey;
 use crate::module::Module;
@@ -249,7 +249,9 @@ impl Module {
         let table = trees.system[&table_of(domain)].clone();
         let stored = StoredSnapshot { id, name: name.to_string(), created, epoch: last, objects: trees.objects, table };
         self.disk().raise_newest(epoch);
-        trees.put_listed(&self.base, domain, slot, Some(&stored))?;
+        if self.base.commit_order != CommitOrder::ListNothing {
+            trees.put_listed(&self.base, domain, slot, Some(&stored))?;
+        }
         let of_domain = trees.kept.domains.entry(domain).or_default();
         of_domain.last_id = id.0;
         of_domain.held.push(Held::new(slot, domain, stored));
@@ -278,9 +280,10 @@ impl Module {
         committing.applied = epoch;
         trees.kept.domains.entry(domain).or_default().held.remove(at);
         trees.forget_dead_runs(&self.base, domain, slot)?;
+        let frees_all = self.base.commit_order == CommitOrder::FreeAllOfDeleted;
         for run in runs {
             match before {
-                Some((slot, kept)) if kept >= run.birth_log => {
+                Some((slot, kept)) if kept >= run.birth_log && !frees_all => {
                     trees.kept.domains.entry(domain).or_default().bury(slot, run);
                 }
                 _ => trees.let_go(&self.base, &run),
