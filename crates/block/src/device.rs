@@ -13,7 +13,7 @@ pub trait Device: Send + Sync {
     /// Name for messages: the path, or "memory".
     fn name(&self) -> &str;
 
-    /// Size in whole 4 KiB blocks. Constant for the life of the device.
+    /// Size in whole 4 KiB blocks. Changed by [`Device::grow`] only, and never to less.
     fn blocks(&self) -> u64;
 
     /// Fills `bufs`, one after the other, from consecutive blocks starting at `first`. The buffers may have any length
@@ -69,6 +69,19 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// Out of range, read-only or latched; a failure of the device to use the hint is not an error of the data.
     fn discard(&self, first: u64, count: u64) -> Result<(), Error>;
+
+    /// Makes the device at least `blocks` blocks large, durably; the new blocks read as zeros if the device has made them. One that has
+    /// become larger by itself is taken as large as it is. Gives the size in blocks.
+    ///
+    /// # Errors
+    /// [`Error::Unsuitable`] for a device whose size is not its own to choose; read-only or latched; [`Error::Io`], in particular
+    /// for want of space. Then the device is as it was, and does not latch.
+    fn grow(&self, blocks: u64) -> Result<u64, Error> {
+        if blocks <= self.blocks() {
+            return Ok(self.blocks());
+        }
+        Err(Error::Unsuitable { device: self.name().into(), reason: "it cannot be made larger from here" })
+    }
 }
 
 /// One write of a [`Device::write_batch`].

@@ -23,6 +23,8 @@ pub enum Operation {
     Flush,
     /// Giving up the contents of blocks.
     Discard,
+    /// Making the device larger.
+    Grow,
 }
 
 impl fmt::Display for Operation {
@@ -35,6 +37,7 @@ impl fmt::Display for Operation {
             Operation::Write => "write",
             Operation::Flush => "flush",
             Operation::Discard => "discard",
+            Operation::Grow => "grow",
         })
     }
 }

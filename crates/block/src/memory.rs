@@ -6,6 +6,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -23,7 +24,7 @@ struct Group([Option<Arc<Block>>; GROUP_BLOCKS]);
 /// size in MiB and not to the contents.
 pub struct MemoryDevice {
     name: Arc<str>,
-    blocks: u64,
+    blocks: AtomicU64,
     groups: RwLock<Vec<Option<Arc<Group>>>>,
 }
 
@@ -31,7 +32,7 @@ impl MemoryDevice {
     /// A device of `blocks` blocks, all zero.
     pub fn new(blocks: u64) -> Self {
         let groups = usize::try_from(blocks.div_ceil(GROUP_BLOCKS as u64)).expect("the device fits the address space");
-        MemoryDevice { name: "memory".into(), blocks, groups: RwLock::new(vec![None; groups]) }
+        MemoryDevice { name: "memory".into(), blocks: AtomicU64::new(blocks), groups: RwLock::new(vec![None; groups]) }
     }
 
     /// A device holding `bytes`. As with a file, a tail shorter than a block is not part of the device.
@@ -53,7 +54,7 @@ impl MemoryDevice {
     /// All bytes of the device at this moment.
     pub fn snapshot(&self) -> Vec<u8> {
         let groups = self.groups.read();
-        let mut bytes = vec![0; self.blocks as usize * BLOCK_SIZE];
+        let mut bytes = vec![0; self.blocks() as usize * BLOCK_SIZE];
         for (at, out) in bytes.chunks_exact_mut(BLOCK_SIZE).enumerate() {
             if let Some(block) = find(&groups, at as u64) {
                 out.copy_from_slice(block);
@@ -67,7 +68,7 @@ impl MemoryDevice {
     /// # Errors
     /// [`Error::OutOfRange`].
     pub fn alter(&self, at: u64, change: impl FnOnce(&mut Block)) -> Result<(), Error> {
-        check_request(&self.name, Operation::Write, self.blocks, at, BLOCK_SIZE as u64)?;
+        check_request(&self.name, Operation::Write, self.blocks(), at, BLOCK_SIZE as u64)?;
         change(slot(&mut self.groups.write(), at));
         Ok(())
     }
@@ -77,7 +78,7 @@ impl MemoryDevice {
     /// # Errors
     /// [`Error::OutOfRange`].
     pub fn share(&self, at: u64, block: Arc<[u8; BLOCK_SIZE]>) -> Result<(), Error> {
-        check_request(&self.name, Operation::Write, self.blocks, at, BLOCK_SIZE as u64)?;
+        check_request(&self.name, Operation::Write, self.blocks(), at, BLOCK_SIZE as u64)?;
         let (group, index) = place(at);
         Arc::make_mut(group_mut(&mut self.groups.write(), group)).0[index] = Some(block);
         Ok(())
@@ -113,7 +114,7 @@ impl Clone for MemoryDevice {
     fn clone(&self) -> Self {
         MemoryDevice {
             name: Arc::clone(&self.name),
-            blocks: self.blocks,
+            blocks: AtomicU64::new(self.blocks()),
             groups: RwLock::new(self.groups.read().clone()),
         }
     }
@@ -125,11 +126,11 @@ impl Device for MemoryDevice {
     }
 
     fn blocks(&self) -> u64 {
-        self.blocks
+        self.blocks.load(Ordering::Acquire)
     }
 
     fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
-        check_request(&self.name, Operation::Read, self.blocks, first, total_mut(bufs))?;
+        check_request(&self.name, Operation::Read, self.blocks(), first, total_mut(bufs))?;
         let groups = self.groups.read();
         let (mut at, mut within) = (first, 0);
         for buf in bufs {
@@ -149,7 +150,7 @@ impl Device for MemoryDevice {
     }
 
     fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
-        check_request(&self.name, Operation::Write, self.blocks, first, total(bufs))?;
+        check_request(&self.name, Operation::Write, self.blocks(), first, total(bufs))?;
         let mut groups = self.groups.write();
         let (mut at, mut within) = (first, 0);
         for buf in bufs {
@@ -172,7 +173,7 @@ impl Device for MemoryDevice {
     /// Frees the blocks' memory; they read as zeros.
     fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
         let length_bytes = count.saturating_mul(BLOCK_SIZE as u64);
-        check_request(&self.name, Operation::Discard, self.blocks, first, length_bytes)?;
+        check_request(&self.name, Operation::Discard, self.blocks(), first, length_bytes)?;
         let mut groups = self.groups.write();
         for at in first..first + count {
             let (group, index) = place(at);
@@ -183,6 +184,17 @@ impl Device for MemoryDevice {
             }
         }
         Ok(())
+    }
+
+    fn grow(&self, blocks: u64) -> Result<u64, Error> {
+        let mut groups = self.groups.write();
+        let blocks = blocks.max(self.blocks());
+        groups.resize(
+            usize::try_from(blocks.div_ceil(GROUP_BLOCKS as u64)).expect("the device fits the address space"),
+            None,
+        );
+        self.blocks.store(blocks, Ordering::Release);
+        Ok(blocks)
     }
 }
 
@@ -255,6 +267,17 @@ mod tests {
         device.discard(10, 250).unwrap();
         assert_eq!(get(&device, 9, 252), [fill(9, 1), fill(0, 250), fill(9, 1)].concat());
         assert_eq!(get(&before, 0, 300), fill(9, 300));
+    }
+
+    #[test]
+    fn what_grows_keeps_its_contents_and_reads_as_zeros_behind() {
+        let device = MemoryDevice::new(300);
+        device.write(299, &[IoSlice::new(&fill(4, 1))]).unwrap();
+        let before = device.clone();
+        assert_eq!((device.grow(700).unwrap(), device.grow(0).unwrap(), device.blocks()), (700, 700, 700));
+        assert_eq!(get(&device, 299, 401), [fill(4, 1), fill(0, 400)].concat());
+        device.write(699, &[IoSlice::new(&fill(5, 1))]).unwrap();
+        assert_eq!((before.blocks(), get(&device, 699, 1)), (300, fill(5, 1)));
     }
 
     #[test]

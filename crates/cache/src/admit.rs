@@ -10,6 +10,7 @@ use holdfast_object::{
     Class, Error, FrameMut, Kind, ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, SnapshotId,
     Transaction,
 };
+use std::sync::atomic::Ordering;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Rounds of fetching what a plan wants. Each brings something new unless memory is far too small for the transaction.
@@ -54,7 +55,8 @@ impl Cache {
                 continue;
             }
             let had = spare.len();
-            let plan = match Planner::new(&mut state, &self.arena, &mut spare, &held, self.reference_blocks)
+            let reference_blocks = self.reference_blocks.load(Ordering::Relaxed);
+            let plan = match Planner::new(&mut state, &self.arena, &mut spare, &held, reference_blocks)
                 .plan(&transaction.ops)?
             {
                 Planned::Ready(plan) => plan,

@@ -36,6 +36,7 @@ mod state;
 mod sync;
 
 use counters::Counters;
+use holdfast_object::space::REFERENCES_PER_BLOCK;
 use holdfast_object::{
     Arena, Attributes, Clock, DomainId, Epoch, Error, FrameMut, Hold, Holds, ObjectCache, ObjectId, ObjectStore,
     Outcome, PageIndex, PageRef, PageView, RequestId, Result, Seek, Space, StoreStatus, Transaction,
@@ -44,6 +45,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use session::Sessions;
 use state::State;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use recover::Recovered;
 
@@ -117,6 +119,11 @@ pub struct CacheStatus {
     pub epochs_ms: u64,
 }
 
+/// Most blocks that the reference table of a store can have.
+fn reference_blocks(space: &Space) -> u64 {
+    space.total / REFERENCES_PER_BLOCK + 2
+}
+
 /// The objects of one domain, in memory and below.
 pub struct Cache {
     store: Arc<dyn ObjectStore>,
@@ -136,7 +143,7 @@ pub struct Cache {
     fresh_ids: Mutex<Vec<ObjectId>>,
     counters: Counters,
     /// Most blocks that the store's reference table can have.
-    reference_blocks: u64,
+    reference_blocks: AtomicU64,
     /// An epoch may be due.
     writer_due: Mutex<bool>,
     writer_wake: Condvar,
@@ -174,6 +181,23 @@ impl Cache {
     pub fn trim(&self) -> Result<u64> {
         self.sync_all()?;
         self.store.trim()
+    }
+
+    /// Enlarges the store to `blocks` blocks, or with 0 to what its device has become: see [`ObjectStore::grow`]. Durable on return.
+    /// Gives the size in blocks.
+    ///
+    /// # Errors
+    /// [`Error::Smaller`]; [`Error::Device`] if the device cannot grow, for want of space on the host for example: then nothing has
+    /// changed. Those of the store.
+    pub fn grow(&self, blocks: u64) -> Result<u64> {
+        let blocks = {
+            let _nobody_else_writes = self.flushing.lock();
+            self.state.read().writable()?;
+            self.store.grow(blocks)?
+        };
+        self.reference_blocks.store(reference_blocks(&self.store.status().space), Ordering::Relaxed);
+        self.close_epoch_with(Some(|_| Ok(())))?;
+        Ok(blocks)
     }
 
     /// Writes everything and leaves the store in order.

@@ -4,10 +4,10 @@ use crate::counters::Counters;
 use crate::session::Sessions;
 use crate::state::State;
 use crate::{Cache, Options};
-use holdfast_object::space::REFERENCES_PER_BLOCK;
 use holdfast_object::{Arena, Batch, Clock, DomainId, Epoch, Error, ObjectStore, Result};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// How far opening jumps ahead: beyond the epochs whose log batches may be on the device (one being written, one open; torn
 /// ones too), so that none of them is ever taken for a batch of a later life.
@@ -61,7 +61,7 @@ impl Cache {
             sessions: Mutex::new(Sessions::default()),
             fresh_ids: Mutex::new(Vec::new()),
             counters: Counters::default(),
-            reference_blocks: status.space.total / REFERENCES_PER_BLOCK + 2,
+            reference_blocks: AtomicU64::new(crate::reference_blocks(&status.space)),
             writer_due: Mutex::new(false),
             writer_wake: Condvar::new(),
         };

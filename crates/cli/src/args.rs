@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::growth::NewSize;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use holdfast_physical::inject::{BlockClass, Copies};
 use serde::Serialize;
@@ -153,6 +154,18 @@ Examples:
 A snapshot takes up space only for what has changed since it was made. The
 directory .holdfast is there, but not shown by ls.")]
     Snapshot(Snapshot),
+
+    /// Make a store larger, while it is mounted or not
+    #[command(after_help = "\
+Examples:
+  holdfast grow /mnt 20G              20 GiB in all
+  holdfast grow /mnt +5G              5 GiB more than now
+  holdfast grow /data/my.store 20G    not mounted
+  holdfast grow /mnt                  all of the disk, which has grown
+The file of a store is enlarged, and its space taken from the host at once if
+that of the store was. A power cut meanwhile leaves the old size or the new
+one. A store cannot become smaller.")]
+    Grow(Grow),
 
     /// Give the space that is free in a mounted store back to its host
     #[command(after_help = "\
@@ -347,6 +360,16 @@ Example:
         /// Name of the second one; without it, the files as they are now
         to: Option<String>,
     },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Grow {
+    /// Directory in the mount, or a store
+    #[arg(value_name = "STORE|DIR", value_hint = ValueHint::AnyPath)]
+    pub(crate) target: PathBuf,
+    /// New size, as 20G, or what is added to it, as +5G; default: all of the file or disk
+    #[arg(value_parser = crate::growth::parse)]
+    pub(crate) size: Option<NewSize>,
 }
 
 #[derive(Args, Debug)]

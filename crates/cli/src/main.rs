@@ -21,6 +21,7 @@ mod args;
 mod commands;
 mod daemon;
 mod failure;
+mod growth;
 mod helper;
 mod logging;
 mod man;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
         Command::Scrub(arguments) => commands::scrub::run(arguments, format),
         Command::Snapshot(arguments) => commands::snapshot::run(&arguments.action, format).map(|()| exit::OK),
+        Command::Grow(arguments) => commands::grow::run(arguments, format).map(|()| exit::OK),
         Command::Trim(arguments) => commands::trim::run(arguments, format).map(|()| exit::OK),
         Command::Inject(arguments) => commands::inject::run(arguments, format).map(|()| exit::OK),
         Command::Completions(arguments) => {

@@ -11,6 +11,7 @@
 //! | [`HOLDFAST_IOC_SNAPSHOT`] | `_IOWR('H', 5, [u8; 16000])` | the same, both ways: a request about snapshots, and the reply to it |
 //! | [`HOLDFAST_IOC_TRIM`] | `_IOR('H', 4, u64)` | bytes that are free and were discarded, plus 1, native byte order |
 //! | [`FS_IOC_SHUTDOWN`] | `_IOR('X', 125, u32)` | zeros: the number that other file systems have for it |
+//! | [`HOLDFAST_IOC_GROW`] | `_IOWR('H', 6, [u8; 16000])` | the same, both ways: how large the store is to be, and what it is |
 //!
 //! The kernel carries at most 16,383 bytes in an ioctl of a FUSE file system, whence the size of those that carry JSON.
 
@@ -43,11 +44,15 @@ pub const HOLDFAST_IOC_SNAPSHOT: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(
 /// caller behind a pointer that the kernel does not pass on for a number of this direction, so the name space always is.
 pub const FS_IOC_SHUTDOWN: u32 = opcode::read::<u32>(b'X', 125);
 
+/// Makes the store larger.
+pub const HOLDFAST_IOC_GROW: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 6);
+
 // _IOC of <asm-generic/ioctl.h>: direction (read is 2, write 1) << 30, size << 16, type << 8, number.
 const _: () = assert!(HOLDFAST_IOC_SYNC == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 1);
 const _: () = assert!(HOLDFAST_IOC_STATUS == 2 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 2);
 const _: () = assert!(HOLDFAST_IOC_SCRUB == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 3);
 const _: () = assert!(HOLDFAST_IOC_SNAPSHOT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 5);
+const _: () = assert!(HOLDFAST_IOC_GROW == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 6);
 const _: () = assert!(HOLDFAST_IOC_TRIM == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 4);
 // XFS_IOC_GOINGDOWN of <xfs/xfs_fs.h>.
 const _: () = assert!(FS_IOC_SHUTDOWN == 0x8004_587d);
@@ -69,6 +74,10 @@ pub trait Control: Send + Sync {
     /// Does what a JSON object of the user `uid` asks about snapshots; answers with another one of at most
     /// [`STATUS_JSON_BYTES_MAX`] bytes.
     fn snapshot_json(&self, uid: u32, request: &[u8]) -> Vec<u8>;
+
+    /// Makes the store larger as a JSON object of the user `uid` asks; answers with another one of at most
+    /// [`STATUS_JSON_BYTES_MAX`] bytes.
+    fn grow_json(&self, uid: u32, request: &[u8]) -> Vec<u8>;
 
     /// Tells the devices what is free, in a file also if it was allocated in full. Gives how many bytes.
     ///
@@ -103,6 +112,10 @@ pub fn answer(control: &dyn Control, uid: u32, command: u32, payload: &[u8]) -> 
         HOLDFAST_IOC_SNAPSHOT => match unpack_status(payload) {
             Ok(request) => Some(Ok(pack_status(&control.snapshot_json(uid, &request)))),
             Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("snapshot request: {error}")))),
+        },
+        HOLDFAST_IOC_GROW => match unpack_status(payload) {
+            Ok(request) => Some(Ok(pack_status(&control.grow_json(uid, &request)))),
+            Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("request to grow: {error}")))),
         },
         _ => None,
     }
@@ -197,6 +210,14 @@ pub fn snapshot(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
     exchange::<HOLDFAST_IOC_SNAPSHOT>(directory, request)
 }
 
+/// Asks the mount that `directory` is in to make its store larger. Request and reply are JSON objects.
+///
+/// # Errors
+/// As for [`scrub`].
+pub fn grow(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
+    exchange::<HOLDFAST_IOC_GROW>(directory, request)
+}
+
 fn exchange<const COMMAND: u32>(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
     if request.len() > STATUS_JSON_BYTES_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -231,6 +252,10 @@ mod tests {
             [&[uid as u8], request].concat()
         }
 
+        fn grow_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
+            [request, &[uid as u8]].concat()
+        }
+
         fn trim(&self) -> Result<u64> {
             self.0.clone()
         }
@@ -262,6 +287,8 @@ mod tests {
         assert_eq!(unpack_status(&reply).unwrap(), b"cba");
         let reply = answer(&control, 9, HOLDFAST_IOC_SNAPSHOT, &pack_status(b"abc")).unwrap().unwrap();
         assert_eq!(unpack_status(&reply).unwrap(), b"\x09abc");
+        let reply = answer(&control, 9, HOLDFAST_IOC_GROW, &pack_status(b"abc")).unwrap().unwrap();
+        assert_eq!(unpack_status(&reply).unwrap(), b"abc\x09");
         assert!(answer(&control, 0, HOLDFAST_IOC_SCRUB, b"ab").unwrap().is_err());
         assert!(scrub(std::fs::File::open("/").unwrap(), &[0; STATUS_BYTES]).is_err());
     }

@@ -187,6 +187,11 @@ impl ObjectStore for Logical {
         self.modules.iter().map(|module| module.trim()).sum()
     }
 
+    fn grow(&self, blocks: u64) -> Result<u64> {
+        // One device; of several, each would have a size of its own.
+        self.first().grow(blocks)
+    }
+
     fn close(&self) -> Result<()> {
         self.modules.iter().try_for_each(|module| module.close())
     }

@@ -263,7 +263,7 @@ impl Error {
                 object::Error::ReadOnly(_) | object::Error::InSnapshot(_) => ErrorKind::ReadOnly,
                 object::Error::NoSnapshot(_) => ErrorKind::NotFound,
                 object::Error::SnapshotExists(_) => ErrorKind::Exists,
-                object::Error::SnapshotName(_) => ErrorKind::InvalidArgument,
+                object::Error::SnapshotName(_) | object::Error::Smaller { .. } => ErrorKind::InvalidArgument,
                 object::Error::Limit { .. } => ErrorKind::FileTooBig,
                 object::Error::NoFrames { .. } => ErrorKind::NoMemory,
                 object::Error::ObjectExists(_) | object::Error::NoStore(_) | object::Error::Protocol(_) => {

@@ -135,6 +135,14 @@ pub enum Error {
         /// What was asked.
         got: u64,
     },
+    /// A store does not become smaller. Nothing was changed.
+    #[error("the store has {blocks} blocks of 4 KiB; it cannot become smaller, and {wanted} would be")]
+    Smaller {
+        /// What it has, in 4 KiB blocks.
+        blocks: u64,
+        /// What was asked, in 4 KiB blocks.
+        wanted: u64,
+    },
     /// The page pool has no frame to give, not even after a flush.
     #[error("no memory: all {frames} page frames are in use")]
     NoFrames {

@@ -200,6 +200,12 @@ pub trait ObjectStore: Send + Sync {
     /// Tells the devices which blocks are free: not needed by the last recovery point nor by what came after. Gives how many.
     fn trim(&self) -> Result<u64>;
 
+    /// Enlarges the device to `blocks` blocks of 4 KiB, and takes it over; with 0, takes it over as large as it has become. The space
+    /// can be used on return; that it can be after a power cut too, the next recovery point says. Gives the size in blocks: what it was
+    /// if the device has not grown by the 32 blocks that labels need. May be called while other things go on, but not between
+    /// `prepare` and `publish`.
+    fn grow(&self, blocks: u64) -> Result<u64>;
+
     /// The store is left in order: nothing is open, the log is empty.
     fn close(&self) -> Result<()>;
 }

@@ -147,6 +147,27 @@ impl Alloc {
         self.touched = (0..used.chunks()).filter(|&chunk| used.chunk(chunk).iter().any(|&word| word != 0)).collect();
     }
 
+    /// The device has so many blocks now. Those of the labels at the old end are free at once: no recovery point names them.
+    pub(crate) fn grow(&mut self, blocks: u64) {
+        let old = self.used.blocks();
+        if blocks <= old {
+            return;
+        }
+        let old_end = old - 2 * LABEL_BLOCKS;
+        self.used.grow(blocks);
+        self.used.clear(old_end, 2 * LABEL_BLOCKS);
+        self.used.set(blocks - 2 * LABEL_BLOCKS, 2 * LABEL_BLOCKS);
+        self.total += blocks - old;
+        self.touched.extend([
+            old_end / BITS,
+            (old - 1) / BITS,
+            (blocks - 2 * LABEL_BLOCKS) / BITS,
+            (blocks - 1) / BITS,
+        ]);
+        self.no_whole = false;
+        self.cursors[2] = self.zone(1).start;
+    }
+
     /// Blocks below which data is refused: what metadata may still need to finish an epoch.
     fn margin(&self) -> u64 {
         (self.total / 256).clamp(32, 4096)
@@ -452,6 +473,25 @@ mod tests {
         alloc.publish(2);
         assert_eq!(alloc.allocate_many(3, Zone::Data, 100).unwrap().len(), 100);
         alloc.used.check();
+    }
+
+    #[test]
+    fn what_grows_has_its_labels_at_the_new_end() {
+        for blocks in [8192 + 32, 8192 + 33, BITS, BITS + 5, 5 * BITS - 1] {
+            let mut alloc = alloc();
+            let before = alloc.space();
+            alloc.clear_touched();
+            alloc.grow(blocks);
+            alloc.used.check();
+            let (after, fresh) = (alloc.space(), Alloc::new(blocks, 32..160, false));
+            assert_eq!((after.total, after.free), (fresh.total, fresh.used.free()), "{blocks}");
+            assert_eq!(after.free - before.free, blocks - 8192);
+            for chunk in 0..alloc.chunks() {
+                assert_eq!(alloc.page(chunk), fresh.page(chunk), "{blocks}");
+                // What is not written is a hole, and that is a chunk of free blocks.
+                assert!(alloc.touched().contains(&chunk) || alloc.page(chunk) == [0; CHUNK_WORDS], "{blocks}: {chunk}");
+            }
+        }
     }
 
     #[test]

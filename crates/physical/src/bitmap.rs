@@ -28,6 +28,25 @@ impl Bitmap {
         bitmap
     }
 
+    /// For so many blocks, more than now; the new ones are clear.
+    pub(crate) fn grow(&mut self, blocks: u64) {
+        let (old, chunks) = (self.blocks, blocks.div_ceil(BITS));
+        debug_assert!(old <= blocks);
+        let added = chunks - self.chunks();
+        self.words.resize(chunks as usize * CHUNK_WORDS, 0);
+        self.chunk_free.resize(chunks as usize, BITS as u32);
+        self.free += added * BITS;
+        let old_tail = (chunks - added) * BITS;
+        if old < old_tail {
+            self.clear(old, blocks.min(old_tail) - old);
+        }
+        let set_already = if added == 0 { chunks * BITS } else { blocks };
+        self.blocks = blocks;
+        for bit in set_already..chunks * BITS {
+            self.set(bit, 1);
+        }
+    }
+
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }

@@ -130,7 +130,8 @@ impl Module {
     /// Writes one superblock to all labels, durably.
     pub(crate) fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
         let copies: Vec<[u8; 4096]> = (0..LABELS).map(|label| superblock.encode(label)).collect();
-        let at = |label: usize| ring_block(label, slot(superblock.epoch), self.label.blocks);
+        let blocks = self.disk().blocks();
+        let at = |label: usize| ring_block(label, slot(superblock.epoch), blocks);
         self.disk().write_blocks(copies.iter().enumerate().map(|(label, bytes)| (at(label), bytes)))?;
         self.disk().flush()
     }

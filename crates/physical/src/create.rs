@@ -79,12 +79,13 @@ impl Module {
             root: trees.system[&0].clone(),
         };
         let options = OpenOptions::default();
-        let base = base(disk, &label, &options);
+        let base = base(disk, &label, label.blocks, &options);
         let module = Module::assemble(base, arena, clock, label, trees, superblock);
         module.log.lock().set_empty();
         module.prepare(1)?;
         module.publish(1)?;
-        let copies: Vec<[u8; 4096]> = (0..LABELS).map(|number| module.label.encode(number)).collect();
+        let label = module.label();
+        let copies: Vec<[u8; 4096]> = (0..LABELS).map(|number| label.encode(number)).collect();
         let at = |number| label_start(number, blocks);
         module.disk().write_blocks(copies.iter().enumerate().map(|(number, bytes)| (at(number), bytes)))?;
         module.disk().flush()?;
@@ -107,7 +108,7 @@ fn refuse_store(device: &dyn Device) -> Result<()> {
 }
 
 /// Writes zeros, 1 MiB at a time.
-fn zero(disk: &Disk, first: u64, count: u64) -> Result<()> {
+pub(crate) fn zero(disk: &Disk, first: u64, count: u64) -> Result<()> {
     const STEP: u64 = 256;
     let zeros = holdfast_block::AlignedBuf::zeroed(STEP as usize * 4096);
     let mut at = first;

@@ -37,7 +37,7 @@ const RUN_MAX: usize = 1024;
 /// Once a write or flush has failed, `latch` is set and every later change is refused.
 pub(crate) struct Disk {
     device: Arc<dyn Device>,
-    blocks: u64,
+    blocks: AtomicU64,
     latch: OnceLock<String>,
     pub(crate) counters: Counters,
     /// Newest epoch that anything on the device can have been born in.
@@ -55,9 +55,10 @@ pub(crate) fn device_error(error: &BlockError) -> Error {
 }
 
 impl Disk {
-    /// `blocks` is the store's size, at most the device's.
+    /// `blocks` is the size of what is looked at, at most the device's.
     pub(crate) fn new(device: Arc<dyn Device>, blocks: u64) -> Disk {
         debug_assert!(blocks <= device.blocks());
+        let blocks = AtomicU64::new(blocks);
         Disk { device, blocks, latch: OnceLock::new(), counters: Counters::default(), newest: AtomicU64::new(0) }
     }
 
@@ -71,7 +72,20 @@ impl Disk {
     }
 
     pub(crate) fn blocks(&self) -> u64 {
-        self.blocks
+        self.blocks.load(Ordering::Acquire)
+    }
+
+    /// Makes the device at least `blocks` blocks large, or takes it as large as it has become. Gives its size. A failure does not
+    /// latch: nothing has changed.
+    pub(crate) fn enlarge(&self, blocks: u64) -> Result<u64> {
+        self.check_writable()?;
+        self.device.grow(blocks).map_err(|error| device_error(&error))
+    }
+
+    /// Blocks up to this one are the store's from now on.
+    pub(crate) fn extend(&self, blocks: u64) {
+        debug_assert!(self.blocks() <= blocks && blocks <= self.device.blocks());
+        self.blocks.store(blocks, Ordering::Release);
     }
 
     /// Newest possible birth.
@@ -116,11 +130,11 @@ impl Disk {
     /// The block of an address, if the address is one of this store.
     fn block(&self, address: u64, blocks: u64) -> Result<u64> {
         let (device, block) = split_address(address);
-        if device != 0 || block.checked_add(blocks).is_none_or(|end| end > self.blocks) {
+        if device != 0 || block.checked_add(blocks).is_none_or(|end| end > self.blocks()) {
             return Err(Error::corrupt(
                 self.place(address),
                 "address",
-                format!("a block of device 0 below {}", self.blocks),
+                format!("a block of device 0 below {}", self.blocks()),
                 format!("{block} + {blocks} of device {device}"),
             ));
         }

@@ -192,7 +192,7 @@ impl Module {
         let before = log.halves[1 - index];
         let before = if before.epoch < batch.epoch { before } else { Half::default() };
         let header = LogHeader {
-            store: self.label.store,
+            store: self.store_uuid(),
             start,
             base: published.epoch,
             epoch: batch.epoch,

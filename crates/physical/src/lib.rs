@@ -31,6 +31,7 @@ mod create;
 mod damage;
 mod disk;
 mod format;
+mod grow;
 pub mod inject;
 mod intent_log;
 mod log_pages;

@@ -302,7 +302,7 @@ impl Module {
         }
         let last = self.published.lock().clone();
         let halves = [HalfBytes::read(self.disk(), log.half(0))?, HalfBytes::read(self.disk(), log.half(1))?];
-        let survey = Survey::of(&halves, &self.label.store, &last)?;
+        let survey = Survey::of(&halves, &self.store_uuid(), &last)?;
         // Also of batches that are left out: an epoch with their number must not be published over them.
         let mut recovered = Recovered { newest: survey.newest, queue: VecDeque::new() };
         for (epoch, half, batches) in survey.parts {

@@ -59,7 +59,8 @@ fn bad_labels(disk: &Disk, label: &Label) -> Result<Vec<Bad>> {
     let mut bad = Vec::new();
     for (number, (address, state)) in read_labels(disk.device(), label.blocks)?.into_iter().enumerate() {
         let what = match state {
-            LabelState::Valid(_) => continue,
+            LabelState::Valid(found) if found == *label => continue,
+            LabelState::Valid(found) => format!("label {number} has a size of {} blocks", found.blocks),
             LabelState::Damaged(fault) => format!("label {number}: {fault}"),
             LabelState::OtherVersion(version) => format!("label {number}: format version {version}"),
             LabelState::Foreign => format!("label {number} is not there"),

@@ -38,13 +38,14 @@ impl Default for OpenOptions {
 
 /// The objects of one device.
 ///
-/// Locks, in the order in which they are taken: `committing`, `log`, `gate`, `ids`, `trees`, `alloc` (within `base`), `published`.
+/// Locks, in the order in which they are taken: `committing`, `log`, `gate`, `ids`, `trees`, `alloc` (within `base`), `published`, `label`.
 /// No device write happens under `trees` or `alloc`, save repairs and discards; reads of metadata do.
 pub struct Module {
     pub(crate) base: Base,
     pub(crate) arena: Arc<Arena>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) label: Label,
+    /// As all four labels are. Changed by growing only, with `committing` held.
+    label: RwLock<Label>,
     pub(crate) trees: RwLock<Trees>,
     /// State of the one caller that applies and commits.
     pub(crate) committing: Mutex<Committing>,
@@ -87,8 +88,16 @@ impl Module {
             log: Mutex::new(log),
             log_is_read: AtomicBool::new(false),
             ids: Mutex::default(),
-            label,
+            label: RwLock::new(label),
         }
+    }
+
+    pub(crate) fn label(&self) -> Label {
+        self.label.read().clone()
+    }
+
+    pub(crate) fn set_label(&self, label: Label) {
+        *self.label.write() = label;
     }
 
     pub(crate) fn disk(&self) -> &Disk {
@@ -102,12 +111,17 @@ impl Module {
 
     /// The store's UUID, as given when it was created.
     pub fn store_uuid(&self) -> [u8; 16] {
-        self.label.store
+        self.label.read().store
     }
 
     /// The device's UUID, as given when the store was created.
     pub fn device_uuid(&self) -> [u8; 16] {
-        self.label.device
+        self.label.read().device
+    }
+
+    /// Size of the store in blocks of 4 KiB.
+    pub fn blocks(&self) -> u64 {
+        self.disk().blocks()
     }
 
     /// Whether the store had been closed in order when the last recovery point was made.
@@ -142,7 +156,7 @@ impl Module {
     }
 
     pub(crate) fn features(&self) -> Features {
-        self.label.features
+        self.label.read().features
     }
 }
 
@@ -151,10 +165,10 @@ pub(crate) fn log_area(label: &Label) -> Range<u64> {
     label.log_start..label.log_start + label.log_blocks
 }
 
-/// A node cache and an allocator for a store of `label` on `disk`.
-pub(crate) fn base(disk: Disk, label: &Label, options: &OpenOptions) -> Base {
+/// A node cache and an allocator for a store of `label` on `disk`, whose bitmap is for `blocks` blocks.
+pub(crate) fn base(disk: Disk, label: &Label, blocks: u64, options: &OpenOptions) -> Base {
     let reuse = options.commit_order == CommitOrder::ReuseFreedAtOnce;
-    let alloc = crate::alloc::Alloc::new(label.blocks, log_area(label), reuse);
+    let alloc = crate::alloc::Alloc::new(blocks, log_area(label), reuse);
     Base {
         disk,
         cache: NodeCache::new(options.node_cache_bytes),
@@ -337,6 +351,10 @@ impl ObjectStore for Module {
 
     fn trim(&self) -> Result<u64> {
         self.trim_free()
+    }
+
+    fn grow(&self, blocks: u64) -> Result<u64> {
+        self.grow_to(blocks)
     }
 
     fn close(&self) -> Result<()> {

@@ -64,7 +64,7 @@ impl Module {
                 disk.latch(reason);
             }
             disk.raise_newest(superblock.epoch);
-            let base = base(disk, &label, options);
+            let base = base(disk, &label, superblock.covered(&label), options);
             match load_system(&base, &superblock) {
                 Ok(mut trees) => {
                     load_or_rebuild(&base, &label, &superblock, &mut trees, bitmap)?;
@@ -117,7 +117,8 @@ pub(crate) fn read_labels(device: &dyn Device, blocks: u64) -> Result<Vec<(u64, 
     Ok(states)
 }
 
-/// The label that all valid ones agree on.
+/// The label that the valid ones agree on. They may differ in the size of the device, if the power failed while the store grew: then
+/// the first one counts ([`crate::grow`]).
 pub(crate) fn read_label(device: &dyn Device) -> Result<Label> {
     if device.blocks() < crate::format::DEVICE_BLOCKS_MIN {
         let (min, got) = (crate::format::DEVICE_BLOCKS_MIN, device.blocks());
@@ -155,14 +156,14 @@ pub(crate) fn read_label(device: &dyn Device) -> Result<Label> {
         match state {
             LabelState::Valid(label) => match &found {
                 None => found = Some((address, label)),
-                Some((first, other)) if *other != label => {
+                Some((_, other)) if *other == (Label { blocks: other.blocks, ..label.clone() }) => {}
+                Some((first, other)) => {
                     let what = "label (of another store or device?)";
                     let got = format!("store {}, device {}", uuid(&label.store), uuid(&label.device));
                     let expected =
                         format!("store {}, device {}, as in block {first}", uuid(&other.store), uuid(&other.device));
                     return Err(Error::corrupt(block_place(device, address), what, expected, got));
                 }
-                Some(_) => {}
             },
             LabelState::OtherVersion(version) if version > FORMAT_VERSION => {
                 return Err(newer(device, format!("format {version}, this one knows {FORMAT_VERSION}")));
@@ -251,10 +252,14 @@ fn load_or_rebuild(
     let damage = match bitmap {
         Bitmap::FromTrees => None,
         Bitmap::AsStored => match load_bitmap(base, label, superblock, trees) {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                base.alloc.lock().grow(label.blocks);
+                return Ok(());
+            }
             Err(error) => Some(error),
         },
     };
+    base.alloc.lock().grow(label.blocks);
     if let Some(error) = &damage {
         tracing::error!(%error, "the allocation bitmap cannot be used: it is rebuilt from the trees");
     }

@@ -86,7 +86,7 @@ impl Module {
         let _committing = self.committing.lock();
         let last = self.published.lock().clone();
         step.counts.labels += LABELS as u64 * (1 + RING_SLOTS);
-        for bad in mend::find(self.disk(), &self.label, &last)? {
+        for bad in mend::find(self.disk(), &self.label(), &last)? {
             self.replace(step, self.disk().place(bad.address), bad.what, bad.address, &bad.good);
         }
         Ok(())

@@ -54,7 +54,7 @@ impl FileDevice {
     pub(super) fn write_all(&self, writes: &[Write<'_>]) -> Result<(), Error> {
         // All are looked at before one is done.
         for Write { first, bufs } in writes {
-            check_request(&self.name, Operation::Write, self.blocks, *first, total(bufs))?;
+            check_request(&self.name, Operation::Write, self.blocks(), *first, total(bufs))?;
             self.check_writable(Operation::Write, Some(*first), total(bufs))?;
         }
         let Some((alignment, ring)) = self.ring_for(writes.len()) else {
@@ -105,7 +105,7 @@ impl FileDevice {
         for read in &mut *reads {
             let length_bytes = total_mut(read.bufs);
             read.result =
-                check_request(&self.name, Operation::Read, self.blocks, read.first, length_bytes).map(|_blocks| ());
+                check_request(&self.name, Operation::Read, self.blocks(), read.first, length_bytes).map(|_blocks| ());
             ways.push(match &read.result {
                 Ok(()) => Way::of(alignment.fits_all_mut(read.bufs), read.bufs.len(), length_bytes as usize),
                 Err(_) => Way::Plain,

@@ -24,7 +24,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::Errno;
@@ -60,7 +60,7 @@ pub struct FileDevice {
     fd: OwnedFd,
     kind: Kind,
     access: Access,
-    blocks: u64,
+    blocks: AtomicU64,
     /// What direct I/O asks of memory; `None` when the page cache is used.
     direct: Option<Alignment>,
     reserved: AtomicBool,
@@ -99,6 +99,7 @@ impl FileDevice {
 
     fn from_opened(opened: Opened, access: Access) -> Self {
         let Opened { name, fd, kind, blocks, direct, reserved, backing } = opened;
+        let blocks = AtomicU64::new(blocks);
         let (reserved, latch, rings) = (AtomicBool::new(reserved), Latch::new(), Rings::default());
         FileDevice { name, fd, kind, access, blocks, direct, reserved, latch, rings, _backing: backing }
     }
@@ -159,19 +160,19 @@ impl Device for FileDevice {
     }
 
     fn blocks(&self) -> u64 {
-        self.blocks
+        self.blocks.load(Ordering::Acquire)
     }
 
     fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
         let length_bytes = total_mut(bufs);
-        check_request(&self.name, Operation::Read, self.blocks, first, length_bytes)?;
+        check_request(&self.name, Operation::Read, self.blocks(), first, length_bytes)?;
         transfer::read(&self.fd, first * BLOCK_SIZE as u64, bufs, self.direct)
             .map_err(|failure| self.failure(Operation::Read, first, length_bytes, failure))
     }
 
     fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
         let length_bytes = total(bufs);
-        check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
+        check_request(&self.name, Operation::Write, self.blocks(), first, length_bytes)?;
         self.check_writable(Operation::Write, Some(first), length_bytes)?;
         self.latch.watch(
             transfer::write(&self.fd, first * BLOCK_SIZE as u64, bufs, self.direct)
@@ -208,7 +209,7 @@ impl Device for FileDevice {
 
     fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
         let length_bytes = count.saturating_mul(BLOCK_SIZE as u64);
-        check_request(&self.name, Operation::Discard, self.blocks, first, length_bytes)?;
+        check_request(&self.name, Operation::Discard, self.blocks(), first, length_bytes)?;
         self.check_writable(Operation::Discard, Some(first), length_bytes)?;
         let start = first * BLOCK_SIZE as u64;
         let outcome = match self.kind {
@@ -223,5 +224,25 @@ impl Device for FileDevice {
             tracing::debug!(device = %self.name, first, count, %errno, "discard was not taken");
         }
         Ok(())
+    }
+    /// A file is enlarged as it is: allocated in full, or sparse. A disk is only measured again.
+    fn grow(&self, blocks: u64) -> Result<u64, Error> {
+        self.check_writable(Operation::Grow, None, 0)?;
+        let failed = |errno| open::failed(&self.name, Operation::Grow, errno);
+        let measured = open::size_bytes(&self.fd).map_err(failed)? / BLOCK_SIZE as u64;
+        let now = if blocks <= measured {
+            measured
+        } else if self.kind == Kind::Disk {
+            return Err(Error::Unsuitable { device: Arc::clone(&self.name), reason: "the disk is smaller than that" });
+        } else {
+            open::enlarge(&self.fd, blocks.saturating_mul(BLOCK_SIZE as u64), self.is_reserved()).map_err(failed)?;
+            blocks
+        };
+        // A file that somebody has enlarged by hand counts as allocated no longer than its blocks are.
+        if self.kind == Kind::RegularFile && self.is_reserved() && !open::is_allocated(&self.fd).map_err(failed)? {
+            self.reserved.store(false, Ordering::Relaxed);
+        }
+        self.blocks.fetch_max(now, Ordering::AcqRel);
+        Ok(self.blocks())
     }
 }

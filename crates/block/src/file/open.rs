@@ -80,7 +80,7 @@ pub(super) fn create(path: &Path, size_bytes: u64) -> Result<Opened, Error> {
     made
 }
 
-fn failed(name: &Arc<str>, operation: Operation, errno: Errno) -> Error {
+pub(super) fn failed(name: &Arc<str>, operation: Operation, errno: Errno) -> Error {
     let device = Arc::clone(name);
     Error::Io { device, operation, first: None, length_bytes: 0, source: Arc::new(errno.into()) }
 }
@@ -161,10 +161,9 @@ fn lock_file(name: &Arc<str>, fd: &OwnedFd, lock: FlockOperation) -> Result<(), 
 
 fn measure(name: Arc<str>, fd: OwnedFd, kind: Kind, direct: bool) -> Result<Opened, Error> {
     // A disk's stat has no size, but its end can be sought (it is what BLKGETSIZE64 gives).
-    let size_bytes = seek(&fd, SeekFrom::End(0)).map_err(|errno| failed(&name, Operation::Open, errno))?;
-    let stat = fstat(&fd).map_err(|errno| failed(&name, Operation::Open, errno))?;
-    let allocated_bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-    let reserved = kind == Kind::Disk || allocated_bytes >= size_bytes;
+    let size_bytes = size_bytes(&fd).map_err(|errno| failed(&name, Operation::Open, errno))?;
+    let is_allocated = is_allocated(&fd).map_err(|errno| failed(&name, Operation::Open, errno))?;
+    let reserved = kind == Kind::Disk || is_allocated;
     let direct = if direct { alignment(&fd) } else { None };
     if direct.is_none() {
         // A refused flag must not stay on the descriptor: alignment is then not kept.
@@ -172,6 +171,29 @@ fn measure(name: Arc<str>, fd: OwnedFd, kind: Kind, direct: bool) -> Result<Open
         rustix::fs::fcntl_setfl(&fd, flags & !OFlags::DIRECT).map_err(|errno| failed(&name, Operation::Open, errno))?;
     }
     Ok(Opened { name, fd, kind, blocks: size_bytes / BLOCK_SIZE as u64, direct, reserved, backing: None })
+}
+
+/// Where a file or disk ends.
+pub(super) fn size_bytes(fd: &OwnedFd) -> rustix::io::Result<u64> {
+    seek(fd, SeekFrom::End(0))
+}
+
+/// Whether the host has allocated all of a file.
+pub(super) fn is_allocated(fd: &OwnedFd) -> rustix::io::Result<bool> {
+    let allocated_bytes = u64::try_from(fstat(fd)?.st_blocks).unwrap_or(0).saturating_mul(512);
+    Ok(allocated_bytes >= size_bytes(fd)?)
+}
+
+/// Makes a file larger, durably, with the new blocks allocated or not. For want of space it keeps its size.
+pub(super) fn enlarge(fd: &OwnedFd, to_bytes: u64, allocated: bool) -> rustix::io::Result<()> {
+    let old_bytes = size_bytes(fd)?;
+    let enlarged = if allocated { allocate(fd, to_bytes) } else { ftruncate(fd, to_bytes) };
+    if let Err(errno) = enlarged {
+        // Part of it may have been allocated. If this fails as well, the file is larger than what is in it, which does no harm.
+        let _ = ftruncate(fd, old_bytes);
+        return Err(errno);
+    }
+    fsync(fd)
 }
 
 /// What direct I/O wants of buffers here; `None` if it cannot work in blocks of 4096 bytes.

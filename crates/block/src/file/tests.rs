@@ -39,7 +39,7 @@ fn device_over(fd: OwnedFd) -> FileDevice {
         fd,
         kind: Kind::RegularFile,
         access: Access::ReadWrite,
-        blocks: 100,
+        blocks: 100.into(),
         direct: None,
         reserved: false.into(),
         latch: Latch::new(),
@@ -473,4 +473,31 @@ fn a_file_is_not_opened_twice_through_loop_devices() {
     drop(disk);
     FileDevice::open(&other.0, Access::ReadWrite).unwrap();
     FileDevice::open(&path, Access::ReadWrite).unwrap();
+}
+
+#[test]
+fn a_file_grows_as_it_is_and_is_taken_as_large_as_it_has_become() {
+    use std::os::unix::fs::MetadataExt;
+    let (_directory, path, device) = store(64);
+    let data = pattern(64 * BLOCK_SIZE, 3);
+    device.write(0, &[IoSlice::new(&data)]).unwrap();
+    assert!(matches!(device.write(64, &[IoSlice::new(&data)]), Err(Error::OutOfRange { .. })));
+    assert_eq!((device.grow(128).unwrap(), device.blocks()), (128, 128));
+    assert!(device.is_reserved() && fs::metadata(&path).unwrap().blocks() * 512 >= 128 * BLOCK_SIZE as u64);
+    device.write(64, &[IoSlice::new(&data)]).unwrap();
+    assert_eq!((get(&device, 0, 64), get(&device, 64, 64)), (data.clone(), data));
+    assert_eq!(device.grow(100).unwrap(), 128, "never smaller");
+    // No host has so much; the file is as it was and the device goes on.
+    let error = device.grow(1 << 50).unwrap_err();
+    assert!(matches!(error, Error::Io { operation: Operation::Grow, .. }), "{error}");
+    assert_eq!((fs::metadata(&path).unwrap().len(), device.blocks()), (128 * BLOCK_SIZE as u64, 128));
+    device.flush().unwrap();
+    // Enlarged by hand, it is sparse behind.
+    File::options().write(true).open(&path).unwrap().set_len(200 * BLOCK_SIZE as u64 + 1).unwrap();
+    assert_eq!((device.grow(0).unwrap(), device.is_reserved()), (200, false));
+    assert_eq!(device.grow(300).unwrap(), 300);
+    assert!(fs::metadata(&path).unwrap().blocks() * 512 < 250 * BLOCK_SIZE as u64, "sparse as it was");
+    drop(device);
+    let device = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    assert!(matches!(device.grow(400), Err(Error::ReadOnly { .. })));
 }

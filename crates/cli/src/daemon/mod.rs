@@ -19,6 +19,7 @@ mod scrub;
 pub(crate) use launch::{launch, tell};
 
 use crate::failure::{Failure, Result};
+use crate::growth::{self, GrowReply};
 use crate::mounts;
 use crate::options::MountOptions;
 use crate::report::{CacheFigures, Condition, Daemon, Figures, StoreReport};
@@ -422,6 +423,16 @@ impl Control for State {
             .and_then(|request| snapshots::answer(&self.stack, &request, is_owner, &self.compared));
         let reply = outcome.unwrap_or_else(|failure| SnapshotReply::Refused(failure.message));
         serde_json::to_vec(&reply).unwrap_or_default()
+    }
+
+    fn grow_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
+        let is_owner = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        let grown = match serde_json::from_slice(request) {
+            _ if !is_owner => Err(Failure::new("only root and the user who mounted the store make it larger")),
+            Ok(request) => growth::grow(&self.stack, &self.device, &request),
+            Err(error) => Err(Failure::new(format!("the mount does not understand what it is asked: {error}"))),
+        };
+        serde_json::to_vec(&grown.map_or_else(GrowReply::Refused, GrowReply::Done)).unwrap_or_default()
     }
 
     fn trim(&self) -> holdfast_object::Result<u64> {

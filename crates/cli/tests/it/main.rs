@@ -4,6 +4,7 @@
 
 mod caching;
 mod damage;
+mod grow;
 mod inject;
 mod logs;
 mod manual;

@@ -77,9 +77,21 @@ fn a_store_too_small_is_refused_with_the_least_size() {
 #[test]
 fn help_of_every_command_has_examples() {
     let rig = Rig::new();
-    for command in
-        ["create", "mount", "unmount", "up", "status", "sync", "check", "scrub", "trim", "inject", "completions", "man"]
-    {
+    for command in [
+        "create",
+        "mount",
+        "unmount",
+        "up",
+        "status",
+        "sync",
+        "check",
+        "scrub",
+        "grow",
+        "trim",
+        "inject",
+        "completions",
+        "man",
+    ] {
         let help = rig.run([command, "--help"]).exits(0);
         assert!(help.err.is_empty() && help.out.contains(&format!("  holdfast {command}")), "{help:?}");
     }

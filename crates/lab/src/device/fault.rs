@@ -282,6 +282,11 @@ impl Device for FaultDevice {
         self.latch.check(&self.name, Operation::Discard, Some(first), length_bytes)?;
         self.inner.discard(first, count)
     }
+
+    fn grow(&self, blocks: u64) -> Result<u64, Error> {
+        self.latch.check(&self.name, Operation::Grow, None, 0)?;
+        self.inner.grow(blocks)
+    }
 }
 
 fn flip_scattered(bufs: &mut [IoSliceMut<'_>], mut byte: usize, bit: u64) {

@@ -144,4 +144,10 @@ impl Device for Recorder {
         let recorded = Recorded { first, blocks: vec![zeros; count as usize] };
         self.record(recorded, || self.inner.discard(first, count))
     }
+
+    /// Every image is as large as the device is now: that it grows is durable before anything uses it.
+    fn grow(&self, blocks: u64) -> Result<u64, Error> {
+        let blocks = self.inner.grow(blocks)?;
+        self.base.grow(blocks)
+    }
 }

@@ -25,7 +25,8 @@ pub(super) fn check(
     for (number, (address, state)) in read_labels(device, label.blocks)?.into_iter().enumerate() {
         tell(visit, address, BlockRole::Label, number);
         let what = match state {
-            LabelState::Valid(_) => continue,
+            LabelState::Valid(found) if found == *label => continue,
+            LabelState::Valid(found) => format!("label {number} has a size of {} blocks", found.blocks),
             LabelState::Damaged(fault) => format!("label {number}: {fault}"),
             LabelState::OtherVersion(version) => format!("label {number}: format version {version}"),
             LabelState::Foreign => format!("label {number} is not there"),

@@ -96,17 +96,20 @@ pub(crate) fn run(
 ) -> Result<Report> {
     let label = read_label(&*device)?;
     let (superblock, trees) = load(&device, &label)?;
-    let blocks_total = label.blocks.saturating_sub(superblock.free);
+    // A power cut while the store grew may have left it larger than its bitmap.
+    let covered = Label { blocks: superblock.covered(&label), ..label.clone() };
+    let blocks_total = covered.blocks.saturating_sub(superblock.free);
     let visit = &mut |used| visit(used, blocks_total);
-    let base = looking(&device, &label, &superblock, options.repair);
+    let base = looking(&device, &covered, &superblock, options.repair);
     let mut report =
         Report { store_uuid: label.store, epoch: superblock.epoch, clean: superblock.clean, ..Report::default() };
-    labels::check(&*device, &base.disk, &label, &superblock, options.repair, &mut report, visit)?;
+    let whole = looking(&device, &label, &superblock, options.repair);
+    labels::check(&*device, &whole.disk, &label, &superblock, options.repair, &mut report, visit)?;
     let pages = if options.skip_data { ReadPages::Metadata } else { ReadPages::All };
-    let mut walk = Walk::new(&base, &label, &superblock, pages, options.repair, &mut report, visit);
+    let mut walk = Walk::new(&base, &covered, &superblock, pages, options.repair, &mut report, visit);
     walk.system(&trees);
     let seen = walk.into_seen();
-    let bitmap = account::check(&base.disk, &label, &superblock, seen, &mut report);
+    let bitmap = account::check(&base.disk, &covered, &superblock, seen, &mut report);
     let log_is_empty = check_log(&base.disk, &label, &superblock, &mut report, visit);
     if options.repair && report.repaired > 0 {
         base.disk.flush()?;
@@ -151,7 +154,7 @@ fn looking(device: &Arc<dyn Device>, label: &Label, superblock: &Superblock, rep
     if !repair {
         disk.latch("checked without repair".to_string());
     }
-    base(disk, label, &OpenOptions { node_cache_bytes: 0, ..OpenOptions::default() })
+    base(disk, label, label.blocks, &OpenOptions { node_cache_bytes: 0, ..OpenOptions::default() })
 }
 
 /// What the intent log holds beyond the recovery point; whether that is nothing.

@@ -1,7 +1,10 @@
 //! Superblocks: one for each recovery point, in the rings of all labels.
 
 use super::record::Record;
-use super::{FORMAT_VERSION, Fault, Features, LABELS, RECORD_BYTES, RING_SLOTS, expect_zero, hex, label_start};
+use super::{
+    DEVICE_BLOCKS_MIN, FORMAT_VERSION, Fault, Features, LABEL_BLOCKS, LABELS, Label, RECORD_BYTES, RING_SLOTS,
+    expect_zero, hex, label_start,
+};
 use holdfast_integrity::crc64;
 use holdfast_object::{Epoch, Timestamp};
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -60,6 +63,18 @@ pub(crate) struct Superblock {
     pub(crate) objects: u64,
     /// Record of domain 0's object table.
     pub(crate) root: Record,
+}
+
+impl Superblock {
+    /// Blocks of the device that the bitmap of this recovery point is for. Fewer than the label says if the store has grown since.
+    /// The label's if that is not possible: then the bitmap does not fit the superblock, whichever size is taken.
+    pub(crate) fn covered(&self, label: &Label) -> u64 {
+        let told = self.total.checked_add(LABELS as u64 * LABEL_BLOCKS + label.log_blocks).filter(|&told| {
+            (DEVICE_BLOCKS_MIN..=label.blocks).contains(&told)
+                && label.log_start + label.log_blocks <= label_start(LABELS - 2, told)
+        });
+        told.unwrap_or(label.blocks)
+    }
 }
 
 /// Slot of an epoch in the ring.

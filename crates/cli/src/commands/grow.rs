@@ -1,0 +1,85 @@
+//! `holdfast grow`: a store made larger, mounted or not.
+
+use crate::args::Grow;
+use crate::failure::{Failure, Result};
+use crate::growth::{self, GrowReply, GrowRequest, Grown};
+use crate::mounts::{self, FILE_SYSTEM};
+use crate::output::{Format, Report, print};
+use crate::progress::Progress;
+use crate::size;
+use crate::stack::{self, Settings, Stack};
+use holdfast_block::Access;
+use holdfast_fuse::control;
+use serde::Serialize;
+use std::fs::File;
+use std::path::Path;
+
+#[derive(Serialize)]
+struct Told {
+    store: String,
+    #[serde(flatten)]
+    grown: Grown,
+}
+
+impl Report for Told {
+    fn words(&self) -> String {
+        let Grown { before_bytes, size_bytes, available_bytes, allocated } = self.grown;
+        let (store, size, available) = (&self.store, size::show(size_bytes), size::show(available_bytes));
+        if before_bytes == size_bytes {
+            return format!("{store} has {size} already, all that is there; say how large it is to be.\n");
+        }
+        let mut text = format!("{store} has grown from {} to {size}; ", size::show(before_bytes));
+        text.push_str(&format!("{available} are available for files.\n"));
+        if !allocated {
+            text.push_str("Its host has not set all of it aside: if it runs out, the store takes no more changes.\n");
+        }
+        text
+    }
+}
+
+pub(crate) fn run(arguments: &Grow, format: Format) -> Result<()> {
+    let request = GrowRequest { size: arguments.size };
+    let path = stack::locate(&arguments.target)?;
+    let mount = if path.is_dir() {
+        let mount = mounts::containing(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM);
+        Some(mount.ok_or_else(|| {
+            Failure::new(format!("{} is in no mount of a store", path.display()))
+                .hint("`holdfast status` lists what is mounted")
+        })?)
+    } else {
+        // The store of a mount may be meant by its own name.
+        mounts::of_holdfast()?.into_iter().find(|mount| mounts::is_same_file(&mount.source, &path))
+    };
+    let (store, grown) = {
+        let _shown = Progress::unknown("making room");
+        match mount {
+            Some(mount) => (mount.source.clone(), ask(&mount.directory, &request)?),
+            None => (path.clone(), unmounted(&path, &request)?),
+        }
+    };
+    print(format, &Told { store: store.display().to_string(), grown });
+    Ok(())
+}
+
+fn ask(directory: &Path, request: &GrowRequest) -> Result<Grown> {
+    let json = serde_json::to_vec(request).map_err(stack::says)?;
+    let reply = File::open(directory).and_then(|file| control::grow(file, &json));
+    let reply = reply.map_err(|error| Failure::at(directory, mounts::plain(&error)))?;
+    let reply = serde_json::from_slice(&reply)
+        .map_err(|error| Failure::at(directory, format!("the mount gave no answer that makes sense: {error}")))?;
+    match reply {
+        GrowReply::Done(grown) => Ok(grown),
+        GrowReply::Refused(failure) => Err(failure),
+    }
+}
+
+fn unmounted(store: &Path, request: &GrowRequest) -> Result<Grown> {
+    let device = stack::device(store, Access::ReadWrite)?;
+    let settings = Settings { read_only: false, ..Settings::to_look() };
+    let stack = Stack::open(device.clone(), &settings)?;
+    let grown = growth::grow(&stack, &device, request);
+    // It has been opened for changes, so it is left in order also if it has not grown.
+    let closed = stack.cache.close().map_err(stack::says);
+    let grown = grown?;
+    closed.map(|()| grown)
+}
