@@ -121,8 +121,8 @@ impl Object {
     /// Attributes as an application sees them: dirty pages count as stored.
     pub(crate) fn visible_attributes(&self) -> Attributes {
         let mut attributes = self.attributes.clone();
-        // Pages that were allocated may lie behind the end.
-        let behind = self.dirty.last().map_or(0, |last| last + 1);
+        // Pages that were allocated may lie behind the end; also those of the epoch being written, which are not dirty any more.
+        let behind = self.pages.last_key_value().map_or(0, |(last, _)| last + 1);
         let whole = attributes.size.div_ceil(holdfast_object::PAGE_SIZE as u64).max(behind);
         attributes.blocks = (attributes.blocks + self.fresh_pages).min(whole.max(attributes.blocks));
         attributes

@@ -1,6 +1,7 @@
 //! What is admitted, read and forgotten while a log batch or an epoch is being written.
 
 use crate::front::Front;
+use crate::ranges::allocate;
 use crate::rig::{Rig, pattern};
 use holdfast_object::*;
 use parking_lot::Mutex;
@@ -111,4 +112,17 @@ fn an_object_of_the_epoch_being_written_is_not_forgotten() {
         },
     );
     assert_eq!(mode(), 0o600);
+}
+
+/// Pages behind the end count for `st_blocks` all the time: dirty, while their epoch is written, and stored.
+#[test]
+fn pages_behind_the_end_are_counted_while_their_epoch_is_written() {
+    let (gate, rig) = Gate::before(Rig::new(2048));
+    let file = rig.create(Kind::Regular);
+    rig.write(file, 0, &pattern(1, 2 * PAGE_SIZE)).unwrap();
+    allocate(&rig, file, 10..30, 2 * PAGE_SIZE as u64).unwrap();
+    let blocks = || rig.cache.attributes(file).unwrap().blocks;
+    assert_eq!(blocks(), 22);
+    gate.during(|| rig.cache.sync_all().unwrap(), || assert_eq!(blocks(), 22));
+    assert_eq!(blocks(), 22);
 }

@@ -7,7 +7,7 @@ use holdfast_object::*;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Stores pages of zeroes as an allocation does: all of them are one frame.
-fn allocate(rig: &Rig, id: ObjectId, pages: std::ops::Range<u64>, size_min: u64) -> Result<Outcome> {
+pub(crate) fn allocate(rig: &Rig, id: ObjectId, pages: std::ops::Range<u64>, size_min: u64) -> Result<Outcome> {
     let mut frame = rig.cache.frames(1)?.pop().unwrap();
     frame.fill(0);
     let pin = frame.publish(crc64(&[0; PAGE_SIZE]));
