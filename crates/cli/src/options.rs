@@ -53,6 +53,9 @@ impl Default for MountOptions {
 /// for a remount.
 const LET_PASS: &[&str] = &[
     "defaults",
+    // Always on.
+    "acl",
+    "user_xattr",
     "default_permissions",
     "async",
     "auto",
@@ -77,6 +80,8 @@ const REFUSED: &[(&str, &str)] = &[
         "auto_unmount",
         "a mount whose daemon has died is taken away by the next `holdfast mount` or `holdfast unmount` there",
     ),
+    ("noacl", "access control lists are always on"),
+    ("nouser_xattr", "extended attributes are always on"),
     ("fsname", "the source of a mount is always its store"),
     ("kernel_cache", "it is called cache=kernel here"),
     ("writeback_cache", "it is called cache=kernel here"),
@@ -296,7 +301,7 @@ mod tests {
         let undone = options.and(&["rw,suid,dev,exec,async,relatime,diratime,cache=direct".into()]).unwrap();
         assert_eq!(undone.flags, Flags { dir_synchronous: true, ..Flags::default() });
         assert_eq!(undone.caching, Caching::Direct);
-        let fstab = "defaults,noauto,nofail,user,users,user=me,_netdev,x-systemd.automount,x-gvfs-show,comment=mine";
+        let fstab = "defaults,acl,user_xattr,noauto,nofail,user,users,user=me,_netdev,x-systemd.automount,x-gvfs-show,comment=mine";
         assert_eq!(parse(fstab).unwrap(), MountOptions::default());
     }
 

@@ -78,7 +78,7 @@ pub(crate) struct SpaceFigures {
     pub(crate) used_bytes: u64,
     /// Not in use, the reserve included.
     pub(crate) free_bytes: u64,
-    /// For new data.
+    /// For new data, with the blocks that it needs besides.
     pub(crate) available_bytes: u64,
     /// Freed, and free for others when the open epoch is closed; part of `free_bytes`.
     pub(crate) pending_bytes: u64,
@@ -96,7 +96,7 @@ impl From<&Space> for SpaceFigures {
             total_bytes: bytes(space.total),
             used_bytes: bytes(space.total - free),
             free_bytes: bytes(free),
-            available_bytes: bytes(free.saturating_sub(space.reserve).saturating_sub(space.reserved)),
+            available_bytes: bytes(space.available_pages()),
             pending_bytes: bytes(space.pending),
             reserve_bytes: bytes(space.reserve),
             reserved_bytes: bytes(space.reserved),
@@ -286,7 +286,7 @@ mod tests {
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<StoreReport>(&json).unwrap(), report);
         let words = report.words();
-        for part in ["/m  (/s)", "READ-ONLY", "block 9", "2.34 MiB of 3.91 MiB used, 1.27 MiB available", "3 CORRUPT"] {
+        for part in ["/m  (/s)", "READ-ONLY", "block 9", "2.34 MiB of 3.91 MiB used, 1008 KiB available", "3 CORRUPT"] {
             assert!(words.contains(part), "{part}: {words}");
         }
         assert_eq!(report.figures.unwrap().uuid, "abababab-abab-abab-abab-abababababab");

@@ -27,6 +27,24 @@ pub struct Space {
     pub reserved: u64,
 }
 
+impl Space {
+    /// Free now or behind the open epoch, and promised to nobody; what is kept back is part of it.
+    pub fn unpromised(&self) -> u64 {
+        self.free.saturating_add(self.pending).saturating_sub(self.reserved)
+    }
+
+    /// Pages of one large file that there is room for, with the tree blocks above them: what a user takes "available" for.
+    pub fn available_pages(&self) -> u64 {
+        /// Blocks rewritten at each end of a run of transactions: a path of the tree, the record, the bitmap, old and new.
+        const EDGES: u64 = 64;
+        let blocks = self.unpromised().saturating_sub(self.reserve).saturating_sub(EDGES);
+        let pages = POINTERS_PER_BLOCK * POINTERS_PER_BLOCK;
+        // Two copies of each of the lowest blocks, of the one above them, and of its share of all above that.
+        let with_tree = pages + 2 * POINTERS_PER_BLOCK + 2 + 1;
+        (u128::from(blocks) * u128::from(pages) / u128::from(with_tree)) as u64
+    }
+}
+
 /// Pointers in a tree block, and so pages under one of the lowest.
 pub const POINTERS_PER_BLOCK: u64 = 64;
 /// Object records in one block of an object table.
@@ -92,6 +110,23 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_pages_as_are_available_fit_with_their_tree() {
+        for total in [0, 63, 64, 100, 10_000, 1 << 20, 1 << 40, u64::MAX / 4] {
+            let space = Space { total, free: total, reserve: total / 50, reserved: total / 100, ..Space::default() };
+            let pages = space.available_pages();
+            let (mut tree_blocks, mut above) = (0, pages);
+            while above > 1 {
+                above = above.div_ceil(POINTERS_PER_BLOCK);
+                tree_blocks += above;
+            }
+            let needed = Demand { pages, tree_blocks, ..Demand::default() }.blocks();
+            let room = total - space.reserve - space.reserved;
+            assert!(needed <= room, "{pages} pages of {total} blocks need {needed}");
+            assert!(room < 100 || pages > room / 100 * 96 - 64, "{pages} pages of {total} blocks are few");
+        }
+    }
 
     #[test]
     fn levels_by_last_page() {

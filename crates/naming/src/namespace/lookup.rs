@@ -26,7 +26,7 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks, the reserve included.
     pub free: u64,
-    /// Blocks free for new data.
+    /// Pages of new data that there is room for, with what they need besides.
     pub available: u64,
     /// Objects that there can be.
     pub files: u64,
@@ -143,8 +143,7 @@ impl Namespace {
     /// The room there is.
     pub fn statfs(&self) -> StatFs {
         let space = self.cache.space();
-        let free = space.free.saturating_add(space.pending).saturating_sub(space.reserved);
-        let available = free.saturating_sub(space.reserve);
+        let (free, available) = (space.unpromised(), space.available_pages());
         let files_free = available.min(ObjectId::MAX.0);
         StatFs {
             block_bytes: holdfast_object::PAGE_SIZE as u32,
