@@ -9,10 +9,12 @@
 //! | `torture` | full stores, emptied and filled again, with power cuts |
 //! | `explorer` | power cuts anywhere in random workloads, recovered and judged |
 //! | `faults` | every kind of block × every fault |
+//! | `foreign` | structures that say something else, behind good checksums |
 
 pub mod device;
 pub mod explorer;
 pub mod faults;
+pub mod foreign;
 pub mod model;
 pub mod soak;
 pub mod stack;

@@ -216,7 +216,7 @@ impl ObjectStore for Module {
         }
         let mut found = Vec::with_capacity(count);
         while found.len() < count {
-            let Some(id) = trees.find_map_bit(&self.base, map_of(domain), *next, false)? else {
+            let Some(id) = trees.find_free_id(&self.base, domain, *next)? else {
                 return Err(Error::Limit { what: "object ids of a domain", limit: OBJECT_END, got: *next });
             };
             found.push(ObjectId(id));

@@ -1,6 +1,7 @@
 //! The stack against the model, power cuts and faulty disks.
 mod explorer;
 mod faults;
+mod foreign;
 mod grow;
 mod power;
 mod regressions;

@@ -1,0 +1,111 @@
+//! A store with every structure of the format in it: deep trees, a directory of several levels with free pages, links of all
+//! kinds, extended attributes and access control lists, shared pages, allocated ranges, holes, snapshots with dead lists, objects
+//! without a name, and batches in the intent log.
+
+use super::image::Image;
+use crate::stack::{self, Stack, StackOptions};
+use holdfast_block::MemoryDevice;
+use holdfast_naming::{Atime, Error, NewNode, Position, Request, SpaceMode, XattrMode};
+use holdfast_object::{Durability, ObjectId, Snapshots};
+use std::sync::Arc;
+
+/// Blocks of the device.
+const BLOCKS: u64 = 1024;
+const WHO: &Request = &Request::ROOT;
+/// Owner, user 10, owning group, group 20, mask, others (`struct posix_acl_xattr_entry`).
+const ACL: [(u16, u16, u32); 6] =
+    [(1, 7, u32::MAX), (2, 6, 10), (4, 5, u32::MAX), (8, 4, 20), (0x10, 6, u32::MAX), (0x20, 1, u32::MAX)];
+
+fn acl() -> Vec<u8> {
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in ACL {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// Always the same store, byte by byte.
+///
+/// # Errors
+/// Those of the layers, in words: there should be none.
+pub fn sample() -> Result<Image, String> {
+    let device = Arc::new(MemoryDevice::new(BLOCKS));
+    let clock = stack::clock();
+    stack::create(device.clone(), &clock).map_err(|error| error.to_string())?;
+    let stack = Stack::open(device.clone(), &StackOptions::new(512), &clock).map_err(|error| error.to_string())?;
+    fill(&stack).map_err(|error| error.to_string())?;
+    // As after a power cut: the log is to be replayed.
+    Ok(Image::new((*device).clone()))
+}
+
+fn fill(stack: &Stack) -> Result<(), Error> {
+    let names = stack.namespace(Atime::Never);
+    let file = |name: &[u8]| names.mknod(WHO, ObjectId::ROOT, name, NewNode::Regular, 0o644).map(|found| found.id);
+    let write = |id, offset, byte| names.write(WHO, id, offset, &[byte; 6000], false).map(|_| ());
+
+    let plain = file(b"plain")?;
+    write(plain, 0, 1)?;
+    let deep = file(b"deep")?;
+    for offset in [0, 300 << 12, 20_000 << 12, 10 << 40] {
+        write(deep, offset, 2)?;
+    }
+    // Pages are shared once they are on the device.
+    names.sync_all()?;
+    let shared = file(b"shared")?;
+    let (source, target) = (Position { id: plain, offset: 0 }, Position { id: shared, offset: 0 });
+    names.copy_range(WHO, source, target, 4096, false)?;
+    let clone = file(b"clone")?;
+    let (source, target) = (Position { id: deep, offset: 20_000 << 12 }, Position { id: clone, offset: 0 });
+    names.copy_range(WHO, source, target, 4096, false)?;
+    let allocated = file(b"allocated")?;
+    names.allocate(WHO, allocated, 8192, 20_000, SpaceMode::Allocate { keep_size: true }, false)?;
+    write(allocated, 12_288, 3)?;
+    names.allocate(WHO, allocated, 16_384, 4096, SpaceMode::Punch, false)?;
+
+    let directory = names.mkdir(WHO, ObjectId::ROOT, b"directory", 0o2755)?.id;
+    names.set_acl(WHO, directory, b"system.posix_acl_default", &acl(), false)?;
+    names.symlink(WHO, directory, b"link", b"../deep/er")?;
+    names.link(WHO, plain, directory, b"second")?;
+    names.mknod(WHO, directory, b"pipe", NewNode::Fifo, 0o600)?;
+    names.mknod(WHO, directory, b"null", NewNode::CharDevice(0x103), 0o666)?;
+    let listed = names.mknod(WHO, directory, b"listed", NewNode::Regular, 0o640)?.id;
+    names.setxattr(WHO, listed, b"user.short", b"value", XattrMode::Set)?;
+    names.setxattr(WHO, listed, b"user.long", &[b'l'; 5000], XattrMode::Set)?;
+    names.setxattr(WHO, listed, b"security.capability", &[1; 20], XattrMode::Set)?;
+
+    // Long names, so that few of them take several levels; then fewer, so that pages become free.
+    let large = names.mkdir(WHO, ObjectId::ROOT, b"large", 0o755)?.id;
+    let name = |number: u32| format!("{number:0>200}").into_bytes();
+    for number in 0..120 {
+        names.link(WHO, plain, large, &name(number))?;
+    }
+    for number in 0..60 {
+        names.unlink(WHO, large, &name(number * 2))?;
+    }
+
+    let snapshots: &dyn Snapshots = &*stack.cache;
+    snapshots.snapshot_create("first")?;
+    names.unlink(WHO, directory, b"pipe")?;
+    write(deep, 300 << 12, 4)?;
+    write(plain, 0, 5)?;
+    snapshots.snapshot_create("second")?;
+    write(deep, 0, 6)?;
+    names.unlink(WHO, ObjectId::ROOT, b"shared")?;
+    // Held, so it stays as an object without a name.
+    let orphan = file(b"orphan")?;
+    write(orphan, 0, 7)?;
+    names.unlink(WHO, ObjectId::ROOT, b"orphan")?;
+    names.sync_all()?;
+
+    // What only the log has.
+    let logged = file(b"logged")?;
+    write(logged, 100, 8)?;
+    names.sync(logged, Durability::All)?;
+    names.rename(WHO, ObjectId::ROOT, b"logged", directory, b"logged", holdfast_naming::RenameMode::Replace)?;
+    names.setxattr(WHO, logged, b"user.logged", b"too", XattrMode::Set)?;
+    names.sync(logged, Durability::All)?;
+    names.unlink(WHO, directory, b"null")?;
+    names.sync(directory, Durability::All)
+}
