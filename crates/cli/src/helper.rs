@@ -4,7 +4,7 @@
 //! `mount.holdfast STORE DIR [-sfnv] [-r] [-w] [-t TYPE] [-o OPTIONS]`, mount(8) "EXTERNAL HELPERS"; its exit codes.
 
 use crate::args::Mount;
-use crate::commands::mount;
+use crate::commands::{mount, remount};
 use crate::failure::{Failure, Result, exit};
 use crate::options::MountOptions;
 use crate::output::{Format, print_failure};
@@ -86,6 +86,13 @@ fn mount_as(asked: &Asked) -> Result<()> {
         return Err(Failure::usage("a store and a directory are needed: mount -t holdfast STORE DIR"));
     };
     let options = if asked.sloppy { MountOptions::known(&asked.options) } else { asked.options.clone() };
+    if MountOptions::has(&options, "nofail") && !store.exists() {
+        // mount(8) leaves that to its helpers.
+        return Ok(());
+    }
+    if MountOptions::is_remount(&options) {
+        return remount::as_helper(store, directory, &options, asked.fake);
+    }
     let place = |path: &Path| path.to_path_buf();
     let arguments =
         Mount { store: place(store), directory: place(directory), options, foreground: false, report_ready: false };

@@ -160,6 +160,17 @@ pub(crate) fn users(directory: &Path) -> Vec<(u32, String)> {
     users
 }
 
+/// The first of [`users`] by name, if any can be seen.
+pub(crate) fn users_named(directory: &Path) -> Option<String> {
+    const NAMED: usize = 5;
+    let users = users(directory);
+    let mut named: Vec<_> = users.iter().take(NAMED).map(|(pid, name)| format!("{name} ({pid})")).collect();
+    if users.len() > NAMED {
+        named.push(format!("{} more", users.len() - NAMED));
+    }
+    (!named.is_empty()).then(|| named.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

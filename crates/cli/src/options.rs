@@ -74,7 +74,6 @@ const LET_PASS: &[&str] = &[
 
 /// What users of other FUSE file systems may try, and why it is refused.
 const REFUSED: &[(&str, &str)] = &[
-    ("remount", "unmount, and mount with other options"),
     ("allow_root", "allow_other lets root in as well, and the kernel checks permissions in any case"),
     (
         "auto_unmount",
@@ -110,6 +109,44 @@ impl MountOptions {
             );
         }
         Ok(self)
+    }
+
+    /// Whether `lists` ask for a remount instead of a mount (mount(8)).
+    pub(crate) fn is_remount(lists: &[String]) -> bool {
+        MountOptions::has(lists, "remount")
+    }
+
+    /// Whether an option without a value is in `lists`.
+    pub(crate) fn has(lists: &[String], name: &str) -> bool {
+        each(lists).any(|option| option == name)
+    }
+
+    /// Without what the kernel sees to: mount(8) gives its helper all of that anew for a remount.
+    pub(crate) fn without_flags(self) -> MountOptions {
+        MountOptions { flags: Flags::default(), atime: Atime::default(), ..self }
+    }
+
+    /// Whether a mount with these options can go over to `wanted` while it is used: only what the kernel sees to can be changed, but
+    /// for `sync` and `dirsync`, and for times of last access, which are the daemon's.
+    ///
+    /// # Errors
+    /// The first one that cannot.
+    pub(crate) fn can_become(&self, wanted: &MountOptions) -> Result<(), String> {
+        let MountOptions { flags, caching, cache_bytes, allow_other, nonempty: _, atime: _, epoch_ms, threads } = self;
+        for (is_same, what) in [
+            (*caching == wanted.caching, "cache=direct and cache=kernel"),
+            (*cache_bytes == wanted.cache_bytes, "the size of the cache"),
+            (*allow_other == wanted.allow_other, "allow_other"),
+            (*epoch_ms == wanted.epoch_ms, "epoch"),
+            (*threads == wanted.threads, "threads"),
+            (flags.synchronous == wanted.flags.synchronous, "sync"),
+            (flags.dir_synchronous == wanted.flags.dir_synchronous, "dirsync"),
+        ] {
+            if !is_same {
+                return Err(format!("{what} cannot be changed by a remount"));
+            }
+        }
+        Ok(())
     }
 
     /// Without options that are not known (`mount -s`).
@@ -183,7 +220,7 @@ impl MountOptions {
             ("cache" | "epoch" | "threads", None) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
             }
-            ("subtype", Some("holdfast")) => {}
+            ("subtype", Some("holdfast")) | ("remount", None) => {}
             _ if LET_PASS.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
             (_, Some(_)) if OptionHelp::is_known(name) => return Err(format!("mount option {name} takes no value")),
             _ => {
@@ -303,6 +340,23 @@ mod tests {
         assert_eq!(undone.caching, Caching::Direct);
         let fstab = "defaults,acl,user_xattr,noauto,nofail,user,users,user=me,_netdev,x-systemd.automount,x-gvfs-show,comment=mine";
         assert_eq!(parse(fstab).unwrap(), MountOptions::default());
+    }
+
+    #[test]
+    fn a_remount_changes_what_can_be_changed() {
+        let now = parse("rw,cache=64M,noatime,nosuid").unwrap();
+        for fine in ["ro", "rw,relatime", "nodev,noexec,suid", "strictatime,nodiratime", "nonempty"] {
+            assert_eq!(now.can_become(&now.clone().and(&[fine.into()]).unwrap()), Ok(()), "{fine}");
+        }
+        for bad in ["cache=32M", "cache=kernel", "epoch=77", "threads=5", "allow_other", "sync", "dirsync"] {
+            let error = now.can_become(&now.clone().and(&[bad.into()]).unwrap()).unwrap_err();
+            assert!(error.contains(bad.split('=').next().unwrap()), "{bad}: {error}");
+        }
+        assert_eq!(now.without_flags().words(), "rw,cache=67108864");
+        assert!(
+            MountOptions::is_remount(&["rw,noatime".into(), "remount,ro".into()])
+                && !MountOptions::is_remount(&["x-remount".into()])
+        );
     }
 
     #[test]

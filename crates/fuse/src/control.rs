@@ -9,6 +9,7 @@
 //! | [`HOLDFAST_IOC_STATUS`] | `_IOR('H', 2, [u8; 16000])` | u32 length, native byte order; that many bytes of JSON; zeros |
 //! | [`HOLDFAST_IOC_SCRUB`] | `_IOWR('H', 3, [u8; 16000])` | the same, both ways: a request, and the reply to it |
 //! | [`HOLDFAST_IOC_SNAPSHOT`] | `_IOWR('H', 5, [u8; 16000])` | the same, both ways: a request about snapshots, and the reply to it |
+//! | [`HOLDFAST_IOC_REMOUNT`] | `_IOWR('H', 7, [u8; 16000])` | the same, both ways: options of the mount, and whether it has them |
 //! | [`HOLDFAST_IOC_TRIM`] | `_IOR('H', 4, u64)` | bytes that are free and were discarded, plus 1, native byte order |
 //! | [`FS_IOC_SHUTDOWN`] | `_IOR('X', 125, u32)` | zeros: the number that other file systems have for it |
 //! | [`HOLDFAST_IOC_GROW`] | `_IOWR('H', 6, [u8; 16000])` | the same, both ways: how large the store is to be, and what it is |
@@ -47,12 +48,16 @@ pub const FS_IOC_SHUTDOWN: u32 = opcode::read::<u32>(b'X', 125);
 /// Makes the store larger.
 pub const HOLDFAST_IOC_GROW: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 6);
 
+/// Changes options of the mount.
+pub const HOLDFAST_IOC_REMOUNT: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 7);
+
 // _IOC of <asm-generic/ioctl.h>: direction (read is 2, write 1) << 30, size << 16, type << 8, number.
 const _: () = assert!(HOLDFAST_IOC_SYNC == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 1);
 const _: () = assert!(HOLDFAST_IOC_STATUS == 2 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 2);
 const _: () = assert!(HOLDFAST_IOC_SCRUB == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 3);
 const _: () = assert!(HOLDFAST_IOC_SNAPSHOT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 5);
 const _: () = assert!(HOLDFAST_IOC_GROW == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 6);
+const _: () = assert!(HOLDFAST_IOC_REMOUNT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 7);
 const _: () = assert!(HOLDFAST_IOC_TRIM == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 4);
 // XFS_IOC_GOINGDOWN of <xfs/xfs_fs.h>.
 const _: () = assert!(FS_IOC_SHUTDOWN == 0x8004_587d);
@@ -78,6 +83,10 @@ pub trait Control: Send + Sync {
     /// Makes the store larger as a JSON object of the user `uid` asks; answers with another one of at most
     /// [`STATUS_JSON_BYTES_MAX`] bytes.
     fn grow_json(&self, uid: u32, request: &[u8]) -> Vec<u8>;
+
+    /// Gives the mount the options that a JSON object of the user `uid` has; answers with another one of at most
+    /// [`STATUS_JSON_BYTES_MAX`] bytes.
+    fn remount_json(&self, uid: u32, request: &[u8]) -> Vec<u8>;
 
     /// Tells the devices what is free, in a file also if it was allocated in full. Gives how many bytes.
     ///
@@ -116,6 +125,10 @@ pub fn answer(control: &dyn Control, uid: u32, command: u32, payload: &[u8]) -> 
         HOLDFAST_IOC_GROW => match unpack_status(payload) {
             Ok(request) => Some(Ok(pack_status(&control.grow_json(uid, &request)))),
             Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("request to grow: {error}")))),
+        },
+        HOLDFAST_IOC_REMOUNT => match unpack_status(payload) {
+            Ok(request) => Some(Ok(pack_status(&control.remount_json(uid, &request)))),
+            Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("remount request: {error}")))),
         },
         _ => None,
     }
@@ -218,6 +231,14 @@ pub fn grow(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
     exchange::<HOLDFAST_IOC_GROW>(directory, request)
 }
 
+/// Gives the mount that `directory` is in other options. Request and reply are JSON objects.
+///
+/// # Errors
+/// As for [`scrub`].
+pub fn remount(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
+    exchange::<HOLDFAST_IOC_REMOUNT>(directory, request)
+}
+
 fn exchange<const COMMAND: u32>(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
     if request.len() > STATUS_JSON_BYTES_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -256,6 +277,10 @@ mod tests {
             [request, &[uid as u8]].concat()
         }
 
+        fn remount_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
+            [request, &[uid as u8]].concat()
+        }
+
         fn trim(&self) -> Result<u64> {
             self.0.clone()
         }
@@ -288,6 +313,8 @@ mod tests {
         let reply = answer(&control, 9, HOLDFAST_IOC_SNAPSHOT, &pack_status(b"abc")).unwrap().unwrap();
         assert_eq!(unpack_status(&reply).unwrap(), b"\x09abc");
         let reply = answer(&control, 9, HOLDFAST_IOC_GROW, &pack_status(b"abc")).unwrap().unwrap();
+        assert_eq!(unpack_status(&reply).unwrap(), b"abc\x09");
+        let reply = answer(&control, 9, HOLDFAST_IOC_REMOUNT, &pack_status(b"abc")).unwrap().unwrap();
         assert_eq!(unpack_status(&reply).unwrap(), b"abc\x09");
         assert!(answer(&control, 0, HOLDFAST_IOC_SCRUB, b"ab").unwrap().is_err());
         assert!(scrub(std::fs::File::open("/").unwrap(), &[0; STATUS_BYTES]).is_err());

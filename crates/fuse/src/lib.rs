@@ -36,7 +36,7 @@ mod test_support;
 pub use decode::{Body, Context, DecodeError, Request, header, request};
 pub use errno::Errno;
 pub use handler::{Answer, Attributes, Change, Entry, Handler, Opened};
-pub use mount::{Flags, MountError, MountOptions, TYPE, mount, ready, unmount};
+pub use mount::{Flags, MountError, MountOptions, TYPE, mount, ready, remount, unmount};
 pub use negotiate::{Caching, Negotiated, Unsupported, WRITE_BYTES_MAX, negotiate};
 pub use reply::{DirBuffer, Slices};
 pub use session::{Session, Worker, open_device};

@@ -234,6 +234,18 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fusermount3 sent no descriptor"))
 }
 
+/// Changes what the kernel sees to for a mount that there is (mount(8), `remount`). What the file system does itself, it must
+/// be told by its own ways.
+///
+/// # Errors
+/// `PermissionDenied` for anybody but root; `ResourceBusy` if something is open for writing and `flags` say read-only.
+pub fn remount(directory: &Path, flags: Flags) -> io::Result<()> {
+    // The kernel keeps `noatime` if no flag is about times of last access.
+    let atime = if flags.no_atime { MountFlags::empty() } else { MountFlags::RELATIME };
+    let flags = flags.set().fold(atime, |flags, (flag, _)| flags | flag);
+    Ok(rustix::mount::mount_remount(directory, flags, c"")?)
+}
+
 /// Unmounts. `lazy`: out of the tree at once, gone when nobody uses it any more.
 ///
 /// # Errors

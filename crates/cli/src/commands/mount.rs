@@ -1,5 +1,6 @@
 //! `holdfast mount`: a store on a directory.
 
+use super::remount;
 use crate::args::{LogLevel, Mount};
 use crate::daemon::{self, Mounting};
 use crate::failure::{Failure, Result};
@@ -52,6 +53,9 @@ pub(crate) fn notes(report: &StoreReport) -> String {
 }
 
 pub(crate) fn run(arguments: &Mount, format: Format, log_level: Option<LogLevel>) -> Result<()> {
+    if MountOptions::is_remount(&arguments.options) {
+        return remount::run(&arguments.store, &arguments.directory, &arguments.options, format);
+    }
     let outcome = prepare(arguments).and_then(|mounting| match arguments.foreground {
         true => foreground(&mounting, arguments.report_ready, format, log_level).map(|()| None),
         false => daemon::launch(&mounting.store, &mounting.directory, &arguments.options, log_level).map(Some),

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 /// How long to wait for a daemon that cannot be named, and how often to look.
 const UNNAMED_WAIT: Duration = Duration::from_secs(60);
 const UNNAMED_STEP: Duration = Duration::from_millis(20);
-/// Users of a busy mount that are named.
-const USERS_NAMED: usize = 5;
+/// How long a mount may be in use still, and how often to try.
+const BUSY_WAIT: Duration = Duration::from_millis(500);
+const BUSY_STEP: Duration = Duration::from_millis(50);
 
 /// What became of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -86,7 +87,7 @@ pub(crate) fn run(arguments: &Unmount, format: Format) -> Result<()> {
     });
     // This process does not keep the mount in use itself.
     let _ = std::env::set_current_dir("/");
-    holdfast_fuse::unmount(&directory, abandoned).map_err(|error| refused(&directory, &error))?;
+    take_away(&directory, abandoned)?;
     if !abandoned {
         let _shown = Progress::unknown("writing what is not on the disk yet");
         wait(&mount, daemon)?;
@@ -105,6 +106,20 @@ pub(crate) fn run(arguments: &Unmount, format: Format) -> Result<()> {
     Ok(())
 }
 
+/// Takes the mount out of the tree. Something that is just being closed is waited for.
+fn take_away(directory: &Path, lazy: bool) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        match holdfast_fuse::unmount(directory, lazy) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && start.elapsed() < BUSY_WAIT => {
+                std::thread::sleep(BUSY_STEP);
+            }
+            Err(error) => return Err(refused(directory, &error)),
+        }
+    }
+}
+
 fn nothing_there(target: &Path) -> Failure {
     let failure = match stack::is_store(target) {
         true => Failure::new(format!("{} is not mounted", target.display())),
@@ -121,15 +136,10 @@ fn refused(directory: &Path, error: &io::Error) -> Failure {
     }
     let failure =
         Failure::new(format!("{} is busy: something in it is in use; nothing was unmounted", directory.display()));
-    let users = mounts::users(directory);
-    if users.is_empty() {
-        return failure.hint("by whom, this user may not see; or something else is mounted below it");
-    }
-    let mut named: Vec<_> = users.iter().take(USERS_NAMED).map(|(pid, name)| format!("{name} ({pid})")).collect();
-    if users.len() > USERS_NAMED {
-        named.push(format!("{} more", users.len() - USERS_NAMED));
-    }
-    failure.hint(format!("in use by: {}", named.join(", ")))
+    failure.hint(match mounts::users_named(directory) {
+        Some(users) => format!("in use by: {users}"),
+        None => "by whom, this user may not see; or something else is mounted below it".to_string(),
+    })
 }
 
 /// Waits until the daemon has ended, however long that takes: it is writing.

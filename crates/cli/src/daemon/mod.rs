@@ -14,18 +14,21 @@
 
 mod launch;
 pub(crate) mod log;
+mod notify;
+mod own;
+mod remount;
 mod scrub;
 
 pub(crate) use launch::{launch, tell};
+pub(crate) use remount::{RemountReply, RemountRequest};
 
 use crate::failure::{Failure, Result};
 use crate::growth::{self, GrowReply};
-use crate::mounts;
 use crate::options::MountOptions;
 use crate::report::{CacheFigures, Condition, Daemon, Figures, StoreReport};
 use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
-use crate::snapshots::{self, LastComparison, SnapshotReply};
+use crate::snapshots::{self, LastComparison, SnapshotReply, SnapshotRequest};
 use crate::stack::{self, Settings, Stack};
 use crate::users;
 use holdfast_block::{Access, FileDevice};
@@ -34,10 +37,11 @@ use holdfast_fuse::adapter::{self, Filesystem, Synchronous};
 use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX};
 use holdfast_fuse::{Session, Worker};
 use holdfast_object::{Epoch, ObjectCache, PAGE_SIZE};
-use rustix::mount::UnmountFlags;
+use own::OwnMount;
+use parking_lot::Mutex;
 use scrub::Scrubber;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -88,9 +92,10 @@ pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io:
         scrubber,
         compared: LastComparison::default(),
         is_down: AtomicBool::new(false),
+        options: Mutex::new(mounting.options.clone()),
     });
-    let session = match mount(mounting) {
-        Ok(session) => session,
+    let (session, own) = match mount(mounting) {
+        Ok(mounted) => mounted,
         Err(failure) => {
             // Opening has made a recovery point of its own, in a store that is in use.
             close(mounting, &stack)?;
@@ -104,12 +109,16 @@ pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io:
     let writer = Writer::start(&stack.cache);
     let outcome = outcome.and_then(|()| {
         tracing::info!("mounted on {}", mounting.directory.display());
-        ready(&state.report()).map_err(|error| Failure::new(format!("whoever asked for the mount is gone: {error}")))
+        ready(&state.report())
+            .map_err(|error| Failure::new(format!("whoever asked for the mount is gone: {error}")))?;
+        notify::ready(&format!("{} is mounted on {}", mounting.store.display(), mounting.directory.display()));
+        Ok(())
     });
     match &outcome {
-        Ok(()) => workers.serve_until_the_end(&mounting.directory),
-        Err(_) => workers.end_mount(&mounting.directory),
+        Ok(()) => workers.serve_until_the_end(&own),
+        Err(_) => workers.end_mount(&own),
     }
+    notify::stopping("writing what is not on the disk yet");
     state.scrubber.stop();
     writer.stop(&stack.cache);
     if state.is_down() {
@@ -171,7 +180,7 @@ fn open(mounting: &Mounting) -> Result<(Stack, Arc<FileDevice>)> {
     Ok((stack, device))
 }
 
-fn mount(mounting: &Mounting) -> Result<Session> {
+fn mount(mounting: &Mounting) -> Result<(Session, OwnMount)> {
     let options = holdfast_fuse::MountOptions {
         source: mounting.store.clone().into_os_string(),
         allow_other: mounting.options.allow_other,
@@ -179,10 +188,14 @@ fn mount(mounting: &Mounting) -> Result<Session> {
     };
     let device = holdfast_fuse::mount(&mounting.directory, &options)
         .map_err(|error| users::mount_failed(&mounting.directory, &error))?;
-    Session::start(device, mounting.options.caching).map_err(|error| {
-        let _ = holdfast_fuse::unmount(&mounting.directory, true);
-        Failure::new(format!("cannot agree with the kernel: {error}"))
-    })
+    let own = OwnMount::made_at(&mounting.directory);
+    match Session::start(device, mounting.options.caching) {
+        Ok(session) => Ok((session, own)),
+        Err(error) => {
+            own.cut_off();
+            Err(Failure::new(format!("cannot agree with the kernel: {error}")))
+        }
+    }
 }
 
 fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -218,6 +231,7 @@ impl Writer {
                 if let Err(error) = cache.tick() {
                     let error = error.to_string();
                     if error != last {
+                        notify::status(&format!("takes no changes: {error}"));
                         tracing::error!(%error, "an epoch could not be written, and nothing is from now on");
                         last = error;
                     }
@@ -273,13 +287,13 @@ impl Workers {
         Ok(())
     }
 
-    fn serve_until_the_end(mut self, directory: &Path) {
+    fn serve_until_the_end(mut self, own: &OwnMount) {
         while self.running > 0 {
             match self.events.recv() {
                 Ok(Event::WorkerEnded(ended)) => self.ended(&ended),
                 Ok(Event::Signal(name)) => {
                     tracing::info!("asked to end by {name}");
-                    return self.end_mount(directory);
+                    return self.end_mount(own);
                 }
                 Err(_) => return,
             }
@@ -295,9 +309,9 @@ impl Workers {
     }
 
     /// Takes the mount away: in order if nobody uses it; after a while also if somebody does, whose requests are cut off.
-    fn end_mount(mut self, directory: &Path) {
+    fn end_mount(mut self, own: &OwnMount) {
         let mut waited = Duration::ZERO;
-        while let Err(error) = holdfast_fuse::unmount(directory, false) {
+        while let Err(error) = own.unmount() {
             let busy = error.kind() == io::ErrorKind::ResourceBusy;
             if busy && waited < GRACE {
                 // The kernel does not tell when the last user lets go.
@@ -306,37 +320,30 @@ impl Workers {
                 continue;
             }
             tracing::warn!(%error, "it cannot be unmounted in order, so whoever uses it is cut off");
-            cut_off(directory);
+            own.cut_off();
             break;
         }
+        if self.have_ended() {
+            return;
+        }
+        // Somebody has unmounted it lazily, and somebody still uses it.
+        tracing::warn!("it is still in use, so whoever uses it is cut off");
+        own.cut_off();
+        if !self.have_ended() {
+            tracing::warn!("requests still come; what they change from now on is not durable without fsync");
+        }
+    }
+
+    /// Waits for the workers, but not for ever.
+    fn have_ended(&mut self) -> bool {
         while self.running > 0 {
             match self.events.recv_timeout(GRACE) {
                 Ok(Event::WorkerEnded(ended)) => self.ended(&ended),
                 Ok(Event::Signal(_)) => {}
-                Err(_) => {
-                    tracing::warn!("requests still come; what they change from now on is not durable without fsync");
-                    return;
-                }
+                Err(_) => return false,
             }
         }
-    }
-}
-
-/// Ends the connection with the kernel, so that nothing waits for answers, and takes the mount out of the tree.
-fn cut_off(directory: &Path) {
-    // The file belongs to who mounted; there is none unless fusectl is mounted.
-    if let Ok(Some(mount)) = mounts::at(directory) {
-        let abort = format!("/sys/fs/fuse/connections/{}/abort", mount.device_minor);
-        if let Err(error) = std::fs::write(&abort, "1") {
-            tracing::debug!(%error, abort, "no abort this way");
-        }
-    }
-    let at_once = UnmountFlags::FORCE | UnmountFlags::DETACH;
-    if rustix::process::geteuid().is_root() && rustix::mount::unmount(directory, at_once).is_ok() {
-        return;
-    }
-    if let Err(error) = holdfast_fuse::unmount(directory, true) {
-        tracing::warn!(%error, "cannot take the mount out of the tree");
+        true
     }
 }
 
@@ -362,6 +369,8 @@ struct State {
     compared: LastComparison,
     /// Stopped by [`Control::shut_down`].
     is_down: AtomicBool,
+    /// As they are now: a remount changes some of them.
+    options: Mutex<MountOptions>,
 }
 
 impl State {
@@ -370,7 +379,8 @@ impl State {
     }
 
     fn report(&self) -> StoreReport {
-        let Mounting { store, directory, options, .. } = &self.mounting;
+        let Mounting { store, directory, .. } = &self.mounting;
+        let options = self.options.lock().clone();
         let cache = self.stack.cache.status();
         let status = self.stack.status();
         let mut report = StoreReport::bare(store, Condition::Mounted, Some(directory));
@@ -418,9 +428,15 @@ impl Control for State {
 
     fn snapshot_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
         let is_owner = self.is_owner(uid);
+        let is_read_only = self.options.lock().flags.read_only;
         let outcome = serde_json::from_slice(request)
             .map_err(|error| Failure::new(format!("the mount does not understand what it is asked: {error}")))
-            .and_then(|request| snapshots::answer(&self.stack, &request, is_owner, &self.compared));
+            .and_then(|request| match request {
+                SnapshotRequest::Create { .. } | SnapshotRequest::Delete { .. } if is_read_only => {
+                    Err(Failure::new("it is mounted read-only"))
+                }
+                request => snapshots::answer(&self.stack, &request, is_owner, &self.compared),
+            });
         let reply = outcome.unwrap_or_else(|failure| SnapshotReply::Refused(failure.message));
         serde_json::to_vec(&reply).unwrap_or_default()
     }
@@ -433,6 +449,11 @@ impl Control for State {
             Err(error) => Err(Failure::new(format!("the mount does not understand what it is asked: {error}"))),
         };
         serde_json::to_vec(&grown.map_or_else(GrowReply::Refused, GrowReply::Done)).unwrap_or_default()
+    }
+
+    fn remount_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
+        let refusal = remount::apply(self, uid, request).err().map(|failure| failure.message);
+        serde_json::to_vec(&RemountReply { refusal }).unwrap_or_default()
     }
 
     fn trim(&self) -> holdfast_object::Result<u64> {

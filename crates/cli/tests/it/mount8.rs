@@ -1,43 +1,69 @@
 //! As users of mount(8) know it: its options, the helper under its name, umount(8).
 
-use crate::rig::{Rig, eventually, fuse, has_ended};
+use crate::rig::{PATIENCE, Rig, eventually, fuse, has_ended, kill};
+use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::Command;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
 
-#[test]
-fn mount_8_finds_the_helper_and_umount_8_leaves_a_clean_store() {
-    if !fuse() || !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: mount(8) needs root");
-    }
-    let rig = Rig::new();
-    let store = rig.store("s", "16M");
-    let mount = rig.directory("m");
-    // mount(8) looks for helpers in /sbin and its like only: the link is put there, in a mount namespace that ends with the script.
+/// Runs a script in a mount namespace of its own, in which mount(8) finds the helper: it looks in /sbin and its like only. What is
+/// mounted there ends with its daemon, not with the script. Gives what was printed.
+fn in_a_namespace(rig: &Rig, script: &str) -> (String, String) {
     let helper = rig.path("mount.holdfast");
     symlink(env!("CARGO_BIN_EXE_holdfast"), &helper).unwrap();
-    let script = r#"
+    let prepared = r#"
         set -e
-        sbin=$(mktemp -d) && cp -a "$HELPER" "$sbin/" && mount --make-rprivate / && mount --bind "$sbin" /sbin
-        mount -t holdfast -o noatime,nosuid,x-mine "$STORE" "$DIR"
-        grep " $DIR rw,nosuid,noatime - fuse.holdfast $STORE" /proc/self/mountinfo
-        echo content >"$DIR/f"
-        pid=$("$HOLDFAST" status --json "$DIR" | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
-        echo "pid=$pid"
-        umount -i "$DIR"
-        ! mount -t holdfast -o sparkle "$STORE" "$DIR" || exit 9
+        sbin=$(mktemp -d) && cp -a "$HELPER" "$sbin/" && ln -s mount.holdfast "$sbin/mount.fuse.holdfast"
+        mount --make-rprivate / && mount --bind "$sbin" /sbin
+        trap 'echo "line $LINENO failed: $BASH_COMMAND" >&2' ERR
+        daemon() { "$HOLDFAST" status --json "$1" | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p'; }
+        fails() { ! "$@" 2>err || { echo "should fail: $*" >&2; exit 9; }; }
     "#;
     let run = Command::new("unshare")
-        .args(["--mount", "bash", "-c", script])
+        .args(["--mount", "bash", "-c", &format!("{prepared}{script}")])
+        .current_dir(rig.path(""))
         .env("HELPER", &helper)
         .env("HOLDFAST", env!("CARGO_BIN_EXE_holdfast"))
         .env("HOME", rig.path("home"))
-        .env("STORE", &store)
-        .env("DIR", &mount)
+        .env("STORE", rig.path("s"))
+        .env("DIR", rig.path("m"))
         .output()
         .unwrap();
-    let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    let (out, err) =
+        (String::from_utf8_lossy(&run.stdout).into_owned(), String::from_utf8_lossy(&run.stderr).into_owned());
     assert!(run.status.success(), "{out}\n{err}");
+    (out, err)
+}
+
+/// Whether mount(8) can be tried here.
+fn mount_8() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIPPED: mount(8) needs root");
+    }
+    is_root && fuse()
+}
+
+#[test]
+fn mount_8_finds_the_helper_and_umount_8_leaves_a_clean_store() {
+    if !mount_8() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.store("s", "16M");
+    let mount = rig.directory("m");
+    let (out, err) = in_a_namespace(
+        &rig,
+        r#"
+        mount -t holdfast -o noatime,nosuid,x-mine "$STORE" "$DIR"
+        grep " $DIR rw,nosuid,noatime - fuse.holdfast $STORE" /proc/self/mountinfo
+        echo content >"$DIR/f"
+        echo "pid=$(daemon "$DIR")"
+        umount -i "$DIR"
+        ! mount -t holdfast -o sparkle "$STORE" "$DIR" || exit 9
+        "#,
+    );
     assert!(err.contains("mount option \"sparkle\" is not known"), "{err}");
     let pid =
         out.lines().find_map(|line| line.strip_prefix("pid=")).and_then(|pid| pid.parse().ok()).expect("a daemon");
@@ -47,6 +73,130 @@ fn mount_8_finds_the_helper_and_umount_8_leaves_a_clean_store() {
     rig.run(["mount", "s", "m"]).exits(0);
     assert_eq!(fs::read_to_string(mount.join("f")).unwrap(), "content\n");
     rig.run(["unmount", "m"]).exits(0);
+}
+
+#[test]
+fn a_remount_changes_what_can_be_changed_and_refuses_the_rest() {
+    if !mount_8() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.store("s", "16M");
+    rig.directory("m");
+    in_a_namespace(
+        &rig,
+        r#"
+        fails mount -t holdfast -o remount,ro "$STORE" "$DIR"
+        grep 'nothing to remount' err
+        mount -t holdfast -o cache=64M "$STORE" "$DIR"
+        echo one >"$DIR/f"
+        touch -a -d @1000 "$DIR/f"
+
+        exec 3>"$DIR/open"
+        fails mount -o remount,ro "$DIR"
+        grep 'something in it is open for writing' err
+        exec 3>&-
+        mount -o remount,ro "$DIR"
+        grep " $DIR ro,relatime - fuse.holdfast $STORE ro," /proc/self/mountinfo
+        "$HOLDFAST" status --json "$DIR" | grep '"options": "ro,cache=67108864"'
+        # Everything was written at once.
+        "$HOLDFAST" status --json "$DIR" | grep '"dirty_bytes": 0,'
+        fails sh -c 'echo two >"$DIR/f"'
+        fails "$HOLDFAST" snapshot create "$DIR" monday
+        grep 'mounted read-only' err
+        [ "$(cat "$DIR/f")" = one ] && [ "$(stat -c %X "$DIR/f")" = 1000 ]
+
+        mount -o remount,rw,noatime,nosuid "$DIR"
+        grep " $DIR rw,nosuid,noatime - fuse.holdfast $STORE rw," /proc/self/mountinfo
+        echo two >>"$DIR/g"
+        [ "$(cat "$DIR/f")" = one ] && [ "$(stat -c %X "$DIR/f")" = 1000 ]
+        "$HOLDFAST" mount -o remount,relatime "$STORE" "$DIR"
+        grep " $DIR rw,nosuid,relatime - fuse.holdfast $STORE rw," /proc/self/mountinfo
+        [ "$(cat "$DIR/f")" = one ] && [ "$(stat -c %X "$DIR/f")" != 1000 ]
+
+        fails mount -o remount,cache=128M "$DIR"
+        grep 'the size of the cache cannot be changed by a remount' err
+        fails mount -o remount,allow_other "$DIR"
+        "$HOLDFAST" status --json "$DIR" | grep '"options": "rw,nosuid,cache=67108864"'
+        "$HOLDFAST" unmount "$DIR"
+
+        mount -t holdfast -o ro "$STORE" "$DIR"
+        fails mount -o remount,rw "$DIR"
+        grep 'open for reading only' err
+        fails sh -c 'echo three >"$DIR/f"'
+        "$HOLDFAST" unmount "$DIR"
+        "#,
+    );
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn lines_of_fstab_are_mounted_and_shown_as_others_are() {
+    if !mount_8() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.store("s", "16M");
+    rig.store("t", "16M");
+    rig.directory("m");
+    rig.directory("n");
+    let (out, _) = in_a_namespace(
+        &rig,
+        r#"
+        cat >fstab <<END
+$STORE $DIR holdfast noauto,user,exec,noatime,x-systemd.automount,x-systemd.requires-mounts-for=$PWD 0 0
+$PWD/t $PWD/n holdfast defaults,allow_other,nofail,_netdev,x-systemd.device-timeout=5s 0 0
+$PWD/absent $PWD/m holdfast nofail 0 0
+END
+        mount -a -T fstab
+        fails mountpoint -q "$DIR"
+        mountpoint -q n
+        mount -a -T fstab   # what is mounted already is left alone
+        [ "$(grep -c " $PWD/n " /proc/self/mountinfo)" = 1 ]
+        mount -T fstab "$DIR"
+        [ "$(findmnt -n -o SOURCE,FSTYPE,VFS-OPTIONS "$DIR")" = "$STORE fuse.holdfast rw,nosuid,nodev,noatime" ]
+        [ "$(df --output=source,fstype "$DIR" | tail -n 1)" = "$STORE fuse.holdfast" ]
+        mount | grep "^$PWD/t on $PWD/n type fuse.holdfast (rw,.*allow_other"
+        findmnt -n -t fuse.holdfast "$DIR"
+        echo content >"$DIR/f"
+        echo "pid=$(daemon "$DIR")"
+        echo "pid=$(daemon n)"
+        umount "$DIR"
+        umount n
+        "#,
+    );
+    for line in out.lines().filter_map(|line| line.strip_prefix("pid=")) {
+        let pid = line.parse().unwrap();
+        eventually("the daemon ends", || has_ended(pid));
+    }
+    rig.run(["check", "s"]).exits(0);
+    rig.run(["check", "t"]).exits(0);
+}
+
+#[test]
+fn a_service_manager_is_told() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.store("s", "16M");
+    let mount = rig.directory("m");
+    let manager = UnixDatagram::bind(rig.path("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut bytes = [0; 1000];
+        let length = manager.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    };
+    let mut service = rig.command();
+    service.args(["mount", "s", "m", "--foreground"]).env("NOTIFY_SOCKET", rig.path("notify"));
+    let mut service = service.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let ready = told();
+    assert!(ready.starts_with("READY=1\nSTATUS=") && ready.contains(mount.to_str().unwrap()), "{ready:?}");
+    fs::write(mount.join("f"), "content").unwrap();
+    kill(i32::try_from(service.id()).unwrap(), Signal::TERM);
+    assert!(told().starts_with("STOPPING=1\n"));
+    assert!(service.wait().unwrap().success());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::rig::{Rig, eventually, fingerprint, fuse, has_ended, kill};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::Stdio;
 
 #[test]
@@ -151,6 +152,68 @@ fn sigterm_ends_also_a_mount_in_use() {
     rig.run(["mount", "s", "m"]).exits(0);
     assert_eq!(fs::read(mount.join("f")).unwrap(), b"before");
     rig.run(["unmount", "m"]).exits(0);
+}
+
+/// Whether a store is mounted there, and can be used.
+fn is_alive(mount: &Path) -> bool {
+    fs::write(mount.join("alive"), "yes").is_ok() && fs::read(mount.join("alive")).unwrap() == b"yes"
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_leaves_other_mounts_at_its_directory_alone() {
+    if !fuse() || !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: umount -l needs root");
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("epoch=60000");
+    rig.store("t", "16M");
+    // Taken away lazily, and still in use.
+    let mut open = File::create(mount.join("f")).unwrap();
+    open.write_all(b"before").unwrap();
+    let first = rig.daemon("m");
+    rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH).unwrap();
+    rig.run(["mount", "t", "m"]).exits(0);
+    let second = rig.daemon("m");
+    kill(first, Signal::TERM);
+    eventually("the first daemon ends", || has_ended(first));
+    assert!(!has_ended(second) && is_alive(&mount));
+    open.write_all(b"after").expect_err("nobody is there to take it");
+    drop(open);
+    rig.run(["check", "s"]).exits(0);
+
+    // The same with one mount over the other.
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "s", "m"]).exits(0);
+    let first = rig.daemon("m");
+    let second = rig.command().args(["mount", "t", "m", "-o", "nonempty"]).output().unwrap();
+    assert!(!second.status.success(), "a store is mounted there already");
+    let over = rustix::mount::mount("none", &mount, "tmpfs", rustix::mount::MountFlags::empty(), c"");
+    over.unwrap();
+    fs::write(mount.join("of the tmpfs"), "x").unwrap();
+    kill(first, Signal::TERM);
+    eventually("the daemon ends", || has_ended(first));
+    assert!(mount.join("of the tmpfs").exists());
+    rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::empty()).unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn a_mount_that_was_moved_is_found_by_its_daemon() {
+    if !fuse() || !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: moving a mount needs root");
+    }
+    let rig = Rig::new();
+    rig.mounted("epoch=60000");
+    let elsewhere = rig.directory("elsewhere");
+    let daemon = rig.daemon("m");
+    rustix::mount::mount_bind(rig.path("m"), &elsewhere).unwrap();
+    rustix::mount::unmount(rig.path("m"), rustix::mount::UnmountFlags::empty()).unwrap();
+    assert!(is_alive(&elsewhere));
+    kill(daemon, Signal::TERM);
+    eventually("the daemon ends", || has_ended(daemon));
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+    assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
 }
 
 #[test]

@@ -140,12 +140,13 @@ impl Namespace {
     pub(super) fn touch_atime(&self, id: ObjectId, attributes: &Attributes) {
         const DAY_SECS: i64 = 24 * 60 * 60;
         let is_kept = id.snapshot() != SnapshotId::LIVE;
-        let is_off = attributes.kind == Kind::Directory && self.options.no_directory_atime;
-        if self.options.atime == Atime::Never || is_kept || is_off {
+        let times = self.access_times();
+        let is_off = attributes.kind == Kind::Directory && times.no_directory;
+        if times.atime == Atime::Never || is_kept || is_off {
             return;
         }
         let now = self.clock.now();
-        let due = match self.options.atime {
+        let due = match times.atime {
             Atime::Strict => attributes.atime != now,
             _ => {
                 attributes.atime <= attributes.mtime

@@ -43,6 +43,7 @@ use holdfast_object::{
 };
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use twox_hash::XxHash3_64;
 
 /// Most names that a file can have.
@@ -61,6 +62,35 @@ pub enum Atime {
     Strict,
     /// Never.
     Never,
+}
+
+/// What reading does to times of last access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct AccessTimes {
+    atime: Atime,
+    no_directory: bool,
+}
+
+impl AccessTimes {
+    const NO_DIRECTORY: u8 = 4;
+
+    fn packed(self) -> u8 {
+        let atime = match self.atime {
+            Atime::Relative => 0,
+            Atime::Strict => 1,
+            Atime::Never => 2,
+        };
+        if self.no_directory { atime | Self::NO_DIRECTORY } else { atime }
+    }
+
+    fn unpacked(packed: u8) -> AccessTimes {
+        let atime = match packed & !Self::NO_DIRECTORY {
+            1 => Atime::Strict,
+            2 => Atime::Never,
+            _ => Atime::Relative,
+        };
+        AccessTimes { atime, no_directory: packed & Self::NO_DIRECTORY != 0 }
+    }
 }
 
 /// How a name space is run.
@@ -98,6 +128,8 @@ pub struct Namespace {
     cache: Arc<dyn ObjectCache>,
     clock: Arc<dyn Clock>,
     options: Options,
+    /// [`AccessTimes`], as they are now: a remount changes them.
+    access_times: AtomicU8,
     locks: Locks,
     /// Of the domain, to be looked into under `.holdfast`.
     snapshots: Option<Arc<dyn Snapshots>>,
@@ -112,7 +144,18 @@ impl fmt::Debug for Namespace {
 impl Namespace {
     /// The name space in these objects. Changes nothing.
     pub fn new(cache: Arc<dyn ObjectCache>, clock: Arc<dyn Clock>, options: Options) -> Namespace {
-        Namespace { cache, clock, options, locks: Locks::new(), snapshots: None }
+        let access_times = AccessTimes { atime: options.atime, no_directory: options.no_directory_atime };
+        let access_times = AtomicU8::new(access_times.packed());
+        Namespace { cache, clock, options, access_times, locks: Locks::new(), snapshots: None }
+    }
+
+    /// From now on, reading changes times of last access like this.
+    pub fn set_access_times(&self, atime: Atime, no_directory: bool) {
+        self.access_times.store(AccessTimes { atime, no_directory }.packed(), Ordering::Relaxed);
+    }
+
+    fn access_times(&self) -> AccessTimes {
+        AccessTimes::unpacked(self.access_times.load(Ordering::Relaxed))
     }
 
     /// The same with the domain's snapshots under `.holdfast/snapshots` in the root.
