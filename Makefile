@@ -11,6 +11,7 @@ BASH_COMPLETIONS = $(ROOT)/share/bash-completion/completions
 ZSH_COMPLETIONS = $(ROOT)/share/zsh/site-functions
 FISH_COMPLETIONS = $(ROOT)/share/fish/vendor_completions.d
 MAN1 = $(ROOT)/share/man/man1
+UNITS = $(ROOT)/lib/systemd
 
 .PHONY: help run build install uninstall test test-long bench fmt deny
 
@@ -35,10 +36,16 @@ install: ## install the binary, manual pages and completions; PREFIX=/usr/local,
 	$(HOLDFAST) completions bash >$(BASH_COMPLETIONS)/holdfast
 	$(HOLDFAST) completions zsh >$(ZSH_COMPLETIONS)/_holdfast
 	$(HOLDFAST) completions fish >$(FISH_COMPLETIONS)/holdfast.fish
+	install -d $(UNITS)/system $(UNITS)/user
+	@# The units name the binary by its path.
+	for unit in contrib/systemd/holdfast*; do sed 's|/usr/local/bin/|$(PREFIX)/bin/|' $$unit >$(UNITS)/system/$${unit##*/} || exit 1; done
+	for unit in contrib/systemd/user/holdfast*; do sed 's|/usr/local/bin/|$(PREFIX)/bin/|' $$unit >$(UNITS)/user/$${unit##*/} || exit 1; done
 
 uninstall: ## take away what install has put there
 	rm -f $(ROOT)/bin/holdfast $(MAN1)/holdfast.1 $(MAN1)/holdfast-*.1
 	rm -f $(BASH_COMPLETIONS)/holdfast $(ZSH_COMPLETIONS)/_holdfast $(FISH_COMPLETIONS)/holdfast.fish
+	rm -f $(UNITS)/system/holdfast@.service $(UNITS)/system/holdfast-scrub@.service $(UNITS)/system/holdfast-scrub@.timer
+	rm -f $(UNITS)/user/holdfast@.service
 
 test: ## format, lints, unit and model tests, crash explorer, third-party suites; under 20 minutes on 2 cores
 	@tests/run.sh test

@@ -122,6 +122,10 @@ fn make_install_puts_everything_under_destdir() {
         ("share/bash-completion/completions/holdfast", "complete -F _holdfast"),
         ("share/zsh/site-functions/_holdfast", "#compdef holdfast"),
         ("share/fish/vendor_completions.d/holdfast.fish", "complete -c holdfast"),
+        ("lib/systemd/system/holdfast@.service", "ExecStart=/opt/holdfast/bin/holdfast mount --foreground"),
+        ("lib/systemd/system/holdfast-scrub@.service", "ExecStart=/opt/holdfast/bin/holdfast scrub"),
+        ("lib/systemd/system/holdfast-scrub@.timer", "[Timer]"),
+        ("lib/systemd/user/holdfast@.service", "ExecStart=/opt/holdfast/bin/holdfast mount --foreground"),
     ] {
         assert!(fs::read_to_string(at(path)).unwrap().contains(part), "{path}");
     }
@@ -134,5 +138,41 @@ fn make_install_puts_everything_under_destdir() {
             assert!(path.is_dir(), "left over: {}", path.display());
             directories.push(path);
         }
+    }
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    if !is_there("systemd-analyze") {
+        return;
+    }
+    let rig = Rig::new();
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
+    let binary = env!("CARGO_BIN_EXE_holdfast");
+    // systemd-analyze looks whether the program is there.
+    let verify = |from: &Path, unit: &str, instance: &str, mode: &[&str], change: &dyn Fn(String) -> String| {
+        let units = tempfile::tempdir_in(rig.path("")).unwrap();
+        let text = fs::read_to_string(from.join(unit)).unwrap().replace("/usr/local/bin/holdfast", binary);
+        fs::write(units.path().join(unit), change(text)).unwrap();
+        let verify = Command::new("systemd-analyze")
+            .args(mode)
+            .args(["verify", "--man=no", instance])
+            .current_dir(units.path())
+            .env("SYSTEMD_UNIT_PATH", format!("{}:", units.path().display()))
+            .env("XDG_RUNTIME_DIR", rig.path(""))
+            .output()
+            .unwrap();
+        (verify.status.success(), String::from_utf8_lossy(&verify.stderr).into_owned())
+    };
+    let user = contrib.join("user");
+    for (from, unit, instance, mode) in [
+        (&contrib, "holdfast@.service", "holdfast@data-my.store.service", &[][..]),
+        (&contrib, "holdfast-scrub@.service", "holdfast-scrub@data-my.store.service", &[]),
+        (&user, "holdfast@.service", "holdfast@main.service", &["--user"]),
+    ] {
+        assert_eq!(verify(from, unit, instance, mode, &|text| text), (true, String::new()), "{unit}");
+        let (fine, said) =
+            verify(from, unit, instance, mode, &|text| text.replace("[Service]", "[Service]\nSparkle=yes"));
+        assert!(!fine || said.contains("Sparkle"), "what is wrong with {unit} is not found");
     }
 }
