@@ -50,6 +50,13 @@ impl Reservation {
     }
 }
 
+/// Strings and runs from this length on, 256 KiB, are long: a device takes little longer for them than for one of twice the
+/// length.
+const LONG: u64 = 64;
+/// Of [`Alloc::cursors`]: runs for data, gaps for data.
+const RUNS: usize = 0;
+const GAPS: usize = 3;
+
 /// State of a block that was written ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Placed {
@@ -70,10 +77,13 @@ pub(crate) struct Alloc {
     /// Most blocks that a published epoch with reservations took beyond them, of the store's own only those above the margin.
     beyond_max: u64,
     total: u64,
-    /// Where the next search for data and for each copy of metadata begins.
-    cursors: [u64; 3],
+    /// Where the next search for data and for each copy of metadata begins; and for data that goes into gaps.
+    cursors: [u64; 4],
     /// Searches for a whole free word have failed since blocks were last freed.
     no_whole: bool,
+    /// Shortest length of which a search for a run, and for a gap, has failed since.
+    no_run_of: u64,
+    no_gap_of: u64,
     /// Lab only: freed blocks are handed out at once.
     reuse_at_once: bool,
 }
@@ -102,14 +112,16 @@ impl Alloc {
             reservations: BTreeMap::new(),
             beyond_max: 0,
             total,
-            cursors: [0; 3],
+            cursors: [0; 4],
             no_whole: false,
+            no_run_of: u64::MAX,
+            no_gap_of: u64::MAX,
             reuse_at_once,
         };
         alloc.touched.insert(0);
         alloc.touched.extend(fixed(blocks, &log).map(|range| range.start / BITS));
         alloc.touched.insert(chunks - 1);
-        alloc.cursors = [alloc.zone(0).end, alloc.zone(0).start, alloc.zone(1).start];
+        alloc.cursors = [alloc.zone(0).end, alloc.zone(0).start, alloc.zone(1).start, alloc.zone(0).end];
         alloc
     }
 
@@ -165,6 +177,7 @@ impl Alloc {
             (blocks - 1) / BITS,
         ]);
         self.no_whole = false;
+        (self.no_run_of, self.no_gap_of) = (u64::MAX, u64::MAX);
         self.cursors[2] = self.zone(1).start;
     }
 
@@ -241,26 +254,108 @@ impl Alloc {
 
     /// A run of at most `want` blocks for `epoch`; `None` if there is nothing for this zone.
     pub(crate) fn allocate(&mut self, epoch: Epoch, zone: Zone, want: u64) -> Option<(u64, u64)> {
-        let want = match zone {
+        let want = self.allowed(zone, want)?;
+        let (cursor, regions) = self.regions(zone);
+        let run = self.search(cursor, &regions, want)?;
+        self.take(epoch, cursor, run);
+        Some(run)
+    }
+
+    /// As much of `want` as there may be.
+    fn allowed(&self, zone: Zone, want: u64) -> Option<u64> {
+        let allowed = match zone {
             Zone::Data => want.min(self.used.free().saturating_sub(self.margin())),
             Zone::Meta(_) => want,
         };
-        if want == 0 {
-            return None;
-        }
+        (allowed > 0).then_some(allowed)
+    }
+
+    /// The cursor of a zone, and where it is looked for, in order.
+    fn regions(&self, zone: Zone) -> (usize, [Range<u64>; 5]) {
         let (a, b) = (self.zone(0), self.zone(1));
         let end = self.used.blocks();
-        let (cursor, regions) = match zone {
-            Zone::Data => (0, [0..a.start, a.end..b.start, b.end..end, a, b]),
+        match zone {
+            Zone::Data => (RUNS, [0..a.start, a.end..b.start, b.end..end, a, b]),
             Zone::Meta(0) => (1, [a, 0..self.mid(), self.mid()..end, 0..0, 0..0]),
             Zone::Meta(_) => (2, [b, self.mid()..end, 0..self.mid(), 0..0, 0..0]),
-        };
-        let run = self.search(cursor, &regions, want)?;
+        }
+    }
+
+    fn take(&mut self, epoch: Epoch, cursor: usize, run: (u64, u64)) {
         self.used.set(run.0, run.1);
         self.touched.extend(run.0 / BITS..=(run.0 + run.1 - 1) / BITS);
         self.cursors[cursor] = run.0 + run.1;
         self.consume(epoch, run.1);
-        Some(run)
+    }
+
+    /// Blocks for pages of regular files, which come in `strings`: so many neighbours in a file each. All or none.
+    ///
+    /// While more than half of the device is free, all go into one run. Later, what is written together but does not belong
+    /// together would be deleted at different times, and leave gaps that get smaller and smaller. Then a long string takes a run
+    /// that is long enough, if there is one, and short ones fill gaps, as long as there are any.
+    pub(crate) fn allocate_strings(&mut self, epoch: Epoch, strings: &[u64]) -> Result<Vec<u64>> {
+        let count = strings.iter().sum();
+        if self.used.free() > self.total / 2 {
+            return self.allocate_many(epoch, Zone::Data, count);
+        }
+        let mut blocks = Vec::with_capacity(count as usize);
+        for &string in strings {
+            let mut left = string;
+            while left > 0 {
+                let Some((first, length)) = self.allocate_fit(epoch, left) else {
+                    let available = blocks.len() as u64;
+                    self.cancel(&blocks);
+                    return Err(Error::NoSpace { needed: count, available });
+                };
+                blocks.extend(first..first + length);
+                left -= length;
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// A run for data, as long as `want` if there is one.
+    fn allocate_fit(&mut self, epoch: Epoch, want: u64) -> Option<(u64, u64)> {
+        let want = self.allowed(Zone::Data, want)?;
+        let (_, regions) = self.regions(Zone::Data);
+        if want < LONG.min(self.no_gap_of) {
+            if let Some(run) = self.fit(GAPS, &regions, want, want, Some(LONG)) {
+                self.take(epoch, GAPS, run);
+                return Some(run);
+            }
+            self.no_gap_of = want;
+        }
+        let cursor = if want < LONG { GAPS } else { RUNS };
+        let mut least = want;
+        loop {
+            if least < self.no_run_of {
+                if let Some(run) = self.fit(cursor, &regions, least, want, None) {
+                    self.take(epoch, cursor, run);
+                    return Some(run);
+                }
+                self.no_run_of = least;
+            }
+            if least <= 1 {
+                return None;
+            }
+            least = (least / 4).max(1);
+        }
+    }
+
+    /// From the cursor on within its region, then the regions in order, then the start of the cursor's region.
+    fn fit(
+        &self,
+        cursor: usize,
+        regions: &[Range<u64>],
+        least: u64,
+        most: u64,
+        below: Option<u64>,
+    ) -> Option<(u64, u64)> {
+        let at = self.cursors[cursor];
+        let find = |from, to| self.used.find_fit(from, to, least, most, below);
+        let own = regions.iter().find(|region| region.contains(&at));
+        own.and_then(|region| find(at, region.end))
+            .or_else(|| regions.iter().find_map(|region| find(region.start, region.end)))
     }
 
     fn search(&mut self, cursor: usize, regions: &[Range<u64>], want: u64) -> Option<(u64, u64)> {
@@ -341,6 +436,7 @@ impl Alloc {
         self.pending_count = 0;
         self.adopted.clear();
         self.no_whole = false;
+        (self.no_run_of, self.no_gap_of) = (u64::MAX, u64::MAX);
         let later = self.reservations.split_off(&(epoch + 1));
         let over = std::mem::replace(&mut self.reservations, later);
         let margin = self.margin();
@@ -450,106 +546,4 @@ pub(crate) fn fixed(blocks: u64, log: &Range<u64>) -> impl Iterator<Item = Range
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn alloc() -> Alloc {
-        Alloc::new(8192, 32..160, false)
-    }
-
-    #[test]
-    fn freed_blocks_wait_for_the_recovery_point() {
-        let mut alloc = alloc();
-        let all = alloc.space().free;
-        let blocks = alloc.allocate_many(2, Zone::Data, all - alloc.margin()).unwrap();
-        assert!(alloc.allocate(2, Zone::Data, 1).is_none());
-        for &block in &blocks[..100] {
-            assert!(alloc.free(block));
-            assert!(!alloc.free(block), "only once");
-        }
-        assert_eq!(alloc.space().pending, 100);
-        assert!(alloc.allocate(2, Zone::Data, 1).is_none());
-        assert_eq!(alloc.page(0)[(blocks[0] / 64) as usize] >> (blocks[0] % 64) & 1, 0, "free in this epoch's bitmap");
-        alloc.publish(2);
-        assert_eq!(alloc.allocate_many(3, Zone::Data, 100).unwrap().len(), 100);
-        alloc.used.check();
-    }
-
-    #[test]
-    fn what_grows_has_its_labels_at_the_new_end() {
-        for blocks in [8192 + 32, 8192 + 33, BITS, BITS + 5, 5 * BITS - 1] {
-            let mut alloc = alloc();
-            let before = alloc.space();
-            alloc.clear_touched();
-            alloc.grow(blocks);
-            alloc.used.check();
-            let (after, fresh) = (alloc.space(), Alloc::new(blocks, 32..160, false));
-            assert_eq!((after.total, after.free), (fresh.total, fresh.used.free()), "{blocks}");
-            assert_eq!(after.free - before.free, blocks - 8192);
-            for chunk in 0..alloc.chunks() {
-                assert_eq!(alloc.page(chunk), fresh.page(chunk), "{blocks}");
-                // What is not written is a hole, and that is a chunk of free blocks.
-                assert!(alloc.touched().contains(&chunk) || alloc.page(chunk) == [0; CHUNK_WORDS], "{blocks}: {chunk}");
-            }
-        }
-    }
-
-    #[test]
-    fn copies_of_metadata_are_apart() {
-        let mut alloc = alloc();
-        let first = alloc.allocate_many(2, Zone::Meta(0), 100).unwrap();
-        let second = alloc.allocate_many(2, Zone::Meta(1), 100).unwrap();
-        assert!(first.iter().zip(&second).all(|(a, b)| b - a > 3000));
-        let (_, length) = alloc.allocate(2, Zone::Data, 1000).unwrap();
-        assert_eq!(length, 1000, "data in one run beside them");
-    }
-
-    #[test]
-    fn placed_blocks_belong_to_no_bitmap_until_adopted() {
-        let mut alloc = alloc();
-        let blocks = alloc.allocate_many(3, Zone::Data, 3).unwrap();
-        alloc.place(3, blocks.clone());
-        let bit = |alloc: &Alloc, block: u64| alloc.page(0)[(block / 64) as usize] >> (block % 64) & 1;
-        alloc.clear_touched();
-        alloc.settle(2);
-        assert_eq!(blocks.iter().map(|&block| bit(&alloc, block)).sum::<u64>(), 0);
-        alloc.adopt(blocks[0]);
-        alloc.unplace(blocks[1]);
-        assert!(!alloc.is_placed(blocks[0]) && !alloc.is_placed(blocks[1]) && alloc.is_placed(blocks[2]));
-        alloc.settle(3);
-        assert_eq!(blocks.iter().map(|&block| bit(&alloc, block)).collect::<Vec<_>>(), [1, 0, 0]);
-        assert!(alloc.touched().contains(&0));
-        assert_eq!(alloc.space().pending, 2);
-    }
-
-    #[test]
-    fn reservations_keep_the_reserve() {
-        let mut alloc = alloc();
-        let space = alloc.space();
-        let most = space.free - space.reserve;
-        assert!(alloc.reserve(2, most + 1, Purpose::Ordinary).is_err());
-        alloc.reserve(2, most, Purpose::Ordinary).unwrap();
-        assert!(alloc.reserve(3, 1, Purpose::Ordinary).is_err());
-        alloc.reserve(3, 10, Purpose::Release).unwrap();
-        alloc.publish(2);
-        assert_eq!(alloc.space().reserved, 10);
-        alloc.reserve(3, 100, Purpose::Ordinary).unwrap();
-    }
-
-    #[test]
-    fn what_goes_beyond_the_reservation_is_counted() {
-        let mut alloc = alloc();
-        for (epoch, taken, own, beyond) in [(2, 10, 0, 0), (3, 14, 4, 0), (4, 13, 0, 3), (5, 2, 0, 3), (6, 50, 40, 8)] {
-            alloc.reserve(epoch, 10, Purpose::Ordinary).unwrap();
-            alloc.allocate_many(epoch, Zone::Data, taken).unwrap();
-            alloc.note_own(epoch, own);
-            assert_eq!(alloc.space().reserved, 10u64.saturating_sub(taken), "epoch {epoch}");
-            alloc.publish(epoch);
-            assert_eq!(alloc.beyond_max(), beyond, "epoch {epoch}");
-        }
-        assert_eq!(alloc.margin(), 32);
-        alloc.allocate_many(7, Zone::Data, 9).unwrap();
-        alloc.publish(7);
-        assert_eq!(alloc.beyond_max(), 8, "a replay reserves nothing");
-    }
-}
+mod tests;

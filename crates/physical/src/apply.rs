@@ -194,7 +194,12 @@ impl Module {
             }
             if let (Op::Write { fragments, .. }, Some((kind, ..))) = (op, known) {
                 let twice = kind.is_metadata();
-                plan.outgoing.extend(fragments.iter().map(|fragment| Outgoing { page: fragment.page, twice }));
+                let mut before = None;
+                plan.outgoing.extend(fragments.iter().map(|fragment| {
+                    let follows =
+                        before.replace(fragment.index).is_some_and(|at: u64| at.checked_add(1) == Some(fragment.index));
+                    Outgoing { page: fragment.page, twice, follows }
+                }));
             }
             for page in cut_pages(op).into_iter().flatten() {
                 plan.cut.entry(id).or_default().insert(page.0, None);

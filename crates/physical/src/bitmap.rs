@@ -143,6 +143,36 @@ impl Bitmap {
         None
     }
 
+    /// First run of clear bits in `from..to` that is at least `least` long, cut to `most`; with `below`, only one that is shorter
+    /// than that. (A run that begins before `from` counts from there.)
+    pub(crate) fn find_fit(&self, from: u64, to: u64, least: u64, most: u64, below: Option<u64>) -> Option<(u64, u64)> {
+        let mut at = from;
+        while at < to {
+            let chunk = at / BITS;
+            if self.chunk_free[chunk as usize] == 0 {
+                at = (chunk + 1) * BITS;
+                continue;
+            }
+            let word = self.words[(at / 64) as usize] | ((1u64 << (at % 64)) - 1);
+            if word == u64::MAX {
+                at = (at / 64 + 1) * 64;
+                continue;
+            }
+            let start = at / 64 * 64 + u64::from(word.trailing_ones());
+            let end = match below {
+                None => self.run(start, to.min(start.saturating_add(most.max(least)))),
+                Some(_) => self.run(start, to),
+            };
+            let length = end.saturating_sub(start);
+            if length >= least && below.is_none_or(|below| length < below) {
+                return Some((start, length.min(most)));
+            }
+            // One bit further at least: `end` is in use, or no part of the range.
+            at = end.max(start) + 1;
+        }
+        None
+    }
+
     /// End of the run of clear bits that starts at `start`, at most `to`.
     fn run(&self, start: u64, to: u64) -> u64 {
         let mut at = start;
@@ -201,6 +231,35 @@ mod tests {
                 if let Some((start, count)) = bitmap.find(from, to, 1000, true) {
                     assert!(start % 64 == 0 && (start..start + count).all(|bit| !bitmap.get(bit)), "seed {seed}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn finds_fitting_runs_as_a_slow_search_does() {
+        for seed in 0..50 {
+            let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
+            let blocks = rng.random_range(100..3000);
+            let mut bitmap = Bitmap::new(blocks);
+            let mut at = 0;
+            while at < blocks {
+                let used = rng.random_range(1..40).min(blocks - at);
+                bitmap.set(at, used);
+                at += used + rng.random_range(1..150);
+            }
+            for _ in 0..200 {
+                let from = rng.random_range(0..blocks);
+                let to = rng.random_range(from..=blocks);
+                let (least, more) = (rng.random_range(1..120), rng.random_range(0..100));
+                let below = rng.random_bool(0.5).then(|| rng.random_range(1..150));
+                let begins = |bit: &u64| !bitmap.get(*bit) && (*bit == from || bitmap.get(*bit - 1));
+                let runs = (from..to).filter(begins).map(|start| {
+                    let end = (start..to).find(|&bit| bitmap.get(bit)).unwrap_or(to);
+                    (start, end - start)
+                });
+                let fits = |run: &(u64, u64)| run.1 >= least && below.is_none_or(|below| run.1 < below);
+                let expected = { runs }.find(fits).map(|(start, length)| (start, length.min(least + more)));
+                assert_eq!(bitmap.find_fit(from, to, least, least + more, below), expected, "seed {seed}");
             }
         }
     }

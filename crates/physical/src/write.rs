@@ -16,6 +16,20 @@ pub(crate) struct Outgoing {
     pub(crate) page: PageRef,
     /// Metadata: in two copies.
     pub(crate) twice: bool,
+    /// In its object, the page follows the one before it here.
+    pub(crate) follows: bool,
+}
+
+/// Lengths of the rows of pages that follow each other in their object.
+fn strings<'a>(pages: impl Iterator<Item = &'a Outgoing>) -> Vec<u64> {
+    let mut strings: Vec<u64> = Vec::new();
+    for page in pages {
+        match strings.last_mut().filter(|_| page.follows) {
+            Some(string) => *string += 1,
+            None => strings.push(1),
+        }
+    }
+    strings
 }
 
 /// Where a page went: its addresses, or none if its bytes did not match their checksum.
@@ -51,10 +65,11 @@ impl Module {
             good.push(pin.verify().is_ok());
             pins.push((pin, outgoing.twice));
         }
-        let count =
-            |twice: bool| pins.iter().zip(&good).filter(|((_, is), good)| *is == twice && **good).count() as u64;
-        let (once, twice) = (count(false), count(true));
-        let mut data = self.allocate_pages(epoch, Zone::Data, once, ahead)?.into_iter();
+        let twice = window.iter().zip(&good).filter(|(page, good)| page.twice && **good).count() as u64;
+        let strings =
+            strings(window.iter().zip(&good).filter(|(page, good)| !page.twice && **good).map(|(page, _)| page));
+        let once: u64 = strings.iter().sum();
+        let mut data = self.allocate_data(epoch, &strings, ahead)?.into_iter();
         let mut copies = [Vec::new().into_iter(), Vec::new().into_iter()];
         for copy in 0..2 {
             match self.allocate_pages(epoch, Zone::Meta(copy), twice, ahead) {
@@ -83,6 +98,16 @@ impl Module {
         }
         writes.sort_unstable_by_key(|(address, _)| *address);
         self.disk().write_blocks(writes)
+    }
+
+    fn allocate_data(&self, epoch: Epoch, strings: &[u64], ahead: bool) -> Result<Vec<u64>> {
+        let mut alloc = self.base.alloc.lock();
+        let blocks = alloc.allocate_strings(epoch, strings)?;
+        if ahead {
+            // Under the same lock: the bitmap being written must not have them.
+            alloc.place(epoch, blocks.iter().copied());
+        }
+        Ok(blocks)
     }
 
     fn allocate_pages(&self, epoch: Epoch, zone: Zone, count: u64, ahead: bool) -> Result<Vec<u64>> {
@@ -127,7 +152,12 @@ impl Module {
         self.claim_first()?;
         // An object that only the cache knows yet counts as a regular file: only those have pages worth placing.
         let twice = self.trees.read().find(&self.base, key)?.is_some_and(|record| record.kind.is_metadata());
-        let outgoing: Vec<Outgoing> = pages.iter().map(|&(_, page)| Outgoing { page, twice }).collect();
+        let mut before = None;
+        let outgoing = pages.iter().map(|&(index, page)| {
+            let follows = before.replace(index).is_some_and(|before: PageIndex| before.checked_add(1) == Some(index));
+            Outgoing { page, twice, follows }
+        });
+        let outgoing: Vec<Outgoing> = outgoing.collect();
         let landed = self.write_pages(epoch, &outgoing, true)?;
         if let Some(at) = landed.iter().position(Option::is_none) {
             self.cancel(&landed);
