@@ -3,6 +3,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 BENCH_ARGS ?=
+AGED_ARGS ?=
 PREFIX ?= /usr/local
 HOLDFAST := $(TARGET)/release/holdfast
 # Where the binary and what belongs to it are put; DESTDIR goes before it, for those who make packages.
@@ -13,7 +14,7 @@ FISH_COMPLETIONS = $(ROOT)/share/fish/vendor_completions.d
 MAN1 = $(ROOT)/share/man/man1
 UNITS = $(ROOT)/lib/systemd
 
-.PHONY: help run build install uninstall test test-long bench fmt deny
+.PHONY: help run build install uninstall test test-long bench aged fmt deny
 
 help: ## what can be made
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -57,6 +58,11 @@ bench: ## compare with ext4, btrfs and fuse2fs; BENCH_ARGS="--quick", BENCH_ARGS
 	cargo build --release -p holdfast -p holdfast-bench
 	@bash -c '. tests/suites/lib.sh && install_packages $$(packages_for bench)'
 	$(SUDO) $(TARGET)/release/holdfast-bench $(BENCH_ARGS)
+
+aged: ## compare stores after a simulated year with fresh ones; AGED_ARGS=--write for docs/aged.md
+	cargo build --release -p holdfast -p holdfast-bench
+	@bash -c '. tests/suites/lib.sh && install_packages $$(packages_for bench)'
+	$(SUDO) $(TARGET)/release/holdfast-aged $(AGED_ARGS)
 
 fmt: ## format all sources
 	cargo fmt --all

@@ -13,8 +13,12 @@ use std::time::{Duration, Instant};
 
 use crate::error::{At, Error, Result, run};
 
+/// Where snapshots of btrfs are kept, below the root. Those of holdfast are below `.holdfast`, which no listing shows.
+pub const BTRFS_SNAPSHOTS: &str = ".snapshots";
 /// How long a mount or unmount may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long an unmount is tried again.
+const BUSY: Duration = Duration::from_secs(10);
 
 /// Which file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -41,6 +45,11 @@ impl Kind {
             Self::Btrfs => "btrfs",
             Self::Fuse2fs => "fuse2fs",
         }
+    }
+
+    /// Whether it can keep snapshots.
+    pub fn has_snapshots(self) -> bool {
+        self.is_holdfast() || self == Self::Btrfs
     }
 
     /// Stem of the names of its files, and, for one in the kernel, its type as mount(8) knows it.
@@ -197,11 +206,18 @@ impl Peer {
     /// Unmounts the store in an orderly way and waits until the daemon has ended.
     pub fn unmount(&mut self) -> Result<()> {
         let mount_point = self.mount_point.display().to_string();
-        match self.kind {
-            Kind::Holdfast | Kind::HoldfastKernel => run(&self.site.holdfast, &["unmount", &mount_point])?,
-            _ => run("umount", &[&mount_point])?,
-        };
         let start = Instant::now();
+        let unmount = || match self.kind {
+            Kind::Holdfast | Kind::HoldfastKernel => run(&self.site.holdfast, &["unmount", &mount_point]),
+            _ => run("umount", &[&mount_point]),
+        };
+        while let Err(error) = unmount() {
+            // Somebody may just look at all mounts that there are.
+            if start.elapsed() > BUSY {
+                return Err(error);
+            }
+            sleep(Duration::from_millis(100));
+        }
         while let Some(daemon) = &mut self.daemon {
             if daemon.try_wait().at("wait for the daemon of", &self.mount_point)?.is_some() {
                 self.daemon = None;
@@ -228,6 +244,53 @@ impl Peer {
             run(&self.site.holdfast, &["sync", &self.mount_point.display().to_string()])?;
         }
         Ok(())
+    }
+
+    /// Keeps a snapshot of everything, read-only; nothing on a file system that has none.
+    pub fn snapshot(&self, name: &str) -> Result<()> {
+        let root = self.mount_point.display().to_string();
+        match self.kind {
+            Kind::Holdfast | Kind::HoldfastKernel => run(&self.site.holdfast, &["snapshot", "create", &root, name])?,
+            Kind::Btrfs => {
+                let kept = self.mount_point.join(BTRFS_SNAPSHOTS);
+                fs::create_dir_all(&kept).at("create", &kept)?;
+                let to = kept.join(name).display().to_string();
+                run("btrfs", &["subvolume", "snapshot", "-r", &root, &to])?
+            }
+            Kind::Ext4 | Kind::Fuse2fs => return Ok(()),
+        };
+        Ok(())
+    }
+
+    /// Gives up a snapshot. btrfs marks it only, and clears up behind it later.
+    pub fn drop_snapshot(&self, name: &str) -> Result<()> {
+        match self.kind {
+            Kind::Holdfast | Kind::HoldfastKernel => {
+                run(&self.site.holdfast, &["snapshot", "delete", &self.mount_point.display().to_string(), name])?
+            }
+            Kind::Btrfs => {
+                let kept = self.mount_point.join(BTRFS_SNAPSHOTS).join(name);
+                run("btrfs", &["subvolume", "delete", "-c", &kept.display().to_string()])?
+            }
+            Kind::Ext4 | Kind::Fuse2fs => return Ok(()),
+        };
+        Ok(())
+    }
+
+    /// Asks for the list of snapshots, with what each pins where the file system can tell.
+    pub fn list_snapshots(&self) -> Result<()> {
+        let root = self.mount_point.display().to_string();
+        match self.kind {
+            Kind::Holdfast | Kind::HoldfastKernel => run(&self.site.holdfast, &["snapshot", "list", &root])?,
+            Kind::Btrfs => run("btrfs", &["subvolume", "list", "-s", &root])?,
+            Kind::Ext4 | Kind::Fuse2fs => return Ok(()),
+        };
+        Ok(())
+    }
+
+    /// The file with its store.
+    pub fn store(&self) -> &Path {
+        &self.store
     }
 
     /// CPU time the daemon and its threads have used so far; `None` for a kernel file system.

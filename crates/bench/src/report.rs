@@ -76,7 +76,7 @@ fn splice(text: &str, measured: &str) -> Option<String> {
     Some(format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", measured.trim()))
 }
 
-fn spread(rates: &[f64]) -> String {
+pub(crate) fn spread(rates: &[f64]) -> String {
     match Summary::of(rates.iter().copied()) {
         None => "–".to_owned(),
         Some(s) if rates.len() == 1 => number(s.median),
@@ -85,7 +85,7 @@ fn spread(rates: &[f64]) -> String {
 }
 
 /// Three significant digits are more than the noise leaves.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value {
         v if v >= 99_500.0 => format!("{:.0}k", v / 1000.0),
         v if v >= 9_950.0 => format!("{:.1}k", v / 1000.0),
@@ -96,7 +96,7 @@ fn number(value: f64) -> String {
 }
 
 /// A Markdown table padded so that it can be read as text: first column to the left, the others to the right.
-fn table(header: &[String], body: Vec<Vec<String>>) -> String {
+pub(crate) fn table(header: &[String], body: Vec<Vec<String>>) -> String {
     let width = |column: usize| {
         let cells = body.iter().filter_map(|row| row.get(column)).chain(header.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)

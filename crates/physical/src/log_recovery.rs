@@ -275,7 +275,7 @@ fn tell_blocks(found: &Found, number: &mut [u64; 2], visit: &mut dyn FnMut(Block
     let header = &found.header;
     let mut tell = |role: BlockRole, index: &mut u64, copies: [Option<u64>; 2]| {
         for (copy, block) in (0..).zip(copies).filter_map(|(copy, block)| Some((copy, block?))) {
-            visit(BlockUse { block, role, copy, object: None, kind: None, level: 0, index: *index });
+            visit(BlockUse { block, role, copy, object: None, kind: None, level: 0, index: *index, held: false });
         }
         *index += 1;
     };

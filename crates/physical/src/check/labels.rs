@@ -20,7 +20,7 @@ pub(super) fn check(
     visit: &mut dyn FnMut(BlockUse),
 ) -> Result<()> {
     let tell = |visit: &mut dyn FnMut(BlockUse), block, role, copy: usize| {
-        visit(BlockUse { block, role, copy: copy as u8, object: None, kind: None, level: 0, index: 0 });
+        visit(BlockUse { block, role, copy: copy as u8, object: None, kind: None, level: 0, index: 0, held: false });
     };
     for (number, (address, state)) in read_labels(device, label.blocks)?.into_iter().enumerate() {
         tell(visit, address, BlockRole::Label, number);

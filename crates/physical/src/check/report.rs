@@ -187,6 +187,8 @@ pub struct BlockUse {
     pub level: u8,
     /// Index in that level; of blocks of the intent log, their number in it.
     pub index: u64,
+    /// Only snapshots have it.
+    pub held: bool,
 }
 
 #[cfg(test)]

@@ -286,7 +286,8 @@ impl<'a> Walk<'a> {
             RecordKind::System(_) => None,
         };
         let object = Some(owner.key);
-        (self.visit)(BlockUse { block, role, copy: copy as u8, object, kind, level: key.level, index: key.index });
+        let NodeKey { level, index, .. } = key;
+        (self.visit)(BlockUse { block, role, copy: copy as u8, object, kind, level, index, held: owner.in_snapshot });
     }
 
     /// Notes the blocks of a pointer as used.

@@ -1,0 +1,98 @@
+//! `holdfast-aged`: what a simulated year of use does to a store.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use holdfast_bench::aged::{Plan, execute, tables};
+use holdfast_bench::error::{At, Error, Result};
+use holdfast_bench::peer::{Kind, Site};
+use holdfast_bench::{machine, report};
+
+/// Ages stores by a simulated year of creating, overwriting, renaming, deleting and keeping snapshots, and compares each with a
+/// fresh store with the same files: speed, metadata, fragmentation.
+///
+/// Needs root (it mounts, and drops the kernel's caches), and room for two stores of each file system.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast-aged", version, max_term_width = 100)]
+struct Arguments {
+    /// File systems to age
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "holdfast,btrfs")]
+    peers: Vec<Kind>,
+    /// Size of each store in MiB, taken from the host at once
+    #[arg(long, default_value_t = 2048)]
+    store_mib: u64,
+    /// Days of the year
+    #[arg(long, default_value_t = 365)]
+    days: u64,
+    /// Rounds of measurements
+    #[arg(long, default_value_t = 5)]
+    rounds: u64,
+    /// Seed of what happens in the year, and of the measurements
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for the stores; its disk is what is measured
+    #[arg(long, default_value = "target/aged")]
+    dir: PathBuf,
+    /// The holdfast binary [default: beside this program]
+    #[arg(long)]
+    holdfast: Option<PathBuf>,
+    /// Mount options for holdfast
+    #[arg(long, value_name = "OPTS", default_value = "")]
+    holdfast_options: String,
+    /// Also write the tables into this document, between its marker lines
+    #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/aged.md")]
+    write: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("holdfast-aged: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::Usage("needs root: it mounts file systems and drops the kernel's caches".to_owned()));
+    }
+    if arguments.store_mib < 64 || arguments.rounds == 0 {
+        return Err(Error::Usage("--store-mib must be at least 64, --rounds at least 1".to_owned()));
+    }
+    std::fs::create_dir_all(&arguments.dir).at("create", &arguments.dir)?;
+    let dir = std::fs::canonicalize(&arguments.dir).at("find", &arguments.dir)?;
+    let holdfast = match &arguments.holdfast {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().at("find", "this program")?.with_file_name("holdfast"),
+    };
+    let Arguments { store_mib, days, rounds, seed, .. } = *arguments;
+    let site = Site { dir, store_mib, holdfast, holdfast_options: arguments.holdfast_options.clone() };
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let preamble = format!(
+        "Command: `{command}`\n\nMachine: {}\n\nStores: {store_mib} MiB each; {days} days, seed {seed}; {rounds} rounds, interleaved",
+        machine::describe(&site.dir)
+    );
+    println!("{preamble}\n");
+    let plan = Plan { kinds: arguments.peers.clone(), site, days, rounds, seed };
+    let is_terminal = std::io::stderr().is_terminal();
+    let pairs = execute(&plan, &mut |what| {
+        if is_terminal {
+            eprint!("\r\x1b[K{what}");
+            let _ = std::io::stderr().flush();
+        }
+    })?;
+    if is_terminal {
+        eprint!("\r\x1b[K");
+    }
+    let measured = tables(&pairs);
+    println!("{measured}");
+    if let Some(document) = &arguments.write {
+        report::write_into(document, &format!("{preamble}\n\n{measured}"))?;
+        println!("written to {}", document.display());
+    }
+    Ok(())
+}
