@@ -1,5 +1,7 @@
-//! Scrub steps as seen from above the store: a page that the store has no good copy of may be in memory still. Then it is
-//! written again; otherwise it is marked as lost, so that it is an error until it is written again, and never zeros.
+//! Scrub steps as seen from above the store: a page that the store has no good copy of may be in memory still, as one of the
+//! object or of another one, or of a snapshot, that shares the block. Then it is written over the bad one, so that it is good for
+//! all of them, or, where the device does not take it, to another block. Otherwise it is marked as lost, so that it is an error
+//! until it is written again, and never zeros. A page of a snapshot is never written again and needs no mark.
 
 use crate::Cache;
 use crate::object::Residence;
@@ -7,13 +9,14 @@ use crate::oplog::OpLog;
 use crate::pages::Found;
 use holdfast_object::space::levels;
 use holdfast_object::{
-    Error, Fate, Kind, ObjectId, ObjectKey, Op, PageIndex, PageSource, Purpose, Result, ScrubCursor, ScrubFinding,
-    ScrubStep,
+    BlockIdentity, Error, Fate, Kind, ObjectId, ObjectKey, Op, PageIndex, PageSource, PinnedPage, Purpose, Result,
+    ScrubCursor, ScrubFinding, ScrubStep, SnapshotId,
 };
 
 impl Cache {
     /// Scrubs some `blocks` blocks from `cursor` on; see [`holdfast_object::ObjectStore::scrub_step`]. Pages of files without
-    /// a good copy are written again from memory or marked as lost; either is in the recovery point of the open epoch.
+    /// a good copy are written again from memory or marked as lost; what is not done in place is in the recovery point of the open
+    /// epoch.
     ///
     /// # Errors
     /// Those of the store.
@@ -30,7 +33,7 @@ impl Cache {
             if key.domain != self.domain {
                 continue;
             }
-            match self.condemn(key, index)? {
+            match self.condemn(key, index, finding.block)? {
                 Some(fate) => finding.fate = fate,
                 None => sound.push(at),
             }
@@ -50,7 +53,7 @@ impl Cache {
 
     /// Decides about a page that the store had no good copy of; `None` if that is true no more, since the page has been
     /// changed meanwhile.
-    fn condemn(&self, key: ObjectKey, index: PageIndex) -> Result<Option<Fate>> {
+    fn condemn(&self, key: ObjectKey, index: PageIndex, block: Option<BlockIdentity>) -> Result<Option<Fate>> {
         let id = key.object;
         let mut frames = self.take_frames(1)?;
         // The store's version of the page stays what it is meanwhile.
@@ -61,7 +64,17 @@ impl Cache {
             Err(Error::Corrupt(_) | Error::Device(_)) => {}
             Err(error) => return Err(error),
         }
+        for page in block.map(|block| self.copies_in_memory(block)).unwrap_or_default() {
+            if self.store.mend(key, index, page.page())? {
+                tracing::error!(%key, page = index, "a page had no good copy in the store, and was mended from memory");
+                return Ok(Some(Fate::Repaired));
+            }
+        }
         let is_file = self.store.attributes(key)?.kind == Kind::Regular;
+        if id.snapshot() != SnapshotId::LIVE {
+            tracing::error!(%key, page = index, "a page of a snapshot is lost");
+            return Ok(Some(if is_file { Fate::Lost } else { Fate::Unrepaired }));
+        }
         let mut state = self.state.write();
         if state.read_only.is_some() || state.freezing.is_some() {
             return Ok(Some(Fate::Unrepaired));
@@ -119,5 +132,13 @@ impl Cache {
         }
         tracing::error!(%key, page = index, ?fate, "a page had no good copy in the store");
         Ok(Some(fate))
+    }
+
+    /// Good pages in memory that are what a block should have: of any object that shares it, of snapshots too.
+    fn copies_in_memory(&self, block: BlockIdentity) -> Vec<PinnedPage> {
+        let state = self.state.read();
+        let slots = state.objects.values().flat_map(|object| object.pages.values());
+        let copies = slots.filter(|slot| slot.residence == Residence::Clean(block) && slot.page.verify().is_ok());
+        copies.map(|slot| slot.page.clone()).collect()
     }
 }

@@ -194,7 +194,7 @@ mod tests {
     use holdfast_object::{Fate, Place};
 
     fn report() -> ScrubReport {
-        let finding = ScrubFinding { place: Place::default(), what: "checksum".into(), fate: Fate::Lost };
+        let finding = ScrubFinding { place: Place::default(), what: "checksum".into(), fate: Fate::Lost, block: None };
         ScrubReport {
             condition: ScrubCondition::Running,
             running_ms: 10_000,

@@ -183,6 +183,10 @@ impl ObjectStore for Logical {
         self.first().scrub_step(cursor, blocks)
     }
 
+    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<bool> {
+        self.first().mend(key, index, page)
+    }
+
     fn trim(&self) -> Result<u64> {
         self.modules.iter().map(|module| module.trim()).sum()
     }

@@ -3,7 +3,7 @@
 //! Where a scrub is, is plain data ([`ScrubCursor`]) that the caller keeps, so it can be paused, and resumed after a
 //! restart. What is written behind the cursor meanwhile is not looked at again: it was verified when it was written.
 
-use crate::{ObjectKey, PageIndex, Place};
+use crate::{BlockIdentity, DomainId, Epoch, ObjectKey, PageIndex, Place};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -17,6 +17,18 @@ pub enum ScrubCursor {
     /// At this page of this object: those of the store itself come first, then the domains', by ascending ids.
     At {
         /// The object.
+        object: ObjectKey,
+        /// Its next page.
+        page: PageIndex,
+    },
+    /// At this page of this object (named without the snapshot) as the domain's snapshot of this epoch has it. Only what neither
+    /// the domain nor an older snapshot has is read there. Snapshots come last, the oldest of a domain first.
+    Kept {
+        /// Whose snapshot.
+        domain: DomainId,
+        /// The recovery point that it keeps.
+        epoch: Epoch,
+        /// The domain's object table, which comes first, or an object of the domain.
         object: ObjectKey,
         /// Its next page.
         page: PageIndex,
@@ -75,7 +87,7 @@ impl ScrubCounts {
 pub enum Fate {
     /// A good copy has been put in its place.
     Repaired,
-    /// There is no good copy; the page reads as an error until it is written again.
+    /// There is no good copy; the page reads as an error until it is written again: in a snapshot, for good.
     Lost,
     /// There is no good copy, or it could not be put in the bad one's place.
     Unrepaired,
@@ -90,6 +102,9 @@ pub struct ScrubFinding {
     pub what: String,
     /// What became of it.
     pub fate: Fate,
+    /// Of a page of an object without a good copy: its block. A page in memory with the same one can be put in its place.
+    #[serde(skip)]
+    pub block: Option<BlockIdentity>,
 }
 
 impl fmt::Display for ScrubFinding {

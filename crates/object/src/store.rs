@@ -197,6 +197,10 @@ pub trait ObjectStore: Send + Sync {
     /// [`crate::Fate::Unrepaired`]: only the caller knows whether a page is in memory still.
     fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep>;
 
+    /// Writes a page over the bad copies of the one that is stored there, if it is what should be there: then it is good again for
+    /// everything that shares its blocks. Gives whether all copies are good now.
+    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<bool>;
+
     /// Tells the devices which blocks are free: not needed by the last recovery point nor by what came after. Gives how many.
     fn trim(&self) -> Result<u64>;
 

@@ -349,6 +349,10 @@ impl ObjectStore for Module {
         self.scrub_some(cursor, blocks)
     }
 
+    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<bool> {
+        self.mend_page(key, index, page)
+    }
+
     fn trim(&self) -> Result<u64> {
         self.trim_free()
     }

@@ -3,7 +3,7 @@
 //! The intent log is not read: what is in it is gone with the next recovery point.
 //!
 //! A step goes on from the caller's cursor: labels and superblocks; the objects of domain 0 by ascending ids; those of the
-//! other domains by ascending ids. Of an object its tree blocks are verified as the walk comes to the first page under
+//! other domains by ascending ids; then of each snapshot what only snapshots have (`kept`). Of an object its tree blocks are verified as the walk comes to the first page under
 //! them, its pages together with those of neighbouring objects, so that the device gets long batches.
 //!
 //! Invariants:
@@ -12,7 +12,10 @@
 //! - a block that is dirty in memory is passed over, also when its pointer has an address already: it is on its way to the
 //!   device;
 //! - a bad copy is read once more by itself before it is called bad, and only bytes that match the pointer's checksum are
-//!   written over one.
+//!   written over one;
+//! - what has no good copy is told for the domain and for each snapshot that has it.
+
+mod kept;
 
 use crate::damage::is_damage;
 use crate::format::blockptr::PointerKind;
@@ -26,13 +29,17 @@ use holdfast_block::AlignedBuf;
 use holdfast_integrity::crc64;
 use holdfast_object::{
     DomainId, Error, Fate, Kind, ObjectId, ObjectKey, PageIndex, Place, Result, ScrubCounts, ScrubCursor, ScrubFinding,
-    ScrubStep, Seek,
+    ScrubStep, Seek, SnapshotId,
 };
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
 /// Blocks read under one hold of the gate: 1 MiB. Publishing an epoch waits for it.
 const BATCH: usize = 256;
+/// Leaves that a walk comes to under one hold of the gate, with something to read or not.
+const LEAVES: usize = 1024;
+/// Holds of the gate in one step.
+const BATCHES: usize = 64;
 /// Most neighbours in one device read.
 const RUN_MAX: usize = 64;
 
@@ -43,6 +50,8 @@ struct Copy {
     node: NodeKey,
     pointer: BlockPointer,
     class: Class,
+    /// Whose object it is.
+    state: SnapshotId,
 }
 
 /// What a block counts as.
@@ -62,7 +71,9 @@ impl Module {
     pub(crate) fn scrub_some(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep> {
         let mut step = ScrubStep { cursor: *cursor, ..ScrubStep::default() };
         let blocks = blocks.max(1);
-        while step.counts.blocks() < blocks && step.cursor != ScrubCursor::End {
+        let mut batches = 0;
+        while step.counts.blocks() < blocks && step.cursor != ScrubCursor::End && batches < BATCHES {
+            batches += 1;
             let before = step.cursor;
             if before == ScrubCursor::Start {
                 self.scrub_labels(&mut step)?;
@@ -107,17 +118,23 @@ impl Module {
     fn scrub_batch(&self, step: &mut ScrubStep, most: usize) -> Result<()> {
         let _gate = self.gate.read();
         let mut batch = Vec::new();
-        while batch.len() < most {
-            let ScrubCursor::At { object, page } = step.cursor else { break };
+        let mut leaves = 0;
+        while batch.len() < most && leaves < LEAVES {
+            leaves += 1;
             // Taken anew for each leaf, so that writers get in between.
             let trees = self.trees.read();
-            let next = self.scrub_leaf(&trees, object, page, step, &mut batch)?;
-            step.cursor = match next {
-                Some(page) => ScrubCursor::At { object, page },
-                None => match self.object_after(&trees, object)? {
-                    Some(object) => ScrubCursor::At { object, page: 0 },
-                    None => ScrubCursor::End,
+            step.cursor = match step.cursor {
+                ScrubCursor::At { object, page } => match self.scrub_leaf(&trees, object, page, step, &mut batch)? {
+                    Some(page) => ScrubCursor::At { object, page },
+                    None => match self.object_after(&trees, object)? {
+                        Some(object) => ScrubCursor::At { object, page: 0 },
+                        None => kept::first(&trees),
+                    },
                 },
+                ScrubCursor::Kept { domain, epoch, object, page } => {
+                    self.scrub_kept(&trees, (domain, epoch), object, page, step, &mut batch)?
+                }
+                ScrubCursor::Start | ScrubCursor::End => break,
             };
         }
         self.judge(step, batch);
@@ -146,11 +163,7 @@ impl Module {
             }
             Err(error) => return Err(error),
         };
-        let leaf_class = match record.kind {
-            _ if key.domain == DomainId::SYSTEM => Class::System,
-            RecordKind::Object(Kind::Regular) => Class::Data,
-            _ => Class::Names,
-        };
+        let leaf_class = leaf_class(key, &record);
         if record.levels == 0 {
             if page == 0 {
                 self.note_pages(trees, key, 0, &[record.root], leaf_class, step, batch);
@@ -174,7 +187,7 @@ impl Module {
                     Err(error) => return Err(error),
                 }
             } else {
-                self.scrub_tree_block(trees, node, &pointer, step)
+                self.scrub_tree_block(trees, SnapshotId::LIVE, node, &pointer, step)
             };
             let Some(block) = block else { return Ok(after(page, level, end)) };
             if level == 1 {
@@ -194,10 +207,11 @@ impl Module {
         }
     }
 
-    /// Reads both copies of a tree block; gives a good one.
+    /// Reads both copies of a tree block of the domain or of a snapshot; gives a good one.
     fn scrub_tree_block(
         &self,
         trees: &Trees,
+        state: SnapshotId,
         node: NodeKey,
         pointer: &BlockPointer,
         step: &mut ScrubStep,
@@ -213,7 +227,7 @@ impl Module {
             }
         }
         if bad {
-            self.bad_block(step, node, pointer);
+            self.bad_block(step, trees, state, node, pointer);
         }
         let block = Arc::new(MetaBlock::clean(good?));
         if let Err(error) = block.check(self.disk(), node, pointer.address[0]) {
@@ -243,7 +257,7 @@ impl Module {
             match pointer.kind {
                 PointerKind::Lost => step.counts.lost_before += 1,
                 PointerKind::Data if class != Class::System || !trees.dirty.contains_key(&node) => {
-                    let copy = |address| Copy { address, node, pointer: *pointer, class };
+                    let copy = |address| Copy { address, node, pointer: *pointer, class, state: SnapshotId::LIVE };
                     batch.extend(pointer.addresses().map(copy));
                 }
                 PointerKind::Data | PointerKind::Hole | PointerKind::Tree => {}
@@ -327,25 +341,29 @@ impl Module {
             rest = later;
         }
         let read = self.disk().read_runs(&addresses, slices);
-        let mut bad: Vec<(NodeKey, BlockPointer)> = Vec::new();
+        let mut bad: Vec<Copy> = Vec::new();
         let mut blocks = buffer.as_chunks::<4096>().0.iter();
         for (run, is_read) in runs().zip(read) {
             for (copy, bytes) in run.iter().zip(blocks.by_ref()) {
                 count(&mut step.counts, copy.class);
                 let mix = if copy.pointer.seeded { copy.node.mix() } else { 0 };
-                let known = || bad.iter().any(|(node, _)| *node == copy.node);
+                let known = || bad.iter().any(|other| (other.node, other.state) == (copy.node, copy.state));
                 if (!is_read || crc64(bytes) ^ mix != copy.pointer.checksum) && !known() {
-                    bad.push((copy.node, copy.pointer));
+                    bad.push(*copy);
                 }
             }
         }
-        for (node, pointer) in bad {
-            self.bad_block(step, node, &pointer);
+        if bad.is_empty() {
+            return;
+        }
+        let trees = self.trees.read();
+        for Copy { node, pointer, state, .. } in bad {
+            self.bad_block(step, &trees, state, node, &pointer);
         }
     }
 
     /// Reads each copy of a block by itself, and replaces bad ones by a good one.
-    fn bad_block(&self, step: &mut ScrubStep, node: NodeKey, pointer: &BlockPointer) {
+    fn bad_block(&self, step: &mut ScrubStep, trees: &Trees, state: SnapshotId, node: NodeKey, pointer: &BlockPointer) {
         let disk = self.disk();
         let mut good = None;
         let mut bad = Vec::new();
@@ -364,7 +382,8 @@ impl Module {
         match good {
             Some(good) => {
                 for (address, error) in &bad {
-                    self.replace(step, node.place(disk, *address), says(error), *address, good.bytes());
+                    let place = in_state(node.place(disk, *address), state);
+                    self.replace(step, place, says(error), *address, good.bytes());
                 }
             }
             None => {
@@ -374,11 +393,34 @@ impl Module {
                         Some((address, error)) => format!("; block {}: {}", split_address(*address).1, says(error)),
                         None => String::new(),
                     };
-                    note(step, node.place(disk, *address), says(error) + &also, Fate::Unrepaired);
+                    let what = says(error) + &also;
+                    let is_page = node.level == 0 && node.domain != DomainId::SYSTEM.0;
+                    for state in std::iter::once(state).chain(self.sharers(trees, state, node, pointer)) {
+                        note(step, in_state(node.place(disk, *address), state), what.clone(), Fate::Unrepaired);
+                        if let Some(finding) = step.findings.last_mut().filter(|_| is_page) {
+                            finding.block = Some(pointer.identity());
+                        }
+                    }
                 }
             }
         }
     }
+}
+
+fn leaf_class(key: ObjectKey, record: &Record) -> Class {
+    match record.kind {
+        _ if key.domain == DomainId::SYSTEM => Class::System,
+        RecordKind::Object(Kind::Regular) => Class::Data,
+        _ => Class::Names,
+    }
+}
+
+/// A place in an object as a snapshot has it. The store's own objects have no name of their own there.
+pub(crate) fn in_state(mut place: Place, state: SnapshotId) -> Place {
+    if let Some(key) = place.object.as_mut().filter(|key| key.domain != DomainId::SYSTEM) {
+        key.object = key.object.in_snapshot(state);
+    }
+    place
 }
 
 /// The first page behind the block of `level` that `page` is under, if there can be one.
@@ -402,5 +444,5 @@ fn note(step: &mut ScrubStep, place: Place, what: String, fate: Fate) {
         Fate::Lost => step.counts.lost += 1,
         Fate::Unrepaired => step.counts.unrepaired += 1,
     }
-    step.findings.push(ScrubFinding { place, what, fate });
+    step.findings.push(ScrubFinding { place, what, fate, block: None });
 }

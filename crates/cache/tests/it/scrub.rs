@@ -139,3 +139,87 @@ fn a_loss_survives_a_power_cut_only_with_its_epoch() {
     let rig = rig.power_cut();
     assert_eq!(scrub(&rig).0.lost_before, 1);
 }
+
+/// A file of two pages in the store, a copy of it, and a snapshot of both.
+fn shared() -> (Rig, [ObjectId; 4], Vec<u8>) {
+    let rig = Rig::new(2048);
+    let [file, copy] = [rig.create(Kind::Regular), rig.create(Kind::Regular)];
+    let bytes = pattern(4, 2 * PAGE_SIZE);
+    rig.write(file, 0, &bytes).unwrap();
+    rig.cache.sync_all().unwrap();
+    let all = Op::Copy {
+        source: file,
+        source_first: 0,
+        target: copy,
+        target_first: 0,
+        pages: 2,
+        size_min: bytes.len() as u64,
+    };
+    rig.submit(vec![all]).unwrap();
+    let kept = rig.cache.snapshot_create("s").unwrap().id;
+    (rig.remount(), [file, copy, file.in_snapshot(kept), copy.in_snapshot(kept)], bytes)
+}
+
+#[test]
+fn a_page_in_memory_as_one_of_whatever_shares_it_is_good_for_all() {
+    for in_memory in 0..4 {
+        let (rig, ids, bytes) = shared();
+        rig.cache.read(ids[in_memory], 1, 1).unwrap();
+        damage(&rig, ids[0], 1);
+        let (counts, findings) = scrub(&rig);
+        assert_eq!((counts.repaired, counts.lost, counts.unrepaired), (1, 0, 0), "{findings:?}");
+        let rig = rig.power_cut();
+        for id in ids {
+            assert_eq!(rig.contents(id).unwrap(), bytes, "{id}");
+        }
+        assert_eq!(scrub(&rig).1, []);
+    }
+}
+
+#[test]
+fn a_page_without_a_good_copy_is_lost_for_all_that_share_it() {
+    let (rig, ids, bytes) = shared();
+    damage(&rig, ids[0], 1);
+    let (counts, findings) = scrub(&rig);
+    assert_eq!((counts.repaired, counts.lost, counts.unrepaired), (0, 4, 0), "{findings:?}");
+    let mut told: Vec<ObjectId> = findings.iter().map(|found| found.place.object.unwrap().object).collect();
+    told.sort_unstable();
+    assert_eq!(told, ids);
+    assert!(findings.iter().all(|found| found.fate == Fate::Lost));
+    let rig = rig.remount();
+    for id in ids {
+        assert!(rig.cache.read(id, 1, 1).is_err(), "{id}");
+        assert!(rig.cache.read(id, 0, 1).is_ok(), "{id}");
+    }
+    // The files can be written again, the snapshot not: there it stays what it is, and each scrub says so.
+    for id in &ids[..2] {
+        rig.write(*id, PAGE, &bytes[PAGE_SIZE..]).unwrap();
+    }
+    let rig = rig.remount();
+    let (counts, findings) = scrub(&rig);
+    assert_eq!((counts.lost_before, counts.lost), (0, 2), "{findings:?}");
+    assert!(findings.iter().all(|found| found.place.object.unwrap().object.snapshot() != SnapshotId::LIVE));
+}
+
+#[test]
+fn a_page_that_only_a_snapshot_has_is_found() {
+    let (rig, ids, bytes) = shared();
+    let old = block_uses(rig.device.clone()).unwrap();
+    for id in &ids[..2] {
+        rig.write(*id, 0, &pattern(5, 2 * PAGE_SIZE)).unwrap();
+    }
+    let rig = rig.remount();
+    let is_page = |used: &&holdfast_physical::check::BlockUse| used.role == BlockRole::Data && used.index == 0;
+    let block = old.iter().find(is_page).unwrap().block;
+    rig.device.alter(block, |bytes| bytes[100] ^= 4).unwrap();
+    let (counts, findings) = scrub(&rig);
+    assert_eq!((counts.repaired, counts.lost, counts.unrepaired), (0, 2, 0), "{findings:?}");
+    // With the page in memory, as one of the snapshot's, it comes back.
+    rig.device.alter(block, |bytes| bytes[100] ^= 4).unwrap();
+    rig.cache.read(ids[3], 0, 1).unwrap();
+    rig.device.alter(block, |bytes| bytes[100] ^= 4).unwrap();
+    let (counts, findings) = scrub(&rig);
+    assert_eq!((counts.repaired, counts.lost, counts.unrepaired), (1, 0, 0), "{findings:?}");
+    let rig = rig.remount();
+    assert_eq!(rig.contents(ids[2]).unwrap(), bytes);
+}

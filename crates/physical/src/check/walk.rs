@@ -9,10 +9,11 @@ use crate::format::{
 };
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
 use crate::objects::{OBJECT_END, dead_of, system_key};
+use crate::scrub::in_state;
 use crate::snapshot::runs_in;
 use crate::tree::{Base, Trees};
 use holdfast_integrity::crc64;
-use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectKey, Place};
+use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectKey, Place, SnapshotId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -82,6 +83,8 @@ pub(super) struct Walk<'a> {
     report: &'a mut Report,
     visit: &'a mut dyn FnMut(BlockUse),
     seen: Seen,
+    /// The snapshot that is being walked.
+    state: SnapshotId,
 }
 
 impl<'a> Walk<'a> {
@@ -104,7 +107,7 @@ impl<'a> Walk<'a> {
             bitmap_is_whole: true,
             ..Seen::default()
         };
-        Walk { base, superblock, pages, repair, report, visit, seen }
+        Walk { base, superblock, pages, repair, report, visit, seen, state: SnapshotId::LIVE }
     }
 
     pub(super) fn into_seen(self) -> Seen {
@@ -127,6 +130,7 @@ impl<'a> Walk<'a> {
         }
         for domain in trees.kept.domains() {
             for held in trees.kept.of(domain) {
+                self.state = held.stored.id;
                 for (&id, record) in &held.view.system {
                     self.object(system_key(id), record, true);
                 }
@@ -338,7 +342,7 @@ impl<'a> Walk<'a> {
             }
             error => error.to_string(),
         };
-        self.report.add(Finding { kind, place, what, repaired });
+        self.report.add(Finding { kind, place: in_state(place, self.state), what, repaired });
     }
 
     /// Pages of an object from `first` on.

@@ -9,14 +9,14 @@ use crate::tree::{Base, Trees, span};
 use holdfast_object::{DomainId, Error, ObjectChange, ObjectId, ObjectKey, PageIndex, Result, SnapshotId};
 
 /// One state of an object.
-struct Side<'a> {
-    trees: &'a Trees,
-    record: Record,
+pub(crate) struct Side<'a> {
+    pub(crate) trees: &'a Trees,
+    pub(crate) record: Record,
 }
 
 impl Side<'_> {
     /// The pointers from the root towards a page, down to the first hole.
-    fn path(&self, base: &Base, key: ObjectKey, page: PageIndex) -> Result<Vec<BlockPointer>> {
+    pub(crate) fn path(&self, base: &Base, key: ObjectKey, page: PageIndex) -> Result<Vec<BlockPointer>> {
         let mut path = Vec::with_capacity(usize::from(self.record.levels) + 1);
         if page >= span(self.record.levels) {
             return Ok(path);
@@ -34,7 +34,7 @@ impl Side<'_> {
     }
 
     /// The pointer of `level` on the path to a page; `None` if the tree is not as high as that.
-    fn at(&self, path: &[BlockPointer], page: PageIndex, level: u8) -> Option<BlockPointer> {
+    pub(crate) fn at(&self, path: &[BlockPointer], page: PageIndex, level: u8) -> Option<BlockPointer> {
         let levels = self.record.levels;
         if level > levels {
             // All that such a block would have is beyond the tree, unless it is the first one.

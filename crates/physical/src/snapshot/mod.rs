@@ -28,6 +28,7 @@ use crate::objects::{REFERENCES, dead_of, snapshots_of, system_key, table_of};
 use crate::tree::{Base, Trees};
 use dead_list::SLOTS;
 pub(crate) use dead_list::runs_in;
+pub(crate) use diff::Side;
 use holdfast_object::space::Demand;
 use holdfast_object::{
     DomainId, Epoch, Error, ObjectKey, Place, Purpose, Result, Seek, SnapshotId, SnapshotInfo, Timestamp,

@@ -6,6 +6,7 @@ mod damage;
 mod faults;
 mod fuzz;
 mod intent_log;
+mod kept;
 mod mend;
 mod model;
 mod random;
