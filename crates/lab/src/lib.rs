@@ -9,6 +9,7 @@
 //! | `torture` | full stores, emptied and filled again, with power cuts |
 //! | `explorer` | power cuts anywhere in random workloads, recovered and judged |
 //! | `faults` | every kind of block × every fault |
+//! | `requests` | FUSE requests that no kernel would send |
 //! | `foreign` | structures that say something else, behind good checksums |
 
 pub mod device;
@@ -16,6 +17,7 @@ pub mod explorer;
 pub mod faults;
 pub mod foreign;
 pub mod model;
+pub mod requests;
 pub mod soak;
 pub mod stack;
 pub mod torture;

@@ -12,6 +12,8 @@
 
 mod acl;
 pub mod check;
+#[doc(hidden)]
+pub mod decoders;
 mod directory;
 mod error;
 mod locks;

@@ -19,6 +19,7 @@
 //! | `inject` | a catalogue of blocks by kind, and damage to them on purpose |
 //! | `create`, `open`, `check` | a store's beginning, its opening, its offline check |
 //! | `mend` | damaged labels and superblocks, when a store is opened |
+//! | `decoders` | decoders of single structures, for fuzzing |
 
 mod alloc;
 mod apply;
@@ -29,6 +30,8 @@ mod commit;
 mod counters;
 mod create;
 mod damage;
+#[doc(hidden)]
+pub mod decoders;
 mod disk;
 mod format;
 mod grow;

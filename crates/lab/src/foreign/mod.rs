@@ -8,10 +8,12 @@
 //! |---|---|
 //! | `sample` | a store with every structure of the format in it |
 //! | `image` | its blocks, who points to whom, and the checksums made to fit |
+//! | `decoders` | all decoders of single structures by name, and what they start from |
 //! | `edit` | changes of bytes, at random or from a file |
 //! | `visit` | everything that is done with the store then |
 //! | `trial` | that, watched for panics and hangs |
 
+pub mod decoders;
 mod edit;
 mod image;
 mod sample;
@@ -20,6 +22,7 @@ mod visit;
 
 pub use edit::{Edit, Pool, parse, random, render};
 pub use image::{BlockName, Image, Part};
+pub(crate) use sample::acl;
 pub use sample::sample;
 pub use trial::{Failure, try_edits};
 pub use visit::{Visit, visit};

@@ -16,7 +16,7 @@ const WHO: &Request = &Request::ROOT;
 const ACL: [(u16, u16, u32); 6] =
     [(1, 7, u32::MAX), (2, 6, 10), (4, 5, u32::MAX), (8, 4, 20), (0x10, 6, u32::MAX), (0x20, 1, u32::MAX)];
 
-fn acl() -> Vec<u8> {
+pub(crate) fn acl() -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in ACL {
         bytes.extend(tag.to_le_bytes());

@@ -1,10 +1,13 @@
 //! The stack against the model, power cuts and faulty disks.
+mod decoders;
 mod explorer;
 mod faults;
 mod foreign;
+mod golden;
 mod grow;
 mod power;
 mod regressions;
+mod requests;
 mod soak;
 mod torture;
 

@@ -306,3 +306,35 @@ impl<'a> Directory<'a> {
         Ok(entries)
     }
 }
+
+/// Any bytes as any page of a directory, for fuzzing: an error, or records within the page.
+pub(crate) fn decode_page(bytes: &[u8]) {
+    let mut image: Image = [0; PAGE_SIZE];
+    let length = bytes.len().min(PAGE_SIZE);
+    image[..length].copy_from_slice(&bytes[..length]);
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| image[at + byte]));
+    for page in [0, word(24)] {
+        let owner = ObjectId(word(layout::node_offset(page) + 16));
+        for (level, pages) in [(None, 100), (Some(0), u64::MAX), (Some(1), 100)] {
+            let expect = Expect { owner, page, level, low: 0, high: KEY_END, pages };
+            if let Ok(node) = Node::parse(&image, expect)
+                && node.check(&image).is_ok()
+            {
+                assert!(node.level <= LEVEL_MAX && level.is_none_or(|level| level == node.level));
+                let keys: Vec<u64> = match node.level {
+                    0 => node.entries().flatten().map(|record| record.key).collect(),
+                    _ => node.branches().flatten().map(|branch| branch.key).skip(1).collect(),
+                };
+                assert!(keys.is_sorted_by(|a, b| a < b) && keys.iter().all(|&key| key < KEY_END));
+            }
+            let _ = node::parse_free(&image, expect);
+        }
+    }
+    for size in [0, PAGE_SIZE as u64, word(16).saturating_mul(PAGE_SIZE as u64), u64::MAX] {
+        if let Ok(header) = Header::parse(&image, ObjectId(2), size) {
+            let mut again = image;
+            header.put(&mut again);
+            assert!(again == image);
+        }
+    }
+}
