@@ -35,6 +35,14 @@ pub(crate) struct Cli {
     #[arg(long, global = true, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
 
+    /// Give up when a mount has shown no sign of life for so many seconds; 0: never
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) timeout: u32,
+
+    /// Ask the mount, and wait for however long it takes
+    #[arg(long, global = true, hide = true)]
+    pub(crate) unwatched: bool,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -84,7 +92,10 @@ under the store.")]
     #[command(after_help = "\
 Example:
   holdfast unmount /mnt
-If files are still open there, it says by whom, and nothing is unmounted.")]
+  holdfast unmount --force /mnt      also if it is in use, or does not answer
+If files are still open there, it says by whom, and nothing is unmounted. With
+--force, whoever uses them gets errors; the store is clean all the same, unless
+its daemon does not answer.")]
     Unmount(Unmount),
 
     /// Make a store on first use, mount it, and say what to do next
@@ -244,6 +255,9 @@ pub(crate) struct Unmount {
     /// Directory that a store is mounted on, or the store
     #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
     pub(crate) target: PathBuf,
+    /// Cut off whoever uses it; also for a mount that does not answer
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Args, Debug)]

@@ -16,6 +16,7 @@
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
 //! | `target` | the mount that a command is about |
 //! | `users` | what an ordinary user may |
+//! | `watch` | gives up on a mount that shows no sign of life |
 
 mod args;
 mod commands;
@@ -40,14 +41,18 @@ mod snapshots;
 mod stack;
 mod target;
 mod users;
+mod watch;
 
 use args::{Cli, Command};
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 use failure::{Failure, exit};
 use output::Format;
 use std::process::ExitCode;
+use std::time::Duration;
 
 fn main() -> ExitCode {
+    keep_open_files();
     if let Some(code) = helper::run() {
         return code;
     }
@@ -56,6 +61,14 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let format = if cli.json { Format::Json } else { Format::Words };
+    let timeout = Duration::from_secs(cli.timeout.into());
+    if let Some(path) = watch::asked(&cli.command).filter(|_| !cli.unwatched) {
+        return watch::run(&path, timeout, format);
+    }
+    if cli.unwatched {
+        // Not without the one that waits for it.
+        let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
+    }
     let told = matches!(&cli.command, Command::Mount(mount) if mount.report_ready);
     if !matches!(cli.command, Command::Mount(_)) {
         logging::start(None, cli.log_level);
@@ -63,7 +76,7 @@ fn main() -> ExitCode {
     let code = match &cli.command {
         Command::Create(arguments) => commands::create::run(arguments, format).map(|()| exit::OK),
         Command::Mount(arguments) => commands::mount::run(arguments, format, cli.log_level).map(|()| exit::OK),
-        Command::Unmount(arguments) => commands::unmount::run(arguments, format).map(|()| exit::OK),
+        Command::Unmount(arguments) => commands::unmount::run(arguments, timeout, format).map(|()| exit::OK),
         Command::Up(arguments) => commands::up::run(arguments, format, cli.log_level).map(|()| exit::OK),
         Command::Status(arguments) => commands::status::run(arguments, format).map(|()| exit::OK),
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
@@ -92,6 +105,14 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
+/// Nothing of this process's open files goes to those that it starts, which would hold them for as long as they live: a daemon,
+/// or a process that waits for a mount that does not answer.
+fn keep_open_files() {
+    // SAFETY: only sets the close-on-exec flag of whatever descriptors there are. On kernels before 5.11 it fails, and
+    // then only what was inherited without the flag is passed on.
+    unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
+}
+
 /// `--help` and `--version` come here as well.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
@@ -101,18 +122,43 @@ fn usage(error: &clap::Error) -> ExitCode {
     // The command line as it is: it could not be made sense of.
     let mut arguments = std::env::args().skip(1).take_while(|argument| argument != "--");
     let json = arguments.any(|argument| argument == "--json");
-    let command = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let commands = <Cli as clap::CommandFactory>::command();
+    let command = std::env::args().skip(1).find(|argument| commands.find_subcommand(argument).is_some());
     let code = if command.as_deref() == Some("check") { exit::CHECK_USAGE } else { exit::USAGE };
-    if json {
+    let format = if json { Format::Json } else { Format::Words };
+    if let Some(failure) = restores(error) {
+        output::print_failure(format, &failure);
+    } else if json {
         // The first paragraph says what is wrong; without colours, and in one line.
         let text = error.to_string();
         let words: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
         let message = words.join(" ");
         let message = message.strip_prefix("error: ").unwrap_or(&message);
-        let hint = command.map_or("holdfast --help".to_string(), |command| format!("holdfast {command} --help"));
+        // What else it says is about what could have been meant.
+        let tip = words_of(error, ContextKind::SuggestedSubcommand).or(words_of(error, ContextKind::SuggestedArg));
+        let help = command
+            .map_or("holdfast --help lists what there is".to_string(), |command| format!("holdfast {command} --help"));
+        let hint = tip.map_or(help.clone(), |tip| format!("{tip} may be meant; {help}"));
         output::print_failure(Format::Json, &Failure { code, ..Failure::usage(message).hint(hint) });
     } else {
         let _ = error.print();
     }
     ExitCode::from(code)
+}
+
+fn words_of(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(word) => Some(word.clone()),
+        ContextValue::Strings(words) => words.first().cloned(),
+        _ => None,
+    }
+}
+
+/// What to say to those who look for a command that restores a snapshot.
+fn restores(error: &clap::Error) -> Option<Failure> {
+    let given = words_of(error, ContextKind::InvalidSubcommand)?;
+    ["restore", "rollback", "revert"].contains(&given.as_str()).then(|| {
+        Failure::usage(format!("there is no command {given}: what a snapshot has is there to be copied"))
+            .hint("cp -a --reflink=auto DIR/.holdfast/snapshots/NAME/FILE DIR/FILE")
+    })
 }

@@ -114,8 +114,20 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
     fs::canonicalize(path).map_err(|error| Failure::at(path, plain(&error)))
 }
 
+impl Mount {
+    /// Whether the mount serves this store. A store that lies in a mount itself is looked at only on behalf of one that lies there,
+    /// too: if nobody serves that mount, looking takes for ever.
+    pub(crate) fn serves(&self, store: &Path) -> bool {
+        let host = |store: &Path| containing(store).ok().flatten().filter(|mount| mount.file_system == FILE_SYSTEM);
+        self.source == store || {
+            let host_of_source = host(&self.source);
+            (host_of_source.is_none() || host_of_source == host(store)) && is_same_file(&self.source, store)
+        }
+    }
+}
+
 /// Whether two paths lead to one file or disk.
-pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
+fn is_same_file(one: &Path, other: &Path) -> bool {
     let (Ok(a), Ok(b)) = (fs::metadata(one), fs::metadata(other)) else { return false };
     let disks = a.file_type().is_block_device() && b.file_type().is_block_device();
     if disks { a.rdev() == b.rdev() } else { (a.dev(), a.ino()) == (b.dev(), b.ino()) }

@@ -1,6 +1,7 @@
 //! The state of a store, as `status` tells it and as a running mount tells it to `status`.
 
 use crate::output::{Report, count, table};
+use crate::paths::shell;
 use crate::scrub::{ScrubCondition, ScrubReport};
 use crate::size;
 use holdfast_cache::CacheStatus;
@@ -201,16 +202,16 @@ impl StoreReport {
         match (self.condition, self.mounted_on.as_deref().unwrap_or("?")) {
             (Condition::Mounted, directory) => format!("{directory}  ({store})"),
             (Condition::Abandoned, directory) => {
-                format!(
-                    "{directory}  ({store}): its daemon has died, nobody serves this mount any more. `holdfast mount` makes \
-                     it anew, `holdfast unmount {directory}` takes it away"
-                )
+                format!("{directory}  ({store}): ABANDONED, its daemon has died")
             }
             (Condition::NotAnswering, directory) => format!("{directory}  ({store}): does NOT ANSWER"),
             (Condition::Inaccessible, directory) => {
                 format!("{directory}  ({store}): another user's, made without allow_other; not accessible")
             }
             (Condition::Clean, _) => format!("{store}: not mounted, clean"),
+            (Condition::Unclean, directory) if self.mounted_on.is_some() => {
+                format!("{store}: not closed in order, as the daemon of its mount on {directory} has died")
+            }
             (Condition::Unclean, _) => {
                 format!("{store}: not mounted, not closed in order; the next mount replays its intent log")
             }
@@ -218,9 +219,30 @@ impl StoreReport {
     }
 }
 
+impl StoreReport {
+    /// About a mount that is of no use.
+    fn what_to_do(&self) -> Option<String> {
+        let directory = shell(Path::new(self.mounted_on.as_deref()?));
+        let store = shell(Path::new(&self.store));
+        match self.condition {
+            Condition::Abandoned | Condition::Unclean => Some(format!(
+                "holdfast mount {store} {directory} makes the mount anew, with all that was synced; \
+                 holdfast unmount {directory} takes it away"
+            )),
+            Condition::NotAnswering => Some(format!(
+                "its disk may be slow, or hang (dmesg tells): wait, or cut the mount off with holdfast unmount --force {directory}"
+            )),
+            _ => None,
+        }
+    }
+}
+
 impl Report for StoreReport {
     fn words(&self) -> String {
         let mut rows = Vec::new();
+        if let Some(what) = self.what_to_do() {
+            rows.push(("what to do", what));
+        }
         if let Some(reason) = &self.read_only {
             rows.push(("READ-ONLY", reason.clone()));
         }
@@ -229,13 +251,19 @@ impl Report for StoreReport {
             let (used, total) = (size::show(space.used_bytes), size::show(space.total_bytes));
             rows.push(("space", format!("{used} of {total} used, {} available", size::show(space.available_bytes))));
             rows.push(("objects", figures.objects.to_string()));
-            let opened = if self.mounted_on.is_some() { "mounted" } else { "opened for this" };
+            let opened = if self.condition == Condition::Mounted { "mounted" } else { "opened for this" };
             rows.push(("recovery point", format!("epoch {}", figures.epoch)));
             rows.push((
                 "blocks",
                 match (figures.blocks_repaired, figures.blocks_unrepaired) {
                     // Opening has read next to nothing.
-                    (0, 0) if self.mounted_on.is_none() => "not read now; `holdfast check` reads them all".to_string(),
+                    (0, 0) if self.condition != Condition::Mounted => {
+                        "not read now; `holdfast check` reads them all".to_string()
+                    }
+                    // The last scrub may have been that of an earlier mount.
+                    (0, 0) if self.scrub.as_ref().is_some_and(ScrubReport::has_losses) => {
+                        "no further corrupt one met since it was mounted; see scrub".to_string()
+                    }
                     (0, 0) => "no corrupt one met since it was mounted".to_string(),
                     (repaired, 0) => format!("{repaired} repaired since it was {opened}"),
                     (repaired, lost) => {

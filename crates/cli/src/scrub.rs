@@ -87,6 +87,11 @@ impl ScrubReport {
         self.counts.lost + self.counts.unrepaired > 0 || self.condition == ScrubCondition::Failed
     }
 
+    /// Whether files have pages without a good copy, as far as it has seen.
+    pub(crate) fn has_losses(&self) -> bool {
+        self.counts.lost + self.counts.lost_before + self.counts.unrepaired > 0
+    }
+
     /// In one line.
     pub(crate) fn line(&self) -> String {
         let percent = (self.part() * 100.0).floor();

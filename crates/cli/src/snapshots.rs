@@ -46,7 +46,7 @@ pub(crate) enum SnapshotReply {
         changes: Vec<Change>,
         more: bool,
     },
-    Refused(String),
+    Refused(Failure),
 }
 
 /// A snapshot as it is shown.
@@ -229,9 +229,17 @@ fn compare(stack: &Stack, from: &str, to: Option<&String>) -> Result<Vec<Change>
 }
 
 fn named(store: &dyn Snapshots, name: &str) -> Result<SnapshotInfo> {
-    let found = store.snapshots().map_err(says)?.into_iter().find(|info| info.name == name);
-    found
-        .ok_or_else(|| Failure::new(format!("there is no snapshot {name}")).hint("`holdfast snapshot list` shows them"))
+    const NAMED: usize = 10;
+    let mut all = store.snapshots().map_err(says)?;
+    if let Some(at) = all.iter().position(|info| info.name == name) {
+        return Ok(all.swap_remove(at));
+    }
+    let names: Vec<_> = all.iter().rev().take(NAMED).map(|info| info.name.as_str()).collect();
+    Err(Failure::new(format!("there is no snapshot {name}")).hint(match all.len() {
+        0 => "there are none; to make one: holdfast snapshot create DIR NAME".to_string(),
+        1..=NAMED => format!("there are: {}", names.join(", ")),
+        number => format!("there are {number}, the last ones: {}", names.join(", ")),
+    }))
 }
 
 /// As many as fit into a reply as JSON, and whether there are more. A name takes at most six bytes for one in JSON.

@@ -152,7 +152,7 @@ pub(crate) fn device(store: &Path, access: Access) -> Result<Arc<FileDevice>> {
 /// Says who uses a store, if it can be found out.
 fn in_use(store: &Path) -> Failure {
     let mounts = crate::mounts::of_holdfast().unwrap_or_default();
-    match mounts.iter().find(|mount| crate::mounts::is_same_file(&mount.source, store)) {
+    match mounts.iter().find(|mount| mount.serves(store)) {
         Some(mount) => Failure::new(format!("{} is mounted on {}", store.display(), mount.directory.display()))
             .hint(format!("unmount it first: holdfast unmount {}", mount.directory.display())),
         None => Failure::new(format!("{} is in use by another process", store.display())),

@@ -27,7 +27,7 @@ pub(crate) fn of_store(store: &Path) -> Result<Option<Mount>> {
     if all.iter().any(|mount| store == mount.directory) {
         return Ok(None);
     }
-    Ok(all.into_iter().rfind(|mount| mounts::is_same_file(&mount.source, store)))
+    Ok(all.into_iter().rfind(|mount| mount.serves(store)))
 }
 
 fn none(path: &Path) -> Failure {

@@ -3,15 +3,15 @@
 use crate::args::Grow;
 use crate::failure::{Failure, Result};
 use crate::growth::{self, GrowReply, GrowRequest, Grown};
-use crate::mounts::{self, FILE_SYSTEM};
+use crate::mounts::Mount;
 use crate::output::{Format, Report, print};
 use crate::progress::Progress;
 use crate::size;
 use crate::stack::{self, Settings, Stack};
+use crate::target;
 use holdfast_block::Access;
 use holdfast_fuse::control;
 use serde::Serialize;
-use std::fs::File;
 use std::path::Path;
 
 #[derive(Serialize)]
@@ -40,20 +40,14 @@ impl Report for Told {
 pub(crate) fn run(arguments: &Grow, format: Format) -> Result<()> {
     let request = GrowRequest { size: arguments.size };
     let path = stack::locate(&arguments.target)?;
-    let mount = if path.is_dir() {
-        let mount = mounts::containing(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM);
-        Some(mount.ok_or_else(|| {
-            Failure::new(format!("{} is in no mount of a store", path.display()))
-                .hint("`holdfast status` lists what is mounted")
-        })?)
-    } else {
-        // The store of a mount may be meant by its own name.
-        mounts::of_holdfast()?.into_iter().find(|mount| mounts::is_same_file(&mount.source, &path))
+    let mount = match target::of_store(&path)? {
+        None if path.is_dir() => Some(target::mount(&path)?),
+        mount => mount,
     };
     let (store, grown) = {
         let _shown = Progress::unknown("making room");
         match mount {
-            Some(mount) => (mount.source.clone(), ask(&mount.directory, &request)?),
+            Some(mount) => (mount.source.clone(), ask(&mount, &request)?),
             None => (path.clone(), unmounted(&path, &request)?),
         }
     };
@@ -61,12 +55,12 @@ pub(crate) fn run(arguments: &Grow, format: Format) -> Result<()> {
     Ok(())
 }
 
-fn ask(directory: &Path, request: &GrowRequest) -> Result<Grown> {
+fn ask(mount: &Mount, request: &GrowRequest) -> Result<Grown> {
     let json = serde_json::to_vec(request).map_err(stack::says)?;
-    let reply = File::open(directory).and_then(|file| control::grow(file, &json));
-    let reply = reply.map_err(|error| Failure::at(directory, mounts::plain(&error)))?;
-    let reply = serde_json::from_slice(&reply)
-        .map_err(|error| Failure::at(directory, format!("the mount gave no answer that makes sense: {error}")))?;
+    let reply = target::ask(mount, "could not be asked to grow", |file| control::grow(file, &json))?;
+    let reply = serde_json::from_slice(&reply).map_err(|error| {
+        Failure::at(&mount.directory, format!("the mount gave no answer that makes sense: {error}"))
+    })?;
     match reply {
         GrowReply::Done(grown) => Ok(grown),
         GrowReply::Refused(failure) => Err(failure),

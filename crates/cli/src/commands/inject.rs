@@ -75,7 +75,7 @@ impl Report for Injected {
         let mut text = format!("{}: {}, {what}{object}{path}, which has {of}\n", self.fault, self.kind.name());
         for change in &self.changes {
             text.push_str(&format!(
-                "  block {}: {} different from byte {} of the device on: {} is now {}\n",
+                "  block {}: {} changed, the first at byte {} of the device: {} is now {}\n",
                 change.block,
                 count(change.different_bytes as u64, "byte", "bytes"),
                 change.device_offset_bytes,

@@ -55,7 +55,7 @@ fn find(store: &Path, directory: &Path) -> Result<(Mount, MountOptions)> {
     let mount = mount.ok_or_else(|| {
         Failure::new(format!("no store is mounted on {}, so there is nothing to remount", directory.display()))
     })?;
-    if !mounts::is_same_file(&mount.source, store) {
+    if !mount.serves(store) {
         let (source, store) = (mount.source.display(), store.display());
         return Err(Failure::new(format!("{} is a mount of {source}, not of {store}", directory.display())));
     }

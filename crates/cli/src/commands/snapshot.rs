@@ -4,6 +4,7 @@ use crate::args::SnapshotAction;
 use crate::failure::{Failure, Result};
 use crate::mounts::Mount;
 use crate::output::{Format, Report, print};
+use crate::paths::shell;
 use crate::size;
 use crate::snapshots::{self, Change, Compared, LastComparison, Listed, Shown, SnapshotReply, SnapshotRequest};
 use crate::stack::{self, Settings, Stack};
@@ -66,7 +67,7 @@ impl Store {
             }
         };
         match reply {
-            SnapshotReply::Refused(message) => Err(Failure::new(message)),
+            SnapshotReply::Refused(failure) => Err(failure),
             reply => Ok(reply),
         }
     }
@@ -110,6 +111,16 @@ impl Store {
     }
 }
 
+/// Recognises a name where the directory belongs, and the directory where the name does.
+fn swapped(failure: Failure, action: &str, name: &str, target: &Path) -> Failure {
+    if target.exists() || target::mount(Path::new(name)).is_err() {
+        return failure;
+    }
+    let (directory, name) = (shell(Path::new(name)), shell(target));
+    Failure::usage(format!("{name} is no directory, and {directory} is one; the directory comes first"))
+        .hint(format!("holdfast snapshot {action} {directory} {name}"))
+}
+
 fn no_sense() -> Failure {
     Failure::new("the mount answered something else than it was asked")
 }
@@ -117,7 +128,7 @@ fn no_sense() -> Failure {
 pub(crate) fn run(action: &SnapshotAction, format: Format) -> Result<()> {
     match action {
         SnapshotAction::Create { target, name } => {
-            let store = Store::mounted(target)?;
+            let store = Store::mounted(target).map_err(|failure| swapped(failure, "create", name, target))?;
             let snapshot = store.done(&SnapshotRequest::Create { name: name.clone() })?;
             let path = match &store {
                 Store::Mounted(mount) => {
@@ -128,12 +139,14 @@ pub(crate) fn run(action: &SnapshotAction, format: Format) -> Result<()> {
             print(format, &Done { snapshot, path });
         }
         SnapshotAction::Delete { target, name } => {
-            let snapshot = Store::mounted(target)?.done(&SnapshotRequest::Delete { name: name.clone() })?;
+            let store = Store::mounted(target).map_err(|failure| swapped(failure, "delete", name, target))?;
+            let snapshot = store.done(&SnapshotRequest::Delete { name: name.clone() })?;
             print(format, &Done { snapshot, path: None });
         }
         SnapshotAction::List { target } => print(format, &Listed { snapshots: Store::any(target)?.list()? }),
         SnapshotAction::Diff { target, from, to } => {
-            print(format, &Compared { changes: Store::any(target)?.diff(from, to.as_deref())? });
+            let store = Store::any(target).map_err(|failure| swapped(failure, "diff", from, target))?;
+            print(format, &Compared { changes: store.diff(from, to.as_deref())? });
         }
     }
     Ok(())

@@ -66,10 +66,13 @@ fn one(path: &Path) -> Result<StoreReport> {
         let mount = mount.ok_or_else(|| Failure::new(format!("{} is in no mount of a store", path.display())))?;
         return Ok(look(&mount));
     }
-    let mounted = mounts::of_holdfast()?.into_iter().find(|mount| mounts::is_same_file(&mount.source, &path));
+    let mounted = mounts::of_holdfast()?.into_iter().find(|mount| mount.serves(&path));
     match mounted.map(|mount| look(&mount)) {
         Some(report) if report.condition != Condition::Abandoned => Ok(report),
-        _ => unmounted(&path),
+        abandoned => {
+            let mounted_on = abandoned.and_then(|report| report.mounted_on);
+            Ok(StoreReport { mounted_on, ..unmounted(&path)? })
+        }
     }
 }
 

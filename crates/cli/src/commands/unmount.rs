@@ -13,15 +13,17 @@ use crate::{target, users};
 use holdfast_block::{Access, FileDevice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Serialize;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a daemon that cannot be named, and how often to look.
-const UNNAMED_WAIT: Duration = Duration::from_secs(60);
+/// How often to look whether the daemon has ended: one that can be named, and one that cannot.
+const NAMED_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 const UNNAMED_STEP: Duration = Duration::from_millis(20);
+/// How long to wait for a daemon that did not answer.
+const STUCK_WAIT: Duration = Duration::from_secs(5);
 /// How long a mount may be in use still, and how often to try.
 const BUSY_WAIT: Duration = Duration::from_millis(500);
 const BUSY_STEP: Duration = Duration::from_millis(50);
@@ -43,25 +45,52 @@ struct Unmounted {
     directory: String,
     store: String,
     left: Left,
+    #[serde(skip)]
+    was: Was,
+}
+
+/// What the mount was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Was {
+    Writable,
+    ReadOnly,
+    /// Its daemon had died.
+    Abandoned,
+    /// Its daemon did not answer.
+    Stuck,
 }
 
 impl Report for Unmounted {
     fn words(&self) -> String {
-        let Unmounted { directory, store, left } = self;
-        match left {
-            Left::Clean => format!("Unmounted {directory}; everything is written, {store} is clean.\n"),
-            Left::Unclean => {
+        let Unmounted { directory, store, left, was } = self;
+        let next = "The next mount for writing recovers it.";
+        match (was, left) {
+            (Was::Writable, Left::Clean) => {
+                format!("Unmounted {directory}; everything is written, {store} is clean.\n")
+            }
+            (Was::Writable, _) => format!("Unmounted {directory}; everything is written to {store}.\n"),
+            (Was::ReadOnly, Left::Clean) => format!("Unmounted {directory}, which was read-only; {store} is clean.\n"),
+            (Was::ReadOnly, Left::Unclean) => {
                 format!(
-                    "Unmounted {directory}. {store} is not clean: its daemon had died, or it was like that and mounted \
-                     read-only. It is recovered when it is mounted for writing next.\n"
+                    "Unmounted {directory}, which was read-only; {store} is as it was, not closed in order. {next}\n"
                 )
             }
-            Left::Unknown => format!("Unmounted {directory}; everything is written to {store}.\n"),
+            (Was::ReadOnly, Left::Unknown) => format!("Unmounted {directory}, which was read-only.\n"),
+            (Was::Abandoned, Left::Clean) => {
+                format!("Unmounted {directory}, whose daemon had died; {store} is clean.\n")
+            }
+            (Was::Abandoned, _) => {
+                format!(
+                    "Unmounted {directory}, whose daemon had died, so that {store} is not closed in order. {next}\n"
+                )
+            }
+            (Was::Stuck, Left::Clean) => format!("Cut off {directory}; its daemon has ended, {store} is clean.\n"),
+            (Was::Stuck, _) => format!("Cut off {directory}; {store} is not closed in order. {next}\n"),
         }
     }
 }
 
-pub(crate) fn run(arguments: &Unmount, format: Format) -> Result<()> {
+pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Result<()> {
     let target = stack::locate(&arguments.target)?;
     let mount = match target::of_store(&target)? {
         Some(mount) => Some(mount),
@@ -87,13 +116,33 @@ pub(crate) fn run(arguments: &Unmount, format: Format) -> Result<()> {
     });
     // This process does not keep the mount in use itself.
     let _ = std::env::set_current_dir("/");
-    take_away(&directory, abandoned)?;
+    let stuck = state.condition == Condition::NotAnswering;
+    if stuck {
+        if !arguments.force {
+            return Err(Failure::new(format!("{} does not answer; nothing was unmounted", directory.display()))
+                .hint(format!("wait, or cut off whoever uses it: holdfast unmount --force {}", shell(&directory))));
+        }
+        cut_off(&mount)?;
+    } else {
+        match (arguments.force, &state.daemon) {
+            // It cuts off whoever is still there after two seconds, and closes the store.
+            (true, Some(daemon)) => end(daemon.pid)?,
+            _ => take_away(&directory, abandoned)?,
+        }
+    }
     if !abandoned {
         let _shown = Progress::unknown("writing what is not on the disk yet");
-        wait(&mount, daemon)?;
+        let pid = state.daemon.as_ref().map(|daemon| daemon.pid);
+        wait(&mount, daemon, pid, if stuck { STUCK_WAIT } else { timeout })?;
     }
+    let was = match () {
+        () if abandoned => Was::Abandoned,
+        () if stuck => Was::Stuck,
+        () if mount.read_only => Was::ReadOnly,
+        () => Was::Writable,
+    };
     let left = how_left(&mount.source);
-    if left == Left::Unclean && !abandoned && !mount.read_only {
+    if left == Left::Unclean && was == Was::Writable {
         let failure = Failure::new(format!("{} is unmounted, but its store was not left clean", directory.display()));
         let log = state.daemon.and_then(|daemon| daemon.log);
         return Err(failure.hint(match log {
@@ -102,8 +151,22 @@ pub(crate) fn run(arguments: &Unmount, format: Format) -> Result<()> {
         }));
     }
     let (directory, store) = (directory.display().to_string(), mount.source.display().to_string());
-    print(format, &Unmounted { directory, store, left });
+    print(format, &Unmounted { directory, store, left, was });
     Ok(())
+}
+
+/// Asks the daemon to end.
+fn end(pid: u32) -> Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
+    asked.unwrap_or(Ok(())).map_err(|error| Failure::new(format!("the daemon cannot be asked to end: {error}")))
+}
+
+/// Ends the connection of a mount whose daemon does not answer, and takes it out of the tree.
+fn cut_off(mount: &Mount) -> Result<()> {
+    // There is none unless fusectl is mounted; the lazy unmount does without.
+    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mount.device_minor), "1");
+    holdfast_fuse::unmount(&mount.directory, true).map_err(|error| refused(&mount.directory, &error))
 }
 
 /// Takes the mount out of the tree. Something that is just being closed is waited for.
@@ -142,29 +205,59 @@ fn refused(directory: &Path, error: &io::Error) -> Failure {
     })
 }
 
-/// Waits until the daemon has ended, however long that takes: it is writing.
-fn wait(mount: &Mount, daemon: Option<OwnedFd>) -> Result<()> {
-    if let Some(daemon) = daemon {
-        loop {
-            match poll(&mut [PollFd::new(&daemon, PollFlags::IN)], None::<&Timespec>) {
-                Ok(_) => return Ok(()),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => break,
+/// Waits until the daemon has ended, for as long as it gets on with writing.
+fn wait(mount: &Mount, daemon: Option<OwnedFd>, pid: Option<u32>, timeout: Duration) -> Result<()> {
+    // What the process has had the system do; readable for whoever may stop it.
+    let done = || pid.and_then(|pid| std::fs::read(format!("/proc/{pid}/io")).ok());
+    let mut life = (Instant::now(), done());
+    loop {
+        let has_ended = match &daemon {
+            Some(daemon) => has_ended(daemon)?,
+            // The daemon is in another name space of processes, or the kernel is old: the store is free when it has ended.
+            None => {
+                std::thread::sleep(UNNAMED_STEP);
+                !matches!(FileDevice::open(&mount.source, Access::ReadOnly), Err(holdfast_block::Error::InUse { .. }))
             }
+        };
+        if has_ended {
+            return Ok(());
+        }
+        let done = done();
+        if done.is_some() && done != life.1 {
+            life = (Instant::now(), done);
+        } else if !timeout.is_zero() && life.0.elapsed() >= timeout {
+            return Err(still_there(mount, pid, timeout));
         }
     }
-    // The daemon is in another name space of processes, or the kernel is old: the store is free when it has ended.
-    let start = Instant::now();
-    while let Err(holdfast_block::Error::InUse { .. }) = FileDevice::open(&mount.source, Access::ReadOnly) {
-        if start.elapsed() > UNNAMED_WAIT {
-            return Err(Failure::new(format!(
-                "{} is unmounted, but still being written; do not switch off",
-                mount.directory.display()
-            )));
-        }
-        std::thread::sleep(UNNAMED_STEP);
+}
+
+/// Whether a process ends within a moment.
+fn has_ended(daemon: &OwnedFd) -> Result<bool> {
+    match poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&NAMED_STEP)) {
+        Ok(number) => Ok(number > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(Failure::new(format!("cannot wait for the daemon: {error}"))),
     }
-    Ok(())
+}
+
+/// The mount is gone, and its daemon is not.
+fn still_there(mount: &Mount, pid: Option<u32>, timeout: Duration) -> Failure {
+    let store = mount.source.display();
+    let holders: Vec<_> = match pid {
+        Some(pid) => vec![pid],
+        None => mounts::users(&mount.source).into_iter().map(|(pid, _)| pid).collect(),
+    };
+    let failure = Failure::new(format!(
+        "{} is unmounted, but its daemon still has {store}, and has written nothing for {} s; do not switch off",
+        mount.directory.display(),
+        timeout.as_secs()
+    ));
+    match holders[..] {
+        [pid] => failure.hint(format!(
+            "if it is stopped: kill -CONT {pid}; if it hangs: kill -KILL {pid}, and the next mount replays what was synced"
+        )),
+        _ => failure,
+    }
 }
 
 fn how_left(store: &Path) -> Left {

@@ -111,7 +111,7 @@ fn up(given: Option<&Path>, log_level: Option<LogLevel>) -> Result<Raised> {
 }
 
 fn already_up(store: &Path) -> Result<Option<StoreReport>> {
-    let ours = mounts::of_holdfast()?.into_iter().filter(|mount| mounts::is_same_file(&mount.source, store));
+    let ours = mounts::of_holdfast()?.into_iter().filter(|mount| mount.serves(store));
     Ok(ours.map(|mount| status::look(&mount)).find(|report| report.condition != Condition::Abandoned))
 }
 

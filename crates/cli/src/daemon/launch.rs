@@ -42,7 +42,6 @@ pub(crate) fn launch(
         arguments.extend([OsString::from("-o"), OsString::from(list)]);
     }
     arguments.extend(["--".into(), store.into(), directory.into()]);
-    inherit_nothing();
     let mut child = Command::new("/proc/self/exe")
         .arg0("holdfast")
         .args(arguments)
@@ -85,11 +84,4 @@ pub(crate) fn tell(outcome: std::result::Result<&StoreReport, &Failure>) -> std:
     let mut out = std::io::stdout().lock();
     out.write_all(&line)?;
     out.flush()
-}
-
-/// Nothing of this process's open files goes to the daemon, which would hold them for as long as it lives.
-fn inherit_nothing() {
-    // SAFETY: only sets the close-on-exec flag of whatever descriptors there are. On kernels before 5.11 it fails, and
-    // then only what was inherited without the flag is passed on.
-    unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
 }

@@ -437,7 +437,7 @@ impl Control for State {
                 }
                 request => snapshots::answer(&self.stack, &request, is_owner, &self.compared),
             });
-        let reply = outcome.unwrap_or_else(|failure| SnapshotReply::Refused(failure.message));
+        let reply = outcome.unwrap_or_else(SnapshotReply::Refused);
         serde_json::to_vec(&reply).unwrap_or_default()
     }
 

@@ -11,6 +11,7 @@ mod manual;
 mod metrics;
 mod mount8;
 mod mounts;
+mod newcomers;
 mod rig;
 mod scrub;
 mod shutdown;

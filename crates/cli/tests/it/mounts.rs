@@ -286,24 +286,88 @@ fn in_the_foreground_it_ends_with_sigint() {
     assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
 }
 
+/// Stops a process; the signal stops one thread after the other.
+fn stop(daemon: i32) {
+    kill(daemon, Signal::STOP);
+    eventually("all threads have stopped", || {
+        let mut threads = fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
+        threads.all(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).unwrap().contains(") T "))
+    });
+}
+
 #[test]
 fn a_mount_that_does_not_answer_holds_nobody_up() {
     if !fuse() {
         return;
     }
     let rig = Rig::new();
-    rig.mounted("");
+    let mount = rig.mounted("epoch=60000");
+    fs::write(mount.join("f"), "content").unwrap();
     let daemon = rig.daemon("m");
-    kill(daemon, Signal::STOP);
-    // The signal stops one thread after the other.
-    eventually("all threads have stopped", || {
-        let mut threads = fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
-        threads.all(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).unwrap().contains(") T "))
-    });
-    let stuck = rig.run(["status", "m", "--json"]);
+    stop(daemon);
+    let stuck = rig.run(["status", "m"]);
+    let below = rig.run(["sync", "m/f", "--timeout", "1"]);
+    let unmounted = rig.run(["unmount", "m"]);
     kill(daemon, Signal::CONT);
-    assert_eq!(stuck.exits(0).json()["condition"], "not-answering");
+    let stuck = stuck.exits(0).out;
+    assert!(stuck.contains("does NOT ANSWER") && stuck.contains("unmount --force"), "{stuck}");
+    assert!(below.exits(1).says("does not answer").err.contains("holdfast unmount --force"));
+    assert!(unmounted.exits(1).says("nothing was unmounted").err.contains("holdfast unmount --force"));
     assert_eq!(rig.run(["status", "m", "--json"]).exits(0).json()["condition"], "mounted");
+    rig.run(["sync", "m/f", "--timeout", "1"]).exits(0);
+
+    // Cut off, it still has the store.
+    fs::write(mount.join("g"), "more").unwrap();
+    stop(daemon);
+    let forced = rig.run(["unmount", "--force", "m"]).exits(1).says("its daemon still has");
+    assert!(forced.err.contains(&format!("kill -CONT {daemon}")), "{forced:?}");
+    assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
+    kill(daemon, Signal::CONT);
+    eventually("the daemon ends", || has_ended(daemon));
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert_eq!(fs::read(mount.join("g")).unwrap(), b"more");
+    rig.run(["unmount", "m"]).exits(0);
+}
+
+#[test]
+fn a_disk_that_hangs_holds_nobody_up() {
+    if !fuse() {
+        return;
+    }
+    // The disk is a file in another mount, whose daemon is stopped.
+    let rig = Rig::new();
+    let host = rig.mounted("");
+    rig.run(["create", "m/t", "--size", "16M"]).exits(0);
+    let mount = rig.directory("n");
+    rig.run(["mount", "m/t", "n", "-o", "epoch=60000"]).exits(0);
+    let (disk, daemon) = (rig.daemon("m"), rig.daemon("n"));
+    fs::write(mount.join("f"), "content").unwrap();
+    stop(disk);
+    let synced = rig.run(["sync", "n", "--timeout", "1"]);
+    kill(disk, Signal::CONT);
+    let synced = synced.exits(1);
+    assert!(synced.err.contains("does not answer") || synced.err.contains("does not get on"), "{synced:?}");
+    rig.run(["sync", "n"]).exits(0);
+    rig.run(["unmount", "n"]).exits(0);
+    assert!(has_ended(daemon));
+    rig.run(["unmount", "m"]).exits(0);
+    assert_eq!(fs::read_dir(&host).unwrap().count(), 0);
+}
+
+#[test]
+fn force_ends_a_mount_in_use_and_leaves_a_clean_store() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("epoch=60000");
+    let mut open = File::create(mount.join("f")).unwrap();
+    open.write_all(b"before").unwrap();
+    assert!(rig.run(["unmount", "--force", "m"]).exits(0).out.contains("is clean"));
+    open.write_all(b"after").expect_err("nobody is there to take it");
+    drop(open);
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert_eq!(fs::read(mount.join("f")).unwrap(), b"before");
     rig.run(["unmount", "m"]).exits(0);
 }
 

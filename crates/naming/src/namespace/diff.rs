@@ -4,13 +4,14 @@
 use super::Namespace;
 use crate::error::{Error, Result};
 use holdfast_object::{self as object, Attributes, Kind, ObjectChange, ObjectId, SnapshotId, Snapshots};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Objects asked for at a time.
 const STEP: usize = 1024;
 
 /// A change of a path, from the root without a leading `/`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum PathChange {
     /// Only the first state has it.
     Removed(Vec<u8>),
@@ -22,10 +23,34 @@ pub enum PathChange {
     Renamed(Vec<u8>, Vec<u8>),
 }
 
+impl PathChange {
+    /// By path, and for one path what went before what came: the order in which changes are told.
+    fn key(&self) -> (&[u8], u8, &[u8]) {
+        match self {
+            PathChange::Removed(path) => (path, 0, b""),
+            PathChange::Renamed(old, new) => (old, 1, new),
+            PathChange::Added(path) => (path, 2, b""),
+            PathChange::Modified(path) => (path, 3, b""),
+        }
+    }
+}
+
+impl Ord for PathChange {
+    fn cmp(&self, other: &PathChange) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl PartialOrd for PathChange {
+    fn partial_cmp(&self, other: &PathChange) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 type Entries = BTreeMap<Vec<u8>, ObjectId>;
 
 impl Namespace {
-    /// What changed from one snapshot to another one, or to the recovery point of now ([`SnapshotId::LIVE`]); in order. Takes
+    /// What changed from one snapshot to another one, or to the recovery point of now ([`SnapshotId::LIVE`]); by path. Takes
     /// time in proportion to the objects that changed and the sizes of the directories among them.
     pub fn diff(&self, from: SnapshotId, to: SnapshotId) -> Result<Vec<PathChange>> {
         let Some(source) = &self.snapshots else { return Err(Error::NotSupported("snapshots of this name space")) };
@@ -56,13 +81,13 @@ impl Namespace {
         let mut found = BTreeSet::new();
         // An object that loses a name and gets one has been renamed, unless its id is another object's now.
         let same: BTreeSet<ObjectId> = changes.iter().filter(|change| is_same(change)).map(|it| it.object).collect();
-        let mut named_anew: BTreeMap<ObjectId, Vec<Vec<u8>>> = BTreeMap::new();
+        let mut named_anew: BTreeMap<ObjectId, VecDeque<Vec<u8>>> = BTreeMap::new();
         for (directory, name, id) in come {
-            named_anew.entry(id).or_default().push(paths[1].entry(directory, &name)?);
+            named_anew.entry(id).or_default().push_back(paths[1].entry(directory, &name)?);
         }
         for (directory, name, id) in gone {
             let old = paths[0].entry(directory, &name)?;
-            let new = if same.contains(&id) { named_anew.get_mut(&id).and_then(Vec::pop) } else { None };
+            let new = if same.contains(&id) { named_anew.get_mut(&id).and_then(VecDeque::pop_front) } else { None };
             found.insert(match new {
                 Some(new) => PathChange::Renamed(old, new),
                 None => PathChange::Removed(old),

@@ -1,0 +1,149 @@
+//! What people type who do not know the commands by heart, and what they are told.
+
+use crate::rig::{Rig, eventually, fuse, has_ended, kill};
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+#[test]
+fn a_mistake_in_the_command_line_gets_a_hint() {
+    let rig = Rig::new();
+    rig.store("s", "4M");
+    for (line, hint) in [
+        (&["--json", "frob"][..], "holdfast --help lists"),
+        (&["--json", "--log-level", "frob", "status"], "holdfast status --help"),
+        (&["--json", "stats"], "status may be meant"),
+        (&["--json", "create", "x", "--size", "big"], "holdfast create --help"),
+        (&["--json", "mount", "s", "absent"], "mkdir -p absent"),
+        (&["--json", "snapshot", "list"], "holdfast snapshot --help"),
+    ] {
+        let failed = rig.run(line).json();
+        assert!(failed["error"]["hint"].as_str().unwrap().contains(hint), "{line:?}: {failed}");
+    }
+    for action in ["restore", "rollback"] {
+        let told = rig.run(["snapshot", action, "m", "monday"]).exits(2).says("is there to be copied");
+        assert!(told.err.contains("cp -a --reflink=auto DIR/.holdfast/snapshots/NAME/FILE"), "{told:?}");
+    }
+}
+
+#[test]
+fn a_store_stands_for_its_mount() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    symlink("s", rig.path("link")).unwrap();
+    fs::write(mount.join("f"), "content").unwrap();
+    for line in [
+        &["sync", "s"][..],
+        &["snapshot", "create", "s", "monday"],
+        &["snapshot", "list", "link"],
+        &["snapshot", "diff", "s", "monday"],
+        &["scrub", "s", "--wait"],
+        &["trim", "link"],
+        &["snapshot", "delete", "s", "monday"],
+        &["unmount", "link"],
+    ] {
+        rig.run(line).exits(0);
+    }
+    assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
+    for line in [&["sync", "s"][..], &["trim", "s"], &["scrub", "s"], &["snapshot", "create", "s", "x"]] {
+        rig.run(line).exits(1).says("is a store that is not mounted");
+    }
+    rig.run(["unmount", "s"]).exits(1).says("s is not mounted");
+}
+
+#[test]
+fn snapshots_that_are_not_there_and_arguments_the_wrong_way_round() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let none = rig.run(["snapshot", "delete", "m", "nope"]).exits(1).says("there is no snapshot nope");
+    assert!(none.err.contains("snapshot create DIR NAME"), "{none:?}");
+    for name in ["monday", "tuesday"] {
+        rig.run(["snapshot", "create", "m", name]).exits(0);
+    }
+    let some = rig.run(["snapshot", "diff", "m", "nope"]).exits(1).says("there is no snapshot nope");
+    assert!(some.err.contains("there are: tuesday, monday"), "{some:?}");
+    let swapped = rig.run(["snapshot", "create", "wednesday", "m"]).exits(2).says("the directory comes first");
+    assert!(swapped.err.contains("holdfast snapshot create m wednesday"), "{swapped:?}");
+    let swapped = rig.run(["snapshot", "delete", "monday", "m"]).exits(2);
+    assert!(swapped.err.contains("holdfast snapshot delete m monday"), "{swapped:?}");
+    let swapped = rig.run(["snapshot", "diff", "monday", "m"]).exits(2);
+    assert!(swapped.err.contains("holdfast snapshot diff m monday"), "{swapped:?}");
+
+    // Changes are told by path; of a file with two names, the first becomes the first.
+    fs::create_dir(mount.join("d")).unwrap();
+    fs::write(mount.join("d/x1"), "x").unwrap();
+    fs::hard_link(mount.join("d/x1"), mount.join("d/x2")).unwrap();
+    fs::write(mount.join("b"), "b").unwrap();
+    rig.run(["snapshot", "create", "m", "friday"]).exits(0);
+    for number in ["2", "1"] {
+        fs::rename(mount.join("d/x").with_file_name(format!("x{number}")), mount.join(format!("d/y{number}"))).unwrap();
+    }
+    fs::remove_file(mount.join("b")).unwrap();
+    fs::write(mount.join("c"), "c").unwrap();
+    let diff = rig.run(["snapshot", "diff", "m", "friday"]).exits(0).out;
+    let lines: Vec<_> = diff.lines().filter(|line| !line.starts_with('M')).collect();
+    assert_eq!(lines, ["- b", "+ c", "R d/x1 -> d/y1", "R d/x2 -> d/y2"], "{diff}");
+    rig.run(["unmount", "m"]).exits(0);
+}
+
+#[test]
+fn a_mount_whose_daemon_died_says_what_to_do() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.mounted("");
+    let daemon = rig.daemon("m");
+    kill(daemon, Signal::KILL);
+    eventually("the daemon ends", || has_ended(daemon));
+    for asked in ["m", "s"] {
+        let words = rig.run(["status", asked]).exits(0).out;
+        let (store, mount) = (rig.path("s"), rig.path("m"));
+        let again = format!("holdfast mount {} {} makes the mount anew", store.display(), mount.display());
+        assert!(words.contains("daemon") && words.contains(&again), "{words}");
+    }
+    assert!(rig.run(["status", "m"]).exits(0).out.contains("ABANDONED"));
+    let words = rig.run(["unmount", "m"]).exits(0).out;
+    assert!(words.contains("whose daemon had died") && !words.contains("read-only"), "{words}");
+    // It was like that and is mounted read-only.
+    rig.run(["mount", "s", "m", "-o", "ro"]).exits(0);
+    let words = rig.run(["unmount", "m"]).exits(0).out;
+    assert!(words.contains("which was read-only") && words.contains("as it was") && !words.contains("died"), "{words}");
+    rig.run(["mount", "s", "m"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "s", "m", "-o", "ro"]).exits(0);
+    let words = rig.run(["unmount", "m"]).exits(0).out;
+    assert!(
+        words.contains("which was read-only") && words.contains("is clean") && !words.contains("written"),
+        "{words}"
+    );
+}
+
+#[test]
+fn lost_pages_are_not_denied() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    fs::write(mount.join("f"), vec![7; 40_000]).unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    let injected = rig.run(["inject", "s", "--kind", "file-data", "--path", "/f", "--page", "3"]).exits(0).out;
+    assert!(injected.contains("1 byte changed, the first at byte "), "{injected}");
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert!(rig.run(["status", "m"]).exits(0).out.contains("no corrupt one met"));
+    rig.run(["scrub", "m", "--wait"]).exits(1);
+    for _ in 0..2 {
+        let words = rig.run(["status", "m"]).exits(0).out;
+        assert!(words.contains("1 block LOST") && !words.contains("no corrupt one"), "{words}");
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["mount", "s", "m"]).exits(0);
+    }
+    rig.run(["unmount", "m"]).exits(0);
+}
