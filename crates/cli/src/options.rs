@@ -262,7 +262,7 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("", "daemon, which verifies it (default)"),
     OptionHelp("cache=kernel", "the kernel keeps pages and writes them later:"),
     OptionHelp("", "faster, with less protection; see the guide"),
-    OptionHelp("cache=SIZE", "memory for pages, 16M to 1T; default 256M"),
+    OptionHelp("cache=SIZE", "memory for pages and metadata, 16M to 1T; default 256M"),
     OptionHelp("epoch=MS", "longest time until a change is in a recovery point,"),
     OptionHelp("", "10 to 60000 ms; default 5000"),
     OptionHelp("threads=N", "requests handled at once, 1 to 64; default 2"),

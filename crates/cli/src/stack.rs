@@ -55,9 +55,14 @@ impl Stack {
     /// afterwards: whoever wants epochs closed in time calls [`Cache::tick`].
     pub(crate) fn open(device: Arc<dyn Device>, settings: &Settings) -> Result<Stack> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-        let arena = arena(settings.cache_bytes)?;
+        let memory = Memory::divided(settings.cache_bytes);
+        let arena = arena(memory.pages_bytes)?;
         let frames = arena.frames();
-        let options = if settings.read_only { OpenOptions::read_only() } else { OpenOptions::default() };
+        let options = OpenOptions {
+            read_only: settings.read_only,
+            node_cache_bytes: memory.nodes_bytes,
+            ..OpenOptions::default()
+        };
         let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &options).map_err(says)?);
         let was_clean = module.is_clean();
         let store: Arc<dyn ObjectStore> = Arc::new(Logical::assemble(vec![module.clone()]).map_err(says)?);
@@ -159,6 +164,28 @@ fn in_use(store: &Path) -> Failure {
     }
 }
 
+/// What the memory of a mount is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Memory {
+    /// Pages of objects.
+    pages_bytes: u64,
+    /// Clean blocks of the store's own metadata.
+    nodes_bytes: usize,
+}
+
+impl Memory {
+    /// Metadata blocks kept in any case, besides the configured cache.
+    const NODES_BYTES_MIN: u64 = 16 << 20;
+    /// More than this makes little difference: the object table of 130,000 files.
+    const NODES_BYTES_MAX: u64 = 64 << 20;
+
+    /// Metadata blocks get a quarter of a large cache. What is more than the least comes out of it.
+    fn divided(cache_bytes: u64) -> Memory {
+        let nodes = (cache_bytes / 4).clamp(Self::NODES_BYTES_MIN, Self::NODES_BYTES_MAX);
+        Memory { pages_bytes: cache_bytes.saturating_sub(nodes - Self::NODES_BYTES_MIN), nodes_bytes: nodes as usize }
+    }
+}
+
 /// Page frames and room for the operation log.
 fn arena(cache_bytes: u64) -> Result<Arc<Arena>> {
     let frames = cache_bytes / PAGE_SIZE as u64;
@@ -187,4 +214,18 @@ fn random<const N: usize>() -> Result<[u8; N]> {
 /// Errors of the layers name their place themselves.
 pub(crate) fn says(error: impl std::fmt::Display) -> Failure {
     Failure::new(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_blocks_take_no_memory_beyond_the_least() {
+        for (cache_mib, nodes_mib) in [(16, 16), (64, 16), (128, 32), (256, 64), (1 << 20, 64)] {
+            let memory = Memory::divided(cache_mib << 20);
+            assert_eq!(memory.nodes_bytes, nodes_mib << 20);
+            assert_eq!(memory.pages_bytes + memory.nodes_bytes as u64, (cache_mib + 16) << 20);
+        }
+    }
 }
