@@ -25,11 +25,11 @@ pub fn tables(pairs: &[Pair]) -> String {
             text += &format!("\nFree space of {name}:\n\n{}", free(fresh, aged));
         }
         if let (Some(fresh), Some(aged)) = (pair.fresh.metadata_bytes, pair.aged.metadata_bytes) {
-            let (name, kib) = (pair.kind.name(), |bytes: u64| number(bytes as f64 / 1024.0));
+            let (name, mib) = (pair.kind.name(), |bytes: u64| number(bytes as f64 / f64::from(1 << 20)));
             text += &format!(
-                "\nMetadata of {name}: fresh {} KiB, aged with its snapshots {} KiB.\n",
-                kib(fresh),
-                kib(aged)
+                "\nMetadata of {name}: fresh {} MiB, aged with its snapshots {} MiB.\n",
+                mib(fresh),
+                mib(aged)
             );
         }
     }
