@@ -5,9 +5,10 @@ use crate::output::Report;
 use crate::size;
 use crate::stack::{Stack, says};
 use holdfast_naming::PathChange;
-use holdfast_object::{ObjectCache, PAGE_SIZE, SnapshotId, SnapshotInfo, Snapshots};
+use holdfast_object::{Error, ObjectStore, PAGE_SIZE, SnapshotId, SnapshotInfo, Snapshots};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -82,25 +83,86 @@ impl From<&SnapshotInfo> for Shown {
 pub(crate) struct Change {
     /// `+` new, `-` gone, `M` modified, `R` renamed.
     pub(crate) change: char,
-    pub(crate) path: String,
+    pub(crate) path: Name,
     /// The new path of what was renamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) to: Option<String>,
+    pub(crate) to: Option<Name>,
+}
+
+/// A path, whose names may be any bytes. In JSON: a string if it is UTF-8, otherwise `{"hex": "…"}`, two digits a byte. In text: as it
+/// is, or in quotes with escapes as in C (`\\n`, `\\377`) if that could be mistaken for something else.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Name {
+    Text(String),
+    Bytes { hex: String },
+}
+
+impl Name {
+    fn new(path: &[u8]) -> Name {
+        match std::str::from_utf8(path) {
+            Ok("") => Name::Text(".".into()),
+            Ok(text) => Name::Text(text.into()),
+            Err(_) => Name::Bytes { hex: path.iter().map(|byte| format!("{byte:02x}")).collect() },
+        }
+    }
+
+    /// Nonsense from elsewhere gives no bytes.
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Name::Text(text) => text.as_bytes().to_vec(),
+            Name::Bytes { hex } => {
+                let digits = hex.as_bytes().chunks(2).map(std::str::from_utf8);
+                digits.filter_map(|pair| u8::from_str_radix(pair.ok()?, 16).ok()).collect()
+            }
+        }
+    }
+
+    fn length(&self) -> usize {
+        match self {
+            Name::Text(text) | Name::Bytes { hex: text } => text.len(),
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Name::Text(text) = self
+            && !text.starts_with('"')
+            && !text.contains(" -> ")
+            && !text.contains(|symbol: char| symbol.is_control() || symbol == '\\')
+        {
+            return f.write_str(text);
+        }
+        f.write_str("\"")?;
+        for chunk in self.bytes().utf8_chunks() {
+            for symbol in chunk.valid().chars() {
+                match symbol {
+                    '\n' => f.write_str("\\n")?,
+                    '\t' => f.write_str("\\t")?,
+                    '"' | '\\' => write!(f, "\\{symbol}")?,
+                    symbol if symbol.is_control() => {
+                        let mut bytes = [0; 4];
+                        symbol.encode_utf8(&mut bytes).bytes().try_for_each(|byte| write!(f, "\\{byte:03o}"))?;
+                    }
+                    symbol => write!(f, "{symbol}")?,
+                }
+            }
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\{byte:03o}"))?;
+        }
+        f.write_str("\"")
+    }
 }
 
 impl From<&PathChange> for Change {
     fn from(change: &PathChange) -> Change {
-        let text = |path: &[u8]| match path {
-            b"" => ".".to_string(),
-            path => String::from_utf8_lossy(path).into_owned(),
-        };
         let (change, path, to) = match change {
             PathChange::Added(path) => ('+', path, None),
             PathChange::Removed(path) => ('-', path, None),
             PathChange::Modified(path) => ('M', path, None),
-            PathChange::Renamed(path, to) => ('R', path, Some(text(to))),
+            PathChange::Renamed(path, to) => ('R', path, Some(Name::new(to))),
         };
-        Change { change, path: text(path), to }
+        Change { change, path: Name::new(path), to }
     }
 }
 
@@ -163,6 +225,9 @@ fn utc(seconds: i64) -> String {
 /// A comparison that is handed out in parts: of which two states, and what it found.
 type Comparison = (String, Option<String>, Vec<Change>);
 
+/// Name of the snapshot that stands for now, for as long as it is compared with.
+const NOW: &str = "now, to be compared";
+
 /// The comparison made last, for those who come back for the rest of it.
 #[derive(Default)]
 pub(crate) struct LastComparison(Mutex<Option<Comparison>>);
@@ -204,7 +269,7 @@ pub(crate) fn answer(
                 *last = Some((from.clone(), to.clone(), changes));
             }
             let all = last.as_ref().map_or(&[][..], |(.., changes)| changes);
-            let length = |change: &Change| change.path.len() + change.to.as_ref().map_or(0, String::len);
+            let length = |change: &Change| change.path.length() + change.to.as_ref().map_or(0, Name::length);
             let (changes, more) = some(all.iter().skip(*skip).cloned(), length);
             if !more {
                 *last = None;
@@ -217,15 +282,36 @@ pub(crate) fn answer(
 fn compare(stack: &Stack, from: &str, to: Option<&String>) -> Result<Vec<Change>> {
     let id = |name: &str| named(&*stack.cache, name).map(|info| info.id);
     let from = id(from)?;
-    let to = match to {
-        Some(to) => id(to)?,
-        None => {
-            // What has been written so far counts.
-            stack.cache.sync_all().map_err(says)?;
-            SnapshotId::LIVE
-        }
+    let diff = |to| -> Result<Vec<Change>> {
+        Ok(stack.namespace.diff(from, to).map_err(says)?.iter().map(Change::from).collect())
     };
-    Ok(stack.namespace.diff(from, to).map_err(says)?.iter().map(Change::from).collect())
+    if let Some(to) = to {
+        return diff(id(to)?);
+    }
+    let store = &*stack.cache;
+    if stack.module.status().read_only.is_some() {
+        // Nothing changes.
+        return diff(SnapshotId::LIVE);
+    }
+    // A snapshot has one moment, whatever changes meanwhile. One may be there still from a mount that was killed.
+    forget(store, NOW)?;
+    let now = match store.snapshot_create(NOW) {
+        Ok(now) => now,
+        // As good as it gets: what changes meanwhile may show as it was or as it is.
+        Err(Error::NoSpace { .. }) => return diff(SnapshotId::LIVE),
+        Err(error) => return Err(says(error)),
+    };
+    let changes = diff(now.id);
+    forget(store, NOW)?;
+    changes
+}
+
+/// Deletes a snapshot if it is there.
+fn forget(store: &dyn Snapshots, name: &str) -> Result<()> {
+    match store.snapshot_delete(name) {
+        Ok(()) | Err(Error::NoSnapshot(_)) => Ok(()),
+        Err(error) => Err(says(error)),
+    }
 }
 
 fn named(store: &dyn Snapshots, name: &str) -> Result<SnapshotInfo> {
@@ -263,6 +349,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_of_any_bytes_are_shown_as_they_are() {
+        for (name, text, json) in [
+            (&b""[..], ".", r#"".""#),
+            (b"a/b c", "a/b c", r#""a/b c""#),
+            ("\u{e4}".as_bytes(), "\u{e4}", "\"\u{e4}\""),
+            (b"\xffa\xe4", r#""\377a\344""#, r#"{"hex":"ff61e4"}"#),
+            (b"a\nb\x01", r#""a\nb\001""#, r#""a\nb\u0001""#),
+            (b"a -> b", r#""a -> b""#, r#""a -> b""#),
+            (b"\"q\\", r#""\"q\\""#, r#""\"q\\""#),
+        ] {
+            let name = Name::new(name);
+            assert_eq!((&*name.to_string(), &*serde_json::to_string(&name).unwrap()), (text, json));
+            assert_eq!(serde_json::from_str::<Name>(json).unwrap(), name);
+        }
+    }
+
+    #[test]
     fn dates() {
         for (seconds, text) in [
             (0, "1970-01-01 00:00:00 UTC"),
@@ -277,8 +380,8 @@ mod tests {
 
     #[test]
     fn a_reply_fits() {
-        let long = |at: usize| Change { change: '+', path: format!("{at}{}", "\u{1}".repeat(400)), to: None };
-        let (some, more) = some((0..100).map(long), |change| change.path.len());
+        let long = |at: usize| Change::from(&PathChange::Added(format!("{at}{}", "\u{1}".repeat(400)).into_bytes()));
+        let (some, more) = some((0..100).map(long), |change| change.path.length());
         let reply = SnapshotReply::Diff { changes: some.clone(), more };
         assert!(more && some.len() > 3);
         assert!(serde_json::to_vec(&reply).unwrap().len() <= holdfast_fuse::control::STATUS_JSON_BYTES_MAX);

@@ -1,5 +1,6 @@
 //! The stack against the model, power cuts and faulty disks.
 mod decoders;
+mod diff;
 mod explorer;
 mod faults;
 mod foreign;

@@ -23,7 +23,8 @@ use crate::pages;
 use crate::stage::Staged;
 use holdfast_object::{Kind, ObjectCache, ObjectId, Op, PAGE_SIZE, PinnedPage};
 use layout::{HASH_BITS, Image, KEY_END, LEVEL_MAX, SLOT_BITS};
-use node::{Expect, Header, LeafRecord, Node};
+pub(crate) use node::LeafRecord;
+use node::{Expect, Header, Node};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Deref};
@@ -147,6 +148,23 @@ impl<'a> Directory<'a> {
             }
             debug_assert!(leaf.high > from);
             from = leaf.high;
+        }
+        Ok(())
+    }
+
+    /// Shows the entries in these pages, in no order. Every leaf of a directory is in use, so the entries of two states in all pages
+    /// that differ between them are what differs, and what has only moved from page to page.
+    pub(crate) fn scan_pages(&self, pages: &[u64], mut show: impl FnMut(LeafRecord<'_>)) -> Result<()> {
+        let expect = self.expect_root();
+        for &page in pages.iter().filter(|page| **page < expect.pages) {
+            let (image, expect) = (self.page(page)?, Expect { page, ..expect });
+            if node::parse_free(&image, expect).is_ok() {
+                continue;
+            }
+            let node = Node::parse(&image, expect)?;
+            if node.level == 0 {
+                node.entries().try_for_each(|record| record.map(&mut show))?;
+            }
         }
         Ok(())
     }

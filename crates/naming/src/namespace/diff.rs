@@ -1,11 +1,13 @@
-//! What changed in the name space between two states: from the objects that differ, and the entries of the directories among
-//! them.
+//! What changed in the name space between two states: from the objects that differ, and the entries in the pages that differ of
+//! the directories among them.
 
 use super::Namespace;
+use crate::directory::LeafRecord;
 use crate::error::{Error, Result};
-use holdfast_object::{self as object, Attributes, Kind, ObjectChange, ObjectId, SnapshotId, Snapshots};
+use holdfast_object::{self as object, Attributes, Kind, ObjectChange, ObjectId, PageIndex, SnapshotId, Snapshots};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::ControlFlow;
 
 /// Objects asked for at a time.
 const STEP: usize = 1024;
@@ -50,8 +52,10 @@ impl PartialOrd for PathChange {
 type Entries = BTreeMap<Vec<u8>, ObjectId>;
 
 impl Namespace {
-    /// What changed from one snapshot to another one, or to the recovery point of now ([`SnapshotId::LIVE`]); by path. Takes
-    /// time in proportion to the objects that changed and the sizes of the directories among them.
+    /// What changed from one snapshot to another one, or to the recovery point of now ([`SnapshotId::LIVE`]); by path. Takes time
+    /// in proportion to what changed, and to the sizes of the directories that have names of changed objects: no object knows its
+    /// name. (A file whose parent hint is stale makes it go through the whole tree.) A file with several names is shown as modified
+    /// by one of them.
     pub fn diff(&self, from: SnapshotId, to: SnapshotId) -> Result<Vec<PathChange>> {
         let Some(source) = &self.snapshots else { return Err(Error::NotSupported("snapshots of this name space")) };
         let mut changes: Vec<ObjectChange> = Vec::new();
@@ -63,15 +67,23 @@ impl Namespace {
             }
             changes.extend(more);
         }
+        // Ids that are another object's now.
+        let other = |change: &&ObjectChange| change.before.is_some() && change.after.is_some() && !is_same(change);
+        let reused: BTreeSet<ObjectId> = changes.iter().filter(other).map(|change| change.object).collect();
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         for change in &changes {
-            let [old, new] = [(from, &change.before), (to, &change.after)].map(|(state, attributes)| {
-                let is_directory = attributes.as_ref().is_some_and(|found| found.kind == Kind::Directory);
-                if is_directory { self.entries_in(change.object, state) } else { Ok(Entries::new()) }
-            });
+            let pages = if is_same(change) { Some(changed_pages(&**source, change.object, (from, to))?) } else { None };
+            let [old, new] =
+                [(from, &change.before), (to, &change.after)].map(|(state, attributes)| match attributes {
+                    Some(attributes) if attributes.kind == Kind::Directory => {
+                        self.entries_in(change.object.in_snapshot(state), attributes, pages.as_deref())
+                    }
+                    _ => Ok(Entries::new()),
+                });
             let (old, new) = (old?, new?);
             let only = |mine: &Entries, other: &Entries| -> Vec<(Vec<u8>, ObjectId)> {
-                let differs = |(name, id): &(&Vec<u8>, &ObjectId)| other.get(*name) != Some(*id);
+                let differs =
+                    |(name, id): &(&Vec<u8>, &ObjectId)| other.get(*name) != Some(*id) || reused.contains(*id);
                 mine.iter().filter(differs).map(|(name, id)| (name.clone(), *id)).collect()
             };
             gone.extend(only(&old, &new).into_iter().map(|(name, id)| (change.object, name, id)));
@@ -94,21 +106,40 @@ impl Namespace {
             });
         }
         found.extend(named_anew.into_values().flatten().map(PathChange::Added));
+        let mut modified: BTreeMap<ObjectId, BTreeSet<ObjectId>> = BTreeMap::new();
         for change in &changes {
             if let (true, Some(before), Some(after)) = (is_same(change), &change.before, &change.after)
                 && before.kind != Kind::Xattr
+                && after.nlink > 0
                 && self.is_modified(&**source, change.object, (from, to), before, after)?
-                && let Some(path) = paths[1].of(change.object)?
             {
-                found.insert(PathChange::Modified(path));
+                modified.entry(after.parent.live()).or_default().insert(change.object);
             }
         }
+        let mut elsewhere = BTreeSet::new();
+        for (parent, mut objects) in modified {
+            found.extend(paths[1].take_named(parent, &mut objects)?.into_iter().map(PathChange::Modified));
+            elsewhere.append(&mut objects);
+        }
+        found.extend(paths[1].search(elsewhere)?.into_iter().map(PathChange::Modified));
         Ok(found.into_iter().collect())
     }
 
-    fn entries_in(&self, directory: ObjectId, state: SnapshotId) -> Result<Entries> {
-        let entries = self.entries(&super::Request::ROOT, directory.in_snapshot(state))?;
-        Ok(entries.into_iter().map(|(name, id, _)| (name, id.live())).collect())
+    /// The entries of a directory, or those in some of its pages.
+    fn entries_in(&self, id: ObjectId, attributes: &Attributes, pages: Option<&[PageIndex]>) -> Result<Entries> {
+        let mut entries = Entries::new();
+        let mut note = |record: LeafRecord<'_>| {
+            entries.insert(record.name.to_vec(), record.object);
+        };
+        let directory = self.open_directory(id, attributes)?;
+        match pages {
+            Some(pages) => directory.scan_pages(pages, note)?,
+            None => directory.scan(0, |record| {
+                note(record);
+                ControlFlow::Continue(())
+            })?,
+        }
+        Ok(entries)
     }
 
     /// Anything but the time of last access.
@@ -122,6 +153,18 @@ impl Namespace {
     ) -> Result<bool> {
         let accessed = Attributes { atime: after.atime, ..before.clone() };
         Ok(accessed != *after || !source.changed_pages(id, states, 0, 1)?.is_empty())
+    }
+}
+
+fn changed_pages(source: &dyn Snapshots, id: ObjectId, states: (SnapshotId, SnapshotId)) -> Result<Vec<PageIndex>> {
+    let mut pages: Vec<PageIndex> = Vec::new();
+    loop {
+        let first = pages.last().map_or(0, |last| last + 1);
+        let more = source.changed_pages(id, states, first, STEP)?;
+        if more.is_empty() {
+            return Ok(pages);
+        }
+        pages.extend(more);
     }
 }
 
@@ -149,6 +192,54 @@ impl Paths<'_> {
     fn entry(&mut self, directory: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
         let above = self.of(directory)?.unwrap_or_else(|| format!("{directory}").into_bytes());
         Ok(if above.is_empty() { name.to_vec() } else { [&above[..], b"/", name].concat() })
+    }
+
+    /// Takes those of the objects that have a name in their parent directory, by one look through it. Gives one path of each.
+    fn take_named(&mut self, parent: ObjectId, objects: &mut BTreeSet<ObjectId>) -> Result<Vec<Vec<u8>>> {
+        let mut paths = Vec::new();
+        if objects.remove(&ObjectId::ROOT) {
+            paths.push(Vec::new());
+        }
+        let directory = parent.in_snapshot(self.state);
+        let mut names = Vec::new();
+        if let Ok(attributes) = self.namespace.directory_attributes(directory) {
+            self.namespace.open_directory(directory, &attributes)?.scan(0, |record| {
+                if objects.remove(&record.object) {
+                    names.push(record.name.to_vec());
+                }
+                if objects.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+        }
+        for name in names {
+            paths.push(self.entry(parent, &name)?);
+        }
+        Ok(paths)
+    }
+
+    /// Paths of objects wherever they are. A file that had several names, and lost the one that its parent hint knew, can only be
+    /// found by going through the tree. What has no name at all is shown as `#id`.
+    fn search(&mut self, mut objects: BTreeSet<ObjectId>) -> Result<Vec<Vec<u8>>> {
+        let mut paths = Vec::new();
+        let mut waiting = vec![(ObjectId::ROOT, Vec::new())];
+        while !objects.is_empty()
+            && let Some((id, above)) = waiting.pop()
+        {
+            let directory = id.in_snapshot(self.state);
+            let attributes = self.namespace.directory_attributes(directory)?;
+            self.namespace.open_directory(directory, &attributes)?.scan(0, |record| {
+                let path =
+                    if above.is_empty() { record.name.to_vec() } else { [&above[..], b"/", record.name].concat() };
+                if objects.remove(&record.object) {
+                    paths.push(path.clone());
+                }
+                if record.kind == Kind::Directory {
+                    waiting.push((record.object, path));
+                }
+                ControlFlow::Continue(())
+            })?;
+        }
+        paths.extend(objects.iter().map(|id| format!("{id}").into_bytes()));
+        Ok(paths)
     }
 
     /// The path of an object by its parent's entries; of a file with several names, one of those that its parent hint leads
