@@ -11,11 +11,15 @@
 //! | `faults` | every kind of block × every fault |
 //! | `requests` | FUSE requests that no kernel would send |
 //! | `foreign` | structures that say something else, behind good checksums |
+//! | `enemy` | every kind of block × every injection × mount, remount, create, read |
+//! | `look` | reading everything in a store that may be damaged |
 
 pub mod device;
+pub mod enemy;
 pub mod explorer;
 pub mod faults;
 pub mod foreign;
+mod look;
 pub mod model;
 pub mod requests;
 pub mod soak;

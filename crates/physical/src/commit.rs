@@ -175,6 +175,8 @@ impl Module {
         let superblock =
             Superblock { epoch: last.epoch + 1, previous: last.epoch, time: self.clock.now(), clean: true, ..last };
         self.write_superblock(&superblock)?;
+        // What went bad while the store was in use can still be put right from memory, even where every copy did.
+        crate::mend::mend(self.disk(), &self.label(), &superblock)?;
         self.published(superblock);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Labels and rings put right when a store is opened, before anything else is written.
+//! Labels and rings put right when a store is opened, before anything else is written, and when it is closed.
 //!
 //! Invariant: afterwards, unless the store is read-only, all four labels are the same, all hold the newest superblock, and
 //! no slot of a ring is damaged. A power cut leaves torn superblocks; were they left, a second attempt at the same epoch

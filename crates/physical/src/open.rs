@@ -67,6 +67,10 @@ impl Module {
             let base = base(disk, &label, superblock.covered(&label), options);
             match load_system(&base, &superblock) {
                 Ok(mut trees) => {
+                    if let Some(error) = trees.kept.unreadable() {
+                        // Which blocks may be freed is not known.
+                        base.disk.latch(format!("the list of snapshots cannot be read ({error})"));
+                    }
                     load_or_rebuild(&base, &label, &superblock, &mut trees, bitmap)?;
                     crate::mend::mend(&base.disk, &label, &superblock)?;
                     return Ok(Module::assemble(base, arena, clock, label, trees, superblock));
@@ -350,7 +354,7 @@ pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees>
             return Err(wrong_kind(id, &"no record"));
         }
     }
-    trees.load_snapshots(base, superblock)?;
+    trees.load_snapshots(base, superblock);
     Ok(trees)
 }
 

@@ -2,11 +2,12 @@
 
 use super::damage::{Copies, Fault, device};
 use super::reference::{BlockKind, Reference};
-use crate::model::{Action, Data, Driver, Inode, Model, Node};
+use crate::look::{Seen, walk};
+use crate::model::{Action, Data, Driver, Model};
 use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device};
-use holdfast_naming::{Atime, Namespace, NewNode, Request, SetAttr, XattrMode};
-use holdfast_object::{Clock, Kind, ManualClock, ObjectId};
+use holdfast_naming::{Atime, Namespace, NewNode, SetAttr, XattrMode};
+use holdfast_object::{Clock, Kind, ManualClock, SnapshotId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -70,47 +71,14 @@ pub struct Cell {
     older: Option<usize>,
 }
 
-/// What was met on a way through the store.
-#[derive(Default)]
-struct Seen {
-    errors: Vec<String>,
-    read_only: bool,
-    wrong: Vec<String>,
-}
-
-impl Seen {
-    fn error(&mut self, what: &str, error: &holdfast_naming::Error) {
-        use holdfast_naming::Error;
-        use holdfast_object::Error as Below;
-        let placed = match error {
-            Error::Object(Below::Corrupt(corruption)) => {
-                corruption.place.object.is_some() || corruption.place.address.is_some()
-            }
-            Error::Object(Below::Lost(place)) => place.object.is_some(),
-            Error::Object(Below::Device(fault)) => fault.address.is_some(),
-            Error::Object(Below::ReadOnly(_)) => {
-                self.read_only = true;
-                return;
-            }
-            Error::CorruptDirectory { .. } | Error::CorruptAttributes { .. } | Error::CorruptTree { .. } => true,
-            _ => false,
-        };
-        if placed {
-            self.errors.push(error.to_string());
-        } else {
-            self.wrong.push(format!("{what}: error without a place: {error}"));
-        }
-    }
-
-    /// Given how many blocks were repaired, and how many could not be.
-    fn phase(&self, (repaired, unrepaired): (u64, u64)) -> Phase {
-        match () {
-            () if !self.errors.is_empty() => Phase::Error,
-            () if self.read_only => Phase::ReadOnly,
-            () if repaired > 0 => Phase::Repaired,
-            () if unrepaired > 0 => Phase::Counted,
-            () => Phase::Fine,
-        }
+/// What became of a phase in which this was seen, given how many blocks were repaired, and how many could not be.
+fn phase_of(seen: &Seen, (repaired, unrepaired): (u64, u64)) -> Phase {
+    match () {
+        () if !seen.errors.is_empty() => Phase::Error,
+        () if seen.read_only => Phase::ReadOnly,
+        () if repaired > 0 => Phase::Repaired,
+        () if unrepaired > 0 => Phase::Counted,
+        () => Phase::Fine,
     }
 }
 
@@ -162,7 +130,7 @@ fn mount(store: &Reference, device: Arc<dyn Device>, cell: &mut Cell) -> Option<
         seen.error("orphans", &error);
     }
     finish(&mut cell.message, &mut cell.wrong, &seen);
-    cell.mount = seen.phase(counts(&stack, (0, 0)));
+    cell.mount = phase_of(&seen, counts(&stack, (0, 0)));
     Some((stack, namespace))
 }
 
@@ -182,10 +150,10 @@ fn finish(message: &mut Option<String>, wrong: &mut Vec<String>, seen: &Seen) {
 fn mount_and_read(store: &Reference, device: Arc<dyn Device>, cell: &mut Cell) {
     let Some((stack, namespace)) = mount(store, device, cell) else { return };
     let before = counts(&stack, (0, 0));
-    let mut seen = walk(&namespace, &store.model, &store.driver);
+    let mut seen = walk(&namespace, &store.model, &store.driver, SnapshotId::LIVE);
     if !seen.wrong.is_empty() {
         for (number, model) in store.older.iter().enumerate() {
-            let older = walk(&namespace, model, &store.driver);
+            let older = walk(&namespace, model, &store.driver, SnapshotId::LIVE);
             if older.wrong.is_empty() {
                 (cell.mount, cell.older) = (Phase::Older, Some(number));
                 seen = older;
@@ -194,7 +162,7 @@ fn mount_and_read(store: &Reference, device: Arc<dyn Device>, cell: &mut Cell) {
         }
     }
     finish(&mut cell.message, &mut cell.wrong, &seen);
-    cell.read = seen.phase(counts(&stack, before));
+    cell.read = phase_of(&seen, counts(&stack, before));
 }
 
 fn mount_and_change(store: &Reference, device: Arc<dyn Device>, cell: &mut Cell) {
@@ -219,9 +187,9 @@ fn mount_and_change(store: &Reference, device: Arc<dyn Device>, cell: &mut Cell)
         Err(error) => seen.error("sync", &error),
         Ok(_) => {
             // What was written is what is read, also after the next mount.
-            let phase = seen.phase((0, 0));
+            let phase = phase_of(&seen, (0, 0));
             let now = stack.namespace(Atime::Never);
-            let mut after = walk(&now, &model, &driver);
+            let mut after = walk(&now, &model, &driver, SnapshotId::LIVE);
             seen.wrong.append(&mut after.wrong);
             drop((now, namespace, driver.clone()));
             if phase != Phase::ReadOnly {
@@ -230,13 +198,13 @@ fn mount_and_change(store: &Reference, device: Arc<dyn Device>, cell: &mut Cell)
         }
     }
     finish(&mut cell.message, &mut cell.wrong, &seen);
-    cell.change = seen.phase(counts(&stack, before));
+    cell.change = phase_of(&seen, counts(&stack, before));
 }
 
 fn remount(store: &Reference, device: Arc<dyn Device>, model: &Model, driver: &Driver, seen: &mut Seen) {
     match open(store, device) {
         Ok(stack) => {
-            let mut after = walk(&stack.namespace(Atime::Never), model, driver);
+            let mut after = walk(&stack.namespace(Atime::Never), model, driver, SnapshotId::LIVE);
             seen.wrong.append(&mut after.wrong);
         }
         Err(error) => seen.wrong.push(format!("after changes that were made durable the store does not open: {error}")),
@@ -272,70 +240,4 @@ fn changes(model: &Model) -> Vec<Action> {
         }
     }
     actions
-}
-
-/// Reads everything that has a name and compares it with the model.
-fn walk(namespace: &Namespace, model: &Model, driver: &Driver) -> Seen {
-    let mut seen = Seen::default();
-    for (node, inode) in model.nodes().filter(|(_, inode)| inode.nlink > 0) {
-        let Some(id) = driver.object(node) else {
-            seen.wrong.push(format!("{node:?} has no object"));
-            continue;
-        };
-        let attributes = match namespace.getattr(id) {
-            Ok(attributes) => attributes,
-            Err(error) => {
-                seen.error(&format!("attributes of {node:?}"), &error);
-                continue;
-            }
-        };
-        let size = if inode.kind == Kind::Directory { attributes.size } else { inode.data.len() as u64 };
-        let got = (attributes.kind, attributes.mode, attributes.nlink, attributes.size, attributes.mtime);
-        if got != (inode.kind, inode.mode, inode.nlink, size, inode.mtime) {
-            seen.wrong.push(format!("attributes of {node:?} ({id}): {got:?}"));
-        }
-        contents(namespace, driver, node, inode, id, &mut seen);
-        for (name, value) in &inode.xattrs {
-            match namespace.getxattr(&Request::ROOT, id, name) {
-                Ok(got) if got == *value => {}
-                Ok(_) => seen.wrong.push(format!("extended attribute of {node:?}")),
-                Err(error) => seen.error(&format!("extended attribute of {node:?}"), &error),
-            }
-        }
-    }
-    seen
-}
-
-fn contents(namespace: &Namespace, driver: &Driver, node: Node, inode: &Inode, id: ObjectId, seen: &mut Seen) {
-    match inode.kind {
-        Kind::Regular => {
-            for (index, page) in inode.data.chunks(BLOCK_SIZE).enumerate() {
-                match namespace.read(id, (index * BLOCK_SIZE) as u64, BLOCK_SIZE) {
-                    Ok(got) if got.to_vec() == page => {}
-                    Ok(_) => seen.wrong.push(format!("wrong bytes in page {index} of {node:?} ({id})")),
-                    Err(error) => seen.error(&format!("page {index} of {node:?}"), &error),
-                }
-            }
-        }
-        Kind::Directory => match namespace.entries(&Request::ROOT, id) {
-            Ok(entries) => {
-                let got = entries.into_iter().map(|(name, object, _)| (name, Some(object)));
-                let expected = inode.entries.iter().map(|(name, node)| (name.clone(), driver.object(*node)));
-                let mut differences: Vec<_> = got.collect();
-                let mut expected: Vec<_> = expected.collect();
-                differences.sort();
-                expected.sort();
-                if differences != expected {
-                    seen.wrong.push(format!("entries of {node:?} ({id})"));
-                }
-            }
-            Err(error) => seen.error(&format!("entries of {node:?}"), &error),
-        },
-        Kind::Symlink => match namespace.readlink(id) {
-            Ok(got) if got == inode.data => {}
-            Ok(_) => seen.wrong.push(format!("target of {node:?} ({id})")),
-            Err(error) => seen.error(&format!("target of {node:?}"), &error),
-        },
-        _ => {}
-    }
 }

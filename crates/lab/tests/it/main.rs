@@ -2,6 +2,7 @@
 mod decoders;
 mod diff;
 mod explorer;
+mod enemy;
 mod faults;
 mod foreign;
 mod golden;

@@ -61,6 +61,8 @@ struct OfDomain {
     dying: BTreeMap<u16, Vec<DeadRun>>,
     /// The number given last.
     last_id: u16,
+    /// Why the list cannot be read; then `held` is empty, and the store takes no changes.
+    unreadable: Option<Error>,
 }
 
 /// The snapshots of all domains.
@@ -97,6 +99,20 @@ impl Kept {
         self.domains.keys().copied()
     }
 
+    /// Why the snapshots of a domain are not known.
+    pub(crate) fn unreadable(&self) -> Option<&Error> {
+        self.domains.values().find_map(|of_domain| of_domain.unreadable.as_ref())
+    }
+
+    /// # Errors
+    /// Why the snapshots of the domain are not known.
+    fn check_known(&self, domain: DomainId) -> Result<()> {
+        match self.domains.get(&domain).and_then(|of_domain| of_domain.unreadable.clone()) {
+            None => Ok(()),
+            Some(error) => Err(error),
+        }
+    }
+
     fn find(&self, domain: DomainId, id: SnapshotId) -> Option<(usize, &Held)> {
         self.of(domain).iter().enumerate().find(|(_, held)| held.stored.id == id)
     }
@@ -124,45 +140,55 @@ impl Trees {
             SnapshotId::LIVE => Ok((self, live)),
             id => match self.kept.find(key.domain, id) {
                 Some((_, held)) => Ok((&held.view, live)),
-                None => Err(Error::NoObject(key)),
+                None => {
+                    self.kept.check_known(key.domain)?;
+                    Err(Error::NoObject(key))
+                }
             },
         }
     }
 
-    /// Loads the snapshot lists of all domains.
-    pub(crate) fn load_snapshots(&mut self, base: &Base, superblock: &Superblock) -> Result<()> {
+    /// Loads the snapshot lists of all domains. One that cannot be read is remembered as that.
+    pub(crate) fn load_snapshots(&mut self, base: &Base, superblock: &Superblock) {
         let domains: Vec<DomainId> = self.system.keys().filter_map(|id| domain_of_list(*id)).collect();
         for domain in domains {
-            let list = system_key(snapshots_of(domain));
-            let record = self.system[&list.object.0].clone();
-            let mut of_domain = OfDomain::default();
-            let mut page = 0;
-            while let Some(next) = self.seek(base, list, &record, page, Seek::Data)? {
-                let Some(block) = self.node(base, list, &record, 0, next)? else { break };
-                for at in 0..SNAPSHOTS {
-                    let bytes = block.snapshot(at as usize);
-                    let place = || Place { object: Some(list), index: Some(next), ..base.disk.place(0) };
-                    let stored = StoredSnapshot::decode(bytes, superblock.epoch, base.disk.blocks())
-                        .map_err(|fault| fault.at(place()))?;
-                    let slot = next * SNAPSHOTS + at;
-                    match stored {
-                        Some(stored) if slot < u64::from(SLOTS) => {
-                            of_domain.held.push(Held::new(slot as u16, domain, stored));
-                        }
-                        Some(_) => {
-                            let expected = format!("{SLOTS} snapshots at most");
-                            return Err(Error::corrupt(place(), "snapshot list", expected, "one more"));
-                        }
-                        None => {}
-                    }
-                }
-                page = next + 1;
-            }
-            of_domain.held.sort_by_key(|held| (held.stored.epoch, held.stored.id));
-            of_domain.last_id = of_domain.held.last().map_or(0, |held| held.stored.id.0);
+            let of_domain = self.load_list(base, superblock, domain).unwrap_or_else(|error| {
+                tracing::error!(%error, "the list of snapshots cannot be read");
+                OfDomain { unreadable: Some(error), ..OfDomain::default() }
+            });
             self.kept.domains.insert(domain, of_domain);
         }
-        Ok(())
+    }
+
+    fn load_list(&self, base: &Base, superblock: &Superblock, domain: DomainId) -> Result<OfDomain> {
+        let list = system_key(snapshots_of(domain));
+        let record = self.system[&list.object.0].clone();
+        let mut of_domain = OfDomain::default();
+        let mut page = 0;
+        while let Some(next) = self.seek(base, list, &record, page, Seek::Data)? {
+            let Some(block) = self.node(base, list, &record, 0, next)? else { break };
+            for at in 0..SNAPSHOTS {
+                let bytes = block.snapshot(at as usize);
+                let place = || Place { object: Some(list), index: Some(next), ..base.disk.place(0) };
+                let stored = StoredSnapshot::decode(bytes, superblock.epoch, base.disk.blocks())
+                    .map_err(|fault| fault.at(place()))?;
+                let slot = next * SNAPSHOTS + at;
+                match stored {
+                    Some(stored) if slot < u64::from(SLOTS) => {
+                        of_domain.held.push(Held::new(slot as u16, domain, stored));
+                    }
+                    Some(_) => {
+                        let expected = format!("{SLOTS} snapshots at most");
+                        return Err(Error::corrupt(place(), "snapshot list", expected, "one more"));
+                    }
+                    None => {}
+                }
+            }
+            page = next + 1;
+        }
+        of_domain.held.sort_by_key(|held| (held.stored.epoch, held.stored.id));
+        of_domain.last_id = of_domain.held.last().map_or(0, |held| held.stored.id.0);
+        Ok(of_domain)
     }
 
     /// Puts an entry of the list in its place, or takes it out.
@@ -296,6 +322,7 @@ impl Module {
     /// See [`holdfast_object::ObjectStore::snapshots`].
     pub(crate) fn list_snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {
         let trees = self.trees.read();
+        trees.kept.check_known(domain)?;
         let mut before = 0;
         let mut infos = Vec::new();
         for Held { slot, stored, .. } in trees.kept.of(domain) {

@@ -1,0 +1,150 @@
+//! Stores that have a block of every kind, with what is in them, now and in their snapshots.
+
+use crate::model::{Action, Data, Driver, Model, Node};
+use crate::stack::{self, Stack, StackOptions};
+use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
+use holdfast_naming::{Atime, NewNode, XattrMode};
+use holdfast_object::{Clock, ManualClock, SnapshotId, Snapshots};
+use holdfast_physical::inject::Catalogue;
+use std::sync::Arc;
+
+/// 16 MiB.
+const DEVICE_BLOCKS: u64 = 4096;
+/// Pages of the large files: two lowest tree blocks and one above.
+const LARGE_PAGES: usize = 70;
+/// Between two actions.
+pub(super) const STEP_NS: u64 = 1_000_003;
+
+/// A store and what is in it.
+pub(super) struct Reference {
+    pub(super) image: MemoryDevice,
+    pub(super) catalogue: Catalogue,
+    pub(super) model: Model,
+    /// What it was before the last things that were made durable, newest first.
+    pub(super) older: Vec<Model>,
+    /// With what was in them.
+    pub(super) snapshots: Vec<(SnapshotId, Model)>,
+    pub(super) driver: Driver,
+    pub(super) now_ns: u64,
+}
+
+/// A store in use, and what should be in it.
+pub(super) struct Maker {
+    pub(super) driver: Driver,
+    pub(super) model: Model,
+    pub(super) stack: Stack,
+}
+
+impl Maker {
+    pub(super) fn act(&mut self, action: Action) -> Result<(), String> {
+        self.stack.clock.advance_ns(STEP_NS);
+        let got = self.driver.reply(&action);
+        let expected = self.model.apply(&action, self.stack.clock.now());
+        if got.is_ok() && got == expected { Ok(()) } else { Err(format!("{action:?}: {got:?}, expected {expected:?}")) }
+    }
+
+    fn file(&mut self, parent: Node, name: &str, pages: usize) -> Result<Node, String> {
+        let node = Node(self.model.created());
+        self.act(Action::Mknod { parent, name: name.into(), node: NewNode::Regular, mode: 0o644 })?;
+        let data = Data { seed: u64::from(node.0), length: pages * BLOCK_SIZE - 100 };
+        self.act(Action::Write { node, offset: 0, data, clear_set_ids: false })?;
+        Ok(node)
+    }
+
+    fn overwrite(&mut self, node: Node, page: usize, seed: u64) -> Result<(), String> {
+        let data = Data { seed, length: 3 * BLOCK_SIZE };
+        self.act(Action::Write { node, offset: (page * BLOCK_SIZE) as u64, data, clear_set_ids: false })
+    }
+
+    fn snapshot(&mut self, name: &str) -> Result<(SnapshotId, Model), String> {
+        let info = self.stack.cache.snapshot_create(name).map_err(|error| error.to_string())?;
+        Ok((info.id, self.model.clone()))
+    }
+}
+
+impl Reference {
+    /// A store closed in order, and one cut off with synced changes in the intent log only.
+    pub(super) fn make_all() -> Result<Vec<Reference>, String> {
+        Ok(vec![make(false)?, make(true)?])
+    }
+
+    /// The store on a medium of its own, opened.
+    pub(super) fn open(&self, device: Arc<dyn Device>) -> Result<Stack, holdfast_object::Error> {
+        Stack::open(device, &StackOptions::new(1024), &Arc::new(ManualClock::new(self.now_ns, 0)))
+    }
+}
+
+fn make(cut_off: bool) -> Result<Reference, String> {
+    let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
+    let clock = stack::clock();
+    stack::create(device.clone(), &clock).map_err(|error| error.to_string())?;
+    let stack = Stack::open(device.clone(), &StackOptions::new(1024), &clock).map_err(|error| error.to_string())?;
+    let driver = Driver::new(stack.namespace(Atime::Never));
+    let model = Model::new(0o755, clock.now());
+    let mut maker = Maker { driver, model, stack };
+
+    let mut files = Vec::new();
+    for number in 0..4 {
+        let directory = Node(maker.model.created());
+        let name = format!("directory {number}").into_bytes();
+        maker.act(Action::Mkdir { parent: Node::ROOT, name, mode: 0o755 })?;
+        for name in ["small", "other"] {
+            let file = maker.file(directory, name, 2)?;
+            let value = Data { seed: 9 + number, length: 300 };
+            maker.act(Action::SetXattr { node: file, name: b"user.note".to_vec(), value, mode: XattrMode::Set })?;
+            files.push(file);
+        }
+        let target = vec![b'a' + number as u8; 60];
+        maker.act(Action::Symlink { parent: directory, name: b"link".to_vec(), target })?;
+    }
+    let first = maker.file(Node::ROOT, "large", LARGE_PAGES)?;
+    let second = maker.file(Node::ROOT, "large too", LARGE_PAGES)?;
+    let copy = maker.file(Node::ROOT, "copy", 1)?;
+    // Only what is in the store can be shared.
+    maker.act(Action::SyncAll)?;
+    let length = 8 * BLOCK_SIZE as u64;
+    maker.act(Action::Copy { source: first, source_offset: 0, target: copy, target_offset: 0, length })?;
+    // More than one page of object records.
+    for number in 0..12 {
+        maker.file(Node::ROOT, &format!("file {number}"), 1)?;
+    }
+    let mut snapshots = vec![maker.snapshot("one")?];
+    // What goes away now only the snapshots have, in two dead lists.
+    for (number, name) in ["two", "three"].into_iter().enumerate() {
+        maker.overwrite(first, 20 * number, 77)?;
+        maker.overwrite(second, 64, 78)?;
+        let name_gone = format!("file {number}").into_bytes();
+        maker.act(Action::Unlink { parent: Node::ROOT, name: name_gone })?;
+        let value = Data { seed: 40 + number as u64, length: 200 };
+        maker.act(Action::SetXattr { node: files[number], name: b"user.note".to_vec(), value, mode: XattrMode::Set })?;
+        snapshots.push(maker.snapshot(name)?);
+    }
+    let mut older = vec![maker.model.clone()];
+    maker.overwrite(copy, 1, 79)?;
+    maker.act(Action::SyncAll)?;
+    if cut_off {
+        for (node, seed) in [(first, 5), (copy, 6)] {
+            older.push(maker.model.clone());
+            let data = Data { seed, length: BLOCK_SIZE };
+            maker.act(Action::Write { node, offset: 0, data, clear_set_ids: false })?;
+            maker.act(Action::Sync { node, data_only: false })?;
+        }
+    } else {
+        maker.stack.close().map_err(|error| error.to_string())?;
+    }
+    let image = MemoryDevice::clone(&device);
+    let catalogue = catalogue(&image)?;
+    older.reverse();
+    let snapshot_models = snapshots.iter_mut().map(|(_, model)| model);
+    snapshot_models.chain(&mut older).for_each(Model::end_sessions);
+    maker.model.end_sessions();
+    let Maker { driver, model, stack } = maker;
+    let now_ns = stack.clock.monotonic_ns() + STEP_NS;
+    Ok(Reference { image, catalogue, model, older, snapshots, driver, now_ns })
+}
+
+/// What is on a device at this moment. The reading leaves it alone.
+pub(super) fn catalogue(device: &MemoryDevice) -> Result<Catalogue, String> {
+    let device: Arc<dyn Device> = Arc::new(device.clone());
+    Catalogue::read(&device).map_err(|error| error.to_string())
+}

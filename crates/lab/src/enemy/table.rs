@@ -1,0 +1,120 @@
+//! The results for people.
+
+use super::{FAULTS, Trial, Verdict, Work, fault_name};
+use holdfast_physical::inject::BlockClass;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// For a terminal: one line for each kind, fault and number of copies; broken promises below it.
+pub fn text(trials: &[Trial]) -> String {
+    let mut out = String::new();
+    for class in BlockClass::ALL {
+        for fault in FAULTS {
+            for all in [false, true] {
+                let of = |work| cell(trials, |t| (t.class, t.fault, t.all_copies, t.work) == (class, fault, all, work));
+                if Work::ALL.into_iter().any(|work| !of(work).is_empty()) {
+                    let copies = if all { "all copies" } else { "one copy" };
+                    let _ = write!(out, "{:16} {:10} {copies:10}", class.name(), fault_name(fault));
+                    for work in Work::ALL {
+                        let _ = write!(out, "  {} {:4}", work.name(), of(work));
+                    }
+                    let here = trials.iter().filter(|t| (t.class, t.fault, t.all_copies) == (class, fault, all));
+                    let message = here.clone().find_map(|trial| trial.message.as_deref());
+                    let _ = writeln!(out, "  {}", message.unwrap_or(""));
+                }
+                let broken = trials.iter().filter(|t| (t.class, t.fault, t.all_copies) == (class, fault, all));
+                for trial in broken {
+                    for wrong in &trial.wrong {
+                        let _ = writeln!(out, "    WRONG: {}, seed {}: {wrong}", trial.work.name(), trial.seed);
+                    }
+                }
+            }
+        }
+    }
+    out
+}
+
+/// What became of the trials that fit, each letter once.
+fn cell(trials: &[Trial], fits: impl Fn(&Trial) -> bool) -> String {
+    let verdicts: BTreeSet<Verdict> = trials.iter().filter(|trial| fits(trial)).map(|trial| trial.verdict).collect();
+    let letters = verdicts.into_iter().map(|verdict| match verdict {
+        Verdict::Recovered => "R",
+        Verdict::Error => "E",
+        Verdict::Older => "O",
+        Verdict::NotMet => "·",
+    });
+    letters.collect::<Vec<_>>().join(" ")
+}
+
+/// The page `docs/enemy.md`. `command` makes it.
+pub fn markdown(trials: &[Trial], command: &str) -> String {
+    let mut out = format!(
+        "# The enemy within\n\n\
+         Made by `{command}`; a test compares it with what happens.\n\n\
+         Each kind of block is damaged as `holdfast inject` does it, in one copy or in all, then the store is used. After the \
+         disk corruption analysis of ZFS in Zhang, *Cooperative Data Protection* (2015), §3.2, table 3.2. *mount*: damaged while \
+         unmounted, then mounted. *remount*: damaged while mounted and in use, then changed, unmounted and mounted. *create*: \
+         damaged while unmounted, mounted; in every directory a file is made and written, with an extended attribute, and a \
+         snapshot. *read*: damaged while unmounted, mounted; everything is read, in three snapshots too.\n\n\
+         - **R**: recovered: put right from another copy, from what else there is (the bitmap), or by its checksum (a flipped bit \
+         in the intent log), or written anew from memory;\n\
+         - **E**: what needs the block fails, or the mount takes no changes or is refused, with an error that names path, object \
+         and device block; all else is right;\n\
+         - **O**: what was there before the last sync, because the damage leaves what a power cut during it leaves \
+         ([0005](decisions/0005-torn-or-damaged.md));\n\
+         - **·**: the block is not needed for that; `holdfast check` finds the damage.\n\n\
+         Wrong bytes, panics, errors without a place, damage that a check does not find, and errors where a copy is good do not \
+         occur: the program and the test fail if one does. Several letters: it depends on the block, and on which copy.\n\n\
+         {} trials.\n",
+        trials.len()
+    );
+    let mut part = |title: &str, fits: &dyn Fn(&Trial) -> bool| {
+        let _ = write!(
+            out,
+            "\n## {title}\n\n\
+             | | one copy | | | | all copies | | | |\n|---|---|---|---|---|---|---|---|---|\n\
+             | block | mount | remount | create | read | mount | remount | create | read |\n"
+        );
+        for class in BlockClass::ALL {
+            let _ = write!(out, "| {} |", class.name());
+            for all in [false, true] {
+                for work in Work::ALL {
+                    let here = cell(trials, |t| fits(t) && (t.class, t.all_copies, t.work) == (class, all, work));
+                    let _ = write!(out, " {here} |");
+                }
+            }
+            out.push('\n');
+        }
+    };
+    part("All faults", &|_| true);
+    for fault in FAULTS {
+        let (name, what) = match fault {
+            super::Fault::Flip { .. } => ("Flip", "one bit of the block"),
+            super::Fault::Drop => ("Drop", "zeros, as if it had never been written"),
+            super::Fault::Duplicate => ("Duplicate", "the bytes of another block of the kind"),
+            super::Fault::Swap => ("Swap", "exchanged with another block of the kind"),
+        };
+        part(&format!("{name}: {what}"), &|trial| trial.fault == fault);
+    }
+    out.push_str(
+        "\nEmpty cells: there is one copy, or no other block of the kind with other bytes.\n\n\
+         ## ZFS in the paper\n\n\
+         Bits flipped in one or all of the copies (table 3.2; pool version 14, one disk):\n\n\
+         | block | one copy: mount | remount | create | read | all copies: mount | remount | create | read |\n\
+         |---|---|---|---|---|---|---|---|---|\n\
+         | vdev label | R | R | | | E | R | | |\n\
+         | uberblock | R | R | | | E | R | | |\n\
+         | MOS object set and dnode blocks | R | R | | | E | R | | |\n\
+         | object set, indirect, dnode blocks of the file system | R | R | | | E | R | | |\n\
+         | directory | | | R | R | | | E | E |\n\
+         | file data | | | | E | | | | E |\n\n\
+         The first error of each kind, as a user meets it:\n\n",
+    );
+    for class in BlockClass::ALL {
+        let first = trials.iter().filter(|trial| trial.class == class).find_map(|t| Some((t, t.message.as_ref()?)));
+        if let Some((trial, message)) = first {
+            let _ = writeln!(out, "- {}, {}: `{message}`", class.name(), fault_name(trial.fault));
+        }
+    }
+    out
+}

@@ -1,0 +1,341 @@
+//! One block damaged, one thing done, one verdict.
+
+use super::reference::{Maker, Reference, STEP_NS, catalogue};
+use super::{Trial, Verdict, Work, copies};
+use crate::look::{Seen, walk};
+use crate::model::{Action, Data, Driver, Model, Node};
+use crate::stack::Stack;
+use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
+use holdfast_naming::{Atime, Namespace, NewNode, XattrMode};
+use holdfast_object::{Clock, Kind, ObjectId, SnapshotId, Snapshots};
+use holdfast_physical::check::{CheckOptions, check};
+use holdfast_physical::inject::{self, BlockClass, Catalogue, Copies, Fault, InjectError, Injection, Selection};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// What was met while the work was done.
+#[derive(Default)]
+struct Met {
+    seen: Seen,
+    repaired: u64,
+    unrepaired: u64,
+    /// The state found is one from before the last things that were made durable.
+    older: bool,
+}
+
+impl Met {
+    fn count(&mut self, stack: &Stack, since: (u64, u64)) {
+        let now = counts(stack);
+        (self.repaired, self.unrepaired) = (self.repaired + now.0 - since.0, self.unrepaired + now.1 - since.1);
+    }
+}
+
+fn counts(stack: &Stack) -> (u64, u64) {
+    let status = stack.cache.store_status();
+    (status.repaired, status.unrepaired)
+}
+
+/// Damages a store, and works with it. `None` where there is nothing to damage in this way.
+pub(super) fn run(
+    store: &Reference,
+    class: BlockClass,
+    fault: Fault,
+    all_copies: bool,
+    work: Work,
+    seed: u64,
+) -> Result<Option<Trial>, String> {
+    let plan = |device: &MemoryDevice, catalogue: &Catalogue| plan(device, catalogue, class, fault, all_copies, seed);
+    let device = Arc::new(store.image.clone());
+    let mut trial =
+        Trial { class, fault, all_copies, work, seed, verdict: Verdict::NotMet, message: None, wrong: Vec::new() };
+    let mut met = Met::default();
+    let mut done = None;
+    if work != Work::Remount {
+        let Some(injection) = plan(&device, &store.catalogue)? else { return Ok(None) };
+        strike(&device, &injection)?;
+        done = Some(injection);
+    }
+    let outcome = catch_unwind(AssertUnwindSafe(|| match work {
+        Work::Mount => mount(store, &device, &mut met).map(drop),
+        Work::Read => read(store, &device, &mut met),
+        Work::Create => create(store, &device, &mut met),
+        Work::Remount => remount(store, &device, &mut met, |device| {
+            let Some(injection) = plan(device, &catalogue(device)?)? else { return Ok(false) };
+            strike(device, &injection)?;
+            done = Some(injection);
+            Ok(true)
+        }),
+    }));
+    match outcome {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => met.seen.wrong.push(error),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            met.seen.wrong.push(format!("panic: {}", text.unwrap_or("of unknown kind")));
+        }
+    }
+    let Some(injection) = done else { return Ok(None) };
+    judge(&device, &injection, met, &mut trial)?;
+    Ok(Some(trial))
+}
+
+fn plan(
+    device: &MemoryDevice,
+    catalogue: &Catalogue,
+    class: BlockClass,
+    fault: Fault,
+    all_copies: bool,
+    seed: u64,
+) -> Result<Option<Injection>, String> {
+    let most = catalogue.of_class(class).map(|target| target.copies.len()).max().unwrap_or(0);
+    if all_copies && most < 2 {
+        return Ok(None);
+    }
+    let mut selection = Selection { class, object: None, page: None, copies: copies(all_copies, most, seed), seed };
+    loop {
+        return match inject::plan(device, catalogue, &selection, fault) {
+            Ok(injection) if all_copies && injection.target.copies.len() < 2 => Ok(None),
+            Ok(injection) => Ok(Some(injection)),
+            Err(InjectError::NoSuchCopy { .. }) => {
+                selection.copies = Copies::One(0);
+                continue;
+            }
+            // In a place where the bytes are so already, and where there is no other.
+            Err(InjectError::ZeroAlready(_) | InjectError::NoOther(_) | InjectError::NoSuchBlock(_)) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        };
+    }
+}
+
+fn strike(device: &MemoryDevice, injection: &Injection) -> Result<(), String> {
+    let blocks = injection.changes.iter().map(|change| (change.block, &*change.after));
+    inject::write(device, blocks).map_err(|error| error.to_string())
+}
+
+/// Opens and reclaims, as a mount does. `None` if it is refused.
+fn mount(store: &Reference, device: &Arc<MemoryDevice>, met: &mut Met) -> Result<Option<Opened>, String> {
+    let stack = match store.open(device.clone()) {
+        Ok(stack) => stack,
+        Err(error) => {
+            met.seen.error("mount", &error.into());
+            return Ok(None);
+        }
+    };
+    let namespace = stack.namespace(Atime::Never);
+    if let Some(reason) = stack.cache.status().read_only {
+        met.seen.read_only = true;
+        met.seen.errors.push(reason);
+    } else if let Err(error) = namespace.reclaim_orphans() {
+        met.seen.error("orphans", &error);
+    }
+    met.count(&stack, (0, 0));
+    // Whatever else is done: what is there is right, or an error with a place.
+    let mut looked = Seen::default();
+    met.older = look(store, &namespace, &store.model, &mut looked);
+    met.seen.wrong.append(&mut looked.wrong);
+    Ok(Some(Opened { stack, looked }))
+}
+
+/// A store that was mounted, and what reading all of it met.
+struct Opened {
+    stack: Stack,
+    looked: Seen,
+}
+
+/// Reads everything, now and in the snapshots. Whether an older state is found, complete.
+fn look(store: &Reference, namespace: &Namespace, model: &Model, seen: &mut Seen) -> bool {
+    let mut now = walk(namespace, model, &store.driver, SnapshotId::LIVE);
+    let mut is_older = false;
+    if !now.wrong.is_empty() {
+        for older in &store.older {
+            let then = walk(namespace, older, &store.driver, SnapshotId::LIVE);
+            if then.wrong.is_empty() {
+                (now, is_older) = (then, true);
+                break;
+            }
+        }
+    }
+    let add = |from: &mut Seen, seen: &mut Seen| {
+        seen.errors.append(&mut from.errors);
+        seen.wrong.append(&mut from.wrong);
+    };
+    add(&mut now, seen);
+    for (id, model) in &store.snapshots {
+        add(&mut walk(namespace, model, &store.driver, *id), seen);
+    }
+    is_older
+}
+
+fn read(store: &Reference, device: &Arc<MemoryDevice>, met: &mut Met) -> Result<(), String> {
+    let Some(Opened { stack, mut looked, .. }) = mount(store, device, met)? else { return Ok(()) };
+    met.seen.errors.append(&mut looked.errors);
+    let mounted = (met.repaired, met.unrepaired);
+    met.count(&stack, mounted);
+    Ok(())
+}
+
+fn create(store: &Reference, device: &Arc<MemoryDevice>, met: &mut Met) -> Result<(), String> {
+    // Which state it comes up in, found out on a medium of its own: nothing may be read here before.
+    let probe = store.open(Arc::new(MemoryDevice::clone(device)));
+    let stack = match store.open(device.clone()) {
+        Ok(stack) => stack,
+        Err(error) => {
+            met.seen.error("mount", &error.into());
+            return Ok(());
+        }
+    };
+    let mut model = store.model.clone();
+    if let Ok(probe) = probe {
+        let probe = probe.namespace(Atime::Never);
+        if !walk_is_right(&probe, &model, &store.driver)
+            && let Some(older) = store.older.iter().find(|older| walk_is_right(&probe, older, &store.driver))
+        {
+            (model, met.older) = (older.clone(), true);
+        }
+    }
+    let namespace = stack.namespace(Atime::Never);
+    let mut driver = store.driver.clone();
+    driver.forget_gone(&model);
+    driver.replace_namespace(namespace.clone());
+    create_all(&stack, &mut driver, &mut model, &mut met.seen);
+    let snapshot = stack.cache.snapshot_create("new");
+    if let Err(error) = snapshot.map(drop).and_then(|()| stack.close()) {
+        met.seen.error("snapshot and unmount", &error.into());
+    }
+    met.count(&stack, (0, 0));
+    let mut after = walk(&stack.namespace(Atime::Never), &model, &driver, SnapshotId::LIVE);
+    met.seen.wrong.append(&mut after.wrong);
+    Ok(())
+}
+
+fn walk_is_right(namespace: &Namespace, model: &Model, driver: &Driver) -> bool {
+    walk(namespace, model, driver, SnapshotId::LIVE).wrong.is_empty()
+}
+
+/// In every directory a file with contents and an extended attribute.
+fn create_all(stack: &Stack, driver: &mut Driver, model: &mut Model, seen: &mut Seen) {
+    let directories: Vec<Node> = model
+        .nodes()
+        .filter(|(_, inode)| inode.kind == Kind::Directory && inode.nlink > 0)
+        .map(|(node, _)| node)
+        .collect();
+    for parent in directories {
+        let node = Node(model.created());
+        let data = Data { seed: u64::from(node.0), length: 2 * BLOCK_SIZE };
+        let value = Data { seed: 5, length: 20 };
+        let actions = [
+            Action::Mknod { parent, name: b"new".to_vec(), node: NewNode::Regular, mode: 0o600 },
+            Action::Write { node, offset: 0, data, clear_set_ids: false },
+            Action::SetXattr { node, name: b"user.new".to_vec(), value, mode: XattrMode::Set },
+        ];
+        for action in actions {
+            stack.clock.advance_ns(STEP_NS);
+            match driver.apply(&action) {
+                Ok(_) => drop(model.apply(&action, stack.clock.now())),
+                Err(error) => {
+                    seen.error(&format!("{action:?}"), &error);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// In use, damaged, changed, unmounted, mounted.
+fn remount(
+    store: &Reference,
+    device: &Arc<MemoryDevice>,
+    met: &mut Met,
+    mut damage: impl FnMut(&MemoryDevice) -> Result<bool, String>,
+) -> Result<(), String> {
+    let stack = store.open(device.clone()).map_err(|error| error.to_string())?;
+    let namespace = stack.namespace(Atime::Never);
+    namespace.reclaim_orphans().map_err(|error| error.to_string())?;
+    let mut seen = Seen::default();
+    look(store, &namespace, &store.model, &mut seen);
+    if let Some(error) = seen.errors.pop().or(seen.wrong.pop()) {
+        return Err(format!("before any damage: {error}"));
+    }
+    let mut driver = store.driver.clone();
+    driver.forget_gone(&store.model);
+    driver.replace_namespace(namespace);
+    let mut maker = Maker { driver, model: store.model.clone(), stack };
+    maker.act(Action::SyncAll)?;
+    if !damage(device)? {
+        return Ok(());
+    }
+    let before = counts(&maker.stack);
+    create_all(&maker.stack, &mut maker.driver, &mut maker.model, &mut met.seen);
+    if let Err(error) = maker.stack.close() {
+        met.seen.error("unmount", &error.into());
+    }
+    met.count(&maker.stack, before);
+    let Maker { driver, model, .. } = maker;
+    let again = match store.open(device.clone()) {
+        Ok(stack) => stack,
+        Err(error) => {
+            met.seen.error("mount", &error.into());
+            return Ok(());
+        }
+    };
+    if let Some(reason) = again.cache.status().read_only {
+        met.seen.errors.push(reason);
+    }
+    met.count(&again, (0, 0));
+    let namespace = again.namespace(Atime::Never);
+    let mut after = walk(&namespace, &model, &driver, SnapshotId::LIVE);
+    met.seen.wrong.append(&mut after.wrong);
+    for (id, model) in &store.snapshots {
+        met.seen.wrong.append(&mut walk(&namespace, model, &store.driver, *id).wrong);
+    }
+    let root = namespace.getattr(ObjectId::ROOT);
+    if let Err(error) = root {
+        met.seen.error("root", &error);
+    }
+    Ok(())
+}
+
+/// The verdict, and the promises.
+fn judge(device: &Arc<MemoryDevice>, injection: &Injection, met: Met, trial: &mut Trial) -> Result<(), String> {
+    let Met { seen, repaired, unrepaired, older } = met;
+    trial.message = seen.errors.first().cloned();
+    trial.wrong = seen.wrong;
+    let (still_bad, found) = left(device, injection);
+    trial.verdict = match () {
+        () if !seen.errors.is_empty() || seen.read_only || unrepaired > 0 => Verdict::Error,
+        () if older => Verdict::Older,
+        () if repaired > 0 || !still_bad => Verdict::Recovered,
+        () => Verdict::NotMet,
+    };
+    if still_bad && trial.verdict == Verdict::NotMet && !found {
+        trial.wrong.push("the damage is in use, was not met, and a check does not find it".into());
+    }
+    // Of two blocks that are swapped, both are struck.
+    let other = injection.other.as_ref().filter(|_| trial.fault == Fault::Swap);
+    let struck = std::iter::once(&injection.target).chain(other);
+    let has_copy = !trial.all_copies && struck.into_iter().all(|target| target.copies.len() > 1);
+    if has_copy && matches!(trial.verdict, Verdict::Error | Verdict::Older) {
+        let said = trial.message.as_deref().unwrap_or("counted as beyond repair");
+        trial.wrong.push(format!("a copy was good, and yet: {said}"));
+    }
+    Ok(())
+}
+
+/// Whether a damaged block is still in use and as bad as it was, and whether a check finds anything.
+fn left(device: &Arc<MemoryDevice>, injection: &Injection) -> (bool, bool) {
+    let shared: Arc<dyn Device> = Arc::new(MemoryDevice::clone(device));
+    let bad = |block: u64, after: &inject::Bytes| inject::read(&*shared, block).is_ok_and(|now| *now == *after);
+    let bad: Vec<u64> =
+        injection.changes.iter().filter(|change| bad(change.block, &change.after)).map(|change| change.block).collect();
+    let report = check(shared.clone(), &CheckOptions::default());
+    let found = report.as_ref().map_or(true, |report| report.unrepaired() > 0);
+    // A block that nothing can be reached from any more, because of the damage, counts as in use.
+    let in_use = match Catalogue::read(&shared) {
+        Err(_) => true,
+        Ok(catalogue) => {
+            let all = BlockClass::ALL.into_iter().flat_map(|class| catalogue.of_class(class).collect::<Vec<_>>());
+            all.into_iter().any(|target| target.copies.iter().any(|block| bad.contains(block)))
+        }
+    };
+    (!bad.is_empty() && (in_use || found), found)
+}
