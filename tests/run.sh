@@ -76,6 +76,7 @@ step unit 600 cargo test --workspace --no-fail-fast
 [ "$mode" = test ] || step release 3600 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --no-fail-fast --release
 # shellcheck disable=SC2086
 step explorer $([ "$mode" = test ] && echo 300 || echo 7500) $EXPLORER --seed "$SEED" $explorer
+[ "$mode" = test ] || step enemy 3600 cargo run --quiet --release -p holdfast-lab --bin enemy-table -- --seed "$SEED" --trials 200
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
 step build 420 cargo build --release -p holdfast -p holdfast-bench
 step install 300 bash -c install

@@ -116,7 +116,12 @@ fn make(cut_off: bool) -> Result<Reference, String> {
         let name_gone = format!("file {number}").into_bytes();
         maker.act(Action::Unlink { parent: Node::ROOT, name: name_gone })?;
         let value = Data { seed: 40 + number as u64, length: 200 };
-        maker.act(Action::SetXattr { node: files[number], name: b"user.note".to_vec(), value, mode: XattrMode::Set })?;
+        maker.act(Action::SetXattr {
+            node: files[number],
+            name: b"user.note".to_vec(),
+            value,
+            mode: XattrMode::Set,
+        })?;
         snapshots.push(maker.snapshot(name)?);
     }
     let mut older = vec![maker.model.clone()];

@@ -9,7 +9,9 @@ use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use holdfast_naming::{Atime, Namespace, NewNode, XattrMode};
 use holdfast_object::{Clock, Kind, ObjectId, SnapshotId, Snapshots};
 use holdfast_physical::check::{CheckOptions, check};
-use holdfast_physical::inject::{self, BlockClass, Catalogue, Copies, Fault, InjectError, Injection, Selection};
+use holdfast_physical::inject::{
+    self, BlockClass, Catalogue, Change, Copies, Fault, InjectError, Injection, Selection,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -300,15 +302,26 @@ fn judge(device: &Arc<MemoryDevice>, injection: &Injection, met: Met, trial: &mu
     let Met { seen, repaired, unrepaired, older } = met;
     trial.message = seen.errors.first().cloned();
     trial.wrong = seen.wrong;
-    let (still_bad, found) = left(device, injection);
+    let (bad, found) = left(device, injection);
     trial.verdict = match () {
         () if !seen.errors.is_empty() || seen.read_only || unrepaired > 0 => Verdict::Error,
         () if older => Verdict::Older,
-        () if repaired > 0 || !still_bad => Verdict::Recovered,
+        () if repaired > 0 || bad == 0 => Verdict::Recovered,
         () => Verdict::NotMet,
     };
-    if still_bad && trial.verdict == Verdict::NotMet && !found {
+    if bad > 0 && trial.verdict == Verdict::NotMet && !found {
         trial.wrong.push("the damage is in use, was not met, and a check does not find it".into());
+    }
+    if trial.verdict == Verdict::Recovered && bad == injection.changes.len() {
+        trial.wrong.push("counted as repaired, and every block that was struck is bad".into());
+    }
+    // All of these are read, from the first copy.
+    let all_read =
+        [BlockClass::ObjectTable, BlockClass::BlockTree, BlockClass::Directory, BlockClass::Xattr, BlockClass::Symlink];
+    let is_first = injection.changes.iter().any(|change| change.block == injection.target.copies[0]);
+    let is_read = trial.work == Work::Read && all_read.contains(&trial.class) && is_first;
+    if is_read && !trial.all_copies && trial.verdict != Verdict::Recovered {
+        trial.wrong.push("it was read, the other copy was good, and it is bad as before".into());
     }
     // Of two blocks that are swapped, both are struck.
     let other = injection.other.as_ref().filter(|_| trial.fault == Fault::Swap);
@@ -321,21 +334,21 @@ fn judge(device: &Arc<MemoryDevice>, injection: &Injection, met: Met, trial: &mu
     Ok(())
 }
 
-/// Whether a damaged block is still in use and as bad as it was, and whether a check finds anything.
-fn left(device: &Arc<MemoryDevice>, injection: &Injection) -> (bool, bool) {
+/// How many of the blocks that were struck a check finds bad, or would if it got as far; and whether it finds anything.
+fn left(device: &Arc<MemoryDevice>, injection: &Injection) -> (usize, bool) {
     let shared: Arc<dyn Device> = Arc::new(MemoryDevice::clone(device));
-    let bad = |block: u64, after: &inject::Bytes| inject::read(&*shared, block).is_ok_and(|now| *now == *after);
-    let bad: Vec<u64> =
-        injection.changes.iter().filter(|change| bad(change.block, &change.after)).map(|change| change.block).collect();
-    let report = check(shared.clone(), &CheckOptions::default());
-    let found = report.as_ref().map_or(true, |report| report.unrepaired() > 0);
-    // A block that nothing can be reached from any more, because of the damage, counts as in use.
-    let in_use = match Catalogue::read(&shared) {
-        Err(_) => true,
-        Ok(catalogue) => {
-            let all = BlockClass::ALL.into_iter().flat_map(|class| catalogue.of_class(class).collect::<Vec<_>>());
-            all.into_iter().any(|target| target.copies.iter().any(|block| bad.contains(block)))
+    let unchanged = |change: &Change| inject::read(&*shared, change.block).is_ok_and(|now| now == change.after);
+    match check(shared.clone(), &CheckOptions::default()) {
+        Err(_) => (injection.changes.iter().filter(|change| unchanged(change)).count(), true),
+        Ok(report) => {
+            let is_bad = |change: &&Change| {
+                let here = report.findings.iter().any(|finding| finding.place.address == Some(change.block));
+                here || (report.incomplete && unchanged(change))
+            };
+            (injection.changes.iter().filter(is_bad).count(), report.unrepaired() > 0)
         }
-    };
-    (!bad.is_empty() && (in_use || found), found)
+    }
 }
+
+#[cfg(test)]
+mod tests;

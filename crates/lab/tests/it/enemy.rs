@@ -1,4 +1,4 @@
-//! The table of the enemy is as the documentation says, and no promise is broken.
+//! No promise of the enemy's table is broken, wherever it strikes.
 
 use holdfast_lab::enemy::{Plan, run, text};
 use holdfast_physical::inject::BlockClass;

@@ -1,8 +1,8 @@
 //! The stack against the model, power cuts and faulty disks.
 mod decoders;
 mod diff;
-mod explorer;
 mod enemy;
+mod explorer;
 mod faults;
 mod foreign;
 mod golden;

@@ -183,6 +183,9 @@ impl Namespace {
             }
             at = parent;
         }
+        if components.is_empty() {
+            return b"/".to_vec();
+        }
         components.iter().rev().fold(Vec::new(), |mut path, component| {
             path.push(b'/');
             path.extend_from_slice(component);

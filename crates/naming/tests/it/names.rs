@@ -306,7 +306,7 @@ fn messages_can_name_a_path() {
     let a = world.directory(ROOT, "a");
     let file = world.file(a, "file");
     assert_eq!(world.space.path_of(file), b"/a/file");
-    assert_eq!(world.space.path_of(ROOT), b"");
+    assert_eq!(world.space.path_of(ROOT), b"/");
     assert_eq!(world.space.path_of(ObjectId(999)), b"/#999");
     // A circle of parents, as only corruption makes one, is cut off.
     let b = world.directory(a, "b");
