@@ -6,6 +6,7 @@ mod caching;
 mod damage;
 mod grow;
 mod inject;
+mod kept;
 mod logs;
 mod manual;
 mod metrics;
