@@ -19,8 +19,8 @@ EXPLORER=${EXPLORER:-cargo run --quiet --release -p holdfast-lab --bin crash-exp
 case $mode in
     # The aim is 20 minutes on 2 cores that do nothing else; a busy machine gets more rather than a red run.
     test) total_limit_s=3000; explorer="--states 1000000 --seconds 60 --at-least 2000"; torture_s=20 ;;
-    # The aim is 9 hours on 2 cores: 2 h explorer, 1 h full stores, 1 h release tests, 1 h fsx, 4 h the other suites.
-    long) total_limit_s=36000; explorer="--states 100000 --seconds 7200 --at-least 100000"; torture_s=3600 ;;
+    # The aim is 11 hours on 2 cores: 2 h explorer, 1 h full stores, 2 h foreign bytes, 1 h release tests, 1 h fsx, 4 h the other suites.
+    long) total_limit_s=43200; explorer="--states 100000 --seconds 7200 --at-least 100000"; torture_s=3600 ;;
     *) echo "usage: $0 test|long [STEP...]"; exit 2 ;;
 esac
 
@@ -63,7 +63,7 @@ suite() {
 install() (
     . tests/suites/lib.sh
     # shellcheck disable=SC2046
-    install_packages $(for step in pjdfstest user sqlite git openssh stress fio loads rsync postgres; do packages_for $step; done) &&
+    install_packages $(for step in fuzz pjdfstest user sqlite git openssh stress fio loads rsync postgres; do packages_for $step; done) &&
         install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
 )
 export -f install
@@ -73,11 +73,12 @@ step fmt 60 cargo fmt --all --check
 step clippy 420 cargo clippy --workspace --all-targets -- -D warnings
 step unit 600 cargo test --workspace --no-fail-fast
 # The random tests that a variable lengthens: more seeds, longer fuzzing, more kills.
-[ "$mode" = test ] || step release 3600 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --no-fail-fast --release
+[ "$mode" = test ] || step release 5400 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --no-fail-fast --release
 # shellcheck disable=SC2086
 step explorer $([ "$mode" = test ] && echo 300 || echo 7500) $EXPLORER --seed "$SEED" $explorer
 [ "$mode" = test ] || step enemy 3600 cargo run --quiet --release -p holdfast-lab --bin enemy-table -- --seed "$SEED" --trials 200
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
+[ "$mode" = test ] || step foreign 3900 cargo run --quiet --release -p holdfast-lab --bin foreign-bytes -- --seed "$SEED" --seconds 3600
 step build 420 cargo build --release -p holdfast -p holdfast-bench
 step install 300 bash -c install
 if [ "$mode" = test ]; then
@@ -99,6 +100,7 @@ if [ "$mode" = test ]; then
     suite postgres 120
     suite memory 150 FILES=60000 VOLUME_MB=1024
 else
+    suite fuzz 6000 SECONDS_EACH=120 STORE_SECONDS=1800
     suite pjdfstest 300
     suite posix 1800 LIMIT=1500 ENTRIES=1000000
     suite user 60
