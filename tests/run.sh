@@ -60,13 +60,13 @@ suite() {
 }
 
 # What the suites need, in one go, so that apt's lists are fetched once at most.
-install() (
+install_all() (
     . tests/suites/lib.sh
     # shellcheck disable=SC2046
     install_packages $(for step in fuzz pjdfstest user sqlite git openssh stress fio loads rsync postgres; do packages_for $step; done) &&
         install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
 )
-export -f install
+export -f install_all   # a name that no program has: the suites see it
 
 echo "seed $SEED"
 step fmt 60 cargo fmt --all --check
@@ -80,7 +80,7 @@ step explorer $([ "$mode" = test ] && echo 300 || echo 7500) $EXPLORER --seed "$
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
 [ "$mode" = test ] || step foreign 3900 cargo run --quiet --release -p holdfast-lab --bin foreign-bytes -- --seed "$SEED" --seconds 3600
 step build 420 cargo build --release -p holdfast -p holdfast-bench
-step install 300 bash -c install
+step install 300 bash -c install_all
 if [ "$mode" = test ]; then
     suite pjdfstest 120
     suite posix 180
