@@ -92,6 +92,7 @@ if [ "$mode" = test ]; then
     step sqlite-kernel 120 env MOUNT_OPTS=cache=kernel tests/suites/sqlite.sh
     suite git 120
     suite kill9 120 SECONDS_LIMIT=30
+    suite full 120 SECONDS_LIMIT=25
     suite openssh 480
     suite stress 150
     suite fio 120
@@ -108,6 +109,7 @@ else
     suite sqlite 300
     suite git 300
     suite kill9 1200 SECONDS_LIMIT=900
+    suite full 4200 SECONDS_LIMIT=3600 STORE_SIZE=256M
     suite openssh 1200
     suite stress 1800 RUNTIME_S=10 WORKERS=2 AT_ONCE=1
     suite fio 1200 SIZE=256m LIMIT=400

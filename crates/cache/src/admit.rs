@@ -45,7 +45,8 @@ impl Cache {
         // Pages loaded for the plan stay until it is made.
         let mut held: Vec<Held> = Vec::new();
         let mut epochs = 0;
-        let mut purpose = transaction.purpose;
+        let mut replaces = false;
+        let cuts_within = transaction.ops.iter().any(cuts_within);
         for _ in 0..ROUNDS_MAX {
             let mut state = self.state.write();
             state.writable()?;
@@ -68,13 +69,19 @@ impl Cache {
                     continue;
                 }
             };
+            let purpose = match transaction.purpose {
+                _ if replaces => Purpose::Release,
+                // It stores anew what a snapshot may have as well. The reserve is for removals, which do not.
+                Purpose::Release if cuts_within && state.has_snapshots => Purpose::Ordinary,
+                purpose => purpose,
+            };
             if let Err(error) = self.reserve(&mut state, &plan, purpose) {
                 drop(state);
-                if !matches!(error, Error::NoSpace { .. }) {
+                if !error.is_full() {
                     return Err(error);
                 }
-                if purpose == Purpose::Ordinary && self.only_replaces(&transaction.ops)? {
-                    purpose = Purpose::Release;
+                if purpose != Purpose::Release && self.only_replaces(&transaction.ops)? {
+                    replaces = true;
                     continue;
                 }
                 if epochs == EPOCHS_FOR_SPACE {
@@ -144,20 +151,27 @@ impl Cache {
             match op {
                 Op::SetAttributes { .. } => {}
                 Op::Write { id, fragments, .. } => {
-                    let key = ObjectKey { domain: self.domain, object: *id };
                     for run in fragments.chunk_by(|a, b| a.index + 1 == b.index) {
-                        match self.store.replaceable(key, run[0].index, run.len()) {
-                            Ok(true) => {}
-                            // A new object, or damage: not for here to say.
-                            Ok(false) | Err(Error::NoObject(_) | Error::Corrupt(_)) => return Ok(false),
-                            Err(error) => return Err(error),
+                        if !self.are_replaceable(*id, run[0].index, run.len())? {
+                            return Ok(false);
                         }
                     }
                 }
+                Op::Truncate { size, .. } if size.is_multiple_of(PAGE) => {}
+                Op::Truncate { id, size } if self.are_replaceable(*id, size / PAGE, 1)? => {}
                 _ => return Ok(false),
             }
         }
         Ok(true)
+    }
+
+    /// See [`holdfast_object::ObjectStore::replaceable`].
+    fn are_replaceable(&self, id: ObjectId, first: PageIndex, count: usize) -> Result<bool> {
+        match self.store.replaceable(ObjectKey { domain: self.domain, object: id }, first, count) {
+            // A new object, or damage: not for here to say.
+            Err(Error::NoObject(_) | Error::Corrupt(_)) => Ok(false),
+            told => told,
+        }
     }
 
     fn reserve(&self, state: &mut State, plan: &Plan, purpose: Purpose) -> Result<()> {
@@ -171,7 +185,7 @@ impl Cache {
         let generous = missing.max(self.options.reserve_step_blocks);
         let got = match self.store.reserve(epoch, generous, Purpose::Ordinary) {
             Ok(()) => generous,
-            Err(Error::NoSpace { .. }) => {
+            Err(error) if error.is_full() => {
                 self.store.reserve(epoch, missing, purpose)?;
                 missing
             }
@@ -186,6 +200,17 @@ impl Cache {
 fn kept_object(op: &Op) -> Option<ObjectId> {
     let source = if let Op::Copy { source, .. } = op { *source } else { op.target() };
     [op.target(), source].into_iter().find(|id| id.snapshot() != SnapshotId::LIVE)
+}
+
+/// Whether a cut leaves a part of a page, which is stored anew.
+fn cuts_within(op: &Op) -> bool {
+    match op {
+        Op::Truncate { size, .. } => !size.is_multiple_of(PAGE),
+        Op::Zero { offset, length, .. } => {
+            !offset.is_multiple_of(PAGE) || !offset.saturating_add(*length).is_multiple_of(PAGE)
+        }
+        _ => false,
+    }
 }
 
 /// Operations that the log keeps in order. Data and attributes are kept as their newest version instead.

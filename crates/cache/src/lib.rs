@@ -134,6 +134,8 @@ pub struct Cache {
     state: RwLock<State>,
     /// Held by whoever writes an epoch.
     flushing: Mutex<()>,
+    /// Held by whoever makes or deletes a snapshot. Taken before `flushing`.
+    snapshotting: Mutex<()>,
     /// Held by whoever appends to the intent log.
     logging: Mutex<()>,
     /// Objects whose syncs wait for `logging`.

@@ -56,6 +56,7 @@ impl Cache {
             options,
             state: RwLock::new(state),
             flushing: Mutex::new(()),
+            snapshotting: Mutex::new(()),
             logging: Mutex::new(()),
             sync_queue: Mutex::new(Vec::new()),
             sessions: Mutex::new(Sessions::default()),

@@ -105,7 +105,7 @@ impl Cache {
         let blocks = 2 * (1 + u64::from(levels(index)) + 2 + u64::from(levels(id.0)));
         match self.store.reserve(state.open.epoch, blocks, Purpose::Release) {
             Ok(()) => {}
-            Err(Error::NoSpace { .. }) => return Ok(Some(Fate::Unrepaired)),
+            Err(error) if error.is_full() => return Ok(Some(Fate::Unrepaired)),
             Err(error) => return Err(error),
         }
         let fate = match good {

@@ -12,21 +12,34 @@ use holdfast_object::{
 /// Blocks that making a snapshot takes at most: a page of the list, the trees above it and above the dead lists, twice.
 const MAKING_BLOCKS: u64 = 16;
 
+impl Cache {
+    /// Without snapshots nothing that goes away has to be noted. Nobody makes or deletes one meanwhile.
+    fn note_snapshots(&self) -> Result<()> {
+        let has_snapshots = !self.snapshots()?.is_empty();
+        self.state.write().has_snapshots = has_snapshots;
+        Ok(())
+    }
+}
+
 impl Snapshots for Cache {
     fn snapshot_create(&self, name: &str) -> Result<SnapshotInfo> {
         check_snapshot_name(name)?;
         if self.snapshots()?.iter().any(|known| known.name == name) {
             return Err(Error::SnapshotExists(name.to_string()));
         }
+        let _one_at_a_time = self.snapshotting.lock();
         // What is admitted into the epoch that begins with the snapshot goes away under it already.
         self.state.write().has_snapshots = true;
-        self.close_epoch()?;
         let mut made = SnapshotId::LIVE;
-        self.close_epoch_with(Some(|epoch| {
-            self.store.reserve(epoch, MAKING_BLOCKS, Purpose::Ordinary)?;
-            made = self.store.snapshot_create(self.domain, epoch, name, self.clock.now())?;
-            Ok(())
-        }))?;
+        let written = self.close_epoch().and_then(|_| {
+            self.close_epoch_with(Some(|epoch| {
+                self.store.reserve(epoch, MAKING_BLOCKS, Purpose::Ordinary)?;
+                made = self.store.snapshot_create(self.domain, epoch, name, self.clock.now())?;
+                Ok(())
+            }))
+        });
+        self.note_snapshots()?;
+        written?;
         let info = self.snapshots()?.into_iter().find(|info| info.id == made);
         info.ok_or_else(|| Error::NoSnapshot(name.to_string()))
     }
@@ -35,9 +48,10 @@ impl Snapshots for Cache {
         let Some(info) = self.snapshots()?.into_iter().find(|info| info.name == name) else {
             return Err(Error::NoSnapshot(name.to_string()));
         };
+        let _one_at_a_time = self.snapshotting.lock();
         self.close_epoch_with(Some(|epoch| self.store.snapshot_delete(self.domain, epoch, info.id)))?;
         self.state.write().forget_snapshot(info.id);
-        Ok(())
+        self.note_snapshots()
     }
 
     fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {

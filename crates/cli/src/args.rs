@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::growth::NewSize;
+use crate::size::Share;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use holdfast_physical::inject::{BlockClass, Copies};
 use serde::Serialize;
@@ -78,6 +79,7 @@ pub(crate) enum Command {
 Examples:
   holdfast create /data/my.store                 8 GiB in a new file
   holdfast create /data/my.store --size 100G
+  holdfast create /data/my.store --reserve 5%    of which root alone has 5 %
   sudo holdfast create /dev/sdx                  a whole disk
 A file or disk that holds anything is refused, unless --force says that it
 may go. The space is taken from the host at once, so that it cannot run out
@@ -226,6 +228,9 @@ pub(crate) struct Create {
     /// Size of the store, as 512M, 8G, 1.5T; default: 8G for a new file, all of what is there otherwise
     #[arg(long, value_parser = crate::size::parse)]
     pub(crate) size: Option<u64>,
+    /// How much of it only root may fill, as 1G or 5%; default: nothing
+    #[arg(long, value_name = "SIZE|N%", value_parser = crate::size::parse_share)]
+    pub(crate) reserve: Option<Share>,
     /// Overwrite whatever is there
     #[arg(long)]
     pub(crate) force: bool,

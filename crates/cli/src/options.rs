@@ -26,6 +26,10 @@ pub(crate) struct MountOptions {
     pub(crate) epoch_ms: u64,
     /// FUSE workers.
     pub(crate) threads: usize,
+    /// Most bytes that may be in use.
+    pub(crate) quota_bytes: Option<u64>,
+    /// What is freed is given back to the host.
+    pub(crate) discard: bool,
 }
 
 const CACHE_BYTES_MIN: u64 = 16 << 20;
@@ -45,6 +49,8 @@ impl Default for MountOptions {
             atime: Atime::Relative,
             epoch_ms: 5_000,
             threads: 2,
+            quota_bytes: None,
+            discard: false,
         }
     }
 }
@@ -132,13 +138,16 @@ impl MountOptions {
     /// # Errors
     /// The first one that cannot.
     pub(crate) fn can_become(&self, wanted: &MountOptions) -> Result<(), String> {
-        let MountOptions { flags, caching, cache_bytes, allow_other, nonempty: _, atime: _, epoch_ms, threads } = self;
+        let MountOptions { flags, caching, cache_bytes, allow_other, epoch_ms, threads, quota_bytes, discard, .. } =
+            self;
         for (is_same, what) in [
             (*caching == wanted.caching, "cache=direct and cache=kernel"),
             (*cache_bytes == wanted.cache_bytes, "the size of the cache"),
             (*allow_other == wanted.allow_other, "allow_other"),
             (*epoch_ms == wanted.epoch_ms, "epoch"),
             (*threads == wanted.threads, "threads"),
+            (*quota_bytes == wanted.quota_bytes, "quota"),
+            (*discard == wanted.discard, "discard"),
             (flags.synchronous == wanted.flags.synchronous, "sync"),
             (flags.dir_synchronous == wanted.flags.dir_synchronous, "dirsync"),
         ] {
@@ -160,7 +169,7 @@ impl MountOptions {
 
     /// As after `-o`, for the status of a mount: what is not as by default.
     pub(crate) fn words(&self) -> String {
-        let MountOptions { flags, caching, cache_bytes, allow_other, nonempty, atime, epoch_ms, threads } = self;
+        let MountOptions { flags, caching, cache_bytes, allow_other, nonempty, atime, epoch_ms, threads, .. } = self;
         let default = MountOptions::default();
         let mut words = vec![if flags.read_only { "ro" } else { "rw" }.to_string()];
         let mut word = |set: bool, word: &str| words.extend(set.then(|| word.to_string()));
@@ -176,6 +185,8 @@ impl MountOptions {
         word(*cache_bytes != default.cache_bytes, &format!("cache={cache_bytes}"));
         word(*epoch_ms != default.epoch_ms, &format!("epoch={epoch_ms}"));
         word(*threads != default.threads, &format!("threads={threads}"));
+        word(self.quota_bytes.is_some(), &format!("quota={}", self.quota_bytes.unwrap_or(0)));
+        word(self.discard, "discard");
         word(*allow_other, "allow_other");
         word(*nonempty, "nonempty");
         words.join(",")
@@ -217,7 +228,12 @@ impl MountOptions {
                 let threads = within(name, number(name, value)?, 1, THREADS_MAX, |threads| threads.to_string())?;
                 self.threads = threads as usize;
             }
-            ("cache" | "epoch" | "threads", None) => {
+            ("quota", Some(value)) => {
+                let bytes = size::parse(value).map_err(|error| format!("mount option quota: {error}"))?;
+                self.quota_bytes = Some(within(name, bytes, 1 << 20, u64::MAX, size::show)?);
+            }
+            ("discard" | "nodiscard", None) => self.discard = name == "discard",
+            ("cache" | "epoch" | "threads" | "quota", None) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
             }
             ("subtype", Some("holdfast")) | ("remount", None) => {}
@@ -266,6 +282,10 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("epoch=MS", "longest time until a change is in a recovery point,"),
     OptionHelp("", "10 to 60000 ms; default 5000"),
     OptionHelp("threads=N", "requests handled at once, 1 to 64; default 2"),
+    OptionHelp("quota=SIZE", "refuse what would take more than this in all with"),
+    OptionHelp("", "EDQUOT; at least 1M"),
+    OptionHelp("discard", "give freed space back to the host by and by"),
+    OptionHelp("nodiscard", "keep it (default); see holdfast trim"),
     OptionHelp("relatime", "update times of last access now and then (default)"),
     OptionHelp("noatime", "never update them"),
     OptionHelp("nodiratime", "never update those of directories"),
@@ -322,7 +342,7 @@ mod tests {
     #[test]
     fn words_of_mount_8_do_what_they_say() {
         let options =
-            parse("ro,nosuid,nodev,noexec,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M").unwrap();
+            parse("ro,nosuid,nodev,noexec,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard").unwrap();
         let all = Flags {
             read_only: true,
             no_suid: true,
@@ -375,6 +395,9 @@ mod tests {
             ("cache=1M", "cache: 1.00 MiB is not between"),
             ("cache=big", "cache"),
             ("epoch=0", "epoch"),
+            ("quota", "quota needs a value"),
+            ("quota=1K", "quota: 1.00 KiB is not between"),
+            ("discard=1", "discard takes no value"),
             ("epoch=5s", "epoch"),
             ("threads=65", "threads"),
             ("strictatime,cache=kernel", "exclude each other"),

@@ -85,6 +85,12 @@ pub(crate) struct SpaceFigures {
     pub(crate) pending_bytes: u64,
     /// Kept back, so that files can always be deleted; part of `free_bytes`.
     pub(crate) reserve_bytes: u64,
+    /// Set aside for root; part of `free_bytes`.
+    #[serde(default)]
+    pub(crate) set_aside_bytes: u64,
+    /// Most that may be in use, if the mount has a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) quota_bytes: Option<u64>,
     /// Set aside for changes not written yet; part of `free_bytes`.
     pub(crate) reserved_bytes: u64,
 }
@@ -100,6 +106,8 @@ impl From<&Space> for SpaceFigures {
             available_bytes: bytes(space.available_pages()),
             pending_bytes: bytes(space.pending),
             reserve_bytes: bytes(space.reserve),
+            set_aside_bytes: bytes(space.set_aside),
+            quota_bytes: space.quota.map(bytes),
             reserved_bytes: bytes(space.reserved),
         }
     }
@@ -306,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_report_survives_json_and_tells_trouble_in_words() {
-        let space = Space { total: 1000, free: 300, pending: 100, reserve: 50, reserved: 25 };
+        let space = Space { total: 1000, free: 300, pending: 100, reserve: 50, reserved: 25, ..Space::default() };
         let status = StoreStatus { epoch: 7, space, unrepaired: 3, ..StoreStatus::default() };
         let mut report = StoreReport::bare(Path::new("/s"), Condition::Mounted, Some(Path::new("/m")));
         report.figures = Some(Figures::new([0xab; 16], status));
@@ -330,7 +338,14 @@ mod tests {
 
     #[test]
     fn impossible_figures_do_not_overflow() {
-        let space = Space { total: u64::MAX, free: u64::MAX, pending: u64::MAX, reserve: u64::MAX, reserved: 1 };
+        let space = Space {
+            total: u64::MAX,
+            free: u64::MAX,
+            pending: u64::MAX,
+            reserve: u64::MAX,
+            reserved: 1,
+            ..Space::default()
+        };
         assert_eq!(SpaceFigures::from(&space).available_bytes, 0);
     }
 }

@@ -36,6 +36,42 @@ fn factor(unit: &str) -> Option<u64> {
     Some(base.pow(power))
 }
 
+/// A part of something: so many bytes, or so many hundredths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Share {
+    Bytes(u64),
+    Percent(u64),
+}
+
+/// Most of a store that can be set aside, in hundredths.
+const PERCENT_MAX: u64 = 50;
+
+/// Reads a size, or whole per cents up to 50.
+pub(crate) fn parse_share(text: &str) -> Result<Share, String> {
+    match text.trim().strip_suffix('%') {
+        None => parse(text).map(Share::Bytes),
+        Some(percent) => match percent.trim().parse() {
+            Ok(percent @ 0..=PERCENT_MAX) => Ok(Share::Percent(percent)),
+            _ => Err(format!("{text:?} is no share; try 1G, or 0% to {PERCENT_MAX}%")),
+        },
+    }
+}
+
+impl Share {
+    /// In bytes, of so many.
+    pub(crate) fn of(self, bytes: u64) -> u64 {
+        match self {
+            Share::Bytes(part) => part,
+            Share::Percent(percent) => (u128::from(bytes) * u128::from(percent) / 100) as u64,
+        }
+    }
+
+    /// Whether it is more than can be set aside of so many bytes.
+    pub(crate) fn is_too_much_of(self, bytes: u64) -> bool {
+        self.of(bytes) > Share::Percent(PERCENT_MAX).of(bytes)
+    }
+}
+
 /// A size with three or four digits: `8.00 GiB`.
 pub(crate) fn show(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -81,6 +117,15 @@ mod tests {
         {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn shares_are_sizes_or_per_cents() {
+        assert_eq!(parse_share("1G").map(|share| share.of(8 << 30)), Ok(1 << 30));
+        assert_eq!(parse_share("5%").map(|share| share.of(1000)), Ok(50));
+        assert_eq!(parse_share("50%").map(|share| share.of(u64::MAX)), Ok(u64::MAX / 2));
+        assert!(parse_share("51%").is_err() && parse_share("-1%").is_err() && parse_share("%").is_err());
+        assert!(Share::Bytes(501).is_too_much_of(1000) && !Share::Bytes(500).is_too_much_of(1000));
     }
 
     #[test]

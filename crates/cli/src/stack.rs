@@ -24,6 +24,10 @@ pub(crate) struct Settings {
     pub(crate) atime: Atime,
     /// Directories keep theirs.
     pub(crate) no_directory_atime: bool,
+    /// Most bytes that may be in use.
+    pub(crate) quota_bytes: Option<u64>,
+    /// What is freed is given back to the host.
+    pub(crate) discard: bool,
 }
 
 impl Settings {
@@ -35,6 +39,8 @@ impl Settings {
             epoch_ms: 5_000,
             atime: Atime::Never,
             no_directory_atime: true,
+            quota_bytes: None,
+            discard: false,
         }
     }
 }
@@ -61,6 +67,8 @@ impl Stack {
         let options = OpenOptions {
             read_only: settings.read_only,
             node_cache_bytes: memory.nodes_bytes,
+            quota_blocks: settings.quota_bytes.map(|bytes| bytes / PAGE_SIZE as u64),
+            discard: settings.discard && !settings.read_only,
             ..OpenOptions::default()
         };
         let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &options).map_err(says)?);
@@ -89,9 +97,11 @@ impl Stack {
     }
 }
 
-/// An empty store on a device, with a root directory of the calling user.
-pub(crate) fn create(device: Arc<dyn Device>, overwrite: bool) -> Result<Stack> {
-    let options = holdfast_physical::CreateOptions { store_uuid: uuid()?, device_uuid: uuid()?, overwrite };
+/// An empty store on a device, with a root directory of the calling user; so many bytes are set aside for root.
+pub(crate) fn create(device: Arc<dyn Device>, overwrite: bool, set_aside_bytes: u64) -> Result<Stack> {
+    let set_aside_blocks = set_aside_bytes.div_ceil(PAGE_SIZE as u64);
+    let options =
+        holdfast_physical::CreateOptions { store_uuid: uuid()?, device_uuid: uuid()?, set_aside_blocks, overwrite };
     let settings = Settings { read_only: false, ..Settings::to_look() };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     Module::create(device.clone(), arena(settings.cache_bytes)?, clock, &options).map_err(says)?;

@@ -40,6 +40,7 @@ impl From<&Error> for Errno {
             ErrorKind::BeyondEnd => libc::ENXIO,
             ErrorKind::NotSupported => libc::EOPNOTSUPP,
             ErrorKind::NoSpace => libc::ENOSPC,
+            ErrorKind::OverQuota => libc::EDQUOT,
             ErrorKind::ReadOnly => libc::EROFS,
             ErrorKind::NoMemory => libc::ENOMEM,
             ErrorKind::Corrupt | ErrorKind::Device | ErrorKind::Internal => libc::EIO,

@@ -69,7 +69,12 @@ pub fn clock() -> Arc<ManualClock> {
 pub fn create(device: Arc<dyn Device>, clock: &Arc<ManualClock>) -> Result<()> {
     let options = StackOptions::new(64);
     let arena = arena(&options)?;
-    let uuids = CreateOptions { store_uuid: *b"holdfast lab 001", device_uuid: *b"holdfast lab d01", overwrite: false };
+    let uuids = CreateOptions {
+        store_uuid: *b"holdfast lab 001",
+        device_uuid: *b"holdfast lab d01",
+        set_aside_blocks: 0,
+        overwrite: false,
+    };
     Module::create(device.clone(), arena, clock.clone(), &uuids)?;
     let stack = Stack::open(device, &options, clock)?;
     let namespace = stack.namespace(Atime::Relative);

@@ -2,8 +2,8 @@
 //! the power fails at random moments. Each time everything has been deleted, the free space is what it was.
 //!
 //! What must hold, and ends the run where it does not:
-//! - only a lack of space refuses anything, and never a removal, unless a snapshot keeps what is to be removed; never the
-//!   deletion of the oldest snapshot;
+//! - only a lack of space refuses anything, and never a removal, whatever snapshots keep of what is to be removed, a cut to nothing, or
+//!   the deletion of a snapshot;
 //! - a file has the bytes that were written to it, as far as it goes (a power cut may have cut it short);
 //! - after a power cut and after closing, the check of the store finds nothing (but torn superblocks after the former);
 //! - with nothing left, free blocks are as many as in the beginning, but for [`TALLER_BLOCKS`].
@@ -17,7 +17,7 @@ use crate::device::{CrashMode, Recorder};
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_naming::{Atime, Error, ErrorKind, Namespace, NewNode, Request, SpaceMode, XattrMode};
-use holdfast_object::{self as object, Durability, Kind, ObjectCache, ObjectId, Snapshots};
+use holdfast_object::{Durability, Kind, ObjectCache, ObjectId, Snapshots};
 use holdfast_physical::check::{CheckOptions, Finding, FindingKind, check};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -48,6 +48,15 @@ pub struct Options {
     pub rounds: u32,
     /// Ends earlier, at the end of a round.
     pub time: Option<Duration>,
+}
+
+impl Options {
+    /// Each second store discards what it frees: the recorder takes that for zeros.
+    fn stack(&self) -> StackOptions {
+        let mut options = StackOptions::new(self.frames);
+        options.physical.discard = self.seed.is_multiple_of(2);
+        options
+    }
 }
 
 /// What a run did.
@@ -150,7 +159,7 @@ impl Torture {
         let clock = stack::clock();
         stack::create(device.clone(), &clock).map_err(says)?;
         let device = Arc::new(Recorder::in_memory(&device));
-        let stack = Stack::open(device.clone(), &StackOptions::new(options.frames), &clock).map_err(says)?;
+        let stack = Stack::open(device.clone(), &options.stack(), &clock).map_err(says)?;
         let names = stack.namespace(Atime::Relative);
         let rng = Pcg64Mcg::seed_from_u64(options.seed);
         let (directories, files, snapshots) = (vec![ObjectId::ROOT], Vec::new(), Vec::new());
@@ -336,17 +345,8 @@ impl Torture {
             }
             self.compare(number, id)?;
         }
-        match self.stack.cache.snapshot_delete(&name) {
-            // What the one before it needs has to be noted; the oldest one never needs room.
-            Err(object::Error::NoSpace { .. }) if at > 0 => {
-                self.report.refused += 1;
-                let oldest = self.snapshots.remove(0).0;
-                self.stack.cache.snapshot_delete(&oldest).map_err(|error| format!("{oldest}, the oldest: {error}"))?;
-                let later = self.stack.cache.snapshot_delete(&name);
-                later.map_err(|error| format!("snapshot {name} cannot be deleted after the oldest: {error}"))
-            }
-            deleted => deleted.map_err(|error| format!("snapshot {name} cannot be deleted: {error}")),
-        }
+        let deleted = self.stack.cache.snapshot_delete(&name);
+        deleted.map_err(|error| format!("snapshot {name}, the {at}th, cannot be deleted: {error}"))
     }
 
     fn tick(&mut self) -> Step<()> {
@@ -366,7 +366,7 @@ impl Torture {
             }
             self.compare(file.0, file.1)?;
             let removed = self.remove(Kind::Regular, file.2, name('f', file.0).as_bytes());
-            removed.map_err(|error| format!("file {} cannot be removed: {error}", file.0))?;
+            removed.map_err(|error| format!("file {} cannot be removed: {error}; {}", file.0, self.room()))?;
             if self.rng.random_ratio(1, 40) {
                 self.tick()?;
             }
@@ -376,23 +376,23 @@ impl Torture {
         self.list()
     }
 
-    /// Removes a name. As long as there are snapshots, which keep what is removed, that may need more room than there is; then
-    /// the oldest goes.
+    /// Removes a name; of some files the contents first.
     fn remove(&mut self, kind: Kind, directory: ObjectId, name: &[u8]) -> Result<(), Error> {
-        loop {
-            let removed = match kind {
-                Kind::Directory => self.names.rmdir(&Request::ROOT, directory, name),
-                _ => self.names.unlink(&Request::ROOT, directory, name),
-            };
-            match removed {
-                Err(error) if error.kind() == ErrorKind::NoSpace && !self.snapshots.is_empty() => {
-                    self.report.refused += 1;
-                    let oldest = self.snapshots.remove(0).0;
-                    self.stack.cache.snapshot_delete(&oldest).map_err(Error::Object)?;
-                }
-                removed => return removed,
-            }
+        if kind == Kind::Directory {
+            return self.names.rmdir(&Request::ROOT, directory, name);
         }
+        if self.rng.random_ratio(1, 8) {
+            let found = self.names.lookup(&Request::ROOT, directory, name)?;
+            let nothing = holdfast_naming::SetAttr { size: Some(0), ..holdfast_naming::SetAttr::default() };
+            let cut = self.names.setattr(&Request::ROOT, found.id, &nothing);
+            self.names.forget(found.id, 1)?;
+            cut?;
+        }
+        self.names.unlink(&Request::ROOT, directory, name)
+    }
+
+    fn room(&self) -> String {
+        format!("{} snapshots, {:?}", self.snapshots.len(), self.stack.cache.space())
     }
 
     fn compare(&mut self, number: u64, id: ObjectId) -> Step<()> {
@@ -445,7 +445,9 @@ impl Torture {
         for directory in self.directories.clone().into_iter().rev() {
             for (name, _, kind) in self.names.entries(&Request::ROOT, directory).map_err(says)? {
                 let removed = self.remove(kind, directory, &name);
-                removed.map_err(|error| format!("{} cannot be removed: {error}", String::from_utf8_lossy(&name)))?;
+                let says =
+                    |error| format!("{} cannot be removed: {error}; {}", String::from_utf8_lossy(&name), self.room());
+                removed.map_err(says)?;
             }
         }
         self.list()?;
@@ -495,7 +497,7 @@ impl Torture {
 
     fn open(&mut self) -> Step<()> {
         // A new recorder, so that the old log is forgotten.
-        let options = StackOptions::new(self.options.frames);
+        let options = self.options.stack();
         self.stack =
             Stack::open(self.device.clone(), &options, &self.stack.clock).map_err(|error| format!("open: {error}"))?;
         self.names = self.stack.namespace(Atime::Relative);

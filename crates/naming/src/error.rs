@@ -223,6 +223,8 @@ pub enum ErrorKind {
     BeyondEnd,
     NotSupported,
     NoSpace,
+    /// The quota is used up.
+    OverQuota,
     ReadOnly,
     NoMemory,
     Corrupt,
@@ -258,6 +260,7 @@ impl Error {
             Error::Object(error) => match error {
                 object::Error::NoObject(_) => ErrorKind::Stale,
                 object::Error::NoSpace { .. } => ErrorKind::NoSpace,
+                object::Error::OverQuota { .. } => ErrorKind::OverQuota,
                 object::Error::Corrupt(_) | object::Error::Lost(_) => ErrorKind::Corrupt,
                 object::Error::Device(_) => ErrorKind::Device,
                 object::Error::ReadOnly(_) | object::Error::InSnapshot(_) => ErrorKind::ReadOnly,

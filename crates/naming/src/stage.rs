@@ -27,6 +27,14 @@ impl<'a> Staged<'a> {
         self.ops.push(op);
     }
 
+    /// The transaction is a user's; a privileged one has room that others do not.
+    pub(crate) fn by(mut self, is_privileged: bool) -> Staged<'a> {
+        if is_privileged {
+            self.purpose = Purpose::Privileged;
+        }
+        self
+    }
+
     /// The transaction frees space, or must not fail for want of it.
     pub(crate) fn may_use_reserve(&mut self) {
         self.purpose = Purpose::Release;

@@ -113,6 +113,14 @@ pub enum Error {
         /// In 4 KiB blocks, without the reserve.
         available: u64,
     },
+    /// The quota is used up; nothing of the transaction was done.
+    #[error("over quota: {needed} blocks needed, {available} left of it")]
+    OverQuota {
+        /// In 4 KiB blocks.
+        needed: u64,
+        /// In 4 KiB blocks.
+        available: u64,
+    },
     /// Corrupt bytes that no copy could replace.
     #[error("corrupt: {0}")]
     Corrupt(Box<Corruption>),
@@ -178,6 +186,11 @@ impl Error {
             expected: expected.to_string(),
             got: got.to_string(),
         }))
+    }
+
+    /// Whether there was no room, on the device or within the quota.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Error::NoSpace { .. } | Error::OverQuota { .. })
     }
 
     /// The object whose contents the error is about, if it is about one.

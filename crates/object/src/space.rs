@@ -1,13 +1,16 @@
 //! Reservation of space: what a transaction may cost at most, known before it is admitted.
 
+use crate::Error;
 use serde::{Deserialize, Serialize};
 
 /// For what space is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum Purpose {
-    /// New data: refused when only the reserve is left.
+    /// New data: refused when only the reserve and what is set aside for privileged users are left.
     #[default]
     Ordinary,
+    /// New data of a privileged user: refused when only the reserve is left.
+    Privileged,
     /// Work that frees space or must not fail (deletion, truncation, times): may use the reserve.
     Release,
 }
@@ -23,6 +26,10 @@ pub struct Space {
     pub pending: u64,
     /// Kept back for [`Purpose::Release`]; part of `free`.
     pub reserve: u64,
+    /// Kept back for [`Purpose::Privileged`]; part of `free`.
+    pub set_aside: u64,
+    /// Most blocks that may be in use, if there is a limit.
+    pub quota: Option<u64>,
     /// Promised to admitted transactions and not yet allocated.
     pub reserved: u64,
 }
@@ -37,11 +44,35 @@ impl Space {
     pub fn available_pages(&self) -> u64 {
         /// Blocks rewritten at each end of a run of transactions: a path of the tree, the record, the bitmap, old and new.
         const EDGES: u64 = 64;
-        let blocks = self.unpromised().saturating_sub(self.reserve).saturating_sub(EDGES);
+        let blocks = self.available_to(false).saturating_sub(EDGES);
         let pages = POINTERS_PER_BLOCK * POINTERS_PER_BLOCK;
         // Two copies of each of the lowest blocks, of the one above them, and of its share of all above that.
         let with_tree = pages + 2 * POINTERS_PER_BLOCK + 2 + 1;
         (u128::from(blocks) * u128::from(pages) / u128::from(with_tree)) as u64
+    }
+
+    /// Free at once or with the next recovery point, less what has been promised, and within the quota.
+    pub fn free_in_all(&self) -> u64 {
+        let free = self.unpromised().min(self.total);
+        match self.quota {
+            None => free,
+            Some(quota) => free.min(quota.saturating_sub(self.total - free)),
+        }
+    }
+
+    /// Of these, blocks for new data of a user with privileges, or without.
+    pub fn available_to(&self, privileged: bool) -> u64 {
+        let keep = self.reserve.saturating_add(if privileged { 0 } else { self.set_aside });
+        self.unpromised().saturating_sub(keep).min(self.free_in_all())
+    }
+
+    /// That there is no room for so many blocks: on the device, or within the quota.
+    pub fn lacks(&self, needed: u64, available: u64) -> Error {
+        let within_quota = self.quota.is_some() && available == self.free_in_all();
+        match within_quota {
+            true => Error::OverQuota { needed, available },
+            false => Error::NoSpace { needed, available },
+        }
     }
 }
 
@@ -81,6 +112,12 @@ pub struct Demand {
     pub pages_gone: u64,
 }
 
+/// Blocks for noting so many runs of blocks that only snapshots have, with the note's own tree.
+pub fn note_blocks(runs: u64) -> u64 {
+    let pages = runs.div_ceil(RUNS_PER_BLOCK) + 1;
+    2 * (pages + pages.div_ceil(POINTERS_PER_BLOCK) + u64::from(levels((1 << 32) - 1)))
+}
+
 impl Demand {
     /// Blocks that this costs. What it leaves out (the bitmap, a tree taller than its object's size calls for, references
     /// of shared pages that are overwritten) comes out of the reserve. That nothing else does is checked by the lab's runs.
@@ -92,8 +129,7 @@ impl Demand {
     /// tree comes to it.
     pub fn note_blocks(&self) -> u64 {
         let runs = (self.pages + self.metadata_pages + self.tree_blocks).saturating_add(self.pages_gone);
-        let pages = runs.div_ceil(RUNS_PER_BLOCK) + 1;
-        2 * (pages + pages.div_ceil(POINTERS_PER_BLOCK) + u64::from(levels((1 << 32) - 1)))
+        note_blocks(runs)
     }
 
     /// Adds up two demands.

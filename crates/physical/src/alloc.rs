@@ -15,6 +15,7 @@
 
 use crate::bitmap::{Bitmap, CHUNK_WORDS};
 use crate::format::{BITS, LABEL_BLOCKS};
+use holdfast_object::space::note_blocks;
 use holdfast_object::{Epoch, Error, Purpose, Result, Space};
 use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,6 +78,13 @@ pub(crate) struct Alloc {
     /// Most blocks that a published epoch with reservations took beyond them, of the store's own only those above the margin.
     beyond_max: u64,
     total: u64,
+    /// Kept back for privileged users.
+    set_aside: u64,
+    /// Most blocks that may be in use, if there is a limit.
+    quota: Option<u64>,
+    /// If there are snapshots: blocks of metadata, both copies counted as one, that the newest of them has and the domain still has
+    /// too. To remove what they lead to, each must be written anew.
+    kept: Option<u64>,
     /// Where the next search for data and for each copy of metadata begins; and for data that goes into gaps.
     cursors: [u64; 4],
     /// Searches for a whole free word have failed since blocks were last freed.
@@ -91,6 +99,16 @@ pub(crate) struct Alloc {
 /// Largest and smallest reserve, in blocks, for a store of `total`.
 fn reserve_blocks(total: u64) -> u64 {
     (total / 32).max(128.min(total / 8))
+}
+
+/// Blocks that one removal may take under snapshots beyond what it writes anew: new levels of trees, the map of orphans.
+const REMOVAL_BLOCKS: u64 = 64;
+
+/// What the removal of everything may take when a snapshot keeps all of it, in a store with `used` blocks in use: the metadata that
+/// leads to it anew, twice; a note of each block that goes away; and, for the deletion of a snapshot, its notes once more, as notes of
+/// the one before it.
+fn removal_blocks(kept: u64, used: u64) -> u64 {
+    REMOVAL_BLOCKS + 2 * kept + 2 * note_blocks(used)
 }
 
 impl Alloc {
@@ -112,6 +130,9 @@ impl Alloc {
             reservations: BTreeMap::new(),
             beyond_max: 0,
             total,
+            set_aside: 0,
+            quota: None,
+            kept: None,
             cursors: [0; 4],
             no_whole: false,
             no_run_of: u64::MAX,
@@ -191,9 +212,39 @@ impl Alloc {
             total: self.total,
             free: self.used.free(),
             pending: self.pending_count,
-            reserve: reserve_blocks(self.total).min(self.used.free()),
-            reserved: self.reservations.values().map(Reservation::left).sum(),
+            reserve: self.reserve_now(self.kept).min(self.used.free()),
+            set_aside: self.set_aside,
+            quota: self.quota,
+            reserved: self.reserved(),
         }
+    }
+
+    /// What is kept back for removals, with so much metadata kept by the newest snapshot.
+    fn reserve_now(&self, kept: Option<u64>) -> u64 {
+        let used = self.total - self.used.free();
+        reserve_blocks(self.total) + kept.map_or(0, |kept| removal_blocks(kept, used))
+    }
+
+    /// See [`Alloc::kept`].
+    pub(crate) fn set_kept(&mut self, kept: Option<u64>) {
+        self.kept = kept;
+    }
+
+    /// What a store keeps back for privileged users, and how much of it may be in use.
+    pub(crate) fn set_limits(&mut self, set_aside: u64, quota: Option<u64>) {
+        self.set_aside = set_aside.min(self.total / 2);
+        self.quota = quota;
+    }
+
+    /// `Err` if there would be too little room for removing everything, were there a snapshot that keeps so much metadata.
+    pub(crate) fn check_kept(&self, kept: u64) -> Result<()> {
+        let (needed, available) =
+            (self.reserve_now(Some(kept)), self.used.free() - self.reserved().min(self.used.free()));
+        if needed > available { Err(Error::NoSpace { needed, available }) } else { Ok(()) }
+    }
+
+    fn reserved(&self) -> u64 {
+        self.reservations.values().map(Reservation::left).sum()
     }
 
     /// Free blocks as the epoch being built will have them.
@@ -209,10 +260,17 @@ impl Alloc {
 
     pub(crate) fn reserve(&mut self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
         let keep = match purpose {
-            Purpose::Ordinary => reserve_blocks(self.total),
+            Purpose::Ordinary => self.reserve_now(self.kept) + self.set_aside,
+            Purpose::Privileged => self.reserve_now(self.kept),
             Purpose::Release => self.margin(),
         };
-        let reserved: u64 = self.reservations.values().map(Reservation::left).sum();
+        let reserved = self.reserved();
+        if let Some(quota) = self.quota.filter(|_| purpose != Purpose::Release) {
+            let available = quota.saturating_sub(self.total - self.used.free()).saturating_sub(reserved);
+            if blocks > available {
+                return Err(Error::OverQuota { needed: blocks, available });
+            }
+        }
         let available = self.used.free().saturating_sub(reserved).saturating_sub(keep);
         if blocks > available {
             return Err(Error::NoSpace { needed: blocks, available });
@@ -398,9 +456,9 @@ impl Alloc {
         }
     }
 
-    /// The first run of free blocks, at most `most` of them, at or behind `from`.
-    pub(crate) fn free_run(&self, from: u64, most: u64) -> Option<(u64, u64)> {
-        self.used.find(from, self.used.blocks(), most, false)
+    /// The first run of free blocks, at most `most` of them, in a range.
+    pub(crate) fn free_run(&self, within: Range<u64>, most: u64) -> Option<(u64, u64)> {
+        self.used.find(within.start, within.end.min(self.used.blocks()), most, false)
     }
 
     // ---- giving back
@@ -426,6 +484,23 @@ impl Alloc {
         self.pending_count += 1;
         self.touched.insert(chunk);
         true
+    }
+
+    /// What the epoch being built has freed so far, as runs in ascending order.
+    pub(crate) fn pending_runs(&self) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for (chunk, words) in &self.pending {
+            for (at, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
+                for bit in (0..64).filter(|bit| word >> bit & 1 == 1) {
+                    let block = chunk * BITS + at as u64 * 64 + bit;
+                    match runs.last_mut() {
+                        Some(run) if run.end == block => run.end += 1,
+                        _ => runs.push(block..block + 1),
+                    }
+                }
+            }
+        }
+        runs
     }
 
     /// The epoch is a recovery point: what it freed can be handed out.

@@ -83,6 +83,7 @@ impl Module {
             let mut trees = self.trees.write();
             trees.stage(&self.base, epoch)?;
             let (writes, free) = trees.seal(&self.base, epoch);
+            trees.tell_kept(&self.base);
             let superblock = Superblock {
                 epoch,
                 previous: last.epoch,
@@ -93,6 +94,8 @@ impl Module {
                 total: self.base.alloc.lock().total(),
                 free,
                 objects: trees.objects,
+                metadata: trees.metadata,
+                metadata_kept: trees.metadata_kept().unwrap_or(0),
                 root: trees.system[&0].clone(),
                 ..last
             };
@@ -143,8 +146,14 @@ impl Module {
         self.disk().counters.published();
         // Wait for reads that may have found a block before it was freed.
         drop(self.gate.write());
-        self.base.alloc.lock().publish(epoch);
+        let freed = {
+            let mut alloc = self.base.alloc.lock();
+            let freed = if self.base.discard { alloc.pending_runs() } else { Vec::new() };
+            alloc.publish(epoch);
+            freed
+        };
         self.log.lock().forget(epoch);
+        self.discard_freed(&freed);
     }
 
     /// See [`holdfast_object::ObjectStore::close`]. A clean store gets a superblock of its own, so that none is ever
@@ -269,9 +278,11 @@ impl Trees {
             Ok((first, second)) => {
                 let is_own = |key: &&NodeKey| key.domain == 0 && matches!(key.object, 0 | BITMAP | REFERENCES);
                 alloc.note_own(epoch, 2 * fresh.iter().filter(is_own).count() as u64);
+                drop(alloc);
                 for (key, (first, second)) in fresh.iter().zip(first.into_iter().zip(second)) {
                     if let Some(dirty) = self.dirty.get_mut(key) {
                         dirty.address = [first, second];
+                        self.metadata_made(key.object_key());
                     }
                 }
                 Ok(())

@@ -21,6 +21,8 @@ pub struct CreateOptions {
     pub store_uuid: [u8; 16],
     /// UUID of the device: 16 other random bytes.
     pub device_uuid: [u8; 16],
+    /// Blocks of 4 KiB that only privileged users may fill; at most half of the store.
+    pub set_aside_blocks: u64,
     /// Also where there is a store already. Its contents are lost.
     pub overwrite: bool,
 }
@@ -64,7 +66,7 @@ impl Module {
         zero(&disk, area.start, area.end - area.start)?;
 
         let trees = Trees::create(1);
-        let superblock = Superblock {
+        let mut superblock = Superblock {
             store: label.store,
             device: label.device,
             epoch: 0,
@@ -76,8 +78,12 @@ impl Module {
             total: 0,
             free: 0,
             objects: 0,
+            set_aside: 0,
+            metadata: 0,
+            metadata_kept: 0,
             root: trees.system[&0].clone(),
         };
+        superblock.set_aside = options.set_aside_blocks;
         let options = OpenOptions::default();
         let base = base(disk, &label, label.blocks, &options);
         let module = Module::assemble(base, arena, clock, label, trees, superblock);

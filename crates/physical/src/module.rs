@@ -25,6 +25,10 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Memory for clean metadata blocks, in bytes.
     pub node_cache_bytes: usize,
+    /// Most blocks of 4 KiB that may be in use; what needs more is refused with [`Error::OverQuota`].
+    pub quota_blocks: Option<u64>,
+    /// What a recovery point has freed is discarded at once.
+    pub discard: bool,
     /// For the lab only: an order of writing that loses data in a power cut, so that the crash explorer can show that it
     /// finds such bugs. Everybody else leaves the default.
     pub commit_order: CommitOrder,
@@ -32,7 +36,13 @@ pub struct OpenOptions {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, node_cache_bytes: 16 << 20, commit_order: CommitOrder::default() }
+        OpenOptions {
+            read_only: false,
+            node_cache_bytes: 16 << 20,
+            quota_blocks: None,
+            discard: false,
+            commit_order: CommitOrder::default(),
+        }
     }
 }
 
@@ -174,6 +184,7 @@ pub(crate) fn base(disk: Disk, label: &Label, blocks: u64, options: &OpenOptions
         cache: NodeCache::new(options.node_cache_bytes),
         alloc: Mutex::new(alloc),
         commit_order: options.commit_order,
+        discard: options.discard,
     }
 }
 

@@ -72,6 +72,8 @@ impl Module {
                         base.disk.latch(format!("the list of snapshots cannot be read ({error})"));
                     }
                     load_or_rebuild(&base, &label, &superblock, &mut trees, bitmap)?;
+                    base.alloc.lock().set_limits(superblock.set_aside, options.quota_blocks);
+                    trees.tell_kept(&base);
                     crate::mend::mend(&base.disk, &label, &superblock)?;
                     return Ok(Module::assemble(base, arena, clock, label, trees, superblock));
                 }
@@ -268,8 +270,9 @@ fn load_or_rebuild(
         tracing::error!(%error, "the allocation bitmap cannot be used: it is rebuilt from the trees");
     }
     match reach(base, label, superblock, trees) {
-        Ok(used) => {
-            base.alloc.lock().load_all(&used, &log_area(label));
+        Ok(reached) => {
+            trees.metadata = reached.metadata;
+            base.alloc.lock().load_all(&reached.used, &log_area(label));
             // What can be reached of the old one is free with the next epoch, which writes a new one.
             trees.with_system(BITMAP, |trees, record| {
                 trees.remove_pages(base, system_key(BITMAP), record, 0, PAGES_MAX)
@@ -318,8 +321,12 @@ fn load_bitmap(base: &Base, label: &Label, superblock: &Superblock, trees: &Tree
 
 /// Loads the records of domain 0.
 pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees> {
-    let mut trees =
-        Trees { objects: superblock.objects, next_generation: superblock.next_generation, ..Trees::default() };
+    let mut trees = Trees {
+        objects: superblock.objects,
+        next_generation: superblock.next_generation,
+        metadata: superblock.metadata,
+        ..Trees::default()
+    };
     let table = system_key(0);
     let root = &superblock.root;
     let wrong_kind = |id: u64, got: &dyn std::fmt::Debug| {

@@ -20,7 +20,7 @@ use crate::meta_block::{MetaBlock, NodeKey};
 use crate::node_cache::NodeCache;
 use crate::objects::holder;
 use crate::snapshot::Kept;
-use holdfast_object::{DomainId, ObjectKey, PageIndex, Result, Seek};
+use holdfast_object::{DomainId, Epoch, ObjectKey, PageIndex, Result, Seek};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -31,6 +31,8 @@ pub(crate) struct Base {
     pub(crate) disk: Disk,
     pub(crate) cache: NodeCache,
     pub(crate) alloc: Mutex<Alloc>,
+    /// What a recovery point has freed is discarded.
+    pub(crate) discard: bool,
     pub(crate) commit_order: CommitOrder,
 }
 
@@ -73,6 +75,8 @@ pub(crate) struct Trees {
     pub(crate) objects: u64,
     /// Generation of the next object.
     pub(crate) next_generation: u64,
+    /// Blocks of metadata, two copies counted as one, in the trees and the object table of `main`.
+    pub(crate) metadata: u64,
     /// Snapshots of the domains, and what has died under them in the epoch being built.
     pub(crate) kept: Kept,
 }
@@ -337,7 +341,11 @@ impl Trees {
         let blocks = &mut record.attributes.blocks;
         if new.kind == PointerKind::Data {
             *blocks += 1;
+            if new.address != old.address && new.address[1] != 0 {
+                self.metadata_made(key);
+            }
         }
+        let blocks = &mut record.attributes.blocks;
         if old.kind == PointerKind::Data {
             *blocks = blocks.saturating_sub(1);
             if old.address != new.address {
@@ -360,10 +368,31 @@ impl Trees {
         if !pointer.is_stored() {
             return;
         }
+        if pointer.address[1] != 0 {
+            self.metadata_gone(key, Some(pointer.birth_log));
+        }
         let run = DeadRun { address: pointer.address, birth_log: pointer.birth_log, count: 1, is_page };
         let buries = base.commit_order != CommitOrder::BuryNothing;
         if !holder(key).is_some_and(|domain| buries && self.kept.died(domain, run)) {
             self.let_go(base, &run);
+        }
+    }
+
+    /// A block of metadata of an object has got an address.
+    pub(crate) fn metadata_made(&mut self, key: ObjectKey) {
+        if holder(key) == Some(DomainId::MAIN) {
+            self.metadata += 1;
+        }
+    }
+
+    /// A block of metadata that had an address is none of its object any more; one of the epoch being built has no birth yet.
+    fn metadata_gone(&mut self, key: ObjectKey, birth_log: Option<Epoch>) {
+        if holder(key) == Some(DomainId::MAIN) {
+            // A damaged tree may name a block twice.
+            self.metadata = self.metadata.saturating_sub(1);
+            if let Some(birth_log) = birth_log {
+                self.kept.metadata_gone(DomainId::MAIN, birth_log);
+            }
         }
     }
 
@@ -461,6 +490,9 @@ impl Trees {
     /// Forgets a dirty block that nothing will point to.
     fn drop_dirty(&mut self, base: &Base, key: NodeKey) -> Option<Arc<MetaBlock>> {
         let dirty = self.dirty.remove(&key)?;
+        if dirty.address[0] != 0 {
+            self.metadata_gone(key.object_key(), None);
+        }
         for address in dirty.address.into_iter().filter(|&address| address != 0) {
             base.free(address);
         }

@@ -1,4 +1,5 @@
-//! Giving free space back to what is below: discards of blocks that neither the last recovery point nor the intent log needs.
+//! Giving free space back to what is below: discards of blocks that neither the last recovery point nor the intent log needs. All of
+//! them when asked, and, if the store was opened so, what a recovery point has freed as soon as it is durable.
 //!
 //! A discard is done with the allocator locked: the block cannot be handed out, let alone written, before it is over. Free
 //! blocks are those that the last recovery point does not name ([`crate::alloc`]), so a power cut in the middle costs
@@ -6,6 +7,7 @@
 
 use crate::module::Module;
 use holdfast_object::Result;
+use std::ops::Range;
 
 /// Blocks discarded under one lock: 4 MiB.
 const RUN_MAX: u64 = 1024;
@@ -16,13 +18,29 @@ impl Module {
         self.disk().check_writable()?;
         // What the log names is claimed first.
         self.claim_first()?;
-        let (mut at, mut trimmed) = (0, 0);
+        self.discard_free(0..self.disk().blocks())
+    }
+
+    /// Discards what the last recovery point has freed and nobody has been given since.
+    pub(crate) fn discard_freed(&self, freed: &[Range<u64>]) {
+        for run in freed {
+            if let Err(error) = self.discard_free(run.clone()) {
+                // Nothing depends on it.
+                tracing::debug!(%error, "free blocks could not be discarded");
+                return;
+            }
+        }
+    }
+
+    /// Discards what is free in a range; gives how many blocks.
+    fn discard_free(&self, mut range: Range<u64>) -> Result<u64> {
+        let mut discarded = 0;
         loop {
             let alloc = self.base.alloc.lock();
-            let Some((first, count)) = alloc.free_run(at, RUN_MAX) else { return Ok(trimmed) };
+            let Some((first, count)) = alloc.free_run(range.clone(), RUN_MAX) else { return Ok(discarded) };
             self.disk().discard(first, count)?;
-            at = first + count;
-            trimmed += count;
+            range.start = first + count;
+            discarded += count;
         }
     }
 }

@@ -24,7 +24,8 @@ impl Rig {
     pub(crate) fn new(blocks: u64) -> Rig {
         let device = Arc::new(MemoryDevice::new(blocks));
         let clock = Arc::new(ManualClock::new(1_000_000_000, 1_000));
-        let options = CreateOptions { store_uuid: [1; 16], device_uuid: [2; 16], overwrite: false };
+        let options =
+            CreateOptions { store_uuid: [1; 16], device_uuid: [2; 16], set_aside_blocks: 0, overwrite: false };
         Module::create(device.clone(), Arena::new(64, 4096).unwrap(), clock, &options).unwrap();
         Rig::open(device)
     }

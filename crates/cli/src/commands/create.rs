@@ -6,6 +6,7 @@ use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::probe::{self, Contents};
 use crate::progress::{Progress, Unit};
+use crate::size::Share;
 use crate::{mounts, size, stack};
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use holdfast_physical::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN};
@@ -49,25 +50,25 @@ impl Report for Created {
 }
 
 pub(crate) fn run(arguments: &Create, format: Format) -> Result<()> {
-    print(format, &create(&arguments.store, arguments.size, arguments.force)?);
+    print(format, &create(&arguments.store, arguments.size, arguments.reserve, arguments.force)?);
     Ok(())
 }
 
 /// Makes a store. A new file is removed again if that fails.
-pub(crate) fn create(store: &Path, size_bytes: Option<u64>, force: bool) -> Result<Created> {
+pub(crate) fn create(store: &Path, size_bytes: Option<u64>, reserve: Option<Share>, force: bool) -> Result<Created> {
     if let Some(bytes) = size_bytes {
         check_size(bytes)?;
     }
     match fs::metadata(store) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            in_new_file(store, size_bytes.unwrap_or(DEFAULT_BYTES))
+            in_new_file(store, size_bytes.unwrap_or(DEFAULT_BYTES), reserve)
         }
         Err(error) => Err(Failure::at(store, mounts::plain(&error))),
         Ok(found) if found.is_dir() => {
             Err(Failure::new(format!("{} is a directory; a store is a file or a disk", store.display()))
                 .hint(format!("try: holdfast create {}", shell(&store.join("main.store")))))
         }
-        Ok(found) => over(store, size_bytes, force, found.file_type().is_block_device()),
+        Ok(found) => over(store, size_bytes, reserve, force, found.file_type().is_block_device()),
     }
 }
 
@@ -87,7 +88,17 @@ fn check_size(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-fn in_new_file(store: &Path, size_bytes: u64) -> Result<Created> {
+fn check_reserve(reserve: Option<Share>, size_bytes: u64) -> Result<()> {
+    match reserve {
+        Some(share) if share.is_too_much_of(size_bytes) => {
+            Err(Failure::usage("--reserve: more than half of the store cannot be set aside"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn in_new_file(store: &Path, size_bytes: u64, reserve: Option<Share>) -> Result<Created> {
+    check_reserve(reserve, size_bytes)?;
     let size_bytes = size_bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
     let device = FileDevice::create_file(store, size_bytes).map_err(|error| {
         let failure = stack::says(&error);
@@ -99,7 +110,7 @@ fn in_new_file(store: &Path, size_bytes: u64) -> Result<Created> {
             _ => failure,
         }
     })?;
-    make(store, device, false).inspect_err(|_| {
+    make(store, device, reserve, false).inspect_err(|_| {
         // What is left would only be in the way of the next try.
         let _ = fs::remove_file(store);
     })
@@ -113,7 +124,7 @@ pub(crate) fn room(file: &Path) -> Option<u64> {
 }
 
 /// In what exists already.
-fn over(store: &Path, size_bytes: Option<u64>, force: bool, is_disk: bool) -> Result<Created> {
+fn over(store: &Path, size_bytes: Option<u64>, reserve: Option<Share>, force: bool, is_disk: bool) -> Result<Created> {
     // Held while looking, so that nobody's mount is overwritten.
     let held = stack::device(store, Access::ReadWrite)?;
     let file = File::options().read(true).write(true).open(store);
@@ -148,23 +159,23 @@ fn over(store: &Path, size_bytes: Option<u64>, force: bool, is_disk: bool) -> Re
         (true, ..) => check_size(length_bytes)?,
         (false, None, _) => {
             check_size(length_bytes)?;
-            reserve(store, &file, length_bytes)?;
+            take(store, &file, length_bytes)?;
         }
     }
     drop((file, held));
     let device = FileDevice::open(store, Access::ReadWrite).map_err(stack::says)?;
-    make(store, device, force)
+    make(store, device, reserve, force)
 }
 
 fn resize(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
     let size_bytes = size_bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
     let fail = |error: io::Error| Failure::new(format!("{}: {}", store.display(), mounts::plain(&error)));
     file.set_len(size_bytes).map_err(fail)?;
-    reserve(store, file, size_bytes)
+    take(store, file, size_bytes)
 }
 
 /// Takes the space of a file from the host, as for a new one.
-fn reserve(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
+fn take(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
     let fail = |error: io::Error| Failure::new(format!("{}: {}", store.display(), mounts::plain(&error)));
     match fallocate(file, FallocateFlags::empty(), 0, size_bytes) {
         // The report says that nothing is set aside.
@@ -180,13 +191,16 @@ fn reserve(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
     }
 }
 
-fn make(store: &Path, device: FileDevice, overwrite: bool) -> Result<Created> {
+fn make(store: &Path, device: FileDevice, reserve: Option<Share>, overwrite: bool) -> Result<Created> {
     let (blocks, reserved) = (device.blocks(), device.is_reserved());
-    let stack = stack::create(Arc::new(device), overwrite)?;
+    let size_bytes = blocks * BLOCK_SIZE as u64;
+    check_reserve(reserve, size_bytes)?;
+    let set_aside_bytes = reserve.map_or(0, |share| share.of(size_bytes));
+    let stack = stack::create(Arc::new(device), overwrite, set_aside_bytes)?;
     Ok(Created {
         store: store.display().to_string(),
         uuid: crate::report::show_uuid(&stack.module.store_uuid()),
-        size_bytes: blocks * BLOCK_SIZE as u64,
+        size_bytes,
         available_bytes: crate::report::SpaceFigures::from(&stack.status().space).available_bytes,
         reserved,
         shell_path: shell(store),

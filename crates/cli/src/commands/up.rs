@@ -104,7 +104,7 @@ fn up(given: Option<&Path>, log_level: Option<LogLevel>) -> Result<Raised> {
         if let Some(parent) = store.parent() {
             make_directory(parent, 0o700)?;
         }
-        create::create(&store, Some(first_size(&store)?), false)?;
+        create::create(&store, Some(first_size(&store)?), None, false)?;
     }
     let report = daemon::launch(&mounts::resolve(&store)?, &directory, &[], log_level)?;
     Ok(Raised { done, report })

@@ -148,10 +148,15 @@ fn open(mounting: &Mounting) -> Result<(Stack, Arc<FileDevice>)> {
         epoch_ms: options.epoch_ms,
         atime: options.atime,
         no_directory_atime: options.flags.no_dir_atime,
+        quota_bytes: options.quota_bytes,
+        discard: options.discard,
     };
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("opened by holdfast {version}, process {pid}");
     let device = stack::device(&mounting.store, access)?;
+    if settings.discard && !read_only {
+        device.give_up_reservation();
+    }
     let stack = Stack::open(device.clone(), &settings)?;
     match (stack.was_clean, &stack.recovered) {
         (true, recovered) => tracing::info!("it had been closed in order, at recovery point {}", recovered.from),

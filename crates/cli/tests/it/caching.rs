@@ -11,7 +11,7 @@ use std::path::Path;
 const PAGE: usize = 4096;
 
 /// Writes `pages` pages through a shared mapping, and waits for them to be handed down.
-fn write_mapped(file: &File, pages: usize, byte: u8) -> rustix::io::Result<()> {
+pub(crate) fn write_mapped(file: &File, pages: usize, byte: u8) -> rustix::io::Result<()> {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
     let length = pages * PAGE;
     // SAFETY: a new mapping at an address of the kernel's choice; it is written within its length, which the file has, and

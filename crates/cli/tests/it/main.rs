@@ -4,6 +4,7 @@
 
 mod caching;
 mod damage;
+mod full;
 mod grow;
 mod inject;
 mod kept;

@@ -129,7 +129,7 @@ impl Namespace {
         }
         self.check_access(request, parent, &directory, Access::CHANGE)?;
         let now = self.clock.now();
-        let mut staged = self.stage();
+        let mut staged = self.stage().by(request.caller.is_privileged());
         let id = self.stage_new(request, &mut staged, parent, &directory, new, now)?;
         index.insert(name, id, new.kind)?;
         index.stage(&mut staged)?;
@@ -153,7 +153,7 @@ impl Namespace {
         let directory = self.directory_for(request, parent, b"", Access::CHANGE)?;
         let flags = if nameless { 0 } else { LINKABLE };
         let new = New { kind: Kind::Regular, mode, rdev: 0, target: &[], open: true, names: 0, flags };
-        let mut staged = self.stage();
+        let mut staged = self.stage().by(request.caller.is_privileged());
         let id = self.stage_new(request, &mut staged, parent, &directory, &new, self.clock.now())?;
         self.submit_made(request, staged, id, true)
     }
@@ -244,7 +244,7 @@ impl Namespace {
             return Err(Error::TooManyLinks(id));
         }
         let now = self.clock.now();
-        let mut staged = self.stage();
+        let mut staged = self.stage().by(request.caller.is_privileged());
         index.insert(name, id, attributes.kind)?;
         index.stage(&mut staged)?;
         staged.op(Op::SetAttributes { id: parent, set: changed_entries(&directory, 1, now) });

@@ -9,8 +9,7 @@ use crate::pages::ReadData;
 use crate::permission;
 use crate::stage::Staged;
 use holdfast_object::{
-    self as object, AttrSet, Attributes, Durability, Epoch, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, Seek,
-    SnapshotId,
+    AttrSet, Attributes, Durability, Epoch, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, Seek, SnapshotId,
 };
 use std::ops::Range;
 
@@ -110,7 +109,8 @@ impl Namespace {
         if count == 0 {
             return Ok(0);
         }
-        let mut staged = self.stage();
+        // Who wrote what the kernel hands down later is not known.
+        let mut staged = self.stage().by(changed.is_some() && request.caller.is_privileged());
         staged.bytes(id, offset, &bytes[..count])?;
         if let Some(clear_set_ids) = changed {
             self.stage_changed(request, &mut staged, id, &attributes, clear_set_ids)?;
@@ -146,16 +146,17 @@ impl Namespace {
             SpaceMode::Allocate { keep_size: false } | SpaceMode::Zero { keep_size: false } => end.max(attributes.size),
             _ => attributes.size,
         };
+        let is_privileged = request.caller.is_privileged();
         let mut stored = Vec::new();
         if mode != SpaceMode::Punch {
             stored = self.holes(id, offset / PAGE..end.div_ceil(PAGE), attributes.size)?;
             let needed = stored.iter().map(|pages| pages.end - pages.start).sum();
-            if needed > self.statfs().available {
+            let available = || self.cache.space().available_to(is_privileged);
+            if needed > available() {
                 // What was deleted in the open epoch is free behind it.
                 self.cache.sync_all()?;
-                let available = self.statfs().available;
-                if needed > available {
-                    return Err(Error::Object(object::Error::NoSpace { needed, available }));
+                if needed > available() {
+                    return Err(Error::Object(self.cache.space().lacks(needed, available())));
                 }
             }
         }
@@ -165,7 +166,7 @@ impl Namespace {
             stored.push(whole);
         }
         let zero_end = end.min(attributes.size);
-        let mut staged = self.stage();
+        let mut staged = self.stage().by(is_privileged);
         match mode {
             SpaceMode::Punch => {
                 staged.may_use_reserve();
@@ -187,7 +188,7 @@ impl Namespace {
         self.stage_changed(request, &mut staged, id, &attributes, clear_set_ids)?;
         // The pages first, so that the size says that there is room for all of them.
         for pages in stored {
-            self.store_zeroes(id, pages, attributes.size)?;
+            self.store_zeroes(id, pages, attributes.size, is_privileged)?;
         }
         staged.submit(request.id, Answer::Nothing.encode())?;
         Ok(())
@@ -217,12 +218,12 @@ impl Namespace {
     }
 
     /// Writes pages of zeroes. All of them are one frame in memory.
-    fn store_zeroes(&self, id: ObjectId, pages: Range<u64>, size_min: u64) -> Result<()> {
+    fn store_zeroes(&self, id: ObjectId, pages: Range<u64>, size_min: u64, is_privileged: bool) -> Result<()> {
         const PAGES_PER_TRANSACTION: u64 = WRITE_MAX as u64 / PAGE;
         let mut first = pages.start;
         while first < pages.end {
             let end = pages.end.min(first + PAGES_PER_TRANSACTION);
-            let mut staged = self.stage();
+            let mut staged = self.stage().by(is_privileged);
             staged.zero_pages(id, first..end, size_min)?;
             staged.submit(None, Answer::Nothing.encode())?;
             first = end;
@@ -261,7 +262,7 @@ impl Namespace {
         if length == 0 {
             return Ok(0);
         }
-        let mut staged = self.stage();
+        let mut staged = self.stage().by(request.caller.is_privileged());
         let within = source_offset % PAGE;
         if within == target_offset % PAGE && within != 0 && length > PAGE - within {
             // Up to the page boundary, behind which the next call can share.

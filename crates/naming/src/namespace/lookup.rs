@@ -143,11 +143,12 @@ impl Namespace {
     /// The room there is.
     pub fn statfs(&self) -> StatFs {
         let space = self.cache.space();
-        let (free, available) = (space.unpromised(), space.available_pages());
+        let (free, available) = (space.free_in_all(), space.available_pages());
+        let blocks = space.quota.map_or(space.total, |quota| quota.min(space.total));
         let files_free = available.min(ObjectId::MAX.0);
         StatFs {
             block_bytes: holdfast_object::PAGE_SIZE as u32,
-            blocks: space.total,
+            blocks,
             free,
             available,
             files: space.total.min(ObjectId::MAX.0),

@@ -168,7 +168,7 @@ impl Namespace {
         }
 
         let now = self.clock.now();
-        let mut staged = self.stage();
+        let mut staged = self.stage().by(request.caller.is_privileged());
         let mut source_index = self.open_directory(source.id, &source.attributes)?;
         let mut target_index = if same { None } else { Some(self.open_directory(target.id, &target.attributes)?) };
         let back = (mode == RenameMode::Exchange).then_some(()).and(other.as_ref().map(|(entry, _)| *entry));

@@ -98,7 +98,7 @@ impl Namespace {
         let before = self.load_xattrs(id, &attributes)?;
         let mut after = before.clone();
         change(&mut after)?;
-        let mut staged = self.stage();
+        let mut staged = self.stage().by(request.caller.is_privileged());
         if after.is_empty() {
             staged.may_use_reserve();
         }
@@ -145,7 +145,7 @@ impl Namespace {
             Some(list) if name == acl::DEFAULT || !list.is_mode() => after.set(name, &list.encode()),
             _ => drop(after.remove(name)),
         }
-        let mut staged = self.stage();
+        let mut staged = self.stage().by(request.caller.is_privileged());
         let now = self.clock.now();
         let xattr = self.stage_xattrs(&mut staged, id, &attributes, &before, &after, now)?;
         staged.op(Op::SetAttributes { id, set: AttrSet { mode, xattr, ctime: Some(now), ..AttrSet::default() } });

@@ -426,7 +426,7 @@ impl ObjectCache for MemoryCache {
 
     fn space(&self) -> Space {
         let total = u64::from(self.arena.frames());
-        Space { total, free: u64::from(self.arena.free_frames()), pending: 0, reserve: total / 64, reserved: 0 }
+        Space { total, free: u64::from(self.arena.free_frames()), pending: 0, reserve: total / 64, ..Space::default() }
     }
 }
 

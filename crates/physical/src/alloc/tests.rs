@@ -16,6 +16,7 @@ fn freed_blocks_wait_for_the_recovery_point() {
         assert!(!alloc.free(block), "only once");
     }
     assert_eq!(alloc.space().pending, 100);
+    assert_eq!(alloc.pending_runs(), vec![Range { start: blocks[0], end: blocks[99] + 1 }]);
     assert!(alloc.allocate(2, Zone::Data, 1).is_none());
     assert_eq!(alloc.page(0)[(blocks[0] / 64) as usize] >> (blocks[0] % 64) & 1, 0, "free in this epoch's bitmap");
     alloc.publish(2);

@@ -31,6 +31,7 @@ pub(super) fn check(
     maps("map of objects", &ids(&seen.objects, |_| true), &seen.mapped, report);
     maps("map of orphans", &ids(&seen.objects, |orphan| orphan), &seen.orphans, report);
     objects(disk, superblock, &seen, report);
+    metadata(disk, superblock, &seen, bitmap_is_right, report);
     match (bitmap_is_right, seen.hidden) {
         (true, _) => BitmapState::Right,
         (false, None) => BitmapState::Wrong,
@@ -168,6 +169,20 @@ fn free_blocks(disk: &Disk, label: &Label, superblock: &Superblock, seen: &Seen,
     if (superblock.total, superblock.free) != expected {
         let what = format!("the superblock says {} of {} blocks free", superblock.free, superblock.total);
         report.find(FindingKind::Counters, disk.place(0), format!("{what}, the bitmap {} of {total}", expected.1));
+    }
+}
+
+/// What the superblock counts of metadata. Too much does no harm: what an object leaves that is deleted though it cannot be read stays
+/// counted, and in use.
+fn metadata(disk: &Disk, superblock: &Superblock, seen: &Seen, nothing_leaked: bool, report: &mut Report) {
+    if report.incomplete || seen.hidden.is_some() {
+        return;
+    }
+    let (told, kept) = (superblock.metadata, superblock.metadata_kept);
+    if told < seen.metadata || kept < seen.metadata_kept || nothing_leaked && told > seen.metadata {
+        let (there, of_snapshot) = (seen.metadata, seen.metadata_kept);
+        let what = format!("the superblock counts {told} blocks of metadata, {kept} of them a snapshot's");
+        report.find(FindingKind::Counters, disk.place(0), format!("{what}, there are {there}, {of_snapshot}"));
     }
 }
 

@@ -122,18 +122,26 @@ pub(crate) fn run(
     Ok(report)
 }
 
+/// What [`reach`] found.
+pub(crate) struct Reached {
+    /// Blocks in use, one bit each.
+    pub(crate) used: Vec<u64>,
+    /// Blocks of metadata, two copies counted as one, of the domain `main`.
+    pub(crate) metadata: u64,
+}
+
 /// All blocks that a recovery point uses, labels and log among them, one bit each: what its bitmap must say.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if there may be others, because something that names blocks cannot be read or is wrong.
-pub(crate) fn reach(base: &Base, label: &Label, superblock: &Superblock, trees: &Trees) -> Result<Vec<u64>> {
+pub(crate) fn reach(base: &Base, label: &Label, superblock: &Superblock, trees: &Trees) -> Result<Reached> {
     let (mut report, mut ignore) = (Report::default(), |_: BlockUse| {});
     let mut walk = Walk::new(base, label, superblock, ReadPages::None, false, &mut report, &mut ignore);
     walk.system(trees);
     let mut seen = walk.into_seen();
     account::add_fixed(&base.disk, label, &mut seen, &mut report);
     match seen.hidden {
-        None => Ok(seen.used),
+        None => Ok(Reached { used: seen.used, metadata: seen.metadata }),
         Some((place, what)) => Err(Error::corrupt(place, "blocks in use", "all within reach", what)),
     }
 }

@@ -8,12 +8,12 @@ use crate::format::{
     split_address,
 };
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
-use crate::objects::{OBJECT_END, dead_of, system_key};
+use crate::objects::{OBJECT_END, dead_of, holder, system_key};
 use crate::scrub::in_state;
 use crate::snapshot::runs_in;
 use crate::tree::{Base, Trees};
 use holdfast_integrity::crc64;
-use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectKey, Place, SnapshotId};
+use holdfast_object::{DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Place, SnapshotId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -40,6 +40,10 @@ pub(super) struct Seen {
     pub(super) held: Vec<u64>,
     /// Runs of all dead lists.
     pub(super) dead: Vec<(DomainId, DeadRun)>,
+    /// Blocks of metadata, two copies counted as one, of the domain `main`.
+    pub(super) metadata: u64,
+    /// Of these, those that its newest snapshot has too.
+    pub(super) metadata_kept: u64,
     /// The reference table as stored.
     pub(super) references: FxHashMap<u64, u32>,
     /// Ids of objects by domain, ascending; whether they are orphans.
@@ -85,6 +89,8 @@ pub(super) struct Walk<'a> {
     seen: Seen,
     /// The snapshot that is being walked.
     state: SnapshotId,
+    /// Epoch of the newest snapshot of the domain `main`, 0 if there is none.
+    newest_snapshot: Epoch,
 }
 
 impl<'a> Walk<'a> {
@@ -107,7 +113,7 @@ impl<'a> Walk<'a> {
             bitmap_is_whole: true,
             ..Seen::default()
         };
-        Walk { base, superblock, pages, repair, report, visit, seen, state: SnapshotId::LIVE }
+        Walk { base, superblock, pages, repair, report, visit, seen, state: SnapshotId::LIVE, newest_snapshot: 0 }
     }
 
     pub(super) fn into_seen(self) -> Seen {
@@ -116,6 +122,7 @@ impl<'a> Walk<'a> {
 
     /// Walks domain 0, from its object tables all others, then the dead lists, then what only snapshots have.
     pub(super) fn system(&mut self, trees: &Trees) {
+        self.newest_snapshot = trees.kept.of(DomainId::MAIN).last().map_or(0, |held| held.stored.epoch);
         for (&id, record) in &trees.system {
             self.object(system_key(id), record, false);
         }
@@ -297,6 +304,10 @@ impl<'a> Walk<'a> {
     /// Notes the blocks of a pointer as used.
     fn claim(&mut self, owner: &Owner<'_>, pointer: &BlockPointer, key: NodeKey) {
         let is_page = key.level == 0 && owner.key.domain != DomainId::SYSTEM;
+        if pointer.address[1] != 0 && holder(owner.key) == Some(DomainId::MAIN) {
+            self.seen.metadata += 1;
+            self.seen.metadata_kept += u64::from(pointer.birth_log <= self.newest_snapshot);
+        }
         for (copy, address) in pointer.addresses().enumerate() {
             let block = split_address(address).1;
             self.tell(owner, block, copy, key);

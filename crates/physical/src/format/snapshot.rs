@@ -24,7 +24,8 @@ struct RawSnapshot {
     secs: I64,
     epoch: U64,
     objects: U64,
-    reserved: [u8; 96],
+    metadata_before: U64,
+    reserved: [u8; 88],
     name: [u8; 256],
     reserved_2: [u8; 128],
     table: [u8; RECORD_BYTES],
@@ -42,6 +43,8 @@ pub(crate) struct StoredSnapshot {
     /// The recovery point that it keeps.
     pub(crate) epoch: Epoch,
     pub(crate) objects: u64,
+    /// When it was made: blocks of metadata, two copies counted as one, that the snapshot before it and the domain both had.
+    pub(crate) metadata_before: u64,
     /// Record of the domain's object table at that recovery point.
     pub(crate) table: Record,
 }
@@ -57,7 +60,8 @@ impl StoredSnapshot {
             secs: I64::new(self.created.secs),
             epoch: U64::new(self.epoch),
             objects: U64::new(self.objects),
-            reserved: [0; 96],
+            metadata_before: U64::new(self.metadata_before),
+            reserved: [0; 88],
             name,
             reserved_2: [0; 128],
             table: self.table.encode(),
@@ -106,6 +110,7 @@ impl StoredSnapshot {
             created: Timestamp { secs: raw.secs.get(), nanos: raw.nanos.get() },
             epoch: kept,
             objects: raw.objects.get(),
+            metadata_before: raw.metadata_before.get(),
             table,
         }))
     }
@@ -213,6 +218,7 @@ mod tests {
 
     fn snapshot() -> StoredSnapshot {
         StoredSnapshot {
+            metadata_before: 5,
             id: SnapshotId(7),
             name: "before".into(),
             created: Timestamp { secs: 3, nanos: 4 },

@@ -31,7 +31,10 @@ struct Raw {
     total: U64,
     free: U64,
     objects: U64,
-    reserved: [u8; 376],
+    set_aside: U64,
+    metadata: U64,
+    metadata_kept: U64,
+    reserved: [u8; 352],
     root: [u8; RECORD_BYTES],
     reserved_2: [u8; 3064],
     crc: U64,
@@ -61,6 +64,12 @@ pub(crate) struct Superblock {
     pub(crate) free: u64,
     /// Objects of the domain `main`.
     pub(crate) objects: u64,
+    /// Blocks that only privileged users may fill.
+    pub(crate) set_aside: u64,
+    /// Blocks of metadata, two copies counted as one, in the trees and the object table of `main`.
+    pub(crate) metadata: u64,
+    /// Of these, those that the newest snapshot of `main` has too.
+    pub(crate) metadata_kept: u64,
     /// Record of domain 0's object table.
     pub(crate) root: Record,
 }
@@ -108,7 +117,10 @@ impl Superblock {
             total: U64::new(self.total),
             free: U64::new(self.free),
             objects: U64::new(self.objects),
-            reserved: [0; 376],
+            set_aside: U64::new(self.set_aside),
+            metadata: U64::new(self.metadata),
+            metadata_kept: U64::new(self.metadata_kept),
+            reserved: [0; 352],
             root: self.root.encode(),
             reserved_2: [0; 3064],
             crc: U64::new(0),
@@ -148,6 +160,11 @@ impl Superblock {
             let got = format!("{free} free of {total}");
             return Err(Fault::new("block counts of superblock", format!("within {blocks} blocks"), got));
         }
+        let (metadata, metadata_kept) = (raw.metadata.get(), raw.metadata_kept.get());
+        if metadata > total || metadata_kept > metadata || raw.set_aside.get() > total {
+            let got = format!("{metadata}, {metadata_kept} and {}", raw.set_aside);
+            return Err(Fault::new("counts of metadata and set aside", format!("within {total} blocks"), got));
+        }
         if raw.clean.get() > 1 || raw.nanos.get() >= 1_000_000_000 {
             return Err(Fault::new("clean flag of superblock", "0 or 1", raw.clean));
         }
@@ -169,6 +186,9 @@ impl Superblock {
             total,
             free,
             objects: raw.objects.get(),
+            set_aside: raw.set_aside.get(),
+            metadata,
+            metadata_kept,
             root,
         }))
     }
@@ -192,6 +212,9 @@ mod tests {
             total: 1000,
             free: 10,
             objects: 3,
+            set_aside: 50,
+            metadata: 20,
+            metadata_kept: 7,
             root: Record::system(SystemKind::ObjectTable, 1),
         }
     }

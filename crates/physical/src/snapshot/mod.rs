@@ -44,12 +44,14 @@ pub(crate) struct Held {
     pub(crate) stored: StoredSnapshot,
     /// The domain's object table as it was: nothing is ever dirty in it.
     pub(crate) view: Trees,
+    /// Blocks of metadata, two copies counted as one, that it has and its domain still has too; at most so many.
+    metadata: u64,
 }
 
 impl Held {
-    fn new(slot: u16, domain: DomainId, stored: StoredSnapshot) -> Held {
+    fn new(slot: u16, domain: DomainId, stored: StoredSnapshot, metadata: u64) -> Held {
         let system = BTreeMap::from([(table_of(domain), stored.table.clone())]);
-        Held { slot, stored, view: Trees { system, ..Trees::default() } }
+        Held { slot, stored, view: Trees { system, ..Trees::default() }, metadata }
     }
 }
 
@@ -82,6 +84,19 @@ impl Kept {
             }
             None => false,
         }
+    }
+
+    /// A block of metadata born then is none of the domain any more.
+    pub(crate) fn metadata_gone(&mut self, domain: DomainId, birth_log: Epoch) {
+        let Some(of_domain) = self.domains.get_mut(&domain) else { return };
+        for held in of_domain.held.iter_mut().rev().take_while(|held| held.stored.epoch >= birth_log) {
+            held.metadata = held.metadata.saturating_sub(1);
+        }
+    }
+
+    /// Blocks of metadata that the newest snapshot has and the domain still has too, if there is a snapshot.
+    fn metadata_of_newest(&self, domain: DomainId) -> Option<u64> {
+        self.of(domain).last().map(|newest| newest.metadata)
     }
 
     /// Whether a snapshot of the domain has what a pointer of this logical birth names.
@@ -175,7 +190,7 @@ impl Trees {
                 let slot = next * SNAPSHOTS + at;
                 match stored {
                     Some(stored) if slot < u64::from(SLOTS) => {
-                        of_domain.held.push(Held::new(slot as u16, domain, stored));
+                        of_domain.held.push(Held::new(slot as u16, domain, stored, 0));
                     }
                     Some(_) => {
                         let expected = format!("{SLOTS} snapshots at most");
@@ -188,7 +203,24 @@ impl Trees {
         }
         of_domain.held.sort_by_key(|held| (held.stored.epoch, held.stored.id));
         of_domain.last_id = of_domain.held.last().map_or(0, |held| held.stored.id.0);
+        // Each entry says what was kept of the metadata of the one before it when it was made itself.
+        let mut metadata = if domain == DomainId::MAIN { superblock.metadata_kept } else { 0 };
+        for held in of_domain.held.iter_mut().rev() {
+            held.metadata = metadata.min(superblock.metadata);
+            metadata = held.stored.metadata_before;
+        }
         Ok(of_domain)
+    }
+
+    /// Blocks of metadata that the newest snapshot of `main` has and `main` still has too, at most, if there is a snapshot.
+    pub(crate) fn metadata_kept(&self) -> Option<u64> {
+        // Of one that is the newest again, it is what it was when the next one was made.
+        self.kept.metadata_of_newest(DomainId::MAIN).map(|kept| kept.min(self.metadata))
+    }
+
+    /// Tells the allocator how much room removals may need.
+    pub(crate) fn tell_kept(&self, base: &Base) {
+        base.alloc.lock().set_kept(self.metadata_kept());
     }
 
     /// Puts an entry of the list in its place, or takes it out.
@@ -261,6 +293,9 @@ impl Module {
         if trees.kept.of(domain).iter().any(|held| held.stored.name == name) {
             return Err(Error::SnapshotExists(name.to_string()));
         }
+        // All that it keeps must be removable afterwards.
+        let metadata = trees.metadata;
+        self.base.alloc.lock().check_kept(metadata)?;
         for (id, kind) in [(snapshots_of(domain), SystemKind::SnapshotList), (dead_of(domain), SystemKind::DeadLists)] {
             trees.system.entry(id).or_insert_with(|| Record::system(kind, epoch));
         }
@@ -273,15 +308,25 @@ impl Module {
             .take(usize::from(SnapshotId::MAX.0))
             .find(|id| !of_domain.held.iter().any(|held| held.stored.id == *id));
         let id = id.expect("more numbers than places in the list");
+        let metadata_before = trees.kept.metadata_of_newest(domain).unwrap_or(0);
         let table = trees.system[&table_of(domain)].clone();
-        let stored = StoredSnapshot { id, name: name.to_string(), created, epoch: last, objects: trees.objects, table };
+        let stored = StoredSnapshot {
+            metadata_before,
+            id,
+            name: name.to_string(),
+            created,
+            epoch: last,
+            objects: trees.objects,
+            table,
+        };
         self.disk().raise_newest(epoch);
         if self.base.commit_order != CommitOrder::ListNothing {
             trees.put_listed(&self.base, domain, slot, Some(&stored))?;
         }
         let of_domain = trees.kept.domains.entry(domain).or_default();
         of_domain.last_id = id.0;
-        of_domain.held.push(Held::new(slot, domain, stored));
+        of_domain.held.push(Held::new(slot, domain, stored, metadata));
+        trees.tell_kept(&self.base);
         committing.applied = epoch;
         Ok(id)
     }
@@ -306,6 +351,7 @@ impl Module {
         trees.put_listed(&self.base, domain, slot, None)?;
         committing.applied = epoch;
         trees.kept.domains.entry(domain).or_default().held.remove(at);
+        trees.tell_kept(&self.base);
         trees.forget_dead_runs(&self.base, domain, slot)?;
         let frees_all = self.base.commit_order == CommitOrder::FreeAllOfDeleted;
         for run in runs {

@@ -13,7 +13,12 @@ use std::sync::Arc;
 pub(crate) type Page = [u8; PAGE_SIZE];
 
 pub(crate) fn options() -> CreateOptions {
-    CreateOptions { store_uuid: *b"0123456789abcdef", device_uuid: *b"fedcba9876543210", overwrite: false }
+    CreateOptions {
+        store_uuid: *b"0123456789abcdef",
+        device_uuid: *b"fedcba9876543210",
+        set_aside_blocks: 0,
+        overwrite: false,
+    }
 }
 
 pub(crate) fn clock() -> Arc<ManualClock> {
