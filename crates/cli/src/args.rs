@@ -7,6 +7,9 @@ use holdfast_physical::inject::{BlockClass, Copies};
 use serde::Serialize;
 use std::path::PathBuf;
 
+/// Seconds without a sign of life after which a mount is given up.
+pub(crate) const TIMEOUT_S: u32 = 60;
+
 const EXAMPLES: &str = "\
 Start here:
   holdfast up                        make a store, mount it on ~/Holdfast
@@ -37,7 +40,7 @@ pub(crate) struct Cli {
     pub(crate) log_level: Option<LogLevel>,
 
     /// Give up when a mount has shown no sign of life for so many seconds; 0: never
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = TIMEOUT_S)]
     pub(crate) timeout: u32,
 
     /// Ask the mount, and wait for however long it takes

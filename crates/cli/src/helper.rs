@@ -3,7 +3,7 @@
 //!
 //! `mount.holdfast STORE DIR [-sfnv] [-r] [-w] [-t TYPE] [-o OPTIONS]`, mount(8) "EXTERNAL HELPERS"; its exit codes.
 
-use crate::args::Mount;
+use crate::args::{Mount, TIMEOUT_S};
 use crate::commands::{mount, remount};
 use crate::failure::{Failure, Result, exit};
 use crate::options::MountOptions;
@@ -11,11 +11,14 @@ use crate::output::{Format, print_failure};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// mount(8): incorrect invocation or permissions.
 const EXIT_USAGE: u8 = 1;
 /// mount(8): mount failure.
 const EXIT_FAILED: u8 = 32;
+/// How long to wait for the daemon of the last mount if it shows no sign of life.
+const TIMEOUT: Duration = Duration::from_secs(TIMEOUT_S as u64);
 
 /// What mount(8) asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -96,7 +99,7 @@ fn mount_as(asked: &Asked) -> Result<()> {
     let place = |path: &Path| path.to_path_buf();
     let arguments =
         Mount { store: place(store), directory: place(directory), options, foreground: false, report_ready: false };
-    if asked.fake { mount::try_out(&arguments) } else { mount::quietly(&arguments, asked.verbose) }
+    if asked.fake { mount::try_out(&arguments) } else { mount::quietly(&arguments, TIMEOUT, asked.verbose) }
 }
 
 #[cfg(test)]

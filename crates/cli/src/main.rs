@@ -13,6 +13,7 @@
 //! | `progress` | how far long work has come |
 //! | `scrub` | what a scrub has done, and what a mount can be asked about it |
 //! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
+//! | `holder` | who holds a store, and waiting for a daemon that is closing it |
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
 //! | `target` | the mount that a command is about |
 //! | `users` | what an ordinary user may |
@@ -24,6 +25,7 @@ mod daemon;
 mod failure;
 mod growth;
 mod helper;
+mod holder;
 mod logging;
 mod man;
 mod metrics;
@@ -75,9 +77,9 @@ fn main() -> ExitCode {
     }
     let code = match &cli.command {
         Command::Create(arguments) => commands::create::run(arguments, format).map(|()| exit::OK),
-        Command::Mount(arguments) => commands::mount::run(arguments, format, cli.log_level).map(|()| exit::OK),
+        Command::Mount(arguments) => commands::mount::run(arguments, timeout, format, cli.log_level).map(|()| exit::OK),
         Command::Unmount(arguments) => commands::unmount::run(arguments, timeout, format).map(|()| exit::OK),
-        Command::Up(arguments) => commands::up::run(arguments, format, cli.log_level).map(|()| exit::OK),
+        Command::Up(arguments) => commands::up::run(arguments, timeout, format, cli.log_level).map(|()| exit::OK),
         Command::Status(arguments) => commands::status::run(arguments, format).map(|()| exit::OK),
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
         Command::Scrub(arguments) => commands::scrub::run(arguments, format),
@@ -90,13 +92,13 @@ fn main() -> ExitCode {
             Ok(exit::OK)
         }
         Command::Man(arguments) => commands::man::run(arguments, format).map(|()| exit::OK),
-        Command::Check(arguments) => commands::check::run(arguments, format).map_err(Failure::of_check),
+        Command::Check(arguments) => commands::check::run(arguments, timeout, format).map_err(Failure::of_check),
     };
     let code = code.unwrap_or_else(|failure| {
         if told {
             // Whoever started the daemon prints it; if it is gone, or has been told that all is well, the log has it.
             tracing::error!("{failure}");
-            let _ = daemon::tell(Err(&failure));
+            let _ = daemon::tell(&daemon::Told::Failed(failure.clone()));
         } else {
             output::print_failure(format, &failure);
         }

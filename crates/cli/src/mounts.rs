@@ -29,8 +29,16 @@ pub(crate) struct Mount {
 
 /// All mounts that this process sees, in the order in which they were made.
 pub(crate) fn all() -> Result<Vec<Mount>> {
-    const MOUNTINFO: &str = "/proc/self/mountinfo";
-    let text = fs::read(MOUNTINFO).map_err(|error| Failure::at(Path::new(MOUNTINFO), error))?;
+    read(Path::new("/proc/self/mountinfo"))
+}
+
+/// All mounts that another process sees.
+pub(crate) fn of_process(pid: u32) -> Result<Vec<Mount>> {
+    read(Path::new(&format!("/proc/{pid}/mountinfo")))
+}
+
+fn read(table: &Path) -> Result<Vec<Mount>> {
+    let text = fs::read(table).map_err(|error| Failure::at(table, error))?;
     Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
 }
 

@@ -49,6 +49,11 @@ pub(crate) fn print_failure(format: Format, failure: &Failure) {
     }
 }
 
+/// Tells something by the way, to standard error.
+pub(crate) fn note(text: &str) {
+    let _ = std::io::stderr().lock().write_all(format!("holdfast: {text}\n").as_bytes());
+}
+
 fn json(value: &impl Serialize) -> String {
     match serde_json::to_string_pretty(value) {
         Ok(text) => text + "\n",

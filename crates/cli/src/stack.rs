@@ -1,6 +1,7 @@
 //! Puts the layers together: device → physical → logical → cache → naming. The one place that knows them all.
 
 use crate::failure::{Failure, Result};
+use crate::holder;
 use holdfast_block::{Access, Device, FileDevice};
 use holdfast_cache::{Cache, Options as CacheOptions, Recovered};
 use holdfast_logical::Logical;
@@ -147,31 +148,28 @@ pub(crate) fn is_store(path: &Path) -> bool {
     read.is_ok() && magic == *crate::probe::MAGIC
 }
 
-/// Opens the file or disk that holds a store, exclusively.
+/// Opens the file or disk that holds a store, exclusively. One in use is refused at once; [`holder::device`] waits for a daemon
+/// that is closing it.
 pub(crate) fn device(store: &Path, access: Access) -> Result<Arc<FileDevice>> {
-    let device = FileDevice::open(store, access).map_err(|error| match error {
-        holdfast_block::Error::InUse { .. } => in_use(store),
-        holdfast_block::Error::Io { operation: holdfast_block::Operation::Open, ref source, .. }
+    try_device(store, access)?.ok_or_else(|| holder::in_use(store))
+}
+
+/// The same; nothing if it is in use.
+pub(crate) fn try_device(store: &Path, access: Access) -> Result<Option<Arc<FileDevice>>> {
+    let device = match FileDevice::open(store, access) {
+        Ok(device) => device,
+        Err(holdfast_block::Error::InUse { .. }) => return Ok(None),
+        Err(holdfast_block::Error::Io { operation: holdfast_block::Operation::Open, ref source, .. })
             if source.kind() == std::io::ErrorKind::PermissionDenied =>
         {
-            crate::users::store_refused(store, access != Access::ReadWrite)
+            return Err(crate::users::store_refused(store, access != Access::ReadWrite));
         }
-        error => says(error),
-    })?;
+        Err(error) => return Err(says(error)),
+    };
     if !device.is_direct() {
         tracing::warn!("no direct I/O on this host: reads may come from its page cache");
     }
-    Ok(Arc::new(device))
-}
-
-/// Says who uses a store, if it can be found out.
-fn in_use(store: &Path) -> Failure {
-    let mounts = crate::mounts::of_holdfast().unwrap_or_default();
-    match mounts.iter().find(|mount| mount.serves(store)) {
-        Some(mount) => Failure::new(format!("{} is mounted on {}", store.display(), mount.directory.display()))
-            .hint(format!("unmount it first: holdfast unmount {}", mount.directory.display())),
-        None => Failure::new(format!("{} is in use by another process", store.display())),
-    }
+    Ok(Some(Arc::new(device)))
 }
 
 /// What the memory of a mount is for.

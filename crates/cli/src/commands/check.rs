@@ -2,7 +2,8 @@
 
 use crate::args::Check;
 use crate::failure::{Failure, Result, exit};
-use crate::output::{Format, Report, count, print};
+use crate::holder;
+use crate::output::{Format, Report, count, note, print};
 use crate::progress::{self, Progress, Unit};
 use crate::signals;
 use crate::size;
@@ -14,6 +15,7 @@ use holdfast_physical::check::{self as physical_check, CheckOptions, Finding, Fi
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Objects asked for in one go.
 const LISTED: usize = 1024;
@@ -148,12 +150,12 @@ impl Report for Checked {
     }
 }
 
-pub(crate) fn run(arguments: &Check, format: Format) -> Result<u8> {
+pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Result<u8> {
     cancel_on_signal(format)?;
     // For its hint.
     stack::locate(&arguments.store)?;
     let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
-    let device = stack::device(&arguments.store, access)?;
+    let device = holder::device(&arguments.store, access, timeout, &mut note)?;
     let options = CheckOptions { repair: arguments.repair, ..CheckOptions::default() };
     let mut found = check_blocks(device.clone(), &options)?;
     // Nothing is wrong with the store, but something is with a file.

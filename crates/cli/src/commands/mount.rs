@@ -2,16 +2,18 @@
 
 use super::remount;
 use crate::args::{LogLevel, Mount};
-use crate::daemon::{self, Mounting};
+use crate::daemon::{self, Launch, Mounting, Told};
 use crate::failure::{Failure, Result};
 use crate::mounts::{self, FILE_SYSTEM};
 use crate::options::MountOptions;
-use crate::output::{Format, Report, count, print};
+use crate::output::{Format, Report, count, note, print};
 use crate::paths::shell;
 use crate::report::{Condition, StoreReport};
 use crate::users;
 use serde::Serialize;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{fs, io};
 
 /// A mount was made.
@@ -52,26 +54,34 @@ pub(crate) fn notes(report: &StoreReport) -> String {
     text
 }
 
-pub(crate) fn run(arguments: &Mount, format: Format, log_level: Option<LogLevel>) -> Result<()> {
+pub(crate) fn run(arguments: &Mount, timeout: Duration, format: Format, log_level: Option<LogLevel>) -> Result<()> {
     if MountOptions::is_remount(&arguments.options) {
         return remount::run(&arguments.store, &arguments.directory, &arguments.options, format);
     }
-    let outcome = prepare(arguments).and_then(|mounting| match arguments.foreground {
-        true => foreground(&mounting, arguments.report_ready, format, log_level).map(|()| None),
-        false => daemon::launch(&mounting.store, &mounting.directory, &arguments.options, log_level).map(Some),
-    });
-    match outcome {
-        Ok(Some(report)) => print(format, &Mounted { report: &report }),
-        Ok(None) => {}
-        Err(failure) => return Err(failure),
+    let mounting = prepare(arguments, timeout)?;
+    if arguments.foreground {
+        return foreground(&mounting, arguments.report_ready, format, log_level);
     }
+    let report = launch(&mounting, &arguments.options, log_level).run(&mut note)?;
+    print(format, &Mounted { report: &report });
     Ok(())
 }
 
-/// As mount(8) does it: says nothing if all went well, unless asked to.
-pub(crate) fn quietly(arguments: &Mount, verbose: bool) -> Result<()> {
-    let mounting = prepare(arguments)?;
-    let report = daemon::launch(&mounting.store, &mounting.directory, &arguments.options, None)?;
+fn launch<'a>(mounting: &'a Mounting, options: &'a [String], log_level: Option<LogLevel>) -> Launch<'a> {
+    let Mounting { store, directory, timeout, .. } = mounting;
+    Launch { store, directory, options, timeout: *timeout, log_level }
+}
+
+/// As mount(8) does it: says nothing if all went well, unless asked to, or to somebody who sits before it and waits.
+pub(crate) fn quietly(arguments: &Mount, timeout: Duration, verbose: bool) -> Result<()> {
+    let mounting = prepare(arguments, timeout)?;
+    let is_heard = verbose || io::stderr().is_terminal();
+    let mut waits = |text: &str| {
+        if is_heard {
+            note(text);
+        }
+    };
+    let report = launch(&mounting, &arguments.options, None).run(&mut waits)?;
     if verbose {
         print(Format::Words, &Mounted { report: &report });
     }
@@ -80,11 +90,11 @@ pub(crate) fn quietly(arguments: &Mount, verbose: bool) -> Result<()> {
 
 /// Everything that comes before a mount.
 pub(crate) fn try_out(arguments: &Mount) -> Result<()> {
-    prepare(arguments).map(drop)
+    prepare(arguments, Duration::ZERO).map(drop)
 }
 
 /// Whatever can be wrong with the command line.
-fn prepare(arguments: &Mount) -> Result<Mounting> {
+fn prepare(arguments: &Mount, timeout: Duration) -> Result<Mounting> {
     let options = MountOptions::parse(&arguments.options).map_err(Failure::usage)?;
     let given = &arguments.store;
     if given.is_dir() && arguments.directory.is_file() {
@@ -96,7 +106,7 @@ fn prepare(arguments: &Mount) -> Result<Mounting> {
     let directory = directory(&arguments.directory, options.nonempty)?;
     users::may_mount()?;
     let log = arguments.report_ready.then(|| daemon::log::path(&store)).flatten();
-    Ok(Mounting { store, directory, options, log })
+    Ok(Mounting { store, directory, options, timeout, log })
 }
 
 /// A directory that can be mounted on. What a daemon that died has left there is taken away.
@@ -135,9 +145,15 @@ fn foreground(mounting: &Mounting, report_ready: bool, format: Format, log_level
         let _ = rustix::thread::set_name(c"holdfast");
     }
     crate::logging::start(Some(&mounting.store), log_level);
-    daemon::serve(mounting, |report| {
+    let waits = |text: &str| {
         if report_ready {
-            daemon::tell(Ok(report))?;
+            // Whether anybody listens comes out in the end.
+            let _ = daemon::tell(&Told::Waits(text.to_string()));
+        }
+    };
+    daemon::serve(mounting, waits, |report| {
+        if report_ready {
+            daemon::tell(&Told::Ready(Box::new(report.clone())))?;
         } else {
             print(format, &Mounted { report });
         }

@@ -9,7 +9,7 @@ use crate::paths::shell;
 use crate::progress::Progress;
 use crate::report::Condition;
 use crate::stack::{self, Settings, Stack};
-use crate::{target, users};
+use crate::{holder, target, users};
 use holdfast_block::{Access, FileDevice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -207,8 +207,7 @@ fn refused(directory: &Path, error: &io::Error) -> Failure {
 
 /// Waits until the daemon has ended, for as long as it gets on with writing.
 fn wait(mount: &Mount, daemon: Option<OwnedFd>, pid: Option<u32>, timeout: Duration) -> Result<()> {
-    // What the process has had the system do; readable for whoever may stop it.
-    let done = || pid.and_then(|pid| std::fs::read(format!("/proc/{pid}/io")).ok());
+    let done = || pid.and_then(holder::work_done);
     let mut life = (Instant::now(), done());
     loop {
         let has_ended = match &daemon {
@@ -253,9 +252,7 @@ fn still_there(mount: &Mount, pid: Option<u32>, timeout: Duration) -> Failure {
         timeout.as_secs()
     ));
     match holders[..] {
-        [pid] => failure.hint(format!(
-            "if it is stopped: kill -CONT {pid}; if it hangs: kill -KILL {pid}, and the next mount replays what was synced"
-        )),
+        [pid] => failure.hint(holder::if_it_hangs(pid)),
         _ => failure,
     }
 }

@@ -2,10 +2,10 @@
 
 use super::{create, mount, status};
 use crate::args::{LogLevel, Up};
-use crate::daemon;
+use crate::daemon::Launch;
 use crate::failure::{Failure, Result};
 use crate::mounts;
-use crate::output::{Format, Report, print};
+use crate::output::{Format, Report, note, print};
 use crate::paths::{self, shell};
 use crate::report::{Condition, StoreReport};
 use crate::size;
@@ -14,6 +14,7 @@ use serde::Serialize;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Size of a store made on first use, if the host has twice as much free; otherwise half of what it has.
 const SIZE_BYTES: u64 = 8 << 30;
@@ -68,12 +69,12 @@ Use {path} as any directory; every byte in it is checked. What next:
     }
 }
 
-pub(crate) fn run(arguments: &Up, format: Format, log_level: Option<LogLevel>) -> Result<()> {
-    print(format, &up(arguments.directory.as_deref(), log_level)?);
+pub(crate) fn run(arguments: &Up, timeout: Duration, format: Format, log_level: Option<LogLevel>) -> Result<()> {
+    print(format, &up(arguments.directory.as_deref(), timeout, log_level)?);
     Ok(())
 }
 
-fn up(given: Option<&Path>, log_level: Option<LogLevel>) -> Result<Raised> {
+fn up(given: Option<&Path>, timeout: Duration, log_level: Option<LogLevel>) -> Result<Raised> {
     let directory = match given {
         Some(directory) => directory.to_path_buf(),
         None => paths::home()?.join("Holdfast"),
@@ -106,7 +107,8 @@ fn up(given: Option<&Path>, log_level: Option<LogLevel>) -> Result<Raised> {
         }
         create::create(&store, Some(first_size(&store)?), None, false)?;
     }
-    let report = daemon::launch(&mounts::resolve(&store)?, &directory, &[], log_level)?;
+    let store = mounts::resolve(&store)?;
+    let report = Launch { store: &store, directory: &directory, options: &[], timeout, log_level }.run(&mut note)?;
     Ok(Raised { done, report })
 }
 

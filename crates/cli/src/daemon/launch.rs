@@ -2,7 +2,7 @@
 //!
 //! The command starts itself again (`/proc/self/exe … --foreground --report-ready`) instead of forking: a fork without exec
 //! is sound only as long as no thread exists, which is easily broken by a library; a new process needs no such care,
-//! and is what can also be started by hand. It tells how it went in one line of JSON on its standard output, which is
+//! and is what can also be started by hand. It tells how it goes in lines of JSON on its standard output, which is
 //! a pipe to here.
 
 use crate::args::LogLevel;
@@ -14,72 +14,84 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-/// What the daemon tells, once.
+/// What the daemon tells: at last whether there is a mount.
 #[derive(Serialize, Deserialize)]
-enum Told {
+pub(crate) enum Told {
+    /// It waits for something; in words.
+    Waits(String),
     /// The mount can be used.
     Ready(Box<StoreReport>),
     /// It will not be.
     Failed(Failure),
 }
 
-/// Starts the daemon and waits until the mount can be used. Paths are absolute.
-pub(crate) fn launch(
-    store: &Path,
-    directory: &Path,
-    options: &[String],
-    log_level: Option<LogLevel>,
-) -> Result<StoreReport> {
-    let log = super::log::path(store);
-    // Without a log the mount is still worth having.
-    let errors = log.as_deref().and_then(|path| super::log::open(path).ok()).map_or_else(Stdio::null, Stdio::from);
-    let mut arguments: Vec<OsString> = ["mount", "--foreground", "--report-ready"].map(OsString::from).into();
-    if let Some(level) = log_level {
-        arguments.extend(["--log-level", level.name()].map(OsString::from));
-    }
-    for list in options {
-        arguments.extend([OsString::from("-o"), OsString::from(list)]);
-    }
-    arguments.extend(["--".into(), store.into(), directory.into()]);
-    let mut child = Command::new("/proc/self/exe")
-        .arg0("holdfast")
-        .args(arguments)
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .map_err(|error| Failure::new(format!("cannot start the daemon: {error}")))?;
-    let mut line = String::new();
-    if let Some(pipe) = child.stdout.take() {
+/// A daemon to be started.
+pub(crate) struct Launch<'a> {
+    /// Absolute, as the directory is.
+    pub(crate) store: &'a Path,
+    pub(crate) directory: &'a Path,
+    pub(crate) options: &'a [String],
+    /// How long it may wait for whoever has the store and shows no sign of life.
+    pub(crate) timeout: Duration,
+    pub(crate) log_level: Option<LogLevel>,
+}
+
+impl Launch<'_> {
+    /// Starts the daemon and waits until the mount can be used; `waits` is told what for if it takes long.
+    pub(crate) fn run(&self, waits: &mut dyn FnMut(&str)) -> Result<StoreReport> {
+        let log = super::log::path(self.store);
+        // Without a log the mount is still worth having.
+        let errors = log.as_deref().and_then(|path| super::log::open(path).ok()).map_or_else(Stdio::null, Stdio::from);
+        let mut child = Command::new("/proc/self/exe")
+            .arg0("holdfast")
+            .args(self.arguments())
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .map_err(|error| Failure::new(format!("cannot start the daemon: {error}")))?;
+        let pipe = child.stdout.take().map(BufReader::new);
         // An error is as good as no answer.
-        let _ = BufReader::new(pipe).read_line(&mut line);
+        let lines = pipe.into_iter().flat_map(|pipe| pipe.lines().map_while(std::io::Result::ok));
+        for line in lines {
+            match serde_json::from_str(&line) {
+                Ok(Told::Waits(text)) => waits(&text),
+                Ok(Told::Ready(report)) => return Ok(*report),
+                Ok(Told::Failed(failure)) => {
+                    let _ = child.wait();
+                    return Err(failure);
+                }
+                Err(_) => break,
+            }
+        }
+        let how = child.wait().map(|status| status.to_string()).unwrap_or_default();
+        let failure = Failure::new(format!("the daemon ended before the mount could be used ({how})"));
+        Err(match log {
+            Some(log) => failure.hint(format!("its log: {}", log.display())),
+            None => failure,
+        })
     }
-    match serde_json::from_str(&line) {
-        Ok(Told::Ready(report)) => Ok(*report),
-        Ok(Told::Failed(failure)) => {
-            let _ = child.wait();
-            Err(failure)
+
+    fn arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = ["mount", "--foreground", "--report-ready"].map(OsString::from).into();
+        arguments.extend(["--timeout".into(), self.timeout.as_secs().to_string().into()]);
+        if let Some(level) = self.log_level {
+            arguments.extend(["--log-level", level.name()].map(OsString::from));
         }
-        Err(_) => {
-            let how = child.wait().map(|status| status.to_string()).unwrap_or_default();
-            let failure = Failure::new(format!("the daemon ended before the mount could be used ({how})"));
-            Err(match log {
-                Some(log) => failure.hint(format!("its log: {}", log.display())),
-                None => failure,
-            })
+        for list in self.options {
+            arguments.extend([OsString::from("-o"), OsString::from(list)]);
         }
+        arguments.extend(["--".into(), self.store.into(), self.directory.into()]);
+        arguments
     }
 }
 
 /// Tells the command that started this daemon. An error says that it is gone.
-pub(crate) fn tell(outcome: std::result::Result<&StoreReport, &Failure>) -> std::io::Result<()> {
-    let told = match outcome {
-        Ok(report) => Told::Ready(Box::new(report.clone())),
-        Err(failure) => Told::Failed(failure.clone()),
-    };
-    let mut line = serde_json::to_vec(&told)?;
+pub(crate) fn tell(told: &Told) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(told)?;
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
     out.write_all(&line)?;

@@ -19,11 +19,12 @@ mod own;
 mod remount;
 mod scrub;
 
-pub(crate) use launch::{launch, tell};
+pub(crate) use launch::{Launch, Told, tell};
 pub(crate) use remount::{RemountReply, RemountRequest};
 
 use crate::failure::{Failure, Result};
 use crate::growth::{self, GrowReply};
+use crate::holder;
 use crate::options::MountOptions;
 use crate::report::{CacheFigures, Condition, Daemon, Figures, StoreReport};
 use crate::scrub::{ScrubReply, ScrubRequest};
@@ -54,6 +55,9 @@ const WRITER_PERIOD: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(2);
 const GRACE_STEP: Duration = Duration::from_millis(100);
 
+/// What names of FUSE workers begin with.
+pub(crate) const WORKER_NAME: &str = "fuse-";
+
 /// Why a mount takes no changes that was stopped on purpose.
 const SHUT_DOWN: &str = "it was shut down on request: unmount it, and mount it again";
 
@@ -65,6 +69,8 @@ pub(crate) struct Mounting {
     /// Where; absolute.
     pub(crate) directory: PathBuf,
     pub(crate) options: MountOptions,
+    /// How long to wait for whoever has the store and shows no sign of life; zero: for ever.
+    pub(crate) timeout: Duration,
     /// Where standard error goes, if that is a file.
     pub(crate) log: Option<PathBuf>,
 }
@@ -74,15 +80,20 @@ enum Event {
     WorkerEnded(io::Result<()>),
 }
 
-/// Mounts, calls `ready` when the mount can be used, and serves until it ends. The store is clean on `Ok`.
+/// Mounts, calls `ready` when the mount can be used, and serves until it ends. The store is clean on `Ok`. If the daemon of the
+/// last mount is still closing the store, waits for it, and says so to `waits`.
 ///
 /// # Errors
 /// What prevents the mount, before `ready`; what prevented a clean end, after it.
-pub(crate) fn serve(mounting: &Mounting, ready: impl FnOnce(&StoreReport) -> io::Result<()>) -> Result<()> {
+pub(crate) fn serve(
+    mounting: &Mounting,
+    waits: impl Fn(&str),
+    ready: impl FnOnce(&StoreReport) -> io::Result<()>,
+) -> Result<()> {
     // Before the first thread, so that all inherit it.
     signals::block().map_err(|error| Failure::new(format!("cannot block signals: {error}")))?;
     abort_on_panic();
-    let (stack, device) = open(mounting)?;
+    let (stack, device) = open(mounting, waits)?;
     let stack = Arc::new(stack);
     let scrubber = Scrubber::start(&stack);
     let state = Arc::new(State {
@@ -138,7 +149,7 @@ fn abort_on_panic() {
     }));
 }
 
-fn open(mounting: &Mounting) -> Result<(Stack, Arc<FileDevice>)> {
+fn open(mounting: &Mounting, waits: impl Fn(&str)) -> Result<(Stack, Arc<FileDevice>)> {
     let options = &mounting.options;
     let read_only = options.flags.read_only;
     let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
@@ -153,7 +164,10 @@ fn open(mounting: &Mounting) -> Result<(Stack, Arc<FileDevice>)> {
     };
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("opened by holdfast {version}, process {pid}");
-    let device = stack::device(&mounting.store, access)?;
+    let device = holder::device(&mounting.store, access, mounting.timeout, &mut |text| {
+        tracing::info!("{text}");
+        waits(text);
+    })?;
     if settings.discard && !read_only {
         device.give_up_reservation();
     }
@@ -285,7 +299,7 @@ impl Workers {
             // A queue of its own is only faster.
             let device = session.clone_device().or_else(|_| session.device().try_clone_to_owned());
             let worker = device.and_then(|device| session.worker(device));
-            let started = worker.and_then(|worker| spawn(format!("fuse-{number}"), move || serve(worker)));
+            let started = worker.and_then(|worker| spawn(format!("{WORKER_NAME}{number}"), move || serve(worker)));
             started.map_err(|error| Failure::new(format!("cannot start worker {number}: {error}")))?;
             self.running += 1;
         }

@@ -3,6 +3,7 @@
 //! Tests that mount need /dev/fuse and say so when they are skipped.
 
 mod caching;
+mod closing;
 mod damage;
 mod full;
 mod grow;
