@@ -202,6 +202,11 @@ fn kept_object(op: &Op) -> Option<ObjectId> {
     [op.target(), source].into_iter().find(|id| id.snapshot() != SnapshotId::LIVE)
 }
 
+/// In how many places a page of the object is stored.
+fn copies(object: &Object) -> u64 {
+    if object.attributes.kind.is_metadata() { 2 } else { 1 }
+}
+
 /// Whether a cut leaves a part of a page, which is stored anew.
 fn cuts_within(op: &Op) -> bool {
     match op {
@@ -253,9 +258,11 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
             changed(object, sequence);
         }
         Op::Truncate { size, .. } => {
+            let unwritten = state.freezing.unwrap_or(epoch);
             let store_has_none = {
                 let object = state.objects.get_mut(&id).expect("planned object is present");
                 let grows = *size >= object.attributes.size;
+                state.open.freeing.shrinks(id, object, size.div_ceil(PAGE), unwritten);
                 object.attributes.size = *size;
                 grows || object.created == Some(epoch)
             };
@@ -325,6 +332,9 @@ fn is_owned(object: &Object) -> bool {
 fn delete(state: &mut State, id: ObjectId, sequence: u64) {
     let mut object = state.objects.remove(&id).expect("planned object is present");
     state.open.pages -= object.dirty.len() as u64;
+    state.open.freeing.dropped(object.dirty.len() as u64, copies(&object));
+    let unwritten = state.freezing.unwrap_or(state.open.epoch);
+    state.open.freeing.shrinks(id, &object, 0, unwritten);
     state.gone.insert(id, state.open.epoch);
     state.names_unlogged.remove(&id);
     state.brings.remove(&id);
@@ -363,7 +373,9 @@ fn cut(state: &mut State, id: ObjectId, first: PageIndex, end: PageIndex, store_
     let object = state.objects.get_mut(&id).expect("planned object is present");
     let before = object.dirty.len();
     object.drop_pages(first, end);
-    state.open.pages -= (before - object.dirty.len()) as u64;
+    let dropped = (before - object.dirty.len()) as u64;
+    state.open.pages -= dropped;
+    state.open.freeing.dropped(dropped, copies(object));
     object.fresh_pages = object.fresh_pages.min(object.dirty.len() as u64);
     if !store_has_none {
         object.overlay.zero(first..end, epoch);

@@ -314,6 +314,7 @@ impl State {
         self.brings.retain(|_, sequence| *sequence > frozen.sequence);
         self.log.release(frozen.log_end);
         self.freezing = None;
+        self.writing = None;
         for &(id, index) in &written.without_old {
             let still_bad = self.objects.get(&id).is_some_and(|object| object.bad.contains_key(&index));
             let record = OpLog::encode(&[&Op::Lose { id, pages: vec![index] }])?;

@@ -22,6 +22,7 @@
 mod admit;
 mod counters;
 mod flush;
+mod freeing;
 mod object;
 mod oplog;
 mod pages;
@@ -314,5 +315,9 @@ impl ObjectCache for Cache {
 
     fn space(&self) -> Space {
         self.store.status().space
+    }
+
+    fn space_expected(&self) -> Space {
+        self.estimate_space()
     }
 }

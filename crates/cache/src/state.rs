@@ -1,5 +1,6 @@
 //! The cache's state behind one lock: objects, the open epoch, the epoch being written.
 
+use crate::freeing::{Freeing, Writing};
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::OpLog;
 use holdfast_object::space::{Demand, levels};
@@ -41,6 +42,8 @@ pub(crate) struct OpenEpoch {
     pub(crate) tree: FxHashSet<TreeBlock>,
     /// Blocks set aside for it.
     pub(crate) reserved: u64,
+    /// What it will free, for showing.
+    pub(crate) freeing: Freeing,
     /// Monotonic time of its first change that is not lazy, 0 while it has none.
     pub(crate) since_ns: u64,
     /// The same of its first lazy change.
@@ -61,6 +64,7 @@ impl OpenEpoch {
             demand: Demand::default(),
             tree: FxHashSet::default(),
             reserved: 0,
+            freeing: Freeing::default(),
             since_ns: 0,
             lazy_since_ns: 0,
             creations: 0,
@@ -124,6 +128,8 @@ pub(crate) struct State {
     pub(crate) open: OpenEpoch,
     /// Of the epoch being written, if there is one.
     pub(crate) freezing: Option<Epoch>,
+    /// What that one will free, for showing.
+    pub(crate) writing: Option<Writing>,
     pub(crate) log: OpLog,
     /// Transactions admitted since the store was opened.
     pub(crate) sequence: u64,
@@ -156,6 +162,7 @@ impl State {
             names_unlogged: BTreeSet::new(),
             open: OpenEpoch::new(epoch, 0),
             freezing: None,
+            writing: None,
             log: OpLog::new(arena),
             sequence: 0,
             read_only,
@@ -325,6 +332,7 @@ impl State {
             }
         }
         let epoch = self.open.epoch;
+        self.writing = Some(Writing::begin(&mut self.open, self.has_snapshots));
         let closed = std::mem::replace(&mut self.open, OpenEpoch::new(epoch + 1, log_end));
         let mut objects = Vec::with_capacity(closed.objects.len());
         for id in closed.objects {

@@ -132,6 +132,12 @@ pub trait ObjectCache: Send + Sync {
 
     /// Space of the store.
     fn space(&self) -> Space;
+
+    /// About what it will be when everything admitted is a recovery point: what is being deleted counts as pending, and what was
+    /// promised and will not be taken as free. For showing only: whether there is room is for [`ObjectCache::space`] to say.
+    fn space_expected(&self) -> Space {
+        self.space()
+    }
 }
 
 /// Snapshots of the domain of an [`ObjectCache`]. Their objects are read through it, by ids that name the snapshot.

@@ -2,6 +2,7 @@
 
 mod device;
 mod during;
+mod expected;
 mod front;
 mod integrity;
 mod power;

@@ -37,7 +37,7 @@ use holdfast_cache::Cache;
 use holdfast_fuse::adapter::{self, Filesystem, Synchronous};
 use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX};
 use holdfast_fuse::{Session, Worker};
-use holdfast_object::{Epoch, ObjectCache, PAGE_SIZE};
+use holdfast_object::{Epoch, ObjectCache, PAGE_SIZE, StoreStatus};
 use own::OwnMount;
 use parking_lot::Mutex;
 use scrub::Scrubber;
@@ -401,7 +401,7 @@ impl State {
         let Mounting { store, directory, .. } = &self.mounting;
         let options = self.options.lock().clone();
         let cache = self.stack.cache.status();
-        let status = self.stack.status();
+        let status = StoreStatus { space: self.stack.cache.space_expected(), ..self.stack.status() };
         let mut report = StoreReport::bare(store, Condition::Mounted, Some(directory));
         report.read_only = match options.flags.read_only {
             true => Some("mounted with the option ro".into()),

@@ -16,6 +16,7 @@ mod mount8;
 mod mounts;
 mod newcomers;
 mod rig;
+mod room;
 mod scrub;
 mod shutdown;
 mod snapshots;

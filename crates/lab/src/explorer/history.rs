@@ -371,4 +371,8 @@ impl ObjectCache for Tap {
     fn space(&self) -> Space {
         self.inner.space()
     }
+
+    fn space_expected(&self) -> Space {
+        self.inner.space_expected()
+    }
 }

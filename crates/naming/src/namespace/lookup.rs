@@ -140,9 +140,9 @@ impl Namespace {
         self.require(id, &self.inode(id)?, &request.caller, wanted)
     }
 
-    /// The room there is.
+    /// The room there is; what has just been deleted counts as free.
     pub fn statfs(&self) -> StatFs {
-        let space = self.cache.space();
+        let space = self.cache.space_expected();
         let (free, available) = (space.free_in_all(), space.available_pages());
         let blocks = space.quota.map_or(space.total, |quota| quota.min(space.total));
         let files_free = available.min(ObjectId::MAX.0);
