@@ -1,0 +1,68 @@
+//! The protection modes, which are the papers' systems and ours.
+
+use holdfast_integrity::Algorithm;
+use std::fmt;
+
+/// Which checksum protects a block where.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mode {
+    /// None anywhere: the papers' NCFS, a file system without checksums.
+    None,
+    /// Fletcher on the disk, nothing in memory: ZFS.
+    Disk,
+    /// One checksum from writer to reader, which alone verifies it: E²ZFS.
+    EndToEnd(Algorithm),
+    /// xor in memory, xor and Fletcher on the disk, chained: Z²FS (static).
+    Static,
+    /// The same, with Fletcher instead of xor for pages that have been in memory for longer than t_switch, and from the beginning if
+    /// xor is never enough: Z²FS (dynamic).
+    Dynamic,
+    /// CRC-64/NVME everywhere, verified at each boundary: Holdfast.
+    Uniform,
+}
+
+impl Mode {
+    /// The checksum of memory where a weak one will do.
+    pub const WEAK: Algorithm = Algorithm::Xor64;
+    /// The papers' checksum of disks.
+    pub const STRONG: Algorithm = Algorithm::Fletcher256;
+
+    /// All that tables show, the papers' first.
+    pub const ALL: [Mode; 7] = [
+        Mode::None,
+        Mode::Disk,
+        Mode::EndToEnd(Mode::WEAK),
+        Mode::EndToEnd(Mode::STRONG),
+        Mode::Static,
+        Mode::Dynamic,
+        Mode::Uniform,
+    ];
+
+    /// The papers' name of it, or ours.
+    pub fn stands_for(self) -> String {
+        match self {
+            Mode::None => "NCFS".into(),
+            Mode::Disk => "ZFS".into(),
+            Mode::EndToEnd(Mode::WEAK) => "E²ZFS (xor)".into(),
+            Mode::EndToEnd(Mode::STRONG) => "E²ZFS (Fletcher)".into(),
+            Mode::EndToEnd(other) => format!("E²ZFS with {other}"),
+            Mode::Static => "Z²FS (static)".into(),
+            Mode::Dynamic => "Z²FS (dynamic)".into(),
+            Mode::Uniform => "Holdfast".into(),
+        }
+    }
+}
+
+/// As it is written in options.
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::None => f.pad("none"),
+            Mode::Disk => f.pad("disk"),
+            Mode::EndToEnd(algorithm) => f.pad(&format!("end-to-end={algorithm}")),
+            Mode::Static => f.pad("static"),
+            Mode::Dynamic => f.pad("dynamic"),
+            Mode::Uniform => f.pad("uniform"),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A machine, a goal and the strengths of checksums together: scores, t_switch, and how long a mode keeps the goal.
+//!
+//! Invariant: but for the one jump of `dynamic` at t_switch, a mode's score falls as the residency grows.
+
+use crate::checksum::{ChecksumData, Strength, strength};
+use crate::goal::Goal;
+use crate::machine::Machine;
+use crate::mode::Mode;
+use crate::probability::Probability;
+use holdfast_integrity::Algorithm;
+
+/// What scores are computed from.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Model {
+    /// Memory and disk.
+    pub machine: Machine,
+    /// Whose figures for checksums.
+    pub data: ChecksumData,
+    /// What decides when `dynamic` switches.
+    pub goal: Goal,
+}
+
+/// For how long a page may stay in memory until something happens.
+// The derived order is that of time.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+pub enum Residency {
+    /// It has happened already when the page comes in.
+    Never,
+    /// For so many seconds.
+    UpTo(f64),
+    /// For ever.
+    Always,
+}
+
+impl Residency {
+    /// Whether it has not happened after so many seconds.
+    pub fn covers(self, residency_s: f64) -> bool {
+        match self {
+            Residency::Never => false,
+            Residency::UpTo(limit_s) => residency_s <= limit_s,
+            Residency::Always => true,
+        }
+    }
+}
+
+/// What protects a block at the stations of its life. On the disk there can be two checksums.
+struct Stations {
+    writer: Strength,
+    disk: [Strength; 2],
+    reader: Strength,
+}
+
+impl Stations {
+    fn of_one(strength: Strength) -> Stations {
+        Stations { writer: strength, disk: [strength; 2], reader: strength }
+    }
+}
+
+impl Model {
+    /// −log10 of the probability that a block comes to its reader wrong and unnoticed, if it has been in memory for so many
+    /// seconds (0 to infinity) since it was read from the disk.
+    pub fn score(&self, mode: Mode, residency_s: f64) -> f64 {
+        self.undetected(mode, residency_s).score()
+    }
+
+    /// That a block comes to its reader wrong and unnoticed (z2fs §III, P_sys-udc).
+    pub fn undetected(&self, mode: Mode, residency_s: f64) -> Probability {
+        let stations = match mode {
+            Mode::Dynamic => match self.t_switch() {
+                Residency::Never => self.stations(Mode::EndToEnd(Mode::STRONG)),
+                until if until.covers(residency_s) => self.stations(Mode::Static),
+                _ => self.switched(),
+            },
+            mode => self.stations(mode),
+        };
+        self.of_stations(&stations, residency_s)
+    }
+
+    /// The largest residency at which `static` keeps the goal: after it, `dynamic` relies on the strong checksum.
+    /// [`Residency::Never`] where the xor of the writer's side alone misses the goal: then both use the strong one throughout.
+    pub fn t_switch(&self) -> Residency {
+        self.keeps(&self.stations(Mode::Static), self.goal)
+    }
+
+    /// How long a page may stay in memory until the mode misses `goal`, which may be another than the one by which `dynamic` switches.
+    pub fn keeps_goal(&self, mode: Mode, goal: Goal) -> Residency {
+        if mode != Mode::Dynamic {
+            return self.keeps(&self.stations(mode), goal);
+        }
+        let switches = self.t_switch();
+        if switches == Residency::Never {
+            return self.keeps(&self.stations(Mode::EndToEnd(Mode::STRONG)), goal);
+        }
+        let before = self.keeps(&self.stations(Mode::Static), goal);
+        if before < switches {
+            return before;
+        }
+        // Up to the switch, and on for as long as it holds behind it.
+        let after = self.keeps(&self.switched(), goal);
+        if after > switches { after } else { switches }
+    }
+
+    fn stations(&self, mode: Mode) -> Stations {
+        let of = |algorithm| strength(algorithm, self.data);
+        match mode {
+            Mode::None => Stations::of_one(Strength::NONE),
+            Mode::Disk => Stations { disk: [of(Mode::STRONG); 2], ..Stations::of_one(Strength::NONE) },
+            Mode::EndToEnd(algorithm) => Stations::of_one(of(algorithm)),
+            // What `dynamic` is until t_switch.
+            Mode::Static | Mode::Dynamic => {
+                Stations { disk: [of(Mode::WEAK), of(Mode::STRONG)], ..Stations::of_one(of(Mode::WEAK)) }
+            }
+            Mode::Uniform => Stations::of_one(of(Algorithm::Crc64Nvme)),
+        }
+    }
+
+    /// `dynamic` after t_switch.
+    fn switched(&self) -> Stations {
+        Stations { writer: strength(Mode::WEAK, self.data), ..self.stations(Mode::EndToEnd(Mode::STRONG)) }
+    }
+
+    fn of_stations(&self, stations: &Stations, residency_s: f64) -> Probability {
+        let Machine { memory, disk, flush_s } = self.machine;
+        let in_memory = |strength: &Strength, seconds| strength.unseen(|flips| memory.flips_at_least(flips, seconds));
+        // What two checksums miss is at most what the stronger one misses; that they miss different things is left aside.
+        let [first, second] = stations.disk.map(|strength| strength.unseen(|flips| disk.flips_at_least(flips)));
+        in_memory(&stations.reader, residency_s).plus(first.min(second)).plus(in_memory(&stations.writer, flush_s))
+    }
+
+    fn keeps(&self, stations: &Stations, goal: Goal) -> Residency {
+        let holds = |residency_s| self.of_stations(stations, residency_s) <= goal.probability();
+        if !holds(0.0) {
+            return Residency::Never;
+        }
+        if holds(f64::INFINITY) {
+            return Residency::Always;
+        }
+        let (mut low, mut high) = (0.0, 1.0);
+        while holds(high) {
+            (low, high) = (high, 2.0 * high);
+        }
+        loop {
+            let middle = low + (high - low) / 2.0;
+            if middle <= low || middle >= high {
+                return Residency::UpTo(low);
+            }
+            *(if holds(middle) { &mut low } else { &mut high }) = middle;
+        }
+    }
+}
