@@ -199,6 +199,36 @@ fn a_daemon_that_is_told_to_end_leaves_other_mounts_at_its_directory_alone() {
 }
 
 #[test]
+fn a_daemon_whose_mount_is_gone_leaves_the_next_with_its_number_alone() {
+    if !fuse() || !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: umount -l needs root");
+    }
+    let number = |mount: &Path| rustix::fs::stat(mount).unwrap().st_dev;
+    let mut reused = 0;
+    for _ in 0..10 {
+        let rig = Rig::new();
+        let mount = rig.mounted("epoch=60000");
+        rig.store("t", "16M");
+        let (first, of_first) = (rig.daemon("m"), number(&mount));
+        stop(first);
+        // Nobody uses it, so that the kernel has its number for others, and the daemon does not know.
+        rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH).unwrap();
+        rig.run(["mount", "t", "m"]).exits(0);
+        reused += usize::from(number(&mount) == of_first);
+        let second = rig.daemon("m");
+        kill(first, Signal::TERM);
+        kill(first, Signal::CONT);
+        eventually("the first daemon ends", || has_ended(first));
+        assert!(!has_ended(second) && is_alive(&mount));
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["check", "s"]).exits(0);
+    }
+    if reused == 0 {
+        eprintln!("SKIPPED: other mounts took the numbers");
+    }
+}
+
+#[test]
 fn a_mount_that_was_moved_is_found_by_its_daemon() {
     if !fuse() || !rustix::process::geteuid().is_root() {
         return eprintln!("SKIPPED: moving a mount needs root");
@@ -305,9 +335,13 @@ fn a_mount_that_does_not_answer_holds_nobody_up() {
     fs::write(mount.join("f"), "content").unwrap();
     let daemon = rig.daemon("m");
     stop(daemon);
-    let stuck = rig.run(["status", "m"]);
-    let below = rig.run(["sync", "m/f", "--timeout", "1"]);
-    let unmounted = rig.run(["unmount", "m"]);
+    // Each takes seconds until it gives up.
+    let [stuck, below, unmounted] = std::thread::scope(|scope| {
+        let commands = [&["status", "m"][..], &["sync", "m/f", "--timeout", "1"], &["unmount", "m"]];
+        let rig = &rig;
+        let started = commands.map(|arguments| scope.spawn(move || rig.run(arguments)));
+        started.map(|command| command.join().unwrap())
+    });
     kill(daemon, Signal::CONT);
     let stuck = stuck.exits(0).out;
     assert!(stuck.contains("does NOT ANSWER") && stuck.contains("unmount --force"), "{stuck}");
@@ -315,8 +349,17 @@ fn a_mount_that_does_not_answer_holds_nobody_up() {
     assert!(unmounted.exits(1).says("nothing was unmounted").err.contains("holdfast unmount --force"));
     assert_eq!(rig.run(["status", "m", "--json"]).exits(0).json()["condition"], "mounted");
     rig.run(["sync", "m/f", "--timeout", "1"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+}
 
-    // Cut off, it still has the store.
+#[test]
+fn a_daemon_that_was_cut_off_still_has_the_store() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("epoch=60000");
+    let daemon = rig.daemon("m");
     fs::write(mount.join("g"), "more").unwrap();
     stop(daemon);
     let forced = rig.run(["unmount", "--force", "m"]).exits(1).says("its daemon still has");
