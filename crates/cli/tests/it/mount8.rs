@@ -56,6 +56,13 @@ fn mount_8_finds_the_helper_and_umount_8_leaves_a_clean_store() {
     let (out, err) = in_a_namespace(
         &rig,
         r#"
+        # Again at once, while the daemon of the last mount is still writing.
+        for round in 1 2 3 4 5; do
+            mount -t holdfast -o epoch=60000 "$STORE" "$DIR" 2>err
+            [ ! -s err ]
+            dd if=/dev/zero of="$DIR/round" bs=1M count=4 status=none
+            umount -i "$DIR"
+        done
         mount -t holdfast -o noatime,nosuid,x-mine "$STORE" "$DIR"
         grep " $DIR rw,nosuid,noatime - fuse.holdfast $STORE" /proc/self/mountinfo
         echo content >"$DIR/f"
