@@ -157,7 +157,7 @@ pub(crate) fn read_label(device: &dyn Device) -> Result<Label> {
         }
     }
     let mut found: Option<(u64, Label)> = None;
-    let mut damaged = None;
+    let (mut damaged, mut older) = (None, None);
     for (address, state) in states {
         match state {
             LabelState::Valid(label) => match &found {
@@ -174,12 +174,14 @@ pub(crate) fn read_label(device: &dyn Device) -> Result<Label> {
             LabelState::OtherVersion(version) if version > FORMAT_VERSION => {
                 return Err(newer(device, format!("format {version}, this one knows {FORMAT_VERSION}")));
             }
-            LabelState::OtherVersion(version) => {
-                damaged = damaged.or(Some((address, Fault::new("format version", FORMAT_VERSION, version))));
-            }
+            LabelState::OtherVersion(version) => older = Some(version),
             LabelState::Damaged(fault) => damaged = damaged.or(Some((address, fault))),
             LabelState::Foreign => {}
         }
+    }
+    if let (None, Some(version)) = (&found, older) {
+        let made = format!("the store has format {version}, of an older version of Holdfast");
+        return Err(Error::NoStore(format!("{}: {made}; this one reads format {FORMAT_VERSION} only", device.name())));
     }
     match (found, damaged) {
         (Some((_, label)), _) if label.features.unknown_incompat() != 0 => {

@@ -387,18 +387,20 @@ fn foreign_and_truncated_devices_are_refused_and_left_alone() {
         let error = refused(&rig, MemoryDevice::from_bytes(&image[..blocks * PAGE_SIZE]), "truncated");
         assert!(error.to_string().contains("truncated"), "{error}");
     }
-    let newer = MemoryDevice::from_bytes(&image);
-    for label in 0..LABELS {
-        newer
-            .alter(label_start(label, BLOCKS), |bytes| {
-                bytes[8] = 9;
-                let crc = crc64(&bytes[..4088]);
-                bytes[4088..].copy_from_slice(&crc.to_le_bytes());
-            })
-            .unwrap();
+    for (version, says) in [(9, "newer version"), (1, "has format 1, of an older version")] {
+        let other = MemoryDevice::from_bytes(&image);
+        for label in 0..LABELS {
+            other
+                .alter(label_start(label, BLOCKS), |bytes| {
+                    bytes[8] = version;
+                    let crc = crc64(&bytes[..4088]);
+                    bytes[4088..].copy_from_slice(&crc.to_le_bytes());
+                })
+                .unwrap();
+        }
+        let error = refused(&rig, other, says);
+        assert!(error.to_string().contains(says), "{error}");
     }
-    let error = refused(&rig, newer, "newer version");
-    assert!(error.to_string().contains("newer version"), "{error}");
     let mixed = MemoryDevice::from_bytes(&image);
     let other = sample_of_another_store();
     mixed
