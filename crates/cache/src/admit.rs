@@ -376,7 +376,7 @@ fn cut(state: &mut State, id: ObjectId, first: PageIndex, end: PageIndex, store_
     let dropped = (before - object.dirty.len()) as u64;
     state.open.pages -= dropped;
     state.open.freeing.dropped(dropped, copies(object));
-    object.fresh_pages = object.fresh_pages.min(object.dirty.len() as u64);
+    object.fresh_pages = object.fresh_pages.min(object.dirty.len() as u64 + object.frozen_pages);
     if !store_has_none {
         object.overlay.zero(first..end, epoch);
     }

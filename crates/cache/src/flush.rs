@@ -274,6 +274,7 @@ impl State {
                     return Err(Error::Protocol(format!("the store does not say where page {index} of {id} is")));
                 };
                 slot.residence = Residence::Clean(identity);
+                object.frozen_pages -= 1;
                 object.unlogged.remove(&index);
                 if page.page().checksum == *ZERO_CRC {
                     // A large range that was allocated would fill the memory with slots that share one frame.

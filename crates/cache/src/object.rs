@@ -67,6 +67,8 @@ pub(crate) struct Object {
     pub(crate) bad_unreported: bool,
     /// Dirty pages that may need a new block, for `st_blocks`.
     pub(crate) fresh_pages: u64,
+    /// Pages of the epoch being written that have not changed since.
+    pub(crate) frozen_pages: u64,
     /// Counts changes, so that a page loaded meanwhile is not put over a newer one.
     pub(crate) version: u64,
     pub(crate) readahead: Readahead,
@@ -96,6 +98,7 @@ impl Object {
             bad: BTreeMap::new(),
             bad_unreported: false,
             fresh_pages: 0,
+            frozen_pages: 0,
             version: 0,
             readahead: Readahead::default(),
             referenced: AtomicBool::new(true),
@@ -156,7 +159,9 @@ impl Object {
 
     /// Takes a slot out, with the sets that name it.
     pub(crate) fn drop_page(&mut self, index: PageIndex) {
-        self.pages.remove(&index);
+        if self.pages.remove(&index).is_some_and(|slot| slot.residence == Residence::Frozen) {
+            self.frozen_pages -= 1;
+        }
         self.dirty.remove(&index);
         self.unlogged.remove(&index);
     }
@@ -173,6 +178,8 @@ impl Object {
     /// Asserts the invariants.
     pub(crate) fn check(&self) {
         self.overlay.check();
+        let frozen = self.pages.values().filter(|slot| slot.residence == Residence::Frozen).count();
+        assert_eq!(self.frozen_pages, frozen as u64, "pages of the epoch being written");
         for index in &self.dirty {
             assert_eq!(self.pages.get(index).map(|slot| slot.residence), Some(Residence::Dirty), "dirty page {index}");
         }

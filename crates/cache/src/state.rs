@@ -213,6 +213,9 @@ impl State {
         if queued {
             object.pages.get_mut(&index).expect("just inserted").queued = true;
         }
+        if old.is_some_and(|slot| slot.residence == Residence::Frozen) {
+            object.frozen_pages -= 1;
+        }
         if !known {
             object.fresh_pages += 1;
         }
@@ -341,6 +344,7 @@ impl State {
             for index in std::mem::take(&mut object.dirty) {
                 let slot = object.pages.get_mut(&index).expect("dirty pages have slots");
                 slot.residence = Residence::Frozen;
+                object.frozen_pages += 1;
                 pages.push((index, slot.page.clone()));
             }
             // A log batch of the next epoch may be replayed on this one: it must not take the time of change back.

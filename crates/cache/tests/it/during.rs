@@ -126,3 +126,24 @@ fn pages_behind_the_end_are_counted_while_their_epoch_is_written() {
     gate.during(|| rig.cache.sync_all().unwrap(), || assert_eq!(blocks(), 22));
     assert_eq!(blocks(), 22);
 }
+
+/// A cut behind all pages, as setting the size makes it, takes none of those that are being written out of `st_blocks`.
+#[test]
+fn a_cut_behind_the_pages_of_the_epoch_being_written_leaves_their_count() {
+    let (gate, rig) = Gate::before(Rig::new(2048));
+    let file = rig.create(Kind::Regular);
+    rig.write(file, 0, &pattern(1, 20 * PAGE_SIZE)).unwrap();
+    let blocks = || rig.cache.attributes(file).unwrap().blocks;
+    gate.during(
+        || rig.cache.sync_all().unwrap(),
+        || {
+            rig.write(file, 20 * PAGE_SIZE as u64, &pattern(2, 5 * PAGE_SIZE)).unwrap();
+            rig.submit(vec![Op::Truncate { id: file, size: 30 * PAGE_SIZE as u64 }]).unwrap();
+            assert_eq!(blocks(), 25);
+            rig.submit(vec![Op::Truncate { id: file, size: 15 * PAGE_SIZE as u64 }]).unwrap();
+            assert_eq!(blocks(), 15);
+        },
+    );
+    rig.cache.sync_all().unwrap();
+    assert_eq!(blocks(), 15);
+}
