@@ -49,7 +49,12 @@ impl Snapshots for Cache {
             return Err(Error::NoSnapshot(name.to_string()));
         };
         let _one_at_a_time = self.snapshotting.lock();
-        self.close_epoch_with(Some(|epoch| self.store.snapshot_delete(self.domain, epoch, info.id)))?;
+        let delete = || self.close_epoch_with(Some(|epoch| self.store.snapshot_delete(self.domain, epoch, info.id)));
+        // If what the epoch has been promised leaves no room for the notes that move, the next one, just begun, has it.
+        match delete() {
+            Err(error) if error.is_full() => delete()?,
+            done => done?,
+        };
         self.state.write().forget_snapshot(info.id);
         self.note_snapshots()
     }
