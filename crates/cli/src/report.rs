@@ -165,6 +165,8 @@ pub(crate) struct Daemon {
     pub(crate) was_clean: bool,
     /// The recovery point that it was opened at.
     pub(crate) recovered_from: u64,
+    /// Superblocks that no label had a good copy of when the store was mounted: a newer recovery point may have been lost.
+    pub(crate) superblocks_lost: u64,
     /// Batches of the intent log replayed when the store was opened.
     pub(crate) batches_replayed: u64,
 }
@@ -302,6 +304,10 @@ impl Report for StoreReport {
             if !daemon.was_clean {
                 let batches = count(daemon.batches_replayed, "batch", "batches");
                 rows.push(("recovered", format!("{batches} of the intent log, when it was mounted")));
+            }
+            if daemon.superblocks_lost > 0 {
+                let lost = count(daemon.superblocks_lost, "superblock", "superblocks");
+                rows.push(("perhaps older", format!("{lost} had no good copy when it was mounted")));
             }
         }
         format!("{}\n{}", self.headline(), table(&rows))

@@ -61,6 +61,9 @@ impl Module {
         // No label first, then no superblock of an earlier store, and a log area that needs no allocation later.
         zero(&disk, 0, 2 * LABEL_BLOCKS)?;
         zero(&disk, label_start(2, blocks), 2 * LABEL_BLOCKS)?;
+        for number in 0..LABELS {
+            write_unused(&disk, &label, number)?;
+        }
         disk.flush()?;
         let area = log_area(&label);
         zero(&disk, area.start, area.end - area.start)?;
@@ -111,6 +114,13 @@ fn refuse_store(device: &dyn Device) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Marks all slots of a ring as not in use.
+pub(crate) fn write_unused(disk: &Disk, label: &Label, number: usize) -> Result<()> {
+    let marks: Vec<[u8; 4096]> = (0..RING_SLOTS).map(|slot| Superblock::unused(label, number, slot)).collect();
+    let at = |slot| ring_block(number, slot, label.blocks);
+    disk.write_blocks((0..RING_SLOTS).zip(&marks).map(|(slot, bytes)| (at(slot), bytes)))
 }
 
 /// Writes zeros, 1 MiB at a time.

@@ -7,10 +7,10 @@ use crate::format::log::{LogHeader, decode_sums};
 use crate::format::ops::{decode_ops, encode_op};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{
-    BlockPointer, DeadRun, LABELS, Label, RECORD_BYTES, Record, StoredSnapshot, Superblock, label_start,
+    BlockPointer, DeadRun, Features, LABELS, Label, RECORD_BYTES, Record, StoredSnapshot, Superblock, label_start,
 };
 use holdfast_integrity::crc64;
-use holdfast_object::Op;
+use holdfast_object::{Op, Timestamp};
 
 /// Newest epoch and blocks of the device that the structures are held against.
 const EPOCH: u64 = 1000;
@@ -65,8 +65,20 @@ fn label(bytes: &[u8]) {
 fn superblock(bytes: &[u8]) {
     let block = sealed(bytes);
     let number = usize::from(block[12]) % LABELS;
-    if let Ok(Some(superblock)) = Superblock::decode(&block, number, u64::from(block[14]), BLOCKS) {
-        assert!(superblock.encode(number) == block);
+    let label = Label {
+        store: sized(&block[16..]),
+        device: sized(&block[32..]),
+        blocks: BLOCKS,
+        features: Features::default(),
+        created: Timestamp::default(),
+        log_start: 0,
+        log_blocks: 0,
+    };
+    let at = u64::from(block[14]);
+    match Superblock::decode(&block, &label, number, at) {
+        Ok(Some(superblock)) => assert!(superblock.encode(number) == block),
+        Ok(None) => assert!(Superblock::unused(&label, number, at) == block),
+        Err(_) => {}
     }
 }
 

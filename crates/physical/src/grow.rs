@@ -13,7 +13,7 @@
 //!
 //! A power cut leaves the old size or the new one. Nothing that a recovery point needs is overwritten.
 
-use crate::create::zero;
+use crate::create::{write_unused, zero};
 use crate::format::superblock::{ring_block, slot};
 use crate::format::{DEVICE_BLOCKS_MAX, LABEL_BLOCKS, LABELS, Label, label_start};
 use crate::module::Module;
@@ -60,6 +60,9 @@ impl Module {
     fn write_end_labels(&self, label: &Label) -> Result<()> {
         // Whatever was there before the device grew.
         zero(self.disk(), label_start(END_LABELS[0], label.blocks), 2 * LABEL_BLOCKS)?;
+        for number in END_LABELS {
+            write_unused(self.disk(), label, number)?;
+        }
         self.disk().flush()?;
         let newest = self.published.lock().clone();
         for number in END_LABELS {

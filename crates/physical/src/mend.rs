@@ -10,6 +10,7 @@ use crate::format::superblock::{ring_block, slot};
 use crate::format::{LABELS, Label, RING_SLOTS, Superblock};
 use crate::open::{read_labels, read_rings};
 use holdfast_object::Result;
+use std::collections::BTreeSet;
 
 /// A block to be replaced, with what is to be there.
 pub(crate) struct Bad {
@@ -17,17 +18,31 @@ pub(crate) struct Bad {
     pub(crate) good: [u8; 4096],
     /// The good bytes are from another copy: it is not a torn superblock of an epoch that never became a recovery point.
     is_copy: bool,
+    /// The slot of a ring, if no label says anything of what is in it.
+    unknown_slot: Option<u64>,
     pub(crate) what: String,
 }
 
-/// Replaces damaged copies and counts them as repaired; in a store that is read-only they are counted as not repaired.
+/// Replaces damaged copies and counts them as repaired; in a store that is read-only they are counted as not repaired. Gives the
+/// number of slots in which no label has anything good. Such a slot was of a recovery point long gone, or of one that never became one
+/// because the power failed, or of one newer than `newest`: nothing else tells of that.
 ///
 /// # Errors
 /// None for a failed write: that latches the disk.
-pub(crate) fn mend(disk: &Disk, label: &Label, newest: &Superblock) -> Result<()> {
+pub(crate) fn mend(disk: &Disk, label: &Label, newest: &Superblock) -> Result<u64> {
     let bad = find(disk, label, newest)?;
     if bad.is_empty() {
-        return Ok(());
+        return Ok(0);
+    }
+    let unknown: BTreeSet<u64> = bad.iter().filter_map(|bad| bad.unknown_slot).collect();
+    for slot in &unknown {
+        let (device, epoch) = (disk.name(), newest.epoch);
+        tracing::error!(
+            device,
+            slot,
+            epoch,
+            "no label has a good superblock in this slot: a newer recovery point may be lost"
+        );
     }
     for bad in bad {
         let (device, block, what) = (disk.name(), bad.address, &bad.what);
@@ -45,7 +60,7 @@ pub(crate) fn mend(disk: &Disk, label: &Label, newest: &Superblock) -> Result<()
     if disk.read_only().is_none() {
         let _ = disk.flush();
     }
-    Ok(())
+    Ok(unknown.len() as u64)
 }
 
 /// What of labels and rings is not as it should be. Nobody writes superblocks meanwhile.
@@ -65,13 +80,13 @@ fn bad_labels(disk: &Disk, label: &Label) -> Result<Vec<Bad>> {
             LabelState::OtherVersion(version) => format!("label {number}: format version {version}"),
             LabelState::Foreign => format!("label {number} is not there"),
         };
-        bad.push(Bad { address, good: label.encode(number), is_copy: true, what });
+        bad.push(Bad { address, good: label.encode(number), is_copy: true, unknown_slot: None, what });
     }
     Ok(bad)
 }
 
 /// Slots with damage, and those in which the newest superblock is missing. What a slot held is taken from the other rings;
-/// where none has it, the slot is emptied.
+/// where none has it, the slot is marked as not in use.
 fn bad_superblocks(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Vec<Bad>> {
     let rings = read_rings(disk.device(), label)?;
     let mut bad = Vec::new();
@@ -79,6 +94,7 @@ fn bad_superblocks(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Ve
         let in_slot = || rings.iter().filter(move |(_, of, _)| *of == at);
         let valid = in_slot().filter_map(|(.., state)| state.as_ref().ok()?.as_ref());
         let best = valid.max_by_key(|superblock| superblock.epoch);
+        let is_unknown = in_slot().all(|(.., state)| state.is_err());
         for (number, _, state) in in_slot() {
             let what = match state {
                 Err(fault) => format!("superblock in slot {at} of label {number}: {fault}"),
@@ -88,8 +104,11 @@ fn bad_superblocks(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Ve
                 Ok(_) => continue,
             };
             debug_assert!(*number < LABELS);
-            let good = best.map_or([0; 4096], |superblock| superblock.encode(*number));
-            bad.push(Bad { address: ring_block(*number, at, label.blocks), good, is_copy: best.is_some(), what });
+            let unused = || Superblock::unused(label, *number, at);
+            let good = best.map_or_else(unused, |superblock| superblock.encode(*number));
+            let unknown_slot = is_unknown.then_some(at);
+            let address = ring_block(*number, at, label.blocks);
+            bad.push(Bad { address, good, is_copy: best.is_some(), unknown_slot, what });
         }
     }
     Ok(bad)

@@ -69,6 +69,8 @@ pub struct Module {
     pub(crate) log_is_read: AtomicBool,
     /// By domain, where the search for the next free object id begins.
     ids: Mutex<FxHashMap<DomainId, u64>>,
+    /// See [`Module::unknown_slots`].
+    pub(crate) unknown_slots: u64,
 }
 
 impl std::fmt::Debug for Module {
@@ -99,7 +101,14 @@ impl Module {
             log_is_read: AtomicBool::new(false),
             ids: Mutex::default(),
             label: RwLock::new(label),
+            unknown_slots: 0,
         }
+    }
+
+    /// Superblocks without any good copy when the store was opened. Each may have been of a recovery point newer than the one that was
+    /// opened, unless the power failed while it was written.
+    pub fn unknown_slots(&self) -> u64 {
+        self.unknown_slots
     }
 
     pub(crate) fn label(&self) -> Label {

@@ -8,7 +8,7 @@ use crate::format::label::LabelState;
 use crate::format::superblock::ring_block;
 use crate::format::{
     FORMAT_VERSION, Fault, LABELS, Label, PAGES_MAX, RECORDS, RING_SLOTS, Record, RecordKind, Superblock, hex,
-    label_start,
+    label_start, uuid,
 };
 use crate::module::{Module, OpenOptions, base, log_area};
 use crate::objects::{BITMAP, SYSTEM_END, system_key, system_kind};
@@ -74,8 +74,10 @@ impl Module {
                     load_or_rebuild(&base, &label, &superblock, &mut trees, bitmap)?;
                     base.alloc.lock().set_limits(superblock.set_aside, options.quota_blocks);
                     trees.tell_kept(&base);
-                    crate::mend::mend(&base.disk, &label, &superblock)?;
-                    return Ok(Module::assemble(base, arena, clock, label, trees, superblock));
+                    let unknown_slots = crate::mend::mend(&base.disk, &label, &superblock)?;
+                    let mut module = Module::assemble(base, arena, clock, label, trees, superblock);
+                    module.unknown_slots = unknown_slots;
+                    return Ok(module);
                 }
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -193,15 +195,10 @@ pub(crate) fn read_label(device: &dyn Device) -> Result<Label> {
     }
 }
 
-fn uuid(bytes: &[u8; 16]) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
 /// A slot of a ring: where, and what is there.
 pub(crate) type RingSlot = (usize, u64, std::result::Result<Option<Superblock>, Fault>);
 
-/// All slots of all rings; a foreign store's superblocks count as faults.
+/// All slots of all rings.
 pub(crate) fn read_rings(device: &dyn Device, label: &Label) -> Result<Vec<RingSlot>> {
     let mut slots = Vec::with_capacity(LABELS * RING_SLOTS as usize);
     for number in 0..LABELS {
@@ -209,15 +206,9 @@ pub(crate) fn read_rings(device: &dyn Device, label: &Label) -> Result<Vec<RingS
             let mut block = Block::zeroed();
             let address = ring_block(number, slot, label.blocks);
             let state = match device.read(address, &mut [IoSliceMut::new(&mut block.0)]) {
-                Ok(()) => Superblock::decode(&block.0, number, slot, label.blocks),
+                Ok(()) => Superblock::decode(&block.0, label, number, slot),
                 Err(error) if error.is_device_failure() => Err(Fault::new("superblock", "a readable block", error)),
                 Err(error) => return Err(device_error(&error)),
-            };
-            let state = match state {
-                Ok(Some(superblock)) if superblock.store != label.store || superblock.device != label.device => {
-                    Err(Fault::new("store of superblock", uuid(&label.store), uuid(&superblock.store)))
-                }
-                state => state,
             };
             slots.push((number, slot, state));
         }

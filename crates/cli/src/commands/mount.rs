@@ -48,6 +48,13 @@ pub(crate) fn notes(report: &StoreReport) -> String {
             ),
         });
     }
+    if let Some(daemon) = report.daemon.as_ref().filter(|daemon| daemon.superblocks_lost > 0) {
+        text.push_str(&format!(
+            "{} in all four labels: unless the power failed while it was written, this may be an older state than what was \
+             synced last.\n",
+            count(daemon.superblocks_lost, "superblock is damaged", "superblocks are damaged")
+        ));
+    }
     if let Some(reason) = &report.read_only {
         text.push_str(&format!("It takes no changes: {reason}.\n"));
     }

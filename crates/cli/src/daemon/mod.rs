@@ -418,6 +418,7 @@ impl State {
             log: self.mounting.log.as_ref().map(|log| log.display().to_string()),
             was_clean: self.stack.was_clean,
             recovered_from: self.stack.recovered.from,
+            superblocks_lost: self.stack.module.unknown_slots(),
             batches_replayed: self.stack.recovered.batches,
         });
         report

@@ -47,8 +47,8 @@ pub(super) fn check(
             Ok(None) => format!("superblock of epoch {} is not there", newest.epoch),
             Err(fault) => format!("superblock in slot {at} of label {number}: {fault}"),
         };
-        // A bad slot of an older epoch is emptied: what it held is of no use any more.
-        let good = if is_newest { newest.encode(number) } else { [0; 4096] };
+        // A bad slot of an older epoch is not in use afterwards: what it held is of no use any more.
+        let good = if is_newest { newest.encode(number) } else { Superblock::unused(label, number, at) };
         let repaired = repair && disk.write_blocks([(address, &good)]).is_ok();
         report.add(Finding { kind: FindingKind::Superblock, place: disk.place(address), what, repaired });
     }

@@ -96,6 +96,11 @@ pub(crate) fn hex(value: u64) -> String {
     format!("{value:#018x}")
 }
 
+pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
 /// `Err` if `bytes` are not all zero.
 pub(crate) fn expect_zero(what: &'static str, bytes: &[u8]) -> Result<(), Fault> {
     match bytes.iter().position(|&byte| byte != 0) {

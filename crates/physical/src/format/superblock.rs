@@ -3,13 +3,15 @@
 use super::record::Record;
 use super::{
     DEVICE_BLOCKS_MIN, FORMAT_VERSION, Fault, Features, LABEL_BLOCKS, LABELS, Label, RECORD_BYTES, RING_SLOTS,
-    expect_zero, hex, label_start,
+    expect_zero, hex, label_start, uuid,
 };
 use holdfast_integrity::crc64;
 use holdfast_object::{Epoch, Timestamp};
 use zerocopy::little_endian::{I64, U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+/// Offset from which on the mark of an unused slot is zeros.
+const UNUSED_ZERO_FROM: usize = std::mem::offset_of!(Raw, epoch);
 pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"HFSUPER1";
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -129,12 +131,31 @@ impl Superblock {
         zerocopy::transmute!(raw)
     }
 
-    /// Decodes the block in slot `at` of label `label` on a device of `blocks` blocks; `None` if the slot was never used.
-    pub(crate) fn decode(bytes: &[u8; 4096], label: usize, at: u64, blocks: u64) -> Result<Option<Superblock>, Fault> {
+    /// The mark of slot `at` of label `number` in which no recovery point is. Zeros would not do: a write that the device has
+    /// dropped leaves them too.
+    pub(crate) fn unused(label: &Label, number: usize, at: u64) -> [u8; 4096] {
+        let mut raw = Raw {
+            magic: SUPERBLOCK_MAGIC,
+            version: U32::new(FORMAT_VERSION),
+            label: U16::new(number as u16),
+            slot: U16::new(at as u16),
+            store: label.store,
+            device: label.device,
+            ..Raw::new_zeroed()
+        };
+        raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
+        zerocopy::transmute!(raw)
+    }
+
+    /// Decodes the block in slot `at` of label number `number`; `None` if it says that the slot is not in use.
+    pub(crate) fn decode(
+        bytes: &[u8; 4096],
+        label: &Label,
+        number: usize,
+        at: u64,
+    ) -> Result<Option<Superblock>, Fault> {
         let raw: Raw = zerocopy::transmute!(*bytes);
-        if bytes == &[0; 4096] {
-            return Ok(None);
-        }
+        let blocks = label.blocks;
         if raw.magic != SUPERBLOCK_MAGIC {
             return Err(Fault::new("superblock magic", "HFSUPER1", String::from_utf8_lossy(&raw.magic)));
         }
@@ -147,12 +168,19 @@ impl Superblock {
         }
         let epoch = raw.epoch.get();
         let own = (usize::from(raw.label.get()), u64::from(raw.slot.get()));
-        if own != (label, at) || slot(epoch) != at {
+        if own != (number, at) || epoch != 0 && slot(epoch) != at {
             let got = format!("label {}, slot {}, epoch {epoch}", own.0, own.1);
-            return Err(Fault::new("superblock's own place", format!("label {label}, slot {at}"), got));
+            return Err(Fault::new("superblock's own place", format!("label {number}, slot {at}"), got));
+        }
+        if (raw.store, raw.device) != (label.store, label.device) {
+            return Err(Fault::new("store of superblock", uuid(&label.store), uuid(&raw.store)));
+        }
+        if epoch == 0 {
+            expect_zero("mark of an unused slot", &bytes[UNUSED_ZERO_FROM..4088])?;
+            return Ok(None);
         }
         let previous = raw.previous.get();
-        if epoch == 0 || epoch > u64::MAX / 2 || previous >= epoch {
+        if epoch > u64::MAX / 2 || previous >= epoch {
             return Err(Fault::new("epochs of superblock", "previous < epoch", format!("{previous}, {epoch}")));
         }
         let (total, free) = (raw.total.get(), raw.free.get());
@@ -219,14 +247,46 @@ mod tests {
         }
     }
 
+    fn label(blocks: u64) -> Label {
+        Label {
+            store: [1; 16],
+            device: [2; 16],
+            blocks,
+            features: Features::default(),
+            created: Timestamp { secs: 1, nanos: 2 },
+            log_start: 32,
+            log_blocks: 16,
+        }
+    }
+
     #[test]
     fn round_trip_at_its_own_place_only() {
         let bytes = superblock().encode(2);
-        assert_eq!(Superblock::decode(&bytes, 2, 3, 4096).unwrap().unwrap(), superblock());
-        assert!(Superblock::decode(&bytes, 1, 3, 4096).is_err());
-        assert!(Superblock::decode(&bytes, 2, 4, 4096).is_err());
-        assert!(Superblock::decode(&bytes, 2, 3, 999).is_err());
-        assert_eq!(Superblock::decode(&[0; 4096], 2, 3, 999).unwrap(), None);
+        assert_eq!(Superblock::decode(&bytes, &label(4096), 2, 3).unwrap().unwrap(), superblock());
+        assert!(Superblock::decode(&bytes, &label(4096), 1, 3).is_err());
+        assert!(Superblock::decode(&bytes, &label(4096), 2, 4).is_err());
+        assert!(Superblock::decode(&bytes, &label(999), 2, 3).is_err());
+        assert!(Superblock::decode(&bytes, &Label { store: [7; 16], ..label(4096) }, 2, 3).is_err());
+        assert!(Superblock::decode(&bytes, &Label { device: [7; 16], ..label(4096) }, 2, 3).is_err());
+    }
+
+    #[test]
+    fn an_unused_slot_says_so_and_zeros_are_damage() {
+        let label = label(4096);
+        let mark = Superblock::unused(&label, 1, 14);
+        assert_eq!(Superblock::decode(&mark, &label, 1, 14), Ok(None));
+        assert!(Superblock::decode(&mark, &label, 2, 14).is_err());
+        assert!(Superblock::decode(&mark, &label, 1, 13).is_err());
+        assert!(Superblock::decode(&mark, &Label { store: [7; 16], ..label.clone() }, 1, 14).is_err());
+        assert!(Superblock::decode(&[0; 4096], &label, 1, 14).is_err());
+        for at in 0..4096 {
+            let mut bytes = mark;
+            bytes[at] ^= 0x04;
+            assert!(Superblock::decode(&bytes, &label, 1, 14).is_err(), "byte {at}");
+            let crc = crc64(&bytes[..4088]).to_le_bytes();
+            bytes[4088..].copy_from_slice(&crc);
+            assert!(at >= 4088 || Superblock::decode(&bytes, &label, 1, 14).is_err(), "byte {at} with its checksum");
+        }
     }
 
     #[test]
@@ -234,7 +294,7 @@ mod tests {
         for at in 0..4096 {
             let mut bytes = superblock().encode(0);
             bytes[at] ^= 0x40;
-            assert!(Superblock::decode(&bytes, 0, 3, 4096).is_err(), "byte {at}");
+            assert!(Superblock::decode(&bytes, &label(4096), 0, 3).is_err(), "byte {at}");
         }
     }
 }

@@ -122,6 +122,38 @@ fn an_older_superblock_is_taken_from_another_label_and_a_torn_one_emptied() {
     assert!(device.snapshot() == rig.device.snapshot());
 }
 
+/// Of a recovery point that all labels have lost nothing else tells: that it may be missing is told when the store is checked and opened.
+#[test]
+fn a_newest_superblock_that_is_gone_everywhere_is_noticed() {
+    for points in [1, RING_SLOTS + 2] {
+        let mut rig = sample();
+        for point in 0..points {
+            let write = rig.write_op(2, &[(point, pattern(point))]);
+            rig.apply(vec![write]);
+            rig.commit();
+        }
+        let epoch = rig.module.epoch();
+        let older = epoch - 1;
+        for (what, fill) in [("dropped", 0), ("overwritten", 0x35)] {
+            let device = Arc::new(rig.device.as_ref().clone());
+            for label in 0..LABELS {
+                let slot = label_start(label, device.blocks()) + 1 + epoch % RING_SLOTS;
+                device.alter(slot, |block| block.fill(fill)).unwrap();
+            }
+            let report = check(device.clone(), &CheckOptions::default()).unwrap();
+            let of_rings = report.findings.iter().filter(|finding| finding.kind == FindingKind::Superblock);
+            assert_eq!((report.epoch, of_rings.count()), (older, LABELS), "{what}: {:?}", report.findings);
+            assert_eq!(open_read_only(&rig, device.clone()).unknown_slots(), 1, "{what}");
+            let module = rig.open_on(device.clone()).unwrap();
+            assert_eq!((module.epoch(), module.unknown_slots()), (older, 1), "{what}");
+            let module = rig.open_on(device.clone()).unwrap();
+            assert_eq!(module.unknown_slots(), 0, "{what}: marked when it was first opened");
+            let report = check(device, &CheckOptions::default()).unwrap();
+            assert!(report.findings.iter().all(|finding| finding.kind != FindingKind::Superblock), "{what}");
+        }
+    }
+}
+
 /// Changes what the sample has, and looks at it again after the next opening.
 fn change_and_reopen(rig: &mut Rig, what: &str) {
     let write = rig.write_op(2, &[(3, pattern(33)), (6000, pattern(34))]);
