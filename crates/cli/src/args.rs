@@ -1,5 +1,9 @@
 //! The command line.
 
+mod reliability;
+
+pub(crate) use reliability::{Ecc, Reliability};
+
 use crate::growth::NewSize;
 use crate::size::Share;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -204,6 +208,10 @@ Examples:
 What is written over is kept in a file beside the store (or in the current
 directory, if the store is a disk), which --undo takes.")]
     Inject(Inject),
+
+    /// Tell how probable silent corruption is on a machine, and which protection it needs
+    #[command(after_help = reliability::HELP)]
+    Reliability(Reliability),
 
     /// Print what a shell needs to complete commands, options and paths
     #[command(after_help = "\

@@ -2,12 +2,13 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `args`, `options`, `size` | what can be asked: the command line, `mount -o`, sizes |
+//! | `args`, `options`, `size`, `duration` | what can be asked: the command line, `mount -o`, sizes, times |
 //! | `commands/` | one file for each command |
 //! | `helper` | called by mount(8) under the name `mount.holdfast` |
 //! | `stack` | puts the layers together |
 //! | `daemon/` | serves a mount: threads, signals, the end; starting it in the background; its log |
 //! | `logging` | what is logged, and how a line looks |
+//! | `ecc` | whether the machine's memory has ECC |
 //! | `man` | manual pages, from the definitions of the command line |
 //! | `metrics` | what `status` tells, for Prometheus |
 //! | `progress` | how far long work has come |
@@ -22,6 +23,8 @@
 mod args;
 mod commands;
 mod daemon;
+mod duration;
+mod ecc;
 mod failure;
 mod growth;
 mod helper;
@@ -87,6 +90,10 @@ fn main() -> ExitCode {
         Command::Grow(arguments) => commands::grow::run(arguments, format).map(|()| exit::OK),
         Command::Trim(arguments) => commands::trim::run(arguments, format).map(|()| exit::OK),
         Command::Inject(arguments) => commands::inject::run(arguments, format).map(|()| exit::OK),
+        Command::Reliability(arguments) => {
+            commands::reliability::run(arguments, format);
+            Ok(exit::OK)
+        }
         Command::Completions(arguments) => {
             commands::completions::run(arguments, format);
             Ok(exit::OK)

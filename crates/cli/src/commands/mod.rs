@@ -7,6 +7,7 @@ pub(crate) mod grow;
 pub(crate) mod inject;
 pub(crate) mod man;
 pub(crate) mod mount;
+pub(crate) mod reliability;
 pub(crate) mod remount;
 pub(crate) mod scrub;
 pub(crate) mod snapshot;

@@ -15,6 +15,7 @@ mod metrics;
 mod mount8;
 mod mounts;
 mod newcomers;
+mod reliability;
 mod rig;
 mod room;
 mod scrub;

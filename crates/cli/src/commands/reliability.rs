@@ -1,0 +1,247 @@
+//! `holdfast reliability`: how probable silent corruption is in each protection mode, and which mode to take.
+
+use crate::args::{Ecc, Reliability};
+use crate::duration;
+use crate::ecc::{self, Verdict};
+use crate::output::{Format, Report, print, table};
+use holdfast_reliability::{Disk, Goal, Machine, Memory, Mode, Model, Residency, recommend};
+use serde::Serialize;
+use std::path::Path;
+
+#[derive(Serialize)]
+struct Judged {
+    machine: MachineSeen,
+    goal: GoalWanted,
+    /// Whose figures for the strength of checksums.
+    checksum_data: &'static str,
+    /// How long the page has been in memory for which the scores are.
+    residency_s: f64,
+    modes: Vec<ModeJudged>,
+    t_switch: Kept,
+    recommendation: Recommended,
+}
+
+#[derive(Serialize)]
+struct MachineSeen {
+    memory: MemorySeen,
+    disk: DiskSeen,
+    /// How long a written page stays in memory before it is on the disk.
+    flush_s: f64,
+}
+
+#[derive(Serialize)]
+struct MemorySeen {
+    fit_per_mbit: f64,
+    flips_per_bit_s: f64,
+    /// −log10 of it.
+    index: f64,
+    /// What was detected, given or assumed.
+    from: String,
+}
+
+#[derive(Serialize)]
+struct DiskSeen {
+    uber: f64,
+    /// −log10 of it.
+    index: f64,
+    /// What was given or assumed.
+    from: String,
+}
+
+#[derive(Serialize)]
+struct GoalWanted {
+    name: &'static str,
+    /// The most probable that a silent corruption in one read of 4 KiB may be.
+    probability: f64,
+    score: f64,
+}
+
+#[derive(Serialize)]
+struct ModeJudged {
+    mode: String,
+    stands_for: String,
+    score: f64,
+    /// For how long a page may stay in memory until the mode misses a goal.
+    keeps: Keeps,
+}
+
+#[derive(Serialize)]
+struct Keeps {
+    terabyte: Kept,
+    petabyte: Kept,
+    exabyte: Kept,
+    zettabyte: Kept,
+}
+
+/// `never`, `always`, or up to so many seconds.
+#[derive(Serialize, Clone, Copy)]
+struct Kept {
+    held: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+}
+
+impl Kept {
+    fn of(residency: Residency) -> Kept {
+        match residency {
+            Residency::Never => Kept { held: "never", seconds: None },
+            Residency::UpTo(seconds) => Kept { held: "up-to", seconds: Some(seconds) },
+            Residency::Always => Kept { held: "always", seconds: None },
+        }
+    }
+
+    fn words(self) -> String {
+        self.seconds.map_or(self.held.to_string(), duration::show)
+    }
+}
+
+#[derive(Serialize)]
+struct Recommended {
+    mode: String,
+    /// For pages that stay in memory for so long.
+    uptime_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    t_switch_s: Option<f64>,
+}
+
+impl Report for Judged {
+    fn words(&self) -> String {
+        let (memory, disk) = (&self.machine.memory, &self.machine.disk);
+        let bits = format!("{:.1e}", 1.0 / disk.uber).replace(".0e", "e");
+        let mut text = table(&[
+            ("memory", format!("{} FIT/Mbit: {}", three_digits(memory.fit_per_mbit), memory.from)),
+            ("disk", format!("one bit in {bits} comes back wrong: {}", disk.from)),
+            ("goal", format!("one silent corruption in a {}: a score of {:.2}", self.goal.name, self.goal.score)),
+            ("checksums", format!("strength as {}", self.checksum_data)),
+        ]);
+        let header = format!("score at {}", duration::show(self.residency_s));
+        let width = header.len();
+        text.push_str(&format!("\n  {:22}  {header}", "mode"));
+        for goal in Goal::ALL {
+            text.push_str(&format!("  {:>10}", goal.name()));
+        }
+        text.push('\n');
+        for judged in &self.modes {
+            text.push_str(&format!("  {:22}  {:>width$.2}", judged.mode, judged.score));
+            let Keeps { terabyte, petabyte, exabyte, zettabyte } = judged.keeps;
+            for kept in [terabyte, petabyte, exabyte, zettabyte] {
+                text.push_str(&format!("  {:>10}", kept.words()));
+            }
+            text.push('\n');
+        }
+        text.push_str(&format!("\n{}\n{}\n", self.switch(), self.advice()));
+        text
+    }
+}
+
+impl Judged {
+    fn switch(&self) -> String {
+        match self.t_switch.seconds {
+            Some(seconds) => format!("t_switch: xor is strong enough in memory for {}.", duration::show(seconds)),
+            None if self.t_switch.held == "never" => {
+                "t_switch: xor is never strong enough in memory; `static` and `dynamic` use the strong checksum throughout."
+                    .into()
+            }
+            None => "t_switch: never needed, xor is always strong enough.".into(),
+        }
+    }
+
+    fn advice(&self) -> String {
+        let Recommended { mode, uptime_s, t_switch_s } = &self.recommendation;
+        let switch = t_switch_s.map_or(String::new(), |seconds| format!(" with t_switch {}", duration::show(seconds)));
+        format!(
+            "Recommended: {mode}{switch}, the cheapest mode that keeps the goal for pages up to {} in memory.\n\
+             (Stores are `uniform` today; the other modes are for comparison as yet.)",
+            duration::show(*uptime_s)
+        )
+    }
+}
+
+pub(crate) fn run(arguments: &Reliability, format: Format) {
+    print(format, &judge(arguments));
+}
+
+fn judge(arguments: &Reliability) -> Judged {
+    let (memory, memory_from) = memory(arguments);
+    let (disk, disk_from) = disk(arguments);
+    let machine = Machine { memory, disk, flush_s: arguments.flush };
+    let model = Model { machine, data: arguments.checksum_data, goal: arguments.goal };
+    let modes = Mode::ALL.into_iter().map(|mode| {
+        let kept = |goal| Kept::of(model.keeps_goal(mode, goal));
+        ModeJudged {
+            mode: mode.to_string(),
+            stands_for: mode.stands_for(),
+            score: model.score(mode, arguments.residency),
+            keeps: Keeps {
+                terabyte: kept(Goal::Terabyte),
+                petabyte: kept(Goal::Petabyte),
+                exabyte: kept(Goal::Exabyte),
+                zettabyte: kept(Goal::Zettabyte),
+            },
+        }
+    });
+    let recommended = recommend(&model, arguments.uptime);
+    Judged {
+        machine: MachineSeen {
+            memory: MemorySeen {
+                fit_per_mbit: memory.fit_per_mbit(),
+                flips_per_bit_s: memory.flips_per_bit_s(),
+                index: memory.index(),
+                from: memory_from,
+            },
+            disk: DiskSeen { uber: disk.uber(), index: disk.index(), from: disk_from },
+            flush_s: arguments.flush,
+        },
+        goal: GoalWanted {
+            name: model.goal.name(),
+            probability: model.goal.probability().value(),
+            score: model.goal.score(),
+        },
+        checksum_data: model.data.name(),
+        residency_s: arguments.residency,
+        modes: modes.collect(),
+        t_switch: Kept::of(model.t_switch()),
+        recommendation: Recommended {
+            mode: recommended.mode.to_string(),
+            uptime_s: arguments.uptime,
+            t_switch_s: recommended.t_switch_s,
+        },
+    }
+}
+
+/// The memory, and what was detected, given or assumed.
+fn memory(arguments: &Reliability) -> (Memory, String) {
+    if let Some(memory) = arguments.memory_fit {
+        return (memory, "as given".into());
+    }
+    match (arguments.ecc, arguments.config) {
+        (Some(Ecc::Yes), _) => (Memory::ECC, "with ECC, as given".into()),
+        (Some(Ecc::No), _) => (Memory::NON_ECC, "without ECC, as given".into()),
+        (None, Some(config)) => (config.machine().memory, format!("sample configuration {}", config.number())),
+        (None, None) => {
+            let found = ecc::detect(Path::new("/"));
+            let (memory, verdict) = match found.verdict {
+                Verdict::Ecc => (Memory::ECC, "with ECC"),
+                Verdict::NoEcc => (Memory::NON_ECC, "without ECC"),
+                Verdict::Unknown => (Memory::NON_ECC, "taken to have no ECC"),
+            };
+            (memory, format!("{verdict} ({})", found.evidence))
+        }
+    }
+}
+
+fn disk(arguments: &Reliability) -> (Disk, String) {
+    match (arguments.uber, arguments.config) {
+        (Some(disk), _) => (disk, "as given".into()),
+        (None, Some(config)) => (config.machine().disk, format!("sample configuration {}", config.number())),
+        // No disk tells.
+        (None, None) => (Disk::REGULAR, "assumed of a regular disk".into()),
+    }
+}
+
+/// Three digits: rates that the paper gives as λ have no more.
+fn three_digits(value: f64) -> String {
+    let unit = 10f64.powf(value.log10().floor() - 2.0);
+    let rounded = (value / unit).round() * unit;
+    if unit >= 1.0 { format!("{rounded:.0}") } else { format!("{rounded:.2}") }
+}
