@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""What making and deleting snapshots costs, and how long others wait meanwhile, on a real mount.
+
+Usage: snapshot-cost.py DIRECTORY [PAGES]    (as root or with fusermount3; HOLDFAST is the binary, SEED the seed)
+
+DIRECTORY is for the store (five times the data) and the mount; both are removed at the end. PAGES of 4 KiB are kept by
+each snapshot (default 262144: 1 GiB). While a snapshot is made or deleted, two processes go on: one looks up a new name
+each time, so that the daemon is asked and no cache of the kernel answers, one writes 4 KiB to a file of its own and calls
+fsync. Their worst and their 99th percentile are compared with those of the same time without a snapshot.
+"""
+import json, multiprocessing, os, random, subprocess, sys, time
+
+PAGE = 4096
+# Recovery points while all pages are overwritten: so many that in each hardly two pages are neighbours, whose runs would be merged.
+EPOCHS = 32
+HOLDFAST = os.environ.get("HOLDFAST", "target/release/holdfast")
+SEED = int(os.environ.get("SEED", "1"))
+
+
+def holdfast(*arguments):
+    done = subprocess.run([HOLDFAST, *arguments, "--json"], capture_output=True, timeout=300)
+    if done.returncode:
+        sys.exit(f"holdfast {' '.join(arguments)}: {(done.stdout + done.stderr).decode()}")
+    return json.loads(done.stdout)
+
+
+def look_up(mount, stop, out):
+    waits, number = [], 0
+    while not stop.is_set():
+        number += 1
+        began = time.monotonic()
+        try:
+            os.stat(f"{mount}/none-{os.getpid()}-{number}")
+        except FileNotFoundError:
+            pass
+        waits.append(time.monotonic() - began)
+        time.sleep(0.001)  # others need the CPU too
+    out.put(("look up", waits))
+
+
+def write(mount, stop, out):
+    waits = []
+    fd = os.open(f"{mount}/others", os.O_RDWR | os.O_CREAT)
+    while not stop.is_set():
+        began = time.monotonic()
+        os.pwrite(fd, os.urandom(PAGE), 0)
+        os.fsync(fd)
+        waits.append(time.monotonic() - began)
+        time.sleep(0.001)
+    os.close(fd)
+    out.put(("write + fsync", waits))
+
+
+class Rig:
+    def __init__(self, directory, pages):
+        self.store, self.mount = f"{directory}/cost.store", f"{directory}/cost.mount"
+        self.pages, self.random = pages, random.Random(SEED)
+        os.makedirs(self.mount)
+        holdfast("create", self.store, "--size", str(5 * pages * PAGE + (256 << 20)))
+        # No recovery point comes by age: what is dirty stays so until something asks for one.
+        holdfast("mount", self.store, self.mount, "-o", "epoch=60000,cache=1G")
+
+    def status(self):
+        return holdfast("status", self.mount)
+
+    def cpu_s(self, pid):
+        fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def fill(self, name):
+        with open(f"{self.mount}/{name}", "wb", buffering=0) as file:
+            for _ in range(self.pages // 256):
+                file.write(os.urandom(256 * PAGE))
+
+    def churn(self, name):
+        order = list(range(self.pages))
+        self.random.shuffle(order)
+        fd = os.open(f"{self.mount}/{name}", os.O_RDWR)
+        for at, page in enumerate(order):
+            os.pwrite(fd, os.urandom(PAGE), page * PAGE)
+            if at % (self.pages // EPOCHS) == 0:
+                self.sync()
+        os.close(fd)
+        self.sync()
+
+    def sync(self):
+        holdfast("sync", self.mount)
+
+    def measure(self, what, action):
+        before = self.status()
+        pid = before["daemon"]["pid"]
+        stop, out = multiprocessing.Event(), multiprocessing.Queue()
+        others = [multiprocessing.Process(target=each, args=(self.mount, stop, out)) for each in (look_up, write)]
+        for other in others:
+            other.start()
+        time.sleep(0.5)  # until both are under way
+        cpu, began = self.cpu_s(pid), time.monotonic()
+        action()
+        wall, cpu = time.monotonic() - began, self.cpu_s(pid) - cpu
+        time.sleep(0.5)  # who was kept waiting is told
+        stop.set()
+        waits = dict(out.get(timeout=120) for _ in others)
+        for other in others:
+            other.join()
+        written = self.status()["counters"]["written_bytes"] - before["counters"]["written_bytes"]
+        cells = [what, f"{wall:.2f}", f"{cpu:.2f}", f"{written / 2**20:.1f}"]
+        for who in ("look up", "write + fsync"):
+            ordered = sorted(waits[who])
+            p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+            cells.append(f"{p99 * 1000:.1f} / {ordered[-1] * 1000:.0f}")
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+    def create(self, name):
+        holdfast("snapshot", "create", self.mount, name)
+
+    def delete(self, name):
+        holdfast("snapshot", "delete", self.mount, name)
+
+    def only_bytes(self, name):
+        return next(s["only_bytes"] for s in holdfast("snapshot", "list", self.mount)["snapshots"] if s["name"] == name)
+
+    def pins(self, name, at_least):
+        got = self.only_bytes(name)
+        assert got >= at_least, f"snapshot {name} pins {got} bytes, expected {at_least} at least"
+
+
+def run(rig):
+    data = rig.pages * PAGE
+    print("| | wall, s | daemon CPU, s | written, MiB | look up, p99 / max, ms | write + fsync, p99 / max, ms |")
+    print("|---|---:|---:|---:|---:|---:|")
+    rig.measure("nothing, for 3 s", lambda: time.sleep(3))
+    rig.fill("data")
+    rig.sync()
+    rig.measure("create, all clean", lambda: rig.create("churned"))
+    rig.churn("data")
+    rig.pins("churned", data)
+    rig.measure("list (the dead list is read)", lambda: rig.only_bytes("churned"))
+    rig.measure("delete, random overwrites of all", lambda: rig.delete("churned"))
+    rig.create("older")
+    rig.create("newer")
+    rig.churn("data")
+    rig.measure("delete in a chain, all goes to the older one", lambda: rig.delete("newer"))
+    rig.pins("older", data)
+    rig.measure("delete that older one", lambda: rig.delete("older"))
+    rig.fill("sequential")
+    rig.sync()
+    rig.create("whole")
+    os.remove(f"{rig.mount}/sequential")
+    rig.sync()
+    rig.pins("whole", data)
+    rig.measure("delete, one sequential file", lambda: rig.delete("whole"))
+    rig.sync()
+    # A quarter of the page pool, and the writer begins by itself.
+    amount = min(data, 1 << 30) * 3 // 16
+    fd = os.open(f"{rig.mount}/dirty", os.O_RDWR | os.O_CREAT)
+    for _ in range(amount >> 20):
+        os.write(fd, os.urandom(1 << 20))
+    os.close(fd)
+    dirty = rig.status()["cache"]["dirty_bytes"]
+    assert dirty >= amount, f"{dirty} bytes are dirty of {amount}"
+    dirty >>= 20
+    rig.measure(f"create, {dirty} MiB dirty", lambda: rig.create("of dirty data"))
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    print(f"seed {SEED}, load {os.getloadavg()[0]:.1f}")
+    rig = Rig(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 262144)
+    try:
+        run(rig)
+    finally:
+        subprocess.run([HOLDFAST, "unmount", rig.mount], timeout=120)
+        os.remove(rig.store)
+        os.rmdir(rig.mount)
+
+
+main()
