@@ -61,6 +61,9 @@ const FAMILIES: &[Family] = &[
     }),
     gauge("holdfast_recovery_point_epoch", "Epoch of the last recovery point.", |r| of(r, |f| f.epoch)),
     gauge("holdfast_objects", "Files, directories and everything else.", |r| of(r, |f| f.objects)),
+    gauge("holdfast_snapshots", "Snapshots; what each keeps is in `holdfast snapshot list`.", |r| {
+        of(r, |f| f.snapshots)
+    }),
     gauge("holdfast_space_total_bytes", "Size of the store, without labels and log.", |r| {
         of(r, |f| f.space.total_bytes)
     }),

@@ -63,6 +63,7 @@ pub(crate) struct Figures {
     pub(crate) epoch: u64,
     /// Files, directories and everything else.
     pub(crate) objects: u64,
+    pub(crate) snapshots: u64,
     pub(crate) space: SpaceFigures,
     /// Blocks repaired from another copy since the store was opened.
     pub(crate) blocks_repaired: u64,
@@ -172,9 +173,10 @@ pub(crate) struct Daemon {
 }
 
 impl Figures {
-    pub(crate) fn new(uuid: [u8; 16], status: StoreStatus) -> Figures {
+    pub(crate) fn new(uuid: [u8; 16], snapshots: u64, status: StoreStatus) -> Figures {
         Figures {
             uuid: show_uuid(&uuid),
+            snapshots,
             epoch: status.epoch,
             objects: status.objects,
             space: SpaceFigures::from(&status.space),
@@ -261,6 +263,15 @@ impl Report for StoreReport {
             let (used, total) = (size::show(space.used_bytes), size::show(space.total_bytes));
             rows.push(("space", format!("{used} of {total} used, {} available", size::show(space.available_bytes))));
             rows.push(("objects", figures.objects.to_string()));
+            if figures.snapshots > 0 {
+                let hint = match &self.mounted_on {
+                    Some(directory) => {
+                        format!("; what each keeps: holdfast snapshot list {}", shell(Path::new(directory)))
+                    }
+                    None => String::new(),
+                };
+                rows.push(("snapshots", format!("{}{hint}", figures.snapshots)));
+            }
             let opened = if self.condition == Condition::Mounted { "mounted" } else { "opened for this" };
             rows.push(("recovery point", format!("epoch {}", figures.epoch)));
             rows.push((
@@ -323,7 +334,7 @@ mod tests {
         let space = Space { total: 1000, free: 300, pending: 100, reserve: 50, reserved: 25, ..Space::default() };
         let status = StoreStatus { epoch: 7, space, unrepaired: 3, ..StoreStatus::default() };
         let mut report = StoreReport::bare(Path::new("/s"), Condition::Mounted, Some(Path::new("/m")));
-        report.figures = Some(Figures::new([0xab; 16], status));
+        report.figures = Some(Figures::new([0xab; 16], 0, status));
         report.read_only = Some("device /s: write failed at block 9".into());
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<StoreReport>(&json).unwrap(), report);

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::holder;
+use crate::report::Figures;
 use holdfast_block::{Access, Device, FileDevice};
 use holdfast_cache::{Cache, Options as CacheOptions, Recovered};
 use holdfast_logical::Logical;
@@ -95,6 +96,11 @@ impl Stack {
     /// State of the store.
     pub(crate) fn status(&self) -> StoreStatus {
         self.cache.store_status()
+    }
+
+    /// A state of the store, for reports.
+    pub(crate) fn figures(&self, status: StoreStatus) -> Figures {
+        Figures::new(self.module.store_uuid(), self.module.snapshot_count(DomainId::MAIN), status)
     }
 }
 

@@ -105,6 +105,11 @@ impl Module {
         }
     }
 
+    /// How many snapshots the domain has; from memory, for whoever asks often.
+    pub fn snapshot_count(&self, domain: DomainId) -> u64 {
+        self.trees.read().kept.of(domain).len() as u64
+    }
+
     /// Superblocks without any good copy when the store was opened. Each may have been of a recovery point newer than the one that was
     /// opened, unless the power failed while it was written.
     pub fn unknown_slots(&self) -> u64 {

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::metrics;
 use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::output::{Format, Report, print, print_text};
-use crate::report::{Condition, Figures, StoreReport};
+use crate::report::{Condition, StoreReport};
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::Access;
 use holdfast_fuse::control;
@@ -129,6 +129,6 @@ fn unmounted(store: &Path) -> Result<StoreReport> {
     let stack = Stack::open(stack::device(store, Access::ReadOnly)?, &Settings::to_look())?;
     let condition = if stack.module.is_clean() { Condition::Clean } else { Condition::Unclean };
     let mut report = StoreReport::bare(store, condition, None);
-    report.figures = Some(Figures::new(stack.module.store_uuid(), stack.status()));
+    report.figures = Some(stack.figures(stack.status()));
     Ok(report)
 }

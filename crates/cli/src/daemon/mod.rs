@@ -26,7 +26,7 @@ use crate::failure::{Failure, Result};
 use crate::growth::{self, GrowReply};
 use crate::holder;
 use crate::options::MountOptions;
-use crate::report::{CacheFigures, Condition, Daemon, Figures, StoreReport};
+use crate::report::{CacheFigures, Condition, Daemon, StoreReport};
 use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
 use crate::snapshots::{self, LastComparison, SnapshotReply, SnapshotRequest};
@@ -409,7 +409,7 @@ impl State {
         };
         report.latched = !options.flags.read_only && report.read_only.is_some();
         report.cache = Some(CacheFigures::from(&cache));
-        report.figures = Some(Figures::new(self.stack.module.store_uuid(), status));
+        report.figures = Some(self.stack.figures(status));
         report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..self.scrubber.report() });
         report.daemon = Some(Daemon {
             pid: std::process::id(),

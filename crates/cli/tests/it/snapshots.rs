@@ -189,6 +189,10 @@ fn deleting_gives_the_space_back() {
     fs::write(mount.join("big"), vec![1; 16 << 20]).unwrap();
     rig.run(["snapshot", "create", "m", "one"]).exits(0);
     rig.run(["snapshot", "create", "m", "one"]).exits(1).says("there is a snapshot one already");
+    let words = rig.run(["status", "m"]).exits(0).out;
+    assert!(words.contains("1; what each keeps: holdfast snapshot list"), "{words}");
+    let metrics = rig.run(["status", "m", "--metrics"]).exits(0).out;
+    assert!(metrics.lines().any(|line| line.starts_with("holdfast_snapshots{") && line.ends_with(" 1")), "{metrics}");
     fs::remove_file(mount.join("big")).unwrap();
     assert!(free() < empty - (16 << 20), "the snapshot has it");
     // The kernel forgets a removed file when it likes, and only then the file is gone.
@@ -205,6 +209,7 @@ fn deleting_gives_the_space_back() {
     assert!(free() >= empty - (1 << 20), "given back");
     rig.run(["snapshot", "delete", "m", "one"]).exits(1).says("there is no snapshot one");
     assert_eq!(rig.run(["snapshot", "list", "m"]).exits(0).out, "No snapshots.\n");
+    assert_eq!(rig.run(["status", "m", "--json"]).exits(0).json()["snapshots"], 0);
     rig.run(["snapshot", "create", "m", "a/b"]).exits(1).says("cannot be the name");
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
