@@ -90,10 +90,7 @@ fn main() -> ExitCode {
         Command::Grow(arguments) => commands::grow::run(arguments, format).map(|()| exit::OK),
         Command::Trim(arguments) => commands::trim::run(arguments, format).map(|()| exit::OK),
         Command::Inject(arguments) => commands::inject::run(arguments, format).map(|()| exit::OK),
-        Command::Reliability(arguments) => {
-            commands::reliability::run(arguments, format);
-            Ok(exit::OK)
-        }
+        Command::Reliability(arguments) => commands::reliability::run(arguments, format).map(|()| exit::OK),
         Command::Completions(arguments) => {
             commands::completions::run(arguments, format);
             Ok(exit::OK)

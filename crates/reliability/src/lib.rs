@@ -23,6 +23,7 @@
 //! | `mode` | the protection modes, and what protects a block where |
 //! | `model` | scores, t_switch, how long a mode keeps a goal |
 //! | `recommend` | the mode for a machine |
+//! | `figure`, `contour` | the paper's figures as SVG; marching squares |
 //!
 //! # What holds everywhere
 //!
@@ -38,7 +39,9 @@
 //! (dissertation), sections 4.1 and 4.2. `docs/reliability.md` has the equations, the tables, and what is weak about them.
 
 mod checksum;
+mod contour;
 mod device;
+mod figure;
 mod goal;
 mod machine;
 mod mode;
@@ -48,6 +51,7 @@ mod recommend;
 
 pub use checksum::{ChecksumData, Strength, strength};
 pub use device::{Disk, Memory, OutOfRange};
+pub use figure::{DrawError, Figure, draw};
 pub use goal::Goal;
 pub use machine::{Config, FLUSH_S, Machine};
 pub use mode::Mode;

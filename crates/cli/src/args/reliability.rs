@@ -2,8 +2,9 @@
 
 use crate::duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
-use holdfast_reliability::{ChecksumData, Config, Disk, Goal, Memory};
+use clap::{Args, ValueEnum, ValueHint};
+use holdfast_reliability::{ChecksumData, Config, Disk, Figure, Goal, Memory};
+use std::path::PathBuf;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -12,6 +13,7 @@ Examples:
   holdfast reliability --memory-fit 167066 --uber 1e-10
   holdfast reliability --config 2 --checksum-data published
   holdfast reliability --json | jq .recommendation.mode
+  holdfast reliability --figure 5 --out figure-5.svg
 A score is -log10 of the probability that a read of 4 KiB returns wrong bytes
 and nobody notices; 8.4 is one in a Terabyte read, 17.5 one in a Zettabyte. For
 each goal the table tells for how long a page may stay in memory until the mode
@@ -50,6 +52,13 @@ pub(crate) struct Reliability {
     /// Strength of the checksums: as measured, as the paper has it, or with a Fletcher that adds modulo 2^128
     #[arg(long, value_name = "WHOSE", value_parser = checksum_data(), default_value = "measured")]
     pub(crate) checksum_data: ChecksumData,
+    /// Draw a figure of the Z²FS paper instead, as SVG: 2 to 5
+    #[arg(long, value_name = "N", value_parser = figure, requires = "out",
+        conflicts_with_all = ["config", "ecc", "memory_fit", "uber", "flush", "residency", "uptime"])]
+    pub(crate) figure: Option<Figure>,
+    /// File for the figure
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "figure")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// What is known of the memory.
@@ -62,6 +71,10 @@ pub(crate) enum Ecc {
 fn config(text: &str) -> Result<Config, String> {
     let number = text.parse().ok().and_then(Config::of_number);
     number.ok_or_else(|| format!("a number from 1 to {}", Config::ALL.len()))
+}
+
+fn figure(text: &str) -> Result<Figure, String> {
+    text.parse().ok().and_then(Figure::of_number).ok_or_else(|| "a number from 2 to 5".to_string())
 }
 
 fn memory(text: &str) -> Result<Memory, String> {

@@ -1,11 +1,13 @@
-//! `holdfast reliability`: how probable silent corruption is in each protection mode, and which mode to take.
+//! `holdfast reliability`: how probable silent corruption is in each protection mode, and which mode to take; the paper's figures.
 
 use crate::args::{Ecc, Reliability};
 use crate::duration;
 use crate::ecc::{self, Verdict};
+use crate::failure::{Failure, Result};
 use crate::output::{Format, Report, print, table};
-use holdfast_reliability::{Disk, Goal, Machine, Memory, Mode, Model, Residency, recommend};
+use holdfast_reliability::{Disk, Goal, Machine, Memory, Mode, Model, Residency, draw, recommend};
 use serde::Serialize;
+use std::fs;
 use std::path::Path;
 
 #[derive(Serialize)]
@@ -157,8 +159,29 @@ impl Judged {
     }
 }
 
-pub(crate) fn run(arguments: &Reliability, format: Format) {
-    print(format, &judge(arguments));
+#[derive(Serialize)]
+struct Drawn {
+    figure: u8,
+    file: String,
+}
+
+impl Report for Drawn {
+    fn words(&self) -> String {
+        format!("Drew figure {} in {}.\n", self.figure, self.file)
+    }
+}
+
+pub(crate) fn run(arguments: &Reliability, format: Format) -> Result<()> {
+    match (arguments.figure, &arguments.out) {
+        (Some(figure), Some(file)) => {
+            let svg = draw(figure, arguments.checksum_data, arguments.goal)
+                .map_err(|error| Failure::new(error.to_string()))?;
+            fs::write(file, svg).map_err(|error| Failure::at(file, crate::mounts::plain(&error)))?;
+            print(format, &Drawn { figure: figure.number(), file: file.display().to_string() });
+        }
+        _ => print(format, &judge(arguments)),
+    }
+    Ok(())
 }
 
 fn judge(arguments: &Reliability) -> Judged {

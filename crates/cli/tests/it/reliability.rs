@@ -85,7 +85,29 @@ fn nonsense_is_refused() {
         &["--goal", "yottabyte"],
         &["--uptime", "5 fortnights"],
         &["--ecc", "yes", "--memory-fit", "1"],
+        &["--figure", "2"],
+        &["--figure", "1", "--out", "f"],
+        &["--out", "f"],
+        &["--figure", "2", "--out", "f", "--ecc", "no"],
     ] {
         rig.run([&["reliability"], arguments].concat()).exits(2);
     }
+}
+
+#[test]
+fn figures_are_drawn() {
+    let rig = Rig::new();
+    for number in 2..=5 {
+        let (number, file) = (number.to_string(), format!("figure-{number}.svg"));
+        rig.run(["reliability", "--figure", &number, "--out", &file]).exits(0);
+        let svg = std::fs::read_to_string(rig.path(&file)).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    }
+    let drawn = rig.run(["reliability", "--figure", "2", "--out", "other", "--checksum-data", "measured", "--json"]);
+    assert_eq!(drawn.exits(0).json()["file"], "other");
+    let published = ["reliability", "--figure", "2", "--out", "paper", "--checksum-data", "published"];
+    rig.run(published).exits(0);
+    let read = |file| std::fs::read(rig.path(file)).unwrap();
+    assert!(read("other") == read("figure-2.svg") && read("other") != read("paper"));
+    rig.run(["reliability", "--figure", "2", "--out", "no/such/place"]).exits(1).says("no/such/place");
 }
