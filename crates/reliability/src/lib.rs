@@ -21,9 +21,10 @@
 //! | `checksum` | what checksums do not see, published and measured |
 //! | `machine` | a memory and a disk together; the papers' sample configurations |
 //! | `mode` | the protection modes, and what protects a block where |
-//! | `model` | scores, t_switch, how long a mode keeps a goal |
+//! | `model`, `residency` | scores, t_switch, how long a mode keeps a goal |
 //! | `recommend` | the mode for a machine |
 //! | `figure`, `contour` | the paper's figures as SVG; marching squares |
+//! | `document` | the tables of `docs/reliability.md` |
 //!
 //! # What holds everywhere
 //!
@@ -41,6 +42,7 @@
 mod checksum;
 mod contour;
 mod device;
+mod document;
 mod figure;
 mod goal;
 mod machine;
@@ -48,16 +50,19 @@ mod mode;
 mod model;
 mod probability;
 mod recommend;
+mod residency;
 
 pub use checksum::{ChecksumData, Strength, strength};
 pub use device::{Disk, Memory, OutOfRange};
+pub use document::{MissingMark, renewed};
 pub use figure::{DrawError, Figure, draw};
 pub use goal::Goal;
 pub use machine::{Config, FLUSH_S, Machine};
 pub use mode::Mode;
-pub use model::{Model, Residency};
+pub use model::Model;
 pub use probability::Probability;
 pub use recommend::{Recommendation, recommend};
+pub use residency::Residency;
 
 /// Bits in a block: 4 KiB, as in z2fs §II-B.
 pub const BLOCK_BITS: u32 = 32768;

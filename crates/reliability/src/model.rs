@@ -7,6 +7,7 @@ use crate::goal::Goal;
 use crate::machine::Machine;
 use crate::mode::Mode;
 use crate::probability::Probability;
+use crate::residency::Residency;
 use holdfast_integrity::Algorithm;
 
 /// What scores are computed from.
@@ -18,29 +19,6 @@ pub struct Model {
     pub data: ChecksumData,
     /// What decides when `dynamic` switches.
     pub goal: Goal,
-}
-
-/// For how long a page may stay in memory until something happens.
-// The derived order is that of time.
-#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
-pub enum Residency {
-    /// It has happened already when the page comes in.
-    Never,
-    /// For so many seconds.
-    UpTo(f64),
-    /// For ever.
-    Always,
-}
-
-impl Residency {
-    /// Whether it has not happened after so many seconds.
-    pub fn covers(self, residency_s: f64) -> bool {
-        match self {
-            Residency::Never => false,
-            Residency::UpTo(limit_s) => residency_s <= limit_s,
-            Residency::Always => true,
-        }
-    }
 }
 
 /// What protects a block at the stations of its life. On the disk there can be two checksums.

@@ -1,7 +1,8 @@
 //! The protection mode for a machine: the cheapest that keeps the goal.
 
 use crate::mode::Mode;
-use crate::model::{Model, Residency};
+use crate::model::Model;
+use crate::residency::Residency;
 
 /// What is tried before [`Mode::Uniform`], in the order of what a read from memory costs: nothing is verified, or xor is; CRC-64 costs
 /// more. End-to-end modes are not here: only the reader verifies, and what is found to be wrong then cannot be mended any more.

@@ -1,7 +1,6 @@
 //! `holdfast reliability`: how probable silent corruption is in each protection mode, and which mode to take; the paper's figures.
 
 use crate::args::{Ecc, Reliability};
-use crate::duration;
 use crate::ecc::{self, Verdict};
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Report, print, table};
@@ -93,7 +92,7 @@ impl Kept {
     }
 
     fn words(self) -> String {
-        self.seconds.map_or(self.held.to_string(), duration::show)
+        self.seconds.map_or(self.held.to_string(), time)
     }
 }
 
@@ -116,7 +115,7 @@ impl Report for Judged {
             ("goal", format!("one silent corruption in a {}: a score of {:.2}", self.goal.name, self.goal.score)),
             ("checksums", format!("strength as {}", self.checksum_data)),
         ]);
-        let header = format!("score at {}", duration::show(self.residency_s));
+        let header = format!("score at {}", time(self.residency_s));
         let width = header.len();
         text.push_str(&format!("\n  {:22}  {header}", "mode"));
         for goal in Goal::ALL {
@@ -139,7 +138,7 @@ impl Report for Judged {
 impl Judged {
     fn switch(&self) -> String {
         match self.t_switch.seconds {
-            Some(seconds) => format!("t_switch: xor is strong enough in memory for {}.", duration::show(seconds)),
+            Some(seconds) => format!("t_switch: xor is strong enough in memory for {}.", time(seconds)),
             None if self.t_switch.held == "never" => {
                 "t_switch: xor is never strong enough in memory; `static` and `dynamic` use the strong checksum throughout."
                     .into()
@@ -150,11 +149,11 @@ impl Judged {
 
     fn advice(&self) -> String {
         let Recommended { mode, uptime_s, t_switch_s } = &self.recommendation;
-        let switch = t_switch_s.map_or(String::new(), |seconds| format!(" with t_switch {}", duration::show(seconds)));
+        let switch = t_switch_s.map_or(String::new(), |seconds| format!(" with t_switch {}", time(seconds)));
         format!(
             "Recommended: {mode}{switch}, the cheapest mode that keeps the goal for pages up to {} in memory.\n\
              (Stores are `uniform` today; the other modes are for comparison as yet.)",
-            duration::show(*uptime_s)
+            time(*uptime_s)
         )
     }
 }
@@ -260,6 +259,11 @@ fn disk(arguments: &Reliability) -> (Disk, String) {
         // No disk tells.
         (None, None) => (Disk::REGULAR, "assumed of a regular disk".into()),
     }
+}
+
+/// A length of time in words.
+fn time(seconds: f64) -> String {
+    Residency::UpTo(seconds).to_string()
 }
 
 /// Three digits: rates that the paper gives as λ have no more.
