@@ -127,7 +127,9 @@ impl Object {
         // Pages that were allocated may lie behind the end; also those of the epoch being written, which are not dirty any more.
         let behind = self.pages.last_key_value().map_or(0, |(last, _)| last + 1);
         let whole = attributes.size.div_ceil(holdfast_object::PAGE_SIZE as u64).max(behind);
-        attributes.blocks = (attributes.blocks + self.fresh_pages).min(whole.max(attributes.blocks));
+        // What the store still has behind a cut is gone.
+        let stored = attributes.blocks.min(self.overlay.cut_at().unwrap_or(PageIndex::MAX));
+        attributes.blocks = (stored + self.fresh_pages).min(whole.max(stored));
         attributes
     }
 

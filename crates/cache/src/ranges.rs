@@ -98,6 +98,14 @@ impl Overlay {
         }
     }
 
+    /// The first of the pages that are zero up to the end of all pages, if there are such: an object was cut there.
+    pub(crate) fn cut_at(&self) -> Option<PageIndex> {
+        self.entries
+            .last_key_value()
+            .filter(|(_, last)| !last.copied && last.end == PageIndex::MAX)
+            .map(|(&first, _)| first)
+    }
+
     /// The store knows everything up to `epoch` now.
     pub(crate) fn published(&mut self, epoch: Epoch) {
         self.entries.retain(|_, entry| entry.epoch > epoch);
@@ -134,6 +142,7 @@ mod tests {
             [9, 10, 12, 13, 14].map(missing),
             [Missing::Stored, Missing::Zero, Missing::After(5), Missing::Zero, Missing::Zero]
         );
+        assert_eq!(overlay.cut_at(), Some(14));
         let mut later = overlay.clone();
         later.published(5);
         assert_eq!([12, 13].map(|index| later.missing(index)), [Missing::Stored, Missing::Zero]);

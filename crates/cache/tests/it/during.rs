@@ -144,6 +144,13 @@ fn a_cut_behind_the_pages_of_the_epoch_being_written_leaves_their_count() {
             assert_eq!(blocks(), 15);
         },
     );
+    assert_eq!(blocks(), 15, "the store has 20 and does not know of the cut yet");
     rig.cache.sync_all().unwrap();
     assert_eq!(blocks(), 15);
+    rig.submit(vec![Op::Truncate { id: file, size: 3 * PAGE_SIZE as u64 }]).unwrap();
+    assert_eq!(blocks(), 3);
+    rig.write(file, 10 * PAGE_SIZE as u64, &pattern(3, PAGE_SIZE)).unwrap();
+    assert_eq!(blocks(), 4);
+    rig.cache.sync_all().unwrap();
+    assert_eq!(blocks(), 4);
 }
