@@ -70,12 +70,27 @@ const LET_PASS: &[&str] = &[
     "user",
     "nouser",
     "users",
+    "nousers",
     "owner",
+    "noowner",
     "group",
+    "nogroup",
     "_netdev",
     "comment",
     "user_id",
     "group_id",
+    // Of mount(8) for every file system. Times of last access wait in memory for the next recovery point in any case, there is no version
+    // of inodes, messages go to the log, and Linux has no mandatory locks any more.
+    "lazytime",
+    "nolazytime",
+    "iversion",
+    "noiversion",
+    "silent",
+    "loud",
+    "mand",
+    "nomand",
+    // Clears what nothing but the default sets; then the kernel's default holds, and that is relatime.
+    "norelatime",
 ];
 
 /// What users of other FUSE file systems may try, and why it is refused.
@@ -88,6 +103,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("noacl", "access control lists are always on"),
     ("nouser_xattr", "extended attributes are always on"),
     ("fsname", "the source of a mount is always its store"),
+    ("subtype", "the type of a mount is always fuse.holdfast"),
+    ("max_read", "how much a request reads is settled between the kernel and the daemon"),
     ("kernel_cache", "it is called cache=kernel here"),
     ("writeback_cache", "it is called cache=kernel here"),
     ("direct_io", "it is called cache=direct here, and is the default"),
@@ -210,6 +227,9 @@ impl MountOptions {
             ("diratime" | "nodiratime", None) => flags.no_dir_atime = name.starts_with("no"),
             ("relatime" | "atime", None) => (self.atime, flags.no_atime) = (Atime::Relative, false),
             ("strictatime", None) => (self.atime, flags.no_atime) = (Atime::Strict, false),
+            // The kernel's default holds, unless there is noatime.
+            ("nostrictatime", None) if self.atime == Atime::Strict => self.atime = Atime::Relative,
+            ("nostrictatime", None) => {}
             ("noatime", None) => (self.atime, flags.no_atime) = (Atime::Never, true),
             ("allow_other", None) => self.allow_other = true,
             ("nonempty", None) => self.nonempty = true,
@@ -290,6 +310,7 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("noatime", "never update them"),
     OptionHelp("nodiratime", "never update those of directories"),
     OptionHelp("strictatime", "always update them"),
+    OptionHelp("nostrictatime", "not always: as relatime, unless there is noatime"),
     OptionHelp("sync", "make every change durable before it is answered"),
     OptionHelp("dirsync", "the same for changes of names only"),
     OptionHelp("nosuid", "setuid and setgid mean nothing"),
@@ -300,7 +321,8 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("nonempty", "mount on a directory that has files, and hide them"),
     OptionHelp("default_permissions", "always on: the kernel checks permissions"),
     OptionHelp("defaults", "nothing; as auto, noauto, nofail, user, users,"),
-    OptionHelp("", "_netdev and x-*, which are for /etc/fstab"),
+    OptionHelp("", "_netdev and x-*, which are for /etc/fstab, and"),
+    OptionHelp("", "lazytime, norelatime, iversion, silent, loud, mand"),
 ];
 
 impl OptionHelp {
@@ -363,6 +385,20 @@ mod tests {
     }
 
     #[test]
+    fn generic_options_of_mount_8_stop_no_mount() {
+        let generic = "lazytime,nolazytime,norelatime,nostrictatime,iversion,noiversion,silent,loud,mand,nomand,nousers,noowner,nogroup";
+        assert_eq!(parse(generic).unwrap(), MountOptions::default());
+        assert_eq!(MountOptions::known(&[generic.into()]).join(","), generic);
+        assert_eq!(parse("strictatime,nostrictatime").unwrap(), MountOptions::default());
+        // As the kernel has it: neither takes noatime back, and norelatime does not take strictatime back.
+        for (list, atime) in
+            [("noatime,nostrictatime,norelatime", Atime::Never), ("strictatime,norelatime", Atime::Strict)]
+        {
+            assert_eq!(parse(list).unwrap().atime, atime, "{list}");
+        }
+    }
+
+    #[test]
     fn a_remount_changes_what_can_be_changed() {
         let now = parse("rw,cache=64M,noatime,nosuid").unwrap();
         for fine in ["ro", "rw,relatime", "nodev,noexec,suid", "strictatime,nodiratime", "nonempty"] {
@@ -403,6 +439,8 @@ mod tests {
             ("strictatime,cache=kernel", "exclude each other"),
             ("allow_root", "allow_other lets root in"),
             ("fsname=x", "fsname is not taken"),
+            ("subtype=x", "subtype is not taken: the type of a mount is always fuse.holdfast"),
+            ("max_read=4096", "max_read is not taken"),
             ("uid=1000", "owners of their own"),
         ] {
             let error = parse(list).unwrap_err();

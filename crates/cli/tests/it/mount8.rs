@@ -152,7 +152,7 @@ fn lines_of_fstab_are_mounted_and_shown_as_others_are() {
         r#"
         cat >fstab <<END
 $STORE $DIR holdfast noauto,user,exec,noatime,x-systemd.automount,x-systemd.requires-mounts-for=$PWD 0 0
-$PWD/t $PWD/n holdfast defaults,allow_other,nofail,_netdev,x-systemd.device-timeout=5s 0 0
+$PWD/t $PWD/n holdfast defaults,lazytime,norelatime,nostrictatime,iversion,loud,nomand,allow_other,nofail,_netdev,x-systemd.device-timeout=5s 0 0
 $PWD/absent $PWD/m holdfast nofail 0 0
 END
         mount -a -T fstab
