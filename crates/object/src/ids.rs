@@ -22,10 +22,11 @@ pub struct SnapshotId(pub u16);
 impl SnapshotId {
     /// No snapshot: the objects as they are now.
     pub const LIVE: SnapshotId = SnapshotId(0);
-    /// Largest number of a snapshot. The one above is for directories that are not stored anywhere.
-    pub const MAX: SnapshotId = SnapshotId(0xFFFE);
+    /// Largest number that a new snapshot gets: ids are inode numbers, and those from 2^63 on are negative where programs keep them in 64
+    /// bits with a sign. A store may have larger ones up to 65534, from before there was this limit.
+    pub const MAX: SnapshotId = SnapshotId(0x7FFE);
     /// In the place of a snapshot: objects that naming makes up.
-    pub const VIRTUAL: SnapshotId = SnapshotId(0xFFFF);
+    pub const VIRTUAL: SnapshotId = SnapshotId(0x7FFF);
 }
 
 /// An object within a domain: the lower 48 bits, 0 is no object, 1 is the root directory of a domain. The upper 16 bits name

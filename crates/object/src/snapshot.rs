@@ -67,5 +67,11 @@ mod tests {
         assert_eq!(kept.in_snapshot(SnapshotId::LIVE), id);
         assert_eq!(ObjectId::NONE.in_snapshot(snapshot), ObjectId::NONE);
         assert_eq!(ObjectId::from_raw(5 << 48), None);
+        for snapshot in [SnapshotId::LIVE, SnapshotId::MAX, SnapshotId::VIRTUAL] {
+            assert!(
+                i64::try_from(ObjectId::MAX.in_snapshot(snapshot).0).is_ok(),
+                "a negative inode number: {snapshot:?}"
+            );
+        }
     }
 }

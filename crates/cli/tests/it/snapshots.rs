@@ -171,6 +171,10 @@ fn inside_a_snapshot_nothing_changes() {
 }
 
 fn libc_erofs() -> i32 {
+    for made_up in [mount.join(".holdfast"), mount.join(".holdfast/snapshots")] {
+        let number = fs::metadata(&made_up).unwrap().ino();
+        assert!(i64::try_from(number).is_ok(), "a negative inode number: {number:#x}");
+    }
     rustix::io::Errno::ROFS.raw_os_error()
 }
 

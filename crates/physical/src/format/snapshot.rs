@@ -10,6 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const SNAPSHOT_BYTES: usize = 1024;
 /// Entries in a page of a snapshot list.
 pub(crate) const SNAPSHOTS: u64 = 4;
+/// Largest number that a snapshot of a store can have; new ones get none above [`SnapshotId::MAX`].
+const NUMBER_MAX: SnapshotId = SnapshotId(0xFFFE);
 /// Bytes of a run in a dead list.
 pub(crate) const DEAD_BYTES: usize = 32;
 /// Runs in a page of a dead list.
@@ -81,8 +83,8 @@ impl StoredSnapshot {
             expect_zero("free entry of the snapshot list", bytes)?;
             return Ok(None);
         }
-        if id > SnapshotId::MAX {
-            return Err(Fault::new("number of snapshot", format!("at most {}", SnapshotId::MAX.0), id.0));
+        if id > NUMBER_MAX {
+            return Err(Fault::new("number of snapshot", format!("at most {}", NUMBER_MAX.0), id.0));
         }
         expect_zero("reserved bytes of snapshot", &raw.reserved)?;
         expect_zero("reserved bytes of snapshot", &raw.reserved_2)?;
@@ -234,6 +236,11 @@ mod tests {
         assert_eq!(StoredSnapshot::decode(&bytes, 6, 1000).unwrap().unwrap(), snapshot());
         assert_eq!(StoredSnapshot::decode(&[0; SNAPSHOT_BYTES], 6, 1000).unwrap(), None);
         assert!(StoredSnapshot::decode(&bytes, 5, 1000).is_err(), "of an epoch that is not before this one");
+        // Numbers that new ones do not get any more.
+        let old = StoredSnapshot { id: NUMBER_MAX, ..snapshot() };
+        assert_eq!(StoredSnapshot::decode(&old.encode(), 6, 1000).unwrap().unwrap(), old);
+        let beyond = StoredSnapshot { id: SnapshotId(NUMBER_MAX.0 + 1), ..snapshot() };
+        assert!(StoredSnapshot::decode(&beyond.encode(), 6, 1000).is_err());
         for (at, byte) in [(0, 0), (3, 1), (7, 255), (40, 1), (128, b'/'), (134, 1), (400, 1), (512, 1)] {
             let mut bytes = bytes;
             bytes[at] = byte;
