@@ -377,7 +377,7 @@ Example:
         /// Name of the snapshot
         name: String,
     },
-    /// Show what has changed since a snapshot, or between two: + new, - gone, M modified, R renamed
+    /// Show what has changed since a snapshot, or between two: + new, - gone, M modified, A only attributes changed, R renamed
     #[command(after_help = "\
 Example:
   holdfast snapshot diff /mnt monday tuesday")]

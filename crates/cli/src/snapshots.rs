@@ -81,7 +81,7 @@ impl From<&SnapshotInfo> for Shown {
 /// What became of a path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Change {
-    /// `+` new, `-` gone, `M` modified, `R` renamed.
+    /// `+` new, `-` gone, `M` modified, `A` only attributes changed, `R` renamed.
     pub(crate) change: char,
     pub(crate) path: Name,
     /// The new path of what was renamed.
@@ -160,6 +160,7 @@ impl From<&PathChange> for Change {
             PathChange::Added(path) => ('+', path, None),
             PathChange::Removed(path) => ('-', path, None),
             PathChange::Modified(path) => ('M', path, None),
+            PathChange::Attributes(path) => ('A', path, None),
             PathChange::Renamed(path, to) => ('R', path, Some(Name::new(to))),
         };
         Change { change, path: Name::new(path), to }

@@ -5,7 +5,7 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
@@ -59,6 +59,14 @@ fn change(mount: &Path) {
     fs::write(mount.join("new/file"), "new").unwrap();
     fs::remove_dir_all(mount.join("a/deep/er")).unwrap();
     setxattr(mount.join("a/f7"), "user.note", b"7", XattrFlags::empty()).unwrap();
+    // Attributes alone, with and without another name.
+    for (number, mode) in [(10, 0o600), (12, 0o640)] {
+        fs::set_permissions(mount.join(format!("a/f{number}")), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::rename(mount.join("a/f12"), mount.join("a/f12 and more")).unwrap();
+    let hour = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(3600);
+    fs::File::open(mount.join("a/f11")).unwrap().set_times(fs::FileTimes::new().set_accessed(hour)).unwrap();
+    fs::hard_link(mount.join("a/f13"), mount.join("a/f13 too")).unwrap();
 }
 
 #[test]
@@ -81,19 +89,22 @@ fn a_snapshot_stays_as_it_was_and_says_what_changed() {
     let mut lines: Vec<&str> = diff.lines().collect();
     lines.sort_unstable();
     let expected = [
+        "+ a/f13 too",
         "+ new",
         "+ new/file",
         "- a/deep/er",
         "- a/deep/er/big",
         "- a/f2",
         "- a/f5",
+        "A a/f10",
+        "A a/f11",
+        "A a/f12 and more",
+        "A a/f7",
         "M .",
         "M a",
         "M a/deep",
-        "M a/deep/f3",
         "M a/f1",
-        "M a/f5",
-        "M a/f7",
+        "R a/f12 -> a/f12 and more",
         "R a/f3 -> a/deep/f3",
         "R a/f4 -> a/f5",
     ];
@@ -160,6 +171,10 @@ fn inside_a_snapshot_nothing_changes() {
     assert_eq!((old.ino() % (1 << 48), old.dev()), (live.ino(), live.dev()));
     assert_eq!(old.ino() >> 48, 1);
     assert_eq!(fs::metadata(kept.join("..")).unwrap().ino(), fs::metadata(kept.parent().unwrap()).unwrap().ino());
+    for made_up in [mount.join(".holdfast"), mount.join(".holdfast/snapshots")] {
+        let number = fs::metadata(&made_up).unwrap().ino();
+        assert!(i64::try_from(number).is_ok(), "a negative inode number: {number:#x}");
+    }
     // What goes through everything does not come upon it.
     let shown: Vec<_> = fs::read_dir(&mount).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!shown.iter().any(|name| name == ".holdfast"), "{shown:?}");
@@ -171,10 +186,6 @@ fn inside_a_snapshot_nothing_changes() {
 }
 
 fn libc_erofs() -> i32 {
-    for made_up in [mount.join(".holdfast"), mount.join(".holdfast/snapshots")] {
-        let number = fs::metadata(&made_up).unwrap().ino();
-        assert!(i64::try_from(number).is_ok(), "a negative inode number: {number:#x}");
-    }
     rustix::io::Errno::ROFS.raw_os_error()
 }
 

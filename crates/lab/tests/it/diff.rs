@@ -29,9 +29,10 @@ fn entries(model: &Model) -> BTreeMap<Entry, (Node, Vec<u8>)> {
     found
 }
 
-/// What counts as a change of a node.
-fn content(inode: &Inode) -> Inode {
-    Inode { atime: inode.mtime, lookups: 0, opens: 0, ..inode.clone() }
+/// What counts as a change of a node itself. A name that comes or goes changes its number of names, its parent and its ctime.
+fn attributes(inode: &Inode, is_renamed: bool) -> Inode {
+    let ctime = if is_renamed { inode.mtime } else { inode.ctime };
+    Inode { atime: inode.mtime, ctime, nlink: 0, parent: Node::ROOT, lookups: 0, opens: 0, ..inode.clone() }
 }
 
 fn compare(before: &Model, after: &Model, changes: &[PathChange]) {
@@ -48,7 +49,8 @@ fn compare(before: &Model, after: &Model, changes: &[PathChange]) {
         paths.sort_unstable();
         paths
     };
-    let (mut lost, mut won, mut renamed, mut modified) = (Vec::new(), Vec::new(), BTreeMap::new(), BTreeSet::new());
+    let (mut lost, mut won, mut renamed) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let (mut modified, mut touched) = (BTreeSet::new(), BTreeSet::new());
     for change in changes {
         match change.clone() {
             PathChange::Removed(path) => lost.push(path),
@@ -60,9 +62,16 @@ fn compare(before: &Model, after: &Model, changes: &[PathChange]) {
                 lost.push(path);
                 won.push(to);
             }
-            PathChange::Modified(path) => {
-                let node = if path.is_empty() { Some(Node::ROOT) } else { node_at(&new, &path) };
-                assert!(modified.insert(node.unwrap_or_else(|| panic!("{change:?} is of nothing"))), "{change:?} once");
+            PathChange::Modified(ref path) | PathChange::Attributes(ref path) => {
+                let node = if path.is_empty() { Some(Node::ROOT) } else { node_at(&new, path) };
+                let node = node.unwrap_or_else(|| panic!("{change:?} is of nothing"));
+                let is_other = !modified.contains(&node) && !touched.contains(&node);
+                assert!(is_other, "{change:?} once");
+                if matches!(change, PathChange::Modified(_)) {
+                    modified.insert(node)
+                } else {
+                    touched.insert(node)
+                };
             }
         }
     }
@@ -75,8 +84,18 @@ fn compare(before: &Model, after: &Model, changes: &[PathChange]) {
     }
     let named = |(node, inode): &(Node, &Inode)| inode.nlink > 0 && before.get(*node).is_some();
     for (node, inode) in after.nodes().filter(named) {
-        let differs = content(inode) != content(before.get(node).unwrap());
-        assert_eq!(modified.contains(&node), differs, "{node:?}: {:?}, then {inode:?}", before.get(node));
+        let was = before.get(node).unwrap();
+        let is_renamed = gone.iter().chain(&come).any(|(_, other)| *other == node);
+        let differs = attributes(inode, is_renamed) != attributes(was, is_renamed);
+        let told = [modified.contains(&node), touched.contains(&node)];
+        assert_eq!(told.contains(&true), differs, "{node:?}: {was:?}, then {inode:?}");
+        // Bytes written anew count as other ones, also if they are the same: the time of the write is another one.
+        let has_other_bytes = inode.data != was.data || inode.entries != was.entries;
+        assert!(!has_other_bytes || modified.contains(&node), "{node:?}: {was:?}, then {inode:?}");
+        assert!(
+            !modified.contains(&node) || has_other_bytes || inode.mtime != was.mtime,
+            "{node:?}: {was:?}, then {inode:?}"
+        );
     }
 }
 

@@ -19,8 +19,10 @@ pub enum PathChange {
     Removed(Vec<u8>),
     /// Only the second state has it.
     Added(Vec<u8>),
-    /// Contents or attributes differ; times of last access do not count.
+    /// Contents differ: bytes, or the entries of a directory. Attributes may, too.
     Modified(Vec<u8>),
+    /// Only attributes differ: owner, mode, times, extended attributes, access control lists. Times of last access do not count.
+    Attributes(Vec<u8>),
     /// The object has another name in the second state.
     Renamed(Vec<u8>, Vec<u8>),
 }
@@ -33,6 +35,7 @@ impl PathChange {
             PathChange::Renamed(old, new) => (old, 1, new),
             PathChange::Added(path) => (path, 2, b""),
             PathChange::Modified(path) => (path, 3, b""),
+            PathChange::Attributes(path) => (path, 4, b""),
         }
     }
 }
@@ -54,8 +57,8 @@ type Entries = BTreeMap<Vec<u8>, ObjectId>;
 impl Namespace {
     /// What changed from one snapshot to another one, or to the recovery point of now ([`SnapshotId::LIVE`]); by path. Takes time
     /// in proportion to what changed, and to the sizes of the directories that have names of changed objects: no object knows its
-    /// name. (A file whose parent hint is stale makes it go through the whole tree.) A file with several names is shown as modified
-    /// by one of them.
+    /// name. (A file whose parent hint is stale makes it go through the whole tree.) What is left of a file
+    /// with several names is shown by one of them. That a file got or lost a name is no change of the file.
     pub fn diff(&self, from: SnapshotId, to: SnapshotId) -> Result<Vec<PathChange>> {
         let Some(source) = &self.snapshots else { return Err(Error::NotSupported("snapshots of this name space")) };
         let mut changes: Vec<ObjectChange> = Vec::new();
@@ -93,6 +96,7 @@ impl Namespace {
         let mut found = BTreeSet::new();
         // An object that loses a name and gets one has been renamed, unless its id is another object's now.
         let same: BTreeSet<ObjectId> = changes.iter().filter(|change| is_same(change)).map(|it| it.object).collect();
+        let renamed: BTreeSet<ObjectId> = gone.iter().chain(&come).map(|(.., id)| *id).collect();
         let mut named_anew: BTreeMap<ObjectId, VecDeque<Vec<u8>>> = BTreeMap::new();
         for (directory, name, id) in come {
             named_anew.entry(id).or_default().push_back(paths[1].entry(directory, &name)?);
@@ -106,22 +110,36 @@ impl Namespace {
             });
         }
         found.extend(named_anew.into_values().flatten().map(PathChange::Added));
-        let mut modified: BTreeMap<ObjectId, BTreeSet<ObjectId>> = BTreeMap::new();
+        // Extended attributes are an object of their own, whose parent is what has them.
+        let states = changes.iter().flat_map(|change| [&change.before, &change.after]).flatten();
+        let xattrs = states.filter(|attributes| attributes.kind == Kind::Xattr);
+        let owners: BTreeSet<ObjectId> = xattrs.map(|attributes| attributes.parent.live()).collect();
+        let mut marks: BTreeMap<ObjectId, fn(Vec<u8>) -> PathChange> = BTreeMap::new();
+        let mut below: BTreeMap<ObjectId, BTreeSet<ObjectId>> = BTreeMap::new();
         for change in &changes {
+            let id = change.object;
             if let (true, Some(before), Some(after)) = (is_same(change), &change.before, &change.after)
                 && before.kind != Kind::Xattr
                 && after.nlink > 0
-                && self.is_modified(&**source, change.object, (from, to), before, after)?
             {
-                modified.entry(after.parent.live()).or_default().insert(change.object);
+                if before.size != after.size || !source.changed_pages(id, (from, to), 0, 1)?.is_empty() {
+                    marks.insert(id, PathChange::Modified);
+                } else if owners.contains(&id) || attributes_differ(before, after, renamed.contains(&id)) {
+                    marks.insert(id, PathChange::Attributes);
+                } else {
+                    continue;
+                }
+                below.entry(after.parent.live()).or_default().insert(id);
             }
         }
         let mut elsewhere = BTreeSet::new();
-        for (parent, mut objects) in modified {
-            found.extend(paths[1].take_named(parent, &mut objects)?.into_iter().map(PathChange::Modified));
+        let mut paths_of = Vec::new();
+        for (parent, mut objects) in below {
+            paths_of.extend(paths[1].take_named(parent, &mut objects)?);
             elsewhere.append(&mut objects);
         }
-        found.extend(paths[1].search(elsewhere)?.into_iter().map(PathChange::Modified));
+        paths_of.extend(paths[1].search(elsewhere)?);
+        found.extend(paths_of.into_iter().filter_map(|(id, path)| marks.get(&id).map(|mark| mark(path))));
         Ok(found.into_iter().collect())
     }
 
@@ -141,19 +159,6 @@ impl Namespace {
         }
         Ok(entries)
     }
-
-    /// Anything but the time of last access.
-    fn is_modified(
-        &self,
-        source: &dyn Snapshots,
-        id: ObjectId,
-        states: (SnapshotId, SnapshotId),
-        before: &Attributes,
-        after: &Attributes,
-    ) -> Result<bool> {
-        let accessed = Attributes { atime: after.atime, ..before.clone() };
-        Ok(accessed != *after || !source.changed_pages(id, states, 0, 1)?.is_empty())
-    }
 }
 
 fn changed_pages(source: &dyn Snapshots, id: ObjectId, states: (SnapshotId, SnapshotId)) -> Result<Vec<PageIndex>> {
@@ -166,6 +171,13 @@ fn changed_pages(source: &dyn Snapshots, id: ObjectId, states: (SnapshotId, Snap
         }
         pages.extend(more);
     }
+}
+
+/// Whether more than the time of last access, and what a name that comes or goes changes in what it names, differs.
+fn attributes_differ(before: &Attributes, after: &Attributes, is_renamed: bool) -> bool {
+    let Attributes { atime, nlink, parent, .. } = *after;
+    let ctime = if is_renamed { after.ctime } else { before.ctime };
+    Attributes { atime, nlink, parent, ctime, ..before.clone() } != *after
 }
 
 /// Whether both states have the same object.
@@ -195,30 +207,30 @@ impl Paths<'_> {
     }
 
     /// Takes those of the objects that have a name in their parent directory, by one look through it. Gives one path of each.
-    fn take_named(&mut self, parent: ObjectId, objects: &mut BTreeSet<ObjectId>) -> Result<Vec<Vec<u8>>> {
+    fn take_named(&mut self, parent: ObjectId, objects: &mut BTreeSet<ObjectId>) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let mut paths = Vec::new();
         if objects.remove(&ObjectId::ROOT) {
-            paths.push(Vec::new());
+            paths.push((ObjectId::ROOT, Vec::new()));
         }
         let directory = parent.in_snapshot(self.state);
         let mut names = Vec::new();
         if let Ok(attributes) = self.namespace.directory_attributes(directory) {
             self.namespace.open_directory(directory, &attributes)?.scan(0, |record| {
                 if objects.remove(&record.object) {
-                    names.push(record.name.to_vec());
+                    names.push((record.object, record.name.to_vec()));
                 }
                 if objects.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
         }
-        for name in names {
-            paths.push(self.entry(parent, &name)?);
+        for (id, name) in names {
+            paths.push((id, self.entry(parent, &name)?));
         }
         Ok(paths)
     }
 
     /// Paths of objects wherever they are. A file that had several names, and lost the one that its parent hint knew, can only be
     /// found by going through the tree. What has no name at all is shown as `#id`.
-    fn search(&mut self, mut objects: BTreeSet<ObjectId>) -> Result<Vec<Vec<u8>>> {
+    fn search(&mut self, mut objects: BTreeSet<ObjectId>) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let mut paths = Vec::new();
         let mut waiting = vec![(ObjectId::ROOT, Vec::new())];
         while !objects.is_empty()
@@ -230,7 +242,7 @@ impl Paths<'_> {
                 let path =
                     if above.is_empty() { record.name.to_vec() } else { [&above[..], b"/", record.name].concat() };
                 if objects.remove(&record.object) {
-                    paths.push(path.clone());
+                    paths.push((record.object, path.clone()));
                 }
                 if record.kind == Kind::Directory {
                     waiting.push((record.object, path));
@@ -238,7 +250,7 @@ impl Paths<'_> {
                 ControlFlow::Continue(())
             })?;
         }
-        paths.extend(objects.iter().map(|id| format!("{id}").into_bytes()));
+        paths.extend(objects.iter().map(|id| (*id, format!("{id}").into_bytes())));
         Ok(paths)
     }
 
