@@ -4,9 +4,9 @@
 //! here.
 
 use crate::args::Cli;
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 use clap_mangen::Man;
-use clap_mangen::roff::{Roff, roman};
+use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
 /// A manual page of section 1.
 pub(crate) struct Page {
@@ -45,7 +45,7 @@ fn page(command: &Command, name: &str, parent: Option<&str>) -> String {
     let mut bytes = Vec::new();
     let mut written = man
         .render_name_section(&mut bytes)
-        .and_then(|()| man.render_synopsis_section(&mut bytes))
+        .and_then(|()| synopsis(command).to_writer(&mut bytes))
         .and_then(|()| man.render_description_section(&mut bytes))
         .and_then(|()| man.render_options_section(&mut bytes));
     let children: Vec<&Command> = command.get_subcommands().filter(|child| !child.is_hide_set()).collect();
@@ -78,6 +78,35 @@ fn page(command: &Command, name: &str, parent: Option<&str>) -> String {
     let body = (String::from_utf8_lossy(&bytes) + roff.render().as_str()).replace(&preamble, "");
     let (title, version) = (name.to_uppercase(), env!("CARGO_PKG_VERSION"));
     format!("{preamble}.TH \"{title}\" {SECTION} \"\" \"holdfast {version}\" \"Holdfast\"\n{body}")
+}
+
+/// How the command is typed: every argument as clap itself writes it, with the names of its values, which
+/// [`Man::render_synopsis_section`] leaves out.
+fn synopsis(command: &Command) -> Roff {
+    let mut line = vec![bold(command.get_bin_name().unwrap_or_else(|| command.get_name()))];
+    let mut arguments: Vec<&Arg> = command.get_arguments().filter(|argument| !argument.is_hide_set()).collect();
+    // Options first, the ones that can be left out before the others; then what is known by its place.
+    arguments
+        .sort_by_key(|argument| (argument.is_positional(), !argument.is_positional() && argument.is_required_set()));
+    for argument in arguments {
+        let written = argument.to_string();
+        let (flag, value) = match written.split_once(' ') {
+            _ if argument.is_positional() => ("", &*written),
+            Some((flag, value)) => (flag, value),
+            None => (&*written, ""),
+        };
+        // Those known by their place have brackets of their own.
+        let [before, after] = if argument.is_required_set() || flag.is_empty() { [" ", ""] } else { [" [", "]"] };
+        let between = if flag.is_empty() || value.is_empty() { "" } else { " " };
+        line.extend([roman(before), bold(flag), roman(between), italic(value), roman(after)]);
+    }
+    if command.has_subcommands() {
+        line.push(roman(if command.is_subcommand_required_set() { " <command>" } else { " [command]" }));
+    }
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.text(line.into_iter().filter(|part| *part != bold("") && *part != italic("")).collect::<Vec<Inline>>());
+    roff
 }
 
 /// The text after the help: lines without indentation that end with a colon are headings, indented ones are shown as they
@@ -134,7 +163,7 @@ fn section(roff: &mut Roff, heading: &str, list: List) {
     roff.control("SH", [heading]);
     for (term, meaning) in list {
         roff.control("TP", []);
-        roff.text([clap_mangen::roff::bold(*term)]);
+        roff.text([bold(*term)]);
         roff.text([roman(*meaning)]);
     }
 }
@@ -187,6 +216,12 @@ mod tests {
             seen += 1;
             let name = command.get_display_name().unwrap_or("holdfast");
             let page = &pages.iter().find(|page| page.name == name).unwrap_or_else(|| panic!("no page {name}")).roff;
+            let synopsis = page.split(".SH ").find(|section| section.starts_with("SYNOPSIS")).unwrap();
+            let synopsis = synopsis.replace("\\fB", "").replace("\\fI", "").replace("\\fR", "").replace('\\', "");
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+                // With the names of its values.
+                assert!(synopsis.contains(&argument.to_string()), "{name}: {argument} is not in {synopsis}");
+            }
             for argument in command.get_arguments() {
                 let long = argument.get_long().unwrap_or_default().replace('-', "\\-");
                 assert_eq!(page.contains(&long), !argument.is_hide_set() || long.is_empty(), "{name}: {argument}");
@@ -197,6 +232,22 @@ mod tests {
             commands.extend(command.get_subcommands());
         }
         assert_eq!(pages.len(), seen);
+    }
+
+    #[test]
+    fn a_synopsis_shows_how_the_command_is_typed() {
+        let mut program = Command::new("x").args([
+            Arg::new("option").short('o').value_name("OPTS"),
+            Arg::new("quiet").long("quiet").action(clap::ArgAction::SetTrue),
+            Arg::new("kind").long("kind").value_name("KIND").required(true),
+            Arg::new("store").value_name("STORE").required(true),
+            Arg::new("dir").value_name("DIR"),
+            Arg::new("hidden").long("hidden").hide(true),
+        ]);
+        program.build();
+        let expected = ".SH SYNOPSIS\n\\fBx\\fR [\\fB\\-o\\fR \\fI<OPTS>\\fR] [\\fB\\-\\-quiet\\fR] [\\fB\\-\\-help\\fR] \
+                        \\fB\\-\\-kind\\fR \\fI<KIND>\\fR \\fI<STORE>\\fR \\fI[DIR]\\fR\n";
+        assert_eq!(synopsis(&program).to_roff(), expected);
     }
 
     #[test]
