@@ -23,17 +23,16 @@ pub(crate) struct Progress {
     total: u64,
     bar: ProgressBar,
     last_line: Cell<Instant>,
+    /// How the bar looks from the first step on, until then.
+    moving: Cell<Option<ProgressStyle>>,
 }
 
 impl Progress {
     /// Work of a known length.
     pub(crate) fn of(what: &'static str, total: u64, unit: Unit) -> Progress {
-        let numbers = match unit {
-            Unit::Bytes => "{bytes} of {total_bytes}, {binary_bytes_per_sec}",
-            Unit::Objects => "{human_pos} of {human_len} objects",
-        };
-        let template = format!("{{msg}} [{{bar:30}}] {{percent:>3}} %  {numbers}, {{eta}} left");
-        let progress = Progress::with(what, Some(total), &template);
+        let [still, moving] = templates(unit);
+        let progress = Progress::with(what, Some(total), &still);
+        progress.moving.set(Some(style(&moving)));
         progress.bar.tick();
         progress
     }
@@ -50,15 +49,19 @@ impl Progress {
     fn with(what: &'static str, total: Option<u64>, template: &str) -> Progress {
         // Hidden unless standard error is a terminal.
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
-        // The templates are the ones above.
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        bar.set_style(style.progress_chars("=> "));
+        bar.set_style(style(template));
         bar.set_message(what);
-        Progress { what, total: total.unwrap_or(0), bar, last_line: Cell::new(Instant::now()) }
+        let (total, last_line) = (total.unwrap_or(0), Cell::new(Instant::now()));
+        Progress { what, total, bar, last_line, moving: Cell::new(None) }
     }
 
     /// So much is done.
     pub(crate) fn is_at(&self, done: u64) {
+        if done > 0
+            && let Some(moving) = self.moving.take()
+        {
+            self.bar.set_style(moving);
+        }
         self.bar.set_position(done.min(self.total));
         if self.bar.is_hidden() && self.last_line.get().elapsed() >= LINES_APART {
             self.last_line.set(Instant::now());
@@ -71,6 +74,20 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// What a bar shows while nothing is done, when there is no speed and no time to tell, and afterwards.
+fn templates(unit: Unit) -> [String; 2] {
+    let (numbers, speed) = match unit {
+        Unit::Bytes => ("{bytes} of {total_bytes}", ", {binary_bytes_per_sec}, {eta} left"),
+        Unit::Objects => ("{human_pos} of {human_len} objects", ", {eta} left"),
+    };
+    ["", speed].map(|speed| format!("{{msg}} [{{bar:30}}] {{percent:>3}} %  {numbers}{speed}"))
+}
+
+fn style(template: &str) -> ProgressStyle {
+    // The templates are the ones of this file.
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
 }
 
 fn percent(done: u64, total: u64) -> u64 {
@@ -89,6 +106,45 @@ pub(crate) fn clear_line() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use indicatif::TermLike;
+    use parking_lot::Mutex;
+    use std::io;
+    use std::sync::Arc;
+
+    /// A terminal of which only what was written is kept.
+    #[derive(Clone, Default, Debug)]
+    struct Screen(Arc<Mutex<String>>);
+
+    impl TermLike for Screen {
+        fn width(&self) -> u16 {
+            120
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 
     #[test]
     fn percentages_stay_within_their_bounds() {
@@ -107,6 +163,28 @@ mod tests {
             progress.is_at(5);
             assert_eq!(progress.bar.message(), "work");
         }
-        assert!(ProgressStyle::with_template("{msg} [{bar:30}] {percent:>3} % {bytes} {eta}").is_ok());
+        for template in [Unit::Bytes, Unit::Objects].into_iter().flat_map(templates) {
+            assert!(ProgressStyle::with_template(&template).is_ok(), "{template}");
+        }
+    }
+
+    #[test]
+    fn a_bar_guesses_nothing_before_the_first_step() {
+        for unit in [Unit::Bytes, Unit::Objects] {
+            let screen = Screen::default();
+            let progress = Progress::of("work", 1 << 30, unit);
+            progress.bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(screen.clone())));
+            for done in [0, 0, 1 << 20] {
+                progress.is_at(done);
+                screen.0.lock().clear();
+                progress.bar.force_draw();
+                let seen = std::mem::take(&mut *screen.0.lock());
+                assert!(seen.contains("work ["), "{seen:?}");
+                for guess in ["left", "/s"] {
+                    let is_told = done > 0 && (guess == "left" || unit == Unit::Bytes);
+                    assert_eq!(seen.contains(guess), is_told, "{done}: {seen:?}");
+                }
+            }
+        }
     }
 }
