@@ -13,6 +13,9 @@ ZSH_COMPLETIONS = $(ROOT)/share/zsh/site-functions
 FISH_COMPLETIONS = $(ROOT)/share/fish/vendor_completions.d
 MAN1 = $(ROOT)/share/man/man1
 UNITS = $(ROOT)/lib/systemd
+# Where mount(8) looks for its helpers, whatever PREFIX is.
+SBIN = $(DESTDIR)/sbin
+HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
 
 .PHONY: help run build install uninstall test test-long bench aged fmt deny
 
@@ -28,7 +31,7 @@ run: build ## build, create a store in ~/Holdfast on first use, and mount it
 build: ## the holdfast binary
 	cargo build --release -p holdfast
 
-install: ## install the binary, manual pages and completions; PREFIX=/usr/local, DESTDIR for packages
+install: ## install the binary, manual pages, completions, helpers for mount(8) and units; PREFIX=/usr/local, DESTDIR for packages
 	@# Not a dependency: root, who installs, need not have a Rust toolchain.
 	@[ -x $(HOLDFAST) ] || $(MAKE) build
 	install -D -m 755 $(HOLDFAST) $(ROOT)/bin/holdfast
@@ -37,12 +40,17 @@ install: ## install the binary, manual pages and completions; PREFIX=/usr/local,
 	$(HOLDFAST) completions bash >$(BASH_COMPLETIONS)/holdfast
 	$(HOLDFAST) completions zsh >$(ZSH_COMPLETIONS)/_holdfast
 	$(HOLDFAST) completions fish >$(FISH_COMPLETIONS)/holdfast.fish
+	@# Who installs below a home directory does without.
+	@install -d $(SBIN) && [ -w $(SBIN) ] || { echo "no mount.holdfast for mount(8) and /etc/fstab: $(SBIN) cannot be written to"; exit 0; }; \
+	for link in $(HELPERS); do echo "ln -s $(PREFIX)/bin/holdfast $$link"; ln -sfn $(PREFIX)/bin/holdfast $$link || exit 1; done
 	install -d $(UNITS)/system $(UNITS)/user
 	@# The units name the binary by its path.
 	for unit in contrib/systemd/holdfast*; do sed 's|/usr/local/bin/|$(PREFIX)/bin/|' $$unit >$(UNITS)/system/$${unit##*/} || exit 1; done
 	for unit in contrib/systemd/user/holdfast*; do sed 's|/usr/local/bin/|$(PREFIX)/bin/|' $$unit >$(UNITS)/user/$${unit##*/} || exit 1; done
 
 uninstall: ## take away what install has put there
+	@# Helpers of another installation stay.
+	for link in $(HELPERS); do [ "$$(readlink $$link)" != $(PREFIX)/bin/holdfast ] || rm -f $$link || exit 1; done
 	rm -f $(ROOT)/bin/holdfast $(MAN1)/holdfast.1 $(MAN1)/holdfast-*.1
 	rm -f $(BASH_COMPLETIONS)/holdfast $(ZSH_COMPLETIONS)/_holdfast $(FISH_COMPLETIONS)/holdfast.fish
 	rm -f $(UNITS)/system/holdfast@.service $(UNITS)/system/holdfast-scrub@.service $(UNITS)/system/holdfast-scrub@.timer

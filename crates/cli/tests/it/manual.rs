@@ -3,6 +3,7 @@
 use crate::rig::Rig;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -129,7 +130,19 @@ fn make_install_puts_everything_under_destdir() {
     ] {
         assert!(fs::read_to_string(at(path)).unwrap().contains(part), "{path}");
     }
+    // mount(8) finds the helper, also one that was there before.
+    for name in ["mount.holdfast", "mount.fuse.holdfast"] {
+        assert_eq!(
+            fs::read_link(root.join("sbin").join(name)).unwrap(),
+            Path::new("/opt/holdfast/bin/holdfast"),
+            "{name}"
+        );
+    }
+    make("install");
+    fs::remove_file(root.join("sbin/mount.fuse.holdfast")).unwrap();
+    symlink("/usr/bin/another", root.join("sbin/mount.fuse.holdfast")).unwrap();
     make("uninstall");
+    fs::remove_file(root.join("sbin/mount.fuse.holdfast")).expect("another's helper is left alone");
     let left =
         |directory: &Path| -> Vec<_> { fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect() };
     let mut directories = vec![root];
