@@ -1,9 +1,10 @@
-//! The tour of the guide, as it stands there.
+//! The tour of the guide, and the first five minutes of the README, as they stand there.
 
 use crate::rig::{Rig, fuse};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
+const README: &str = include_str!("../../../../README.md");
 const GUIDE: &str = include_str!("../../../../docs/guide.md");
 
 /// The lines of the tour as a script that ends at the first one that does not do what the guide says.
@@ -29,20 +30,24 @@ fn script() -> String {
     script.replace(" || { echo 'failed: '; exit 1; }\n", "\n")
 }
 
+/// Runs a script with the binary under test as `holdfast`.
+fn bash(rig: &Rig, script: &str) -> Output {
+    let binaries = Path::new(env!("CARGO_BIN_EXE_holdfast")).parent().unwrap();
+    let path = std::env::join_paths(
+        std::iter::once(binaries.to_path_buf()).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
+    );
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script]).current_dir(rig.path("")).env("PATH", path.unwrap()).env("HOME", rig.path("home"));
+    bash.output().unwrap()
+}
+
 #[test]
 fn the_tour_of_the_guide_works() {
     if !fuse() {
         return;
     }
     let rig = Rig::new();
-    let binaries = Path::new(env!("CARGO_BIN_EXE_holdfast")).parent().unwrap();
-    let path = std::env::join_paths(
-        std::iter::once(binaries.to_path_buf()).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
-    );
-    let (home, directory) = (rig.path("home"), rig.path(""));
-    let mut tour = Command::new("bash");
-    tour.args(["-c", &script()]).current_dir(directory).env("PATH", path.unwrap()).env("HOME", home);
-    let output = tour.output().unwrap();
+    let output = bash(&rig, &script());
     // Whatever happened, nothing stays mounted.
     rig.run(["unmount", "tour"]);
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -57,4 +62,51 @@ fn the_tour_of_the_guide_works() {
     ] {
         assert!(out.contains(said), "{said:?} is not in {out}");
     }
+}
+
+/// The command lines of the README's first five minutes: those for make, and the others.
+fn first_five_minutes() -> (Vec<&'static str>, Vec<&'static str>) {
+    let (_, section) = README.split_once("## Five minutes\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let mut inside = false;
+    let mut lines = Vec::new();
+    for line in section.lines() {
+        match line {
+            "```sh" => inside = true,
+            "```" => inside = false,
+            line if inside => lines.push(line),
+            _ => {}
+        }
+    }
+    lines.into_iter().partition(|line| line.starts_with("make "))
+}
+
+#[test]
+fn the_first_five_minutes_of_the_readme_work() {
+    let (make, lines) = first_five_minutes();
+    let targets: Vec<_> = make.iter().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(targets, ["run", "test", "install"], "what they do, other tests try");
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for target in targets {
+        let tried =
+            Command::new("make").arg("-n").arg("-C").arg(&repository).arg(target).env_remove("MAKEFLAGS").output();
+        assert!(tried.is_ok_and(|tried| tried.status.success()), "make {target}");
+    }
+    assert!(lines.len() >= 10, "{lines:?}");
+    if !fuse() {
+        return;
+    }
+    // In the places that it names there may be something.
+    let rig = Rig::new();
+    let (data, mount) = (rig.path("data"), rig.directory("m"));
+    let line = |line: &&str| {
+        let here = line.replace("/data", data.to_str().unwrap()).replace("/mnt", mount.to_str().unwrap());
+        let (command, _) = here.split_once(" #").unwrap_or((&here, ""));
+        format!("{command} || {{ echo 'failed: {command}'; exit 1; }}\n")
+    };
+    let clone = format!("cp -r {}/docs . || exit 1\n", repository.display());
+    let output = bash(&rig, &(clone + &lines.iter().map(line).collect::<String>()));
+    rig.run(["unmount", "m"]);
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{error}");
 }
