@@ -4,7 +4,7 @@ use crate::counters::Counters;
 use crate::session::Sessions;
 use crate::state::State;
 use crate::{Cache, Options};
-use holdfast_object::{Arena, Batch, Clock, DomainId, Epoch, Error, ObjectStore, Result};
+use holdfast_object::{Arena, Batch, Clock, DomainId, Epoch, Error, ObjectId, ObjectStore, Op, PageIndex, Result};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 const EPOCHS_SKIPPED: u64 = 3;
 
 /// What opening found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recovered {
     /// The recovery point that the store had.
     pub from: Epoch,
@@ -22,8 +22,10 @@ pub struct Recovered {
     pub batches: u64,
     /// Their operations.
     pub ops: u64,
-    /// Pages of them that could not be put in their place, because what leads to it cannot be read.
-    pub pages_lost: u64,
+    /// Pages of them that are gone and that no later batch has anew, or that could not be put in their place because what leads to it cannot be read.
+    pub lost: Vec<(ObjectId, PageIndex)>,
+    /// Batches left out since they were not whole.
+    pub batches_torn: u64,
 }
 
 impl Cache {
@@ -41,6 +43,7 @@ impl Cache {
         let mut last = status.epoch;
         if status.read_only.is_none() {
             replay(&*store, &arena, &mut recovered)?;
+            recovered.batches_torn = store.status().log_batches_torn;
             // Also if nothing was replayed: there may be torn batches, and epochs must go on above theirs.
             last = status.epoch + EPOCHS_SKIPPED;
             store.prepare(last)?;
@@ -70,6 +73,15 @@ impl Cache {
     }
 }
 
+fn writes_or_deletes(op: &Op, page: PageIndex) -> bool {
+    match op {
+        Op::Write { fragments, .. } => fragments.iter().any(|fragment| fragment.index == page),
+        Op::Adopt { pages, .. } => pages.iter().any(|(index, _)| *index == page),
+        Op::Delete { .. } => true,
+        _ => false,
+    }
+}
+
 fn replay(store: &dyn ObjectStore, arena: &Arc<Arena>, recovered: &mut Recovered) -> Result<()> {
     let epoch = recovered.from + EPOCHS_SKIPPED;
     let mut frames = |count: usize| {
@@ -82,11 +94,16 @@ fn replay(store: &dyn ObjectStore, arena: &Arc<Arena>, recovered: &mut Recovered
     while let Some(found) = store.log_next(&mut frames)? {
         recovered.batches += 1;
         recovered.ops += found.batch.ops.len() as u64;
+        for op in &found.batch.ops {
+            // What a later batch has anew is not missed.
+            recovered.lost.retain(|(id, page)| *id != op.target() || !writes_or_deletes(op, *page));
+        }
+        recovered.lost.extend(found.lost);
         let batch = Batch { domain: found.batch.domain, epoch, ops: found.batch.ops };
         let applied = store.apply(&batch)?;
         for (id, index) in applied.rejected {
             // An object under a tree block that cannot be read; the others are replayed all the same.
-            recovered.pages_lost += 1;
+            recovered.lost.push((id, index));
             tracing::error!(object = id.0, index, "a synced page could not be replayed");
         }
     }

@@ -39,6 +39,7 @@ mod paths;
 mod probe;
 mod progress;
 mod report;
+mod scratch;
 mod scrub;
 mod signals;
 mod size;

@@ -104,6 +104,9 @@ const FAMILIES: &[Family] = &[
     gauge("holdfast_intent_log_replayed_batches", "Batches of the intent log replayed when it was mounted.", |r| {
         r.daemon.as_ref().map(|daemon| daemon.batches_replayed as f64)
     }),
+    gauge("holdfast_intent_log_lost_pages", "Synced pages found lost in the intent log when it was mounted.", |r| {
+        r.daemon.as_ref().map(|daemon| daemon.synced_pages_lost as f64)
+    }),
     counter("holdfast_epochs_seconds_total", "Time spent in writing epochs.", |r| {
         r.cache.as_ref().map(|cache| cache.epochs_ms as f64 / 1000.0)
     }),

@@ -170,6 +170,12 @@ pub(crate) struct Daemon {
     pub(crate) superblocks_lost: u64,
     /// Batches of the intent log replayed when the store was opened.
     pub(crate) batches_replayed: u64,
+    /// Synced pages that it had lost by then: they read as an error. Paths are in the log of the mount.
+    #[serde(default)]
+    pub(crate) synced_pages_lost: u64,
+    /// Batches left out, since they were not whole: a power cut has cut their sync short, or they have been damaged since.
+    #[serde(default)]
+    pub(crate) batches_torn: u64,
 }
 
 impl Figures {
@@ -315,6 +321,20 @@ impl Report for StoreReport {
             if !daemon.was_clean {
                 let batches = count(daemon.batches_replayed, "batch", "batches");
                 rows.push(("recovered", format!("{batches} of the intent log, when it was mounted")));
+            }
+            if daemon.synced_pages_lost > 0 {
+                let pages = count(daemon.synced_pages_lost, "synced page", "synced pages");
+                rows.push((
+                    "LOST",
+                    format!("{pages}, found damaged in the intent log when it was mounted; see the daemon's log"),
+                ));
+            }
+            if daemon.batches_torn > 0 {
+                let batches = count(daemon.batches_torn, "batch", "batches");
+                rows.push((
+                    "left out",
+                    format!("{batches} at the end of the intent log, not whole when it was mounted"),
+                ));
             }
             if daemon.superblocks_lost > 0 {
                 let lost = count(daemon.superblocks_lost, "superblock", "superblocks");

@@ -94,6 +94,12 @@ pub struct StoreStatus {
     pub repaired: u64,
     /// Different blocks found corrupt or unreadable, without a good copy, since the store was opened. Counted up to 65,536.
     pub unrepaired: u64,
+    /// Pages of the intent log found without a good copy when it was read; also in `unrepaired`. They
+    /// are lost, unless a later batch has them anew.
+    pub log_pages_lost: u64,
+    /// Batches of the intent log left out when it was read, since they were not whole: a power cut has cut the sync short,
+    /// or they have been damaged since.
+    pub log_batches_torn: u64,
     /// What has been done since the store was opened.
     pub counters: StoreCounters,
     /// Device names.
@@ -221,4 +227,6 @@ pub struct RecoveredBatch {
     pub batch: LogBatch,
     /// Keeps the frames of its pages in use.
     pub pins: Vec<crate::PinnedPage>,
+    /// Pages that it had and whose bytes are gone: its operations make them lost.
+    pub lost: Vec<(ObjectId, PageIndex)>,
 }

@@ -22,6 +22,7 @@ pub(crate) struct Counters {
     repaired: AtomicU64,
     unrepaired: Mutex<FxHashSet<u64>>,
     lost_from_log: AtomicU64,
+    torn_in_log: AtomicU64,
 }
 
 fn add(counter: &AtomicU64, number: u64) {
@@ -81,6 +82,16 @@ impl Counters {
     /// Pages of the intent log were found without a good copy when it was replayed, which is done once.
     pub(crate) fn lost_from_log(&self, pages: u64) {
         add(&self.lost_from_log, pages);
+    }
+
+    /// A batch of the intent log was left out, as it was not whole.
+    pub(crate) fn torn_in_log(&self) {
+        add(&self.torn_in_log, 1);
+    }
+
+    /// Pages of the intent log without a good copy, and batches left out.
+    pub(crate) fn losses_of_log(&self) -> (u64, u64) {
+        (self.lost_from_log.load(Ordering::Relaxed), self.torn_in_log.load(Ordering::Relaxed))
     }
 
     pub(crate) fn blocks_repaired(&self) -> u64 {

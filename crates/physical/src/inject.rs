@@ -52,7 +52,7 @@ pub enum BlockClass {
     Symlink,
     /// A page of a regular file.
     FileData,
-    /// A block of the intent log that the next mount replays: head or page.
+    /// A block of the intent log that the next mount replays: head or page, or a page written ahead.
     IntentLog,
 }
 
@@ -114,7 +114,7 @@ impl BlockClass {
             BlockRole::MetadataPage if used.kind == Some(Kind::Symlink) => BlockClass::Symlink,
             BlockRole::MetadataPage => BlockClass::Directory,
             BlockRole::Data => BlockClass::FileData,
-            BlockRole::LogHead | BlockRole::LogPage => BlockClass::IntentLog,
+            BlockRole::LogHead | BlockRole::LogPage | BlockRole::LogPlaced => BlockClass::IntentLog,
         }
     }
 }

@@ -37,6 +37,7 @@ mod format;
 mod grow;
 pub mod inject;
 mod intent_log;
+mod log_check;
 mod log_pages;
 mod log_recovery;
 mod mend;

@@ -63,7 +63,8 @@ pub(crate) fn find_page(copies: &[Copy<'_>], checksum: u64, new: &SectorSums) ->
     Err(if is_torn { Gone::Torn } else { Gone::Damaged })
 }
 
-fn is_torn(bytes: &[u8; 4096], new: &SectorSums, old: Option<&SectorSums>) -> bool {
+/// Whether a power cut during the write may have left the block so.
+pub(crate) fn is_torn(bytes: &[u8; 4096], new: &SectorSums, old: Option<&SectorSums>) -> bool {
     let Some(old) = old else { return true };
     let now = sector_sums(bytes);
     now.iter().zip(new).zip(old).any(|((now, new), old)| now != new && now == old)

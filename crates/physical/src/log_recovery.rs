@@ -2,27 +2,32 @@
 //!
 //! A batch counts if its header is of this store, of an epoch above the last recovery point, and based on that point or
 //! the one before. Batches of an epoch follow each other without a gap. One that is damaged
-//! - is repaired from the second copies, if these are good; one or two flipped bits of a page are put right;
+//! - is repaired from the second copies, if these are good; one or two flipped bits of a page or a header, and one of the
+//!   entries, are put right;
 //! - otherwise, if it had been acknowledged (a later one exists): pages that are gone become [`Op::Lose`]; without its
 //!   entries it is an error that names it;
-//! - otherwise, if all of it is there but pages with damage that no power cut does: the same, see `log_pages`;
-//! - otherwise it was torn by the crash and never acknowledged: it is left out, and it is the last one.
+//! - otherwise, if there is damage that no power cut does, the same: all of it is there but pages (see `log_pages`), or
+//!   the head of another batch is in its place;
+//! - otherwise it was torn by the crash and never acknowledged: it is left out, and it is the last one. That is counted and
+//!   told: a device that lost the write afterwards leaves the same.
+//!
+//! The offline check comes to the same verdicts, see `log_check`.
 
 use crate::block_pool::PooledBlock;
-use crate::check::{BlockRole, BlockUse};
 use crate::disk::{Block, Disk};
-use crate::format::log::{HEADER_BYTES, LOG_MAGIC, LogHeader, SectorSums, decode_sums};
+use crate::format::log::{HEADER_BYTES, LogHeader, SectorSums, decode_sums};
 use crate::format::ops::decode_ops;
 use crate::format::{Fault, Superblock, split_address};
 use crate::intent_log::IntentLog;
 use crate::log_pages::{Copy, Gone, PageBytes, find_page};
 use crate::module::Module;
 use holdfast_block::AlignedBuf;
-use holdfast_integrity::crc64;
+use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use holdfast_object::{
     DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, Op, PageIndex, PinnedPage, Placement, RecoveredBatch, Result,
 };
-use std::collections::VecDeque;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -40,13 +45,18 @@ struct Replay {
     batch: LogBatch,
     /// For each page of the batch's `Write`s, in order, where it is.
     pages: Vec<PageBytes>,
+    /// Pages that have become lost.
+    lost: Vec<(ObjectId, PageIndex)>,
 }
 
 /// A batch found, its entries good.
-struct Found {
-    header: LogHeader,
-    ops: Vec<Op>,
-    twice: Vec<bool>,
+pub(crate) struct Found {
+    pub(crate) header: LogHeader,
+    pub(crate) ops: Vec<Op>,
+    /// Of each `Write`, whether its pages are there twice.
+    pub(crate) twice: Vec<bool>,
+    /// Entries and sector sums, as they should be in both heads.
+    pub(crate) body: Vec<u8>,
     /// Sector sums of the pages.
     new: Vec<SectorSums>,
     /// Those of what the blocks of pages held before, if known.
@@ -55,8 +65,42 @@ struct Found {
     has_both_heads: bool,
 }
 
+/// A page of a batch.
+pub(crate) struct FoundPage<'a> {
+    /// One or two.
+    pub(crate) copies: Vec<Copy<'a>>,
+    pub(crate) checksum: u64,
+    pub(crate) new: &'a SectorSums,
+}
+
+/// What becomes of a batch.
+pub(crate) struct Verdict {
+    /// With [`Op::Lose`] for what is gone.
+    pub(crate) ops: Vec<Op>,
+    /// Where the pages are that are there, in the order of the operations.
+    pages: Vec<PageBytes>,
+    pub(crate) gone: Vec<GonePage>,
+    /// Torn: nothing of it is replayed.
+    pub(crate) is_left_out: bool,
+}
+
+/// A page without a good copy.
+pub(crate) struct GonePage {
+    pub(crate) object: ObjectId,
+    pub(crate) index: PageIndex,
+    /// Where its first copy should be.
+    pub(crate) address: u64,
+}
+
+/// A batch without entries that may never have been acknowledged.
+pub(crate) struct Torn {
+    pub(crate) epoch: Epoch,
+    pub(crate) sequence: u32,
+    pub(crate) start: u64,
+}
+
 /// One half of the log area in memory.
-struct HalfBytes<'a> {
+pub(crate) struct HalfBytes<'a> {
     disk: &'a Disk,
     blocks: Range<u64>,
     bytes: AlignedBuf,
@@ -64,7 +108,7 @@ struct HalfBytes<'a> {
 }
 
 impl<'a> HalfBytes<'a> {
-    fn read(disk: &'a Disk, blocks: Range<u64>) -> Result<HalfBytes<'a>> {
+    pub(crate) fn read(disk: &'a Disk, blocks: Range<u64>) -> Result<HalfBytes<'a>> {
         const STEP: usize = 256 * 4096;
         let mut bytes = AlignedBuf::zeroed((blocks.end - blocks.start) as usize * 4096);
         let mut unreadable = Vec::new();
@@ -84,7 +128,7 @@ impl<'a> HalfBytes<'a> {
     }
 
     /// The bytes of a block; `None` for one that could not be read.
-    fn block(&self, block: u64) -> Option<&[u8; 4096]> {
+    pub(crate) fn block(&self, block: u64) -> Option<&[u8; 4096]> {
         if self.unreadable.binary_search(&block).is_ok() {
             return None;
         }
@@ -92,31 +136,40 @@ impl<'a> HalfBytes<'a> {
         self.bytes.as_chunks::<4096>().0.get(at)
     }
 
-    /// The entries and sector sums of a batch from the head at `start`, if they match.
-    fn body(&self, header: &LogHeader, start: u64) -> Option<&[u8]> {
+    /// The entries and sector sums of a batch from the head at `start`, if they match, or do but for one bit.
+    fn body(&self, header: &LogHeader, start: u64) -> Option<Cow<'_, [u8]>> {
         let at = usize::try_from(start.checked_sub(self.blocks.start)?)
             .ok()?
             .checked_mul(4096)?
             .checked_add(HEADER_BYTES)?;
         let body = self.bytes.get(at..at.checked_add(usize::try_from(header.body_bytes()).ok()?)?)?;
-        (crc64(body) == header.entries_crc).then_some(body)
+        if crc64(body) == header.entries_crc {
+            return Some(Cow::Borrowed(body));
+        }
+        // Two would be too many without a second checksum: torn bytes would pass too often.
+        let mut mended = body.to_vec();
+        correct_flips(&mut mended, header.entries_crc, FlipsMax::One).map(|_| Cow::Owned(mended))
     }
 
     /// All headers that count, with whether they are second copies.
-    fn headers(&self, store: &[u8; 16], last: &Superblock) -> Vec<(LogHeader, bool)> {
+    fn headers(&self, log: &LogOf<'_>) -> Vec<(LogHeader, bool)> {
         let blocks = self.bytes.as_chunks::<4096>().0.iter();
         blocks
             .zip(self.blocks.clone())
-            .filter(|(block, _)| block.starts_with(&LOG_MAGIC))
-            .filter_map(|(block, address)| LogHeader::decode(block, address).ok())
+            .filter(|(block, _)| LogHeader::may_be_in(block))
+            .filter_map(|(block, address)| LogHeader::decode_flipped(block, address).ok())
             .filter(|(header, _)| {
-                header.store == *store
-                    && header.epoch > last.epoch
-                    && (last.previous..=last.epoch).contains(&header.base)
+                log.counts(header)
                     && header.start >= self.blocks.start
                     && header.start + header.blocks() <= self.blocks.end
             })
             .collect()
+    }
+
+    /// The head of another batch is where one begins: no power cut does that. What was there before is of older epochs.
+    fn is_misplaced(&self, start: u64, log: &LogOf<'_>) -> bool {
+        let found = self.block(start).and_then(|block| LogHeader::decode_anywhere(block).ok());
+        found.is_some_and(|(header, copy)| log.counts(&header) && header.own_place(copy) != start)
     }
 
     fn error(&self, block: u64, epoch: Epoch, sequence: u32, what: &str) -> Error {
@@ -127,10 +180,21 @@ impl<'a> HalfBytes<'a> {
         Error::corrupt(self.disk.place(block), "intent log", format!("batch {sequence} of epoch {epoch}"), got)
     }
 
+    fn misplaced(&self, start: u64, expected: &str) -> Error {
+        let got = "the head of another batch, which no power cut leaves there";
+        Error::corrupt(self.disk.place(start), "intent log", expected, got)
+    }
+
     /// The batches of the half, in order. `acknowledged` is how many another epoch's batches say there are of an epoch.
-    fn batches(&self, store: &[u8; 16], last: &Superblock, acknowledged: impl Fn(Epoch) -> u32) -> Result<Vec<Found>> {
-        let headers = self.headers(store, last);
-        let Some(epoch) = headers.iter().map(|(header, _)| header.epoch).max() else { return Ok(Vec::new()) };
+    /// Also gives what comes behind them, if that is a batch without entries.
+    fn batches(&self, log: &LogOf<'_>, acknowledged: impl Fn(Epoch) -> u32) -> Result<(Vec<Found>, Option<Torn>)> {
+        let headers = self.headers(log);
+        let Some(epoch) = headers.iter().map(|(header, _)| header.epoch).max() else {
+            return match self.is_misplaced(self.blocks.start, log) {
+                true => Err(self.misplaced(self.blocks.start, "the first batch")),
+                false => Ok((Vec::new(), None)),
+            };
+        };
         if let Some((other, _)) = headers.iter().find(|(header, _)| header.epoch != epoch) {
             let got = format!("batches of the epochs {} and {epoch} in one half", other.epoch);
             return Err(Error::corrupt(self.disk.place(other.start), "intent log", "one epoch in a half", got));
@@ -149,43 +213,104 @@ impl<'a> HalfBytes<'a> {
                 if is_acknowledged {
                     return Err(self.error(start, epoch, sequence, "no header that fits"));
                 }
-                return Ok(found);
+                if self.is_misplaced(start, log) {
+                    return Err(self.misplaced(start, &format!("batch {sequence} of epoch {epoch}, or nothing")));
+                }
+                return Ok((found, None));
             };
             let bodies = [header.start, header.copy_start()].map(|start| self.body(header, start));
             let has_both_heads = mine.next().is_some() && bodies.iter().all(Option::is_some);
             let body = bodies.into_iter().flatten().next();
+            let has_body = body.is_some();
             match body
                 .ok_or_else(|| Fault::new("entries", "one good copy", "none"))
-                .and_then(|body| decode(header, body))
+                .and_then(|body| decode(header, &body))
             {
                 Ok(batch) => found.push(Found { has_both_heads, ..batch }),
-                Err(fault) if is_acknowledged || body.is_some() => {
+                Err(fault) if is_acknowledged || has_body => {
                     return Err(self.error(start, epoch, sequence, &format!("entries damaged ({fault})")));
                 }
-                Err(_) => return Ok(found),
+                Err(_) => return Ok((found, Some(Torn { epoch, sequence, start }))),
             }
             start += header.blocks();
             chain = header.link();
         }
     }
 
-    /// Where the pages of a batch are.
-    fn pages(&self, found: &Found) -> Vec<std::result::Result<PageBytes, Gone>> {
+    /// The pages of a batch, in order.
+    pub(crate) fn pages<'f>(&'f self, found: &'f Found) -> Vec<FoundPage<'f>> {
         let first = found.header.start + u64::from(found.header.head_blocks);
         let old = |block: u64| found.old.as_ref().and_then(|old| old.get((block - first) as usize));
         let copy = |address: u64| Copy { address, bytes: self.block(address), old: old(address) };
         let mut second = first + found.new.len() as u64;
-        let mut places = Vec::with_capacity(found.new.len());
+        let mut pages: Vec<FoundPage<'f>> = Vec::with_capacity(found.new.len());
         for (fragments, &twice) in writes(&found.ops).zip(&found.twice) {
             for fragment in fragments {
-                let at = places.len();
-                let copies = [copy(first + at as u64), copy(second)];
-                let copies = if twice { &copies[..] } else { &copies[..1] };
-                places.push(find_page(copies, fragment.page.checksum, &found.new[at]));
-                second += u64::from(twice);
+                let at = pages.len();
+                let mut copies = vec![copy(first + at as u64)];
+                if twice {
+                    copies.push(copy(second));
+                    second += 1;
+                }
+                pages.push(FoundPage { copies, checksum: fragment.page.checksum, new: &found.new[at] });
             }
         }
-        places
+        pages
+    }
+
+    /// What becomes of a batch. `claim` says whether a page that it refers to is there.
+    pub(crate) fn judge(
+        &self,
+        found: &Found,
+        is_acknowledged: bool,
+        claim: &mut dyn FnMut(ObjectId, PageIndex, &Placement) -> std::result::Result<(), Gone>,
+    ) -> Verdict {
+        let (mut ops, mut pages, mut gone) = (Vec::with_capacity(found.ops.len()), Vec::new(), Vec::new());
+        let mut is_torn = false;
+        let mut in_log = self.pages(found).into_iter();
+        for mut op in found.ops.iter().cloned() {
+            let object = op.target();
+            let before = gone.len();
+            let mut note = |index: PageIndex, address: u64, why: Gone| {
+                gone.push(GonePage { object, index, address });
+                is_torn |= why == Gone::Torn;
+            };
+            match &mut op {
+                Op::Write { fragments, .. } => fragments.retain(|fragment| {
+                    let Some(page) = in_log.next() else { return false };
+                    let outcome = find_page(&page.copies, page.checksum, page.new);
+                    let address = page.copies.first().map_or(found.header.start, |copy| copy.address);
+                    outcome.map(|bytes| pages.push(bytes)).map_err(|why| note(fragment.index, address, why)).is_ok()
+                }),
+                Op::Adopt { pages, .. } => pages.retain(|(index, placement)| {
+                    let outcome = claim(object, *index, placement);
+                    outcome.map_err(|why| note(*index, placement.address, why)).is_ok()
+                }),
+                _ => {}
+            }
+            ops.push(op);
+            if gone.len() > before {
+                ops.push(Op::Lose { id: object, pages: gone[before..].iter().map(|page| page.index).collect() });
+            }
+        }
+        // With one head only, or a page that was not written, the cut may have come before the flush was over.
+        let is_left_out = !gone.is_empty() && !is_acknowledged && (is_torn || !found.has_both_heads);
+        Verdict { ops, pages, gone, is_left_out }
+    }
+}
+
+/// Which batches count.
+pub(crate) struct LogOf<'a> {
+    pub(crate) store: &'a [u8; 16],
+    /// The last recovery point.
+    pub(crate) last: &'a Superblock,
+}
+
+impl LogOf<'_> {
+    fn counts(&self, header: &LogHeader) -> bool {
+        header.store == *self.store
+            && header.epoch > self.last.epoch
+            && (self.last.previous..=self.last.epoch).contains(&header.base)
     }
 }
 
@@ -199,10 +324,10 @@ fn decode(header: &LogHeader, body: &[u8]) -> std::result::Result<Found, Fault> 
     }
     let pages = writes(&ops).map(Vec::len).sum();
     let (new, old) = decode_sums(sums, pages, blocks as usize)?;
-    Ok(Found { header: *header, ops, twice, new, old, has_both_heads: false })
+    Ok(Found { header: *header, ops, twice, body: body.to_vec(), new, old, has_both_heads: false })
 }
 
-fn writes(ops: &[Op]) -> impl Iterator<Item = &Vec<holdfast_object::Fragment>> + Clone {
+pub(crate) fn writes(ops: &[Op]) -> impl Iterator<Item = &Vec<holdfast_object::Fragment>> + Clone {
     ops.iter().filter_map(|op| match op {
         Op::Write { fragments, .. } => Some(fragments),
         _ => None,
@@ -220,25 +345,28 @@ fn acknowledged(told: &[(Epoch, u32)], epoch: Epoch) -> u32 {
 }
 
 /// What is in both halves.
-struct Survey<'a> {
-    newest: Epoch,
+pub(crate) struct Survey<'a> {
+    /// Of all headers, 0 if there is none.
+    pub(crate) newest: Epoch,
     told: Vec<(Epoch, u32)>,
     /// By epoch, ascending.
-    parts: Vec<(Epoch, &'a HalfBytes<'a>, Vec<Found>)>,
+    pub(crate) parts: Vec<(Epoch, &'a HalfBytes<'a>, Vec<Found>)>,
+    pub(crate) torn: Vec<Torn>,
 }
 
 impl<'a> Survey<'a> {
-    fn of(halves: &'a [HalfBytes<'a>; 2], store: &[u8; 16], last: &Superblock) -> Result<Survey<'a>> {
-        let headers = || halves.iter().flat_map(|half| half.headers(store, last)).map(|(header, _)| header);
+    pub(crate) fn of(halves: &'a [HalfBytes<'a>; 2], log: &LogOf<'_>) -> Result<Survey<'a>> {
+        let headers = || halves.iter().flat_map(|half| half.headers(log)).map(|(header, _)| header);
         let told: Vec<(Epoch, u32)> = headers()
-            .filter(|header| header.previous_epoch > last.epoch)
+            .filter(|header| header.previous_epoch > log.last.epoch)
             .map(|header| (header.previous_epoch, header.previous_batches))
             .collect();
         let newest = headers().map(|header| header.epoch).max().unwrap_or(0);
-        let mut parts = Vec::new();
+        let (mut parts, mut torn) = (Vec::new(), Vec::new());
         for half in halves {
-            let batches = half.batches(store, last, |epoch| acknowledged(&told, epoch))?;
+            let (batches, behind) = half.batches(log, |epoch| acknowledged(&told, epoch))?;
             parts.push((batches.first().map_or(0, |found| found.header.epoch), half, batches));
+            torn.extend(behind);
         }
         for &(epoch, count) in &told {
             let there = parts.iter().find(|(of, ..)| *of == epoch).map_or(0, |(.., batches)| batches.len() as u32);
@@ -248,50 +376,44 @@ impl<'a> Survey<'a> {
             }
         }
         parts.sort_by_key(|(epoch, ..)| *epoch);
-        Ok(Survey { newest, told, parts })
+        Ok(Survey { newest, told, parts, torn })
+    }
+
+    /// Whether a batch of an epoch that has `count` whole ones had been acknowledged: a later one exists.
+    pub(crate) fn is_acknowledged(&self, epoch: Epoch, sequence: u32, count: u32) -> bool {
+        sequence + 1 < count || sequence < acknowledged(&self.told, epoch)
     }
 }
 
-/// Number of batches that would be replayed; their blocks are told. Nothing is changed.
-pub(crate) fn survey(
+/// Whether the bytes of a page that was written ahead are where a placement says. Also gives the copies that are bad.
+/// What the blocks held before is not known, so wrong bytes count as torn.
+pub(crate) fn find_placed(
     disk: &Disk,
-    area: &Range<u64>,
-    store: &[u8; 16],
-    last: &Superblock,
-    visit: &mut dyn FnMut(BlockUse),
-) -> Result<u64> {
-    let log = IntentLog::new(area.clone());
-    let halves = [HalfBytes::read(disk, log.half(0))?, HalfBytes::read(disk, log.half(1))?];
-    let survey = Survey::of(&halves, store, last)?;
-    let mut number = [0; 2];
-    for found in survey.parts.iter().flat_map(|(.., batches)| batches) {
-        tell_blocks(found, &mut number, visit);
-    }
-    Ok(survey.parts.iter().map(|(.., batches)| batches.len() as u64).sum())
-}
-
-/// Tells the blocks of a batch, each with all its copies. `number` counts heads and pages.
-fn tell_blocks(found: &Found, number: &mut [u64; 2], visit: &mut dyn FnMut(BlockUse)) {
-    let header = &found.header;
-    let mut tell = |role: BlockRole, index: &mut u64, copies: [Option<u64>; 2]| {
-        for (copy, block) in (0..).zip(copies).filter_map(|(copy, block)| Some((copy, block?))) {
-            visit(BlockUse { block, role, copy, object: None, kind: None, level: 0, index: *index, held: false });
-        }
-        *index += 1;
+    epoch: Epoch,
+    placement: &Placement,
+) -> (Vec<u64>, std::result::Result<PooledBlock, Gone>) {
+    let addresses = [placement.address, placement.address_2];
+    let is_here = |address: u64| {
+        let (device, block) = split_address(address);
+        device == 0 && block < disk.blocks()
     };
-    for at in 0..u64::from(header.head_blocks) {
-        tell(BlockRole::LogHead, &mut number[0], [Some(header.start + at), Some(header.copy_start() + at)]);
+    let is_sound = (1..=epoch).contains(&placement.birth) && addresses[0] != addresses[1];
+    if !is_sound || !addresses.into_iter().all(is_here) {
+        return (Vec::new(), Err(Gone::Torn));
     }
-    let first = header.start + u64::from(header.head_blocks);
-    let mut second = first + writes(&found.ops).map(|fragments| fragments.len() as u64).sum::<u64>();
-    let mut at = first;
-    for (fragments, &twice) in writes(&found.ops).zip(&found.twice) {
-        for _ in fragments {
-            tell(BlockRole::LogPage, &mut number[1], [Some(at), twice.then_some(second)]);
-            at += 1;
-            second += u64::from(twice);
+    let (mut bad, mut good, mut why) = (Vec::new(), None, Gone::Damaged);
+    for address in addresses.into_iter().filter(|&address| address != 0) {
+        let mut bytes = Block::zeroed();
+        if disk.read_block(address, &mut bytes.0).is_err() {
+            bad.push(address);
+        } else if crc64(&bytes.0) == placement.checksum {
+            good = Some(bytes);
+        } else {
+            bad.push(address);
+            why = Gone::Torn;
         }
     }
+    (bad, good.ok_or(why))
 }
 
 impl Module {
@@ -302,20 +424,18 @@ impl Module {
         }
         let last = self.published.lock().clone();
         let halves = [HalfBytes::read(self.disk(), log.half(0))?, HalfBytes::read(self.disk(), log.half(1))?];
-        let survey = Survey::of(&halves, &self.store_uuid(), &last)?;
+        let survey = Survey::of(&halves, &LogOf { store: &self.store_uuid(), last: &last })?;
         // Also of batches that are left out: an epoch with their number must not be published over them.
         let mut recovered = Recovered { newest: survey.newest, queue: VecDeque::new() };
-        for (epoch, half, batches) in survey.parts {
+        for (epoch, half, batches) in &survey.parts {
             let count = batches.len() as u32;
             for (sequence, found) in (0..count).zip(batches) {
-                let is_acknowledged = sequence + 1 < count || sequence < acknowledged(&survey.told, epoch);
-                match self.replay(half, found, is_acknowledged) {
-                    Some(replay) => recovered.queue.push_back(replay),
-                    None => {
-                        tracing::info!(epoch, sequence, "intent log: a torn batch, never acknowledged, is left out")
-                    }
-                }
+                let is_acknowledged = survey.is_acknowledged(*epoch, sequence, count);
+                recovered.queue.extend(self.replay(half, found, is_acknowledged));
             }
+        }
+        for torn in &survey.torn {
+            self.report_torn(torn.epoch, torn.sequence, torn.start);
         }
         let blocks = halves.iter().flat_map(|half| half.blocks.clone().map(|block| half.block(block)));
         log.note_contents(blocks);
@@ -337,88 +457,56 @@ impl Module {
     }
 
     /// Looks for a batch's pages; `None` if it was torn.
-    fn replay(&self, half: &HalfBytes<'_>, found: Found, is_acknowledged: bool) -> Option<Replay> {
-        let places = half.pages(&found);
-        let epoch = found.header.epoch;
-        let mut ops = Vec::with_capacity(found.ops.len());
-        let mut lost = Vec::new();
-        let mut is_torn = false;
-        let mut pages = Vec::new();
-        let mut place = places.into_iter();
-        for mut op in found.ops {
-            let mut gone: Vec<PageIndex> = Vec::new();
-            let mut note = |index: PageIndex, why: Gone| {
-                gone.push(index);
-                is_torn |= why == Gone::Torn;
-            };
-            match &mut op {
-                Op::Write { fragments, .. } => fragments.retain(|fragment| {
-                    let found = place.next().unwrap_or(Err(Gone::Damaged));
-                    found.map(|bytes| pages.push(bytes)).map_err(|why| note(fragment.index, why)).is_ok()
-                }),
-                Op::Adopt { pages, .. } => pages
-                    .retain(|(index, placement)| self.claim(epoch, placement).map_err(|why| note(*index, why)).is_ok()),
-                _ => {}
-            }
-            let id = op.target();
-            ops.push(op);
-            if !gone.is_empty() {
-                lost.push((id, gone.len()));
-                ops.push(Op::Lose { id, pages: gone });
-            }
+    fn replay(&self, half: &HalfBytes<'_>, found: &Found, is_acknowledged: bool) -> Option<Replay> {
+        let (epoch, domain) = (found.header.epoch, DomainId(found.header.domain));
+        let verdict = half.judge(found, is_acknowledged, &mut |_, _, placement| self.claim(epoch, placement));
+        let Verdict { ops, pages, gone, is_left_out } = verdict;
+        if is_left_out {
+            self.report_torn(epoch, found.header.sequence, found.header.start);
+            return None;
         }
-        if !lost.is_empty() {
-            // With one head only, or a page that was not written, the cut may have come before the flush was over.
-            if !is_acknowledged && (is_torn || !found.has_both_heads) {
-                return None;
-            }
-            self.report_lost(&found.header, &lost);
-        }
+        self.report_lost(&found.header, &gone);
         for page in &pages {
             if let PageBytes::Corrected(block, bytes) = page {
                 self.disk().repair(*block, &bytes.0, &self.disk().place(*block));
             }
         }
-        let batch = LogBatch { epoch, domain: DomainId(found.header.domain), ops };
-        Some(Replay { batch, pages })
+        let lost = gone.into_iter().map(|page| (page.object, page.index)).collect();
+        Some(Replay { batch: LogBatch { epoch, domain, ops }, pages, lost })
     }
 
-    fn report_lost(&self, header: &LogHeader, lost: &[(ObjectId, usize)]) {
-        for (id, count) in lost {
-            self.disk().counters.lost_from_log(*count as u64);
+    fn report_torn(&self, epoch: Epoch, sequence: u32, start: u64) {
+        self.disk().counters.torn_in_log();
+        let place = self.disk().place(start);
+        tracing::warn!(
+            epoch,
+            sequence,
+            %place,
+            "intent log: the last batch is not whole and is left out: a power cut has cut its sync short, or it has been damaged since"
+        );
+    }
+
+    fn report_lost(&self, header: &LogHeader, gone: &[GonePage]) {
+        let mut objects: BTreeMap<u64, u64> = BTreeMap::new();
+        gone.iter().for_each(|page| *objects.entry(page.object.0).or_default() += 1);
+        for (object, pages) in objects {
+            self.disk().counters.lost_from_log(pages);
             let (epoch, sequence) = (header.epoch, header.sequence);
-            tracing::error!(epoch, sequence, object = id.0, pages = count, "intent log: synced pages are lost");
+            tracing::error!(epoch, sequence, object, pages, "intent log: synced pages are lost");
         }
     }
 
     /// Takes the blocks of a placement before anything else may; an error if its bytes are not there. A copy that did not
-    /// reach the device is made good from the other. What the blocks held before is not known, so wrong bytes count as torn.
+    /// reach the device is made good from the other.
     fn claim(&self, epoch: Epoch, placement: &Placement) -> std::result::Result<(), Gone> {
-        let addresses = [placement.address, placement.address_2];
-        let mut good: Option<PooledBlock> = None;
-        let mut bad = Vec::new();
-        let mut why = Gone::Damaged;
-        for address in addresses.into_iter().filter(|&address| address != 0) {
+        for address in [placement.address, placement.address_2].into_iter().filter(|&address| address != 0) {
             let (device, block) = split_address(address);
             if device != 0 || !self.base.alloc.lock().claim(epoch, block) {
                 return Err(Gone::Torn);
             }
-            let mut bytes = Block::zeroed();
-            if self.disk().read_block(address, &mut bytes.0).is_err() {
-                bad.push(address);
-                continue;
-            }
-            if crc64(&bytes.0) == placement.checksum {
-                good = Some(bytes);
-            } else {
-                bad.push(address);
-                why = Gone::Torn;
-            }
         }
-        if !(1..=epoch).contains(&placement.birth) || addresses[0] == addresses[1] {
-            return Err(Gone::Torn);
-        }
-        let good = good.ok_or(why)?;
+        let (bad, outcome) = find_placed(self.disk(), epoch, placement);
+        let good = outcome?;
         for address in bad {
             self.disk().repair(address, &good.0, &self.disk().place(address));
         }
@@ -472,7 +560,8 @@ impl Module {
             }
         }
         drop(rest);
+        let lost = next.lost.clone();
         recovered.queue.pop_front();
-        Ok(Some(RecoveredBatch { batch, pins }))
+        Ok(Some(RecoveredBatch { batch, pins, lost }))
     }
 }

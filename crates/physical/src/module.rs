@@ -208,6 +208,7 @@ impl ObjectStore for Module {
         // One lock after the other: in one expression they would be held together, in the wrong order.
         let objects = self.trees.read().objects;
         let space = self.base.alloc.lock().space();
+        let (log_pages_lost, log_batches_torn) = disk.counters.losses_of_log();
         StoreStatus {
             epoch: self.epoch(),
             read_only: disk.read_only().map(str::to_string),
@@ -215,6 +216,8 @@ impl ObjectStore for Module {
             objects,
             repaired: disk.counters.blocks_repaired(),
             unrepaired: disk.counters.blocks_unrepaired(),
+            log_pages_lost,
+            log_batches_torn,
             counters: disk.counters.totals(),
             devices: vec![disk.name().to_string()],
         }

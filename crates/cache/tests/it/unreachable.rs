@@ -81,6 +81,6 @@ fn a_replay_costs_the_page_and_goes_on() {
     rig.cache.sync(broken, Durability::All).unwrap();
     rig.cache.sync(whole, Durability::All).unwrap();
     let rig = rig.power_cut();
-    assert_eq!((rig.recovered.batches, rig.recovered.pages_lost), (2, 1));
+    assert_eq!((rig.recovered.batches, rig.recovered.lost.len()), (2, 1));
     only_the_page_is_missing(&rig, broken, whole);
 }

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result, exit};
 use crate::holder;
 use crate::output::{Format, Report, count, note, print};
 use crate::progress::{self, Progress, Unit};
+use crate::scratch::Scratch;
 use crate::signals;
 use crate::size;
 use crate::stack::{self, Settings, Stack};
@@ -50,6 +51,8 @@ struct Blocks {
     lost_pages: u64,
     /// Batches of the intent log, which the next mount replays.
     log_batches: u64,
+    /// What a power cut leaves at the end of the intent log, or a disk that has lost a write; no errors.
+    remarks: Vec<BlockFinding>,
     /// Something could not be read, so lost space was not looked for.
     incomplete: bool,
     /// The first ones.
@@ -96,19 +99,25 @@ fn exit_code(errors: u64, corrected: u64) -> u8 {
     some | if errors > corrected { exit::CHECK_UNCORRECTED } else { exit::OK }
 }
 
+impl std::fmt::Display for BlockFinding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let BlockFinding { finding, damage } = self;
+        write!(f, "{finding}")?;
+        let Some(Damage { path, first_byte, last_byte }) = damage else { return Ok(()) };
+        write!(f, ", in {path}")?;
+        match (first_byte, last_byte) {
+            (Some(first), Some(last)) => write!(f, ", bytes {first} to {last}"),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Report for Checked {
     fn words(&self) -> String {
         let Checked { blocks, names, .. } = self;
         let mut text = String::new();
-        for BlockFinding { finding, damage } in &blocks.findings {
-            text.push_str(&finding.to_string());
-            if let Some(Damage { path, first_byte, last_byte }) = damage {
-                text.push_str(&format!(", in {path}"));
-                if let (Some(first), Some(last)) = (first_byte, last_byte) {
-                    text.push_str(&format!(", bytes {first} to {last}"));
-                }
-            }
-            text.push('\n');
+        for finding in &blocks.findings {
+            text.push_str(&format!("{finding}\n"));
         }
         match blocks.found.saturating_sub(blocks.findings.len() as u64) {
             0 => {}
@@ -130,6 +139,9 @@ impl Report for Checked {
         if !self.clean {
             let batches = count(blocks.log_batches, "batch", "batches");
             text.push_str(&format!("not closed in order; the next mount replays {batches} of the intent log\n"));
+        }
+        for remark in &blocks.remarks {
+            text.push_str(&format!("no error: {remark}\n"));
         }
         if names.orphans > 0 {
             let files = count(names.orphans, "file", "files");
@@ -166,11 +178,16 @@ pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Resul
         what: "lost: an error when it is read, until it is written again".to_string(),
         repaired: false,
     }));
-    let (names, damage) = match Stack::open(device, &Settings::to_look()) {
-        Ok(stack) => (names(&stack, found.objects), damage(&stack, &found.findings)),
+    let (names, damage, remarks) = match Stack::open(device.clone(), &Settings::to_look()) {
+        Ok(stack) => {
+            let replayed = replayed(device, &found);
+            let named = replayed.as_ref().unwrap_or(&stack);
+            let remarks = damage(named, &found.remarks);
+            (names(&stack, found.objects), damage(named, &found.findings), remarks)
+        }
         Err(failure) => {
             let findings = vec![format!("names could not be checked: {failure}")];
-            (Names { incomplete: true, findings, ..Names::default() }, Vec::new())
+            (Names { incomplete: true, findings, ..Names::default() }, Vec::new(), Vec::new())
         }
     };
     let errors = found.found + names.findings.len() as u64;
@@ -185,7 +202,7 @@ pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Resul
         corrected: found.repaired,
         advice: advice(&arguments.store, arguments.repair, &found.findings, names_are_wrong),
         exit_code: exit_code(errors, found.repaired),
-        blocks: blocks(found, damage),
+        blocks: blocks(found, damage, remarks),
     };
     print(format, &checked);
     Ok(checked.exit_code)
@@ -202,8 +219,21 @@ fn check_blocks(device: Arc<dyn Device>, options: &CheckOptions) -> Result<physi
     report.map_err(stack::says)
 }
 
-fn blocks(report: physical_check::Report, damage: Vec<Option<Damage>>) -> Blocks {
-    let findings = report.findings.into_iter().zip(damage.into_iter().chain(std::iter::repeat_with(|| None)));
+/// What the next mount will have, in memory: files that only the intent log has are found by their names there.
+fn replayed(device: Arc<dyn Device>, found: &physical_check::Report) -> Option<Stack> {
+    let is_about_a_file = |finding: &Finding| finding.place.object.is_some();
+    if found.log_batches == 0 || !found.findings.iter().chain(&found.remarks).any(is_about_a_file) {
+        return None;
+    }
+    let settings = Settings { read_only: false, ..Settings::to_look() };
+    Stack::open(Arc::new(Scratch::over(device)), &settings).ok()
+}
+
+fn blocks(report: physical_check::Report, damage: Vec<Option<Damage>>, remarks: Vec<Option<Damage>>) -> Blocks {
+    let with = |findings: Vec<Finding>, damage: Vec<Option<Damage>>| -> Vec<BlockFinding> {
+        let damage = damage.into_iter().chain(std::iter::repeat_with(|| None));
+        findings.into_iter().zip(damage).map(|(finding, damage)| BlockFinding { finding, damage }).collect()
+    };
     Blocks {
         used: report.used_blocks,
         metadata: report.metadata_blocks,
@@ -211,7 +241,8 @@ fn blocks(report: physical_check::Report, damage: Vec<Option<Damage>>) -> Blocks
         lost_pages: report.lost_pages,
         log_batches: report.log_batches,
         incomplete: report.incomplete,
-        findings: findings.map(|(finding, damage)| BlockFinding { finding, damage }).collect(),
+        remarks: with(report.remarks, remarks),
+        findings: with(report.findings, damage),
         found: report.found,
         corrected: report.repaired,
     }
@@ -236,7 +267,7 @@ fn damage(stack: &Stack, findings: &[Finding]) -> Vec<Option<Damage>> {
 
 /// What to do about what is left, the most urgent first.
 fn advice(store: &Path, repair: bool, findings: &[Finding], names_are_wrong: bool) -> Vec<String> {
-    use FindingKind::{BadCopy, Label, Leaked, Lost, Superblock, Unreadable, UsedButFree};
+    use FindingKind::{BadCopy, Label, Leaked, Lost, Obsolete, Superblock, Unreadable, UsedButFree};
     let left = || findings.iter().filter(|finding| !finding.repaired);
     let mut advice = Vec::new();
     if left().any(|finding| matches!(finding.kind, BadCopy | Label | Superblock | UsedButFree | Leaked)) && !repair {
@@ -248,7 +279,11 @@ fn advice(store: &Path, repair: bool, findings: &[Finding], names_are_wrong: boo
             "to mend a file: write the bytes named, or all of it, again from a backup; the rest of it is good".into(),
         );
     }
-    let others = |kind| !matches!(kind, BadCopy | Label | Superblock | Unreadable | UsedButFree | Leaked | Lost);
+    if left().any(|finding| finding.kind == Obsolete) {
+        advice.push("to be rid of what the intent log has no use for any more: mount the store once".into());
+    }
+    let others =
+        |kind| !matches!(kind, BadCopy | Label | Superblock | Unreadable | UsedButFree | Leaked | Lost | Obsolete);
     let of_store = |finding: &&Finding| finding.kind == Unreadable && finding.pages().is_none();
     if names_are_wrong || left().any(|finding| others(finding.kind) || of_store(&finding)) {
         advice.push(

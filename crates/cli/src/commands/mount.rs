@@ -61,6 +61,25 @@ pub(crate) fn notes(report: &StoreReport) -> String {
     text
 }
 
+/// What the user must know about a mount just made, whatever else is printed: of what was synced something is not there.
+pub(crate) fn alarms(report: &StoreReport) -> Vec<String> {
+    let mut alarms = Vec::new();
+    let Some(daemon) = &report.daemon else { return alarms };
+    if daemon.synced_pages_lost > 0 {
+        let pages = count(daemon.synced_pages_lost, "synced page is LOST", "synced pages are LOST");
+        let log = daemon.log.as_deref().map(|log| format!("; its log names the files: {log}")).unwrap_or_default();
+        alarms.push(format!("{pages}: the intent log was damaged, and reading them is an error{log}"));
+    }
+    if daemon.batches_torn > 0 {
+        alarms.push(
+            "the end of the intent log is not whole and was left out: the last sync was cut short by a power cut; if the power \
+             did not fail, the disk has lost it"
+                .to_string(),
+        );
+    }
+    alarms
+}
+
 pub(crate) fn run(arguments: &Mount, timeout: Duration, format: Format, log_level: Option<LogLevel>) -> Result<()> {
     if MountOptions::is_remount(&arguments.options) {
         return remount::run(&arguments.store, &arguments.directory, &arguments.options, format);
@@ -70,6 +89,7 @@ pub(crate) fn run(arguments: &Mount, timeout: Duration, format: Format, log_leve
         return foreground(&mounting, arguments.report_ready, format, log_level);
     }
     let report = launch(&mounting, &arguments.options, log_level).run(&mut note)?;
+    alarms(&report).iter().for_each(|alarm| note(alarm));
     print(format, &Mounted { report: &report });
     Ok(())
 }
@@ -89,6 +109,7 @@ pub(crate) fn quietly(arguments: &Mount, timeout: Duration, verbose: bool) -> Re
         }
     };
     let report = launch(&mounting, &arguments.options, None).run(&mut waits)?;
+    alarms(&report).iter().for_each(|alarm| note(alarm));
     if verbose {
         print(Format::Words, &Mounted { report: &report });
     }

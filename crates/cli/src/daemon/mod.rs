@@ -37,10 +37,11 @@ use holdfast_cache::Cache;
 use holdfast_fuse::adapter::{self, Filesystem, Synchronous};
 use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX};
 use holdfast_fuse::{Session, Worker};
-use holdfast_object::{Epoch, ObjectCache, PAGE_SIZE, StoreStatus};
+use holdfast_object::{Epoch, ObjectCache, ObjectId, PAGE_SIZE, StoreStatus};
 use own::OwnMount;
 use parking_lot::Mutex;
 use scrub::Scrubber;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -181,6 +182,7 @@ fn open(mounting: &Mounting, waits: impl Fn(&str)) -> Result<(Stack, Arc<FileDev
             recovered.batches
         ),
     }
+    report_lost(&stack);
     match stack.status().read_only {
         // Asked for.
         Some(_) if read_only && stack.module.is_clean() => {}
@@ -197,6 +199,21 @@ fn open(mounting: &Mounting, waits: impl Fn(&str)) -> Result<(Stack, Arc<FileDev
         }
     }
     Ok((stack, device))
+}
+
+/// Logs which files have lost synced pages in the intent log.
+fn report_lost(stack: &Stack) {
+    let mut files: BTreeMap<ObjectId, Vec<u64>> = BTreeMap::new();
+    stack.recovered.lost.iter().for_each(|(object, page)| files.entry(*object).or_default().push(*page));
+    for (object, mut pages) in files {
+        pages.sort_unstable();
+        let path = String::from_utf8_lossy(&stack.namespace.path_of(object)).into_owned();
+        let byte = |page: u64| page.saturating_mul(PAGE_SIZE as u64);
+        for run in pages.chunk_by(|a, b| a + 1 == *b) {
+            let (first, last) = (byte(run[0]), byte(run[run.len() - 1].saturating_add(1)).saturating_sub(1));
+            tracing::error!("{path}: bytes {first} to {last} had been synced and are lost: damaged in the intent log");
+        }
+    }
 }
 
 fn mount(mounting: &Mounting) -> Result<(Session, OwnMount)> {
@@ -420,6 +437,8 @@ impl State {
             recovered_from: self.stack.recovered.from,
             superblocks_lost: self.stack.module.unknown_slots(),
             batches_replayed: self.stack.recovered.batches,
+            synced_pages_lost: self.stack.recovered.lost.len() as u64,
+            batches_torn: self.stack.recovered.batches_torn,
         });
         report
     }

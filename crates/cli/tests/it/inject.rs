@@ -92,9 +92,10 @@ fn every_kind_can_be_damaged_in_every_way_is_found_and_undone() {
                 assert!(done["changes"][0]["different_bytes"].as_u64().unwrap() > 0, "{done}");
                 assert!(bytes() != before, "{kind} {fault} {copy}");
                 let found = rig.run(["check", "s"]);
-                // All newest superblocks gone look like a power cut before they were written; the end of the log too.
-                let may_hide = kind == "intent-log" || kind == "superblock" && copy == "all";
-                assert!(matches!(found.code, Some(4 | 8)) || may_hide, "{kind} {fault} {copy}: {found:?}");
+                // The end of the log may be as a power cut leaves it: told, and no error; without its heads nothing knows of it.
+                let is_remark = kind == "intent-log" && found.out.contains("\nno error: ");
+                let may_hide = kind == "intent-log" && fault == "drop" && copy == "all";
+                assert!(matches!(found.code, Some(4 | 8)) || is_remark || may_hide, "{kind} {fault} {copy}: {found:?}");
                 rig.run(["inject", "s", "--undo", "u"]).exits(0);
                 assert!(bytes() == before, "{kind} {fault} {copy} was not undone");
                 fs::remove_file(rig.path("u")).unwrap();

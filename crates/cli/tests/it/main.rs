@@ -9,6 +9,7 @@ mod full;
 mod grow;
 mod inject;
 mod kept;
+mod logcheck;
 mod logs;
 mod manual;
 mod metrics;

@@ -5,6 +5,7 @@
 //! | `labels` | labels and rings of superblocks with each other |
 //! | `walk` | every block of every tree with its parent's pointer, both copies; records with what they count |
 //! | `account` | blocks reached with the bitmap, references counted with the reference table, objects with the maps |
+//! | `crate::log_check` | every block of the intent log with what its batches say |
 //! | `rewrite` | and writes a bitmap that is wrong anew |
 
 mod account;
@@ -17,6 +18,7 @@ pub use report::{BlockRole, BlockUse, Finding, FindingKind, Report};
 
 use crate::disk::Disk;
 use crate::format::{Label, Superblock};
+use crate::log_recovery::LogOf;
 use crate::module::{OpenOptions, base, log_area};
 use crate::open::{load_system, read_label, read_superblocks};
 use crate::tree::{Base, Trees};
@@ -174,11 +176,14 @@ fn check_log(
     visit: &mut dyn FnMut(BlockUse),
 ) -> bool {
     let before = report.found;
-    match crate::log_recovery::survey(disk, &log_area(label), &label.store, superblock, visit) {
-        Ok(batches) => {
-            report.log_batches = batches;
-            if superblock.clean && batches > 0 {
-                let what = format!("{batches} batches, and the store was closed in order");
+    let log = LogOf { store: &label.store, last: superblock };
+    let mut is_empty = false;
+    match crate::log_check::check(disk, &log_area(label), &log, report, visit) {
+        Ok(state) => {
+            report.log_batches = state.batches;
+            is_empty = state.is_empty;
+            if superblock.clean && state.batches > 0 {
+                let what = format!("{} batches, and the store was closed in order", state.batches);
                 report.find(FindingKind::Log, disk.place(label.log_start), what);
             }
         }
@@ -188,5 +193,5 @@ fn check_log(
         }
         Err(error) => report.find(FindingKind::Unreadable, disk.place(label.log_start), error.to_string()),
     }
-    report.log_batches == 0 && report.found == before
+    is_empty && report.found == before
 }

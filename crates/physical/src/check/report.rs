@@ -39,6 +39,10 @@ pub enum FindingKind {
     Lost,
     /// The intent log is damaged where it had been acknowledged.
     Log,
+    /// A page in the intent log has no good copy, and a later batch has it anew: nothing is lost.
+    Obsolete,
+    /// Something at the end of the intent log is not whole, as a power cut leaves it. No finding of the check itself.
+    Torn,
 }
 
 /// One thing found wrong.
@@ -75,7 +79,7 @@ pub struct Report {
     pub metadata_blocks: u64,
     /// Blocks in use, with labels and log.
     pub used_blocks: u64,
-    /// Batches in the intent log that are newer than the recovery point.
+    /// Batches in the intent log that are newer than the recovery point: the next mount replays them.
     pub log_batches: u64,
     /// The first [`Report::FINDINGS_MAX`] findings.
     pub findings: Vec<Finding>,
@@ -83,6 +87,9 @@ pub struct Report {
     pub found: u64,
     /// Of these, repaired.
     pub repaired: u64,
+    /// What a power cut leaves at the end of the intent log, and so nothing wrong with the store; but a disk that has lost
+    /// a write leaves the same. The first [`Report::FINDINGS_MAX`].
+    pub remarks: Vec<Finding>,
     /// A tree could not be read to the end, so leaks were not looked for.
     pub incomplete: bool,
 }
@@ -109,6 +116,12 @@ impl Report {
 
     pub(crate) fn find(&mut self, kind: FindingKind, place: Place, what: impl Into<String>) {
         self.add(Finding { kind, place, what: what.into(), repaired: false });
+    }
+
+    pub(crate) fn remark(&mut self, place: Place, what: impl Into<String>) {
+        if self.remarks.len() < Report::FINDINGS_MAX {
+            self.remarks.push(Finding { kind: FindingKind::Torn, place, what: what.into(), repaired: false });
+        }
     }
 
     pub(crate) fn add(&mut self, finding: Finding) {
@@ -168,6 +181,8 @@ pub enum BlockRole {
     LogHead,
     /// A page in a batch of the intent log.
     LogPage,
+    /// A page written ahead, which a batch of the intent log refers to.
+    LogPlaced,
 }
 
 /// One use of one block.
@@ -185,7 +200,7 @@ pub struct BlockUse {
     pub kind: Option<Kind>,
     /// Level in the object's tree.
     pub level: u8,
-    /// Index in that level; of blocks of the intent log, their number in it.
+    /// Index in that level; of blocks of the intent log, their number in it, each role counted for itself.
     pub index: u64,
     /// Only snapshots have it.
     pub held: bool,

@@ -7,7 +7,7 @@
 //! page, and of what the page's block held before, tell a page that was torn from one that was damaged.
 
 use super::{FORMAT_VERSION, Fault, hex};
-use holdfast_integrity::{crc32c, crc64};
+use holdfast_integrity::{FlipsMax, correct_flips, crc32c, crc64};
 use holdfast_object::Epoch;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -47,7 +47,8 @@ const _: () = assert!(std::mem::offset_of!(Raw, crc) == HEADER_BYTES - 8);
 pub(crate) type SectorSums = [u32; SECTORS];
 /// Sectors of 512 bytes in a block.
 const SECTORS: usize = 8;
-const SECTOR_BYTES: usize = 4096 / SECTORS;
+/// What a power cut leaves old or new as a whole.
+pub(crate) const SECTOR_BYTES: usize = 4096 / SECTORS;
 /// Of one block, as stored.
 const SUMS_BYTES: usize = 4 * SECTORS;
 
@@ -168,6 +169,44 @@ impl LogHeader {
 
     /// Decodes the header at the start of the block at `address`; the flag says whether it is the second copy's.
     pub(crate) fn decode(bytes: &[u8; 4096], address: u64) -> Result<(LogHeader, bool), Fault> {
+        let (header, copy) = LogHeader::decode_anywhere(bytes)?;
+        let own = header.own_place(copy);
+        if own != address {
+            return Err(Fault::new("log header's own place", address, own));
+        }
+        Ok((header, copy))
+    }
+
+    /// Whether a block begins as a header does, but for two bits at most.
+    pub(crate) fn may_be_in(bytes: &[u8; 4096]) -> bool {
+        bytes.iter().zip(LOG_MAGIC).map(|(is, should)| (is ^ should).count_ones()).sum::<u32>() <= 2
+    }
+
+    /// As [`LogHeader::decode`], also if one or two bits of the header are flipped.
+    pub(crate) fn decode_flipped(bytes: &[u8; 4096], address: u64) -> Result<(LogHeader, bool), Fault> {
+        let outcome = LogHeader::decode(bytes, address);
+        if outcome.is_ok() || !LogHeader::may_be_in(bytes) {
+            return outcome;
+        }
+        let mut mended = *bytes;
+        let Some((head, _)) = mended.split_first_chunk_mut::<HEADER_BYTES>() else { return outcome };
+        let Some((body, stored)) = head.split_last_chunk_mut::<8>() else { return outcome };
+        let crc = u64::from_le_bytes(*stored);
+        if (crc64(body) ^ crc).count_ones() <= 2 {
+            *stored = crc64(body).to_le_bytes();
+        } else if correct_flips(body, crc, FlipsMax::Two).is_none() {
+            return outcome;
+        }
+        LogHeader::decode(&mended, address).or(outcome)
+    }
+
+    /// Where the copy of a head is that says of itself that it is this one.
+    pub(crate) fn own_place(&self, copy: bool) -> u64 {
+        if copy { self.copy_start() } else { self.start }
+    }
+
+    /// Decodes a header wherever it was found: it may belong elsewhere.
+    pub(crate) fn decode_anywhere(bytes: &[u8; 4096]) -> Result<(LogHeader, bool), Fault> {
         let Some((head, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Err(Fault::new("log header", HEADER_BYTES, 0));
         };
@@ -202,12 +241,10 @@ impl LogHeader {
         if head_bytes < HEADER_BYTES as u64 + header.body_bytes() || header.start >= 1 << 48 {
             return Err(Fault::new("log header lengths", "entries within the head", header.entries_bytes));
         }
-        let copy = raw.copy.get() == 1;
-        let own = if copy { header.copy_start() } else { header.start };
-        if raw.copy.get() > 1 || own != address {
-            return Err(Fault::new("log header's own place", address, own));
+        match raw.copy.get() {
+            copy @ (0 | 1) => Ok((header, copy == 1)),
+            copy => Err(Fault::new("log header's copy", "0 or 1", copy)),
         }
-        Ok((header, copy))
     }
 
     /// The head as stored: header, entries and sector sums, zeros.
@@ -266,6 +303,10 @@ mod tests {
                 let mut bad = head;
                 bad[at] ^= 1;
                 assert!(LogHeader::decode(&bad, place).is_err(), "byte {at}");
+                assert_eq!(LogHeader::decode_flipped(&bad, place).unwrap(), (header, copy), "byte {at}");
+                assert!(LogHeader::decode_flipped(&bad, place + 1).is_err(), "byte {at}");
+                bad[at] ^= 0xf0;
+                assert!(LogHeader::decode_flipped(&bad, place).is_err(), "byte {at}");
             }
         }
     }

@@ -1,0 +1,110 @@
+//! Damage to the intent log: what `check` says before the mount is what the mount and its files say.
+
+use crate::rig::{Rig, eventually, fuse, has_ended, kill};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+
+const FILES: [&str; 5] = ["f0", "f1", "f2", "f3", "f4"];
+
+fn content(name: &str) -> Vec<u8> {
+    name.bytes().cycle().take(3 * 4096).collect()
+}
+
+/// A store whose daemon was killed after five files had been written and synced.
+fn killed(rig: &Rig) {
+    let mount = rig.mounted("epoch=60000");
+    for name in FILES {
+        let mut file = File::create_new(mount.join(name)).unwrap();
+        file.write_all(&content(name)).unwrap();
+        file.sync_all().unwrap();
+    }
+    let daemon = rig.daemon("m");
+    kill(daemon, Signal::KILL);
+    eventually("the daemon is dead", || has_ended(daemon));
+    rig.run(["unmount", "m"]).exits(0);
+}
+
+#[test]
+fn a_check_of_a_damaged_log_says_what_a_mount_will_find() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    killed(&rig);
+    fs::copy(rig.path("s"), rig.path("kept")).unwrap();
+    let (mut lost, mut refused, mut repaired) = (0, 0, 0);
+    for seed in 1..=8 {
+        for fault in ["drop", "swap", "flip"] {
+            let what = format!("{fault}, seed {seed}");
+            fs::copy(rig.path("kept"), rig.path("s")).unwrap();
+            let (number, kind) = (seed.to_string(), ["--kind", "intent-log", "--copy", "all"]);
+            let inject = ["inject", "s", "--fault", fault, "--seed", &number].into_iter().chain(kind);
+            rig.run(inject).exits(0);
+            let check = rig.run(["check", "s", "--json"]);
+            let found = check.json();
+            let named = |kind: &str| -> BTreeSet<String> {
+                let findings = found["blocks"]["findings"].as_array().unwrap().iter();
+                let of_kind = findings.filter(|finding| finding["kind"] == kind);
+                of_kind.map(|finding| finding["path"].as_str().unwrap_or("?").to_string()).collect()
+            };
+            assert_eq!(check.code, Some(if found["errors"] == 0 { 0 } else { 4 }), "{what}: {found}");
+            let mount = rig.run(["mount", "s", "m"]);
+            if mount.code != Some(0) {
+                assert!(!named("log").is_empty(), "{what}: {mount:?}, and the check found {found}");
+                refused += 1;
+                continue;
+            }
+            let wrong = |name: &&str| fs::read(rig.path("m").join(name)).map_err(|error| error.raw_os_error());
+            let bad: BTreeSet<String> =
+                FILES.iter().filter(|name| wrong(name) == Err(Some(5))).map(|name| format!("/{name}")).collect();
+            // Without their directory all are gone.
+            let told = named("unreadable");
+            let all_of_them = || FILES.iter().map(|name| format!("/{name}")).collect();
+            assert_eq!(bad, if told.contains("/") { all_of_them() } else { told.clone() }, "{what}: {found}");
+            let older = FILES
+                .iter()
+                .filter(|name| wrong(name).is_ok_and(|now| now != content(name)) || wrong(name) == Err(Some(2)));
+            // The heads of the last batch alone leave no trace, if they are as they were before it.
+            let remarks = found["blocks"]["remarks"].as_array().unwrap();
+            if older.count() > 0 && !remarks.is_empty() {
+                assert!(mount.err.contains("the last sync was cut short"), "{what}: {mount:?}");
+                assert!(rig.run(["status", "m"]).exits(0).out.contains("left out"), "{what}");
+            }
+            let status = rig.run(["status", "m", "--json"]).exits(0).json();
+            assert_eq!(status["daemon"]["synced_pages_lost"] == 0, bad.is_empty(), "{what}: {status}");
+            if !bad.is_empty() {
+                lost += 1;
+                assert!(
+                    mount.err.contains("LOST") && mount.err.contains("its log names the files"),
+                    "{what}: {mount:?}"
+                );
+                assert!(rig.run(["status", "m"]).exits(0).out.contains("LOST"), "{what}");
+                let log = fs::read_to_string(status["daemon"]["log"].as_str().unwrap()).unwrap();
+                for path in &told {
+                    assert!(log.contains(&format!("{path}: bytes ")), "{what}: {log}");
+                }
+            } else if found["errors"] != 0 {
+                repaired += 1;
+            }
+            rig.run(["unmount", "m"]).exits(0);
+        }
+    }
+    assert!(lost > 2 && repaired > 2, "lost {lost}, refused {refused}, repaired {repaired}");
+}
+
+#[test]
+fn flipped_bits_in_the_log_are_put_right_by_check() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    killed(&rig);
+    let before = fs::read(rig.path("s")).unwrap();
+    rig.run(["inject", "s", "--kind", "intent-log", "--fault", "flip", "--seed", "3"]).exits(0);
+    rig.run(["check", "s"]).exits(4);
+    rig.run(["check", "s", "--repair"]).exits(1);
+    assert!(fs::read(rig.path("s")).unwrap() == before, "it is as it was");
+    rig.run(["check", "s"]).exits(0);
+}
