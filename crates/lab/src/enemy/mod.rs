@@ -5,13 +5,16 @@
 //! |---|---|
 //! | `reference` | stores that have blocks of every kind, snapshots among them, and what is in them |
 //! | `trial` | damage, work, and the verdict |
+//! | `foresight` | what a check says before the work, held against what was struck |
 //! | `table` | the results for people |
 //!
 //! Three promises are checked in each trial:
 //! - *never wrong*: no wrong bytes, no panic, no error without a place;
-//! - *detected*: damage that the work did not meet, and that is still in use, is found by a check;
+//! - *detected*: a check right after the damage tells of every block in use that holds other bytes than it should; and
+//!   if the state is an older one than the last that was synced, the mount says so as well;
 //! - *repaired*: as long as a copy is good, nothing fails and nothing is refused.
 
+mod foresight;
 mod reference;
 mod table;
 mod trial;
@@ -56,6 +59,8 @@ pub enum Verdict {
     Error,
     /// The last change that had been answered is not there: the damage is what a power cut leaves (decision 0005).
     Older,
+    /// The same, and nothing tells of it: both headers of the last batch of the intent log are gone.
+    NoTrace,
     /// The work did not need the block; a check finds the damage.
     NotMet,
 }
@@ -84,7 +89,7 @@ pub struct Trial {
     pub all_copies: bool,
     /// What was done then.
     pub work: Work,
-    /// Decides which block, which copy and which bit.
+    /// Decides which store, which block, which copy and which bit.
     pub seed: u64,
     /// What became of it.
     pub verdict: Verdict,
@@ -113,12 +118,15 @@ pub fn run(plan: &Plan) -> Result<Vec<Trial>, String> {
     let stores = reference::Reference::make_all()?;
     let mut trials = Vec::new();
     for class in BlockClass::ALL.into_iter().filter(|class| plan.class.is_none_or(|only| only == *class)) {
-        let store = stores.iter().find(|store| store.catalogue.of_class(class).next().is_some());
-        let store = store.ok_or_else(|| format!("no reference store has a block of the kind {}", class.name()))?;
+        let fitting: Vec<_> = stores.iter().filter(|store| store.catalogue.of_class(class).next().is_some()).collect();
+        if fitting.is_empty() {
+            return Err(format!("no reference store has a block of the kind {}", class.name()));
+        }
         for fault in FAULTS {
             for all_copies in [false, true] {
                 for work in Work::ALL {
                     for seed in plan.seed..plan.seed + plan.trials {
+                        let store = fitting[(seed % fitting.len() as u64) as usize];
                         trials.extend(trial::run(store, class, fault, all_copies, work, seed)?);
                     }
                 }

@@ -12,6 +12,8 @@ use std::sync::Arc;
 const DEVICE_BLOCKS: u64 = 4096;
 /// Pages of the large files: two lowest tree blocks and one above.
 const LARGE_PAGES: usize = 70;
+/// Superblocks that a label has room for.
+const RING_SLOTS: u64 = 15;
 /// Between two actions.
 pub(super) const STEP_NS: u64 = 1_000_003;
 
@@ -63,9 +65,13 @@ impl Maker {
 }
 
 impl Reference {
-    /// A store closed in order, and one cut off with synced changes in the intent log only.
+    /// A store closed in order, one cut off with synced changes in the intent log only, and one cut off like it after so many
+    /// recovery points that all slots of superblocks have been used.
     pub(super) fn make_all() -> Result<Vec<Reference>, String> {
-        Ok(vec![make(false)?, make(true)?])
+        [(false, 2), (true, 2), (true, RING_SLOTS + 2)]
+            .into_iter()
+            .map(|(cut_off, points)| make(cut_off, points))
+            .collect()
     }
 
     /// The store on a medium of its own, opened.
@@ -74,7 +80,7 @@ impl Reference {
     }
 }
 
-fn make(cut_off: bool) -> Result<Reference, String> {
+fn make(cut_off: bool, points: u64) -> Result<Reference, String> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
     let clock = stack::clock();
     stack::create(device.clone(), &clock).map_err(|error| error.to_string())?;
@@ -124,7 +130,14 @@ fn make(cut_off: bool) -> Result<Reference, String> {
         })?;
         snapshots.push(maker.snapshot(name)?);
     }
-    let mut older = vec![maker.model.clone()];
+    // If two superblocks that change places are gone, it is the recovery point before both.
+    let mut older = Vec::new();
+    for point in 0..points {
+        older.push(maker.model.clone());
+        maker.overwrite(copy, 2, 200 + point)?;
+        maker.act(Action::SyncAll)?;
+    }
+    older.push(maker.model.clone());
     maker.overwrite(copy, 1, 79)?;
     maker.act(Action::SyncAll)?;
     if cut_off {

@@ -41,6 +41,7 @@ fn cell(trials: &[Trial], fits: impl Fn(&Trial) -> bool) -> String {
         Verdict::Recovered => "R",
         Verdict::Error => "E",
         Verdict::Older => "O",
+        Verdict::NoTrace => "N",
         Verdict::NotMet => "·",
     });
     letters.collect::<Vec<_>>().join(" ")
@@ -60,11 +61,21 @@ pub fn markdown(trials: &[Trial], command: &str) -> String {
          in the intent log), or written anew from memory;\n\
          - **E**: what needs the block fails, or the mount takes no changes or is refused, with an error that names path, object \
          and device block; all else is right;\n\
-         - **O**: what was there before the last sync, because the damage leaves what a power cut during it leaves \
-         ([0005](decisions/0005-torn-or-damaged.md));\n\
+         - **O**: what was there before the last sync, because the damage leaves what a power cut during it may leave \
+         ([0005](decisions/0005-torn-or-damaged.md)); `holdfast check` tells of it before the mount, and the mount says that \
+         something may be missing;\n\
+         - **N**: the same, and nothing tells of it: both headers of the last batch of the intent log are gone (zeros, or a page \
+         of the log in their place). A power cut before the sync was answered leaves there what was there before, which nobody \
+         knows;\n\
          - **·**: the block is not needed for that; `holdfast check` finds the damage.\n\n\
-         Wrong bytes, panics, errors without a place, damage that a check does not find, and errors where a copy is good do not \
-         occur: the program and the test fail if one does. Several letters: it depends on the block, and on which copy.\n\n\
+         The stores: one closed in order; one whose process was killed, with synced changes in the intent log only; one killed \
+         like it after so many recovery points that every slot for superblocks had been used. Right after the damage, before \
+         anything else, a check is run on a copy. Which blocks are damaged is known from what was injected, not from the check: \
+         every block in use that holds other bytes than it should must be in what the check tells (behind one that cannot be read, \
+         the check says that it could not get further).\n\n\
+         Wrong bytes, panics, errors without a place, damage that the check does not tell of (but for **N**), an older state that \
+         the mount does not tell of, and errors where a copy is good do not occur: the program and the test fail if one does. Several \
+         letters: it depends on the block, on which copy, and on the store.\n\n\
          {} trials.\n",
         trials.len()
     );

@@ -1,5 +1,6 @@
 //! One block damaged, one thing done, one verdict.
 
+use super::foresight::{Check, Foresight, has_lost_both_headers};
 use super::reference::{Maker, Reference, STEP_NS, catalogue};
 use super::{Trial, Verdict, Work, copies};
 use crate::look::{Seen, walk};
@@ -23,9 +24,18 @@ struct Met {
     unrepaired: u64,
     /// The state found is one from before the last things that were made durable.
     older: bool,
+    /// The mount has said that something may be missing.
+    is_told: bool,
 }
 
 impl Met {
+    /// What `holdfast mount` tells its user.
+    fn hear(&mut self, stack: &Stack) {
+        let recovered = &stack.recovered;
+        let lost = recovered.lost.len() as u64 + recovered.batches_torn + stack.module.unknown_slots();
+        self.is_told |= lost > 0 || stack.cache.status().read_only.is_some();
+    }
+
     fn count(&mut self, stack: &Stack, since: (u64, u64)) {
         let now = counts(stack);
         (self.repaired, self.unrepaired) = (self.repaired + now.0 - since.0, self.unrepaired + now.1 - since.1);
@@ -46,6 +56,15 @@ pub(super) fn run(
     work: Work,
     seed: u64,
 ) -> Result<Option<Trial>, String> {
+    run_with(store, (class, fault, all_copies, work, seed), &|device| check(device, &CheckOptions::default()))
+}
+
+/// As [`run`], with this check right after the damage.
+fn run_with(
+    store: &Reference,
+    (class, fault, all_copies, work, seed): (BlockClass, Fault, bool, Work, u64),
+    look_first: Check<'_>,
+) -> Result<Option<Trial>, String> {
     let plan = |device: &MemoryDevice, catalogue: &Catalogue| plan(device, catalogue, class, fault, all_copies, seed);
     let device = Arc::new(store.image.clone());
     let mut trial =
@@ -55,7 +74,7 @@ pub(super) fn run(
     if work != Work::Remount {
         let Some(injection) = plan(&device, &store.catalogue)? else { return Ok(None) };
         strike(&device, &injection)?;
-        done = Some(injection);
+        done = Some((Foresight::of(&device, &injection, look_first), injection));
     }
     let outcome = catch_unwind(AssertUnwindSafe(|| match work {
         Work::Mount => mount(store, &device, &mut met).map(drop),
@@ -64,7 +83,7 @@ pub(super) fn run(
         Work::Remount => remount(store, &device, &mut met, |device| {
             let Some(injection) = plan(device, &catalogue(device)?)? else { return Ok(false) };
             strike(device, &injection)?;
-            done = Some(injection);
+            done = Some((Foresight::of(device, &injection, look_first), injection));
             Ok(true)
         }),
     }));
@@ -76,8 +95,8 @@ pub(super) fn run(
             met.seen.wrong.push(format!("panic: {}", text.unwrap_or("of unknown kind")));
         }
     }
-    let Some(injection) = done else { return Ok(None) };
-    judge(&device, &injection, met, &mut trial)?;
+    let Some((foresight, injection)) = done else { return Ok(None) };
+    judge(&device, &injection, &foresight, met, &mut trial)?;
     Ok(Some(trial))
 }
 
@@ -123,6 +142,7 @@ fn mount(store: &Reference, device: &Arc<MemoryDevice>, met: &mut Met) -> Result
             return Ok(None);
         }
     };
+    met.hear(&stack);
     let namespace = stack.namespace(Atime::Never);
     if let Some(reason) = stack.cache.status().read_only {
         met.seen.read_only = true;
@@ -186,6 +206,7 @@ fn create(store: &Reference, device: &Arc<MemoryDevice>, met: &mut Met) -> Resul
             return Ok(());
         }
     };
+    met.hear(&stack);
     let mut model = store.model.clone();
     if let Ok(probe) = probe {
         let probe = probe.namespace(Atime::Never);
@@ -298,17 +319,36 @@ fn remount(
 }
 
 /// The verdict, and the promises.
-fn judge(device: &Arc<MemoryDevice>, injection: &Injection, met: Met, trial: &mut Trial) -> Result<(), String> {
-    let Met { seen, repaired, unrepaired, older } = met;
+fn judge(
+    device: &Arc<MemoryDevice>,
+    injection: &Injection,
+    foresight: &Foresight,
+    met: Met,
+    trial: &mut Trial,
+) -> Result<(), String> {
+    let Met { seen, repaired, unrepaired, older, is_told } = met;
     trial.message = seen.errors.first().cloned();
     trial.wrong = seen.wrong;
     let (bad, found) = left(device, injection);
     trial.verdict = match () {
         () if !seen.errors.is_empty() || seen.read_only || unrepaired > 0 => Verdict::Error,
+        () if older && has_lost_both_headers(injection) && !is_told => Verdict::NoTrace,
         () if older => Verdict::Older,
         () if repaired > 0 || bad == 0 => Verdict::Recovered,
         () => Verdict::NotMet,
     };
+    if trial.verdict != Verdict::NoTrace && !foresight.untold.is_empty() {
+        let blocks = &foresight.untold;
+        trial.wrong.push(format!("a check before the work says nothing of blocks that were struck: {blocks:?}"));
+    }
+    if older && trial.verdict != Verdict::NoTrace {
+        if !foresight.is_told {
+            trial.wrong.push("the state is an older one, and a check had found nothing".into());
+        }
+        if !is_told {
+            trial.wrong.push("the state is an older one, and the mount has not said so".into());
+        }
+    }
     if bad > 0 && trial.verdict == Verdict::NotMet && !found {
         trial.wrong.push("the damage is in use, was not met, and a check does not find it".into());
     }
@@ -327,7 +367,7 @@ fn judge(device: &Arc<MemoryDevice>, injection: &Injection, met: Met, trial: &mu
     let other = injection.other.as_ref().filter(|_| trial.fault == Fault::Swap);
     let struck = std::iter::once(&injection.target).chain(other);
     let has_copy = !trial.all_copies && struck.into_iter().all(|target| target.copies.len() > 1);
-    if has_copy && matches!(trial.verdict, Verdict::Error | Verdict::Older) {
+    if has_copy && matches!(trial.verdict, Verdict::Error | Verdict::Older | Verdict::NoTrace) {
         let said = trial.message.as_deref().unwrap_or("counted as beyond repair");
         trial.wrong.push(format!("a copy was good, and yet: {said}"));
     }
