@@ -109,18 +109,20 @@ fn synopsis(command: &Command) -> Roff {
     roff
 }
 
-/// The text after the help: lines without indentation that end with a colon are headings, indented ones are shown as they
-/// are, others are paragraphs.
+/// The text after the help: lines that end with a colon before indented ones are headings, indented ones are shown as they are, others
+/// are paragraphs.
 fn after_help(roff: &mut Roff, text: &str) {
     let mut verbatim = false;
     let mut under_examples = false;
-    for line in text.lines() {
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
         let indented = line.starts_with(' ');
+        let is_heading = lines.peek().is_some_and(|next| next.starts_with(' '));
         if verbatim && !indented {
             roff.control("fi", []);
             verbatim = false;
         }
-        match line.strip_suffix(':') {
+        match line.strip_suffix(':').filter(|_| is_heading || indented) {
             // Only before a heading, which makes room itself.
             _ if line.is_empty() => {}
             _ if indented => {
@@ -253,8 +255,8 @@ mod tests {
     #[test]
     fn what_follows_the_help_keeps_its_shape() {
         let mut roff = Roff::new();
-        after_help(&mut roff, "Examples:\n  holdfast x\n  .y -z\nMore words.\nStill.");
+        after_help(&mut roff, "Examples:\n  holdfast x\n  .y -z\nMore words:\nStill.");
         let text = roff.to_roff();
-        assert_eq!(text, ".SH EXAMPLES\n.nf\n  holdfast x\n  .y \\-z\n.fi\n.SH NOTES\nMore words.\nStill.\n");
+        assert_eq!(text, ".SH EXAMPLES\n.nf\n  holdfast x\n  .y \\-z\n.fi\n.SH NOTES\nMore words:\nStill.\n");
     }
 }

@@ -49,7 +49,10 @@ const PERCENT_MAX: u64 = 50;
 /// Reads a size, or whole per cents up to 50.
 pub(crate) fn parse_share(text: &str) -> Result<Share, String> {
     match text.trim().strip_suffix('%') {
-        None => parse(text).map(Share::Bytes),
+        None => match parse(text)? {
+            bytes @ 1..4096 => Err(format!("{bytes} bytes are less than a block; try 1G, or {bytes}%")),
+            bytes => Ok(Share::Bytes(bytes)),
+        },
         Some(percent) => match percent.trim().parse() {
             Ok(percent @ 0..=PERCENT_MAX) => Ok(Share::Percent(percent)),
             _ => Err(format!("{text:?} is no share; try 1G, or 0% to {PERCENT_MAX}%")),

@@ -68,10 +68,17 @@ pub(crate) fn store_refused(store: &Path, read_only: bool) -> Failure {
 /// A mount that lets only its owner in; root is no exception.
 pub(crate) fn mount_refused(mount: &Mount) -> Failure {
     let (owner, directory) = (name(mount.owner), mount.directory.display());
-    Failure::new(format!(
-        "{directory} is a mount of {owner}, made without allow_other: nobody else may use it, not even root"
-    ))
-    .hint(format!("do it as {owner}; root and {owner} can unmount it: holdfast unmount {}", shell(&mount.directory)))
+    let not_even = if mount.owner == 0 { "" } else { ", not even root" };
+    let failure = Failure::new(format!(
+        "{directory} is a mount of {owner}, made without allow_other: nobody else may use it{not_even}"
+    ));
+    match mount.owner {
+        0 => failure.hint("do it as root"),
+        _ => failure.hint(format!(
+            "do it as {owner}; root and {owner} can unmount it: holdfast unmount {}",
+            shell(&mount.directory)
+        )),
+    }
 }
 
 /// The name of a user as /etc/passwd has it, or the number.

@@ -276,7 +276,9 @@ fn advice(store: &Path, repair: bool, findings: &[Finding], names_are_wrong: boo
     }
     if left().any(|finding| finding.kind == Lost || finding.kind == Unreadable && finding.pages().is_some()) {
         advice.push(
-            "to mend a file: write the bytes named, or all of it, again from a backup; the rest of it is good".into(),
+            "to mend a file: write the bytes named, or all of it, again from a backup; the rest of it is good. What only snapshots have \
+             goes with them"
+                .into(),
         );
     }
     if left().any(|finding| finding.kind == Obsolete) {

@@ -102,10 +102,8 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     let user = rustix::process::geteuid();
     if !user.is_root() && user.as_raw() != mount.owner {
         let owner = users::name(mount.owner);
-        return Err(Failure::new(format!(
-            "{} is a mount of {owner}; only root and {owner} can unmount it",
-            directory.display()
-        )));
+        let who = if mount.owner == 0 { "root".to_string() } else { format!("root and {owner}") };
+        return Err(Failure::new(format!("{} is a mount of {owner}; only {who} can unmount it", directory.display())));
     }
     let state = look(&mount);
     let abandoned = state.condition == Condition::Abandoned;

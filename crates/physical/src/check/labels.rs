@@ -4,7 +4,7 @@ use super::report::{BlockRole, BlockUse, Finding, FindingKind, Report};
 use crate::disk::Disk;
 use crate::format::label::LabelState;
 use crate::format::superblock::{ring_block, slot};
-use crate::format::{Label, Superblock};
+use crate::format::{Label, RING_SLOTS, Superblock};
 use crate::open::{read_labels, read_rings};
 use holdfast_block::Device;
 use holdfast_object::Result;
@@ -34,7 +34,21 @@ pub(super) fn check(
         let repaired = repair && disk.write_blocks([(address, &label.encode(number))]).is_ok();
         report.add(Finding { kind: FindingKind::Label, place: disk.place(address), what, repaired });
     }
-    for (number, at, state) in read_rings(device, label)? {
+    let rings = read_rings(device, label)?;
+    for at in 0..RING_SLOTS {
+        let mut in_slot = rings.iter().filter(|(_, of, _)| *of == at);
+        if in_slot.all(|(.., state)| state.is_err()) {
+            // Nothing brings it back, so it is not repaired by a mark.
+            let epoch = newest.epoch;
+            let what = format!(
+                "no label has a good superblock in slot {at}: unless the power failed while it was written, a recovery point newer \
+                 than {epoch} may be lost"
+            );
+            let place = disk.place(ring_block(0, at, label.blocks));
+            report.add(Finding { kind: FindingKind::Superblock, place, what, repaired: false });
+        }
+    }
+    for (number, at, state) in rings {
         let address = ring_block(number, at, label.blocks);
         let is_newest = at == slot(newest.epoch);
         if is_newest {

@@ -142,7 +142,11 @@ fn a_newest_superblock_that_is_gone_everywhere_is_noticed() {
             }
             let report = check(device.clone(), &CheckOptions::default()).unwrap();
             let of_rings = report.findings.iter().filter(|finding| finding.kind == FindingKind::Superblock);
-            assert_eq!((report.epoch, of_rings.count()), (older, LABELS), "{what}: {:?}", report.findings);
+            assert_eq!((report.epoch, of_rings.count()), (older, LABELS + 1), "{what}: {:?}", report.findings);
+            let repaired = Arc::new(device.as_ref().clone());
+            let report = check(repaired, &CheckOptions { repair: true, ..CheckOptions::default() }).unwrap();
+            let left: Vec<_> = report.findings.iter().filter(|finding| !finding.repaired).collect();
+            assert!(left.len() == 1 && left[0].what.contains("may be lost"), "{what}: {left:?}");
             assert_eq!(open_read_only(&rig, device.clone()).unknown_slots(), 1, "{what}");
             let module = rig.open_on(device.clone()).unwrap();
             assert_eq!((module.epoch(), module.unknown_slots()), (older, 1), "{what}");
