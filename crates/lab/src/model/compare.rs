@@ -1,7 +1,7 @@
 //! Comparing a whole name space with a model.
 
 use super::tree::{Inode, Model, Node};
-use holdfast_naming::{Namespace, Request};
+use holdfast_naming::{Error, Namespace, Request};
 use holdfast_object::{Attributes, Kind, ObjectId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -78,7 +78,7 @@ impl Walk<'_> {
         match inode.kind {
             Kind::Directory => self.directory(path, inode, object),
             Kind::Regular => {
-                let bytes = self.namespace.read(object, 0, attributes.size as usize).map(|data| data.to_vec());
+                let bytes = self.contents(object, attributes.size);
                 self.bytes(path, "contents", &inode.data, bytes);
             }
             Kind::Symlink => {
@@ -87,6 +87,20 @@ impl Walk<'_> {
             }
             _ => {}
         }
+    }
+
+    /// Read in pieces: a file that only a snapshot has may be larger than the memory of a later run.
+    fn contents(&self, object: ObjectId, size: u64) -> Result<Vec<u8>, Error> {
+        const PIECE: usize = 1 << 16;
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < size {
+            let piece = self.namespace.read(object, bytes.len() as u64, PIECE)?.to_vec();
+            if piece.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(bytes)
     }
 
     fn attributes(&mut self, path: &str, inode: &Inode, got: &Attributes) {
