@@ -215,9 +215,9 @@ impl Record {
         expect_zero("dedup xor", &raw.dedup_xor)?;
         expect_zero("reserved bytes of object record", &raw.reserved)?;
         expect_zero("reserved bytes of root pointer", &raw.root_reserved)?;
-        let root = match BlockPointer::decode(&raw.root) {
-            root if pending && root == BlockPointer::PENDING => root,
-            _ => BlockPointer::decode_checked(&raw.root, raw.levels, epoch, blocks)?,
+        let root = match pending && raw.root == BlockPointer::PENDING.encode() {
+            true => BlockPointer::PENDING,
+            false => BlockPointer::decode_checked(&raw.root, raw.levels, epoch, blocks)?,
         };
         let mut times = [Timestamp::default(); 4];
         for (time, (secs, nanos)) in times.iter_mut().zip(raw.secs.iter().zip(&raw.nanos)) {
@@ -311,5 +311,18 @@ mod tests {
         pending.root = BlockPointer::PENDING;
         assert!(Record::decode(&pending.encode(), 3, 1000, false).is_err());
         assert!(Record::decode(&pending.encode(), 3, 1000, true).is_ok());
+        // Not one with something in the bytes that a pointer does not use.
+        let bytes = pending.encode();
+        let differing = |at: usize| {
+            let mut other = bytes;
+            other[at] ^= 0x80;
+            other
+        };
+        let root = std::mem::offset_of!(Raw, root);
+        for at in root..root + std::mem::size_of_val(&pending.root.encode()) {
+            if let Ok(Some(record)) = Record::decode(&differing(at), 3, 1000, true) {
+                assert!(record.encode() == differing(at), "byte {at}");
+            }
+        }
     }
 }
