@@ -50,7 +50,16 @@ impl Cache {
             store.publish(last)?;
         }
         let mut state = State::new(domain, last + 1, arena.clone(), store.table_levels(domain)?, status.read_only);
-        state.has_snapshots = !store.snapshots(domain)?.is_empty();
+        match store.snapshots(domain) {
+            Ok(known) => state.has_snapshots = !known.is_empty(),
+            // The files are there all the same. Which blocks may be freed is not known.
+            Err(error @ Error::Corrupt(_)) => {
+                tracing::error!(%error, "the snapshots cannot be read: the store takes no changes");
+                state.has_snapshots = true;
+                state.read_only.get_or_insert_with(|| format!("the snapshots cannot be read ({error})"));
+            }
+            Err(error) => return Err(error),
+        }
         let cache = Cache {
             store,
             arena,

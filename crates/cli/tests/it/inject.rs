@@ -60,6 +60,31 @@ fn store(rig: &Rig) {
     rig.run(["unmount", "m"]).exits(0);
 }
 
+/// What leads to snapshots is gone everywhere: the files are there all the same.
+#[test]
+fn files_can_be_read_when_snapshots_cannot() {
+    if !fuse() {
+        return;
+    }
+    for kind in ["snapshot-list", "dead-list"] {
+        let rig = Rig::new();
+        let mount = rig.mounted("");
+        fs::write(mount.join("kept"), "content").unwrap();
+        fs::write(mount.join("gone"), [7; 10_000]).unwrap();
+        rig.run(["snapshot", "create", "m", "one"]).exits(0);
+        fs::remove_file(mount.join("gone")).unwrap();
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["inject", "s", "--kind", kind, "--fault", "drop", "--copy", "all"]).exits(0);
+        for options in ["ro", "rw"] {
+            let words = rig.run(["mount", "s", "m", "-o", options]).exits(0).out;
+            assert!(options == "ro" || words.contains("cannot be read (corrupt: system object"), "{kind}: {words}");
+            assert_eq!(fs::read_to_string(mount.join("kept")).unwrap(), "content", "{kind}");
+            assert!(fs::write(mount.join("new"), "x").is_err(), "{kind}, {options}");
+            rig.run(["unmount", "m"]).exits(0);
+        }
+    }
+}
+
 #[test]
 fn every_kind_can_be_damaged_in_every_way_is_found_and_undone() {
     if !fuse() {
