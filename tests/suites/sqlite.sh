@@ -64,6 +64,9 @@ if can_crash; then
         committed=$(grep '^row|' "$WORK/committed.$mode" | tail -n 1 | cut -d'|' -f2)
         say "$mode: killed after ${committed:-no} committed rows"
         [ "${committed:-0}" -gt 10 ] || fail "$mode: too few rows before the crash to prove anything: $(cat "$WORK/crash.$mode")"
+        # In the delete mode SQLite takes a commit for done if it cannot open the directory to sync it (unixDelete, os_unix.c). So the last
+        # row may be one whose journal was unlinked just before the daemon died; a program that dies with the machine never says that.
+        [ "$mode" = wal ] || committed=$((committed - 1))
         check "$mode: store is clean after the crash" fs_check
         fs_mount
         expect "$mode: integrity after the crash" ok "$base" "PRAGMA integrity_check;"
