@@ -70,17 +70,17 @@ export -f install_all   # a name that no program has: the suites see it
 
 echo "seed $SEED"
 step fmt 60 cargo fmt --all --check
-step clippy 420 cargo clippy --workspace --all-targets -- -D warnings
-step unit 600 cargo test --workspace --no-fail-fast
+step clippy 600 cargo clippy --workspace --all-targets -- -D warnings
+step unit 1200 cargo test --workspace --no-fail-fast
 # The random tests that a variable lengthens: more seeds, longer fuzzing, more kills.
 [ "$mode" = test ] || step release 5400 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --no-fail-fast --release
 # shellcheck disable=SC2086
-step explorer $([ "$mode" = test ] && echo 300 || echo 7500) $EXPLORER --seed "$SEED" $explorer
+step explorer $([ "$mode" = test ] && echo 600 || echo 7500) $EXPLORER --seed "$SEED" $explorer
 [ "$mode" = test ] || step enemy 3600 cargo run --quiet --release -p holdfast-lab --bin enemy-table -- --seed "$SEED" --trials 200
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
 [ "$mode" = test ] || step foreign 3900 cargo run --quiet --release -p holdfast-lab --bin foreign-bytes -- --seed "$SEED" --seconds 3600
-step build 420 cargo build --release -p holdfast -p holdfast-bench
-step install 300 bash -c install_all
+step build 600 cargo build --release -p holdfast -p holdfast-bench
+step install 600 bash -c install_all
 if [ "$mode" = test ]; then
     suite pjdfstest 120
     suite posix 180

@@ -24,7 +24,11 @@ def holdfast(*arguments):
     return json.loads(done.stdout)
 
 
-def look_up(mount, stop, out):
+# Between two requests of a process that is kept waiting: the daemon and what is measured need the CPU, too.
+PAUSE_S = 0.001
+
+
+def look_up(mount, under_way, stop, out):
     waits, number = [], 0
     while not stop.is_set():
         number += 1
@@ -34,11 +38,12 @@ def look_up(mount, stop, out):
         except FileNotFoundError:
             pass
         waits.append(time.monotonic() - began)
-        time.sleep(0.001)  # others need the CPU too
+        under_way.set()
+        time.sleep(PAUSE_S)
     out.put(("look up", waits))
 
 
-def write(mount, stop, out):
+def write(mount, under_way, stop, out):
     waits = []
     fd = os.open(f"{mount}/others", os.O_RDWR | os.O_CREAT)
     while not stop.is_set():
@@ -46,7 +51,8 @@ def write(mount, stop, out):
         os.pwrite(fd, os.urandom(PAGE), 0)
         os.fsync(fd)
         waits.append(time.monotonic() - began)
-        time.sleep(0.001)
+        under_way.set()
+        time.sleep(PAUSE_S)
     os.close(fd)
     out.put(("write + fsync", waits))
 
@@ -90,15 +96,16 @@ class Rig:
         before = self.status()
         pid = before["daemon"]["pid"]
         stop, out = multiprocessing.Event(), multiprocessing.Queue()
-        others = [multiprocessing.Process(target=each, args=(self.mount, stop, out)) for each in (look_up, write)]
+        begun = {each: multiprocessing.Event() for each in (look_up, write)}
+        others = [multiprocessing.Process(target=each, args=(self.mount, begun[each], stop, out)) for each in begun]
         for other in others:
             other.start()
-        time.sleep(0.5)  # until both are under way
+        for event in begun.values():
+            assert event.wait(timeout=60), "one of the others does not get under way"
         cpu, began = self.cpu_s(pid), time.monotonic()
         action()
         wall, cpu = time.monotonic() - began, self.cpu_s(pid) - cpu
-        time.sleep(0.5)  # who was kept waiting is told
-        stop.set()
+        stop.set()  # a request that is still waiting is counted: it ends before its process looks
         waits = dict(out.get(timeout=120) for _ in others)
         for other in others:
             other.join()
@@ -128,6 +135,7 @@ def run(rig):
     data = rig.pages * PAGE
     print("| | wall, s | daemon CPU, s | written, MiB | look up, p99 / max, ms | write + fsync, p99 / max, ms |")
     print("|---|---:|---:|---:|---:|---:|")
+    # What is done here is nothing, for a time: the others' waits without a snapshot.
     rig.measure("nothing, for 3 s", lambda: time.sleep(3))
     rig.fill("data")
     rig.sync()

@@ -64,10 +64,8 @@ fn main() -> ExitCode {
 }
 
 fn compare(arguments: &Arguments) -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Error::Usage("needs root: it mounts file systems and drops the kernel's caches".to_owned()));
-    }
-    let site = site(arguments)?;
+    let Arguments { dir, store_mib, holdfast, holdfast_options, .. } = arguments;
+    let site = Site::prepare(dir, *store_mib, holdfast.as_deref(), holdfast_options)?;
     let kinds = available(&arguments.peers, &site)?;
     let plan = plan(arguments)?;
     let mut peers = Vec::new();
@@ -98,18 +96,6 @@ fn compare(arguments: &Arguments) -> Result<()> {
         println!("written to {}", document.display());
     }
     Ok(())
-}
-
-fn site(arguments: &Arguments) -> Result<Site> {
-    use holdfast_bench::error::At;
-    std::fs::create_dir_all(&arguments.dir).at("create", &arguments.dir)?;
-    let dir = std::fs::canonicalize(&arguments.dir).at("find", &arguments.dir)?;
-    let holdfast = match &arguments.holdfast {
-        Some(path) => path.clone(),
-        None => std::env::current_exe().at("find", "this program")?.with_file_name("holdfast"),
-    };
-    let holdfast_options = arguments.holdfast_options.clone();
-    Ok(Site { dir, store_mib: arguments.store_mib, holdfast, holdfast_options })
 }
 
 /// The file systems that can be measured here; says why for each that cannot.

@@ -90,6 +90,23 @@ pub struct Site {
 }
 
 impl Site {
+    /// A site in `dir`, which is made if it is not there. Without a `holdfast` it is the one beside this program.
+    ///
+    /// # Errors
+    /// Who calls is not root, who alone may mount and drop the kernel's caches; the directory cannot be made.
+    pub fn prepare(dir: &Path, store_mib: u64, holdfast: Option<&Path>, holdfast_options: &str) -> Result<Site> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::Usage("needs root: it mounts file systems and drops the kernel's caches".to_owned()));
+        }
+        std::fs::create_dir_all(dir).at("create", dir)?;
+        let holdfast = match holdfast {
+            Some(path) => path.to_path_buf(),
+            None => std::env::current_exe().at("find", "this program")?.with_file_name("holdfast"),
+        };
+        let dir = std::fs::canonicalize(dir).at("find", dir)?;
+        Ok(Site { dir, store_mib, holdfast, holdfast_options: holdfast_options.to_owned() })
+    }
+
     /// The mount options of one that [is ours](Kind::is_holdfast).
     fn options(&self, kind: Kind) -> String {
         let more = if kind == Kind::HoldfastKernel { "cache=kernel" } else { "" };
@@ -216,6 +233,7 @@ impl Peer {
             if start.elapsed() > BUSY {
                 return Err(error);
             }
+            // The kernel tells nobody when a mount stops being busy.
             sleep(Duration::from_millis(100));
         }
         while let Some(daemon) = &mut self.daemon {

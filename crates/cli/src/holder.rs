@@ -71,6 +71,7 @@ pub(crate) fn device(
             has_said = true;
             say(&holder.is_waited_for(store));
         }
+        // A lock can be waited for, but not while somebody watches whether its holder gets on.
         std::thread::sleep(STEP);
         if let Some(device) = stack::try_device(store, access)? {
             return Ok(device);

@@ -16,6 +16,7 @@
 //! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
 //! | `holder` | who holds a store, and waiting for a daemon that is closing it |
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
+//! | `process` | this process's arguments, another one's end |
 //! | `target` | the mount that a command is about |
 //! | `users` | what an ordinary user may |
 //! | `watch` | gives up on a mount that shows no sign of life |
@@ -37,6 +38,7 @@ mod options;
 mod output;
 mod paths;
 mod probe;
+mod process;
 mod progress;
 mod report;
 mod scratch;
@@ -127,10 +129,10 @@ fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(exit::OK);
     }
     // The command line as it is: it could not be made sense of.
-    let mut arguments = std::env::args().skip(1).take_while(|argument| argument != "--");
-    let json = arguments.any(|argument| argument == "--json");
+    let json = process::arguments().take_while(|argument| argument != "--").any(|argument| argument == "--json");
     let commands = <Cli as clap::CommandFactory>::command();
-    let command = std::env::args().skip(1).find(|argument| commands.find_subcommand(argument).is_some());
+    let command =
+        process::arguments().find_map(|argument| Some(commands.find_subcommand(argument)?.get_name().to_owned()));
     let code = if command.as_deref() == Some("check") { exit::CHECK_USAGE } else { exit::USAGE };
     let format = if json { Format::Json } else { Format::Words };
     if let Some(failure) = restores(error) {

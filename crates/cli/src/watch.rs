@@ -9,7 +9,9 @@ use crate::holder::work_done;
 use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::output::{Format, print_failure};
 use crate::paths::shell;
+use crate::process::{self, has_ended};
 use crate::report::Condition;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,8 +21,6 @@ use std::time::{Duration, Instant};
 
 /// After how long the mount is looked at first, and how often then.
 const PERIOD: Duration = Duration::from_secs(2);
-/// How often to look whether the command has ended.
-const STEP: Duration = Duration::from_millis(20);
 
 /// The path of a mount that the command asks, if it does.
 pub(crate) fn asked(command: &Command) -> Option<PathBuf> {
@@ -47,7 +47,7 @@ pub(crate) fn run(path: &Path, timeout: Duration, format: Format) -> ExitCode {
     let again = std::process::Command::new("/proc/self/exe")
         .arg0("holdfast")
         .arg("--unwatched")
-        .args(std::env::args_os().skip(1))
+        .args(process::arguments())
         .stdin(Stdio::null())
         .stdout(stream(io::stdout().is_terminal()))
         .stderr(stream(io::stderr().is_terminal()))
@@ -80,16 +80,15 @@ fn hand_on(mut from: impl Read + Send + 'static, mut to: impl Write + Send + 'st
 }
 
 fn wait(child: &mut Child, path: &Path, timeout: Duration) -> Result<u8> {
+    let cannot = |error: io::Error| Failure::new(format!("cannot wait for a process: {error}"));
+    let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).map_err(|error| cannot(error.into()))?;
     let mut life = (Instant::now(), None);
     let mut next_look = Instant::now() + PERIOD;
     loop {
-        match child.try_wait() {
+        if has_ended(&process, next_look.saturating_duration_since(Instant::now()))? {
+            let status = child.wait().map_err(cannot)?;
             // A signal that ends the command ends this one, too, unless it was meant for the command alone.
-            Ok(Some(status)) => {
-                return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::FAILED));
-            }
-            Ok(None) => std::thread::sleep(STEP),
-            Err(error) => return Err(Failure::new(format!("cannot wait for a process: {error}"))),
+            return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::FAILED));
         }
         if Instant::now() < next_look {
             continue;

@@ -176,8 +176,8 @@ pub(crate) fn simplified(line: &[Point], unit: Point, tolerance: f64) -> Vec<Poi
         let (px, py) = (scaled(point).0 - from.0, scaled(point).1 - from.1);
         if length == 0.0 { px.hypot(py) } else { (dx * py - dy * px).abs() / length }
     };
-    let inner = line.iter().enumerate().skip(1).take(line.len().saturating_sub(2));
-    let farthest = inner.map(|(at, &point)| (at, distance(point))).max_by(|one, other| one.1.total_cmp(&other.1));
+    let inner = 1..line.len() - 1;
+    let farthest = inner.map(|at| (at, distance(line[at]))).max_by(|one, other| one.1.total_cmp(&other.1));
     match farthest {
         Some((at, far)) if far > tolerance => {
             let mut points = simplified(&line[..=at], unit, tolerance);
@@ -200,7 +200,7 @@ mod tests {
 
     /// Positive where the inside is on the left.
     fn signed_area(ring: &[Point]) -> f64 {
-        let next = ring.iter().cycle().skip(1);
+        let next = ring[1..].iter().chain(&ring[..1]);
         ring.iter().zip(next).map(|(a, b)| (a.0 * b.1 - b.0 * a.1) / 2.0).sum()
     }
 

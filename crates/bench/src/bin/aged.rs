@@ -57,20 +57,11 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Error::Usage("needs root: it mounts file systems and drops the kernel's caches".to_owned()));
-    }
     if arguments.store_mib < 64 || arguments.rounds == 0 {
         return Err(Error::Usage("--store-mib must be at least 64, --rounds at least 1".to_owned()));
     }
-    std::fs::create_dir_all(&arguments.dir).at("create", &arguments.dir)?;
-    let dir = std::fs::canonicalize(&arguments.dir).at("find", &arguments.dir)?;
-    let holdfast = match &arguments.holdfast {
-        Some(path) => path.clone(),
-        None => std::env::current_exe().at("find", "this program")?.with_file_name("holdfast"),
-    };
     let Arguments { store_mib, days, rounds, seed, .. } = *arguments;
-    let site = Site { dir, store_mib, holdfast, holdfast_options: arguments.holdfast_options.clone() };
+    let site = Site::prepare(&arguments.dir, store_mib, arguments.holdfast.as_deref(), &arguments.holdfast_options)?;
     let command = std::env::args().collect::<Vec<_>>().join(" ");
     let preamble = format!(
         "Command: `{command}`\n\nMachine: {}\n\nStores: {store_mib} MiB each; {days} days, seed {seed}; {rounds} rounds, interleaved",

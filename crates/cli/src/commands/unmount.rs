@@ -6,12 +6,12 @@ use crate::failure::{Failure, Result};
 use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
+use crate::process::has_ended;
 use crate::progress::Progress;
 use crate::report::Condition;
 use crate::stack::{self, Settings, Stack};
 use crate::{holder, target, users};
 use holdfast_block::{Access, FileDevice};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Serialize;
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often to look whether the daemon has ended: one that can be named, and one that cannot.
-const NAMED_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+const NAMED_STEP: Duration = Duration::from_millis(200);
 const UNNAMED_STEP: Duration = Duration::from_millis(20);
 /// How long to wait for a daemon that did not answer.
 const STUCK_WAIT: Duration = Duration::from_secs(5);
@@ -174,6 +174,7 @@ fn take_away(directory: &Path, lazy: bool) -> Result<()> {
         match holdfast_fuse::unmount(directory, lazy) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && start.elapsed() < BUSY_WAIT => {
+                // The kernel tells nobody when a mount stops being busy: it can only be asked again.
                 std::thread::sleep(BUSY_STEP);
             }
             Err(error) => return Err(refused(directory, &error)),
@@ -209,8 +210,9 @@ fn wait(mount: &Mount, daemon: Option<OwnedFd>, pid: Option<u32>, timeout: Durat
     let mut life = (Instant::now(), done());
     loop {
         let has_ended = match &daemon {
-            Some(daemon) => has_ended(daemon)?,
-            // The daemon is in another name space of processes, or the kernel is old: the store is free when it has ended.
+            Some(daemon) => has_ended(daemon, NAMED_STEP)?,
+            // The daemon is in another name space of processes, or the kernel is old: the store is free when it has ended. A lock
+            // on it could be waited for, but not for a limited time.
             None => {
                 std::thread::sleep(UNNAMED_STEP);
                 !matches!(FileDevice::open(&mount.source, Access::ReadOnly), Err(holdfast_block::Error::InUse { .. }))
@@ -225,15 +227,6 @@ fn wait(mount: &Mount, daemon: Option<OwnedFd>, pid: Option<u32>, timeout: Durat
         } else if !timeout.is_zero() && life.0.elapsed() >= timeout {
             return Err(still_there(mount, pid, timeout));
         }
-    }
-}
-
-/// Whether a process ends within a moment.
-fn has_ended(daemon: &OwnedFd) -> Result<bool> {
-    match poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&NAMED_STEP)) {
-        Ok(number) => Ok(number > 0),
-        Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(error) => Err(Failure::new(format!("cannot wait for the daemon: {error}"))),
     }
 }
 

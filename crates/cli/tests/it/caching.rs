@@ -204,9 +204,7 @@ fn with_sync_every_change_survives_a_power_cut() {
         fs::create_dir(mount.join("d")).unwrap();
         fs::write(mount.join("d/one"), "content").unwrap();
         fs::rename(mount.join("d/one"), mount.join("two")).unwrap();
-        let daemon = rig.daemon("m");
-        kill(daemon, Signal::KILL);
-        eventually("the daemon ends", || has_ended(daemon));
+        rig.kill_daemon("m");
         rig.run(["mount", "s", "m"]).exits(0);
         let two = fs::read(mount.join("two")).unwrap_or_else(|error| panic!("{options}: {error}"));
         assert!(!options.starts_with("sync") || two == b"content", "{options}");

@@ -54,9 +54,7 @@ fn store(rig: &Rig) {
         std::io::Write::write_all(&mut &file, b"and more").unwrap();
         file.sync_all().unwrap();
     }
-    let daemon = rig.daemon("m");
-    kill(daemon, Signal::KILL);
-    eventually("the daemon is dead", || has_ended(daemon));
+    rig.kill_daemon("m");
     rig.run(["unmount", "m"]).exits(0);
 }
 

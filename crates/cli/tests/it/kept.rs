@@ -144,9 +144,7 @@ fn a_bad_block_of_a_snapshot_is_an_error_with_its_name_also_after_a_crash() {
     }
     rig.run(["sync", "m"]).exits(0);
     let log = rig.run(["status", "m", "--json"]).exits(0).json()["daemon"]["log"].as_str().unwrap().to_string();
-    let daemon = rig.daemon("m");
-    kill(daemon, Signal::KILL);
-    eventually("the daemon is dead", || has_ended(daemon));
+    rig.kill_daemon("m");
     rig.run(["unmount", "m"]);
     damage(&rig.path("s"), 0xa5);
     rig.run(["mount", "s", "m"]).exits(0);

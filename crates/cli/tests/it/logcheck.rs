@@ -20,9 +20,7 @@ fn killed(rig: &Rig) {
         file.write_all(&content(name)).unwrap();
         file.sync_all().unwrap();
     }
-    let daemon = rig.daemon("m");
-    kill(daemon, Signal::KILL);
-    eventually("the daemon is dead", || has_ended(daemon));
+    rig.kill_daemon("m");
     rig.run(["unmount", "m"]).exits(0);
 }
 

@@ -28,9 +28,7 @@ fn a_mount_in_the_background_logs_its_life_line_by_line_with_time_and_store() {
     let log = log_of(&rig, "m");
     fs::write(mount.join("f"), "synced").unwrap();
     File::open(mount.join("f")).unwrap().sync_all().unwrap();
-    let daemon = rig.daemon("m");
-    kill(daemon, Signal::KILL);
-    eventually("the daemon ends", || has_ended(daemon));
+    rig.kill_daemon("m");
     rig.run(["mount", "s", "m"]).exits(0);
     rig.run(["unmount", "m"]).exits(0);
     let text = read(&log);

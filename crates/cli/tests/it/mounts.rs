@@ -259,9 +259,7 @@ fn after_kill_9_what_was_synced_is_there() {
     one.write_all(b"by fsync").unwrap();
     one.sync_all().unwrap();
     drop(one);
-    let daemon = rig.daemon("m");
-    kill(daemon, Signal::KILL);
-    eventually("the daemon ends", || has_ended(daemon));
+    rig.kill_daemon("m");
 
     let status = rig.run(["status", "m", "--json"]).exits(0).json();
     assert_eq!(status["condition"], "abandoned");
@@ -274,9 +272,7 @@ fn after_kill_9_what_was_synced_is_there() {
     assert_eq!(fs::read(mount.join("whole")).unwrap(), b"by holdfast sync");
     assert_eq!(fs::read(mount.join("one")).unwrap(), b"by fsync");
 
-    let daemon = rig.daemon("m");
-    kill(daemon, Signal::KILL);
-    eventually("the daemon ends", || has_ended(daemon));
+    rig.kill_daemon("m");
     let words = rig.run(["unmount", "m"]).exits(0).out;
     assert!(words.contains("daemon had died"), "{words}");
     assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);

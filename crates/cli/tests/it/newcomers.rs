@@ -99,9 +99,7 @@ fn a_mount_whose_daemon_died_says_what_to_do() {
     }
     let rig = Rig::new();
     rig.mounted("");
-    let daemon = rig.daemon("m");
-    kill(daemon, Signal::KILL);
-    eventually("the daemon ends", || has_ended(daemon));
+    rig.kill_daemon("m");
     for asked in ["m", "s"] {
         let words = rig.run(["status", asked]).exits(0).out;
         let (store, mount) = (rig.path("s"), rig.path("m"));

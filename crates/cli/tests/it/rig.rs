@@ -1,5 +1,6 @@
 //! A place of its own for each test, with its own home directory, and what it mounts is gone afterwards.
 
+use rustix::process::Signal;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -101,6 +102,13 @@ impl Rig {
         let status = self.run(["status", mount, "--json"]).exits(0).json();
         i32::try_from(status["daemon"]["pid"].as_i64().expect("a daemon")).unwrap()
     }
+
+    /// Kills the process that serves a mount. The mount stays, and answers nobody.
+    pub(crate) fn kill_daemon(&self, mount: &str) {
+        let daemon = self.daemon(mount);
+        kill(daemon, Signal::KILL);
+        eventually("the daemon is dead", || has_ended(daemon));
+    }
 }
 
 impl Drop for Rig {
@@ -147,7 +155,7 @@ pub(crate) fn has_ended(pid: i32) -> bool {
     }
 }
 
-pub(crate) fn kill(pid: i32, signal: rustix::process::Signal) {
+pub(crate) fn kill(pid: i32, signal: Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 

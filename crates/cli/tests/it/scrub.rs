@@ -106,9 +106,7 @@ fn a_scrub_rests_goes_on_and_survives_a_crash() {
     rig.run(["scrub", "m", "--resume"]).exits(0);
     eventually("it goes on", || read(&status(&rig)) > read(&paused));
 
-    let daemon = rig.daemon("m");
-    kill(daemon, Signal::KILL);
-    eventually("the daemon is dead", || has_ended(daemon));
+    rig.kill_daemon("m");
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["mount", "s", "m"]).exits(0);
     let after = status(&rig);

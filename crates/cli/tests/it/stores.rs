@@ -3,8 +3,10 @@
 use crate::rig::{Rig, eventually, fingerprint, kill};
 use holdfast_integrity::crc64;
 use rustix::process::Signal;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Stdio;
@@ -64,6 +66,16 @@ fn usage_errors_have_the_code_of_the_command() {
         }
     }
     assert!(!rig.path("s").exists());
+}
+
+#[test]
+fn arguments_need_not_be_utf8() {
+    let rig = Rig::new();
+    let odd = OsStr::from_bytes(b"\xff");
+    let ran = rig.run([OsStr::new("check"), OsStr::new("--sparkle"), odd]).exits(16);
+    assert!(ran.err.contains("unexpected argument '--sparkle'"), "{ran:?}");
+    let ran = rig.run([OsStr::new("frobnicate"), odd, OsStr::new("--json")]).exits(2);
+    assert_eq!(ran.json()["error"]["code"], 2);
 }
 
 #[test]

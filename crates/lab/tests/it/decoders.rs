@@ -31,7 +31,7 @@ fn mutated(corpus: &[Vec<u8>], rng: &mut Pcg64Mcg) -> Vec<u8> {
             1 => bytes.extend((0..rng.random_range(1..40)).map(|_| rng.random::<u8>())),
             2 => {
                 let other = corpus.choose(rng).expect("no corpus is empty");
-                bytes.splice(at.., other.iter().skip(at).copied());
+                bytes.splice(at.., other.get(at..).unwrap_or_default().iter().copied());
             }
             3 if at + 8 <= bytes.len() => {
                 let value = 1u64.checked_shl(rng.random_range(0..65)).unwrap_or(0).wrapping_sub(rng.random_range(0..2));

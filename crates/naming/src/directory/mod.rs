@@ -341,7 +341,7 @@ pub(crate) fn decode_page(bytes: &[u8]) {
                 assert!(node.level <= LEVEL_MAX && level.is_none_or(|level| level == node.level));
                 let keys: Vec<u64> = match node.level {
                     0 => node.entries().flatten().map(|record| record.key).collect(),
-                    _ => node.branches().flatten().map(|branch| branch.key).skip(1).collect(),
+                    _ => node.branches().flatten().map(|branch| branch.key).collect(),
                 };
                 assert!(keys.is_sorted_by(|a, b| a < b) && keys.iter().all(|&key| key < KEY_END));
             }

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> = std::env::args().collect();
     let is_written = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => false,
-        ["--write"] => true,
+        [_] => false,
+        [_, "--write"] => true,
         _ => return Err("usage: reliability-document [--write]".into()),
     };
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
