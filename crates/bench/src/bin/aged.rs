@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use holdfast_bench::aged::{Plan, execute, tables};
-use holdfast_bench::error::{At, Error, Result};
+use holdfast_bench::error::{Error, Result};
 use holdfast_bench::peer::{Kind, Site};
 use holdfast_bench::{machine, report};
 

@@ -1,6 +1,6 @@
 //! `-o cache=kernel`: what the kernel keeps, hands down later, and cannot hand down; beside it what mapped pages get in either mode.
 
-use crate::rig::{Rig, eventually, fuse, has_ended, kill};
+use crate::rig::{Rig, fuse, has_ended, kill};
 use rustix::fs::{SeekFrom, seek};
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};

@@ -1,8 +1,7 @@
 //! Damage on purpose: of every kind, found by `check`, and undone to the last byte.
 
-use crate::rig::{Rig, eventually, fuse, has_ended, kill};
+use crate::rig::{Rig, fuse};
 use rustix::fs::{XattrFlags, setxattr};
-use rustix::process::Signal;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 

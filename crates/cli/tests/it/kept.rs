@@ -1,9 +1,8 @@
 //! What programs do with files of a snapshot, while the files themselves change, the store is damaged, and the daemon dies.
 
-use crate::rig::{Rig, eventually, fuse, has_ended, kill};
+use crate::rig::{Rig, fuse};
 use rustix::fs::{SeekFrom, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

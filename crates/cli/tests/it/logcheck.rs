@@ -1,7 +1,6 @@
 //! Damage to the intent log: what `check` says before the mount is what the mount and its files say.
 
-use crate::rig::{Rig, eventually, fuse, has_ended, kill};
-use rustix::process::Signal;
+use crate::rig::{Rig, fuse};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! What a mount logs: in a file, to the journal; repairs, damage, latches.
 
-use crate::rig::{Rig, eventually, fuse, has_ended, kill};
+use crate::rig::{Rig, eventually, fuse, kill};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::fs::{self, File};
 use std::io::{Read, Write};

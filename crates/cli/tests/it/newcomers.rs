@@ -1,7 +1,6 @@
 //! What people type who do not know the commands by heart, and what they are told.
 
-use crate::rig::{Rig, eventually, fuse, has_ended, kill};
-use rustix::process::Signal;
+use crate::rig::{Rig, fuse};
 use std::fs;
 use std::os::unix::fs::symlink;
 

@@ -1,8 +1,7 @@
 //! Scrub of a mounted store: what `inject` damages is all found; pauses, restarts and crashes do not lose the place.
 
-use crate::rig::{Rig, eventually, fuse, has_ended, kill};
+use crate::rig::{Rig, eventually, fuse};
 use rustix::fs::{XattrFlags, setxattr};
-use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
