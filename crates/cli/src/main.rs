@@ -14,6 +14,7 @@
 //! | `progress` | how far long work has come |
 //! | `scrub` | what a scrub has done, and what a mount can be asked about it |
 //! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
+//! | `quoting` | names of any bytes, as they are printed and as a shell takes them |
 //! | `holder` | who holds a store, and waiting for a daemon that is closing it |
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
 //! | `process` | this process's arguments, another one's end |
@@ -40,6 +41,7 @@ mod paths;
 mod probe;
 mod process;
 mod progress;
+mod quoting;
 mod report;
 mod scratch;
 mod scrub;

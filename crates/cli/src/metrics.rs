@@ -3,6 +3,7 @@
 //! One family for each figure, with a sample for each store; a store that does not say a figure has no sample. Counters count
 //! since the store was opened, so they begin anew with each mount.
 
+use crate::quoting;
 use crate::report::{CacheFigures, Condition, Figures, StoreReport};
 use std::fmt::Write;
 
@@ -177,8 +178,10 @@ fn labels(report: &StoreReport) -> String {
     }
 }
 
+/// The format knows `\\`, `\"` and `\n`. Other control characters stand as in C, with a backslash that is a character of the label.
 fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    let escaped = |part: &str| quoting::line(part).replace('\\', "\\\\").replace('"', "\\\"");
+    value.split('\n').map(escaped).collect::<Vec<_>>().join("\\n")
 }
 
 #[cfg(test)]
@@ -211,10 +214,10 @@ mod tests {
 
     #[test]
     fn a_store_that_says_nothing_has_its_condition_only() {
-        let report = StoreReport::bare(Path::new("/a\"b\\c\nd"), Condition::NotAnswering, Some(Path::new("/m")));
+        let report = StoreReport::bare(Path::new("/a\"b\\c\nd\x1b[2J"), Condition::NotAnswering, Some(Path::new("/m")));
         let text = text(&[report]);
         let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        let labels = r#"{store="/a\"b\\c\nd",directory="/m"}"#;
+        let labels = r#"{store="/a\"b\\c\nd\\033[2J",directory="/m"}"#;
         let expected = ["holdfast_info", "holdfast_mounted", "holdfast_abandoned"];
         let values = ["1", "0", "0"];
         let expected: Vec<String> =

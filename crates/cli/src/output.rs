@@ -1,6 +1,7 @@
 //! What commands print: words for people, or one JSON document.
 
 use crate::failure::Failure;
+use crate::quoting;
 use serde::Serialize;
 use std::io::Write;
 
@@ -17,10 +18,10 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Prints a report to standard output. Nobody reading it is no error.
+/// Prints a report to standard output, with nothing in it that a terminal would obey. Nobody reading it is no error.
 pub(crate) fn print(format: Format, report: &impl Report) {
     let text = match format {
-        Format::Words => report.words(),
+        Format::Words => quoting::lines(&report.words()),
         Format::Json => json(report),
     };
     print_text(&text);
@@ -36,9 +37,9 @@ pub(crate) fn print_text(text: &str) {
 pub(crate) fn print_failure(format: Format, failure: &Failure) {
     match format {
         Format::Words => {
-            let mut text = format!("holdfast: {}\n", failure.message);
+            let mut text = format!("holdfast: {}\n", quoting::line(&failure.message));
             if let Some(hint) = &failure.hint {
-                text.push_str(&format!("          {hint}\n"));
+                text.push_str(&format!("          {}\n", quoting::line(hint)));
             }
             let _ = std::io::stderr().lock().write_all(text.as_bytes());
         }
@@ -51,7 +52,7 @@ pub(crate) fn print_failure(format: Format, failure: &Failure) {
 
 /// Tells something by the way, to standard error.
 pub(crate) fn note(text: &str) {
-    let _ = std::io::stderr().lock().write_all(format!("holdfast: {text}\n").as_bytes());
+    let _ = std::io::stderr().lock().write_all(format!("holdfast: {}\n", quoting::line(text)).as_bytes());
 }
 
 fn json(value: &impl Serialize) -> String {
@@ -65,7 +66,7 @@ fn json(value: &impl Serialize) -> String {
 /// Rows of two columns, the first as wide as its widest entry.
 pub(crate) fn table(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    rows.iter().map(|(name, value)| format!("  {name:width$}  {value}\n")).collect()
+    rows.iter().map(|(name, value)| format!("  {name:width$}  {}\n", quoting::line(value))).collect()
 }
 
 /// `1 object`, `2 objects`.

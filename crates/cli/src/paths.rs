@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use std::env;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The user's home directory: HOME, or what the user database says where that is not set (a service of the system).
@@ -24,23 +25,5 @@ pub(crate) fn directory(variable: &str, default: &str) -> Result<PathBuf> {
 
 /// A path as it can be typed into a shell.
 pub(crate) fn shell(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text.into_owned()
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_quoted_for_the_shell_where_they_must() {
-        assert_eq!(shell(Path::new("/home/me/Holdfast")), "/home/me/Holdfast");
-        assert_eq!(shell(Path::new("/it's here")), "'/it'\\''s here'");
-        assert_eq!(shell(Path::new("")), "''");
-    }
+    crate::quoting::shell(path.as_os_str().as_bytes())
 }

@@ -2,6 +2,7 @@
 
 use crate::output::{Report, count, table};
 use crate::paths::shell;
+use crate::quoting;
 use crate::scrub::{ScrubCondition, ScrubReport};
 use crate::size;
 use holdfast_cache::CacheStatus;
@@ -216,8 +217,8 @@ impl StoreReport {
     }
 
     fn headline(&self) -> String {
-        let store = &self.store;
-        match (self.condition, self.mounted_on.as_deref().unwrap_or("?")) {
+        let store = quoting::name(&self.store);
+        match (self.condition, quoting::name(self.mounted_on.as_deref().unwrap_or("?"))) {
             (Condition::Mounted, directory) => format!("{directory}  ({store})"),
             (Condition::Abandoned, directory) => {
                 format!("{directory}  ({store}): ABANDONED, its daemon has died")

@@ -1,6 +1,7 @@
 //! What a scrub has done: as the mount tells it, and as it is shown. And what the mount can be asked.
 
 use crate::output::{Report, count, table};
+use crate::quoting;
 use crate::size;
 use holdfast_object::{PAGE_SIZE, ScrubCounts, ScrubFinding};
 use serde::{Deserialize, Serialize};
@@ -34,8 +35,8 @@ pub(crate) struct Found {
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.finding)?;
-        self.path.as_ref().map_or(Ok(()), |path| write!(f, ", in {path}"))
+        write!(f, "{}", quoting::line(&self.finding.to_string()))?;
+        self.path.as_ref().map_or(Ok(()), |path| write!(f, ", in {}", quoting::name(path)))
     }
 }
 

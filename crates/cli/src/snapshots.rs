@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::output::Report;
+use crate::quoting;
 use crate::size;
 use crate::stack::{Stack, says};
 use holdfast_naming::PathChange;
@@ -89,8 +90,8 @@ pub(crate) struct Change {
     pub(crate) to: Option<Name>,
 }
 
-/// A path, whose names may be any bytes. In JSON: a string if it is UTF-8, otherwise `{"hex": "…"}`, two digits a byte. In text: as it
-/// is, or in quotes with escapes as in C (`\\n`, `\\377`) if that could be mistaken for something else.
+/// A path, whose names may be any bytes. In JSON: a string if it is UTF-8, otherwise `{"hex": "…"}`, two digits a byte. In text:
+/// as [`quoting::name`] has it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Name {
@@ -127,30 +128,7 @@ impl Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Name::Text(text) = self
-            && !text.starts_with('"')
-            && !text.contains(" -> ")
-            && !text.contains(|symbol: char| symbol.is_control() || symbol == '\\')
-        {
-            return f.write_str(text);
-        }
-        f.write_str("\"")?;
-        for chunk in self.bytes().utf8_chunks() {
-            for symbol in chunk.valid().chars() {
-                match symbol {
-                    '\n' => f.write_str("\\n")?,
-                    '\t' => f.write_str("\\t")?,
-                    '"' | '\\' => write!(f, "\\{symbol}")?,
-                    symbol if symbol.is_control() => {
-                        let mut bytes = [0; 4];
-                        symbol.encode_utf8(&mut bytes).bytes().try_for_each(|byte| write!(f, "\\{byte:03o}"))?;
-                    }
-                    symbol => write!(f, "{symbol}")?,
-                }
-            }
-            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\{byte:03o}"))?;
-        }
-        f.write_str("\"")
+        f.write_str(&quoting::name(self.bytes()))
     }
 }
 
@@ -180,7 +158,7 @@ impl Report for Listed {
         let title = ["snapshot", "made", "objects", "only in it"].map(String::from);
         let row = |shown: &Shown| {
             let made = utc(shown.created_s);
-            [shown.name.clone(), made, shown.objects.to_string(), size::show(shown.only_bytes)]
+            [quoting::name(&shown.name), made, shown.objects.to_string(), size::show(shown.only_bytes)]
         };
         let rows: Vec<[String; 4]> = std::iter::once(title).chain(self.snapshots.iter().map(row)).collect();
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -321,8 +299,8 @@ fn named(store: &dyn Snapshots, name: &str) -> Result<SnapshotInfo> {
     if let Some(at) = all.iter().position(|info| info.name == name) {
         return Ok(all.swap_remove(at));
     }
-    let names: Vec<_> = all.iter().rev().take(NAMED).map(|info| info.name.as_str()).collect();
-    Err(Failure::new(format!("there is no snapshot {name}")).hint(match all.len() {
+    let names: Vec<_> = all.iter().rev().take(NAMED).map(|info| quoting::name(&info.name)).collect();
+    Err(Failure::new(format!("there is no snapshot {}", quoting::name(name))).hint(match all.len() {
         0 => "there are none; to make one: holdfast snapshot create DIR NAME".to_string(),
         1..=NAMED => format!("there are: {}", names.join(", ")),
         number => format!("there are {number}, the last ones: {}", names.join(", ")),

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result, exit};
 use crate::holder;
 use crate::output::{Format, Report, count, note, print};
 use crate::progress::{self, Progress, Unit};
+use crate::quoting;
 use crate::scratch::Scratch;
 use crate::signals;
 use crate::size;
@@ -102,9 +103,9 @@ fn exit_code(errors: u64, corrected: u64) -> u8 {
 impl std::fmt::Display for BlockFinding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let BlockFinding { finding, damage } = self;
-        write!(f, "{finding}")?;
-        let Some(Damage { path, first_byte, last_byte }) = damage else { return Ok(()) };
-        write!(f, ", in {path}")?;
+        write!(f, "{}", quoting::line(&finding.to_string()))?;
+        let Some(Damage { path, first_byte, last_byte, .. }) = damage else { return Ok(()) };
+        write!(f, ", in {}", quoting::name(path))?;
         match (first_byte, last_byte) {
             (Some(first), Some(last)) => write!(f, ", bytes {first} to {last}"),
             _ => Ok(()),
@@ -124,11 +125,11 @@ impl Report for Checked {
             more => text.push_str(&format!("and {more} more\n")),
         }
         for finding in &names.findings {
-            text.push_str(&format!("{finding}\n"));
+            text.push_str(&format!("{}\n", quoting::line(finding)));
         }
         text.push_str(&format!(
             "{}: recovery point {}, {} in use, {} of files read; {} in {}, {}\n",
-            self.store,
+            quoting::name(&self.store),
             self.epoch,
             size::show(blocks.used.saturating_mul(PAGE_SIZE as u64)),
             size::show(blocks.pages.saturating_mul(PAGE_SIZE as u64)),

@@ -6,6 +6,7 @@ use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::probe::{self, Contents};
 use crate::progress::{Progress, Unit};
+use crate::quoting;
 use crate::size::Share;
 use crate::{mounts, size, stack};
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
@@ -40,7 +41,7 @@ pub(crate) struct Created {
 impl Report for Created {
     fn words(&self) -> String {
         let (size, available) = (size::show(self.size_bytes), size::show(self.available_bytes));
-        let mut text = format!("Made the store {}: {size}, {available} for files.\n", self.store);
+        let mut text = format!("Made the store {}: {size}, {available} for files.\n", quoting::name(&self.store));
         if !self.reserved {
             text.push_str("This host does not set space aside: if it runs out, the store takes no more changes.\n");
         }

@@ -6,6 +6,7 @@ use crate::growth::{self, GrowReply, GrowRequest, Grown};
 use crate::mounts::Mount;
 use crate::output::{Format, Report, print};
 use crate::progress::Progress;
+use crate::quoting;
 use crate::size;
 use crate::stack::{self, Settings, Stack};
 use crate::target;
@@ -24,7 +25,8 @@ struct Told {
 impl Report for Told {
     fn words(&self) -> String {
         let Grown { before_bytes, size_bytes, available_bytes, allocated } = self.grown;
-        let (store, size, available) = (&self.store, size::show(size_bytes), size::show(available_bytes));
+        let (store, size, available) =
+            (quoting::name(&self.store), size::show(size_bytes), size::show(available_bytes));
         if before_bytes == size_bytes {
             return format!("{store} has {size} already, all that is there; say how large it is to be.\n");
         }

@@ -8,6 +8,7 @@ use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::output::{Format, Report, count, print, table};
 use crate::paths::shell;
+use crate::quoting;
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use holdfast_naming::Request;
@@ -70,7 +71,7 @@ impl Report for Injected {
             _ => format!("page {}", self.index),
         };
         let object = self.object.as_deref().map(|object| format!(" of {object}")).unwrap_or_default();
-        let path = self.path.as_deref().map(|path| format!(" ({path})")).unwrap_or_default();
+        let path = self.path.as_deref().map(|path| format!(" ({})", quoting::name(path))).unwrap_or_default();
         let of = count(self.copies as u64, "copy", "copies");
         let mut text = format!("{}: {}, {what}{object}{path}, which has {of}\n", self.fault, self.kind.name());
         for change in &self.changes {
@@ -114,10 +115,10 @@ struct Undone {
 
 impl Report for Undone {
     fn words(&self) -> String {
-        let blocks = count(self.restored, "block", "blocks");
+        let (blocks, store) = (count(self.restored, "block", "blocks"), quoting::name(&self.store));
         match self.unchanged {
-            0 => format!("Restored {blocks} of {}.\n", self.store),
-            unchanged => format!("Restored {blocks} of {}; {unchanged} had been repaired already.\n", self.store),
+            0 => format!("Restored {blocks} of {store}.\n"),
+            unchanged => format!("Restored {blocks} of {store}; {unchanged} had been repaired already.\n"),
         }
     }
 }

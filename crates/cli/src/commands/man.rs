@@ -4,6 +4,7 @@ use crate::args::Man;
 use crate::failure::{Failure, Result};
 use crate::man::{Page, pages};
 use crate::output::{Format, Report, count, print};
+use crate::quoting;
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -28,7 +29,7 @@ struct Written {
 
 impl Report for Written {
     fn words(&self) -> String {
-        format!("Wrote {} to {}.\n", count(self.pages.len() as u64, "page", "pages"), self.directory)
+        format!("Wrote {} to {}.\n", count(self.pages.len() as u64, "page", "pages"), quoting::name(&self.directory))
     }
 }
 

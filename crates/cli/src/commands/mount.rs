@@ -8,6 +8,7 @@ use crate::mounts::{self, FILE_SYSTEM};
 use crate::options::MountOptions;
 use crate::output::{Format, Report, count, note, print};
 use crate::paths::shell;
+use crate::quoting;
 use crate::report::{Condition, StoreReport};
 use crate::users;
 use serde::Serialize;
@@ -25,8 +26,8 @@ struct Mounted<'a> {
 
 impl Report for Mounted<'_> {
     fn words(&self) -> String {
-        let directory = self.report.mounted_on.as_deref().unwrap_or("?");
-        let mut text = format!("Mounted {} on {directory}.\n", self.report.store);
+        let directory = quoting::name(self.report.mounted_on.as_deref().unwrap_or("?"));
+        let mut text = format!("Mounted {} on {directory}.\n", quoting::name(&self.report.store));
         text.push_str(&notes(self.report));
         text
     }
@@ -56,7 +57,7 @@ pub(crate) fn notes(report: &StoreReport) -> String {
         ));
     }
     if let Some(reason) = &report.read_only {
-        text.push_str(&format!("It takes no changes: {reason}.\n"));
+        text.push_str(&format!("It takes no changes: {}.\n", quoting::line(reason)));
     }
     text
 }

@@ -4,6 +4,7 @@ use crate::args::{Ecc, Reliability};
 use crate::ecc::{self, Verdict};
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Report, print, table};
+use crate::quoting;
 use holdfast_reliability::{Disk, Goal, Machine, Memory, Mode, Model, Residency, draw, recommend};
 use serde::Serialize;
 use std::fs;
@@ -166,7 +167,7 @@ struct Drawn {
 
 impl Report for Drawn {
     fn words(&self) -> String {
-        format!("Drew figure {} in {}.\n", self.figure, self.file)
+        format!("Drew figure {} in {}.\n", self.figure, quoting::name(&self.file))
     }
 }
 

@@ -7,6 +7,7 @@ use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::options::MountOptions;
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
+use crate::quoting;
 use crate::report::Condition;
 use crate::{stack, target};
 use holdfast_fuse::control;
@@ -24,7 +25,7 @@ struct Remounted {
 
 impl Report for Remounted {
     fn words(&self) -> String {
-        format!("{} has other options now: {}\n", self.directory, self.options)
+        format!("{} has other options now: {}\n", quoting::name(&self.directory), self.options)
     }
 }
 

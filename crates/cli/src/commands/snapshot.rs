@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::mounts::Mount;
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
+use crate::quoting;
 use crate::size;
 use crate::snapshots::{self, Change, Compared, LastComparison, Listed, Shown, SnapshotReply, SnapshotRequest};
 use crate::stack::{self, Settings, Stack};
@@ -25,10 +26,10 @@ struct Done {
 
 impl Report for Done {
     fn words(&self) -> String {
-        let Shown { name, only_bytes, .. } = &self.snapshot;
+        let (name, only_bytes) = (quoting::name(&self.snapshot.name), self.snapshot.only_bytes);
         match &self.path {
-            Some(path) => format!("Snapshot {name} keeps the files as they are now: {path}\n"),
-            None => format!("Snapshot {name} is gone; only it had {}.\n", size::show(*only_bytes)),
+            Some(path) => format!("Snapshot {name} keeps the files as they are now: {}\n", quoting::name(path)),
+            None => format!("Snapshot {name} is gone; only it had {}.\n", size::show(only_bytes)),
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::args::Sync;
 use crate::failure::Result;
 use crate::output::{Format, Report, print};
 use crate::progress::Progress;
+use crate::quoting;
 use crate::target;
 use holdfast_fuse::control;
 use serde::Serialize;
@@ -17,7 +18,7 @@ struct Synced {
 
 impl Report for Synced {
     fn words(&self) -> String {
-        format!("Everything in {} is durable (recovery point {}).\n", self.directory, self.epoch)
+        format!("Everything in {} is durable (recovery point {}).\n", quoting::name(&self.directory), self.epoch)
     }
 }
 

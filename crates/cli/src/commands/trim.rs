@@ -4,6 +4,7 @@ use crate::args::Trim;
 use crate::failure::Result;
 use crate::output::{Format, Report, print};
 use crate::progress::Progress;
+use crate::quoting;
 use crate::size;
 use crate::target;
 use holdfast_fuse::control;
@@ -27,7 +28,8 @@ struct Trimmed {
 
 impl Report for Trimmed {
     fn words(&self) -> String {
-        let mut text = format!("Discarded {} that are free in {}.\n", size::show(self.trimmed_bytes), self.store);
+        let (trimmed, store) = (size::show(self.trimmed_bytes), quoting::name(&self.store));
+        let mut text = format!("Discarded {trimmed} that are free in {store}.\n");
         if let Some(bytes) = self.allocated_bytes {
             let allocated = size::show(bytes);
             text.push_str(&format!("It takes up {allocated} of its host now, and will take more as it fills.\n"));

@@ -8,6 +8,7 @@ use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::process::has_ended;
 use crate::progress::Progress;
+use crate::quoting;
 use crate::report::Condition;
 use crate::stack::{self, Settings, Stack};
 use crate::{holder, target, users};
@@ -62,7 +63,8 @@ enum Was {
 
 impl Report for Unmounted {
     fn words(&self) -> String {
-        let Unmounted { directory, store, left, was } = self;
+        let Unmounted { left, was, .. } = self;
+        let (directory, store) = (quoting::name(&self.directory), quoting::name(&self.store));
         let next = "The next mount for writing recovers it.";
         match (was, left) {
             (Was::Writable, Left::Clean) => {

@@ -7,6 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::mounts;
 use crate::output::{Format, Report, note, print};
 use crate::paths::{self, shell};
+use crate::quoting;
 use crate::report::{Condition, StoreReport};
 use crate::size;
 use crate::users;
@@ -63,7 +64,8 @@ Use {path} as any directory; every byte in it is checked. What next:
   holdfast sync {path}         make everything durable now (else: within 5 seconds, or by fsync)
   holdfast unmount {path}      stop; `holdfast up` starts again
 ",
-            store = self.report.store,
+            directory = quoting::name(directory),
+            store = quoting::name(&self.report.store),
             notes = mount::notes(&self.report),
         )
     }
@@ -92,9 +94,9 @@ fn up(given: Option<&Path>, timeout: Duration, log_level: Option<LogLevel>) -> R
         };
         return match elsewhere {
             true => {
-                let (store, mounted_on) = (store.display(), mounted_on.display());
-                Err(Failure::new(format!("{store} is mounted on {mounted_on} already, and can be in one place only"))
-                    .hint(format!("to move it: holdfast unmount {mounted_on}, then this again")))
+                let (shown, other) = (store.display(), mounted_on.display());
+                Err(Failure::new(format!("{shown} is mounted on {other} already, and can be in one place only"))
+                    .hint(format!("to move it: holdfast unmount {}, then this again", shell(&mounted_on))))
             }
             false => Ok(Raised { done: Done::AlreadyUp, report }),
         };

@@ -144,3 +144,60 @@ fn lost_pages_are_not_denied() {
     }
     rig.run(["unmount", "m"]).exits(0);
 }
+
+/// Whatever names are, what is printed of them is one line, and no terminal obeys it.
+#[test]
+fn names_with_control_characters_are_shown_and_not_obeyed() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let (store, evil) = ("s\x1b[2J\nno errors", "f\x1b]0;x\x07\n- gone");
+    let shown = r#""f\033]0;x\007\n- gone""#;
+    rig.store(store, "64M");
+    let mount = rig.directory("m");
+    let run = |line: &[&str], code: i32| {
+        let ran = rig.run(line).exits(code);
+        for text in [&ran.out, &ran.err] {
+            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{line:?}: {text:?}");
+            assert!(!text.lines().any(|line| line.starts_with("- gone") || line == "no errors"), "{line:?}: {text:?}");
+        }
+        ran
+    };
+    run(&["mount", store, "m"], 0);
+    fs::write(mount.join(evil), vec![7; 40_000]).unwrap();
+    run(&["sync", "m"], 0);
+    let made = run(&["snapshot", "create", "m", evil], 0).out;
+    assert!(made.contains(&format!("Snapshot {shown} keeps")), "{made}");
+    assert!(run(&["snapshot", "list", "m"], 0).out.contains(shown));
+    run(&["snapshot", "create", "m", evil], 1).says("there is a snapshot f\\033]0");
+    let none = run(&["snapshot", "diff", "m", "\x1bc"], 1).says(r#"there is no snapshot "\033c""#);
+    assert!(none.err.contains(&format!("there are: {shown}")), "{none:?}");
+    fs::rename(mount.join(evil), mount.join(format!("{evil} and more"))).unwrap();
+    let diff = run(&["snapshot", "diff", "m", evil], 0).out;
+    assert_eq!(diff, format!("M .\nR {shown} -> {} and more\"\n", shown.trim_end_matches('"')));
+    for line in
+        [&["status"][..], &["status", "m"], &["trim", "m"], &["grow", "m", "65M"], &["snapshot", "delete", "m", evil]]
+    {
+        run(line, 0);
+    }
+    let metrics = run(&["status", "--metrics", "m"], 0).out;
+    let label = r#"/s\\033[2J\nno errors",directory=""#;
+    assert!(metrics.lines().filter(|line| !line.starts_with('#')).all(|line| line.contains(label)), "{metrics}");
+    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    assert_eq!(status["store"], rig.path(store).to_str().unwrap());
+    run(&["unmount", "m"], 0);
+
+    let path = format!("/{evil} and more");
+    let shown = format!(r#""/{} and more""#, &shown[1..shown.len() - 1]);
+    let injected = run(&["inject", store, "--kind", "file-data", "--path", &path, "--page", "3"], 0).out;
+    let (_, undo) = injected.split_once("Undo with: holdfast ").unwrap();
+    assert!(injected.contains(&shown) && undo.starts_with(r"inject $'s\033[2J\nno errors' --undo $'"), "{injected}");
+    assert!(run(&["check", store], 4).out.contains(&format!("in {shown}, bytes 12288 to 16383\n")));
+    run(&["mount", store, "m"], 0);
+    assert!(run(&["scrub", "m", "--wait"], 1).out.contains(&format!("in {shown}\n")));
+    run(&["status", "m"], 0);
+    run(&["unmount", "m"], 0);
+    run(&["status", store], 0);
+    run(&["mount", store, "absent\x1b[2J"], 1);
+}
