@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, fuse};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 #[test]
 fn a_mistake_in_the_command_line_gets_a_hint() {
@@ -142,6 +142,30 @@ fn lost_pages_are_not_denied() {
         rig.run(["unmount", "m"]).exits(0);
         rig.run(["mount", "s", "m"]).exits(0);
     }
+    rig.run(["unmount", "m"]).exits(0);
+}
+
+#[test]
+fn a_second_name_is_new_and_what_else_changed_is_told_by_the_first() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    fs::create_dir(mount.join("d")).unwrap();
+    // The order in a directory is that of a hash: with so many files, some second names come before the first ones.
+    let files = || (10..30).map(|number| mount.join(format!("d/f{number}")));
+    files().for_each(|file| fs::write(file, "x").unwrap());
+    rig.run(["snapshot", "create", "m", "monday"]).exits(0);
+    let mut expected = vec!["M d".to_string()];
+    for file in files() {
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::hard_link(&file, file.with_extension("too")).unwrap();
+        let name = file.strip_prefix(&mount).unwrap().display();
+        expected.extend([format!("A {name}"), format!("+ {name}.too")]);
+    }
+    let diff = rig.run(["snapshot", "diff", "m", "monday"]).exits(0).out;
+    assert_eq!(diff.lines().collect::<Vec<_>>(), expected, "{diff}");
     rig.run(["unmount", "m"]).exits(0);
 }
 

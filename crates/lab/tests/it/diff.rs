@@ -51,6 +51,8 @@ fn compare(before: &Model, after: &Model, changes: &[PathChange]) {
     };
     let (mut lost, mut won, mut renamed) = (Vec::new(), Vec::new(), BTreeMap::new());
     let (mut modified, mut touched) = (BTreeSet::new(), BTreeSet::new());
+    let is_added =
+        |path: &[u8]| changes.iter().any(|change| matches!(change, PathChange::Added(other) if other == path));
     for change in changes {
         match change.clone() {
             PathChange::Removed(path) => lost.push(path),
@@ -67,6 +69,7 @@ fn compare(before: &Model, after: &Model, changes: &[PathChange]) {
                 let node = node.unwrap_or_else(|| panic!("{change:?} is of nothing"));
                 let is_other = !modified.contains(&node) && !touched.contains(&node);
                 assert!(is_other, "{change:?} once");
+                assert!(!is_added(path), "{change:?} by a name that is new itself");
                 if matches!(change, PathChange::Modified(_)) {
                     modified.insert(node)
                 } else {
@@ -82,7 +85,8 @@ fn compare(before: &Model, after: &Model, changes: &[PathChange]) {
         let most = count(&gone, *node).min(count(&come, *node));
         assert_eq!(renamed.get(node).copied().unwrap_or(0), most, "renames of {node:?}");
     }
-    let named = |(node, inode): &(Node, &Inode)| inode.nlink > 0 && before.get(*node).is_some();
+    // What had no name has one that is new.
+    let named = |(node, inode): &(Node, &Inode)| inode.nlink > 0 && before.get(*node).is_some_and(|was| was.nlink > 0);
     for (node, inode) in after.nodes().filter(named) {
         let was = before.get(node).unwrap();
         let is_renamed = gone.iter().chain(&come).any(|(_, other)| *other == node);

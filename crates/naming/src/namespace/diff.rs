@@ -57,8 +57,9 @@ type Entries = BTreeMap<Vec<u8>, ObjectId>;
 impl Namespace {
     /// What changed from one snapshot to another one, or to the recovery point of now ([`SnapshotId::LIVE`]); by path. Takes time
     /// in proportion to what changed, and to the sizes of the directories that have names of changed objects: no object knows its
-    /// name. (A file whose parent hint is stale makes it go through the whole tree.) What is left of a file
-    /// with several names is shown by one of them. That a file got or lost a name is no change of the file.
+    /// name. (A file whose parent hint is stale makes it go through the whole tree.) That a file got or lost a name is no change of
+    /// the file; what else changed of one with several names is shown by one of them, which both states have or which one of the
+    /// first state became.
     pub fn diff(&self, from: SnapshotId, to: SnapshotId) -> Result<Vec<PathChange>> {
         let Some(source) = &self.snapshots else { return Err(Error::NotSupported("snapshots of this name space")) };
         let mut changes: Vec<ObjectChange> = Vec::new();
@@ -109,17 +110,20 @@ impl Namespace {
                 None => PathChange::Removed(old),
             });
         }
-        found.extend(named_anew.into_values().flatten().map(PathChange::Added));
+        // Names that stand for no change of what they name.
+        let added: BTreeSet<Vec<u8>> = named_anew.into_values().flatten().collect();
         // Extended attributes are an object of their own, whose parent is what has them.
         let states = changes.iter().flat_map(|change| [&change.before, &change.after]).flatten();
         let xattrs = states.filter(|attributes| attributes.kind == Kind::Xattr);
         let owners: BTreeSet<ObjectId> = xattrs.map(|attributes| attributes.parent.live()).collect();
         let mut marks: BTreeMap<ObjectId, fn(Vec<u8>) -> PathChange> = BTreeMap::new();
-        let mut below: BTreeMap<ObjectId, BTreeSet<ObjectId>> = BTreeMap::new();
+        // Where they are looked for, one after the other: by the parent hint of the second state, by that of the first one, everywhere.
+        let mut below: [BTreeMap<ObjectId, BTreeSet<ObjectId>>; 2] = Default::default();
         for change in &changes {
             let id = change.object;
             if let (true, Some(before), Some(after)) = (is_same(change), &change.before, &change.after)
                 && before.kind != Kind::Xattr
+                && before.nlink > 0
                 && after.nlink > 0
             {
                 if before.size != after.size || !source.changed_pages(id, (from, to), 0, 1)?.is_empty() {
@@ -129,16 +133,23 @@ impl Namespace {
                 } else {
                     continue;
                 }
-                below.entry(after.parent.live()).or_default().insert(id);
+                for (below, attributes) in below.iter_mut().zip([after, before]) {
+                    below.entry(attributes.parent.live()).or_default().insert(id);
+                }
             }
         }
-        let mut elsewhere = BTreeSet::new();
+        let mut left: BTreeSet<ObjectId> = marks.keys().copied().collect();
         let mut paths_of = Vec::new();
-        for (parent, mut objects) in below {
-            paths_of.extend(paths[1].take_named(parent, &mut objects)?);
-            elsewhere.append(&mut objects);
+        for (parent, mut objects) in below.into_iter().flatten() {
+            objects.retain(|id| left.contains(id));
+            let named = paths[1].take_named(parent, &mut objects, &added)?;
+            for (id, path) in named {
+                left.remove(&id);
+                paths_of.push((id, path));
+            }
         }
-        paths_of.extend(paths[1].search(elsewhere)?);
+        paths_of.extend(paths[1].search(left, &added)?);
+        found.extend(added.into_iter().map(PathChange::Added));
         found.extend(paths_of.into_iter().filter_map(|(id, path)| marks.get(&id).map(|mark| mark(path))));
         Ok(found.into_iter().collect())
     }
@@ -188,6 +199,10 @@ fn is_same(change: &ObjectChange) -> bool {
     }
 }
 
+fn joined(above: &[u8], name: &[u8]) -> Vec<u8> {
+    if above.is_empty() { name.to_vec() } else { [above, b"/", name].concat() }
+}
+
 /// Paths of objects in one state.
 struct Paths<'a> {
     namespace: &'a Namespace,
@@ -202,35 +217,53 @@ impl Paths<'_> {
 
     /// The path of a name in a directory; one that has no path itself is shown as `#id`.
     fn entry(&mut self, directory: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
-        let above = self.of(directory)?.unwrap_or_else(|| format!("{directory}").into_bytes());
-        Ok(if above.is_empty() { name.to_vec() } else { [&above[..], b"/", name].concat() })
+        Ok(joined(&self.above(directory)?, name))
     }
 
-    /// Takes those of the objects that have a name in their parent directory, by one look through it. Gives one path of each.
-    fn take_named(&mut self, parent: ObjectId, objects: &mut BTreeSet<ObjectId>) -> Result<Vec<(ObjectId, Vec<u8>)>> {
+    /// The path of a directory, for what is in it.
+    fn above(&mut self, directory: ObjectId) -> Result<Vec<u8>> {
+        Ok(self.of(directory)?.unwrap_or_else(|| format!("{directory}").into_bytes()))
+    }
+
+    /// Takes those of the objects that have a name in their parent directory, by one look through it. Gives one path of each that
+    /// is none of those `added`.
+    fn take_named(
+        &mut self,
+        parent: ObjectId,
+        objects: &mut BTreeSet<ObjectId>,
+        added: &BTreeSet<Vec<u8>>,
+    ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
+        if objects.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut paths = Vec::new();
         if objects.remove(&ObjectId::ROOT) {
             paths.push((ObjectId::ROOT, Vec::new()));
         }
         let directory = parent.in_snapshot(self.state);
-        let mut names = Vec::new();
         if let Ok(attributes) = self.namespace.directory_attributes(directory) {
+            let above = self.above(parent)?;
             self.namespace.open_directory(directory, &attributes)?.scan(0, |record| {
-                if objects.remove(&record.object) {
-                    names.push((record.object, record.name.to_vec()));
+                if objects.contains(&record.object) {
+                    let path = joined(&above, record.name);
+                    if !added.contains(&path) {
+                        objects.remove(&record.object);
+                        paths.push((record.object, path));
+                    }
                 }
                 if objects.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
-        }
-        for (id, name) in names {
-            paths.push((id, self.entry(parent, &name)?));
         }
         Ok(paths)
     }
 
     /// Paths of objects wherever they are. A file that had several names, and lost the one that its parent hint knew, can only be
-    /// found by going through the tree. What has no name at all is shown as `#id`.
-    fn search(&mut self, mut objects: BTreeSet<ObjectId>) -> Result<Vec<(ObjectId, Vec<u8>)>> {
+    /// found by going through the tree. What has no name, but for those `added`, is shown as `#id`.
+    fn search(
+        &mut self,
+        mut objects: BTreeSet<ObjectId>,
+        added: &BTreeSet<Vec<u8>>,
+    ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let mut paths = Vec::new();
         let mut waiting = vec![(ObjectId::ROOT, Vec::new())];
         while !objects.is_empty()
@@ -239,9 +272,9 @@ impl Paths<'_> {
             let directory = id.in_snapshot(self.state);
             let attributes = self.namespace.directory_attributes(directory)?;
             self.namespace.open_directory(directory, &attributes)?.scan(0, |record| {
-                let path =
-                    if above.is_empty() { record.name.to_vec() } else { [&above[..], b"/", record.name].concat() };
-                if objects.remove(&record.object) {
+                let path = joined(&above, record.name);
+                if objects.contains(&record.object) && !added.contains(&path) {
+                    objects.remove(&record.object);
                     paths.push((record.object, path.clone()));
                 }
                 if record.kind == Kind::Directory {
