@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `args`, `options`, `size`, `duration` | what can be asked: the command line, `mount -o`, sizes, times |
 //! | `commands/` | one file for each command |
+//! | `advice` | what to do about what a check found |
 //! | `helper` | called by mount(8) under the name `mount.holdfast` |
 //! | `stack` | puts the layers together |
 //! | `daemon/` | serves a mount: threads, signals, the end; starting it in the background; its log |
@@ -22,6 +23,7 @@
 //! | `users` | what an ordinary user may |
 //! | `watch` | gives up on a mount that shows no sign of life |
 
+mod advice;
 mod args;
 mod commands;
 mod daemon;

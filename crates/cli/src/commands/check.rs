@@ -1,5 +1,6 @@
 //! `holdfast check`: everything in a store compared with everything, while it is not mounted.
 
+use crate::advice::Found;
 use crate::args::Check;
 use crate::failure::{Failure, Result, exit};
 use crate::holder;
@@ -11,11 +12,10 @@ use crate::signals;
 use crate::size;
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::{Access, Device};
-use holdfast_naming::check::check_watched as check_names;
-use holdfast_object::{DomainId, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE};
+use holdfast_naming::check::{Finding as NamesFinding, check_watched as check_names};
+use holdfast_object::{DomainId, Kind, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE};
 use holdfast_physical::check::{self as physical_check, CheckOptions, Finding, FindingKind};
 use serde::Serialize;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,10 +70,16 @@ struct BlockFinding {
     damage: Option<Damage>,
 }
 
+/// What the names were found to be, and whether something is wrong with them that no bad block explains.
+type NamesFound = (Names, bool);
+
 /// What a finding means for a file.
 #[derive(Serialize, Debug)]
 struct Damage {
     path: String,
+    /// What it is, if that can be read.
+    #[serde(skip)]
+    kind: Option<Kind>,
     /// The bytes of the file that are in the bad block, or behind it, if it is about some.
     #[serde(skip_serializing_if = "Option::is_none")]
     first_byte: Option<u64>,
@@ -179,20 +185,23 @@ pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Resul
         what: "lost: an error when it is read, until it is written again".to_string(),
         repaired: false,
     }));
-    let (names, damage, remarks) = match Stack::open(device.clone(), &Settings::to_look()) {
+    let ((names, names_are_wrong), damage, remarks) = match Stack::open(device.clone(), &Settings::to_look()) {
         Ok(stack) => {
             let replayed = replayed(device, &found);
             let named = replayed.as_ref().unwrap_or(&stack);
             let remarks = damage(named, &found.remarks);
-            (names(&stack, found.objects), damage(named, &found.findings), remarks)
+            (names(&stack, &found), damage(named, &found.findings), remarks)
         }
         Err(failure) => {
             let findings = vec![format!("names could not be checked: {failure}")];
-            (Names { incomplete: true, findings, ..Names::default() }, Vec::new(), Vec::new())
+            ((Names { incomplete: true, findings, ..Names::default() }, true), Vec::new(), Vec::new())
         }
     };
     let errors = found.found + names.findings.len() as u64;
-    let names_are_wrong = !names.findings.is_empty();
+    let kinds = damage.iter().map(|damage| damage.as_ref().and_then(|damage| damage.kind));
+    let findings: Vec<_> = found.findings.iter().zip(kinds.chain(std::iter::repeat(None))).collect();
+    let (store, bitmap, repair) = (&*arguments.store, found.bitmap, arguments.repair);
+    let advice = Found { store, findings: &findings, bitmap, names_are_wrong, repair }.advice();
     let checked = Checked {
         store: arguments.store.display().to_string(),
         uuid: crate::report::show_uuid(&found.store_uuid),
@@ -201,7 +210,7 @@ pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Resul
         names,
         errors,
         corrected: found.repaired,
-        advice: advice(&arguments.store, arguments.repair, &found.findings, names_are_wrong),
+        advice,
         exit_code: exit_code(errors, found.repaired),
         blocks: blocks(found, damage, remarks),
     };
@@ -255,52 +264,20 @@ fn damage(stack: &Stack, findings: &[Finding]) -> Vec<Option<Damage>> {
         let ObjectKey { object, .. } = finding.place.object.filter(|key| key.domain == DomainId::MAIN)?;
         let path = String::from_utf8_lossy(&stack.namespace.path_of(object)).into_owned();
         // Behind the end nothing can be read anyhow.
-        let size = stack.cache.attributes(object).map_or(u64::MAX, |attributes| attributes.size);
+        let attributes = stack.cache.attributes(object).ok();
+        let (size, kind) = attributes.map_or((u64::MAX, None), |attributes| (attributes.size, Some(attributes.kind)));
         let bytes = finding.pages().and_then(|(_, pages)| {
             let byte = |page: u64| page.saturating_mul(PAGE_SIZE as u64).min(size);
             let (first, end) = (byte(pages.start), byte(pages.end));
             (first < end).then(|| (first, end - 1))
         });
-        Some(Damage { path, first_byte: bytes.map(|bytes| bytes.0), last_byte: bytes.map(|bytes| bytes.1) })
+        Some(Damage { path, kind, first_byte: bytes.map(|bytes| bytes.0), last_byte: bytes.map(|bytes| bytes.1) })
     };
     findings.iter().map(of).collect()
 }
 
-/// What to do about what is left, the most urgent first.
-fn advice(store: &Path, repair: bool, findings: &[Finding], names_are_wrong: bool) -> Vec<String> {
-    use FindingKind::{BadCopy, Label, Leaked, Lost, Obsolete, Superblock, Unreadable, UsedButFree};
-    let left = || findings.iter().filter(|finding| !finding.repaired);
-    let mut advice = Vec::new();
-    if left().any(|finding| matches!(finding.kind, BadCopy | Label | Superblock | UsedButFree | Leaked)) && !repair {
-        let store = crate::paths::shell(store);
-        advice.push(format!("to put right what can be: holdfast check --repair {store}"));
-    }
-    if left().any(|finding| finding.kind == Lost || finding.kind == Unreadable && finding.pages().is_some()) {
-        advice.push(
-            "to mend a file: write the bytes named, or all of it, again from a backup; the rest of it is good. What only snapshots have \
-             goes with them"
-                .into(),
-        );
-    }
-    if left().any(|finding| finding.kind == Obsolete) {
-        advice.push("to be rid of what the intent log has no use for any more: mount the store once".into());
-    }
-    let others =
-        |kind| !matches!(kind, BadCopy | Label | Superblock | Unreadable | UsedButFree | Leaked | Lost | Obsolete);
-    let of_store = |finding: &&Finding| finding.kind == Unreadable && finding.pages().is_none();
-    if names_are_wrong || left().any(|finding| others(finding.kind) || of_store(&finding)) {
-        advice.push(
-            "the store's own records are damaged: mount it with -o ro, copy what is needed, make a new store".into(),
-        );
-    }
-    if !findings.is_empty() {
-        advice.push("if this happens again, look at the disk (smartctl -a), then at the memory (memtest)".into());
-    }
-    advice
-}
-
-fn names(stack: &Stack, objects_total: u64) -> Names {
-    let progress = Progress::of("checking names", objects_total, Unit::Objects);
+fn names(stack: &Stack, found: &physical_check::Report) -> NamesFound {
+    let progress = Progress::of("checking names", found.objects, Unit::Objects);
     let mut objects = Vec::new();
     let mut after = ObjectId::NONE;
     let mut findings = Vec::new();
@@ -319,15 +296,26 @@ fn names(stack: &Stack, objects_total: u64) -> Names {
     }
     let listed = findings.is_empty();
     let report = check_names(&*stack.cache, objects, &mut |reached| progress.is_at(reached));
+    let is_explained = |wrong: &NamesFinding| match wrong {
+        NamesFinding::Unreadable { object, .. } => {
+            let key = ObjectKey { domain: DomainId::MAIN, object: *object };
+            let is_bad =
+                |finding: &Finding| finding.kind == FindingKind::Unreadable && finding.place.object == Some(key);
+            found.findings.iter().any(is_bad)
+        }
+        _ => false,
+    };
+    let are_wrong = !listed || !report.findings.iter().all(is_explained);
     findings.extend(report.findings.iter().map(ToString::to_string));
-    Names {
+    let names = Names {
         objects: report.objects,
         directories: report.directories,
         entries: report.entries,
         orphans: report.orphans.len() as u64,
         incomplete: report.incomplete || !listed,
         findings,
-    }
+    };
+    (names, are_wrong)
 }
 
 /// SIGINT and the like end the process with fsck's code for it. A repair writes whole blocks that were good before, so it

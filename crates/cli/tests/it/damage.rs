@@ -1,8 +1,10 @@
 //! Flipped bits: found, named, repaired where there is a second copy, never returned.
 
-use crate::rig::{Rig, fingerprint, fuse};
+use crate::rig::{Rig, fingerprint, fuse, kill};
+use rustix::fs::{XattrFlags, setxattr};
+use rustix::process::Signal;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// A clean store with the file `d/letter-to-find`, one page long.
@@ -149,4 +151,66 @@ fn the_bytes_of_a_file_behind_a_bad_block_are_named_up_to_its_end() {
         let found = rig.run(["check", "s"]).exits(4).out;
         assert!(found.contains(&format!("in /f, bytes {first} to {last}\n")), "{found}");
     }
+}
+
+/// What check advises helps, and nothing else is advised.
+#[test]
+fn advice_is_by_kind_of_damage() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    fs::create_dir(mount.join("d")).unwrap();
+    symlink("x".repeat(200), mount.join("link")).unwrap();
+    fs::write(mount.join("noted"), "text").unwrap();
+    setxattr(mount.join("noted"), "user.note", &[b'n'; 900], XattrFlags::empty()).unwrap();
+    fs::write(mount.join("d/f"), "text").unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    let harm = |kind: &str, path: Option<&str>| {
+        let path = path.into_iter().flat_map(|path| ["--path", path]);
+        rig.run(["inject", "s", "--kind", kind, "--copy", "all"].into_iter().chain(path)).exits(0);
+    };
+    let advised = |part: &str| {
+        let advice = rig.run(["check", "s", "--json"]).exits(4).json()["advice"].clone();
+        let first = advice[0].as_str().unwrap();
+        assert!(first.contains(part) && advice.as_array().unwrap().len() == 2, "{part}: {advice}");
+    };
+    harm("bitmap", None);
+    advised("holdfast check --repair s");
+    rig.run(["check", "s", "--repair"]).exits(1);
+    rig.run(["check", "s"]).exits(0);
+
+    // With something in the intent log, a mount has to come first; that makes a new bitmap already.
+    rig.run(["mount", "s", "m"]).exits(0);
+    File::create(mount.join("synced")).unwrap().sync_all().unwrap();
+    kill(rig.daemon("m"), Signal::KILL);
+    rig.run(["unmount", "m"]).exits(0);
+    harm("bitmap", None);
+    advised("mount the store once");
+    rig.run(["check", "s", "--repair"]).exits(4);
+    rig.run(["mount", "s", "m"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+
+    harm("symlink", Some("/link"));
+    advised("remove it and make it again");
+    harm("xattr", Some("/noted"));
+    advised("remove it and make it again");
+    rig.run(["mount", "s", "m"]).exits(0);
+    fs::remove_file(mount.join("link")).unwrap();
+    fs::remove_file(mount.join("noted")).unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+
+    harm("directory", Some("/d"));
+    advised("move it aside");
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert!(fs::remove_dir_all(mount.join("d")).is_err());
+    fs::rename(mount.join("d"), mount.join("aside")).unwrap();
+    fs::create_dir(mount.join("d")).unwrap();
+    fs::write(mount.join("d/f"), "text").unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    harm("object-table", None);
+    assert!(rig.run(["check", "s"]).exits(4).out.contains("make a new store"));
 }

@@ -77,7 +77,11 @@ fn bitmap(disk: &Disk, label: &Label, seen: &Seen, report: &mut Report) {
     }
     let bits = seen.bitmap.len() as u64 * 64;
     if (label.blocks..bits).any(|bit| seen.bitmap[(bit / 64) as usize] >> (bit % 64) & 1 == 0) {
-        report.find(FindingKind::Counters, disk.place(label.blocks), "blocks beyond the device are free in the bitmap");
+        report.find(
+            FindingKind::FreeBlocks,
+            disk.place(label.blocks),
+            "blocks beyond the device are free in the bitmap",
+        );
     }
 }
 
@@ -168,7 +172,7 @@ fn free_blocks(disk: &Disk, label: &Label, superblock: &Superblock, seen: &Seen,
     let expected = (total, label.blocks - used);
     if (superblock.total, superblock.free) != expected {
         let what = format!("the superblock says {} of {} blocks free", superblock.free, superblock.total);
-        report.find(FindingKind::Counters, disk.place(0), format!("{what}, the bitmap {} of {total}", expected.1));
+        report.find(FindingKind::FreeBlocks, disk.place(0), format!("{what}, the bitmap {} of {total}", expected.1));
     }
 }
 

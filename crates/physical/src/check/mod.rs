@@ -14,7 +14,7 @@ mod report;
 mod rewrite;
 mod walk;
 
-pub use report::{BlockRole, BlockUse, Finding, FindingKind, Report};
+pub use report::{BitmapRemedy, BlockRole, BlockUse, Finding, FindingKind, Report};
 
 use crate::disk::Disk;
 use crate::format::{Label, Superblock};
@@ -116,7 +116,13 @@ pub(crate) fn run(
     if options.repair && report.repaired > 0 {
         base.disk.flush()?;
     }
-    if options.repair && log_is_empty && bitmap == BitmapState::Wrong {
+    report.bitmap = match bitmap {
+        BitmapState::Right => BitmapRemedy::NotNeeded,
+        BitmapState::Wrong if log_is_empty => BitmapRemedy::Repair,
+        BitmapState::Wrong => BitmapRemedy::RepairAfterReplay,
+        BitmapState::Unknown => BitmapRemedy::None,
+    };
+    if options.repair && report.bitmap == BitmapRemedy::Repair {
         rewrite::bitmap(&device, &superblock)?;
         let now = run(device, &CheckOptions { repair: false, ..*options }, &mut |_, _| {})?;
         report.compare(&now);

@@ -1,6 +1,7 @@
 //! What the check found, as plain data.
 
 use crate::format::POINTERS;
+use crate::objects::{BITMAP, system_key};
 use holdfast_object::{DomainId, Epoch, Kind, ObjectKey, PageIndex, Place};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -31,7 +32,9 @@ pub enum FindingKind {
     References,
     /// The maps of objects or orphans do not match the records.
     Maps,
-    /// The superblock's counters do not match.
+    /// The superblock or the end of the device and the bitmap do not agree on how many blocks are free.
+    FreeBlocks,
+    /// The superblock's other counters do not match.
     Counters,
     /// A block of a snapshot is in no dead list, or one in a dead list in no snapshot.
     Snapshot,
@@ -56,6 +59,21 @@ pub struct Finding {
     pub what: String,
     /// It has been put right.
     pub repaired: bool,
+}
+
+/// What can be done about the allocation bitmap.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BitmapRemedy {
+    /// Nothing has to be: it is as the trees have it, as far as they can be read.
+    #[default]
+    NotNeeded,
+    /// A check with [`repair`](super::CheckOptions::repair) makes it anew.
+    Repair,
+    /// The same, when a mount has replayed the intent log.
+    RepairAfterReplay,
+    /// Nothing: not all blocks in use can be reached, so nobody knows what should be in it.
+    None,
 }
 
 /// The result of a check. `Display` of a finding is one line.
@@ -90,6 +108,8 @@ pub struct Report {
     /// What a power cut leaves at the end of the intent log, and so nothing wrong with the store; but a disk that has lost
     /// a write leaves the same. The first [`Report::FINDINGS_MAX`].
     pub remarks: Vec<Finding>,
+    /// What can be done about the allocation bitmap, if that is wrong.
+    pub bitmap: BitmapRemedy,
     /// A tree could not be read to the end, so leaks were not looked for.
     pub incomplete: bool,
 }
@@ -112,6 +132,7 @@ impl Report {
             finding.repaired = !now.findings.iter().any(|other| same(&other));
         }
         self.repaired = self.repaired.max(self.found.saturating_sub(now.found));
+        self.bitmap = now.bitmap;
     }
 
     pub(crate) fn find(&mut self, kind: FindingKind, place: Place, what: impl Into<String>) {
@@ -134,6 +155,13 @@ impl Report {
 }
 
 impl Finding {
+    /// Whether a new bitmap ([`Report::bitmap`]) puts it right.
+    pub fn is_about_bitmap(&self) -> bool {
+        use FindingKind::{FreeBlocks, Leaked, Pointer, Unreadable, UsedButFree};
+        let of_bitmap = self.place.object == Some(system_key(BITMAP));
+        matches!(self.kind, UsedButFree | Leaked | FreeBlocks) || of_bitmap && matches!(self.kind, Unreadable | Pointer)
+    }
+
     /// The pages of an object of a domain that the finding is about: one, or all that a tree block leads to.
     pub fn pages(&self) -> Option<(ObjectKey, Range<PageIndex>)> {
         let key = self.place.object.filter(|key| key.domain != DomainId::SYSTEM)?;

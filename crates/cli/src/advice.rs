@@ -1,0 +1,204 @@
+//! What to do about what a check has found, by kind of damage.
+
+use crate::paths::shell;
+use holdfast_object::{Kind, SnapshotId};
+use holdfast_physical::check::{BitmapRemedy, Finding, FindingKind};
+use std::path::Path;
+
+/// What a check has found.
+pub(crate) struct Found<'a> {
+    pub(crate) store: &'a Path,
+    /// Of the blocks, each with what its object is, if that is known and it is one of a domain.
+    pub(crate) findings: &'a [(&'a Finding, Option<Kind>)],
+    pub(crate) bitmap: BitmapRemedy,
+    /// Something is wrong with the names that no bad block explains.
+    pub(crate) names_are_wrong: bool,
+    /// It was to correct what it can.
+    pub(crate) repair: bool,
+}
+
+/// Which of these helps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Remedy {
+    Repair,
+    /// First a mount, for the intent log.
+    RepairAfterReplay,
+    Replay,
+    WriteAgain,
+    MakeAnew,
+    MoveAside,
+    DeleteSnapshot,
+    NewStore,
+}
+
+impl Found<'_> {
+    /// The most urgent first.
+    pub(crate) fn advice(&self) -> Vec<String> {
+        let mut remedies: Vec<Remedy> = self
+            .findings
+            .iter()
+            .filter(|(finding, _)| !finding.repaired)
+            .map(|(it, kind)| self.of(it, *kind))
+            .collect();
+        remedies.extend(self.names_are_wrong.then_some(Remedy::NewStore));
+        let store = shell(self.store);
+        let words = [
+            (Remedy::Repair, format!("to put right what can be: holdfast check --repair {store}")),
+            (
+                Remedy::RepairAfterReplay,
+                format!(
+                    "to put right which blocks are free: mount the store once, which replays its intent log, unmount it, then: \
+                     holdfast check --repair {store}"
+                ),
+            ),
+            (
+                Remedy::WriteAgain,
+                "to mend a file: write the bytes named, or all of it, again from a backup; the rest of it is good".into(),
+            ),
+            (
+                Remedy::MakeAnew,
+                "to mend a symbolic link, or a file whose extended attributes are bad: remove it and make it again (what is in the file \
+                 can be copied before)"
+                    .into(),
+            ),
+            (
+                Remedy::MoveAside,
+                "a directory that cannot be read can be neither emptied nor removed: move it aside, make another, and put into that \
+                 what was in it, from a snapshot or a backup"
+                    .into(),
+            ),
+            (
+                Remedy::DeleteSnapshot,
+                "what is bad in a snapshot only stays so, and goes with it: holdfast snapshot delete DIR NAME".into(),
+            ),
+            (Remedy::Replay, "to be rid of what the intent log has no use for any more: mount the store once".into()),
+            (
+                Remedy::NewStore,
+                "the store's own records are damaged: mount it with -o ro, copy what is needed, make a new store".into(),
+            ),
+        ];
+        let wanted = words.into_iter().filter(|(remedy, _)| remedies.contains(remedy));
+        let mut advice: Vec<String> = wanted.map(|(_, words)| words).collect();
+        if !self.findings.is_empty() {
+            advice.push("if this happens again, look at the disk (smartctl -a), then at the memory (memtest)".into());
+        }
+        advice
+    }
+
+    fn of(&self, finding: &Finding, kind: Option<Kind>) -> Remedy {
+        match finding.kind {
+            _ if finding.is_about_bitmap() => self.of_bitmap(),
+            FindingKind::BadCopy | FindingKind::Label | FindingKind::Superblock => Remedy::Repair,
+            FindingKind::Obsolete => Remedy::Replay,
+            FindingKind::Lost | FindingKind::Unreadable if finding.pages().is_some() => match kind {
+                _ if is_in_snapshot(finding) => Remedy::DeleteSnapshot,
+                Some(Kind::Directory) => Remedy::MoveAside,
+                Some(Kind::Symlink | Kind::Xattr) => Remedy::MakeAnew,
+                _ => Remedy::WriteAgain,
+            },
+            _ => Remedy::NewStore,
+        }
+    }
+
+    fn of_bitmap(&self) -> Remedy {
+        match self.bitmap {
+            BitmapRemedy::Repair if !self.repair => Remedy::Repair,
+            // A mount makes anew a bitmap that cannot be read or that counts wrong. Of any other, it takes blocks for free that are.
+            BitmapRemedy::RepairAfterReplay if self.is_safe_to_mount() => Remedy::RepairAfterReplay,
+            _ => Remedy::NewStore,
+        }
+    }
+
+    /// Whether no mount would write over blocks in use.
+    fn is_safe_to_mount(&self) -> bool {
+        let any = |kind: FindingKind| self.findings.iter().any(|(finding, _)| finding.kind == kind);
+        let is_made_anew = |(finding, _): &(&Finding, _)| {
+            finding.kind == FindingKind::FreeBlocks
+                || finding.kind == FindingKind::Unreadable && finding.is_about_bitmap()
+        };
+        !any(FindingKind::UsedButFree) || self.findings.iter().any(is_made_anew)
+    }
+}
+
+/// Whether only snapshots have it.
+fn is_in_snapshot(finding: &Finding) -> bool {
+    finding.place.object.is_some_and(|key| key.object.snapshot() != SnapshotId::LIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_object::{DomainId, ObjectId, ObjectKey, Place};
+
+    fn finding(kind: FindingKind, domain: DomainId, object: u64) -> Finding {
+        let object = Some(ObjectKey { domain, object: ObjectId(object) });
+        let place = Place { object, level: Some(0), index: Some(0), ..Place::default() };
+        Finding { kind, place, what: "bad".into(), repaired: false }
+    }
+
+    fn advice(findings: &[(&Finding, Option<Kind>)], bitmap: BitmapRemedy, repair: bool) -> String {
+        let found = Found { store: Path::new("/s"), findings, bitmap, names_are_wrong: false, repair };
+        let mut advice = found.advice();
+        assert!(advice.pop().is_none_or(|last| last.starts_with("if this happens again")));
+        advice.join("|")
+    }
+
+    #[test]
+    fn each_kind_of_damage_gets_what_helps() {
+        use FindingKind::{BadCopy, Leaked, Lost, Maps, Obsolete, Unreadable, UsedButFree};
+        const BITMAP: u64 = 1;
+        let (repair, new_store) = ("to put right what can be: holdfast check --repair /s", "make a new store");
+        let system = |kind, object| finding(kind, DomainId::SYSTEM, object);
+        for (kind, object, bitmap, was_repair, part) in [
+            (BadCopy, 16, BitmapRemedy::NotNeeded, false, repair),
+            (Unreadable, BITMAP, BitmapRemedy::Repair, false, repair),
+            (Unreadable, BITMAP, BitmapRemedy::Repair, true, new_store),
+            (Unreadable, BITMAP, BitmapRemedy::RepairAfterReplay, false, "mount the store once, which replays"),
+            (Unreadable, BITMAP, BitmapRemedy::None, false, new_store),
+            (UsedButFree, 0, BitmapRemedy::Repair, false, repair),
+            (UsedButFree, 0, BitmapRemedy::RepairAfterReplay, false, new_store),
+            (Leaked, 0, BitmapRemedy::RepairAfterReplay, false, "mount the store once, which replays"),
+            (Unreadable, 16, BitmapRemedy::NotNeeded, false, new_store),
+            (Unreadable, 16, BitmapRemedy::Repair, false, new_store),
+            (Maps, 16, BitmapRemedy::NotNeeded, false, new_store),
+            (Obsolete, 0, BitmapRemedy::NotNeeded, false, "has no use for any more: mount the store once"),
+        ] {
+            let told = advice(&[(&system(kind, object), None)], bitmap, was_repair);
+            assert!(told.contains(part) && !told.contains('|'), "{kind:?} {object} {bitmap:?}: {told}");
+        }
+        for (object_kind, part) in [
+            (None, "to mend a file"),
+            (Some(Kind::Regular), "to mend a file"),
+            (Some(Kind::Symlink), "remove it and make it again"),
+            (Some(Kind::Xattr), "remove it and make it again"),
+            (Some(Kind::Directory), "move it aside"),
+        ] {
+            for kind in [Unreadable, Lost] {
+                let told = advice(&[(&finding(kind, DomainId::MAIN, 7), object_kind)], BitmapRemedy::NotNeeded, false);
+                assert!(told.contains(part) && !told.contains('|'), "{object_kind:?}: {told}");
+                let kept = finding(kind, DomainId::MAIN, ObjectId(7).in_snapshot(SnapshotId(3)).0);
+                let told = advice(&[(&kept, object_kind)], BitmapRemedy::NotNeeded, false);
+                assert!(told.contains("snapshot delete") && !told.contains('|'), "{object_kind:?}: {told}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_repaired_needs_nothing_and_what_needs_several_things_gets_them() {
+        let mut bitmap = finding(FindingKind::Unreadable, DomainId::SYSTEM, 1);
+        let file = finding(FindingKind::Lost, DomainId::MAIN, 7);
+        let both = advice(&[(&file, Some(Kind::Regular)), (&bitmap, None)], BitmapRemedy::Repair, false);
+        assert!(
+            both.starts_with("to put right") && both.contains("|to mend a file") && !both.contains("new store"),
+            "{both}"
+        );
+        bitmap.repaired = true;
+        assert_eq!(advice(&[(&bitmap, None)], BitmapRemedy::NotNeeded, true), "");
+        let counted = [
+            finding(FindingKind::UsedButFree, DomainId::SYSTEM, 0),
+            finding(FindingKind::FreeBlocks, DomainId::SYSTEM, 0),
+        ];
+        let told = advice(&[(&counted[0], None), (&counted[1], None)], BitmapRemedy::RepairAfterReplay, false);
+        assert!(told.starts_with("to put right which blocks are free: mount the store once"), "{told}");
+    }
+}
