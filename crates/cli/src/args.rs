@@ -151,14 +151,14 @@ left, 8 it could not be done, 16 usage, 32 cancelled.")]
     #[command(after_help = "\
 Examples:
   holdfast scrub /mnt                  start; it goes on by itself
-  holdfast scrub /mnt --rate 50M       at most 50 MiB a second
+  holdfast scrub /mnt --rate 50M       at most 50 MiB a second; 0: no limit
   holdfast scrub /mnt --wait           show how far it is, tell what it found
   holdfast scrub /mnt --status
 Bad copies of metadata are replaced by good ones. File data is stored once:
 where it is bad and not in memory, the page is marked as lost, and reading it
 is an error until it is written again. A scrub goes on with the next mount,
-also after a crash. With --wait, the exit code is 1 if anything was lost or
-could not be repaired.")]
+also after a crash, and keeps its rate until another one is given. With
+--wait, the exit code is 1 if anything was lost or could not be repaired.")]
     Scrub(Scrub),
 
     /// Keep the files as they are now, look at what is kept, compare
@@ -318,7 +318,7 @@ pub(crate) struct Scrub {
     /// Directory in the mount, or the store that is mounted
     #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
     pub(crate) target: PathBuf,
-    /// Most to read in a second, as 50M; default: as fast as it goes
+    /// Most to read in a second, as 50M; 0: as fast as it goes; default: as the scrub that is there has it, 0 for a new one
     #[arg(long, value_parser = crate::size::parse, value_name = "SIZE")]
     pub(crate) rate: Option<u64>,
     /// Return when it has ended, or is paused

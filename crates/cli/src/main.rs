@@ -2,7 +2,7 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `args`, `options`, `size`, `duration` | what can be asked: the command line, `mount -o`, sizes, times |
+//! | `args`, `options`, `size`, `duration`, `date` | what can be asked: the command line, `mount -o`, sizes, times |
 //! | `commands/` | one file for each command |
 //! | `advice` | what to do about what a check found |
 //! | `helper` | called by mount(8) under the name `mount.holdfast` |
@@ -27,6 +27,7 @@ mod advice;
 mod args;
 mod commands;
 mod daemon;
+mod date;
 mod duration;
 mod ecc;
 mod failure;

@@ -1,5 +1,6 @@
 //! What a scrub has done: as the mount tells it, and as it is shown. And what the mount can be asked.
 
+use crate::date::utc;
 use crate::output::{Report, count, table};
 use crate::quoting;
 use crate::size;
@@ -93,6 +94,12 @@ impl ScrubReport {
         self.counts.lost + self.counts.lost_before + self.counts.unrepaired > 0
     }
 
+    /// When it ended: what it found may be of long ago.
+    fn when(&self) -> String {
+        let seconds = self.ended_s.and_then(|ended| i64::try_from(ended).ok());
+        seconds.map(|seconds| format!(" on {}", utc(seconds))).unwrap_or_default()
+    }
+
     /// In one line.
     pub(crate) fn line(&self) -> String {
         let percent = (self.part() * 100.0).floor();
@@ -103,9 +110,11 @@ impl ScrubReport {
                 None => "running".to_string(),
             },
             ScrubCondition::Paused => format!("paused at {percent}%"),
-            ScrubCondition::Done => format!("done in {}", time(self.running_ms.div_ceil(1000))),
-            ScrubCondition::Cancelled => format!("cancelled at {percent}%"),
-            ScrubCondition::Failed => format!("FAILED at {percent}%: {}", self.error.as_deref().unwrap_or("?")),
+            ScrubCondition::Done => format!("done{} in {}", self.when(), time(self.running_ms.div_ceil(1000))),
+            ScrubCondition::Cancelled => format!("cancelled{} at {percent}%", self.when()),
+            ScrubCondition::Failed => {
+                format!("FAILED{} at {percent}%: {}", self.when(), quoting::line(self.error.as_deref().unwrap_or("?")))
+            }
         };
         let ScrubCounts { repaired, lost, unrepaired, .. } = self.counts;
         if repaired + lost + unrepaired == 0 {
@@ -163,7 +172,10 @@ impl Report for ScrubReport {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ScrubRequest {
-    Begin { rate_bytes_per_s: u64 },
+    Begin {
+        /// 0: as fast as it goes. Nothing: as it is, and a new one as fast as it goes.
+        rate_bytes_per_s: Option<u64>,
+    },
     Status,
     Pause,
     Resume,
@@ -223,6 +235,10 @@ mod tests {
         report.counts.data = 4000;
         assert!(report.part() < 1.0 && report.estimate_s() == Some(0));
         report.condition = ScrubCondition::Done;
+        report.ended_s = Some(1_795_237_203);
+        assert_eq!(report.line(), "done on 2026-11-21 05:00:03 UTC in 10 s; 1 block LOST");
+        report.ended_s = Some(u64::MAX);
+        assert_eq!(report.line(), "done in 10 s; 1 block LOST", "nonsense of a record is left out");
         assert!(report.part() == 1.0 && report.estimate_s().is_none() && report.is_bad());
     }
 

@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &Scrub, format: Format) -> Result<u8> {
         Scrub { pause: true, .. } => ScrubRequest::Pause,
         Scrub { resume: true, .. } => ScrubRequest::Resume,
         Scrub { cancel: true, .. } => ScrubRequest::Cancel,
-        Scrub { rate, .. } => ScrubRequest::Begin { rate_bytes_per_s: rate.unwrap_or(0) },
+        Scrub { rate, .. } => ScrubRequest::Begin { rate_bytes_per_s: *rate },
     };
     let mut report = ask(&mount, request)?;
     if arguments.wait {

@@ -106,8 +106,8 @@ impl Scrubber {
         self.shared.record.lock().0.report.clone()
     }
 
-    /// Begins a scrub; one that rests goes on, one that runs gets the new rate.
-    pub(crate) fn begin(&self, rate_bytes_per_s: u64) -> Result<ScrubReport> {
+    /// Begins a scrub; one that is there goes on, at the new rate if there is one.
+    pub(crate) fn begin(&self, rate_bytes_per_s: Option<u64>) -> Result<ScrubReport> {
         {
             let (record, _) = &mut *self.shared.record.lock();
             if !matches!(record.report.condition, ScrubCondition::Running | ScrubCondition::Paused) {
@@ -115,7 +115,9 @@ impl Scrubber {
                 record.report.started_s = now_s();
             }
             record.report.condition = ScrubCondition::Running;
-            record.report.rate_bytes_per_s = rate_bytes_per_s;
+            if let Some(rate) = rate_bytes_per_s {
+                record.report.rate_bytes_per_s = rate;
+            }
         }
         self.run()
     }
@@ -143,6 +145,7 @@ impl Scrubber {
                 return Err(Failure::new(otherwise));
             }
             record.report.condition = to;
+            record.report.ended_s = (to == ScrubCondition::Cancelled).then(now_s);
             *wanted = if to == ScrubCondition::Running { Wanted::Run } else { Wanted::Rest };
             record.clone()
         };
@@ -226,6 +229,7 @@ fn take_steps(shared: &Shared, stack: &Stack, file: Option<&Path>) {
             Err(error) => {
                 tracing::error!(%error, "the scrub cannot go on");
                 record.report.condition = ScrubCondition::Failed;
+                record.report.ended_s = Some(now_s());
                 record.report.error = Some(error.to_string());
                 *wanted = if *wanted == Wanted::End { Wanted::End } else { Wanted::Rest };
                 keep(file, record);

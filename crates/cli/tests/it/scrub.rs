@@ -87,6 +87,8 @@ fn a_scrub_rests_goes_on_and_survives_a_crash() {
         rig.run(["scrub", "m", asked]).exits(1).says("no scrub is");
     }
     rig.run(["scrub", "m", "--rate", "1M"]).exits(0);
+    let rate = |arguments: &[&str]| rig.run(arguments).exits(0).json()["rate_bytes_per_s"].clone();
+    assert_eq!(rate(&["scrub", "m", "--json"]), 1 << 20, "who asks again does not mean another rate");
     let read = |status: &Value| status["counts"].as_object().unwrap()["data"].as_u64().unwrap();
     eventually("some data is read", || read(&status(&rig)) > 20);
     rig.run(["scrub", "m", "--pause"]).exits(0);
@@ -118,4 +120,12 @@ fn a_scrub_rests_goes_on_and_survives_a_crash() {
     assert_eq!((&whole["condition"], &whole["found"]), (&"done".into(), &0.into()));
     let (blocks, data) = (whole["blocks_in_use"].as_u64().unwrap(), read(&whole));
     assert!(data == 2 * 20 * 100 && blocks > data, "{whole}");
+
+    // A limit goes with its scrub, and before that when it is told to.
+    assert_eq!(rate(&["scrub", "m", "--rate", "100K", "--json"]), 100 << 10);
+    assert_eq!(rate(&["scrub", "m", "--rate", "0", "--wait", "--json"]), 0);
+    assert_eq!(rate(&["scrub", "m", "--rate", "100K", "--json"]), 100 << 10);
+    rig.run(["scrub", "m", "--cancel"]).exits(0);
+    assert!(rig.run(["status", "m"]).exits(0).out.contains("cancelled on 20"), "when that was");
+    assert_eq!(rate(&["scrub", "m", "--wait", "--json"]), 0);
 }
