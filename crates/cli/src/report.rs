@@ -97,6 +97,17 @@ pub(crate) struct SpaceFigures {
     pub(crate) reserved_bytes: u64,
 }
 
+impl SpaceFigures {
+    /// That there is a quota, and nothing comes of it. (The store may grow later.)
+    pub(crate) fn useless_quota(&self) -> Option<String> {
+        let quota_bytes = self.quota_bytes.filter(|quota| *quota > self.total_bytes)?;
+        let (quota, total) = (size::show(quota_bytes), size::show(self.total_bytes));
+        Some(format!(
+            "the quota of {quota} is more than the store has, {total}: it limits nothing unless the store grows"
+        ))
+    }
+}
+
 impl From<&Space> for SpaceFigures {
     fn from(space: &Space) -> SpaceFigures {
         let bytes = |blocks: u64| blocks.saturating_mul(PAGE_SIZE as u64);
@@ -268,7 +279,11 @@ impl Report for StoreReport {
         if let Some(figures) = &self.figures {
             let space = &figures.space;
             let (used, total) = (size::show(space.used_bytes), size::show(space.total_bytes));
-            rows.push(("space", format!("{used} of {total} used, {} available", size::show(space.available_bytes))));
+            let quota = space.quota_bytes.map(|quota| format!(", quota {}", size::show(quota))).unwrap_or_default();
+            rows.push((
+                "space",
+                format!("{used} of {total} used, {} available{quota}", size::show(space.available_bytes)),
+            ));
             rows.push(("objects", figures.objects.to_string()));
             if figures.snapshots > 0 {
                 let hint = match &self.mounted_on {

@@ -213,7 +213,8 @@ pub(crate) fn answer(
     match request {
         SnapshotRequest::Create { name } => {
             allowed()?;
-            store.snapshot_create(name).map(|info| SnapshotReply::Done(Shown::from(&info))).map_err(says)
+            let made = store.snapshot_create(name).map(|info| SnapshotReply::Done(Shown::from(&info)));
+            made.map_err(|error| no_room(store, error))
         }
         SnapshotRequest::Delete { name } => {
             allowed()?;
@@ -242,6 +243,31 @@ pub(crate) fn answer(
             Ok(SnapshotReply::Diff { changes, more })
         }
     }
+}
+
+/// Why there is no snapshot, and if there is no room for one, what makes room.
+fn no_room(store: &dyn Snapshots, error: Error) -> Failure {
+    let (Error::NoSpace { needed, available } | Error::OverQuota { needed, available }) = error else {
+        return says(error);
+    };
+    let show = |blocks: u64| size::show(blocks.saturating_mul(PAGE_SIZE as u64));
+    let (must_be, larger) = match error {
+        Error::OverQuota { .. } => ("of the quota must be free", "mount with a larger quota"),
+        _ => ("must be free, so that all can be deleted", "make the store larger: holdfast grow DIR +SIZE"),
+    };
+    let lack = show(needed.saturating_sub(available));
+    let largest = store.snapshots().unwrap_or_default().into_iter().max_by_key(|info| info.blocks_only);
+    let delete = match largest {
+        None => format!("delete files of {lack} or more"),
+        Some(info) => format!(
+            "delete snapshots, as files that one has give nothing back; {} gives back {}",
+            quoting::name(&info.name),
+            show(info.blocks_only)
+        ),
+    };
+    let (needed, available) = (show(needed), show(available));
+    Failure::new(format!("no room for a snapshot: {needed} {must_be}, and {available} are"))
+        .hint(format!("{delete}; or {larger}"))
 }
 
 fn compare(stack: &Stack, from: &str, to: Option<&String>) -> Result<Vec<Change>> {

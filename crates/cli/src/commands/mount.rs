@@ -62,9 +62,10 @@ pub(crate) fn notes(report: &StoreReport) -> String {
     text
 }
 
-/// What the user must know about a mount just made, whatever else is printed: of what was synced something is not there.
+/// What the user must know about a mount just made, whatever else is printed: of what was synced something is not there, or an option
+/// does nothing.
 pub(crate) fn alarms(report: &StoreReport) -> Vec<String> {
-    let mut alarms = Vec::new();
+    let mut alarms: Vec<String> = report.figures.iter().filter_map(|figures| figures.space.useless_quota()).collect();
     let Some(daemon) = &report.daemon else { return alarms };
     if daemon.synced_pages_lost > 0 {
         let pages = count(daemon.synced_pages_lost, "synced page is LOST", "synced pages are LOST");

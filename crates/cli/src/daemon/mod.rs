@@ -121,6 +121,9 @@ pub(crate) fn serve(
     let writer = Writer::start(&stack.cache);
     let outcome = outcome.and_then(|()| {
         tracing::info!("mounted on {}", mounting.directory.display());
+        if let Some(what) = state.report().figures.and_then(|figures| figures.space.useless_quota()) {
+            tracing::warn!("{what}");
+        }
         ready(&state.report())
             .map_err(|error| Failure::new(format!("whoever asked for the mount is gone: {error}")))?;
         notify::ready(&format!("{} is mounted on {}", mounting.store.display(), mounting.directory.display()));

@@ -60,6 +60,67 @@ fn what_is_set_aside_is_for_root_alone() {
 }
 
 #[test]
+fn a_full_store_says_what_makes_room_for_a_snapshot() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    fs::write(mount.join("first"), vec![1; 8 * MIB]).unwrap();
+    fill(&mount.join("f"));
+    let refused = |name: &str| {
+        let failed = rig.run(["snapshot", "create", "m", name]).exits(1).says("no room for a snapshot: ");
+        assert!(failed.err.contains("iB must be free") && !failed.err.contains("block"), "{failed:?}");
+        failed.err
+    };
+    let hint = refused("one");
+    assert!(hint.contains("delete files of ") && hint.contains("holdfast grow DIR +SIZE"), "{hint}");
+    fs::remove_file(mount.join("f")).unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    rig.run(["snapshot", "create", "m", "one"]).exits(0);
+    fs::remove_file(mount.join("first")).unwrap();
+    fill(&mount.join("g"));
+    let hint = refused("two");
+    assert!(hint.contains("delete snapshots") && hint.contains("; one gives back 8."), "{hint}");
+    rig.run(["snapshot", "delete", "m", "one"]).exits(0);
+    rig.run(["snapshot", "create", "m", "two"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "s", "m", "-o", "quota=1M"]).exits(0);
+    let over = rig.run(["snapshot", "create", "m", "three"]).exits(1).says("of the quota must be free");
+    assert!(over.err.contains("larger quota"), "{over:?}");
+    rig.run(["unmount", "m"]).exits(0);
+}
+
+#[test]
+fn a_quota_that_limits_nothing_is_told() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.store("s", "64M");
+    let mount = rig.directory("m");
+    let told = rig.run(["mount", "s", "m", "-o", "quota=1G"]).exits(0);
+    assert!(told.err.contains("the quota of 1.00 GiB is more than the store has"), "{told:?}");
+    let size = || {
+        let room = rustix::fs::statvfs(&mount).unwrap();
+        room.f_blocks * room.f_frsize
+    };
+    assert!(size() < 64 << 20, "what is not there is not shown");
+    let status = rig.run(["status", "m"]).exits(0).out;
+    assert!(status.contains(", quota 1.00 GiB"), "{status}");
+    let log = rig.run(["status", "m", "--json"]).exits(0).json()["daemon"]["log"].as_str().unwrap().to_string();
+    assert!(fs::read_to_string(log).unwrap().contains("the quota of 1.00 GiB"));
+    rig.run(["unmount", "m"]).exits(0);
+    assert_eq!(rig.run(["mount", "s", "m", "-o", "quota=32M"]).exits(0).err, "");
+    // As df has it: the quota as the size, and of it what is in use of the store.
+    let room = rustix::fs::statvfs(&mount).unwrap();
+    assert_eq!(size(), 32 << 20);
+    assert_eq!((room.f_blocks - room.f_bfree) * room.f_frsize, space(&rig, "used_bytes"));
+    assert!(space(&rig, "total_bytes") > 32 << 20);
+    rig.run(["unmount", "m"]).exits(0);
+}
+
+#[test]
 fn beyond_the_quota_is_edquot_and_removal_works() {
     if !fuse() {
         return;
