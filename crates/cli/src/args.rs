@@ -236,7 +236,7 @@ pub(crate) struct Create {
     /// File (made if there is none) or block device
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) store: PathBuf,
-    /// Size of the store, as 512M, 8G, 1.5T; default: 8G for a new file, all of what is there otherwise
+    /// Size of the store, as 512M, 8G, 1.5T; default: 8G for a new file or one of 0 bytes, all of what is there otherwise
     #[arg(long, value_parser = crate::size::parse)]
     pub(crate) size: Option<u64>,
     /// How much of it only root may fill, as 1G or 5%; default: nothing

@@ -61,9 +61,7 @@ pub(crate) fn create(store: &Path, size_bytes: Option<u64>, reserve: Option<Shar
         check_size(bytes)?;
     }
     match fs::metadata(store) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            in_new_file(store, size_bytes.unwrap_or(DEFAULT_BYTES), reserve)
-        }
+        Err(error) if is_not_there(&error) => in_new_file(store, size_bytes.unwrap_or(DEFAULT_BYTES), reserve),
         Err(error) => Err(Failure::at(store, mounts::plain(&error))),
         Ok(found) if found.is_dir() => {
             Err(Failure::new(format!("{} is a directory; a store is a file or a disk", store.display()))
@@ -71,6 +69,10 @@ pub(crate) fn create(store: &Path, size_bytes: Option<u64>, reserve: Option<Shar
         }
         Ok(found) => over(store, size_bytes, reserve, force, found.file_type().is_block_device()),
     }
+}
+
+fn is_not_there(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }
 
 fn check_size(bytes: u64) -> Result<()> {
@@ -100,6 +102,13 @@ fn check_reserve(reserve: Option<Share>, size_bytes: u64) -> Result<()> {
 
 fn in_new_file(store: &Path, size_bytes: u64, reserve: Option<Share>) -> Result<Created> {
     check_reserve(reserve, size_bytes)?;
+    let directory = store.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(directory) =
+        directory.filter(|directory| fs::metadata(directory).is_err_and(|error| is_not_there(&error)))
+    {
+        return Err(Failure::new(format!("{}: there is no such directory", directory.display()))
+            .hint(format!("to make the directory: mkdir -p {}", shell(directory))));
+    }
     let size_bytes = size_bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
     let device = FileDevice::create_file(store, size_bytes).map_err(|error| {
         let failure = stack::says(&error);

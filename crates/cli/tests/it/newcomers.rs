@@ -14,6 +14,7 @@ fn a_mistake_in_the_command_line_gets_a_hint() {
         (&["--json", "stats"], "status may be meant"),
         (&["--json", "create", "x", "--size", "big"], "holdfast create --help"),
         (&["--json", "mount", "s", "absent"], "mkdir -p absent"),
+        (&["--json", "create", "not here/s"], "mkdir -p 'not here'"),
         (&["--json", "snapshot", "list"], "holdfast snapshot --help"),
     ] {
         let failed = rig.run(line).json();

@@ -152,6 +152,13 @@ fn an_empty_file_becomes_a_store_of_its_own_size() {
     assert!(allocated("sparse") >= 5 << 20, "the host can run out of space under it");
     File::create(rig.path("empty")).unwrap();
     assert_eq!(rig.run(["create", "empty", "--size", "3M", "--json"]).exits(0).json()["size_bytes"], 3 << 20);
+    // A size that is asked for counts, whatever the file had.
+    for (had, wanted) in [(5 << 20, "3M"), (3 << 20, "5M")] {
+        File::create(rig.path("other")).unwrap().set_len(had).unwrap();
+        let made = rig.run(["create", "other", "--size", wanted, "--json"]).exits(0).json();
+        assert_eq!(made["size_bytes"], (8 << 20) - had);
+        assert_eq!(fs::metadata(rig.path("other")).unwrap().len(), (8 << 20) - had);
+    }
 }
 
 #[test]
@@ -159,7 +166,7 @@ fn a_store_without_room_leaves_nothing_behind() {
     let rig = Rig::new();
     rig.run(["create", "s", "--size", "8P"]).exits(1).says("no room for a store of 8.00 PiB");
     assert!(!rig.path("s").exists());
-    rig.run(["create", "no/such/dir/s", "--size", "4M"]).exits(1).says("No such file or directory");
+    rig.run(["create", "no/such/dir/s", "--size", "4M"]).exits(1).says("no/such/dir: there is no such directory");
 }
 
 /// Every command that opens a store says one clear line about it, with its exit code for that, and changes nothing.
