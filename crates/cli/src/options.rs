@@ -4,6 +4,7 @@
 //! /etc/fstab, which is let pass. What other FUSE file systems take and this one does not has a line that says why.
 
 use crate::size;
+use clap::builder::PossibleValue;
 use holdfast_fuse::{Caching, Flags};
 use holdfast_naming::Atime;
 
@@ -335,6 +336,19 @@ impl OptionHelp {
 pub(crate) fn help() -> String {
     let rows: Vec<_> = OPTIONS.iter().map(|option| (option.0, option.1.to_string())).collect();
     crate::output::table(&rows)
+}
+
+/// The options as a shell can offer them, each with what it does: those that need a value end with `=`.
+pub(crate) fn words_for_shells() -> Vec<PossibleValue> {
+    let mut words: Vec<(&str, String)> = Vec::new();
+    for OptionHelp(option, help) in OPTIONS {
+        match words.last_mut() {
+            // The help of the one before goes on.
+            Some((_, begun)) if option.is_empty() => *begun = format!("{begun} {help}"),
+            _ => words.push((option.trim_end_matches(|c: char| c.is_ascii_uppercase()), help.to_string())),
+        }
+    }
+    words.into_iter().map(|(word, help)| PossibleValue::new(word.to_string()).help(help)).collect()
 }
 
 #[cfg(test)]

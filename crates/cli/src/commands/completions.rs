@@ -1,8 +1,10 @@
 //! `holdfast completions`: what a shell needs to complete commands, options and paths.
 
 use crate::args::{Cli, Completions, Shell};
+use crate::options;
 use crate::output::{Format, Report, print};
 use clap::CommandFactory;
+use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -44,7 +46,12 @@ fn visible(command: clap::Command) -> clap::Command {
         shown = shown.version(version.to_string());
     }
     for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
-        shown = shown.arg(argument.clone());
+        let argument = argument.clone();
+        shown = shown.arg(match argument.get_short() {
+            // Lists of them are taken as well, which no shell's script has a way to say.
+            Some('o') => argument.value_parser(PossibleValuesParser::new(options::words_for_shells())),
+            _ => argument,
+        });
     }
     for child in command.get_subcommands().filter(|child| !child.is_hide_set()) {
         shown = shown.subcommand(visible(child.clone()));

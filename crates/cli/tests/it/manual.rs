@@ -67,7 +67,9 @@ fn every_command_has_a_page_that_man_shows_without_a_warning() {
 fn bash_completes_commands_options_and_nothing_hidden() {
     let rig = Rig::new();
     for shell in ["bash", "zsh", "fish"] {
-        assert!(rig.run(["completions", shell]).exits(0).out.contains("holdfast"));
+        let script = rig.run(["completions", shell]).exits(0).out;
+        assert!(script.contains("holdfast") && script.contains("noatime"), "{script}");
+        assert!(!script.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\t')), "printing leaves it as it is");
     }
     rig.run(["completions", "tcsh"]).exits(2);
     if !is_there("bash") {
@@ -90,6 +92,10 @@ fn bash_completes_commands_options_and_nothing_hidden() {
     assert!(commands(&rig).iter().all(|command| all.contains(command)), "{all:?}");
     assert_eq!(complete("mount --fore", 2), ["--foreground"]);
     assert!(!complete("mount --", 2).contains(&"--report-ready".to_string()));
+    assert_eq!(complete("mount s m -o ca", 5), ["cache=direct", "cache=kernel", "cache="]);
+    let options = complete("mount s m -o ''", 5);
+    let help = rig.run(["mount", "--help"]).exits(0).out;
+    assert!(options.len() > 20 && options.iter().all(|option| help.contains(&format!("  {option}"))), "{options:?}");
 }
 
 #[test]
