@@ -17,16 +17,20 @@ UNITS = $(ROOT)/lib/systemd
 SBIN = $(DESTDIR)/sbin
 HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
 
-.PHONY: help run build install uninstall test test-long bench aged fmt deny
+.PHONY: help run mounter build install uninstall test test-long bench aged fmt deny
 
 help: ## what can be made
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-run: build ## build, create a store in ~/Holdfast on first use, and mount it
-	@# root mounts by itself; everybody else needs the helper fusermount3
-	@[ "$$(id -u)" = 0 ] || command -v fusermount3 >/dev/null || \
-		{ echo "installing the Debian package fuse3"; $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install -y --no-install-recommends fuse3; }
-	@$(TARGET)/release/holdfast up
+run: mounter build ## build, create a store in ~/Holdfast on first use, and mount it
+	@$(HOLDFAST) up
+
+# Root mounts by itself; everybody else needs the helper fusermount3.
+mounter:
+	@[ "$$(id -u)" = 0 ] || command -v fusermount3 >/dev/null || { \
+		echo "installing the Debian package fuse3, with which ordinary users mount"; \
+		sudo apt-get -qq update && sudo apt-get -qq install -y --no-install-recommends fuse3; } || { \
+		echo "there is no fusermount3: have root install fuse3, or run this as root"; exit 1; }
 
 build: ## the holdfast binary
 	cargo build --release -p holdfast

@@ -59,16 +59,31 @@ suite() {
     step "$name" "$limit_s" env "$@" "tests/suites/$name.sh"
 }
 
-# What the suites need, in one go, so that apt's lists are fetched once at most.
+# What the README says that a machine must have; everything else is installed. Each line says what to do.
+requirements() {
+    local status=0 sudo=
+    lacks() { echo "$1"; status=1; }
+    cargo --version || lacks "there is no cargo: install Rust 1.90 or newer, https://rustup.rs"
+    cargo fmt --version && cargo clippy --version || lacks "rustfmt or clippy is missing: rustup component add rustfmt clippy"
+    [ "$(command -v cc)" ] || lacks "there is no C compiler: install the packages gcc and libc6-dev"
+    [ -e /dev/fuse ] || lacks "there is no /dev/fuse: load the module (modprobe fuse) or, in a container, pass --device /dev/fuse"
+    [ "$(id -u)" = 0 ] || sudo="sudo -n"
+    if ! $sudo true; then lacks "the suites mount, which needs root: run this as root, or by a user whose sudo asks for no password"
+    elif ! $sudo unshare --mount true; then lacks "root may not mount here: a container needs --cap-add SYS_ADMIN"; fi
+    return $status
+}
+# install_all MODE: what the tests and the suites need, in one go, so that apt's lists are fetched once at most. Fuzzing is for hours.
 install_all() (
+    requirements || exit 1
     . tests/suites/lib.sh
     # shellcheck disable=SC2046
-    install_packages $(for step in fuzz pjdfstest user sqlite git openssh stress fio loads rsync postgres; do packages_for $step; done) &&
-        install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
+    install_packages $(packages_except bench $([ "$1" = long ] || echo fuzz)) && install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
 )
-export -f install_all   # a name that no program has: the suites see it
+export -f requirements install_all   # names that no program has: the suites see them
 
 echo "seed $SEED"
+# First, as the tests of `unit` run some of these programs, too.
+step install 900 bash -c "install_all $mode"
 step fmt 60 cargo fmt --all --check
 step clippy 600 cargo clippy --workspace --all-targets -- -D warnings
 step unit 1200 cargo test --workspace --no-fail-fast
@@ -80,7 +95,6 @@ step explorer $([ "$mode" = test ] && echo 600 || echo 7500) $EXPLORER --seed "$
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
 [ "$mode" = test ] || step foreign 3900 cargo run --quiet --release -p holdfast-lab --bin foreign-bytes -- --seed "$SEED" --seconds 3600
 step build 600 cargo build --release -p holdfast -p holdfast-bench
-step install 600 bash -c install_all
 if [ "$mode" = test ]; then
     suite pjdfstest 120
     suite posix 180

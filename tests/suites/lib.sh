@@ -66,13 +66,14 @@ export -f bounded
 
 # ---- set-up -----------------------------------------------------------------------------------------------------------
 
-# become_root "$@": mounting needs root. Runs the script again with sudo if it must; call it after install_tool.
+# become_root "$@": mounting needs root. Runs the script again with sudo if it must, with the settings in the environment, but in root's
+# home; call it after install_tool.
 become_root() {
+    local settings
     [ "$(id -u)" != 0 ] || return 0
-    command -v sudo >/dev/null || { echo "$0: needs root, and there is no sudo"; exit 1; }
-    exec sudo -n env PATH="$PATH" FS="$FS" HOLDFAST="$HOLDFAST" HOLDFAST_OPTS="$HOLDFAST_OPTS" MOUNT_OPTS="$MOUNT_OPTS" WITNESS="$WITNESS" \
-        STORE_SIZE="$STORE_SIZE" SUITE_WORK="$SUITE_WORK" SEED="$SEED" CARGO_TARGET_DIR="$TARGET" \
-        VERBOSE="${VERBOSE:-}" KEEP="${KEEP:-}" bash "$0" "$@"
+    sudo -n true || { echo "$0: needs root: run it as root, or by a user whose sudo asks for no password"; exit 1; }
+    mapfile -t -d '' settings < <(env -0 | grep -zvE '^(HOME|USER|LOGNAME|MAIL|SHELL|_|(XDG|SUDO)_[A-Z_]*|BASH_FUNC_[^=]*)=')
+    exec sudo -n env "${settings[@]}" SEED="$SEED" bash "$0" "$@"
 }
 
 # install_packages PACKAGE...: Debian packages that are not there yet; silent when nothing is missing.
@@ -86,11 +87,12 @@ install_packages() {
     [ "$(id -u)" = 0 ] || sudo="sudo -n"
     echo "installing Debian packages: ${missing[*]}"
     local apt="$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120" output
-    output=$({ $apt update && $apt install -y --no-install-recommends "${missing[@]}"; } 2>&1) || { printf '%s\n' "$output"; return 1; }
+    output=$({ $apt update && $apt install -y --no-install-recommends --no-remove "${missing[@]}"; } 2>&1) || { printf '%s\n' "$output"; return 1; }
 }
 
-# packages_for SUITE: the packages that packages.txt lists for it.
+# packages_for STEP: the packages that packages.txt lists for it; packages_except STEP...: those that any other step needs.
 packages_for() { awk -v suite="$1" '!/^#/ { for (i = 2; i <= NF; i++) if ($i == suite) print $1 }' "$ROOT/tests/suites/packages.txt"; }
+packages_except() { awk -v not=" $* " '!/^#/ { for (i = 2; i <= NF; i++) if (!index(not, " " $i " ")) { print $1; next } }' "$ROOT/tests/suites/packages.txt"; }
 
 # install_tool CRATE VERSION: from crates.io into target/tools, once.
 install_tool() {
