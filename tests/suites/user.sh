@@ -2,8 +2,9 @@
 # Holdfast as ordinary users have it: everything from `create` to `unmount` without root, through fusermount3, and what is refused to
 # them, each refusal one sentence that says what to do.
 #
-# It runs in a mount namespace of its own, with its own /dev/fuse, /etc/passwd (two more users) and /etc/fuse.conf, so that nothing
-# of it is left on the machine and nothing else on the machine can be in its way.
+# It runs in a mount namespace of its own, with its own /dev/fuse and its own /etc, in which there are two more users, an empty fuse.conf,
+# and mtab, which fusermount3 reads and not every container has. So nothing of it is left on the machine, and nothing else on the machine
+# can be in its way.
 . "$(dirname "$0")/lib.sh"
 # shellcheck disable=SC2046
 install_packages $(packages_for user) || exit 1
@@ -19,12 +20,12 @@ chmod 755 "$WORK/place"
 mount --bind "$WORK/place" "$PLACE" || die "cannot bind $WORK/place"
 cp "$HOLDFAST" "$PLACE/holdfast" && chmod 755 "$PLACE/holdfast"
 HF=$PLACE/holdfast
-cp /etc/passwd "$PLACE/passwd"
-printf 'alice:x:%s:%s::%s/alice:/bin/sh\nbob:x:%s:%s::%s/bob:/bin/sh\n' $ALICE $ALICE $PLACE $BOB $BOB $PLACE >>"$PLACE/passwd"
-: >"$PLACE/fuse.conf"
+mkdir "$PLACE/etc" && mount -t tmpfs -o mode=755 tmpfs "$PLACE/etc" && cp -a /etc/. "$PLACE/etc"   # in memory, as there are secrets in it
+printf 'alice:x:%s:%s::%s/alice:/bin/sh\nbob:x:%s:%s::%s/bob:/bin/sh\n' $ALICE $ALICE $PLACE $BOB $BOB $PLACE >>"$PLACE/etc/passwd"
+: >"$PLACE/etc/fuse.conf"
+ln -sfn /proc/self/mounts "$PLACE/etc/mtab"
 mknod "$PLACE/fuse" c 10 229 && chmod 666 "$PLACE/fuse"
-mount --bind "$PLACE/passwd" /etc/passwd && mount --bind "$PLACE/fuse.conf" /etc/fuse.conf && mount --bind "$PLACE/fuse" /dev/fuse ||
-    die "cannot give the namespace files of its own"
+mount --bind "$PLACE/etc" /etc && mount --bind "$PLACE/fuse" /dev/fuse || die "cannot give the namespace files of its own"
 install -d -o $ALICE -g $ALICE -m 755 "$PLACE/alice"
 install -d -o $BOB -g $BOB -m 755 "$PLACE/bob"
 
@@ -91,6 +92,9 @@ for _ in $(seq 100); do [ -n "$(pgrep -u $ALICE -x sleep)" ] && break; sleep 0.0
 refused "a mount in use stays, and says by whom" "is busy" "sleep (" as alice "$HF" unmount m
 pkill -u $ALICE -x sleep; SIDE=
 for _ in $(seq 100); do pgrep -u $ALICE -x sleep >/dev/null || break; sleep 0.05; done
+rm /etc/mtab
+refused "without /etc/mtab" "failed to open /etc/mtab" "ln -s /proc/self/mounts /etc/mtab" as alice "$HF" unmount m
+ln -s /proc/self/mounts /etc/mtab
 does "unmount" "is clean" as alice "$HF" unmount m
 does "check" "" as alice "$HF" check s
 
@@ -134,7 +138,7 @@ chmod 600 "$PLACE/bob/s"
 # ---- allow_other ------------------------------------------------------------------------------------------------------
 
 refused "allow_other" "allow_other is not allowed" "user_allow_other to /etc/fuse.conf" as bob "$HF" mount s m -o allow_other
-echo user_allow_other >"$PLACE/fuse.conf"
+echo user_allow_other >"$PLACE/etc/fuse.conf"
 does "allow_other with the line" "Mounted" as bob "$HF" mount s m -o allow_other
 does "shared by permissions" "for all" as bob sh -c 'echo for all >m/f; chmod 644 m/f; echo mine >m/mine; chmod 600 m/mine; cat m/f'
 does "others read" "for all" as alice cat ../bob/m/f
@@ -176,5 +180,5 @@ for user in alice bob; do
 done
 umount "$PLACE/bob" "$PLACE/roots" 2>/dev/null
 is "no daemon is left" "$(ps -u $ALICE,$BOB -o stat=,args= | grep -v '^Z')" ""
-umount /etc/passwd /etc/fuse.conf /dev/fuse "$PLACE" && rmdir "$PLACE"
+umount /etc "$PLACE/etc" /dev/fuse "$PLACE" && rmdir "$PLACE"
 suite_end

@@ -196,7 +196,14 @@ fn nothing_there(target: &Path) -> Failure {
 
 fn refused(directory: &Path, error: &io::Error) -> Failure {
     if error.kind() != io::ErrorKind::ResourceBusy {
-        return Failure::new(format!("cannot unmount {}: {}", directory.display(), mounts::plain(error)));
+        let words = mounts::plain(error);
+        let failure = Failure::new(format!("cannot unmount {}: {words}", directory.display()));
+        // A bare container has none.
+        let lacks_mtab = words.contains("/etc/mtab") && !Path::new("/etc/mtab").exists();
+        return match lacks_mtab {
+            true => failure.hint("it looks there whose the mount is; as root: ln -s /proc/self/mounts /etc/mtab"),
+            false => failure,
+        };
     }
     let failure =
         Failure::new(format!("{} is busy: something in it is in use; nothing was unmounted", directory.display()));

@@ -27,8 +27,10 @@ fn an_ordinary_user_mounts_through_the_helper() {
     let executable = home.path().join("it");
     fs::copy(std::env::current_exe().unwrap(), &executable).unwrap();
     // Where /dev/fuse is root's only, as on some virtual machines, the helper cannot open it for others. So the user gets one that
-    // is as udev makes it, in a mount namespace of its own.
-    let script = "mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse && cd / && \
+    // is as udev makes it, in a mount namespace of its own; and /etc/mtab, which the helper reads and a bare container does not have.
+    let script = "mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse && \
+                  { [ -e /etc/mtab ] || { mkdir etc && mount -t tmpfs -o mode=755 tmpfs etc && cp -a /etc/. etc && \
+                  ln -s /proc/self/mounts etc/mtab && mount --bind etc /etc; }; } && cd / && \
                   exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"";
     let status = Command::new("unshare")
         .args(["--mount", "sh", "-c", script, "sh"])
