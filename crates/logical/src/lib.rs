@@ -175,6 +175,10 @@ impl ObjectStore for Logical {
         self.first().log_append(batch)
     }
 
+    fn log_seal(&self) -> Result<bool> {
+        self.first().log_seal()
+    }
+
     fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>> {
         self.first().log_next(frames)
     }

@@ -194,6 +194,11 @@ pub trait ObjectStore: Send + Sync {
     /// of an epoch that has become a recovery point meanwhile is durable already: `true`, and nothing is written.
     fn log_append(&self, batch: &LogBatch) -> Result<bool>;
 
+    /// Writes a seal behind the last batch of the intent log, not durably: once it is on the device, whoever reads the log knows
+    /// that the batch had been acknowledged, so that its loss is told from a power cut before it was. For when the log has been
+    /// idle for a while. `false`: there is no batch since the last recovery point, or it has a seal; nothing was done.
+    fn log_seal(&self) -> Result<bool>;
+
     /// Next batch of the intent log that is newer than the last recovery point, from the start at first; `None` at the
     /// end. Its pages are in frames that `frames` gives out and the caller holds.
     fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>>;

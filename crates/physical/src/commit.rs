@@ -38,6 +38,8 @@ pub enum CommitOrder {
     FreeAllOfDeleted,
     /// Lab only: a new snapshot is in memory only.
     ListNothing,
+    /// Lab only: a batch of the intent log gets its seal before it is flushed.
+    SealBeforeFlush,
 }
 
 /// State of the one caller that applies and commits.

@@ -57,6 +57,11 @@ impl Counters {
         add(&self.log_bytes, bytes);
     }
 
+    /// The intent log was sealed.
+    pub(crate) fn sealed(&self, bytes: u64) {
+        add(&self.log_bytes, bytes);
+    }
+
     pub(crate) fn repaired(&self) {
         add(&self.repaired, 1);
     }

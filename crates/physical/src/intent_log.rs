@@ -2,12 +2,16 @@
 //!
 //! The area has two halves; epoch `e` uses half `e % 2` from its start, so that one epoch can be appended to while the one
 //! before is being written. Each append is one write and one flush under one lock: if a batch has a successor, it had been
-//! acknowledged. Reading it back is in `log_recovery`.
+//! acknowledged. So that the last one has a successor too, a *seal* is written behind it when the log has been idle for a while
+//! (its caller says when): an empty batch, without a flush of its own, since nothing depends on it. There is always room for
+//! one. Reading it back is in `log_recovery`.
 //!
 //! A batch also tells what the blocks of its pages held before, so that a torn page can be told from a damaged one. That is
 //! known because the whole area is read before the first append. Invariant: `contents` has what a power cut before the next
-//! flush may bring back, so an append waits for a flush after that reading.
+//! flush may bring back, so an append waits for a flush after that reading. (Of the blocks of a seal only once it is durable; they
+//! are not written again before.)
 
+use crate::commit::CommitOrder;
 use crate::format::RING_SLOTS;
 use crate::format::log::{HEADER_BYTES, LogHeader, SectorSums, encode_sums, sector_sums};
 use crate::format::ops::encode_op;
@@ -22,6 +26,8 @@ use rustc_hash::FxHashMap;
 use std::io::IoSlice;
 use std::ops::Range;
 
+/// Blocks of a seal: two heads.
+const SEAL_BLOCKS: u64 = 2;
 /// Most buffers in one device write.
 const SLICES_MAX: usize = 1024;
 
@@ -32,10 +38,30 @@ pub(crate) struct Half {
     pub(crate) epoch: Epoch,
     /// Blocks in use.
     used: u64,
+    /// The last batch; `None` before the first.
+    last: Option<LogHeader>,
+}
+
+impl Half {
     /// Batches in it.
-    batches: u32,
-    /// Of the last batch.
-    link: u64,
+    fn batches(&self) -> u32 {
+        self.last.map_or(0, |last| last.sequence + 1)
+    }
+
+    /// The same, without a seal at their end: nobody misses that one.
+    fn batches_to_tell(&self) -> u32 {
+        self.batches() - u32::from(self.is_sealed())
+    }
+
+    /// The last batch is a seal.
+    fn is_sealed(&self) -> bool {
+        self.last.is_some_and(|last| last.is_empty())
+    }
+
+    /// A batch has been written at its end.
+    fn extend(&mut self, header: LogHeader) {
+        *self = Half { epoch: header.epoch, used: self.used + header.blocks(), last: Some(header) };
+    }
 }
 
 /// State of the log area.
@@ -80,6 +106,14 @@ impl IntentLog {
     pub(crate) fn forget_contents(&mut self, blocks: impl Iterator<Item = u64>) {
         for block in blocks {
             self.contents[(block - self.area.start) as usize] = None;
+        }
+    }
+
+    /// What has been written from `start` on.
+    fn note_written(&mut self, start: u64, sums: impl Iterator<Item = SectorSums>) {
+        let at = (start - self.area.start) as usize;
+        for (slot, sums) in self.contents[at..].iter_mut().zip(sums) {
+            *slot = Some(sums);
         }
     }
 
@@ -177,7 +211,7 @@ impl Module {
         let sums_bytes_max = size_of::<SectorSums>() * (new.len() + page_blocks);
         let head_blocks = (HEADER_BYTES + entries.len() + sums_bytes_max).div_ceil(PAGE_SIZE);
         let blocks = (2 * head_blocks + page_blocks) as u64;
-        if half.used + blocks > room.end - room.start {
+        if half.used + blocks + SEAL_BLOCKS > room.end - room.start {
             return Ok(false);
         }
         if !log.is_durable {
@@ -196,16 +230,16 @@ impl Module {
             start,
             base: published.epoch,
             epoch: batch.epoch,
-            sequence: half.batches,
+            sequence: half.batches(),
             domain: batch.domain.0,
             head_blocks: head_blocks as u32,
             page_blocks: page_blocks as u32,
             entries_bytes: entries_bytes as u32,
             sums_bytes: (body.len() - entries_bytes) as u32,
             previous_epoch: before.epoch,
-            previous_batches: before.batches,
+            previous_batches: before.batches_to_tell(),
             entries_crc: crc64(&body),
-            chain: half.link,
+            chain: half.last.map_or(0, |last| last.link()),
         };
         let (head, copy) = (header.head(&body, false), header.head(&body, true));
         let mut slices = Vec::with_capacity(page_blocks + 2);
@@ -218,18 +252,46 @@ impl Module {
             self.disk().write_run(at, run)?;
             at += run.iter().map(|slice| (slice.len() / PAGE_SIZE) as u64).sum::<u64>();
         }
+        if self.base.commit_order == CommitOrder::SealBeforeFlush {
+            self.write_seal(&header.seal())?;
+        }
         self.disk().flush()?;
         self.disk().counters.logged(blocks * PAGE_SIZE as u64);
         let pages = new.iter().chain(again.iter().map(|&at| &new[at])).copied();
         let heads = [&head, &copy].map(|head| head.as_chunks().0.iter().map(sector_sums));
         let [head, copy] = heads;
-        let at = (start - log.area.start) as usize;
-        for (slot, sums) in log.contents[at..].iter_mut().zip(head.chain(pages).chain(copy)) {
-            *slot = Some(sums);
-        }
-        log.halves[index] =
-            Half { epoch: batch.epoch, used: half.used + blocks, batches: half.batches + 1, link: header.link() };
+        log.note_written(start, head.chain(pages).chain(copy));
+        half.extend(header);
+        log.halves[index] = half;
         Ok(true)
+    }
+
+    /// See [`holdfast_object::ObjectStore::log_seal`].
+    pub(crate) fn seal_log(&self) -> Result<bool> {
+        // No recovery point is made meanwhile: the flush of the one that makes the log obsolete comes after the seal, so that no
+        // batch is ever written over a seal that is not durable.
+        let _committing = self.committing.lock();
+        let mut log = self.log.lock();
+        let index = usize::from(log.halves[1].epoch > log.halves[0].epoch);
+        let mut half = log.halves[index];
+        let Some(last) = half.last.filter(|_| !half.is_sealed()) else { return Ok(false) };
+        self.disk().check_writable()?;
+        let header = last.seal();
+        let room = log.half(index);
+        debug_assert!(header.start == room.start + half.used && header.start + header.blocks() <= room.end);
+        let heads = self.write_seal(&header)?;
+        self.disk().counters.sealed(SEAL_BLOCKS * PAGE_SIZE as u64);
+        log.note_written(header.start, heads.iter().flat_map(|head| head.as_chunks().0).map(sector_sums));
+        half.extend(header);
+        log.halves[index] = half;
+        Ok(true)
+    }
+
+    /// Gives the heads written.
+    fn write_seal(&self, header: &LogHeader) -> Result<[Vec<u8>; 2]> {
+        let heads = [false, true].map(|copy| header.head(&[], copy));
+        self.disk().write_run(header.start, &heads.each_ref().map(|head| IoSlice::new(head)))?;
+        Ok(heads)
     }
 
     /// For each operation, whether its pages are metadata. An object that nobody here knows counts as metadata.

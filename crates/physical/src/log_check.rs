@@ -3,7 +3,8 @@
 //! What a power cut cannot have done, or was done to a batch that had been acknowledged, is a finding. What is not whole in
 //! the last batch, and may be a power cut's work, is a remark: no error, as every crash may leave it, but told, as a device
 //! that lost the write after it had been acknowledged leaves the same. Both heads of the last batch as they were before it
-//! are the one thing that leaves no trace.
+//! are the one thing that leaves no trace, and only until the batch has a seal behind it: what is without a trace then is a
+//! seal, in which there is nothing.
 
 use crate::check::{BlockRole, BlockUse, Finding, FindingKind, Report};
 use crate::disk::Disk;
@@ -105,7 +106,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Whether the batch would be replayed.
+    /// Whether the batch would be replayed: it is not left out, and no seal.
     fn batch(&mut self) -> bool {
         let (disk, epoch) = (self.disk, self.found.header.epoch);
         let mut bad_placed = Vec::new();
@@ -138,7 +139,7 @@ impl Look<'_> {
             }
             self.pages();
         }
-        !verdict.is_left_out
+        !verdict.is_left_out && !self.found.header.is_empty()
     }
 
     /// Both heads are as they were written.

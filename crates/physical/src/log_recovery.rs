@@ -11,6 +11,9 @@
 //! - otherwise it was torn by the crash and never acknowledged: it is left out, and it is the last one. That is counted and
 //!   told: a device that lost the write afterwards leaves the same.
 //!
+//! A seal is a batch like others, and nothing is in it: one that is gone is known by what comes behind it, and not missed
+//! otherwise.
+//!
 //! The offline check comes to the same verdicts, see `log_check`.
 
 use crate::block_pool::PooledBlock;
@@ -63,6 +66,14 @@ pub(crate) struct Found {
     old: Option<Vec<SectorSums>>,
     /// Both heads are whole.
     has_both_heads: bool,
+}
+
+impl Found {
+    /// A seal that is gone.
+    fn seal(header: LogHeader) -> Found {
+        let (ops, twice, body, new) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Found { header, ops, twice, body, new, old: None, has_both_heads: false }
+    }
 }
 
 /// A page of a batch.
@@ -210,6 +221,13 @@ impl<'a> HalfBytes<'a> {
                 .iter()
                 .filter(|(header, _)| header.start == start && header.sequence == sequence && header.chain == chain);
             let Some((header, _)) = mine.next() else {
+                let seal = found.last().map(|before| before.header.seal());
+                let has_next = |seal: &LogHeader| headers.iter().any(|(header, _)| header.follows(seal));
+                if let Some(header) = seal.filter(has_next) {
+                    found.push(Found::seal(header));
+                    (start, chain) = (start + header.blocks(), header.link());
+                    continue;
+                }
                 if is_acknowledged {
                     return Err(self.error(start, epoch, sequence, "no header that fits"));
                 }
@@ -456,7 +474,7 @@ impl Module {
         self.read_log(&mut self.log.lock())
     }
 
-    /// Looks for a batch's pages; `None` if it was torn.
+    /// Looks for a batch's pages; `None` if it was torn, or is a seal.
     fn replay(&self, half: &HalfBytes<'_>, found: &Found, is_acknowledged: bool) -> Option<Replay> {
         let (epoch, domain) = (found.header.epoch, DomainId(found.header.domain));
         let verdict = half.judge(found, is_acknowledged, &mut |_, _, placement| self.claim(epoch, placement));
@@ -470,6 +488,9 @@ impl Module {
             if let PageBytes::Corrected(block, bytes) = page {
                 self.disk().repair(*block, &bytes.0, &self.disk().place(*block));
             }
+        }
+        if found.header.is_empty() {
+            return None;
         }
         let lost = gone.into_iter().map(|page| (page.object, page.index)).collect();
         Some(Replay { batch: LogBatch { epoch, domain, ops }, pages, lost })

@@ -369,6 +369,10 @@ impl ObjectStore for Module {
         self.append_to_log(batch)
     }
 
+    fn log_seal(&self) -> Result<bool> {
+        self.seal_log()
+    }
+
     fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>> {
         self.next_from_log(frames)
     }

@@ -1,7 +1,8 @@
 //! Batches of the intent log.
 //!
 //! A batch is one run of blocks: *head* (header, entries, sector sums), pages, second copies of metadata pages, and the head
-//! once more. Entries begin behind the header and go on over the blocks of the head; sector sums follow them.
+//! once more. Entries begin behind the header and go on over the blocks of the head; sector sums follow them. A batch without
+//! entries is a *seal*: it was written after the flush of the batch before, so it proves that this had been acknowledged.
 //!
 //! A power cut leaves each sector of 512 bytes with its old contents or its new ones. The CRC-32C of each sector of each
 //! page, and of what the page's block held before, tell a page that was torn from one that was damaged.
@@ -108,7 +109,8 @@ pub(crate) struct LogHeader {
     /// Blocks of pages, with second copies.
     pub(crate) page_blocks: u32,
     pub(crate) entries_bytes: u32,
-    /// The epoch before, if it was not yet a recovery point, and how many batches it had by then; else 0.
+    /// The epoch before, if it was not yet a recovery point, and how many batches it had by then, without a seal at their end; else
+    /// 0.
     pub(crate) previous_epoch: Epoch,
     pub(crate) previous_batches: u32,
     /// Bytes of sector sums behind the entries.
@@ -133,6 +135,35 @@ impl LogHeader {
     /// Bytes of entries and sector sums.
     pub(crate) fn body_bytes(&self) -> u64 {
         u64::from(self.entries_bytes) + u64::from(self.sums_bytes)
+    }
+
+    /// The header of the seal behind this batch. It follows from the batch alone, so that a seal which is gone can be told from a
+    /// batch which is gone, by what the next one refers to.
+    pub(crate) fn seal(&self) -> LogHeader {
+        LogHeader {
+            start: self.start + self.blocks(),
+            sequence: self.sequence.wrapping_add(1),
+            head_blocks: 1,
+            page_blocks: 0,
+            entries_bytes: 0,
+            sums_bytes: 0,
+            entries_crc: crc64(&[]),
+            chain: self.link(),
+            ..*self
+        }
+    }
+
+    /// It comes right behind this one.
+    pub(crate) fn follows(&self, before: &LogHeader) -> bool {
+        self.epoch == before.epoch
+            && self.sequence == before.sequence.wrapping_add(1)
+            && self.start == before.start + before.blocks()
+            && self.chain == before.link()
+    }
+
+    /// There is nothing in it: it is a seal.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.page_blocks == 0 && self.entries_bytes == 0
     }
 
     /// By what the next batch refers to this one.

@@ -12,5 +12,6 @@ mod model;
 mod random;
 mod rig;
 mod scrub;
+mod seal;
 mod snapshots;
 mod trim;
