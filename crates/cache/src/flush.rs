@@ -30,8 +30,8 @@ struct Written {
 }
 
 impl Cache {
-    /// To be called from time to time: closes the open epoch if it is old or large enough. Gives the last recovery
-    /// point if it made one.
+    /// To be called from time to time: closes the open epoch if it is old or large enough, and seals the intent log if that has
+    /// been idle for a while. Gives the last recovery point if it made one.
     pub fn tick(&self) -> Result<Option<Epoch>> {
         let due = {
             let state = self.state.read();
@@ -45,7 +45,11 @@ impl Cache {
                 && !state.open.is_empty(state.log.tail())
                 && (is_old || state.is_due(&self.options, 1))
         };
-        if due { self.close_epoch().map(Some) } else { Ok(None) }
+        if due {
+            return self.close_epoch().map(Some);
+        }
+        self.seal_if_idle()?;
+        Ok(None)
     }
 
     /// Blocks until an epoch may be due, at most so long. For the thread that calls [`Cache::tick`].

@@ -66,6 +66,8 @@ pub struct Options {
     pub lazy_age_max_ms: u64,
     /// A sync that would log more pages than this closes the epoch instead.
     pub logged_pages_max: usize,
+    /// How long nothing has been appended to the intent log before it is sealed, in milliseconds: see [`ObjectStore::log_seal`].
+    pub seal_idle_ms: u64,
     /// Objects remembered besides those that changed since the last recovery point. Each takes 1 to 2 KiB beside the frames.
     pub objects_max: usize,
     /// Pages read ahead of a sequential reader.
@@ -84,6 +86,7 @@ impl Options {
             epoch_age_max_ms: 5_000,
             lazy_age_max_ms: 3_600_000,
             logged_pages_max: 512.min(frames as usize / 8).max(4),
+            seal_idle_ms: 100,
             objects_max: (frames as usize / 2).clamp(1024, 8192),
             readahead_pages_max: 256.min(u64::from(frames / 16)).max(1),
             reserve_step_blocks: 1024,
@@ -139,6 +142,8 @@ pub struct Cache {
     snapshotting: Mutex<()>,
     /// Held by whoever appends to the intent log.
     logging: Mutex<()>,
+    /// When the last batch of the intent log was answered, by the monotonic clock; 0 if the log has been sealed since.
+    unsealed_ns: AtomicU64,
     /// Objects whose syncs wait for `logging`.
     sync_queue: Mutex<Vec<ObjectId>>,
     sessions: Mutex<Sessions>,

@@ -70,6 +70,7 @@ impl Cache {
             flushing: Mutex::new(()),
             snapshotting: Mutex::new(()),
             logging: Mutex::new(()),
+            unsealed_ns: AtomicU64::new(0),
             sync_queue: Mutex::new(Vec::new()),
             sessions: Mutex::new(Sessions::default()),
             fresh_ids: Mutex::new(Vec::new()),

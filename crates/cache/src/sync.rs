@@ -9,6 +9,8 @@
 //!
 //! Where that would be wrong or slow (copies, whose result depends on the order of two objects' changes; more pages than
 //! [`crate::Options::logged_pages_max`]; a full log) the epoch is closed instead.
+//!
+//! A log in which nothing more happens is sealed by [`Cache::tick`]: the last batch gets a mark behind it by which its loss is told.
 
 use crate::Cache;
 use crate::flush::{all_attributes, pages_within, whole, whole_pages};
@@ -17,6 +19,7 @@ use crate::pages::bad_page;
 use crate::state::State;
 use holdfast_object::{AttrSet, Attributes, Error, LogBatch, ObjectId, Op, PageIndex, PageRef, PinnedPage, Result};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 /// A batch with what becomes durable by it.
 struct Capture {
@@ -63,6 +66,7 @@ impl Cache {
             match self.store.log_append(&captured.batch) {
                 Ok(true) => {
                     self.state.write().logged(captured);
+                    self.unsealed_ns.store(self.clock.monotonic_ns().max(1), Ordering::Relaxed);
                     return Ok(());
                 }
                 Ok(false) => return self.close_epoch().map(|_| ()),
@@ -74,6 +78,21 @@ impl Cache {
                 }
             }
         }
+    }
+
+    /// Seals the intent log if it has been idle for a while, once. Whether a batch that is lost later had been answered is known by
+    /// what was appended after it; in a busy log that is the next batch, which costs nothing more.
+    pub(crate) fn seal_if_idle(&self) -> Result<()> {
+        let last_ns = self.unsealed_ns.load(Ordering::Relaxed);
+        let idle_ns = self.clock.monotonic_ns().saturating_sub(last_ns);
+        let is_idle = last_ns != 0 && idle_ns >= self.options.seal_idle_ms.saturating_mul(1_000_000);
+        if !is_idle || self.state.read().read_only.is_some() {
+            return Ok(());
+        }
+        if self.unsealed_ns.compare_exchange(last_ns, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.store.log_seal().inspect_err(|error| self.latch(error))?;
+        }
+        Ok(())
     }
 
     fn needs_sync(&self, id: ObjectId) -> Result<bool> {

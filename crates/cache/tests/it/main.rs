@@ -9,6 +9,7 @@ mod power;
 mod ranges;
 mod rig;
 mod scrub;
+mod seal;
 mod space;
 mod transactions;
 mod unreachable;
