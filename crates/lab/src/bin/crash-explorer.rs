@@ -31,7 +31,8 @@ struct Arguments {
     /// Runs no actions while others are being written.
     #[arg(long)]
     no_interleave: bool,
-    /// A bug to be found: missing-flush, superblock-first, reuse-at-once, bury-nothing, free-all-of-deleted or list-nothing.
+    /// A bug to be found: missing-flush, superblock-first, reuse-at-once, bury-nothing, free-all-of-deleted, list-nothing or
+    /// seal-first.
     #[arg(long, value_parser = plant, default_value = "nothing")]
     plant: Plant,
     /// Prints JSON.

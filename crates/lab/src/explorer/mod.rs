@@ -74,11 +74,13 @@ pub enum Plant {
     FreeAllOfDeleted,
     /// A snapshot that was answered is in memory only.
     ListNothing,
+    /// A batch of the intent log is sealed before it is flushed.
+    SealFirst,
 }
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 7] = [
+    pub const ALL: [Plant; 8] = [
         Plant::Nothing,
         Plant::MissingFlush,
         Plant::SuperblockFirst,
@@ -86,6 +88,7 @@ impl Plant {
         Plant::BuryNothing,
         Plant::FreeAllOfDeleted,
         Plant::ListNothing,
+        Plant::SealFirst,
     ];
 
     fn commit_order(self) -> CommitOrder {
@@ -97,6 +100,7 @@ impl Plant {
             Plant::BuryNothing => CommitOrder::BuryNothing,
             Plant::FreeAllOfDeleted => CommitOrder::FreeAllOfDeleted,
             Plant::ListNothing => CommitOrder::ListNothing,
+            Plant::SealFirst => CommitOrder::SealBeforeFlush,
         }
     }
 
@@ -110,6 +114,7 @@ impl Plant {
             Plant::BuryNothing => "bury-nothing",
             Plant::FreeAllOfDeleted => "free-all-of-deleted",
             Plant::ListNothing => "list-nothing",
+            Plant::SealFirst => "seal-first",
         }
     }
 }

@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Longer than the cache keeps an epoch open, in nanoseconds.
 const EPOCH_NS: u64 = 6_000_000_000;
+/// Longer than the intent log is idle before it is sealed, in nanoseconds.
+const SEAL_NS: u64 = 150_000_000;
 /// One of so many actions begins a script.
 const SCRIPT_EACH: u32 = 6;
 /// Snapshots that a workload has at a time at most.
@@ -137,7 +139,8 @@ impl Actor {
 /// What the main thread does next.
 enum Next {
     Action(Action),
-    Tick,
+    /// So many nanoseconds later.
+    Tick(u64),
     /// Makes the snapshot of this name, or deletes it.
     Snapshot(String),
     Stop,
@@ -270,7 +273,8 @@ fn drive(
             }
             let next = match rng.random_range(0..100) {
                 _ if step == plan.steps => Next::Stop,
-                0..6 => Next::Tick,
+                0..6 => Next::Tick(EPOCH_NS),
+                94.. => Next::Tick(SEAL_NS),
                 at if at < 6 + plan.snapshot_percent => {
                     Next::Snapshot(format!("s{}", rng.random_range(0..SNAPSHOTS_MAX)))
                 }
@@ -316,8 +320,8 @@ fn drive(
                 note(actor, &clock, &format!("Snapshot {name}"));
                 change_snapshots(stack, actor, &name, &arm, meeting)?;
             }
-            Next::Tick => {
-                clock.advance_ns(EPOCH_NS);
+            Next::Tick(after_ns) => {
+                clock.advance_ns(after_ns);
                 note(actor, &clock, "Tick");
                 let tap = actor.lock().tap.clone();
                 let sequence = tap.sequence();

@@ -66,6 +66,12 @@ fn a_snapshot_that_is_in_memory_only_is_found() {
     is_found(Plant::ListNothing);
 }
 
+/// A seal says that the batch before it was durable.
+#[test]
+fn a_seal_before_the_flush_of_its_batch_is_found() {
+    is_found(Plant::SealFirst);
+}
+
 /// The explorer finds the bug soon, its replay shows the state again, and without the bug all these states are in order.
 fn is_found(plant: Plant) {
     let options = Options { plant, interleave: false, states: PLANTED_STATES_MAX, ..Options::default() };
