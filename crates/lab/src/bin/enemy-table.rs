@@ -46,13 +46,12 @@ fn main() -> ExitCode {
     let broken = done.iter().filter(|trial| !trial.wrong.is_empty()).count();
     let of = |verdict| done.iter().filter(|trial| trial.verdict == verdict).count();
     println!(
-        "seed {seed}: {} trials in {:.1} s: {} recovered, {} errors with a place, {} older states told, {} without a trace, {} not met; {broken} broke a promise",
+        "seed {seed}: {} trials in {:.1} s: {} recovered, {} errors with a place, {} older states told, {} not met; {broken} broke a promise",
         done.len(),
         start.elapsed().as_secs_f64(),
         of(Verdict::Recovered),
         of(Verdict::Error),
         of(Verdict::Older),
-        of(Verdict::NoTrace),
         of(Verdict::NotMet),
     );
     if arguments.write {

@@ -39,16 +39,23 @@ impl Foresight {
             BlockClass::IntentLog => report.findings.iter().any(|finding| finding.kind == FindingKind::Log),
             _ => report.incomplete && report.unrepaired() > 0,
         };
-        let untold = bad.into_iter().filter(|block| !told.contains(block) && !is_cut_off).collect();
+        let is_excused = is_cut_off || is_of_last_seal(device, injection);
+        let untold = bad.into_iter().filter(|block| !told.contains(block) && !is_excused).collect();
         Foresight { is_told: all().next().is_some(), untold }
     }
 }
 
-/// Both headers of a batch are gone, with no other batch's in their place. If it is the last one, nothing is left that knows of
-/// it: a power cut before its sync was answered leaves there what was there before, and that is not known.
-pub(super) fn has_lost_both_headers(injection: &Injection) -> bool {
+/// Both heads of a seal at the end of the intent log are gone, with no other batch's in their place. Nothing is in it, and nothing
+/// is left that knows of it: it was not yet written, as far as one can tell.
+fn is_of_last_seal(device: &MemoryDevice, injection: &Injection) -> bool {
     const MAGIC: &[u8] = b"HFINTENT";
-    injection.target.class == BlockClass::IntentLog
-        && injection.changes.len() == 2
-        && injection.changes.iter().all(|change| change.before.starts_with(MAGIC) && !change.after.starts_with(MAGIC))
+    let number = |block: &[u8; 4096], at: usize| u32::from_le_bytes(std::array::from_fn(|byte| block[at + byte]));
+    // Blocks of pages, bytes of entries (docs/format.md).
+    let is_seal = |block: &[u8; 4096]| block.starts_with(MAGIC) && number(block, 68) == 0 && number(block, 72) == 0;
+    let [first, second] = &injection.changes[..] else { return false };
+    let epoch = |block: &[u8; 4096]| block[48..56].to_vec();
+    let behind = inject::read(device, first.block.max(second.block) + 1);
+    let is_last = behind.is_ok_and(|block| !block.starts_with(MAGIC) || epoch(&block) != epoch(&first.before));
+    let gone = [first, second].iter().all(|change| is_seal(&change.before) && !change.after.starts_with(MAGIC));
+    injection.target.class == BlockClass::IntentLog && gone && is_last
 }

@@ -59,8 +59,6 @@ pub enum Verdict {
     Error,
     /// The last change that had been answered is not there: the damage is what a power cut leaves (decision 0005).
     Older,
-    /// The same, and nothing tells of it: both headers of the last batch of the intent log are gone.
-    NoTrace,
     /// The work did not need the block; a check finds the damage.
     NotMet,
 }

@@ -14,8 +14,22 @@ const DEVICE_BLOCKS: u64 = 4096;
 const LARGE_PAGES: usize = 70;
 /// Superblocks that a label has room for.
 const RING_SLOTS: u64 = 15;
+/// After which an idle intent log is sealed.
+const SEAL_NS: u64 = 150_000_000;
 /// Between two actions.
 pub(super) const STEP_NS: u64 = 1_000_003;
+
+/// How the work on a store ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// It was closed in order.
+    Closed,
+    /// Its process was killed, with synced changes in the intent log only; that had been idle for a while after each.
+    Sealed,
+    /// The same, right after the last sync.
+    #[cfg(test)]
+    Unsealed,
+}
 
 /// A store and what is in it.
 pub(super) struct Reference {
@@ -68,10 +82,16 @@ impl Reference {
     /// A store closed in order, one cut off with synced changes in the intent log only, and one cut off like it after so many
     /// recovery points that all slots of superblocks have been used.
     pub(super) fn make_all() -> Result<Vec<Reference>, String> {
-        [(false, 2), (true, 2), (true, RING_SLOTS + 2)]
+        [(Ending::Closed, 2), (Ending::Sealed, 2), (Ending::Sealed, RING_SLOTS + 2)]
             .into_iter()
-            .map(|(cut_off, points)| make(cut_off, points))
+            .map(|(ending, points)| make(ending, points))
             .collect()
+    }
+
+    /// One cut off right after its last sync, so that its intent log has no seal; or as if there were none.
+    #[cfg(test)]
+    pub(super) fn make_unsealed() -> Result<Reference, String> {
+        make(Ending::Unsealed, 2)
     }
 
     /// The store on a medium of its own, opened.
@@ -80,7 +100,7 @@ impl Reference {
     }
 }
 
-fn make(cut_off: bool, points: u64) -> Result<Reference, String> {
+fn make(ending: Ending, points: u64) -> Result<Reference, String> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
     let clock = stack::clock();
     stack::create(device.clone(), &clock).map_err(|error| error.to_string())?;
@@ -140,12 +160,16 @@ fn make(cut_off: bool, points: u64) -> Result<Reference, String> {
     older.push(maker.model.clone());
     maker.overwrite(copy, 1, 79)?;
     maker.act(Action::SyncAll)?;
-    if cut_off {
+    if ending != Ending::Closed {
         for (node, seed) in [(first, 5), (copy, 6)] {
             older.push(maker.model.clone());
             let data = Data { seed, length: BLOCK_SIZE };
             maker.act(Action::Write { node, offset: 0, data, clear_set_ids: false })?;
             maker.act(Action::Sync { node, data_only: false })?;
+            if ending == Ending::Sealed {
+                maker.stack.clock.advance_ns(SEAL_NS);
+                maker.stack.cache.tick().map_err(|error| error.to_string())?;
+            }
         }
     } else {
         maker.stack.close().map_err(|error| error.to_string())?;

@@ -41,7 +41,6 @@ fn cell(trials: &[Trial], fits: impl Fn(&Trial) -> bool) -> String {
         Verdict::Recovered => "R",
         Verdict::Error => "E",
         Verdict::Older => "O",
-        Verdict::NoTrace => "N",
         Verdict::NotMet => "·",
     });
     letters.collect::<Vec<_>>().join(" ")
@@ -57,24 +56,26 @@ pub fn markdown(trials: &[Trial], command: &str) -> String {
          unmounted, then mounted. *remount*: damaged while mounted and in use, then changed, unmounted and mounted. *create*: \
          damaged while unmounted, mounted; in every directory a file is made and written, with an extended attribute, and a \
          snapshot. *read*: damaged while unmounted, mounted; everything is read, in three snapshots too.\n\n\
-         - **R**: recovered: put right from another copy, from what else there is (the bitmap), or by its checksum (a flipped bit \
-         in the intent log), or written anew from memory;\n\
+         - **R**: recovered: put right from another copy, from what else there is (the bitmap; an empty batch of the intent log, by \
+         the batches beside it), or by its checksum (a flipped bit in the intent log), or written anew from memory; or nothing was \
+         in it: the seal at the end of the intent log;\n\
          - **E**: what needs the block fails, or the mount takes no changes or is refused, with an error that names path, object \
          and device block; all else is right;\n\
          - **O**: what was there before the last sync, because the damage leaves what a power cut during it may leave \
          ([0005](decisions/0005-torn-or-damaged.md)); `holdfast check` tells of it before the mount, and the mount says that \
          something may be missing;\n\
-         - **N**: the same, and nothing tells of it: both headers of the last batch of the intent log are gone (zeros, or a page \
-         of the log in their place). A power cut before the sync was answered leaves there what was there before, which nobody \
-         knows;\n\
          - **·**: the block is not needed for that; `holdfast check` finds the damage.\n\n\
          The stores: one closed in order; one whose process was killed, with synced changes in the intent log only; one killed \
          like it after so many recovery points that every slot for superblocks had been used. Right after the damage, before \
          anything else, a check is run on a copy. Which blocks are damaged is known from what was injected, not from the check: \
          every block in use that holds other bytes than it should must be in what the check tells (behind one that cannot be read, \
          the check says that it could not get further).\n\n\
-         Wrong bytes, panics, errors without a place, damage that the check does not tell of (but for **N**), an older state that \
-         the mount does not tell of, and errors where a copy is good do not occur: the program and the test fail if one does. Several \
+         The intent log of the two that were killed is *sealed* ([0005](decisions/0005-torn-or-damaged.md)), as it is 0.1 to 0.2 s \
+         after the last sync. That is what is not in the table: in a store that was killed sooner after its last sync, and whose last \
+         batch of the log has then lost both its headers (zeros, or a page of the log in their place), that sync is undone and nothing \
+         tells of it. A power cut before the sync was answered leaves the same.\n\n\
+         Wrong bytes, panics, errors without a place, damage that the check does not tell of (but for both heads of the seal at the \
+         end of the intent log, with which nothing is lost), an older state that the mount does not tell of, and errors where a copy is good do not occur: the program and the test fail if one does. Several \
          letters: it depends on the block, on which copy, and on the store.\n\n\
          {} trials.\n",
         trials.len()

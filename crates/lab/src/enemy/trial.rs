@@ -1,6 +1,6 @@
 //! One block damaged, one thing done, one verdict.
 
-use super::foresight::{Check, Foresight, has_lost_both_headers};
+use super::foresight::{Check, Foresight};
 use super::reference::{Maker, Reference, STEP_NS, catalogue};
 use super::{Trial, Verdict, Work, copies};
 use crate::look::{Seen, walk};
@@ -332,16 +332,15 @@ fn judge(
     let (bad, found) = left(device, injection);
     trial.verdict = match () {
         () if !seen.errors.is_empty() || seen.read_only || unrepaired > 0 => Verdict::Error,
-        () if older && has_lost_both_headers(injection) && !is_told => Verdict::NoTrace,
         () if older => Verdict::Older,
         () if repaired > 0 || bad == 0 => Verdict::Recovered,
         () => Verdict::NotMet,
     };
-    if trial.verdict != Verdict::NoTrace && !foresight.untold.is_empty() {
+    if !foresight.untold.is_empty() {
         let blocks = &foresight.untold;
         trial.wrong.push(format!("a check before the work says nothing of blocks that were struck: {blocks:?}"));
     }
-    if older && trial.verdict != Verdict::NoTrace {
+    if older {
         if !foresight.is_told {
             trial.wrong.push("the state is an older one, and a check had found nothing".into());
         }
@@ -367,7 +366,7 @@ fn judge(
     let other = injection.other.as_ref().filter(|_| trial.fault == Fault::Swap);
     let struck = std::iter::once(&injection.target).chain(other);
     let has_copy = !trial.all_copies && struck.into_iter().all(|target| target.copies.len() > 1);
-    if has_copy && matches!(trial.verdict, Verdict::Error | Verdict::Older | Verdict::NoTrace) {
+    if has_copy && matches!(trial.verdict, Verdict::Error | Verdict::Older) {
         let said = trial.message.as_deref().unwrap_or("counted as beyond repair");
         trial.wrong.push(format!("a copy was good, and yet: {said}"));
     }
