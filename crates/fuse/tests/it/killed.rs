@@ -200,6 +200,9 @@ fn killed_workers_cost_applications_nothing() {
     let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
     std::thread::scope(|scope| {
         let mut worker = supervisor.start_worker();
+        // From this the kernel learns that FLUSH is not answered. Otherwise a worker that is being started might be the first to send
+        // it, for the copies of the applications' files that its exec closes, and wait for an answer that only it can give.
+        drop(File::create(mountpoint.path().join("flushed")).unwrap());
         for number in 0..6 {
             let (tally, directory) = (&tally, mountpoint.path());
             scope.spawn(move || {

@@ -2,11 +2,15 @@
 
 use holdfast_fuse::{Caching, Handler, MountOptions, Session, mount, unmount};
 use rustix::mount::UnmountFlags;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// A mount may be busy for so long by what its test has nothing to do with.
+const BUSY_MAX: Duration = Duration::from_secs(10);
 
 /// Why there can be no mount here, for a test to say and pass.
 pub(crate) fn missing() -> Option<&'static str> {
@@ -72,9 +76,14 @@ impl Mounted {
         Mounted { directory, workers, _watchdog: watchdog, _scratch: scratch }
     }
 
-    /// Unmounts in order; every worker must end without an error.
+    /// Unmounts in order; every worker must end without an error. It may be busy for a moment: a process that another test is starting
+    /// has copies of this one's files until its exec.
     pub(crate) fn unmount(self) {
-        unmount(&self.directory, false).unwrap();
+        let start = Instant::now();
+        while let Err(error) = unmount(&self.directory, false) {
+            assert!(error.kind() == ErrorKind::ResourceBusy && start.elapsed() < BUSY_MAX, "{error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         self.join();
     }
 
