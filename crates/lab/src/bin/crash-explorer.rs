@@ -121,6 +121,7 @@ fn json(report: &Report, failure: Option<&Failure>) -> serde_json::Value {
         "snapshots_in_flight": report.snapshots_in_flight,
         "transactions": report.transactions,
         "interleaved": report.interleaved,
+        "sealed": report.sealed,
         "seconds": report.took.as_secs_f64(),
         "failure": failure.map(|failure| serde_json::json!({
             "seed": failure.seed,

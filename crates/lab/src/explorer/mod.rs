@@ -167,6 +167,8 @@ pub struct Report {
     pub transactions: u64,
     /// Actions that ran while others were being written.
     pub interleaved: u64,
+    /// How often an idle intent log was sealed.
+    pub sealed: u64,
     /// Seed of the last workload.
     pub last_seed: u64,
     /// Time taken.
@@ -244,6 +246,7 @@ fn explore_workload(seed: Seed, options: &Options, begun: Instant, report: &mut 
     report.workloads += 1;
     report.transactions += run.history.sequence;
     report.interleaved += run.interleaved as u64;
+    report.sealed += run.sealed as u64;
     for (number, state) in (0..).zip(states(seed, &run.images)) {
         if options.state.is_some_and(|only| only != number) {
             continue;

@@ -62,6 +62,8 @@ pub(super) struct Run {
     pub(super) now_ns: u64,
     /// Actions done while something was being written.
     pub(super) interleaved: usize,
+    /// Ticks that sealed the intent log.
+    pub(super) sealed: usize,
 }
 
 /// One thread at a time acts.
@@ -194,6 +196,7 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
         failure: None,
     });
     let interleaved = AtomicUsize::new(0);
+    let mut sealed = 0;
     let outcome = std::thread::scope(|scope| {
         let _closer = Closer(&meeting);
         let other = scope.spawn(|| {
@@ -208,7 +211,7 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
         });
         // Some without any, to be as fast as those were before there were snapshots: each makes two recovery points.
         let plan = Plan { steps, interleave: options.interleave, snapshot_percent: [0, 6, 15][rng.random_range(0..3)] };
-        let outcome = drive(&stack, &actor, &meeting, &mut rng, &plan);
+        let outcome = drive(&stack, &actor, &meeting, &mut rng, &plan, &mut sealed);
         meeting.close();
         other.join().map_err(|panic| panic_text(&*panic))?;
         outcome
@@ -238,6 +241,7 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
         moments: actor.moments,
         now_ns: clock.monotonic_ns(),
         interleaved: interleaved.into_inner(),
+        sealed,
     })
 }
 
@@ -264,6 +268,7 @@ fn drive(
     meeting: &Meeting,
     rng: &mut Pcg64Mcg,
     plan: &Plan,
+    sealed: &mut usize,
 ) -> Result<(), String> {
     for step in 0.. {
         let (next, namespace, clock) = {
@@ -325,12 +330,17 @@ fn drive(
                 note(actor, &clock, "Tick");
                 let tap = actor.lock().tap.clone();
                 let sequence = tap.sequence();
+                let logged = stack.cache.store_status().counters;
                 arm();
                 let ticked = stack.cache.tick();
                 meeting.disarm();
                 if ticked.map_err(|error| format!("Tick: {error}"))?.is_some() {
                     tap.note_recovery_point(sequence);
                 }
+                // More bytes in the log, and no batch.
+                let now = stack.cache.store_status().counters;
+                let is_sealed = now.log_bytes > logged.log_bytes && now.log_batches == logged.log_batches;
+                *sealed += usize::from(is_sealed);
             }
         }
     }

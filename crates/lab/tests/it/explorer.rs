@@ -22,6 +22,7 @@ fn every_power_cut_is_survived() {
     assert!(report.replayed > states / 20, "{report:?}");
     assert!(report.compared_with_model > states / 3, "{report:?}");
     assert!(report.interleaved > states / 100, "{report:?}");
+    assert!(report.sealed > 0, "{report:?}");
     assert!(report.snapshots > states / 4 && report.snapshots_in_flight > states / 20, "{report:?}");
 }
 
