@@ -1,0 +1,148 @@
+use super::*;
+
+const REQUEST: Request =
+    Request { algorithm: Algorithm::Fletcher256, verify: true, offset: 4095, length: 4098, address: 7 };
+
+fn reply() -> Reply {
+    Reply {
+        status: Status::Mismatch,
+        side: Some(Side::Memory),
+        operation: Operation::Write,
+        grew: false,
+        length: 0,
+        errno: 5,
+        offset: 3 * 4096 + 5,
+        device_address: Some(77),
+        bad: vec![3, 67, 259],
+        text: "block 3 is bäd".into(),
+    }
+}
+
+#[test]
+fn numbers_are_those_of_the_header() {
+    // _IOR('H', 16, char[96]), _IOWR('H', 17, char[16383]), as <asm-generic/ioctl.h> makes them.
+    assert_eq!(Command::Features.number(96), 0x8060_4810);
+    assert_eq!(Command::Read.number(16_383), 0xffff_4811);
+    for command in Command::ALL {
+        for size in [0, 1, 96, PAYLOAD_BYTES_MAX] {
+            assert_eq!(Command::of(command.number(size)), Some(command));
+        }
+    }
+    // Of another type, number and direction.
+    for number in [0xffff_4911, 0xffff_480f, 0xffff_4815, 0x4060_4810, 0xbfff_4811, 0] {
+        assert_eq!(Command::of(number), None, "{number:#x}");
+    }
+}
+
+#[test]
+fn every_byte_of_a_transfer_is_in_one_block() {
+    for offset in [0u64, 1, 4095, 4096, 4097, 12_288, u64::from(u32::MAX)] {
+        for length in [0usize, 1, 4095, 4096, 4097, 8192, 70_000] {
+            let all: Vec<_> = pieces(offset, length).collect();
+            assert_eq!(all.len(), blocks(offset, length));
+            let mut at = 0;
+            for piece in &all {
+                assert_eq!(piece.range.start, at);
+                assert!(!piece.range.is_empty());
+                let (first, last) = (offset + at as u64, offset + piece.range.end as u64 - 1);
+                assert_eq!((first / 4096, last / 4096), (piece.block, piece.block));
+                at = piece.range.end;
+            }
+            assert_eq!(at, length);
+        }
+    }
+    assert!(blocks(4095, TRANSFER_BYTES_MAX) <= BLOCKS_MAX);
+}
+
+#[test]
+fn messages_come_back() {
+    let mut bytes = REQUEST.encode().to_vec();
+    bytes.extend_from_slice(b"rest");
+    assert_eq!(Request::decode(&bytes), Ok((REQUEST, &b"rest"[..])));
+    let bytes = reply().encode(PAYLOAD_BYTES_MAX);
+    assert_eq!(Reply::decode(&bytes), Ok((reply(), &b""[..])));
+    let mut bytes = Reply::done(Operation::Read, 9, 4, true).encode(REPLY_BYTES);
+    bytes.extend_from_slice(b"sums");
+    assert_eq!(Reply::decode(&bytes), Ok((Reply::done(Operation::Read, 9, 4, true), &b"sums"[..])));
+    let features = Features {
+        version: VERSION,
+        access: Access { read: true, write: false },
+        page_algorithm: Algorithm::Crc64Nvme,
+        transfer_bytes_max: TRANSFER_BYTES_MAX,
+        algorithms: Algorithm::ALL.to_vec(),
+        mode: "uniform".into(),
+    };
+    assert_eq!(Features::decode(&features.encode()), Ok(features));
+}
+
+#[test]
+fn words_are_cut_to_fit() {
+    let cut = reply().encode(REPLY_BYTES + 12);
+    // The two bytes of ä do not fit.
+    assert_eq!(Reply::decode(&cut).unwrap().0.text, "block 3 is b");
+    let cut = reply().encode(REPLY_BYTES + 13);
+    assert_eq!(Reply::decode(&cut).unwrap().0.text, "block 3 is b");
+    assert_eq!(reply().encode(0).len(), REPLY_BYTES);
+}
+
+#[test]
+fn foreign_requests_are_errors() {
+    let good = REQUEST.encode();
+    for length in 0..good.len() {
+        assert!(matches!(Request::decode(&good[..length]), Err(Malformed::Short { .. })));
+    }
+    let with = |at: usize, value: &[u8]| {
+        let mut bytes = good;
+        bytes[at..at + value.len()].copy_from_slice(value);
+        Request::decode(&bytes).map(|(request, _)| request)
+    };
+    assert_eq!(with(0, &2u16.to_ne_bytes()), Err(Malformed::Version(2)));
+    assert!(matches!(with(2, &[7]), Err(Malformed::Algorithm(_))));
+    assert!(matches!(with(3, &[2]), Err(Malformed::Field(_))));
+    assert!(matches!(with(4, &(TRANSFER_BYTES_MAX as u32 + 1).to_ne_bytes()), Err(Malformed::Field(_))));
+    assert!(with(4, &(TRANSFER_BYTES_MAX as u32).to_ne_bytes()).is_ok());
+    for offset in [u64::MAX, 1 << 63, (1 << 63) - 4098] {
+        assert!(matches!(with(8, &offset.to_ne_bytes()), Err(Malformed::Field(_))), "{offset}");
+    }
+    assert!(with(8, &((1u64 << 63) - 4099).to_ne_bytes()).is_ok());
+    for at in 24..REQUEST_BYTES {
+        assert!(matches!(with(at, &[1]), Err(Malformed::Field(_))), "byte {at}");
+    }
+}
+
+/// Whatever the bytes are: no panic, and nothing that contradicts itself.
+#[test]
+fn foreign_replies_are_errors_or_make_sense() {
+    let good = reply().encode(PAYLOAD_BYTES_MAX);
+    for length in 0..good.len() {
+        assert!(Reply::decode(&good[..length]).is_err(), "{length}");
+    }
+    for at in 0..good.len() {
+        for value in [0, 1, 2, 5, 0x7f, 0x80, 0xff] {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            if let Ok((reply, _)) = Reply::decode(&bytes) {
+                assert_eq!(reply.status == Status::Done, reply.errno == 0);
+                assert!(reply.length <= TRANSFER_BYTES_MAX);
+            }
+        }
+    }
+    for length in 0..FEATURES_BYTES {
+        assert!(Features::decode(&vec![0; length]).is_err());
+    }
+    assert!(Features::decode(&[0xff; FEATURES_BYTES]).is_err());
+}
+
+#[test]
+fn checksums_are_counted() {
+    let bytes: Vec<u8> = (0..64).collect();
+    for algorithm in Algorithm::ALL {
+        let each = algorithm.digest_len();
+        let (sums, rest) = decode_sums(algorithm, 2, &bytes).unwrap();
+        assert_eq!((sums.len(), rest.len()), (2, 64 - 2 * each));
+        assert_eq!(sums[1].as_bytes(), &bytes[each..2 * each]);
+        for count in [65, usize::MAX] {
+            assert!(each == 0 || decode_sums(algorithm, count, &bytes).is_err());
+        }
+    }
+}
