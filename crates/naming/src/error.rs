@@ -196,6 +196,14 @@ pub enum Error {
         /// What is wrong.
         what: &'static str,
     },
+    /// Bytes to be written do not have the checksums that came with them.
+    #[error("object {object}: what came for blocks {blocks:?} does not have its checksum")]
+    Mismatch {
+        /// The file.
+        object: ObjectId,
+        /// Of 4 KiB, counted from the start of the file, ascending.
+        blocks: Vec<u64>,
+    },
     /// From below.
     #[error(transparent)]
     Object(object::Error),
@@ -254,9 +262,10 @@ impl Error {
             Error::FileTooBig { .. } => ErrorKind::FileTooBig,
             Error::BeyondEnd { .. } => ErrorKind::BeyondEnd,
             Error::NotSupported(_) => ErrorKind::NotSupported,
-            Error::CorruptDirectory { .. } | Error::CorruptAttributes { .. } | Error::CorruptTree { .. } => {
-                ErrorKind::Corrupt
-            }
+            Error::CorruptDirectory { .. }
+            | Error::CorruptAttributes { .. }
+            | Error::CorruptTree { .. }
+            | Error::Mismatch { .. } => ErrorKind::Corrupt,
             Error::Object(error) => match error {
                 object::Error::NoObject(_) => ErrorKind::Stale,
                 object::Error::NoSpace { .. } => ErrorKind::NoSpace,

@@ -22,6 +22,7 @@ mod namespace;
 mod pages;
 pub mod permission;
 mod stage;
+mod sums;
 mod xattr;
 
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub use namespace::{
     Atime, CONTROL_NAME, Create, Created, DirEntry, Found, LINK_MAX, Namespace, NewNode, Options, PathChange, Position,
     RenameMode, Request, SetAttr, SpaceMode, StatFs, TimeSet, WRITE_MAX, XattrMode, is_fleeting,
 };
-pub use pages::ReadData;
+pub use pages::{ReadData, SumsWanted};
 pub use permission::{Access, Caller, Enforce};
+pub use sums::PAGE_ALGORITHM;
 pub use xattr::{XATTR_LIST_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};

@@ -1,7 +1,10 @@
 //! Reading pages: what comes out is verified at that moment.
 
 use crate::error::{Error, Result};
+use crate::sums;
+use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_object::{self as object, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageView, PinnedPage};
+use std::ops::Range;
 
 /// A page at a page boundary: a slice across two pages costs the kernel twice the work.
 #[repr(align(4096))]
@@ -9,6 +12,12 @@ struct Aligned([u8; PAGE_SIZE]);
 
 /// A page of zeroes, for what was never written.
 static ZERO_PAGE: Aligned = Aligned([0; PAGE_SIZE]);
+
+/// The page that is read where nothing is stored.
+pub(crate) fn zero_page() -> &'static [u8; PAGE_SIZE] {
+    &ZERO_PAGE.0
+}
+
 /// How often a page is read again before it is given up.
 const REREADS_MAX: usize = 3;
 
@@ -25,12 +34,45 @@ fn verified(cache: &dyn ObjectCache, id: ObjectId, index: PageIndex, mut view: P
         tracing::warn!(object = id.0, index, expected = page.checksum, got, "page in memory does not match");
         view = cache.reread(id, index, page)?;
     }
+    Err(never_right(cache, id, index))
+}
+
+/// The error for a page that does not match however often it is read.
+fn never_right(cache: &dyn ObjectCache, id: ObjectId, index: PageIndex) -> Error {
     let place = object::Place {
         object: Some(ObjectKey { domain: cache.domain(), object: id }),
         index: Some(index),
         ..object::Place::default()
     };
-    Err(object::Error::corrupt(place, "checksum in memory", "a page that stays right", "one that changes").into())
+    object::Error::corrupt(place, "checksum in memory", "a page that stays right", "one that changes").into()
+}
+
+/// The checksum of a part of a page for whoever gets the part, by the rules of [`sums::of_part`]. A page that does not match is read
+/// again from below and takes the place of `view`.
+fn summed(
+    cache: &dyn ObjectCache,
+    id: ObjectId,
+    index: PageIndex,
+    view: &mut PageView,
+    part: Range<usize>,
+    how: SumsWanted,
+) -> Result<Checksum> {
+    for _ in 0..REREADS_MAX {
+        let page = match view {
+            PageView::Zero => {
+                return sums::of_zeroes(part, how).map_err(|_| never_right(cache, id, index));
+            }
+            PageView::Data(page) => match sums::of_part(page, part.clone(), how) {
+                Ok(sum) => return Ok(sum),
+                Err(error) => {
+                    tracing::warn!(object = id.0, index, %error, "page in memory does not match");
+                    page.page()
+                }
+            },
+        };
+        *view = cache.reread(id, index, page)?;
+    }
+    Err(never_right(cache, id, index))
 }
 
 /// One verified page; `None` if nothing is stored there.
@@ -46,7 +88,17 @@ fn short_read() -> Error {
     Error::Object(object::Error::Protocol("fewer pages than asked for".into()))
 }
 
-/// Bytes of a file, verified when they were read, in the pages that hold them. The pages stay as long as this does.
+/// Which checksums a reader wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SumsWanted {
+    /// Of which algorithm.
+    pub algorithm: Algorithm,
+    /// Pages are verified also where their own checksum is what the reader gets, and a bad one is read again from below: for a
+    /// reader who found a block bad.
+    pub verify: bool,
+}
+
+/// Bytes of a file, verified when they were read or with a checksum of each page's part, in the pages that hold them. The pages stay as long as this does.
 #[derive(Debug, Default)]
 pub struct ReadData {
     pages: Vec<PageView>,
@@ -58,18 +110,46 @@ pub struct ReadData {
 impl ReadData {
     /// Reads `length` bytes from `offset` on, whatever the object's size.
     pub(crate) fn read(cache: &dyn ObjectCache, id: ObjectId, offset: u64, length: usize) -> Result<ReadData> {
+        let mut data = ReadData::views(cache, id, offset, length)?;
+        for (index, view) in (offset / PAGE_SIZE as u64..).zip(&mut data.pages) {
+            *view = verified(cache, id, index, std::mem::replace(view, PageView::Zero))?;
+        }
+        Ok(data)
+    }
+
+    /// The same with the checksum of each page's part, instead of a verification.
+    pub(crate) fn read_with_sums(
+        cache: &dyn ObjectCache,
+        id: ObjectId,
+        offset: u64,
+        length: usize,
+        how: SumsWanted,
+    ) -> Result<(ReadData, Vec<Checksum>)> {
+        let mut data = ReadData::views(cache, id, offset, length)?;
+        let mut sums = Vec::with_capacity(data.pages.len());
+        let (mut start, mut left) = (data.start, length);
+        for (index, view) in (offset / PAGE_SIZE as u64..).zip(&mut data.pages) {
+            let end = (start + left).min(PAGE_SIZE);
+            sums.push(summed(cache, id, index, view, start..end, how)?);
+            left -= end - start;
+            start = 0;
+        }
+        Ok((data, sums))
+    }
+
+    /// The pages, none of them verified yet.
+    fn views(cache: &dyn ObjectCache, id: ObjectId, offset: u64, length: usize) -> Result<ReadData> {
         if length == 0 {
             return Ok(ReadData::default());
         }
         let page = PAGE_SIZE as u64;
         let (first, start) = (offset / page, (offset % page) as usize);
         let count = (start + length).div_ceil(PAGE_SIZE);
-        let views = cache.read(id, first, count)?;
-        if views.len() != count {
+        let pages = cache.read(id, first, count)?;
+        if pages.len() != count {
             return Err(short_read());
         }
-        let pages = (first..).zip(views).map(|(index, view)| verified(cache, id, index, view));
-        Ok(ReadData { pages: pages.collect::<Result<_>>()?, start, length })
+        Ok(ReadData { pages, start, length })
     }
 
     /// Number of bytes.

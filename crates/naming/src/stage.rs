@@ -1,7 +1,8 @@
 //! Collecting a transaction: operations, and the frames with the bytes that they name.
 
-use crate::error::Result;
-use holdfast_integrity::crc64;
+use crate::error::{Error, Result};
+use crate::sums::{self, PAGE_ALGORITHM};
+use holdfast_integrity::Checksum;
 use holdfast_object::{
     Fragment, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId, Transaction,
 };
@@ -63,9 +64,9 @@ impl<'a> Staged<'a> {
         let frames = self.cache.frames(images.len())?;
         let fragments = images.zip(frames).map(|((index, image), mut frame)| {
             // The checksum is of the bytes where they come from, so that a copy gone wrong is seen.
-            let checksum = crc64(image);
+            let checksum = PAGE_ALGORITHM.sum(image);
             frame.copy_from_slice(image);
-            let pin = frame.publish(checksum);
+            let pin = sums::publish(frame, checksum);
             let page = pin.page();
             self.pins.push(pin);
             Fragment { index, start: 0, end: PAGE_SIZE as u16, page }
@@ -87,7 +88,7 @@ impl<'a> Staged<'a> {
         let image = [0; PAGE_SIZE];
         let Some(mut frame) = self.cache.frames(1)?.pop() else { return Ok(()) };
         frame.copy_from_slice(&image);
-        let pin = frame.publish(crc64(&image));
+        let pin = sums::publish(frame, PAGE_ALGORITHM.sum(&image));
         let page = pin.page();
         self.pins.push(pin);
         let fragments = pages.map(|index| Fragment { index, start: 0, end: PAGE_SIZE as u16, page }).collect();
@@ -96,25 +97,59 @@ impl<'a> Staged<'a> {
     }
 
     /// Writes bytes at a position.
-    pub(crate) fn bytes(&mut self, id: ObjectId, offset: u64, mut bytes: &[u8]) -> Result<()> {
+    pub(crate) fn bytes(&mut self, id: ObjectId, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.bytes_with_sums(id, offset, bytes, None)
+    }
+
+    /// Writes bytes at a position. `sums` came with them, one for each page's part.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] names the pages whose bytes do not have the checksum that came with them; then this is not to be
+    /// submitted.
+    pub(crate) fn bytes_with_sums(
+        &mut self,
+        id: ObjectId,
+        offset: u64,
+        mut bytes: &[u8],
+        sums: Option<&[Checksum]>,
+    ) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         let page = PAGE_SIZE as u64;
         let size_min = offset + bytes.len() as u64;
         let (mut index, mut start) = (offset / page, (offset % page) as usize);
-        let mut fragments = Vec::with_capacity((start + bytes.len()).div_ceil(PAGE_SIZE));
-        for mut frame in self.cache.frames((start + bytes.len()).div_ceil(PAGE_SIZE))? {
+        let count = (start + bytes.len()).div_ceil(PAGE_SIZE);
+        if sums.is_some_and(|sums| sums.len() != count) {
+            return Err(Error::InvalidArgument("one checksum is needed for each block"));
+        }
+        let mut fragments = Vec::with_capacity(count);
+        let mut bad = Vec::new();
+        for (position, mut frame) in self.cache.frames(count)?.into_iter().enumerate() {
             let (piece, rest) = bytes.split_at(bytes.len().min(PAGE_SIZE - start));
             let end = start + piece.len();
-            let checksum = crc64(piece);
-            frame[start..end].copy_from_slice(piece);
-            let pin = frame.publish(checksum);
-            fragments.push(Fragment { index, start: start as u16, end: end as u16, page: pin.page() });
-            self.pins.push(pin);
+            let checksum = match sums {
+                Some(sums) => sums::receive(piece, sums[position], &mut frame[start..end]).ok(),
+                None => {
+                    let checksum = PAGE_ALGORITHM.sum(piece);
+                    frame[start..end].copy_from_slice(piece);
+                    Some(checksum)
+                }
+            };
+            match checksum {
+                Some(checksum) => {
+                    let pin = sums::publish(frame, checksum);
+                    fragments.push(Fragment { index, start: start as u16, end: end as u16, page: pin.page() });
+                    self.pins.push(pin);
+                }
+                None => bad.push(index),
+            }
             (bytes, index, start) = (rest, index + 1, 0);
         }
         assert!(bytes.is_empty(), "as many frames as asked for");
+        if !bad.is_empty() {
+            return Err(Error::Mismatch { object: id, blocks: bad });
+        }
         self.ops.push(Op::Write { id, fragments, size_min });
         Ok(())
     }

@@ -5,9 +5,10 @@ use super::xattrs::drop_capabilities;
 use super::{Namespace, Request};
 use crate::error::{Error, Result};
 use crate::locks::Use;
-use crate::pages::ReadData;
+use crate::pages::{ReadData, SumsWanted};
 use crate::permission;
 use crate::stage::Staged;
+use holdfast_integrity::Checksum;
 use holdfast_object::{
     AttrSet, Attributes, Durability, Epoch, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, Seek, SnapshotId,
 };
@@ -48,6 +49,13 @@ pub enum SpaceMode {
     },
 }
 
+/// What a write has done.
+struct Written {
+    count: usize,
+    /// Size of the file before; 0 where that is not known, as the request came again.
+    size_before: u64,
+}
+
 impl Namespace {
     /// Reads up to `length` bytes from `offset` on; fewer at the end of the file. Every page was verified by then; a
     /// page that cannot be had makes the whole read fail.
@@ -68,6 +76,48 @@ impl Namespace {
         Ok(data)
     }
 
+    /// Reads as [`Namespace::read_quietly`] does, and gives the checksum of each block's part beside the bytes. A checksum that is
+    /// not a page's own is made before the page is verified; one that is, is forwarded for the reader to verify.
+    pub fn read_with_sums(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        length: usize,
+        how: SumsWanted,
+        quiet: bool,
+    ) -> Result<(ReadData, Vec<Checksum>)> {
+        let _in_use = self.locks.lock(&[(id, Use::Shared)]);
+        let attributes = self.regular(id)?;
+        let left = attributes.size.saturating_sub(offset);
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(length);
+        let read = ReadData::read_with_sums(&*self.cache, id, offset, length, how)?;
+        if length > 0 && !quiet {
+            self.touch_atime(id, &attributes);
+        }
+        Ok(read)
+    }
+
+    /// Writes all of `bytes`, [`WRITE_MAX`] at most, if the part of each block has its checksum in `sums`. Otherwise nothing is
+    /// written ([`Error::Mismatch`] says which blocks). Gives the size that the file had,
+    /// or 0 for a request that came again.
+    pub fn write_with_sums(
+        &self,
+        request: &Request,
+        id: ObjectId,
+        offset: u64,
+        bytes: &[u8],
+        sums: &[Checksum],
+        clear_set_ids: bool,
+    ) -> Result<u64> {
+        if bytes.len() > WRITE_MAX {
+            return Err(Error::InvalidArgument("more bytes than one write takes"));
+        }
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > MAX_OBJECT_BYTES) {
+            return Err(Error::FileTooBig { object: id, size: offset.saturating_add(bytes.len() as u64) });
+        }
+        Ok(self.write_bytes(request, id, offset, bytes, Some(sums), Some(clear_set_ids))?.size_before)
+    }
+
     /// Writes bytes at a position; gives how many: [`WRITE_MAX`] at most. `clear_set_ids`: takes setuid and setgid away,
     /// as a write by an unprivileged caller does.
     pub fn write(
@@ -78,26 +128,30 @@ impl Namespace {
         bytes: &[u8],
         clear_set_ids: bool,
     ) -> Result<usize> {
-        self.write_bytes(request, id, offset, bytes, Some(clear_set_ids))
+        Ok(self.write_bytes(request, id, offset, bytes, None, Some(clear_set_ids))?.count)
     }
 
     /// Writes bytes as [`Namespace::write`] does, but changes no attribute besides the size: for a front end whose kernel kept the
     /// bytes for a while. It has changed the others when the application wrote, and sets them itself.
     pub fn write_back(&self, request: &Request, id: ObjectId, offset: u64, bytes: &[u8]) -> Result<usize> {
-        self.write_bytes(request, id, offset, bytes, None)
+        Ok(self.write_bytes(request, id, offset, bytes, None, None)?.count)
     }
 
-    /// `changed`: the attributes change as well, and whether setuid and setgid go.
+    /// `sums`: came with the bytes. `changed`: the attributes change as well, and whether setuid and setgid go.
     fn write_bytes(
         &self,
         request: &Request,
         id: ObjectId,
         offset: u64,
         bytes: &[u8],
+        sums: Option<&[Checksum]>,
         changed: Option<bool>,
-    ) -> Result<usize> {
+    ) -> Result<Written> {
+        let again = |answer: Answer| -> Result<Written> {
+            Ok(Written { count: usize::try_from(answer.count()?).unwrap_or(usize::MAX), size_before: 0 })
+        };
         if let Some(answer) = self.earlier(request)? {
-            return Ok(usize::try_from(answer.count()?).unwrap_or(usize::MAX));
+            return again(answer);
         }
         let room = MAX_OBJECT_BYTES.saturating_sub(offset);
         if room == 0 && !bytes.is_empty() {
@@ -106,19 +160,20 @@ impl Namespace {
         let count = bytes.len().min(WRITE_MAX).min(usize::try_from(room).unwrap_or(usize::MAX));
         let _in_use = self.locks.lock(&[(id, Use::Exclusive)]);
         let attributes = self.regular(id)?;
+        let written = Written { count, size_before: attributes.size };
         if count == 0 {
-            return Ok(0);
+            return Ok(written);
         }
         // Who wrote what the kernel hands down later is not known.
         let mut staged = self.stage().by(changed.is_some() && request.caller.is_privileged());
-        staged.bytes(id, offset, &bytes[..count])?;
+        staged.bytes_with_sums(id, offset, &bytes[..count], sums)?;
         if let Some(clear_set_ids) = changed {
             self.stage_changed(request, &mut staged, id, &attributes, clear_set_ids)?;
         }
         let outcome = staged.submit(request.id, Answer::Count(count as u64).encode())?;
         match repeated(outcome)? {
-            Some(answer) => Ok(usize::try_from(answer.count()?).unwrap_or(usize::MAX)),
-            None => Ok(count),
+            Some(answer) => again(answer),
+            None => Ok(written),
         }
     }
 

@@ -15,6 +15,7 @@ mod names;
 mod permissions;
 mod random;
 mod repeated;
+mod sums;
 mod support;
 mod threads;
 mod unlinked;

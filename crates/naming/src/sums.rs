@@ -1,0 +1,155 @@
+//! Between an application's checksums and those of pages: checksum chaining at the boundary of naming.
+//!
+//! The one place that says which checksum pages in memory have, and that goes from it to other algorithms and other coverage and
+//! back. An application's checksum of a block covers just the bytes transferred, as a fragment's does; a page's covers the page.
+//!
+//! Invariant: at no moment are bytes without a checksum that was made before the last one was verified
+//! ([`holdfast_integrity::assemble`]).
+
+use crate::pages::{SumsWanted, zero_page};
+use holdfast_integrity::{Algorithm, ChainError, Checksum, Protected};
+use holdfast_object::{FrameMut, PAGE_SIZE, PinnedPage};
+use std::ops::Range;
+use std::sync::LazyLock;
+
+/// What pages and fragments have in memory.
+pub const PAGE_ALGORITHM: Algorithm = Algorithm::Crc64Nvme;
+
+static ZERO_SUM: LazyLock<Checksum> = LazyLock::new(|| PAGE_ALGORITHM.sum(zero_page()));
+
+/// Makes the frame's bytes immutable under a checksum of [`PAGE_ALGORITHM`].
+pub(crate) fn publish(frame: FrameMut, checksum: Checksum) -> PinnedPage {
+    debug_assert_eq!(checksum.algorithm(), PAGE_ALGORITHM);
+    frame.publish(checksum.as_u64().expect("the page's algorithm has 64 bits"))
+}
+
+/// A page with the checksum that it was published under.
+fn protected(page: &PinnedPage) -> Protected<&[u8; PAGE_SIZE]> {
+    Protected::from_parts(page.bytes(), Checksum::crc64(page.page().checksum))
+}
+
+/// The checksum for whoever gets a part of a page. All of the page under its own algorithm: the page's checksum as it is (case 1:
+/// nothing is computed, the reader verifies). Otherwise a new one, made before the page is verified (cases 2 and 3).
+///
+/// # Errors
+/// [`ChainError::Mismatch`]: the page is bad.
+pub(crate) fn of_part(page: &PinnedPage, part: Range<usize>, how: SumsWanted) -> Result<Checksum, ChainError> {
+    chained(&protected(page), part, how)
+}
+
+/// The same for the page that is read where nothing is stored.
+///
+/// # Errors
+/// As for [`of_part`].
+pub(crate) fn of_zeroes(part: Range<usize>, how: SumsWanted) -> Result<Checksum, ChainError> {
+    chained(&Protected::from_parts(zero_page(), *ZERO_SUM), part, how)
+}
+
+fn chained<B: AsRef<[u8]>>(page: &Protected<B>, part: Range<usize>, how: SumsWanted) -> Result<Checksum, ChainError> {
+    if how.algorithm == page.checksum().algorithm() && part == (0..page.len()) {
+        if how.verify {
+            page.verify().map_err(|mismatch| ChainError::Mismatch { index: 0, mismatch })?;
+        }
+        return Ok(page.checksum());
+    }
+    Ok(page.slice(part, how.algorithm)?.checksum())
+}
+
+/// Takes bytes that came with a checksum to where they stay; gives the checksum that they have there. Of the page's algorithm: the
+/// one that came goes on, and is verified where the bytes arrive (case 1′). Of another: the new one is made from the bytes that came,
+/// then these are verified, then they move (case 2).
+///
+/// # Errors
+/// [`ChainError::Mismatch`]: the bytes do not have the checksum that came with them.
+pub(crate) fn receive<O, D>(bytes: O, sum: Checksum, to: D) -> Result<Checksum, ChainError>
+where
+    O: AsRef<[u8]>,
+    D: AsRef<[u8]> + AsMut<[u8]>,
+{
+    let came = Protected::from_parts(bytes, sum);
+    let here =
+        if sum.algorithm() == PAGE_ALGORITHM { came.forward_verified(to)? } else { came.convert(PAGE_ALGORITHM, to)? };
+    Ok(here.checksum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, OnceCell};
+
+    /// Bytes of which one flips just before the access number `flip_before`, and stays flipped.
+    struct Flaky {
+        bytes: Vec<u8>,
+        flipped: OnceCell<Vec<u8>>,
+        accesses: Cell<usize>,
+        flip_before: usize,
+    }
+
+    impl Flaky {
+        fn new(bytes: &[u8], flip_before: usize) -> Flaky {
+            Flaky { bytes: bytes.to_vec(), flipped: OnceCell::new(), accesses: Cell::new(0), flip_before }
+        }
+    }
+
+    impl AsRef<[u8]> for Flaky {
+        fn as_ref(&self) -> &[u8] {
+            let access = self.accesses.replace(self.accesses.get() + 1);
+            if access < self.flip_before {
+                return &self.bytes;
+            }
+            self.flipped.get_or_init(|| {
+                let mut bytes = self.bytes.clone();
+                bytes[7] ^= 16;
+                bytes
+            })
+        }
+    }
+
+    /// Wherever between two steps a bit flips in what came: it is refused, or what stays does not match.
+    #[test]
+    fn a_flip_while_bytes_are_taken_in_is_caught() {
+        let bytes: Vec<u8> = (0..100).collect();
+        for algorithm in [Algorithm::Crc64Nvme, Algorithm::Xor64, Algorithm::Fletcher256, Algorithm::Crc32c] {
+            let sum = algorithm.sum(&bytes);
+            let mut stay = [0; 100];
+            let sound = Flaky::new(&bytes, usize::MAX);
+            let checksum = receive(&sound, sum, &mut stay[..]).unwrap();
+            assert_eq!((checksum, &stay[..]), (PAGE_ALGORITHM.sum(&bytes), &bytes[..]));
+            assert!(sound.accesses.get() > 0);
+            for gap in 0..sound.accesses.get() {
+                let mut stay = [0; 100];
+                let taken = receive(Flaky::new(&bytes, gap), sum, &mut stay[..]);
+                assert!(
+                    taken.is_err() || taken == Ok(PAGE_ALGORITHM.sum(&bytes)),
+                    "{algorithm}, gap {gap}: a checksum of flipped bytes"
+                );
+                if gap == 0 {
+                    assert!(taken.is_err(), "{algorithm}: what came flipped was taken");
+                }
+            }
+        }
+    }
+
+    /// The same for what is read: the reader's checksum fails, or the read does.
+    #[test]
+    fn a_flip_while_a_reader_is_served_is_caught() {
+        let bytes: Vec<u8> = (0..PAGE_SIZE).map(|index| index as u8).collect();
+        let own = PAGE_ALGORITHM.sum(&bytes);
+        for (algorithm, part) in [
+            (PAGE_ALGORITHM, 0..PAGE_SIZE),
+            (PAGE_ALGORITHM, 3..100),
+            (Algorithm::Xor64, 0..PAGE_SIZE),
+            (Algorithm::Blake3, 5..8),
+        ] {
+            let want = algorithm.sum(&bytes[part.clone()]);
+            for verify in [false, true] {
+                let how = SumsWanted { algorithm, verify };
+                for gap in 0..10 {
+                    let given = chained(&Protected::from_parts(Flaky::new(&bytes, gap), own), part.clone(), how);
+                    assert!(given.is_err() || given == Ok(want), "{algorithm}, gap {gap}: {given:?}");
+                }
+                assert_eq!(of_zeroes(part.clone(), how), Ok(algorithm.sum(&[0; PAGE_SIZE][..part.len()])));
+            }
+        }
+    }
+}
