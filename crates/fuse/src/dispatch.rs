@@ -207,6 +207,7 @@ fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) {
         Body::Destroy => out.bytes(&[]),
         Body::Ioctl { args, bytes } => match handler.ioctl(context, node, args, bytes) {
             Ok((result, bytes)) => {
+                out.forget_attributes(node, handler.ioctl_writes(args));
                 let head = IoctlOut { result, ..IoctlOut::default() };
                 let length = bytes.len().min(args.out_size as usize);
                 out.bytes(&[head.as_bytes(), &bytes[..length]])

@@ -8,6 +8,7 @@ pub struct Errno(pub i32);
 
 #[allow(missing_docs)]
 impl Errno {
+    pub const BADF: Errno = Errno(libc::EBADF);
     pub const INTR: Errno = Errno(libc::EINTR);
     pub const INVAL: Errno = Errno(libc::EINVAL);
     pub const IO: Errno = Errno(libc::EIO);

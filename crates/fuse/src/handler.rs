@@ -187,6 +187,11 @@ pub trait Handler: Send + Sync {
     fn changed(&self, node: u64, change: Change) -> Answer<()> {
         Ok(())
     }
+    /// Whether an ioctl with these arguments changes the object's contents. The kernel then is told to ask for its attributes
+    /// again, which it does not do after an ioctl by itself.
+    fn ioctl_writes(&self, args: &IoctlIn) -> bool {
+        false
+    }
     /// Gives the result and the bytes for the caller's buffer, at most `args.out_size`.
     fn ioctl(&self, context: &Context, node: u64, args: &IoctlIn, bytes: &[u8]) -> Answer<(i32, Vec<u8>)> {
         Err(Errno::NOTTY)

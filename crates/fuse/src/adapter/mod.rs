@@ -1,9 +1,12 @@
 //! A name space as a FUSE file system: each request becomes one call of naming, each error an errno.
 //!
-//! Node numbers are object ids, handles carry nothing (naming keeps counts, not handles), so that both stay valid when
-//! another process takes over.
+//! Node numbers are object ids, handles carry the flags of the open (naming keeps counts, not handles), so that both stay valid
+//! when another process takes over.
 
 mod convert;
+mod handle;
+mod memory;
+mod summed;
 
 use crate::abi::*;
 use crate::control::{self, Control};
@@ -13,6 +16,8 @@ use crate::handler::{Answer, Attributes, Change, Entry, Handler, Opened};
 use crate::negotiate::Caching;
 use crate::reply::{DirBuffer, Slices};
 use convert::{attr, entry_of, file_type, node_of};
+use handle::Handle;
+use holdfast_interface::Command;
 use holdfast_naming::{
     Access, Caller, Create, Error, ErrorKind, Found, Namespace, NewNode, Position, ReadData, RenameMode, Request,
     SetAttr, SpaceMode, TimeSet, XattrMode, is_fleeting,
@@ -134,13 +139,13 @@ impl Filesystem {
         result.map_err(|error| self.errno(&error))
     }
 
-    fn opened(&self) -> Opened {
+    fn opened(&self, open_flags: u32) -> Opened {
         let flags = match self.options.caching {
             Caching::Direct => open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES,
             // Everything that changes a file goes through the same kernel, so what it has stays right.
             Caching::Kernel => open_flags::KEEP_CACHE,
         };
-        Opened { fh: 0, flags }
+        Opened { fh: Handle::of_flags(open_flags).raw(), flags }
     }
 
     /// For requests without an answer.
@@ -151,9 +156,12 @@ impl Filesystem {
     }
 
     fn sync(&self, node: u64, data_only: bool) -> Answer<()> {
-        let durability = if data_only { Durability::Data } else { Durability::All };
-        self.done(self.namespace.sync(node_of(node)?, durability))
+        self.done(self.namespace.sync(node_of(node)?, durability(data_only)))
     }
+}
+
+fn durability(data_only: bool) -> Durability {
+    if data_only { Durability::Data } else { Durability::All }
 }
 
 /// The access that the flags of open(2) ask for.
@@ -280,7 +288,7 @@ impl Handler for Filesystem {
 
     fn open(&self, context: &Context, node: u64, args: &OpenIn) -> Answer<Opened> {
         let opened = self.namespace.open(&self.request(context), node_of(node)?, wanted(args.flags), false);
-        self.done(opened).map(|()| self.opened())
+        self.done(opened).map(|()| self.opened(args.flags))
     }
 
     fn create(&self, context: &Context, parent: u64, name: &[u8], args: &CreateIn) -> Answer<(Entry, Opened)> {
@@ -289,14 +297,14 @@ impl Handler for Filesystem {
         let how = Create { mode: args.mode as u16 & 0o7777, exclusive, wanted: wanted(args.flags), truncate };
         let created = self.namespace.create(&self.masked(context, args.umask), node_of(parent)?, name, &how);
         let entry = self.entry(created.map(|created| created.found))?;
-        Ok((entry, self.opened()))
+        Ok((entry, self.opened(args.flags)))
     }
 
     fn tmpfile(&self, context: &Context, parent: u64, args: &CreateIn) -> Answer<(Entry, Opened)> {
         let nameless = args.flags as i32 & libc::O_EXCL != 0;
         let request = self.masked(context, args.umask);
         let found = self.namespace.tmpfile(&request, node_of(parent)?, args.mode as u16 & 0o7777, nameless);
-        Ok((self.entry(found)?, self.opened()))
+        Ok((self.entry(found)?, self.opened(args.flags)))
     }
 
     fn read(&self, _: &Context, node: u64, args: &ReadIn) -> Answer<Data> {
@@ -484,7 +492,14 @@ impl Handler for Filesystem {
         }
     }
 
-    fn ioctl(&self, context: &Context, _: u64, args: &IoctlIn, bytes: &[u8]) -> Answer<(i32, Vec<u8>)> {
+    fn ioctl_writes(&self, args: &IoctlIn) -> bool {
+        matches!(Command::of(args.cmd), Some(Command::Write | Command::WriteFrom))
+    }
+
+    fn ioctl(&self, context: &Context, node: u64, args: &IoctlIn, bytes: &[u8]) -> Answer<(i32, Vec<u8>)> {
+        if let Some(command) = Command::of(args.cmd) {
+            return Ok((0, self.summed(command, context, node, args, bytes)?));
+        }
         if args.cmd == control::FS_IOC_SHUTDOWN {
             return match self.control.shut_down(context.uid) {
                 Ok(true) => Ok((0, vec![0; size_of::<u32>()])),

@@ -1,0 +1,77 @@
+//! What an open file's handle says. It is all there is to it: nothing is kept, so a handle stays right in another process.
+
+use crate::errno::Errno;
+use holdfast_interface::Access;
+
+const READ: u64 = 1 << 0;
+const WRITE: u64 = 1 << 1;
+const DATA_SYNC: u64 = 1 << 2;
+const FULL_SYNC: u64 = 1 << 3;
+const NO_ATIME: u64 = 1 << 4;
+
+/// The flags of open(2) that the kernel does not send with an ioctl. A handle of 0, which a file has that was opened by
+/// an older version, permits nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Handle(u64);
+
+impl Handle {
+    pub(super) fn of_flags(flags: u32) -> Handle {
+        let flags = flags as i32;
+        let access = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => READ,
+            libc::O_WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        let has = |flag, bit| if flags & flag == flag { bit } else { 0 };
+        Handle(access | has(libc::O_DSYNC, DATA_SYNC) | has(libc::O_SYNC, FULL_SYNC) | has(libc::O_NOATIME, NO_ATIME))
+    }
+
+    /// As the kernel gives it back.
+    pub(super) fn of_raw(raw: u64) -> Handle {
+        Handle(raw)
+    }
+
+    pub(super) fn raw(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn access(self) -> Access {
+        Access { read: self.0 & READ != 0, write: self.0 & WRITE != 0 }
+    }
+
+    pub(super) fn may_read(self) -> Result<(), Errno> {
+        if self.access().read { Ok(()) } else { Err(Errno::BADF) }
+    }
+
+    pub(super) fn may_write(self) -> Result<(), Errno> {
+        if self.access().write { Ok(()) } else { Err(Errno::BADF) }
+    }
+
+    /// Whether a write is durable before it is answered; and whether only its data.
+    pub(super) fn sync(self) -> Option<bool> {
+        (self.0 & DATA_SYNC != 0).then_some(self.0 & FULL_SYNC == 0)
+    }
+
+    pub(super) fn is_quiet(self) -> bool {
+        self.0 & NO_ATIME != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_come_back() {
+        let of = |flags: i32| Handle::of_raw(Handle::of_flags(flags as u32).raw());
+        assert_eq!(of(libc::O_RDONLY).access(), Access { read: true, write: false });
+        assert_eq!(of(libc::O_WRONLY | libc::O_APPEND).access(), Access { read: false, write: true });
+        assert_eq!(of(libc::O_RDWR).access(), Access { read: true, write: true });
+        assert_eq!(of(libc::O_RDWR).sync(), None);
+        assert_eq!(of(libc::O_DSYNC).sync(), Some(true));
+        assert_eq!(of(libc::O_SYNC).sync(), Some(false));
+        assert!(of(libc::O_NOATIME).is_quiet() && !of(libc::O_SYNC).is_quiet());
+        assert_eq!(Handle::of_raw(0).may_read(), Err(Errno::BADF));
+        assert_eq!(of(libc::O_RDONLY).may_write(), Err(Errno::BADF));
+    }
+}

@@ -1,0 +1,260 @@
+//! Reads and writes with a checksum per block: the ioctls of [`holdfast_interface`].
+//!
+//! They go round the kernel's page cache, so they are offered only where it holds nothing but what programs have mapped
+//! ([`Caching::Direct`]). Errors are told in the reply, not by the ioctl's number, wherever the caller is one of ours.
+
+use super::Filesystem;
+use super::convert::node_of;
+use super::handle::Handle;
+use super::memory;
+use crate::abi::IoctlIn;
+use crate::decode::Context;
+use crate::errno::Errno;
+use crate::handler::{Answer, Change};
+use crate::negotiate::Caching;
+use holdfast_integrity::{Algorithm, Checksum};
+use holdfast_interface::{
+    BLOCK_BYTES, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status, TRANSFER_BYTES_MAX, VERSION,
+    blocks, decode_sums,
+};
+use holdfast_naming::{Error, ErrorKind, PAGE_ALGORITHM, ReadData, SumsWanted};
+use holdfast_object as object;
+
+const _: () = assert!(TRANSFER_BYTES_MAX <= holdfast_naming::WRITE_MAX && BLOCK_BYTES == object::PAGE_SIZE);
+
+impl Filesystem {
+    /// Answers an ioctl of the interface.
+    pub(super) fn summed(
+        &self,
+        command: Command,
+        context: &Context,
+        node: u64,
+        args: &IoctlIn,
+        bytes: &[u8],
+    ) -> Answer<Vec<u8>> {
+        if self.options.caching != Caching::Direct {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let handle = Handle::of_raw(args.fh);
+        if command == Command::Features {
+            return Ok(features(handle).encode());
+        }
+        if self.control.is_down() {
+            return Err(Errno::IO);
+        }
+        let malformed = |error| {
+            tracing::debug!(%error, pid = context.pid, "an ioctl makes no sense");
+            Errno::INVAL
+        };
+        let (request, rest) = Request::decode(bytes).map_err(malformed)?;
+        let room = args.out_size as usize;
+        if room < REPLY_BYTES {
+            return Err(Errno::INVAL);
+        }
+        match command {
+            Command::Features => unreachable!("answered above"),
+            Command::Read | Command::Sums => {
+                handle.may_read()?;
+                let with_bytes = command == Command::Read;
+                // What does not fit is left to the next call: a short read.
+                let digest = request.algorithm.digest_len();
+                let length = fitting(request.offset, request.length, digest, room - REPLY_BYTES, with_bytes);
+                if length == 0 && request.length > 0 {
+                    // It would be taken for the end of the file.
+                    return Err(Errno::INVAL);
+                }
+                Ok(self.read_summed(node, handle, &Request { length, ..request }, room, with_bytes))
+            }
+            Command::Write => {
+                handle.may_write()?;
+                let count = blocks(request.offset, request.length);
+                let (sums, bytes) = decode_sums(request.algorithm, count, rest).map_err(malformed)?;
+                let bytes = bytes.get(..request.length).ok_or(Errno::INVAL)?;
+                Ok(self.write_summed(context, node, handle, &request, bytes, &sums).encode(room))
+            }
+            Command::WriteFrom => {
+                handle.may_write()?;
+                let count = blocks(request.offset, request.length);
+                let (sums, _) = decode_sums(request.algorithm, count, rest).map_err(malformed)?;
+                let mut bytes = vec![0; request.length];
+                if let Err(error) = memory::fetch(context.pid, request.address, &mut bytes) {
+                    return Ok(unreachable(&request, &error).encode(room));
+                }
+                Ok(self.write_summed(context, node, handle, &request, &bytes, &sums).encode(room))
+            }
+        }
+    }
+
+    fn read_summed(&self, node: u64, handle: Handle, request: &Request, room: usize, with_bytes: bool) -> Vec<u8> {
+        let &Request { algorithm, verify, offset, length, .. } = request;
+        let how = SumsWanted { algorithm, verify };
+        let read = node_of(node).map_err(Failure::Number).and_then(|id| {
+            self.namespace.read_with_sums(id, offset, length, how, handle.is_quiet()).map_err(Failure::Naming)
+        });
+        match read {
+            Ok((data, sums)) => done(offset, &data, &sums, with_bytes),
+            Err(failure) => self.failed(Operation::Read, offset, &failure).encode(room),
+        }
+    }
+
+    fn write_summed(
+        &self,
+        context: &Context,
+        node: u64,
+        handle: Handle,
+        request: &Request,
+        bytes: &[u8],
+        sums: &[Checksum],
+    ) -> Reply {
+        let offset = request.offset;
+        let written = node_of(node).map_err(Failure::Number).and_then(|id| {
+            // Whether the caller may keep setuid and setgid is not sent with an ioctl.
+            let clear = context.uid != 0;
+            let size = self
+                .namespace
+                .write_with_sums(&self.request(context), id, offset, bytes, sums, clear)
+                .map_err(Failure::Naming)?;
+            if let Some(data_only) = handle.sync() {
+                self.namespace.sync(id, super::durability(data_only)).map_err(Failure::Naming)?;
+            }
+            crate::handler::Handler::changed(self, node, Change::Object).map_err(Failure::Number)?;
+            Ok(size)
+        });
+        match written {
+            Ok(size) => {
+                let grew = !bytes.is_empty() && offset + bytes.len() as u64 > size;
+                Reply::done(Operation::Write, offset, bytes.len(), grew)
+            }
+            Err(failure) => self.failed(Operation::Write, offset, &failure),
+        }
+    }
+
+    fn failed(&self, operation: Operation, offset: u64, failure: &Failure) -> Reply {
+        let reply = Reply { status: Status::Refused, operation, ..Reply::done(operation, offset, 0, false) };
+        match failure {
+            Failure::Number(errno) => Reply { errno: errno.0, ..reply },
+            Failure::Naming(Error::Mismatch { blocks, .. }) => Reply {
+                status: Status::Mismatch,
+                side: Some(Side::Memory),
+                errno: Errno::IO.0,
+                bad: blocks.clone(),
+                text: "what came does not have its checksum".into(),
+                ..reply
+            },
+            Failure::Naming(error) => {
+                // Tells it in the log as well.
+                let errno = self.errno(error).0;
+                let text = error.to_string();
+                match damage(error) {
+                    Some((side, place)) => Reply {
+                        status: Status::Damaged,
+                        side: Some(side),
+                        errno,
+                        device_address: place.and_then(|place| place.address),
+                        bad: place.and_then(|place| place.index).into_iter().collect(),
+                        text,
+                        ..reply
+                    },
+                    None => Reply { errno, text, ..reply },
+                }
+            }
+        }
+    }
+}
+
+/// Why a transfer failed.
+enum Failure {
+    Number(Errno),
+    Naming(Error),
+}
+
+fn features(handle: Handle) -> Features {
+    Features {
+        version: VERSION,
+        access: handle.access(),
+        page_algorithm: PAGE_ALGORITHM,
+        transfer_bytes_max: TRANSFER_BYTES_MAX,
+        algorithms: Algorithm::ALL.to_vec(),
+        mode: String::new(),
+    }
+}
+
+/// How many of `length` bytes fit into `room` with their checksums.
+fn fitting(offset: u64, length: usize, digest: usize, room: usize, with_bytes: bool) -> usize {
+    let mut fits = 0;
+    for piece in holdfast_interface::pieces(offset, length) {
+        let count = blocks(offset, piece.range.end);
+        let bytes = if with_bytes { piece.range.end } else { 0 };
+        if count * digest + bytes > room {
+            // A part of a block, if that is all that can be had.
+            let rest = room.saturating_sub(count * digest);
+            return if with_bytes { fits.max(rest.min(piece.range.end)) } else { fits };
+        }
+        fits = piece.range.end;
+    }
+    fits
+}
+
+fn done(offset: u64, data: &ReadData, sums: &[Checksum], with_bytes: bool) -> Vec<u8> {
+    let mut reply = Reply::done(Operation::Read, offset, data.len(), false).encode(REPLY_BYTES);
+    let digest = sums.first().map_or(0, |sum| sum.as_bytes().len());
+    reply.reserve_exact(sums.len() * digest + if with_bytes { data.len() } else { 0 });
+    sums.iter().for_each(|sum| reply.extend_from_slice(sum.as_bytes()));
+    if with_bytes {
+        data.slices().for_each(|slice| reply.extend_from_slice(slice));
+    }
+    reply
+}
+
+fn unreachable(request: &Request, error: &std::io::Error) -> Reply {
+    Reply {
+        status: Status::Unreachable,
+        errno: error.raw_os_error().unwrap_or(libc::EPERM),
+        text: format!("the caller's memory cannot be read: {error}"),
+        ..Reply::done(Operation::Write, request.offset, 0, false)
+    }
+}
+
+/// Whether stored bytes are bad, or a device is; on which side, and where.
+fn damage(error: &Error) -> Option<(Side, Option<&object::Place>)> {
+    let side = |place: &object::Place| if place.device.is_some() { Side::Device } else { Side::Memory };
+    match error {
+        Error::Object(object::Error::Corrupt(corruption)) => Some((side(&corruption.place), Some(&corruption.place))),
+        // Bytes that went bad in memory before they were stored, and were given up.
+        Error::Object(object::Error::Lost(place)) => Some((Side::Memory, Some(place))),
+        Error::Object(object::Error::Device(_)) => Some((Side::Device, None)),
+        error => (error.kind() == ErrorKind::Corrupt).then_some((Side::Device, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_holds_what_fits() {
+        // Room for three blocks and a half with checksums of 8 bytes.
+        let room = 14_000;
+        assert_eq!(fitting(0, 12_288, 8, room, true), 12_288);
+        assert_eq!(fitting(0, 13_000, 8, room, true), 13_000);
+        let part = fitting(0, 20_000, 8, room, true);
+        assert!(part + 4 * 8 <= room && part >= 12_288, "{part}");
+        let part = fitting(4000, 20_000, 8, room, true);
+        assert!(part + blocks(4000, part) * 8 <= room && part > 96 + 8192, "{part}");
+        assert_eq!(fitting(0, 20_000, 32, 0, true), 0);
+        assert_eq!(fitting(0, 20_000, 8, 24, false), 12_288, "three checksums");
+        assert_eq!(fitting(5, 20_000, 0, 0, false), 20_000);
+    }
+
+    #[test]
+    fn errors_say_which_side() {
+        let place = object::Place { index: Some(7), ..object::Place::default() };
+        let stored = object::Place { device: Some("/dev/x".into()), address: Some(9), ..place.clone() };
+        let corrupt = |place| Error::Object(object::Error::corrupt(place, "checksum", 1, 2));
+        let side = |error: &Error| damage(error).map(|(side, place)| (side, place.and_then(|place| place.index)));
+        assert_eq!(side(&corrupt(place.clone())), Some((Side::Memory, Some(7))));
+        assert_eq!(side(&corrupt(stored)), Some((Side::Device, Some(7))));
+        assert_eq!(side(&Error::Object(object::Error::Lost(Box::new(place)))), Some((Side::Memory, Some(7))));
+        assert_eq!(side(&Error::InvalidArgument("x")), None);
+    }
+}
