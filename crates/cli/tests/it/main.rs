@@ -23,6 +23,7 @@ mod scrub;
 mod shutdown;
 mod snapshots;
 mod stores;
+mod summed;
 mod terminal;
 mod tour;
 mod trim;

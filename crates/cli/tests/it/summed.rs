@@ -1,0 +1,323 @@
+//! Reading and writing with a checksum per block, through a mount.
+
+use crate::rig::{Rig, fuse};
+use holdfast_client::{Algorithm, Checksum, Kind, Operation, pieces};
+use std::fs;
+use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+type File = holdfast_client::File<fs::File>;
+
+/// Offsets and lengths on and off block boundaries, short of one ioctl and beyond it, to more than a request.
+const TRANSFERS: [(u64, usize); 9] = [
+    (0, 4096),
+    (0, 1),
+    (4095, 2),
+    (100, 12_288),
+    (8192, 16_384),
+    (5, 70_000),
+    (4096, 1 << 20),
+    (3, (1 << 20) + 5000),
+    (2_000_000, 0),
+];
+
+fn opened(path: &Path) -> File {
+    let file = fs::File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+    File::new(file).unwrap()
+}
+
+fn bytes(seed: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|index| ((index + seed) * 31 % 251) as u8).collect()
+}
+
+fn sums(algorithm: Algorithm, offset: u64, bytes: &[u8]) -> Vec<Checksum> {
+    pieces(offset, bytes.len()).map(|piece| algorithm.sum(&bytes[piece.range])).collect()
+}
+
+/// Writes and reads of all kinds; gives whether the mount could fetch bytes from this process.
+fn exercise(path: &Path) -> bool {
+    let mut file = opened(path);
+    for algorithm in Algorithm::ALL {
+        let mut expected = vec![0; 2 << 20];
+        file.get_ref().set_len(0).unwrap();
+        file = file.with_algorithm(algorithm).unwrap();
+        for (seed, (offset, length)) in TRANSFERS.into_iter().enumerate() {
+            let bytes = bytes(seed, length);
+            assert_eq!(file.write_at(&bytes, offset).unwrap(), length, "{algorithm} {offset} {length}");
+            expected[offset as usize..][..length].copy_from_slice(&bytes);
+        }
+        let size = TRANSFERS.map(|(offset, length)| if length == 0 { 0 } else { offset as usize + length });
+        expected.truncate(size.into_iter().max().unwrap());
+        assert_eq!(fs::metadata(path).unwrap().len(), expected.len() as u64, "the kernel knows the size");
+        assert!(fs::read(path).unwrap() == expected, "{algorithm}: an ordinary read sees it");
+        for (offset, length) in TRANSFERS.into_iter().chain([(0, 3 << 20), (expected.len() as u64, 10)]) {
+            let mut buffer = vec![0xee; length];
+            let mut got = Vec::new();
+            let count = file.read_at_with_sums(&mut buffer, offset, &mut got).unwrap();
+            let there = &expected[(offset as usize).min(expected.len())..];
+            let there = &there[..there.len().min(length)];
+            assert_eq!(count, there.len());
+            assert!(&buffer[..count] == there, "{algorithm} {offset} {length}");
+            assert_eq!(got, sums(algorithm, offset, there), "{algorithm} {offset} {length}");
+        }
+    }
+    format!("{file:?}").contains("unreachable: false")
+}
+
+#[test]
+fn bytes_come_and_go_with_their_checksums() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    exercise(&mount.join("f"));
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn what_does_not_have_its_checksum_is_not_written() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let file = opened(&mount.join("f"));
+    file.write_at(&[1; 100_000], 0).unwrap();
+    // One request, in one ioctl or fetched.
+    for (offset, length, flip, block) in [(50u64, 9000usize, 5000usize, 1u64), (4096, 60_000, 59_999, 15)] {
+        let mut bytes = bytes(1, length);
+        let sums = sums(file.algorithm(), offset, &bytes);
+        bytes[flip] ^= 4;
+        let error = file.write_at_with_sums(&bytes, offset, &sums).unwrap_err();
+        assert_eq!((error.kind, error.operation), (Kind::Memory, Operation::Write), "{error}");
+        assert_eq!((&error.blocks[..], error.errno), (&[block][..], 5));
+        let mut there = vec![0; length];
+        file.read_at(&mut there, offset).unwrap();
+        assert!(there.iter().all(|byte| *byte == 1) && error.done == 0, "nothing was written: {error}");
+    }
+    let error = file.write_at_with_sums(b"ab", 4095, &sums(file.algorithm(), 0, b"ab")).unwrap_err();
+    assert_eq!(error.errno, 22, "two blocks, one checksum: {error}");
+}
+
+#[test]
+fn a_descriptor_permits_what_it_was_opened_for() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let path = mount.join("f");
+    opened(&path).write_at(b"content", 0).unwrap();
+    let mut buffer = [0; 7];
+    let reader = File::new(fs::File::open(&path).unwrap()).unwrap();
+    assert!(reader.features().access.read && !reader.features().access.write);
+    assert_eq!(reader.read_at(&mut buffer, 0).unwrap(), 7);
+    assert_eq!(reader.write_at(b"x", 0).unwrap_err().errno, 9, "EBADF");
+    let writer = File::new(fs::File::options().write(true).open(&path).unwrap()).unwrap();
+    assert_eq!(writer.read_at(&mut buffer, 0).unwrap_err().errno, 9, "EBADF");
+    writer.write_at(b"C", 0).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"Content");
+    let elsewhere = File::new(fs::File::open(rig.path("s")).unwrap()).unwrap_err();
+    assert_eq!(elsewhere.kind, Kind::Unsupported, "{elsewhere}");
+    assert_eq!(writer.write_at(b"x", u64::MAX).unwrap_err().errno, 22);
+    assert_eq!(writer.write_at(b"x", 1 << 60).unwrap_err().errno, 27, "EFBIG");
+}
+
+#[test]
+fn other_users_and_mounts_that_cannot_look_into_processes() {
+    if !fuse() || !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: other users need root");
+    }
+    let rig = Rig::new();
+    rig.store("s", "64M");
+    let mount = rig.directory("m");
+    let holdfast = env!("CARGO_BIN_EXE_holdfast");
+    let drop = ["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", holdfast];
+    let arguments = ["mount", "s", "m", "-o", "allow_other"];
+    for confined in [false, true] {
+        if confined {
+            let mut command = Command::new("setpriv");
+            command.args(drop).args(arguments).current_dir(rig.path("")).env("HOME", rig.path("home"));
+            assert!(command.status().unwrap().success(), "setpriv is part of util-linux");
+        } else {
+            rig.run(arguments).exits(0);
+        }
+        fs::set_permissions(&mount, fs::Permissions::from_mode(0o777)).unwrap();
+        let path = mount.join(format!("of a user, {confined}"));
+        let reached = std::thread::scope(|scope| {
+            let user = scope.spawn(|| {
+                // Of this thread alone: the system call, not the library's function.
+                // SAFETY: no memory is passed.
+                let done = unsafe { libc::syscall(libc::SYS_setfsuid, 65_534) };
+                assert_eq!(done, 0, "it was root");
+                exercise(&path)
+            });
+            user.join().unwrap()
+        });
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(&path).unwrap()), 65_534);
+        assert_eq!(reached, !confined, "long writes take the way that there is");
+        rig.run(["unmount", "m"]).exits(0);
+    }
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn several_buffers_are_one_transfer() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let file = opened(&rig.mounted("").join("f"));
+    for (seed, lengths) in [vec![1, 4095, 0, 5], vec![10_000, 1, 60_000, 7], vec![3; 3000]].into_iter().enumerate() {
+        let all = bytes(seed, lengths.iter().sum());
+        let mut rest = &all[..];
+        let buffers: Vec<_> = lengths.iter().map(|&length| IoSlice::new(rest.split_off(..length).unwrap())).collect();
+        assert_eq!(file.write_vectored_at(&buffers, 77).unwrap(), all.len());
+        let mut back: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![0; length]).collect();
+        let mut buffers: Vec<_> = back.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+        let mut got = Vec::new();
+        assert_eq!(file.read_vectored_at_with_sums(&mut buffers, 77, &mut got).unwrap(), all.len());
+        assert_eq!(got, sums(file.algorithm(), 77, &all));
+        assert!(back.concat() == all);
+    }
+}
+
+/// Threads that share a descriptor, and write over each other's blocks, see what was written and no false alarm.
+#[test]
+fn threads_share_a_descriptor() {
+    if !fuse() {
+        return;
+    }
+    const LENGTH: usize = 200_000;
+    let rig = Rig::new();
+    let file = opened(&rig.mounted("").join("f"));
+    file.write_at(&[0; LENGTH], 0).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let file = &file;
+            scope.spawn(move || {
+                let mut buffer = vec![0; LENGTH];
+                for round in 0..40u8 {
+                    if thread < 2 {
+                        buffer.fill(thread * 40 + round);
+                        let length = if round % 2 == 0 { LENGTH } else { 9000 };
+                        file.write_at(&buffer[..length], u64::from(round) * 100 % 8192).unwrap();
+                    } else {
+                        file.read_at(&mut buffer, 5).unwrap();
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// What programs do by ordinary calls and by mappings, before and after.
+#[test]
+fn it_goes_together_with_everything_else() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let path = mount.join("f");
+    let file = opened(&path);
+    file.write_at(b"first", 0).unwrap();
+    // The kernel places it.
+    let mut appending = fs::File::options().append(true).open(&path).unwrap();
+    appending.write_all(b" second").unwrap();
+    file.write_at(b" third", 12).unwrap();
+    appending.write_all(b" fourth").unwrap();
+    let mut ordinary = fs::File::open(&path).unwrap();
+    assert_eq!(ordinary.seek(SeekFrom::End(0)).unwrap(), 25);
+    ordinary.rewind().unwrap();
+    let mut text = String::new();
+    ordinary.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "first second third fourth");
+
+    let map = || {
+        // SAFETY: a new mapping of a file that is longer than it, at an address of the kernel's choice.
+        let address = unsafe {
+            let both = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), 25, both, libc::MAP_SHARED, fd(file.get_ref()), 0)
+        };
+        assert_ne!(address, libc::MAP_FAILED);
+        address.cast::<u8>()
+    };
+    // SAFETY: the mapping was made with this length, and nobody uses it any more.
+    let unmap = |address: *mut u8| unsafe { assert_eq!(libc::munmap(address.cast(), 25), 0) };
+    let address = map();
+    // SAFETY: within the mapping.
+    unsafe { address.write_volatile(b'F') };
+    let mut buffer = [0; 5];
+    file.read_at(&mut buffer, 0).unwrap();
+    assert_eq!(&buffer, b"First", "stored through a mapping, read at once");
+    unmap(address);
+    file.write_at(b"f", 0).unwrap();
+    let address = map();
+    // SAFETY: within the mapping.
+    assert_eq!(unsafe { address.read_volatile() }, b'f', "the kernel's page is not kept");
+    unmap(address);
+    file.get_ref().write_all_at(b"F", 0).unwrap();
+    assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 5);
+    assert_eq!(&buffer, b"First");
+    // Times change, and setuid goes.
+    let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o644);
+    let before = fs::metadata(&path).unwrap().modified().unwrap();
+    file.write_at(b"x", 0).unwrap();
+    assert!(fs::metadata(&path).unwrap().modified().unwrap() > before);
+}
+
+fn fd(file: &fs::File) -> i32 {
+    std::os::fd::AsRawFd::as_raw_fd(file)
+}
+
+#[test]
+fn a_block_that_is_bad_on_the_disk_is_told() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let file = opened(&mount.join("f"));
+    let content = bytes(9, 40_000);
+    file.write_at(&content, 0).unwrap();
+    drop(file);
+    rig.run(["unmount", "m"]).exits(0);
+    let store = fs::File::options().read(true).write(true).open(rig.path("s")).unwrap();
+    let mut image = Vec::new();
+    (&store).read_to_end(&mut image).unwrap();
+    let block = &content[2 * 4096..3 * 4096];
+    let at = image.chunks(4096).position(|one| one == block).expect("stored as it is");
+    store.write_all_at(&[block[100] ^ 1], at as u64 * 4096 + 100).unwrap();
+    rig.run(["mount", "s", "m"]).exits(0);
+    let file = opened(&mount.join("f"));
+    // By one ioctl, and by a read and one.
+    for (offset, length) in [(8192 + 50, 100), (0, 40_000)] {
+        let error = file.read_at(&mut vec![0; length], offset).unwrap_err();
+        assert_eq!(error.operation, Operation::Read);
+        assert_eq!(error.errno, 5, "{error}");
+        assert_eq!((error.kind, &error.blocks[..]), (Kind::Device, &[2][..]), "{error}");
+        assert_eq!(error.device_address, Some(at as u64), "{error}");
+    }
+    assert_eq!(file.read_at(&mut [0; 8192], 0).unwrap(), 8192, "its neighbours are well");
+    file.write_at(block, 8192).unwrap();
+    let mut back = vec![0; 40_000];
+    file.read_at(&mut back, 0).unwrap();
+    assert!(back == content, "written again");
+}
+
+#[test]
+fn a_mount_with_pages_in_the_kernel_does_not_offer_it() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("cache=kernel");
+    let error = File::new(fs::File::create(mount.join("f")).unwrap()).unwrap_err();
+    assert_eq!((error.kind, error.errno), (Kind::Unsupported, 95), "{error}");
+}

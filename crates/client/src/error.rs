@@ -1,0 +1,117 @@
+//! What went wrong, where, and with which blocks.
+
+use holdfast_interface::{Malformed, Operation, Reply, Side, Status};
+use std::io;
+
+/// Result of this crate's calls.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a transfer failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Bytes changed in memory: here, in the mount's process, or on the way between. Of a write nothing in the request was taken.
+    Memory,
+    /// Bytes on the device are not what was written and there is no good copy, or the device failed.
+    Device,
+    /// The file is in no Holdfast mount, or in one that does not offer the interface (mount option `cache=kernel`).
+    Unsupported,
+    /// Any other error of the system.
+    System,
+}
+
+/// A failed transfer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{} at byte {offset}: {text}{}", match operation { Operation::Read => "read", Operation::Write => "write" }, Blocks(blocks))]
+pub struct Error {
+    /// Why.
+    pub kind: Kind,
+    /// What was being done.
+    pub operation: Operation,
+    /// Where in the file the failed part of the transfer begins, in bytes.
+    pub offset: u64,
+    /// Bytes of the transfer that were done before, from its start on.
+    pub done: usize,
+    /// The blocks that are bad, ascending; of 4 KiB, counted from the start of the file. Empty where that is not known.
+    pub blocks: Vec<u64>,
+    /// The 4 KiB block of the device, where one is concerned and known.
+    pub device_address: Option<u64>,
+    /// The system's error number.
+    pub errno: i32,
+    /// In words.
+    pub text: String,
+}
+
+struct Blocks<'a>(&'a [u64]);
+
+impl std::fmt::Display for Blocks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, " (blocks {:?})", self.0) }
+    }
+}
+
+impl Error {
+    pub(crate) fn system(operation: Operation, offset: u64, error: &io::Error) -> Error {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        let kind = match errno {
+            libc::ENOTTY | libc::EOPNOTSUPP => Kind::Unsupported,
+            _ => Kind::System,
+        };
+        let text = error.to_string();
+        Error { kind, operation, offset, done: 0, blocks: Vec::new(), device_address: None, errno, text }
+    }
+
+    pub(crate) fn invalid(operation: Operation, offset: u64, text: &str) -> Error {
+        Error {
+            text: text.to_string(),
+            ..Error::system(operation, offset, &io::Error::from_raw_os_error(libc::EINVAL))
+        }
+    }
+
+    pub(crate) fn malformed(operation: Operation, offset: u64, malformed: &Malformed) -> Error {
+        let error = io::Error::from_raw_os_error(libc::EPROTO);
+        Error { text: format!("the mount's reply: {malformed}"), ..Error::system(operation, offset, &error) }
+    }
+
+    /// Bytes in this process do not have their checksum.
+    pub(crate) fn here(operation: Operation, offset: u64, blocks: Vec<u64>, text: &str) -> Error {
+        Error {
+            kind: Kind::Memory,
+            operation,
+            offset,
+            done: 0,
+            blocks,
+            device_address: None,
+            errno: libc::EIO,
+            text: text.to_string(),
+        }
+    }
+
+    pub(crate) fn replied(reply: Reply) -> Error {
+        let kind = match (reply.status, reply.side) {
+            (Status::Mismatch | Status::Damaged, Some(Side::Memory)) => Kind::Memory,
+            (Status::Mismatch | Status::Damaged, Some(Side::Device)) => Kind::Device,
+            _ => Kind::System,
+        };
+        let number = || io::Error::from_raw_os_error(reply.errno).to_string();
+        Error {
+            kind,
+            operation: reply.operation,
+            offset: reply.offset,
+            done: 0,
+            text: if reply.text.is_empty() { number() } else { reply.text },
+            blocks: reply.bad,
+            device_address: reply.device_address,
+            errno: reply.errno,
+        }
+    }
+
+    pub(crate) fn after(self, done: usize) -> Error {
+        Error { done, ..self }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        io::Error::new(io::Error::from_raw_os_error(error.errno).kind(), error)
+    }
+}

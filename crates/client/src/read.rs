@@ -1,0 +1,190 @@
+//! Reading: bytes arrive in the caller's buffers, and are verified there.
+//!
+//! A short transfer is one ioctl with bytes and checksums as of one moment. A longer one is an ordinary read into the caller's buffers
+//! and an ioctl for the checksums, which is as fast as reading alone. Between the two somebody may write: bytes that match are good
+//! all the same, as they are what the checksum was made of, and blocks that do not match are read again by the first way.
+
+use crate::error::{Error, Result};
+use crate::parts;
+use crate::transport::{self, Payload, inline_bytes};
+use holdfast_integrity::{Algorithm, Checksum};
+use holdfast_interface::{
+    BLOCK_BYTES, Command, Operation, Request, Status, TRANSFER_BYTES_MAX, blocks, decode_sums, pieces,
+};
+use std::io::IoSliceMut;
+use std::os::fd::BorrowedFd;
+
+/// How often bad blocks are asked for again.
+const ATTEMPTS_MAX: usize = 4;
+
+/// A transfer in progress.
+pub(crate) struct Read<'a, 'b> {
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) buffers: &'a mut [IoSliceMut<'b>],
+    /// Of the first buffer's first byte.
+    pub(crate) offset: u64,
+    pub(crate) algorithm: Algorithm,
+    /// An ordinary read has met a bad block: the mount is asked for each part, and says which it is.
+    pub(crate) careful: bool,
+}
+
+impl Read<'_, '_> {
+    /// Fills the buffers, up to the end of the file; puts one checksum per block into `sums`.
+    pub(crate) fn run(&mut self, sums: &mut Vec<Checksum>) -> Result<usize> {
+        sums.clear();
+        let total = parts::length(self.buffers);
+        if self.offset.checked_add(total as u64).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(self.error_at(0, &invalid()));
+        }
+        let mut done = 0;
+        while done < total {
+            let got = self.step(done, total - done, sums).map_err(|error| error.after(done))?;
+            done += got.length;
+            if got.at_end {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn step(&mut self, at: usize, left: usize, sums: &mut Vec<Checksum>) -> Result<Got> {
+        let offset = self.offset + at as u64;
+        let inline = inline_bytes(offset, left, self.algorithm.digest_len());
+        if inline == left || self.careful {
+            transport::flush_mapped(self.fd, offset, inline).map_err(|error| self.error_at(at, &error))?;
+            let (length, got) = self.good(at, inline, false)?;
+            sums.extend(got);
+            return Ok(Got { length, at_end: length < inline });
+        }
+        // To the end of a block, so that each block has one checksum.
+        let length = left.min(TRANSFER_BYTES_MAX - (offset % BLOCK_BYTES as u64) as usize);
+        let got = match self.plain(at, length) {
+            Err(error) if error.errno == libc::EIO => {
+                self.careful = true;
+                return self.step(at, left, sums);
+            }
+            got => got?,
+        };
+        let known = self.sums(at, got)?;
+        for (index, piece) in pieces(offset, got).enumerate() {
+            let range = at + piece.range.start..at + piece.range.end;
+            if known.get(index) == Some(&parts::sum(self.buffers, range.clone(), self.algorithm)) {
+                sums.push(known[index]);
+                continue;
+            }
+            let (length, again) = self.good(range.start, range.len(), true)?;
+            sums.extend(again);
+            if length < range.len() {
+                // It has become shorter since.
+                return Ok(Got { length: piece.range.start + length, at_end: true });
+            }
+        }
+        Ok(Got { length: got, at_end: got < length })
+    }
+
+    /// Reads by ioctl until what arrived has its checksums.
+    fn good(&mut self, at: usize, length: usize, mut verify: bool) -> Result<(usize, Vec<Checksum>)> {
+        let mut bad = Vec::new();
+        for _ in 0..ATTEMPTS_MAX {
+            let (got, sums) = self.inline(at, length, verify)?;
+            bad = pieces(self.offset + at as u64, got)
+                .zip(&sums)
+                .filter(|(piece, sum)| {
+                    let range = at + piece.range.start..at + piece.range.end;
+                    parts::sum(self.buffers, range, self.algorithm) != **sum
+                })
+                .map(|(piece, _)| piece.block)
+                .collect();
+            if bad.is_empty() {
+                return Ok((got, sums));
+            }
+            // It was a page of the mount's or something on the way; the mount looks now.
+            verify = true;
+        }
+        let text = "what arrives does not have its checksum, however often it is asked for";
+        Err(Error::here(Operation::Read, self.offset + at as u64, bad, text))
+    }
+
+    /// Bytes and checksums as of one moment; fewer bytes only at the end of the file.
+    fn inline(&mut self, at: usize, length: usize, verify: bool) -> Result<(usize, Vec<Checksum>)> {
+        let offset = self.offset + at as u64;
+        let request = Request { algorithm: self.algorithm, verify, offset, length, address: 0 };
+        let room = blocks(offset, length) * self.algorithm.digest_len() + length;
+        let mut payload = Payload::new(&request);
+        let reply = payload.ask(self.fd, Command::Read, room).map_err(|error| self.error_at(at, &error))?;
+        let (got, sums, rest) = self.understood(at, length, reply)?;
+        let bytes = rest.get(..got).ok_or_else(|| self.error_at(at, &garbled()))?;
+        parts::scatter(self.buffers, at, bytes);
+        Ok((got, sums))
+    }
+
+    /// Checksums of bytes that are here already; fewer only at the end of the file.
+    fn sums(&self, at: usize, length: usize) -> Result<Vec<Checksum>> {
+        let offset = self.offset + at as u64;
+        let request = Request { algorithm: self.algorithm, verify: false, offset, length, address: 0 };
+        let mut payload = Payload::new(&request);
+        let room = blocks(offset, length) * self.algorithm.digest_len();
+        let reply = payload.ask(self.fd, Command::Sums, room).map_err(|error| self.error_at(at, &error))?;
+        let (got, mut sums, _) = self.understood(at, length, reply)?;
+        // A block of which not all is there any more has another checksum.
+        sums.truncate(pieces(offset, length).take_while(|piece| piece.range.end <= got).count());
+        Ok(sums)
+    }
+
+    fn understood<'p>(&self, at: usize, length: usize, reply: &'p [u8]) -> Result<(usize, Vec<Checksum>, &'p [u8])> {
+        let offset = self.offset + at as u64;
+        let malformed = |error| Error::malformed(Operation::Read, offset, &error);
+        let (reply, rest) = transport::reply(reply).map_err(malformed)?;
+        if reply.status != Status::Done {
+            return Err(Error::replied(reply));
+        }
+        if reply.length > length {
+            return Err(self.error_at(at, &garbled()));
+        }
+        let (sums, rest) = decode_sums(self.algorithm, blocks(offset, reply.length), rest).map_err(malformed)?;
+        Ok((reply.length, sums, rest))
+    }
+
+    /// An ordinary read into the caller's buffers; fewer bytes only at the end of the file.
+    fn plain(&mut self, at: usize, length: usize) -> Result<usize> {
+        let mut done = 0;
+        while done < length {
+            let range = at + done..at + length;
+            let offset = self.offset + range.start as u64;
+            let ranges: Vec<_> = parts::parts(self.buffers, range).collect();
+            let mut buffers = self.buffers.iter_mut().enumerate();
+            // The kernel takes no more buffers at once.
+            let mut targets: Vec<_> = ranges
+                .into_iter()
+                .take(libc::UIO_MAXIOV as usize)
+                .filter_map(|(index, within)| {
+                    let (_, buffer) = buffers.find(|(number, _)| *number == index)?;
+                    Some(IoSliceMut::new(&mut buffer[within]))
+                })
+                .collect();
+            let read = transport::read(self.fd, &mut targets, offset);
+            match read.map_err(|error| self.error_at(at + done, &error))? {
+                0 => break,
+                got => done += got,
+            }
+        }
+        Ok(done)
+    }
+
+    fn error_at(&self, at: usize, error: &std::io::Error) -> Error {
+        Error::system(Operation::Read, self.offset.saturating_add(at as u64), error)
+    }
+}
+
+struct Got {
+    length: usize,
+    at_end: bool,
+}
+
+fn garbled() -> std::io::Error {
+    std::io::Error::from_raw_os_error(libc::EPROTO)
+}
+
+fn invalid() -> std::io::Error {
+    std::io::Error::from_raw_os_error(libc::EINVAL)
+}

@@ -1,0 +1,174 @@
+//! Writing: checksums are made over the caller's buffers, and the mount takes bytes that have them.
+//!
+//! A short transfer is one ioctl with checksums and bytes. For a longer one the mount is given the bytes' address, which works where it
+//! may read this process's memory; otherwise the bytes go inline, some blocks at a time.
+
+use crate::error::{Error, Result};
+use crate::parts;
+use crate::transport::{self, Payload, inline_bytes};
+use holdfast_integrity::{Algorithm, Checksum};
+use holdfast_interface::{BLOCK_BYTES, Command, Operation, Piece, Reply, Request, Status, TRANSFER_BYTES_MAX, pieces};
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How often bytes are sent again that went bad on the way.
+const ATTEMPTS_MAX: usize = 3;
+
+/// A transfer in progress.
+pub(crate) struct Write<'a, 'b> {
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) buffers: &'a [IoSlice<'b>],
+    /// Of the first buffer's first byte.
+    pub(crate) offset: u64,
+    pub(crate) algorithm: Algorithm,
+    /// A mount has said that it cannot read this process's memory.
+    pub(crate) unreachable: &'a AtomicBool,
+}
+
+impl Write<'_, '_> {
+    /// The checksums of all blocks, as the bytes are now.
+    pub(crate) fn sums(&self) -> Vec<Checksum> {
+        let sum = |piece: Piece| parts::sum(self.buffers, piece.range, self.algorithm);
+        pieces(self.offset, parts::length(self.buffers)).map(sum).collect()
+    }
+
+    /// Writes all of it under these checksums, one per block.
+    pub(crate) fn run(&self, sums: &[Checksum]) -> Result<usize> {
+        let total = parts::length(self.buffers);
+        if self.offset.checked_add(total as u64).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Error::invalid(Operation::Write, self.offset, "beyond the largest position in a file"));
+        }
+        if pieces(self.offset, total).len() != sums.len() || sums.iter().any(|sum| sum.algorithm() != self.algorithm) {
+            return Err(Error::invalid(Operation::Write, self.offset, "one checksum is needed for each block"));
+        }
+        if total == 0 {
+            return Ok(0);
+        }
+        transport::flush_mapped(self.fd, self.offset, total).map_err(|error| self.error_at(0, &error))?;
+        let mut done = 0;
+        let mut grew = false;
+        let mut written = Ok(());
+        while done < total {
+            match self.step(done, total - done, sums) {
+                Ok(step) => {
+                    done += step.length;
+                    grew |= step.grew;
+                }
+                Err(error) => {
+                    written = Err(error.after(done));
+                    break;
+                }
+            }
+        }
+        if done > 0 {
+            transport::drop_mapped(self.fd, self.offset, done);
+        }
+        if grew {
+            // Whoever appends by ordinary writes is placed by the kernel's idea of the size.
+            transport::learn_size(self.fd).map_err(|error| self.error_at(done, &error).after(done))?;
+        }
+        written.map(|()| done)
+    }
+
+    fn step(&self, at: usize, left: usize, sums: &[Checksum]) -> Result<Step> {
+        let offset = self.offset + at as u64;
+        let inline = inline_bytes(offset, left, self.algorithm.digest_len());
+        let first = pieces(self.offset, at).len();
+        if inline < left && !self.unreachable.load(Ordering::Relaxed) {
+            let length = left.min(TRANSFER_BYTES_MAX - (offset % BLOCK_BYTES as u64) as usize);
+            if let Some(reply) = self.fetched(at, length, &sums[first..])? {
+                match reply.status {
+                    Status::Done if reply.length == length => return Ok(Step { length, grew: reply.grew }),
+                    Status::Done => return Err(self.error_at(at, &garbled())),
+                    Status::Unreachable => self.unreachable.store(true, Ordering::Relaxed),
+                    // Perhaps it is another process that the mount has read. What is sent is certain.
+                    Status::Mismatch => {}
+                    _ => return Err(Error::replied(reply)),
+                }
+            }
+        }
+        if inline < left && at == 0 {
+            // In several requests: nothing shall be written if one of them will be refused.
+            self.check(at, left, sums)?;
+        }
+        let mut attempts = 0;
+        loop {
+            let reply = self.inline(at, inline, &sums[first..])?;
+            attempts += 1;
+            match reply.status {
+                Status::Done if reply.length == inline => return Ok(Step { length: inline, grew: reply.grew }),
+                Status::Done => return Err(self.error_at(at, &garbled())),
+                Status::Mismatch => {
+                    self.check(at, inline, sums)?;
+                    // The bytes here are good: it was on the way.
+                    if attempts == ATTEMPTS_MAX {
+                        return Err(Error::replied(reply));
+                    }
+                }
+                _ => return Err(Error::replied(reply)),
+            }
+        }
+    }
+
+    /// Whether the bytes have their checksums here.
+    fn check(&self, at: usize, length: usize, sums: &[Checksum]) -> Result<()> {
+        let inside = |piece: &Piece| piece.range.start < at + length && piece.range.end > at;
+        let bad: Vec<_> = pieces(self.offset, parts::length(self.buffers))
+            .zip(sums)
+            .filter(|(piece, _)| inside(piece))
+            .filter(|(piece, sum)| parts::sum(self.buffers, piece.range.clone(), self.algorithm) != **sum)
+            .map(|(piece, _)| piece.block)
+            .collect();
+        if bad.is_empty() {
+            return Ok(());
+        }
+        let text = "the bytes to be written do not have their checksum";
+        Err(Error::here(Operation::Write, self.offset + at as u64, bad, text))
+    }
+
+    fn inline(&self, at: usize, length: usize, sums: &[Checksum]) -> Result<Reply> {
+        let (mut payload, _) = self.request(at, length, 0, sums);
+        parts::gather(self.buffers, at..at + length, payload.extend(length));
+        self.ask(at, payload, Command::Write)
+    }
+
+    /// Has the mount fetch the bytes; `None` if they are not in one piece.
+    fn fetched(&self, at: usize, length: usize, sums: &[Checksum]) -> Result<Option<Reply>> {
+        let mut places = parts::parts(self.buffers, at..at + length);
+        let (Some((index, within)), None) = (places.next(), places.next()) else { return Ok(None) };
+        let bytes = &self.buffers[index][within];
+        let (payload, _) = self.request(at, length, bytes.as_ptr() as u64, sums);
+        self.ask(at, payload, Command::WriteFrom).map(Some)
+    }
+
+    fn request(&self, at: usize, length: usize, address: u64, sums: &[Checksum]) -> (Payload, usize) {
+        let offset = self.offset + at as u64;
+        let request = Request { algorithm: self.algorithm, verify: false, offset, length, address };
+        let mut payload = Payload::new(&request);
+        let count = pieces(offset, length).len();
+        for sum in &sums[..count] {
+            payload.extend(sum.as_bytes().len()).copy_from_slice(sum.as_bytes());
+        }
+        (payload, count)
+    }
+
+    fn ask(&self, at: usize, mut payload: Payload, command: Command) -> Result<Reply> {
+        let reply = payload.ask(self.fd, command, 0).map_err(|error| self.error_at(at, &error))?;
+        let malformed = |error| Error::malformed(Operation::Write, self.offset + at as u64, &error);
+        Ok(transport::reply(reply).map_err(malformed)?.0)
+    }
+
+    fn error_at(&self, at: usize, error: &std::io::Error) -> Error {
+        Error::system(Operation::Write, self.offset.saturating_add(at as u64), error)
+    }
+}
+
+struct Step {
+    length: usize,
+    grew: bool,
+}
+
+fn garbled() -> std::io::Error {
+    std::io::Error::from_raw_os_error(libc::EPROTO)
+}
