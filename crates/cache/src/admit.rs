@@ -113,7 +113,7 @@ impl Cache {
     fn fetch(&self, wants: &[Want], used: usize, spare: &mut Vec<FrameMut>, held: &mut Vec<Held>) -> Result<()> {
         for want in wants {
             match *want {
-                Want::Object(id) => self.with_object(id, |_| ())?,
+                Want::Object(id) => self.with_object(id, |_, _| ())?,
                 Want::Page(id, index) => {
                     let version = self.state.read().version(id);
                     let views = self.read_pages(id, index, 1)?;

@@ -2,7 +2,7 @@
 
 use crate::object::Residence;
 use crate::pages::{bad_page, unreachable_page};
-use crate::plan::ZERO_CRC;
+use crate::plan::ZEROES;
 use crate::state::{FrozenEpoch, State};
 use crate::{Cache, oplog::OpLog};
 use holdfast_object::{
@@ -271,7 +271,7 @@ impl State {
                     continue;
                 }
                 if rejected.contains(&(id, index)) {
-                    bad.push((index, page.page().checksum, slot.page.verify().err()));
+                    bad.push((index, slot.page.verify().err()));
                     continue;
                 }
                 let Some(&identity) = written.identities.get(&(id, index)) else {
@@ -280,7 +280,7 @@ impl State {
                 slot.residence = Residence::Clean(identity);
                 object.frozen_pages -= 1;
                 object.unlogged.remove(&index);
-                if page.page().checksum == *ZERO_CRC {
+                if page.bytes() == &ZEROES {
                     // A large range that was allocated would fill the memory with slots that share one frame.
                     object.pages.remove(&index);
                     continue;
@@ -304,9 +304,9 @@ impl State {
             if let Some(&blocks) = written.blocks.get(&id) {
                 object.attributes.blocks = blocks;
             }
-            for (index, expected, got) in bad {
-                let error = match got {
-                    Some(got) => bad_page(self, id, index, expected, got),
+            for (index, mismatch) in bad {
+                let error = match mismatch {
+                    Some(mismatch) => bad_page(self, id, index, &mismatch),
                     None => unreachable_page(self, id, index),
                 };
                 self.lose_dirty(id, index, &error);

@@ -37,6 +37,7 @@ mod state;
 mod sync;
 
 use counters::Counters;
+use holdfast_integrity::Protection;
 use holdfast_object::space::REFERENCES_PER_BLOCK;
 use holdfast_object::{
     Arena, Attributes, Clock, DomainId, Epoch, Error, FrameMut, Hold, Holds, ObjectCache, ObjectId, ObjectStore,
@@ -252,6 +253,10 @@ impl ObjectCache for Cache {
         self.domain
     }
 
+    fn protection(&self) -> Protection {
+        self.store.protection()
+    }
+
     fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
@@ -276,7 +281,7 @@ impl ObjectCache for Cache {
     }
 
     fn attributes(&self, id: ObjectId) -> Result<Attributes> {
-        self.with_object(id, |object| object.visible_attributes())
+        self.with_object(id, |_, object| object.visible_attributes())
     }
 
     fn read(&self, id: ObjectId, first: PageIndex, count: usize) -> Result<Vec<PageView>> {

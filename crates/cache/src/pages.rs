@@ -4,6 +4,7 @@ use crate::Cache;
 use crate::object::{Object, Residence};
 use crate::ranges::Missing;
 use crate::state::State;
+use holdfast_integrity::Mismatch;
 use holdfast_object::{
     Corruption, Error, FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageRef, PageSource, PageView, PinnedPage, Place,
     Result, Seek,
@@ -75,14 +76,14 @@ impl Cache {
         }
     }
 
-    /// Calls `use_it` with an object, getting its attributes from the store if they are not known.
-    pub(crate) fn with_object<T>(&self, id: ObjectId, use_it: impl Fn(&Object) -> T) -> Result<T> {
+    /// Calls `use_it` with the state and an object, getting its attributes from the store if they are not known.
+    pub(crate) fn with_object<T>(&self, id: ObjectId, use_it: impl Fn(&State, &Object) -> T) -> Result<T> {
         loop {
             let evictions = {
                 let state = self.state.read();
                 if let Some(object) = state.objects.get(&id) {
                     object.referenced.store(true, Ordering::Relaxed);
-                    return Ok(use_it(object));
+                    return Ok(use_it(&state, object));
                 }
                 if state.gone.contains_key(&id) {
                     return Err(Error::NoObject(state.key(id)));
@@ -127,8 +128,8 @@ impl Cache {
         for (position, (frame, source)) in frames.into_iter().zip(sources).enumerate() {
             let index = first + position as u64;
             let view = match source {
-                PageSource::Data { checksum, identity } => {
-                    let page = frame.publish(checksum);
+                PageSource::Data { sums, identity } => {
+                    let page = frame.publish_with(sums);
                     if current {
                         state.put_clean(id, index, page.clone(), identity);
                     }
@@ -149,25 +150,26 @@ impl Cache {
     pub(crate) fn reread_page(&self, id: ObjectId, index: PageIndex, bad: PageRef) -> Result<PageView> {
         {
             let mut state = self.state.write();
-            let key = state.key(id);
-            if let Some(object) = state.objects.get_mut(&id)
-                && let Some(slot) = object.pages.get(&index)
-                && slot.page.page() == bad
-            {
-                match slot.page.verify() {
+            let slot = state.objects.get(&id).and_then(|object| object.pages.get(&index));
+            let slot = slot.filter(|slot| slot.page.page() == bad);
+            if let Some((page, residence)) = slot.map(|slot| (slot.page.clone(), slot.residence)) {
+                let page = state.for_reader(page);
+                match page.verify() {
                     // The reader was hit, not the page.
-                    Ok(_) => return Ok(PageView::Data(slot.page.clone())),
-                    Err(got) => {
-                        let clean = matches!(slot.residence, Residence::Clean(_));
+                    Ok(_) => return Ok(PageView::Data(page)),
+                    Err(mismatch) => {
+                        let clean = matches!(residence, Residence::Clean(_));
+                        let key = state.key(id);
                         tracing::warn!(%key, index, clean, "a page in memory does not match its checksum");
-                        if clean {
-                            object.drop_page(index);
-                            self.counters.reread.add(1);
-                        } else {
-                            let error = bad_page(&state, id, index, bad.checksum, got);
+                        if !clean {
+                            let error = bad_page(&state, id, index, &mismatch);
                             state.lose_dirty(id, index, &error);
                             return Err(error);
                         }
+                        if let Some(object) = state.objects.get_mut(&id) {
+                            object.drop_page(index);
+                        }
+                        self.counters.reread.add(1);
                     }
                 }
             }
@@ -178,7 +180,7 @@ impl Cache {
 
     /// See [`holdfast_object::ObjectCache::seek`].
     pub(crate) fn seek_page(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>> {
-        if self.with_object(id, |object| !object.overlay.is_empty())? {
+        if self.with_object(id, |_, object| !object.overlay.is_empty())? {
             // Afterwards pages in memory and in the store together are the truth.
             self.close_epoch()?;
         }
@@ -197,17 +199,17 @@ impl Cache {
     fn seek_once(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>> {
         let key = holdfast_object::ObjectKey { domain: self.domain, object: id };
         let page = PAGE_SIZE as u64;
-        let (size, in_store) = self.with_object(id, |object| (object.attributes.size, object.created.is_none()))?;
+        let (size, in_store) = self.with_object(id, |_, object| (object.attributes.size, object.created.is_none()))?;
         if offset >= size {
             return Ok(None);
         }
         let end = size.div_ceil(page);
-        let in_memory = |index: PageIndex| self.with_object(id, |object| object.pages.contains_key(&index));
+        let in_memory = |index: PageIndex| self.with_object(id, |_, object| object.pages.contains_key(&index));
         let mut index = offset / page;
         let found = match what {
             Seek::Data => {
                 let here =
-                    self.with_object(id, |object| object.pages.range(index..).next().map(|(&index, _)| index))?;
+                    self.with_object(id, |_, object| object.pages.range(index..).next().map(|(&index, _)| index))?;
                 let there = if in_store { self.store.seek(key, index, Seek::Data)? } else { None };
                 here.into_iter().chain(there).min().filter(|&found| found < end)
             }
@@ -244,12 +246,12 @@ fn lost(state: &State, id: ObjectId, index: PageIndex) -> Error {
 }
 
 /// The error for a page whose bytes in memory are not what was written.
-pub(crate) fn bad_page(state: &State, id: ObjectId, index: PageIndex, expected: u64, got: u64) -> Error {
+pub(crate) fn bad_page(state: &State, id: ObjectId, index: PageIndex, mismatch: &Mismatch) -> Error {
     Error::Corrupt(Box::new(Corruption {
         place: Place { object: Some(state.key(id)), index: Some(index), ..Place::default() },
         what: "checksum of a changed page in memory".into(),
-        expected: format!("{expected:016x}"),
-        got: format!("{got:016x}"),
+        expected: mismatch.expected.to_string(),
+        got: mismatch.got.to_string(),
     }))
 }
 

@@ -6,7 +6,7 @@
 use crate::object::Residence;
 use crate::pages::{Found, bad_page};
 use crate::state::{State, Tree, TreeBlock};
-use holdfast_integrity::{MergeError, crc64, merge_page, merge_page_in_place};
+use holdfast_integrity::{Algorithm, Checksum, MergeError, merge_page, merge_page_in_place};
 use holdfast_object::space::{Demand, OBJECTS_PER_MAP_BLOCK, POINTERS_PER_BLOCK, RECORDS_PER_BLOCK, levels};
 use holdfast_object::{
     Arena, BlockIdentity, Error, Fragment, FrameMut, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, PageIndex,
@@ -16,9 +16,9 @@ use rustc_hash::FxHashSet;
 use std::sync::{Arc, LazyLock};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-static ZEROES: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
-/// Checksum of a page of zeroes.
-pub(crate) static ZERO_CRC: LazyLock<u64> = LazyLock::new(|| crc64(&ZEROES));
+/// A page of zeroes.
+pub(crate) static ZEROES: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+static ZERO_SUM: LazyLock<Checksum> = LazyLock::new(|| Algorithm::Crc64Nvme.sum(&ZEROES));
 
 /// What has to be fetched before a plan can be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -304,6 +304,11 @@ impl<'a> Planner<'a> {
         kind.is_some_and(Kind::is_metadata)
     }
 
+    /// What its pages have in memory.
+    fn algorithm(&self, id: ObjectId) -> Algorithm {
+        if self.is_metadata(id) { Algorithm::Crc64Nvme } else { self.state.protection.memory() }
+    }
+
     fn count_page(&mut self, id: ObjectId, index: PageIndex) {
         if self.state.objects.get(&id).is_some_and(|object| object.dirty.contains(&index)) {
             return;
@@ -343,15 +348,10 @@ impl<'a> Planner<'a> {
                 continue;
             };
             out[start..end].copy_from_slice(&bytes.bytes()[start..end]);
-            let checksum = fragment.page.checksum;
-            let merged = match &old {
-                Old::Page(old) => {
-                    merge_page_in_place(old.bytes(), old.page().checksum, start, end - start, checksum, &mut out)
-                }
-                Old::Zero => merge_page_in_place(&ZEROES, *ZERO_CRC, start, end - start, checksum, &mut out),
-            };
-            match merged {
-                Ok(crc) => pages.push((fragment.index, out.publish(crc))),
+            let (old_bytes, old_sum) = old.parts();
+            let sum = bytes.sum();
+            match merge_page_in_place(old_bytes, old_sum, start, end - start, sum, self.algorithm(id), &mut out) {
+                Ok(sum) => pages.push((fragment.index, out.publish(sum))),
                 Err(error) => self.refused(id, fragment.index, &old, error)?,
             }
         }
@@ -374,8 +374,9 @@ impl<'a> Planner<'a> {
             return Ok(None);
         };
         let zeroes = &ZEROES[from..to];
-        match merge_page(page.bytes(), page.page().checksum, from, zeroes, crc64(zeroes), &mut out) {
-            Ok(crc) => Ok(Some((index, out.publish(crc)))),
+        let algorithm = self.algorithm(id);
+        match merge_page(page.bytes(), page.expected(), from, zeroes, algorithm.sum(zeroes), algorithm, &mut out) {
+            Ok(sum) => Ok(Some((index, out.publish(sum)))),
             Err(error) => self.refused(id, index, &old, error).map(|()| None),
         }
     }
@@ -384,7 +385,7 @@ impl<'a> Planner<'a> {
     fn old_page(&mut self, id: ObjectId, index: PageIndex) -> Result<Option<Old>> {
         let Some(object) = self.state.objects.get(&id) else { return Ok(Some(Old::Zero)) };
         let want = match object.find(index)? {
-            Found::Page(page) => return Ok(Some(Old::Page(page))),
+            Found::Page(page) => return Ok(Some(Old::Page(self.state.for_reader(page)))),
             Found::Zero => return Ok(Some(Old::Zero)),
             Found::InStore => {
                 let now = self.state.version(id);
@@ -410,8 +411,7 @@ impl<'a> Planner<'a> {
                     self.want(Want::Reread(id, index, page.page()));
                     return Ok(());
                 }
-                let got = mismatch.got.as_u64().unwrap_or_default();
-                let error = bad_page(self.state, id, index, page.page().checksum, got);
+                let error = bad_page(self.state, id, index, &mismatch);
                 self.state.lose_dirty(id, index, &error);
                 Err(error)
             }
@@ -459,4 +459,13 @@ impl<'a> Planner<'a> {
 enum Old {
     Page(PinnedPage),
     Zero,
+}
+
+impl Old {
+    fn parts(&self) -> (&[u8; PAGE_SIZE], Checksum) {
+        match self {
+            Old::Page(page) => (page.bytes(), page.expected()),
+            Old::Zero => (&ZEROES, *ZERO_SUM),
+        }
+    }
 }

@@ -11,12 +11,12 @@ impl Cache {
     /// See [`holdfast_object::ObjectCache::read`].
     pub(crate) fn read_pages(&self, id: ObjectId, first: PageIndex, count: usize) -> Result<Vec<PageView>> {
         loop {
-            let looked = self.with_object(id, |object| -> Result<_> {
+            let looked = self.with_object(id, |state, object| -> Result<_> {
                 let mut views: Vec<Maybe> = Vec::with_capacity(count);
                 let mut wait = None;
                 for index in first..first + count as u64 {
                     views.push(match object.find(index)? {
-                        Found::Page(page) => Some(PageView::Data(page)),
+                        Found::Page(page) => Some(PageView::Data(state.for_reader(page))),
                         Found::Zero => Some(PageView::Zero),
                         Found::InStore => None,
                         Found::After(epoch) => {

@@ -49,7 +49,15 @@ impl Cache {
             store.prepare(last)?;
             store.publish(last)?;
         }
-        let mut state = State::new(domain, last + 1, arena.clone(), store.table_levels(domain)?, status.read_only);
+        let mut state = State::new(
+            domain,
+            store.protection(),
+            clock.clone(),
+            last + 1,
+            arena.clone(),
+            store.table_levels(domain)?,
+            status.read_only,
+        );
         match store.snapshots(domain) {
             Ok(known) => state.has_snapshots = !known.is_empty(),
             // The files are there all the same. Which blocks may be freed is not known.

@@ -3,10 +3,11 @@
 use crate::freeing::{Freeing, Writing};
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::OpLog;
+use holdfast_integrity::Protection;
 use holdfast_object::space::{Demand, levels};
 use holdfast_object::{
-    Arena, Attributes, BlockIdentity, DomainId, Epoch, Error, ObjectId, ObjectKey, Op, PageIndex, PinnedPage, Result,
-    SnapshotId,
+    Arena, Attributes, BlockIdentity, Clock, DomainId, Epoch, Error, ObjectId, ObjectKey, Op, PageIndex, PinnedPage,
+    Result, SnapshotId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -112,6 +113,9 @@ pub(crate) struct Gone {
 
 pub(crate) struct State {
     pub(crate) domain: DomainId,
+    /// How the contents of files are protected.
+    pub(crate) protection: Protection,
+    clock: Arc<dyn Clock>,
     /// Blocks that go away may have to be noted for a snapshot.
     pub(crate) has_snapshots: bool,
     /// Levels of tree blocks that the object table and the maps of ids can have in the store.
@@ -146,6 +150,8 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(
         domain: DomainId,
+        protection: Protection,
+        clock: Arc<dyn Clock>,
         epoch: Epoch,
         arena: Arc<Arena>,
         table_levels: [u8; 2],
@@ -153,6 +159,8 @@ impl State {
     ) -> State {
         State {
             domain,
+            protection,
+            clock,
             has_snapshots: false,
             table_levels,
             objects: FxHashMap::default(),
@@ -197,8 +205,23 @@ impl State {
             || self.log.is_half_full()
     }
 
+    /// A page for a reader, who goes by the strong checksum if it has been in memory for long (Z²FS, section III-C).
+    pub(crate) fn for_reader(&self, page: PinnedPage) -> PinnedPage {
+        match self.protection.switches_after() {
+            Some(after)
+                if u128::from(self.clock.monotonic_ns().saturating_sub(page.since_ns())) >= after.as_nanos() =>
+            {
+                page.switched()
+            }
+            _ => page,
+        }
+    }
+
     /// Puts a page version in place of the current one, dirty in the open epoch.
     pub(crate) fn put_dirty(&mut self, id: ObjectId, index: PageIndex, page: PinnedPage) {
+        if self.protection.switches_after().is_some() {
+            page.set_since(self.clock.monotonic_ns());
+        }
         let object = self.objects.get_mut(&id).expect("planned object is present");
         object.bad.remove(&index);
         object.levels = object.levels.max(levels(index));
@@ -231,6 +254,9 @@ impl State {
         let Some(object) = self.objects.get_mut(&id) else { return };
         if object.pages.contains_key(&index) || object.bad.contains_key(&index) {
             return;
+        }
+        if self.protection.switches_after().is_some() {
+            page.set_since(self.clock.monotonic_ns());
         }
         object.pages.insert(
             index,
@@ -370,6 +396,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_integrity::Checksum;
+    use holdfast_object::ManualClock;
     use holdfast_object::{Class, Kind, Timestamp};
 
     fn object() -> Object {
@@ -379,12 +407,20 @@ mod tests {
     #[test]
     fn what_comes_and_goes_leaves_no_trace_in_the_hands() {
         let arena = Arena::new(16, 4096).expect("arena");
-        let mut state = State::new(DomainId::MAIN, 2, arena.clone(), [0; 2], None);
+        let mut state = State::new(
+            DomainId::MAIN,
+            Protection::Uniform,
+            Arc::new(ManualClock::new(0, 0)),
+            2,
+            arena.clone(),
+            [0; 2],
+            None,
+        );
         for round in 0..10_000 {
             // Ids are used again: a hand must not name one twice either.
             let id = ObjectId(2 + round % 7);
             state.insert_object(id, object());
-            let page = arena.allocate().expect("a frame").publish(0);
+            let page = arena.allocate().expect("a frame").publish(Checksum::none());
             state.put_clean(id, 0, page, BlockIdentity { address: 9, birth: 1 });
             state.trim(64, 16);
             assert!(state.object_hand.len() <= 128 && state.clean.len() <= 32, "round {round}");
@@ -395,7 +431,15 @@ mod tests {
 
     #[test]
     fn objects_beyond_the_limit_are_forgotten_once_they_are_clean() {
-        let mut state = State::new(DomainId::MAIN, 2, Arena::new(16, 4096).expect("arena"), [0; 2], None);
+        let mut state = State::new(
+            DomainId::MAIN,
+            Protection::Uniform,
+            Arc::new(ManualClock::new(0, 0)),
+            2,
+            Arena::new(16, 4096).expect("arena"),
+            [0; 2],
+            None,
+        );
         for id in 2..1002 {
             let object = Object { created: (id < 100).then_some(2), ..object() };
             state.insert_object(ObjectId(id), object);

@@ -223,11 +223,11 @@ impl State {
     fn lose_bad(&mut self, captured: &Capture) -> bool {
         let mut any = false;
         for ((id, index, page), pin) in captured.pages.iter().zip(&captured.pins) {
-            let Err(got) = pin.verify() else { continue };
+            let Err(mismatch) = pin.verify() else { continue };
             any = true;
             let current = self.objects.get(id).and_then(|object| object.pages.get(index));
             if current.is_some_and(|slot| slot.page.page() == *page) {
-                let error = bad_page(self, *id, *index, page.checksum, got);
+                let error = bad_page(self, *id, *index, &mismatch);
                 self.lose_dirty(*id, *index, &error);
             }
         }

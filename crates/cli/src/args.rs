@@ -7,6 +7,7 @@ pub(crate) use reliability::{Ecc, Reliability};
 use crate::growth::NewSize;
 use crate::size::Share;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use holdfast_integrity::{Protection, UnknownProtection};
 use holdfast_physical::inject::{BlockClass, Copies};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -242,9 +243,24 @@ pub(crate) struct Create {
     /// How much of it only root may fill, as 1G or 5%; default: nothing
     #[arg(long, value_name = "SIZE|N%", value_parser = crate::size::parse_share)]
     pub(crate) reserve: Option<Share>,
+    /// Checksums of the contents of files: uniform, none, disk, end-to-end=ALGORITHM, static, static=strong, dynamic, dynamic=SECONDS;
+    /// or auto, what `holdfast reliability` recommends for this machine
+    #[arg(long, value_name = "MODE", value_parser = protection, default_value = "uniform")]
+    pub(crate) protection: ProtectionWanted,
     /// Overwrite whatever is there
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// A protection mode, or the one that suits the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ProtectionWanted {
+    Auto,
+    Mode(Protection),
+}
+
+fn protection(text: &str) -> Result<ProtectionWanted, UnknownProtection> {
+    if text == "auto" { Ok(ProtectionWanted::Auto) } else { text.parse().map(ProtectionWanted::Mode) }
 }
 
 #[derive(Args, Debug)]

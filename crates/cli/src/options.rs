@@ -6,6 +6,7 @@
 use crate::size;
 use clap::builder::PossibleValue;
 use holdfast_fuse::{Caching, Flags};
+use holdfast_integrity::Protection;
 use holdfast_naming::Atime;
 
 /// How to mount.
@@ -31,6 +32,8 @@ pub(crate) struct MountOptions {
     pub(crate) quota_bytes: Option<u64>,
     /// What is freed is given back to the host.
     pub(crate) discard: bool,
+    /// How the contents of files are protected, if not as the store says.
+    pub(crate) protection: Option<Protection>,
 }
 
 const CACHE_BYTES_MIN: u64 = 16 << 20;
@@ -52,6 +55,7 @@ impl Default for MountOptions {
             threads: 2,
             quota_bytes: None,
             discard: false,
+            protection: None,
         }
     }
 }
@@ -156,8 +160,7 @@ impl MountOptions {
     /// # Errors
     /// The first one that cannot.
     pub(crate) fn can_become(&self, wanted: &MountOptions) -> Result<(), String> {
-        let MountOptions { flags, caching, cache_bytes, allow_other, epoch_ms, threads, quota_bytes, discard, .. } =
-            self;
+        let MountOptions { flags, caching, cache_bytes, allow_other, epoch_ms, threads, quota_bytes, .. } = self;
         for (is_same, what) in [
             (*caching == wanted.caching, "cache=direct and cache=kernel"),
             (*cache_bytes == wanted.cache_bytes, "the size of the cache"),
@@ -165,7 +168,8 @@ impl MountOptions {
             (*epoch_ms == wanted.epoch_ms, "epoch"),
             (*threads == wanted.threads, "threads"),
             (*quota_bytes == wanted.quota_bytes, "quota"),
-            (*discard == wanted.discard, "discard"),
+            (self.discard == wanted.discard, "discard"),
+            (self.protection == wanted.protection, "protection"),
             (flags.synchronous == wanted.flags.synchronous, "sync"),
             (flags.dir_synchronous == wanted.flags.dir_synchronous, "dirsync"),
         ] {
@@ -205,6 +209,7 @@ impl MountOptions {
         word(*threads != default.threads, &format!("threads={threads}"));
         word(self.quota_bytes.is_some(), &format!("quota={}", self.quota_bytes.unwrap_or(0)));
         word(self.discard, "discard");
+        word(self.protection.is_some(), &format!("protection={}", self.protection.unwrap_or_default()));
         word(*allow_other, "allow_other");
         word(*nonempty, "nonempty");
         words.join(",")
@@ -254,7 +259,11 @@ impl MountOptions {
                 self.quota_bytes = Some(within(name, bytes, 1 << 20, u64::MAX, size::show)?);
             }
             ("discard" | "nodiscard", None) => self.discard = name == "discard",
-            ("cache" | "epoch" | "threads" | "quota", None) => {
+            ("protection", Some(value)) => {
+                let mode = value.parse().map_err(|error| format!("mount option protection: {error}"))?;
+                self.protection = Some(mode);
+            }
+            ("cache" | "epoch" | "threads" | "quota" | "protection", None) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
             }
             ("subtype", Some("holdfast")) | ("remount", None) => {}
@@ -305,6 +314,8 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("threads=N", "requests handled at once, 1 to 64; default 2"),
     OptionHelp("quota=SIZE", "refuse what would take more than this in all with"),
     OptionHelp("", "EDQUOT; at least 1M"),
+    OptionHelp("protection=MODE", "checksums of file contents from now on, if not as the"),
+    OptionHelp("", "store was made: see create --protection"),
     OptionHelp("discard", "give freed space back to the host by and by"),
     OptionHelp("nodiscard", "keep it (default); see holdfast trim"),
     OptionHelp("relatime", "update times of last access now and then (default)"),
@@ -466,7 +477,7 @@ mod tests {
     fn the_help_lists_every_option_that_is_taken() {
         for option in OPTIONS {
             let name = option.0;
-            let tried = name.replace("SIZE", "64M").replace("MS", "100").replace("=N", "=3");
+            let tried = name.replace("SIZE", "64M").replace("MS", "100").replace("=N", "=3").replace("MODE", "static");
             assert!(parse(&tried).is_ok(), "{name}");
         }
         assert_eq!(help().lines().count(), OPTIONS.len());

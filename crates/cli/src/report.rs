@@ -6,6 +6,7 @@ use crate::quoting;
 use crate::scrub::{ScrubCondition, ScrubReport};
 use crate::size;
 use holdfast_cache::CacheStatus;
+use holdfast_integrity::Protection;
 use holdfast_object::{PAGE_SIZE, Space, StoreCounters, StoreStatus};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -65,6 +66,12 @@ pub(crate) struct Figures {
     /// Files, directories and everything else.
     pub(crate) objects: u64,
     pub(crate) snapshots: u64,
+    /// How the contents of files are protected.
+    #[serde(default)]
+    pub(crate) protection: String,
+    /// How they are protected if the mount does not say otherwise.
+    #[serde(default)]
+    pub(crate) protection_of_store: String,
     pub(crate) space: SpaceFigures,
     /// Blocks repaired from another copy since the store was opened.
     pub(crate) blocks_repaired: u64,
@@ -191,10 +198,17 @@ pub(crate) struct Daemon {
 }
 
 impl Figures {
-    pub(crate) fn new(uuid: [u8; 16], snapshots: u64, status: StoreStatus) -> Figures {
+    pub(crate) fn new(
+        uuid: [u8; 16],
+        snapshots: u64,
+        (protection, of_store): (Protection, Protection),
+        status: StoreStatus,
+    ) -> Figures {
         Figures {
             uuid: show_uuid(&uuid),
             snapshots,
+            protection: protection.to_string(),
+            protection_of_store: of_store.to_string(),
             epoch: status.epoch,
             objects: status.objects,
             space: SpaceFigures::from(&status.space),
@@ -285,6 +299,12 @@ impl Report for StoreReport {
                 format!("{used} of {total} used, {} available{quota}", size::show(space.available_bytes)),
             ));
             rows.push(("objects", figures.objects.to_string()));
+            if !figures.protection.is_empty() {
+                let own = &figures.protection_of_store;
+                let own =
+                    if *own == figures.protection { String::new() } else { format!("; the store's own mode: {own}") };
+                rows.push(("protection", figures.protection.clone() + &own));
+            }
             if figures.snapshots > 0 {
                 let hint = match &self.mounted_on {
                     Some(directory) => {
@@ -370,7 +390,7 @@ mod tests {
         let space = Space { total: 1000, free: 300, pending: 100, reserve: 50, reserved: 25, ..Space::default() };
         let status = StoreStatus { epoch: 7, space, unrepaired: 3, ..StoreStatus::default() };
         let mut report = StoreReport::bare(Path::new("/s"), Condition::Mounted, Some(Path::new("/m")));
-        report.figures = Some(Figures::new([0xab; 16], 0, status));
+        report.figures = Some(Figures::new([0xab; 16], 0, (Protection::Uniform, Protection::Disk), status));
         report.read_only = Some("device /s: write failed at block 9".into());
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<StoreReport>(&json).unwrap(), report);

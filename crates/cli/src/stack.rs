@@ -5,6 +5,7 @@ use crate::holder;
 use crate::report::Figures;
 use holdfast_block::{Access, Device, FileDevice};
 use holdfast_cache::{Cache, Options as CacheOptions, Recovered};
+use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Enforce, Namespace};
 use holdfast_object::{Arena, Clock, DomainId, ObjectStore, PAGE_SIZE, StoreStatus, SystemClock};
@@ -30,6 +31,8 @@ pub(crate) struct Settings {
     pub(crate) quota_bytes: Option<u64>,
     /// What is freed is given back to the host.
     pub(crate) discard: bool,
+    /// How the contents of files are protected, if not as the store says.
+    pub(crate) protection: Option<Protection>,
 }
 
 impl Settings {
@@ -43,6 +46,7 @@ impl Settings {
             no_directory_atime: true,
             quota_bytes: None,
             discard: false,
+            protection: None,
         }
     }
 }
@@ -71,6 +75,7 @@ impl Stack {
             node_cache_bytes: memory.nodes_bytes,
             quota_blocks: settings.quota_bytes.map(|bytes| bytes / PAGE_SIZE as u64),
             discard: settings.discard && !settings.read_only,
+            protection: settings.protection,
             ..OpenOptions::default()
         };
         let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &options).map_err(says)?);
@@ -100,15 +105,26 @@ impl Stack {
 
     /// A state of the store, for reports.
     pub(crate) fn figures(&self, status: StoreStatus) -> Figures {
-        Figures::new(self.module.store_uuid(), self.module.snapshot_count(DomainId::MAIN), status)
+        let protection = (self.module.protection(), self.module.store_protection());
+        Figures::new(self.module.store_uuid(), self.module.snapshot_count(DomainId::MAIN), protection, status)
     }
 }
 
 /// An empty store on a device, with a root directory of the calling user; so many bytes are set aside for root.
-pub(crate) fn create(device: Arc<dyn Device>, overwrite: bool, set_aside_bytes: u64) -> Result<Stack> {
+pub(crate) fn create(
+    device: Arc<dyn Device>,
+    overwrite: bool,
+    set_aside_bytes: u64,
+    protection: Protection,
+) -> Result<Stack> {
     let set_aside_blocks = set_aside_bytes.div_ceil(PAGE_SIZE as u64);
-    let options =
-        holdfast_physical::CreateOptions { store_uuid: uuid()?, device_uuid: uuid()?, set_aside_blocks, overwrite };
+    let options = holdfast_physical::CreateOptions {
+        store_uuid: uuid()?,
+        device_uuid: uuid()?,
+        set_aside_blocks,
+        protection,
+        overwrite,
+    };
     let settings = Settings { read_only: false, ..Settings::to_look() };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     Module::create(device.clone(), arena(settings.cache_bytes)?, clock, &options).map_err(says)?;

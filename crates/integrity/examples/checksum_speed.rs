@@ -37,12 +37,15 @@ fn candidates(blocks: &[Block]) -> Vec<(&'static str, Work)> {
     list.push(("xor64 (plain fn)", Box::new(|_, block| xor64(block))));
     list.push(("crc64 (plain fn)", Box::new(|_, block| crc64(block))));
     let (fragment, mut page) = ([7u8; 512], [0u8; BLOCK]);
-    let fragment_crc = crc64(&fragment);
-    let crcs: Vec<u64> = blocks.iter().map(|block| crc64(block)).collect();
+    let with = Algorithm::Crc64Nvme;
+    let fragment_sum = with.sum(&fragment);
+    let sums: Vec<Checksum> = blocks.iter().map(|block| with.sum(block)).collect();
     list.push((
         "merge_page, 512 B",
         Box::new(move |i, block| {
-            merge_page(block, crcs[i], 1000, &fragment, fragment_crc, &mut page)
+            merge_page(block, sums[i], 1000, &fragment, fragment_sum, with, &mut page)
+                .ok()
+                .and_then(|sum| sum.as_u64())
                 .expect("the checksums are those of the blocks")
         }),
     ));

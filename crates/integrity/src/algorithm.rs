@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Digest, Mismatch, crc32c, crc64, fletcher256, xor64};
 
 /// Length in bytes of the longest checksum.
@@ -147,10 +149,30 @@ impl FromStr for Algorithm {
 /// On disk only [`Checksum::as_bytes`] is stored, the algorithm's number beside it. Integers are little-endian.
 ///
 /// Invariant: the bytes past `algorithm.digest_len()` are zero, so that equality is equality of the parts that count.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Plain", into = "Plain")]
 pub struct Checksum {
     algorithm: Algorithm,
     bytes: [u8; DIGEST_MAX],
+}
+
+/// A checksum as plain data: the algorithm's number and all bytes.
+#[derive(Serialize, Deserialize)]
+struct Plain(u8, [u8; DIGEST_MAX]);
+
+impl From<Checksum> for Plain {
+    fn from(checksum: Checksum) -> Plain {
+        Plain(checksum.algorithm.id(), checksum.bytes)
+    }
+}
+
+impl TryFrom<Plain> for Checksum {
+    type Error = UnknownAlgorithm;
+
+    fn try_from(Plain(id, bytes): Plain) -> Result<Checksum, UnknownAlgorithm> {
+        let algorithm = Algorithm::parse(id)?;
+        Ok(Checksum::of_le(algorithm, &bytes[..algorithm.digest_len()]))
+    }
 }
 
 /// A stored checksum has not the length its algorithm needs.
@@ -207,6 +229,26 @@ impl Checksum {
     /// The checksum as stored, `algorithm().digest_len()` bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.algorithm.digest_len()]
+    }
+
+    /// The checksum with zeros behind it.
+    pub fn to_padded(&self) -> [u8; DIGEST_MAX] {
+        self.bytes
+    }
+
+    /// The checksum as a number, for the algorithms of 8 bytes at most; else 0.
+    pub fn as_number(&self) -> u64 {
+        if self.algorithm.digest_len() > 8 {
+            return 0;
+        }
+        let (word, _) = self.bytes.split_at(8);
+        word.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+    }
+
+    /// A checksum of 8 bytes at most from its number.
+    pub fn from_number(algorithm: Algorithm, number: u64) -> Self {
+        debug_assert!(algorithm.digest_len() <= 8, "{algorithm}");
+        Self::of_le(algorithm, &number.to_le_bytes()[..algorithm.digest_len()])
     }
 
     /// The checksum as a number, for the algorithms with 64 bits.

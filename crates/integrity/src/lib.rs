@@ -17,6 +17,7 @@
 //! | bytes that stay in memory or travel | [`Protected`] |
 //! | finding one or two flipped bits, and flipping them back | [`correct_flips`] |
 //! | moving, cutting, merging, converting them | [`Protected`]'s methods and [`assemble`] |
+//! | the protection modes | [`Protection`], [`StoredSums`], [`PageSums`] |
 //! | a partial write into a cache page | [`merge_page`], [`merge_page_in_place`] |
 //!
 //! ```
@@ -74,6 +75,7 @@ mod flips;
 mod identity;
 mod page;
 mod protected;
+mod protection;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 mod sums;
@@ -87,6 +89,7 @@ pub use flips::{FlipsMax, correct_flips};
 pub use identity::identity_mix;
 pub use page::{MergeError, PAGE_SIZE, merge_page, merge_page_in_place};
 pub use protected::{ChainError, Piece, Protected, Source, assemble};
+pub use protection::{PageSums, Protection, StoredSums, UnknownProtection};
 pub use sums::{fletcher256, xor64};
 pub use unverified::{Unverified, Verified};
 

@@ -1,9 +1,9 @@
-//! Merging a fragment into a cache page: case 4 of checksum chaining on the hot path, in CRC-64/NVME.
+//! Merging a fragment into a cache page: case 4 of checksum chaining on the hot path.
 
 use std::ops::Range;
 
 use crate::protected::look;
-use crate::{Checksum, Crc64, Mismatch};
+use crate::{Algorithm, Checksum, Mismatch};
 
 /// Bytes in a cache page.
 pub const PAGE_SIZE: usize = 4096;
@@ -27,7 +27,8 @@ pub enum MergeError {
     },
 }
 
-/// Builds in `out` the page that is `old` with `fragment` written at byte `at`, and returns its CRC-64/NVME.
+/// Builds in `out` the page that is `old` with `fragment` written at byte `at`, and returns its checksum under
+/// `algorithm`.
 ///
 /// Case 4 of the dissertation's §4.3.1: the new checksum is generated over the fragment and what remains of the old
 /// page, then the old page and the fragment are verified (in this order), then the bytes move. The checksum is taken
@@ -38,13 +39,14 @@ pub enum MergeError {
 /// [`MergeError`]; `out` is then unchanged.
 pub fn merge_page(
     old: &[u8; PAGE_SIZE],
-    old_crc: u64,
+    old_sum: Checksum,
     at: usize,
     fragment: &[u8],
-    fragment_crc: u64,
+    fragment_sum: Checksum,
+    algorithm: Algorithm,
     out: &mut [u8; PAGE_SIZE],
-) -> Result<u64, MergeError> {
-    merge(old, old_crc, at, fragment, fragment_crc, out)
+) -> Result<Checksum, MergeError> {
+    merge(old, old_sum, at, fragment, fragment_sum, algorithm, out)
 }
 
 /// [`merge_page`] for a fragment of `len` bytes that was received in its place already: `out[at .. at + len]`.
@@ -53,13 +55,14 @@ pub fn merge_page(
 /// [`MergeError`]; `out` is then unchanged.
 pub fn merge_page_in_place(
     old: &[u8; PAGE_SIZE],
-    old_crc: u64,
+    old_sum: Checksum,
     at: usize,
     len: usize,
-    fragment_crc: u64,
+    fragment_sum: Checksum,
+    algorithm: Algorithm,
     out: &mut [u8; PAGE_SIZE],
-) -> Result<u64, MergeError> {
-    merge_in_place(old, old_crc, at, len, fragment_crc, out)
+) -> Result<Checksum, MergeError> {
+    merge_in_place(old, old_sum, at, len, fragment_sum, algorithm, out)
 }
 
 // Generic over the buffers only so that the tests can let bits flip in them between the steps. All are of PAGE_SIZE
@@ -67,46 +70,48 @@ pub fn merge_page_in_place(
 
 fn merge<O, F>(
     old: &O,
-    old_crc: u64,
+    old_sum: Checksum,
     at: usize,
     fragment: &F,
-    fragment_crc: u64,
+    fragment_sum: Checksum,
+    algorithm: Algorithm,
     out: &mut impl AsMut<[u8]>,
-) -> Result<u64, MergeError>
+) -> Result<Checksum, MergeError>
 where
     O: AsRef<[u8]> + ?Sized,
     F: AsRef<[u8]> + ?Sized,
 {
     let end = fragment_end(at, fragment.as_ref().len())?;
-    let new_crc = generate(old, at..end, fragment, |fragment| fragment);
-    verify(look(old), old_crc).map_err(MergeError::OldPage)?;
-    verify(look(fragment), fragment_crc).map_err(MergeError::Fragment)?;
+    let new_sum = generate(algorithm, old, at..end, fragment, |fragment| fragment);
+    old_sum.verify(look(old)).map_err(MergeError::OldPage)?;
+    fragment_sum.verify(look(fragment)).map_err(MergeError::Fragment)?;
     let out = out.as_mut();
     out[..at].copy_from_slice(&look(old)[..at]);
     out[at..end].copy_from_slice(look(fragment));
     out[end..].copy_from_slice(&look(old)[end..]);
-    Ok(new_crc)
+    Ok(new_sum)
 }
 
 fn merge_in_place<O, P>(
     old: &O,
-    old_crc: u64,
+    old_sum: Checksum,
     at: usize,
     len: usize,
-    fragment_crc: u64,
+    fragment_sum: Checksum,
+    algorithm: Algorithm,
     out: &mut P,
-) -> Result<u64, MergeError>
+) -> Result<Checksum, MergeError>
 where
     O: AsRef<[u8]> + ?Sized,
     P: AsRef<[u8]> + AsMut<[u8]>,
 {
     let end = fragment_end(at, len)?;
-    let new_crc = generate(old, at..end, out, |out| &out[at..end]);
-    verify(look(old), old_crc).map_err(MergeError::OldPage)?;
-    verify(&look(out)[at..end], fragment_crc).map_err(MergeError::Fragment)?;
+    let new_sum = generate(algorithm, old, at..end, out, |out| &out[at..end]);
+    old_sum.verify(look(old)).map_err(MergeError::OldPage)?;
+    fragment_sum.verify(&look(out)[at..end]).map_err(MergeError::Fragment)?;
     out.as_mut()[..at].copy_from_slice(&look(old)[..at]);
     out.as_mut()[end..].copy_from_slice(&look(old)[end..]);
-    Ok(new_crc)
+    Ok(new_sum)
 }
 
 fn fragment_end(at: usize, len: usize) -> Result<usize, MergeError> {
@@ -114,26 +119,27 @@ fn fragment_end(at: usize, len: usize) -> Result<usize, MergeError> {
 }
 
 /// The checksum of the page to be: `old` with `replaced` taken from `new`.
-fn generate<O, N>(old: &O, replaced: Range<usize>, new: &N, fragment: impl Fn(&[u8]) -> &[u8]) -> u64
+fn generate<O, N>(
+    algorithm: Algorithm,
+    old: &O,
+    replaced: Range<usize>,
+    new: &N,
+    fragment: impl Fn(&[u8]) -> &[u8],
+) -> Checksum
 where
     O: AsRef<[u8]> + ?Sized,
     N: AsRef<[u8]> + ?Sized,
 {
-    let mut crc = Crc64::new();
-    crc.update(&look(old)[..replaced.start]);
-    crc.update(fragment(look(new)));
-    crc.update(&look(old)[replaced.end..]);
-    crc.value()
-}
-
-fn verify(bytes: &[u8], expected: u64) -> Result<(), Mismatch> {
-    Checksum::crc64(expected).verify(bytes)
+    let mut sum = algorithm.digest();
+    sum.update(&look(old)[..replaced.start]);
+    sum.update(fragment(look(new)));
+    sum.update(&look(old)[replaced.end..]);
+    sum.finish()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crc64;
     use crate::flaky::Flaky;
     use proptest::prelude::*;
 
@@ -156,6 +162,11 @@ mod tests {
         (0..PAGE_SIZE as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 20) as u8 ^ seed).collect()
     }
 
+    /// Those that see each flip.
+    fn algorithms() -> impl Strategy<Value = Algorithm> {
+        proptest::sample::select(Algorithm::ALL.into_iter().filter(|&a| a != Algorithm::None).collect::<Vec<_>>())
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -168,11 +179,14 @@ mod tests {
             bit in 0..PAGE_SIZE * 8,
             faulty in prop_oneof![Just(Faulty::Old), Just(Faulty::Fragment), Just(Faulty::Out)],
             in_place in any::<bool>(),
+            old_with in algorithms(),
+            fragment_with in algorithms(),
+            algorithm in algorithms(),
         ) {
             let (at, end) = (a.min(b), a.max(b));
             let old = page(seed);
             let fragment = &page(!seed)[..end - at];
-            let (old_crc, fragment_crc) = (crc64(&old), crc64(fragment));
+            let (old_sum, fragment_sum) = (old_with.sum(&old), fragment_with.sum(fragment));
             let mut right = old.clone();
             right[at..end].copy_from_slice(fragment);
 
@@ -191,20 +205,20 @@ mod tests {
                     out[at..end].copy_from_slice(fragment);
                     let mut out = buffer(&out, f_out.or(f_fragment));
                     let result =
-                        merge_in_place(&flaky_old, old_crc, at, end - at, fragment_crc, &mut out);
+                        merge_in_place(&flaky_old, old_sum, at, end - at, fragment_sum, algorithm, &mut out);
                     (result, out)
                 } else {
                     let mut out = buffer(&out, f_out);
                     let flaky_fragment = buffer(fragment, f_fragment);
                     let result =
-                        merge(&flaky_old, old_crc, at, &flaky_fragment, fragment_crc, &mut out);
+                        merge(&flaky_old, old_sum, at, &flaky_fragment, fragment_sum, algorithm, &mut out);
                     (result, out)
                 };
                 match result {
-                    Ok(crc) => {
+                    Ok(sum) => {
                         let now = out.as_ref();
-                        prop_assert!(now == right || crc64(now) != crc, "silent, gap {}", gap);
-                        prop_assert_eq!(crc, crc64(&right));
+                        prop_assert!(now == right || algorithm.sum(now) != sum, "silent, gap {}", gap);
+                        prop_assert_eq!(sum, algorithm.sum(&right));
                     }
                     Err(error) => {
                         prop_assert!(gap != usize::MAX, "{}", error);
@@ -224,26 +238,30 @@ mod tests {
     fn public_forms_agree_and_refuse() {
         let old: [u8; PAGE_SIZE] = page(1).try_into().unwrap();
         let fragment = b"a fragment";
-        let (old_crc, fragment_crc) = (crc64(&old), crc64(fragment));
+        let with = Algorithm::Crc64Nvme;
+        let (old_sum, fragment_sum) = (with.sum(&old), with.sum(fragment));
         let mut out = [0; PAGE_SIZE];
-        let crc = merge_page(&old, old_crc, 4086, fragment, fragment_crc, &mut out).unwrap();
-        assert_eq!(crc, crc64(&out));
+        let sum = merge_page(&old, old_sum, 4086, fragment, fragment_sum, with, &mut out).unwrap();
+        assert_eq!(sum, with.sum(&out));
         assert_eq!(&out[4086..], fragment);
         assert_eq!(out[..4086], old[..4086]);
 
         let mut other = [0; PAGE_SIZE];
         other[4086..].copy_from_slice(fragment);
-        let again = merge_page_in_place(&old, old_crc, 4086, 10, fragment_crc, &mut other);
-        assert_eq!((again, other), (Ok(crc), out));
+        let again = merge_page_in_place(&old, old_sum, 4086, 10, fragment_sum, with, &mut other);
+        assert_eq!((again, other), (Ok(sum), out));
 
         for (at, len) in [(4087, 10), (0, 4097), (usize::MAX, 2)] {
-            assert_eq!(merge_page_in_place(&old, old_crc, at, len, 0, &mut out), Err(MergeError::Range { at, len }));
+            assert_eq!(
+                merge_page_in_place(&old, old_sum, at, len, Checksum::none(), with, &mut out),
+                Err(MergeError::Range { at, len })
+            );
         }
         // A refusal leaves the page alone.
         let before = out;
-        let bad = merge_page(&old, old_crc ^ 1, 0, fragment, fragment_crc, &mut out);
-        assert!(matches!(bad, Err(MergeError::OldPage(m)) if m.got.as_u64() == Some(old_crc)));
-        let bad = merge_page(&old, old_crc, 0, fragment, fragment_crc ^ 1, &mut out);
+        let bad = merge_page(&old, fragment_sum, 0, fragment, fragment_sum, with, &mut out);
+        assert!(matches!(bad, Err(MergeError::OldPage(m)) if m.got == old_sum));
+        let bad = merge_page(&old, old_sum, 0, fragment, old_sum, with, &mut out);
         assert!(matches!(bad, Err(MergeError::Fragment(_))));
         assert_eq!(out, before);
     }

@@ -162,7 +162,8 @@ impl Soak {
     fn new(options: Options) -> Result<Soak, String> {
         let device = Arc::new(MemoryDevice::new(options.blocks));
         let clock = stack::clock();
-        stack::create(device.clone(), &clock).map_err(|error| format!("create: {error}"))?;
+        let protection = stack::mode_of(options.seed);
+        stack::create_with(device.clone(), &clock, protection).map_err(|error| format!("create: {error}"))?;
         let model = Model::new(0o755, clock.now());
         let stack = Stack::open(device.clone(), &StackOptions::new(options.frames), &clock)
             .map_err(|error| format!("open: {error}"))?;

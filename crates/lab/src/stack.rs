@@ -7,6 +7,7 @@
 
 use holdfast_block::Device;
 use holdfast_cache::{Cache, Recovered};
+use holdfast_integrity::{Algorithm, Protection};
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Namespace};
 use holdfast_object::{Arena, Clock, DomainId, Error, ManualClock, ObjectCache, ObjectStore, Result, Snapshots};
@@ -45,6 +46,21 @@ impl StackOptions {
     }
 }
 
+/// One of the protection modes, for runs by seed.
+pub fn mode_of(seed: u64) -> Protection {
+    const MODES: [Protection; 8] = [
+        Protection::Uniform,
+        Protection::Static { strong: false },
+        Protection::Dynamic { t_switch_s: 3 },
+        Protection::Disk,
+        Protection::EndToEnd(Algorithm::Fletcher256),
+        Protection::None,
+        Protection::EndToEnd(Algorithm::Xor64),
+        Protection::Static { strong: true },
+    ];
+    MODES[(seed % MODES.len() as u64) as usize]
+}
+
 /// A stack that is open. Dropped without [`Stack::close`], it is as after `kill -9`.
 pub struct Stack {
     /// The layer on the device.
@@ -67,12 +83,21 @@ pub fn clock() -> Arc<ManualClock> {
 /// # Errors
 /// Those of the layers.
 pub fn create(device: Arc<dyn Device>, clock: &Arc<ManualClock>) -> Result<()> {
+    create_with(device, clock, Protection::Uniform)
+}
+
+/// The same, in a protection mode.
+///
+/// # Errors
+/// Those of the layers.
+pub fn create_with(device: Arc<dyn Device>, clock: &Arc<ManualClock>, protection: Protection) -> Result<()> {
     let options = StackOptions::new(64);
     let arena = arena(&options)?;
     let uuids = CreateOptions {
         store_uuid: *b"holdfast lab 001",
         device_uuid: *b"holdfast lab d01",
         set_aside_blocks: 0,
+        protection,
         overwrite: false,
     };
     Module::create(device.clone(), arena, clock.clone(), &uuids)?;

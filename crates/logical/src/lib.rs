@@ -17,6 +17,7 @@ mod policy;
 
 pub use policy::Policy;
 
+use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId, ObjectKey,
     ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, PolicyId, Purpose, RecoveredBatch, Result, ScrubCursor,
@@ -77,6 +78,10 @@ impl Logical {
 }
 
 impl ObjectStore for Logical {
+    fn protection(&self) -> Protection {
+        self.first().protection()
+    }
+
     fn status(&self) -> StoreStatus {
         self.first().status()
     }

@@ -38,5 +38,4 @@ pub use namespace::{
 };
 pub use pages::{ReadData, SumsWanted};
 pub use permission::{Access, Caller, Enforce};
-pub use sums::PAGE_ALGORITHM;
 pub use xattr::{XATTR_LIST_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};

@@ -24,14 +24,14 @@ const REREADS_MAX: usize = 3;
 /// Verifies a page; reads it again from below if it does not match. Corrupt bytes do not get out.
 fn verified(cache: &dyn ObjectCache, id: ObjectId, index: PageIndex, mut view: PageView) -> Result<PageView> {
     for _ in 0..REREADS_MAX {
-        let (page, got) = match &view {
+        let (page, mismatch) = match &view {
             PageView::Zero => return Ok(view),
             PageView::Data(page) => match page.verify() {
                 Ok(_) => return Ok(view),
-                Err(got) => (page.page(), got),
+                Err(mismatch) => (page.page(), mismatch),
             },
         };
-        tracing::warn!(object = id.0, index, expected = page.checksum, got, "page in memory does not match");
+        tracing::warn!(object = id.0, index, %mismatch, "page in memory does not match");
         view = cache.reread(id, index, page)?;
     }
     Err(never_right(cache, id, index))

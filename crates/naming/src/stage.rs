@@ -1,8 +1,8 @@
 //! Collecting a transaction: operations, and the frames with the bytes that they name.
 
 use crate::error::{Error, Result};
-use crate::sums::{self, PAGE_ALGORITHM};
-use holdfast_integrity::Checksum;
+use crate::sums;
+use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_object::{
     Fragment, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId, Transaction,
 };
@@ -51,7 +51,7 @@ impl<'a> Staged<'a> {
         self.brings = Some(id);
     }
 
-    /// Writes whole pages, in ascending order of index.
+    /// Writes whole pages of metadata, in ascending order of index.
     pub(crate) fn pages<'b>(
         &mut self,
         id: ObjectId,
@@ -64,9 +64,9 @@ impl<'a> Staged<'a> {
         let frames = self.cache.frames(images.len())?;
         let fragments = images.zip(frames).map(|((index, image), mut frame)| {
             // The checksum is of the bytes where they come from, so that a copy gone wrong is seen.
-            let checksum = PAGE_ALGORITHM.sum(image);
+            let checksum = Algorithm::Crc64Nvme.sum(image);
             frame.copy_from_slice(image);
-            let pin = sums::publish(frame, checksum);
+            let pin = frame.publish(checksum);
             let page = pin.page();
             self.pins.push(pin);
             Fragment { index, start: 0, end: PAGE_SIZE as u16, page }
@@ -83,12 +83,12 @@ impl<'a> Staged<'a> {
         }
     }
 
-    /// Writes pages of zeroes, which are stored, unlike holes. One frame serves all of them.
+    /// Writes a file's pages of zeroes, which are stored, unlike holes. One frame serves all of them.
     pub(crate) fn zero_pages(&mut self, id: ObjectId, pages: Range<PageIndex>, size_min: u64) -> Result<()> {
         let image = [0; PAGE_SIZE];
         let Some(mut frame) = self.cache.frames(1)?.pop() else { return Ok(()) };
         frame.copy_from_slice(&image);
-        let pin = sums::publish(frame, PAGE_ALGORITHM.sum(&image));
+        let pin = frame.publish(self.cache.protection().memory().sum(&image));
         let page = pin.page();
         self.pins.push(pin);
         let fragments = pages.map(|index| Fragment { index, start: 0, end: PAGE_SIZE as u16, page }).collect();
@@ -96,18 +96,34 @@ impl<'a> Staged<'a> {
         Ok(())
     }
 
-    /// Writes bytes at a position.
+    /// Writes bytes of a file at a position.
     pub(crate) fn bytes(&mut self, id: ObjectId, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.bytes_with_sums(id, offset, bytes, None)
+        self.bytes_under(self.cache.protection().memory(), id, offset, bytes, None)
     }
 
-    /// Writes bytes at a position. `sums` came with them, one for each page's part.
+    /// Writes bytes of metadata at a position.
+    pub(crate) fn metadata_bytes(&mut self, id: ObjectId, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.bytes_under(Algorithm::Crc64Nvme, id, offset, bytes, None)
+    }
+
+    /// Writes bytes of a file at a position. `sums` came with them, one for each page's part.
     ///
     /// # Errors
     /// [`Error::Mismatch`] names the pages whose bytes do not have the checksum that came with them; then this is not to be
     /// submitted.
     pub(crate) fn bytes_with_sums(
         &mut self,
+        id: ObjectId,
+        offset: u64,
+        bytes: &[u8],
+        sums: Option<&[Checksum]>,
+    ) -> Result<()> {
+        self.bytes_under(self.cache.protection().memory(), id, offset, bytes, sums)
+    }
+
+    fn bytes_under(
+        &mut self,
+        algorithm: Algorithm,
         id: ObjectId,
         offset: u64,
         mut bytes: &[u8],
@@ -129,16 +145,16 @@ impl<'a> Staged<'a> {
             let (piece, rest) = bytes.split_at(bytes.len().min(PAGE_SIZE - start));
             let end = start + piece.len();
             let checksum = match sums {
-                Some(sums) => sums::receive(piece, sums[position], &mut frame[start..end]).ok(),
+                Some(sums) => sums::receive(piece, sums[position], algorithm, &mut frame[start..end]).ok(),
                 None => {
-                    let checksum = PAGE_ALGORITHM.sum(piece);
+                    let checksum = algorithm.sum(piece);
                     frame[start..end].copy_from_slice(piece);
                     Some(checksum)
                 }
             };
             match checksum {
                 Some(checksum) => {
-                    let pin = sums::publish(frame, checksum);
+                    let pin = frame.publish(checksum);
                     fragments.push(Fragment { index, start: start as u16, end: end as u16, page: pin.page() });
                     self.pins.push(pin);
                 }

@@ -1,31 +1,21 @@
 //! Between an application's checksums and those of pages: checksum chaining at the boundary of naming.
 //!
-//! The one place that says which checksum pages in memory have, and that goes from it to other algorithms and other coverage and
-//! back. An application's checksum of a block covers just the bytes transferred, as a fragment's does; a page's covers the page.
+//! The one place that goes from the checksum of a page in memory to other algorithms and other coverage and back. An application's checksum of a block covers just the bytes transferred, as a fragment's does; a page's covers the page.
 //!
 //! Invariant: at no moment are bytes without a checksum that was made before the last one was verified
 //! ([`holdfast_integrity::assemble`]).
 
 use crate::pages::{SumsWanted, zero_page};
 use holdfast_integrity::{Algorithm, ChainError, Checksum, Protected};
-use holdfast_object::{FrameMut, PAGE_SIZE, PinnedPage};
+use holdfast_object::{PAGE_SIZE, PinnedPage};
 use std::ops::Range;
 use std::sync::LazyLock;
 
-/// What pages and fragments have in memory.
-pub const PAGE_ALGORITHM: Algorithm = Algorithm::Crc64Nvme;
+static ZERO_SUM: LazyLock<Checksum> = LazyLock::new(|| Algorithm::Crc64Nvme.sum(zero_page()));
 
-static ZERO_SUM: LazyLock<Checksum> = LazyLock::new(|| PAGE_ALGORITHM.sum(zero_page()));
-
-/// Makes the frame's bytes immutable under a checksum of [`PAGE_ALGORITHM`].
-pub(crate) fn publish(frame: FrameMut, checksum: Checksum) -> PinnedPage {
-    debug_assert_eq!(checksum.algorithm(), PAGE_ALGORITHM);
-    frame.publish(checksum.as_u64().expect("the page's algorithm has 64 bits"))
-}
-
-/// A page with the checksum that it was published under.
+/// A page with the checksum that counts for this reader.
 fn protected(page: &PinnedPage) -> Protected<&[u8; PAGE_SIZE]> {
-    Protected::from_parts(page.bytes(), Checksum::crc64(page.page().checksum))
+    Protected::from_parts(page.bytes(), page.expected())
 }
 
 /// The checksum for whoever gets a part of a page. All of the page under its own algorithm: the page's checksum as it is (case 1:
@@ -55,20 +45,19 @@ fn chained<B: AsRef<[u8]>>(page: &Protected<B>, part: Range<usize>, how: SumsWan
     Ok(page.slice(part, how.algorithm)?.checksum())
 }
 
-/// Takes bytes that came with a checksum to where they stay; gives the checksum that they have there. Of the page's algorithm: the
+/// Takes bytes that came with a checksum to where they stay, under the page's `algorithm`; gives the checksum that they have there. Of this algorithm: the
 /// one that came goes on, and is verified where the bytes arrive (case 1′). Of another: the new one is made from the bytes that came,
 /// then these are verified, then they move (case 2).
 ///
 /// # Errors
 /// [`ChainError::Mismatch`]: the bytes do not have the checksum that came with them.
-pub(crate) fn receive<O, D>(bytes: O, sum: Checksum, to: D) -> Result<Checksum, ChainError>
+pub(crate) fn receive<O, D>(bytes: O, sum: Checksum, algorithm: Algorithm, to: D) -> Result<Checksum, ChainError>
 where
     O: AsRef<[u8]>,
     D: AsRef<[u8]> + AsMut<[u8]>,
 {
     let came = Protected::from_parts(bytes, sum);
-    let here =
-        if sum.algorithm() == PAGE_ALGORITHM { came.forward_verified(to)? } else { came.convert(PAGE_ALGORITHM, to)? };
+    let here = if sum.algorithm() == algorithm { came.forward_verified(to)? } else { came.convert(algorithm, to)? };
     Ok(here.checksum())
 }
 
@@ -76,6 +65,8 @@ where
 mod tests {
     use super::*;
     use std::cell::{Cell, OnceCell};
+
+    const OWN: Algorithm = Algorithm::Crc64Nvme;
 
     /// Bytes of which one flips just before the access number `flip_before`, and stays flipped.
     struct Flaky {
@@ -113,14 +104,14 @@ mod tests {
             let sum = algorithm.sum(&bytes);
             let mut stay = [0; 100];
             let sound = Flaky::new(&bytes, usize::MAX);
-            let checksum = receive(&sound, sum, &mut stay[..]).unwrap();
-            assert_eq!((checksum, &stay[..]), (PAGE_ALGORITHM.sum(&bytes), &bytes[..]));
+            let checksum = receive(&sound, sum, OWN, &mut stay[..]).unwrap();
+            assert_eq!((checksum, &stay[..]), (OWN.sum(&bytes), &bytes[..]));
             assert!(sound.accesses.get() > 0);
             for gap in 0..sound.accesses.get() {
                 let mut stay = [0; 100];
-                let taken = receive(Flaky::new(&bytes, gap), sum, &mut stay[..]);
+                let taken = receive(Flaky::new(&bytes, gap), sum, OWN, &mut stay[..]);
                 assert!(
-                    taken.is_err() || taken == Ok(PAGE_ALGORITHM.sum(&bytes)),
+                    taken.is_err() || taken == Ok(OWN.sum(&bytes)),
                     "{algorithm}, gap {gap}: a checksum of flipped bytes"
                 );
                 if gap == 0 {
@@ -134,13 +125,10 @@ mod tests {
     #[test]
     fn a_flip_while_a_reader_is_served_is_caught() {
         let bytes: Vec<u8> = (0..PAGE_SIZE).map(|index| index as u8).collect();
-        let own = PAGE_ALGORITHM.sum(&bytes);
-        for (algorithm, part) in [
-            (PAGE_ALGORITHM, 0..PAGE_SIZE),
-            (PAGE_ALGORITHM, 3..100),
-            (Algorithm::Xor64, 0..PAGE_SIZE),
-            (Algorithm::Blake3, 5..8),
-        ] {
+        let own = OWN.sum(&bytes);
+        for (algorithm, part) in
+            [(OWN, 0..PAGE_SIZE), (OWN, 3..100), (Algorithm::Xor64, 0..PAGE_SIZE), (Algorithm::Blake3, 5..8)]
+        {
             let want = algorithm.sum(&bytes[part.clone()]);
             for verify in [false, true] {
                 let how = SumsWanted { algorithm, verify };

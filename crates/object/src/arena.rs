@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! 0                     header (one page): magic, version, number of frames, free-list head, offsets
-//! 4096                  descriptors, 32 bytes each
+//! 4096                  descriptors, 64 bytes each
 //! log_offset            the operation log's bytes (opaque here)
 //! frames_offset         frames, 4096 bytes each
 //! ```
@@ -12,16 +12,18 @@
 //! Invariants:
 //! - a frame is *free* (0 references, on the free list), *being filled* (owned by exactly one [`FrameMut`], 0 references),
 //!   or *published* (one reference per [`PinnedPage`], bytes immutable);
-//! - a frame's generation counts how often it has been freed, so an old [`PageRef`] is recognised.
+//! - a frame's generation counts how often it has been freed, so an old [`PageRef`] is recognised;
+//! - a published frame's descriptor says under which checksums its bytes are; a second, strong one may come later and does not
+//!   change then.
 
-use holdfast_integrity::crc64;
+use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::PAGE_SIZE;
 
@@ -29,14 +31,15 @@ const MAGIC: u64 = u64::from_le_bytes(*b"HFARENA1");
 const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
 const NO_FRAME: u32 = u32::MAX;
 
-/// Names a published page: its frame, that frame's generation, and the CRC-64 of the bytes that count.
+/// Names a published page: its frame, that frame's generation, and a number from its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct PageRef {
     /// Number of the frame.
     pub frame: u32,
     /// The frame's generation when the page was published.
     pub generation: u32,
-    /// CRC-64/NVME of the page (or of the fragment that it holds).
+    /// The memory checksum of the page (or of the fragment that it holds), if it has 8 bytes or fewer: the frame's descriptor says of
+    /// which algorithm. Else 0: then the descriptor has the checksum.
     pub checksum: u64,
 }
 
@@ -57,9 +60,17 @@ struct Descriptor {
     references: AtomicU32,
     generation: AtomicU32,
     next_free: AtomicU32,
-    reserved: u32,
-    reserved_2: [u64; 2],
+    /// Algorithm of the checksum in the [`PageRef`].
+    fast: AtomicU8,
+    /// Algorithm of `strong_bytes`, written after them.
+    strong: AtomicU8,
+    reserved: [u8; 2],
+    /// When the page came into memory, in nanoseconds of the cache's clock, where that counts.
+    since_ns: AtomicU64,
+    strong_bytes: [AtomicU64; 4],
+    reserved_2: u64,
 }
+const _: () = assert!(DESCRIPTOR_BYTES == 64);
 
 /// Page frames in shared memory.
 pub struct Arena {
@@ -198,7 +209,7 @@ impl Arena {
         if !taken {
             return None;
         }
-        let pinned = PinnedPage { arena: self.clone(), page };
+        let pinned = PinnedPage { arena: self.clone(), page, is_switched: false };
         (descriptor.generation.load(Ordering::Acquire) == page.generation).then_some(pinned)
     }
 
@@ -259,15 +270,25 @@ impl fmt::Debug for FrameMut {
 
 impl FrameMut {
     /// Makes the bytes immutable, under the checksum that the caller has for them.
-    pub fn publish(self, checksum: u64) -> PinnedPage {
+    pub fn publish(self, checksum: Checksum) -> PinnedPage {
+        self.publish_with(PageSums::of(checksum))
+    }
+
+    /// The same, with what readers verify after the switch.
+    pub fn publish_with(self, sums: PageSums) -> PinnedPage {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: `this` is never used again, so the reference is moved out exactly once.
         let arena = unsafe { std::ptr::read(&this.arena) };
         let descriptor = arena.descriptor(this.frame);
         let generation = descriptor.generation.load(Ordering::Acquire);
+        let is_fast = sums.memory.algorithm().digest_len() <= 8;
+        let (fast, strong) = if is_fast { (sums.memory, sums.strong) } else { (Checksum::none(), sums.memory) };
+        descriptor.fast.store(fast.algorithm().id(), Ordering::Relaxed);
+        descriptor.set_strong(strong);
         let before = descriptor.references.swap(1, Ordering::AcqRel);
         debug_assert_eq!(before, 0, "frame {} published while referenced", this.frame);
-        PinnedPage { page: PageRef { frame: this.frame, generation, checksum }, arena }
+        let page = PageRef { frame: this.frame, generation, checksum: fast.as_number() };
+        PinnedPage { page, arena, is_switched: false }
     }
 }
 
@@ -292,10 +313,32 @@ impl Drop for FrameMut {
     }
 }
 
+impl Descriptor {
+    fn set_strong(&self, checksum: Checksum) {
+        let bytes = checksum.to_padded();
+        for (word, bytes) in self.strong_bytes.iter().zip(bytes.as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+        self.strong.store(checksum.algorithm().id(), Ordering::Release);
+    }
+
+    /// That of [`Algorithm::None`] if there is none, or the descriptor has been scribbled on.
+    fn strong(&self) -> Checksum {
+        let Ok(algorithm) = Algorithm::parse(self.strong.load(Ordering::Acquire)) else { return Checksum::none() };
+        let mut bytes = [0; holdfast_integrity::DIGEST_MAX];
+        for (word, bytes) in self.strong_bytes.iter().zip(bytes.as_chunks_mut::<8>().0) {
+            *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        Checksum::from_bytes(algorithm, &bytes[..algorithm.digest_len()]).unwrap_or(Checksum::none())
+    }
+}
+
 /// A reference to a published page; the page stays as long as one is held.
 pub struct PinnedPage {
     arena: Arc<Arena>,
     page: PageRef,
+    /// Whether the strong checksum is the one that counts for this reader.
+    is_switched: bool,
 }
 
 impl PinnedPage {
@@ -310,11 +353,61 @@ impl PinnedPage {
         unsafe { &*self.arena.frame(self.page.frame).cast() }
     }
 
-    /// Its bytes, if they match the checksum now; otherwise the checksum that they have.
-    pub fn verify(&self) -> Result<&[u8; PAGE_SIZE], u64> {
+    /// The checksum that it is kept under in memory; of [`Algorithm::None`] in the modes without one.
+    pub fn sum(&self) -> Checksum {
+        let descriptor = self.arena.descriptor(self.page.frame);
+        match Algorithm::parse(descriptor.fast.load(Ordering::Relaxed)) {
+            Ok(Algorithm::None) => descriptor.strong(),
+            Ok(algorithm) => Checksum::from_number(algorithm, self.page.checksum),
+            // Scribbled on: nothing that the bytes can have.
+            Err(_) => Checksum::crc64(!crc64(self.bytes())),
+        }
+    }
+
+    /// All checksums that are known of it.
+    pub fn sums(&self) -> PageSums {
+        PageSums { memory: self.sum(), strong: self.arena.descriptor(self.page.frame).strong() }
+    }
+
+    /// The strong checksum is known from now on, for those who switch to it. The caller has verified the page after generating it.
+    pub fn set_strong(&self, checksum: Checksum) {
+        let descriptor = self.arena.descriptor(self.page.frame);
+        if descriptor.strong.load(Ordering::Acquire) == Algorithm::None.id() {
+            descriptor.set_strong(checksum);
+        }
+    }
+
+    /// It is in memory since then, by the clock of whoever asks with [`PinnedPage::since_ns`].
+    pub fn set_since(&self, now_ns: u64) {
+        self.arena.descriptor(self.page.frame).since_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// See [`PinnedPage::set_since`].
+    pub fn since_ns(&self) -> u64 {
+        self.arena.descriptor(self.page.frame).since_ns.load(Ordering::Relaxed)
+    }
+
+    /// This reader goes by the strong checksum, if there is one.
+    pub fn switched(mut self) -> PinnedPage {
+        self.is_switched =
+            self.arena.descriptor(self.page.frame).strong.load(Ordering::Acquire) != Algorithm::None.id();
+        self
+    }
+
+    /// The checksum that counts for this reader.
+    pub fn expected(&self) -> Checksum {
+        if self.is_switched { self.arena.descriptor(self.page.frame).strong() } else { self.sum() }
+    }
+
+    /// Its bytes, if they match the checksum now. In the modes without checksums in memory they always do.
+    pub fn verify(&self) -> Result<&[u8; PAGE_SIZE], Mismatch> {
         let bytes = self.bytes();
-        let got = crc64(bytes);
-        if got == self.page.checksum { Ok(bytes) } else { Err(got) }
+        let fast = self.arena.descriptor(self.page.frame).fast.load(Ordering::Relaxed);
+        // By far the most frequent: without a detour by way of any algorithm.
+        if fast == Algorithm::Crc64Nvme.id() && !self.is_switched && crc64(bytes) == self.page.checksum {
+            return Ok(bytes);
+        }
+        self.expected().verify(bytes).map(|()| bytes)
     }
 
     /// Whether nobody else refers to the page at this moment.
@@ -332,7 +425,7 @@ impl fmt::Debug for PinnedPage {
 impl Clone for PinnedPage {
     fn clone(&self) -> Self {
         self.arena.descriptor(self.page.frame).references.fetch_add(1, Ordering::AcqRel);
-        PinnedPage { arena: self.arena.clone(), page: self.page }
+        PinnedPage { arena: self.arena.clone(), page: self.page, is_switched: self.is_switched }
     }
 }
 
@@ -348,6 +441,45 @@ impl Drop for PinnedPage {
 mod tests {
     use super::*;
 
+    fn sum(bytes: &[u8]) -> Checksum {
+        Checksum::crc64(crc64(bytes))
+    }
+
+    #[test]
+    fn a_page_is_kept_under_any_checksum() {
+        let arena = Arena::new(1, 0).unwrap();
+        for algorithm in Algorithm::ALL {
+            let mut frame = arena.allocate().unwrap();
+            frame.fill(9);
+            let page = frame.publish(algorithm.sum(&[9; PAGE_SIZE]));
+            assert_eq!(page.sum(), algorithm.sum(&[9; PAGE_SIZE]));
+            assert_eq!(arena.pin(page.page()).unwrap().sum(), page.sum());
+            assert!(page.verify().is_ok());
+            rustix::io::pwrite(arena.memory(), &[8], arena.frame_offset(0) + 77).unwrap();
+            assert_eq!(page.verify().is_err(), algorithm != Algorithm::None, "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn a_reader_that_has_switched_goes_by_the_strong_checksum() {
+        let arena = Arena::new(1, 0).unwrap();
+        let mut frame = arena.allocate().unwrap();
+        frame.fill(9);
+        let page = frame.publish(Algorithm::Xor64.sum(&[9; PAGE_SIZE]));
+        // Two flips that xor does not see.
+        for at in [100, 108] {
+            rustix::io::pwrite(arena.memory(), &[8], arena.frame_offset(0) + at).unwrap();
+        }
+        assert!(page.verify().is_ok() && page.clone().switched().verify().is_ok(), "no strong one is known");
+        page.set_strong(Algorithm::Fletcher256.sum(&[9; PAGE_SIZE]));
+        assert!(page.verify().is_ok() && page.clone().switched().verify().is_err());
+        page.set_strong(Algorithm::Fletcher256.sum(page.bytes()));
+        assert!(page.clone().switched().verify().is_err(), "it does not change");
+        drop(page);
+        let page = arena.allocate().unwrap().publish(Checksum::none());
+        assert_eq!(page.sums(), PageSums::of(Checksum::none()), "the next page has none");
+    }
+
     #[test]
     fn frames_go_round() {
         let arena = Arena::new(3, 0).unwrap();
@@ -356,7 +488,7 @@ mod tests {
         assert!(arena.allocate().is_none());
         let mut frame = frames.pop().unwrap();
         frame.fill(7);
-        let page = frame.publish(crc64(&[7; PAGE_SIZE]));
+        let page = frame.publish(sum(&[7; PAGE_SIZE]));
         let name = page.page();
         assert!(page.verify().is_ok());
         let second = arena.pin(name).unwrap();
@@ -365,7 +497,7 @@ mod tests {
         assert!(arena.allocate().is_none());
         drop(second);
         assert!(arena.pin(name).is_none(), "a freed frame is not pinned by its old name");
-        let again = arena.allocate().unwrap().publish(0);
+        let again = arena.allocate().unwrap().publish(Checksum::none());
         assert!(arena.pin(name).is_none() || again.page().frame != name.frame);
         drop(frames);
         drop(again);
@@ -377,7 +509,7 @@ mod tests {
         let arena = Arena::new(1, 0).unwrap();
         let mut frame = arena.allocate().unwrap();
         frame.fill(1);
-        let page = frame.publish(crc64(&[1; PAGE_SIZE]));
+        let page = frame.publish(sum(&[1; PAGE_SIZE]));
         rustix::io::pwrite(arena.memory(), &[0], arena.frame_offset(page.page().frame) + 100).unwrap();
         assert!(page.verify().is_err());
     }
@@ -393,7 +525,7 @@ mod tests {
                         let Some(mut frame) = arena.allocate() else { continue };
                         let value = thread ^ round as u8;
                         frame.fill(value);
-                        let page = frame.publish(crc64(&[value; PAGE_SIZE]));
+                        let page = frame.publish(sum(&[value; PAGE_SIZE]));
                         let other = page.clone();
                         drop(page);
                         assert!(other.verify().is_ok());

@@ -4,6 +4,7 @@ use crate::{
     Arena, Attributes, DomainId, Epoch, FrameMut, Hold, Holds, ObjectChange, ObjectId, Op, PageIndex, PageRef,
     PinnedPage, Purpose, Result, SnapshotId, SnapshotInfo, Space,
 };
+use holdfast_integrity::Protection;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -87,6 +88,10 @@ pub enum Durability {
 pub trait ObjectCache: Send + Sync {
     /// Whose objects.
     fn domain(&self) -> DomainId;
+
+    /// How the contents of files are protected: their pages and fragments come with checksums of [`Protection::memory`], all others with
+    /// CRC-64/NVME.
+    fn protection(&self) -> Protection;
 
     /// Where the pages are.
     fn arena(&self) -> &Arc<Arena>;

@@ -4,7 +4,7 @@ use crate::{AttrSet, Attributes, DomainId, Epoch, ObjectId, PageIndex, PageRef, 
 use serde::{Deserialize, Serialize};
 
 /// Bytes for a part of one page of an object. The frame that `page` names holds them at their position in the page
-/// (`start..end`); `page.checksum` is the CRC-64 of just these bytes. A whole page has `start` 0 and `end` 4096, and its
+/// (`start..end`); the frame's checksum is of just these bytes. A whole page has `start` 0 and `end` 4096, and its
 /// checksum is the page's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Fragment {

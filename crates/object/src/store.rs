@@ -4,15 +4,16 @@ use crate::{
     Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectChange, ObjectId, ObjectKey, Op, PageIndex,
     PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, SnapshotId, SnapshotInfo, Space, Timestamp,
 };
+use holdfast_integrity::{PageSums, Protection, StoredSums};
 use serde::{Deserialize, Serialize};
 
 /// What a page of an object is in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PageSource {
-    /// Bytes, now in the frame that was offered for them and verified against their checksum.
+    /// Bytes, now in the frame that was offered for them and, in the modes that do so, verified against their checksum.
     Data {
-        /// CRC-64 of the whole page, as the block pointer has it.
-        checksum: u64,
+        /// What the page has in memory: generated before the stored checksum was verified, where it is not a stored one itself.
+        sums: PageSums,
         /// Stable while the block is unchanged.
         identity: BlockIdentity,
     },
@@ -29,8 +30,10 @@ pub struct Placement {
     pub address: u64,
     /// Second copy of a metadata page, or 0.
     pub address_2: u64,
-    /// CRC-64 of the page.
+    /// CRC-64 of the page, whatever the mode: a recovery has to know whether the block was written.
     pub checksum: u64,
+    /// What its pointer will have.
+    pub sums: StoredSums,
     /// Epoch in which it was written.
     pub birth: Epoch,
 }
@@ -111,6 +114,9 @@ pub struct StoreStatus {
 ///
 /// Every method that changes something fails with [`crate::Error::ReadOnly`] once a write or flush has failed.
 pub trait ObjectStore: Send + Sync {
+    /// How the contents of files are protected.
+    fn protection(&self) -> Protection;
+
     /// Last recovery point, space, health.
     fn status(&self) -> StoreStatus;
 
@@ -123,7 +129,7 @@ pub trait ObjectStore: Send + Sync {
     /// Objects without a name (`nlink` 0), as of the last applied batch.
     fn orphans(&self, domain: DomainId) -> Result<Vec<ObjectId>>;
 
-    /// Reads `frames.len()` pages from page `first` on. Bytes are verified; corrupt copies are replaced by good ones.
+    /// Reads `frames.len()` pages from page `first` on. Bytes are verified, as far as the mode does that; corrupt copies are replaced by good ones.
     /// Fails as a whole with the error of the first page that has no good copy.
     fn read(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>>;
 

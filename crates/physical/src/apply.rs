@@ -18,7 +18,7 @@ use crate::module::Module;
 use crate::objects::{map_of, orphans_of};
 use crate::op_limits::{check_id, check_limits};
 use crate::tree::{Change, Trees};
-use crate::write::{Landed, Outgoing};
+use crate::write::{Landed, Outgoing, Stored};
 use holdfast_object::{
     Applied, Attributes, Batch, DomainId, Epoch, Error, Fragment, Kind, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
     PageRef, Placement, Result, Seek,
@@ -366,8 +366,8 @@ impl Module {
     ) -> Result<()> {
         let mut pages = Vec::with_capacity(fragments.len());
         for (fragment, landed) in fragments.iter().zip(landed) {
-            let Some(address) = *landed else { continue };
-            pages.push((fragment.index, data_pointer(address, epoch, epoch, fragment.page.checksum)));
+            let Some(stored) = *landed else { continue };
+            pages.push((fragment.index, data_pointer(stored, epoch, epoch)));
         }
         self.change(key, epoch, |trees, record| {
             let indices = fragments.iter().map(|fragment| fragment.index);
@@ -435,7 +435,8 @@ impl Module {
                 let alloc = self.base.alloc.lock();
                 for (page, placement) in group {
                     let addresses = [placement.address, placement.address_2];
-                    let pointer = data_pointer(addresses, placement.birth, epoch, placement.checksum);
+                    let stored = Stored { address: addresses, sums: placement.sums };
+                    let pointer = data_pointer(stored, placement.birth, epoch);
                     let old = &olds[(page - first) as usize];
                     if old.kind == PointerKind::Data && old.address == addresses {
                         continue;
@@ -536,12 +537,12 @@ impl Module {
                 continue;
             }
             block.0[start..end].fill(0);
-            let (address, checksum) = self.write_block(epoch, &block, twice)?;
-            let new = data_pointer(address, epoch, epoch, checksum);
+            let stored = self.write_block(epoch, &block, twice)?;
+            let new = data_pointer(stored, epoch, epoch);
             let outcome =
                 self.change(key, epoch, |trees, record| trees.put_pages(&self.base, key, record, &[(page, new)]));
             if outcome.is_err() {
-                self.cancel(&[Some(address)]);
+                self.cancel(&[Some(stored)]);
             }
             outcome?;
         }
@@ -615,7 +616,7 @@ fn share(
     })
 }
 
-fn data_pointer(address: [u64; 2], birth: Epoch, epoch: Epoch, checksum: u64) -> BlockPointer {
+fn data_pointer(Stored { address, sums }: Stored, birth: Epoch, epoch: Epoch) -> BlockPointer {
     BlockPointer {
         address,
         birth_phys: birth,
@@ -623,7 +624,7 @@ fn data_pointer(address: [u64; 2], birth: Epoch, epoch: Epoch, checksum: u64) ->
         kind: PointerKind::Data,
         level: 0,
         seeded: false,
-        checksum,
+        sums,
     }
 }
 

@@ -15,6 +15,7 @@ use crate::meta_block::{MetaBlock, NodeKey};
 use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
 use crate::tree::{Base, Change, Trees};
+use holdfast_integrity::{Checksum, StoredSums};
 use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -344,7 +345,7 @@ impl Trees {
                 kind: if key.level == 0 { PointerKind::Data } else { PointerKind::Tree },
                 level: key.level,
                 seeded: true,
-                checksum: dirty.block.checksum(key),
+                sums: StoredSums::of(Checksum::crc64(dirty.block.checksum(key))),
             };
             Arc::make_mut(&mut dirty.block).release();
             writes.extend(pointer.addresses().map(|address| (address, dirty.block.clone())));

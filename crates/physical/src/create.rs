@@ -10,6 +10,7 @@ use crate::format::{
 use crate::module::{Module, OpenOptions, base, log_area};
 use crate::tree::Trees;
 use holdfast_block::Device;
+use holdfast_integrity::Protection;
 use holdfast_object::{Arena, Clock, Error, ObjectStore, Result};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub struct CreateOptions {
     pub device_uuid: [u8; 16],
     /// Blocks of 4 KiB that only privileged users may fill; at most half of the store.
     pub set_aside_blocks: u64,
+    /// How the contents of files are protected.
+    pub protection: Protection,
     /// Also where there is a store already. Its contents are lost.
     pub overwrite: bool,
 }
@@ -84,6 +87,7 @@ impl Module {
             set_aside: 0,
             metadata: 0,
             metadata_kept: 0,
+            protection: options.protection,
             root: trees.system[&0].clone(),
         };
         superblock.set_aside = options.set_aside_blocks;

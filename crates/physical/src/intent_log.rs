@@ -19,6 +19,7 @@ use crate::log_recovery::Recovered;
 use crate::module::Module;
 use crate::read::page_place;
 use holdfast_integrity::crc64;
+use holdfast_integrity::{Algorithm, Mismatch};
 use holdfast_object::{
     DomainId, Epoch, Error, LogBatch, ObjectId, ObjectKey, Op, PAGE_SIZE, PinnedPage, Place, Result,
 };
@@ -182,26 +183,33 @@ impl Module {
         let mut pages: Vec<PinnedPage> = Vec::new();
         let mut again: Vec<usize> = Vec::new();
         for (op, &twice) in batch.ops.iter().zip(&twice) {
-            encode_op(&mut entries, op, twice);
-            let Op::Write { id, fragments, .. } = op else { continue };
-            for fragment in fragments {
+            let Op::Write { id, fragments, size_min } = op else {
+                encode_op(&mut entries, op, twice);
+                continue;
+            };
+            let mut logged = fragments.clone();
+            for fragment in &mut logged {
                 if !fragment.is_whole() {
                     return Err(Error::Protocol("a part of a page below the cache".to_string()));
                 }
                 let Some(pin) = self.arena.pin(fragment.page) else {
                     return Err(Error::Protocol(format!("page frame {} is free", fragment.page.frame)));
                 };
-                if let Err(got) = pin.verify() {
+                // The log's own checksum, generated before that of memory is verified.
+                let known = Some(pin.sum()).filter(|sum| sum.algorithm() == Algorithm::Crc64Nvme);
+                let crc = known.unwrap_or_else(|| Algorithm::Crc64Nvme.sum(pin.bytes()));
+                if let Err(Mismatch { expected, got }) = pin.verify() {
                     let key = ObjectKey { domain: batch.domain, object: *id };
                     let place = page_place(key, fragment.index, Place::default());
-                    let expected = format!("checksum {:#x}", fragment.page.checksum);
-                    return Err(Error::corrupt(place, "page in memory", expected, format!("{got:#x}")));
+                    return Err(Error::corrupt(place, "page in memory", expected, got));
                 }
+                fragment.page.checksum = crc.as_number();
                 if twice {
                     again.push(pages.len());
                 }
                 pages.push(pin);
             }
+            encode_op(&mut entries, &Op::Write { id: *id, fragments: logged, size_min: *size_min }, twice);
         }
         let room = log.half(index);
         let new: Vec<SectorSums> = pages.iter().map(|page| sector_sums(page.bytes())).collect();

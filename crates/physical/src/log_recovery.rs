@@ -25,6 +25,7 @@ use crate::intent_log::IntentLog;
 use crate::log_pages::{Copy, Gone, PageBytes, find_page};
 use crate::module::Module;
 use holdfast_block::AlignedBuf;
+use holdfast_integrity::Checksum;
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use holdfast_object::{
     DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, Op, PageIndex, PinnedPage, Placement, RecoveredBatch, Result,
@@ -575,7 +576,7 @@ impl Module {
                         format!("{got:#x}"),
                     ));
                 }
-                let pin = frame.publish(fragment.page.checksum);
+                let pin = frame.publish(Checksum::crc64(fragment.page.checksum));
                 fragment.page = pin.page();
                 pins.push(pin);
             }

@@ -2,9 +2,9 @@
 
 use crate::block_pool::PooledBlock;
 use crate::disk::{Block, Disk, RawBlock};
-use crate::format::blockptr::{BlockPointer, POINTER_BYTES, PointerKind};
+use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
-use crate::format::{DeadRun, POINTERS, RECORD_BYTES, hex};
+use crate::format::{DeadRun, POINTERS, RECORD_BYTES};
 use holdfast_integrity::{Mismatch, Unverified, Verified, crc64, identity_mix};
 use holdfast_object::{DomainId, Error, ObjectId, ObjectKey, Place, Result};
 
@@ -99,7 +99,7 @@ impl MetaBlock {
     }
 
     pub(crate) fn pointer_kind_is_hole(&self, slot: usize) -> bool {
-        self.slot::<POINTER_BYTES>(slot)[32] == PointerKind::Hole as u8
+        BlockPointer::encodes_hole(self.slot(slot))
     }
 
     pub(crate) fn put_pointer(&mut self, slot: usize, pointer: &BlockPointer) {
@@ -219,10 +219,8 @@ impl MetaBlock {
 
 /// Reads one copy and compares its checksum with the pointer's.
 pub(crate) fn read_copy(disk: &Disk, key: NodeKey, pointer: &BlockPointer, address: u64) -> Result<Verified<RawBlock>> {
-    verify(disk.read_unverified(address)?, key, pointer).map_err(|mismatch| {
-        let got = mismatch.got.as_u64().unwrap_or_default();
-        Error::corrupt(key.place(disk, address), "checksum", hex(pointer.checksum), hex(got))
-    })
+    verify(disk.read_unverified(address)?, key, pointer)
+        .map_err(|Mismatch { expected, got }| Error::corrupt(key.place(disk, address), "checksum", expected, got))
 }
 
 /// Compares bytes with the checksum in the pointer to them.
@@ -231,7 +229,10 @@ pub(crate) fn verify(
     key: NodeKey,
     pointer: &BlockPointer,
 ) -> std::result::Result<Verified<RawBlock>, Mismatch> {
-    bytes.verify_identified(pointer.checksum, if pointer.seeded { key.mix() } else { 0 })
+    match pointer.sums.primary.as_u64() {
+        Some(expected) if pointer.seeded => bytes.verify_identified(expected, key.mix()),
+        _ => bytes.verify(pointer.sums.primary),
+    }
 }
 
 #[cfg(test)]

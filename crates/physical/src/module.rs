@@ -7,6 +7,7 @@ use crate::intent_log::IntentLog;
 use crate::node_cache::NodeCache;
 use crate::objects::{OBJECT_END, map_of, orphans_of, table_of};
 use crate::tree::{Base, Trees};
+use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId,
     ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor,
@@ -29,6 +30,8 @@ pub struct OpenOptions {
     pub quota_blocks: Option<u64>,
     /// What a recovery point has freed is discarded at once.
     pub discard: bool,
+    /// How the contents of files are protected, if not as the store says. What is stored already keeps its checksums.
+    pub protection: Option<Protection>,
     /// For the lab only: an order of writing that loses data in a power cut, so that the crash explorer can show that it
     /// finds such bugs. Everybody else leaves the default.
     pub commit_order: CommitOrder,
@@ -41,6 +44,7 @@ impl Default for OpenOptions {
             node_cache_bytes: 16 << 20,
             quota_blocks: None,
             discard: false,
+            protection: None,
             commit_order: CommitOrder::default(),
         }
     }
@@ -71,6 +75,8 @@ pub struct Module {
     ids: Mutex<FxHashMap<DomainId, u64>>,
     /// See [`Module::unknown_slots`].
     pub(crate) unknown_slots: u64,
+    /// How the contents of files are protected from now on.
+    pub(crate) protection: Protection,
 }
 
 impl std::fmt::Debug for Module {
@@ -89,6 +95,7 @@ impl Module {
         superblock: Superblock,
     ) -> Module {
         let log = IntentLog::new(log_area(&label));
+        let protection = superblock.protection;
         Module {
             base,
             arena,
@@ -102,6 +109,7 @@ impl Module {
             ids: Mutex::default(),
             label: RwLock::new(label),
             unknown_slots: 0,
+            protection,
         }
     }
 
@@ -141,6 +149,11 @@ impl Module {
     /// The device's UUID, as given when the store was created.
     pub fn device_uuid(&self) -> [u8; 16] {
         self.label.read().device
+    }
+
+    /// How the contents of files are protected unless a mount says otherwise, as given when the store was created.
+    pub fn store_protection(&self) -> Protection {
+        self.published.lock().protection
     }
 
     /// Size of the store in blocks of 4 KiB.
@@ -203,6 +216,10 @@ pub(crate) fn base(disk: Disk, label: &Label, blocks: u64, options: &OpenOptions
 }
 
 impl ObjectStore for Module {
+    fn protection(&self) -> Protection {
+        self.protection
+    }
+
     fn status(&self) -> StoreStatus {
         let disk = self.disk();
         // One lock after the other: in one expression they would be held together, in the wrong order.

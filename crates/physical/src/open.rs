@@ -4,6 +4,7 @@ use crate::bitmap::CHUNK_WORDS;
 use crate::check::reach;
 use crate::commit::CommitOrder;
 use crate::disk::{Block, Disk, device_error};
+use crate::format::blockptr::EPOCH_MAX;
 use crate::format::label::LabelState;
 use crate::format::superblock::ring_block;
 use crate::format::{
@@ -17,6 +18,9 @@ use holdfast_block::Device;
 use holdfast_object::{Arena, Clock, Error, Place, Result, Seek};
 use std::io::IoSliceMut;
 use std::sync::Arc;
+
+/// A store with fewer left is opened for reading only: more than it can have recovery points while it is open.
+const EPOCHS_LEFT_MIN: u64 = 1 << 36;
 
 impl Module {
     /// Opens the store on `device`. Nothing is written but good copies of labels, superblocks and metadata over bad ones,
@@ -57,6 +61,7 @@ impl Module {
                 None if label.features.unknown_ro_compat() != 0 || superblock.features.unknown_ro_compat() != 0 => {
                     Some("the store uses features of a newer version that this one can only read".to_string())
                 }
+                None if superblock.epoch > EPOCH_MAX - EPOCHS_LEFT_MIN => Some("no epochs are left".to_string()),
                 None => None,
                 Some(error) => Some(format!("the newest recovery point is damaged ({error}); this is one before it")),
             };
@@ -77,6 +82,7 @@ impl Module {
                     let unknown_slots = crate::mend::mend(&base.disk, &label, &superblock)?;
                     let mut module = Module::assemble(base, arena, clock, label, trees, superblock);
                     module.unknown_slots = unknown_slots;
+                    module.protection = options.protection.unwrap_or(module.protection);
                     return Ok(module);
                 }
                 Err(error) => failure = failure.or(Some(error)),

@@ -1,9 +1,9 @@
 //! Reading pages: found in the trees, read in runs, verified, repaired from the second copy.
 
 use crate::format::blockptr::PointerKind;
-use crate::format::{BlockPointer, PAGES_MAX, hex};
+use crate::format::{BlockPointer, PAGES_MAX, RecordKind};
 use crate::module::Module;
-use holdfast_integrity::crc64;
+use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection};
 use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result};
 use std::io::IoSliceMut;
 
@@ -22,18 +22,23 @@ impl Module {
             return Err(Error::Limit { what: "page of an object", limit: PAGES_MAX, got: first });
         }
         let _gate = self.gate.read();
-        let pointers = {
+        let (pointers, mode) = {
             let trees = self.trees.read();
             let (state, live) = trees.state_of(key)?;
             let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
-            state.pages(&self.base, live, &record, first, frames.len())?
+            (state.pages(&self.base, live, &record, first, frames.len())?, self.mode_of(record.kind))
         };
         let mut buffers: Vec<&mut [u8; PAGE_SIZE]> = frames.iter_mut().map(|frame| &mut **frame).collect();
-        self.read_pointers(key, first, &pointers, &mut buffers)?;
-        Ok(pointers.iter().map(source).collect())
+        let sums = self.read_pointers(key, first, &pointers, &mut buffers, mode)?;
+        Ok(pointers.iter().zip(sums).map(|(pointer, sums)| source(pointer, sums)).collect())
     }
 
-    /// Reads one page of data into `bytes`.
+    /// Metadata is under CRC-64 in every mode.
+    fn mode_of(&self, kind: RecordKind) -> Protection {
+        if kind.is_metadata() { Protection::Uniform } else { self.protection }
+    }
+
+    /// Reads one page of data into `bytes`, verified against what is stored.
     pub(crate) fn read_page(
         &self,
         key: ObjectKey,
@@ -41,18 +46,19 @@ impl Module {
         pointer: &BlockPointer,
         bytes: &mut [u8; PAGE_SIZE],
     ) -> Result<()> {
-        self.read_pointers(key, index, &[*pointer], &mut [bytes])
+        self.read_pointers(key, index, &[*pointer], &mut [bytes], Protection::Uniform).map(drop)
     }
 
     /// Reads the data that `pointers` name into the buffers beside them. Neighbours on the device are read together, and
-    /// runs apart from each other in one batch.
+    /// runs apart from each other in one batch. Gives what each page is to have in memory.
     fn read_pointers(
         &self,
         key: ObjectKey,
         first: PageIndex,
         pointers: &[BlockPointer],
         buffers: &mut [&mut [u8; PAGE_SIZE]],
-    ) -> Result<()> {
+        mode: Protection,
+    ) -> Result<Vec<PageSums>> {
         let is_next = |a: &BlockPointer, b: &BlockPointer| is_data(a) && is_data(b) && a.address[0] + 1 == b.address[0];
         let runs = || pointers.chunk_by(is_next).flat_map(|run| run.chunks(RUN_MAX));
         let mut addresses = Vec::new();
@@ -68,18 +74,23 @@ impl Module {
             }
         }
         let mut good = self.disk().read_runs(&addresses, slices).into_iter();
-        let mut at = 0;
+        let mut sums = Vec::with_capacity(pointers.len());
         for run in runs() {
             let is_read = is_data(&run[0]) && good.next().unwrap_or(false);
-            for pointer in run.iter().filter(|pointer| is_data(pointer)) {
-                if !is_read || crc64(&buffers[at][..]) != pointer.checksum {
-                    self.read_again(key, first + at as u64, pointer, buffers[at])?;
+            for pointer in run {
+                let at = sums.len();
+                if !is_data(pointer) {
+                    sums.push(PageSums::of(Checksum::none()));
+                    continue;
                 }
-                at += 1;
+                let loaded = match is_read.then(|| pointer.sums.load(&buffers[at][..], mode)) {
+                    Some(Ok(loaded)) => loaded,
+                    _ => self.read_again(key, first + at as u64, pointer, buffers[at], mode)?,
+                };
+                sums.push(loaded);
             }
-            at += run.iter().filter(|pointer| !is_data(pointer)).count();
         }
-        Ok(())
+        Ok(sums)
     }
 
     /// A page whose first reading failed: each copy alone. A bad one before a good one is repaired.
@@ -89,24 +100,23 @@ impl Module {
         index: PageIndex,
         pointer: &BlockPointer,
         bytes: &mut [u8; PAGE_SIZE],
-    ) -> Result<()> {
+        mode: Protection,
+    ) -> Result<PageSums> {
         let mut first_error = None;
         for address in pointer.addresses() {
             let outcome = self.disk().read_block(address, bytes).and_then(|()| {
-                let got = crc64(&bytes[..]);
-                if got == pointer.checksum {
-                    return Ok(());
-                }
-                let place = page_place(key, index, self.disk().place(address));
-                Err(Error::corrupt(place, "checksum", hex(pointer.checksum), hex(got)))
+                pointer.sums.load(&bytes[..], mode).map_err(|Mismatch { expected, got }| {
+                    let place = page_place(key, index, self.disk().place(address));
+                    Error::corrupt(place, "checksum", expected, got)
+                })
             });
             match outcome {
-                Ok(()) => {
+                Ok(sums) => {
                     if first_error.is_some() {
                         let place = page_place(key, index, self.disk().place(pointer.address[0]));
                         self.disk().repair(pointer.address[0], bytes, &place);
                     }
-                    return Ok(());
+                    return Ok(sums);
                 }
                 Err(error) => first_error = first_error.or(Some(error)),
             }
@@ -129,10 +139,10 @@ pub(crate) fn page_place(key: ObjectKey, index: PageIndex, place: Place) -> Plac
     Place { object: Some(key), level: Some(0), index: Some(index), ..place }
 }
 
-fn source(pointer: &BlockPointer) -> PageSource {
+fn source(pointer: &BlockPointer, sums: PageSums) -> PageSource {
     match pointer.kind {
         PointerKind::Hole => PageSource::Hole,
-        PointerKind::Data => PageSource::Data { checksum: pointer.checksum, identity: pointer.identity() },
+        PointerKind::Data => PageSource::Data { sums, identity: pointer.identity() },
         PointerKind::Lost | PointerKind::Tree => PageSource::Lost,
     }
 }

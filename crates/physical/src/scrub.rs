@@ -26,7 +26,6 @@ use crate::module::Module;
 use crate::objects::{system_key, table_of};
 use crate::tree::{Trees, span};
 use holdfast_block::AlignedBuf;
-use holdfast_integrity::crc64;
 use holdfast_object::{
     DomainId, Error, Fate, Kind, ObjectId, ObjectKey, PageIndex, Place, Result, ScrubCounts, ScrubCursor, ScrubFinding,
     ScrubStep, Seek, SnapshotId,
@@ -346,9 +345,8 @@ impl Module {
         for (run, is_read) in runs().zip(read) {
             for (copy, bytes) in run.iter().zip(blocks.by_ref()) {
                 count(&mut step.counts, copy.class);
-                let mix = if copy.pointer.seeded { copy.node.mix() } else { 0 };
                 let known = || bad.iter().any(|other| (other.node, other.state) == (copy.node, copy.state));
-                if (!is_read || crc64(bytes) ^ mix != copy.pointer.checksum) && !known() {
+                if (!is_read || !copy.pointer.matches(bytes, copy.node.mix())) && !known() {
                     bad.push(*copy);
                 }
             }

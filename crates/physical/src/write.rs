@@ -4,7 +4,7 @@ use crate::alloc::Zone;
 use crate::disk::Block;
 use crate::module::Module;
 use crate::read::page_place;
-use holdfast_integrity::crc64;
+use holdfast_integrity::{Algorithm, Checksum, Protection, StoredSums, crc64};
 use holdfast_object::{Epoch, Error, ObjectKey, PAGE_SIZE, PageIndex, PageRef, PinnedPage, Place, Placement, Result};
 
 /// Pages verified and then written together: 1 MiB, which stays in the processor's cache in between.
@@ -32,8 +32,15 @@ fn strings<'a>(pages: impl Iterator<Item = &'a Outgoing>) -> Vec<u64> {
     strings
 }
 
-/// Where a page went: its addresses, or none if its bytes did not match their checksum.
-pub(crate) type Landed = Option<[u64; 2]>;
+/// A page in its blocks, under the checksums that its pointer is to have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    pub(crate) address: [u64; 2],
+    pub(crate) sums: StoredSums,
+}
+
+/// What became of a page: where it is, or nothing if its bytes did not match their checksum.
+pub(crate) type Landed = Option<Stored>;
 
 impl Module {
     /// Writes pages to newly allocated blocks, of the epoch being built or, with `ahead`, placed for a later one. With an
@@ -51,7 +58,8 @@ impl Module {
 
     /// Gives back blocks of pages that nothing names yet.
     pub(crate) fn cancel(&self, landed: &[Landed]) {
-        let blocks: Vec<u64> = landed.iter().flatten().flatten().copied().filter(|&block| block != 0).collect();
+        let blocks = landed.iter().flatten().flat_map(|stored| stored.address).filter(|&block| block != 0);
+        let blocks: Vec<u64> = blocks.collect();
         self.base.alloc.lock().cancel(&blocks);
     }
 
@@ -62,12 +70,18 @@ impl Module {
             let Some(pin) = self.arena.pin(outgoing.page) else {
                 return Err(Error::Protocol(format!("page frame {} is free", outgoing.page.frame)));
             };
-            good.push(pin.verify().is_ok());
+            // Metadata is under CRC-64 in every mode.
+            let mode = if outgoing.twice { Protection::Uniform } else { self.protection };
+            good.push(StoredSums::generate(pin.bytes(), pin.sums(), mode).ok().inspect(|sums| {
+                if mode.switches_after().is_some() {
+                    pin.set_strong(sums.primary);
+                }
+            }));
             pins.push((pin, outgoing.twice));
         }
-        let twice = window.iter().zip(&good).filter(|(page, good)| page.twice && **good).count() as u64;
-        let strings =
-            strings(window.iter().zip(&good).filter(|(page, good)| !page.twice && **good).map(|(page, _)| page));
+        let twice = window.iter().zip(&good).filter(|(page, good)| page.twice && good.is_some()).count() as u64;
+        let once = window.iter().zip(&good).filter(|(page, good)| !page.twice && good.is_some());
+        let strings = strings(once.map(|(page, _)| page));
         let once: u64 = strings.iter().sum();
         let mut data = self.allocate_data(epoch, &strings, ahead)?.into_iter();
         let mut copies = [Vec::new().into_iter(), Vec::new().into_iter()];
@@ -83,18 +97,17 @@ impl Module {
             }
         }
         let mut writes: Vec<(u64, &[u8; PAGE_SIZE])> = Vec::with_capacity((once + 2 * twice) as usize);
-        for ((pin, twice), good) in pins.iter().zip(&good) {
+        for ((pin, twice), good) in pins.iter().zip(good) {
             let mut next = |blocks: &mut std::vec::IntoIter<u64>| {
                 let block = blocks.next().unwrap_or_default();
                 debug_assert_ne!(block, 0, "as many blocks as good pages");
                 writes.push((block, pin.bytes()));
                 block
             };
-            landed.push(match (good, twice) {
-                (false, _) => None,
-                (true, false) => Some([next(&mut data), 0]),
-                (true, true) => Some([next(&mut copies[0]), next(&mut copies[1])]),
-            });
+            landed.push(good.map(|sums| {
+                let address = if *twice { [next(&mut copies[0]), next(&mut copies[1])] } else { [next(&mut data), 0] };
+                Stored { address, sums }
+            }));
         }
         writes.sort_unstable_by_key(|(address, _)| *address);
         self.disk().write_blocks(writes)
@@ -123,22 +136,22 @@ impl Module {
         Ok(blocks)
     }
 
-    /// Writes a page that this module made itself; gives its addresses and checksum.
-    pub(crate) fn write_block(&self, epoch: Epoch, block: &Block, twice: bool) -> Result<([u64; 2], u64)> {
+    /// Writes a page that this module made itself.
+    pub(crate) fn write_block(&self, epoch: Epoch, block: &Block, twice: bool) -> Result<Stored> {
         let zones: &[Zone] = if twice { &[Zone::Meta(0), Zone::Meta(1)] } else { &[Zone::Data] };
         let mut address = [0; 2];
         for (at, &zone) in zones.iter().enumerate() {
             match self.allocate_pages(epoch, zone, 1, false) {
                 Ok(blocks) => address[at] = blocks[0],
                 Err(error) => {
-                    self.cancel(&[Some(address)]);
+                    self.base.alloc.lock().cancel(&address[..at]);
                     return Err(error);
                 }
             }
         }
         let stored = address.iter().filter(|&&address| address != 0);
         self.disk().write_blocks(stored.map(|&address| (address, &block.0)))?;
-        Ok((address, crc64(&block.0)))
+        Ok(Stored { address, sums: StoredSums::of(Checksum::crc64(crc64(&block.0))) })
     }
 
     /// See [`holdfast_object::ObjectStore::place`].
@@ -158,24 +171,30 @@ impl Module {
             Outgoing { page, twice, follows }
         });
         let outgoing: Vec<Outgoing> = outgoing.collect();
+        // Before the pages are verified on their way to the device: the log has to tell a block that was written from one that was not.
+        let mut crcs = Vec::with_capacity(pages.len());
+        for (_, page) in pages {
+            let Some(pin) = self.arena.pin(*page) else {
+                return Err(Error::Protocol(format!("page frame {} is free", page.frame)));
+            };
+            let known =
+                Some(pin.sum()).filter(|sum| sum.algorithm() == Algorithm::Crc64Nvme).and_then(|sum| sum.as_u64());
+            crcs.push(known.unwrap_or_else(|| crc64(std::hint::black_box(pin.bytes()))));
+        }
         let landed = self.write_pages(epoch, &outgoing, true)?;
         if let Some(at) = landed.iter().position(Option::is_none) {
             self.cancel(&landed);
             let place = page_place(key, pages[at].0, Place::default());
-            return Err(Error::corrupt(
-                place,
-                "page in memory",
-                format!("checksum {:#x}", pages[at].1.checksum),
-                "another",
-            ));
+            let expected = self.arena.pin(pages[at].1).map_or(Checksum::none(), |pin| pin.sum());
+            return Err(Error::corrupt(place, "page in memory", format!("checksum {expected}"), "another"));
         }
-        let landed: Vec<[u64; 2]> = landed.into_iter().flatten().collect();
-        let placement = |([address, address_2], (_, page)): (&[u64; 2], &(PageIndex, PageRef))| Placement {
-            address: *address,
-            address_2: *address_2,
-            checksum: page.checksum,
+        let placement = |(stored, checksum): (Stored, u64)| Placement {
+            address: stored.address[0],
+            address_2: stored.address[1],
+            checksum,
+            sums: stored.sums,
             birth: epoch,
         };
-        Ok(landed.iter().zip(pages).map(placement).collect())
+        Ok(landed.into_iter().flatten().zip(crcs).map(placement).collect())
     }
 }

@@ -1,6 +1,7 @@
 //! Flips in memory: never read, never written.
 
 use crate::rig::{Rig, pattern};
+use holdfast_integrity::Algorithm;
 use holdfast_object::*;
 
 #[test]
@@ -74,7 +75,7 @@ fn damaged_bytes_are_refused_when_they_arrive() {
     let id = rig.create(Kind::Regular);
     let mut frame = rig.cache.frames(1).unwrap().pop().unwrap();
     frame[100..200].fill(1);
-    let pin = frame.publish(holdfast_integrity::crc64(&[2; 100]));
+    let pin = frame.publish(Algorithm::Crc64Nvme.sum(&[2; 100]));
     let fragment = Fragment { index: 0, start: 100, end: 200, page: pin.page() };
     let outcome = rig.submit(vec![Op::Write { id, fragments: vec![fragment], size_min: 200 }]);
     assert!(outcome.is_err());

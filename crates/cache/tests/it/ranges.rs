@@ -1,7 +1,7 @@
 //! Ranges of pages: where data is, room that a range keeps, copies.
 
 use crate::rig::Rig;
-use holdfast_integrity::crc64;
+use holdfast_integrity::Algorithm;
 use holdfast_object::*;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -10,7 +10,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 pub(crate) fn allocate(rig: &Rig, id: ObjectId, pages: std::ops::Range<u64>, size_min: u64) -> Result<Outcome> {
     let mut frame = rig.cache.frames(1)?.pop().unwrap();
     frame.fill(0);
-    let pin = frame.publish(crc64(&[0; PAGE_SIZE]));
+    let pin = frame.publish(Algorithm::Crc64Nvme.sum(&[0; PAGE_SIZE]));
     let fragment = |index| Fragment { index, start: 0, end: PAGE_SIZE as u16, page: pin.page() };
     rig.submit(vec![Op::Write { id, fragments: pages.map(fragment).collect(), size_min }])
 }

@@ -2,7 +2,7 @@
 
 use crate::duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, FromArgMatches, ValueEnum, ValueHint};
 use holdfast_reliability::{ChecksumData, Config, Disk, Figure, Goal, Memory};
 use std::path::PathBuf;
 
@@ -59,6 +59,14 @@ pub(crate) struct Reliability {
     /// File for the figure
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "figure")]
     pub(crate) out: Option<PathBuf>,
+}
+
+/// As without any option.
+impl Default for Reliability {
+    fn default() -> Reliability {
+        let arguments = Reliability::augment_args(clap::Command::new("reliability")).get_matches_from(["reliability"]);
+        Reliability::from_arg_matches(&arguments).expect("all options have defaults")
+    }
 }
 
 /// What is known of the memory.

@@ -1,6 +1,6 @@
 //! `holdfast create`: a new store in a file or on a disk.
 
-use crate::args::Create;
+use crate::args::{Create, ProtectionWanted};
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
@@ -10,6 +10,7 @@ use crate::quoting;
 use crate::size::Share;
 use crate::{mounts, size, stack};
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
+use holdfast_integrity::Protection;
 use holdfast_physical::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN};
 use rustix::fs::{FallocateFlags, fallocate};
 use serde::Serialize;
@@ -34,6 +35,8 @@ pub(crate) struct Created {
     available_bytes: u64,
     /// Whether the host has set all of it aside, so that it cannot run out of space under the store.
     reserved: bool,
+    /// How the contents of files are protected.
+    protection: String,
     #[serde(skip)]
     shell_path: String,
 }
@@ -42,6 +45,9 @@ impl Report for Created {
     fn words(&self) -> String {
         let (size, available) = (size::show(self.size_bytes), size::show(self.available_bytes));
         let mut text = format!("Made the store {}: {size}, {available} for files.\n", quoting::name(&self.store));
+        if self.protection != Protection::default().to_string() {
+            text.push_str(&format!("The contents of files are protected as by the mode {}.\n", self.protection));
+        }
         if !self.reserved {
             text.push_str("This host does not set space aside: if it runs out, the store takes no more changes.\n");
         }
@@ -50,24 +56,40 @@ impl Report for Created {
     }
 }
 
+/// What a new store is to be, besides its size.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wanted {
+    /// What only root may fill.
+    reserve: Option<Share>,
+    protection: Protection,
+}
+
+fn wanted(arguments: &Create) -> Wanted {
+    let protection = match arguments.protection {
+        ProtectionWanted::Auto => super::reliability::recommended(),
+        ProtectionWanted::Mode(mode) => mode,
+    };
+    Wanted { reserve: arguments.reserve, protection }
+}
+
 pub(crate) fn run(arguments: &Create, format: Format) -> Result<()> {
-    print(format, &create(&arguments.store, arguments.size, arguments.reserve, arguments.force)?);
+    print(format, &create(&arguments.store, arguments.size, wanted(arguments), arguments.force)?);
     Ok(())
 }
 
 /// Makes a store. A new file is removed again if that fails.
-pub(crate) fn create(store: &Path, size_bytes: Option<u64>, reserve: Option<Share>, force: bool) -> Result<Created> {
+pub(crate) fn create(store: &Path, size_bytes: Option<u64>, wanted: Wanted, force: bool) -> Result<Created> {
     if let Some(bytes) = size_bytes {
         check_size(bytes)?;
     }
     match fs::metadata(store) {
-        Err(error) if is_not_there(&error) => in_new_file(store, size_bytes.unwrap_or(DEFAULT_BYTES), reserve),
+        Err(error) if is_not_there(&error) => in_new_file(store, size_bytes.unwrap_or(DEFAULT_BYTES), wanted),
         Err(error) => Err(Failure::at(store, mounts::plain(&error))),
         Ok(found) if found.is_dir() => {
             Err(Failure::new(format!("{} is a directory; a store is a file or a disk", store.display()))
                 .hint(format!("try: holdfast create {}", shell(&store.join("main.store")))))
         }
-        Ok(found) => over(store, size_bytes, reserve, force, found.file_type().is_block_device()),
+        Ok(found) => over(store, size_bytes, wanted, force, found.file_type().is_block_device()),
     }
 }
 
@@ -100,8 +122,8 @@ fn check_reserve(reserve: Option<Share>, size_bytes: u64) -> Result<()> {
     }
 }
 
-fn in_new_file(store: &Path, size_bytes: u64, reserve: Option<Share>) -> Result<Created> {
-    check_reserve(reserve, size_bytes)?;
+fn in_new_file(store: &Path, size_bytes: u64, wanted: Wanted) -> Result<Created> {
+    check_reserve(wanted.reserve, size_bytes)?;
     let directory = store.parent().filter(|parent| !parent.as_os_str().is_empty());
     if let Some(directory) =
         directory.filter(|directory| fs::metadata(directory).is_err_and(|error| is_not_there(&error)))
@@ -120,7 +142,7 @@ fn in_new_file(store: &Path, size_bytes: u64, reserve: Option<Share>) -> Result<
             _ => failure,
         }
     })?;
-    make(store, device, reserve, false).inspect_err(|_| {
+    make(store, device, wanted, false).inspect_err(|_| {
         // What is left would only be in the way of the next try.
         let _ = fs::remove_file(store);
     })
@@ -134,7 +156,7 @@ pub(crate) fn room(file: &Path) -> Option<u64> {
 }
 
 /// In what exists already.
-fn over(store: &Path, size_bytes: Option<u64>, reserve: Option<Share>, force: bool, is_disk: bool) -> Result<Created> {
+fn over(store: &Path, size_bytes: Option<u64>, wanted: Wanted, force: bool, is_disk: bool) -> Result<Created> {
     // Held while looking, so that nobody's mount is overwritten.
     let held = stack::device(store, Access::ReadWrite)?;
     let file = File::options().read(true).write(true).open(store);
@@ -174,7 +196,7 @@ fn over(store: &Path, size_bytes: Option<u64>, reserve: Option<Share>, force: bo
     }
     drop((file, held));
     let device = FileDevice::open(store, Access::ReadWrite).map_err(stack::says)?;
-    make(store, device, reserve, force)
+    make(store, device, wanted, force)
 }
 
 fn resize(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
@@ -201,18 +223,19 @@ fn take(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
     }
 }
 
-fn make(store: &Path, device: FileDevice, reserve: Option<Share>, overwrite: bool) -> Result<Created> {
+fn make(store: &Path, device: FileDevice, wanted: Wanted, overwrite: bool) -> Result<Created> {
     let (blocks, reserved) = (device.blocks(), device.is_reserved());
     let size_bytes = blocks * BLOCK_SIZE as u64;
-    check_reserve(reserve, size_bytes)?;
-    let set_aside_bytes = reserve.map_or(0, |share| share.of(size_bytes));
-    let stack = stack::create(Arc::new(device), overwrite, set_aside_bytes)?;
+    check_reserve(wanted.reserve, size_bytes)?;
+    let set_aside_bytes = wanted.reserve.map_or(0, |share| share.of(size_bytes));
+    let stack = stack::create(Arc::new(device), overwrite, set_aside_bytes, wanted.protection)?;
     Ok(Created {
         store: store.display().to_string(),
         uuid: crate::report::show_uuid(&stack.module.store_uuid()),
         size_bytes,
         available_bytes: crate::report::SpaceFigures::from(&stack.status().space).available_bytes,
         reserved,
+        protection: wanted.protection.to_string(),
         shell_path: shell(store),
     })
 }

@@ -5,6 +5,7 @@ use crate::ecc::{self, Verdict};
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Report, print, table};
 use crate::quoting;
+use holdfast_integrity::Protection;
 use holdfast_reliability::{Disk, Goal, Machine, Memory, Mode, Model, Residency, draw, recommend};
 use serde::Serialize;
 use std::fs;
@@ -250,6 +251,23 @@ fn memory(arguments: &Reliability) -> (Memory, String) {
             };
             (memory, format!("{verdict} ({})", found.evidence))
         }
+    }
+}
+
+/// The mode for the machine at hand, for the goal and the residency that are the defaults of the command.
+pub(crate) fn recommended() -> Protection {
+    let arguments = Reliability::default();
+    let machine = Machine { memory: memory(&arguments).0, disk: disk(&arguments).0, flush_s: arguments.flush };
+    let model = Model { machine, data: arguments.checksum_data, goal: arguments.goal };
+    let recommended = recommend(&model, arguments.uptime);
+    match recommended.mode {
+        Mode::None => Protection::None,
+        Mode::Disk => Protection::Disk,
+        Mode::EndToEnd(algorithm) => Protection::EndToEnd(algorithm),
+        Mode::Static => Protection::Static { strong: false },
+        // Rounded down: sooner is safer.
+        Mode::Dynamic => Protection::Dynamic { t_switch_s: recommended.t_switch_s.map_or(0, |seconds| seconds as u32) },
+        Mode::Uniform => Protection::Uniform,
     }
 }
 

@@ -111,7 +111,7 @@ fn up(given: Option<&Path>, timeout: Duration, log_level: Option<LogLevel>) -> R
         if let Some(parent) = store.parent() {
             make_directory(parent, 0o700)?;
         }
-        create::create(&store, Some(first_size(&store)?), None, false)?;
+        create::create(&store, Some(first_size(&store)?), create::Wanted::default(), false)?;
     }
     let store = mounts::resolve(&store)?;
     let report = Launch { store: &store, directory: &directory, options: &[], timeout, log_level }.run(&mut note)?;

@@ -165,6 +165,7 @@ fn open(mounting: &Mounting, waits: impl Fn(&str)) -> Result<(Stack, Arc<FileDev
         no_directory_atime: options.flags.no_dir_atime,
         quota_bytes: options.quota_bytes,
         discard: options.discard,
+        protection: options.protection,
     };
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("opened by holdfast {version}, process {pid}");

@@ -2,7 +2,6 @@
 //!
 //! Tests that mount need /dev/fuse and say so when they are skipped.
 
-mod c_library;
 mod caching;
 mod closing;
 mod damage;
@@ -17,6 +16,7 @@ mod metrics;
 mod mount8;
 mod mounts;
 mod newcomers;
+mod protection;
 mod reliability;
 mod rig;
 mod room;

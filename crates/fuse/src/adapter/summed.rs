@@ -12,12 +12,12 @@ use crate::decode::Context;
 use crate::errno::Errno;
 use crate::handler::{Answer, Change};
 use crate::negotiate::Caching;
-use holdfast_integrity::{Algorithm, Checksum};
+use holdfast_integrity::{Algorithm, Checksum, Protection};
 use holdfast_interface::{
     BLOCK_BYTES, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status, TRANSFER_BYTES_MAX, VERSION,
     blocks, decode_sums,
 };
-use holdfast_naming::{Error, ErrorKind, PAGE_ALGORITHM, ReadData, SumsWanted};
+use holdfast_naming::{Error, ErrorKind, ReadData, SumsWanted};
 use holdfast_object as object;
 
 const _: () = assert!(TRANSFER_BYTES_MAX <= holdfast_naming::WRITE_MAX && BLOCK_BYTES == object::PAGE_SIZE);
@@ -37,7 +37,7 @@ impl Filesystem {
         }
         let handle = Handle::of_raw(args.fh);
         if command == Command::Features {
-            return Ok(features(handle).encode());
+            return Ok(features(handle, self.namespace.cache().protection()).encode());
         }
         if self.control.is_down() {
             return Err(Errno::IO);
@@ -168,14 +168,14 @@ enum Failure {
     Naming(Error),
 }
 
-fn features(handle: Handle) -> Features {
+fn features(handle: Handle, mode: Protection) -> Features {
     Features {
         version: VERSION,
         access: handle.access(),
-        page_algorithm: PAGE_ALGORITHM,
+        page_algorithm: mode.memory(),
         transfer_bytes_max: TRANSFER_BYTES_MAX,
         algorithms: Algorithm::ALL.to_vec(),
-        mode: String::new(),
+        mode: mode.to_string(),
     }
 }
 

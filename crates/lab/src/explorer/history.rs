@@ -4,6 +4,7 @@
 
 use super::objects::{Change, NamesPart, Object, Objects, OwnPart, apply, digest, own_part};
 use super::snapshots::{Contents, Kept, Life, whole_digest};
+use holdfast_integrity::Protection;
 use holdfast_object::{
     Arena, Attributes, Class, DomainId, Durability, Epoch, Error, FrameMut, Hold, Holds, Kind, ObjectCache, ObjectId,
     Op, Outcome, PageIndex, PageRef, PageView, RequestId, Result, Seek, Space, Timestamp, Transaction,
@@ -294,6 +295,10 @@ impl Tap {
 impl ObjectCache for Tap {
     fn domain(&self) -> DomainId {
         self.inner.domain()
+    }
+
+    fn protection(&self) -> Protection {
+        self.inner.protection()
     }
 
     fn arena(&self) -> &Arc<Arena> {

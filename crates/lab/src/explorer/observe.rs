@@ -78,7 +78,7 @@ fn read(stack: &Stack, id: ObjectId, attributes: Attributes) -> Result<Object, S
         let count = PAGES.min(end - from);
         for (at, view) in (from..).zip(stack.cache.read(id, from, count as usize).map_err(text)?) {
             let PageView::Data(pinned) = view else { continue };
-            let bytes = pinned.verify().map_err(|got| format!("page {at} has checksum {got:016x} in memory"))?;
+            let bytes = pinned.verify().map_err(|mismatch| format!("page {at} in memory: {mismatch}"))?;
             if at + 1 == end && within != 0 && bytes[within..].iter().any(|byte| *byte != 0) {
                 return Err(format!("page {at} is not zero behind the end of the file at byte {within}"));
             }

@@ -9,7 +9,7 @@ use super::snapshots::{Kept, contents_of, judge_snapshots, observe_snapshots};
 use super::{Options, Seed, panic_text};
 use crate::device::{CrashImages, CrashMode, Recorder};
 use crate::model::{Action, Driver, Generator, Model, Profile};
-use crate::stack::{Stack, StackOptions};
+use crate::stack::{Stack, StackOptions, mode_of};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_naming::{Atime, ErrorKind, Namespace};
 use holdfast_object::{Clock, Error, ManualClock, ObjectId, Snapshots};
@@ -164,6 +164,8 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
     let frames_min = if kept_bytes > 100_000 { 512 } else { 128 };
     let mut stack_options = StackOptions::new([128, 512, 2048][rng.random_range(0..3)].max(frames_min));
     stack_options.physical.commit_order = options.plant.commit_order();
+    // Each life of a store may have another; what recovers it has the store's own.
+    stack_options.physical.protection = Some(mode_of(seed.0));
     let stack = Stack::open(device, &stack_options, &clock).map_err(|error| format!("start: {error}"))?;
     let objects = observe(&stack)?;
     let position = {

@@ -15,10 +15,13 @@ use std::str::FromStr;
 type Bytes = [u8; BLOCK_SIZE];
 
 const POINTER_BYTES: usize = 64;
-const POINTER_BIRTH: usize = 16;
-const POINTER_KIND: usize = 32;
-const POINTER_FLAGS: usize = 36;
-const POINTER_CHECKSUM: usize = 48;
+const POINTER_ADDRESS_BYTES: usize = 6;
+/// Five bytes of an epoch, little-endian.
+const POINTER_BIRTH: usize = 12;
+/// Kind in 2 bits, level in 4, seeded in 1.
+const POINTER_SHAPE: usize = 22;
+const SHAPE_SEEDED: u8 = 0x40;
+const POINTER_CHECKSUM: usize = 24;
 const RECORD_BYTES: usize = 512;
 const RECORD_LEVELS: usize = 2;
 const RECORD_ROOT: usize = 384;
@@ -133,6 +136,11 @@ pub struct Image {
     heads: Vec<[u64; 2]>,
 }
 
+/// Both addresses of the pointer at `at`.
+fn addresses(block: &Bytes, at: usize) -> [u64; 2] {
+    [0, POINTER_ADDRESS_BYTES].map(|copy| u64_at(block, at + copy) & 0xffff_ffff_ffff)
+}
+
 fn u64_at(block: &Bytes, at: usize) -> u64 {
     u64::from_le_bytes(block[at..at + 8].try_into().expect("8 bytes"))
 }
@@ -236,7 +244,7 @@ impl Image {
         known: &mut BTreeMap<u64, usize>,
     ) {
         let block = self.read(self.nodes[parent].address[0]);
-        let address = [u64_at(&block, at), u64_at(&block, at + 8)];
+        let address = addresses(&block, at);
         if address[0] == 0 {
             return;
         }
@@ -244,7 +252,7 @@ impl Image {
             self.nodes[node].parents.push((parent, at));
             return;
         }
-        let seeded = block[at + POINTER_FLAGS] & 1 != 0;
+        let seeded = block[at + POINTER_SHAPE] & SHAPE_SEEDED != 0;
         let seed = if seeded { identity_mix(owner.0, owner.1, level, index) } else { 0 };
         let part = Part::Object { domain: owner.0, object: owner.1 };
         let node = self.nodes.len();
@@ -299,7 +307,7 @@ impl Image {
             let sum = crc64(&now[&at]) ^ seed;
             for &(parent, offset) in parents {
                 let block = now.entry(parent).or_insert_with(|| self.read(self.nodes[parent].address[0]));
-                let same = [0, 8].map(|copy| u64_at(block, offset + copy)) == *address;
+                let same = addresses(block, offset) == *address;
                 if same && u64_at(block, offset + POINTER_CHECKSUM) != sum {
                     put_u64(block, offset + POINTER_CHECKSUM, sum);
                     waiting.insert(parent);
@@ -372,10 +380,9 @@ impl Image {
         let own = self.read(target.address[0]);
         let sum = crc64(bytes.unwrap_or(&own)) ^ seed;
         pointer[POINTER_CHECKSUM..][..8].copy_from_slice(&sum.to_le_bytes());
-        pointer[POINTER_KIND] = if level == 0 { 1 } else { 2 };
-        pointer[POINTER_KIND + 1] = level;
-        pointer[POINTER_FLAGS] = u8::from(seeded);
-        pointer[POINTER_BIRTH..][..8].copy_from_slice(&1u64.to_le_bytes());
+        let kind = if level == 0 { 1 } else { 2 };
+        pointer[POINTER_SHAPE] = kind | level << 2 | if seeded { SHAPE_SEEDED } else { 0 };
+        pointer[POINTER_BIRTH..][..5].copy_from_slice(&1u64.to_le_bytes()[..5]);
         Some(pointer)
     }
 }

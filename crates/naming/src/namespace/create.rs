@@ -178,7 +178,7 @@ impl Namespace {
         attributes.flags = new.flags;
         let id = self.cache.new_object()?;
         staged.op(Op::Create { id, attributes: attributes.clone() });
-        staged.bytes(id, 0, new.target)?;
+        staged.metadata_bytes(id, 0, new.target)?;
         let none = Xattrs::default();
         if let Some(holder) = self.stage_xattrs(staged, id, &attributes, &none, &inherited.xattrs, now)? {
             // A change of the file's own, which a power cut may undo without undoing its creation. Then the mode that it was

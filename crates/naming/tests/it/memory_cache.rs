@@ -1,7 +1,7 @@
 //! An [`ObjectCache`] in memory with nothing below: transactions are whole or not at all, pages carry checksums, and a page
 //! can be spoilt to see what its readers do. For naming's own tests, so that they need no other layer.
 
-use holdfast_integrity::crc64;
+use holdfast_integrity::{Algorithm, Checksum, Protection};
 use holdfast_object::{
     Arena, Attributes, Class, DomainId, Durability, Epoch, Error, FrameMut, Hold, Holds, ObjectCache, ObjectId,
     ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, PageRef, PageView, PinnedPage, Place, RequestId, Result, Seek, Space,
@@ -89,7 +89,7 @@ impl MemoryCache {
         let object = state.objects.get_mut(&id).expect("object");
         frame.copy_from_slice(object.pages.get(&index).map_or(&[0; PAGE_SIZE], |page| page.bytes()));
         change(&mut frame);
-        let checksum = crc64(&*frame);
+        let checksum = Algorithm::Crc64Nvme.sum(&*frame);
         object.pages.insert(index, frame.publish(checksum));
     }
 
@@ -177,11 +177,11 @@ impl Work<'_> {
         frame.copy_from_slice(match &old {
             Some(page) => page
                 .verify()
-                .map_err(|got| Error::corrupt(MemoryCache::place(id, index), "checksum", page.page().checksum, got))?,
+                .map_err(|m| Error::corrupt(MemoryCache::place(id, index), "checksum", m.expected, m.got))?,
             None => &[0; PAGE_SIZE],
         });
         frame[start..start + bytes.len()].copy_from_slice(bytes);
-        let checksum = crc64(&*frame);
+        let checksum = Algorithm::Crc64Nvme.sum(&*frame);
         self.put(id, index, Some(frame.publish(checksum)));
         Ok(())
     }
@@ -244,7 +244,7 @@ impl Work<'_> {
                         return Err(Error::Protocol(format!("{id} is cut and written in one transaction")));
                     }
                     let bytes = &page.bytes()[start..end];
-                    assert_eq!(crc64(bytes), fragment.page.checksum, "a fragment's checksum is of its bytes");
+                    assert_eq!(page.sum(), page.sum().algorithm().sum(bytes), "a fragment's checksum is of its bytes");
                     if fragment.is_whole() {
                         self.put(*id, fragment.index, Some(page));
                     } else {
@@ -306,6 +306,10 @@ impl ObjectCache for MemoryCache {
         DomainId::MAIN
     }
 
+    fn protection(&self) -> Protection {
+        Protection::Uniform
+    }
+
     fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
@@ -341,7 +345,7 @@ impl ObjectCache for MemoryCache {
         let good = good.ok_or_else(|| Error::corrupt(place, "checksum", bad.checksum, "another"))?;
         let mut frame = self.arena.allocate().ok_or(Error::NoFrames { frames: u64::from(self.arena.frames()) })?;
         frame.copy_from_slice(&*good);
-        let page = frame.publish(bad.checksum);
+        let page = frame.publish(Checksum::crc64(bad.checksum));
         state.objects.get_mut(&id).expect("object").pages.insert(index, page.clone());
         Ok(PageView::Data(page))
     }

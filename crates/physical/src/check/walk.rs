@@ -12,7 +12,6 @@ use crate::objects::{OBJECT_END, dead_of, holder, system_key};
 use crate::scrub::in_state;
 use crate::snapshot::runs_in;
 use crate::tree::{Base, Trees};
-use holdfast_integrity::crc64;
 use holdfast_object::{DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Place, SnapshotId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -413,7 +412,7 @@ impl<'a> Walk<'a> {
                 let read = disk.read(run[0].address[0], &mut [IoSliceMut::new(bytes)]).is_ok();
                 for (at, (pointer, bytes)) in run.iter().zip(bytes.as_chunks::<4096>().0).enumerate() {
                     let second = pointer.address[1] != 0;
-                    if second || !read || crc64(bytes) != pointer.checksum {
+                    if second || !read || !pointer.matches(bytes, 0) {
                         self.load(NodeKey::new(key, 0, first + (start + at) as u64), pointer);
                     }
                 }

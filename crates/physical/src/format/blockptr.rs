@@ -1,36 +1,46 @@
 //! Block pointers: where a block is, since when, and what its checksum is.
 
-use super::{Fault, hex, split_address};
+use super::{Fault, hex};
+use holdfast_integrity::{Algorithm, Checksum, DIGEST_MAX, StoredSums, crc64};
 use holdfast_object::{BlockIdentity, Epoch};
-use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a block pointer of size code 0.
 pub(crate) const POINTER_BYTES: usize = 64;
+/// Last epoch that a pointer can name. At a hundred recovery points a second it comes after 348 years.
+pub(crate) const EPOCH_MAX: Epoch = (1 << 40) - 1;
 
-/// Checksum algorithm number of CRC-64/NVME, the only one so far.
-pub(crate) const CHECKSUM_CRC64: u8 = 1;
-
-const FLAG_SEEDED: u8 = 1;
+/// Of `shape`: kind, level, whether the block's identity is mixed in.
+const KIND_BITS: u8 = 0b0000_0011;
+const LEVEL_SHIFT: u8 = 2;
+const LEVEL_BITS: u8 = 0b0011_1100;
+const FLAG_SEEDED: u8 = 0b0100_0000;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct Raw {
-    address: [U64; 2],
-    birth_phys: U64,
-    birth_log: U64,
-    kind: u8,
-    level: u8,
-    checksum_alg: u8,
-    checksum_alg_2: u8,
-    flags: u8,
-    compression: u8,
-    stored_blocks: U16,
-    run_position: U16,
-    reserved: [u8; 6],
-    checksum: [U64; 2],
+    address: [[u8; 6]; 2],
+    birth_phys: [u8; 5],
+    birth_log: [u8; 5],
+    shape: u8,
+    /// Lower half: of the primary checksum; upper half: of the secondary.
+    algorithms: u8,
+    primary: [u8; DIGEST_MAX],
+    secondary: [u8; 8],
 }
 const _: () = assert!(size_of::<Raw>() == POINTER_BYTES);
+const _: () = assert!(std::mem::offset_of!(Raw, shape) == 22);
+const _: () = assert!(std::mem::offset_of!(Raw, primary) == 24);
+
+/// A number in fewer than 8 bytes, little-endian.
+fn narrow<const N: usize>(number: u64) -> [u8; N] {
+    assert!(number >> (8 * N) == 0, "{number:#x} has more than {N} bytes");
+    std::array::from_fn(|at| (number >> (8 * at)) as u8)
+}
+
+fn wide<const N: usize>(bytes: [u8; N]) -> u64 {
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
 
 /// What a block pointer stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,7 +62,7 @@ pub(crate) enum PointerKind {
 /// Invariants (of one that came from a device): a hole is all zero; data and tree have an address on the device, a second
 /// one or 0, and `1 <= birth_phys <= birth_log`; lost has births and nothing else.
 /// In memory only, a tree pointer without an address stands for a tree block that is dirty ([`BlockPointer::PENDING`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockPointer {
     pub(crate) address: [u64; 2],
     pub(crate) birth_phys: Epoch,
@@ -61,7 +71,15 @@ pub(crate) struct BlockPointer {
     pub(crate) level: u8,
     /// Whether the block's identity is mixed into the checksum (all metadata of the store's own).
     pub(crate) seeded: bool,
-    pub(crate) checksum: u64,
+    pub(crate) sums: StoredSums,
+}
+
+const NO_SUMS: StoredSums = StoredSums { primary: Checksum::none(), secondary: Checksum::none() };
+
+impl Default for BlockPointer {
+    fn default() -> Self {
+        BlockPointer::HOLE
+    }
 }
 
 impl BlockPointer {
@@ -72,7 +90,7 @@ impl BlockPointer {
         kind: PointerKind::Hole,
         level: 0,
         seeded: false,
-        checksum: 0,
+        sums: NO_SUMS,
     };
 
     /// Stands for a block that is dirty in memory: found there by its identity, never written to a device.
@@ -80,6 +98,11 @@ impl BlockPointer {
 
     pub(crate) fn is_hole(&self) -> bool {
         self.kind == PointerKind::Hole
+    }
+
+    /// Whether an encoded pointer is one, without decoding the rest.
+    pub(crate) fn encodes_hole(bytes: &[u8; POINTER_BYTES]) -> bool {
+        bytes[std::mem::offset_of!(Raw, shape)] & KIND_BITS == PointerKind::Hole as u8
     }
 
     /// Has a block on the device.
@@ -99,43 +122,54 @@ impl BlockPointer {
         BlockPointer { kind: PointerKind::Lost, birth_phys: epoch, birth_log: epoch, ..BlockPointer::HOLE }
     }
 
+    /// Whether bytes read from one of its addresses are those that were written; `mix` is of the block's identity, which counts if
+    /// the pointer is seeded.
+    pub(crate) fn matches(&self, bytes: &[u8], mix: u64) -> bool {
+        match self.seeded {
+            true => Checksum::crc64(crc64(bytes) ^ mix) == self.sums.primary,
+            false => self.sums.primary.verify(bytes).is_ok(),
+        }
+    }
+
     pub(crate) fn encode(&self) -> [u8; POINTER_BYTES] {
-        let stored = self.is_stored();
+        let StoredSums { primary, secondary } = self.sums;
+        assert!(secondary.algorithm().digest_len() <= 8, "a secondary checksum of {}", secondary.algorithm());
         let raw = Raw {
-            address: self.address.map(U64::new),
-            birth_phys: U64::new(self.birth_phys),
-            birth_log: U64::new(self.birth_log),
-            kind: self.kind as u8,
-            level: self.level,
-            checksum_alg: if stored { CHECKSUM_CRC64 } else { 0 },
-            checksum_alg_2: 0,
-            flags: if self.seeded { FLAG_SEEDED } else { 0 },
-            compression: 0,
-            stored_blocks: U16::new(u16::from(stored)),
-            run_position: U16::new(0),
-            reserved: [0; 6],
-            checksum: [U64::new(self.checksum), U64::new(0)],
+            address: self.address.map(narrow),
+            birth_phys: narrow(self.birth_phys),
+            birth_log: narrow(self.birth_log),
+            shape: self.kind as u8 | self.level << LEVEL_SHIFT | if self.seeded { FLAG_SEEDED } else { 0 },
+            algorithms: primary.algorithm().id() | secondary.algorithm().id() << 4,
+            primary: primary.to_padded(),
+            secondary: secondary.as_number().to_le_bytes(),
         };
         zerocopy::transmute!(raw)
     }
 
-    /// Decodes without judging: for pointers in blocks that were checked when they were read. A pointer of an unknown kind
-    /// decodes as lost.
+    /// Decodes without judging: for pointers in blocks that were checked when they were read. What is not known is left out.
     pub(crate) fn decode(bytes: &[u8; POINTER_BYTES]) -> BlockPointer {
         let raw: Raw = zerocopy::transmute!(*bytes);
+        let sum = |id: u8, bytes: &[u8]| {
+            let algorithm = Algorithm::parse(id).unwrap_or(Algorithm::None);
+            let bytes = bytes.get(..algorithm.digest_len());
+            bytes.and_then(|bytes| Checksum::from_bytes(algorithm, bytes).ok()).unwrap_or(Checksum::none())
+        };
         BlockPointer {
-            address: raw.address.map(U64::get),
-            birth_phys: raw.birth_phys.get(),
-            birth_log: raw.birth_log.get(),
-            kind: match raw.kind {
+            address: raw.address.map(wide),
+            birth_phys: wide(raw.birth_phys),
+            birth_log: wide(raw.birth_log),
+            kind: match raw.shape & KIND_BITS {
                 0 => PointerKind::Hole,
                 1 => PointerKind::Data,
                 2 => PointerKind::Tree,
                 _ => PointerKind::Lost,
             },
-            level: raw.level,
-            seeded: raw.flags & FLAG_SEEDED != 0,
-            checksum: raw.checksum[0].get(),
+            level: (raw.shape & LEVEL_BITS) >> LEVEL_SHIFT,
+            seeded: raw.shape & FLAG_SEEDED != 0,
+            sums: StoredSums {
+                primary: sum(raw.algorithms & 0xf, &raw.primary),
+                secondary: sum(raw.algorithms >> 4, &raw.secondary),
+            },
         }
     }
 
@@ -147,18 +181,18 @@ impl BlockPointer {
         epoch: Epoch,
         blocks: u64,
     ) -> Result<BlockPointer, Fault> {
-        let raw: Raw = zerocopy::transmute!(*bytes);
         let pointer = BlockPointer::decode(bytes);
-        match raw.kind {
-            0 if bytes == &[0; POINTER_BYTES] => return Ok(pointer),
-            0 => return Err(Fault::new("hole pointer", "zeros", "other bytes")),
-            1 | 3 if level == 0 => {}
-            2 if level > 0 => {}
-            1..=3 => return Err(Fault::new("kind of block pointer", format!("one for level {level}"), raw.kind)),
-            kind => return Err(Fault::new("kind of block pointer", "0 to 3", kind)),
+        match pointer.kind {
+            PointerKind::Hole if bytes == &[0; POINTER_BYTES] => return Ok(pointer),
+            PointerKind::Hole => return Err(Fault::new("hole pointer", "zeros", "other bytes")),
+            PointerKind::Data | PointerKind::Lost if level == 0 => {}
+            PointerKind::Tree if level > 0 => {}
+            kind => {
+                return Err(Fault::new("kind of block pointer", format!("one for level {level}"), format!("{kind:?}")));
+            }
         }
-        if raw.level != level {
-            return Err(Fault::new("level of block pointer", level, raw.level));
+        if pointer.level != level {
+            return Err(Fault::new("level of block pointer", level, pointer.level));
         }
         let (first, last) = (pointer.birth_phys, pointer.birth_log);
         if first == 0 || first > last || last > epoch {
@@ -168,30 +202,31 @@ impl BlockPointer {
                 format!("{first}, {last}"),
             ));
         }
-        if raw.kind == 3 {
+        if pointer.kind == PointerKind::Lost {
             if pointer != BlockPointer::lost(first)
                 && pointer != (BlockPointer { birth_log: last, ..BlockPointer::lost(first) })
             {
                 return Err(Fault::new("lost pointer", "births only", "other bytes"));
             }
         } else {
-            for (copy, &address) in pointer.address.iter().enumerate() {
-                if address == 0 && copy == 1 {
+            for (copy, &block) in pointer.address.iter().enumerate() {
+                if block == 0 && copy == 1 {
                     continue;
                 }
-                let (device, block) = split_address(address);
-                if device != 0
-                    || block < 2 * super::LABEL_BLOCKS
-                    || block >= blocks.saturating_sub(2 * super::LABEL_BLOCKS)
-                {
-                    return Err(Fault::new("address", format!("a block of device 0 below {blocks}"), hex(address)));
+                if block < 2 * super::LABEL_BLOCKS || block >= blocks.saturating_sub(2 * super::LABEL_BLOCKS) {
+                    return Err(Fault::new("address", format!("a block below {blocks}"), hex(block)));
                 }
             }
             if pointer.address[0] == pointer.address[1] {
                 return Err(Fault::new("second address", "apart from the first", hex(pointer.address[1])));
             }
         }
-        if pointer.encode() != *bytes {
+        let is_metadata = pointer.seeded || level > 0;
+        if is_metadata && pointer.sums.primary.algorithm() != Algorithm::Crc64Nvme {
+            let got = pointer.sums.primary.algorithm();
+            return Err(Fault::new("checksum of metadata", Algorithm::Crc64Nvme, got));
+        }
+        if pointer.sums.secondary.algorithm().digest_len() > 8 || pointer.encode() != *bytes {
             return Err(Fault::new("block pointer", "known algorithms and flags, zero reserve", "others"));
         }
         Ok(pointer)
@@ -210,7 +245,7 @@ mod tests {
             kind: PointerKind::Data,
             level: 0,
             seeded: true,
-            checksum: 0x1234_5678_9abc_def0,
+            sums: StoredSums::of(Checksum::crc64(0x1234_5678_9abc_def0)),
         }
     }
 
@@ -231,18 +266,47 @@ mod tests {
         assert!(refused(BlockPointer { level: 1, ..data() }));
         assert!(refused(BlockPointer { kind: PointerKind::Tree, ..data() }));
         assert!(refused(BlockPointer { address: [1000, 0], ..data() }));
-        assert!(refused(BlockPointer { address: [1 << 48 | 100, 0], ..data() }));
         assert!(refused(BlockPointer { address: [31, 0], ..data() }));
         assert!(refused(BlockPointer { address: [100, 100], ..data() }));
         assert!(refused(BlockPointer::PENDING));
     }
 
     #[test]
-    fn any_flipped_bit_of_the_reserve_is_seen() {
-        for byte in (32..48).chain(56..64) {
-            let mut bytes = data().encode();
-            bytes[byte] ^= 0x80;
-            assert!(BlockPointer::decode_checked(&bytes, 0, 5, 1000).is_err(), "byte {byte}");
+    fn every_pair_of_checksums_leads_back() {
+        let page = [3; 4096];
+        let mut other = page;
+        other[77] = 2;
+        for primary in Algorithm::ALL {
+            for secondary in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.digest_len() <= 8) {
+                let sums = StoredSums { primary: primary.sum(&page), secondary: secondary.sum(&page) };
+                let pointer = BlockPointer { seeded: false, sums, ..data() };
+                assert_eq!(BlockPointer::decode_checked(&pointer.encode(), 0, 5, 1000).unwrap(), pointer);
+                assert!(pointer.matches(&page, 9) && (primary == Algorithm::None || !pointer.matches(&other, 9)));
+            }
         }
+        assert!(data().sums.primary.verify(&page).is_err() && !data().matches(&page, 0));
+    }
+
+    #[test]
+    fn what_no_pointer_has_is_refused() {
+        let refused = |at: usize, change: &dyn Fn(u8) -> u8| {
+            let mut bytes = data().encode();
+            bytes[at] = change(bytes[at]);
+            BlockPointer::decode_checked(&bytes, 0, 5, 1000).is_err()
+        };
+        assert!(refused(22, &|shape| shape | 0x80), "a reserved flag");
+        for byte in 32..64 {
+            assert!(refused(byte, &|byte| byte ^ 0x80), "byte {byte} behind the checksum");
+        }
+        assert!(refused(23, &|_| 7) && refused(23, &|_| 15), "an algorithm that does not exist");
+        assert!(refused(23, &|algorithms| algorithms | 0x70), "a second one that does not exist");
+        assert!(refused(23, &|algorithms| algorithms | 0x60), "a second one of 32 bytes");
+        assert!(refused(23, &|_| 5), "metadata under another checksum than CRC-64");
+    }
+
+    #[test]
+    #[should_panic(expected = "more than 5 bytes")]
+    fn an_epoch_beyond_the_last_is_not_written() {
+        let _ = BlockPointer { birth_log: EPOCH_MAX + 1, ..data() }.encode();
     }
 }

@@ -5,6 +5,7 @@
 //! whose pages are in the batch twice has the second tag.
 
 use super::Fault;
+use holdfast_integrity::{Algorithm, Checksum, DIGEST_MAX, StoredSums};
 use holdfast_object::{
     AttrSet, Attributes, Class, Fragment, Kind, ObjectId, Op, PAGE_SIZE, PageRef, Placement, PolicyId, SnapshotId,
     Timestamp,
@@ -21,7 +22,8 @@ const ZERO: u8 = 8;
 const SET_ATTRIBUTES: u8 = 9;
 const COPY: u8 = 10;
 
-/// Appends the encoding of `op`. `twice` says of a `Write` whether its pages are stored twice.
+/// Appends the encoding of `op`. `twice` says of a `Write` whether its pages are stored twice. The checksums of pages are CRC-64 here
+/// in every mode.
 pub(crate) fn encode_op(out: &mut Vec<u8>, op: &Op, twice: bool) {
     let mut w = Writer(out);
     match op {
@@ -52,6 +54,7 @@ pub(crate) fn encode_op(out: &mut Vec<u8>, op: &Op, twice: bool) {
                 for value in [*index, placement.address, placement.address_2, placement.checksum, placement.birth] {
                     w.u64(value);
                 }
+                w.sums(&placement.sums);
             }
             w.u64(*size_min);
         }
@@ -105,10 +108,10 @@ pub(crate) fn decode_ops(bytes: &[u8]) -> Result<(Vec<Op>, Vec<bool>), Fault> {
             }
             ADOPT => {
                 let id = r.id()?;
-                let pages = r.list(40, |r| {
+                let pages = r.list(41, |r| {
                     let index = r.u64()?;
-                    let (address, address_2, checksum) = (r.u64()?, r.u64()?, r.u64()?);
-                    Ok((index, Placement { address, address_2, checksum, birth: r.u64()? }))
+                    let (address, address_2, checksum, birth) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+                    Ok((index, Placement { address, address_2, checksum, birth, sums: r.sums()? }))
                 })?;
                 Op::Adopt { id, pages, size_min: r.u64()? }
             }
@@ -144,6 +147,12 @@ impl Writer<'_> {
     }
     fn u64(&mut self, value: u64) {
         self.0.extend(value.to_le_bytes());
+    }
+    /// The numbers of the algorithms, then the checksums.
+    fn sums(&mut self, sums: &StoredSums) {
+        self.u8(sums.primary.algorithm().id() | sums.secondary.algorithm().id() << 4);
+        self.0.extend(sums.primary.as_bytes());
+        self.0.extend(sums.secondary.as_bytes());
     }
     fn time(&mut self, time: Timestamp) {
         self.u64(time.secs as u64);
@@ -221,6 +230,20 @@ impl Reader<'_> {
     }
     fn u64(&mut self) -> Result<u64, Fault> {
         Ok(u64::from_le_bytes(self.take()?))
+    }
+    fn sums(&mut self) -> Result<StoredSums, Fault> {
+        let ids = self.u8()?;
+        let mut sum = |id: u8, bytes_max: usize| {
+            let algorithm = Algorithm::parse(id).ok().filter(|algorithm| algorithm.digest_len() <= bytes_max);
+            let algorithm = algorithm.ok_or_else(|| Fault::new("checksums in the intent log", "known ones", ids))?;
+            let Some((bytes, rest)) = self.0.split_at_checked(algorithm.digest_len()) else {
+                return Err(Fault::new("checksum in the intent log", algorithm, format!("{} bytes", self.0.len())));
+            };
+            self.0 = rest;
+            Checksum::from_bytes(algorithm, bytes)
+                .map_err(|error| Fault::new("checksum in the intent log", "of its length", error))
+        };
+        Ok(StoredSums { primary: sum(ids & 0xf, DIGEST_MAX)?, secondary: sum(ids >> 4, 8)? })
     }
     fn id(&mut self) -> Result<ObjectId, Fault> {
         let raw = self.u64()?;
@@ -330,13 +353,15 @@ mod tests {
         (attributes.nlink, attributes.parent, attributes.generation) = (1, ObjectId(9), 77);
         let id = ObjectId(5);
         let page = PageRef { frame: 0, generation: 0, checksum: 0xfeed };
-        let placement = Placement { address: 100, address_2: 200, checksum: 3, birth: 4 };
+        let sums = StoredSums { primary: Algorithm::Fletcher256.sum(b"1"), secondary: Algorithm::Xor64.sum(b"2") };
+        let placement = Placement { address: 100, address_2: 200, checksum: 3, sums, birth: 4 };
+        let plain = Placement { sums: StoredSums::of(Checksum::crc64(3)), ..placement };
         let set = AttrSet { uid: Some(3), mtime: Some(time), parent: Some(ObjectId(0)), ..AttrSet::default() };
         vec![
             Op::Create { id, attributes },
             Op::Delete { id },
             Op::Write { id, fragments: vec![Fragment { index: 3, start: 0, end: 4096, page }], size_min: 10 },
-            Op::Adopt { id, pages: vec![(1, placement), (2, placement)], size_min: 0 },
+            Op::Adopt { id, pages: vec![(1, placement), (2, plain)], size_min: 0 },
             Op::Lose { id, pages: vec![1, 5] },
             Op::Truncate { id, size: 7 },
             Op::Zero { id, offset: 1, length: 2 },

@@ -1,6 +1,6 @@
 //! Object records: eight to a block of an object table.
 
-use super::blockptr::{BlockPointer, CHECKSUM_CRC64, POINTER_BYTES};
+use super::blockptr::{BlockPointer, POINTER_BYTES};
 use super::{Fault, LEVELS_MAX, PAGES_MAX, RECORD_BYTES, expect_zero};
 use holdfast_object::{Attributes, Class, Epoch, Kind, MAX_OBJECT_BYTES, ObjectId, PolicyId, Timestamp};
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -33,11 +33,9 @@ struct Raw {
     changed: U64,
     page_bound: U64,
     dedup_xor: [u8; 32],
-    checksum_alg: u8,
-    checksum_alg_2: u8,
     compression: u8,
     placement: u8,
-    reserved: [u8; 196],
+    reserved: [u8; 198],
     root: [u8; POINTER_BYTES],
     root_reserved: [u8; 64],
 }
@@ -165,11 +163,9 @@ impl Record {
             changed: U64::new(self.changed),
             page_bound: U64::new(self.page_bound),
             dedup_xor: [0; 32],
-            checksum_alg: CHECKSUM_CRC64,
-            checksum_alg_2: 0,
             compression: 0,
             placement: 0,
-            reserved: [0; 196],
+            reserved: [0; 198],
             root: self.root.encode(),
             root_reserved: [0; 64],
         };
@@ -208,9 +204,9 @@ impl Record {
         if raw.levels > LEVELS_MAX {
             return Err(Fault::new("levels of object", format!("at most {LEVELS_MAX}"), raw.levels));
         }
-        let checksums = [raw.checksum_alg, raw.checksum_alg_2, raw.compression, raw.placement];
-        if checksums != [CHECKSUM_CRC64, 0, 0, 0] {
-            return Err(Fault::new("checksum, compression, placement", "1, 0, 0, 0", format!("{checksums:?}")));
+        if (raw.compression, raw.placement) != (0, 0) {
+            let got = format!("{}, {}", raw.compression, raw.placement);
+            return Err(Fault::new("compression, placement", "0, 0", got));
         }
         expect_zero("dedup xor", &raw.dedup_xor)?;
         expect_zero("reserved bytes of object record", &raw.reserved)?;

@@ -1,11 +1,12 @@
 //! Superblocks: one for each recovery point, in the rings of all labels.
 
+use super::blockptr::EPOCH_MAX;
 use super::record::Record;
 use super::{
     DEVICE_BLOCKS_MIN, FORMAT_VERSION, Fault, Features, LABEL_BLOCKS, LABELS, Label, RECORD_BYTES, RING_SLOTS,
     expect_zero, hex, label_start, uuid,
 };
-use holdfast_integrity::crc64;
+use holdfast_integrity::{Protection, crc64};
 use holdfast_object::{Epoch, Timestamp};
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -36,7 +37,8 @@ struct Raw {
     set_aside: U64,
     metadata: U64,
     metadata_kept: U64,
-    reserved: [u8; 352],
+    protection: [u8; Protection::BYTES],
+    reserved: [u8; 344],
     root: [u8; RECORD_BYTES],
     reserved_2: [u8; 3064],
     crc: U64,
@@ -72,6 +74,8 @@ pub(crate) struct Superblock {
     pub(crate) metadata: u64,
     /// Of these, those that the newest snapshot of `main` has too.
     pub(crate) metadata_kept: u64,
+    /// How the contents of files are protected unless a mount says otherwise.
+    pub(crate) protection: Protection,
     /// Record of domain 0's object table.
     pub(crate) root: Record,
 }
@@ -122,7 +126,8 @@ impl Superblock {
             set_aside: U64::new(self.set_aside),
             metadata: U64::new(self.metadata),
             metadata_kept: U64::new(self.metadata_kept),
-            reserved: [0; 352],
+            protection: self.protection.encode(),
+            reserved: [0; 344],
             root: self.root.encode(),
             reserved_2: [0; 3064],
             crc: U64::new(0),
@@ -180,8 +185,9 @@ impl Superblock {
             return Ok(None);
         }
         let previous = raw.previous.get();
-        if epoch > u64::MAX / 2 || previous >= epoch {
-            return Err(Fault::new("epochs of superblock", "previous < epoch", format!("{previous}, {epoch}")));
+        if epoch > EPOCH_MAX || previous >= epoch {
+            let expected = format!("previous < epoch <= {EPOCH_MAX}");
+            return Err(Fault::new("epochs of superblock", expected, format!("{previous}, {epoch}")));
         }
         let (total, free) = (raw.total.get(), raw.free.get());
         if total > blocks || free > total {
@@ -196,6 +202,8 @@ impl Superblock {
         if raw.clean.get() > 1 || raw.nanos.get() >= 1_000_000_000 {
             return Err(Fault::new("clean flag of superblock", "0 or 1", raw.clean));
         }
+        let protection = Protection::decode(raw.protection)
+            .map_err(|error| Fault::new("protection mode of superblock", "a known one", error))?;
         expect_zero("reserved bytes of superblock", &raw.reserved)?;
         expect_zero("reserved bytes of superblock", &raw.reserved_2)?;
         let Some(root) = Record::decode(&raw.root, epoch, blocks, false)? else {
@@ -217,6 +225,7 @@ impl Superblock {
             set_aside: raw.set_aside.get(),
             metadata,
             metadata_kept,
+            protection,
             root,
         }))
     }
@@ -243,6 +252,7 @@ mod tests {
             set_aside: 50,
             metadata: 20,
             metadata_kept: 7,
+            protection: Protection::Dynamic { t_switch_s: 92 },
             root: Record::system(SystemKind::ObjectTable, 1),
         }
     }

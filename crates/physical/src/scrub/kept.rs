@@ -15,7 +15,6 @@ use crate::objects::{system_key, table_of};
 use crate::read::page_place;
 use crate::snapshot::{Held, Side};
 use crate::tree::{Trees, span};
-use holdfast_integrity::crc64;
 use holdfast_object::{
     DomainId, Epoch, Error, Fate, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageRef, Result, ScrubCursor, ScrubStep,
     SnapshotId,
@@ -324,7 +323,7 @@ impl Module {
             let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
             state.pages(&self.base, live, &record, index, 1)?[0]
         };
-        if pointer.kind != PointerKind::Data || crc64(good) != pointer.checksum {
+        if pointer.kind != PointerKind::Data || !pointer.matches(good, 0) {
             return Ok(false);
         }
         let mut back = Box::new(crate::disk::Block([0; PAGE_SIZE]));

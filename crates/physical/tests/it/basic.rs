@@ -258,7 +258,8 @@ fn protocol_mistakes_are_refused() {
     rig.module.publish(2).unwrap();
     let error = rig.try_apply(vec![Op::Truncate { id: ObjectId(77), size: 5 }]);
     assert_eq!(error, Err(Error::NoObject(key(77))));
-    let unplaced = holdfast_object::Placement { address: 3000, address_2: 0, checksum: 0, birth: 2 };
+    let sums = holdfast_integrity::StoredSums::of(holdfast_integrity::Checksum::crc64(0));
+    let unplaced = holdfast_object::Placement { address: 3000, address_2: 0, checksum: 0, sums, birth: 2 };
     let adopt = Op::Adopt { id: ObjectId(2), pages: vec![(0, unplaced)], size_min: 0 };
     is_protocol(rig.try_apply(vec![create_op(2, Kind::Regular), adopt]).map(drop));
 }

@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use holdfast_block::{Device, Error as BlockError, MemoryDevice, Operation};
-use holdfast_integrity::crc64;
+use holdfast_integrity::Algorithm;
 use holdfast_object::{DomainId, Error, Kind, LogBatch, ObjectId, ObjectStore, Op, PageSource};
 use holdfast_physical::check::{CheckOptions, block_uses, check};
 use holdfast_physical::{CommitOrder, check::BlockRole};
@@ -174,7 +174,7 @@ fn readers_and_writers_together() {
     let pin = |bytes: &Page| {
         let mut frame = arena.allocate().unwrap();
         frame.copy_from_slice(bytes);
-        frame.publish(crc64(bytes))
+        frame.publish(Algorithm::Crc64Nvme.sum(bytes))
     };
     std::thread::scope(|scope| {
         for thread in 0..2u64 {

@@ -1,7 +1,7 @@
 //! A module on a memory device, and shorthands.
 
 use holdfast_block::{Device, MemoryDevice};
-use holdfast_integrity::crc64;
+use holdfast_integrity::{Algorithm, Checksum, Protection, crc64};
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Class, DomainId, Epoch, Fragment, FrameMut, Kind, ManualClock, ObjectId,
     ObjectKey, ObjectStore, Op, PAGE_SIZE, PageIndex, PageSource, PinnedPage, Result, Timestamp,
@@ -17,6 +17,7 @@ pub(crate) fn options() -> CreateOptions {
         store_uuid: *b"0123456789abcdef",
         device_uuid: *b"fedcba9876543210",
         set_aside_blocks: 0,
+        protection: Protection::Uniform,
         overwrite: false,
     }
 }
@@ -94,7 +95,7 @@ impl Rig {
     pub(crate) fn pin(&mut self, bytes: &Page) -> holdfast_object::PageRef {
         let mut frame = self.arena.allocate().expect("a frame");
         frame.copy_from_slice(bytes);
-        let pin = frame.publish(crc64(bytes));
+        let pin = frame.publish(Algorithm::Crc64Nvme.sum(bytes));
         let page = pin.page();
         self.pins.push(pin);
         page
@@ -168,8 +169,8 @@ pub(crate) fn read(
         .iter()
         .zip(&frames)
         .map(|(source, frame)| match source {
-            PageSource::Data { checksum, .. } => {
-                assert_eq!(*checksum, crc64(&frame[..]));
+            PageSource::Data { sums, .. } => {
+                assert_eq!(sums.memory, Checksum::crc64(crc64(&frame[..])));
                 Some(**frame)
             }
             PageSource::Hole => None,

@@ -3,6 +3,7 @@
 use crate::damage::{read_all, sample};
 use crate::rig::*;
 use holdfast_block::{Device, Error, MemoryDevice};
+use holdfast_integrity::Algorithm;
 use holdfast_object::{
     Batch, DomainId, Fate, Fragment, Kind, ObjectId, ObjectStore, Op, PAGE_SIZE, ScrubCounts, ScrubCursor, ScrubFinding,
 };
@@ -233,7 +234,7 @@ fn nothing_sound_is_called_bad_while_everything_changes() {
                 let mut frame = arena.allocate().expect("a frame");
                 let bytes = pattern(epoch << 20 | id << 10 | index);
                 frame.copy_from_slice(&bytes);
-                let pin = frame.publish(holdfast_integrity::crc64(&bytes));
+                let pin = frame.publish(Algorithm::Crc64Nvme.sum(&bytes));
                 let page = pin.page();
                 pins.push(pin);
                 Fragment { index, start: 0, end: PAGE_SIZE as u16, page }

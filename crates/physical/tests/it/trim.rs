@@ -2,6 +2,7 @@
 
 use crate::damage::{read_all, sample};
 use crate::rig::*;
+use holdfast_integrity::Algorithm;
 use holdfast_object::{Kind, ObjectId, ObjectStore, Op};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -50,7 +51,7 @@ fn blocks_being_written_are_left_alone() {
                 let mut frame = arena.allocate().expect("a frame");
                 let bytes = pattern(epoch << 10 | index);
                 frame.copy_from_slice(&bytes);
-                let pin = frame.publish(holdfast_integrity::crc64(&bytes));
+                let pin = frame.publish(Algorithm::Crc64Nvme.sum(&bytes));
                 let page = pin.page();
                 pins.push(pin);
                 holdfast_object::Fragment { index, start: 0, end: 4096, page }

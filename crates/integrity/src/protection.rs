@@ -1,0 +1,341 @@
+//! Protection modes: which checksum the pages of files have in memory and on disk, and who verifies it when.
+//!
+//! | mode | in memory | stored | verified by | stands for |
+//! |---|---|---|---|---|
+//! | `none` | – | – | nobody | a file system without checksums |
+//! | `disk` | – | Fletcher-256 | reads from the device | ZFS, btrfs |
+//! | `end-to-end=ALG` | ALG | the same, passed on | the reader alone | E²ZFS |
+//! | `static` | xor | Fletcher-256 and the xor | reader, writes to and reads from the device | Z²FS, static |
+//! | `dynamic` | xor; Fletcher-256 after t_switch | Fletcher-256 and the xor | the same | Z²FS, dynamic |
+//! | `uniform` | CRC-64/NVME | the same | the same | Holdfast |
+//!
+//! Source: Y. Zhang, D. S. Myers, A. C. and R. H. Arpaci-Dusseau, *Zettabyte Reliability with Flexible End-to-end Data Integrity*
+//! (MSST 2013), section III. What is not the contents of a regular file has CRC-64/NVME in every mode.
+
+use crate::{Algorithm, Checksum, Mismatch, UnknownAlgorithm};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The checksum of the modes that have a strong one beside a fast one.
+const STRONG: Algorithm = Algorithm::Fletcher256;
+
+/// A protection mode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Protection {
+    /// No checksums.
+    None,
+    /// On the device only.
+    Disk,
+    /// The application's, passed on as it is.
+    EndToEnd(Algorithm),
+    /// A fast one in memory, a strong one on the device.
+    Static {
+        /// The strong one in memory too: where the model says that xor is never enough.
+        strong: bool,
+    },
+    /// As static, with the strong one for what has been in memory for long.
+    Dynamic {
+        /// Residency after which the strong one counts, in seconds; 0: the strong one throughout.
+        t_switch_s: u32,
+    },
+    /// The same strong and fast one everywhere.
+    #[default]
+    Uniform,
+}
+
+/// A protection mode that a person or a device names is not one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownProtection {
+    /// A name.
+    #[error(
+        "unknown protection mode '{0}' (known: none, disk, end-to-end=ALGORITHM, static, static=strong, dynamic, \
+         dynamic=SECONDS, uniform)"
+    )]
+    Name(String),
+    /// The algorithm of `end-to-end`.
+    #[error(transparent)]
+    Algorithm(#[from] UnknownAlgorithm),
+    /// Stored bytes.
+    #[error("unknown protection mode {0:02x?}")]
+    Bytes([u8; Protection::BYTES]),
+}
+
+impl Protection {
+    /// Residency after which `dynamic` switches if nothing else is said, in seconds: the paper's t_switch for a machine of medium
+    /// reliability.
+    pub const T_SWITCH_DEFAULT_S: u32 = 92;
+    /// Length of the stored form.
+    pub const BYTES: usize = 8;
+
+    /// What a page gets when its bytes come from the application.
+    pub fn memory(self) -> Algorithm {
+        match self {
+            Protection::None | Protection::Disk => Algorithm::None,
+            Protection::EndToEnd(algorithm) => algorithm,
+            Protection::Static { strong: true } | Protection::Dynamic { t_switch_s: 0 } => STRONG,
+            Protection::Static { strong: false } | Protection::Dynamic { .. } => Algorithm::Xor64,
+            Protection::Uniform => Algorithm::Crc64Nvme,
+        }
+    }
+
+    /// What a block is verified with.
+    pub fn stored(self) -> Algorithm {
+        match self {
+            Protection::None => Algorithm::None,
+            Protection::Disk | Protection::Static { .. } | Protection::Dynamic { .. } => STRONG,
+            Protection::EndToEnd(algorithm) => algorithm,
+            Protection::Uniform => Algorithm::Crc64Nvme,
+        }
+    }
+
+    /// Whether the checksum of memory is stored beside the strong one, so that a page read back needs no other.
+    pub fn stores_both(self) -> bool {
+        matches!(self, Protection::Static { .. } | Protection::Dynamic { .. }) && self.memory() != self.stored()
+    }
+
+    /// Whether bytes are verified where they cross the boundary between memory and device.
+    pub fn verifies_at_device(self) -> bool {
+        !matches!(self, Protection::None | Protection::EndToEnd(_))
+    }
+
+    /// Residency after which readers go by the strong checksum.
+    pub fn switches_after(self) -> Option<Duration> {
+        match self {
+            Protection::Dynamic { t_switch_s } if t_switch_s > 0 => Some(Duration::from_secs(u64::from(t_switch_s))),
+            _ => None,
+        }
+    }
+
+    /// The stored form.
+    pub fn encode(self) -> [u8; Protection::BYTES] {
+        let (mode, detail, seconds) = match self {
+            Protection::Uniform => (0, 0, 0),
+            Protection::None => (1, 0, 0),
+            Protection::Disk => (2, 0, 0),
+            Protection::EndToEnd(algorithm) => (3, algorithm.id(), 0),
+            Protection::Static { strong } => (4, u8::from(strong), 0),
+            Protection::Dynamic { t_switch_s } => (5, 0, t_switch_s),
+        };
+        let [a, b, c, d] = u32::to_le_bytes(seconds);
+        [mode, detail, 0, 0, a, b, c, d]
+    }
+
+    /// The mode that a device has.
+    ///
+    /// # Errors
+    /// [`UnknownProtection::Bytes`] unless a mode has just this form.
+    pub fn decode(bytes: [u8; Protection::BYTES]) -> Result<Protection, UnknownProtection> {
+        let [mode, detail, _, _, a, b, c, d] = bytes;
+        let unknown = || UnknownProtection::Bytes(bytes);
+        let protection = match mode {
+            0 => Protection::Uniform,
+            1 => Protection::None,
+            2 => Protection::Disk,
+            3 => Protection::EndToEnd(Algorithm::parse(detail).map_err(|_| unknown())?),
+            4 => Protection::Static { strong: detail == 1 },
+            5 => Protection::Dynamic { t_switch_s: u32::from_le_bytes([a, b, c, d]) },
+            _ => return Err(unknown()),
+        };
+        let is_mode = protection != Protection::EndToEnd(Algorithm::None) && protection.encode() == bytes;
+        if is_mode { Ok(protection) } else { Err(unknown()) }
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Protection::None => f.pad("none"),
+            Protection::Disk => f.pad("disk"),
+            Protection::EndToEnd(algorithm) => f.pad(&format!("end-to-end={algorithm}")),
+            Protection::Static { strong: false } => f.pad("static"),
+            Protection::Static { strong: true } => f.pad("static=strong"),
+            Protection::Dynamic { t_switch_s } => f.pad(&format!("dynamic={t_switch_s}")),
+            Protection::Uniform => f.pad("uniform"),
+        }
+    }
+}
+
+impl FromStr for Protection {
+    type Err = UnknownProtection;
+
+    fn from_str(text: &str) -> Result<Self, UnknownProtection> {
+        let unknown = || UnknownProtection::Name(text.to_owned());
+        let (name, detail) = text.split_once('=').map_or((text, None), |(name, detail)| (name, Some(detail)));
+        match (name, detail) {
+            ("none", None) => Ok(Protection::None),
+            ("disk", None) => Ok(Protection::Disk),
+            ("end-to-end", Some(algorithm)) => match algorithm.parse()? {
+                Algorithm::None => Err(unknown()),
+                algorithm => Ok(Protection::EndToEnd(algorithm)),
+            },
+            ("static", None) => Ok(Protection::Static { strong: false }),
+            ("static", Some("strong")) => Ok(Protection::Static { strong: true }),
+            ("dynamic", None) => Ok(Protection::Dynamic { t_switch_s: Protection::T_SWITCH_DEFAULT_S }),
+            ("dynamic", Some(seconds)) => {
+                seconds.parse().map(|t_switch_s| Protection::Dynamic { t_switch_s }).map_err(|_| unknown())
+            }
+            ("uniform", None) => Ok(Protection::Uniform),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// What is stored beside a block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct StoredSums {
+    /// What the block is verified with.
+    pub primary: Checksum,
+    /// The fast checksum of the modes that store both, of 8 bytes at most; else that of [`Algorithm::None`].
+    pub secondary: Checksum,
+}
+
+/// What a page has in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct PageSums {
+    /// What readers verify.
+    pub memory: Checksum,
+    /// What they verify after the switch; of [`Algorithm::None`] if there is none.
+    pub strong: Checksum,
+}
+
+impl StoredSums {
+    /// One checksum.
+    pub fn of(primary: Checksum) -> StoredSums {
+        StoredSums { primary, secondary: Checksum::none() }
+    }
+
+    /// The checksums with which a page of memory is stored: generated from `bytes` where they are not known, before `page`, under
+    /// which the bytes were kept, is verified (case 2 of checksum chaining).
+    ///
+    /// # Errors
+    /// [`Mismatch`] if the bytes have not the checksum `page.memory`, in a mode that looks.
+    pub fn generate(bytes: &[u8], page: PageSums, mode: Protection) -> Result<StoredSums, Mismatch> {
+        let known = |algorithm| [page.memory, page.strong].into_iter().find(|sum| sum.algorithm() == algorithm);
+        let get = |algorithm: Algorithm| known(algorithm).unwrap_or_else(|| algorithm.sum(std::hint::black_box(bytes)));
+        let primary = get(mode.stored());
+        let secondary = if mode.stores_both() { get(mode.memory()) } else { Checksum::none() };
+        let is_passed_on = primary == page.memory;
+        if mode.verifies_at_device() || !is_passed_on && mode != Protection::None {
+            page.memory.verify(std::hint::black_box(bytes))?;
+        }
+        Ok(StoredSums { primary, secondary })
+    }
+
+    /// The checksums for a block that was read into memory: generated where they are not stored, before the stored one is verified.
+    ///
+    /// # Errors
+    /// [`Mismatch`] if the bytes have not the stored checksum, in a mode that looks.
+    pub fn load(&self, bytes: &[u8], mode: Protection) -> Result<PageSums, Mismatch> {
+        let stored = |algorithm| [self.primary, self.secondary].into_iter().find(|sum| sum.algorithm() == algorithm);
+        let wanted = mode.memory();
+        let memory = stored(wanted).unwrap_or_else(|| wanted.sum(std::hint::black_box(bytes)));
+        let is_passed_on = memory == self.primary;
+        if mode.verifies_at_device() || !is_passed_on && mode != Protection::None {
+            self.primary.verify(std::hint::black_box(bytes))?;
+        }
+        let strong = if mode.switches_after().is_some() { self.primary } else { Checksum::none() };
+        let strong = if strong.algorithm() == STRONG { strong } else { Checksum::none() };
+        Ok(PageSums { memory, strong })
+    }
+}
+
+impl PageSums {
+    /// One checksum.
+    pub fn of(memory: Checksum) -> PageSums {
+        PageSums { memory, strong: Checksum::none() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Protection> {
+        let mut all = vec![
+            Protection::None,
+            Protection::Disk,
+            Protection::Static { strong: false },
+            Protection::Static { strong: true },
+            Protection::Dynamic { t_switch_s: 0 },
+            Protection::Dynamic { t_switch_s: 92 },
+            Protection::Uniform,
+        ];
+        all.extend(Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::None).map(Protection::EndToEnd));
+        all
+    }
+
+    #[test]
+    fn names_and_stored_forms_lead_back() {
+        for mode in all() {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+            assert_eq!(Protection::decode(mode.encode()), Ok(mode));
+        }
+        for bad in ["", "nonsense", "none=1", "end-to-end", "end-to-end=none", "dynamic=-1", "static=weak", "uniform="]
+        {
+            assert!(bad.parse::<Protection>().is_err(), "{bad}");
+        }
+        for bad in
+            [[6, 0, 0, 0, 0, 0, 0, 0], [3, 0, 0, 0, 0, 0, 0, 0], [3, 9, 0, 0, 0, 0, 0, 0], [4, 2, 0, 0, 0, 0, 0, 0]]
+        {
+            assert!(Protection::decode(bad).is_err(), "{bad:?}");
+        }
+        for at in 1..8 {
+            let mut bytes = Protection::Uniform.encode();
+            bytes[at] = 1;
+            assert!(Protection::decode(bytes).is_err(), "byte {at} of a mode without details");
+        }
+    }
+
+    /// Which mode notices a flip at which of the three times: before the block is stored, on the device, in memory afterwards.
+    #[test]
+    fn each_mode_notices_what_its_row_says() {
+        let bytes: Vec<u8> = (0..4096u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut flipped = bytes.clone();
+        flipped[1000] ^= 0x10;
+        for mode in all() {
+            let fresh = PageSums::of(mode.memory().sum(&bytes));
+            let stored = StoredSums::generate(&bytes, fresh, mode).unwrap();
+            let loaded = stored.load(&bytes, mode).unwrap();
+            assert_eq!(loaded.memory, fresh.memory, "{mode}: a page that comes back has the checksum that it had");
+            assert_eq!(loaded.strong.algorithm() != Algorithm::None, mode.switches_after().is_some(), "{mode}");
+            let before = StoredSums::generate(&flipped, fresh, mode).is_err();
+            let on_device = stored.load(&flipped, mode).is_err();
+            let by_reader = fresh.memory.verify(&flipped).is_err();
+            let expected = match mode {
+                Protection::None => (false, false, false),
+                Protection::Disk => (false, true, false),
+                Protection::EndToEnd(_) => (false, false, true),
+                Protection::Static { .. } | Protection::Dynamic { .. } | Protection::Uniform => (true, true, true),
+            };
+            assert_eq!((before, on_device, by_reader), expected, "{mode}");
+            if loaded.strong.algorithm() != Algorithm::None {
+                assert!(loaded.strong.verify(&flipped).is_err(), "{mode}");
+            }
+        }
+    }
+
+    /// A store's blocks of one mode under another: whatever has to be generated anew has the old one verified afterwards.
+    #[test]
+    fn modes_take_each_others_blocks() {
+        let bytes = [7u8; 4096];
+        let mut flipped = bytes;
+        flipped[9] = 6;
+        for old in all() {
+            let stored = StoredSums::generate(&bytes, PageSums::of(old.memory().sum(&bytes)), old).unwrap();
+            for new in all() {
+                let page = stored.load(&bytes, new).unwrap();
+                assert_eq!(page.memory, new.memory().sum(&bytes), "{old} under {new}");
+                let is_noticed = stored.load(&flipped, new).is_err() || page.memory.verify(&flipped).is_err();
+                assert_eq!(
+                    is_noticed,
+                    old.stored() != Algorithm::None && new != Protection::None || new.memory() != Algorithm::None,
+                    "{old} under {new}"
+                );
+                let again = StoredSums::generate(&bytes, page, new).unwrap();
+                assert_eq!(again.primary, new.stored().sum(&bytes), "{old} under {new}");
+            }
+        }
+    }
+}
