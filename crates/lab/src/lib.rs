@@ -9,6 +9,7 @@
 //! | `torture` | full stores, emptied and filled again, with power cuts |
 //! | `explorer` | power cuts anywhere in random workloads, recovered and judged |
 //! | `faults` | every kind of block × every fault |
+//! | `protection` | each protection mode × flips at each moment of a page's life |
 //! | `requests` | FUSE requests that no kernel would send |
 //! | `foreign` | structures that say something else, behind good checksums |
 //! | `enemy` | every kind of block × every injection × mount, remount, create, read |
@@ -21,6 +22,7 @@ pub mod faults;
 pub mod foreign;
 mod look;
 pub mod model;
+pub mod protection;
 pub mod requests;
 pub mod soak;
 pub mod stack;

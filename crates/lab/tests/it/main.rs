@@ -8,6 +8,7 @@ mod foreign;
 mod golden;
 mod grow;
 mod power;
+mod protection;
 mod regressions;
 mod requests;
 mod soak;

@@ -1,0 +1,256 @@
+//! What each protection mode makes of flipped bits: the paper's table III (Z²FS, section IV-B), for all modes.
+//!
+//! A page of a file is hit at one of the moments of its life: written and not stored yet (t0–t1), on the device (t1–t2), or in memory
+//! again (t2–t3), there also after it has been in memory for longer than t_switch. Then it is read as an application would, and once
+//! more from a stack that is opened anew.
+
+use crate::model::{Action, Data, Driver, Model, Node};
+use crate::stack::{self, Stack, StackOptions};
+use holdfast_block::MemoryDevice;
+use holdfast_integrity::{Algorithm, Protection};
+use holdfast_naming::{Atime, NewNode};
+use holdfast_object::{Arena, Clock, Durability, ObjectCache, ObjectId, PAGE_SIZE, PageView};
+use holdfast_physical::check::{BlockRole, block_uses};
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// 8 MiB.
+const DEVICE_BLOCKS: u64 = 2048;
+const PAGES: usize = 4;
+/// The page that is hit.
+const PAGE: u64 = 1;
+/// The modes of the table.
+const MODES: [Protection; 9] = [
+    Protection::None,
+    Protection::Disk,
+    Protection::EndToEnd(Algorithm::Xor64),
+    Protection::EndToEnd(Algorithm::Fletcher256),
+    Protection::Static { strong: false },
+    Protection::Static { strong: true },
+    Protection::Dynamic { t_switch_s: 92 },
+    Protection::Dynamic { t_switch_s: 0 },
+    Protection::Uniform,
+];
+
+/// When bits flip.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// t0–t1: written, in memory only.
+    Dirty,
+    /// t1–t2: on the device.
+    Stored,
+    /// t2–t3: in memory, as on the device.
+    Clean,
+    /// The same, 200 s after it was read.
+    CleanForLong,
+}
+
+impl Moment {
+    /// In the order of a page's life.
+    pub const ALL: [Moment; 4] = [Moment::Dirty, Moment::Stored, Moment::Clean, Moment::CleanForLong];
+}
+
+/// Which bits flip.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flips {
+    /// One.
+    One,
+    /// The same bit of two words: xor does not see it.
+    Pair,
+}
+
+/// What a reader got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Got {
+    /// What was written last.
+    Good,
+    /// What was written before that.
+    Old,
+    /// An error.
+    Error,
+    /// Other bytes, without a word.
+    Wrong,
+}
+
+impl Got {
+    /// For tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Got::Good => "good",
+            Got::Old => "old",
+            Got::Error => "EIO",
+            Got::Wrong => "**wrong**",
+        }
+    }
+}
+
+/// What came of one trial.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cell {
+    /// The store's mode.
+    pub mode: Protection,
+    /// Which bits flipped.
+    pub flips: Flips,
+    /// When.
+    pub moment: Moment,
+    /// What an application that reads gets.
+    pub read: Got,
+    /// What it gets when the store has been closed and opened again.
+    pub reopened: Got,
+    /// Whether an fsync told of it.
+    pub is_told: bool,
+}
+
+/// All trials.
+///
+/// # Errors
+/// In words, if something that has nothing to do with the flips fails.
+pub fn run() -> Result<Vec<Cell>, String> {
+    let mut cells = Vec::new();
+    for mode in MODES {
+        for flips in [Flips::One, Flips::Pair] {
+            for moment in Moment::ALL {
+                cells.push(trial(mode, flips, moment)?);
+            }
+        }
+    }
+    Ok(cells)
+}
+
+struct Trial {
+    stack: Stack,
+    driver: Driver,
+    model: Model,
+    file: ObjectId,
+}
+
+fn says(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn bytes(seed: u64) -> Vec<u8> {
+    Data { seed, length: PAGES * PAGE_SIZE }.bytes()
+}
+
+fn trial(mode: Protection, flips: Flips, moment: Moment) -> Result<Cell, String> {
+    let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
+    let clock = stack::clock();
+    let options = StackOptions::new(256);
+    stack::create_with(device.clone(), &clock, mode).map_err(says)?;
+    let stack = Stack::open(device.clone(), &options, &clock).map_err(says)?;
+    let driver = Driver::new(stack.namespace(Atime::Never));
+    let mut trial = Trial { stack, driver, model: Model::new(0o755, clock.now()), file: ObjectId::ROOT };
+    let node = Node(trial.model.created());
+    trial.act(Action::Mknod { parent: Node::ROOT, name: b"file".to_vec(), node: NewNode::Regular, mode: 0o644 })?;
+    trial.file = trial.driver.object(node).ok_or("the file has no object")?;
+    trial.write(node, 1)?;
+    trial.stack.cache.sync_all().map_err(says)?;
+    trial.write(node, 2)?;
+    if moment == Moment::Dirty {
+        trial.flip(flips)?;
+    }
+    trial.stack.cache.sync_all().map_err(says)?;
+    let told = |trial: &Trial| trial.stack.cache.sync(trial.file, Durability::All).is_err();
+    let mut is_told = told(&trial);
+    match moment {
+        Moment::Dirty => {}
+        Moment::Stored => {
+            trial.stack.close().map_err(says)?;
+            let uses = block_uses(device.clone()).map_err(says)?;
+            let mine = uses.iter().find(|used| {
+                let object = used.object.map(|key| key.object);
+                used.role == BlockRole::Data && object == Some(trial.file) && (used.level, used.index) == (0, PAGE)
+            });
+            let block = mine.ok_or("the page has no block")?.block;
+            device.alter(block, |bytes| hit(bytes, flips)).map_err(says)?;
+            trial.stack = Stack::open(device.clone(), &options, &clock).map_err(says)?;
+        }
+        Moment::Clean | Moment::CleanForLong => {
+            if moment == Moment::CleanForLong {
+                clock.advance_ns(200_000_000_000);
+            }
+            trial.flip(flips)?;
+        }
+    }
+    let read = trial.got();
+    is_told |= told(&trial);
+    trial.stack.close().map_err(says)?;
+    trial.stack = Stack::open(device, &options, &clock).map_err(says)?;
+    let reopened = trial.got();
+    Ok(Cell { mode, flips, moment, read, reopened, is_told })
+}
+
+/// Flips bits of a page.
+fn hit(bytes: &mut [u8], flips: Flips) {
+    bytes[1000] ^= 0x10;
+    if flips == Flips::Pair {
+        bytes[1000 + 64] ^= 0x10;
+    }
+}
+
+impl Trial {
+    fn act(&mut self, action: Action) -> Result<(), String> {
+        let got = self.driver.reply(&action);
+        let expected = self.model.apply(&action, self.stack.clock.now());
+        if got.is_ok() && got == expected { Ok(()) } else { Err(format!("{action:?}: {got:?}, expected {expected:?}")) }
+    }
+
+    fn write(&mut self, node: Node, seed: u64) -> Result<(), String> {
+        let data = Data { seed, length: PAGES * PAGE_SIZE };
+        self.act(Action::Write { node, offset: 0, data, clear_set_ids: false })
+    }
+
+    /// In the page's frame, past everything that looks after it.
+    fn flip(&self, flips: Flips) -> Result<(), String> {
+        let views = self.stack.cache.read(self.file, PAGE, 1).map_err(says)?;
+        let [PageView::Data(page)] = &views[..] else { return Err("the page has no bytes".into()) };
+        let arena: &Arena = self.stack.cache.arena();
+        let at = arena.frame_offset(page.page().frame);
+        let mut bytes = *page.bytes();
+        hit(&mut bytes, flips);
+        let written = rustix::io::pwrite(arena.memory(), &bytes, at).map_err(says)?;
+        if written == bytes.len() { Ok(()) } else { Err(format!("{written} bytes of a frame written")) }
+    }
+
+    fn got(&self) -> Got {
+        let namespace = self.stack.namespace(Atime::Never);
+        match namespace.read(self.file, 0, PAGES * PAGE_SIZE) {
+            Err(_) => Got::Error,
+            Ok(data) if data.to_vec() == bytes(2) => Got::Good,
+            Ok(data) => {
+                // The other pages are the new ones in any case.
+                let (data, mut expected) = (data.to_vec(), bytes(2));
+                let page = PAGE as usize * PAGE_SIZE..(PAGE as usize + 1) * PAGE_SIZE;
+                expected[page.clone()].copy_from_slice(&bytes(1)[page]);
+                if data == expected { Got::Old } else { Got::Wrong }
+            }
+        }
+    }
+}
+
+/// The table, as in `docs/protection.md`.
+pub fn markdown(cells: &[Cell]) -> String {
+    let mut out = String::from(
+        "| mode | flips | t0–t1, not stored yet | t1–t2, on the device | t2–t3, in memory | in memory for 200 s |\n|---|---|---|---|---|---|\n",
+    );
+    for row in cells.chunks(Moment::ALL.len()) {
+        let flips = if row[0].flips == Flips::One { "one bit" } else { "a pair" };
+        let _ = write!(out, "| `{}` | {flips} |", row[0].mode);
+        for cell in row {
+            let told = if cell.is_told { ", `fsync` tells" } else { "" };
+            let _ = write!(out, " {}{told}; {} |", cell.read.name(), cell.reopened.name());
+        }
+        out.push('\n');
+    }
+    out
+}
+
+const BEGIN: &str = "<!-- flips: begin -->\n";
+const END: &str = "<!-- flips: end -->\n";
+
+/// The page with the table in its place; `None` if it has no place for it.
+pub fn renewed(page: &str, table: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}{table}{END}{after}"))
+}
