@@ -2,6 +2,8 @@
 
 use holdfast_fuse::abi::opcode;
 use holdfast_fuse::control;
+use holdfast_integrity::Algorithm;
+use holdfast_interface::{self as interface, BLOCK_BYTES, Command as Ask};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_pcg::Pcg64Mcg;
@@ -142,8 +144,51 @@ fn bytes(rng: &mut Pcg64Mcg) -> Vec<u8> {
     }
 }
 
+/// The arguments of an ioctl that reads or writes with checksums, which now and then are right.
+fn summed(rng: &mut Pcg64Mcg) -> Vec<u8> {
+    const COMMANDS: [Ask; 5] = [Ask::Features, Ask::Read, Ask::Sums, Ask::Write, Ask::WriteFrom];
+    let command = *COMMANDS.choose(rng).expect("some");
+    let near = rng.random_range(0..40_000);
+    let request = interface::Request {
+        algorithm: *Algorithm::ALL.choose(rng).expect("some"),
+        verify: rng.random_bool(0.3),
+        offset: if rng.random_bool(0.9) { near } else { *NUMBERS.choose(rng).expect("some") },
+        length: *[0, 1, 100, 4096, 9000, 12_288, 1 << 20, usize::MAX].choose(rng).expect("some"),
+        address: *NUMBERS.choose(rng).expect("some"),
+    };
+    let mut payload = request.encode().to_vec();
+    let written = vec![rng.random(); request.length.min(12_288)];
+    if matches!(command, Ask::Write | Ask::WriteFrom) {
+        for piece in interface::pieces(request.offset % BLOCK_BYTES as u64, written.len()) {
+            payload.extend(request.algorithm.sum(&written[piece.range]).as_bytes());
+        }
+        payload.extend(written);
+    }
+    if rng.random_bool(0.2) {
+        let at = rng.random_range(0..payload.len());
+        payload[at] ^= 1 << rng.random_range(0..8);
+    }
+    if rng.random_bool(0.1) {
+        payload.truncate(rng.random_range(0..payload.len()));
+    }
+    let room: u32 = *[0, 1, 95, 96, 300, 5000, 16_383, u32::MAX].choose(rng).expect("some");
+    // Mostly opened for reading and writing.
+    let handle: u64 = *[3, 3, 3, 7, 15, 1, 2, 0, u64::MAX].choose(rng).expect("some");
+    let mut body = handle.to_le_bytes().to_vec();
+    let number = command.number(payload.len().min(interface::PAYLOAD_BYTES_MAX));
+    body.extend([0, number].map(u32::to_le_bytes).concat());
+    body.extend(0xdead_beef_u64.to_le_bytes());
+    body.extend([payload.len() as u32, room].map(u32::to_le_bytes).concat());
+    body.extend(payload);
+    body
+}
+
 /// The bytes of one request.
 pub fn generate(rng: &mut Pcg64Mcg, unique: u64) -> Vec<u8> {
+    if rng.random_bool(0.1) {
+        let body = summed(rng);
+        return request(rng, opcode::IOCTL, unique, body);
+    }
     let (code, fields) = *REQUESTS.choose(rng).expect("some");
     let payload = bytes(rng);
     let mut body = Vec::new();
@@ -180,6 +225,10 @@ pub fn generate(rng: &mut Pcg64Mcg, unique: u64) -> Vec<u8> {
     if rng.random_bool(0.02) {
         body.truncate(rng.random_range(0..body.len() + 1));
     }
+    request(rng, code, unique, body)
+}
+
+fn request(rng: &mut Pcg64Mcg, code: u32, unique: u64, body: Vec<u8>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(40 + body.len());
     bytes.extend((40 + body.len() as u32).to_le_bytes());
     bytes.extend(code.to_le_bytes());
