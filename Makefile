@@ -6,12 +6,15 @@ BENCH_ARGS ?=
 AGED_ARGS ?=
 PREFIX ?= /usr/local
 HOLDFAST := $(TARGET)/release/holdfast
+LIBRARY := $(TARGET)/release/libholdfast.so
 # Where the binary and what belongs to it are put; DESTDIR goes before it, for those who make packages.
 ROOT = $(DESTDIR)$(PREFIX)
 BASH_COMPLETIONS = $(ROOT)/share/bash-completion/completions
 ZSH_COMPLETIONS = $(ROOT)/share/zsh/site-functions
 FISH_COMPLETIONS = $(ROOT)/share/fish/vendor_completions.d
 MAN1 = $(ROOT)/share/man/man1
+MAN3 = $(ROOT)/share/man/man3
+LIB = $(ROOT)/lib
 UNITS = $(ROOT)/lib/systemd
 # Where mount(8) looks for its helpers, whatever PREFIX is.
 SBIN = $(DESTDIR)/sbin
@@ -32,13 +35,17 @@ mounter:
 		sudo apt-get -qq update && sudo apt-get -qq install -y --no-install-recommends fuse3; } || { \
 		echo "there is no fusermount3: have root install fuse3, or run this as root"; exit 1; }
 
-build: ## the holdfast binary
-	cargo build --release -p holdfast
+build: ## the holdfast binary and the C library
+	cargo build --release -p holdfast -p libholdfast
 
-install: ## install the binary, manual pages, completions, helpers for mount(8) and units; PREFIX=/usr/local, DESTDIR for packages
+install: ## install the binary, the C library, manual pages, completions, helpers for mount(8) and units; PREFIX=/usr/local, DESTDIR for packages
 	@# Not a dependency: root, who installs, need not have a Rust toolchain.
-	@[ -x $(HOLDFAST) ] || $(MAKE) build
+	@[ -x $(HOLDFAST) ] && [ -e $(LIBRARY) ] || $(MAKE) build
 	install -D -m 755 $(HOLDFAST) $(ROOT)/bin/holdfast
+	install -D -m 755 $(LIBRARY) $(LIB)/libholdfast.so.1
+	ln -sfn libholdfast.so.1 $(LIB)/libholdfast.so
+	install -D -m 644 crates/libholdfast/include/holdfast.h $(ROOT)/include/holdfast.h
+	install -D -m 644 crates/libholdfast/man/holdfast.3 $(MAN3)/holdfast.3
 	$(HOLDFAST) man --out $(MAN1)
 	install -d $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS)
 	$(HOLDFAST) completions bash >$(BASH_COMPLETIONS)/holdfast
@@ -55,6 +62,7 @@ install: ## install the binary, manual pages, completions, helpers for mount(8) 
 uninstall: ## take away what install has put there
 	@# Helpers of another installation stay.
 	for link in $(HELPERS); do [ "$$(readlink $$link)" != $(PREFIX)/bin/holdfast ] || rm -f $$link || exit 1; done
+	rm -f $(LIB)/libholdfast.so.1 $(LIB)/libholdfast.so $(ROOT)/include/holdfast.h $(MAN3)/holdfast.3
 	rm -f $(ROOT)/bin/holdfast $(MAN1)/holdfast.1 $(MAN1)/holdfast-*.1
 	rm -f $(BASH_COMPLETIONS)/holdfast $(ZSH_COMPLETIONS)/_holdfast $(FISH_COMPLETIONS)/holdfast.fish
 	rm -f $(UNITS)/system/holdfast@.service $(UNITS)/system/holdfast-scrub@.service $(UNITS)/system/holdfast-scrub@.timer

@@ -61,10 +61,7 @@ impl Error {
     }
 
     pub(crate) fn invalid(operation: Operation, offset: u64, text: &str) -> Error {
-        Error {
-            text: text.to_string(),
-            ..Error::system(operation, offset, &io::Error::from_raw_os_error(libc::EINVAL))
-        }
+        Error::from_errno(operation, offset, libc::EINVAL, text)
     }
 
     pub(crate) fn malformed(operation: Operation, offset: u64, malformed: &Malformed) -> Error {

@@ -34,6 +34,7 @@
 //! Mappings (mmap) have no checksums. Stores through a shared mapping are seen by a read that starts after them; a page that stays
 //! mapped while it is written by this interface is old in the mapping until the kernel drops it.
 
+pub mod descriptor;
 mod error;
 mod file;
 mod parts;

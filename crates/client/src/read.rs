@@ -110,8 +110,8 @@ impl Read<'_, '_> {
         let offset = self.offset + at as u64;
         let request = Request { algorithm: self.algorithm, verify, offset, length, address: 0 };
         let room = blocks(offset, length) * self.algorithm.digest_len() + length;
-        let mut payload = Payload::new(&request);
-        let reply = payload.ask(self.fd, Command::Read, room).map_err(|error| self.error_at(at, &error))?;
+        let mut payload = Payload::new(&request, 0, room);
+        let reply = payload.ask(self.fd, Command::Read).map_err(|error| self.error_at(at, &error))?;
         let (got, sums, rest) = self.understood(at, length, reply)?;
         let bytes = rest.get(..got).ok_or_else(|| self.error_at(at, &garbled()))?;
         parts::scatter(self.buffers, at, bytes);
@@ -122,9 +122,8 @@ impl Read<'_, '_> {
     fn sums(&self, at: usize, length: usize) -> Result<Vec<Checksum>> {
         let offset = self.offset + at as u64;
         let request = Request { algorithm: self.algorithm, verify: false, offset, length, address: 0 };
-        let mut payload = Payload::new(&request);
-        let room = blocks(offset, length) * self.algorithm.digest_len();
-        let reply = payload.ask(self.fd, Command::Sums, room).map_err(|error| self.error_at(at, &error))?;
+        let mut payload = Payload::new(&request, 0, blocks(offset, length) * self.algorithm.digest_len());
+        let reply = payload.ask(self.fd, Command::Sums).map_err(|error| self.error_at(at, &error))?;
         let (got, mut sums, _) = self.understood(at, length, reply)?;
         // A block of which not all is there any more has another checksum.
         sums.truncate(pieces(offset, length).take_while(|piece| piece.range.end <= got).count());

@@ -12,16 +12,18 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Least payload of a request: room for an error in words.
 const PAYLOAD_BYTES_MIN: usize = REPLY_BYTES + TEXT_BYTES_MAX;
 
-/// A request with what follows it, and the room that its reply is put into.
+/// A request with what follows it, in the room that its reply is put into.
 pub(crate) struct Payload {
-    bytes: [u8; PAYLOAD_BYTES_MAX],
+    bytes: Vec<u8>,
     /// Of the request.
     filled: usize,
 }
 
 impl Payload {
-    pub(crate) fn new(request: &Request) -> Payload {
-        let mut bytes = [0; PAYLOAD_BYTES_MAX];
+    /// For a request with `request_bytes` behind its head, and a reply with `reply_bytes`.
+    pub(crate) fn new(request: &Request, request_bytes: usize, reply_bytes: usize) -> Payload {
+        let size = (REQUEST_BYTES + request_bytes).max(REPLY_BYTES + reply_bytes);
+        let mut bytes = vec![0; size.clamp(PAYLOAD_BYTES_MIN, PAYLOAD_BYTES_MAX)];
         bytes[..REQUEST_BYTES].copy_from_slice(&request.encode());
         Payload { bytes, filled: REQUEST_BYTES }
     }
@@ -33,11 +35,10 @@ impl Payload {
         &mut self.bytes[start..self.filled]
     }
 
-    /// Asks, with room for a reply with so many bytes behind its head.
-    pub(crate) fn ask(&mut self, fd: BorrowedFd<'_>, command: Command, reply_bytes: usize) -> io::Result<&[u8]> {
-        let size = self.filled.max(REPLY_BYTES + reply_bytes).clamp(PAYLOAD_BYTES_MIN, PAYLOAD_BYTES_MAX);
-        exchange(fd, command, &mut self.bytes[..size])?;
-        Ok(&self.bytes[..size])
+    /// Asks.
+    pub(crate) fn ask(&mut self, fd: BorrowedFd<'_>, command: Command) -> io::Result<&[u8]> {
+        exchange(fd, command, &mut self.bytes)?;
+        Ok(&self.bytes)
     }
 }
 

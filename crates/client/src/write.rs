@@ -128,7 +128,7 @@ impl Write<'_, '_> {
     }
 
     fn inline(&self, at: usize, length: usize, sums: &[Checksum]) -> Result<Reply> {
-        let (mut payload, _) = self.request(at, length, 0, sums);
+        let mut payload = self.request(at, length, None, sums);
         parts::gather(self.buffers, at..at + length, payload.extend(length));
         self.ask(at, payload, Command::Write)
     }
@@ -138,23 +138,26 @@ impl Write<'_, '_> {
         let mut places = parts::parts(self.buffers, at..at + length);
         let (Some((index, within)), None) = (places.next(), places.next()) else { return Ok(None) };
         let bytes = &self.buffers[index][within];
-        let (payload, _) = self.request(at, length, bytes.as_ptr() as u64, sums);
+        let payload = self.request(at, length, Some(bytes.as_ptr() as u64), sums);
         self.ask(at, payload, Command::WriteFrom).map(Some)
     }
 
-    fn request(&self, at: usize, length: usize, address: u64, sums: &[Checksum]) -> (Payload, usize) {
+    /// A request with its checksums, and room for its bytes unless they have an address.
+    fn request(&self, at: usize, length: usize, address: Option<u64>, sums: &[Checksum]) -> Payload {
         let offset = self.offset + at as u64;
-        let request = Request { algorithm: self.algorithm, verify: false, offset, length, address };
-        let mut payload = Payload::new(&request);
+        let request =
+            Request { algorithm: self.algorithm, verify: false, offset, length, address: address.unwrap_or(0) };
         let count = pieces(offset, length).len();
+        let bytes = if address.is_some() { 0 } else { length };
+        let mut payload = Payload::new(&request, count * self.algorithm.digest_len() + bytes, 0);
         for sum in &sums[..count] {
             payload.extend(sum.as_bytes().len()).copy_from_slice(sum.as_bytes());
         }
-        (payload, count)
+        payload
     }
 
     fn ask(&self, at: usize, mut payload: Payload, command: Command) -> Result<Reply> {
-        let reply = payload.ask(self.fd, command, 0).map_err(|error| self.error_at(at, &error))?;
+        let reply = payload.ask(self.fd, command).map_err(|error| self.error_at(at, &error))?;
         let malformed = |error| Error::malformed(Operation::Write, self.offset + at as u64, &error);
         Ok(transport::reply(reply).map_err(malformed)?.0)
     }

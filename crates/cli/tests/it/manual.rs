@@ -112,6 +112,7 @@ fn make_install_puts_everything_under_destdir() {
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
             .arg(target)
             .arg(concat!("HOLDFAST=", env!("CARGO_BIN_EXE_holdfast")))
+            .arg(format!("LIBRARY={}", crate::c_library::library().display()))
             .arg(format!("DESTDIR={}", root.display()))
             .arg("PREFIX=/opt/holdfast")
             .env_remove("MAKEFLAGS")
@@ -125,6 +126,8 @@ fn make_install_puts_everything_under_destdir() {
     assert!(String::from_utf8_lossy(&version.stdout).starts_with("holdfast 0."));
     for (path, part) in [
         ("share/man/man1/holdfast.1", ".TH"),
+        ("share/man/man3/holdfast.3", "holdfast_pread"),
+        ("include/holdfast.h", "HOLDFAST_ABI_VERSION"),
         ("share/man/man1/holdfast-mount.1", "MOUNT OPTIONS"),
         ("share/bash-completion/completions/holdfast", "complete -F _holdfast"),
         ("share/zsh/site-functions/_holdfast", "#compdef holdfast"),
@@ -136,6 +139,9 @@ fn make_install_puts_everything_under_destdir() {
     ] {
         assert!(fs::read_to_string(at(path)).unwrap().contains(part), "{path}");
     }
+    // A link that the compiler's linker finds, to the name that the loader looks for.
+    assert_eq!(fs::read_link(at("lib/libholdfast.so")).unwrap(), Path::new("libholdfast.so.1"));
+    assert!(fs::read(at("lib/libholdfast.so")).unwrap().starts_with(b"\x7fELF"));
     // mount(8) finds the helper, also one that was there before.
     for name in ["mount.holdfast", "mount.fuse.holdfast"] {
         assert_eq!(

@@ -1,0 +1,101 @@
+//! The C library: its header, what it exports, and a program that uses it.
+
+use crate::rig::{Rig, fuse};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../libholdfast")
+}
+
+/// As the build of this test has left it.
+pub(crate) fn library() -> PathBuf {
+    // A use of it, so that it is built.
+    assert_eq!(holdfast::ABI_VERSION, holdfast::holdfast_abi_version());
+    let test = std::env::current_exe().unwrap();
+    let library = test.parent().unwrap().join("libholdfast.so");
+    assert!(library.exists(), "{}", library.display());
+    library
+}
+
+/// A directory with the library as it is installed.
+fn installed(rig: &Rig) -> PathBuf {
+    let directory = rig.directory("lib");
+    symlink(library(), directory.join("libholdfast.so.1")).unwrap();
+    symlink("libholdfast.so.1", directory.join("libholdfast.so")).unwrap();
+    directory
+}
+
+/// Runs a program; gives what it printed.
+#[track_caller]
+fn ran(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {out}{err}");
+    out.into_owned()
+}
+
+#[test]
+fn the_library_exports_what_the_header_declares() {
+    let header = fs::read_to_string(sources().join("include/holdfast.h")).unwrap();
+    let mut code = String::new();
+    let mut rest = header.as_str();
+    while let Some((before, after)) = rest.split_once("/*") {
+        code.push_str(before);
+        rest = after.split_once("*/").unwrap().1;
+    }
+    code.push_str(rest);
+    let calls = code.split('(').filter_map(|before| before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next());
+    let declared: BTreeSet<&str> = calls.filter(|name| name.starts_with("holdfast_")).collect();
+    assert!(declared.len() >= 14, "{declared:?}");
+    let symbols = ran(Command::new("nm").args(["--dynamic", "--defined-only", "--format=posix"]).arg(library()));
+    let exported: BTreeSet<&str> = symbols.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(exported, declared);
+    let dynamic = ran(Command::new("readelf").arg("--dynamic").arg(library()));
+    assert!(dynamic.contains("soname: [libholdfast.so.1]"), "{dynamic}");
+    let page = fs::read_to_string(sources().join("man/holdfast.3")).unwrap();
+    for name in declared {
+        assert!(page.contains(name), "{name} has no place in the manual page");
+    }
+}
+
+#[test]
+fn the_manual_page_is_shown_without_a_warning() {
+    if Command::new("man").arg("--version").output().is_err() {
+        return eprintln!("SKIPPED: there is no man");
+    }
+    let page = sources().join("man/holdfast.3");
+    let man = Command::new("man")
+        .args(["--warnings=all", "-l"])
+        .arg(page)
+        .env("LC_ALL", "C.UTF-8")
+        .env("MANWIDTH", "120")
+        .output()
+        .unwrap();
+    let (shown, said) = (String::from_utf8_lossy(&man.stdout), String::from_utf8_lossy(&man.stderr));
+    assert!(man.status.success() && said.is_empty(), "{said}");
+    assert!(shown.contains("HOLDFAST_FLETCHER256") && shown.contains("RETURN VALUE"), "{shown}");
+}
+
+#[test]
+fn a_c_program_writes_reads_and_sees_a_flipped_bit() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let libraries = installed(&rig);
+    let mount = rig.mounted("");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/interface.c");
+    let program = rig.path("interface");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-I"]);
+    compiler.arg(sources().join("include")).arg(&source).arg("-o").arg(&program);
+    compiler.arg("-L").arg(&libraries).arg("-lholdfast").arg(format!("-Wl,-rpath,{}", libraries.display()));
+    ran(&mut compiler);
+    assert_eq!(ran(Command::new(&program).arg(mount.join("f"))), "done\n");
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}

@@ -1,0 +1,118 @@
+/*
+ * holdfast.h: reading and writing files in a Holdfast mount with a checksum per block, from the application's buffer to the disk
+ * and back. See holdfast(3). Link with -lholdfast.
+ *
+ * A block is 4096 bytes of the file, counted from its start. A transfer of any offset and length has one checksum for each block
+ * that it touches; where it covers a part of a block, the checksum is of just the bytes transferred.
+ *
+ * Functions are safe for threads, also on one descriptor. What is here keeps its meaning and layout within an ABI version.
+ */
+#ifndef HOLDFAST_H
+#define HOLDFAST_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What this header describes; holdfast_abi_version() says what the library has. Equal upper 16 bits: compatible. */
+#define HOLDFAST_ABI_VERSION 0x00010000u
+
+#define HOLDFAST_BLOCK_BYTES 4096
+#define HOLDFAST_SUM_BYTES_MAX 32
+#define HOLDFAST_ERROR_BLOCKS 32
+
+/* Algorithms, and the bytes of a checksum. Bit n of struct holdfast_features.algorithms: the mount knows algorithm n. */
+#define HOLDFAST_NONE 0        /*  0: nothing is verified */
+#define HOLDFAST_XOR64 1       /*  8: exclusive or of the 64-bit little-endian words */
+#define HOLDFAST_CRC64 2       /*  8: CRC-64/NVME, the default */
+#define HOLDFAST_CRC32C 3      /*  4: CRC-32C (Castagnoli) */
+#define HOLDFAST_FLETCHER256 4 /* 32: two one's-complement sums of the 128-bit little-endian words */
+#define HOLDFAST_XXH3 5        /*  8: XXH3, 64 bits, seed 0 */
+#define HOLDFAST_BLAKE3 6      /* 32: BLAKE3 */
+
+/* Kinds of errors. */
+#define HOLDFAST_ERROR_MEMORY 1      /* bytes changed in memory, here or in the mount's process or between */
+#define HOLDFAST_ERROR_DEVICE 2      /* bytes on a device are not what was written, or the device failed */
+#define HOLDFAST_ERROR_UNSUPPORTED 3 /* no mount of Holdfast's, or one that does not offer this */
+#define HOLDFAST_ERROR_SYSTEM 4      /* any other; see errnum */
+
+#define HOLDFAST_READ 1
+#define HOLDFAST_WRITE 2
+
+#define HOLDFAST_NO_ADDRESS UINT64_MAX
+
+/* What went wrong. Functions fill it in if they return -1, and leave it alone otherwise. */
+struct holdfast_error {
+    int32_t errnum;          /* as errno has it */
+    uint32_t kind;           /* HOLDFAST_ERROR_... */
+    uint32_t operation;      /* HOLDFAST_READ or HOLDFAST_WRITE */
+    uint32_t block_count;    /* blocks that are bad; 0 where it is not known which */
+    uint64_t offset;         /* of the part of the transfer that failed, in bytes from the start of the file */
+    uint64_t done;           /* bytes of the transfer that were done before */
+    uint64_t device_address; /* the 4 KiB block of the device, or HOLDFAST_NO_ADDRESS */
+    uint64_t blocks[HOLDFAST_ERROR_BLOCKS]; /* the first bad blocks of the file, ascending */
+    char text[200];          /* in words, ends with NUL */
+    uint64_t reserved[4];
+};
+
+/* What a mount offers. */
+struct holdfast_features {
+    uint32_t interface_version;
+    uint32_t page_algorithm;     /* of pages in the mount's memory: with it checksums are forwarded and not made anew */
+    uint64_t algorithms;         /* one bit each */
+    uint64_t transfer_bytes_max; /* of one request; longer transfers are several */
+    uint32_t may_read;           /* this descriptor, 0 or 1 */
+    uint32_t may_write;
+    char mode[40];               /* the store's protection mode, "" if it is not known */
+    uint64_t reserved[4];
+};
+
+uint32_t holdfast_abi_version(void);
+
+/* 0, or -1 and errno: ENOTTY or EOPNOTSUPP where it is not offered. Works on directories too. */
+int holdfast_features(int fd, struct holdfast_features *features);
+
+/* Bytes of a checksum; 0 for HOLDFAST_NONE and for what is not known. */
+size_t holdfast_sum_bytes(int algorithm);
+
+/* The algorithm's name, or NULL for what is not known. */
+const char *holdfast_algorithm_name(int algorithm);
+
+/* How many blocks, and so checksums, a transfer has. */
+size_t holdfast_blocks(off_t offset, size_t length);
+
+/* Makes the checksums of a transfer: holdfast_blocks() times holdfast_sum_bytes() bytes. 0, or -1 and errno (EINVAL). */
+int holdfast_sums(int algorithm, const void *buffer, size_t length, off_t offset, void *sums);
+
+/*
+ * pread(2) and pwrite(2) and their vectored forms with CRC-64 checksums made and verified here. Reads give fewer bytes only at the
+ * end of the file; writes write all, at the offset also with O_APPEND. -1: errno, and *error unless it is NULL.
+ */
+ssize_t holdfast_pread(int fd, void *buffer, size_t length, off_t offset, struct holdfast_error *error);
+ssize_t holdfast_pwrite(int fd, const void *buffer, size_t length, off_t offset, struct holdfast_error *error);
+ssize_t holdfast_preadv(int fd, const struct iovec *vector, int count, off_t offset, struct holdfast_error *error);
+ssize_t holdfast_pwritev(int fd, const struct iovec *vector, int count, off_t offset, struct holdfast_error *error);
+
+/*
+ * The same with checksums that the application gets, verified here against the bytes in its buffer, or brings. `sums` has
+ * holdfast_sum_bytes() for each block of the transfer, one after another.
+ */
+ssize_t holdfast_pread_sums(int fd, void *buffer, size_t length, off_t offset, int algorithm, void *sums,
+                            struct holdfast_error *error);
+ssize_t holdfast_pwrite_sums(int fd, const void *buffer, size_t length, off_t offset, int algorithm, const void *sums,
+                             struct holdfast_error *error);
+ssize_t holdfast_preadv_sums(int fd, const struct iovec *vector, int count, off_t offset, int algorithm, void *sums,
+                             struct holdfast_error *error);
+ssize_t holdfast_pwritev_sums(int fd, const struct iovec *vector, int count, off_t offset, int algorithm, const void *sums,
+                              struct holdfast_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
