@@ -13,6 +13,7 @@
 //! | `requests` | FUSE requests that no kernel would send |
 //! | `foreign` | structures that say something else, behind good checksums |
 //! | `enemy` | every kind of block × every injection × mount, remount, create, read |
+//! | `maker` | a store in use and the model, side by side |
 //! | `look` | reading everything in a store that may be damaged |
 
 pub mod device;
@@ -21,6 +22,7 @@ pub mod explorer;
 pub mod faults;
 pub mod foreign;
 mod look;
+mod maker;
 pub mod model;
 pub mod protection;
 pub mod requests;

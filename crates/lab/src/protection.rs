@@ -4,12 +4,13 @@
 //! again (t2–t3), there also after it has been in memory for longer than t_switch. Then it is read as an application would, and once
 //! more from a stack that is opened anew.
 
-use crate::model::{Action, Data, Driver, Model, Node};
+use crate::maker::Maker;
+use crate::model::{Data, Node};
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
 use holdfast_integrity::{Algorithm, Protection};
-use holdfast_naming::{Atime, NewNode};
-use holdfast_object::{Arena, Clock, Durability, ObjectCache, ObjectId, PAGE_SIZE, PageView};
+use holdfast_naming::Atime;
+use holdfast_object::{Arena, Durability, ObjectCache, ObjectId, PAGE_SIZE, PageView};
 use holdfast_physical::check::{BlockRole, block_uses};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -118,9 +119,7 @@ pub fn run() -> Result<Vec<Cell>, String> {
 }
 
 struct Trial {
-    stack: Stack,
-    driver: Driver,
-    model: Model,
+    maker: Maker,
     file: ObjectId,
 }
 
@@ -138,24 +137,23 @@ fn trial(mode: Protection, flips: Flips, moment: Moment) -> Result<Cell, String>
     let options = StackOptions::new(256);
     stack::create_with(device.clone(), &clock, mode).map_err(says)?;
     let stack = Stack::open(device.clone(), &options, &clock).map_err(says)?;
-    let driver = Driver::new(stack.namespace(Atime::Never));
-    let mut trial = Trial { stack, driver, model: Model::new(0o755, clock.now()), file: ObjectId::ROOT };
-    let node = Node(trial.model.created());
-    trial.act(Action::Mknod { parent: Node::ROOT, name: b"file".to_vec(), node: NewNode::Regular, mode: 0o644 })?;
-    trial.file = trial.driver.object(node).ok_or("the file has no object")?;
-    trial.write(node, 1)?;
-    trial.stack.cache.sync_all().map_err(says)?;
-    trial.write(node, 2)?;
+    let mut maker = Maker::new(stack);
+    let node = maker.file(Node::ROOT, "file", PAGES)?;
+    maker.write(node, 0, 1, PAGES * PAGE_SIZE)?;
+    let file = maker.driver.object(node).ok_or("the file has no object")?;
+    let mut trial = Trial { maker, file };
+    trial.maker.stack.cache.sync_all().map_err(says)?;
+    trial.maker.write(node, 0, 2, PAGES * PAGE_SIZE)?;
     if moment == Moment::Dirty {
         trial.flip(flips)?;
     }
-    trial.stack.cache.sync_all().map_err(says)?;
-    let told = |trial: &Trial| trial.stack.cache.sync(trial.file, Durability::All).is_err();
+    trial.maker.stack.cache.sync_all().map_err(says)?;
+    let told = |trial: &Trial| trial.maker.stack.cache.sync(trial.file, Durability::All).is_err();
     let mut is_told = told(&trial);
     match moment {
         Moment::Dirty => {}
         Moment::Stored => {
-            trial.stack.close().map_err(says)?;
+            trial.maker.stack.close().map_err(says)?;
             let uses = block_uses(device.clone()).map_err(says)?;
             let mine = uses.iter().find(|used| {
                 let object = used.object.map(|key| key.object);
@@ -163,7 +161,7 @@ fn trial(mode: Protection, flips: Flips, moment: Moment) -> Result<Cell, String>
             });
             let block = mine.ok_or("the page has no block")?.block;
             device.alter(block, |bytes| hit(bytes, flips)).map_err(says)?;
-            trial.stack = Stack::open(device.clone(), &options, &clock).map_err(says)?;
+            trial.maker.stack = Stack::open(device.clone(), &options, &clock).map_err(says)?;
         }
         Moment::Clean | Moment::CleanForLong => {
             if moment == Moment::CleanForLong {
@@ -174,8 +172,8 @@ fn trial(mode: Protection, flips: Flips, moment: Moment) -> Result<Cell, String>
     }
     let read = trial.got();
     is_told |= told(&trial);
-    trial.stack.close().map_err(says)?;
-    trial.stack = Stack::open(device, &options, &clock).map_err(says)?;
+    trial.maker.stack.close().map_err(says)?;
+    trial.maker.stack = Stack::open(device, &options, &clock).map_err(says)?;
     let reopened = trial.got();
     Ok(Cell { mode, flips, moment, read, reopened, is_told })
 }
@@ -189,22 +187,11 @@ fn hit(bytes: &mut [u8], flips: Flips) {
 }
 
 impl Trial {
-    fn act(&mut self, action: Action) -> Result<(), String> {
-        let got = self.driver.reply(&action);
-        let expected = self.model.apply(&action, self.stack.clock.now());
-        if got.is_ok() && got == expected { Ok(()) } else { Err(format!("{action:?}: {got:?}, expected {expected:?}")) }
-    }
-
-    fn write(&mut self, node: Node, seed: u64) -> Result<(), String> {
-        let data = Data { seed, length: PAGES * PAGE_SIZE };
-        self.act(Action::Write { node, offset: 0, data, clear_set_ids: false })
-    }
-
     /// In the page's frame, past everything that looks after it.
     fn flip(&self, flips: Flips) -> Result<(), String> {
-        let views = self.stack.cache.read(self.file, PAGE, 1).map_err(says)?;
+        let views = self.maker.stack.cache.read(self.file, PAGE, 1).map_err(says)?;
         let [PageView::Data(page)] = &views[..] else { return Err("the page has no bytes".into()) };
-        let arena: &Arena = self.stack.cache.arena();
+        let arena: &Arena = self.maker.stack.cache.arena();
         let at = arena.frame_offset(page.page().frame);
         let mut bytes = *page.bytes();
         hit(&mut bytes, flips);
@@ -213,7 +200,7 @@ impl Trial {
     }
 
     fn got(&self) -> Got {
-        let namespace = self.stack.namespace(Atime::Never);
+        let namespace = self.maker.stack.namespace(Atime::Never);
         match namespace.read(self.file, 0, PAGES * PAGE_SIZE) {
             Err(_) => Got::Error,
             Ok(data) if data.to_vec() == bytes(2) => Got::Good,

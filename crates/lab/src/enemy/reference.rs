@@ -1,9 +1,10 @@
 //! Stores that have a block of every kind, with what is in them, now and in their snapshots.
 
+use crate::maker::{Maker, STEP_NS};
 use crate::model::{Action, Data, Driver, Model, Node};
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
-use holdfast_naming::{Atime, NewNode, XattrMode};
+use holdfast_naming::XattrMode;
 use holdfast_object::{Clock, ManualClock, SnapshotId, Snapshots};
 use holdfast_physical::inject::Catalogue;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ const DEVICE_BLOCKS: u64 = 4096;
 const LARGE_PAGES: usize = 70;
 /// Superblocks that a label has room for.
 const RING_SLOTS: u64 = 15;
+/// Of files that are overwritten in part.
+const OVERWRITE_BYTES: usize = 3 * BLOCK_SIZE;
 /// After which an idle intent log is sealed.
 const SEAL_NS: u64 = 150_000_000;
-/// Between two actions.
-pub(super) const STEP_NS: u64 = 1_000_003;
 
 /// How the work on a store ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,40 +45,6 @@ pub(super) struct Reference {
     pub(super) now_ns: u64,
 }
 
-/// A store in use, and what should be in it.
-pub(super) struct Maker {
-    pub(super) driver: Driver,
-    pub(super) model: Model,
-    pub(super) stack: Stack,
-}
-
-impl Maker {
-    pub(super) fn act(&mut self, action: Action) -> Result<(), String> {
-        self.stack.clock.advance_ns(STEP_NS);
-        let got = self.driver.reply(&action);
-        let expected = self.model.apply(&action, self.stack.clock.now());
-        if got.is_ok() && got == expected { Ok(()) } else { Err(format!("{action:?}: {got:?}, expected {expected:?}")) }
-    }
-
-    fn file(&mut self, parent: Node, name: &str, pages: usize) -> Result<Node, String> {
-        let node = Node(self.model.created());
-        self.act(Action::Mknod { parent, name: name.into(), node: NewNode::Regular, mode: 0o644 })?;
-        let data = Data { seed: u64::from(node.0), length: pages * BLOCK_SIZE - 100 };
-        self.act(Action::Write { node, offset: 0, data, clear_set_ids: false })?;
-        Ok(node)
-    }
-
-    fn overwrite(&mut self, node: Node, page: usize, seed: u64) -> Result<(), String> {
-        let data = Data { seed, length: 3 * BLOCK_SIZE };
-        self.act(Action::Write { node, offset: (page * BLOCK_SIZE) as u64, data, clear_set_ids: false })
-    }
-
-    fn snapshot(&mut self, name: &str) -> Result<(SnapshotId, Model), String> {
-        let info = self.stack.cache.snapshot_create(name).map_err(|error| error.to_string())?;
-        Ok((info.id, self.model.clone()))
-    }
-}
-
 impl Reference {
     /// A store closed in order, one cut off with synced changes in the intent log only, and one cut off like it after so many
     /// recovery points that all slots of superblocks have been used.
@@ -100,14 +67,17 @@ impl Reference {
     }
 }
 
+fn snapshot(maker: &Maker, name: &str) -> Result<(SnapshotId, Model), String> {
+    let info = maker.stack.cache.snapshot_create(name).map_err(|error| error.to_string())?;
+    Ok((info.id, maker.model.clone()))
+}
+
 fn make(ending: Ending, points: u64) -> Result<Reference, String> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
     let clock = stack::clock();
     stack::create(device.clone(), &clock).map_err(|error| error.to_string())?;
     let stack = Stack::open(device.clone(), &StackOptions::new(1024), &clock).map_err(|error| error.to_string())?;
-    let driver = Driver::new(stack.namespace(Atime::Never));
-    let model = Model::new(0o755, clock.now());
-    let mut maker = Maker { driver, model, stack };
+    let mut maker = Maker::new(stack);
 
     let mut files = Vec::new();
     for number in 0..4 {
@@ -134,11 +104,11 @@ fn make(ending: Ending, points: u64) -> Result<Reference, String> {
     for number in 0..12 {
         maker.file(Node::ROOT, &format!("file {number}"), 1)?;
     }
-    let mut snapshots = vec![maker.snapshot("one")?];
+    let mut snapshots = vec![snapshot(&maker, "one")?];
     // What goes away now only the snapshots have, in two dead lists.
     for (number, name) in ["two", "three"].into_iter().enumerate() {
-        maker.overwrite(first, 20 * number, 77)?;
-        maker.overwrite(second, 64, 78)?;
+        maker.write(first, 20 * number, 77, OVERWRITE_BYTES)?;
+        maker.write(second, 64, 78, OVERWRITE_BYTES)?;
         let name_gone = format!("file {number}").into_bytes();
         maker.act(Action::Unlink { parent: Node::ROOT, name: name_gone })?;
         let value = Data { seed: 40 + number as u64, length: 200 };
@@ -148,17 +118,17 @@ fn make(ending: Ending, points: u64) -> Result<Reference, String> {
             value,
             mode: XattrMode::Set,
         })?;
-        snapshots.push(maker.snapshot(name)?);
+        snapshots.push(snapshot(&maker, name)?);
     }
     // If two superblocks that change places are gone, it is the recovery point before both.
     let mut older = Vec::new();
     for point in 0..points {
         older.push(maker.model.clone());
-        maker.overwrite(copy, 2, 200 + point)?;
+        maker.write(copy, 2, 200 + point, OVERWRITE_BYTES)?;
         maker.act(Action::SyncAll)?;
     }
     older.push(maker.model.clone());
-    maker.overwrite(copy, 1, 79)?;
+    maker.write(copy, 1, 79, OVERWRITE_BYTES)?;
     maker.act(Action::SyncAll)?;
     if ending != Ending::Closed {
         for (node, seed) in [(first, 5), (copy, 6)] {

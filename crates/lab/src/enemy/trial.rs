@@ -1,9 +1,10 @@
 //! One block damaged, one thing done, one verdict.
 
 use super::foresight::{Check, Foresight};
-use super::reference::{Maker, Reference, STEP_NS, catalogue};
+use super::reference::{Reference, catalogue};
 use super::{Trial, Verdict, Work, copies};
 use crate::look::{Seen, walk};
+use crate::maker::{Maker, STEP_NS};
 use crate::model::{Action, Data, Driver, Model, Node};
 use crate::stack::Stack;
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};

@@ -1,9 +1,10 @@
 //! Stores that have a block of every kind, with what is in them.
 
+use crate::maker::{Maker, STEP_NS};
 use crate::model::{Action, Data, Driver, Model, Node};
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, Error, MemoryDevice};
-use holdfast_naming::{Atime, XattrMode};
+use holdfast_naming::XattrMode;
 use holdfast_object::{Clock, DomainId, Kind, ObjectId};
 use holdfast_physical::check::{BlockRole, BlockUse, block_uses};
 use parking_lot::Mutex;
@@ -16,7 +17,6 @@ use std::sync::Arc;
 const DEVICE_BLOCKS: u64 = 2048;
 /// Pages of the large files: two lowest tree blocks and one above.
 const LARGE_PAGES: usize = 70;
-const STEP_NS: u64 = 1_000_003;
 
 /// Kinds of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -119,38 +119,12 @@ impl Reference {
     }
 }
 
-struct Maker {
-    driver: Driver,
-    model: Model,
-    stack: Stack,
-}
-
-impl Maker {
-    fn act(&mut self, action: Action) -> Result<(), String> {
-        self.stack.clock.advance_ns(STEP_NS);
-        let got = self.driver.reply(&action);
-        let expected = self.model.apply(&action, self.stack.clock.now());
-        if got.is_ok() && got == expected { Ok(()) } else { Err(format!("{action:?}: {got:?}, expected {expected:?}")) }
-    }
-
-    fn file(&mut self, parent: Node, name: &str, pages: usize) -> Result<Node, String> {
-        let node = Node(self.model.created());
-        let name = name.as_bytes().to_vec();
-        self.act(Action::Mknod { parent, name, node: holdfast_naming::NewNode::Regular, mode: 0o644 })?;
-        let data = Data { seed: u64::from(node.0), length: pages * BLOCK_SIZE - 100 };
-        self.act(Action::Write { node, offset: 0, data, clear_set_ids: false })?;
-        Ok(node)
-    }
-}
-
 fn make(cut_off: bool) -> Result<Reference, String> {
     let witness = Arc::new(Witness::new(MemoryDevice::new(DEVICE_BLOCKS)));
     let clock = stack::clock();
     stack::create(witness.clone(), &clock).map_err(|error| error.to_string())?;
     let stack = Stack::open(witness.clone(), &StackOptions::new(1024), &clock).map_err(|error| error.to_string())?;
-    let driver = Driver::new(stack.namespace(Atime::Never));
-    let model = Model::new(0o755, clock.now());
-    let mut maker = Maker { driver, model, stack };
+    let mut maker = Maker::new(stack);
 
     for number in 0..3 {
         let directory = Node(maker.model.created());
