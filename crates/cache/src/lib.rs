@@ -327,6 +327,10 @@ impl ObjectCache for Cache {
         self.store.status().space
     }
 
+    fn bad_pages(&self, id: ObjectId, first: PageIndex, limit: usize) -> Result<Vec<PageIndex>> {
+        self.with_object(id, |_, object| object.bad.range(first..).map(|(&index, _)| index).take(limit).collect())
+    }
+
     fn space_expected(&self) -> Space {
         self.estimate_space()
     }

@@ -3,9 +3,12 @@
 
 use crate::error::{Error, Result};
 use crate::read::Read;
+use crate::transport::{self, Payload};
 use crate::write::Write;
 use holdfast_integrity::{Algorithm, Checksum};
-use holdfast_interface::Operation;
+use holdfast_interface::{
+    BLOCK_BYTES, Command, Operation, PAYLOAD_BYTES_MAX, REPLY_BYTES, Request, Status, blocks_fitting, decode_blocks,
+};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
@@ -43,6 +46,38 @@ pub fn write_at(
         Some(sums) => write.run(sums),
         None => write.run(&write.sums()),
     }
+}
+
+/// See [`crate::File::bad_blocks`]; up to `limit` of them, from the block `first` on.
+///
+/// # Errors
+/// See [`Error`].
+pub fn bad_blocks(fd: BorrowedFd<'_>, first: u64, limit: usize) -> Result<Vec<u64>> {
+    let mut all = Vec::new();
+    let mut next = first;
+    while all.len() < limit {
+        let room = PAYLOAD_BYTES_MAX - REPLY_BYTES;
+        let offset = next.saturating_mul(BLOCK_BYTES as u64);
+        let request = Request { algorithm: Algorithm::None, verify: false, offset, length: 0, address: 0 };
+        let mut payload = Payload::new(&request, 0, room);
+        let reply = payload.ask(fd, Command::Bad).map_err(|error| Error::system(Operation::Write, offset, &error))?;
+        let malformed = |error| Error::malformed(Operation::Write, offset, &error);
+        let (reply, rest) = transport::reply(reply).map_err(malformed)?;
+        if reply.status != Status::Done {
+            return Err(Error::replied(reply));
+        }
+        let blocks = decode_blocks(rest).map_err(malformed)?;
+        let full = blocks.len() == blocks_fitting(room);
+        let last = blocks.last().copied();
+        all.extend(blocks);
+        // A mount that goes backwards would keep this going for ever.
+        match last.filter(|&last| full && last >= next) {
+            Some(last) => next = last.saturating_add(1),
+            None => break,
+        }
+    }
+    all.truncate(limit);
+    Ok(all)
 }
 
 impl Error {

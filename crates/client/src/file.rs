@@ -1,5 +1,6 @@
 //! Files with checksums.
 
+use crate::descriptor;
 use crate::error::{Error, Kind, Result};
 use crate::read::Read;
 use crate::transport;
@@ -20,8 +21,8 @@ pub struct File<F: AsFd = std::fs::File> {
 }
 
 impl<F: AsFd> File<F> {
-    /// Takes a descriptor. Checksums are of the mount's own kind until [`File::with_algorithm`] says otherwise: then they go as they
-    /// are from here to the disk.
+    /// Takes a descriptor. Checksums are of the kind that pages have in the mount's memory until [`File::with_algorithm`] says otherwise:
+    /// they go on as they are there. If pages have none, they are CRC-64.
     ///
     /// # Errors
     /// [`Kind::Unsupported`] if the file is in no mount that offers this.
@@ -34,7 +35,10 @@ impl<F: AsFd> File<F> {
                 None => Error { kind: Kind::Unsupported, errno: libc::EOPNOTSUPP, ..system },
             }
         })?;
-        let algorithm = features.page_algorithm;
+        let algorithm = match features.page_algorithm {
+            Algorithm::None => Algorithm::Crc64Nvme,
+            own => own,
+        };
         Ok(File { fd, features, algorithm, unreachable: AtomicBool::new(false) })
     }
 
@@ -150,6 +154,15 @@ impl<F: AsFd> File<F> {
         sums: &[Checksum],
     ) -> Result<usize> {
         self.writing(buffers, offset).run(sums)
+    }
+
+    /// Blocks of this file that were written, by whomever, and went bad in memory before they were stored: ascending. fsync has told
+    /// EIO, and reading them is an error, until they are written again. What the disk had before is still there.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn bad_blocks(&self) -> Result<Vec<u64>> {
+        descriptor::bad_blocks(self.fd(), 0, usize::MAX)
     }
 
     fn writing<'a, 'b>(&'a self, buffers: &'a [IoSlice<'b>], offset: u64) -> Write<'a, 'b> {

@@ -11,6 +11,7 @@
 //! | [`Command::Sums`] | `_IOWR('H', 18, size)` | [`Request`] | [`Reply`], checksums |
 //! | [`Command::Write`] | `_IOWR('H', 19, size)` | [`Request`], checksums, bytes | [`Reply`] |
 //! | [`Command::WriteFrom`] | `_IOWR('H', 20, size)` | [`Request`] with the bytes' address, checksums | [`Reply`] |
+//! | [`Command::Bad`] | `_IOWR('H', 21, size)` | [`Request`]: from `offset` on | [`Reply`], as [`encode_blocks`] makes it |
 //!
 //! `size` is the caller's choice and part of the number: the kernel carries that many bytes in and at most that many out, 16,383
 //! at most ([`PAYLOAD_BYTES_MAX`]). Integers are in the machine's byte order, checksums as [`Checksum::as_bytes`] has them. The ioctl
@@ -54,12 +55,15 @@ pub enum Command {
     Write = 19,
     /// The same with bytes that the mount fetches from the caller's memory.
     WriteFrom = 20,
+    /// Blocks that were given up since they were written, for the caller to write again.
+    Bad = 21,
 }
 
 const IOC_TYPE: u32 = b'H' as u32;
 
 impl Command {
-    const ALL: [Command; 5] = [Command::Features, Command::Read, Command::Sums, Command::Write, Command::WriteFrom];
+    const ALL: [Command; 6] =
+        [Command::Features, Command::Read, Command::Sums, Command::Write, Command::WriteFrom, Command::Bad];
 
     /// The ioctl's number for a payload of so many bytes, which are at most [`PAYLOAD_BYTES_MAX`].
     pub const fn number(self, payload_bytes: usize) -> u32 {
@@ -115,4 +119,36 @@ pub fn decode_sums(algorithm: Algorithm, count: usize, bytes: &[u8]) -> Result<(
     let wrong = |_| Malformed::Field("a checksum of another length");
     let sums = sums.chunks_exact(each).map(|sum| Checksum::from_bytes(algorithm, sum).map_err(wrong));
     Ok((sums.collect::<Result<_, _>>()?, rest))
+}
+
+/// How many blocks [`encode_blocks`] puts into so many bytes.
+pub const fn blocks_fitting(room: usize) -> usize {
+    (room / size_of::<u64>()).saturating_sub(1)
+}
+
+/// A count, and as many block numbers.
+pub fn encode_blocks(blocks: &[u64]) -> Vec<u8> {
+    let count = blocks.len() as u64;
+    std::iter::once(&count).chain(blocks).flat_map(|number| number.to_ne_bytes()).collect()
+}
+
+/// What [`encode_blocks`] made, at the start of `bytes`.
+///
+/// # Errors
+/// [`Malformed`]: not as many as the count says, or not ascending.
+pub fn decode_blocks(bytes: &[u8]) -> Result<Vec<u64>, Malformed> {
+    let (words, _) = bytes.as_chunks::<8>();
+    let mut numbers = words.iter().map(|word| u64::from_ne_bytes(*word));
+    let short = |needed: u64| Malformed::Short {
+        what: "a list of blocks",
+        needed: usize::try_from(needed).unwrap_or(usize::MAX),
+        got: bytes.len(),
+    };
+    let count = numbers.next().ok_or_else(|| short(8))?;
+    let wanted = usize::try_from(count).ok().filter(|&count| count < words.len()).ok_or_else(|| short(count))?;
+    let blocks: Vec<u64> = numbers.take(wanted).collect();
+    if !blocks.is_sorted_by(|a, b| a < b) {
+        return Err(Malformed::Field("blocks that do not ascend"));
+    }
+    Ok(blocks)
 }

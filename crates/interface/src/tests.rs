@@ -29,7 +29,7 @@ fn numbers_are_those_of_the_header() {
         }
     }
     // Of another type, number and direction.
-    for number in [0xffff_4911, 0xffff_480f, 0xffff_4815, 0x4060_4810, 0xbfff_4811, 0] {
+    for number in [0xffff_4911, 0xffff_480f, 0xffff_4816, 0x4060_4810, 0xbfff_4811, 0] {
         assert_eq!(Command::of(number), None, "{number:#x}");
     }
 }
@@ -145,4 +145,20 @@ fn checksums_are_counted() {
             assert!(each == 0 || decode_sums(algorithm, count, &bytes).is_err());
         }
     }
+}
+
+#[test]
+fn lists_of_blocks_come_back() {
+    for blocks in [vec![], vec![7], vec![0, 1, u64::MAX]] {
+        let mut bytes = encode_blocks(&blocks);
+        assert_eq!(blocks_fitting(bytes.len()), blocks.len());
+        for length in 0..bytes.len() {
+            assert!(decode_blocks(&bytes[..length]).is_err());
+        }
+        bytes.extend([0xff; 20]);
+        assert_eq!(decode_blocks(&bytes), Ok(blocks));
+    }
+    assert!(decode_blocks(&encode_blocks(&[3, 3])).is_err());
+    assert!(decode_blocks(&[0xff; 800]).is_err());
+    assert_eq!(blocks_fitting(7), 0);
 }

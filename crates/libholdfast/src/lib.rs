@@ -271,6 +271,37 @@ pub unsafe extern "C" fn holdfast_sums(
 /// See holdfast.h.
 ///
 /// # Safety
+/// `blocks` has room for `count` numbers, `error` is null or a `struct holdfast_error`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn holdfast_bad_blocks(
+    fd: c_int,
+    first: u64,
+    blocks: *mut u64,
+    count: size_t,
+    error: *mut HoldfastError,
+) -> ssize_t {
+    let found = if fd < 0 {
+        Err(Error::from_errno(Operation::Write, 0, libc::EBADF, "no descriptor"))
+    } else if blocks.is_null() && count > 0 {
+        Err(invalid(Operation::Write, 0, "no room for the blocks"))
+    } else {
+        // SAFETY: not negative; whether it is open the kernel says.
+        descriptor::bad_blocks(unsafe { BorrowedFd::borrow_raw(fd) }, first, count)
+    };
+    let stored = found.map(|found| {
+        if !found.is_empty() {
+            // SAFETY: the caller has room for `count` numbers, and these are no more.
+            unsafe { blocks.copy_from_nonoverlapping(found.as_ptr(), found.len()) };
+        }
+        found.len()
+    });
+    // SAFETY: passed on.
+    unsafe { finish(stored, error) }
+}
+
+/// See holdfast.h.
+///
+/// # Safety
 /// `buffer` has `length` bytes, `error` is null or a `struct holdfast_error`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn holdfast_pread(

@@ -113,6 +113,13 @@ pub trait ObjectCache: Send + Sync {
     /// from now on until it is written again.
     fn reread(&self, id: ObjectId, index: PageIndex, bad: PageRef) -> Result<PageView>;
 
+    /// Pages of the object from `first` on, `limit` at most, ascending, whose newest bytes went bad in memory before they were stored:
+    /// errors until they are written again. None, for a cache that loses none.
+    fn bad_pages(&self, id: ObjectId, first: PageIndex, limit: usize) -> Result<Vec<PageIndex>> {
+        let _ = (id, first, limit);
+        Ok(Vec::new())
+    }
+
     /// Does all of it or nothing.
     fn submit(&self, transaction: Transaction) -> Result<Outcome>;
 

@@ -86,6 +86,10 @@ int main(int argc, char **argv)
     vector[0].iov_base = written, vector[2].iov_base = written + 5000;
     MUST(holdfast_pwritev_sums(fd, vector, 3, 1, HOLDFAST_XXH3, sums, &error) == 8000);
 
+    uint64_t bad[4];
+    MUST(holdfast_bad_blocks(fd, 0, bad, 4, &error) == 0);
+    MUST(holdfast_bad_blocks(fd, 0, NULL, 4, &error) == -1 && errno == EINVAL);
+
     /* What makes no sense. */
     MUST(holdfast_pread(fd, back, 1, -1, &error) == -1 && errno == EINVAL && error.kind == HOLDFAST_ERROR_SYSTEM);
     MUST(holdfast_pread_sums(fd, back, 1, 0, 7, got, &error) == -1 && errno == EINVAL);

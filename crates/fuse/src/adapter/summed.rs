@@ -14,8 +14,8 @@ use crate::handler::{Answer, Change};
 use crate::negotiate::Caching;
 use holdfast_integrity::{Algorithm, Checksum, Protection};
 use holdfast_interface::{
-    BLOCK_BYTES, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status, TRANSFER_BYTES_MAX, VERSION,
-    blocks, decode_sums,
+    Access, BLOCK_BYTES, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status, TRANSFER_BYTES_MAX,
+    VERSION, blocks, blocks_fitting, decode_sums, encode_blocks,
 };
 use holdfast_naming::{Error, ErrorKind, ReadData, SumsWanted};
 use holdfast_object as object;
@@ -48,7 +48,7 @@ impl Filesystem {
         };
         let (request, rest) = Request::decode(bytes).map_err(malformed)?;
         let room = args.out_size as usize;
-        if room < REPLY_BYTES {
+        if room < REPLY_BYTES + size_of::<u64>() {
             return Err(Errno::INVAL);
         }
         match command {
@@ -72,6 +72,12 @@ impl Filesystem {
                 let bytes = bytes.get(..request.length).ok_or(Errno::INVAL)?;
                 Ok(self.write_summed(context, node, handle, &request, bytes, &sums).encode(room))
             }
+            Command::Bad => {
+                if handle.access() == Access::default() {
+                    return Err(Errno::BADF);
+                }
+                Ok(self.bad(node, &request, room))
+            }
             Command::WriteFrom => {
                 handle.may_write()?;
                 let count = blocks(request.offset, request.length);
@@ -94,6 +100,22 @@ impl Filesystem {
         match read {
             Ok((data, sums)) => done(offset, &data, &sums, with_bytes),
             Err(failure) => self.failed(Operation::Read, offset, &failure).encode(room),
+        }
+    }
+
+    fn bad(&self, node: u64, request: &Request, room: usize) -> Vec<u8> {
+        let first = request.offset / BLOCK_BYTES as u64;
+        let limit = blocks_fitting(room - REPLY_BYTES);
+        let found = node_of(node)
+            .map_err(Failure::Number)
+            .and_then(|id| self.namespace.bad_blocks(id, first, limit).map_err(Failure::Naming));
+        match found {
+            Ok(blocks) => {
+                let mut reply = Reply::done(Operation::Write, request.offset, 0, false).encode(REPLY_BYTES);
+                reply.extend(encode_blocks(&blocks));
+                reply
+            }
+            Err(failure) => self.failed(Operation::Write, request.offset, &failure).encode(room),
         }
     }
 

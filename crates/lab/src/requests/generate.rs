@@ -146,7 +146,7 @@ fn bytes(rng: &mut Pcg64Mcg) -> Vec<u8> {
 
 /// The arguments of an ioctl that reads or writes with checksums, which now and then are right.
 fn summed(rng: &mut Pcg64Mcg) -> Vec<u8> {
-    const COMMANDS: [Ask; 5] = [Ask::Features, Ask::Read, Ask::Sums, Ask::Write, Ask::WriteFrom];
+    const COMMANDS: [Ask; 6] = [Ask::Features, Ask::Read, Ask::Sums, Ask::Write, Ask::WriteFrom, Ask::Bad];
     let command = *COMMANDS.choose(rng).expect("some");
     let near = rng.random_range(0..40_000);
     let request = interface::Request {

@@ -97,6 +97,13 @@ impl Namespace {
         Ok(read)
     }
 
+    /// Blocks of a file from `first` on, `limit` at most, ascending, that were given up because they went bad in memory before they were
+    /// stored. Reading one is an error until it is written again; [`Namespace::sync`] tells once.
+    pub fn bad_blocks(&self, id: ObjectId, first: u64, limit: usize) -> Result<Vec<u64>> {
+        self.regular(id)?;
+        Ok(self.cache.bad_pages(id, first, limit)?)
+    }
+
     /// Writes all of `bytes`, [`WRITE_MAX`] at most, if the part of each block has its checksum in `sums`. Otherwise nothing is
     /// written ([`Error::Mismatch`] says which blocks). Gives the size that the file had,
     /// or 0 for a request that came again.
