@@ -1,6 +1,7 @@
 //! Between an application's checksums and those of pages: checksum chaining at the boundary of naming.
 //!
-//! The one place that goes from the checksum of a page in memory to other algorithms and other coverage and back. An application's checksum of a block covers just the bytes transferred, as a fragment's does; a page's covers the page.
+//! The one place that goes from the checksum of a page in memory to other algorithms and other coverage and back. An application's
+//! checksum of a block covers just the bytes transferred, as a fragment's does; a page's covers the page.
 //!
 //! Invariant: at no moment are bytes without a checksum that was made before the last one was verified
 //! ([`holdfast_integrity::assemble`]).
@@ -45,9 +46,9 @@ fn chained<B: AsRef<[u8]>>(page: &Protected<B>, part: Range<usize>, how: SumsWan
     Ok(page.slice(part, how.algorithm)?.checksum())
 }
 
-/// Takes bytes that came with a checksum to where they stay, under the page's `algorithm`; gives the checksum that they have there. Of this algorithm: the
-/// one that came goes on, and is verified where the bytes arrive (case 1′). Of another: the new one is made from the bytes that came,
-/// then these are verified, then they move (case 2).
+/// Takes bytes that came with a checksum to where they stay, under the page's `algorithm`; gives the checksum that they have there.
+/// Of this algorithm: the one that came goes on, and is verified where the bytes arrive (case 1′). Of another: the new one is made
+/// from the bytes that came, then these are verified, then they move (case 2).
 ///
 /// # Errors
 /// [`ChainError::Mismatch`]: the bytes do not have the checksum that came with them.

@@ -71,11 +71,18 @@ fn bytes_come_and_go_with_their_checksums() {
     if !fuse() {
         return;
     }
-    let rig = Rig::new();
-    let mount = rig.mounted("");
-    exercise(&mount.join("f"));
-    rig.run(["unmount", "m"]).exits(0);
-    rig.run(["check", "s"]).exits(0);
+    for mode in ["none", "disk", "end-to-end=fletcher256", "static", "dynamic", "uniform"] {
+        let rig = Rig::new();
+        rig.run(["create", "s", "--size", "64M", "--protection", mode]).exits(0);
+        let mount = rig.directory("m");
+        rig.run(["mount", "s", "m"]).exits(0);
+        let path = mount.join("f");
+        exercise(&path);
+        let told = opened(&path).features().mode.clone();
+        assert!(told.starts_with(mode), "{told}");
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["check", "s"]).exits(0);
+    }
 }
 
 #[test]
