@@ -25,7 +25,7 @@ struct Written {
     rejected: Vec<(ObjectId, PageIndex)>,
     /// Objects' stored blocks afterwards.
     blocks: FxHashMap<ObjectId, u64>,
-    /// Of the rejected pages those that the store has no older version of.
+    /// Of the rejected pages, and those that went bad before, those that the store has no older version of.
     without_old: Vec<(ObjectId, PageIndex)>,
 }
 
@@ -80,7 +80,19 @@ impl Cache {
         self.close_epoch_with(None::<fn(Epoch) -> Result<()>>)
     }
 
-    /// The same, with something to do in the store before anything of the epoch goes down; then the epoch is written also if
+    /// The same, and what the store would take for holes, as it has never had the pages that went bad in memory, it knows to have
+    /// lost.
+    pub(crate) fn close_epoch_with_marks(&self) -> Result<Epoch> {
+        loop {
+            let epoch = self.close_epoch()?;
+            // Ends: each round but the first is for pages that were found bad in the one before.
+            if !self.state.read().open.marks {
+                return Ok(epoch);
+            }
+        }
+    }
+
+    /// See [`Cache::close_epoch`], with something to do in the store before anything of the epoch goes down; then the epoch is written also if
     /// it is empty. If that fails and the store goes on, the epoch is written all the same, and the error given.
     pub(crate) fn close_epoch_with(&self, first: Option<impl FnOnce(Epoch) -> Result<()>>) -> Result<Epoch> {
         let _one_at_a_time = self.flushing.lock();
@@ -169,7 +181,7 @@ impl Cache {
             let key = ObjectKey { domain: self.domain, object: object.id };
             written.blocks.insert(object.id, self.store.attributes(key)?.blocks);
         }
-        for &(id, index) in &written.rejected {
+        for &(id, index) in written.rejected.iter().chain(&frozen.unsettled) {
             let key = ObjectKey { domain: self.domain, object: id };
             match self.store.seek(key, index, Seek::Data) {
                 Ok(found) if found == Some(index) => {}
@@ -320,14 +332,24 @@ impl State {
         self.log.release(frozen.log_end);
         self.freezing = None;
         self.writing = None;
-        for &(id, index) in &written.without_old {
-            let still_bad = self.objects.get(&id).is_some_and(|object| object.bad.contains_key(&index));
-            let record = OpLog::encode(&[&Op::Lose { id, pages: vec![index] }])?;
-            if still_bad && self.log.has_room(&record) {
+        let without_old: FxHashSet<_> = written.without_old.iter().collect();
+        for page @ &(id, index) in written.rejected.iter().chain(&frozen.unsettled) {
+            let Some(object) = self.objects.get_mut(&id).filter(|object| object.bad.contains(index)) else { continue };
+            if without_old.contains(page) {
+                let record = OpLog::encode(&[&Op::Lose { id, pages: vec![index] }])?;
+                if !self.log.has_room(&record) {
+                    self.unsettled.insert(id);
+                    continue;
+                }
                 self.sequence += 1;
                 self.log.append(self.sequence, &record);
                 self.open.objects.insert(id);
+                self.open.marks = true;
+                if self.open.since_ns == 0 {
+                    self.open.since_ns = self.clock.monotonic_ns().max(1);
+                }
             }
+            object.bad.settle(index);
         }
         Ok(())
     }

@@ -21,6 +21,7 @@
 
 mod admit;
 mod counters;
+mod errors;
 mod flush;
 mod freeing;
 mod object;
@@ -114,6 +115,8 @@ pub struct CacheStatus {
     pub read_only: Option<String>,
     /// Pages found corrupt in memory and replaced from below.
     pub pages_reread: u64,
+    /// Changed pages found corrupt in memory, which so were not stored.
+    pub pages_lost: u64,
     /// Pages read that were in memory, or known to be zero, since the store was opened.
     pub page_hits: u64,
     /// Pages read that the store had to be asked for.
@@ -171,6 +174,7 @@ impl Cache {
             transactions: state.sequence,
             read_only: state.read_only.clone(),
             pages_reread: self.counters.reread.get(),
+            pages_lost: state.errors,
             page_hits: self.counters.hits.get(),
             page_misses: self.counters.misses.get(),
             syncs: self.counters.syncs.get(),
@@ -305,8 +309,21 @@ impl ObjectCache for Cache {
         self.sync_object(id)
     }
 
+    fn make_durable(&self, id: ObjectId, _durability: holdfast_object::Durability) -> Result<()> {
+        self.counters.syncs.add(1);
+        Cache::make_durable(self, id)
+    }
+
+    fn errors_begin(&self, id: ObjectId) -> u64 {
+        self.begin_errors(id)
+    }
+
+    fn errors_tell(&self, id: ObjectId, seen: u64) -> Option<(u64, Error)> {
+        self.tell_errors(id, Some(seen))
+    }
+
     fn sync_all(&self) -> Result<Epoch> {
-        self.close_epoch()
+        self.close_epoch_with_marks()
     }
 
     fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>> {

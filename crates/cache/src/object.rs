@@ -1,7 +1,8 @@
 //! What the cache knows of one object.
 
+use crate::errors::ErrorTable;
 use crate::ranges::Overlay;
-use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, Epoch, Error, Op, PageIndex, PinnedPage};
+use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, Epoch, Op, PageIndex, PinnedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -62,9 +63,7 @@ pub(crate) struct Object {
     pub(crate) own_changed: u64,
     pub(crate) own_durable: u64,
     /// Pages whose bytes were found corrupt in memory while dirty: an error until written again.
-    pub(crate) bad: BTreeMap<PageIndex, Error>,
-    /// `bad` has grown since the last sync of the object.
-    pub(crate) bad_unreported: bool,
+    pub(crate) bad: ErrorTable,
     /// Dirty pages that may need a new block, for `st_blocks`.
     pub(crate) fresh_pages: u64,
     /// Pages of the epoch being written that have not changed since.
@@ -95,8 +94,7 @@ impl Object {
             names_durable: 0,
             own_changed: 0,
             own_durable: 0,
-            bad: BTreeMap::new(),
-            bad_unreported: false,
+            bad: ErrorTable::default(),
             fresh_pages: 0,
             frozen_pages: 0,
             version: 0,
@@ -174,7 +172,7 @@ impl Object {
         for index in gone {
             self.drop_page(index);
         }
-        self.bad.retain(|index, _| !(first..end).contains(index));
+        self.bad.cut(first, end);
     }
 
     /// Asserts the invariants.
@@ -197,7 +195,7 @@ impl Object {
                 slot.residence != Residence::Dirty || self.dirty.contains(index),
                 "page {index} not in the dirty set"
             );
-            assert!(!self.bad.contains_key(index), "bad page {index} has bytes");
+            assert!(!self.bad.contains(*index), "bad page {index} has bytes");
         }
     }
 }

@@ -37,7 +37,7 @@ impl Object {
             slot.referenced.store(true, Ordering::Relaxed);
             return Ok(Found::Page(slot.page.clone()));
         }
-        if let Some(error) = self.bad.get(&index) {
+        if let Some(error) = self.bad.get(index) {
             return Err(error.clone());
         }
         Ok(match self.overlay.missing(index) {
@@ -204,12 +204,18 @@ impl Cache {
             return Ok(None);
         }
         let end = size.div_ceil(page);
-        let in_memory = |index: PageIndex| self.with_object(id, |_, object| object.pages.contains_key(&index));
+        // A bad page is data: whoever skipped it as a hole would take zeroes for what was lost.
+        let in_memory = |index: PageIndex| {
+            self.with_object(id, |_, object| object.pages.contains_key(&index) || object.bad.contains(index))
+        };
         let mut index = offset / page;
         let found = match what {
             Seek::Data => {
-                let here =
-                    self.with_object(id, |_, object| object.pages.range(index..).next().map(|(&index, _)| index))?;
+                let here = self.with_object(id, |_, object| {
+                    let good = object.pages.range(index..).next().map(|(&index, _)| index);
+                    let bad = object.bad.range(index..).next().map(|(&index, _)| index);
+                    good.into_iter().chain(bad).min()
+                })?;
                 let there = if in_store { self.store.seek(key, index, Seek::Data)? } else { None };
                 here.into_iter().chain(there).min().filter(|&found| found < end)
             }
@@ -224,20 +230,6 @@ impl Cache {
             },
         };
         Ok(found.map(|index| (index * page).max(offset).min(size)))
-    }
-}
-
-impl State {
-    /// A page's newest bytes are gone before they reached the store: it is an error until it is written again.
-    pub(crate) fn lose_dirty(&mut self, id: ObjectId, index: PageIndex, error: &Error) {
-        let Some(object) = self.objects.get_mut(&id) else { return };
-        if object.dirty.contains(&index) {
-            self.open.pages -= 1;
-        }
-        object.drop_page(index);
-        object.bad.insert(index, error.clone());
-        object.bad_unreported = true;
-        object.version += 1;
     }
 }
 

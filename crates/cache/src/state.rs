@@ -53,6 +53,8 @@ pub(crate) struct OpenEpoch {
     pub(crate) creations: u64,
     /// The intent log may have a batch of it.
     pub(crate) logged: bool,
+    /// It began with marks of pages that the epoch before would have had, and that the store must not take for holes.
+    pub(crate) marks: bool,
 }
 
 impl OpenEpoch {
@@ -70,6 +72,7 @@ impl OpenEpoch {
             lazy_since_ns: 0,
             creations: 0,
             logged: false,
+            marks: false,
         }
     }
 
@@ -95,6 +98,8 @@ pub(crate) struct FrozenEpoch {
     pub(crate) ops: Vec<Op>,
     /// Newest versions of what changed.
     pub(crate) objects: Vec<FrozenObject>,
+    /// Bad pages that the store may take for holes once it has this epoch.
+    pub(crate) unsettled: Vec<(ObjectId, PageIndex)>,
     /// End of its records in the operation log.
     pub(crate) log_end: u64,
 }
@@ -115,7 +120,7 @@ pub(crate) struct State {
     pub(crate) domain: DomainId,
     /// How the contents of files are protected.
     pub(crate) protection: Protection,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     /// Blocks that go away may have to be noted for a snapshot.
     pub(crate) has_snapshots: bool,
     /// Levels of tree blocks that the object table and the maps of ids can have in the store.
@@ -137,6 +142,10 @@ pub(crate) struct State {
     pub(crate) log: OpLog,
     /// Transactions admitted since the store was opened.
     pub(crate) sequence: u64,
+    /// Pages entered in error tables since the store was opened.
+    pub(crate) errors: u64,
+    /// Objects with entries of which it is not known what the store makes of them.
+    pub(crate) unsettled: BTreeSet<ObjectId>,
     /// Why no changes are taken any more.
     pub(crate) read_only: Option<String>,
     /// The eviction hand: clean pages, oldest first.
@@ -173,6 +182,8 @@ impl State {
             writing: None,
             log: OpLog::new(arena),
             sequence: 0,
+            errors: 0,
+            unsettled: BTreeSet::new(),
             read_only,
             clean: VecDeque::new(),
             evictions: 0,
@@ -223,7 +234,7 @@ impl State {
             page.set_since(self.clock.monotonic_ns());
         }
         let object = self.objects.get_mut(&id).expect("planned object is present");
-        object.bad.remove(&index);
+        object.bad.remove(index);
         object.levels = object.levels.max(levels(index));
         let old = object.pages.insert(
             index,
@@ -252,7 +263,7 @@ impl State {
     /// Puts a page that the store has in place, if there is none.
     pub(crate) fn put_clean(&mut self, id: ObjectId, index: PageIndex, page: PinnedPage, identity: BlockIdentity) {
         let Some(object) = self.objects.get_mut(&id) else { return };
-        if object.pages.contains_key(&index) || object.bad.contains_key(&index) {
+        if object.pages.contains_key(&index) || object.bad.contains(index) {
             return;
         }
         if self.protection.switches_after().is_some() {
@@ -378,7 +389,8 @@ impl State {
             objects.push(FrozenObject { id, attributes: object.attributes.clone(), pages });
         }
         self.freezing = Some(epoch);
-        Ok(FrozenEpoch { epoch, sequence: self.sequence, ops, objects, log_end })
+        let unsettled = self.unsettled_pages();
+        Ok(FrozenEpoch { epoch, sequence: self.sequence, ops, objects, unsettled, log_end })
     }
 
     /// Asserts the invariants of every object; for tests and the simulator.
@@ -386,6 +398,7 @@ impl State {
         let mut dirty = 0;
         for (id, object) in &self.objects {
             object.check();
+            object.bad.check(self.errors);
             dirty += object.dirty.len() as u64;
             assert!(object.dirty.is_empty() || self.open.objects.contains(id), "{id} is dirty outside the open epoch");
         }

@@ -8,7 +8,7 @@
 //! then sizes and attributes, then deletions. Replaying a batch twice, or on an epoch that has it already, gives the same.
 //!
 //! Where that would be wrong or slow (copies, whose result depends on the order of two objects' changes; more pages than
-//! [`crate::Options::logged_pages_max`]; a full log) the epoch is closed instead.
+//! [`crate::Options::logged_pages_max`]; a full log; pages that went bad in memory) the epoch is closed instead.
 //!
 //! A log in which nothing more happens is sealed by [`Cache::tick`]: the last batch gets a mark behind it by which its loss is told.
 
@@ -37,12 +37,12 @@ impl Cache {
     /// See [`holdfast_object::ObjectCache::sync`].
     pub(crate) fn sync_object(&self, id: ObjectId) -> Result<()> {
         self.counters.syncs.add(1);
-        let synced = self.make_durable(id);
-        self.report_bad(id)?;
-        synced
+        self.make_durable(id)?;
+        self.tell_errors(id, None).map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    fn make_durable(&self, id: ObjectId) -> Result<()> {
+    /// The same, and tells nobody of bad pages.
+    pub(crate) fn make_durable(&self, id: ObjectId) -> Result<()> {
         if !self.needs_sync(id)? {
             return Ok(());
         }
@@ -61,7 +61,7 @@ impl Cache {
                 capture(&mut state, &ids, self.options.logged_pages_max)
             };
             let Some(captured) = captured else {
-                return self.close_epoch().map(|_| ());
+                return self.close_epoch_with_marks().map(|_| ());
             };
             match self.store.log_append(&captured.batch) {
                 Ok(true) => {
@@ -69,7 +69,7 @@ impl Cache {
                     self.unsealed_ns.store(self.clock.monotonic_ns().max(1), Ordering::Relaxed);
                     return Ok(());
                 }
-                Ok(false) => return self.close_epoch().map(|_| ()),
+                Ok(false) => return self.close_epoch_with_marks().map(|_| ()),
                 // A page that no longer matches costs that page only: what is left is captured anew.
                 Err(Error::Corrupt(_)) if self.state.write().lose_bad(&captured) => {}
                 Err(error) => {
@@ -103,18 +103,6 @@ impl Cache {
             None => false,
         };
         Ok(own || !state.names_unlogged.is_empty() || !state.gone_unlogged.is_empty())
-    }
-
-    /// Pages lost since the last sync are its error, once.
-    fn report_bad(&self, id: ObjectId) -> Result<()> {
-        let mut state = self.state.write();
-        if let Some(object) = state.objects.get_mut(&id)
-            && std::mem::take(&mut object.bad_unreported)
-            && let Some(error) = object.bad.values().next()
-        {
-            return Err(error.clone());
-        }
-        Ok(())
     }
 }
 
@@ -152,7 +140,8 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
     let whole_objects: Vec<ObjectId> = whole_objects.chain(own.iter().copied()).collect();
     for &id in &whole_objects {
         let object = state.objects.get(&id)?;
-        if object.copied >= oldest {
+        // A batch cannot say that a page is lost, and its size would make a hole of it.
+        if object.copied >= oldest || object.bad.unsettled().next().is_some() {
             return None;
         }
         if object.create_unlogged && !(object.is_own() && names.contains(&id)) {

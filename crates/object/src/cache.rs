@@ -1,7 +1,7 @@
 //! The upper interface: what naming asks of the cache.
 
 use crate::{
-    Arena, Attributes, DomainId, Epoch, FrameMut, Hold, Holds, ObjectChange, ObjectId, Op, PageIndex, PageRef,
+    Arena, Attributes, DomainId, Epoch, Error, FrameMut, Hold, Holds, ObjectChange, ObjectId, Op, PageIndex, PageRef,
     PinnedPage, Purpose, Result, SnapshotId, SnapshotInfo, Space,
 };
 use holdfast_integrity::Protection;
@@ -126,8 +126,20 @@ pub trait ObjectCache: Send + Sync {
     /// The answer of an earlier transaction.
     fn answer(&self, request: RequestId) -> Option<Vec<u8>>;
 
-    /// The object's changes, and the name space as of now, are durable on return.
+    /// The object's changes, and the name space as of now, are durable on return. Pages that went bad in memory before they were,
+    /// and that nobody has been told of, are its error: for callers without a descriptor.
     fn sync(&self, id: ObjectId, durability: Durability) -> Result<()>;
+
+    /// The same, and tells nobody of bad pages: [`ObjectCache::errors_tell`] does, to be called next.
+    fn make_durable(&self, id: ObjectId, durability: Durability) -> Result<()>;
+
+    /// What a descriptor of the object that is opened now has been told of bad pages. Such are changed pages whose bytes went bad in
+    /// memory before the store had them. They are not stored, and errors to readers until they are written again or cut off.
+    fn errors_begin(&self, id: ObjectId) -> u64;
+
+    /// Tells a descriptor that was told up to `seen`: the error of the first page that went bad since, if there is one and it is bad
+    /// still, and up to where the descriptor has been told now.
+    fn errors_tell(&self, id: ObjectId, seen: u64) -> Option<(u64, Error)>;
 
     /// Everything is durable on return; gives the recovery point that has it.
     fn sync_all(&self) -> Result<Epoch>;

@@ -2,6 +2,7 @@
 
 mod device;
 mod during;
+mod errors;
 mod expected;
 mod front;
 mod integrity;

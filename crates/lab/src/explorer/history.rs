@@ -354,6 +354,26 @@ impl ObjectCache for Tap {
         Ok(())
     }
 
+    fn make_durable(&self, id: ObjectId, durability: Durability) -> Result<()> {
+        let sequence = self.sequence();
+        self.inner.make_durable(id, durability)?;
+        let position = (self.position)();
+        self.history.lock().promises.push(Promise { position, sequence, object: Some(id) });
+        Ok(())
+    }
+
+    fn errors_begin(&self, id: ObjectId) -> u64 {
+        self.inner.errors_begin(id)
+    }
+
+    fn errors_tell(&self, id: ObjectId, seen: u64) -> Option<(u64, Error)> {
+        self.inner.errors_tell(id, seen)
+    }
+
+    fn bad_pages(&self, id: ObjectId, first: PageIndex, limit: usize) -> Result<Vec<PageIndex>> {
+        self.inner.bad_pages(id, first, limit)
+    }
+
     fn sync_all(&self) -> Result<Epoch> {
         let sequence = self.sequence();
         let epoch = self.inner.sync_all()?;

@@ -386,6 +386,19 @@ impl ObjectCache for MemoryCache {
         Ok(())
     }
 
+    fn make_durable(&self, id: ObjectId, durability: Durability) -> Result<()> {
+        self.sync(id, durability)
+    }
+
+    // Nothing goes bad here.
+    fn errors_begin(&self, _: ObjectId) -> u64 {
+        0
+    }
+
+    fn errors_tell(&self, _: ObjectId, _: u64) -> Option<(u64, Error)> {
+        None
+    }
+
     fn sync_all(&self) -> Result<Epoch> {
         Ok(self.state.lock().sequence)
     }

@@ -1,0 +1,197 @@
+//! Error tables: changed pages whose bytes went bad in memory before the store had them, and who has been told.
+//!
+//! Each object has one. A page is entered when it is found bad, wherever that is: by the thread that writes an epoch, by a sync,
+//! by a write to a part of it, by a reader. It leaves the table when it is written again, or cut off, or its object is deleted.
+//! Until then whoever reads it gets the error.
+//!
+//! Who has been told is known by a sequence, as in Linux' errseq_t: one counter of the cache, that goes up with each page entered.
+//! A descriptor keeps the counter as of when it was told last; what has a higher one is new to it. It begins with what somebody
+//! has been told of already, so that an error that nobody knows of is told to whoever comes next.
+//!
+//! Invariant: no sequence in a table is above the cache's counter.
+
+use crate::Cache;
+use crate::state::State;
+use holdfast_object::{Error, ObjectId, PageIndex};
+use std::collections::BTreeMap;
+use std::ops::RangeBounds;
+
+/// Entry of a table.
+struct Bad {
+    sequence: u64,
+    error: Error,
+    /// The store has an older version of the page, or knows that it has lost it: it will not take it for a hole.
+    settled: bool,
+}
+
+/// An object's bad pages.
+#[derive(Default)]
+pub(crate) struct ErrorTable {
+    pages: BTreeMap<PageIndex, Bad>,
+    /// Highest sequence that any descriptor has been told of.
+    told: u64,
+}
+
+impl ErrorTable {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    pub(crate) fn enter(&mut self, index: PageIndex, sequence: u64, error: Error) {
+        self.pages.insert(index, Bad { sequence, error, settled: false });
+    }
+
+    pub(crate) fn remove(&mut self, index: PageIndex) {
+        self.pages.remove(&index);
+    }
+
+    /// The pages `first..end` are gone.
+    pub(crate) fn cut(&mut self, first: PageIndex, end: PageIndex) {
+        self.pages.retain(|index, _| !(first..end).contains(index));
+    }
+
+    pub(crate) fn contains(&self, index: PageIndex) -> bool {
+        self.pages.contains_key(&index)
+    }
+
+    pub(crate) fn get(&self, index: PageIndex) -> Option<&Error> {
+        self.pages.get(&index).map(|bad| &bad.error)
+    }
+
+    /// Bad pages in the range, ascending.
+    pub(crate) fn range(&self, range: impl RangeBounds<PageIndex>) -> impl Iterator<Item = (&PageIndex, &Error)> {
+        self.pages.range(range).map(|(index, bad)| (index, &bad.error))
+    }
+
+    /// Pages that the store could take for holes.
+    pub(crate) fn unsettled(&self) -> impl Iterator<Item = PageIndex> {
+        self.pages.iter().filter(|(_, bad)| !bad.settled).map(|(&index, _)| index)
+    }
+
+    pub(crate) fn settle(&mut self, index: PageIndex) {
+        if let Some(bad) = self.pages.get_mut(&index) {
+            bad.settled = true;
+        }
+    }
+
+    /// What a descriptor opened now begins with, while the cache's counter is `counter`.
+    fn begin(&self, counter: u64) -> u64 {
+        if self.is_news(self.told) { self.told } else { counter }
+    }
+
+    fn is_news(&self, seen: u64) -> bool {
+        self.pages.values().any(|bad| bad.sequence > seen)
+    }
+
+    /// The first page that is new to whoever was told up to `seen`; tells it, with all others.
+    fn tell(&mut self, seen: u64, counter: u64) -> Option<(u64, Error)> {
+        let error = self.pages.values().find(|bad| bad.sequence > seen)?.error.clone();
+        self.told = counter;
+        Some((counter, error))
+    }
+
+    /// Asserts the invariant.
+    pub(crate) fn check(&self, counter: u64) {
+        for (index, bad) in &self.pages {
+            assert!(bad.sequence <= counter, "page {index} went bad in the future");
+        }
+    }
+}
+
+impl Cache {
+    /// See [`holdfast_object::ObjectCache::errors_begin`].
+    pub(crate) fn begin_errors(&self, id: ObjectId) -> u64 {
+        let state = self.state.read();
+        state.objects.get(&id).map_or(state.errors, |object| object.bad.begin(state.errors))
+    }
+
+    /// See [`holdfast_object::ObjectCache::errors_tell`]. Without `seen`, what nobody has been told of.
+    pub(crate) fn tell_errors(&self, id: ObjectId, seen: Option<u64>) -> Option<(u64, Error)> {
+        let since = |table: &ErrorTable| seen.unwrap_or(table.told);
+        {
+            // As a rule there is nothing to tell.
+            let state = self.state.read();
+            let table = &state.objects.get(&id)?.bad;
+            if !table.is_news(since(table)) {
+                return None;
+            }
+        }
+        let mut state = self.state.write();
+        let counter = state.errors;
+        let table = &mut state.objects.get_mut(&id)?.bad;
+        table.tell(since(table), counter)
+    }
+}
+
+impl State {
+    /// A page's newest bytes are gone before they reached the store: it is an error until it is written again.
+    pub(crate) fn lose_dirty(&mut self, id: ObjectId, index: PageIndex, error: &Error) {
+        let key = self.key(id);
+        let Some(object) = self.objects.get_mut(&id) else { return };
+        tracing::error!(%key, page = index, %error, "a changed page went bad in memory, and was not stored");
+        if object.dirty.contains(&index) {
+            self.open.pages -= 1;
+        }
+        object.drop_page(index);
+        self.errors += 1;
+        object.bad.enter(index, self.errors, error.clone());
+        self.unsettled.insert(id);
+        object.version += 1;
+    }
+
+    /// Bad pages of which it is not known what the store makes of them. All are of objects that the epoch being frozen has.
+    pub(crate) fn unsettled_pages(&mut self) -> Vec<(ObjectId, PageIndex)> {
+        let mut pages = Vec::new();
+        for id in std::mem::take(&mut self.unsettled) {
+            let Some(object) = self.objects.get(&id) else { continue };
+            pages.extend(object.bad.unsettled().map(|index| (id, index)));
+        }
+        pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error() -> Error {
+        Error::Lost(Box::default())
+    }
+
+    #[test]
+    fn each_descriptor_is_told_once() {
+        let mut table = ErrorTable::default();
+        let (one, other) = (table.begin(7), table.begin(7));
+        table.enter(3, 8, error());
+        let (one, _) = table.tell(one, 8).expect("the first");
+        assert!(table.tell(one, 8).is_none(), "once");
+        let (other, _) = table.tell(other, 8).expect("the second, though the first was told");
+        assert!(table.tell(other, 8).is_none());
+        table.enter(4, 9, error());
+        assert!(table.tell(one, 9).is_some() && table.tell(other, 9).is_some(), "another error");
+        table.check(9);
+    }
+
+    #[test]
+    fn what_nobody_knows_of_is_told_to_whoever_comes_next() {
+        let mut table = ErrorTable::default();
+        table.enter(3, 8, error());
+        let late = table.begin(8);
+        assert!(table.tell(late, 8).is_some());
+        let later = table.begin(8);
+        assert!(table.tell(later, 8).is_none(), "somebody has been told");
+        assert!(table.contains(3), "which does not mend it");
+    }
+
+    #[test]
+    fn what_is_written_again_or_cut_is_no_error() {
+        let mut table = ErrorTable::default();
+        let seen = table.begin(0);
+        (1..=4).for_each(|index| table.enter(index, index, error()));
+        table.remove(1);
+        table.cut(3, 9);
+        assert_eq!(table.range(..).map(|(&index, _)| index).collect::<Vec<_>>(), [2]);
+        table.remove(2);
+        assert!(table.tell(seen, 4).is_none() && table.is_empty());
+    }
+}

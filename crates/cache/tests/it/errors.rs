@@ -1,0 +1,233 @@
+//! Error tables: pages that go bad in memory before the store has them, and who is told.
+
+use crate::rig::{Rig, pattern};
+use holdfast_object::*;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A file of three old pages in the store and three new ones in memory.
+fn changed(rig: &Rig) -> ObjectId {
+    let id = rig.create(Kind::Regular);
+    rig.write(id, 0, &pattern(1, 3 * PAGE_SIZE)).unwrap();
+    rig.cache.sync_all().unwrap();
+    rig.write(id, 0, &pattern(2, 3 * PAGE_SIZE)).unwrap();
+    id
+}
+
+fn bad(rig: &Rig, id: ObjectId) -> Vec<PageIndex> {
+    rig.cache.bad_pages(id, 0, 100).unwrap()
+}
+
+/// A descriptor of the object.
+struct Open<'a>(&'a Rig, ObjectId, u64);
+
+impl<'a> Open<'a> {
+    fn new(rig: &'a Rig, id: ObjectId) -> Open<'a> {
+        Open(rig, id, rig.cache.errors_begin(id))
+    }
+
+    /// What fsync says.
+    fn sync(&mut self) -> Result<()> {
+        ObjectCache::make_durable(&self.0.cache, self.1, Durability::All)?;
+        let Some((seen, error)) = self.0.cache.errors_tell(self.1, self.2) else { return Ok(()) };
+        self.2 = seen;
+        Err(error)
+    }
+}
+
+fn is_memory_error(error: &Error, id: ObjectId, index: PageIndex) -> bool {
+    let Error::Corrupt(corruption) = error else { return false };
+    let place = &corruption.place;
+    place.device.is_none() && place.object.map(|key| key.object) == Some(id) && place.index == Some(index)
+}
+
+#[test]
+fn every_descriptor_is_told_once_by_whoever_finds_it() {
+    type Finder = fn(&Rig, ObjectId);
+    let finders: [(&str, Finder); 4] = [
+        ("the writer of epochs", |rig, _| assert!(rig.cache.sync_all().is_ok())),
+        ("a sync", |rig, id| ObjectCache::make_durable(&rig.cache, id, Durability::Data).unwrap()),
+        ("a write to a part", |rig, id| assert!(rig.write(id, PAGE + 7, b"part").is_err())),
+        ("a reader", |rig, id| {
+            let views = rig.cache.read(id, 1, 1).unwrap();
+            let PageView::Data(page) = &views[0] else { panic!("no bytes") };
+            assert!(rig.cache.reread(id, 1, page.page()).is_err());
+        }),
+    ];
+    for (finder, find) in finders {
+        let rig = Rig::new(2048);
+        let other = changed(&rig);
+        let id = changed(&rig);
+        let (mut one, mut two, mut elsewhere) = (Open::new(&rig, id), Open::new(&rig, id), Open::new(&rig, other));
+        rig.flip(id, 1, 77);
+        find(&rig, id);
+        assert_eq!(bad(&rig, id), [1], "{finder}");
+        assert!(is_memory_error(&one.sync().unwrap_err(), id, 1), "{finder}");
+        one.sync().unwrap();
+        assert!(two.sync().is_err(), "{finder}: the second is told, too");
+        two.sync().unwrap();
+        Open::new(&rig, id).sync().unwrap_or_else(|_| panic!("{finder}: one opened after others were told"));
+        elsewhere.sync().unwrap();
+        assert!(is_memory_error(&rig.contents(id).unwrap_err(), id, 1), "{finder}: telling mends nothing");
+        assert_eq!(rig.contents(other).unwrap(), pattern(2, 3 * PAGE_SIZE));
+        rig.cache.check();
+        let rig = rig.remount();
+        let mut expected = pattern(2, 3 * PAGE_SIZE);
+        expected[PAGE_SIZE..2 * PAGE_SIZE].copy_from_slice(&pattern(1, 3 * PAGE_SIZE)[PAGE_SIZE..2 * PAGE_SIZE]);
+        assert_eq!(rig.contents(id).unwrap(), expected, "{finder}: the old contents of that page only");
+    }
+}
+
+#[test]
+fn who_comes_first_after_an_error_that_nobody_knows_is_told() {
+    let rig = Rig::new(2048);
+    let id = changed(&rig);
+    rig.flip(id, 1, 77);
+    rig.cache.sync_all().unwrap();
+    let (mut late, mut too) = (Open::new(&rig, id), Open::new(&rig, id));
+    assert!(late.sync().is_err());
+    assert!(too.sync().is_err(), "opened before anybody was told");
+    Open::new(&rig, id).sync().unwrap();
+    // Another page: all are told again.
+    rig.write(id, 0, &pattern(3, PAGE_SIZE)).unwrap();
+    rig.flip(id, 0, 77);
+    assert!(is_memory_error(&late.sync().unwrap_err(), id, 0));
+    assert!(too.sync().is_err());
+    assert_eq!(bad(&rig, id), [0, 1]);
+    assert_eq!(rig.cache.status().pages_lost, 2);
+}
+
+#[test]
+fn writing_it_again_clears_the_entry() {
+    let rig = Rig::new(2048);
+    let id = changed(&rig);
+    let mut open = Open::new(&rig, id);
+    rig.flip(id, 1, 77);
+    assert!(open.sync().is_err());
+    assert!(rig.write(id, PAGE + 1, b"a part of it does not").is_err());
+    assert_eq!(bad(&rig, id), [1]);
+    rig.write(id, PAGE, &pattern(2, 3 * PAGE_SIZE)[PAGE_SIZE..2 * PAGE_SIZE]).unwrap();
+    assert_eq!(bad(&rig, id), []);
+    open.sync().unwrap();
+    let rig = rig.power_cut();
+    assert_eq!(rig.contents(id).unwrap(), pattern(2, 3 * PAGE_SIZE));
+}
+
+#[test]
+fn what_is_cut_off_is_no_error() {
+    type Cut = fn(ObjectId) -> Op;
+    let cuts: [(Cut, &[PageIndex]); 4] = [
+        (|id| Op::Truncate { id, size: PAGE }, &[]),
+        (|id| Op::Truncate { id, size: 2 * PAGE }, &[1]),
+        (|id| Op::Zero { id, offset: PAGE, length: PAGE }, &[2]),
+        (|id| Op::Delete { id }, &[]),
+    ];
+    for (number, (cut, left)) in cuts.into_iter().enumerate() {
+        let rig = Rig::new(2048);
+        let id = changed(&rig);
+        let mut open = Open::new(&rig, id);
+        rig.flip(id, 1, 77);
+        rig.flip(id, 2, 77);
+        rig.cache.sync_all().unwrap();
+        assert_eq!(bad(&rig, id), [1, 2]);
+        rig.submit(vec![cut(id)]).unwrap();
+        let is_there = rig.cache.attributes(id).is_ok();
+        assert_eq!(if is_there { bad(&rig, id) } else { vec![] }, left, "cut {number}");
+        assert_eq!(rig.cache.errors_tell(id, open.2).is_some(), !left.is_empty(), "cut {number}");
+        if number == 1 {
+            assert!(open.sync().is_err());
+            assert!(rig.submit(vec![Op::Truncate { id, size: PAGE + 9 }]).is_err(), "within a bad page");
+        }
+        rig.cache.sync_all().unwrap();
+        rig.cache.check();
+    }
+}
+
+#[test]
+fn a_snapshot_has_the_old_contents_or_knows_that_there_are_none() {
+    let rig = Rig::new(2048);
+    let id = changed(&rig);
+    rig.write(id, 3 * PAGE, &pattern(5, PAGE_SIZE)).unwrap();
+    rig.flip(id, 1, 77);
+    rig.flip(id, 3, 77);
+    let snapshot = rig.cache.snapshot_create("s").unwrap().id;
+    let kept = id.in_snapshot(snapshot);
+    let page = |index| match &rig.cache.read(kept, index, 1)?[0] {
+        PageView::Data(page) => Ok(page.verify().unwrap().to_vec()),
+        PageView::Zero => Ok(vec![0; PAGE_SIZE]),
+    };
+    assert_eq!(page(0).unwrap(), pattern(2, PAGE_SIZE));
+    assert_eq!(page(1).unwrap(), pattern(1, 3 * PAGE_SIZE)[PAGE_SIZE..2 * PAGE_SIZE]);
+    assert!(matches!(page(3), Err(Error::Lost(_))), "never zeros");
+    assert_eq!(bad(&rig, id), [1, 3], "the file itself is as bad as before");
+}
+
+/// Told by a sync, then the power fails: the size says that there is a page, and no epoch had it.
+#[test]
+fn what_a_sync_lost_is_no_hole_after_a_power_cut() {
+    for finder_reads in [false, true] {
+        let rig = Rig::new(2048);
+        let id = rig.create(Kind::Regular);
+        rig.write(id, 0, &pattern(1, 2 * PAGE_SIZE)).unwrap();
+        rig.flip(id, 0, 77);
+        if finder_reads {
+            assert!(rig.write(id, 1, b"part").is_err());
+        }
+        assert!(Open::new(&rig, id).sync().is_err());
+        let rig = rig.power_cut();
+        assert!(matches!(rig.cache.read(id, 0, 1), Err(Error::Lost(_))), "found before the sync: {finder_reads}");
+        assert!(rig.cache.read(id, 1, 1).is_ok());
+    }
+}
+
+#[test]
+fn a_bad_page_is_no_hole_to_seek() {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Regular);
+    rig.write(id, 2 * PAGE, &pattern(1, PAGE_SIZE)).unwrap();
+    rig.flip(id, 2, 77);
+    assert!(Open::new(&rig, id).sync().is_err());
+    assert_eq!(rig.cache.seek(id, 0, Seek::Data).unwrap(), Some(2 * PAGE));
+    assert_eq!(rig.cache.seek(id, 2 * PAGE, Seek::Hole).unwrap(), Some(3 * PAGE));
+}
+
+#[test]
+fn a_copy_of_a_bad_page_is_bad_in_both_files() {
+    let rig = Rig::new(2048);
+    let (id, copy) = (changed(&rig), rig.create(Kind::Regular));
+    let whole =
+        |source, target| Op::Copy { source, source_first: 0, target, target_first: 0, pages: 3, size_min: 3 * PAGE };
+    rig.submit(vec![whole(id, copy)]).unwrap();
+    let (mut one, mut two) = (Open::new(&rig, id), Open::new(&rig, copy));
+    rig.flip(id, 1, 77);
+    rig.cache.sync_all().unwrap();
+    assert!(one.sync().is_err() && two.sync().is_err());
+    assert_eq!((bad(&rig, id), bad(&rig, copy)), (vec![1], vec![1]));
+    assert!(rig.submit(vec![whole(id, rig.create(Kind::Regular))]).is_err(), "what is bad is not copied");
+    let rig = rig.remount();
+    assert_eq!(
+        rig.contents(id).unwrap()[PAGE_SIZE..2 * PAGE_SIZE],
+        pattern(1, 3 * PAGE_SIZE)[PAGE_SIZE..2 * PAGE_SIZE]
+    );
+    assert_eq!(
+        rig.contents(copy).unwrap()[PAGE_SIZE..2 * PAGE_SIZE],
+        pattern(1, 3 * PAGE_SIZE)[PAGE_SIZE..2 * PAGE_SIZE]
+    );
+}
+
+/// However many objects come and go, an object with an error is remembered, and the sequence goes on.
+#[test]
+fn an_error_is_not_forgotten_for_lack_of_use() {
+    let rig = Rig::new(16_384);
+    let id = changed(&rig);
+    let mut open = Open::new(&rig, id);
+    rig.flip(id, 1, 77);
+    rig.cache.sync_all().unwrap();
+    for _ in 0..1200 {
+        rig.create(Kind::Regular);
+    }
+    rig.cache.sync_all().unwrap();
+    assert!(rig.cache.status().objects <= 1100, "objects are forgotten: {}", rig.cache.status().objects);
+    assert!(open.sync().is_err());
+    open.sync().unwrap();
+}
