@@ -2,6 +2,7 @@
 //!
 //! | module | job |
 //! |---|---|
+//! | `campaign` | flips in the page pool while loads run, and what becomes of them |
 //! | `device` | fault devices; a recorder of writes and the images that power cuts leave |
 //! | `model` | a POSIX tree in plain memory, random actions, comparison |
 //! | `stack` | the whole stack in one process, on any device |
@@ -16,6 +17,7 @@
 //! | `maker` | a store in use and the model, side by side |
 //! | `look` | reading everything in a store that may be damaged |
 
+pub mod campaign;
 pub mod device;
 pub mod enemy;
 pub mod explorer;

@@ -1,4 +1,5 @@
 //! The stack against the model, power cuts and faulty disks.
+mod campaign;
 mod decoders;
 mod diff;
 mod enemy;

@@ -1,0 +1,224 @@
+//! How probable it is that flipped bits are read or stored: the experiment of *Cooperative Data Protection*, §3.4.
+//!
+//! A trial: a load runs on the whole stack in this process, with real threads and the machine's clock; in the middle of it, 16 bits of
+//! the page pool flip at once; it goes on; then everything is read back, first as it is, then by a stack that is opened anew. What
+//! flips lies in the pages of the pool, whatever they hold at that moment, and in the checksums that the arena has of them. (The
+//! checksums of 8 bytes and fewer are in the daemon's other memory; they are 0.2 % of what a page is.)
+
+mod load;
+mod statistics;
+
+pub use load::{Load, Met, Worker};
+pub use statistics::Estimate;
+
+use holdfast_block::{Device, MemoryDevice};
+use holdfast_cache::Cache;
+use holdfast_integrity::Protection;
+use holdfast_logical::Logical;
+use holdfast_naming::{Atime, Namespace};
+use holdfast_object::{Arena, Clock, DomainId, ObjectCache, ObjectStore, PAGE_SIZE, SystemClock};
+use holdfast_physical::{CreateOptions, Module, OpenOptions};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Bits that flip at once.
+pub const FLIPS: u32 = 16;
+const WORKERS: u64 = 2;
+/// 512 MiB, of memory that is taken when it is written.
+const DEVICE_BLOCKS: u64 = 128 << 10;
+/// Page frames: 32 MiB.
+const FRAMES: u32 = 8 << 10;
+/// What each worker begins with.
+const FILES_BYTES: usize = 20 << 20;
+const EPOCH_MS: u64 = 1000;
+
+/// What a trial is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Which load.
+    pub load: Load,
+    /// How the contents of files are protected.
+    pub mode: Protection,
+    /// How long the load runs; the bits flip in the middle.
+    pub time: Duration,
+    /// Of the load and of the flips. The threads meet as they will, so the same seed does not give the same trial.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Outcome {
+    /// Corrupt bytes were read, without an error.
+    pub read: bool,
+    /// Corrupt bytes were stored, and are read by whoever opens the store, without an error.
+    pub written: bool,
+    /// A panic, or a store that takes no changes any more.
+    pub crashed: bool,
+    /// The load was told of an error.
+    pub told: bool,
+    /// Operations of the load.
+    pub operations: u64,
+}
+
+impl Outcome {
+    /// Nothing was noticed.
+    pub fn is_sound(&self) -> bool {
+        !(self.read || self.written || self.crashed || self.told)
+    }
+}
+
+struct Stack {
+    cache: Arc<Cache>,
+    namespace: Namespace,
+}
+
+fn says(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn open(device: Arc<dyn Device>) -> Result<Stack, String> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let arena = Arena::new(FRAMES, 1 << 20).map_err(says)?;
+    let module = Module::open(device, arena.clone(), clock.clone(), &OpenOptions::default()).map_err(says)?;
+    let store: Arc<dyn ObjectStore> = Arc::new(Logical::assemble(vec![Arc::new(module)]).map_err(says)?);
+    let options = holdfast_cache::Options { epoch_age_max_ms: EPOCH_MS, ..holdfast_cache::Options::for_frames(FRAMES) };
+    let (cache, _) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, options).map_err(says)?;
+    let cache = Arc::new(cache);
+    let options = holdfast_naming::Options { atime: Atime::Never, ..holdfast_naming::Options::default() };
+    Ok(Stack { namespace: Namespace::new(cache.clone(), clock, options), cache })
+}
+
+/// Runs one trial.
+///
+/// # Errors
+/// In words, for what fails before anything has flipped.
+pub fn trial(options: &Options) -> Result<Outcome, String> {
+    let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
+    let create = CreateOptions {
+        store_uuid: *b"holdfast lab 002",
+        device_uuid: *b"holdfast lab d02",
+        set_aside_blocks: 0,
+        protection: options.mode,
+        overwrite: false,
+    };
+    let arena = Arena::new(64, 64 << 10).map_err(says)?;
+    Module::create(device.clone(), arena, Arc::new(SystemClock::default()), &create).map_err(says)?;
+    let stack = open(device.clone())?;
+    stack.namespace.initialise(0, 0, 0o755).map_err(says)?;
+    let made = (0..WORKERS).map(|worker| Worker::new(&stack.namespace, options.load, worker, FILES_BYTES));
+    let workers: Vec<Worker> = made.collect::<Result<_, _>>()?;
+
+    let mut outcome = Outcome::default();
+    let workers = used(&stack, workers, options, &mut outcome);
+    let closed = catch_unwind(AssertUnwindSafe(|| stack.cache.close()));
+    outcome.crashed |= !matches!(closed, Ok(Ok(())));
+    let Some(mut workers) = workers else { return Ok(outcome) };
+    let mut met = Met::default();
+    for worker in &mut workers {
+        met.operations += worker.met.operations;
+        met.wrong += worker.met.wrong;
+        met.errors += worker.met.errors;
+        worker.met = Met::default();
+    }
+    outcome.read = met.wrong > 0;
+    outcome.told = met.errors > 0;
+    outcome.operations = met.operations;
+    drop(stack);
+    let again = open(device)?;
+    for mut worker in workers {
+        worker.read_all(&again.namespace);
+        outcome.written |= worker.met.wrong > 0;
+        outcome.told |= worker.met.errors > 0;
+    }
+    Ok(outcome)
+}
+
+/// The load, with the flips in its middle, and everything read back. Without workers if one of them panicked.
+fn used(stack: &Stack, workers: Vec<Worker>, options: &Options, outcome: &mut Outcome) -> Option<Vec<Worker>> {
+    let is_over = AtomicBool::new(false);
+    let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                // What is due is decided by the clock; a store that has latched says so at the end.
+                let _ = stack.cache.tick();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let is_over = &is_over;
+        let running: Vec<_> = (0u64..)
+            .zip(workers)
+            .map(|(number, mut worker)| {
+                let mut rng = Pcg64Mcg::seed_from_u64(options.seed ^ (number + 1) << 56);
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        worker.step(&stack.namespace, &mut rng);
+                    }
+                    worker.read_all(&stack.namespace);
+                    worker
+                })
+            })
+            .collect();
+        // Time is what is measured: half of it before the flips, half behind.
+        std::thread::sleep(options.time / 2);
+        for _ in 0..FLIPS {
+            flip(stack.cache.arena(), &mut rng);
+        }
+        std::thread::sleep(options.time / 2);
+        is_over.store(true, Ordering::Relaxed);
+        let ended: Vec<_> = running.into_iter().map(|thread| thread.join().ok()).collect();
+        outcome.crashed |= writer.join().is_err() || ended.iter().any(Option::is_none);
+        outcome.crashed |= stack.cache.status().read_only.is_some();
+        ended.into_iter().collect()
+    })
+}
+
+/// Flips one bit of a frame, past everything that looks after it. Somebody may write there at the same moment; then the flip may be
+/// lost, as one of a memory cell would be.
+fn flip(arena: &Arena, rng: &mut Pcg64Mcg) {
+    let at = arena.frame_offset(rng.random_range(0..arena.frames())) + rng.random_range(0..PAGE_SIZE as u64);
+    let mut byte = [0];
+    let read = rustix::io::pread(arena.memory(), &mut byte, at);
+    let written = rustix::io::pwrite(arena.memory(), &[byte[0] ^ 1 << rng.random_range(0..8)], at);
+    assert!(read == Ok(1) && written == Ok(1), "a byte of the pool: {read:?}, {written:?}");
+}
+
+/// The trials of one load in one mode.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Which load.
+    pub load: Load,
+    /// Which mode.
+    pub mode: Protection,
+    /// One after the other.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// The table of the dissertation.
+pub fn markdown(rows: &[Row]) -> String {
+    let mut out = String::from(
+        "| load | mode | trials | R, corrupt read | W, corrupt stored | C, crash | told | S, nothing noticed | R of one bit | W of one bit | S of one bit |\n\
+         |---|---|---:|---|---|---|---|---|---|---|---|\n",
+    );
+    for Row { load, mode, outcomes } in rows {
+        let trials = outcomes.len() as u64;
+        let of = |what: &dyn Fn(&Outcome) -> bool| {
+            Estimate::of(outcomes.iter().filter(|outcome| what(outcome)).count() as u64, trials.max(1))
+        };
+        let [read, written] = [of(&|o| o.read), of(&|o| o.written)];
+        let [crashed, told, sound] = [of(&|o| o.crashed), of(&|o| o.told), of(&|o| o.is_sound())];
+        let _ = writeln!(
+            out,
+            "| {load} | `{mode}` | {trials} | {read} | {written} | {crashed} | {told} | {sound} | {} | {} | {} |",
+            read.of_one(FLIPS),
+            written.of_one(FLIPS),
+            sound.of_one_sound(FLIPS)
+        );
+    }
+    out
+}
