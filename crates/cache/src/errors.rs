@@ -68,8 +68,10 @@ impl ErrorTable {
         self.pages.iter().filter(|(_, bad)| !bad.settled).map(|(&index, _)| index)
     }
 
-    pub(crate) fn settle(&mut self, index: PageIndex) {
-        if let Some(bad) = self.pages.get_mut(&index) {
+    /// The store will not take the page for a hole; said of an entry of up to `sequence`, and of no later one: the page may have been cut
+    /// off and written again since.
+    pub(crate) fn settle(&mut self, index: PageIndex, sequence: u64) {
+        if let Some(bad) = self.pages.get_mut(&index).filter(|bad| bad.sequence <= sequence) {
             bad.settled = true;
         }
     }

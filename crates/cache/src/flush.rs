@@ -1,10 +1,10 @@
 //! Writing an epoch: freeze it, hand it down, make it a recovery point.
 
+use crate::Cache;
 use crate::object::Residence;
 use crate::pages::{bad_page, unreachable_page};
 use crate::plan::ZEROES;
 use crate::state::{FrozenEpoch, State};
-use crate::{Cache, oplog::OpLog};
 use holdfast_object::{
     AttrSet, Attributes, Batch, BlockIdentity, Epoch, Error, Fragment, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
     PageRef, Result, Seek,
@@ -25,8 +25,6 @@ struct Written {
     rejected: Vec<(ObjectId, PageIndex)>,
     /// Objects' stored blocks afterwards.
     blocks: FxHashMap<ObjectId, u64>,
-    /// Of the rejected pages, and those that went bad before, those that the store has no older version of.
-    without_old: Vec<(ObjectId, PageIndex)>,
 }
 
 impl Cache {
@@ -80,19 +78,7 @@ impl Cache {
         self.close_epoch_with(None::<fn(Epoch) -> Result<()>>)
     }
 
-    /// The same, and what the store would take for holes, as it has never had the pages that went bad in memory, it knows to have
-    /// lost.
-    pub(crate) fn close_epoch_with_marks(&self) -> Result<Epoch> {
-        loop {
-            let epoch = self.close_epoch()?;
-            // Ends: each round but the first is for pages that were found bad in the one before.
-            if !self.state.read().open.marks {
-                return Ok(epoch);
-            }
-        }
-    }
-
-    /// See [`Cache::close_epoch`], with something to do in the store before anything of the epoch goes down; then the epoch is written also if
+    /// The same, with something to do in the store before anything of the epoch goes down; then the epoch is written also if
     /// it is empty. If that fails and the store goes on, the epoch is written all the same, and the error given.
     pub(crate) fn close_epoch_with(&self, first: Option<impl FnOnce(Epoch) -> Result<()>>) -> Result<Epoch> {
         let _one_at_a_time = self.flushing.lock();
@@ -175,23 +161,30 @@ impl Cache {
             batch.ops.push(Op::SetAttributes { id: object.id, set: all_attributes(&object.attributes) });
         }
         self.apply(&mut batch, &mut written)?;
+        self.mark_lost(frozen, &mut batch, &mut written)?;
         self.store.prepare(frozen.epoch)?;
         self.store.publish(frozen.epoch)?;
         for object in &frozen.objects {
             let key = ObjectKey { domain: self.domain, object: object.id };
             written.blocks.insert(object.id, self.store.attributes(key)?.blocks);
         }
+        Ok(written)
+    }
+
+    /// Pages that went bad in memory and of which the store has no older version are lost with this recovery point: it would have
+    /// holes there, which read as zeros.
+    fn mark_lost(&self, frozen: &FrozenEpoch, batch: &mut Batch, written: &mut Written) -> Result<()> {
         for &(id, index) in written.rejected.iter().chain(&frozen.unsettled) {
             let key = ObjectKey { domain: self.domain, object: id };
             match self.store.seek(key, index, Seek::Data) {
                 Ok(found) if found == Some(index) => {}
-                Ok(_) => written.without_old.push((id, index)),
-                // What leads to the page cannot be read, so nothing old comes out of it either.
-                Err(Error::Corrupt(_)) => {}
+                Ok(_) => batch.ops.push(Op::Lose { id, pages: vec![index] }),
+                // What leads to the page cannot be read, so nothing old comes out of it either; or the object is gone.
+                Err(Error::Corrupt(_) | Error::NoObject(_)) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(written)
+        self.apply(batch, written)
     }
 
     fn apply(&self, batch: &mut Batch, written: &mut Written) -> Result<()> {
@@ -322,6 +315,9 @@ impl State {
                     None => unreachable_page(self, id, index),
                 };
                 self.lose_dirty(id, index, &error);
+                if let Some(object) = self.objects.get_mut(&id) {
+                    object.bad.settle(index, self.errors);
+                }
             }
         }
         self.names_unlogged
@@ -332,24 +328,10 @@ impl State {
         self.log.release(frozen.log_end);
         self.freezing = None;
         self.writing = None;
-        let without_old: FxHashSet<_> = written.without_old.iter().collect();
-        for page @ &(id, index) in written.rejected.iter().chain(&frozen.unsettled) {
-            let Some(object) = self.objects.get_mut(&id).filter(|object| object.bad.contains(index)) else { continue };
-            if without_old.contains(page) {
-                let record = OpLog::encode(&[&Op::Lose { id, pages: vec![index] }])?;
-                if !self.log.has_room(&record) {
-                    self.unsettled.insert(id);
-                    continue;
-                }
-                self.sequence += 1;
-                self.log.append(self.sequence, &record);
-                self.open.objects.insert(id);
-                self.open.marks = true;
-                if self.open.since_ns == 0 {
-                    self.open.since_ns = self.clock.monotonic_ns().max(1);
-                }
+        for (id, index) in frozen.unsettled {
+            if let Some(object) = self.objects.get_mut(&id) {
+                object.bad.settle(index, frozen.errors);
             }
-            object.bad.settle(index);
         }
         Ok(())
     }

@@ -323,7 +323,7 @@ impl ObjectCache for Cache {
     }
 
     fn sync_all(&self) -> Result<Epoch> {
-        self.close_epoch_with_marks()
+        self.close_epoch()
     }
 
     fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>> {

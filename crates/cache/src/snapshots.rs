@@ -31,7 +31,7 @@ impl Snapshots for Cache {
         // What is admitted into the epoch that begins with the snapshot goes away under it already.
         self.state.write().has_snapshots = true;
         let mut made = SnapshotId::LIVE;
-        let written = self.close_epoch_with_marks().and_then(|_| {
+        let written = self.close_epoch().and_then(|_| {
             self.close_epoch_with(Some(|epoch| {
                 self.store.reserve(epoch, MAKING_BLOCKS, Purpose::Ordinary)?;
                 made = self.store.snapshot_create(self.domain, epoch, name, self.clock.now())?;

@@ -53,8 +53,6 @@ pub(crate) struct OpenEpoch {
     pub(crate) creations: u64,
     /// The intent log may have a batch of it.
     pub(crate) logged: bool,
-    /// It began with marks of pages that the epoch before would have had, and that the store must not take for holes.
-    pub(crate) marks: bool,
 }
 
 impl OpenEpoch {
@@ -72,7 +70,6 @@ impl OpenEpoch {
             lazy_since_ns: 0,
             creations: 0,
             logged: false,
-            marks: false,
         }
     }
 
@@ -100,6 +97,8 @@ pub(crate) struct FrozenEpoch {
     pub(crate) objects: Vec<FrozenObject>,
     /// Bad pages that the store may take for holes once it has this epoch.
     pub(crate) unsettled: Vec<(ObjectId, PageIndex)>,
+    /// The counter of errors when it was frozen.
+    pub(crate) errors: u64,
     /// End of its records in the operation log.
     pub(crate) log_end: u64,
 }
@@ -390,7 +389,7 @@ impl State {
         }
         self.freezing = Some(epoch);
         let unsettled = self.unsettled_pages();
-        Ok(FrozenEpoch { epoch, sequence: self.sequence, ops, objects, unsettled, log_end })
+        Ok(FrozenEpoch { epoch, sequence: self.sequence, ops, objects, unsettled, errors: self.errors, log_end })
     }
 
     /// Asserts the invariants of every object; for tests and the simulator.

@@ -61,7 +61,7 @@ impl Cache {
                 capture(&mut state, &ids, self.options.logged_pages_max)
             };
             let Some(captured) = captured else {
-                return self.close_epoch_with_marks().map(|_| ());
+                return self.close_epoch().map(|_| ());
             };
             match self.store.log_append(&captured.batch) {
                 Ok(true) => {
@@ -69,7 +69,7 @@ impl Cache {
                     self.unsealed_ns.store(self.clock.monotonic_ns().max(1), Ordering::Relaxed);
                     return Ok(());
                 }
-                Ok(false) => return self.close_epoch_with_marks().map(|_| ()),
+                Ok(false) => return self.close_epoch().map(|_| ()),
                 // A page that no longer matches costs that page only: what is left is captured anew.
                 Err(Error::Corrupt(_)) if self.state.write().lose_bad(&captured) => {}
                 Err(error) => {
