@@ -20,7 +20,7 @@ UNITS = $(ROOT)/lib/systemd
 SBIN = $(DESTDIR)/sbin
 HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
 
-.PHONY: help run mounter build install uninstall test test-long bench aged fmt deny
+.PHONY: help run mounter build install uninstall test test-long bench bench-integrity aged fmt deny
 
 help: ## what can be made
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -78,6 +78,10 @@ bench: ## compare with ext4, btrfs and fuse2fs; BENCH_ARGS="--quick", BENCH_ARGS
 	cargo build --release -p holdfast -p holdfast-bench
 	@bash -c '. tests/suites/lib.sh && install_packages $$(packages_for bench)'
 	$(SUDO) $(TARGET)/release/holdfast-bench $(BENCH_ARGS)
+
+bench-integrity: ## compare the protection modes; BENCH_ARGS="--quick", BENCH_ARGS=--write for docs/integrity-speed.md
+	cargo build --release -p holdfast -p holdfast-bench
+	$(SUDO) $(TARGET)/release/holdfast-bench-integrity $(BENCH_ARGS)
 
 aged: ## compare stores after a simulated year with fresh ones; AGED_ARGS=--write for docs/aged.md
 	cargo build --release -p holdfast -p holdfast-bench

@@ -1,15 +1,18 @@
-//! Holdfast seen from outside, through a mount. The only crate of the stack that is used here is `physical`, to see how an unmounted
-//! store lies on its device (`aged::layout`).
+//! Holdfast measured, mostly from outside, through a mount. Of the crates of the stack, `physical` is used to see how an unmounted store
+//! lies on its device (`aged::layout`), and all of them to measure the stack without a mount (`integrity::embedded`).
 //!
-//! Three programs share this library:
+//! Four programs share this library:
 //! - `holdfast-bench` runs the same workloads on Holdfast (both ways to cache), ext4, btrfs and fuse2fs in turn and prints a table
 //!   ([`plan`], [`workload`], [`peer`], [`report`]);
 //! - `holdfast-aged` ages a store by a simulated year and compares it with a fresh one ([`aged`]);
+//! - `holdfast-bench-integrity` compares the protection modes with each other ([`integrity`]);
 //! - `holdfast-witness` makes changes, notes outside the file system what `fsync` answered, and verifies after a crash
 //!   that all of it is there ([`witness`]).
 
 pub mod aged;
+pub mod cpu;
 pub mod error;
+pub mod integrity;
 pub mod machine;
 pub mod measure;
 pub mod pattern;

@@ -21,6 +21,19 @@ pub fn describe(dir: &Path) -> String {
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
     let disk = error::run("findmnt", &["-n", "-o", "SOURCE,FSTYPE", "-T", &dir.display().to_string()])
         .map_or_else(|_| "unknown disk".to_owned(), |text| text.split_whitespace().collect::<Vec<_>>().join(", "));
-    let load = read("/proc/loadavg").split_whitespace().next().unwrap_or("?").to_owned();
+    let load = load();
     format!("{cpu}, {cores} cores, {memory_gib} GiB, Linux {kernel}, stores on {disk}, load at the start {load}")
+}
+
+/// Mean number of processes that ran or wanted to, over the last minute.
+pub fn load() -> String {
+    let loads = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    loads.split_whitespace().next().unwrap_or("?").to_owned()
+}
+
+/// Memory that programs can still have, in MiB.
+pub fn available_mib() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
 }

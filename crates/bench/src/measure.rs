@@ -32,7 +32,7 @@ pub struct Sample {
     pub wall: Duration,
     /// CPU time of this process, in user space and in the kernel.
     pub application_cpu: Duration,
-    /// CPU time of the file system's daemon, if it has one; resolution 10 ms.
+    /// CPU time of the file system's daemon, if it has one.
     pub daemon_cpu: Option<Duration>,
 }
 

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::cpu;
 use crate::error::{At, Error, Result, run};
 
 /// Where snapshots of btrfs are kept, below the root. Those of holdfast are below `.holdfast`, which no listing shows.
@@ -220,8 +221,11 @@ impl Peer {
         Ok(())
     }
 
-    /// Unmounts the store in an orderly way and waits until the daemon has ended.
+    /// Unmounts the store in an orderly way and waits until the daemon has ended; nothing if it is not mounted.
     pub fn unmount(&mut self) -> Result<()> {
+        if self.daemon.is_none() && self.loop_device.is_none() {
+            return Ok(());
+        }
         let mount_point = self.mount_point.display().to_string();
         let start = Instant::now();
         let unmount = || match self.kind {
@@ -313,12 +317,12 @@ impl Peer {
 
     /// CPU time the daemon and its threads have used so far; `None` for a kernel file system.
     pub fn daemon_cpu(&self) -> Option<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.daemon.as_ref()?.id())).ok()?;
-        // Fields 14 and 15, counted after the parenthesised name, which may contain blanks (proc_pid_stat(5)).
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let ticks: u64 = fields.get(11)?.parse::<u64>().ok()?.checked_add(fields.get(12)?.parse().ok()?)?;
-        let ticks_per_second = rustix::param::clock_ticks_per_second().max(1);
-        Some(Duration::from_millis(ticks.saturating_mul(1000) / ticks_per_second))
+        cpu::of_process(self.daemon_pid()?).ok()
+    }
+
+    /// The process that serves the mount, if it is one.
+    pub fn daemon_pid(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Child::id)
     }
 
     fn clear_remains(&self) {

@@ -3,10 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::cpu;
 use crate::error::Result;
 use crate::measure::Sample;
 use crate::peer::{Kind, Peer, drop_caches};
-use crate::workload::{Ground, Scale, Workload, own_cpu};
+use crate::workload::{Ground, Scale, Workload};
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -75,9 +76,9 @@ fn measure(peer: &mut Peer, ground: &mut Ground, workload: Workload, round: u64)
         peer.mount()?;
     }
     let daemon_before = peer.daemon_cpu();
-    let (cpu_before, start) = (own_cpu(), Instant::now());
+    let (cpu_before, start) = (cpu::own(), Instant::now());
     let amount = ground.run(workload, round)?;
-    let (wall, application_cpu) = (start.elapsed(), own_cpu().saturating_sub(cpu_before));
+    let (wall, application_cpu) = (start.elapsed(), cpu::own().saturating_sub(cpu_before));
     let daemon_cpu = peer.daemon_cpu().map(|after| after.saturating_sub(daemon_before.unwrap_or(Duration::ZERO)));
     peer.settle()?;
     Ok(Sample { requests: amount.requests, bytes: amount.bytes, wall, application_cpu, daemon_cpu })

@@ -6,7 +6,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::error::{At, Error, Result};
 use crate::measure::Unit;
@@ -274,12 +273,6 @@ impl Ground {
         sync_directory(&directory)?;
         Ok(Amount { requests: self.scale.files, bytes: 0 })
     }
-}
-
-/// CPU time of this process so far, user and system.
-pub fn own_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 fn file_name(directory: &Path, index: u64) -> PathBuf {

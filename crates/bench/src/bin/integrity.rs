@@ -1,0 +1,137 @@
+//! `holdfast-bench-integrity`: what each protection mode costs.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use holdfast_bench::error::{Error, Result};
+use holdfast_bench::integrity::{MODES, Plan, Way, Work, execute, tables};
+use holdfast_bench::peer::Site;
+use holdfast_bench::{machine, report};
+use holdfast_integrity::Protection;
+
+/// Compares the protection modes: sequential and random writes, cold and warm reads, through the mount, through its
+/// checksum-aware interface, and with all layers in this process, as ratios to a store without checksums.
+///
+/// Needs root (it mounts), a disk with room for a store per mode, and memory for a pool per mode. What counts is the CPU
+/// time of a request, application and daemon together.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast-bench-integrity", version, max_term_width = 100)]
+struct Arguments {
+    /// Modes; all are compared with the first
+    #[arg(long, value_delimiter = ',', default_values_t = MODES)]
+    modes: Vec<Protection>,
+    /// Ways to get at the file
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["mount", "interface", "embedded", "embedded-sums"])]
+    ways: Vec<Way>,
+    /// A short run: a smaller file, less of it at a time
+    #[arg(long)]
+    quick: bool,
+    /// Rounds, each of which runs every mode once; 30 pairs give the intervals that the goals ask for
+    #[arg(long, default_value_t = 30)]
+    rounds: u64,
+    /// Size of the file, all of which is in memory for warm reads, in MiB [default: 1024, with --quick 128]
+    #[arg(long)]
+    file_mib: Option<u64>,
+    /// How much of it one measurement reads or writes, in MiB [default: 64, with --quick 8]
+    #[arg(long)]
+    sample_mib: Option<u64>,
+    /// Only the kinds of work whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Seed of random orders
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for the stores; its disk is what is measured
+    #[arg(long, default_value = "target/bench-integrity")]
+    dir: PathBuf,
+    /// The holdfast binary [default: beside this program]
+    #[arg(long)]
+    holdfast: Option<PathBuf>,
+    /// Also write the tables into this document, between its marker lines
+    #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/integrity-speed.md")]
+    write: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match compare(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("holdfast-bench-integrity: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compare(arguments: &Arguments) -> Result<()> {
+    let plan = plan(arguments)?;
+    let site = Site::prepare(&arguments.dir, plan.store_mib(), arguments.holdfast.as_deref(), "")?;
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let preamble = format!(
+        "Command: `{command}`\n\nMachine: {}\n\nStores: one of {} MiB for each mode; a file of {} MiB, a pool of {} MiB, {} MiB per \
+         measurement; {} rounds, interleaved",
+        machine::describe(&site.dir),
+        plan.store_mib(),
+        plan.file_mib,
+        plan.pool_bytes() >> 20,
+        plan.sample_mib,
+        plan.rounds
+    );
+    println!("{preamble}\n");
+    let is_terminal = std::io::stderr().is_terminal();
+    let rows = execute(&plan, &site, &mut |what| {
+        if is_terminal {
+            eprint!("\r\x1b[K{what}");
+            let _ = std::io::stderr().flush();
+        }
+    })?;
+    if is_terminal {
+        eprint!("\r\x1b[K");
+    }
+    let load = format!("Load at the end: {}", machine::load());
+    let measured = tables(&plan, &rows);
+    println!("{load}\n\n{measured}");
+    if let Some(document) = &arguments.write {
+        report::write_into(document, &format!("{preamble}\n\n{load}\n\n{measured}"))?;
+        println!("written to {}", document.display());
+    }
+    Ok(())
+}
+
+fn plan(arguments: &Arguments) -> Result<Plan> {
+    let (file_mib, sample_mib) = if arguments.quick { (128, 8) } else { (1024, 64) };
+    let file_mib = arguments.file_mib.unwrap_or(file_mib);
+    let sample_mib = arguments.sample_mib.unwrap_or(sample_mib);
+    if sample_mib == 0 || sample_mib > file_mib || arguments.rounds == 0 {
+        let text = "--sample-mib must be at least 1 and at most --file-mib, --rounds at least 1";
+        return Err(Error::Usage(text.to_owned()));
+    }
+    let mut modes = arguments.modes.clone();
+    modes.dedup();
+    if modes.len() < 2 || (1..modes.len()).any(|index| modes[..index].contains(&modes[index])) {
+        return Err(Error::Usage("--modes must name at least two, each once".to_owned()));
+    }
+    let is_wanted = |work: &Work| arguments.only.as_ref().is_none_or(|text| work.name().contains(text.as_str()));
+    let works: Vec<Work> = Work::all().into_iter().filter(is_wanted).collect();
+    if works.is_empty() {
+        let names: Vec<String> = Work::all().into_iter().map(Work::name).collect();
+        return Err(Error::Usage(format!("no work has that name; there are:\n  {}", names.join("\n  "))));
+    }
+    let plan = Plan {
+        modes,
+        ways: arguments.ways.clone(),
+        works,
+        file_mib,
+        sample_mib,
+        rounds: arguments.rounds,
+        seed: arguments.seed,
+    };
+    let needed_mib = (plan.pool_bytes() >> 20).saturating_mul(plan.modes.len() as u64);
+    match machine::available_mib() {
+        Some(available) if available < needed_mib => Err(Error::Usage(format!(
+            "the pools take {needed_mib} MiB and {available} MiB of memory are available: take a smaller --file-mib or fewer --modes"
+        ))),
+        _ => Ok(plan),
+    }
+}

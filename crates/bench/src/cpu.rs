@@ -1,0 +1,57 @@
+//! CPU time of processes, as exact as the scheduler counts it: a run of 10 ms is short against the ticks of `/proc/PID/stat`.
+
+use std::io;
+use std::time::Duration;
+
+/// CPU time of this process so far, user and system, all threads.
+pub fn own() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    duration(time.tv_sec, time.tv_nsec)
+}
+
+/// The same of another process (clock_getcpuclockid(3)).
+///
+/// # Errors
+/// The process is gone.
+pub fn of_process(pid: u32) -> io::Result<Duration> {
+    let mut clock = 0;
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    // SAFETY: the call writes one clockid_t to `clock`.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec to `time`.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(duration(time.tv_sec, time.tv_nsec))
+}
+
+fn duration(seconds: i64, nanos: i64) -> Duration {
+    Duration::new(u64::try_from(seconds).unwrap_or(0), u32::try_from(nanos).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_clocks_see_the_same_work() {
+        let pid = std::process::id();
+        let start = (own(), of_process(pid).expect("this process runs"));
+        let mut word = 1u64;
+        while own() - start.0 < Duration::from_millis(20) {
+            word = std::hint::black_box(word.wrapping_mul(3));
+        }
+        assert!(of_process(pid).expect("this process runs") - start.1 >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_no_clock() {
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        child.wait().expect("it ends");
+        assert!(of_process(child.id()).is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! The tables: ratios per way of access, and the goals.
+
+use std::time::Duration;
+
+use holdfast_integrity::Protection;
+
+use super::statistics::{Ratio, Verdict};
+use super::{Action, Cost, Plan, Row, Way};
+use crate::measure::Summary;
+use crate::report::{number, table};
+
+const STATIC: Protection = Protection::Static { strong: false };
+
+/// What is to be reached by CPU time per request.
+fn goal(way: Way, action: Action, mode: Protection) -> Option<f64> {
+    match (way, action, mode) {
+        (Way::Mount, Action::ReadWarm, Protection::Uniform) => Some(0.95),
+        (Way::Embedded, Action::ReadWarm, Protection::Uniform) => Some(0.90),
+        // The 3 % of the paper, and no more for what goes to the device or comes from it.
+        (Way::Mount, _, STATIC | Protection::Uniform) => Some(0.97),
+        (Way::Embedded, Action::Write | Action::ReadCold, Protection::Uniform) => Some(0.97),
+        _ => None,
+    }
+}
+
+fn per_request(costs: &[Cost], part: impl Fn(&Cost) -> Duration) -> Vec<f64> {
+    costs.iter().map(|cost| part(cost).as_secs_f64() * 1e6 / cost.requests.max(1) as f64).collect()
+}
+
+fn cpu(cost: &Cost) -> Duration {
+    cost.cpu
+}
+
+/// Per way of access the CPU time of each request in the first mode and the ratios of the others to it, the same by wall clock, and
+/// which goals are reached.
+pub fn tables(plan: &Plan, rows: &[Row]) -> String {
+    let mut text = String::new();
+    for way in Way::ALL {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.way == way).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        text += &format!("## {}, by CPU time\n\n{}\n", capitalised(way.name()), ratios(plan, &rows, true));
+        text += &format!("By wall clock:\n\n{}\n", ratios(plan, &rows, false));
+    }
+    let goals = goals(plan, rows);
+    if !goals.is_empty() {
+        let header = ["row", "mode", "goal", "ratio (95 % interval)", "verdict"].map(str::to_owned);
+        text += &format!("## Goals\n\nBy CPU time:\n\n{}", table(&header, goals));
+    }
+    text
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn ratios(plan: &Plan, rows: &[&Row], by_cpu: bool) -> String {
+    let part = |cost: &Cost| if by_cpu { cost.cpu } else { cost.wall };
+    let mut header = vec!["work".to_owned(), format!("{}, µs", plan.modes[0])];
+    if by_cpu {
+        header.push("of it daemon".to_owned());
+    }
+    header.extend(plan.modes[1..].iter().map(Protection::to_string));
+    let median =
+        |values: Vec<f64>| Summary::of(values).map_or_else(|| "–".to_owned(), |summary| number(summary.median));
+    let body =
+        rows.iter().map(|row| {
+            let base = per_request(&row.costs[0], part);
+            let mut cells = vec![row.work.name(), median(base.clone())];
+            if by_cpu {
+                cells.push(median(per_request(&row.costs[0], |cost| cost.daemon_cpu)));
+            }
+            cells.extend(row.costs[1..].iter().map(|costs| {
+                Ratio::of(&base, &per_request(costs, part)).as_ref().map_or_else(|| "–".to_owned(), shown)
+            }));
+            cells
+        });
+    table(&header, body.collect())
+}
+
+fn shown(ratio: &Ratio) -> String {
+    format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.low, ratio.high)
+}
+
+fn goals(plan: &Plan, rows: &[Row]) -> Vec<Vec<String>> {
+    let mut goals = Vec::new();
+    for row in rows {
+        for (costs, mode) in row.costs.iter().zip(&plan.modes).skip(1) {
+            let ratio = Ratio::of(&per_request(&row.costs[0], cpu), &per_request(costs, cpu));
+            if let (Some(goal), Some(ratio)) = (goal(row.way, row.work.action, *mode), ratio) {
+                let verdict = Verdict::of(&ratio, goal).name().to_owned();
+                let place = format!("{}, {}", row.way.name(), row.work.name());
+                goals.push(vec![place, mode.to_string(), format!("{goal:.2}"), shown(&ratio), verdict]);
+            }
+        }
+    }
+    goals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{MODES, Work};
+    use super::*;
+
+    /// In every mode but the first a request takes `slower` times as long.
+    fn row(way: Way, slower: u32) -> Row {
+        let cost = |factor: u32| {
+            let cpu = Duration::from_micros(1000) * factor / 100;
+            Cost { requests: 100, cpu, daemon_cpu: cpu / 2, wall: cpu * 2 }
+        };
+        let work = Work { action: Action::ReadWarm, random: true, bytes: 4096 };
+        let factor = |index| if index == 0 { 100 } else { slower };
+        Row { way, work, costs: (0..MODES.len()).map(|index| vec![cost(factor(index)); 30]).collect() }
+    }
+
+    fn plan() -> Plan {
+        let (ways, works) = (Way::ALL.to_vec(), Work::all());
+        Plan { modes: MODES.to_vec(), ways, works, file_mib: 1, sample_mib: 1, rounds: 30, seed: 1 }
+    }
+
+    #[test]
+    fn a_quarter_more_time_is_a_ratio_of_four_fifths() {
+        let text = tables(&plan(), &[row(Way::Mount, 125)]);
+        let line = text.lines().find(|line| line.contains("warm read")).expect("a row");
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        assert_eq!(cells[1..5], ["warm read, random, 4 KiB", "10.0", "5.00", "0.80 (0.80–0.80)"]);
+        assert_eq!(cells.len(), MODES.len() + 4);
+    }
+
+    #[test]
+    fn goals_are_told_as_they_are() {
+        for (slower, verdicts) in [(100, ["met"; 3]), (105, ["**missed**", "met", "met"]), (112, ["**missed**"; 3])] {
+            let text =
+                tables(&plan(), &[row(Way::Mount, slower), row(Way::Embedded, slower), row(Way::Interface, 900)]);
+            let goals = text.split_once("## Goals").expect("there are goals").1;
+            let got: Vec<&str> = goals
+                .lines()
+                .filter(|line| line.contains("warm read"))
+                .map(|line| line.split('|').rev().nth(1).expect("a last cell").trim())
+                .collect();
+            assert_eq!(got, verdicts, "{slower}: {goals}");
+        }
+    }
+}
