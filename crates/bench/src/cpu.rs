@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 /// CPU time of this process so far, user and system, all threads.
 pub fn own() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -29,6 +31,23 @@ pub fn of_process(pid: u32) -> io::Result<Duration> {
     Ok(duration(time.tv_sec, time.tv_nsec))
 }
 
+/// Keeps this thread, and all threads and processes it starts from now on, on the last processor that it may use; gives its number.
+///
+/// A request to a daemon on another processor costs up to three times the CPU time of one on the same, and which of the two the
+/// scheduler picks stays for seconds: without this a daemon's luck is measured, not its work.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn stay_on_one() -> io::Result<usize> {
+    let allowed = sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu));
+    let last = last.ok_or_else(|| io::Error::other("no processor is allowed"))?;
+    let mut one = CpuSet::new();
+    one.set(last);
+    sched_setaffinity(None, &one)?;
+    Ok(last)
+}
+
 fn duration(seconds: i64, nanos: i64) -> Duration {
     Duration::new(u64::try_from(seconds).unwrap_or(0), u32::try_from(nanos).unwrap_or(0))
 }
@@ -46,6 +65,17 @@ mod tests {
             word = std::hint::black_box(word.wrapping_mul(3));
         }
         assert!(of_process(pid).expect("this process runs") - start.1 >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn what_a_thread_starts_stays_with_it() {
+        let pinned = || {
+            let last = stay_on_one().expect("pinned");
+            let ours = std::thread::spawn(|| sched_getaffinity(None).expect("a set")).join().expect("it ends");
+            (last, ours)
+        };
+        let (last, ours) = std::thread::spawn(pinned).join().expect("it ends");
+        assert_eq!((0..CpuSet::MAX_CPU).filter(|cpu| ours.is_set(*cpu)).collect::<Vec<_>>(), [last]);
     }
 
     #[test]

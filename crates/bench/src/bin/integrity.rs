@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use holdfast_bench::error::{Error, Result};
+use holdfast_bench::error::{At, Error, Result};
 use holdfast_bench::integrity::{MODES, Plan, Way, Work, execute, tables};
 use holdfast_bench::peer::Site;
-use holdfast_bench::{machine, report};
+use holdfast_bench::{cpu, machine, report};
 use holdfast_integrity::Protection;
 
 /// Compares the protection modes: sequential and random writes, cold and warm reads, through the mount, through its
@@ -78,6 +78,8 @@ fn compare(arguments: &Arguments) -> Result<()> {
         plan.sample_mib,
         plan.rounds
     );
+    let cpu = cpu::stay_on_one().at("stay on one processor with", "this program")?;
+    let preamble = format!("{preamble}, all on processor {cpu}");
     println!("{preamble}\n");
     let is_terminal = std::io::stderr().is_terminal();
     let rows = execute(&plan, &site, &mut |what| {
