@@ -68,6 +68,8 @@ pub struct FileDevice {
     rings: Rings,
     /// Held for its lock: the file under a loop device.
     _backing: Option<OwnedFd>,
+    /// Held for its lock: see [`FileDevice::open_writable`].
+    _locked: Option<Arc<FileDevice>>,
 }
 
 impl FileDevice {
@@ -87,6 +89,24 @@ impl FileDevice {
         Ok(Self::from_opened(open::open(path, access, false)?, access))
     }
 
+    /// Opens the same file or disk, wherever it is by now, for writing as well, under the lock of `locked`, which stays held without a gap.
+    ///
+    /// # Errors
+    /// [`Error::Io`], in particular if it may not be written to. [`Error::Unsuitable`] if `locked` has no lock.
+    pub fn open_writable(locked: Arc<FileDevice>) -> Result<Self, Error> {
+        let (name, buffered) = (Arc::clone(&locked.name), locked.direct.is_none());
+        if locked.access == Access::ReadOnlyUnlocked {
+            return Err(Error::Unsuitable { device: name, reason: "it was opened without a lock" });
+        }
+        let opened = open::open_again(name, &locked.fd, locked.kind, !buffered)?;
+        Ok(FileDevice { _locked: Some(locked), ..Self::from_opened(opened, Access::ReadWrite) })
+    }
+
+    /// Whether it was opened for writing.
+    pub fn is_writable(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+
     /// Creates a file of `size_bytes` (a non-zero multiple of 4096), allocated in full if the host can
     /// ([`FileDevice::is_reserved`] tells), and opens it for writing. It reads as zeros. File and name are durable on return.
     ///
@@ -101,7 +121,7 @@ impl FileDevice {
         let Opened { name, fd, kind, blocks, direct, reserved, backing } = opened;
         let blocks = AtomicU64::new(blocks);
         let (reserved, latch, rings) = (AtomicBool::new(reserved), Latch::new(), Rings::default());
-        FileDevice { name, fd, kind, access, blocks, direct, reserved, latch, rings, _backing: backing }
+        FileDevice { name, fd, kind, access, blocks, direct, reserved, latch, rings, _backing: backing, _locked: None }
     }
 
     /// Whether transfers go past the page cache. If not, the caller may want to warn.

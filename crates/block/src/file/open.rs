@@ -1,6 +1,6 @@
 //! Opening, creating, locking and sizing the file behind a device.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +55,14 @@ pub(super) fn open(path: &Path, access: Access, direct_wanted: bool) -> Result<O
         }
     }
     Ok(Opened { backing, ..measure(name, fd, kind, direct)? })
+}
+
+/// The file or disk behind `held`, by that, for reading and writing, with no lock of its own.
+pub(super) fn open_again(name: Arc<str>, held: &OwnedFd, kind: Kind, direct_wanted: bool) -> Result<Opened, Error> {
+    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+    let (fd, direct) = open_direct(Path::new(&path), OFlags::CLOEXEC | OFlags::RDWR, direct_wanted)
+        .map_err(|errno| failed(&name, Operation::Open, errno))?;
+    measure(name, fd, kind, direct)
 }
 
 pub(super) fn create(path: &Path, size_bytes: u64) -> Result<Opened, Error> {

@@ -45,6 +45,7 @@ fn device_over(fd: OwnedFd) -> FileDevice {
         latch: Latch::new(),
         rings: Rings::default(),
         _backing: None,
+        _locked: None,
     }
 }
 
@@ -500,4 +501,27 @@ fn a_file_grows_as_it_is_and_is_taken_as_large_as_it_has_become() {
     drop(device);
     let device = FileDevice::open(&path, Access::ReadOnly).unwrap();
     assert!(matches!(device.grow(400), Err(Error::ReadOnly { .. })));
+}
+
+#[test]
+fn what_is_open_for_reading_is_opened_for_writing_under_the_same_lock() {
+    let (_directory, path, device) = store(64);
+    drop(device);
+    let reading = std::sync::Arc::new(FileDevice::open(&path, Access::ReadOnly).unwrap());
+    assert!(!reading.is_writable());
+    // Wherever it is by now.
+    let moved = path.with_extension("moved");
+    fs::rename(&path, &moved).unwrap();
+    let writing = FileDevice::open_writable(reading).unwrap();
+    assert!(writing.is_writable() && writing.is_direct());
+    let data = pattern(BLOCK_SIZE, 3);
+    writing.write(5, &[IoSlice::new(&data)]).unwrap();
+    writing.flush().unwrap();
+    assert_eq!(get(&writing, 5, 1), data);
+    let in_use = || matches!(FileDevice::open(&moved, Access::ReadOnly), Err(Error::InUse { .. }));
+    assert!(in_use());
+    drop(writing);
+    assert!(!in_use());
+    let unlocked = std::sync::Arc::new(FileDevice::open(&moved, Access::ReadOnlyUnlocked).unwrap());
+    assert!(matches!(FileDevice::open_writable(unlocked), Err(Error::Unsuitable { .. })));
 }
