@@ -230,6 +230,18 @@ impl Cache {
         logged
     }
 
+    /// Takes over what sessions hold of another cache of the same domain, and the answers they were given: for a store that is
+    /// opened anew while it is in use. Nothing is under way in either.
+    pub fn adopt_sessions(&self, of: &Cache) {
+        let sessions = std::mem::take(&mut *of.sessions.lock());
+        *self.sessions.lock() = sessions;
+    }
+
+    /// The objects that sessions hold.
+    pub fn held(&self) -> Vec<ObjectId> {
+        self.sessions.lock().held()
+    }
+
     /// Asserts the invariants; for tests and the simulator.
     pub fn check(&self) {
         self.arena.check();

@@ -66,6 +66,11 @@ impl Sessions {
         holds
     }
 
+    /// Everything that something holds.
+    pub(crate) fn held(&self) -> Vec<ObjectId> {
+        self.few.iter().flat_map(|part| part.keys()).chain(self.many.keys()).copied().collect()
+    }
+
     pub(crate) fn answer(&self, request: RequestId) -> Option<Vec<u8>> {
         self.answers.get(&request).cloned()
     }
@@ -100,8 +105,10 @@ mod tests {
         }
         assert_eq!(sessions.hold(id, Hold::Open, 1), Holds { lookups: 3 * u64::from(u32::MAX), opens: 1 });
         assert_eq!((sessions.few[1].len(), sessions.many.len()), (0, 1));
+        assert_eq!(sessions.held(), [id]);
         assert_eq!(sessions.hold(id, Hold::Lookup, -3 * step + 2), Holds { lookups: 2, opens: 1 });
         assert_eq!((sessions.few[1].len(), sessions.many.len()), (1, 0));
+        assert_eq!(sessions.held(), [id]);
         assert_eq!(sessions.holds(id), Holds { lookups: 2, opens: 1 });
     }
 
