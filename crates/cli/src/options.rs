@@ -98,6 +98,8 @@ const LET_PASS: &[&str] = &[
     "norelatime",
 ];
 
+const SELINUX: &str = "SELinux gives a mount of type fuse the context that its policy has for it";
+
 /// What users of other FUSE file systems may try, and why it is refused.
 const REFUSED: &[(&str, &str)] = &[
     ("allow_root", "allow_other lets root in as well, and the kernel checks permissions in any case"),
@@ -113,6 +115,13 @@ const REFUSED: &[(&str, &str)] = &[
     ("kernel_cache", "it is called cache=kernel here"),
     ("writeback_cache", "it is called cache=kernel here"),
     ("direct_io", "it is called cache=direct here, and is the default"),
+    ("loop", "a store in a file needs no loop device"),
+    ("offset", "a store begins where its file or disk begins"),
+    ("sizelimit", "a store knows its size"),
+    ("context", SELINUX),
+    ("fscontext", SELINUX),
+    ("defcontext", SELINUX),
+    ("rootcontext", SELINUX),
     ("uid", "files have owners of their own here"),
     ("gid", "files have groups of their own here"),
     ("umask", "files have modes of their own here"),
@@ -149,9 +158,16 @@ impl MountOptions {
         each(lists).any(|option| option == name)
     }
 
-    /// Without what the kernel sees to: mount(8) gives its helper all of that anew for a remount.
-    pub(crate) fn without_flags(self) -> MountOptions {
-        MountOptions { flags: Flags::default(), atime: Atime::default(), ..self }
+    /// What mount(8) asks its helper for by `lists`, for a remount: all that the kernel sees to is given anew, but for times of last access,
+    /// which stay as they are if no option is about them.
+    pub(crate) fn given_anew(self, lists: &[String]) -> Result<MountOptions, String> {
+        let MountOptions { flags, atime, .. } = self;
+        let bare = MountOptions { flags: Flags::default(), atime: Atime::default(), ..self };
+        let bare = match each(lists).any(|option| ABOUT_ATIME.contains(&option)) {
+            true => bare,
+            false => MountOptions { flags: flags.times_only(), atime, ..bare },
+        };
+        bare.and(lists)
     }
 
     /// Whether a mount with these options can go over to `wanted` while it is used: only what the kernel sees to can be changed, but
@@ -198,6 +214,7 @@ impl MountOptions {
         word(flags.no_suid, "nosuid");
         word(flags.no_dev, "nodev");
         word(flags.no_exec, "noexec");
+        word(flags.no_symfollow, "nosymfollow");
         word(flags.synchronous, "sync");
         word(flags.dir_synchronous, "dirsync");
         word(*atime == Atime::Never, "noatime");
@@ -215,6 +232,11 @@ impl MountOptions {
         words.join(",")
     }
 
+    fn set_atime(&mut self, atime: Atime) {
+        self.atime = atime;
+        (self.flags.no_atime, self.flags.strict_atime) = (atime == Atime::Never, atime == Atime::Strict);
+    }
+
     fn set(&mut self, option: &str) -> Result<(), String> {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -227,16 +249,17 @@ impl MountOptions {
             ("suid" | "nosuid", None) => flags.no_suid = name.starts_with("no"),
             ("dev" | "nodev", None) => flags.no_dev = name.starts_with("no"),
             ("exec" | "noexec", None) => flags.no_exec = name.starts_with("no"),
+            ("symfollow" | "nosymfollow", None) => flags.no_symfollow = name.starts_with("no"),
             ("sync", None) => flags.synchronous = true,
             ("async", None) => flags.synchronous = false,
             ("dirsync", None) => flags.dir_synchronous = true,
             ("diratime" | "nodiratime", None) => flags.no_dir_atime = name.starts_with("no"),
-            ("relatime" | "atime", None) => (self.atime, flags.no_atime) = (Atime::Relative, false),
-            ("strictatime", None) => (self.atime, flags.no_atime) = (Atime::Strict, false),
+            ("relatime" | "atime", None) => self.set_atime(Atime::Relative),
+            ("strictatime", None) => self.set_atime(Atime::Strict),
             // The kernel's default holds, unless there is noatime.
-            ("nostrictatime", None) if self.atime == Atime::Strict => self.atime = Atime::Relative,
+            ("nostrictatime", None) if self.atime == Atime::Strict => self.set_atime(Atime::Relative),
             ("nostrictatime", None) => {}
-            ("noatime", None) => (self.atime, flags.no_atime) = (Atime::Never, true),
+            ("noatime", None) => self.set_atime(Atime::Never),
             ("allow_other", None) => self.allow_other = true,
             ("nonempty", None) => self.nonempty = true,
             ("cache", Some("kernel")) => self.caching = Caching::Kernel,
@@ -279,6 +302,9 @@ impl MountOptions {
         Ok(())
     }
 }
+
+/// Options about times of last access for which the kernel has a flag.
+const ABOUT_ATIME: &[&str] = &["atime", "noatime", "relatime", "strictatime", "nodiratime"];
 
 /// Ends the error about an option that is not known.
 const LISTED: &str = "`holdfast mount --help` lists them";
@@ -328,6 +354,7 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("nosuid", "setuid and setgid mean nothing"),
     OptionHelp("nodev", "device files cannot be opened"),
     OptionHelp("noexec", "programs cannot be executed"),
+    OptionHelp("nosymfollow", "symbolic links are not followed (needs root)"),
     OptionHelp("allow_other", "let other users in (needs root, or the line"),
     OptionHelp("", "user_allow_other in /etc/fuse.conf)"),
     OptionHelp("nonempty", "mount on a directory that has files, and hide them"),
@@ -379,6 +406,7 @@ mod tests {
             epoch_ms: 250,
             threads: 4,
             atime: Atime::Strict,
+            flags: Flags { strict_atime: true, ..Flags::default() },
             ..MountOptions::default()
         };
         assert_eq!(options, expected);
@@ -389,20 +417,22 @@ mod tests {
     #[test]
     fn words_of_mount_8_do_what_they_say() {
         let options =
-            parse("ro,nosuid,nodev,noexec,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard").unwrap();
+            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard").unwrap();
         let all = Flags {
             read_only: true,
             no_suid: true,
             no_dev: true,
             no_exec: true,
+            no_symfollow: true,
             no_atime: true,
+            strict_atime: false,
             no_dir_atime: true,
             synchronous: true,
             dir_synchronous: true,
         };
         assert_eq!((options.flags, options.caching, options.cache_bytes), (all, Caching::Kernel, 32 << 20));
         assert_eq!(parse(&options.words()).unwrap(), options, "{}", options.words());
-        let undone = options.and(&["rw,suid,dev,exec,async,relatime,diratime,cache=direct".into()]).unwrap();
+        let undone = options.and(&["rw,suid,dev,exec,symfollow,async,relatime,diratime,cache=direct".into()]).unwrap();
         assert_eq!(undone.flags, Flags { dir_synchronous: true, ..Flags::default() });
         assert_eq!(undone.caching, Caching::Direct);
         let fstab = "defaults,acl,user_xattr,noauto,nofail,user,users,user=me,_netdev,x-systemd.automount,x-gvfs-show,comment=mine";
@@ -433,7 +463,11 @@ mod tests {
             let error = now.can_become(&now.clone().and(&[bad.into()]).unwrap()).unwrap_err();
             assert!(error.contains(bad.split('=').next().unwrap()), "{bad}: {error}");
         }
-        assert_eq!(now.without_flags().words(), "rw,cache=67108864");
+        // mount(8) has no word for strictatime in the table of mounts, so it names none when something else is changed.
+        let anew = |now: &str, list: &str| parse(now).unwrap().given_anew(&[list.into()]).unwrap().words();
+        assert_eq!(anew("noatime,nosuid,cache=64M", "rw,relatime"), "rw,cache=67108864");
+        assert_eq!(anew("strictatime,nodiratime,nosuid", "rw,nodev,remount"), "rw,nodev,strictatime,nodiratime");
+        assert_eq!(anew("strictatime", "rw,remount,noatime"), "rw,noatime");
         assert!(
             MountOptions::is_remount(&["rw,noatime".into(), "remount,ro".into()])
                 && !MountOptions::is_remount(&["x-remount".into()])
@@ -467,6 +501,8 @@ mod tests {
             ("subtype=x", "subtype is not taken: the type of a mount is always fuse.holdfast"),
             ("max_read=4096", "max_read is not taken"),
             ("uid=1000", "owners of their own"),
+            ("loop", "loop is not taken"),
+            ("context=system_u:object_r:x_t:s0", "context is not taken: SELinux"),
         ] {
             let error = parse(list).unwrap_err();
             assert!(error.contains(named), "{list}: {error}");

@@ -45,6 +45,7 @@ fn with_hint(failure: Failure, error: &MountError) -> Failure {
         MountError::DirectoryRefused => {
             "an ordinary user mounts only on a directory that is his own and that he may write to"
         }
+        MountError::OptionUnknown(_) => "mount as root, or leave the option out",
         MountError::System(error) if error.kind() == io::ErrorKind::PermissionDenied && is_root => {
             "mounting needs CAP_SYS_ADMIN, which this container does not have"
         }

@@ -39,8 +39,12 @@ pub struct Flags {
     pub no_dev: bool,
     /// Programs cannot be executed.
     pub no_exec: bool,
+    /// Symbolic links in it are not followed.
+    pub no_symfollow: bool,
     /// Reading changes no time of last access.
     pub no_atime: bool,
+    /// Reading changes it always; not with `no_atime`.
+    pub strict_atime: bool,
     /// Nor does reading a directory.
     pub no_dir_atime: bool,
     /// Every write is as one with O_SYNC.
@@ -49,7 +53,16 @@ pub struct Flags {
     pub dir_synchronous: bool,
 }
 
+const NO_SYMFOLLOW: &str = "nosymfollow";
+const STRICT_ATIME: &str = "strictatime";
+
 impl Flags {
+    /// Only those about times of last access.
+    pub fn times_only(self) -> Flags {
+        let Flags { no_atime, strict_atime, no_dir_atime, .. } = self;
+        Flags { no_atime, strict_atime, no_dir_atime, ..Flags::default() }
+    }
+
     /// Those that are set: the system's flag, and fusermount3's word.
     fn set(&self) -> impl Iterator<Item = (MountFlags, &'static str)> {
         [
@@ -57,7 +70,9 @@ impl Flags {
             (self.no_suid, MountFlags::NOSUID, "nosuid"),
             (self.no_dev, MountFlags::NODEV, "nodev"),
             (self.no_exec, MountFlags::NOEXEC, "noexec"),
+            (self.no_symfollow, MountFlags::NOSYMFOLLOW, NO_SYMFOLLOW),
             (self.no_atime, MountFlags::NOATIME, "noatime"),
+            (self.strict_atime, MountFlags::STRICTATIME, STRICT_ATIME),
             (self.no_dir_atime, MountFlags::NODIRATIME, "nodiratime"),
             (self.synchronous, MountFlags::SYNCHRONOUS, "sync"),
             (self.dir_synchronous, MountFlags::DIRSYNC, "dirsync"),
@@ -85,6 +100,9 @@ pub enum MountError {
     /// The administrator does not let ordinary users share their mounts.
     #[error("allow_other is not allowed to ordinary users here")]
     AllowOtherRefused,
+    /// fusermount3 (3.14) has no word for this option, and the kernel takes it from root only.
+    #[error("fusermount3, which mounts for ordinary users, does not know the option {0}")]
+    OptionUnknown(&'static str),
     /// An ordinary user mounts only on what is his own.
     #[error("it is another user's directory")]
     DirectoryRefused,
@@ -160,7 +178,9 @@ fn by_helper(directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
     let (ours, theirs) = socket_pair().map_err(MountError::System)?;
     let mut words = OsString::from("default_permissions,subtype=holdfast,fsname=");
     words.push(escaped(&options.source));
-    for (_, word) in options.flags.set() {
+    // It has no word for strictatime, and needs none: the kernel leaves times of last access to the daemon. Only the table of mounts
+    // then says relatime.
+    for (_, word) in options.flags.set().filter(|(_, word)| *word != STRICT_ATIME) {
         words.push(",");
         words.push(word);
     }
@@ -179,7 +199,8 @@ fn by_helper(directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountE
         .map_err(|error| without_helper(&error))?;
     drop(theirs);
     if !output.status.success() {
-        return Err(understood(String::from_utf8_lossy(&output.stderr).trim()));
+        let words = String::from_utf8_lossy(&output.stderr);
+        return Err(understood(words.trim(), options.flags));
     }
     receive_descriptor(&ours).map_err(MountError::System)
 }
@@ -196,8 +217,12 @@ fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// fusermount3 (3.14) gives words and no numbers.
-fn understood(words: &str) -> MountError {
+fn understood(words: &str, flags: Flags) -> MountError {
     match words {
+        // What it does not know it hands to the kernel, which knows it by a flag only.
+        _ if flags.no_symfollow && words.contains("mount failed: Invalid argument") => {
+            MountError::OptionUnknown(NO_SYMFOLLOW)
+        }
         _ if words.contains("user_allow_other") => MountError::AllowOtherRefused,
         _ if words.contains("no write access to mountpoint") || words.contains("not owned by user") => {
             MountError::DirectoryRefused
@@ -240,8 +265,8 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
 /// # Errors
 /// `PermissionDenied` for anybody but root; `ResourceBusy` if something is open for writing and `flags` say read-only.
 pub fn remount(directory: &Path, flags: Flags) -> io::Result<()> {
-    // The kernel keeps `noatime` if no flag is about times of last access.
-    let atime = if flags.no_atime { MountFlags::empty() } else { MountFlags::RELATIME };
+    // The kernel keeps what it has if no flag is about times of last access.
+    let atime = if flags.no_atime || flags.strict_atime { MountFlags::empty() } else { MountFlags::RELATIME };
     let flags = flags.set().fold(atime, |flags, (flag, _)| flags | flag);
     Ok(rustix::mount::mount_remount(directory, flags, c"")?)
 }
@@ -277,7 +302,9 @@ mod tests {
             no_suid: true,
             no_dev: true,
             no_exec: true,
+            no_symfollow: true,
             no_atime: true,
+            strict_atime: true,
             no_dir_atime: true,
             synchronous: true,
             dir_synchronous: true,
@@ -285,18 +312,21 @@ mod tests {
         assert_eq!(Flags::default().set().count(), 0);
         let words: std::collections::BTreeSet<_> = all.set().map(|(_, word)| word).collect();
         let bits = all.set().fold(MountFlags::empty(), |bits, (flag, _)| bits | flag);
-        assert_eq!((words.len(), bits.bits().count_ones()), (8, 8));
+        assert_eq!((words.len(), bits.bits().count_ones()), (10, 10));
     }
 
     #[test]
     fn the_words_of_fusermount3_are_understood() {
-        let kind = |words: &str| understood(&format!("fusermount3: {words}"));
+        let kind = |words: &str| understood(&format!("fusermount3: {words}"), Flags::default());
         let allow = kind("option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf");
         assert!(matches!(allow, MountError::AllowOtherRefused));
         for words in ["user has no write access to mountpoint /m", "mountpoint /tmp not owned by user"] {
             assert!(matches!(kind(words), MountError::DirectoryRefused), "{words}");
         }
         assert!(matches!(kind("mount failed: Operation not permitted"), MountError::HelperPowerless));
+        let flags = Flags { no_symfollow: true, ..Flags::default() };
+        let refused = understood("fusermount3: mount failed: Invalid argument", flags);
+        assert!(matches!(refused, MountError::OptionUnknown("nosymfollow")));
         let other = kind("too many FUSE filesystems mounted; mount_max=N can be set in /etc/fuse.conf");
         assert!(other.to_string().contains("mount_max"));
     }

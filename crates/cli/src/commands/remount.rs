@@ -42,7 +42,7 @@ pub(crate) fn run(store: &Path, directory: &Path, lists: &[String], format: Form
 /// As mount(8) asks its helper, which gives all that the kernel sees to, from /etc/fstab and the table of mounts.
 pub(crate) fn as_helper(store: &Path, directory: &Path, lists: &[String], fake: bool) -> Result<()> {
     let (mount, current) = find(store, directory)?;
-    let wanted = current.clone().without_flags().and(lists).map_err(Failure::usage)?;
+    let wanted = current.clone().given_anew(lists).map_err(Failure::usage)?;
     if fake {
         return possible(&mount, &current, &wanted);
     }

@@ -13,6 +13,7 @@
 //! it and not `panic = "abort"` in the profile, so that it holds for every profile and the log gets the message first.
 
 mod launch;
+mod live;
 pub(crate) mod log;
 mod notify;
 mod own;
@@ -30,23 +31,22 @@ use crate::report::{CacheFigures, Condition, Daemon, StoreReport};
 use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
 use crate::snapshots::{self, LastComparison, SnapshotReply, SnapshotRequest};
-use crate::stack::{self, Settings, Stack};
 use crate::users;
-use holdfast_block::{Access, FileDevice};
+use holdfast_block::Access;
 use holdfast_cache::Cache;
-use holdfast_fuse::adapter::{self, Filesystem, Synchronous};
+use holdfast_fuse::adapter::{self, Filesystem, Served, Synchronous};
 use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX};
 use holdfast_fuse::{Session, Worker};
-use holdfast_object::{Epoch, ObjectCache, ObjectId, PAGE_SIZE, StoreStatus};
+use holdfast_object::{Epoch, ObjectCache, PAGE_SIZE, StoreStatus};
+use live::Live;
 use own::OwnMount;
-use parking_lot::Mutex;
-use scrub::Scrubber;
-use std::collections::BTreeMap;
+use parking_lot::{Mutex, RwLock};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -94,14 +94,12 @@ pub(crate) fn serve(
     // Before the first thread, so that all inherit it.
     signals::block().map_err(|error| Failure::new(format!("cannot block signals: {error}")))?;
     abort_on_panic();
-    let (stack, device) = open(mounting, waits)?;
-    let stack = Arc::new(stack);
-    let scrubber = Scrubber::start(&stack);
+    let live = open(mounting, waits)?;
     let state = Arc::new(State {
         mounting: mounting.clone(),
-        stack: stack.clone(),
-        device,
-        scrubber,
+        served: Arc::new(Served::new(live.stack.namespace.clone())),
+        live: RwLock::new(live),
+        kernel: OnceLock::new(),
         compared: LastComparison::default(),
         is_down: AtomicBool::new(false),
         options: Mutex::new(mounting.options.clone()),
@@ -110,15 +108,19 @@ pub(crate) fn serve(
         Ok(mounted) => mounted,
         Err(failure) => {
             // Opening has made a recovery point of its own, in a store that is in use.
-            close(mounting, &stack)?;
+            state.live.read().close(&mounting.store)?;
             return Err(failure);
         }
     };
     let (sender, events) = mpsc::channel();
     let mut workers = Workers { events, running: 0 };
+    match session.device().try_clone_to_owned() {
+        Ok(kernel) => drop(state.kernel.set(kernel)),
+        Err(error) => tracing::warn!(%error, "the kernel cannot be told of what a replay changes"),
+    }
     let outcome = workers.start(mounting.options.threads, &session, &state, &sender);
     let outcome = outcome.and_then(|()| watch_signals(sender));
-    let writer = Writer::start(&stack.cache);
+    let writer = Writer::start(&state);
     let outcome = outcome.and_then(|()| {
         tracing::info!("mounted on {}", mounting.directory.display());
         if let Some(what) = state.report().figures.and_then(|figures| figures.space.useless_quota()) {
@@ -134,13 +136,13 @@ pub(crate) fn serve(
         Err(_) => workers.end_mount(&own),
     }
     notify::stopping("writing what is not on the disk yet");
-    state.scrubber.stop();
-    writer.stop(&stack.cache);
+    state.live.read().scrubber.stop();
+    writer.stop(&state);
     if state.is_down() {
         tracing::info!("left as it was when it was shut down; the next mount recovers it");
         return outcome;
     }
-    let closed = close(mounting, &stack);
+    let closed = state.live.read().close(&mounting.store);
     outcome.and(closed)
 }
 
@@ -153,71 +155,15 @@ fn abort_on_panic() {
     }));
 }
 
-fn open(mounting: &Mounting, waits: impl Fn(&str)) -> Result<(Stack, Arc<FileDevice>)> {
-    let options = &mounting.options;
-    let read_only = options.flags.read_only;
-    let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
-    let settings = Settings {
-        read_only,
-        cache_bytes: options.cache_bytes,
-        epoch_ms: options.epoch_ms,
-        atime: options.atime,
-        no_directory_atime: options.flags.no_dir_atime,
-        quota_bytes: options.quota_bytes,
-        discard: options.discard,
-        protection: options.protection,
-    };
+fn open(mounting: &Mounting, waits: impl Fn(&str)) -> Result<Live> {
+    let access = if mounting.options.flags.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("opened by holdfast {version}, process {pid}");
     let device = holder::device(&mounting.store, access, mounting.timeout, &mut |text| {
         tracing::info!("{text}");
         waits(text);
     })?;
-    if settings.discard && !read_only {
-        device.give_up_reservation();
-    }
-    let stack = Stack::open(device.clone(), &settings)?;
-    match (stack.was_clean, &stack.recovered) {
-        (true, recovered) => tracing::info!("it had been closed in order, at recovery point {}", recovered.from),
-        (false, _) if options.flags.read_only => {}
-        (false, recovered) => tracing::warn!(
-            "it had not been closed in order: recovered from recovery point {} and {} batches of the intent log",
-            recovered.from,
-            recovered.batches
-        ),
-    }
-    report_lost(&stack);
-    match stack.status().read_only {
-        // Asked for.
-        Some(_) if read_only && stack.module.is_clean() => {}
-        Some(_) if read_only => tracing::warn!(
-            "the store was not closed in order; what its intent log has is not seen until it is mounted for writing"
-        ),
-        Some(reason) => tracing::error!("it takes no changes: {reason}"),
-        None => {
-            stack.initialise()?;
-            let orphans = stack.namespace.reclaim_orphans().map_err(stack::says)?;
-            if orphans > 0 {
-                tracing::info!("deleted {orphans} files without a name that were open when it was last in use");
-            }
-        }
-    }
-    Ok((stack, device))
-}
-
-/// Logs which files have lost synced pages in the intent log.
-fn report_lost(stack: &Stack) {
-    let mut files: BTreeMap<ObjectId, Vec<u64>> = BTreeMap::new();
-    stack.recovered.lost.iter().for_each(|(object, page)| files.entry(*object).or_default().push(*page));
-    for (object, mut pages) in files {
-        pages.sort_unstable();
-        let path = String::from_utf8_lossy(&stack.namespace.path_of(object)).into_owned();
-        let byte = |page: u64| page.saturating_mul(PAGE_SIZE as u64);
-        for run in pages.chunk_by(|a, b| a + 1 == *b) {
-            let (first, last) = (byte(run[0]), byte(run[run.len() - 1].saturating_add(1)).saturating_sub(1));
-            tracing::error!("{path}: bytes {first} to {last} had been synced and are lost: damaged in the intent log");
-        }
-    }
+    Live::open(device, &mounting.options)
 }
 
 fn mount(mounting: &Mounting) -> Result<(Session, OwnMount)> {
@@ -261,14 +207,16 @@ struct Writer {
 }
 
 impl Writer {
-    fn start(cache: &Arc<Cache>) -> Writer {
+    fn start(state: &Arc<State>) -> Writer {
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, cache) = (stop.clone(), cache.clone());
+        let (stopped, state) = (stop.clone(), state.clone());
         let write = move || {
             let mut last = String::new();
             while !stopped.load(Ordering::Acquire) {
-                cache.wait_for_work(WRITER_PERIOD);
-                if let Err(error) = cache.tick() {
+                state.cache().wait_for_work(WRITER_PERIOD);
+                // The stack is not exchanged in the middle of it.
+                let live = state.live.read();
+                if let Err(error) = live.stack.cache.tick() {
                     let error = error.to_string();
                     if error != last {
                         notify::status(&format!("takes no changes: {error}"));
@@ -283,9 +231,9 @@ impl Writer {
         Writer { stop, thread }
     }
 
-    fn stop(self, cache: &Cache) {
+    fn stop(self, state: &State) {
         self.stop.store(true, Ordering::Release);
-        cache.wake_writer();
+        state.cache().wake_writer();
         if let Some(thread) = self.thread {
             // A panic has aborted the process.
             let _ = thread.join();
@@ -309,7 +257,7 @@ impl Workers {
         };
         let caching = session.negotiated().caching();
         let options = adapter::Options { caching, synchronous, ..adapter::Options::default() };
-        let filesystem = Arc::new(Filesystem::new(state.stack.namespace.clone(), state.clone(), options));
+        let filesystem = Arc::new(Filesystem::new(state.served.clone(), state.clone(), options));
         for number in 0..count {
             let (filesystem, sender) = (filesystem.clone(), sender.clone());
             let serve = move |mut worker: Worker| {
@@ -387,25 +335,15 @@ impl Workers {
     }
 }
 
-/// Writes everything and leaves the store in order.
-fn close(mounting: &Mounting, stack: &Stack) -> Result<()> {
-    if mounting.options.flags.read_only {
-        return Ok(());
-    }
-    stack.cache.close().map_err(|error| {
-        tracing::error!(%error, "it could not be closed in order");
-        Failure::new(format!("{} could not be closed in order: {error}", mounting.store.display()))
-    })?;
-    tracing::info!("closed in order, at recovery point {}", stack.status().epoch);
-    Ok(())
-}
-
 /// What the mount tells about itself.
 struct State {
     mounting: Mounting,
-    stack: Arc<Stack>,
-    device: Arc<FileDevice>,
-    scrubber: Scrubber,
+    /// Locked for writing by a remount that exchanges it; before that `options`, after that `served`.
+    live: RwLock<Live>,
+    /// What requests of files use of it.
+    served: Arc<Served>,
+    /// The connection, once there is one.
+    kernel: OnceLock<OwnedFd>,
     compared: LastComparison,
     /// Stopped by [`Control::shut_down`].
     is_down: AtomicBool,
@@ -414,6 +352,10 @@ struct State {
 }
 
 impl State {
+    fn cache(&self) -> Arc<Cache> {
+        self.live.read().stack.cache.clone()
+    }
+
     fn is_owner(&self, uid: u32) -> bool {
         uid == 0 || uid == rustix::process::geteuid().as_raw()
     }
@@ -421,8 +363,10 @@ impl State {
     fn report(&self) -> StoreReport {
         let Mounting { store, directory, .. } = &self.mounting;
         let options = self.options.lock().clone();
-        let cache = self.stack.cache.status();
-        let status = StoreStatus { space: self.stack.cache.space_expected(), ..self.stack.status() };
+        let live = self.live.read();
+        let stack = &live.stack;
+        let cache = stack.cache.status();
+        let status = StoreStatus { space: stack.cache.space_expected(), ..stack.status() };
         let mut report = StoreReport::bare(store, Condition::Mounted, Some(directory));
         report.read_only = match options.flags.read_only {
             true => Some("mounted with the option ro".into()),
@@ -430,19 +374,19 @@ impl State {
         };
         report.latched = !options.flags.read_only && report.read_only.is_some();
         report.cache = Some(CacheFigures::from(&cache));
-        report.figures = Some(self.stack.figures(status));
-        report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..self.scrubber.report() });
+        report.figures = Some(stack.figures(status));
+        report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..live.scrubber.report() });
         report.daemon = Some(Daemon {
             pid: std::process::id(),
             options: options.words(),
             version: env!("CARGO_PKG_VERSION").into(),
             log: self.mounting.log.as_ref().map(|log| log.display().to_string()),
-            was_clean: self.stack.was_clean,
-            recovered_from: self.stack.recovered.from,
-            superblocks_lost: self.stack.module.unknown_slots(),
-            batches_replayed: self.stack.recovered.batches,
-            synced_pages_lost: self.stack.recovered.lost.len() as u64,
-            batches_torn: self.stack.recovered.batches_torn,
+            was_clean: stack.was_clean,
+            recovered_from: stack.recovered.from,
+            superblocks_lost: stack.module.unknown_slots(),
+            batches_replayed: stack.recovered.batches,
+            synced_pages_lost: stack.recovered.lost.len() as u64,
+            batches_torn: stack.recovered.batches_torn,
         });
         report
     }
@@ -450,16 +394,17 @@ impl State {
 
 impl Control for State {
     fn sync(&self) -> holdfast_object::Result<Epoch> {
-        self.stack.cache.sync_all()
+        self.live.read().stack.cache.sync_all()
     }
 
     fn scrub_json(&self, request: &[u8]) -> Vec<u8> {
+        let scrubber = &self.live.read().scrubber;
         let outcome = match serde_json::from_slice(request) {
-            Ok(ScrubRequest::Begin { rate_bytes_per_s }) => self.scrubber.begin(rate_bytes_per_s),
-            Ok(ScrubRequest::Status) => Ok(self.scrubber.report()),
-            Ok(ScrubRequest::Pause) => self.scrubber.pause(),
-            Ok(ScrubRequest::Resume) => self.scrubber.resume(),
-            Ok(ScrubRequest::Cancel) => self.scrubber.cancel(),
+            Ok(ScrubRequest::Begin { rate_bytes_per_s }) => scrubber.begin(rate_bytes_per_s),
+            Ok(ScrubRequest::Status) => Ok(scrubber.report()),
+            Ok(ScrubRequest::Pause) => scrubber.pause(),
+            Ok(ScrubRequest::Resume) => scrubber.resume(),
+            Ok(ScrubRequest::Cancel) => scrubber.cancel(),
             Err(error) => Err(Failure::new(format!("the mount does not understand what it is asked: {error}"))),
         };
         let reply = match outcome {
@@ -478,7 +423,7 @@ impl Control for State {
                 SnapshotRequest::Create { .. } | SnapshotRequest::Delete { .. } if is_read_only => {
                     Err(Failure::new("it is mounted read-only"))
                 }
-                request => snapshots::answer(&self.stack, &request, is_owner, &self.compared),
+                request => snapshots::answer(&self.live.read().stack, &request, is_owner, &self.compared),
             });
         let reply = outcome.unwrap_or_else(SnapshotReply::Refused);
         serde_json::to_vec(&reply).unwrap_or_default()
@@ -486,9 +431,10 @@ impl Control for State {
 
     fn grow_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
         let is_owner = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        let live = self.live.read();
         let grown = match serde_json::from_slice(request) {
             _ if !is_owner => Err(Failure::new("only root and the user who mounted the store make it larger")),
-            Ok(request) => growth::grow(&self.stack, &self.device, &request),
+            Ok(request) => growth::grow(&live.stack, &live.device, &request),
             Err(error) => Err(Failure::new(format!("the mount does not understand what it is asked: {error}"))),
         };
         serde_json::to_vec(&grown.map_or_else(GrowReply::Refused, GrowReply::Done)).unwrap_or_default()
@@ -500,8 +446,9 @@ impl Control for State {
     }
 
     fn trim(&self) -> holdfast_object::Result<u64> {
-        self.device.give_up_reservation();
-        Ok(self.stack.cache.trim()?.saturating_mul(PAGE_SIZE as u64))
+        let live = self.live.read();
+        live.device.give_up_reservation();
+        Ok(live.stack.cache.trim()?.saturating_mul(PAGE_SIZE as u64))
     }
 
     fn shut_down(&self, uid: u32) -> holdfast_object::Result<bool> {
@@ -511,7 +458,7 @@ impl Control for State {
         tracing::warn!("it is shut down by an ioctl of user {uid}: nothing is written from now on");
         // First of all, so that no request comes between.
         self.is_down.store(true, Ordering::Release);
-        self.stack.cache.shut_down(SHUT_DOWN).map(|()| true)
+        self.live.read().stack.cache.shut_down(SHUT_DOWN).map(|()| true)
     }
 
     fn is_down(&self) -> bool {

@@ -87,6 +87,15 @@ impl Scrubber {
     pub(crate) fn start(stack: &Arc<Stack>) -> Scrubber {
         let file = record_path(&stack.module.store_uuid());
         let record = file.as_deref().and_then(load).unwrap_or_default();
+        Scrubber::with(stack, file, record)
+    }
+
+    /// On another stack of the same store, after [`Scrubber::stop`].
+    pub(crate) fn moved_to(&self, stack: &Arc<Stack>) -> Scrubber {
+        Scrubber::with(stack, self.file.clone(), self.shared.record.lock().0.clone())
+    }
+
+    fn with(stack: &Arc<Stack>, file: Option<PathBuf>, record: Record) -> Scrubber {
         let scrubber = Scrubber {
             shared: Arc::new(Shared { record: Mutex::new((record.clone(), Wanted::Rest)), wake: Condvar::new() }),
             thread: Mutex::new(None),

@@ -3,7 +3,7 @@
 use crate::rig::{Rig, eventually, fuse, kill};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -69,6 +69,31 @@ fn stores_whose_paths_differ_in_a_slash_have_logs_of_their_own() {
         log
     });
     assert_ne!(logs[0], logs[1]);
+}
+
+#[test]
+fn what_is_the_callers_doing_is_no_error_of_the_store() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let log = log_of(&rig, "m");
+    fs::write(mount.join("f"), "kept").unwrap();
+    rig.run(["snapshot", "create", "m", "first"]).exits(0);
+    let kept = mount.join(".holdfast/snapshots/first");
+    let refused = |outcome: std::io::Result<()>| assert_eq!(outcome.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+    refused(fs::write(kept.join("f"), "x"));
+    refused(fs::write(kept.join("new"), "x"));
+    refused(fs::remove_file(kept.join("f")));
+    refused(fs::rename(kept.join("f"), kept.join("g")));
+    assert!(fs::read(mount.join("absent")).is_err() && fs::remove_dir(mount.join("f")).is_err());
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "s", "m", "-o", "ro"]).exits(0);
+    refused(fs::write(mount.join("f"), "x"));
+    rig.run(["unmount", "m"]).exits(0);
+    let text = read(&log);
+    assert!(!text.contains(" error "), "{text}");
 }
 
 #[test]

@@ -127,14 +127,169 @@ fn a_remount_changes_what_can_be_changed_and_refuses_the_rest() {
         "$HOLDFAST" status --json "$DIR" | grep '"options": "rw,nosuid,cache=67108864"'
         "$HOLDFAST" unmount "$DIR"
 
-        mount -t holdfast -o ro "$STORE" "$DIR"
-        fails mount -o remount,rw "$DIR"
-        grep 'open for reading only' err
-        fails sh -c 'echo three >"$DIR/f"'
-        "$HOLDFAST" unmount "$DIR"
         "#,
     );
     rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn a_remount_opens_the_store_for_writing_and_closes_it_in_order() {
+    if !mount_8() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.store("s", "16M");
+    rig.directory("m");
+    in_a_namespace(
+        &rig,
+        r#"
+        mount -t holdfast "$STORE" "$DIR"
+        echo one >"$DIR/f"
+        "$HOLDFAST" snapshot create "$DIR" first
+        "$HOLDFAST" unmount "$DIR"
+
+        mount -t holdfast -o ro "$STORE" "$DIR"
+        sum=$(sha256sum "$STORE")
+        # Of this the kernel tells nobody: the daemon keeps the store as it is.
+        mount -i -o remount,rw "$DIR"
+        fails sh -c 'echo three >"$DIR/g"'
+        grep 'Read-only file system' err
+        [ "$(sha256sum "$STORE")" = "$sum" ]
+
+        exec 4<"$DIR/f" 5<"$DIR/.holdfast/snapshots/first/f"
+        mount -o remount,rw "$DIR"
+        grep " $DIR rw,relatime - fuse.holdfast $STORE rw," /proc/self/mountinfo
+        "$HOLDFAST" status --json "$DIR" | grep '"options": "rw"'
+        echo three >"$DIR/g"
+        # What is open is that over the remount, and stays while it has no name.
+        rm "$DIR/f"
+        "$HOLDFAST" sync "$DIR"
+        [ "$(cat <&4)" = one ] && [ "$(cat <&5)" = one ]
+        exec 4<&- 5<&-
+        "$HOLDFAST" snapshot create "$DIR" second
+
+        exec 3>"$DIR/open"
+        fails mount -o remount,ro "$DIR"
+        grep 'something in it is open for writing' err
+        exec 3>&-
+        "$HOLDFAST" scrub "$DIR"
+        echo four >"$DIR/h"
+        # There and back at once, with readers in between.
+        (for i in $(seq 300); do cat "$DIR/g" "$DIR/h"; done >read 2>&1) &
+        for round in 1 2 3; do
+            mount -o remount,ro "$DIR"
+            fails sh -c 'echo five >>"$DIR/h"'
+            mount -o remount,rw "$DIR"
+            echo five >>"$DIR/h"
+        done
+        wait $!
+        [ "$(grep -c three read)" = 300 ] && ! grep -v '^three$\|^four$\|^five$' read
+        [ "$(tr '
+' ' ' <"$DIR/h")" = 'four five five five ' ]
+        mount -o remount,ro "$DIR"
+        # Somebody pulls the plug.
+        kill -9 $(daemon "$DIR")
+        umount -i -l "$DIR"
+        "#,
+    );
+    rig.run(["check", "s"]).exits(0);
+    assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
+}
+
+#[test]
+fn a_remount_for_writing_replays_what_a_crash_left() {
+    if !mount_8() {
+        return;
+    }
+    for options in ["", ",cache=kernel", ",threads=1"] {
+        let rig = Rig::new();
+        rig.store("s", "16M");
+        rig.directory("m");
+        in_a_namespace(
+            &rig,
+            &r#"
+            mount -t holdfast -o epoch=60000OPTIONS "$STORE" "$DIR"
+            echo one >"$DIR/f"
+            echo gone >"$DIR/gone"
+            "$HOLDFAST" sync "$DIR"
+            echo two, longer >"$DIR/f"
+            rm "$DIR/gone"
+            echo three >"$DIR/g"
+            sync "$DIR/f" "$DIR/g"
+            kill -9 $(daemon "$DIR")
+            umount -i -l "$DIR"
+
+            mount -t holdfast -o roOPTIONS "$STORE" "$DIR"
+            exec 4<"$DIR/f"
+            [ "$(cat "$DIR/f" "$DIR/gone")" = "$(printf 'one
+gone
+')" ]
+            fails ls "$DIR/g"
+            if [[ "OPTIONS" = *kernel ]]; then
+                fails mount -o remount,rw "$DIR"
+                grep 'files are open' err
+                fails sh -c 'echo four >"$DIR/gone"'
+                exec 4<<<'two, longer'
+            fi
+            mount -o remount,rw "$DIR"
+            [ "$(cat "$DIR/f" "$DIR/g")" = "$(printf 'two, longer
+three
+')" ]
+            fails ls "$DIR/gone"
+            [ "$(cat <&4)" = 'two, longer' ]
+            exec 4<&-
+            echo four >"$DIR/gone"
+            "$HOLDFAST" unmount "$DIR"
+            "#
+            .replace("OPTIONS", options),
+        );
+        rig.run(["check", "s"]).exits(0);
+    }
+}
+
+#[test]
+fn what_the_kernel_sees_to_is_in_the_table_of_mounts() {
+    if !mount_8() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.store("s", "16M");
+    rig.directory("m");
+    in_a_namespace(
+        &rig,
+        r#"
+        # A time in the future is newer than any change, so relatime leaves it alone.
+        read_once() {
+            touch -a -d @4000000000 "$DIR/f"
+            cat "$DIR/f"
+            stat -c %X "$DIR/f"
+        }
+        shown() { grep " $DIR $1 - fuse.holdfast " /proc/self/mountinfo; }
+        mount -t holdfast -o strictatime,nosymfollow "$STORE" "$DIR"
+        shown rw,nosymfollow
+        echo content >"$DIR/f"
+        ln -s f "$DIR/l"
+        [ "$(read_once | tail -n 1)" -lt 4000000000 ]
+        fails cat "$DIR/l"
+        grep 'Too many levels of symbolic links' err
+        mount -o remount,nosuid "$DIR"
+        shown rw,nosuid,nosymfollow
+        [ "$(read_once | tail -n 1)" -lt 4000000000 ]
+        mount -o remount,relatime,symfollow "$DIR"
+        shown rw,nosuid,relatime
+        cat "$DIR/l"
+        [ "$(read_once | tail -n 1)" = 4000000000 ]
+        mount -o remount,strictatime,nosymfollow "$DIR"
+        shown rw,nosuid,nosymfollow
+        fails cat "$DIR/l"
+        [ "$(read_once | tail -n 1)" -lt 4000000000 ]
+        fails mount -o remount,dirsync "$DIR"
+        # As the kernel has it: nodiratime alone means relatime besides.
+        mount -o remount,nodev,noexec,nodiratime "$DIR"
+        shown rw,nosuid,nodev,noexec,nodiratime,relatime,nosymfollow
+        "$HOLDFAST" unmount "$DIR"
+        "#,
+    );
 }
 
 #[test]

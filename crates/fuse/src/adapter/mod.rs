@@ -6,6 +6,7 @@
 mod convert;
 mod handle;
 mod memory;
+mod served;
 mod summed;
 
 use crate::abi::*;
@@ -23,8 +24,11 @@ use holdfast_naming::{
     SetAttr, SpaceMode, TimeSet, XattrMode, is_fleeting,
 };
 use holdfast_object::{Durability, ObjectId, RequestId, Seek, Timestamp};
+use parking_lot::RwLockReadGuard;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use served::Served;
 
 /// Which changes are durable before they are answered (mount(8), `sync` and `dirsync`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,7 +69,7 @@ impl Default for Options {
 
 /// A mounted name space.
 pub struct Filesystem {
-    namespace: Arc<Namespace>,
+    served: Arc<Served>,
     control: Arc<dyn Control>,
     options: Options,
 }
@@ -80,9 +84,13 @@ impl Slices for Data {
 }
 
 impl Filesystem {
-    /// Serves `namespace`, whose permissions the kernel checks (`default_permissions`).
-    pub fn new(namespace: Arc<Namespace>, control: Arc<dyn Control>, options: Options) -> Filesystem {
-        Filesystem { namespace, control, options }
+    /// Serves a name space whose permissions the kernel checks (`default_permissions`).
+    pub fn new(served: Arc<Served>, control: Arc<dyn Control>, options: Options) -> Filesystem {
+        Filesystem { served, control, options }
+    }
+
+    fn namespace(&self) -> RwLockReadGuard<'_, Arc<Namespace>> {
+        self.served.get()
     }
 
     fn request(&self, context: &Context) -> Request {
@@ -98,19 +106,21 @@ impl Filesystem {
         Request { umask: umask as u16 & 0o777, ..self.request(context) }
     }
 
-    /// The error's number. What is wrong with the store, not with the request, is also told in words.
+    /// The error's number. What is wrong with the store, not with the request, is also told in words. (That it takes no changes was
+    /// told when that began, or was asked for, or the caller writes in a snapshot.)
     fn errno(&self, error: &Error) -> Errno {
-        if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device | ErrorKind::Internal | ErrorKind::ReadOnly) {
+        if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device | ErrorKind::Internal) {
             let object = match error {
                 Error::Object(error) => error.object(),
                 Error::CorruptDirectory { object, .. }
                 | Error::CorruptAttributes { object, .. }
-                | Error::CorruptTree { object, .. } => Some(*object),
+                | Error::CorruptTree { object, .. }
+                | Error::Mismatch { object, .. } => Some(*object),
                 _ => None,
             };
             match object {
                 Some(object) => {
-                    let path = self.namespace.path_of(object);
+                    let path = self.namespace().path_of(object);
                     tracing::error!(path = %path.escape_ascii(), %error, "request failed");
                 }
                 None => tracing::error!(%error, "request failed"),
@@ -156,7 +166,7 @@ impl Filesystem {
     }
 
     fn sync(&self, node: u64, data_only: bool) -> Answer<()> {
-        self.done(self.namespace.sync(node_of(node)?, durability(data_only)))
+        self.done(self.namespace().sync(node_of(node)?, durability(data_only)))
     }
 }
 
@@ -181,7 +191,7 @@ impl Handler for Filesystem {
     type Data = Data;
 
     fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<Entry> {
-        match self.namespace.lookup(&self.request(context), node_of(parent)?, name) {
+        match self.namespace().lookup(&self.request(context), node_of(parent)?, name) {
             // The kernel remembers that there is none; whatever makes one goes through it.
             Err(Error::NotFound { parent, .. }) if !is_fleeting(parent) => Ok(Entry {
                 node: 0,
@@ -196,13 +206,13 @@ impl Handler for Filesystem {
 
     fn forget(&self, node: u64, count: u64) {
         if let Ok(id) = node_of(node) {
-            self.note("forgetting an object", self.namespace.forget(id, count));
+            self.note("forgetting an object", self.namespace().forget(id, count));
         }
     }
 
     fn getattr(&self, _: &Context, node: u64) -> Answer<Attributes> {
         let id = node_of(node)?;
-        self.attributes(id, self.namespace.getattr(id))
+        self.attributes(id, self.namespace().getattr(id))
     }
 
     fn setattr(&self, context: &Context, node: u64, args: &SetattrIn) -> Answer<Attributes> {
@@ -221,15 +231,15 @@ impl Handler for Filesystem {
             clear_set_ids: has(fattr::KILL_SUIDGID),
             opened: has(fattr::FH),
         };
-        self.attributes(id, self.namespace.setattr(&self.request(context), id, &set))
+        self.attributes(id, self.namespace().setattr(&self.request(context), id, &set))
     }
 
     fn readlink(&self, _: &Context, node: u64) -> Answer<Vec<u8>> {
-        self.namespace.readlink(node_of(node)?).map_err(|error| self.errno(&error))
+        self.namespace().readlink(node_of(node)?).map_err(|error| self.errno(&error))
     }
 
     fn symlink(&self, context: &Context, parent: u64, name: &[u8], target: &[u8]) -> Answer<Entry> {
-        self.entry(self.namespace.symlink(&self.request(context), node_of(parent)?, name, target))
+        self.entry(self.namespace().symlink(&self.request(context), node_of(parent)?, name, target))
     }
 
     fn mknod(&self, context: &Context, parent: u64, name: &[u8], args: &MknodIn) -> Answer<Entry> {
@@ -244,20 +254,20 @@ impl Handler for Filesystem {
         };
         // A device number is kept as the kernel encodes it for FUSE: it comes and goes unchanged.
         let request = self.masked(context, umask);
-        self.entry(self.namespace.mknod(&request, node_of(parent)?, name, node, mode as u16 & 0o7777))
+        self.entry(self.namespace().mknod(&request, node_of(parent)?, name, node, mode as u16 & 0o7777))
     }
 
     fn mkdir(&self, context: &Context, parent: u64, name: &[u8], args: &MkdirIn) -> Answer<Entry> {
         let request = self.masked(context, args.umask);
-        self.entry(self.namespace.mkdir(&request, node_of(parent)?, name, args.mode as u16 & 0o7777))
+        self.entry(self.namespace().mkdir(&request, node_of(parent)?, name, args.mode as u16 & 0o7777))
     }
 
     fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
-        self.done(self.namespace.unlink(&self.request(context), node_of(parent)?, name))
+        self.done(self.namespace().unlink(&self.request(context), node_of(parent)?, name))
     }
 
     fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
-        self.done(self.namespace.rmdir(&self.request(context), node_of(parent)?, name))
+        self.done(self.namespace().rmdir(&self.request(context), node_of(parent)?, name))
     }
 
     fn rename(
@@ -279,15 +289,15 @@ impl Handler for Filesystem {
             _ => return Err(Errno::INVAL),
         };
         let (parent, new_parent) = (node_of(parent)?, node_of(new_parent)?);
-        self.done(self.namespace.rename(&self.request(context), parent, name, new_parent, new_name, mode))
+        self.done(self.namespace().rename(&self.request(context), parent, name, new_parent, new_name, mode))
     }
 
     fn link(&self, context: &Context, node: u64, new_parent: u64, new_name: &[u8]) -> Answer<Entry> {
-        self.entry(self.namespace.link(&self.request(context), node_of(node)?, node_of(new_parent)?, new_name))
+        self.entry(self.namespace().link(&self.request(context), node_of(node)?, node_of(new_parent)?, new_name))
     }
 
     fn open(&self, context: &Context, node: u64, args: &OpenIn) -> Answer<Opened> {
-        let opened = self.namespace.open(&self.request(context), node_of(node)?, wanted(args.flags), false);
+        let opened = self.namespace().open(&self.request(context), node_of(node)?, wanted(args.flags), false);
         self.done(opened).map(|()| self.opened(args.flags))
     }
 
@@ -295,7 +305,7 @@ impl Handler for Filesystem {
         let exclusive = args.flags as i32 & libc::O_EXCL != 0;
         let truncate = args.flags as i32 & libc::O_TRUNC != 0;
         let how = Create { mode: args.mode as u16 & 0o7777, exclusive, wanted: wanted(args.flags), truncate };
-        let created = self.namespace.create(&self.masked(context, args.umask), node_of(parent)?, name, &how);
+        let created = self.namespace().create(&self.masked(context, args.umask), node_of(parent)?, name, &how);
         let entry = self.entry(created.map(|created| created.found))?;
         Ok((entry, self.opened(args.flags)))
     }
@@ -303,13 +313,13 @@ impl Handler for Filesystem {
     fn tmpfile(&self, context: &Context, parent: u64, args: &CreateIn) -> Answer<(Entry, Opened)> {
         let nameless = args.flags as i32 & libc::O_EXCL != 0;
         let request = self.masked(context, args.umask);
-        let found = self.namespace.tmpfile(&request, node_of(parent)?, args.mode as u16 & 0o7777, nameless);
+        let found = self.namespace().tmpfile(&request, node_of(parent)?, args.mode as u16 & 0o7777, nameless);
         Ok((self.entry(found)?, self.opened(args.flags)))
     }
 
     fn read(&self, _: &Context, node: u64, args: &ReadIn) -> Answer<Data> {
         let quiet = args.flags as i32 & libc::O_NOATIME != 0;
-        let read = self.namespace.read_quietly(node_of(node)?, args.offset, args.size as usize, quiet);
+        let read = self.namespace().read_quietly(node_of(node)?, args.offset, args.size as usize, quiet);
         read.map(Data).map_err(|error| self.errno(&error))
     }
 
@@ -317,10 +327,10 @@ impl Handler for Filesystem {
         let (request, id) = (self.request(context), node_of(node)?);
         // The kernel has set the times when the application wrote, and tells them by SETATTR.
         let written = if self.options.caching == Caching::Kernel && args.write_flags & WRITE_CACHE != 0 {
-            self.namespace.write_back(&request, id, args.offset, bytes)
+            self.namespace().write_back(&request, id, args.offset, bytes)
         } else {
             let clear = args.write_flags & WRITE_KILL_SUIDGID != 0;
-            self.namespace.write(&request, id, args.offset, bytes, clear)
+            self.namespace().write(&request, id, args.offset, bytes, clear)
         };
         let written = written.map_err(|error| self.errno(&error))?;
         let flags = args.flags as i32;
@@ -333,13 +343,13 @@ impl Handler for Filesystem {
 
     fn has_set_ids(&self, node: u64) -> bool {
         const SET_IDS: u16 = 0o6000;
-        let attributes = node_of(node).ok().and_then(|id| self.namespace.getattr(id).ok());
+        let attributes = node_of(node).ok().and_then(|id| self.namespace().getattr(id).ok());
         attributes.is_some_and(|attributes| attributes.mode & SET_IDS != 0)
     }
 
     fn release(&self, _: &Context, node: u64, _: &ReleaseIn) {
         if let Ok(id) = node_of(node) {
-            self.note("closing a file", self.namespace.release(id));
+            self.note("closing a file", self.namespace().release(id));
         }
     }
 
@@ -348,21 +358,21 @@ impl Handler for Filesystem {
     }
 
     fn opendir(&self, context: &Context, node: u64) -> Answer<Opened> {
-        self.done(self.namespace.opendir(&self.request(context), node_of(node)?))?;
+        self.done(self.namespace().opendir(&self.request(context), node_of(node)?))?;
         Ok(Opened { fh: 0, flags: 0 })
     }
 
     fn readdir(&self, _: &Context, node: u64, offset: u64, out: &mut DirBuffer) -> Answer<()> {
         let id = node_of(node)?;
         let result = if out.is_plus() {
-            self.namespace.readdir_with_attributes(id, offset, |entry, attributes| {
+            self.namespace().readdir_with_attributes(id, offset, |entry, attributes| {
                 // The kernel does not look `.` and `..` up, and must not get to remember them.
                 let dots = entry.name == b"." || entry.name == b"..";
                 let full = attributes.filter(|_| !dots).map(|found| entry_of(entry.id, found, self.valid(entry.id)));
                 out.push(entry.id.0, entry.cookie, file_type(entry.kind), entry.name, full.as_ref())
             })
         } else {
-            self.namespace.readdir(id, offset, |entry| {
+            self.namespace().readdir(id, offset, |entry| {
                 out.push(entry.id.0, entry.cookie, file_type(entry.kind), entry.name, None)
             })
         };
@@ -371,7 +381,7 @@ impl Handler for Filesystem {
 
     fn releasedir(&self, _: &Context, node: u64) {
         if let Ok(id) = node_of(node) {
-            self.note("closing a directory", self.namespace.release(id));
+            self.note("closing a directory", self.namespace().release(id));
         }
     }
 
@@ -380,7 +390,7 @@ impl Handler for Filesystem {
     }
 
     fn statfs(&self, _: &Context, _: u64) -> Answer<StatfsOut> {
-        let room = self.namespace.statfs();
+        let room = self.namespace().statfs();
         Ok(StatfsOut {
             blocks: room.blocks,
             bfree: room.free,
@@ -405,7 +415,7 @@ impl Handler for Filesystem {
     ) -> Answer<()> {
         let (request, id) = (self.request(context), node_of(node)?);
         if extra_flags & SETXATTR_ACL_KILL_SGID != 0 {
-            return self.done(self.namespace.set_acl(&request, id, name, value, true));
+            return self.done(self.namespace().set_acl(&request, id, name, value, true));
         }
         let mode = match flags as i32 {
             0 => XattrMode::Set,
@@ -413,16 +423,16 @@ impl Handler for Filesystem {
             libc::XATTR_REPLACE => XattrMode::Replace,
             _ => return Err(Errno::INVAL),
         };
-        self.done(self.namespace.setxattr(&request, id, name, value, mode))
+        self.done(self.namespace().setxattr(&request, id, name, value, mode))
     }
 
     fn getxattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
-        let value = self.namespace.getxattr(&self.request(context), node_of(node)?, name);
+        let value = self.namespace().getxattr(&self.request(context), node_of(node)?, name);
         value.map_err(|error| self.errno(&error))
     }
 
     fn listxattr(&self, context: &Context, node: u64) -> Answer<Vec<u8>> {
-        let names = self.namespace.listxattr(&self.request(context), node_of(node)?);
+        let names = self.namespace().listxattr(&self.request(context), node_of(node)?);
         let names = names.map_err(|error| self.errno(&error))?;
         Ok(names
             .into_iter()
@@ -434,7 +444,7 @@ impl Handler for Filesystem {
     }
 
     fn removexattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<()> {
-        self.done(self.namespace.removexattr(&self.request(context), node_of(node)?, name))
+        self.done(self.namespace().removexattr(&self.request(context), node_of(node)?, name))
     }
 
     fn fallocate(&self, context: &Context, node: u64, args: &FallocateIn) -> Answer<()> {
@@ -447,7 +457,7 @@ impl Handler for Filesystem {
             _ => return Err(Errno::OPNOTSUPP),
         };
         let request = self.request(context);
-        self.done(self.namespace.allocate(&request, node_of(node)?, args.offset, args.length, mode, context.uid != 0))
+        self.done(self.namespace().allocate(&request, node_of(node)?, args.offset, args.length, mode, context.uid != 0))
     }
 
     fn lseek(&self, _: &Context, node: u64, args: &LseekIn) -> Answer<u64> {
@@ -461,7 +471,7 @@ impl Handler for Filesystem {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno::INVAL),
         };
-        self.namespace.seek(node_of(node)?, args.offset, what).map_err(|error| self.errno(&error))
+        self.namespace().seek(node_of(node)?, args.offset, what).map_err(|error| self.errno(&error))
     }
 
     fn copy_file_range(&self, context: &Context, node: u64, args: &CopyFileRangeIn) -> Answer<u32> {
@@ -471,14 +481,14 @@ impl Handler for Filesystem {
         // The reply has 32 bits for the count.
         let length = args.len.min(1 << 30);
         let copied = self
-            .namespace
+            .namespace()
             .copy_range(&request, source, target, length, context.uid != 0)
             .map_err(|error| self.errno(&error))?;
         u32::try_from(copied).map_err(|_| Errno::IO)
     }
 
     fn syncfs(&self, _: &Context) -> Answer<()> {
-        self.done(self.namespace.sync_all().map(drop))
+        self.done(self.namespace().sync_all().map(drop))
     }
 
     fn is_down(&self) -> bool {

@@ -37,7 +37,7 @@ impl Filesystem {
         }
         let handle = Handle::of_raw(args.fh);
         if command == Command::Features {
-            return Ok(features(handle, self.namespace.cache().protection()).encode());
+            return Ok(features(handle, self.namespace().cache().protection()).encode());
         }
         if self.control.is_down() {
             return Err(Errno::IO);
@@ -95,7 +95,7 @@ impl Filesystem {
         let &Request { algorithm, verify, offset, length, .. } = request;
         let how = SumsWanted { algorithm, verify };
         let read = node_of(node).map_err(Failure::Number).and_then(|id| {
-            self.namespace.read_with_sums(id, offset, length, how, handle.is_quiet()).map_err(Failure::Naming)
+            self.namespace().read_with_sums(id, offset, length, how, handle.is_quiet()).map_err(Failure::Naming)
         });
         match read {
             Ok((data, sums)) => done(offset, &data, &sums, with_bytes),
@@ -108,7 +108,7 @@ impl Filesystem {
         let limit = blocks_fitting(room - REPLY_BYTES);
         let found = node_of(node)
             .map_err(Failure::Number)
-            .and_then(|id| self.namespace.bad_blocks(id, first, limit).map_err(Failure::Naming));
+            .and_then(|id| self.namespace().bad_blocks(id, first, limit).map_err(Failure::Naming));
         match found {
             Ok(blocks) => {
                 let mut reply = Reply::done(Operation::Write, request.offset, 0, false).encode(REPLY_BYTES);
@@ -133,11 +133,11 @@ impl Filesystem {
             // Whether the caller may keep setuid and setgid is not sent with an ioctl.
             let clear = context.uid != 0;
             let size = self
-                .namespace
+                .namespace()
                 .write_with_sums(&self.request(context), id, offset, bytes, sums, clear)
                 .map_err(Failure::Naming)?;
             if let Some(data_only) = handle.sync() {
-                self.namespace.sync(id, super::durability(data_only)).map_err(Failure::Naming)?;
+                self.namespace().sync(id, super::durability(data_only)).map_err(Failure::Naming)?;
             }
             crate::handler::Handler::changed(self, node, Change::Object).map_err(Failure::Number)?;
             Ok(size)

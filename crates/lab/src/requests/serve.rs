@@ -4,7 +4,7 @@ use super::generate::generate;
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
 use holdfast_fuse::abi::opcode;
-use holdfast_fuse::adapter::{Filesystem, Options};
+use holdfast_fuse::adapter::{Filesystem, Options, Served};
 use holdfast_fuse::control::Control;
 use holdfast_fuse::{Caching, Session};
 use holdfast_naming::Namespace;
@@ -144,7 +144,7 @@ pub fn run(seed: u64, requests: u64) -> std::result::Result<Counts, String> {
     holdfast_object::Snapshots::snapshot_create(&*stack.cache, "first").map_err(|error| words(&error))?;
     let control = Arc::new(Operator(stack.cache.clone(), stack.module.clone()));
     let caching = if rng.random_bool(0.5) { Caching::Direct } else { Caching::Kernel };
-    let filesystem = Filesystem::new(names, control, Options { caching, ..Options::default() });
+    let filesystem = Filesystem::new(Arc::new(Served::new(names)), control, Options { caching, ..Options::default() });
 
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (kernel, ours) = pair.map_err(|error| words(&error))?;
