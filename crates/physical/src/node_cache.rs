@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 const SHARDS: usize = 16;
 
+/// Which block, and its first address: a snapshot has the version of a block that it keeps, the domain another one elsewhere.
+type Version = (NodeKey, u64);
+
 struct Entry {
-    /// First address of the block that these bytes are of.
-    address: u64,
     block: Arc<MetaBlock>,
     /// Used since the hand last came by.
     used: bool,
@@ -19,13 +20,14 @@ struct Entry {
 
 #[derive(Default)]
 struct Shard {
-    entries: FxHashMap<NodeKey, Entry>,
+    entries: FxHashMap<Version, Entry>,
     /// The clock: each key of `entries` once, and some that are gone.
-    clock: VecDeque<NodeKey>,
+    clock: VecDeque<Version>,
 }
 
-/// Verified blocks by identity. An entry counts only for the address that it was read from, so a block that has moved
-/// since is not found. The least recently used go first, by the clock algorithm (Corbató 1968).
+/// Verified blocks by identity and address, so a block that has moved since is not found, and several versions of one are kept, of
+/// the domain and of its snapshots. Whatever writes a block to an address puts it here, in the place of what was there before. The
+/// least recently used go first, by the clock algorithm (Corbató 1968).
 pub(crate) struct NodeCache {
     shards: Vec<Mutex<Shard>>,
     shard_blocks: usize,
@@ -45,7 +47,7 @@ impl NodeCache {
 
     pub(crate) fn get(&self, key: NodeKey, address: u64) -> Option<Arc<MetaBlock>> {
         let mut shard = self.shard(&key).lock();
-        let entry = shard.entries.get_mut(&key).filter(|entry| entry.address == address)?;
+        let entry = shard.entries.get_mut(&(key, address))?;
         entry.used = true;
         Some(entry.block.clone())
     }
@@ -53,8 +55,8 @@ impl NodeCache {
     pub(crate) fn put(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>) {
         let mut shard = self.shard(&key).lock();
         let Shard { entries, clock } = &mut *shard;
-        if entries.insert(key, Entry { address, block, used: false }).is_none() {
-            clock.push_back(key);
+        if entries.insert((key, address), Entry { block, used: false }).is_none() {
+            clock.push_back((key, address));
         }
         while entries.len() > self.shard_blocks {
             let Some(oldest) = clock.pop_front() else { break };
@@ -70,16 +72,16 @@ impl NodeCache {
         }
     }
 
-    /// Forgets a block and gives its bytes if they are of `address`.
+    /// Forgets a block and gives its bytes.
     pub(crate) fn take(&self, key: NodeKey, address: u64) -> Option<Arc<MetaBlock>> {
         let mut shard = self.shard(&key).lock();
-        let entry = shard.entries.remove(&key)?;
+        let entry = shard.entries.remove(&(key, address))?;
         if shard.clock.len() > 2 * shard.entries.len() + 16 {
             let Shard { entries, clock } = &mut *shard;
             let mut seen = FxHashSet::default();
-            clock.retain(|key| entries.contains_key(key) && seen.insert(*key));
+            clock.retain(|version| entries.contains_key(version) && seen.insert(*version));
         }
-        (entry.address == address).then_some(entry.block)
+        Some(entry.block)
     }
 
     #[cfg(test)]
@@ -105,8 +107,10 @@ mod tests {
         assert!(cache.len() <= 64);
         assert!(cache.get(key(999), 1000).is_some());
         assert!(cache.get(key(999), 1001).is_none(), "another address is another block");
+        cache.put(key(999), 7, Arc::new(MetaBlock::new()));
+        assert!(cache.get(key(999), 1000).is_some() && cache.get(key(999), 7).is_some(), "both versions are there");
         assert!(cache.take(key(999), 1000).is_some());
-        assert!(cache.get(key(999), 1000).is_none());
+        assert!(cache.get(key(999), 1000).is_none() && cache.get(key(999), 7).is_some());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::module::Module;
 use crate::objects::{system_key, table_of};
 use crate::tree::{Base, Trees, span};
 use holdfast_object::{DomainId, Error, ObjectChange, ObjectId, ObjectKey, PageIndex, Result, SnapshotId};
+use std::ops::ControlFlow;
 
 /// One state of an object.
 pub(crate) struct Side<'a> {
@@ -44,22 +45,77 @@ impl Side<'_> {
     }
 }
 
-/// The first page at or behind `from` whose pointers differ.
-fn next_difference(base: &Base, key: ObjectKey, sides: &[Side<'_>; 2], from: PageIndex) -> Result<Option<PageIndex>> {
-    let levels = sides[0].record.levels.max(sides[1].record.levels);
-    let mut page = from;
-    'pages: while page < span(levels) {
-        let paths = [sides[0].path(base, key, page)?, sides[1].path(base, key, page)?];
-        for level in (0..=levels).rev() {
-            let [before, after] = [0, 1].map(|side| sides[side].at(&paths[side], page, level));
-            if before.is_some() && before == after {
-                page = (page / span(level) + 1) * span(level);
-                continue 'pages;
+/// What one state has in a place of the tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Under {
+    Pointer(BlockPointer),
+    /// The place is above the root: the tree is not as high as the other one. Its first child leads to the tree, the others to
+    /// nothing.
+    Above,
+}
+
+/// Two states of an object side by side.
+struct Walk<'a> {
+    base: &'a Base,
+    key: ObjectKey,
+    sides: &'a [Side<'a>; 2],
+    /// Pages before it are left out.
+    from: PageIndex,
+}
+
+impl Walk<'_> {
+    /// Shows the pages from `from` on whose pointers differ, in ascending order, until told to stop. Each block of the trees is
+    /// fetched once at most.
+    fn differences(&self, show: &mut dyn FnMut(PageIndex) -> Result<ControlFlow<()>>) -> Result<()> {
+        let levels = self.sides.each_ref().map(|side| side.record.levels);
+        let top = levels[0].max(levels[1]);
+        let roots = [0, 1].map(|side| self.root(side, top));
+        if self.from < span(top) {
+            let _ = self.below(top, 0, roots, show)?;
+        }
+        Ok(())
+    }
+
+    fn root(&self, side: usize, level: u8) -> Under {
+        let record = &self.sides[side].record;
+        if record.levels == level { Under::Pointer(record.root) } else { Under::Above }
+    }
+
+    fn below(
+        &self,
+        level: u8,
+        index: u64,
+        places: [Under; 2],
+        show: &mut dyn FnMut(PageIndex) -> Result<ControlFlow<()>>,
+    ) -> Result<ControlFlow<()>> {
+        if places[0] == places[1] {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if level == 0 {
+            return show(index);
+        }
+        let block = |side: usize| match places[side] {
+            Under::Pointer(pointer) if !pointer.is_hole() => {
+                let node = NodeKey::new(self.key, level, index);
+                self.sides[side].trees.fetch(self.base, node, &pointer).map(Some)
+            }
+            _ => Ok(None),
+        };
+        let blocks = [block(0)?, block(1)?];
+        let child = |side: usize, slot: u64| match (places[side], &blocks[side]) {
+            (Under::Above, _) if slot == 0 => self.root(side, level - 1),
+            (_, Some(block)) => Under::Pointer(block.pointer(slot as usize)),
+            _ => Under::Pointer(BlockPointer::HOLE),
+        };
+        let first = (self.from / span(level - 1)).saturating_sub(index * POINTERS);
+        for slot in first..POINTERS {
+            let children = [child(0, slot), child(1, slot)];
+            if self.below(level - 1, index * POINTERS + slot, children, show)?.is_break() {
+                return Ok(ControlFlow::Break(()));
             }
         }
-        return Ok(Some(page));
+        Ok(ControlFlow::Continue(()))
     }
-    Ok(None)
 }
 
 impl Module {
@@ -82,20 +138,22 @@ impl Module {
         };
         let sides = [side(states.0)?, side(states.1)?];
         let mut changes = Vec::new();
-        let mut page = (after.0 + 1) / RECORDS;
-        while changes.len() < limit
-            && let Some(next) = next_difference(&self.base, table, &sides, page)?
-        {
-            for id in (next * RECORDS).max(after.0 + 1)..(next + 1) * RECORDS {
+        let first = after.0 + 1;
+        let walk = Walk { base: &self.base, key: table, sides: &sides, from: first / RECORDS };
+        walk.differences(&mut |page| {
+            for id in (page * RECORDS).max(first)..(page + 1) * RECORDS {
                 let key = ObjectKey { domain, object: ObjectId(id) };
                 let [old, new] = [sides[0].trees.find(&self.base, key)?, sides[1].trees.find(&self.base, key)?];
-                if old != new && changes.len() < limit {
+                if old != new {
+                    if changes.len() == limit {
+                        return Ok(ControlFlow::Break(()));
+                    }
                     let [before, after] = [old, new].map(|record| record.map(|record| record.attributes));
                     changes.push(ObjectChange { object: key.object, before, after });
                 }
             }
-            page = next + 1;
-        }
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(changes)
     }
 
@@ -121,13 +179,14 @@ impl Module {
         );
         let live = ObjectKey { object: key.object.live(), ..key };
         let mut pages = Vec::new();
-        let mut from = first;
-        while pages.len() < limit
-            && let Some(page) = next_difference(&self.base, live, &sides, from)?
-        {
+        let walk = Walk { base: &self.base, key: live, sides: &sides, from: first };
+        walk.differences(&mut |page| {
+            if pages.len() == limit {
+                return Ok(ControlFlow::Break(()));
+            }
             pages.push(page);
-            from = page + 1;
-        }
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(pages)
     }
 }
