@@ -71,16 +71,16 @@ impl ScrubReport {
     pub(crate) fn part(&self) -> f64 {
         match self.condition {
             ScrubCondition::Done => 1.0,
-            // Shared blocks are read once for each file that has them.
+            // More than all: shared blocks are read again after a restart, and in the meantime written ones may be counted.
             _ => (self.counts.blocks() as f64 / self.blocks_in_use.max(1) as f64).min(0.99),
         }
     }
 
-    /// Seconds that it will still take, if it goes on as it did.
+    /// Seconds that it will still take, if it goes on as it did. Nothing where nobody knows.
     pub(crate) fn estimate_s(&self) -> Option<u64> {
         let rest = self.blocks_in_use.saturating_sub(self.counts.blocks());
         let done = self.counts.blocks();
-        (self.condition == ScrubCondition::Running && done > 0)
+        (self.condition == ScrubCondition::Running && done > 0 && rest > 0)
             .then(|| (rest as f64 * self.running_ms as f64 / done as f64 / 1000.0).ceil() as u64)
     }
 
@@ -107,7 +107,7 @@ impl ScrubReport {
             ScrubCondition::Never => return "never".into(),
             ScrubCondition::Running => match self.estimate_s() {
                 Some(estimate) => format!("running, {percent}%, some {} to go", time(estimate)),
-                None => "running".to_string(),
+                None => format!("running, {percent}%"),
             },
             ScrubCondition::Paused => format!("paused at {percent}%"),
             ScrubCondition::Done => format!("done{} in {}", self.when(), time(self.running_ms.div_ceil(1000))),
@@ -233,7 +233,8 @@ mod tests {
             assert!(words.contains(part), "{part}: {words}");
         }
         report.counts.data = 4000;
-        assert!(report.part() < 1.0 && report.estimate_s() == Some(0));
+        assert!(report.part() < 1.0 && report.estimate_s().is_none());
+        assert!(report.line().starts_with("running, 99%; "), "{}", report.line());
         report.condition = ScrubCondition::Done;
         report.ended_s = Some(1_795_237_203);
         assert_eq!(report.line(), "done on 2026-11-21 05:00:03 UTC in 10 s; 1 block LOST");

@@ -6,6 +6,7 @@ use crate::format::{Features, Label, Superblock};
 use crate::intent_log::IntentLog;
 use crate::node_cache::NodeCache;
 use crate::objects::{OBJECT_END, map_of, orphans_of, table_of};
+use crate::scrub::SharedSeen;
 use crate::tree::{Base, Trees};
 use holdfast_integrity::Protection;
 use holdfast_object::{
@@ -75,6 +76,8 @@ pub struct Module {
     ids: Mutex<FxHashMap<DomainId, u64>>,
     /// See [`Module::unknown_slots`].
     pub(crate) unknown_slots: u64,
+    /// What the scrub under way has read of blocks that several files have.
+    pub(crate) scrubbed: SharedSeen,
     /// How the contents of files are protected from now on.
     pub(crate) protection: Protection,
 }
@@ -109,6 +112,7 @@ impl Module {
             ids: Mutex::default(),
             label: RwLock::new(label),
             unknown_slots: 0,
+            scrubbed: SharedSeen::default(),
             protection,
         }
     }

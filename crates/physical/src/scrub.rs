@@ -13,9 +13,11 @@
 //!   device;
 //! - a bad copy is read once more by itself before it is called bad, and only bytes that match the pointer's checksum are
 //!   written over one;
-//! - what has no good copy is told for the domain and for each snapshot that has it.
+//! - what has no good copy is told for the domain and for each snapshot that has it, and for each file;
+//! - a block that is good is read and counted once, whoever has it ([`shared`]).
 
 mod kept;
+mod shared;
 
 use crate::damage::is_damage;
 use crate::format::blockptr::PointerKind;
@@ -30,6 +32,7 @@ use holdfast_object::{
     DomainId, Error, Fate, Kind, ObjectId, ObjectKey, PageIndex, Place, Result, ScrubCounts, ScrubCursor, ScrubFinding,
     ScrubStep, Seek, SnapshotId,
 };
+pub(crate) use shared::SharedSeen;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
@@ -51,6 +54,8 @@ struct Copy {
     class: Class,
     /// Whose object it is.
     state: SnapshotId,
+    /// Whether there are more references to it.
+    is_shared: bool,
 }
 
 /// What a block counts as.
@@ -75,6 +80,7 @@ impl Module {
             batches += 1;
             let before = step.cursor;
             if before == ScrubCursor::Start {
+                self.scrubbed.clear();
                 self.scrub_labels(&mut step)?;
                 step.cursor = ScrubCursor::At { object: system_key(0), page: 0 };
             } else {
@@ -82,6 +88,9 @@ impl Module {
                 self.scrub_batch(&mut step, BATCH.min(most as usize))?;
             }
             debug_assert_ne!(step.cursor, before, "a scrub goes on");
+        }
+        if step.cursor == ScrubCursor::End {
+            self.scrubbed.clear();
         }
         let space = self.base.alloc.lock().space();
         step.blocks_in_use = LABELS as u64 * (1 + RING_SLOTS) + space.total.saturating_sub(space.free);
@@ -256,10 +265,30 @@ impl Module {
             match pointer.kind {
                 PointerKind::Lost => step.counts.lost_before += 1,
                 PointerKind::Data if class != Class::System || !trees.dirty.contains_key(&node) => {
-                    let copy = |address| Copy { address, node, pointer: *pointer, class, state: SnapshotId::LIVE };
-                    batch.extend(pointer.addresses().map(copy));
+                    self.note_copies(trees, SnapshotId::LIVE, node, pointer, class, batch);
                 }
                 PointerKind::Data | PointerKind::Hole | PointerKind::Tree => {}
+            }
+        }
+    }
+
+    /// Notes the copies of a page of the domain or of a snapshot, but for shared ones that were found good. `trees`: those of the
+    /// domain, which have the references.
+    fn note_copies(
+        &self,
+        trees: &Trees,
+        state: SnapshotId,
+        node: NodeKey,
+        pointer: &BlockPointer,
+        class: Class,
+        batch: &mut Batch,
+    ) {
+        // If that cannot be read, it has been told, and what is shared is read more than once.
+        let references = |pointer: &BlockPointer| trees.references(&self.base, pointer.address[0]).unwrap_or(0);
+        let is_shared = class != Class::System && references(pointer) > 0;
+        for address in pointer.addresses() {
+            if !is_shared || !self.scrubbed.contains(address) {
+                batch.push(Copy { address, node, pointer: *pointer, class, state, is_shared });
             }
         }
     }
@@ -344,9 +373,13 @@ impl Module {
         let mut blocks = buffer.as_chunks::<4096>().0.iter();
         for (run, is_read) in runs().zip(read) {
             for (copy, bytes) in run.iter().zip(blocks.by_ref()) {
-                count(&mut step.counts, copy.class);
+                let is_good = is_read && copy.pointer.matches(bytes, copy.node.mix());
+                // Two of a batch may be the same block.
+                if !(copy.is_shared && is_good) || self.scrubbed.insert(copy.address) {
+                    count(&mut step.counts, copy.class);
+                }
                 let known = || bad.iter().any(|other| (other.node, other.state) == (copy.node, copy.state));
-                if (!is_read || !copy.pointer.matches(bytes, copy.node.mix())) && !known() {
+                if !is_good && !known() {
                     bad.push(*copy);
                 }
             }

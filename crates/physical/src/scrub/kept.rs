@@ -5,7 +5,7 @@
 //! So each block is read once, and what is left out costs nothing: whole trees are, by their root. What the epoch being written
 //! takes away from the domain meanwhile may have to wait for the next scrub.
 
-use super::{Batch, Copy, after, in_state, leaf_class, note};
+use super::{Batch, after, in_state, leaf_class, note};
 use crate::damage::is_damage;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, PAGES_MAX, POINTERS, RECORDS, Record};
@@ -246,10 +246,7 @@ impl View<'_> {
         let (node, class) = (NodeKey::new(key, 0, index), leaf_class(key, record));
         match pointer.kind {
             PointerKind::Lost => step.counts.lost_before += 1,
-            PointerKind::Data => {
-                let copy = |address| Copy { address, node, pointer: *pointer, class, state: self.state };
-                batch.extend(pointer.addresses().map(copy));
-            }
+            PointerKind::Data => self.module.note_copies(self.live, self.state, node, pointer, class, batch),
             PointerKind::Hole | PointerKind::Tree => {}
         }
     }

@@ -36,8 +36,7 @@ fn every_block_in_use_is_read() {
     let uses = block_uses(rig.device.clone()).unwrap();
     let of = |wanted: &[BlockRole]| {
         let uses = uses.iter().filter(|used| wanted.contains(&used.role));
-        // Shared pages are read once for each file.
-        uses.map(|used| (used.block, used.object)).collect::<BTreeSet<_>>().len() as u64
+        uses.map(|used| used.block).collect::<BTreeSet<_>>().len() as u64
     };
     let tree_of = |system: bool| {
         let trees = uses.iter().filter(|used| used.role == BlockRole::Tree && used.kind.is_none() == system);
@@ -145,7 +144,9 @@ fn a_scrub_goes_on_where_it_was_after_a_restart() {
         restarts += 1;
     }
     assert!(restarts > 3);
-    assert_eq!(counts, whole);
+    // Which of the shared blocks have been read is not known after a restart.
+    assert!(counts.data > whole.data);
+    assert_eq!(ScrubCounts { data: whole.data, ..counts }, whole);
 }
 
 /// Reads of the scrubbing thread take long: until some epochs have been published, or are held up.
