@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""What making and deleting snapshots costs, and how long others wait meanwhile, on a real mount.
+"""What making, deleting and comparing snapshots costs, and how long others wait meanwhile, on a real mount.
 
-Usage: snapshot-cost.py DIRECTORY [PAGES]    (as root or with fusermount3; HOLDFAST is the binary, SEED the seed)
+Usage: snapshot-cost.py DIRECTORY [PAGES [FILES]]    (as root or with fusermount3; HOLDFAST is the binary, SEED the seed)
 
 DIRECTORY is for the store (five times the data) and the mount; both are removed at the end. PAGES of 4 KiB are kept by
-each snapshot (default 262144: 1 GiB). While a snapshot is made or deleted, two processes go on: one looks up a new name
+each snapshot (default 262144: 1 GiB; 0 leaves this part out). While a snapshot is made or deleted, two processes go on: one looks up a new name
 each time, so that the daemon is asked and no cache of the kernel answers, one writes 4 KiB to a file of its own and calls
 fsync. Their worst and their 99th percentile are compared with those of the same time without a snapshot.
+
+Then a store of FILES files (default 100000; 0 leaves this part out), half of them in one directory, is changed in 10, 100 and
+1000 files between snapshots, and these are compared, each time after a new mount, so that no cache has anything. What comes out is
+asserted. Beside it, what it takes to walk through two snapshots and compare all attributes, as without `snapshot diff`.
 """
 import json, multiprocessing, os, random, subprocess, sys, time
 
@@ -63,8 +67,16 @@ class Rig:
         self.pages, self.random = pages, random.Random(SEED)
         os.makedirs(self.mount)
         holdfast("create", self.store, "--size", str(5 * pages * PAGE + (256 << 20)))
+        self.mount_it()
+
+    def mount_it(self):
         # No recovery point comes by age: what is dirty stays so until something asks for one.
         holdfast("mount", self.store, self.mount, "-o", "epoch=60000,cache=1G")
+
+    def end(self):
+        subprocess.run([HOLDFAST, "unmount", self.mount], timeout=120)
+        os.remove(self.store)
+        os.rmdir(self.mount)
 
     def status(self):
         return holdfast("status", self.mount)
@@ -170,17 +182,115 @@ def run(rig):
     rig.measure(f"create, {dirty} MiB dirty", lambda: rig.create("of dirty data"))
 
 
+# Files in each directory but the one with half of all.
+WIDTH = 500
+
+
+class Tree:
+    """FILES files, and what has changed in them."""
+
+    def __init__(self, rig, files):
+        self.rig, self.directories = rig, ["wide"] + [f"some/{n // 16}/{n}" for n in range(files // 2 // WIDTH)]
+        self.files = [f"{d}/file {n}" for d in self.directories for n in range(files // 2 if d == "wide" else WIDTH)]
+        for directory in self.directories:
+            os.makedirs(f"{rig.mount}/{directory}")
+        for name in self.files:
+            with open(f"{rig.mount}/{name}", "wb") as file:
+                file.write(b"as it was")
+
+    def change(self, count):
+        names = self.rig.random.sample(self.files, count)
+        for name in names:
+            with open(f"{self.rig.mount}/{name}", "wb") as file:
+                file.write(b"changed")
+        return {("M", name) for name in names}
+
+    def second_names(self, count):
+        """Files with two names; a snapshot later, of each only the one that it got last is there."""
+        below = self.files[len(self.files) // 2 :]
+        names = {name: f"{self.rig.random.choice(self.directories)}/again {n}" for n, name in enumerate(below[:count])}
+        for name, second in names.items():
+            os.link(f"{self.rig.mount}/{name}", f"{self.rig.mount}/{second}")
+            os.remove(f"{self.rig.mount}/{name}")
+        return names
+
+    def change_second_names(self, names):
+        for second in names.values():
+            with open(f"{self.rig.mount}/{second}", "wb") as file:
+                file.write(b"changed by another name")
+        return {("M", second) for second in names.values()}
+
+
+def cold(rig, what, action):
+    """Measures with empty caches: wall time, CPU time of the daemon, and blocks that it reads."""
+    holdfast("unmount", rig.mount)
+    rig.mount_it()
+    before = rig.status()
+    cpu, began = rig.cpu_s(before["daemon"]["pid"]), time.monotonic()
+    result = action()
+    wall, cpu = time.monotonic() - began, rig.cpu_s(before["daemon"]["pid"]) - cpu
+    read = rig.status()["counters"]["read_bytes"] - before["counters"]["read_bytes"]
+    print(f"| {what} | {wall:.2f} | {cpu:.2f} | {read // PAGE} |", flush=True)
+    return result
+
+
+def compare(rig, what, old, new, expected):
+    changes = cold(rig, what, lambda: holdfast("snapshot", "diff", rig.mount, old, new)["changes"])
+    got = {(change["change"], change["path"]) for change in changes}
+    assert got == expected, f"{what}: missing {expected - got}, too much {got - expected}"
+
+
+def walk(top, below, seen):
+    with os.scandir(f"{top}/{below}") as entries:
+        for entry in entries:
+            path, state = f"{below}/{entry.name}", entry.stat(follow_symlinks=False)
+            seen[path] = (state.st_mode, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+            if entry.is_dir(follow_symlinks=False):
+                walk(top, path, seen)
+
+
+def walk_both(rig, old, new):
+    states = ({}, {})
+    for name, seen in zip((old, new), states):
+        walk(f"{rig.mount}/.holdfast/snapshots/{name}", ".", seen)
+    return sum(states[1].get(path) != state for path, state in states[0].items())
+
+
+def run_diff(rig, files):
+    tree = Tree(rig, files)
+    print(f"\n| {files} files | wall, s | daemon CPU, s | blocks read |")
+    print("|---|---:|---:|---:|")
+    rig.create("begin")
+    before = "begin"
+    for count in (10, 100, 1000):
+        expected = tree.change(count)
+        rig.create(f"after {count}")
+        compare(rig, f"diff, {count} files changed", before, f"after {count}", expected)
+        before = f"after {count}"
+    names = tree.second_names(100)
+    rig.create("second names")
+    expected = tree.change_second_names(names)
+    rig.create("after second names")
+    compare(rig, "diff, 100 files changed that lost their first name before", "second names", "after second names", expected)
+    rig.create("again")
+    compare(rig, "diff, nothing changed", "after second names", "again", set())
+    found = cold(rig, "walk through two snapshots and compare", lambda: walk_both(rig, "after 100", "after 1000"))
+    assert found == 1000, f"{found} files differ"
+
+
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     print(f"seed {SEED}, load {os.getloadavg()[0]:.1f}")
-    rig = Rig(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 262144)
-    try:
-        run(rig)
-    finally:
-        subprocess.run([HOLDFAST, "unmount", rig.mount], timeout=120)
-        os.remove(rig.store)
-        os.rmdir(rig.mount)
+    pages, files = (int(number) for number in (sys.argv[2:] + ["262144", "100000"][len(sys.argv) - 2 :]))
+    for count, part, size in ((pages, run, pages), (files, lambda rig: run_diff(rig, files), files * 2)):
+        if count == 0:
+            continue
+        rig = Rig(sys.argv[1], size)
+        try:
+            part(rig)
+        finally:
+            rig.end()
 
 
 main()

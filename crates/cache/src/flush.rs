@@ -259,6 +259,8 @@ pub(crate) fn all_attributes(attributes: &Attributes) -> AttrSet {
         xattr: Some(attributes.xattr),
         policy: Some(attributes.policy),
         flags: Some(attributes.flags),
+        name_key: Some(attributes.name_key),
+        other_names: Some(attributes.other_names.clone()),
     }
 }
 

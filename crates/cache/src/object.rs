@@ -35,7 +35,7 @@ pub(crate) struct Slot {
 /// - `bad` pages have no slot.
 pub(crate) struct Object {
     pub(crate) attributes: Attributes,
-    /// For `Class::Own`: the attributes as of the last durable prefix of the object's own changes, with link count, parent
+    /// For `Class::Own`: the attributes as of the last durable prefix of the object's own changes, with link count, names
     /// and their change time always current.
     pub(crate) stable: Attributes,
     pub(crate) pages: BTreeMap<PageIndex, Slot>,
@@ -134,17 +134,23 @@ impl Object {
     /// Sets attributes; the part that belongs to the name space also in `stable`.
     pub(crate) fn set_attributes(&mut self, set: &AttrSet, sequence: u64) {
         set.apply(&mut self.attributes);
-        let names = set.nlink.is_some() || set.parent.is_some();
+        let part = AttrSet {
+            nlink: set.nlink,
+            parent: set.parent,
+            name_key: set.name_key,
+            other_names: set.other_names.clone(),
+            ..AttrSet::default()
+        };
+        let names = part != AttrSet::default();
         if !self.is_own() {
             self.names_changed = sequence;
             return;
         }
         if names {
-            let part = AttrSet { nlink: set.nlink, parent: set.parent, ctime: set.ctime, ..AttrSet::default() };
-            part.apply(&mut self.stable);
+            AttrSet { ctime: set.ctime, ..part.clone() }.apply(&mut self.stable);
             self.names_changed = sequence;
         }
-        let names_only = AttrSet { nlink: None, parent: None, ctime: None, ..set.clone() } == AttrSet::default();
+        let names_only = AttrSet { ctime: set.ctime, ..part } == *set;
         if !(names && names_only) {
             self.own_changed = sequence;
         }
@@ -153,8 +159,8 @@ impl Object {
     /// These attributes of a durable prefix of the object's own changes are stable now; those of the name space go on.
     pub(crate) fn set_stable(&mut self, durable: Attributes) {
         let ctime = self.stable.ctime.max(durable.ctime);
-        let (nlink, parent) = (self.attributes.nlink, self.attributes.parent);
-        self.stable = Attributes { nlink, parent, ctime, ..durable };
+        let Attributes { nlink, parent, name_key, ref other_names, .. } = self.attributes;
+        self.stable = Attributes { nlink, parent, name_key, other_names: other_names.clone(), ctime, ..durable };
     }
 
     /// Takes a slot out, with the sets that name it.

@@ -130,6 +130,8 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
             let set = AttrSet {
                 nlink: Some(current.nlink),
                 parent: Some(current.parent),
+                name_key: Some(current.name_key),
+                other_names: Some(current.other_names.clone()),
                 ctime: Some(object.stable.ctime),
                 ..AttrSet::default()
             };

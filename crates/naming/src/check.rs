@@ -9,7 +9,7 @@ use crate::error::{Error, Name};
 use crate::name::SYMLINK_MAX;
 use crate::pages::ReadData;
 use crate::xattr::{XATTR_TOTAL_MAX, Xattrs};
-use holdfast_object::{Attributes, Class, Kind, ObjectCache, ObjectId};
+use holdfast_object::{Attributes, Class, Kind, NamePlace, ObjectCache, ObjectId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What was found wrong.
@@ -40,6 +40,8 @@ pub enum Finding {
     LostXattr { xattr: ObjectId, owner: ObjectId },
     #[error("object {object}: mode {mode:o} is not what its access control list says")]
     WrongAccessList { object: ObjectId, mode: u16 },
+    #[error("object {object} lists {listed} names, and {there} of them are there")]
+    WrongNames { object: ObjectId, listed: u64, there: u64 },
     #[error("symbolic link {object} has a target of {size} bytes")]
     WrongTarget { object: ObjectId, size: u64 },
     #[error("object {object}: {error}")]
@@ -76,6 +78,8 @@ struct Check<'a> {
     /// Entries that name an object; of a directory, subdirectories.
     names: BTreeMap<ObjectId, u64>,
     subdirectories: BTreeMap<ObjectId, u64>,
+    /// Entries that are listed by the object that they name.
+    listed: BTreeMap<ObjectId, u64>,
     reached: BTreeSet<ObjectId>,
     report: Report,
 }
@@ -95,6 +99,7 @@ pub fn check_watched(
         cache,
         objects: objects.into_iter().collect(),
         names: BTreeMap::new(),
+        listed: BTreeMap::new(),
         subdirectories: BTreeMap::new(),
         reached: BTreeSet::new(),
         report: Report::default(),
@@ -133,7 +138,8 @@ impl Check<'_> {
             let attributes = self.objects[&id].clone();
             let mut entries = Vec::new();
             let count = Directory::open(self.cache, id, attributes.size, 0).and_then(|directory| {
-                directory.check(|record| entries.push((Name::from(record.name), record.object, record.kind)))
+                directory
+                    .check(|record| entries.push((Name::from(record.name), record.object, record.kind, record.key)))
             });
             match count {
                 Err(error) => {
@@ -146,8 +152,8 @@ impl Check<'_> {
                 Ok(_) => {}
             }
             self.report.entries += entries.len() as u64;
-            for (name, object, kind) in entries {
-                if self.entry(id, name, object, kind) {
+            for (name, object, kind, key) in entries {
+                if self.entry(NamePlace { directory: id, key }, name, object, kind) {
                     waiting.push(object);
                 }
             }
@@ -155,18 +161,21 @@ impl Check<'_> {
     }
 
     /// Checks an entry; gives whether a directory is to be walked.
-    fn entry(&mut self, directory: ObjectId, name: Name, object: ObjectId, kind: Kind) -> bool {
+    fn entry(&mut self, place: NamePlace, name: Name, object: ObjectId, kind: Kind) -> bool {
+        let directory = place.directory;
         let Some(attributes) = self.objects.get(&object) else {
             self.found(Finding::Dangling { directory, name, object });
             return false;
         };
         let (found, parent) = (attributes.kind, attributes.parent);
+        let listed = u64::from(attributes.names().any(|listed| listed == place));
         if found != kind {
             self.found(Finding::WrongKind { directory, name, object, said: kind, found });
             return false;
         }
         let first = self.reached.insert(object);
         *self.names.entry(object).or_default() += 1;
+        *self.listed.entry(object).or_default() += listed;
         if kind != Kind::Directory {
             return false;
         }
@@ -211,6 +220,12 @@ impl Check<'_> {
             let got = u64::from(attributes.nlink);
             if expected != got {
                 self.found(Finding::WrongLinks { object: id, expected, got });
+            }
+            let (listed, there) = (attributes.names().count() as u64, self.listed.get(&id).copied().unwrap_or(0));
+            // Of more names than can be listed, all that were listed may be gone. A directory has one, and the root none.
+            let is_directory = attributes.kind == Kind::Directory;
+            if listed != there || is_directory && (listed == 0) != (id == ObjectId::ROOT) {
+                self.found(Finding::WrongNames { object: id, listed, there });
             }
         }
     }

@@ -69,6 +69,18 @@ pub enum Class {
     Own = 2,
 }
 
+/// Most names of an object that its attributes list.
+pub const NAMES_LISTED_MAX: usize = 12;
+
+/// Where a name of an object is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct NamePlace {
+    /// The directory.
+    pub directory: ObjectId,
+    /// The key of its entry in it, above 0, which is the same for as long as the name is there.
+    pub key: u64,
+}
+
 /// The attributes of one object.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attributes {
@@ -104,6 +116,10 @@ pub struct Attributes {
     pub btime: Timestamp,
     /// A directory that names it (so that an error can name a path), or the owner of an `Xattr`.
     pub parent: ObjectId,
+    /// The key of its entry in that directory; 0: it has no name there.
+    pub name_key: u64,
+    /// Its other names, as far as they are listed: see [`Attributes::names`].
+    pub other_names: Vec<NamePlace>,
     /// The object with its extended attributes, or none.
     pub xattr: ObjectId,
     /// Redundancy policy.
@@ -132,9 +148,29 @@ impl Attributes {
             ctime: now,
             btime: now,
             parent: ObjectId::NONE,
+            name_key: 0,
+            other_names: Vec::new(),
             xattr: ObjectId::NONE,
             policy: PolicyId::default(),
             flags: 0,
+        }
+    }
+
+    /// The names that are listed, [`NAMES_LISTED_MAX`] at most. All of them are there; the list has every name of an object that never
+    /// had more than that.
+    pub fn names(&self) -> impl Iterator<Item = NamePlace> + '_ {
+        let first = NamePlace { directory: self.parent, key: self.name_key };
+        (self.name_key != 0).then_some(first).into_iter().chain(self.other_names.iter().copied())
+    }
+
+    /// The change by which these names are listed, the first ones of them. Without any, the parent stays what it is.
+    pub fn list_names(names: &[NamePlace]) -> AttrSet {
+        let first = names.first();
+        AttrSet {
+            parent: first.map(|name| name.directory),
+            name_key: Some(first.map_or(0, |name| name.key)),
+            other_names: Some(names.iter().take(NAMES_LISTED_MAX).skip(1).copied().collect()),
+            ..AttrSet::default()
         }
     }
 }
@@ -156,6 +192,8 @@ pub struct AttrSet {
     pub xattr: Option<ObjectId>,
     pub policy: Option<PolicyId>,
     pub flags: Option<u32>,
+    pub name_key: Option<u64>,
+    pub other_names: Option<Vec<NamePlace>>,
 }
 
 impl AttrSet {
@@ -179,5 +217,9 @@ impl AttrSet {
         set(&mut attributes.xattr, self.xattr);
         set(&mut attributes.policy, self.policy);
         set(&mut attributes.flags, self.flags);
+        set(&mut attributes.name_key, self.name_key);
+        if let Some(names) = &self.other_names {
+            attributes.other_names.clone_from(names);
+        }
     }
 }

@@ -26,7 +26,7 @@ pub mod space;
 mod store;
 
 pub use arena::{Arena, FrameMut, PageRef, PinnedPage};
-pub use attributes::{AttrSet, Attributes, Class, Kind, Timestamp};
+pub use attributes::{AttrSet, Attributes, Class, Kind, NAMES_LISTED_MAX, NamePlace, Timestamp};
 pub use cache::{Durability, ObjectCache, Outcome, PageView, RequestId, Seek, Snapshots, Transaction};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Corruption, DeviceFault, Error, Place, Result};

@@ -252,6 +252,9 @@ impl ObjectStore for Module {
         let snapshot = key.object.snapshot();
         attributes.parent = attributes.parent.in_snapshot(snapshot);
         attributes.xattr = attributes.xattr.in_snapshot(snapshot);
+        for name in &mut attributes.other_names {
+            name.directory = name.directory.in_snapshot(snapshot);
+        }
         Ok(attributes)
     }
 

@@ -2,7 +2,9 @@
 
 use crate::format::PAGES_MAX;
 use crate::objects::OBJECT_END;
-use holdfast_object::{Error, MAX_OBJECT_BYTES, ObjectId, Op, PageIndex, Result, Timestamp};
+use holdfast_object::{
+    Error, MAX_OBJECT_BYTES, NAMES_LISTED_MAX, NamePlace, ObjectId, Op, PageIndex, Result, Timestamp,
+};
 
 /// Whether an object can have the id.
 pub(crate) fn check_id(id: ObjectId) -> Result<()> {
@@ -32,10 +34,20 @@ pub(crate) fn check_limits(op: &Op) -> Result<()> {
         true => Ok(()),
         false => Err(Error::Protocol("attributes with a time or an object id out of range".to_string())),
     };
+    let valid_names = |others: &[NamePlace]| match others.len() < NAMES_LISTED_MAX
+        && others.iter().all(|name| name.key > 0 && (1..=ObjectId::MAX.0).contains(&name.directory.0))
+    {
+        true => Ok(()),
+        false => Err(Error::Protocol("attributes with too many names, or one that is nowhere".to_string())),
+    };
     match op {
-        Op::Create { attributes: a, .. } => valid(&[a.atime, a.mtime, a.ctime, a.btime], &[a.parent, a.xattr]),
+        Op::Create { attributes: a, .. } => {
+            valid_names(&a.other_names)?;
+            valid(&[a.atime, a.mtime, a.ctime, a.btime], &[a.parent, a.xattr])
+        }
         Op::Delete { .. } => Ok(()),
         Op::SetAttributes { set, .. } => {
+            set.other_names.as_deref().map_or(Ok(()), valid_names)?;
             let times: Vec<Timestamp> = [set.atime, set.mtime, set.ctime, set.btime].into_iter().flatten().collect();
             valid(&times, &[set.parent, set.xattr].into_iter().flatten().collect::<Vec<_>>())
         }

@@ -3,7 +3,7 @@
 //! Invariant: pages that are zero throughout are not held, so that a hole and a zeroed page are the same.
 
 use holdfast_integrity::crc64;
-use holdfast_object::{Attributes, Class, Kind, ObjectId, Op, PAGE_SIZE, PageIndex, PolicyId, Timestamp};
+use holdfast_object::{Attributes, Class, Kind, NamePlace, ObjectId, Op, PAGE_SIZE, PageIndex, PolicyId, Timestamp};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -33,11 +33,12 @@ pub(super) struct NamesPart {
     generation: u64,
     pub(super) nlink: u32,
     parent: ObjectId,
+    names: Vec<NamePlace>,
     whole: Option<OwnPart>,
     ctime: Timestamp,
 }
 
-/// What of an object follows a prefix of its own changes: all but link count, parent and time of attribute change. The
+/// What of an object follows a prefix of its own changes: all but link count, names and time of attribute change. The
 /// object that holds a regular file's extended attributes is a part of the file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct OwnPart {
@@ -126,6 +127,7 @@ impl Object {
             generation: attributes.generation,
             nlink: attributes.nlink,
             parent: attributes.parent,
+            names: attributes.names().collect(),
             whole: (!own).then(|| self.own_part(None)),
             ctime: if own { Timestamp::default() } else { attributes.ctime },
         })

@@ -42,7 +42,8 @@ pub(super) fn snapshot(stack: &Stack, of: SnapshotId, ids: &BTreeSet<ObjectId>) 
             Err(Error::NoObject(_)) => continue,
             Err(error) => return Err(format!("attributes of {id}: {error}")),
         };
-        for other in [&mut attributes.parent, &mut attributes.xattr] {
+        let directories = attributes.other_names.iter_mut().map(|name| &mut name.directory);
+        for other in directories.chain([&mut attributes.parent, &mut attributes.xattr]) {
             if ![SnapshotId::LIVE, of].contains(&other.snapshot()) || other.live().in_snapshot(of) != *other {
                 return Err(format!("{id} names {other:?}, which is not in the snapshot"));
             }

@@ -7,7 +7,7 @@ use holdfast_block::MemoryDevice;
 use holdfast_lab::model::{Driver, Generator, Inode, Model, Node, Profile};
 use holdfast_lab::stack::{self, Stack, StackOptions};
 use holdfast_naming::{Atime, ErrorKind, PathChange};
-use holdfast_object::{Clock, Snapshots};
+use holdfast_object::{Clock, ObjectCache, SnapshotId, Snapshots};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -135,6 +135,9 @@ fn what_changed_is_told_between_all_snapshots() {
                 kept.push((made.id, model.clone()));
             }
         }
+        // And with now.
+        ObjectCache::sync_all(&*stack.cache).unwrap();
+        kept.push((SnapshotId::LIVE, model));
         for (from, before) in &kept {
             for (to, after) in &kept {
                 compare(before, after, &names.diff(*from, *to).unwrap());

@@ -2,6 +2,7 @@
 mod campaign;
 mod decoders;
 mod diff;
+mod diff_cost;
 mod enemy;
 mod explorer;
 mod faults;

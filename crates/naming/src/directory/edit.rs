@@ -36,11 +36,11 @@ impl Directory<'_> {
 
     /// Removes an entry.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Result<Option<Entry>> {
-        let Some((key, entry)) = self.find(name)?.found else { return Ok(None) };
-        let path = self.descend(key)?;
+        let Some(entry) = self.find(name)?.found else { return Ok(None) };
+        let path = self.descend(entry.key)?;
         let mut records = self.checked_records(path.leaf)?;
-        let at = position(&records, 0, key);
-        assert_eq!(node::record_key(&records, at), key, "entry found before");
+        let at = position(&records, 0, entry.key);
+        assert_eq!(node::record_key(&records, at), entry.key, "entry found before");
         let length = node::record_lengths(&records[at..], 0).next().unwrap_or(0);
         records.drain(at..at + length);
         self.shrink(&path.steps, path.leaf.page, 0, records)?;
@@ -49,13 +49,13 @@ impl Directory<'_> {
 
     /// Makes the entry of `name` refer to another object. Gives what it was.
     pub(crate) fn replace(&mut self, name: &[u8], object: ObjectId, kind: Kind) -> Result<Option<Entry>> {
-        let Some((key, entry)) = self.find(name)?.found else { return Ok(None) };
-        let path = self.descend(key)?;
+        let Some(entry) = self.find(name)?.found else { return Ok(None) };
+        let path = self.descend(entry.key)?;
         let mut records = self.checked_records(path.leaf)?;
-        let at = position(&records, 0, key);
+        let at = position(&records, 0, entry.key);
         let mut record = Vec::new();
-        node::push_entry(&mut record, key, object, kind, name);
-        assert_eq!(node::record_key(&records, at), key, "entry found before");
+        node::push_entry(&mut record, entry.key, object, kind, name);
+        assert_eq!(node::record_key(&records, at), entry.key, "entry found before");
         records[at..at + record.len()].copy_from_slice(&record);
         self.put(path.leaf.page, 0, &records);
         Ok(Some(entry))

@@ -40,6 +40,8 @@ const KEPT_PAGES: usize = 2 * (LEVEL_MAX as usize + 1);
 pub(crate) struct Entry {
     pub(crate) object: ObjectId,
     pub(crate) kind: Kind,
+    /// Its key: see [`Directory::name_at`].
+    pub(crate) key: u64,
 }
 
 /// A directory's index, as stored and with the changes of one request.
@@ -83,8 +85,8 @@ struct Step {
 
 /// What is there for a name.
 struct Search {
-    /// Its entry, with the key.
-    found: Option<(u64, Entry)>,
+    /// Its entry.
+    found: Option<Entry>,
     /// The lowest key that is free for it, if the name was not found.
     free: Option<u64>,
 }
@@ -118,7 +120,22 @@ impl<'a> Directory<'a> {
 
     /// The entry of `name`.
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<Entry>> {
-        Ok(self.find(name)?.found.map(|(_, entry)| entry))
+        Ok(self.find(name)?.found)
+    }
+
+    /// The name with this key, if it is one of the object.
+    pub(crate) fn name_at(&self, key: u64, object: ObjectId) -> Result<Option<Vec<u8>>> {
+        if !(KEY_MIN..KEY_END).contains(&key) {
+            return Ok(None);
+        }
+        let mut name = None;
+        self.scan(key - 1, |record| {
+            if (record.key, record.object) == (key, object) {
+                name = Some(record.name.to_vec());
+            }
+            ControlFlow::Break(())
+        })?;
+        Ok(name)
     }
 
     /// Whether there is no entry.
@@ -182,7 +199,7 @@ impl<'a> Directory<'a> {
                 free = (record.key < last).then_some(record.key + 1);
             }
             if record.name == name {
-                found = Some((record.key, Entry { object: record.object, kind: record.kind }));
+                found = Some(Entry { object: record.object, kind: record.kind, key: record.key });
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())

@@ -8,7 +8,7 @@ use crate::name::{self, SYMLINK_MAX};
 use crate::permission::Access;
 use crate::stage::Staged;
 use crate::xattr::Xattrs;
-use holdfast_object::{AttrSet, Attributes, Class, Hold, Kind, ObjectId, Op, Timestamp};
+use holdfast_object::{AttrSet, Attributes, Class, Hold, Kind, NamePlace, ObjectId, Op, Timestamp};
 
 /// What [`Namespace::mknod`] makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,8 +130,9 @@ impl Namespace {
         self.check_access(request, parent, &directory, Access::CHANGE)?;
         let now = self.clock.now();
         let mut staged = self.stage().by(request.caller.is_privileged());
-        let id = self.stage_new(request, &mut staged, parent, &directory, new, now)?;
-        index.insert(name, id, new.kind)?;
+        let id = self.cache.new_object()?;
+        let key = index.insert(name, id, new.kind)?;
+        self.stage_new(request, &mut staged, id, (parent, &directory, key), new, now)?;
         index.stage(&mut staged)?;
         let set = AttrSet {
             nlink: (new.kind == Kind::Directory).then(|| directory.nlink.saturating_add(1)),
@@ -154,20 +155,21 @@ impl Namespace {
         let flags = if nameless { 0 } else { LINKABLE };
         let new = New { kind: Kind::Regular, mode, rdev: 0, target: &[], open: true, names: 0, flags };
         let mut staged = self.stage().by(request.caller.is_privileged());
-        let id = self.stage_new(request, &mut staged, parent, &directory, &new, self.clock.now())?;
+        let id = self.cache.new_object()?;
+        self.stage_new(request, &mut staged, id, (parent, &directory, 0), &new, self.clock.now())?;
         self.submit_made(request, staged, id, true)
     }
 
-    /// Adds a new object of `parent`, not its name.
+    /// Adds a new object of a directory, not its name, which has this key.
     fn stage_new(
         &self,
         request: &Request,
         staged: &mut Staged<'_>,
-        parent: ObjectId,
-        directory: &Attributes,
+        id: ObjectId,
+        (parent, directory, key): (ObjectId, &Attributes, u64),
         new: &New<'_>,
         now: Timestamp,
-    ) -> Result<ObjectId> {
+    ) -> Result<()> {
         let inherited = self.inherit(request, parent, directory, new.kind, new.mode)?;
         let class = if new.kind == Kind::Regular { Class::Own } else { Class::Names };
         let mode = inherited.mode_without_lists;
@@ -175,8 +177,8 @@ impl Namespace {
         attributes.nlink = new.names;
         attributes.rdev = new.rdev;
         attributes.parent = parent;
+        attributes.name_key = key;
         attributes.flags = new.flags;
-        let id = self.cache.new_object()?;
         staged.op(Op::Create { id, attributes: attributes.clone() });
         staged.metadata_bytes(id, 0, new.target)?;
         let none = Xattrs::default();
@@ -186,7 +188,7 @@ impl Namespace {
             let set = AttrSet { mode: Some(inherited.mode), xattr: Some(holder), ..AttrSet::default() };
             staged.op(Op::SetAttributes { id, set });
         }
-        Ok(id)
+        Ok(())
     }
 
     fn submit_made(&self, request: &Request, staged: Staged<'_>, id: ObjectId, open: bool) -> Result<Found> {
@@ -245,15 +247,15 @@ impl Namespace {
         }
         let now = self.clock.now();
         let mut staged = self.stage().by(request.caller.is_privileged());
-        index.insert(name, id, attributes.kind)?;
+        let key = index.insert(name, id, attributes.kind)?;
         index.stage(&mut staged)?;
         staged.op(Op::SetAttributes { id: parent, set: changed_entries(&directory, 1, now) });
+        let names: Vec<_> = attributes.names().chain([NamePlace { directory: parent, key }]).collect();
         let set = AttrSet {
             nlink: Some(attributes.nlink + 1),
-            parent: first.then_some(parent),
             flags: first.then_some(attributes.flags & !LINKABLE),
             ctime: Some(now),
-            ..AttrSet::default()
+            ..Attributes::list_names(&names)
         };
         staged.op(Op::SetAttributes { id, set });
         let outcome = staged.submit(request.id, Answer::Object(id).encode())?;

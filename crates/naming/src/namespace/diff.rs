@@ -4,7 +4,9 @@
 use super::Namespace;
 use crate::directory::LeafRecord;
 use crate::error::{Error, Result};
-use holdfast_object::{self as object, Attributes, Kind, ObjectChange, ObjectId, PageIndex, SnapshotId, Snapshots};
+use holdfast_object::{
+    self as object, Attributes, Kind, NamePlace, ObjectChange, ObjectId, PageIndex, SnapshotId, Snapshots,
+};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -52,14 +54,32 @@ impl PartialOrd for PathChange {
     }
 }
 
-type Entries = BTreeMap<Vec<u8>, ObjectId>;
+/// By name: what has it, and the key of the entry.
+type Entries = BTreeMap<Vec<u8>, (ObjectId, u64)>;
+
+/// A name that only one of two states has.
+struct Name {
+    object: ObjectId,
+    place: NamePlace,
+    name: Vec<u8>,
+}
+
+/// What differs between two states, before it has paths.
+#[derive(Default)]
+struct Difference {
+    /// Names that only the first state has, and those that only the second one has.
+    gone: Vec<Name>,
+    come: Vec<Name>,
+    /// Objects in both states whose bytes or entries differ.
+    modified: BTreeSet<ObjectId>,
+}
 
 impl Namespace {
     /// What changed from one snapshot to another one, or to the recovery point of now ([`SnapshotId::LIVE`]); by path. Takes time
-    /// in proportion to what changed, and to the sizes of the directories that have names of changed objects: no object knows its
-    /// name. (A file whose parent hint is stale makes it go through the whole tree.) That a file got or lost a name is no change of
-    /// the file; what else changed of one with several names is shown by one of them, which both states have or which one of the
-    /// first state became.
+    /// in proportion to what changed: trees are followed where they differ, and paths go up by the names that objects list.
+    /// (What had more names than it can list, and lost all of those that were, is looked for everywhere.) That a file got or lost
+    /// a name is no change of the file; what else changed of one with several names is shown by one of them, which both states
+    /// have or which one of the first state became.
     pub fn diff(&self, from: SnapshotId, to: SnapshotId) -> Result<Vec<PathChange>> {
         let Some(source) = &self.snapshots else { return Err(Error::NotSupported("snapshots of this name space")) };
         let mut changes: Vec<ObjectChange> = Vec::new();
@@ -71,54 +91,35 @@ impl Namespace {
             }
             changes.extend(more);
         }
-        // Ids that are another object's now.
-        let other = |change: &&ObjectChange| change.before.is_some() && change.after.is_some() && !is_same(change);
-        let reused: BTreeSet<ObjectId> = changes.iter().filter(other).map(|change| change.object).collect();
-        let (mut gone, mut come) = (Vec::new(), Vec::new());
-        for change in &changes {
-            let pages = if is_same(change) { Some(changed_pages(&**source, change.object, (from, to))?) } else { None };
-            let [old, new] =
-                [(from, &change.before), (to, &change.after)].map(|(state, attributes)| match attributes {
-                    Some(attributes) if attributes.kind == Kind::Directory => {
-                        self.entries_in(change.object.in_snapshot(state), attributes, pages.as_deref())
-                    }
-                    _ => Ok(Entries::new()),
-                });
-            let (old, new) = (old?, new?);
-            let only = |mine: &Entries, other: &Entries| -> Vec<(Vec<u8>, ObjectId)> {
-                let differs =
-                    |(name, id): &(&Vec<u8>, &ObjectId)| other.get(*name) != Some(*id) || reused.contains(*id);
-                mine.iter().filter(differs).map(|(name, id)| (name.clone(), *id)).collect()
-            };
-            gone.extend(only(&old, &new).into_iter().map(|(name, id)| (change.object, name, id)));
-            come.extend(only(&new, &old).into_iter().map(|(name, id)| (change.object, name, id)));
-        }
+        let Difference { gone, come, modified } = self.difference(&**source, &changes, (from, to))?;
         let mut paths = [Paths::new(self, from), Paths::new(self, to)];
         let mut found = BTreeSet::new();
         // An object that loses a name and gets one has been renamed, unless its id is another object's now.
         let same: BTreeSet<ObjectId> = changes.iter().filter(|change| is_same(change)).map(|it| it.object).collect();
-        let renamed: BTreeSet<ObjectId> = gone.iter().chain(&come).map(|(.., id)| *id).collect();
-        let mut named_anew: BTreeMap<ObjectId, VecDeque<Vec<u8>>> = BTreeMap::new();
-        for (directory, name, id) in come {
-            named_anew.entry(id).or_default().push_back(paths[1].entry(directory, &name)?);
+        let renamed: BTreeSet<ObjectId> = gone.iter().chain(&come).map(|name| name.object).collect();
+        let mut named_anew: BTreeMap<ObjectId, VecDeque<(NamePlace, Vec<u8>)>> = BTreeMap::new();
+        for Name { object, place, name } in come {
+            let path = paths[1].entry(place.directory, &name)?;
+            named_anew.entry(object).or_default().push_back((place, path));
         }
-        for (directory, name, id) in gone {
-            let old = paths[0].entry(directory, &name)?;
-            let new = if same.contains(&id) { named_anew.get_mut(&id).and_then(VecDeque::pop_front) } else { None };
+        for Name { object, place, name } in gone {
+            let old = paths[0].entry(place.directory, &name)?;
+            let new =
+                if same.contains(&object) { named_anew.get_mut(&object).and_then(VecDeque::pop_front) } else { None };
             found.insert(match new {
-                Some(new) => PathChange::Renamed(old, new),
+                Some((_, new)) => PathChange::Renamed(old, new),
                 None => PathChange::Removed(old),
             });
         }
         // Names that stand for no change of what they name.
-        let added: BTreeSet<Vec<u8>> = named_anew.into_values().flatten().collect();
+        let added: BTreeMap<NamePlace, Vec<u8>> = named_anew.into_values().flatten().collect();
         // Extended attributes are an object of their own, whose parent is what has them.
         let states = changes.iter().flat_map(|change| [&change.before, &change.after]).flatten();
         let xattrs = states.filter(|attributes| attributes.kind == Kind::Xattr);
         let owners: BTreeSet<ObjectId> = xattrs.map(|attributes| attributes.parent.live()).collect();
         let mut marks: BTreeMap<ObjectId, fn(Vec<u8>) -> PathChange> = BTreeMap::new();
-        // Where they are looked for, one after the other: by the parent hint of the second state, by that of the first one, everywhere.
-        let mut below: [BTreeMap<ObjectId, BTreeSet<ObjectId>>; 2] = Default::default();
+        // By where their names are, so that each directory is gone through once; and those to look for everywhere.
+        let (mut named, mut lost) = (BTreeMap::new(), BTreeSet::new());
         for change in &changes {
             let id = change.object;
             if let (true, Some(before), Some(after)) = (is_same(change), &change.before, &change.after)
@@ -126,39 +127,87 @@ impl Namespace {
                 && before.nlink > 0
                 && after.nlink > 0
             {
-                if before.size != after.size || !source.changed_pages(id, (from, to), 0, 1)?.is_empty() {
+                if modified.contains(&id) {
                     marks.insert(id, PathChange::Modified);
                 } else if owners.contains(&id) || attributes_differ(before, after, renamed.contains(&id)) {
                     marks.insert(id, PathChange::Attributes);
                 } else {
                     continue;
                 }
-                for (below, attributes) in below.iter_mut().zip([after, before]) {
-                    below.entry(attributes.parent.live()).or_default().insert(id);
+                match after.names().find(|place| !added.contains_key(place)) {
+                    Some(place) => drop(named.insert(place, id)),
+                    None if id == ObjectId::ROOT => {}
+                    None => drop(lost.insert(id)),
                 }
             }
         }
-        let mut left: BTreeSet<ObjectId> = marks.keys().copied().collect();
-        let mut paths_of = Vec::new();
-        for (parent, mut objects) in below.into_iter().flatten() {
-            objects.retain(|id| left.contains(id));
-            let named = paths[1].take_named(parent, &mut objects, &added)?;
-            for (id, path) in named {
-                left.remove(&id);
-                paths_of.push((id, path));
-            }
+        let mut paths_of = paths[1].of_named(named, &mut lost)?;
+        if marks.contains_key(&ObjectId::ROOT) {
+            paths_of.push((ObjectId::ROOT, Vec::new()));
         }
-        paths_of.extend(paths[1].search(left, &added)?);
+        let added: BTreeSet<Vec<u8>> = added.into_values().collect();
+        paths_of.extend(paths[1].search(lost, &added)?);
         found.extend(added.into_iter().map(PathChange::Added));
         found.extend(paths_of.into_iter().filter_map(|(id, path)| marks.get(&id).map(|mark| mark(path))));
         Ok(found.into_iter().collect())
     }
 
+    /// Which names and which contents differ, of objects that do.
+    fn difference(
+        &self,
+        source: &dyn Snapshots,
+        changes: &[ObjectChange],
+        states: (SnapshotId, SnapshotId),
+    ) -> Result<Difference> {
+        // Ids that are another object's now.
+        let other = |change: &&ObjectChange| change.before.is_some() && change.after.is_some() && !is_same(change);
+        let reused: BTreeSet<ObjectId> = changes.iter().filter(other).map(|change| change.object).collect();
+        let mut difference = Difference::default();
+        for change in changes {
+            let is_directory = |attributes: &&Attributes| attributes.kind == Kind::Directory;
+            let directories = [&change.before, &change.after].map(|it| it.as_ref().filter(is_directory));
+            let pages = match (&change.before, &change.after) {
+                (Some(before), Some(after)) if is_same(change) => {
+                    let count = if directories[0].is_some() { usize::MAX } else { 1 };
+                    let pages = changed_pages(source, change.object, states, count)?;
+                    if before.size != after.size || !pages.is_empty() {
+                        difference.modified.insert(change.object);
+                    }
+                    Some(pages)
+                }
+                _ => None,
+            };
+            let [old, new] = [(states.0, directories[0]), (states.1, directories[1])].map(|(state, attributes)| {
+                let entries =
+                    |attributes| self.entries_in(change.object.in_snapshot(state), attributes, pages.as_deref());
+                attributes.map_or_else(|| Ok(Entries::new()), entries)
+            });
+            let (old, new) = (old?, new?);
+            let only = |mine: &Entries, other: &Entries| -> Vec<Name> {
+                let differs = |(name, (id, _)): &(&Vec<u8>, &(ObjectId, u64))| {
+                    other.get(*name).map(|(id, _)| *id) != Some(*id) || reused.contains(id)
+                };
+                let name = |(name, &(object, key)): (&Vec<u8>, &(ObjectId, u64))| Name {
+                    object,
+                    place: NamePlace { directory: change.object, key },
+                    name: name.clone(),
+                };
+                mine.iter().filter(differs).map(name).collect()
+            };
+            difference.gone.extend(only(&old, &new));
+            difference.come.extend(only(&new, &old));
+        }
+        Ok(difference)
+    }
+
     /// The entries of a directory, or those in some of its pages.
     fn entries_in(&self, id: ObjectId, attributes: &Attributes, pages: Option<&[PageIndex]>) -> Result<Entries> {
         let mut entries = Entries::new();
+        if pages.is_some_and(<[PageIndex]>::is_empty) {
+            return Ok(entries);
+        }
         let mut note = |record: LeafRecord<'_>| {
-            entries.insert(record.name.to_vec(), record.object);
+            entries.insert(record.name.to_vec(), (record.object, record.key));
         };
         let directory = self.open_directory(id, attributes)?;
         match pages {
@@ -172,23 +221,33 @@ impl Namespace {
     }
 }
 
-fn changed_pages(source: &dyn Snapshots, id: ObjectId, states: (SnapshotId, SnapshotId)) -> Result<Vec<PageIndex>> {
+/// The first `count` pages that differ.
+fn changed_pages(
+    source: &dyn Snapshots,
+    id: ObjectId,
+    states: (SnapshotId, SnapshotId),
+    count: usize,
+) -> Result<Vec<PageIndex>> {
     let mut pages: Vec<PageIndex> = Vec::new();
     loop {
         let first = pages.last().map_or(0, |last| last + 1);
-        let more = source.changed_pages(id, states, first, STEP)?;
+        let more = source.changed_pages(id, states, first, STEP.min(count - pages.len()))?;
         if more.is_empty() {
             return Ok(pages);
         }
         pages.extend(more);
+        if pages.len() == count {
+            return Ok(pages);
+        }
     }
 }
 
 /// Whether more than the time of last access, and what a name that comes or goes changes in what it names, differs.
 fn attributes_differ(before: &Attributes, after: &Attributes, is_renamed: bool) -> bool {
-    let Attributes { atime, nlink, parent, .. } = *after;
+    let Attributes { atime, nlink, parent, name_key, ref other_names, .. } = *after;
     let ctime = if is_renamed { after.ctime } else { before.ctime };
-    Attributes { atime, nlink, parent, ctime, ..before.clone() } != *after
+    let other_names = other_names.clone();
+    Attributes { atime, nlink, parent, name_key, other_names, ctime, ..before.clone() } != *after
 }
 
 /// Whether both states have the same object.
@@ -207,58 +266,91 @@ fn joined(above: &[u8], name: &[u8]) -> Vec<u8> {
 struct Paths<'a> {
     namespace: &'a Namespace,
     state: SnapshotId,
-    directories: BTreeMap<ObjectId, Option<Vec<u8>>>,
+    /// Of directories, what is above them, and their name in it; none: they have no name.
+    above: BTreeMap<ObjectId, Option<(ObjectId, Vec<u8>)>>,
 }
 
 impl Paths<'_> {
     fn new(namespace: &Namespace, state: SnapshotId) -> Paths<'_> {
-        Paths { namespace, state, directories: BTreeMap::from([(ObjectId::ROOT, Some(Vec::new()))]) }
+        Paths { namespace, state, above: BTreeMap::new() }
     }
 
     /// The path of a name in a directory; one that has no path itself is shown as `#id`.
     fn entry(&mut self, directory: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
-        Ok(joined(&self.above(directory)?, name))
+        Ok(joined(&self.of(directory)?, name))
     }
 
-    /// The path of a directory, for what is in it.
-    fn above(&mut self, directory: ObjectId) -> Result<Vec<u8>> {
-        Ok(self.of(directory)?.unwrap_or_else(|| format!("{directory}").into_bytes()))
-    }
-
-    /// Takes those of the objects that have a name in their parent directory, by one look through it. Gives one path of each that
-    /// is none of those `added`.
-    fn take_named(
-        &mut self,
-        parent: ObjectId,
-        objects: &mut BTreeSet<ObjectId>,
-        added: &BTreeSet<Vec<u8>>,
-    ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
-        if objects.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut paths = Vec::new();
-        if objects.remove(&ObjectId::ROOT) {
-            paths.push((ObjectId::ROOT, Vec::new()));
-        }
-        let directory = parent.in_snapshot(self.state);
-        if let Ok(attributes) = self.namespace.directory_attributes(directory) {
-            let above = self.above(parent)?;
-            self.namespace.open_directory(directory, &attributes)?.scan(0, |record| {
-                if objects.contains(&record.object) {
-                    let path = joined(&above, record.name);
-                    if !added.contains(&path) {
-                        objects.remove(&record.object);
-                        paths.push((record.object, path));
-                    }
+    /// The path of a directory, by the names that it and those above it list. Of each only its name is kept: all paths of a deep
+    /// tree would be much more.
+    fn of(&mut self, directory: ObjectId) -> Result<Vec<u8>> {
+        let mut components: Vec<Vec<u8>> = Vec::new();
+        let mut at = directory;
+        // In a circle of parents, all of it would be gone through once more.
+        while at != ObjectId::ROOT && components.len() <= self.above.len() {
+            if !self.above.contains_key(&at) {
+                let above = self.name_of(at)?;
+                self.above.insert(at, above);
+            }
+            match self.above.get(&at).and_then(Option::as_ref) {
+                Some((parent, name)) => {
+                    components.push(name.clone());
+                    at = *parent;
                 }
-                if objects.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
+                None => {
+                    components.push(format!("{at}").into_bytes());
+                    break;
+                }
+            }
+        }
+        components.reverse();
+        Ok(components.join(&b'/'))
+    }
+
+    /// The name of a directory, and what it is in.
+    fn name_of(&self, directory: ObjectId) -> Result<Option<(ObjectId, Vec<u8>)>> {
+        let id = directory.in_snapshot(self.state);
+        let attributes = match self.namespace.cache.attributes(id) {
+            Ok(attributes) => attributes,
+            Err(object::Error::NoObject(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(place) = attributes.names().next() else { return Ok(None) };
+        let name = match self.namespace.name_at(place, id) {
+            Err(Error::Object(object::Error::NoObject(_)) | Error::NotDirectory(_)) => None,
+            name => name?,
+        };
+        Ok(name.map(|name| (place.directory.live(), name)))
+    }
+
+    /// The paths of objects by their names, which are in these places. What has no name there, because its list is wrong, goes to
+    /// those that are `lost`.
+    fn of_named(
+        &mut self,
+        objects: BTreeMap<NamePlace, ObjectId>,
+        lost: &mut BTreeSet<ObjectId>,
+    ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
+        let mut paths = Vec::new();
+        let mut objects = objects.into_iter().peekable();
+        while let Some(&(NamePlace { directory: parent, .. }, _)) = objects.peek() {
+            let below = std::iter::from_fn(|| objects.next_if(|(place, _)| place.directory == parent));
+            let id = parent.in_snapshot(self.state);
+            let Ok(attributes) = self.namespace.directory_attributes(id) else {
+                lost.extend(below.map(|(_, object)| object));
+                continue;
+            };
+            let directory = self.namespace.open_directory(id, &attributes)?;
+            let above = self.of(parent)?;
+            for (place, object) in below {
+                match directory.name_at(place.key, object)? {
+                    Some(name) => paths.push((object, joined(&above, &name))),
+                    None => drop(lost.insert(object)),
+                }
+            }
         }
         Ok(paths)
     }
 
-    /// Paths of objects wherever they are. A file that had several names, and lost the one that its parent hint knew, can only be
-    /// found by going through the tree. What has no name, but for those `added`, is shown as `#id`.
+    /// Paths of objects wherever they are. What has no name, but for those `added`, is shown as `#id`.
     fn search(
         &mut self,
         mut objects: BTreeSet<ObjectId>,
@@ -285,28 +377,5 @@ impl Paths<'_> {
         }
         paths.extend(objects.iter().map(|id| (*id, format!("{id}").into_bytes())));
         Ok(paths)
-    }
-
-    /// The path of an object by its parent's entries; of a file with several names, one of those that its parent hint leads
-    /// to. `None`: it has no name there.
-    fn of(&mut self, id: ObjectId) -> Result<Option<Vec<u8>>> {
-        if let Some(known) = self.directories.get(&id) {
-            return Ok(known.clone());
-        }
-        // Against a circle of parents.
-        self.directories.insert(id, None);
-        let attributes = match self.namespace.cache.attributes(id.in_snapshot(self.state)) {
-            Ok(attributes) => attributes,
-            Err(object::Error::NoObject(_)) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let parent = attributes.parent.live();
-        let name = self.namespace.name_in(parent.in_snapshot(self.state), id.in_snapshot(self.state));
-        let path = match name {
-            Some(name) => Some(self.entry(parent, &name)?),
-            None => None,
-        };
-        self.directories.insert(id, path.clone());
-        Ok(path)
     }
 }

@@ -5,8 +5,7 @@ use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::name::{self, NAME_MAX};
 use crate::permission::{self, Access};
-use holdfast_object::{Attributes, Hold, Kind, ObjectId};
-use std::ops::ControlFlow;
+use holdfast_object::{Attributes, Hold, Kind, NamePlace, ObjectId};
 
 /// An object with its attributes as they were at that moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -157,8 +156,8 @@ impl Namespace {
         }
     }
 
-    /// A path of the object, from the root, for messages: by parent hints, so it may be out of date or incomplete for
-    /// files with several names. Components that are not known are shown as `#id`.
+    /// A path of the object, from the root, for messages: by the names that it lists. Components that are not known are shown as
+    /// `#id`.
     pub fn path_of(&self, id: ObjectId) -> Vec<u8> {
         /// Deeper paths are cut off at the front.
         const COMPONENTS_MAX: usize = 256;
@@ -178,10 +177,12 @@ impl Namespace {
                 components.push(unknown);
                 break;
             };
-            let parent = attributes.parent;
-            if attributes.kind != Kind::Xattr {
-                components.push(self.name_in(parent, at).unwrap_or(unknown));
+            if attributes.kind == Kind::Xattr {
+                at = attributes.parent;
+                continue;
             }
+            let (parent, name) = self.name_of(at).unwrap_or((attributes.parent, unknown));
+            components.push(name);
             at = parent;
         }
         if components.is_empty() {
@@ -194,17 +195,24 @@ impl Namespace {
         })
     }
 
-    pub(super) fn name_in(&self, parent: ObjectId, id: ObjectId) -> Option<Vec<u8>> {
-        let _in_use = self.locks.lock(&[(parent, Use::Shared)]);
-        let attributes = self.directory_attributes(parent).ok()?;
-        let mut name = None;
-        let scan = self.open_directory(parent, &attributes).ok()?.scan(0, |record| {
-            if record.object == id.live() {
-                name = Some(record.name.to_vec());
-                return ControlFlow::Break(());
+    /// A name of the object, with its directory: the first one listed that is there.
+    pub(super) fn name_of(&self, id: ObjectId) -> Option<(ObjectId, Vec<u8>)> {
+        /// What is renamed at that moment is looked for again.
+        const TRIES: usize = 3;
+        for _ in 0..TRIES {
+            for place in self.cache.attributes(id).ok()?.names() {
+                if let Ok(Some(name)) = self.name_at(place, id) {
+                    return Some((place.directory, name));
+                }
             }
-            ControlFlow::Continue(())
-        });
-        scan.ok().and(name)
+        }
+        None
+    }
+
+    /// The name in this place, if it is one of the object.
+    pub(super) fn name_at(&self, NamePlace { directory, key }: NamePlace, id: ObjectId) -> Result<Option<Vec<u8>>> {
+        let _in_use = self.locks.lock(&[(directory, Use::Shared)]);
+        let attributes = self.directory_attributes(directory)?;
+        self.open_directory(directory, &attributes)?.name_at(key, id.live())
     }
 }

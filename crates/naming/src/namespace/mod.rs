@@ -4,6 +4,7 @@
 //! - an entry names an object of the kind it says; a directory has one entry, in the directory that its `parent` names;
 //! - `nlink` of a directory is 2 plus its subdirectories, of anything else the number of its entries; an object with
 //!   `nlink` 0 stays until nobody holds it;
+//! - the names that an object lists are its entries, and all of them if it never had more than [`object::NAMES_LISTED_MAX`];
 //! - `entries` of a directory is the number of its entries;
 //! - an object's `xattr` names an object of kind `Xattr` that nothing else names, whose `parent` is the object;
 //! - an object's access control list, if it has one, says the same as its mode ([`crate::check`] has all of these).
@@ -261,7 +262,7 @@ impl Namespace {
         if kept {
             // A power cut may have left the flag of a file that has got a name since.
             let flags = (attributes.flags & LINKABLE != 0).then_some(attributes.flags & !LINKABLE);
-            let set = AttrSet { nlink: Some(0), flags, ctime: Some(now), ..AttrSet::default() };
+            let set = AttrSet { nlink: Some(0), flags, ctime: Some(now), ..Attributes::list_names(&[]) };
             staged.op(Op::SetAttributes { id, set });
         } else {
             self.stage_delete(staged, id, attributes);

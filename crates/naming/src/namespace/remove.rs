@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::locks::{InUse, Use};
 use crate::name;
 use crate::permission::Access;
-use holdfast_object::{AttrSet, Attributes, Kind, ObjectId, Op};
+use holdfast_object::{AttrSet, Attributes, Kind, NamePlace, ObjectId, Op, Timestamp};
 
 /// An entry that is about to be removed, with its directory; both in exclusive use.
 struct Target<'a> {
@@ -57,8 +57,7 @@ impl Namespace {
         if wants_directory || attributes.nlink <= 1 {
             kept = self.stage_last_name_gone(&mut staged, id, &attributes, now);
         } else {
-            let set = AttrSet { nlink: Some(attributes.nlink - 1), ctime: Some(now), ..AttrSet::default() };
-            staged.op(Op::SetAttributes { id, set });
+            staged.op(Op::SetAttributes { id, set: one_name_fewer(&attributes, parent, entry.key, now) });
         }
         staged.submit(request.id, Answer::Nothing.encode())?;
         drop(in_use);
@@ -101,6 +100,13 @@ impl Namespace {
             _ => Err(Error::CorruptTree { object: id, what: "number of entries is wrong" }),
         }
     }
+}
+
+/// The attributes of an object that loses this one of its names.
+pub(super) fn one_name_fewer(attributes: &Attributes, directory: ObjectId, key: u64, now: Timestamp) -> AttrSet {
+    let gone = NamePlace { directory, key };
+    let names: Vec<_> = attributes.names().filter(|name| *name != gone).collect();
+    AttrSet { nlink: Some(attributes.nlink - 1), ctime: Some(now), ..Attributes::list_names(&names) }
 }
 
 /// Links of a directory that loses a subdirectory.

@@ -1,13 +1,14 @@
 //! Moving names.
 
 use super::answer::Answer;
+use super::remove::one_name_fewer;
 use super::{Namespace, Request};
 use crate::directory::{Directory, Entry};
 use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::name;
 use crate::permission::{self, Access};
-use holdfast_object::{AttrSet, Attributes, Class, Kind, ObjectId, Op, Timestamp};
+use holdfast_object::{AttrSet, Attributes, Class, Kind, NamePlace, ObjectId, Op, Timestamp};
 
 /// What becomes of an entry that has the new name already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,9 +178,9 @@ impl Namespace {
             let caller = &request.caller;
             let (gid, _) = permission::inherit(&source.attributes, Kind::CharDevice, caller, 0);
             let mut attributes = Attributes::new(Kind::CharDevice, Class::Names, 0, caller.uid, gid, now);
-            (attributes.nlink, attributes.parent) = (1, from.directory);
+            (attributes.nlink, attributes.parent, attributes.name_key) = (1, from.directory, moved.key);
             staged.op(Op::Create { id, attributes });
-            Some(Entry { object: id, kind: Kind::CharDevice })
+            Some(Entry { object: id, kind: Kind::CharDevice, key: moved.key })
         } else {
             None
         };
@@ -191,12 +192,18 @@ impl Namespace {
             }
         }
         let index = target_index.as_mut().unwrap_or(&mut source_index);
-        if other.is_some() {
-            set_entry(index, to.name, moved)?;
-        } else {
-            index.insert(to.name, moved.object, moved.kind)?;
-            target.entries_delta += 1;
-        }
+        let key = match &other {
+            Some((entry, _)) => {
+                set_entry(index, to.name, moved)?;
+                entry.key
+            }
+            None => {
+                target.entries_delta += 1;
+                index.insert(to.name, moved.object, moved.kind)?
+            }
+        };
+        let old = NamePlace { directory: from.directory, key: moved.key };
+        let new = NamePlace { directory: to.directory, key };
         source_index.stage(&mut staged)?;
         if let Some(index) = target_index {
             index.stage(&mut staged)?;
@@ -217,8 +224,12 @@ impl Namespace {
             staged.op(Op::SetAttributes { id: target.id, set: target.set(now)? });
         }
         staged.op(Op::SetAttributes { id: source.id, set: source.set(now)? });
-        let moved_to = |parent| AttrSet { ctime: Some(now), parent: Some(parent), ..AttrSet::default() };
-        staged.op(Op::SetAttributes { id: moved.object, set: moved_to(to.directory) });
+        let moved_to = |attributes: &Attributes, old: NamePlace, new: NamePlace| {
+            let others = attributes.names().filter(|name| *name != old);
+            let names: Vec<_> = std::iter::once(new).chain(others).collect();
+            AttrSet { ctime: Some(now), ..Attributes::list_names(&names) }
+        };
+        staged.op(Op::SetAttributes { id: moved.object, set: moved_to(&moved_attributes, old, new) });
         let mut kept = None;
         if let Some((entry, attributes)) = &other {
             if moved.kind == Kind::Regular {
@@ -227,12 +238,11 @@ impl Namespace {
                 staged.brings(entry.object);
             }
             if back.is_some() {
-                staged.op(Op::SetAttributes { id: entry.object, set: moved_to(from.directory) });
+                staged.op(Op::SetAttributes { id: entry.object, set: moved_to(attributes, new, old) });
             } else if other_is_directory || attributes.nlink <= 1 {
                 kept = self.stage_last_name_gone(&mut staged, entry.object, attributes, now).then_some(entry.object);
             } else {
-                let nlink = Some(attributes.nlink - 1);
-                let set = AttrSet { nlink, ctime: Some(now), ..AttrSet::default() };
+                let set = one_name_fewer(attributes, to.directory, entry.key, now);
                 staged.op(Op::SetAttributes { id: entry.object, set });
             }
         }

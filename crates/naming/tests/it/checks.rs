@@ -76,8 +76,24 @@ fn wrong_parents_and_counts_of_entries() {
     let expected = [
         Finding::WrongParent { directory: b, expected: a, got: ROOT },
         Finding::WrongEntries { directory: b, expected: 1, got: 5 },
+        Finding::WrongNames { object: b, listed: 1, there: 0 },
     ];
     assert_eq!(findings(&world), expected);
+}
+
+#[test]
+fn wrong_lists_of_names() {
+    let Planted { world, b, file, .. } = planted();
+    let names = world.attributes(file).other_names;
+    assert_eq!(names.len(), 1);
+    world.cache.meddle(file, |attributes| attributes.other_names[0].key += 1);
+    assert_eq!(findings(&world), [Finding::WrongNames { object: file, listed: 2, there: 1 }]);
+    let twice = |attributes: &mut holdfast_object::Attributes| attributes.other_names = [&names[..], &names].concat();
+    world.cache.meddle(file, twice);
+    assert_eq!(findings(&world), [Finding::WrongNames { object: file, listed: 3, there: 2 }]);
+    world.cache.meddle(file, |attributes| attributes.other_names = names.clone());
+    world.cache.meddle(b, |attributes| attributes.name_key = 0);
+    assert_eq!(findings(&world), [Finding::WrongNames { object: b, listed: 0, there: 0 }]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::support::{READ_WRITE, ROOT, World};
 use holdfast_naming::{Create, Error, ErrorKind, LINK_MAX, NAME_MAX, NewNode, RenameMode, Request};
-use holdfast_object::{Attributes, Error as ObjectError, Kind, ObjectCache, ObjectId};
+use holdfast_object::{Attributes, Error as ObjectError, Kind, NAMES_LISTED_MAX, ObjectCache, ObjectId};
 
 const REQUEST: &Request = &Request::ROOT;
 
@@ -308,10 +308,56 @@ fn messages_can_name_a_path() {
     assert_eq!(world.space.path_of(file), b"/a/file");
     assert_eq!(world.space.path_of(ROOT), b"/");
     assert_eq!(world.space.path_of(ObjectId(999)), b"/#999");
+    // By whichever name is left.
+    world.space.link(REQUEST, file, ROOT, b"second").unwrap();
+    assert_eq!(world.space.path_of(file), b"/a/file");
+    world.space.unlink(REQUEST, a, b"file").unwrap();
+    assert_eq!(world.space.path_of(file), b"/second");
+    world.rename((ROOT, "second"), (a, "file"), RenameMode::Replace).unwrap();
+    assert_eq!(world.space.path_of(file), b"/a/file");
     // A circle of parents, as only corruption makes one, is cut off.
     let b = world.directory(a, "b");
     world.cache.meddle(a, |attributes| attributes.parent = b);
     assert!(world.space.path_of(file).starts_with(b"/.../"));
+}
+
+#[test]
+fn an_object_lists_its_names() {
+    let world = World::new();
+    let (a, b) = (world.directory(ROOT, "a"), world.directory(ROOT, "b"));
+    let file = world.file(a, "0");
+    let name = |number: usize| number.to_string();
+    let listed = || world.attributes(file).names().count();
+    for number in 1..15 {
+        world.space.link(REQUEST, file, b, name(number).as_bytes()).unwrap();
+        assert_eq!(listed(), (number + 1).min(NAMES_LISTED_MAX));
+    }
+    assert!(world.check().is_clean());
+    world.rename((b, "3"), (a, "3"), RenameMode::Replace).unwrap();
+    world.rename((b, "14"), (a, "14"), RenameMode::Replace).unwrap();
+    // What was not listed is now, in the place of another one.
+    assert_eq!((listed(), world.space.path_of(file)), (NAMES_LISTED_MAX, b"/a/14".to_vec()));
+    let other = world.file(ROOT, "other");
+    world.rename((ROOT, "other"), (b, "4"), RenameMode::Exchange).unwrap();
+    assert_eq!((world.space.path_of(file), world.space.path_of(other)), (b"/other".to_vec(), b"/b/4".to_vec()));
+    world.rename((b, "4"), (b, "5"), RenameMode::Replace).unwrap();
+    assert!(world.check().is_clean());
+    // Down to the last one; of those that were never listed nothing is known.
+    for (directory, name) in [(ROOT, "other"), (a, "14"), (a, "3"), (a, "0")] {
+        world.space.unlink(REQUEST, directory, name.as_bytes()).unwrap();
+        assert!(world.check().is_clean());
+    }
+    for number in [1, 2, 6, 7, 8, 9, 10, 11, 12] {
+        world.space.unlink(REQUEST, b, name(number).as_bytes()).unwrap();
+        assert!(world.check().is_clean());
+    }
+    assert_eq!((world.attributes(file).nlink, listed()), (1, 0));
+    assert_eq!(world.space.path_of(file), format!("/b/{file}").into_bytes());
+    world.space.link(REQUEST, file, b, b"again").unwrap();
+    assert_eq!((listed(), world.space.path_of(file)), (1, b"/b/again".to_vec()));
+    world.space.unlink(REQUEST, b, b"13").unwrap();
+    world.space.unlink(REQUEST, b, b"again").unwrap();
+    assert_eq!((world.attributes(file).nlink, listed()), (0, 0), "held, and nameless");
 }
 
 #[test]

@@ -7,8 +7,8 @@
 use super::Fault;
 use holdfast_integrity::{Algorithm, Checksum, DIGEST_MAX, StoredSums};
 use holdfast_object::{
-    AttrSet, Attributes, Class, Fragment, Kind, ObjectId, Op, PAGE_SIZE, PageRef, Placement, PolicyId, SnapshotId,
-    Timestamp,
+    AttrSet, Attributes, Class, Fragment, Kind, NAMES_LISTED_MAX, NamePlace, ObjectId, Op, PAGE_SIZE, PageRef,
+    Placement, PolicyId, SnapshotId, Timestamp,
 };
 
 const CREATE: u8 = 1;
@@ -171,6 +171,16 @@ impl Writer<'_> {
         self.u64(a.xattr.0);
         self.u16(a.policy.0);
         self.u32(a.flags);
+        self.u64(a.name_key);
+        self.names(&a.other_names);
+    }
+
+    fn names(&mut self, names: &[NamePlace]) {
+        self.u8(names.len() as u8);
+        for name in names {
+            self.u64(name.directory.0);
+            self.u64(name.key);
+        }
     }
 
     /// A mask of the fields that are there, in the order of their declaration, and these.
@@ -196,6 +206,8 @@ impl Writer<'_> {
         has(set.xattr.is_some());
         has(set.policy.is_some());
         has(set.flags.is_some());
+        has(set.name_key.is_some());
+        has(set.other_names.is_some());
         self.0[at..at + 2].copy_from_slice(&mask.to_le_bytes());
         set.mode.into_iter().for_each(|value| self.u16(value));
         [set.uid, set.gid, set.nlink].into_iter().flatten().for_each(|value| self.u32(value));
@@ -204,6 +216,8 @@ impl Writer<'_> {
         [set.parent, set.xattr].into_iter().flatten().for_each(|id| self.u64(id.0));
         set.policy.into_iter().for_each(|policy| self.u16(policy.0));
         set.flags.into_iter().for_each(|flags| self.u32(flags));
+        set.name_key.into_iter().for_each(|key| self.u64(key));
+        set.other_names.iter().for_each(|names| self.names(names));
     }
 }
 
@@ -308,13 +322,28 @@ impl Reader<'_> {
             xattr: self.link()?,
             policy: PolicyId(self.u16()?),
             flags: self.u32()?,
+            name_key: self.u64()?,
+            other_names: self.names()?,
         })
+    }
+
+    fn names(&mut self) -> Result<Vec<NamePlace>, Fault> {
+        let count = usize::from(self.u8()?);
+        if count >= NAMES_LISTED_MAX {
+            let expected = format!("{} at most", NAMES_LISTED_MAX - 1);
+            return Err(Fault::new("other names in the intent log", expected, count));
+        }
+        let name = |r: &mut Self| match (r.id()?, r.u64()?) {
+            (_, 0) => Err(Fault::new("key of a name in the intent log", "above 0", 0)),
+            (directory, key) => Ok(NamePlace { directory, key }),
+        };
+        (0..count).map(|_| name(self)).collect()
     }
 
     fn set(&mut self) -> Result<AttrSet, Fault> {
         let mask = self.u16()?;
-        if mask >> 13 != 0 {
-            return Err(Fault::new("attributes in the intent log", "13 known ones", format!("{mask:#x}")));
+        if mask >> 15 != 0 {
+            return Err(Fault::new("attributes in the intent log", "15 known ones", format!("{mask:#x}")));
         }
         fn read<'a, T>(
             r: &mut Reader<'a>,
@@ -338,6 +367,8 @@ impl Reader<'_> {
             xattr: read(self, mask, 10, Reader::link)?,
             policy: read(self, mask, 11, |r| r.u16().map(PolicyId))?,
             flags: read(self, mask, 12, Reader::u32)?,
+            name_key: read(self, mask, 13, Reader::u64)?,
+            other_names: read(self, mask, 14, Reader::names)?,
         })
     }
 }
@@ -351,6 +382,7 @@ mod tests {
         let time = Timestamp { secs: -7, nanos: 5 };
         let mut attributes = Attributes::new(Kind::Symlink, Class::Names, 0o777, 1, 2, time);
         (attributes.nlink, attributes.parent, attributes.generation) = (1, ObjectId(9), 77);
+        (attributes.name_key, attributes.other_names) = (6, vec![NamePlace { directory: ObjectId(1), key: 5 }]);
         let id = ObjectId(5);
         let page = PageRef { frame: 0, generation: 0, checksum: 0xfeed };
         let sums = StoredSums { primary: Algorithm::Fletcher256.sum(b"1"), secondary: Algorithm::Xor64.sum(b"2") };
@@ -382,6 +414,8 @@ mod tests {
                     xattr: Some(id),
                     policy: Some(PolicyId(6)),
                     flags: Some(7),
+                    name_key: Some(8),
+                    other_names: Some(vec![NamePlace { directory: id, key: 9 }; NAMES_LISTED_MAX - 1]),
                 },
             },
             Op::Copy { source: id, source_first: 1, target: ObjectId(6), target_first: 2, pages: 3, size_min: 4 },

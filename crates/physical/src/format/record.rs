@@ -2,7 +2,9 @@
 
 use super::blockptr::{BlockPointer, POINTER_BYTES};
 use super::{Fault, LEVELS_MAX, PAGES_MAX, RECORD_BYTES, expect_zero};
-use holdfast_object::{Attributes, Class, Epoch, Kind, MAX_OBJECT_BYTES, ObjectId, PolicyId, Timestamp};
+use holdfast_object::{
+    Attributes, Class, Epoch, Kind, MAX_OBJECT_BYTES, NAMES_LISTED_MAX, NamePlace, ObjectId, PolicyId, Timestamp,
+};
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -35,12 +37,17 @@ struct Raw {
     dedup_xor: [u8; 32],
     compression: u8,
     placement: u8,
-    reserved: [u8; 198],
+    reserved: [u8; 6],
+    name_key: U64,
+    /// Directory and key.
+    other_names: [[U64; 2]; NAMES_LISTED_MAX - 1],
+    reserved_2: [u8; 8],
     root: [u8; POINTER_BYTES],
     root_reserved: [u8; 64],
 }
 const _: () = assert!(size_of::<Raw>() == RECORD_BYTES);
 const _: () = assert!(std::mem::offset_of!(Raw, secs) == 80);
+const _: () = assert!(std::mem::offset_of!(Raw, name_key) == 192);
 const _: () = assert!(std::mem::offset_of!(Raw, root) == 384);
 
 /// What one of the store's own objects, in domain 0, is. The numbers are stored.
@@ -138,6 +145,11 @@ impl Record {
     pub(crate) fn encode(&self) -> [u8; RECORD_BYTES] {
         let a = &self.attributes;
         let times = [a.atime, a.mtime, a.ctime, a.btime];
+        debug_assert!(a.other_names.len() < NAMES_LISTED_MAX);
+        let mut other_names = [[U64::ZERO; 2]; NAMES_LISTED_MAX - 1];
+        for (raw, name) in other_names.iter_mut().zip(&a.other_names) {
+            *raw = [U64::new(name.directory.0), U64::new(name.key)];
+        }
         let raw = Raw {
             kind: self.kind.raw(),
             class: if matches!(self.kind, RecordKind::System(_)) { 0 } else { a.class as u8 },
@@ -165,7 +177,10 @@ impl Record {
             dedup_xor: [0; 32],
             compression: 0,
             placement: 0,
-            reserved: [0; 198],
+            reserved: [0; 6],
+            name_key: U64::new(a.name_key),
+            other_names,
+            reserved_2: [0; 8],
             root: self.root.encode(),
             root_reserved: [0; 64],
         };
@@ -210,6 +225,7 @@ impl Record {
         }
         expect_zero("dedup xor", &raw.dedup_xor)?;
         expect_zero("reserved bytes of object record", &raw.reserved)?;
+        expect_zero("reserved bytes of object record", &raw.reserved_2)?;
         expect_zero("reserved bytes of root pointer", &raw.root_reserved)?;
         let root = match pending && raw.root == BlockPointer::PENDING.encode() {
             true => BlockPointer::PENDING,
@@ -236,6 +252,16 @@ impl Record {
                 return Err(Fault::new("object id", "48 bits", id));
             }
         }
+        let names = raw.other_names.map(|[directory, key]| (directory.get(), key.get()));
+        let (names, free) = names.split_at(names.iter().take_while(|name| **name != (0, 0)).count());
+        let is_one = |&(directory, key): &(u64, u64)| (1..=ObjectId::MAX.0).contains(&directory) && key > 0;
+        if free.iter().any(|name| *name != (0, 0)) || !names.iter().all(is_one) {
+            return Err(Fault::new(
+                "names of object record",
+                "directories with keys, then zeroes",
+                format!("{names:?}"),
+            ));
+        }
         let [atime, mtime, ctime, btime] = times;
         Ok(Some(Record {
             kind,
@@ -256,6 +282,11 @@ impl Record {
                 ctime,
                 btime,
                 parent: ObjectId(raw.parent.get()),
+                name_key: raw.name_key.get(),
+                other_names: names
+                    .iter()
+                    .map(|&(directory, key)| NamePlace { directory: ObjectId(directory), key })
+                    .collect(),
                 xattr: ObjectId(raw.xattr.get()),
                 policy: PolicyId(raw.policy.get()),
                 flags: raw.flags.get(),
@@ -280,6 +311,8 @@ mod tests {
         attributes.nlink = 2;
         attributes.parent = ObjectId(77);
         attributes.generation = u64::MAX;
+        attributes.name_key = 256;
+        attributes.other_names = vec![NamePlace { directory: ObjectId::MAX, key: u64::MAX }; NAMES_LISTED_MAX - 1];
         Record::object(attributes, 3)
     }
 
