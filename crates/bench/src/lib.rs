@@ -18,6 +18,7 @@ pub mod measure;
 pub mod pattern;
 pub mod peer;
 pub mod plan;
+pub mod program;
 pub mod report;
 pub mod witness;
 pub mod workload;

@@ -1,6 +1,5 @@
 //! `holdfast-bench`: the same workloads on Holdfast, ext4, btrfs and fuse2fs, interleaved on one disk.
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,6 +7,7 @@ use clap::Parser;
 use holdfast_bench::error::{Error, Result, run};
 use holdfast_bench::peer::{Kind, Peer, Site};
 use holdfast_bench::plan::{Plan, Row, execute};
+use holdfast_bench::program::{self, Place, Progress};
 use holdfast_bench::workload::{Scale, Workload};
 use holdfast_bench::{machine, report};
 
@@ -36,15 +36,11 @@ struct Arguments {
     /// Seed of the order of the requests
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Directory for the stores; its disk is what is measured
-    #[arg(long, default_value = "target/bench")]
-    dir: PathBuf,
+    #[command(flatten)]
+    place: Place,
     /// Size of each store in MiB, taken from the host at once
     #[arg(long, default_value_t = 4096)]
     store_mib: u64,
-    /// The holdfast binary [default: beside this program]
-    #[arg(long)]
-    holdfast: Option<PathBuf>,
     /// Mount options for holdfast, both ways; its pool should hold the file, as the kernel's page cache does for the others
     #[arg(long, value_name = "OPTS", default_value = "cache=1G")]
     holdfast_options: String,
@@ -54,25 +50,18 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match compare(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("holdfast-bench: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::end("holdfast-bench", compare(&Arguments::parse()))
 }
 
 fn compare(arguments: &Arguments) -> Result<()> {
-    let Arguments { dir, store_mib, holdfast, holdfast_options, .. } = arguments;
-    let site = Site::prepare(dir, *store_mib, holdfast.as_deref(), holdfast_options)?;
+    let site = Site::prepare(&arguments.place, arguments.store_mib, &arguments.holdfast_options)?;
     let kinds = available(&arguments.peers, &site)?;
     let plan = plan(arguments)?;
     let mut peers = Vec::new();
     for kind in &kinds {
         peers.push(Peer::create(*kind, &site)?);
     }
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let command = program::command_line();
     let transports: Vec<String> = peers.iter().map(|p| format!("{} on {}", p.kind().name(), p.transport())).collect();
     let preamble = format!(
         "Command: `{command}`\n\nMachine: {}\n\nStores: {} MiB each; {}\n\nAmounts: file {} MiB, {} random 4 KiB requests, \
@@ -87,15 +76,12 @@ fn compare(arguments: &Arguments) -> Result<()> {
         plan.rounds
     );
     println!("{preamble}\n");
-    let rows = execute(&plan, &mut peers, show_progress)?;
-    clear_progress();
-    let measured = tables(&rows, &kinds);
-    println!("{measured}");
-    if let Some(document) = &arguments.write {
-        report::write_into(document, &format!("{preamble}\n\n{measured}"))?;
-        println!("written to {}", document.display());
-    }
-    Ok(())
+    let progress = Progress::default();
+    let rows = execute(&plan, &mut peers, |round, workload, kind| {
+        progress.say(&format!("round {}: {} on {}", round + 1, workload.name(), kind.name()));
+    })?;
+    drop(progress);
+    program::publish(arguments.write.as_deref(), &preamble, &tables(&rows, &kinds))
 }
 
 /// The file systems that can be measured here; says why for each that cannot.
@@ -156,17 +142,4 @@ fn tables(rows: &[Row], kinds: &[Kind]) -> String {
         };
     }
     text
-}
-
-fn show_progress(round: u64, workload: Workload, kind: Kind) {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[Kround {}: {} on {}", round + 1, workload.name(), kind.name());
-        let _ = std::io::stderr().flush();
-    }
-}
-
-fn clear_progress() {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
-    }
 }

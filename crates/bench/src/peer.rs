@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::cpu;
 use crate::error::{At, Error, Result, run};
+use crate::program::Place;
 
 /// Where snapshots of btrfs are kept, below the root. Those of holdfast are below `.holdfast`, which no listing shows.
 pub const BTRFS_SNAPSHOTS: &str = ".snapshots";
@@ -91,17 +92,18 @@ pub struct Site {
 }
 
 impl Site {
-    /// A site in `dir`, which is made if it is not there. Without a `holdfast` it is the one beside this program.
+    /// A site in the directory, which is made if it is not there.
     ///
     /// # Errors
     /// Who calls is not root, who alone may mount and drop the kernel's caches; the directory cannot be made.
-    pub fn prepare(dir: &Path, store_mib: u64, holdfast: Option<&Path>, holdfast_options: &str) -> Result<Site> {
+    pub fn prepare(place: &Place, store_mib: u64, holdfast_options: &str) -> Result<Site> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::Usage("needs root: it mounts file systems and drops the kernel's caches".to_owned()));
         }
+        let dir = &place.dir;
         std::fs::create_dir_all(dir).at("create", dir)?;
-        let holdfast = match holdfast {
-            Some(path) => path.to_path_buf(),
+        let holdfast = match &place.holdfast {
+            Some(path) => path.clone(),
             None => std::env::current_exe().at("find", "this program")?.with_file_name("holdfast"),
         };
         let dir = std::fs::canonicalize(dir).at("find", dir)?;

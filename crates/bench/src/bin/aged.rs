@@ -1,14 +1,14 @@
 //! `holdfast-aged`: what a simulated year of use does to a store.
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use holdfast_bench::aged::{Plan, execute, tables};
 use holdfast_bench::error::{Error, Result};
+use holdfast_bench::machine;
 use holdfast_bench::peer::{Kind, Site};
-use holdfast_bench::{machine, report};
+use holdfast_bench::program::{self, Place, Progress};
 
 /// Ages stores by a simulated year of creating, overwriting, renaming, deleting and keeping snapshots, and compares each with a
 /// fresh store with the same files: speed, metadata, fragmentation.
@@ -32,12 +32,8 @@ struct Arguments {
     /// Seed of what happens in the year, and of the measurements
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Directory for the stores; its disk is what is measured
-    #[arg(long, default_value = "target/aged")]
-    dir: PathBuf,
-    /// The holdfast binary [default: beside this program]
-    #[arg(long)]
-    holdfast: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
     /// Mount options for holdfast
     #[arg(long, value_name = "OPTS", default_value = "")]
     holdfast_options: String,
@@ -47,13 +43,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("holdfast-aged: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::end("holdfast-aged", run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -61,29 +51,16 @@ fn run(arguments: &Arguments) -> Result<()> {
         return Err(Error::Usage("--store-mib must be at least 64, --rounds at least 1".to_owned()));
     }
     let Arguments { store_mib, days, rounds, seed, .. } = *arguments;
-    let site = Site::prepare(&arguments.dir, store_mib, arguments.holdfast.as_deref(), &arguments.holdfast_options)?;
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let site = Site::prepare(&arguments.place, store_mib, &arguments.holdfast_options)?;
+    let command = program::command_line();
     let preamble = format!(
         "Command: `{command}`\n\nMachine: {}\n\nStores: {store_mib} MiB each; {days} days, seed {seed}; {rounds} rounds, interleaved",
         machine::describe(&site.dir)
     );
     println!("{preamble}\n");
     let plan = Plan { kinds: arguments.peers.clone(), site, days, rounds, seed };
-    let is_terminal = std::io::stderr().is_terminal();
-    let pairs = execute(&plan, &mut |what| {
-        if is_terminal {
-            eprint!("\r\x1b[K{what}");
-            let _ = std::io::stderr().flush();
-        }
-    })?;
-    if is_terminal {
-        eprint!("\r\x1b[K");
-    }
-    let measured = tables(&pairs);
-    println!("{measured}");
-    if let Some(document) = &arguments.write {
-        report::write_into(document, &format!("{preamble}\n\n{measured}"))?;
-        println!("written to {}", document.display());
-    }
-    Ok(())
+    let progress = Progress::default();
+    let pairs = execute(&plan, &mut |what| progress.say(what))?;
+    drop(progress);
+    program::publish(arguments.write.as_deref(), &preamble, &tables(&pairs))
 }

@@ -1,6 +1,5 @@
 //! `holdfast-bench-integrity`: what each protection mode costs.
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,7 +7,8 @@ use clap::Parser;
 use holdfast_bench::error::{At, Error, Result};
 use holdfast_bench::integrity::{MODES, Plan, Way, Work, execute, tables};
 use holdfast_bench::peer::Site;
-use holdfast_bench::{cpu, machine, report};
+use holdfast_bench::program::{self, Place, Progress};
+use holdfast_bench::{cpu, machine};
 use holdfast_integrity::Protection;
 
 /// Compares the protection modes: sequential and random writes, cold and warm reads, through the mount, through its
@@ -43,31 +43,21 @@ struct Arguments {
     /// Seed of random orders
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Directory for the stores; its disk is what is measured
-    #[arg(long, default_value = "target/bench-integrity")]
-    dir: PathBuf,
-    /// The holdfast binary [default: beside this program]
-    #[arg(long)]
-    holdfast: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
     /// Also write the tables into this document, between its marker lines
     #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/integrity-speed.md")]
     write: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    match compare(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("holdfast-bench-integrity: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    program::end("holdfast-bench-integrity", compare(&Arguments::parse()))
 }
 
 fn compare(arguments: &Arguments) -> Result<()> {
     let plan = plan(arguments)?;
-    let site = Site::prepare(&arguments.dir, plan.store_mib(), arguments.holdfast.as_deref(), "")?;
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    let site = Site::prepare(&arguments.place, plan.store_mib(), "")?;
+    let command = program::command_line();
     let preamble = format!(
         "Command: `{command}`\n\nMachine: {}\n\nStores: one of {} MiB for each mode; a file of {} MiB, a pool of {} MiB, {} MiB per \
          measurement; {} rounds, interleaved",
@@ -81,24 +71,12 @@ fn compare(arguments: &Arguments) -> Result<()> {
     let cpu = cpu::stay_on_one().at("stay on one processor with", "this program")?;
     let preamble = format!("{preamble}, all on processor {cpu}");
     println!("{preamble}\n");
-    let is_terminal = std::io::stderr().is_terminal();
-    let rows = execute(&plan, &site, &mut |what| {
-        if is_terminal {
-            eprint!("\r\x1b[K{what}");
-            let _ = std::io::stderr().flush();
-        }
-    })?;
-    if is_terminal {
-        eprint!("\r\x1b[K");
-    }
+    let progress = Progress::default();
+    let rows = execute(&plan, &site, &mut |what| progress.say(what))?;
+    drop(progress);
     let load = format!("Load at the end: {}", machine::load());
     let measured = tables(&plan, &rows);
-    println!("{load}\n\n{measured}");
-    if let Some(document) = &arguments.write {
-        report::write_into(document, &format!("{preamble}\n\n{load}\n\n{measured}"))?;
-        println!("written to {}", document.display());
-    }
-    Ok(())
+    program::publish(arguments.write.as_deref(), &preamble, &format!("{load}\n\n{measured}"))
 }
 
 fn plan(arguments: &Arguments) -> Result<Plan> {
