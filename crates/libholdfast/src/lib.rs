@@ -85,6 +85,11 @@ fn lacks(part: &iovec) -> bool {
     part.iov_base.is_null() && part.iov_len > 0
 }
 
+/// Where its bytes start. Without bytes it may have no address, and a slice must have one.
+fn start(part: &iovec) -> *mut u8 {
+    if part.iov_len == 0 { std::ptr::dangling_mut() } else { part.iov_base.cast() }
+}
+
 /// # Safety
 /// As for [`arguments`]; `sums` is null or has room for all checksums, `error` is null or a `struct holdfast_error`.
 unsafe fn read(
@@ -99,15 +104,8 @@ unsafe fn read(
     // SAFETY: passed on.
     let done = unsafe { arguments(Operation::Read, fd, vector, count, offset, number) }.and_then(
         |(fd, vector, offset, algorithm)| {
-            let buffer = |part: &iovec| {
-                let bytes = match part.iov_len {
-                    // Without bytes it may have no address.
-                    0 => &mut [],
-                    // SAFETY: the caller's memory, which it does not use meanwhile.
-                    length => unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast::<u8>(), length) },
-                };
-                IoSliceMut::new(bytes)
-            };
+            // SAFETY: the caller's memory, which it does not use meanwhile.
+            let buffer = |part| IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(start(part), part.iov_len) });
             let mut buffers: Vec<_> = vector.iter().map(buffer).collect();
             let mut got = Vec::new();
             let length = descriptor::read_at(fd, &mut buffers, offset, algorithm, &mut got)?;
@@ -139,15 +137,8 @@ unsafe fn write(
     // SAFETY: passed on.
     let done = unsafe { arguments(Operation::Write, fd, vector, count, offset, number) }.and_then(
         |(fd, vector, offset, algorithm)| {
-            let buffer = |part: &iovec| {
-                let bytes = match part.iov_len {
-                    // Without bytes it may have no address.
-                    0 => &[],
-                    // SAFETY: the caller's memory, which it does not change meanwhile.
-                    length => unsafe { std::slice::from_raw_parts(part.iov_base.cast::<u8>(), length) },
-                };
-                IoSlice::new(bytes)
-            };
+            // SAFETY: the caller's memory, which it does not change meanwhile.
+            let buffer = |part| IoSlice::new(unsafe { std::slice::from_raw_parts(start(part), part.iov_len) });
             let buffers: Vec<_> = vector.iter().map(buffer).collect();
             let digest = algorithm.digest_len();
             let blocks = holdfast_client::blocks(offset, buffers.iter().map(|buffer| buffer.len()).sum());
