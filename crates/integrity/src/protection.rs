@@ -18,10 +18,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The checksum of the modes that have a strong one beside a fast one.
-const STRONG: Algorithm = Algorithm::Fletcher256;
-
-/// A protection mode.
+/// A protection mode: what a store does. The model of the crate `reliability` has modes of its own, without t_switch, which is its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Protection {
     /// No checksums.
@@ -63,6 +60,10 @@ pub enum UnknownProtection {
 }
 
 impl Protection {
+    /// The checksum of the device in the modes that have a strong one beside a fast one: the papers' choice.
+    pub const STRONG: Algorithm = Algorithm::Fletcher256;
+    /// The checksum of memory in those modes.
+    pub const FAST: Algorithm = Algorithm::Xor64;
     /// Residency after which `dynamic` switches if nothing else is said, in seconds: the paper's t_switch for a machine of medium
     /// reliability.
     pub const T_SWITCH_DEFAULT_S: u32 = 92;
@@ -74,8 +75,8 @@ impl Protection {
         match self {
             Protection::None | Protection::Disk => Algorithm::None,
             Protection::EndToEnd(algorithm) => algorithm,
-            Protection::Static { strong: true } | Protection::Dynamic { t_switch_s: 0 } => STRONG,
-            Protection::Static { strong: false } | Protection::Dynamic { .. } => Algorithm::Xor64,
+            Protection::Static { strong: true } | Protection::Dynamic { t_switch_s: 0 } => Protection::STRONG,
+            Protection::Static { strong: false } | Protection::Dynamic { .. } => Protection::FAST,
             Protection::Uniform => Algorithm::Crc64Nvme,
         }
     }
@@ -84,7 +85,7 @@ impl Protection {
     pub fn stored(self) -> Algorithm {
         match self {
             Protection::None => Algorithm::None,
-            Protection::Disk | Protection::Static { .. } | Protection::Dynamic { .. } => STRONG,
+            Protection::Disk | Protection::Static { .. } | Protection::Dynamic { .. } => Protection::STRONG,
             Protection::EndToEnd(algorithm) => algorithm,
             Protection::Uniform => Algorithm::Crc64Nvme,
         }
@@ -236,7 +237,7 @@ impl StoredSums {
             self.primary.verify(std::hint::black_box(bytes))?;
         }
         let strong = if mode.switches_after().is_some() { self.primary } else { Checksum::none() };
-        let strong = if strong.algorithm() == STRONG { strong } else { Checksum::none() };
+        let strong = if strong.algorithm() == Protection::STRONG { strong } else { Checksum::none() };
         Ok(PageSums { memory, strong })
     }
 }

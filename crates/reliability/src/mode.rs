@@ -1,9 +1,12 @@
 //! The protection modes, which are the papers' systems and ours.
 
-use holdfast_integrity::Algorithm;
+use holdfast_integrity::{Algorithm, Protection};
 use std::fmt;
 
-/// Which checksum protects a block where.
+/// Which checksum protects a block where: a row of the papers' tables.
+///
+/// A [`Protection`] is what a store is told to do, and has the t_switch that it goes by; here t_switch is
+/// what the model works out from a machine, so a mode has none. Only who asks for a recommendation makes one of the other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
     /// None anywhere: the papers' NCFS, a file system without checksums.
@@ -23,9 +26,9 @@ pub enum Mode {
 
 impl Mode {
     /// The checksum of memory where a weak one will do.
-    pub const WEAK: Algorithm = Algorithm::Xor64;
+    pub const WEAK: Algorithm = Protection::FAST;
     /// The papers' checksum of disks.
-    pub const STRONG: Algorithm = Algorithm::Fletcher256;
+    pub const STRONG: Algorithm = Protection::STRONG;
 
     /// All that tables show, the papers' first.
     pub const ALL: [Mode; 7] = [
