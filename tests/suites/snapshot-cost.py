@@ -43,6 +43,7 @@ def look_up(mount, under_way, stop, out):
             pass
         waits.append(time.monotonic() - began)
         under_way.set()
+        # A rate is what is asked for: without a pause this process takes a CPU from the daemon, and measures itself.
         time.sleep(PAUSE_S)
     out.put(("look up", waits))
 
@@ -56,6 +57,7 @@ def write(mount, under_way, stop, out):
         os.fsync(fd)
         waits.append(time.monotonic() - began)
         under_way.set()
+        # A rate, as above: back to back, each fsync would close the batch of the one before and fill the log.
         time.sleep(PAUSE_S)
     os.close(fd)
     out.put(("write + fsync", waits))

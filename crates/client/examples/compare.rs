@@ -43,10 +43,10 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("a file in a mount is needed")?;
-    let rounds: usize = arguments.next().map_or(Ok(31), |rounds| rounds.parse())?;
-    let calls: usize = arguments.next().map_or(Ok(100), |calls| calls.parse())?;
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, path, numbers @ ..] = &arguments[..] else { return Err("a file in a mount is needed".into()) };
+    let number = |index: usize, default: usize| numbers.get(index).map_or(Ok(default), |number| number.parse());
+    let (rounds, calls) = (number(0, 31)?, number(1, 100)?);
     let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     file.write_all_at(&vec![1; FILE_BYTES], 0)?;
     let files: Files = ALGORITHMS

@@ -87,8 +87,11 @@ fn shown(ratio: &Ratio) -> String {
 fn goals(plan: &Plan, rows: &[Row]) -> Vec<Vec<String>> {
     let mut goals = Vec::new();
     for row in rows {
-        for (costs, mode) in row.costs.iter().zip(&plan.modes).skip(1) {
-            let ratio = Ratio::of(&per_request(&row.costs[0], cpu), &per_request(costs, cpu));
+        let (Some((base, others)), Some((_, modes))) = (row.costs.split_first(), plan.modes.split_first()) else {
+            continue;
+        };
+        for (costs, mode) in others.iter().zip(modes) {
+            let ratio = Ratio::of(&per_request(base, cpu), &per_request(costs, cpu));
             if let (Some(goal), Some(ratio)) = (goal(row.way, row.work.action, *mode), ratio) {
                 let verdict = Verdict::of(&ratio, goal).name().to_owned();
                 let place = format!("{}, {}", row.way.name(), row.work.name());

@@ -82,6 +82,7 @@ impl Mounted {
         let start = Instant::now();
         while let Err(error) = unmount(&self.directory, false) {
             assert!(error.kind() == ErrorKind::ResourceBusy && start.elapsed() < BUSY_MAX, "{error}");
+            // The kernel tells nobody when a mount stops being busy.
             std::thread::sleep(Duration::from_millis(5));
         }
         self.join();

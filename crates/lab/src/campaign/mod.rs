@@ -36,6 +36,8 @@ const FRAMES: u32 = 8 << 10;
 /// What each worker begins with.
 const FILES_BYTES: usize = 20 << 20;
 const EPOCH_MS: u64 = 1000;
+/// For how long the thread that closes epochs waits at most, as the daemon's.
+const WRITER_PERIOD: Duration = Duration::from_millis(100);
 
 /// What a trial is to be.
 #[derive(Clone, Copy, Debug)]
@@ -145,9 +147,9 @@ fn used(stack: &Stack, workers: Vec<Worker>, options: &Options, outcome: &mut Ou
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                // What is due is decided by the clock; a store that has latched says so at the end.
+                stack.cache.wait_for_work(WRITER_PERIOD);
+                // A store that has latched says so at the end.
                 let _ = stack.cache.tick();
-                std::thread::sleep(Duration::from_millis(20));
             }
         });
         let is_over = &is_over;
@@ -164,11 +166,13 @@ fn used(stack: &Stack, workers: Vec<Worker>, options: &Options, outcome: &mut Ou
                 })
             })
             .collect();
-        // Time is what is measured: half of it before the flips, half behind.
+        // A trial is a time under load, as the paper's: what happens in it is what is counted, and nothing in it says that it is over.
+        // Half of it is before the flips, so that the pool is full of pages of every state;
         std::thread::sleep(options.time / 2);
         for _ in 0..FLIPS {
             flip(stack.cache.arena(), &mut rng);
         }
+        // half behind, so that the load meets them, and epochs close over them.
         std::thread::sleep(options.time / 2);
         is_over.store(true, Ordering::Relaxed);
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join().ok()).collect();
