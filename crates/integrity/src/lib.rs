@@ -87,7 +87,7 @@ pub use digest::Digest;
 pub use error::Mismatch;
 pub use flips::{FlipsMax, correct_flips};
 pub use identity::identity_mix;
-pub use page::{MergeError, PAGE_SIZE, merge_page, merge_page_in_place};
+pub use page::{MergeError, PAGE_SIZE, merge_page, merge_page_in_place, prefetch};
 pub use protected::{ChainError, Piece, Protected, Source, assemble};
 pub use protection::{PageSums, Protection, StoredSums, UnknownProtection};
 pub use sums::{fletcher256, xor64};

@@ -8,6 +8,17 @@ use crate::{Algorithm, Checksum, Mismatch};
 /// Bytes in a cache page.
 pub const PAGE_SIZE: usize = 4096;
 
+/// Asks the processor for bytes that are verified after others. A checksum leaves memory idle most of the time, and the processor's own
+/// prefetching ends with the page: asking for the next page while one is verified takes 128 KiB, verified and then copied, from 27 to
+/// 21 µs where they come from DRAM; the copy alone takes 20 (`make bench-integrity`, "embedded, read warm").
+#[inline]
+pub fn prefetch(bytes: &[u8; PAGE_SIZE]) {
+    #[cfg(target_arch = "x86_64")]
+    crate::simd::prefetch(bytes);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
 /// A merge was refused; nothing may be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {

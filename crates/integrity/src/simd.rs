@@ -16,6 +16,15 @@ pub(crate) struct FletcherLimbs {
     pub(crate) b: [u64; 4],
 }
 
+/// See [`crate::prefetch`].
+#[inline]
+pub(crate) fn prefetch(bytes: &[u8]) {
+    for line in bytes.chunks(64) {
+        // SAFETY: needs SSE, which every x86-64 has; and is a hint, which reads nothing that the program sees.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+}
+
 /// xor64 of `bytes`, or `None` if the CPU has no suitable unit or the input is short.
 #[inline]
 pub(crate) fn xor64(bytes: &[u8]) -> Option<u64> {

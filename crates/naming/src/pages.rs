@@ -111,8 +111,13 @@ impl ReadData {
     /// Reads `length` bytes from `offset` on, whatever the object's size.
     pub(crate) fn read(cache: &dyn ObjectCache, id: ObjectId, offset: u64, length: usize) -> Result<ReadData> {
         let mut data = ReadData::views(cache, id, offset, length)?;
-        for (index, view) in (offset / PAGE_SIZE as u64..).zip(&mut data.pages) {
-            *view = verified(cache, id, index, std::mem::replace(view, PageView::Zero))?;
+        let first = offset / PAGE_SIZE as u64;
+        for at in 0..data.pages.len() {
+            if let Some(PageView::Data(next)) = data.pages.get(at + 1) {
+                next.prefetch();
+            }
+            let view = std::mem::replace(&mut data.pages[at], PageView::Zero);
+            data.pages[at] = verified(cache, id, first + at as u64, view)?;
         }
         Ok(data)
     }

@@ -16,7 +16,7 @@
 //! - a published frame's descriptor says under which checksums its bytes are; a second, strong one may come later and does not
 //!   change then.
 
-use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64};
+use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64, prefetch};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
@@ -408,6 +408,13 @@ impl PinnedPage {
             return Ok(bytes);
         }
         self.expected().verify(bytes).map(|()| bytes)
+    }
+
+    /// It is verified soon, after another page.
+    pub fn prefetch(&self) {
+        if self.expected().algorithm() != Algorithm::None {
+            prefetch(self.bytes());
+        }
     }
 
     /// Whether nobody else refers to the page at this moment.
