@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Counters {
     /// Pages asked for that were in memory, or known to be zero.
     pub(crate) hits: Counter,
+    /// Of these, those that have been in memory for so long that their reader goes by the strong checksum (mode `dynamic`).
+    pub(crate) switched: Counter,
     /// Pages asked for that the store had to be asked for.
     pub(crate) misses: Counter,
     /// Pages found corrupt in memory and replaced from below.

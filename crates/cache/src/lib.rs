@@ -119,6 +119,8 @@ pub struct CacheStatus {
     pub pages_lost: u64,
     /// Pages read that were in memory, or known to be zero, since the store was opened.
     pub page_hits: u64,
+    /// Of these, those in memory for longer than t_switch, whose reader goes by the strong checksum (mode `dynamic`).
+    pub pages_switched: u64,
     /// Pages read that the store had to be asked for.
     pub page_misses: u64,
     /// Syncs of single objects.
@@ -176,6 +178,7 @@ impl Cache {
             pages_reread: self.counters.reread.get(),
             pages_lost: state.errors,
             page_hits: self.counters.hits.get(),
+            pages_switched: self.counters.switched.get(),
             page_misses: self.counters.misses.get(),
             syncs: self.counters.syncs.get(),
             epochs_ms: self.counters.epochs_ms.get(),

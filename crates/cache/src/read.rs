@@ -13,10 +13,14 @@ impl Cache {
         loop {
             let looked = self.with_object(id, |state, object| -> Result<_> {
                 let mut views: Vec<Maybe> = Vec::with_capacity(count);
-                let mut wait = None;
+                let (mut wait, mut switched) = (None, 0);
                 for index in first..first + count as u64 {
                     views.push(match object.find(index)? {
-                        Found::Page(page) => Some(PageView::Data(state.for_reader(page))),
+                        Found::Page(page) => {
+                            let page = state.for_reader(page);
+                            switched += u64::from(page.is_switched());
+                            Some(PageView::Data(page))
+                        }
                         Found::Zero => Some(PageView::Zero),
                         Found::InStore => None,
                         Found::After(epoch) => {
@@ -31,9 +35,9 @@ impl Cache {
                 let ahead = (first + count as u64..(first + ahead).min(end))
                     .take_while(|&index| matches!(object.find(index), Ok(Found::InStore)))
                     .count();
-                Ok((views, wait, ahead, object.version))
+                Ok((views, wait, switched, ahead, object.version))
             })?;
-            let (mut views, wait, ahead, version) = looked?;
+            let (mut views, wait, switched, ahead, version) = looked?;
             if let Some(epoch) = wait {
                 tracing::debug!(%id, epoch, "a read waits for the epoch that copies its pages");
                 self.close_epoch()?;
@@ -42,6 +46,7 @@ impl Cache {
             let misses = views.iter().filter(|view| view.is_none()).count();
             self.counters.misses.add(misses as u64);
             self.counters.hits.add((count - misses) as u64);
+            self.counters.switched.add(switched);
             let mut position = 0;
             while position < count {
                 if views[position].is_some() {

@@ -394,6 +394,11 @@ impl PinnedPage {
         self
     }
 
+    /// Whether this reader goes by the strong checksum.
+    pub fn is_switched(&self) -> bool {
+        self.is_switched
+    }
+
     /// The checksum that counts for this reader.
     pub fn expected(&self) -> Checksum {
         if self.is_switched { self.arena.descriptor(self.page.frame).strong() } else { self.sum() }
