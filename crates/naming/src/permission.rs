@@ -71,7 +71,7 @@ impl Access {
     }
 
     /// Both.
-    pub fn and(self, other: Access) -> Access {
+    pub const fn and(self, other: Access) -> Access {
         Access(self.0 | other.0)
     }
 

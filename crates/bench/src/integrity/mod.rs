@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use holdfast_integrity::{Algorithm, Protection};
 
 use self::access::Access;
-use self::embedded::Stack;
+use self::embedded::InProcess;
 use self::mounted::Mounted;
 pub use self::statistics::{Ratio, Verdict};
 pub use self::tables::tables;
@@ -243,7 +243,7 @@ pub fn execute(plan: &Plan, site: &Site, progress: &mut dyn FnMut(&str)) -> Resu
     let mut stacks = Vec::new();
     for (store, mode) in mounted.iter_mut().zip(&plan.modes) {
         store.unmount()?;
-        stacks.push(Stack::open(store.store(), *mode, plan.pool_bytes())?);
+        stacks.push(InProcess::open(store.store(), *mode, plan.pool_bytes())?);
     }
     rows.extend(run(plan, &mut stacks, |way| !way.is_mounted(), progress)?);
     Ok(rows)

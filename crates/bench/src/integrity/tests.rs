@@ -23,7 +23,7 @@ fn embedded_rows(plan: &Plan, pool_bytes: u64) -> Result<Vec<Row>> {
     for mode in &plan.modes {
         let store: PathBuf = dir.path().join(mode.to_string());
         embedded::create(&store, 48 << 20, *mode);
-        let stack = Stack::open(&store, *mode, pool_bytes)?;
+        let stack = InProcess::open(&store, *mode, pool_bytes)?;
         lay_out(plan, &stack, Way::Embedded)?;
         stacks.push(stack);
     }
@@ -92,7 +92,7 @@ fn a_block_in_the_wrong_place_is_noticed() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let store = dir.path().join("store");
     embedded::create(&store, 48 << 20, Protection::None);
-    let stack = Stack::open(&store, Protection::None, 16 << 20).expect("it opens");
+    let stack = InProcess::open(&store, Protection::None, 16 << 20).expect("it opens");
     let plan = plan(2);
     lay_out(&plan, &stack, Way::Embedded).expect("written");
     let file = stack.file(Way::EmbeddedSums).expect("it is there");
