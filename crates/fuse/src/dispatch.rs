@@ -176,7 +176,7 @@ fn answer<H: Handler>(handler: &H, out: &Out<'_>, request: &Request<'_>) {
             handler.release(context, node, args);
             out.bytes(&[])
         }
-        Body::Fsync(args) => out.done(handler.fsync(context, node, args.fsync_flags & FSYNC_FDATASYNC != 0)),
+        Body::Fsync(args) => out.done(handler.fsync(context, node, args.fh, args.fsync_flags & FSYNC_FDATASYNC != 0)),
         Body::Setxattr { flags, extra_flags, name, value } => {
             out.done(handler.setxattr(context, node, name, value, *flags, *extra_flags))
         }

@@ -130,7 +130,8 @@ pub trait Handler: Send + Sync {
         Err(Errno::NOSYS)
     }
     fn release(&self, context: &Context, node: u64, args: &ReleaseIn) {}
-    fn fsync(&self, context: &Context, node: u64, data_only: bool) -> Answer<()> {
+    /// `fh`: through which handle.
+    fn fsync(&self, context: &Context, node: u64, fh: u64, data_only: bool) -> Answer<()> {
         Err(Errno::NOSYS)
     }
     fn opendir(&self, context: &Context, node: u64) -> Answer<Opened> {

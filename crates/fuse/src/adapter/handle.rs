@@ -1,4 +1,5 @@
-//! What an open file's handle says. It is all there is to it: nothing is kept, so a handle stays right in another process.
+//! What an open file's handle says: the flags of its open, and a number that tells it from others. It stays right in another process;
+//! what is kept beside it is only what it has been told of (`told.rs`).
 
 use crate::errno::Errno;
 use holdfast_interface::Access;
@@ -8,6 +9,8 @@ const WRITE: u64 = 1 << 1;
 const DATA_SYNC: u64 = 1 << 2;
 const FULL_SYNC: u64 = 1 << 3;
 const NO_ATIME: u64 = 1 << 4;
+/// Bits for flags.
+const FLAG_BITS: u32 = 8;
 
 /// The flags of open(2) that the kernel does not send with an ioctl. A handle of 0, which a file has that was opened by
 /// an older version, permits nothing.
@@ -15,7 +18,8 @@ const NO_ATIME: u64 = 1 << 4;
 pub(super) struct Handle(u64);
 
 impl Handle {
-    pub(super) fn of_flags(flags: u32) -> Handle {
+    /// The upper bits of `number` are lost.
+    pub(super) fn new(flags: u32, number: u64) -> Handle {
         let flags = flags as i32;
         let access = match flags & libc::O_ACCMODE {
             libc::O_RDONLY => READ,
@@ -23,7 +27,8 @@ impl Handle {
             _ => READ | WRITE,
         };
         let has = |flag, bit| if flags & flag == flag { bit } else { 0 };
-        Handle(access | has(libc::O_DSYNC, DATA_SYNC) | has(libc::O_SYNC, FULL_SYNC) | has(libc::O_NOATIME, NO_ATIME))
+        let sync = has(libc::O_DSYNC, DATA_SYNC) | has(libc::O_SYNC, FULL_SYNC);
+        Handle(number << FLAG_BITS | access | sync | has(libc::O_NOATIME, NO_ATIME))
     }
 
     /// As the kernel gives it back.
@@ -63,7 +68,7 @@ mod tests {
 
     #[test]
     fn flags_come_back() {
-        let of = |flags: i32| Handle::of_raw(Handle::of_flags(flags as u32).raw());
+        let of = |flags: i32| Handle::of_raw(Handle::new(flags as u32, u64::MAX - 5).raw());
         assert_eq!(of(libc::O_RDONLY).access(), Access { read: true, write: false });
         assert_eq!(of(libc::O_WRONLY | libc::O_APPEND).access(), Access { read: false, write: true });
         assert_eq!(of(libc::O_RDWR).access(), Access { read: true, write: true });
@@ -71,6 +76,7 @@ mod tests {
         assert_eq!(of(libc::O_DSYNC).sync(), Some(true));
         assert_eq!(of(libc::O_SYNC).sync(), Some(false));
         assert!(of(libc::O_NOATIME).is_quiet() && !of(libc::O_SYNC).is_quiet());
+        assert_ne!(Handle::new(2, 5), Handle::new(2, 6));
         assert_eq!(Handle::of_raw(0).may_read(), Err(Errno::BADF));
         assert_eq!(of(libc::O_RDONLY).may_write(), Err(Errno::BADF));
     }

@@ -1,13 +1,14 @@
 //! A name space as a FUSE file system: each request becomes one call of naming, each error an errno.
 //!
 //! Node numbers are object ids, handles carry the flags of the open (naming keeps counts, not handles), so that both stay valid
-//! when another process takes over.
+//! when another process takes over. What a handle has been told of bad pages is kept beside it.
 
 mod convert;
 mod handle;
 mod memory;
 mod served;
 mod summed;
+mod told;
 
 use crate::abi::*;
 use crate::control::{self, Control};
@@ -26,7 +27,9 @@ use holdfast_naming::{
 use holdfast_object::{Durability, ObjectId, RequestId, Seek, Timestamp};
 use parking_lot::RwLockReadGuard;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use told::Told;
 
 pub use served::Served;
 
@@ -72,6 +75,9 @@ pub struct Filesystem {
     served: Arc<Served>,
     control: Arc<dyn Control>,
     options: Options,
+    told: Told,
+    /// For the next handle.
+    handles: AtomicU64,
 }
 
 /// Verified bytes of a read, in the pages that hold them.
@@ -86,7 +92,9 @@ impl Slices for Data {
 impl Filesystem {
     /// Serves a name space whose permissions the kernel checks (`default_permissions`).
     pub fn new(served: Arc<Served>, control: Arc<dyn Control>, options: Options) -> Filesystem {
-        Filesystem { served, control, options }
+        // Not the numbers of the process that served the mount before, as far as files can be open that long.
+        let handles = AtomicU64::new(u64::from(options.client) << 24);
+        Filesystem { served, control, options, told: Told::default(), handles }
     }
 
     fn namespace(&self) -> RwLockReadGuard<'_, Arc<Namespace>> {
@@ -149,13 +157,15 @@ impl Filesystem {
         result.map_err(|error| self.errno(&error))
     }
 
-    fn opened(&self, open_flags: u32) -> Opened {
+    fn opened(&self, id: ObjectId, open_flags: u32) -> Opened {
+        let handle = Handle::new(open_flags, self.handles.fetch_add(1, Ordering::Relaxed));
+        self.told.open(&self.namespace(), id, handle.raw());
         let flags = match self.options.caching {
             Caching::Direct => open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES,
             // Everything that changes a file goes through the same kernel, so what it has stays right.
             Caching::Kernel => open_flags::KEEP_CACHE,
         };
-        Opened { fh: Handle::of_flags(open_flags).raw(), flags }
+        Opened { fh: handle.raw(), flags }
     }
 
     /// For requests without an answer.
@@ -163,6 +173,13 @@ impl Filesystem {
         if let Err(error) = result {
             tracing::warn!(%error, what, "failed");
         }
+    }
+
+    /// Makes a file durable for whoever has it open under `handle`, and tells it of bad pages.
+    fn sync_through(&self, id: ObjectId, handle: u64, data_only: bool) -> Result<(), Error> {
+        let namespace = self.namespace();
+        namespace.make_durable(id, durability(data_only))?;
+        self.told.tell(&namespace, id, handle)
     }
 
     fn sync(&self, node: u64, data_only: bool) -> Answer<()> {
@@ -297,8 +314,9 @@ impl Handler for Filesystem {
     }
 
     fn open(&self, context: &Context, node: u64, args: &OpenIn) -> Answer<Opened> {
-        let opened = self.namespace().open(&self.request(context), node_of(node)?, wanted(args.flags), false);
-        self.done(opened).map(|()| self.opened(args.flags))
+        let id = node_of(node)?;
+        let opened = self.namespace().open(&self.request(context), id, wanted(args.flags), false);
+        self.done(opened).map(|()| self.opened(id, args.flags))
     }
 
     fn create(&self, context: &Context, parent: u64, name: &[u8], args: &CreateIn) -> Answer<(Entry, Opened)> {
@@ -306,15 +324,18 @@ impl Handler for Filesystem {
         let truncate = args.flags as i32 & libc::O_TRUNC != 0;
         let how = Create { mode: args.mode as u16 & 0o7777, exclusive, wanted: wanted(args.flags), truncate };
         let created = self.namespace().create(&self.masked(context, args.umask), node_of(parent)?, name, &how);
-        let entry = self.entry(created.map(|created| created.found))?;
-        Ok((entry, self.opened(args.flags)))
+        let found = created.map(|created| created.found).map_err(|error| self.errno(&error))?;
+        let opened = self.opened(found.id, args.flags);
+        Ok((self.entry(Ok(found))?, opened))
     }
 
     fn tmpfile(&self, context: &Context, parent: u64, args: &CreateIn) -> Answer<(Entry, Opened)> {
         let nameless = args.flags as i32 & libc::O_EXCL != 0;
         let request = self.masked(context, args.umask);
         let found = self.namespace().tmpfile(&request, node_of(parent)?, args.mode as u16 & 0o7777, nameless);
-        Ok((self.entry(found)?, self.opened(args.flags)))
+        let found = found.map_err(|error| self.errno(&error))?;
+        let opened = self.opened(found.id, args.flags);
+        Ok((self.entry(Ok(found))?, opened))
     }
 
     fn read(&self, _: &Context, node: u64, args: &ReadIn) -> Answer<Data> {
@@ -334,9 +355,11 @@ impl Handler for Filesystem {
         };
         let written = written.map_err(|error| self.errno(&error))?;
         let flags = args.flags as i32;
-        if flags & libc::O_DSYNC != 0 {
+        let everything = self.options.synchronous == Synchronous::Everything;
+        if everything || flags & libc::O_DSYNC != 0 {
             // O_SYNC has this bit, and one more.
-            self.sync(node, flags & libc::O_SYNC != libc::O_SYNC)?;
+            let data_only = !everything && flags & libc::O_SYNC != libc::O_SYNC;
+            self.done(self.sync_through(id, args.fh, data_only))?;
         }
         Ok(written as u32)
     }
@@ -347,14 +370,15 @@ impl Handler for Filesystem {
         attributes.is_some_and(|attributes| attributes.mode & SET_IDS != 0)
     }
 
-    fn release(&self, _: &Context, node: u64, _: &ReleaseIn) {
+    fn release(&self, _: &Context, node: u64, args: &ReleaseIn) {
+        self.told.release(args.fh);
         if let Ok(id) = node_of(node) {
             self.note("closing a file", self.namespace().release(id));
         }
     }
 
-    fn fsync(&self, _: &Context, node: u64, data_only: bool) -> Answer<()> {
-        self.sync(node, data_only)
+    fn fsync(&self, _: &Context, node: u64, fh: u64, data_only: bool) -> Answer<()> {
+        self.done(self.sync_through(node_of(node)?, fh, data_only))
     }
 
     fn opendir(&self, context: &Context, node: u64) -> Answer<Opened> {

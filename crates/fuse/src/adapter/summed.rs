@@ -137,7 +137,7 @@ impl Filesystem {
                 .write_with_sums(&self.request(context), id, offset, bytes, sums, clear)
                 .map_err(Failure::Naming)?;
             if let Some(data_only) = handle.sync() {
-                self.namespace().sync(id, super::durability(data_only)).map_err(Failure::Naming)?;
+                self.sync_through(id, handle.raw(), data_only).map_err(Failure::Naming)?;
             }
             crate::handler::Handler::changed(self, node, Change::Object).map_err(Failure::Number)?;
             Ok(size)

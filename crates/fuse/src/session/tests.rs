@@ -103,7 +103,7 @@ impl Handler for Fixed {
     fn read(&self, _: &Context, _: u64, _: &ReadIn) -> Answer<Pieces> { Ok(self.read.clone()) }
     fn write(&self, _: &Context, _: u64, _: &WriteIn, bytes: &[u8]) -> Answer<u32> { Ok(bytes.len() as u32) }
     fn flush(&self, _: &Context, _: u64, _: &FlushIn) -> Answer<()> { Ok(()) }
-    fn fsync(&self, _: &Context, _: u64, data_only: bool) -> Answer<()> {
+    fn fsync(&self, _: &Context, _: u64, _: u64, data_only: bool) -> Answer<()> {
         if data_only { Ok(()) } else { Err(Number::IO) }
     }
     fn opendir(&self, _: &Context, _: u64) -> Answer<Opened> { Ok(Opened { fh: 0x0b0a, flags: 8 }) }

@@ -189,7 +189,7 @@ impl Handler for Backed {
         Ok(bytes.len() as u32)
     }
 
-    fn fsync(&self, context: &Context, _: u64, _: bool) -> Answer<()> {
+    fn fsync(&self, context: &Context, _: u64, _: u64, _: bool) -> Answer<()> {
         self.note(context);
         Ok(())
     }

@@ -307,7 +307,7 @@ impl Handler for Memory {
         Ok(bytes.len() as u32)
     }
 
-    fn fsync(&self, _: &Context, _: u64, _: bool) -> Answer<()> {
+    fn fsync(&self, _: &Context, _: u64, _: u64, _: bool) -> Answer<()> {
         Ok(())
     }
 

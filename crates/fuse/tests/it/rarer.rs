@@ -85,7 +85,7 @@ impl Handler for Scribe {
     fn release(&self, _: &Context, node: u64, args: &ReleaseIn) {
         self.note(format!("release {node} {}", args.fh));
     }
-    fn fsync(&self, _: &Context, node: u64, data_only: bool) -> Answer<()> {
+    fn fsync(&self, _: &Context, node: u64, _: u64, data_only: bool) -> Answer<()> {
         self.note(format!("fsync {node} {data_only}"));
         if data_only { Err(Errno::IO) } else { Ok(()) }
     }

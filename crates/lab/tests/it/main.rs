@@ -4,6 +4,7 @@ mod decoders;
 mod diff;
 mod diff_cost;
 mod enemy;
+mod errors;
 mod explorer;
 mod faults;
 mod foreign;

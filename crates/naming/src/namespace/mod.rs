@@ -15,6 +15,7 @@ mod attributes;
 mod create;
 mod data;
 mod diff;
+mod errors;
 mod lookup;
 mod readdir;
 mod remove;

@@ -1,0 +1,202 @@
+//! Pages that go bad in memory before they are stored, as applications see them: through the handles of a mount.
+
+use holdfast_cache::Cache;
+use holdfast_fuse::abi::{CreateIn, OpenIn, ReadIn, ReleaseIn, WriteIn};
+use holdfast_fuse::adapter::{Filesystem, Options, Served, Synchronous};
+use holdfast_fuse::control::Control;
+use holdfast_fuse::{Answer, Context, Errno, Handler};
+use holdfast_lab::stack::{self, Stack, StackOptions};
+use holdfast_naming::{Atime, Request};
+use holdfast_object::{Epoch, ObjectCache, ObjectId, PageView, Result};
+use std::sync::Arc;
+
+const PAGE: usize = 4096;
+const ROOT: u64 = 1;
+
+struct Nobody(Arc<Cache>);
+
+impl Control for Nobody {
+    fn sync(&self) -> Result<Epoch> {
+        self.0.sync_all()
+    }
+
+    fn status_json(&self) -> Vec<u8> {
+        b"{}".to_vec()
+    }
+
+    fn scrub_json(&self, request: &[u8]) -> Vec<u8> {
+        request.to_vec()
+    }
+
+    fn snapshot_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
+        request.to_vec()
+    }
+
+    fn grow_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
+        request.to_vec()
+    }
+
+    fn remount_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
+        request.to_vec()
+    }
+
+    fn trim(&self) -> Result<u64> {
+        self.0.trim()
+    }
+
+    fn shut_down(&self, _uid: u32) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn is_down(&self) -> bool {
+        false
+    }
+}
+
+struct Mount {
+    stack: Stack,
+    mount: Filesystem,
+    unique: std::cell::Cell<u64>,
+}
+
+impl Mount {
+    fn new(synchronous: Synchronous) -> Mount {
+        let (device, clock) = (Arc::new(holdfast_block::MemoryDevice::new(2048)), stack::clock());
+        stack::create(device.clone(), &clock).unwrap();
+        let stack = Stack::open(device, &StackOptions::new(512), &clock).unwrap();
+        let names = stack.namespace(Atime::Never);
+        let control = Arc::new(Nobody(stack.cache.clone()));
+        let mount =
+            Filesystem::new(Arc::new(Served::new(names)), control, Options { synchronous, ..Options::default() });
+        Mount { stack, mount, unique: 1.into() }
+    }
+
+    fn context(&self) -> Context {
+        let unique = self.unique.replace(self.unique.get() + 1);
+        Context { unique, resent: false, uid: 0, gid: 0, pid: 1, groups: Vec::new() }
+    }
+
+    fn create(&self, name: &[u8]) -> (u64, u64) {
+        let args = CreateIn { flags: libc::O_RDWR as u32, mode: 0o100_644, ..CreateIn::default() };
+        let (entry, opened) = self.mount.create(&self.context(), ROOT, name, &args).unwrap();
+        (entry.node, opened.fh)
+    }
+
+    fn open(&self, node: u64) -> u64 {
+        let args = OpenIn { flags: libc::O_RDWR as u32, open_flags: 0 };
+        self.mount.open(&self.context(), node, &args).unwrap().fh
+    }
+
+    fn release(&self, node: u64, fh: u64) {
+        self.mount.release(&self.context(), node, &ReleaseIn { fh, ..ReleaseIn::default() });
+    }
+
+    fn write(&self, node: u64, fh: u64, page: usize, byte: u8, flags: i32) -> Answer<u32> {
+        let args =
+            WriteIn { fh, offset: (page * PAGE) as u64, size: PAGE as u32, flags: flags as u32, ..WriteIn::default() };
+        self.mount.write(&self.context(), node, &args, &[byte; PAGE]).and_then(|written| {
+            // As the session does before it answers.
+            self.mount.changed(node, holdfast_fuse::Change::Object).map(|()| written)
+        })
+    }
+
+    fn fsync(&self, node: u64, fh: u64) -> Answer<()> {
+        self.mount.fsync(&self.context(), node, fh, false)
+    }
+
+    fn reads(&self, node: u64, fh: u64, page: usize) -> bool {
+        let args = ReadIn { fh, offset: (page * PAGE) as u64, size: PAGE as u32, ..ReadIn::default() };
+        self.mount.read(&self.context(), node, &args).is_ok()
+    }
+
+    fn flip(&self, node: u64, page: u64) {
+        let views = self.stack.cache.read(ObjectId(node), page, 1).unwrap();
+        let [PageView::Data(page)] = &views[..] else { panic!("the page has no bytes") };
+        let arena = self.stack.cache.arena();
+        let at = arena.frame_offset(page.page().frame) + 77;
+        assert_eq!(rustix::io::pwrite(arena.memory(), &[page.bytes()[77] ^ 8], at).unwrap(), 1);
+    }
+}
+
+const TOLD: Answer<()> = Err(Errno::IO);
+
+#[test]
+fn fsync_tells_every_descriptor_once() {
+    let mount = Mount::new(Synchronous::AsAsked);
+    let (node, one) = mount.create(b"f");
+    let two = mount.open(node);
+    let (other, elsewhere) = mount.create(b"other");
+    for page in 0..3 {
+        mount.write(node, one, page, 1, 0).unwrap();
+    }
+    mount.write(other, elsewhere, 0, 1, 0).unwrap();
+    mount.flip(node, 1);
+    mount.stack.cache.sync_all().unwrap();
+    let untold = mount.open(node);
+    assert_eq!([one, one, two, two].map(|fh| mount.fsync(node, fh)), [TOLD, Ok(()), TOLD, Ok(())]);
+    assert_eq!([untold, untold].map(|fh| mount.fsync(node, fh)), [TOLD, Ok(())], "opened before anybody was told");
+    let late = mount.open(node);
+    assert_eq!(mount.fsync(node, late), Ok(()));
+    assert_eq!(mount.fsync(other, elsewhere), Ok(()), "no other file suffers");
+    assert_eq!([0, 1, 2].map(|page| mount.reads(node, late, page)), [true, false, true]);
+    // A new error: those that were told of the first, too, and each of those that opened after it.
+    mount.write(node, two, 2, 2, 0).unwrap();
+    mount.flip(node, 2);
+    assert_eq!([late, one, late, two].map(|fh| mount.fsync(node, fh)), [TOLD, TOLD, Ok(()), TOLD]);
+    for page in [1, 2] {
+        mount.write(node, late, page, 3, 0).unwrap();
+    }
+    let last = mount.open(node);
+    assert_eq!([one, two, late, last].map(|fh| mount.fsync(node, fh)), [Ok(()); 4]);
+    assert_eq!([0, 1, 2].map(|page| mount.reads(node, late, page)), [true; 3]);
+    for fh in [one, two, untold, late, last] {
+        mount.release(node, fh);
+    }
+}
+
+#[test]
+fn a_synchronous_write_returns_it_at_once() {
+    for (flags, synchronous) in
+        [(libc::O_DSYNC, Synchronous::AsAsked), (libc::O_SYNC, Synchronous::AsAsked), (0, Synchronous::Everything)]
+    {
+        let mount = Mount::new(synchronous);
+        let (node, fh) = mount.create(b"f");
+        let other = mount.open(node);
+        // What is in memory and in no store yet.
+        mount.stack.cache.sync_all().unwrap();
+        if synchronous == Synchronous::AsAsked {
+            mount.write(node, other, 0, 1, 0).unwrap();
+            mount.flip(node, 0);
+        } else {
+            // Written through the mount it would not wait.
+            let names = mount.stack.namespace(Atime::Never);
+            names.write(&Request::ROOT, ObjectId(node), 0, &[1; PAGE], false).unwrap();
+            mount.flip(node, 0);
+        }
+        assert_eq!(mount.write(node, fh, 1, 1, flags), Err(Errno::IO));
+        assert_eq!(mount.write(node, fh, 1, 1, flags), Ok(PAGE as u32), "once");
+        assert_eq!([fh, other, other].map(|fh| mount.fsync(node, fh)), [Ok(()), TOLD, Ok(())]);
+        assert_eq!(mount.write(node, fh, 0, 1, flags), Ok(PAGE as u32), "written again");
+        assert!(mount.reads(node, fh, 0));
+    }
+}
+
+#[test]
+fn names_have_nothing_to_do_with_it() {
+    let mount = Mount::new(Synchronous::AsAsked);
+    let (node, fh) = mount.create(b"f");
+    let two = mount.open(node);
+    mount.write(node, fh, 0, 1, 0).unwrap();
+    mount.flip(node, 0);
+    mount.mount.link(&mount.context(), node, ROOT, b"hard").unwrap();
+    mount.mount.rename(&mount.context(), ROOT, b"f", ROOT, b"g", 0).unwrap();
+    assert_eq!(mount.fsync(node, fh), TOLD);
+    mount.mount.unlink(&mount.context(), ROOT, b"g").unwrap();
+    mount.mount.unlink(&mount.context(), ROOT, b"hard").unwrap();
+    assert_eq!([two, fh, two].map(|fh| mount.fsync(node, fh)), [TOLD, Ok(()), Ok(())], "without a name");
+    assert!(!mount.reads(node, fh, 0));
+    [fh, two].map(|fh| mount.release(node, fh));
+    mount.mount.forget(node, u64::MAX >> 1);
+    mount.stack.cache.sync_all().unwrap();
+    mount.stack.cache.check();
+}
