@@ -6,7 +6,8 @@
 //!
 //! Who has been told is known by a sequence, as in Linux' errseq_t: one counter of the cache, that goes up with each page entered.
 //! A descriptor keeps the counter as of when it was told last; what has a higher one is new to it. It begins with what somebody
-//! has been told of already, so that an error that nobody knows of is told to whoever comes next.
+//! has been told of already, so that an error that nobody knows of is told to whoever comes next. Whoever syncs everything is told by a
+//! sequence of its own, as syncfs(2) is by that of the superblock.
 //!
 //! Invariant: no sequence in a table is above the cache's counter.
 
@@ -35,6 +36,10 @@ pub(crate) struct ErrorTable {
 impl ErrorTable {
     pub(crate) fn is_empty(&self) -> bool {
         self.pages.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.pages.len()
     }
 
     pub(crate) fn enter(&mut self, index: PageIndex, sequence: u64, error: Error) {
@@ -92,6 +97,11 @@ impl ErrorTable {
         Some((counter, error))
     }
 
+    /// Its pages that went bad after `seen`.
+    fn since(&self, seen: u64) -> impl Iterator<Item = (u64, &Error)> {
+        self.pages.values().filter(move |bad| bad.sequence > seen).map(|bad| (bad.sequence, &bad.error))
+    }
+
     /// Asserts the invariant.
     pub(crate) fn check(&self, counter: u64) {
         for (index, bad) in &self.pages {
@@ -123,6 +133,33 @@ impl Cache {
         let table = &mut state.objects.get_mut(&id)?.bad;
         table.tell(since(table), counter)
     }
+
+    /// See [`holdfast_object::ObjectCache::errors_tell_all`].
+    pub(crate) fn tell_errors_of_all(&self) -> Option<Error> {
+        {
+            let state = self.state.read();
+            if state.errors == state.errors_told {
+                return None;
+            }
+        }
+        let mut state = self.state.write();
+        let counter = state.errors;
+        let seen = std::mem::replace(&mut state.errors_told, counter);
+        let news = state.objects.values().flat_map(|object| object.bad.since(seen));
+        news.min_by_key(|(sequence, _)| *sequence).map(|(_, error)| error.clone())
+    }
+
+    /// Objects with pages that went bad in memory and have not been written again, with how many; ascending.
+    pub fn bad_objects(&self) -> Vec<(ObjectId, usize)> {
+        let state = self.state.read();
+        if state.errors == 0 {
+            return Vec::new();
+        }
+        let bad = state.objects.iter().map(|(&id, object)| (id, object.bad.len())).filter(|(_, pages)| *pages > 0);
+        let mut bad: Vec<_> = bad.collect();
+        bad.sort_unstable();
+        bad
+    }
 }
 
 impl State {
@@ -139,6 +176,12 @@ impl State {
         object.bad.enter(index, self.errors, error.clone());
         self.unsettled.insert(id);
         object.version += 1;
+    }
+
+    /// Bad pages of all objects.
+    pub(crate) fn bad_pages(&self) -> u64 {
+        // As a rule there has never been one, and it need not be looked for.
+        if self.errors == 0 { 0 } else { self.objects.values().map(|object| object.bad.len() as u64).sum() }
     }
 
     /// Bad pages of which it is not known what the store makes of them. All are of objects that the epoch being frozen has.

@@ -117,6 +117,8 @@ pub struct CacheStatus {
     pub pages_reread: u64,
     /// Changed pages found corrupt in memory, which so were not stored.
     pub pages_lost: u64,
+    /// Of them not written again, nor cut off, since.
+    pub pages_bad: u64,
     /// Pages read that were in memory, or known to be zero, since the store was opened.
     pub page_hits: u64,
     /// Of these, those in memory for longer than t_switch, whose reader goes by the strong checksum (mode `dynamic`).
@@ -177,6 +179,7 @@ impl Cache {
             read_only: state.read_only.clone(),
             pages_reread: self.counters.reread.get(),
             pages_lost: state.errors,
+            pages_bad: state.bad_pages(),
             page_hits: self.counters.hits.get(),
             pages_switched: self.counters.switched.get(),
             page_misses: self.counters.misses.get(),
@@ -339,6 +342,10 @@ impl ObjectCache for Cache {
 
     fn sync_all(&self) -> Result<Epoch> {
         self.close_epoch()
+    }
+
+    fn errors_tell_all(&self) -> Option<Error> {
+        self.tell_errors_of_all()
     }
 
     fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>> {

@@ -143,6 +143,8 @@ pub(crate) struct State {
     pub(crate) sequence: u64,
     /// Pages entered in error tables since the store was opened.
     pub(crate) errors: u64,
+    /// What `errors` was when whoever syncs everything was told last.
+    pub(crate) errors_told: u64,
     /// Objects with entries of which it is not known what the store makes of them.
     pub(crate) unsettled: BTreeSet<ObjectId>,
     /// Why no changes are taken any more.
@@ -182,6 +184,7 @@ impl State {
             log: OpLog::new(arena),
             sequence: 0,
             errors: 0,
+            errors_told: 0,
             unsettled: BTreeSet::new(),
             read_only,
             clean: VecDeque::new(),

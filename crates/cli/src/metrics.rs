@@ -127,6 +127,10 @@ const FAMILIES: &[Family] = &[
     counter("holdfast_cache_pages_reread_total", "Pages found corrupt in memory, and read again.", |r| {
         of_cache(r, |c| c.pages_reread)
     }),
+    counter("holdfast_cache_pages_lost_total", "Changed pages found corrupt in memory, and not stored.", |r| {
+        of_cache(r, |c| c.pages_lost)
+    }),
+    gauge("holdfast_cache_pages_bad", "Of them not written again yet.", |r| of_cache(r, |c| c.pages_bad)),
 ];
 
 /// All figures of these stores.

@@ -144,6 +144,12 @@ pub(crate) struct CacheFigures {
     pub(crate) transactions: u64,
     /// Pages found corrupt in memory and read again.
     pub(crate) pages_reread: u64,
+    /// Changed pages found corrupt in memory: not stored, and errors until they are written again.
+    #[serde(default)]
+    pub(crate) pages_bad: u64,
+    /// Of those that were, also what has been written again or cut off since.
+    #[serde(default)]
+    pub(crate) pages_lost: u64,
     /// Pages read that were in memory, or known to be zero, since the mount was made.
     pub(crate) page_hits: u64,
     /// Pages read that had to come from the store.
@@ -163,6 +169,8 @@ impl From<&CacheStatus> for CacheFigures {
             dirty_bytes: bytes(status.pages_dirty),
             transactions: status.transactions,
             pages_reread: status.pages_reread,
+            pages_bad: status.pages_bad,
+            pages_lost: status.pages_lost,
             page_hits: status.page_hits,
             page_misses: status.page_misses,
             syncs: status.syncs,
@@ -346,6 +354,13 @@ impl Report for StoreReport {
                 text.push_str(&format!(", {} found corrupt IN MEMORY", count(cache.pages_reread, "page", "pages")));
             }
             rows.push(("memory", text));
+            if cache.pages_bad > 0 {
+                let pages = count(cache.pages_bad, "page", "pages");
+                rows.push((
+                    "NOT STORED",
+                    format!("{pages} went bad in memory; errors until written again; `holdfast sync` has the log name the files"),
+                ));
+            }
         }
         if let Some(scrub) = self.scrub.as_ref().filter(|scrub| scrub.condition != ScrubCondition::Never) {
             rows.push(("scrub", scrub.line()));

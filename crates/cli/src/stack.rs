@@ -103,6 +103,14 @@ impl Stack {
         self.cache.store_status()
     }
 
+    /// Logs which files have pages that went bad in memory before they were stored.
+    pub(crate) fn log_bad(&self, what: &str) {
+        for (object, pages) in self.cache.bad_objects() {
+            let path = self.namespace.path_of(object);
+            tracing::error!(path = %path.escape_ascii(), pages, "went bad in memory, and {what}");
+        }
+    }
+
     /// A state of the store, for reports.
     pub(crate) fn figures(&self, status: StoreStatus) -> Figures {
         let protection = (self.module.protection(), self.module.store_protection());

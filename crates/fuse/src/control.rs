@@ -67,7 +67,8 @@ pub trait Control: Send + Sync {
     /// Makes everything that was answered before the call durable. Gives the epoch of the recovery point that has it.
     ///
     /// # Errors
-    /// Those of the store; [`holdfast_object::Error::ReadOnly`] once a device has failed.
+    /// Those of the store; [`holdfast_object::Error::ReadOnly`] once a device has failed; that of the first page that went bad in memory
+    /// since the last call, and so is not stored: everything else is.
     fn sync(&self) -> Result<Epoch>;
 
     /// The state of the mount as one JSON object of at most [`STATUS_JSON_BYTES_MAX`] bytes.
@@ -161,15 +162,22 @@ fn not_ours() -> io::Error {
 ///
 /// # Errors
 /// The mount's, as the kernel passes them on: ENOTTY if it is not one of Holdfast's, EROFS if it takes no changes any
-/// more, ENOTCONN if nobody serves it. Where the kernel could not hand down what it had: why, ENOSPC for example.
+/// more, ENOTCONN if nobody serves it. EIO, once: pages that were written went bad in memory before they were stored, and everything
+/// else is durable. Where the kernel could not hand down what it had: why, ENOSPC for example; what it could is durable.
 pub fn sync(directory: impl AsFd) -> io::Result<Epoch> {
     // No request comes of this itself, but the writes of what the kernel holds do.
-    rustix::fs::syncfs(&directory)?;
+    let handed_down = rustix::fs::syncfs(&directory);
     let mut epoch: u64 = 0;
     // SAFETY: the number says that a u64 is written, and `epoch` is one; a shorter reply leaves the rest of it zero.
     unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_SYNC, u64>::new(&mut epoch)) }?;
+    handed_down?;
     // The first epoch is 1.
     if epoch == 0 { Err(not_ours()) } else { Ok(epoch) }
+}
+
+/// Whether a mount answered EIO.
+pub fn is_io_error(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EIO)
 }
 
 /// Asks the mount that `directory` is in to give free space back to its host. Gives how many bytes are free.

@@ -141,8 +141,14 @@ pub trait ObjectCache: Send + Sync {
     /// still, and up to where the descriptor has been told now.
     fn errors_tell(&self, id: ObjectId, seen: u64) -> Option<(u64, Error)>;
 
-    /// Everything is durable on return; gives the recovery point that has it.
+    /// Everything is durable on return but for pages that went bad in memory; gives the recovery point that has it.
     fn sync_all(&self) -> Result<Epoch>;
+
+    /// To be called after [`ObjectCache::sync_all`]: the error of the first page of any object that went bad since it was called last, and
+    /// is bad still. Apart from what descriptors are told. None, for a cache that loses none.
+    fn errors_tell_all(&self) -> Option<Error> {
+        None
+    }
 
     /// First byte position at or behind `offset` with (or without) something stored, in units of pages; `None` if
     /// there is none before the end of the object. The end counts as a hole.

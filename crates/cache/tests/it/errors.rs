@@ -231,3 +231,31 @@ fn an_error_is_not_forgotten_for_lack_of_use() {
     assert!(open.sync().is_err());
     open.sync().unwrap();
 }
+
+#[test]
+fn whoever_syncs_everything_is_told_once_of_all_objects() {
+    let rig = Rig::new(2048);
+    let (one, two) = (changed(&rig), changed(&rig));
+    rig.write(one, 0, &pattern(2, 3 * PAGE_SIZE)).unwrap();
+    let mut open = Open::new(&rig, one);
+    let sync_all = |rig: &Rig| {
+        rig.cache.sync_all().unwrap();
+        rig.cache.errors_tell_all()
+    };
+    rig.flip(one, 1, 77);
+    rig.flip(two, 2, 77);
+    assert!(open.sync().is_err(), "who is told elsewhere does not count");
+    assert!(is_memory_error(&sync_all(&rig).unwrap(), one, 1), "the first");
+    assert!(sync_all(&rig).is_none(), "and with it the other");
+    assert_eq!(rig.cache.bad_objects(), [(one, 1), (two, 1)]);
+    assert!(Open::new(&rig, two).sync().is_err(), "nor does it tell descriptors");
+    rig.write(two, 0, &pattern(4, PAGE_SIZE)).unwrap();
+    rig.flip(two, 0, 77);
+    assert!(is_memory_error(&sync_all(&rig).unwrap(), two, 0), "news");
+    rig.write(two, 0, &pattern(4, PAGE_SIZE)).unwrap();
+    rig.flip(two, 0, 77);
+    ObjectCache::make_durable(&rig.cache, two, Durability::All).unwrap();
+    rig.write(two, 0, &pattern(4, PAGE_SIZE)).unwrap();
+    assert!(sync_all(&rig).is_none(), "written again before anybody asked");
+    assert_eq!((rig.cache.status().pages_bad, rig.cache.status().pages_lost), (2, 4));
+}

@@ -1,13 +1,16 @@
 //! `holdfast sync`: everything in a mount durable, now.
 
 use crate::args::Sync;
-use crate::failure::Result;
-use crate::output::{Format, Report, print};
+use crate::failure::{Failure, Result};
+use crate::mounts::{self, Mount};
+use crate::output::{Format, Report, count, print};
+use crate::paths::shell;
 use crate::progress::Progress;
 use crate::quoting;
 use crate::target;
 use holdfast_fuse::control;
 use serde::Serialize;
+use std::io;
 
 #[derive(Serialize)]
 struct Synced {
@@ -24,10 +27,29 @@ impl Report for Synced {
 
 pub(crate) fn run(arguments: &Sync, format: Format) -> Result<()> {
     let mount = target::mount(&arguments.target)?;
-    let epoch = {
+    let synced = {
         let _shown = Progress::unknown("writing what is not on the disk yet");
-        target::ask(&mount, "could not be synced", control::sync)?
+        target::ask(&mount, "could not be synced", |file| match control::sync(file) {
+            Err(error) if control::is_io_error(&error) => Ok(Err(error)),
+            synced => synced.map(Ok),
+        })?
     };
+    let epoch = synced.map_err(|error| not_stored(&mount, &error))?;
     print(format, &Synced { directory: mount.directory.display().to_string(), epoch });
     Ok(())
+}
+
+/// Some of what was written is not on the disk.
+fn not_stored(mount: &Mount, error: &io::Error) -> Failure {
+    let directory = mount.directory.display();
+    let report = super::status::look(mount);
+    let pages = report.cache.map_or(0, |cache| cache.pages_bad);
+    if pages == 0 {
+        return Failure::new(format!("{directory}: not all of it could be stored: {}", mounts::plain(error)))
+            .hint(format!("holdfast status {} tells more", shell(&mount.directory)));
+    }
+    let pages = count(pages, "page", "pages");
+    let log = report.daemon.and_then(|daemon| daemon.log).map(|log| format!(", which its log names: {log}"));
+    Failure::new(format!("{directory}: {pages} went bad in memory and are not on the disk; everything else is"))
+        .hint(format!("write the files again{}", log.unwrap_or_default()))
 }

@@ -87,6 +87,7 @@ impl Live {
             tracing::error!(%error, "it could not be closed in order");
             Failure::new(format!("{} could not be closed in order: {error}", store.display()))
         })?;
+        self.stack.log_bad("was not stored as it was written, and is not now");
         tracing::info!("closed in order, at recovery point {}", self.stack.status().epoch);
         Ok(())
     }

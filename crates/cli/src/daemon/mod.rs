@@ -394,7 +394,15 @@ impl State {
 
 impl Control for State {
     fn sync(&self) -> holdfast_object::Result<Epoch> {
-        self.live.read().stack.cache.sync_all()
+        let live = self.live.read();
+        let epoch = live.stack.cache.sync_all()?;
+        match live.stack.cache.errors_tell_all() {
+            None => Ok(epoch),
+            Some(error) => {
+                live.stack.log_bad("is not on the disk as it was written");
+                Err(error)
+            }
+        }
     }
 
     fn scrub_json(&self, request: &[u8]) -> Vec<u8> {

@@ -6,6 +6,7 @@ mod c_library;
 mod caching;
 mod closing;
 mod damage;
+mod errors;
 mod full;
 mod grow;
 mod inject;

@@ -330,7 +330,7 @@ fn a_mount_with_pages_in_the_kernel_does_not_offer_it() {
 }
 
 /// Flips a bit of the one page in the daemon's pool that has these bytes, as a memory fault does.
-fn flip_in_pool(daemon: i32, page: &[u8]) {
+pub(crate) fn flip_in_pool(daemon: i32, page: &[u8]) {
     let mut descriptors = fs::read_dir(format!("/proc/{daemon}/fd")).unwrap().map(|entry| entry.unwrap().path());
     let is_pool = |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("holdfast-arena"));
     let pool = descriptors.find(is_pool).expect("the page pool is a memory file");

@@ -346,8 +346,9 @@ impl Handler for Filesystem {
 
     fn write(&self, context: &Context, node: u64, args: &WriteIn, bytes: &[u8]) -> Answer<u32> {
         let (request, id) = (self.request(context), node_of(node)?);
+        let is_kernels = self.options.caching == Caching::Kernel && args.write_flags & WRITE_CACHE != 0;
         // The kernel has set the times when the application wrote, and tells them by SETATTR.
-        let written = if self.options.caching == Caching::Kernel && args.write_flags & WRITE_CACHE != 0 {
+        let written = if is_kernels {
             self.namespace().write_back(&request, id, args.offset, bytes)
         } else {
             let clear = args.write_flags & WRITE_KILL_SUIDGID != 0;
@@ -359,7 +360,12 @@ impl Handler for Filesystem {
         if everything || flags & libc::O_DSYNC != 0 {
             // O_SYNC has this bit, and one more.
             let data_only = !everything && flags & libc::O_SYNC != libc::O_SYNC;
-            self.done(self.sync_through(id, args.fh, data_only))?;
+            if is_kernels {
+                // Under any handle of the file; those who wait for it say under which by FSYNC.
+                self.done(self.namespace().make_durable(id, durability(data_only)))?;
+            } else {
+                self.done(self.sync_through(id, args.fh, data_only))?;
+            }
         }
         Ok(written as u32)
     }
@@ -512,7 +518,7 @@ impl Handler for Filesystem {
     }
 
     fn syncfs(&self, _: &Context) -> Answer<()> {
-        self.done(self.namespace().sync_all().map(drop))
+        self.done(self.namespace().sync_all_and_tell().map(drop))
     }
 
     fn is_down(&self) -> bool {
@@ -521,7 +527,11 @@ impl Handler for Filesystem {
 
     fn changed(&self, node: u64, change: Change) -> Answer<()> {
         match (self.options.synchronous, change) {
-            (Synchronous::Everything, _) | (Synchronous::Names, Change::Names) => self.sync(node, false),
+            (Synchronous::Everything | Synchronous::Names, Change::Names) => self.sync(node, false),
+            // Of bad pages those are told who write or sync, each through his handle.
+            (Synchronous::Everything, Change::Object) => {
+                self.done(self.namespace().make_durable(node_of(node)?, Durability::All))
+            }
             _ => Ok(()),
         }
     }

@@ -195,7 +195,9 @@ fn names_have_nothing_to_do_with_it() {
     mount.mount.unlink(&mount.context(), ROOT, b"hard").unwrap();
     assert_eq!([two, fh, two].map(|fh| mount.fsync(node, fh)), [TOLD, Ok(()), Ok(())], "without a name");
     assert!(!mount.reads(node, fh, 0));
-    [fh, two].map(|fh| mount.release(node, fh));
+    for handle in [fh, two] {
+        mount.release(node, handle);
+    }
     mount.mount.forget(node, u64::MAX >> 1);
     mount.stack.cache.sync_all().unwrap();
     mount.stack.cache.check();

@@ -2,7 +2,7 @@
 
 use super::Namespace;
 use crate::error::Result;
-use holdfast_object::{Durability, ObjectId};
+use holdfast_object::{Durability, Epoch, ObjectId};
 
 impl Namespace {
     /// What a descriptor of the file that is opened now has been told of bad pages: of all, except errors that nobody has been told of.
@@ -29,5 +29,13 @@ impl Namespace {
                 Err(error.into())
             }
         }
+    }
+    /// As [`Namespace::sync_all`], and tells of pages that went bad in memory, each time of those since the last.
+    ///
+    /// # Errors
+    /// That of the first one: then everything else is durable.
+    pub fn sync_all_and_tell(&self) -> Result<Epoch> {
+        let epoch = self.cache.sync_all()?;
+        self.cache.errors_tell_all().map_or(Ok(epoch), |error| Err(error.into()))
     }
 }

@@ -1,0 +1,229 @@
+//! Bytes that go bad in memory before they are stored, as applications see it: who is told, how often, and what is left.
+
+use crate::caching::write_mapped;
+use crate::rig::{Rig, fuse};
+use crate::summed::flip_in_pool;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const PAGE: usize = 4096;
+const PAGES: usize = 4;
+/// Who keeps pages; no epoch closes by itself.
+const MODES: [&str; 2] = ["cache=direct,cache=16M,epoch=60000", "cache=kernel,cache=16M,epoch=60000"];
+
+fn page(seed: usize, number: usize) -> Vec<u8> {
+    (0..PAGE).map(|at| ((at + 1000 * number + 7 * seed) * 31 % 251) as u8).collect()
+}
+
+fn pages(seed: usize) -> Vec<u8> {
+    (0..PAGES).flat_map(|number| page(seed, number)).collect()
+}
+
+fn open(path: &Path, flags: i32) -> File {
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap()
+}
+
+/// A mount with a file whose old contents are stored, and whose new ones the daemon has in memory only.
+struct Changed {
+    rig: Rig,
+    path: PathBuf,
+    daemon: i32,
+}
+
+impl Changed {
+    fn new(options: &str) -> Changed {
+        let rig = Rig::new();
+        let path = rig.mounted(options).join("f");
+        fs::write(&path, pages(1)).unwrap();
+        fs::write(path.with_file_name("other"), pages(3)).unwrap();
+        rig.run(["sync", "m"]).exits(0);
+        let daemon = rig.daemon("m");
+        let changed = Changed { rig, path, daemon };
+        let file = open(&changed.path, 0);
+        file.write_all_at(&pages(2), 0).unwrap();
+        // The kernel hands down what it keeps.
+        rustix::fs::syncfs(&file).unwrap();
+        changed
+    }
+
+    fn flip(&self, number: usize) {
+        flip_in_pool(self.daemon, &page(2, number));
+    }
+
+    fn open(&self) -> File {
+        open(&self.path, 0)
+    }
+
+    /// Past what the kernel keeps.
+    fn reads(&self, number: usize) -> Option<Vec<u8>> {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path).unwrap();
+        let mut bytes = Vec::new();
+        // Direct I/O wants aligned memory.
+        bytes.resize(3 * PAGE, 0);
+        let start = bytes.as_ptr().align_offset(PAGE);
+        match file.read_at(&mut bytes[start..start + PAGE], (number * PAGE) as u64) {
+            Ok(read) => {
+                assert_eq!(read, PAGE);
+                Some(bytes[start..start + PAGE].to_vec())
+            }
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+                None
+            }
+        }
+    }
+}
+
+/// What a call said: nothing, or EIO.
+fn told(outcome: io::Result<()>) -> bool {
+    match outcome {
+        Ok(()) => false,
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => true,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn every_descriptor_is_told_once() {
+    if !fuse() {
+        return;
+    }
+    for mode in MODES {
+        let changed = Changed::new(mode);
+        let [one, two, mapped, closed, written] = [(); 5].map(|()| changed.open());
+        let same = one.try_clone().unwrap();
+        let other = open(&changed.path.with_file_name("other"), 0);
+        changed.flip(1);
+        assert!(told(one.sync_all()), "{mode}: fsync");
+        assert!(!told(same.sync_all()) && !told(one.sync_all()), "{mode}: it is the same open file, told once");
+        assert!(told(two.sync_data()), "{mode}: fdatasync of another one");
+        assert!(!told(two.sync_all()), "{mode}");
+        // SAFETY: the number was the file's own, which has given it up.
+        let close = unsafe { libc::close(closed.into_raw_fd()) };
+        assert_eq!(close, 0, "{mode}: close tells nothing");
+        let late = changed.open();
+        assert!(!told(late.sync_all()), "{mode}: opened when others had been told");
+        assert!(!told(other.sync_all()), "{mode}: another file");
+        assert_eq!(changed.reads(1), None, "{mode}: neither the old bytes nor the bad ones");
+        for number in [0, 2, 3] {
+            assert!(changed.reads(number) == Some(page(2, number)), "{mode}: page {number}");
+        }
+        // By msync; the page that is written is another one.
+        assert!(told(write_mapped(&mapped, 1, 9).map_err(io::Error::from)), "{mode}: msync");
+        assert!(!told(mapped.sync_all()), "{mode}");
+        written.write_all_at(&page(2, 0), 0).unwrap();
+        written.write_all_at(&page(2, 1), PAGE as u64).unwrap();
+        assert!(!told(written.sync_all()), "{mode}: written again before it was told, nothing is bad");
+        drop([one, two, mapped, written, same, late, other]);
+        assert!(changed.reads(1) == Some(page(2, 1)), "{mode}");
+        changed.rig.kill_daemon("m");
+        changed.rig.run(["mount", "s", "m"]).exits(0);
+        assert!(fs::read(&changed.path).unwrap() == pages(2), "{mode}: and it is durable");
+        changed.rig.run(["unmount", "m"]).exits(0);
+        changed.rig.run(["check", "s"]).exits(0);
+    }
+}
+
+#[test]
+fn a_synchronous_write_is_told_at_once() {
+    if !fuse() {
+        return;
+    }
+    for mode in MODES {
+        for flags in [libc::O_DSYNC, libc::O_SYNC] {
+            let changed = Changed::new(mode);
+            let (synchronous, ordinary) = (open(&changed.path, flags), changed.open());
+            changed.flip(1);
+            let write = || told(synchronous.write_all_at(&page(2, 3), 3 * PAGE as u64));
+            assert!(write(), "{mode}");
+            assert!(!write(), "{mode}: once");
+            assert!(told(ordinary.sync_all()) && !told(ordinary.sync_all()), "{mode}: who writes without it, by fsync");
+        }
+    }
+    // A mount for which every write is synchronous: the first write after the flip.
+    for mode in MODES {
+        let changed = Changed::new(mode);
+        let rig = &changed.rig;
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["mount", "s", "m", "-o", &format!("{mode},sync")]).exits(0);
+        let (one, two) = (changed.open(), changed.open());
+        // Written under this mount, so that the page is dirty; the intent log has it, which is of no help to memory.
+        one.write_all_at(&page(2, 1), PAGE as u64).unwrap();
+        flip_in_pool(rig.daemon("m"), &page(2, 1));
+        rig.run(["sync", "m"]).exits(1).says("1 page went bad in memory");
+        assert!(told(one.write_all_at(&page(2, 0), 0)), "{mode}");
+        assert!(!told(one.write_all_at(&page(2, 0), 0)), "{mode}: once");
+        assert!(told(two.sync_all()) && !told(two.sync_all()), "{mode}");
+    }
+}
+
+#[test]
+fn the_old_contents_stay_until_it_is_written_again() {
+    if !fuse() {
+        return;
+    }
+    for mode in MODES {
+        let changed = Changed::new(mode);
+        let file = changed.open();
+        // A page that the store has never had.
+        file.write_all_at(&page(2, PAGES), (PAGES * PAGE) as u64).unwrap();
+        rustix::fs::syncfs(&file).unwrap();
+        changed.flip(1);
+        changed.flip(PAGES);
+        assert!(told(file.sync_all()), "{mode}");
+        drop(file);
+        changed.rig.kill_daemon("m");
+        changed.rig.run(["mount", "s", "m"]).exits(0);
+        let mut expected = (0..PAGES).map(|number| Some(page(2, number))).collect::<Vec<_>>();
+        expected[1] = Some(page(1, 1));
+        expected.push(None);
+        let found: Vec<_> = (0..=PAGES).map(|number| changed.reads(number)).collect();
+        assert!(found == expected, "{mode}: the old bytes, and no zeros where there were none");
+        let file = changed.open();
+        assert!(!told(file.sync_all()), "{mode}: that was another life");
+        for number in [1, PAGES] {
+            file.write_all_at(&page(2, number), (number * PAGE) as u64).unwrap();
+        }
+        assert!(!told(file.sync_all()), "{mode}");
+        drop(file);
+        changed.rig.run(["unmount", "m"]).exits(0);
+        changed.rig.run(["check", "s"]).exits(0);
+    }
+}
+
+#[test]
+fn a_sync_of_everything_tells_once_and_stores_the_rest() {
+    if !fuse() {
+        return;
+    }
+    for mode in MODES {
+        let changed = Changed::new(mode);
+        let rig = &changed.rig;
+        let file = changed.open();
+        let figure = |name: &str| rig.run(["status", "m", "--json"]).exits(0).json()["cache"][name].clone();
+        changed.flip(2);
+        let ran = rig.run(["sync", "m"]).exits(1).says("1 page went bad in memory and are not on the disk");
+        let log = ran.err.split("names: ").nth(1).unwrap().trim();
+        let logged = fs::read_to_string(log).unwrap();
+        assert!(logged.contains("went bad in memory") && logged.contains("/f"), "{logged}");
+        rig.run(["sync", "m"]).exits(0);
+        assert!(rig.run(["status", "m"]).exits(0).out.contains("NOT STORED"), "{mode}");
+        assert_eq!((figure("pages_bad"), figure("pages_lost")), (1.into(), 1.into()));
+        assert!(told(file.sync_all()), "{mode}: descriptors are told apart from that");
+        file.write_all_at(&page(2, 2), 2 * PAGE as u64).unwrap();
+        assert!(!told(file.sync_all()), "{mode}");
+        rig.run(["sync", "m"]).exits(0);
+        assert_eq!((figure("pages_bad"), figure("pages_lost")), (0.into(), 1.into()));
+        // Found, and written again, before anybody asks: nothing to tell.
+        file.write_all_at(&page(2, 3), 3 * PAGE as u64).unwrap();
+        rustix::fs::syncfs(&file).unwrap();
+        changed.flip(3);
+        assert_eq!(changed.reads(3), None, "{mode}");
+        file.write_all_at(&page(2, 3), 3 * PAGE as u64).unwrap();
+        rustix::fs::syncfs(&file).unwrap();
+        rig.run(["sync", "m"]).exits(0);
+    }
+}
