@@ -24,6 +24,7 @@ mod counters;
 mod errors;
 mod flush;
 mod freeing;
+mod lab;
 mod object;
 mod oplog;
 mod pages;
@@ -50,6 +51,7 @@ use state::State;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use lab::{FlipError, FlipPart, PageState, Quiet, ResidentPage};
 pub use recover::Recovered;
 
 /// How much the cache may hold back, and for how long.

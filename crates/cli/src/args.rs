@@ -5,6 +5,7 @@ mod reliability;
 pub(crate) use reliability::{Ecc, Reliability};
 
 use crate::growth::NewSize;
+use crate::lab::When;
 use crate::size::Share;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use holdfast_integrity::{Protection, UnknownProtection};
@@ -198,7 +199,7 @@ no space left when the store wants to grow into it again, the store takes no
 more changes.")]
     Trim(Trim),
 
-    /// Damage a store that is not mounted, on purpose, to see what becomes of it
+    /// Damage a store on purpose, to see what becomes of it
     #[command(after_help = "\
 Examples:
   holdfast inject s --list                          what there is to damage
@@ -207,7 +208,14 @@ Examples:
   holdfast inject s --kind directory --fault swap --copy all --seed 7
   holdfast inject s --undo s.undo-1.json            as it was before
 What is written over is kept in a file beside the store (or in the current
-directory, if the store is a disk), which --undo takes.")]
+directory, if the store is a disk), which --undo takes.
+
+A store that is mounted with --lab can be damaged while it is used:
+  holdfast inject /mnt --memory --kind file-data                some page in memory
+  holdfast inject /mnt --memory=dirty --kind file-data --path /letter --page 0
+  holdfast inject /mnt --memory=clean --kind file-data --path /letter --page 0 --checksum
+  holdfast inject /mnt --kind file-data --path /letter --page 0  on its disk
+It prints the command that takes it back, as long as the page stays as it is.")]
     Inject(Inject),
 
     /// Tell how probable silent corruption is on a machine, and which protection it needs
@@ -277,6 +285,9 @@ pub(crate) struct Mount {
     /// Stay in the foreground and log to standard error; ends when unmounted, or by Ctrl-C, which unmounts
     #[arg(long)]
     pub(crate) foreground: bool,
+    /// Let root and whoever mounts it damage its memory and its disk on purpose, by `holdfast inject`
+    #[arg(long)]
+    pub(crate) lab: bool,
     /// Tell the command that started this one how it went
     #[arg(long, hide = true, requires = "foreground")]
     pub(crate) report_ready: bool,
@@ -427,9 +438,15 @@ pub(crate) struct Trim {
 
 #[derive(Args, Debug)]
 pub(crate) struct Inject {
-    /// File or block device with a store
-    #[arg(value_hint = ValueHint::FilePath)]
+    /// File or block device with a store; or a directory in a mount made with --lab
+    #[arg(value_name = "STORE|DIR", value_hint = ValueHint::AnyPath)]
     pub(crate) store: PathBuf,
+    /// In the memory of the mount: a page that is not on the disk yet, or one that is
+    #[arg(long, value_name = "STATE", num_args = 0..=1, require_equals = true, default_missing_value = "any", conflicts_with_all = ["undo", "list", "copy", "fault", "save_undo"])]
+    pub(crate) memory: Option<When>,
+    /// Flip bits of the checksum that the page has in memory instead
+    #[arg(long, requires = "memory")]
+    pub(crate) checksum: bool,
     /// Kind of block to damage
     #[arg(long, value_parser = block_class(), required_unless_present_any = ["undo", "list"])]
     pub(crate) kind: Option<BlockClass>,
@@ -439,6 +456,9 @@ pub(crate) struct Inject {
     /// How many bits to flip in each copy
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32768))]
     pub(crate) bits: u32,
+    /// Flip this one: that of the value 2^(N mod 8) in byte N/8
+    #[arg(long, value_name = "N", conflicts_with = "bits")]
+    pub(crate) bit: Option<u32>,
     /// Which copy: its number from 1, or all
     #[arg(long, default_value = "1", value_parser = copies, value_name = "N|all")]
     pub(crate) copy: Copies,

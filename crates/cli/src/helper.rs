@@ -97,8 +97,14 @@ fn mount_as(asked: &Asked) -> Result<()> {
         return remount::as_helper(store, directory, &options, asked.fake);
     }
     let place = |path: &Path| path.to_path_buf();
-    let arguments =
-        Mount { store: place(store), directory: place(directory), options, foreground: false, report_ready: false };
+    let arguments = Mount {
+        store: place(store),
+        directory: place(directory),
+        options,
+        foreground: false,
+        report_ready: false,
+        lab: false,
+    };
     if asked.fake { mount::try_out(&arguments) } else { mount::quietly(&arguments, TIMEOUT, asked.verbose) }
 }
 

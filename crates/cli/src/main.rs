@@ -34,6 +34,7 @@ mod failure;
 mod growth;
 mod helper;
 mod holder;
+mod lab;
 mod logging;
 mod man;
 mod metrics;

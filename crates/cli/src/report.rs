@@ -186,6 +186,9 @@ pub(crate) struct Daemon {
     /// Of the mount, as after `-o`.
     pub(crate) options: String,
     pub(crate) version: String,
+    /// Made with `--lab`: it can be damaged on purpose while it is used.
+    #[serde(default)]
+    pub(crate) lab: bool,
     /// Where its log is, if it is in a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log: Option<String>,
@@ -366,6 +369,9 @@ impl Report for StoreReport {
             rows.push(("scrub", scrub.line()));
         }
         if let Some(daemon) = &self.daemon {
+            if daemon.lab {
+                rows.push(("LAB", "its memory and its disk can be damaged on purpose: holdfast inject".to_string()));
+            }
             rows.push(("options", daemon.options.clone()));
             let log = daemon.log.as_deref().map(|log| format!(", log in {log}")).unwrap_or_default();
             rows.push(("daemon", format!("process {}, version {}{log}", daemon.pid, daemon.version)));

@@ -31,6 +31,7 @@ pub(crate) fn asked(command: &Command) -> Option<PathBuf> {
         Command::Scrub(scrub) => Some(scrub.target.clone()),
         Command::Trim(trim) => Some(trim.target.clone()),
         Command::Grow(grow) => Some(grow.target.clone()),
+        Command::Inject(inject) => Some(inject.store.clone()),
         Command::Snapshot(snapshot) => match &snapshot.action {
             Create { target, .. } | Delete { target, .. } | List { target } | Diff { target, .. } => {
                 Some(target.clone())

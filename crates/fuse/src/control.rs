@@ -13,6 +13,7 @@
 //! | [`HOLDFAST_IOC_TRIM`] | `_IOR('H', 4, u64)` | bytes that are free and were discarded, plus 1, native byte order |
 //! | [`FS_IOC_SHUTDOWN`] | `_IOR('X', 125, u32)` | zeros: the number that other file systems have for it |
 //! | [`HOLDFAST_IOC_GROW`] | `_IOWR('H', 6, [u8; 16000])` | the same, both ways: how large the store is to be, and what it is |
+//! | [`HOLDFAST_IOC_INJECT`] | `_IOWR('H', 8, [u8; 16000])` | the same, both ways: damage on purpose, and what it was; ENOTTY if the mount was not made for it |
 //!
 //! The kernel carries at most 16,383 bytes in an ioctl of a FUSE file system, whence the size of those that carry JSON.
 
@@ -51,6 +52,9 @@ pub const HOLDFAST_IOC_GROW: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H'
 /// Changes options of the mount.
 pub const HOLDFAST_IOC_REMOUNT: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 7);
 
+/// Damages pages and blocks on purpose, in a mount made for it.
+pub const HOLDFAST_IOC_INJECT: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 8);
+
 // _IOC of <asm-generic/ioctl.h>: direction (read is 2, write 1) << 30, size << 16, type << 8, number.
 const _: () = assert!(HOLDFAST_IOC_SYNC == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 1);
 const _: () = assert!(HOLDFAST_IOC_STATUS == 2 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 2);
@@ -58,6 +62,7 @@ const _: () = assert!(HOLDFAST_IOC_SCRUB == 3 << 30 | (STATUS_BYTES as u32) << 1
 const _: () = assert!(HOLDFAST_IOC_SNAPSHOT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 5);
 const _: () = assert!(HOLDFAST_IOC_GROW == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 6);
 const _: () = assert!(HOLDFAST_IOC_REMOUNT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 7);
+const _: () = assert!(HOLDFAST_IOC_INJECT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 8);
 const _: () = assert!(HOLDFAST_IOC_TRIM == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 4);
 // XFS_IOC_GOINGDOWN of <xfs/xfs_fs.h>.
 const _: () = assert!(FS_IOC_SHUTDOWN == 0x8004_587d);
@@ -88,6 +93,13 @@ pub trait Control: Send + Sync {
     /// Gives the mount the options that a JSON object of the user `uid` has; answers with another one of at most
     /// [`STATUS_JSON_BYTES_MAX`] bytes.
     fn remount_json(&self, uid: u32, request: &[u8]) -> Vec<u8>;
+
+    /// Damages what a JSON object of the user `uid` says; answers with another one of at most [`STATUS_JSON_BYTES_MAX`] bytes. `None` for a
+    /// mount that was not made for it.
+    fn inject_json(&self, uid: u32, request: &[u8]) -> Option<Vec<u8>> {
+        let _ = (uid, request);
+        None
+    }
 
     /// Tells the devices what is free, in a file also if it was allocated in full. Gives how many bytes.
     ///
@@ -130,6 +142,10 @@ pub fn answer(control: &dyn Control, uid: u32, command: u32, payload: &[u8]) -> 
         HOLDFAST_IOC_REMOUNT => match unpack_status(payload) {
             Ok(request) => Some(Ok(pack_status(&control.remount_json(uid, &request)))),
             Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("remount request: {error}")))),
+        },
+        HOLDFAST_IOC_INJECT => match unpack_status(payload) {
+            Ok(request) => control.inject_json(uid, &request).map(|reply| Ok(pack_status(&reply))),
+            Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("request to damage: {error}")))),
         },
         _ => None,
     }
@@ -247,6 +263,19 @@ pub fn remount(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
     exchange::<HOLDFAST_IOC_REMOUNT>(directory, request)
 }
 
+/// Asks the mount that `directory` is in to damage something, after the kernel has handed down what it has kept. Request and reply are JSON
+/// objects. `None`: it was not made for it.
+///
+/// # Errors
+/// As for [`scrub`].
+pub fn inject(directory: impl AsFd, request: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    rustix::fs::syncfs(&directory)?;
+    match exchange::<HOLDFAST_IOC_INJECT>(directory, request) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => Ok(None),
+        reply => reply.map(Some),
+    }
+}
+
 fn exchange<const COMMAND: u32>(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
     if request.len() > STATUS_JSON_BYTES_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -311,6 +340,7 @@ mod tests {
         assert_eq!(unpack_status(&reply).unwrap(), b"{\"epoch\":7}");
         assert_eq!(answer(&control, 0, HOLDFAST_IOC_TRIM, &[]).unwrap().unwrap(), 8u64.to_ne_bytes());
         assert!(answer(&control, 0, HOLDFAST_IOC_TRIM + 1, &[]).is_none());
+        assert!(answer(&control, 0, HOLDFAST_IOC_INJECT, &pack_status(b"{}")).is_none(), "off unless it is asked for");
     }
 
     #[test]

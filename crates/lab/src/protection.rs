@@ -10,7 +10,7 @@ use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
 use holdfast_integrity::{Algorithm, Protection};
 use holdfast_naming::Atime;
-use holdfast_object::{Arena, Durability, ObjectCache, ObjectId, PAGE_SIZE, PageView};
+use holdfast_object::{Durability, ObjectCache, ObjectId, PAGE_SIZE, PageView};
 use holdfast_physical::check::{BlockRole, block_uses};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -160,7 +160,10 @@ fn trial(mode: Protection, flips: Flips, moment: Moment) -> Result<Cell, String>
                 used.role == BlockRole::Data && object == Some(trial.file) && (used.level, used.index) == (0, PAGE)
             });
             let block = mine.ok_or("the page has no block")?.block;
-            device.alter(block, |bytes| hit(bytes, flips)).map_err(says)?;
+            let hit = |bytes: &mut [u8; PAGE_SIZE]| {
+                bits(flips).iter().for_each(|bit| bytes[*bit as usize / 8] ^= 1 << (bit % 8))
+            };
+            device.alter(block, hit).map_err(says)?;
             trial.maker.stack = Stack::open(device.clone(), &options, &clock).map_err(says)?;
         }
         Moment::Clean | Moment::CleanForLong => {
@@ -178,11 +181,12 @@ fn trial(mode: Protection, flips: Flips, moment: Moment) -> Result<Cell, String>
     Ok(Cell { mode, flips, moment, read, reopened, is_told })
 }
 
-/// Flips bits of a page.
-fn hit(bytes: &mut [u8], flips: Flips) {
-    bytes[1000] ^= 0x10;
-    if flips == Flips::Pair {
-        bytes[1000 + 64] ^= 0x10;
+/// The bits of a page that flip.
+fn bits(flips: Flips) -> &'static [u32] {
+    const FIRST: u32 = 1000 * 8 + 4;
+    match flips {
+        Flips::One => &[FIRST],
+        Flips::Pair => &[FIRST, FIRST + 64 * 8],
     }
 }
 
@@ -191,12 +195,8 @@ impl Trial {
     fn flip(&self, flips: Flips) -> Result<(), String> {
         let views = self.maker.stack.cache.read(self.file, PAGE, 1).map_err(says)?;
         let [PageView::Data(page)] = &views[..] else { return Err("the page has no bytes".into()) };
-        let arena: &Arena = self.maker.stack.cache.arena();
-        let at = arena.frame_offset(page.page().frame);
-        let mut bytes = *page.bytes();
-        hit(&mut bytes, flips);
-        let written = rustix::io::pwrite(arena.memory(), &bytes, at).map_err(says)?;
-        if written == bytes.len() { Ok(()) } else { Err(format!("{written} bytes of a frame written")) }
+        bits(flips).iter().for_each(|bit| self.maker.stack.cache.arena().flip(page.page().frame, *bit));
+        Ok(())
     }
 
     fn got(&self) -> Got {

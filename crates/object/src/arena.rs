@@ -16,6 +16,8 @@
 //! - a published frame's descriptor says under which checksums its bytes are; a second, strong one may come later and does not
 //!   change then.
 
+mod flip;
+
 use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64, prefetch};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -26,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::PAGE_SIZE;
+pub use flip::PAGE_BITS;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"HFARENA1");
 const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();

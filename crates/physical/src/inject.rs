@@ -194,6 +194,11 @@ pub enum Fault {
         /// At least 1, at most 32768.
         bits: u32,
     },
+    /// This bit is inverted: `bit % 8` of the byte `bit / 8`.
+    FlipBit {
+        /// Below 32768.
+        bit: u32,
+    },
     /// As if the write had been acknowledged and never done, on a device that was all zeros.
     Drop,
     /// The bytes of another block of the same kind, as if its write had landed here as well.
@@ -276,6 +281,9 @@ pub enum InjectError {
     /// More bits than there are.
     #[error("{0} bits cannot be flipped in a block of 32768")]
     Bits(u32),
+    /// Not so many.
+    #[error("there is no bit {0} in a block: it has 32768")]
+    NoSuchBit(u32),
     /// The store could not be read.
     #[error(transparent)]
     Store(#[from] holdfast_object::Error),
@@ -292,7 +300,7 @@ pub fn plan(
     fault: Fault,
 ) -> std::result::Result<Injection, InjectError> {
     let class = selection.class;
-    let mut random = Random(selection.seed);
+    let mut random = Random::new(selection.seed);
     let level = u8::from(class == BlockClass::BlockTree);
     let index = selection.page.map(|page| if level == 0 { page } else { page / crate::format::POINTERS });
     let mut fitting: Vec<&Target> = catalogue
@@ -323,6 +331,14 @@ pub fn plan(
                 let before = read(device, target.copies[copy])?;
                 let mut after = before.clone();
                 flip(&mut after, bits, &mut random)?;
+                changes.push(Change { block: target.copies[copy], before, after });
+            }
+        }
+        Fault::FlipBit { bit } => {
+            for &copy in &struck {
+                let before = read(device, target.copies[copy])?;
+                let mut after = before.clone();
+                *after.get_mut(bit as usize / 8).ok_or(InjectError::NoSuchBit(bit))? ^= 1 << (bit % 8);
                 changes.push(Change { block: target.copies[copy], before, after });
             }
         }
@@ -409,18 +425,23 @@ fn rotate(device: &dyn Device, target: &Target, struck: &[usize], swap: bool) ->
 }
 
 fn flip(bytes: &mut Bytes, bits: u32, random: &mut Random) -> std::result::Result<(), InjectError> {
-    const ALL: u64 = BLOCK_SIZE as u64 * 8;
-    if bits == 0 || u64::from(bits) > ALL {
+    const ALL: u32 = BLOCK_SIZE as u32 * 8;
+    if bits == 0 || bits > ALL {
         return Err(InjectError::Bits(bits));
     }
-    let mut done = std::collections::BTreeSet::new();
-    while done.len() < bits as usize {
-        let bit = random.below(ALL);
-        if done.insert(bit) {
-            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
-        }
+    for bit in different_bits(bits, ALL, random) {
+        bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
     }
     Ok(())
+}
+
+/// So many different numbers below `all`, at most as many as there are.
+pub fn different_bits(bits: u32, all: u32, random: &mut Random) -> Vec<u32> {
+    let mut done = std::collections::BTreeSet::new();
+    while done.len() < bits.min(all) as usize {
+        done.insert(random.below(all.into()) as u32);
+    }
+    done.into_iter().collect()
 }
 
 /// Reads a block, whatever it holds.
@@ -445,9 +466,14 @@ pub fn write<'a>(device: &dyn Device, blocks: impl IntoIterator<Item = (u64, &'a
 }
 
 /// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
+    /// The same seed gives the same numbers.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -457,7 +483,7 @@ impl Random {
     }
 
     /// Below `end`; 0 if that is 0.
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 }

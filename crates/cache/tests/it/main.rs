@@ -6,6 +6,7 @@ mod errors;
 mod expected;
 mod front;
 mod integrity;
+mod lab;
 mod power;
 mod ranges;
 mod rig;

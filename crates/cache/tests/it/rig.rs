@@ -129,10 +129,7 @@ impl Rig {
     pub(crate) fn flip(&self, id: ObjectId, index: PageIndex, at: u64) {
         let views = self.cache.read(id, index, 1).unwrap();
         let PageView::Data(page) = &views[0] else { panic!("page {index} has no bytes") };
-        let offset = self.arena.frame_offset(page.page().frame) + at;
-        let mut byte = [0];
-        rustix::io::pread(self.arena.memory(), &mut byte, offset).unwrap();
-        rustix::io::pwrite(self.arena.memory(), &[byte[0] ^ 0x10], offset).unwrap();
+        self.arena.flip(page.page().frame, at as u32 * 8 + 4);
     }
 }
 

@@ -1,16 +1,19 @@
 //! `holdfast inject`: damage on purpose, and its undoing.
 //!
-//! The store is held exclusively throughout, so a mounted one is refused. What is written over is on the host's disk in
-//! the undo file before the store is touched.
+//! A store that is not mounted is held exclusively throughout. What is written over is on the host's disk in the undo file before the store
+//! is touched. A mounted one is damaged by its daemon, if it was mounted for that.
 
 use crate::args::{FaultKind, Inject};
 use crate::failure::{Failure, Result};
-use crate::mounts;
+use crate::lab::{InjectReply, InjectRequest, Struck, Where};
+use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::output::{Format, Report, count, print, table};
 use crate::paths::shell;
 use crate::quoting;
 use crate::stack::{self, Settings, Stack};
+use crate::target;
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
+use holdfast_fuse::control;
 use holdfast_naming::Request;
 use holdfast_object::{DomainId, ObjectId, ObjectKey};
 use holdfast_physical::inject::{self, BlockClass, Catalogue, Change, Copies, Fault, Injection, Selection, Target};
@@ -144,6 +147,18 @@ struct UndoChange {
 }
 
 pub(crate) fn run(arguments: &Inject, format: Format) -> Result<()> {
+    if let Some(mount) = mounted(arguments)? {
+        let struck = ask(&mount, arguments)?;
+        print(format, &InMount { command: again(arguments, &struck), struck });
+        return Ok(());
+    }
+    if arguments.memory.is_some() {
+        return Err(Failure::new(format!(
+            "{} is a store that is not mounted: it has no memory",
+            arguments.store.display()
+        ))
+        .hint(format!("mount it first: holdfast mount --lab {} DIR", shell(&arguments.store))));
+    }
     let device = stack::device(&arguments.store, Access::ReadWrite)?;
     if let Some(undo_file) = &arguments.undo {
         print(format, &undo(&arguments.store, &*device, undo_file)?);
@@ -156,6 +171,116 @@ pub(crate) fn run(arguments: &Inject, format: Format) -> Result<()> {
         None => print(format, &list(&arguments.store, &catalogue)),
     }
     Ok(())
+}
+
+/// The mount that is to be damaged, if it is one.
+fn mounted(arguments: &Inject) -> Result<Option<Mount>> {
+    let resolved = stack::locate(&arguments.store)?;
+    match target::of_store(&resolved)? {
+        Some(mount) => Ok(Some(mount)),
+        // A store may lie in a mount.
+        None if mounts::containing(&resolved)?.is_some_and(|mount| mount.file_system == FILE_SYSTEM)
+            && !stack::is_store(&resolved) =>
+        {
+            target::mount(&resolved).map(Some)
+        }
+        None => Ok(None),
+    }
+}
+
+/// Has a mount damage itself.
+fn ask(mount: &Mount, arguments: &Inject) -> Result<Struck> {
+    let directory = mount.directory.display();
+    let Some(kind) = arguments.kind.filter(|_| arguments.undo.is_none() && !arguments.list) else {
+        return Err(Failure::usage(format!(
+            "{} is mounted on {directory}; --undo and --list need one that is not",
+            mount.source.display()
+        )));
+    };
+    if arguments.fault != FaultKind::Flip || arguments.save_undo.is_some() {
+        return Err(Failure::usage(format!(
+            "{} is mounted on {directory}, where bits can be flipped, and nothing else",
+            mount.source.display()
+        )));
+    }
+    let place = match arguments.memory {
+        Some(when) => Where::Memory { when, checksum: arguments.checksum },
+        None => Where::Disk { copies: arguments.copy },
+    };
+    let Inject { path, page, bit, bits, seed, .. } = arguments;
+    let request = InjectRequest { place, kind, path: path.clone(), page: *page, bit: *bit, bits: *bits, seed: *seed };
+    let json = serde_json::to_vec(&request).map_err(stack::says)?;
+    let reply = target::ask(mount, "could not be asked to damage itself", |file| control::inject(file, &json))?;
+    let reply = reply.ok_or_else(|| {
+        Failure::new(format!("{} is mounted on {directory}, and not with --lab", mount.source.display()))
+            .hint(format!("unmount it first, to damage the store: holdfast unmount {}", shell(&mount.directory)))
+    })?;
+    let reply = serde_json::from_slice(&reply).map_err(|error| {
+        Failure::at(&mount.directory, format!("the mount gave no answer that makes sense: {error}"))
+    })?;
+    match reply {
+        InjectReply::Done(struck) => Ok(struck),
+        InjectReply::Refused(failure) => Err(failure),
+    }
+}
+
+/// The command that flips the same bits once more.
+fn again(arguments: &Inject, struck: &Struck) -> String {
+    let mut command = format!("holdfast inject {}", shell(&arguments.store));
+    if arguments.memory.is_some() {
+        command.push_str(&format!(" --memory={}", struck.state));
+    }
+    if arguments.checksum {
+        command.push_str(" --checksum");
+    }
+    let kind = arguments.kind.map_or("", BlockClass::name);
+    command.push_str(&format!(" --kind {kind} --path {} --page {}", shell(Path::new(&struck.path)), struck.page));
+    match (arguments.memory, arguments.copy) {
+        (None, Copies::All) => command.push_str(" --copy all"),
+        (None, Copies::One(copy)) if copy > 0 => command.push_str(&format!(" --copy {}", copy + 1)),
+        _ => {}
+    }
+    match struck.bits[..] {
+        // Each copy has bits of its own, unless they were asked for.
+        [bit] if arguments.bit.is_some() || struck.blocks.len() < 2 => command.push_str(&format!(" --bit {bit}")),
+        _ => command.push_str(&format!(" --bits {} --seed {}", arguments.bits, arguments.seed)),
+    }
+    command
+}
+
+/// Damage to a mounted store.
+#[derive(Serialize, Debug)]
+struct InMount {
+    #[serde(flatten)]
+    struck: Struck,
+    /// Takes it back, as long as the page stays as it is.
+    #[serde(rename = "undo")]
+    command: String,
+}
+
+impl Report for InMount {
+    fn words(&self) -> String {
+        let Struck { object, path, page, state, part, bits, bits_flipped, blocks } = &self.struck;
+        let bits: Vec<String> = bits.iter().map(|bit| format!("bit {} of byte {}", bit % 8, bit / 8)).collect();
+        let more = if *bits_flipped as usize > bits.len() { ", …" } else { "" };
+        let each = if blocks.len() > 1 { "; of the other copies as many" } else { "" };
+        let place = match blocks[..] {
+            [] => format!("in memory, where it is {state}"),
+            [block] => format!("on the disk, in block {block}"),
+            _ => {
+                let blocks: Vec<String> = blocks.iter().map(u64::to_string).collect();
+                format!("on the disk, in the blocks {}", blocks.join(", "))
+            }
+        };
+        let of = if part == "checksum" { "the checksum of " } else { "" };
+        format!(
+            "flipped: {of}page {page} of {object} ({}), {place}\n  {}: {}{more}{each}\nOnce more, to undo it: {}\n",
+            quoting::name(path),
+            count((*bits_flipped).into(), "bit", "bits"),
+            bits.join(", "),
+            self.command
+        )
+    }
 }
 
 fn list(store: &Path, catalogue: &Catalogue) -> Listed {
@@ -174,7 +299,10 @@ fn injure(arguments: &Inject, class: BlockClass, device: Arc<FileDevice>, catalo
     };
     let selection = Selection { class, object, page: arguments.page, copies: arguments.copy, seed: arguments.seed };
     let fault = match arguments.fault {
-        FaultKind::Flip => Fault::Flip { bits: arguments.bits },
+        FaultKind::Flip => match arguments.bit {
+            Some(bit) => Fault::FlipBit { bit },
+            None => Fault::Flip { bits: arguments.bits },
+        },
         FaultKind::Drop => Fault::Drop,
         FaultKind::Duplicate => Fault::Duplicate,
         FaultKind::Swap => Fault::Swap,
@@ -228,7 +356,7 @@ fn changed(change: &Change) -> Changed {
 }
 
 /// The object with a path in the store; for extended attributes, the one that holds those of the file.
-fn find(stack: &Stack, path: &Path, class: BlockClass) -> Result<ObjectKey> {
+pub(crate) fn find(stack: &Stack, path: &Path, class: BlockClass) -> Result<ObjectKey> {
     let fail = |error: &dyn std::fmt::Display| Failure::at(path, error);
     let mut id = ObjectId::ROOT;
     for component in path.components() {

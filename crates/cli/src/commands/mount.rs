@@ -84,6 +84,9 @@ pub(crate) fn alarms(report: &StoreReport) -> Vec<String> {
 
 pub(crate) fn run(arguments: &Mount, timeout: Duration, format: Format, log_level: Option<LogLevel>) -> Result<()> {
     if MountOptions::is_remount(&arguments.options) {
+        if arguments.lab {
+            return Err(Failure::usage("a mount is made with --lab, or without: it cannot be changed by a remount"));
+        }
         return remount::run(&arguments.store, &arguments.directory, &arguments.options, format);
     }
     let mounting = prepare(arguments, timeout)?;
@@ -97,8 +100,8 @@ pub(crate) fn run(arguments: &Mount, timeout: Duration, format: Format, log_leve
 }
 
 fn launch<'a>(mounting: &'a Mounting, options: &'a [String], log_level: Option<LogLevel>) -> Launch<'a> {
-    let Mounting { store, directory, timeout, .. } = mounting;
-    Launch { store, directory, options, timeout: *timeout, log_level }
+    let Mounting { store, directory, timeout, lab, .. } = mounting;
+    Launch { store, directory, options, timeout: *timeout, log_level, lab: *lab }
 }
 
 /// As mount(8) does it: says nothing if all went well, unless asked to, or to somebody who sits before it and waits.
@@ -136,7 +139,7 @@ fn prepare(arguments: &Mount, timeout: Duration) -> Result<Mounting> {
     let directory = directory(&arguments.directory, options.nonempty)?;
     users::may_mount()?;
     let log = arguments.report_ready.then(|| daemon::log::path(&store)).flatten();
-    Ok(Mounting { store, directory, options, timeout, log })
+    Ok(Mounting { store, directory, options, timeout, log, lab: arguments.lab })
 }
 
 /// A directory that can be mounted on. What a daemon that died has left there is taken away.

@@ -114,7 +114,8 @@ fn up(given: Option<&Path>, timeout: Duration, log_level: Option<LogLevel>) -> R
         create::create(&store, Some(first_size(&store)?), create::Wanted::default(), false)?;
     }
     let store = mounts::resolve(&store)?;
-    let report = Launch { store: &store, directory: &directory, options: &[], timeout, log_level }.run(&mut note)?;
+    let report =
+        Launch { store: &store, directory: &directory, options: &[], timeout, log_level, lab: false }.run(&mut note)?;
     Ok(Raised { done, report })
 }
 

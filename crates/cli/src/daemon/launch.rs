@@ -36,6 +36,8 @@ pub(crate) struct Launch<'a> {
     /// How long it may wait for whoever has the store and shows no sign of life.
     pub(crate) timeout: Duration,
     pub(crate) log_level: Option<LogLevel>,
+    /// It can be damaged on purpose while it is used.
+    pub(crate) lab: bool,
 }
 
 impl Launch<'_> {
@@ -78,6 +80,7 @@ impl Launch<'_> {
     fn arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = ["mount", "--foreground", "--report-ready"].map(OsString::from).into();
         arguments.extend(["--timeout".into(), self.timeout.as_secs().to_string().into()]);
+        arguments.extend(self.lab.then(|| "--lab".into()));
         if let Some(level) = self.log_level {
             arguments.extend(["--log-level", level.name()].map(OsString::from));
         }

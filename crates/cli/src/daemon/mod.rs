@@ -12,6 +12,7 @@
 //! for ever, and locks and state half changed. An abort is a power cut, which the store is made for. The hook does
 //! it and not `panic = "abort"` in the profile, so that it holds for every profile and the log gets the message first.
 
+mod lab;
 mod launch;
 mod live;
 pub(crate) mod log;
@@ -74,6 +75,8 @@ pub(crate) struct Mounting {
     pub(crate) timeout: Duration,
     /// Where standard error goes, if that is a file.
     pub(crate) log: Option<PathBuf>,
+    /// It can be damaged on purpose while it is used.
+    pub(crate) lab: bool,
 }
 
 enum Event {
@@ -123,6 +126,9 @@ pub(crate) fn serve(
     let writer = Writer::start(&state);
     let outcome = outcome.and_then(|()| {
         tracing::info!("mounted on {}", mounting.directory.display());
+        if mounting.lab {
+            tracing::warn!("for the lab: its memory and its disk can be damaged on purpose");
+        }
         if let Some(what) = state.report().figures.and_then(|figures| figures.space.useless_quota()) {
             tracing::warn!("{what}");
         }
@@ -380,6 +386,7 @@ impl State {
             pid: std::process::id(),
             options: options.words(),
             version: env!("CARGO_PKG_VERSION").into(),
+            lab: self.mounting.lab,
             log: self.mounting.log.as_ref().map(|log| log.display().to_string()),
             was_clean: stack.was_clean,
             recovered_from: stack.recovered.from,
@@ -451,6 +458,10 @@ impl Control for State {
     fn remount_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
         let refusal = remount::apply(self, uid, request).err().map(|failure| failure.message);
         serde_json::to_vec(&RemountReply { refusal }).unwrap_or_default()
+    }
+
+    fn inject_json(&self, uid: u32, request: &[u8]) -> Option<Vec<u8>> {
+        self.mounting.lab.then(|| serde_json::to_vec(&lab::answer(self, uid, request)).unwrap_or_default())
     }
 
     fn trim(&self) -> holdfast_object::Result<u64> {

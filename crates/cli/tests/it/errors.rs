@@ -2,7 +2,6 @@
 
 use crate::caching::write_mapped;
 use crate::rig::{Rig, fuse};
-use crate::summed::flip_in_pool;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::IntoRawFd;
@@ -30,18 +29,16 @@ fn open(path: &Path, flags: i32) -> File {
 struct Changed {
     rig: Rig,
     path: PathBuf,
-    daemon: i32,
 }
 
 impl Changed {
     fn new(options: &str) -> Changed {
         let rig = Rig::new();
-        let path = rig.mounted(options).join("f");
+        let path = rig.lab(options).join("f");
         fs::write(&path, pages(1)).unwrap();
         fs::write(path.with_file_name("other"), pages(3)).unwrap();
         rig.run(["sync", "m"]).exits(0);
-        let daemon = rig.daemon("m");
-        let changed = Changed { rig, path, daemon };
+        let changed = Changed { rig, path };
         let file = open(&changed.path, 0);
         file.write_all_at(&pages(2), 0).unwrap();
         // The kernel hands down what it keeps.
@@ -50,7 +47,7 @@ impl Changed {
     }
 
     fn flip(&self, number: usize) {
-        flip_in_pool(self.daemon, &page(2, number));
+        self.rig.flip("/f", number, "dirty");
     }
 
     fn open(&self) -> File {
@@ -60,9 +57,8 @@ impl Changed {
     /// Past what the kernel keeps.
     fn reads(&self, number: usize) -> Option<Vec<u8>> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path).unwrap();
-        let mut bytes = Vec::new();
         // Direct I/O wants aligned memory.
-        bytes.resize(3 * PAGE, 0);
+        let mut bytes = vec![0; 2 * PAGE];
         let start = bytes.as_ptr().align_offset(PAGE);
         match file.read_at(&mut bytes[start..start + PAGE], (number * PAGE) as u64) {
             Ok(read) => {
@@ -148,11 +144,11 @@ fn a_synchronous_write_is_told_at_once() {
         let changed = Changed::new(mode);
         let rig = &changed.rig;
         rig.run(["unmount", "m"]).exits(0);
-        rig.run(["mount", "s", "m", "-o", &format!("{mode},sync")]).exits(0);
+        rig.run(["mount", "--lab", "s", "m", "-o", &format!("{mode},sync")]).exits(0);
         let (one, two) = (changed.open(), changed.open());
         // Written under this mount, so that the page is dirty; the intent log has it, which is of no help to memory.
         one.write_all_at(&page(2, 1), PAGE as u64).unwrap();
-        flip_in_pool(rig.daemon("m"), &page(2, 1));
+        rig.flip("/f", 1, "dirty");
         rig.run(["sync", "m"]).exits(1).says("1 page went bad in memory");
         assert!(told(one.write_all_at(&page(2, 0), 0)), "{mode}");
         assert!(!told(one.write_all_at(&page(2, 0), 0)), "{mode}: once");

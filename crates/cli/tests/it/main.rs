@@ -11,6 +11,7 @@ mod full;
 mod grow;
 mod inject;
 mod kept;
+mod lab;
 mod logcheck;
 mod logs;
 mod manual;

@@ -97,6 +97,21 @@ impl Rig {
         directory
     }
 
+    /// A new store, mounted on `m` for the lab.
+    pub(crate) fn lab(&self, options: &str) -> PathBuf {
+        self.store("s", "64M");
+        let directory = self.directory("m");
+        self.run(["mount", "--lab", "s", "m", "-o", options]).exits(0);
+        directory
+    }
+
+    /// Flips a bit of a page in the memory of the lab's mount `m`; the page is in this state.
+    pub(crate) fn flip(&self, path: &str, page: usize, state: &str) {
+        let (memory, page) = (format!("--memory={state}"), page.to_string());
+        let ran = self.run(["inject", "m", &memory, "--kind", "file-data", "--path", path, "--page", &page]).exits(0);
+        assert!(ran.out.contains(&format!("page {page} of ")) && ran.out.contains(state), "{ran:?}");
+    }
+
     /// Process that serves the mount `m`.
     pub(crate) fn daemon(&self, mount: &str) -> i32 {
         let status = self.run(["status", mount, "--json"]).exits(0).json();

@@ -5,7 +5,7 @@ use holdfast_client::{Algorithm, Checksum, Kind, Operation, pieces};
 use std::fs;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 type File = holdfast_client::File<fs::File>;
@@ -329,33 +329,13 @@ fn a_mount_with_pages_in_the_kernel_does_not_offer_it() {
     assert_eq!((error.kind, error.errno), (Kind::Unsupported, 95), "{error}");
 }
 
-/// Flips a bit of the one page in the daemon's pool that has these bytes, as a memory fault does.
-pub(crate) fn flip_in_pool(daemon: i32, page: &[u8]) {
-    let mut descriptors = fs::read_dir(format!("/proc/{daemon}/fd")).unwrap().map(|entry| entry.unwrap().path());
-    let is_pool = |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("holdfast-arena"));
-    let pool = descriptors.find(is_pool).expect("the page pool is a memory file");
-    let pool = fs::File::options().read(true).write(true).open(pool).unwrap();
-    let mut frame = vec![0; page.len()];
-    let frames = pool.metadata().unwrap().len() / 4096;
-    let mut flipped = 0;
-    for at in (0..frames).map(|number| number * 4096) {
-        pool.read_exact_at(&mut frame, at).unwrap();
-        if frame == page {
-            pool.write_all_at(&[page[77] ^ 8], at + 77).unwrap();
-            flipped += 1;
-        }
-    }
-    assert!(flipped > 0, "the page is in memory");
-}
-
 #[test]
 fn a_flipped_bit_in_the_mounts_memory_is_mended_or_told() {
     if !fuse() {
         return;
     }
     let rig = Rig::new();
-    let mount = rig.mounted("epoch=60000,cache=16M");
-    let daemon = rig.daemon("m");
+    let mount = rig.lab("epoch=60000,cache=16M");
     let file = opened(&mount.join("f"));
     // Before it is on the disk.
     let old = bytes(50, 40_000);
@@ -365,7 +345,7 @@ fn a_flipped_bit_in_the_mounts_memory_is_mended_or_told() {
     let new = bytes(90, 40_000);
     file.write_at(&new, 0).unwrap();
     let block = |contents: &[u8], number: usize| contents[number * 4096..][..4096].to_vec();
-    flip_in_pool(daemon, &block(&new, 3));
+    rig.flip("/f", 3, "dirty");
     assert!(file.bad_blocks().unwrap().is_empty(), "nobody has looked");
     // By a read and one ioctl, and by one ioctl.
     for (offset, length) in [(0, 40_000), (3 * 4096, 4096), (3 * 4096 + 10, 20)] {
@@ -385,7 +365,7 @@ fn a_flipped_bit_in_the_mounts_memory_is_mended_or_told() {
     assert!(buffer == new);
     // Once it is: the reader gets good data, whichever way.
     for (number, offset, length) in [(5, 5 * 4096, 4096), (6, 6 * 4096 + 1, 50), (7, 0, 40_000)] {
-        flip_in_pool(daemon, &block(&new, number));
+        rig.flip("/f", number, "clean");
         let mut buffer = vec![0; length];
         assert_eq!(file.read_at(&mut buffer, offset as u64).unwrap(), length);
         assert!(buffer == new[offset..][..length], "block {number}");

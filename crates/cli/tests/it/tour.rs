@@ -1,4 +1,4 @@
-//! The tour of the guide, and the first five minutes of the README, as they stand there.
+//! The tours of the guide and of the page on protection, and the first five minutes of the README, as they stand there.
 
 use crate::rig::{Rig, fuse};
 use std::path::Path;
@@ -6,13 +6,14 @@ use std::process::{Command, Output};
 
 const README: &str = include_str!("../../../../README.md");
 const GUIDE: &str = include_str!("../../../../docs/guide.md");
+const PROTECTION: &str = include_str!("../../../../docs/protection.md");
 
-/// The lines of the tour as a script that ends at the first one that does not do what the guide says.
-fn script() -> String {
+/// The lines of a page's tour, in so many blocks, as a script that ends at the first one that does not do what the page says.
+fn script(page: &str, blocks_expected: usize) -> String {
     let mut script = String::new();
     let mut blocks = 0;
     let mut inside = false;
-    for line in GUIDE.lines() {
+    for line in page.lines() {
         match line {
             "```sh tour" => (inside, blocks) = (true, blocks + 1),
             "```" => inside = false,
@@ -25,7 +26,7 @@ fn script() -> String {
             _ => {}
         }
     }
-    assert_eq!(blocks, 5, "the guide has another tour");
+    assert_eq!(blocks, blocks_expected, "it is another tour");
     // Empty lines make no command.
     script.replace(" || { echo 'failed: '; exit 1; }\n", "\n")
 }
@@ -47,7 +48,7 @@ fn the_tour_of_the_guide_works() {
         return;
     }
     let rig = Rig::new();
-    let output = bash(&rig, &script());
+    let output = bash(&rig, &script(GUIDE, 5));
     // Whatever happened, nothing stays mounted.
     rig.run(["unmount", "tour"]);
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -62,6 +63,26 @@ fn the_tour_of_the_guide_works() {
     ] {
         assert!(out.contains(said), "{said:?} is not in {out}");
     }
+}
+
+#[test]
+fn the_tour_of_flipped_bits_works() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let output = bash(&rig, &script(PROTECTION, 5));
+    rig.run(["unmount", "lab"]);
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{error}");
+    for said in
+        ["LAB", "where it is dirty", "where it is clean", "1 page found corrupt IN MEMORY", "on the disk, in block"]
+    {
+        assert!(out.contains(said), "{said:?} is not in {out}");
+    }
+    // Of the three errors that applications get, the last cmp finds other bytes instead.
+    assert_eq!(error.matches("Input/output error").count(), 3, "{error}");
+    assert!(out.contains("numbers lab/numbers differ"), "{out}\n{error}");
 }
 
 /// The command lines of the README's first five minutes: those for make, and the others.

@@ -16,7 +16,7 @@ use holdfast_cache::Cache;
 use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Namespace};
-use holdfast_object::{Arena, Clock, DomainId, ObjectCache, ObjectStore, PAGE_SIZE, SystemClock};
+use holdfast_object::{Arena, Clock, DomainId, ObjectCache, ObjectStore, PAGE_BITS, SystemClock};
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -182,14 +182,9 @@ fn used(stack: &Stack, workers: Vec<Worker>, options: &Options, outcome: &mut Ou
     })
 }
 
-/// Flips one bit of a frame, past everything that looks after it. Somebody may write there at the same moment; then the flip may be
-/// lost, as one of a memory cell would be.
+/// Flips one bit of a frame.
 fn flip(arena: &Arena, rng: &mut Pcg64Mcg) {
-    let at = arena.frame_offset(rng.random_range(0..arena.frames())) + rng.random_range(0..PAGE_SIZE as u64);
-    let mut byte = [0];
-    let read = rustix::io::pread(arena.memory(), &mut byte, at);
-    let written = rustix::io::pwrite(arena.memory(), &[byte[0] ^ 1 << rng.random_range(0..8)], at);
-    assert!(read == Ok(1) && written == Ok(1), "a byte of the pool: {read:?}, {written:?}");
+    arena.flip(rng.random_range(0..arena.frames()), rng.random_range(0..PAGE_BITS));
 }
 
 /// The trials of one load in one mode.

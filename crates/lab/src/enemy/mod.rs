@@ -69,7 +69,7 @@ pub const FAULTS: [Fault; 4] = [Fault::Flip { bits: 1 }, Fault::Drop, Fault::Dup
 /// For tables.
 pub fn fault_name(fault: Fault) -> &'static str {
     match fault {
-        Fault::Flip { .. } => "flip",
+        Fault::Flip { .. } | Fault::FlipBit { .. } => "flip",
         Fault::Drop => "drop",
         Fault::Duplicate => "duplicate",
         Fault::Swap => "swap",

@@ -101,7 +101,7 @@ pub fn markdown(trials: &[Trial], command: &str) -> String {
     part("All faults", &|_| true);
     for fault in FAULTS {
         let (name, what) = match fault {
-            super::Fault::Flip { .. } => ("Flip", "one bit of the block"),
+            super::Fault::Flip { .. } | super::Fault::FlipBit { .. } => ("Flip", "one bit of the block"),
             super::Fault::Drop => ("Drop", "zeros, as if it had never been written"),
             super::Fault::Duplicate => ("Duplicate", "the bytes of another block of the kind"),
             super::Fault::Swap => ("Swap", "exchanged with another block of the kind"),

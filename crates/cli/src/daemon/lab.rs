@@ -1,0 +1,184 @@
+//! Damage on purpose, in a mount made for it: the daemon's part of `holdfast inject` on a mounted store.
+
+use super::State;
+use super::live::Live;
+use crate::failure::{Failure, Result};
+use crate::lab::{InjectReply, InjectRequest, Struck, When, Where};
+use crate::stack::{Stack, says};
+use holdfast_block::{BLOCK_SIZE, Device};
+use holdfast_cache::{FlipError, FlipPart, PageState, ResidentPage};
+use holdfast_object::{DomainId, Kind, ObjectCache, ObjectId, ObjectKey, PAGE_BITS};
+use holdfast_physical::inject::{self, BlockClass, Catalogue, Copies, Fault, Random, Selection};
+use std::sync::Arc;
+
+/// Bits that a reply names; what a request is answered in has an end.
+const BITS_NAMED: usize = 64;
+
+/// The reply to a request of the user `uid`.
+pub(super) fn answer(state: &State, uid: u32, request: &[u8]) -> InjectReply {
+    let done = match serde_json::from_slice::<InjectRequest>(request) {
+        _ if !state.is_owner(uid) => Err(Failure::new("only root and the user who mounted the store damage it")),
+        Ok(request) => strike(state, &request),
+        Err(error) => Err(Failure::new(format!("the mount does not understand what it is asked: {error}"))),
+    };
+    match done {
+        Ok(struck) => {
+            let Struck { object, path, page, state, part, bits, bits_flipped, .. } = &struck;
+            tracing::warn!(%object, path, page, state, part, ?bits, bits_flipped, "damaged on purpose");
+            InjectReply::Done(struck)
+        }
+        Err(failure) => InjectReply::Refused(failure),
+    }
+}
+
+fn strike(state: &State, request: &InjectRequest) -> Result<Struck> {
+    let kind = match request.kind {
+        BlockClass::FileData => Kind::Regular,
+        BlockClass::Directory => Kind::Directory,
+        BlockClass::Symlink => Kind::Symlink,
+        BlockClass::Xattr => Kind::Xattr,
+        other => {
+            let message =
+                format!("blocks of the kind {} are damaged only in a store that is not mounted", other.name());
+            return Err(Failure::usage(message));
+        }
+    };
+    let live = state.live.read();
+    let object = match &request.path {
+        None => None,
+        Some(path) => Some(crate::commands::inject::find(&live.stack, path, request.kind)?),
+    };
+    match request.place {
+        Where::Memory { when, checksum } => {
+            let part = if checksum { FlipPart::Sum } else { FlipPart::Bytes };
+            in_memory(&live.stack, request, (object, kind), when, part)
+        }
+        Where::Disk { copies } => on_disk(&live, request, object, copies),
+    }
+}
+
+/// Which bits of `all`.
+fn bits(request: &InjectRequest, all: u32, random: &mut Random) -> Result<Vec<u32>> {
+    match request.bit {
+        Some(bit) if bit < all => Ok(vec![bit]),
+        Some(bit) => Err(Failure::usage(format!("there is no bit {bit}: it has {all}, from 0"))),
+        None if request.bits <= all => Ok(inject::different_bits(request.bits, all, random)),
+        None => Err(Failure::usage(format!("{} bits cannot be flipped: it has {all}", request.bits))),
+    }
+}
+
+fn in_memory(
+    stack: &Stack,
+    request: &InjectRequest,
+    (object, kind): (Option<ObjectKey>, Kind),
+    when: When,
+    part: FlipPart,
+) -> Result<Struck> {
+    let cache = &stack.cache;
+    let object = object.map(|key| key.object);
+    if let (Some(id), Some(page)) = (object, request.page)
+        && when != When::Dirty
+    {
+        // Into memory, if it is there to be had. An error is for whoever reads the page.
+        let _ = cache.read(id, page, 1);
+    }
+    let is_wanted = |page: &ResidentPage| {
+        let is_then = match when {
+            When::Dirty => page.state == PageState::Dirty,
+            When::Clean => page.state == PageState::Clean,
+            When::Any => true,
+        };
+        is_then && request.page.is_none_or(|wanted| wanted == page.index)
+    };
+    let is_of = |id: ObjectId, found: Kind| found == kind && object.is_none_or(|wanted| wanted == id);
+    let quiet = cache.quiet();
+    let mut pages = quiet.resident_pages(|id, attributes| is_of(id, attributes.kind));
+    pages.retain(is_wanted);
+    let mut random = Random::new(request.seed);
+    let Some(&page) = pages.get(random.below(pages.len() as u64) as usize) else {
+        let state = if when == When::Any { String::new() } else { format!(" that is {}", when.name()) };
+        let failure = Failure::new(format!("no such page of the kind {} is in memory{state}", request.kind.name()));
+        return Err(match when {
+            When::Dirty => failure.hint("pages are dirty from when they are written until the next recovery point"),
+            When::Clean => failure.hint("pages are clean once they have been read, or synced with holdfast sync"),
+            When::Any => failure,
+        });
+    };
+    let all = if part == FlipPart::Bytes { PAGE_BITS } else { page.sum_bits };
+    if all == 0 {
+        return Err(Failure::new("pages have no checksum in memory in this protection mode"));
+    }
+    let bits = bits(request, all, &mut random)?;
+    quiet.flip(&page, part, &bits).map_err(|error| changed(&error))?;
+    // A path may have to be read, and reading may have to close an epoch.
+    drop(quiet);
+    Ok(struck(stack, page.object, page.index, &page.state.to_string(), part, &bits, Vec::new()))
+}
+
+fn on_disk(live: &Live, request: &InjectRequest, object: Option<ObjectKey>, copies: Copies) -> Result<Struck> {
+    if live.read_only {
+        return Err(Failure::new("it is mounted read-only: nothing is written to its disk, nor damaged there"));
+    }
+    let device: Arc<dyn Device> = live.device.clone();
+    let selection = Selection { class: request.kind, object, page: request.page, copies, seed: request.seed };
+    let fault = match request.bit {
+        Some(bit) => Fault::FlipBit { bit },
+        None => Fault::Flip { bits: request.bits },
+    };
+    let quiet = live.stack.cache.quiet();
+    let catalogue = Catalogue::read(&device).map_err(says)?;
+    let injection = inject::plan(&*device, &catalogue, &selection, fault).map_err(says)?;
+    let page = injection.target.index;
+    let Some(ObjectKey { domain: DomainId::MAIN, object: id }) = injection.target.object else {
+        return Err(Failure::new("it is no page of a file"));
+    };
+    let changes = &injection.changes;
+    let damage = || inject::write(&*device, changes.iter().map(|change| (change.block, &*change.after)));
+    match quiet.below(id, page, damage) {
+        Ok(written) => written.map_err(says)?,
+        Err(FlipError::Is(PageState::Dirty)) => {
+            return Err(Failure::new("the page has changes that are not on the disk yet").hint("first: holdfast sync"));
+        }
+        Err(error) => return Err(changed(&error)),
+    }
+    drop(quiet);
+    let first = changes.first();
+    let bits: Vec<u32> = (0..BLOCK_SIZE as u32 * 8)
+        .filter(|bit| {
+            let of = |bytes: &inject::Bytes| bytes[*bit as usize / 8] >> (bit % 8) & 1;
+            first.is_some_and(|change| of(&change.before) != of(&change.after))
+        })
+        .collect();
+    let blocks = changes.iter().map(|change| change.block).collect();
+    Ok(struck(&live.stack, id, page, "stored", FlipPart::Bytes, &bits, blocks))
+}
+
+fn changed(error: &FlipError) -> Failure {
+    match error {
+        FlipError::NotInMemory | FlipError::Is(_) => {
+            Failure::new(format!("{error}: it has changed meanwhile; try again"))
+        }
+        error => says(error),
+    }
+}
+
+fn struck(
+    stack: &Stack,
+    object: ObjectId,
+    page: u64,
+    state: &str,
+    part: FlipPart,
+    bits: &[u32],
+    blocks: Vec<u64>,
+) -> Struck {
+    Struck {
+        object: ObjectKey { domain: DomainId::MAIN, object }.to_string(),
+        path: String::from_utf8_lossy(&stack.namespace.path_of(object)).into_owned(),
+        page,
+        state: state.into(),
+        part: if part == FlipPart::Bytes { "page" } else { "checksum" }.into(),
+        bits: bits.iter().copied().take(BITS_NAMED).collect(),
+        bits_flipped: bits.len() as u32,
+        blocks,
+    }
+}
