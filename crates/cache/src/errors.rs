@@ -149,6 +149,34 @@ impl Cache {
         news.min_by_key(|(sequence, _)| *sequence).map(|(_, error)| error.clone())
     }
 
+    /// Takes over what is bad in another cache of the same domain, which has been closed since or was opened for reading only: what the
+    /// store has of those pages is what it had before. Descriptors keep what they were told by the other one's sequence.
+    pub(crate) fn adopt_errors(&self, of: &Cache) {
+        let (errors, told, tables) = {
+            let mut state = of.state.write();
+            let bad = state.objects.iter_mut().filter(|(_, object)| !object.bad.is_empty());
+            let tables: Vec<_> = bad.map(|(&id, object)| (id, std::mem::take(&mut object.bad))).collect();
+            (state.errors, state.errors_told, tables)
+        };
+        {
+            let mut state = self.state.write();
+            state.errors = state.errors.max(errors);
+            state.errors_told = state.errors_told.max(told);
+        }
+        for (id, mut table) in tables {
+            // One that is gone has no readers.
+            if self.with_object(id, |_, _| ()).is_err() {
+                continue;
+            }
+            let mut state = self.state.write();
+            let Some(object) = state.objects.get_mut(&id) else { continue };
+            table.pages.retain(|index, _| !object.pages.contains_key(index));
+            table.pages.values_mut().for_each(|bad| bad.settled = true);
+            object.bad = table;
+            object.version += 1;
+        }
+    }
+
     /// Objects with pages that went bad in memory and have not been written again, with how many; ascending.
     pub fn bad_objects(&self) -> Vec<(ObjectId, usize)> {
         let state = self.state.read();

@@ -238,11 +238,12 @@ impl Cache {
         logged
     }
 
-    /// Takes over what sessions hold of another cache of the same domain, and the answers they were given: for a store that is
-    /// opened anew while it is in use. Nothing is under way in either.
+    /// Takes over what sessions hold of another cache of the same domain, and the answers they were given, and which pages went bad before
+    /// they were stored: for a store that is opened anew while it is in use. Nothing is under way in either.
     pub fn adopt_sessions(&self, of: &Cache) {
         let sessions = std::mem::take(&mut *of.sessions.lock());
         *self.sessions.lock() = sessions;
+        self.adopt_errors(of);
     }
 
     /// The objects that sessions hold.

@@ -223,3 +223,32 @@ fn a_sync_of_everything_tells_once_and_stores_the_rest() {
         rig.run(["sync", "m"]).exits(0);
     }
 }
+
+/// A remount opens the store anew, and descriptors stay.
+#[test]
+fn a_remount_forgets_nothing() {
+    if !fuse() || !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: remounts need root");
+    }
+    let changed = Changed::new(MODES[0]);
+    let remount = |how: &str| changed.rig.run(["mount", "s", "m", "-o", &format!("remount,{how}")]).exits(0);
+    // For reading: others would be in the way.
+    let [one, two] = [(); 2].map(|()| File::open(&changed.path).unwrap());
+    changed.flip(1);
+    assert!(told(one.sync_all()));
+    remount("ro");
+    assert_eq!(changed.reads(1), None, "not the old contents all of a sudden");
+    assert!(changed.reads(0) == Some(page(2, 0)));
+    assert!(told(two.sync_all()) && !told(two.sync_all()) && !told(one.sync_all()));
+    remount("rw");
+    assert_eq!(changed.reads(1), None);
+    let file = changed.open();
+    file.write_all_at(&page(2, 1), PAGE as u64).unwrap();
+    assert!(changed.reads(1) == Some(page(2, 1)) && !told(file.sync_all()));
+    // Counted on from where it was: what is new is told to those who were told before.
+    file.write_all_at(&page(2, 2), 2 * PAGE as u64).unwrap();
+    changed.flip(2);
+    for file in [&file, &one, &two] {
+        assert!(told(file.sync_all()) && !told(file.sync_all()));
+    }
+}
