@@ -60,7 +60,9 @@ mod tests {
         assert!(some.iter().all(|&address| seen.insert(address) && seen.contains(address)));
         assert!(some.iter().all(|&address| !seen.insert(address)));
         assert!(!seen.contains(2) && !seen.contains(65) && !seen.contains(CHUNK_BLOCKS + 1));
-        (0..2 * CHUNKS_MAX as u64).for_each(|chunk| drop(seen.insert(chunk * CHUNK_BLOCKS + 7)));
+        for chunk in 0..2 * CHUNKS_MAX as u64 {
+            seen.insert(chunk * CHUNK_BLOCKS + 7);
+        }
         assert_eq!(seen.0.lock().len(), CHUNKS_MAX);
         let beyond = 2 * CHUNKS_MAX as u64 * CHUNK_BLOCKS;
         assert!(seen.insert(beyond) && seen.insert(beyond) && !seen.contains(beyond));

@@ -83,7 +83,7 @@ fn every_block_is_read_once_whoever_has_it() {
 fn progress_is_right_with_pages_that_many_files_share() {
     const PAGES: u64 = 1000;
     let mut rig = Rig::new(16_384);
-    let mut fill = |rig: &mut Rig, id: u64| {
+    let fill = |rig: &mut Rig, id: u64| {
         let pages: Vec<_> = (0..PAGES).map(|page| (page, pattern(id * PAGES + page))).collect();
         let write = rig.write_op(id, &pages);
         rig.apply(vec![create_op(id, Kind::Regular), write]);
