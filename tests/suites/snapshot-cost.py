@@ -242,19 +242,24 @@ def compare(rig, what, old, new, expected):
     assert got == expected, f"{what}: missing {expected - got}, too much {got - expected}"
 
 
-def walk(top, below, seen):
-    with os.scandir(f"{top}/{below}") as entries:
+def walk(directory, path, seen):
+    """Goes through an open directory, from there and not by long paths, as find(1) does."""
+    with os.scandir(directory) as entries:
         for entry in entries:
-            path, state = f"{below}/{entry.name}", entry.stat(follow_symlinks=False)
-            seen[path] = (state.st_mode, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+            below, state = f"{path}/{entry.name}", entry.stat(follow_symlinks=False)
+            seen[below] = (state.st_mode, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
             if entry.is_dir(follow_symlinks=False):
-                walk(top, path, seen)
+                descriptor = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
+                walk(descriptor, below, seen)
+                os.close(descriptor)
 
 
 def walk_both(rig, old, new):
     states = ({}, {})
     for name, seen in zip((old, new), states):
-        walk(f"{rig.mount}/.holdfast/snapshots/{name}", ".", seen)
+        descriptor = os.open(f"{rig.mount}/.holdfast/snapshots/{name}", os.O_RDONLY | os.O_DIRECTORY)
+        walk(descriptor, ".", seen)
+        os.close(descriptor)
     return sum(states[1].get(path) != state for path, state in states[0].items())
 
 

@@ -15,7 +15,7 @@ const MAKING_BLOCKS: u64 = 16;
 impl Cache {
     /// Without snapshots nothing that goes away has to be noted. Nobody makes or deletes one meanwhile.
     fn note_snapshots(&self) -> Result<()> {
-        let has_snapshots = !self.snapshots()?.is_empty();
+        let has_snapshots = !self.snapshots_uncounted()?.is_empty();
         self.state.write().has_snapshots = has_snapshots;
         Ok(())
     }
@@ -24,7 +24,7 @@ impl Cache {
 impl Snapshots for Cache {
     fn snapshot_create(&self, name: &str) -> Result<SnapshotInfo> {
         check_snapshot_name(name)?;
-        if self.snapshots()?.iter().any(|known| known.name == name) {
+        if self.snapshots_uncounted()?.iter().any(|known| known.name == name) {
             return Err(Error::SnapshotExists(name.to_string()));
         }
         let _one_at_a_time = self.snapshotting.lock();
@@ -45,7 +45,7 @@ impl Snapshots for Cache {
     }
 
     fn snapshot_delete(&self, name: &str) -> Result<()> {
-        let Some(info) = self.snapshots()?.into_iter().find(|info| info.name == name) else {
+        let Some(info) = self.snapshots_uncounted()?.into_iter().find(|info| info.name == name) else {
             return Err(Error::NoSnapshot(name.to_string()));
         };
         let _one_at_a_time = self.snapshotting.lock();
@@ -61,6 +61,10 @@ impl Snapshots for Cache {
 
     fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         self.store.snapshots(self.domain)
+    }
+
+    fn snapshots_uncounted(&self) -> Result<Vec<SnapshotInfo>> {
+        self.store.snapshots_uncounted(self.domain)
     }
 
     fn changed_objects(

@@ -218,7 +218,7 @@ pub(crate) fn answer(
         }
         SnapshotRequest::Delete { name } => {
             allowed()?;
-            let info = named(store, name)?;
+            let info = named(store.snapshots().map_err(says)?, name)?;
             store.snapshot_delete(name).map(|()| SnapshotReply::Done(Shown::from(&info))).map_err(says)
         }
         SnapshotRequest::List { skip } => {
@@ -271,7 +271,9 @@ fn no_room(store: &dyn Snapshots, error: Error) -> Failure {
 }
 
 fn compare(stack: &Stack, from: &str, to: Option<&String>) -> Result<Vec<Change>> {
-    let id = |name: &str| named(&*stack.cache, name).map(|info| info.id);
+    // Not what each of them keeps: that takes time in proportion to it.
+    let all = stack.cache.snapshots_uncounted().map_err(says)?;
+    let id = |name: &str| named(all.clone(), name).map(|info| info.id);
     let from = id(from)?;
     let diff = |to| -> Result<Vec<Change>> {
         Ok(stack.namespace.diff(from, to).map_err(says)?.iter().map(Change::from).collect())
@@ -305,9 +307,8 @@ fn forget(store: &dyn Snapshots, name: &str) -> Result<()> {
     }
 }
 
-fn named(store: &dyn Snapshots, name: &str) -> Result<SnapshotInfo> {
+fn named(mut all: Vec<SnapshotInfo>, name: &str) -> Result<SnapshotInfo> {
     const NAMED: usize = 10;
-    let mut all = store.snapshots().map_err(says)?;
     if let Some(at) = all.iter().position(|info| info.name == name) {
         return Ok(all.swap_remove(at));
     }

@@ -147,6 +147,10 @@ impl ObjectStore for Logical {
         self.first().snapshots(domain)
     }
 
+    fn snapshots_uncounted(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {
+        self.first().snapshots_uncounted(domain)
+    }
+
     fn changed_objects(
         &self,
         domain: DomainId,

@@ -181,6 +181,9 @@ pub trait Snapshots: Send + Sync {
     /// All of them, oldest first.
     fn snapshots(&self) -> Result<Vec<SnapshotInfo>>;
 
+    /// The same from memory, without what only each of them has: `blocks_only` is 0. For who looks for a name.
+    fn snapshots_uncounted(&self) -> Result<Vec<SnapshotInfo>>;
+
     /// See [`crate::ObjectStore::changed_objects`]; the domain as of now counts with everything admitted before the last recovery
     /// point.
     fn changed_objects(

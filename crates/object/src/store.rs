@@ -172,6 +172,9 @@ pub trait ObjectStore: Send + Sync {
     /// The snapshots of a domain, oldest first.
     fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>>;
 
+    /// The same from memory, without what only each of them has: `blocks_only` is 0.
+    fn snapshots_uncounted(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>>;
+
     /// Objects that differ between two states of a domain, with ids above `after`, in ascending order, at most `limit`. Takes
     /// time in proportion to what changed.
     fn changed_objects(

@@ -358,7 +358,11 @@ impl ObjectStore for Module {
     }
 
     fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {
-        self.list_snapshots(domain)
+        self.list_snapshots(domain, true)
+    }
+
+    fn snapshots_uncounted(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {
+        self.list_snapshots(domain, false)
     }
 
     fn changed_objects(

@@ -48,7 +48,7 @@ impl Namespace {
 
     fn all_snapshots(&self) -> Result<Vec<SnapshotInfo>> {
         match &self.snapshots {
-            Some(snapshots) => Ok(snapshots.snapshots()?),
+            Some(snapshots) => Ok(snapshots.snapshots_uncounted()?),
             None => Ok(Vec::new()),
         }
     }

@@ -365,15 +365,18 @@ impl Module {
         Ok(())
     }
 
-    /// See [`holdfast_object::ObjectStore::snapshots`].
-    pub(crate) fn list_snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {
+    /// See [`holdfast_object::ObjectStore::snapshots`]. Counting takes a look through all dead lists.
+    pub(crate) fn list_snapshots(&self, domain: DomainId, counted: bool) -> Result<Vec<SnapshotInfo>> {
         let trees = self.trees.read();
         trees.kept.check_known(domain)?;
         let mut before = 0;
         let mut infos = Vec::new();
         for Held { slot, stored, .. } in trees.kept.of(domain) {
-            let runs = trees.dead_runs(&self.base, domain, *slot)?;
-            let only = trees.freed_by(&self.base, runs.iter().filter(|run| run.birth_log > before))?;
+            let mut only = 0;
+            if counted {
+                let runs = trees.dead_runs(&self.base, domain, *slot)?;
+                only = trees.freed_by(&self.base, runs.iter().filter(|run| run.birth_log > before))?;
+            }
             infos.push(SnapshotInfo {
                 id: stored.id,
                 name: stored.name.clone(),

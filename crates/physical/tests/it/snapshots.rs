@@ -3,7 +3,9 @@
 use crate::model::Model;
 use crate::random::{Replay, operation, seeds};
 use crate::rig::*;
-use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectKey, ObjectStore, Op, Seek, SnapshotId, Timestamp};
+use holdfast_object::{
+    DomainId, Error, Kind, ObjectId, ObjectKey, ObjectStore, Op, Seek, SnapshotId, SnapshotInfo, Timestamp,
+};
 use rand::seq::IteratorRandom;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,8 +132,11 @@ fn random_operations_under_snapshots() {
             kept.iter().for_each(|(id, model)| compare(&rig, *id, model));
             let report = rig.check();
             assert_eq!(report.objects, model.objects.len() as u64);
-            let listed: BTreeSet<SnapshotId> = rig.module.snapshots(MAIN).unwrap().iter().map(|info| info.id).collect();
+            let all = rig.module.snapshots(MAIN).unwrap();
+            let listed: BTreeSet<SnapshotId> = all.iter().map(|info| info.id).collect();
             assert_eq!(listed, kept.keys().copied().collect());
+            let uncounted: Vec<_> = all.into_iter().map(|info| SnapshotInfo { blocks_only: 0, ..info }).collect();
+            assert_eq!(rig.module.snapshots_uncounted(MAIN).unwrap(), uncounted);
             let states: Vec<(SnapshotId, &Model)> =
                 kept.iter().map(|(id, model)| (*id, model)).chain([(LIVE, &model)]).collect();
             for pair in states.windows(2) {
