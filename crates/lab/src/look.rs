@@ -16,38 +16,79 @@ pub(crate) struct Seen {
     pub(crate) wrong: Vec<String>,
 }
 
+/// What the messages of errors without a path can be about.
+const STRUCTURES: [&str; 9] = [
+    "label",
+    "superblock",
+    "intent log",
+    "system objects",
+    "bitmap",
+    "reference table",
+    "of domain ",
+    "a lost page",
+    // The device as a whole.
+    "no Holdfast store",
+];
+
+/// What a message lacks that tells of damage: the path of the object of a domain that it is about, a place; and the name of the
+/// structure if there is no path.
+fn lacking(message: &str) -> Option<&'static str> {
+    let words = || message.split([' ', ',', ':', '(']);
+    let has_number = |after: &str| {
+        words().zip(words().skip(1)).any(|(word, next)| {
+            let digits = next.trim_end_matches(|end: char| !end.is_ascii_digit());
+            word == after && !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
+        })
+    };
+    let has_place = has_number("block") || has_number("page") || has_number("byte");
+    let is_about_structure = STRUCTURES.iter().any(|name| message.contains(name));
+    let is_about_domain = message.contains("object 1:") || message.contains("directory #");
+    match () {
+        () if is_about_domain && !message.starts_with('/') => Some("a path"),
+        () if !message.starts_with('/') && !is_about_structure => Some("a path or the name of a structure"),
+        () if !has_place && !message.contains("no Holdfast store") => Some("a place"),
+        () => None,
+    }
+}
+
 impl Seen {
+    /// An error that was met at nothing in particular, or before there is a name space.
     pub(crate) fn error(&mut self, what: &str, error: &holdfast_naming::Error) {
+        self.told(what, None, error);
+    }
+
+    /// An error that was met in a name space: told with the path that it is about, as the FUSE layer does.
+    pub(crate) fn error_in(&mut self, namespace: &Namespace, what: &str, error: &holdfast_naming::Error) {
+        self.told(what, namespace.path_of_error(error), error);
+    }
+
+    /// An error that was met at an object: with its path if the error is about none.
+    fn error_of(&mut self, namespace: &Namespace, id: ObjectId, what: &str, error: &holdfast_naming::Error) {
+        let path = namespace.path_of_error(error).unwrap_or_else(|| namespace.path_of(id));
+        self.told(what, Some(path), error);
+    }
+
+    fn told(&mut self, what: &str, path: Option<Vec<u8>>, error: &holdfast_naming::Error) {
         use holdfast_naming::Error;
         use holdfast_object::Error as Below;
-        let placed = match error {
-            Error::Object(Below::Corrupt(corruption)) => {
-                corruption.place.object.is_some() || corruption.place.address.is_some()
+        match error {
+            Error::Object(Below::ReadOnly(_)) => self.read_only = true,
+            Error::Object(Below::Corrupt(_) | Below::Lost(_) | Below::Device(_) | Below::NoStore(_))
+            | Error::CorruptDirectory { .. }
+            | Error::CorruptAttributes { .. }
+            | Error::CorruptTree { .. } => {
+                let path = path.map(|path| format!("{}: ", path.escape_ascii())).unwrap_or_default();
+                self.message(what, format!("{path}{error}"));
             }
-            Error::Object(Below::Lost(place)) => place.object.is_some(),
-            Error::Object(Below::Device(fault)) => fault.address.is_some(),
-            // It is the device as a whole.
-            Error::Object(Below::NoStore(_)) => true,
-            Error::Object(Below::ReadOnly(_)) => {
-                self.read_only = true;
-                return;
-            }
-            Error::CorruptDirectory { .. } | Error::CorruptAttributes { .. } | Error::CorruptTree { .. } => true,
-            _ => false,
-        };
-        if placed {
-            self.errors.push(error.to_string());
-        } else {
-            self.wrong.push(format!("{what}: error without a place: {error}"));
+            _ => self.wrong.push(format!("{what}: not an error about damage: {error}")),
         }
     }
 
-    /// An error that was met at an object: told with its path, as the FUSE layer does.
-    fn error_of(&mut self, namespace: &Namespace, id: ObjectId, what: &str, error: &holdfast_naming::Error) {
-        let before = self.errors.len();
-        self.error(what, error);
-        if let Some(told) = self.errors.get_mut(before) {
-            *told = format!("{}: {told}", namespace.path_of(id).escape_ascii());
+    /// What a user is told.
+    pub(crate) fn message(&mut self, what: &str, message: String) {
+        match lacking(&message) {
+            None => self.errors.push(message),
+            Some(lacks) => self.wrong.push(format!("{what}: an error without {lacks}: {message}")),
         }
     }
 }
@@ -116,5 +157,45 @@ fn contents(namespace: &Namespace, driver: &Driver, node: Node, inode: &Inode, i
             Err(error) => seen.error_of(namespace, id, &format!("target of {node:?}"), &error),
         },
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_without_path_or_place_is_seen() {
+        let sums = "checksum: expected 0x1, got 0x2";
+        for (message, lacks) in [
+            (format!("/large: corrupt: object 1:26, page 0, device memory, block 398: {sums}"), None),
+            ("/large: lost block: object 1:26, page 0".into(), None),
+            (format!("corrupt: object 1:26, page 0, device memory, block 398: {sums}"), Some("a path")),
+            (format!("the mount (corrupt: object 1:26, page 0, block 398: {sums})"), Some("a path")),
+            (format!("/large: corrupt: object 1:26, device memory: {sums}"), Some("a place")),
+            (format!("corrupt: device memory, block 0: label {sums}"), None),
+            (format!("corrupt: device memory, block 0: {sums}"), Some("a path or the name of a structure")),
+            (format!("corrupt: system object #2 (reference table), page 0, block 3: {sums}"), None),
+            (format!("corrupt: system object #2 (reference table): {sums}"), Some("a place")),
+        ] {
+            assert_eq!(lacking(&message), lacks, "{message}");
+            let mut seen = Seen::default();
+            seen.message("reading", message.clone());
+            assert_eq!(
+                (seen.errors.len(), seen.wrong.len()),
+                (usize::from(lacks.is_none()), usize::from(lacks.is_some()))
+            );
+        }
+    }
+
+    /// As if the FUSE layer told an error as it is.
+    #[test]
+    fn an_error_that_is_told_without_its_path_is_seen() {
+        let key = holdfast_object::ObjectKey { domain: holdfast_object::DomainId::MAIN, object: ObjectId(8) };
+        let place =
+            holdfast_object::Place { object: Some(key), index: Some(0), address: Some(9), ..Default::default() };
+        let mut seen = Seen::default();
+        seen.error("reading", &holdfast_object::Error::corrupt(place, "checksum", 1, 2).into());
+        assert!(seen.errors.is_empty() && seen.wrong[0].contains("without a path"), "{:?}", seen.wrong);
     }
 }

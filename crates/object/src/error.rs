@@ -1,6 +1,6 @@
 //! Errors with a place. No errno here: that is decided where the kernel is spoken to.
 
-use crate::{ObjectId, ObjectKey};
+use crate::{DomainId, ObjectId, ObjectKey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -193,13 +193,35 @@ impl Error {
         matches!(self, Error::NoSpace { .. } | Error::OverQuota { .. })
     }
 
-    /// The object whose contents the error is about, if it is about one.
+    /// The object of a domain whose contents the error is about, if it is about one. The store's own objects have ids as well, which
+    /// mean nothing to anybody above.
     pub fn object(&self) -> Option<ObjectId> {
-        match self {
-            Error::NoObject(key) | Error::ObjectExists(key) | Error::InSnapshot(key) => Some(key.object),
-            Error::Corrupt(corruption) => corruption.place.object.map(|key| key.object),
-            Error::Lost(place) => place.object.map(|key| key.object),
+        let key = match self {
+            Error::NoObject(key) | Error::ObjectExists(key) | Error::InSnapshot(key) => Some(*key),
+            Error::Corrupt(corruption) => corruption.place.object,
+            Error::Lost(place) => place.object,
             _ => None,
-        }
+        };
+        key.filter(|key| key.domain != DomainId::SYSTEM).map(|key| key.object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_of_the_store_itself_are_told_by_name_and_are_nobodys_file() {
+        let place = |domain| Place {
+            object: Some(ObjectKey { domain, object: ObjectId(20) }),
+            index: Some(3),
+            address: Some(7),
+            ..Place::default()
+        };
+        let of_store = Error::corrupt(place(DomainId::SYSTEM), "checksum", 1, 2);
+        let of_domain = Error::corrupt(place(DomainId::MAIN), "checksum", 1, 2);
+        assert_eq!((of_store.object(), of_domain.object()), (None, Some(ObjectId(20))));
+        let words = "corrupt: system object #20 (dead lists of domain 1), page 3, block 7: checksum: expected 1, got 2";
+        assert_eq!(of_store.to_string(), words);
     }
 }

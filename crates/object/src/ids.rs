@@ -84,10 +84,32 @@ pub struct ObjectKey {
     pub object: ObjectId,
 }
 
+/// What an object of [`DomainId::SYSTEM`] is, for messages: docs/format.md, "domain 0".
+fn system_object(id: u64) -> Option<&'static str> {
+    match (id / 16, id % 16) {
+        (0, 0) => Some("table of system objects"),
+        (0, 1) => Some("allocation bitmap"),
+        (0, 2) => Some("reference table"),
+        (1.., 0) => Some("object table"),
+        (1.., 1) => Some("map of objects"),
+        (1.., 2) => Some("map of orphans"),
+        (1.., 3) => Some("list of snapshots"),
+        (1.., 4) => Some("dead lists"),
+        _ => None,
+    }
+}
+
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.domain {
-            DomainId::SYSTEM => write!(f, "system object {}", self.object),
+            DomainId::SYSTEM => {
+                write!(f, "system object {}", self.object)?;
+                match (self.object.0 / 16, system_object(self.object.0)) {
+                    (_, None) => Ok(()),
+                    (0, Some(name)) => write!(f, " ({name})"),
+                    (domain, Some(name)) => write!(f, " ({name} of domain {domain})"),
+                }
+            }
             DomainId(domain) => {
                 write!(f, "object {}:{}", domain, self.object.live().0)?;
                 match self.object.snapshot() {

@@ -84,8 +84,10 @@ impl Live {
             return Ok(());
         }
         self.stack.cache.close().map_err(|error| {
-            tracing::error!(%error, "it could not be closed in order");
-            Failure::new(format!("{} could not be closed in order: {error}", store.display()))
+            let path = self.stack.namespace.path_of_error(&error.clone().into());
+            let path = path.map(|path| format!("{}: ", path.escape_ascii())).unwrap_or_default();
+            tracing::error!("it could not be closed in order: {path}{error}");
+            Failure::new(format!("{} could not be closed in order: {path}{error}", store.display()))
         })?;
         self.stack.log_bad("was not stored as it was written, and is not now");
         tracing::info!("closed in order, at recovery point {}", self.stack.status().epoch);

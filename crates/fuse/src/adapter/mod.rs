@@ -117,20 +117,19 @@ impl Filesystem {
     /// The error's number. What is wrong with the store, not with the request, is also told in words. (That it takes no changes was
     /// told when that began, or was asked for, or the caller writes in a snapshot.)
     fn errno(&self, error: &Error) -> Errno {
+        self.errno_at(error, || None)
+    }
+
+    /// The same of a request about an object.
+    fn errno_of(&self, id: ObjectId, error: &Error) -> Errno {
+        self.errno_at(error, || Some(self.namespace().path_of(id)))
+    }
+
+    /// The same; `asked` is the path that the request was about, for errors that are about none (a page of the object table).
+    fn errno_at(&self, error: &Error, asked: impl FnOnce() -> Option<Vec<u8>>) -> Errno {
         if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device | ErrorKind::Internal) {
-            let object = match error {
-                Error::Object(error) => error.object(),
-                Error::CorruptDirectory { object, .. }
-                | Error::CorruptAttributes { object, .. }
-                | Error::CorruptTree { object, .. }
-                | Error::Mismatch { object, .. } => Some(*object),
-                _ => None,
-            };
-            match object {
-                Some(object) => {
-                    let path = self.namespace().path_of(object);
-                    tracing::error!(path = %path.escape_ascii(), %error, "request failed");
-                }
+            match self.namespace().path_of_error(error).or_else(asked) {
+                Some(path) => tracing::error!(path = %path.escape_ascii(), %error, "request failed"),
                 None => tracing::error!(%error, "request failed"),
             }
         }
@@ -148,7 +147,7 @@ impl Filesystem {
     }
 
     fn attributes(&self, id: ObjectId, found: Result<holdfast_object::Attributes, Error>) -> Answer<Attributes> {
-        let found = found.map_err(|error| self.errno(&error))?;
+        let found = found.map_err(|error| self.errno_of(id, &error))?;
         let btime = (found.btime.secs, found.btime.nanos);
         Ok(Attributes { attr: attr(id, &found), btime, valid: self.valid(id) })
     }
@@ -208,7 +207,15 @@ impl Handler for Filesystem {
     type Data = Data;
 
     fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<Entry> {
-        match self.namespace().lookup(&self.request(context), node_of(parent)?, name) {
+        let directory = node_of(parent)?;
+        let path = || {
+            let mut path = self.namespace().path_of(directory);
+            path.extend(if path == b"/" { &b""[..] } else { b"/" });
+            path.extend_from_slice(name);
+            Some(path)
+        };
+        let found = self.namespace().lookup(&self.request(context), directory, name);
+        match found {
             // The kernel remembers that there is none; whatever makes one goes through it.
             Err(Error::NotFound { parent, .. }) if !is_fleeting(parent) => Ok(Entry {
                 node: 0,
@@ -217,6 +224,7 @@ impl Handler for Filesystem {
                 name_valid: self.options.valid,
                 attr_valid: Duration::ZERO,
             }),
+            Err(error) => Err(self.errno_at(&error, path)),
             found => self.entry(found),
         }
     }
@@ -252,7 +260,8 @@ impl Handler for Filesystem {
     }
 
     fn readlink(&self, _: &Context, node: u64) -> Answer<Vec<u8>> {
-        self.namespace().readlink(node_of(node)?).map_err(|error| self.errno(&error))
+        let id = node_of(node)?;
+        self.namespace().readlink(id).map_err(|error| self.errno_of(id, &error))
     }
 
     fn symlink(&self, context: &Context, parent: u64, name: &[u8], target: &[u8]) -> Answer<Entry> {
@@ -316,7 +325,7 @@ impl Handler for Filesystem {
     fn open(&self, context: &Context, node: u64, args: &OpenIn) -> Answer<Opened> {
         let id = node_of(node)?;
         let opened = self.namespace().open(&self.request(context), id, wanted(args.flags), false);
-        self.done(opened).map(|()| self.opened(id, args.flags))
+        opened.map(|()| self.opened(id, args.flags)).map_err(|error| self.errno_of(id, &error))
     }
 
     fn create(&self, context: &Context, parent: u64, name: &[u8], args: &CreateIn) -> Answer<(Entry, Opened)> {
@@ -340,8 +349,9 @@ impl Handler for Filesystem {
 
     fn read(&self, _: &Context, node: u64, args: &ReadIn) -> Answer<Data> {
         let quiet = args.flags as i32 & libc::O_NOATIME != 0;
-        let read = self.namespace().read_quietly(node_of(node)?, args.offset, args.size as usize, quiet);
-        read.map(Data).map_err(|error| self.errno(&error))
+        let id = node_of(node)?;
+        let read = self.namespace().read_quietly(id, args.offset, args.size as usize, quiet);
+        read.map(Data).map_err(|error| self.errno_of(id, &error))
     }
 
     fn write(&self, context: &Context, node: u64, args: &WriteIn, bytes: &[u8]) -> Answer<u32> {
@@ -388,7 +398,9 @@ impl Handler for Filesystem {
     }
 
     fn opendir(&self, context: &Context, node: u64) -> Answer<Opened> {
-        self.done(self.namespace().opendir(&self.request(context), node_of(node)?))?;
+        let id = node_of(node)?;
+        let opened = self.namespace().opendir(&self.request(context), id);
+        opened.map_err(|error| self.errno_of(id, &error))?;
         Ok(Opened { fh: 0, flags: 0 })
     }
 
@@ -406,7 +418,7 @@ impl Handler for Filesystem {
                 out.push(entry.id.0, entry.cookie, file_type(entry.kind), entry.name, None)
             })
         };
-        self.done(result)
+        result.map_err(|error| self.errno_of(id, &error))
     }
 
     fn releasedir(&self, _: &Context, node: u64) {
@@ -457,8 +469,9 @@ impl Handler for Filesystem {
     }
 
     fn getxattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
-        let value = self.namespace().getxattr(&self.request(context), node_of(node)?, name);
-        value.map_err(|error| self.errno(&error))
+        let id = node_of(node)?;
+        let value = self.namespace().getxattr(&self.request(context), id, name);
+        value.map_err(|error| self.errno_of(id, &error))
     }
 
     fn listxattr(&self, context: &Context, node: u64) -> Answer<Vec<u8>> {

@@ -53,14 +53,16 @@ pub fn markdown(trials: &[Trial], command: &str) -> String {
          Made by `{command}`; a test does the same elsewhere each time, by a seed of its own.\n\n\
          Each kind of block is damaged as `holdfast inject` does it, in one copy or in all, then the store is used. After the \
          disk corruption analysis of ZFS in Zhang, *Cooperative Data Protection* (2015), §3.2, table 3.2. *mount*: damaged while \
-         unmounted, then mounted. *remount*: damaged while mounted and in use, then changed, unmounted and mounted. *create*: \
+         unmounted, then mounted. *remount*: damaged while mounted and in use, then changed, unmounted and mounted; there, for the intent log, \
+         after two syncs of a file. *create*: \
          damaged while unmounted, mounted; in every directory a file is made and written, with an extended attribute, and a \
          snapshot. *read*: damaged while unmounted, mounted; everything is read, in three snapshots too.\n\n\
          - **R**: recovered: put right from another copy, from what else there is (the bitmap; an empty batch of the intent log, by \
          the batches beside it), or by its checksum (a flipped bit in the intent log), or written anew from memory; or nothing was \
          in it: the seal at the end of the intent log;\n\
-         - **E**: what needs the block fails, or the mount takes no changes or is refused, with an error that names path, object \
-         and device block; all else is right;\n\
+         - **E**: what needs the block fails, or the mount takes no changes or is refused, with an error that names the path, \
+         the object and the page or block of what has a path, and the structure and the device block of what has none (label, superblock, \
+         bitmap, object table …); all else is right;\n\
          - **O**: what was there before the last sync, because the damage leaves what a power cut during it may leave \
          ([0005](decisions/0005-torn-or-damaged.md)); `holdfast check` tells of it before the mount, and the mount says that \
          something may be missing;\n\
@@ -74,7 +76,7 @@ pub fn markdown(trials: &[Trial], command: &str) -> String {
          after the last sync. That is what is not in the table: in a store that was killed sooner after its last sync, and whose last \
          batch of the log has then lost both its headers (zeros, or a page of the log in their place), that sync is undone and nothing \
          tells of it. A power cut before the sync was answered leaves the same.\n\n\
-         Wrong bytes, panics, errors without a place, damage that the check does not tell of (but for both heads of the seal at the \
+         Wrong bytes, panics, errors without path or place, damage that the check does not tell of (but for both heads of the seal at the \
          end of the intent log, with which nothing is lost), an older state that the mount does not tell of, and errors where a copy is good do not occur: the program and the test fail if one does. Several \
          letters: it depends on the block, on which copy, and on the store.\n\n\
          {} trials.\n",

@@ -1,7 +1,7 @@
 //! One block damaged, one thing done, one verdict.
 
 use super::foresight::{Check, Foresight};
-use super::reference::{Reference, catalogue};
+use super::reference::{Reference, SEAL_NS, catalogue};
 use super::{Trial, Verdict, Work, copies};
 use crate::look::{Seen, walk};
 use crate::maker::{Maker, STEP_NS};
@@ -81,7 +81,7 @@ fn run_with(
         Work::Mount => mount(store, &device, &mut met).map(drop),
         Work::Read => read(store, &device, &mut met),
         Work::Create => create(store, &device, &mut met),
-        Work::Remount => remount(store, &device, &mut met, |device| {
+        Work::Remount => remount(store, &device, &mut met, class == BlockClass::IntentLog, |device| {
             let Some(injection) = plan(device, &catalogue(device)?)? else { return Ok(false) };
             strike(device, &injection)?;
             done = Some((Foresight::of(device, &injection, look_first), injection));
@@ -147,9 +147,9 @@ fn mount(store: &Reference, device: &Arc<MemoryDevice>, met: &mut Met) -> Result
     let namespace = stack.namespace(Atime::Never);
     if let Some(reason) = stack.cache.status().read_only {
         met.seen.read_only = true;
-        met.seen.errors.push(reason);
+        met.seen.message("mount", reason);
     } else if let Err(error) = namespace.reclaim_orphans() {
-        met.seen.error("orphans", &error);
+        met.seen.error_in(&namespace, "orphans", &error);
     }
     met.count(&stack, (0, 0));
     // Whatever else is done: what is there is right, or an error with a place.
@@ -224,7 +224,7 @@ fn create(store: &Reference, device: &Arc<MemoryDevice>, met: &mut Met) -> Resul
     create_all(&stack, &mut driver, &mut model, &mut met.seen);
     let snapshot = stack.cache.snapshot_create("new");
     if let Err(error) = snapshot.map(drop).and_then(|()| stack.close()) {
-        met.seen.error("snapshot and unmount", &error.into());
+        met.seen.error_in(&namespace, "snapshot and unmount", &error.into());
     }
     met.count(&stack, (0, 0));
     let mut after = walk(&stack.namespace(Atime::Never), &model, &driver, SnapshotId::LIVE);
@@ -257,7 +257,7 @@ fn create_all(stack: &Stack, driver: &mut Driver, model: &mut Model, seen: &mut 
             match driver.apply(&action) {
                 Ok(_) => drop(model.apply(&action, stack.clock.now())),
                 Err(error) => {
-                    seen.error(&format!("{action:?}"), &error);
+                    seen.error_in(driver.namespace(), &format!("{action:?}"), &error);
                     break;
                 }
             }
@@ -265,11 +265,12 @@ fn create_all(stack: &Stack, driver: &mut Driver, model: &mut Model, seen: &mut 
     }
 }
 
-/// In use, damaged, changed, unmounted, mounted.
+/// In use, damaged, changed, unmounted, mounted. `in_log`: with synced changes that only the intent log has.
 fn remount(
     store: &Reference,
     device: &Arc<MemoryDevice>,
     met: &mut Met,
+    in_log: bool,
     mut damage: impl FnMut(&MemoryDevice) -> Result<bool, String>,
 ) -> Result<(), String> {
     let stack = store.open(device.clone()).map_err(|error| error.to_string())?;
@@ -285,13 +286,25 @@ fn remount(
     driver.replace_namespace(namespace);
     let mut maker = Maker { driver, model: store.model.clone(), stack };
     maker.act(Action::SyncAll)?;
+    if in_log {
+        // Else there is nothing in it.
+        let file =
+            maker.model.nodes().find(|(_, inode)| inode.kind == Kind::Regular && inode.nlink > 0).map(|(node, _)| node);
+        let file = file.ok_or("the store has no file")?;
+        for seed in [91, 92] {
+            maker.write(file, 0, seed, BLOCK_SIZE)?;
+            maker.act(Action::Sync { node: file, data_only: false })?;
+            maker.stack.clock.advance_ns(SEAL_NS);
+            maker.stack.cache.tick().map_err(|error| error.to_string())?;
+        }
+    }
     if !damage(device)? {
         return Ok(());
     }
     let before = counts(&maker.stack);
     create_all(&maker.stack, &mut maker.driver, &mut maker.model, &mut met.seen);
     if let Err(error) = maker.stack.close() {
-        met.seen.error("unmount", &error.into());
+        met.seen.error_in(maker.driver.namespace(), "unmount", &error.into());
     }
     met.count(&maker.stack, before);
     let Maker { driver, model, .. } = maker;
@@ -303,7 +316,7 @@ fn remount(
         }
     };
     if let Some(reason) = again.cache.status().read_only {
-        met.seen.errors.push(reason);
+        met.seen.message("mount", reason);
     }
     met.count(&again, (0, 0));
     let namespace = again.namespace(Atime::Never);
@@ -314,7 +327,7 @@ fn remount(
     }
     let root = namespace.getattr(ObjectId::ROOT);
     if let Err(error) = root {
-        met.seen.error("root", &error);
+        met.seen.error_in(&namespace, "root", &error);
     }
     Ok(())
 }

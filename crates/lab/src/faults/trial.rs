@@ -127,7 +127,7 @@ fn mount(store: &Reference, device: Arc<dyn Device>, cell: &mut Cell) -> Option<
     if let Some(reason) = stack.cache.status().read_only {
         cell.message.get_or_insert(reason);
     } else if let Err(error) = namespace.reclaim_orphans() {
-        seen.error("orphans", &error);
+        seen.error_in(&namespace, "orphans", &error);
     }
     finish(&mut cell.message, &mut cell.wrong, &seen);
     cell.mount = phase_of(&seen, counts(&stack, (0, 0)));
@@ -180,11 +180,11 @@ fn mount_and_change(store: &Reference, device: Arc<dyn Device>, cell: &mut Cell)
         stack.clock.advance_ns(1_000_003);
         match driver.apply(&action) {
             Ok(_) => drop(model.apply(&action, stack.clock.now())),
-            Err(error) => seen.error(&format!("{action:?}"), &error),
+            Err(error) => seen.error_in(&namespace, &format!("{action:?}"), &error),
         }
     }
     match namespace.sync_all() {
-        Err(error) => seen.error("sync", &error),
+        Err(error) => seen.error_in(&namespace, "sync", &error),
         Ok(_) => {
             // What was written is what is read, also after the next mount.
             let phase = phase_of(&seen, (0, 0));

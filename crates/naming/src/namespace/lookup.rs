@@ -195,6 +195,19 @@ impl Namespace {
         })
     }
 
+    /// The path of the object of this domain that an error is about, if it is about one. For messages, as [`Namespace::path_of`].
+    pub fn path_of_error(&self, error: &Error) -> Option<Vec<u8>> {
+        let object = match error {
+            Error::Object(error) => error.object(),
+            Error::CorruptDirectory { object, .. }
+            | Error::CorruptAttributes { object, .. }
+            | Error::CorruptTree { object, .. }
+            | Error::Mismatch { object, .. } => Some(*object),
+            _ => None,
+        };
+        object.map(|object| self.path_of(object))
+    }
+
     /// A name of the object, with its directory: the first one listed that is there.
     pub(super) fn name_of(&self, id: ObjectId) -> Option<(ObjectId, Vec<u8>)> {
         /// What is renamed at that moment is looked for again.
