@@ -20,7 +20,7 @@ UNITS = $(ROOT)/lib/systemd
 SBIN = $(DESTDIR)/sbin
 HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
 
-.PHONY: help run mounter build install uninstall test test-long bench bench-integrity bench-trace aged fmt deny
+.PHONY: help run mounter build install uninstall test test-long bench bench-integrity bench-recovery bench-trace aged fmt deny
 
 help: ## what can be made
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -82,6 +82,10 @@ bench: ## compare with ext4, btrfs and fuse2fs; BENCH_ARGS="--quick", BENCH_ARGS
 bench-integrity: ## compare the protection modes; BENCH_ARGS="--quick", BENCH_ARGS=--write for docs/integrity-speed.md
 	cargo build --release -p holdfast -p holdfast-bench
 	$(SUDO) $(TARGET)/release/holdfast-bench-integrity $(BENCH_ARGS)
+
+bench-recovery: ## measure what recovering from a flipped bit takes; BENCH_ARGS=--write for docs/recovery.md
+	cargo build --release -p holdfast-bench
+	$(TARGET)/release/holdfast-recovery $(BENCH_ARGS)
 
 bench-trace: ## record traces of programs at work and replay them in every protection mode; BENCH_ARGS=--write for docs/traces.md
 	cargo build --release -p holdfast-bench
