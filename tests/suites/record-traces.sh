@@ -66,7 +66,7 @@ database() {
     local turn=0
     while [ "$SECONDS" -lt "$1" ]; do
         turn=$((turn + 1))
-        sqlite3 base.db "with recursive n(x) as (select 1 union all select x + 1 from n where x < 5000)
+        sqlite3 base.db "with recursive n(x) as (select 1 union all select x + 1 from n where x < 800)
             insert into sale(shop, cents, note) select abs(random()) % 100, abs(random()) % 10000, hex(randomblob(40)) from n"
         sqlite3 base.db 'select shop, sum(cents), count(*) from sale group by shop' > "report$((turn % 12))"
         sqlite3 base.db "update sale set cents = cents + 1 where shop = $((turn % 100))"
