@@ -1,6 +1,7 @@
 //! What went wrong, where, and with which blocks.
 
 use holdfast_interface::{Malformed, Operation, Reply, Side, Status};
+use std::borrow::Cow;
 use std::io;
 
 /// Result of this crate's calls.
@@ -21,7 +22,7 @@ pub enum Kind {
 
 /// A failed transfer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{} at byte {offset}: {text}{}", match operation { Operation::Read => "read", Operation::Write => "write" }, Blocks(blocks))]
+#[error("{} at byte {offset}: {}{}", match operation { Operation::Read => "read", Operation::Write => "write" }, self.words(), Blocks(blocks))]
 pub struct Error {
     /// Why.
     pub kind: Kind,
@@ -37,7 +38,7 @@ pub struct Error {
     pub device_address: Option<u64>,
     /// The system's error number.
     pub errno: i32,
-    /// In words.
+    /// In words; empty where there is nothing to say beyond the number. [`Error::words`] has both.
     pub text: String,
 }
 
@@ -50,13 +51,22 @@ impl std::fmt::Display for Blocks<'_> {
 }
 
 impl Error {
+    /// What happened, in words. The system's own words for its numbers are asked for here and not before, as they are none that a
+    /// signal handler may ask for.
+    pub fn words(&self) -> Cow<'_, str> {
+        match &self.text {
+            text if text.is_empty() => io::Error::from_raw_os_error(self.errno).to_string().into(),
+            text => text.into(),
+        }
+    }
+
     pub(crate) fn system(operation: Operation, offset: u64, error: &io::Error) -> Error {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         let kind = match errno {
             libc::ENOTTY | libc::EOPNOTSUPP => Kind::Unsupported,
             _ => Kind::System,
         };
-        let text = error.to_string();
+        let text = if error.raw_os_error().is_some() { String::new() } else { error.to_string() };
         Error { kind, operation, offset, done: 0, blocks: Vec::new(), device_address: None, errno, text }
     }
 
@@ -89,13 +99,12 @@ impl Error {
             (Status::Mismatch | Status::Damaged, Some(Side::Device)) => Kind::Device,
             _ => Kind::System,
         };
-        let number = || io::Error::from_raw_os_error(reply.errno).to_string();
         Error {
             kind,
             operation: reply.operation,
             offset: reply.offset,
             done: 0,
-            text: if reply.text.is_empty() { number() } else { reply.text },
+            text: reply.text,
             blocks: reply.bad,
             device_address: reply.device_address,
             errno: reply.errno,

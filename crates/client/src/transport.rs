@@ -108,12 +108,21 @@ pub(crate) fn learn_size(fd: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// An ordinary read.
+/// An ordinary read. By the system call itself: a library preloaded into this process may have a preadv that ends up here.
 pub(crate) fn read(fd: BorrowedFd<'_>, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
     loop {
+        // The halves of the position; where a long has 64 bits, the first is all of it.
+        let (low, high) = (offset as libc::c_long, (offset >> 32) as libc::c_long);
         // SAFETY: `IoSliceMut` has the layout of `iovec`, and each names memory that is borrowed uniquely.
         let result = unsafe {
-            libc::preadv(fd.as_raw_fd(), buffers.as_mut_ptr().cast(), buffers.len() as libc::c_int, offset as i64)
+            libc::syscall(
+                libc::SYS_preadv,
+                fd.as_raw_fd() as libc::c_long,
+                buffers.as_mut_ptr(),
+                buffers.len() as libc::c_long,
+                low,
+                high,
+            )
         };
         match usize::try_from(result) {
             Ok(length) => return Ok(length),

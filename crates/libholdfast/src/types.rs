@@ -78,7 +78,7 @@ impl From<&Error> for HoldfastError {
             done: error.done as u64,
             device_address: error.device_address.unwrap_or(NO_ADDRESS),
             blocks,
-            text: words(&error.text),
+            text: words(&error.words()),
             reserved: [0; 4],
         }
     }
