@@ -7,6 +7,7 @@ AGED_ARGS ?=
 PREFIX ?= /usr/local
 HOLDFAST := $(TARGET)/release/holdfast
 LIBRARY := $(TARGET)/release/libholdfast.so
+PRELOAD := $(TARGET)/release/libholdfast_preload.so
 # Where the binary and what belongs to it are put; DESTDIR goes before it, for those who make packages.
 ROOT = $(DESTDIR)$(PREFIX)
 BASH_COMPLETIONS = $(ROOT)/share/bash-completion/completions
@@ -35,15 +36,17 @@ mounter:
 		sudo apt-get -qq update && sudo apt-get -qq install -y --no-install-recommends fuse3; } || { \
 		echo "there is no fusermount3: have root install fuse3, or run this as root"; exit 1; }
 
-build: ## the holdfast binary and the C library
-	cargo build --release -p holdfast -p libholdfast
+build: ## the holdfast binary, the C library, and the library of `holdfast run`
+	cargo build --release -p holdfast -p libholdfast -p holdfast-preload
 
-install: ## install the binary, the C library, manual pages, completions, helpers for mount(8) and units; PREFIX=/usr/local, DESTDIR for packages
+install: ## install the binary, the C library and that of `holdfast run`, manual pages, completions, helpers for mount(8) and units; PREFIX=/usr/local, DESTDIR for packages
 	@# Not a dependency: root, who installs, need not have a Rust toolchain.
-	@[ -x $(HOLDFAST) ] && [ -e $(LIBRARY) ] || $(MAKE) build
+	@[ -x $(HOLDFAST) ] && [ -e $(LIBRARY) ] && [ -e $(PRELOAD) ] || $(MAKE) build
 	install -D -m 755 $(HOLDFAST) $(ROOT)/bin/holdfast
 	install -D -m 755 $(LIBRARY) $(LIB)/libholdfast.so.1
 	ln -sfn libholdfast.so.1 $(LIB)/libholdfast.so
+	@# Where `holdfast run` looks: in ../lib, seen from the binary.
+	install -D -m 755 $(PRELOAD) $(LIB)/libholdfast_preload.so
 	install -D -m 644 crates/libholdfast/include/holdfast.h $(ROOT)/include/holdfast.h
 	install -D -m 644 crates/libholdfast/man/holdfast.3 $(MAN3)/holdfast.3
 	$(HOLDFAST) man --out $(MAN1)
@@ -62,7 +65,7 @@ install: ## install the binary, the C library, manual pages, completions, helper
 uninstall: ## take away what install has put there
 	@# Helpers of another installation stay.
 	for link in $(HELPERS); do [ "$$(readlink $$link)" != $(PREFIX)/bin/holdfast ] || rm -f $$link || exit 1; done
-	rm -f $(LIB)/libholdfast.so.1 $(LIB)/libholdfast.so $(ROOT)/include/holdfast.h $(MAN3)/holdfast.3
+	rm -f $(LIB)/libholdfast.so.1 $(LIB)/libholdfast.so $(LIB)/libholdfast_preload.so $(ROOT)/include/holdfast.h $(MAN3)/holdfast.3
 	rm -f $(ROOT)/bin/holdfast $(MAN1)/holdfast.1 $(MAN1)/holdfast-*.1
 	rm -f $(BASH_COMPLETIONS)/holdfast $(ZSH_COMPLETIONS)/_holdfast $(FISH_COMPLETIONS)/holdfast.fish
 	rm -f $(UNITS)/system/holdfast@.service $(UNITS)/system/holdfast-scrub@.service $(UNITS)/system/holdfast-scrub@.timer

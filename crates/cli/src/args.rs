@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use holdfast_integrity::{Protection, UnknownProtection};
 use holdfast_physical::inject::{BlockClass, Copies};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Seconds without a sign of life after which a mount is given up.
@@ -176,6 +177,18 @@ Examples:
 A snapshot takes up space only for what has changed since it was made. The
 directory .holdfast is there, but not shown by ls.")]
     Snapshot(Snapshot),
+
+    /// Run a program whose reads and writes of files in mounts go with checksums, made and verified in its own memory
+    #[command(after_help = "\
+Examples:
+  holdfast run -- cp -r Documents /mnt/
+  holdfast run --stats -- tar -xf archive.tar -C /mnt   and count what was verified
+  holdfast run -- sh -c 'sort /mnt/in >/mnt/out'        programs that it starts, too
+Bytes that do not have their checksum are an I/O error for the program, and one
+line on standard error says where. Without effect on programs that are linked
+statically or set-user-id, on mappings (mmap), and on files opened for
+appending. The exit code is the program's; 127 and 126 as of a shell.")]
+    Run(Run),
 
     /// Make a store larger, while it is mounted or not
     #[command(after_help = "\
@@ -417,6 +430,19 @@ Example:
         /// Name of the second one; without it, the files as they are now
         to: Option<String>,
     },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// Tell on standard error what was verified, when the program has ended
+    #[arg(long)]
+    pub(crate) stats: bool,
+    /// Say nothing on standard error when bytes are bad: the program gets its error, and that is all
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Program and arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]

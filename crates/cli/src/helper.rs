@@ -8,6 +8,7 @@ use crate::commands::{mount, remount};
 use crate::failure::{Failure, Result, exit};
 use crate::options::MountOptions;
 use crate::output::{Format, print_failure};
+use crate::process;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,21 +34,23 @@ struct Asked {
     verbose: bool,
 }
 
-/// Runs as the helper if this process was called as one.
-pub(crate) fn run() -> Option<ExitCode> {
-    let mut words = std::env::args_os();
-    let called = words.next().map(PathBuf::from)?;
-    if !called.file_name().is_some_and(|name| name.to_string_lossy().starts_with("mount.")) {
-        return None;
-    }
-    let code = match parse(words).and_then(|asked| mount_as(&asked)) {
+/// Whether this process was called as the helper.
+pub(crate) fn is_called() -> bool {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let name = called.as_deref().and_then(Path::file_name);
+    name.is_some_and(|name| name.to_string_lossy().starts_with("mount."))
+}
+
+/// Runs as the helper.
+pub(crate) fn run() -> ExitCode {
+    let code = match parse(process::arguments()).and_then(|asked| mount_as(&asked)) {
         Ok(()) => exit::OK,
         Err(failure) => {
             print_failure(Format::Words, &failure);
             if failure.code == exit::USAGE { EXIT_USAGE } else { EXIT_FAILED }
         }
     };
-    Some(ExitCode::from(code))
+    ExitCode::from(code)
 }
 
 fn parse(words: impl Iterator<Item = OsString>) -> Result<Asked> {

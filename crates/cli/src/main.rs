@@ -66,14 +66,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 fn main() -> ExitCode {
-    keep_open_files();
-    if let Some(code) = helper::run() {
-        return code;
+    if helper::is_called() {
+        keep_open_files();
+        return helper::run();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    if !matches!(cli.command, Command::Run(_)) {
+        keep_open_files();
+    }
     let format = if cli.json { Format::Json } else { Format::Words };
     let timeout = Duration::from_secs(cli.timeout.into());
     if let Some(path) = watch::asked(&cli.command).filter(|_| !cli.unwatched) {
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
         Command::Scrub(arguments) => commands::scrub::run(arguments, format),
         Command::Snapshot(arguments) => commands::snapshot::run(&arguments.action, format).map(|()| exit::OK),
+        Command::Run(arguments) => commands::run::run(arguments, format),
         Command::Grow(arguments) => commands::grow::run(arguments, format).map(|()| exit::OK),
         Command::Trim(arguments) => commands::trim::run(arguments, format).map(|()| exit::OK),
         Command::Inject(arguments) => commands::inject::run(arguments, format).map(|()| exit::OK),
@@ -121,7 +125,7 @@ fn main() -> ExitCode {
 }
 
 /// Nothing of this process's open files goes to those that it starts, which would hold them for as long as they live: a daemon,
-/// or a process that waits for a mount that does not answer.
+/// or a process that waits for a mount that does not answer. (What `run` starts has a right to them.)
 fn keep_open_files() {
     // SAFETY: only sets the close-on-exec flag of whatever descriptors there are. On kernels before 5.11 it fails, and
     // then only what was inherited without the flag is passed on.

@@ -23,6 +23,7 @@
 mod blocks;
 mod reply;
 mod request;
+pub mod run;
 #[cfg(test)]
 mod tests;
 

@@ -9,6 +9,7 @@ pub(crate) mod man;
 pub(crate) mod mount;
 pub(crate) mod reliability;
 pub(crate) mod remount;
+pub(crate) mod run;
 pub(crate) mod scrub;
 pub(crate) mod snapshot;
 pub(crate) mod status;

@@ -23,6 +23,7 @@ mod protection;
 mod reliability;
 mod rig;
 mod room;
+mod run;
 mod scrub;
 mod shutdown;
 mod snapshots;

@@ -113,6 +113,7 @@ fn make_install_puts_everything_under_destdir() {
             .arg(target)
             .arg(concat!("HOLDFAST=", env!("CARGO_BIN_EXE_holdfast")))
             .arg(format!("LIBRARY={}", crate::c_library::library().display()))
+            .arg(format!("PRELOAD={}", crate::run::library().display()))
             .arg(format!("DESTDIR={}", root.display()))
             .arg("PREFIX=/opt/holdfast")
             .env_remove("MAKEFLAGS")
@@ -142,6 +143,7 @@ fn make_install_puts_everything_under_destdir() {
     // A link that the compiler's linker finds, to the name that the loader looks for.
     assert_eq!(fs::read_link(at("lib/libholdfast.so")).unwrap(), Path::new("libholdfast.so.1"));
     assert!(fs::read(at("lib/libholdfast.so")).unwrap().starts_with(b"\x7fELF"));
+    assert!(fs::read(at("lib/libholdfast_preload.so")).unwrap().starts_with(b"\x7fELF"));
     // mount(8) finds the helper, also one that was there before.
     for name in ["mount.holdfast", "mount.fuse.holdfast"] {
         assert_eq!(

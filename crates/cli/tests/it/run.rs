@@ -1,0 +1,336 @@
+//! `holdfast run`: unmodified programs do under it what they do without, what they transfer is verified, and flipped bits are caught.
+
+use crate::rig::{Ran, Rig, fuse};
+use holdfast_interface::run::LIBRARY;
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The preloaded library, which no test can be linked with, built to where the binary finds it.
+pub(crate) fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let binary = Path::new(env!("CARGO_BIN_EXE_holdfast"));
+        let directory = binary.parent().unwrap();
+        let release = directory.ends_with("release").then_some("--release");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "holdfast-preload"]).args(release);
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).env("CARGO_TARGET_DIR", directory.parent().unwrap());
+        assert!(cargo.status().unwrap().success(), "{cargo:?}");
+        let library = directory.join(LIBRARY);
+        assert!(library.exists(), "{}", library.display());
+        library
+    })
+}
+
+/// Runs a command, directly or under `holdfast run`.
+fn ran(mut command: Command) -> Ran {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    Ran {
+        code: output.status.code(),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// What was counted; the last line on standard error.
+#[track_caller]
+fn stats(ran: &Ran) -> Value {
+    let line = ran.err.lines().last().unwrap_or_default();
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
+}
+
+fn number(stats: &Value, name: &str) -> u64 {
+    stats[name].as_u64().unwrap_or_else(|| panic!("{name} is not in {stats}"))
+}
+
+impl Rig {
+    /// `holdfast run` with these words.
+    fn under<A: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = A>) -> Command {
+        library();
+        let mut command = self.command();
+        command.args(["--json", "run"]).args(words);
+        command
+    }
+
+    /// A C program or library made of one file.
+    fn compiled(&self, source: &str, options: &[&str]) -> PathBuf {
+        let program = self.path(&source.replace('.', "-"));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
+        let mut compiler = Command::new("cc");
+        // Warnings are about calls that are wrong on purpose.
+        compiler.args(["-std=gnu11", "-O2", "-w", "-D_GNU_SOURCE"]).args(options).arg(&path).arg("-o").arg(&program);
+        ran(compiler).exits(0);
+        program
+    }
+}
+
+/// Programs, and scripts that use them in an empty directory and print what came of it. `$SOURCE` is a directory with some files.
+const PROGRAMS: [(&str, &str); 7] = [
+    ("cp", "cp -r $SOURCE copy; cp copy/a.h b; cat copy/* b | cksum"),
+    ("tar", "tar -cf a.tar -C $SOURCE .; mkdir x; tar -xf a.tar -C x; cat x/* | cksum; tar -df a.tar -C x"),
+    (
+        "sqlite3",
+        "sqlite3 db 'create table t(a, b); with recursive n(i) as (select 1 union all select i + 1 from n where i < 3000)
+             insert into t select i, hex(i * i) from n; create index x on t(b)'
+         sqlite3 db 'begin; update t set b = b || a where a % 3; commit; delete from t where a % 7 = 0; vacuum'
+         sqlite3 db 'pragma integrity_check; select count(*), sum(a), max(b) from t'
+         sqlite3 db 'pragma journal_mode = wal; insert into t values(1, 2); select count(*) from t'",
+    ),
+    (
+        "python3",
+        r#"cat >program.py <<'END'
+import os, mmap
+text = ''.join(f'line {n} ä\n' for n in range(20000))
+with open('text', 'w', encoding='utf-8') as file: file.write(text)
+with open('text', encoding='utf-8') as file: assert file.read() == text
+with open('data', 'wb+', buffering=0) as file:
+    file.write(bytes(range(256)) * 1000)
+    assert os.pread(file.fileno(), 5000, 77) == (bytes(range(256)) * 1000)[77:5077]
+    os.pwritev(file.fileno(), [b'one', b'two'], 100)
+    file.seek(98)
+    print(file.read(10))
+    file.truncate(1000)
+with open('data', 'r+b') as file:
+    print(sum(mmap.mmap(file.fileno(), 0)[:]))
+with open('text', 'a') as file: file.write('end')
+print(os.path.getsize('text'))
+END
+         python3 program.py"#,
+    ),
+    (
+        "git",
+        "export GIT_AUTHOR_DATE='@0 +0000' GIT_COMMITTER_DATE='@0 +0000' GIT_CONFIG_GLOBAL=/dev/null
+         export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a
+         git init -q -b main one; cp $SOURCE/* one; git -C one add -A; git -C one commit -q -m first
+         echo change >>one/a.h; git -C one commit -q -a -m second; git -C one fsck --full --strict
+         git -C one gc -q; git clone -q --no-hardlinks one two; git -C two fsck --full --strict
+         git -C two rev-parse HEAD; git -C two status --porcelain; diff -r -x .git one two",
+    ),
+    (
+        "cc",
+        "cat >main.c <<'END'
+#include <stdio.h>
+int main(void) { for (int i = 0; i < 3; i++) printf(\"%d\\n\", i * i); return 0; }
+END
+         cc -O1 -g -c main.c -o main.o; cc main.o -o main; ./main",
+    ),
+    (
+        "sort",
+        "sort -r $SOURCE/* >lines; rev lines >back; sed -i s/a/ä/ lines; dd if=lines of=part bs=1000 skip=3 conv=fsync 2>dd
+         (echo one; echo two) >out; cat out lines back part dd | sed s/,.*// | cksum",
+    ),
+];
+
+#[test]
+fn unmodified_programs_do_as_ever_and_are_verified() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let source = rig.directory("source");
+    for (index, name) in ["a.h", "b.h", "c.h", "empty", "long"].into_iter().enumerate() {
+        let lines = [40, 3000, 1, 0, 60_000][index];
+        let text: String = (0..lines).map(|line| format!("{} line {} of {name}\n", line * 7919 % 1000, line)).collect();
+        fs::write(source.join(name), text).unwrap();
+    }
+    for (program, script) in PROGRAMS {
+        if Command::new(program).arg("--version").output().is_err() {
+            eprintln!("SKIPPED: there is no {program}");
+            continue;
+        }
+        let [plain, verified] = [false, true].map(|is_verified| {
+            let directory = mount.join(format!("{program}-{is_verified}"));
+            fs::create_dir(&directory).unwrap();
+            let script = format!("set -e; cd {}\n{script}", directory.display());
+            let mut command = match is_verified {
+                false => Command::new("sh"),
+                true => rig.under(["--stats", "--", "sh"]),
+            };
+            command.args(["-c", &script]).env("SOURCE", &source).env("LC_ALL", "C.UTF-8");
+            ran(command).exits(0)
+        });
+        assert_eq!(verified.out, plain.out, "{program}");
+        assert!(!plain.out.is_empty(), "{program} prints what came of it");
+        let stats = stats(&verified);
+        eprintln!("{program}: {stats}");
+        for name in ["verified_reads", "verified_read_bytes", "verified_writes", "verified_written_bytes"] {
+            assert!(number(&stats, name) > 0, "{program}: {name}: {stats}");
+        }
+        assert_eq!(number(&stats, "bad"), 0, "{program}: {stats}");
+        assert_eq!(number(&stats, "programs"), number(&stats, "programs_with_stdio"), "{program}: {stats}");
+    }
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+/// Every call that is taken over, with right and wrong arguments, descriptors that change, positions that are shared, signals, cancellation.
+#[test]
+fn odd_calls_give_what_they_give_without() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let program = rig.compiled("ordinary.c", &["-D_FORTIFY_SOURCE=2", "-pthread"]);
+    for name in ["plain", "verified", "elsewhere", "elsewhere-verified"] {
+        fs::create_dir(if name.starts_with('e') { rig.path(name) } else { mount.join(name) }).unwrap();
+    }
+    let mut command = Command::new(&program);
+    command.arg(mount.join("plain"));
+    let plain = ran(command).exits(0);
+    assert!(plain.out.ends_with("done\n"), "{}", plain.out);
+    let mut command = rig.under(["--stats"]);
+    command.arg(&program).arg(mount.join("verified"));
+    let verified = ran(command).exits(0);
+    assert_eq!(verified.out, plain.out);
+    let counted = stats(&verified);
+    assert!(number(&counted, "verified_reads") > 500 && number(&counted, "verified_writes") > 500, "{counted}");
+    assert!(number(&counted, "left_alone") > 0 && number(&counted, "bad") == 0, "{counted}");
+    // Files that are in no mount of Holdfast's.
+    let mut command = Command::new(&program);
+    command.arg(rig.path("elsewhere"));
+    let plain = ran(command).exits(0);
+    let mut command = rig.under(["--stats"]);
+    command.arg(&program).arg(rig.path("elsewhere-verified"));
+    let left = ran(command).exits(0);
+    assert_eq!(left.out, plain.out);
+    let counted = stats(&left);
+    assert_eq!((number(&counted, "verified_reads"), number(&counted, "left_alone")), (0, 0), "{counted}");
+}
+
+/// In the library's own buffers, or the program's, between the mount's answer and the comparison.
+#[test]
+fn bits_that_flip_on_the_way_are_caught() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let shim = rig.compiled("flip.c", &["-shared", "-fPIC", "-ldl"]);
+    let content: Vec<u8> = (0..40_000u32).map(|index| (index * 31 % 251) as u8).collect();
+    let (short, long, copy) = (mount.join("short"), mount.join("long"), mount.join("copy"));
+    fs::write(&short, &content[..6000]).unwrap();
+    fs::write(&long, &content).unwrap();
+    let flipping = |flip: &str, flips: &str, options: &[&str], words: &[&OsStr]| {
+        let mut command = rig.under(options);
+        command.arg("--").args(words).env("LD_PRELOAD", &shim).env("FLIP", flip).env("FLIPS", flips);
+        command.env("LC_ALL", "C");
+        let output = command.output().unwrap();
+        (output.status.code(), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let cat = OsStr::new("cat");
+    // It is asked for again.
+    for (flip, path, length) in [("read", &short, 6000), ("long-read", &long, 40_000)] {
+        let (code, out, err) = flipping(flip, "1", &["--stats"], &[cat, path.as_os_str()]);
+        assert_eq!(code, Some(0), "{flip}: {err}");
+        assert!(out == content[..length], "{flip}: the program has got what is in the file");
+        assert!(err.contains("\"bad\":0"), "{err}");
+    }
+    // However often it is asked for: an error, and one line.
+    let (code, out, err) = flipping("read", "1000", &[], &[cat, short.as_os_str()]);
+    assert_eq!((code, out.len()), (Some(1), 0), "{err}");
+    let line = err.lines().find(|line| line.starts_with("holdfast: ")).expect("a line");
+    assert!(line.contains("short: bad bytes in memory: read at byte 0") && line.contains("blocks [0]"), "{line}");
+    assert!(line.contains("cat (") && err.contains("Input/output error") && err.lines().count() == 2, "{err}");
+    let (code, _, err) = flipping("read", "1000", &["--quiet"], &[cat, short.as_os_str()]);
+    assert_eq!((code, err.lines().count()), (Some(1), 1), "only the program's: {err}");
+    // Written: the mount does not take it, and gets it again.
+    let dd = |options: &str, flips: &str| {
+        let script = format!("dd if={} of={} bs=6000 count=1 {options}", long.display(), copy.display());
+        flipping("write", flips, &["--stats"], &["sh", "-c", &script].map(OsStr::new))
+    };
+    let (code, _, err) = dd("", "1");
+    assert_eq!(code, Some(0), "{err}");
+    assert!(fs::read(&copy).unwrap() == content[..6000] && err.contains("\"bad\":0"), "{err}");
+    let (code, _, err) = dd("conv=notrunc seek=1", "1000");
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("bad bytes in memory: write at byte 6000"), "{err}");
+    assert!(fs::read(&copy).unwrap() == content[..6000], "nothing of it was taken, and it was not left to the system");
+}
+
+#[test]
+fn a_flipped_bit_in_the_mounts_memory_is_mended_or_an_error() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.lab("epoch=60000,cache=16M");
+    let content: Vec<u8> = (0..40_000u32).map(|index| (index * 37 % 241) as u8).collect();
+    let other: Vec<u8> = content.iter().map(|byte| byte ^ 0x55).collect();
+    fs::write(rig.path("content"), &content).unwrap();
+    fs::write(rig.path("other"), &other).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = rig.under(["--"]);
+        command.args(words).env("LC_ALL", "C");
+        ran(command)
+    };
+    let same = |name: &str| run(&["cmp", "m/f", name]);
+    run(&["cp", "content", "m/f"]).exits(0);
+    rig.run(["sync", "m"]).exits(0);
+    // Clean: read again from the disk.
+    rig.flip("/f", 4, "clean");
+    same("content").exits(0);
+    // Dirty: an error for who reads, and for who makes it durable; mended by writing it again.
+    run(&["dd", "if=other", "of=m/f", "conv=notrunc", "bs=40000"]).exits(0);
+    rig.flip("/f", 5, "dirty");
+    let failed = run(&["cat", "m/f"]).exits(1);
+    assert!(
+        failed.err.contains("m/f: bad bytes in memory: read at byte ") && failed.err.contains("blocks [5]"),
+        "{failed:?}"
+    );
+    let failed = run(&["sync", "m/f"]).exits(1);
+    assert!(failed.err.contains("Input/output error"), "{failed:?}");
+    run(&["dd", "if=other", "of=m/f", "conv=notrunc,fsync", "bs=4096", "seek=5", "skip=5", "count=1"]).exits(0);
+    same("other").exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn exit_codes_descriptors_and_what_is_missing() {
+    let rig = Rig::new();
+    let run = |words: &[&str]| ran(rig.under(words));
+    run(&["--", "sh", "-c", "exit 7"]).exits(7);
+    run(&["--stats", "--", "sh", "-c", "exit 7"]).exits(7);
+    run(&["--stats", "--", "sh", "-c", "kill -TERM $$"]).exits(128 + 15);
+    run(&["--", "/nowhere/at/all"]).exits(127);
+    run(&["--", "/etc/passwd"]).exits(126);
+    run(&[]).exits(2);
+    // The program has its descriptors, and what was to be preloaded besides.
+    let script =
+        "holdfast=$0; exec 7</etc/passwd; $holdfast run -- sh -c 'cmp /dev/fd/7 /etc/passwd; echo $LD_PRELOAD'";
+    let mut command = rig.under(["--", "sh", "-c", script, env!("CARGO_BIN_EXE_holdfast")]);
+    command.env("LD_PRELOAD", "libc.so.6");
+    let shown = ran(command).exits(0).out;
+    assert!(shown.trim_end().ends_with("libholdfast_preload.so:libc.so.6"), "{shown}");
+    // As it is installed.
+    let [bin, lib] = ["prefix/bin", "prefix/lib"].map(|name| rig.path(name));
+    for path in [&bin, &lib] {
+        fs::create_dir_all(path).unwrap();
+    }
+    let binary = bin.join("holdfast");
+    fs::copy(env!("CARGO_BIN_EXE_holdfast"), &binary).unwrap();
+    let installed = || {
+        let mut command = Command::new(&binary);
+        command.args(["run", "--stats", "--", "true"]);
+        ran(command)
+    };
+    let failed = installed().exits(1).says("libholdfast_preload.so is neither in ");
+    assert!(failed.err.contains("make install"), "{failed:?}");
+    fs::copy(library(), lib.join(LIBRARY)).unwrap();
+    assert!(installed().exits(0).err.contains("1 programs"));
+    let spaced = rig.directory("a space").join("library.so");
+    fs::copy(library(), &spaced).unwrap();
+    fs::set_permissions(&spaced, fs::Permissions::from_mode(0o755)).unwrap();
+    for (path, says) in [(spaced.as_path(), "no path with a space"), (Path::new("nowhere.so"), "there is no library")] {
+        let mut command = rig.command();
+        command.args(["run", "--", "true"]).env("HOLDFAST_PRELOAD", path);
+        ran(command).exits(1).says(says);
+    }
+}

@@ -1,0 +1,72 @@
+//! What `holdfast run` and the library that it preloads into programs say to each other: variables of the environment, and
+//! a file of counters that all processes share.
+
+/// Name of the preloaded library's file.
+pub const LIBRARY: &str = "libholdfast_preload.so";
+/// Variable with the library's path, for `holdfast run`; without it the library is looked for beside the binary.
+pub const LIBRARY_VARIABLE: &str = "HOLDFAST_PRELOAD";
+/// Variable for the library: the path of a file of [`COUNTERS_BYTES`] bytes, to count in.
+pub const COUNTERS_VARIABLE: &str = "HOLDFAST_RUN_COUNTERS";
+/// Variable for the library: if it is there, bytes that went bad are not told on standard error.
+pub const QUIET_VARIABLE: &str = "HOLDFAST_RUN_QUIET";
+
+/// What is counted: a 64-bit number each, in the machine's byte order, at 8 times its place in the list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Counter {
+    /// Programs that the library was loaded into.
+    Programs,
+    /// Of these, those whose stdio it has.
+    Streams,
+    /// Reads of files in a mount, whose bytes were verified in the reader's memory.
+    Reads,
+    /// Bytes of those.
+    ReadBytes,
+    /// Writes to files in a mount, whose checksums were made in the writer's memory.
+    Writes,
+    /// Bytes of those.
+    WrittenBytes,
+    /// Calls on files in a mount that were left to the system, as with O_APPEND.
+    LeftAlone,
+    /// Calls that failed since bytes did not have their checksum.
+    Bad,
+}
+
+impl Counter {
+    /// All, in order, with their names.
+    pub const ALL: [(Counter, &'static str); 8] = [
+        (Counter::Programs, "programs"),
+        (Counter::Streams, "programs_with_stdio"),
+        (Counter::Reads, "verified_reads"),
+        (Counter::ReadBytes, "verified_read_bytes"),
+        (Counter::Writes, "verified_writes"),
+        (Counter::WrittenBytes, "verified_written_bytes"),
+        (Counter::LeftAlone, "left_alone"),
+        (Counter::Bad, "bad"),
+    ];
+}
+
+/// Size of the file of counters.
+pub const COUNTERS_BYTES: usize = Counter::ALL.len() * size_of::<u64>();
+
+/// The counters in a file of them; what is missing is 0.
+pub fn decode_counters(bytes: &[u8]) -> [u64; Counter::ALL.len()] {
+    let (words, _) = bytes.as_chunks::<8>();
+    std::array::from_fn(|index| words.get(index).map_or(0, |word| u64::from_ne_bytes(*word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_in_their_places() {
+        for (place, (counter, name)) in Counter::ALL.into_iter().enumerate() {
+            assert_eq!(counter as usize, place, "{name}");
+        }
+        let mut bytes = [0; COUNTERS_BYTES];
+        bytes[Counter::Writes as usize * 8..][..8].copy_from_slice(&7u64.to_ne_bytes());
+        assert_eq!(decode_counters(&bytes)[Counter::Writes as usize], 7);
+        assert_eq!(decode_counters(&bytes[..3]), [0; 8]);
+    }
+}

@@ -1,0 +1,39 @@
+//! What is counted, for `holdfast run --stats`: in a file that all programs share, so that it does not matter how they end.
+
+use crate::sys::{self, Age};
+use holdfast_interface::run::{COUNTERS_BYTES, COUNTERS_VARIABLE, Counter};
+use std::ffi::CString;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+type Counters = [AtomicU64; Counter::ALL.len()];
+
+/// Null: nobody wants to know.
+static COUNTERS: AtomicPtr<Counters> = AtomicPtr::new(std::ptr::null_mut());
+
+pub(crate) fn start() {
+    let path = std::env::var_os(COUNTERS_VARIABLE).and_then(|path| CString::new(path.into_encoded_bytes()).ok());
+    let Some(path) = path else { return };
+    // SAFETY: the name ends with NUL.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return;
+    }
+    let is_long_enough = sys::status(fd, Age::Now).is_some_and(|status| status.size >= COUNTERS_BYTES as u64);
+    if is_long_enough {
+        let kind = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let all = unsafe { libc::mmap(std::ptr::null_mut(), COUNTERS_BYTES, kind, libc::MAP_SHARED, fd, 0) };
+        if all != libc::MAP_FAILED {
+            COUNTERS.store(all.cast(), Ordering::Release);
+        }
+    }
+    // SAFETY: it was opened here.
+    unsafe { libc::close(fd) };
+}
+
+pub(crate) fn add(counter: Counter, count: usize) {
+    // SAFETY: null, or a mapping that stays for as long as the process; numbers of any value are valid.
+    if let Some(all) = unsafe { COUNTERS.load(Ordering::Acquire).as_ref() } {
+        all[counter as usize].fetch_add(count as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,104 @@
+//! What is said on standard error: one line for a call that failed since bytes did not have their checksum.
+//!
+//! A program may have closed its standard error, and opened a file that got its number. So nothing is said unless descriptor 2 is what it was
+//! when the program started.
+
+use crate::{counters, sys};
+use holdfast_client::{Error, Kind};
+use holdfast_interface::run::{Counter, QUIET_VARIABLE};
+use libc::c_int;
+use std::ffi::{CStr, CString, c_char};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Device and inode of standard error; 0, 0: nothing is said.
+static DEVICE: AtomicU64 = AtomicU64::new(0);
+static INODE: AtomicU64 = AtomicU64::new(0);
+
+fn stderr() -> (u64, u64) {
+    let is = |status: sys::Status| (u64::from(status.device.0) << 32 | u64::from(status.device.1), status.inode);
+    sys::status(libc::STDERR_FILENO, sys::Age::Known).map_or((0, 0), is)
+}
+
+pub(crate) fn start() {
+    if std::env::var_os(QUIET_VARIABLE).is_none() {
+        let (device, inode) = stderr();
+        DEVICE.store(device, Ordering::Relaxed);
+        INODE.store(inode, Ordering::Relaxed);
+    }
+}
+
+/// A transfer has failed; says so if bytes were bad.
+pub(crate) fn failed(fd: c_int, error: &Error) {
+    let side = match error.kind {
+        Kind::Memory => "memory",
+        Kind::Device => "device",
+        Kind::Unsupported | Kind::System => return,
+    };
+    counters::add(Counter::Bad, 1);
+    let (device, inode) = (DEVICE.load(Ordering::Relaxed), INODE.load(Ordering::Relaxed));
+    if (device, inode) != (0, 0) && stderr() == (device, inode) {
+        // SAFETY: no memory is passed.
+        let process = unsafe { libc::getpid() };
+        sys::say(libc::STDERR_FILENO, line(&program(), process, &path(fd), side, error).as_bytes());
+    }
+}
+
+fn line(program: &str, process: c_int, path: &str, side: &str, error: &Error) -> String {
+    // Without the words of the system's, which may be asked for by nobody who may be in a signal handler: these errors have their own.
+    format!("holdfast: {program} ({process}): {path}: bad bytes in {side}: {error}\n")
+}
+
+fn program() -> String {
+    unsafe extern "C" {
+        /// glibc's; the last part of argv[0].
+        static program_invocation_short_name: *const c_char;
+    }
+    // SAFETY: glibc sets it before any library starts; a program that changes it gives it another string.
+    let name = unsafe { program_invocation_short_name };
+    if name.is_null() {
+        return String::new();
+    }
+    // SAFETY: as above.
+    plain(unsafe { CStr::from_ptr(name) }.to_bytes())
+}
+
+fn path(fd: c_int) -> String {
+    let mut target = vec![0; libc::PATH_MAX as usize];
+    let link = CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    let length = sys::link(&link, &mut target);
+    if length == 0 { format!("descriptor {fd}") } else { plain(&target[..length]) }
+}
+
+/// In one line.
+fn plain(name: &[u8]) -> String {
+    let escape =
+        |letter: char| if letter.is_control() { letter.escape_default().collect() } else { String::from(letter) };
+    String::from_utf8_lossy(name).chars().map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_client::Operation;
+
+    #[test]
+    fn a_line_says_it_all() {
+        let error = Error {
+            kind: Kind::Memory,
+            operation: Operation::Read,
+            offset: 12_288,
+            done: 0,
+            blocks: vec![3],
+            device_address: None,
+            errno: libc::EIO,
+            text: "it is bad".into(),
+        };
+        assert_eq!(
+            line("cp", 12, &plain(b"/m/a\nb"), "memory", &error),
+            "holdfast: cp (12): /m/a\\nb: bad bytes in memory: read at byte 12288: it is bad (blocks [3])\n"
+        );
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(path(std::os::fd::AsRawFd::as_raw_fd(&file)).contains(&program()), "{}", program());
+        assert_eq!(path(-1), "descriptor -1");
+    }
+}
