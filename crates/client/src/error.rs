@@ -10,7 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why a transfer failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Bytes changed in memory: here, in the mount's process, or on the way between. Of a write nothing in the request was taken.
+    /// Bytes changed in memory: here, in the mount's process, or on the way between. See [`Error::in_transfer`].
     Memory,
     /// Bytes on the device are not what was written and there is no good copy, or the device failed.
     Device,
@@ -28,6 +28,10 @@ pub struct Error {
     pub kind: Kind,
     /// What was being done.
     pub operation: Operation,
+    /// The bytes of this transfer did not have their checksum where they arrived: of a write nothing in the request was taken. Otherwise
+    /// what is bad was there before, and is perhaps told this once only, as by a synchronous write (`O_DSYNC`) whose own bytes are good: a
+    /// repetition that succeeds mends nothing.
+    pub in_transfer: bool,
     /// Where in the file the failed part of the transfer begins, in bytes.
     pub offset: u64,
     /// Bytes of the transfer that were done before, from its start on.
@@ -67,7 +71,17 @@ impl Error {
             _ => Kind::System,
         };
         let text = if error.raw_os_error().is_some() { String::new() } else { error.to_string() };
-        Error { kind, operation, offset, done: 0, blocks: Vec::new(), device_address: None, errno, text }
+        Error {
+            kind,
+            operation,
+            in_transfer: false,
+            offset,
+            done: 0,
+            blocks: Vec::new(),
+            device_address: None,
+            errno,
+            text,
+        }
     }
 
     pub(crate) fn invalid(operation: Operation, offset: u64, text: &str) -> Error {
@@ -84,6 +98,7 @@ impl Error {
         Error {
             kind: Kind::Memory,
             operation,
+            in_transfer: true,
             offset,
             done: 0,
             blocks,
@@ -102,6 +117,7 @@ impl Error {
         Error {
             kind,
             operation: reply.operation,
+            in_transfer: reply.status == Status::Mismatch,
             offset: reply.offset,
             done: 0,
             text: reply.text,
@@ -119,5 +135,24 @@ impl Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         io::Error::new(io::Error::from_raw_os_error(error.errno).kind(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both are bad bytes in memory; only the first may be tried again.
+    #[test]
+    fn a_bad_transfer_is_told_from_damage() {
+        let replied = |status| {
+            let done = Reply::done(Operation::Write, 0, 0, false);
+            Error::replied(Reply { status, side: Some(Side::Memory), errno: libc::EIO, ..done })
+        };
+        let (mismatch, damaged) = (replied(Status::Mismatch), replied(Status::Damaged));
+        assert_eq!((mismatch.kind, mismatch.in_transfer), (Kind::Memory, true));
+        assert_eq!((damaged.kind, damaged.in_transfer), (Kind::Memory, false));
+        assert!(Error::here(Operation::Write, 0, vec![0], "").in_transfer);
+        assert!(!Error::from_errno(Operation::Write, 0, libc::EIO, "").in_transfer);
     }
 }

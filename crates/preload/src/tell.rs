@@ -86,6 +86,7 @@ mod tests {
         let error = Error {
             kind: Kind::Memory,
             operation: Operation::Read,
+            in_transfer: true,
             offset: 12_288,
             done: 0,
             blocks: vec![3],

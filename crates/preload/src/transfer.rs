@@ -9,7 +9,7 @@ use crate::buffers::Buffers;
 use crate::mounts::{self, Held};
 use crate::sys::Age;
 use crate::{counters, sys, tell};
-use holdfast_client::{BLOCK_BYTES, Error, Kind, Result, descriptor};
+use holdfast_client::{BLOCK_BYTES, Error, Kind, Operation, Result, descriptor};
 use holdfast_interface::run::Counter;
 use holdfast_interface::{PAYLOAD_BYTES_MAX, TRANSFER_BYTES_MAX};
 use libc::c_int;
@@ -135,7 +135,7 @@ pub(crate) fn write(fd: c_int, buffers: impl FnOnce() -> Option<Buffers>, at: At
                 descriptor::write_at(borrow(&fd), &buffers.slices(range.clone()), offset, held.algorithm, None);
             attempts += 1;
             match written {
-                Err(Error { kind: Kind::Memory, done: 0, .. }) if attempts < ATTEMPTS_MAX => {}
+                Err(Error { in_transfer: true, done: 0, .. }) if attempts < ATTEMPTS_MAX => {}
                 written => return written.map(|done| (done, done < length)),
             }
         }
@@ -170,9 +170,14 @@ fn transfer(
     (done, None)
 }
 
+/// Nobody would meet it again: a synchronous write tells once that something, perhaps of an earlier write, is not on the disk.
+fn is_told_once(error: &Error) -> bool {
+    error.operation == Operation::Write && error.errno == libc::EIO && !error.in_transfer
+}
+
 fn finish(fd: c_int, held: &Held, done: usize, error: Option<Error>, counted: (Counter, Counter)) -> Outcome {
     match error {
-        Some(error) if done == 0 => match (error.kind, error.errno) {
+        Some(error) if done == 0 || is_told_once(&error) => match (error.kind, error.errno) {
             (Kind::Unsupported, _) => {
                 mounts::forget(held);
                 left_alone()
@@ -219,6 +224,15 @@ mod tests {
         };
         let (done, error) = transfer(0, 3 << 20, failed);
         assert_eq!((done, error.unwrap().errno), ((1 << 20) + 4096, libc::ENOSPC));
+    }
+
+    #[test]
+    fn what_is_told_once_is_not_lost_behind_what_was_done() {
+        let error = |errno| Error::from_errno(Operation::Write, 0, errno, "");
+        assert!(is_told_once(&error(libc::EIO)));
+        assert!(!is_told_once(&error(libc::ENOSPC)), "the next call meets it");
+        assert!(!is_told_once(&Error { operation: Operation::Read, ..error(libc::EIO) }), "so does the next read");
+        assert!(!is_told_once(&Error { in_transfer: true, ..error(libc::EIO) }));
     }
 
     #[test]
