@@ -5,12 +5,20 @@
 pub const LIBRARY: &str = "libholdfast_preload.so";
 /// Variable with the library's path, for `holdfast run`; without it the library is looked for beside the binary.
 pub const LIBRARY_VARIABLE: &str = "HOLDFAST_PRELOAD";
-/// Variable for the library: the path of a file of [`COUNTERS_BYTES`] bytes, to count in.
+/// Variable for the library: the path of a file of [`COUNTERS_BYTES`] bytes, to count in. It is a link of /proc, which may be another file's by
+/// now: one that does not begin with [`COUNTERS_LINK`] or [`COUNTERS_MAGIC`] is left alone.
 pub const COUNTERS_VARIABLE: &str = "HOLDFAST_RUN_COUNTERS";
 /// Variable for the library: if it is there, bytes that went bad are not told on standard error.
 pub const QUIET_VARIABLE: &str = "HOLDFAST_RUN_QUIET";
 
-/// What is counted: a 64-bit number each, in the machine's byte order, at 8 times its place in the list.
+/// What the file of counters is called.
+pub const COUNTERS_NAME: &str = "holdfast-run";
+/// What the link of the file of counters begins with.
+pub const COUNTERS_LINK: &str = "/memfd:holdfast-run";
+/// What the file of counters begins with.
+pub const COUNTERS_MAGIC: [u8; 8] = *b"HFcount1";
+
+/// What is counted: a 64-bit number each, in the machine's byte order, behind the magic bytes, in the order of the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Counter {
@@ -47,12 +55,12 @@ impl Counter {
 }
 
 /// Size of the file of counters.
-pub const COUNTERS_BYTES: usize = Counter::ALL.len() * size_of::<u64>();
+pub const COUNTERS_BYTES: usize = COUNTERS_MAGIC.len() + Counter::ALL.len() * size_of::<u64>();
 
 /// The counters in a file of them; what is missing is 0.
 pub fn decode_counters(bytes: &[u8]) -> [u64; Counter::ALL.len()] {
     let (words, _) = bytes.as_chunks::<8>();
-    std::array::from_fn(|index| words.get(index).map_or(0, |word| u64::from_ne_bytes(*word)))
+    std::array::from_fn(|index| words.get(1 + index).map_or(0, |word| u64::from_ne_bytes(*word)))
 }
 
 #[cfg(test)]
@@ -65,7 +73,7 @@ mod tests {
             assert_eq!(counter as usize, place, "{name}");
         }
         let mut bytes = [0; COUNTERS_BYTES];
-        bytes[Counter::Writes as usize * 8..][..8].copy_from_slice(&7u64.to_ne_bytes());
+        bytes[8 + Counter::Writes as usize * 8..][..8].copy_from_slice(&7u64.to_ne_bytes());
         assert_eq!(decode_counters(&bytes)[Counter::Writes as usize], 7);
         assert_eq!(decode_counters(&bytes[..3]), [0; 8]);
     }

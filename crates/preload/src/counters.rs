@@ -1,7 +1,10 @@
 //! What is counted, for `holdfast run --stats`: in a file that all programs share, so that it does not matter how they end.
+//!
+//! Its name is a link in /proc, of `holdfast run`: when that has ended, another process can have its number, and another file there.
 
 use crate::sys::{self, Age};
-use holdfast_interface::run::{COUNTERS_BYTES, COUNTERS_VARIABLE, Counter};
+use holdfast_interface::run::{COUNTERS_BYTES, COUNTERS_LINK, COUNTERS_MAGIC, COUNTERS_VARIABLE, Counter};
+use libc::c_int;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -13,22 +16,33 @@ static COUNTERS: AtomicPtr<Counters> = AtomicPtr::new(std::ptr::null_mut());
 pub(crate) fn start() {
     let path = std::env::var_os(COUNTERS_VARIABLE).and_then(|path| CString::new(path.into_encoded_bytes()).ok());
     let Some(path) = path else { return };
+    let mut target = [0; COUNTERS_LINK.len()];
+    // Not even opened, as that alone can do something to a pipe or a device.
+    if sys::link(&path, &mut target) != target.len() || target != *COUNTERS_LINK.as_bytes() {
+        return;
+    }
     // SAFETY: the name ends with NUL.
     let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     if fd < 0 {
         return;
     }
     let is_long_enough = sys::status(fd, Age::Now).is_some_and(|status| status.size >= COUNTERS_BYTES as u64);
-    if is_long_enough {
+    if is_long_enough && begins_with_magic(fd) {
         let kind = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let all = unsafe { libc::mmap(std::ptr::null_mut(), COUNTERS_BYTES, kind, libc::MAP_SHARED, fd, 0) };
         if all != libc::MAP_FAILED {
-            COUNTERS.store(all.cast(), Ordering::Release);
+            COUNTERS.store(all.wrapping_byte_add(COUNTERS_MAGIC.len()).cast(), Ordering::Release);
         }
     }
     // SAFETY: it was opened here.
     unsafe { libc::close(fd) };
+}
+
+fn begins_with_magic(fd: c_int) -> bool {
+    let mut magic = [0; COUNTERS_MAGIC.len()];
+    let part = libc::iovec { iov_base: magic.as_mut_ptr().cast(), iov_len: magic.len() };
+    sys::takes(fd, &[part], 0) && magic == COUNTERS_MAGIC
 }
 
 pub(crate) fn add(counter: Counter, count: usize) {

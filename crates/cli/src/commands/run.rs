@@ -6,7 +6,8 @@ use crate::output::Format;
 use crate::quoting;
 use crate::stack;
 use holdfast_interface::run::{
-    COUNTERS_BYTES, COUNTERS_VARIABLE, Counter, LIBRARY, LIBRARY_VARIABLE, QUIET_VARIABLE, decode_counters,
+    COUNTERS_BYTES, COUNTERS_MAGIC, COUNTERS_NAME, COUNTERS_VARIABLE, Counter, LIBRARY, LIBRARY_VARIABLE,
+    QUIET_VARIABLE, decode_counters,
 };
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ffi::OsString;
@@ -95,10 +96,12 @@ struct Counters {
 
 impl Counters {
     fn new() -> Result<Counters> {
-        let file = memfd_create("holdfast-run", MemfdFlags::CLOEXEC).map_err(stack::says)?;
+        let file = memfd_create(COUNTERS_NAME, MemfdFlags::CLOEXEC).map_err(stack::says)?;
         ftruncate(&file, COUNTERS_BYTES as u64).map_err(stack::says)?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        Ok(Counters { file: File::from(file), path })
+        let file = File::from(file);
+        file.write_all_at(&COUNTERS_MAGIC, 0).map_err(stack::says)?;
+        Ok(Counters { file, path })
     }
 
     /// To standard error: standard output is the program's.
