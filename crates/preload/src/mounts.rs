@@ -1,10 +1,10 @@
 //! Which files are in a Holdfast mount: asked of the mount once for each device, not for each descriptor.
 //!
 //! A device's number can be used again after an unmount. A mount that is taken for Holdfast's says so itself at the next transfer
-//! ([`forget`]); one that is taken for another's is asked again after [`NO_LASTS_S`].
+//! ([`forget`]); one that is taken for another's is asked again in the next second.
 
 use crate::sys;
-use holdfast_client::{Algorithm, File};
+use holdfast_client::{Algorithm, File, Kind, Result};
 use libc::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +18,6 @@ pub(crate) struct Held {
     pub(crate) size: u64,
     minor: u32,
 }
-
-/// After how many seconds a device that is no mount of Holdfast's is looked at again.
-const NO_LASTS_S: u32 = 1;
 
 /// What is known, by the minor number's last bits. 0 is nothing; see [`Verdict`].
 static KNOWN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
@@ -72,9 +69,10 @@ pub(crate) fn file(fd: c_int) -> Option<Held> {
     let known = Verdict::decode(place(minor).load(Ordering::Relaxed)).filter(|known| known.minor == minor);
     let algorithm = match known {
         Some(Verdict { algorithm: Some(algorithm), .. }) => Some(algorithm),
-        Some(Verdict { since_s, .. }) if (sys::now_s().wrapping_sub(since_s) & SINCE_MASK) <= NO_LASTS_S => None,
+        // In the same second of the clock: for a second at most.
+        Some(Verdict { since_s, .. }) if sys::now_s() & SINCE_MASK == since_s => None,
         _ => {
-            let algorithm = ask(fd);
+            let algorithm = ask(fd)?;
             let verdict = Verdict { minor, algorithm, since_s: sys::now_s() };
             place(minor).store(verdict.encode(), Ordering::Relaxed);
             algorithm
@@ -83,13 +81,23 @@ pub(crate) fn file(fd: c_int) -> Option<Held> {
     algorithm.map(|algorithm| Held { algorithm, size: status.size, minor })
 }
 
-fn ask(fd: c_int) -> Option<Algorithm> {
-    if !sys::is_fuse(fd) {
-        return None;
+/// `None`: it could not be found out, and the next call asks again.
+fn ask(fd: c_int) -> Option<Option<Algorithm>> {
+    if !sys::is_fuse(fd)? {
+        return Some(None);
     }
     // SAFETY: it is open, as it has just told what it is; if another thread closes it now, it is the kernel that says so.
-    let file = File::new(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
-    Some(file.algorithm())
+    let file = File::new(unsafe { BorrowedFd::borrow_raw(fd) });
+    understood(file.map(|file| file.algorithm()))
+}
+
+/// Only a mount that does not know the question is none of ours; any other error is one of this moment, or of this descriptor.
+fn understood(answer: Result<Algorithm>) -> Option<Option<Algorithm>> {
+    match answer {
+        Ok(algorithm) => Some(Some(algorithm)),
+        Err(error) if error.kind == Kind::Unsupported || error.errno == libc::ENOSYS => Some(None),
+        Err(_) => None,
+    }
 }
 
 /// The mount has said that it does not offer the interface.
@@ -111,6 +119,17 @@ mod tests {
                 assert_eq!(Verdict::decode(verdict.encode()), Some(verdict));
             }
         }
+    }
+
+    #[test]
+    fn an_error_of_the_moment_is_no_verdict() {
+        let failed = |errno| {
+            let operation = holdfast_client::Operation::Read;
+            understood(Err(holdfast_client::Error::from_errno(operation, 0, errno, "")))
+        };
+        assert_eq!([libc::ENOTTY, libc::EOPNOTSUPP, libc::ENOSYS].map(failed), [Some(None); 3]);
+        assert_eq!([libc::ENOMEM, libc::EBADF, libc::ENOTCONN, libc::EACCES].map(failed), [None; 4]);
+        assert_eq!(understood(Ok(Algorithm::Crc64Nvme)), Some(Some(Algorithm::Crc64Nvme)));
     }
 
     #[test]

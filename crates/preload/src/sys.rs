@@ -52,13 +52,14 @@ pub(crate) fn status(fd: c_int, age: Age) -> Option<Status> {
     })
 }
 
-/// Whether the descriptor's file system is one in user space.
-pub(crate) fn is_fuse(fd: c_int) -> bool {
+/// Whether the descriptor's file system is one in user space; `None` if it does not say.
+pub(crate) fn is_fuse(fd: c_int) -> Option<bool> {
     const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
     // SAFETY: zeros are a valid `statfs`.
     let mut all: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the result has its type.
-    unsafe { libc::fstatfs(fd, &mut all) == 0 && all.f_type == FUSE_SUPER_MAGIC }
+    let result = unsafe { libc::fstatfs(fd, &mut all) };
+    (result == 0).then_some(all.f_type == FUSE_SUPER_MAGIC)
 }
 
 /// lseek(2).
@@ -194,6 +195,6 @@ mod tests {
         assert_eq!((status(-1, Age::Now), flags(-1), seek(-1, 0, libc::SEEK_CUR)), (None, None, None));
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(!status(std::os::fd::AsRawFd::as_raw_fd(&null), Age::Now).unwrap().is_regular);
-        assert!(!is_fuse(fd));
+        assert_eq!((is_fuse(fd), is_fuse(-1)), (Some(false), None));
     }
 }
