@@ -1,6 +1,7 @@
 //! The functions of libc that are taken over. Each comes to a transfer, or to the function that it stands for.
 //!
-//! The frame that calls that function has nothing to drop, as a cancelled thread is unwound through it.
+//! The frame that calls that function has nothing to drop, as a cancelled thread is unwound through it. A transfer is not interrupted: the
+//! thread ends before it, or in a later call.
 
 use crate::buffers::Buffers;
 use crate::next::Next;
@@ -13,8 +14,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Tries, and leaves errno as a call of libc would.
 pub(crate) fn attempt(transfer: impl FnOnce() -> Outcome) -> Outcome {
     let errno = sys::errno();
+    // Functions of libc that a transfer uses are points of cancellation too, and its frames have much to drop.
+    let cancellation = sys::set_cancellation(sys::CANCEL_DISABLE);
     // What panics is a bug; the program gets an error, as it must not be unwound.
     let outcome = catch_unwind(AssertUnwindSafe(transfer)).unwrap_or(Outcome::Failed(libc::EIO));
+    sys::set_cancellation(cancellation);
     sys::set_errno(if let Outcome::Failed(number) = outcome { number } else { errno });
     outcome
 }
@@ -43,6 +47,7 @@ macro_rules! taken_over {
             /// As in libc.
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> ssize_t {
+                sys::cancel_if_asked();
                 match attempt(|| $transfer) {
                     Outcome::Done(count) => count as ssize_t,
                     Outcome::Failed(_) => -1,

@@ -5,6 +5,7 @@
 
 use crate::buffers::Buffers;
 use crate::exports::attempt;
+use crate::sys;
 use crate::transfer::{At, Outcome, read, write};
 use libc::{c_int, c_ushort, c_void, dl_phdr_info, size_t, ssize_t};
 use std::ffi::CStr;
@@ -28,6 +29,8 @@ const _: () = assert!(std::mem::offset_of!(Stream, fileno) == 112 && std::mem::o
 
 /// `_IO_ERR_SEEN` of that header.
 const ERROR_SEEN: c_int = 0x20;
+/// `_IO_FLAGS2_NOTCANCEL` of libio.h: the stream was opened with the letter c.
+const NOT_CANCELLED: c_int = 2;
 
 type Function = unsafe extern "C-unwind" fn(*mut Stream, *mut c_void, ssize_t) -> ssize_t;
 
@@ -41,10 +44,23 @@ fn original(which: &AtomicUsize) -> Function {
     unsafe { std::mem::transmute(which.load(Ordering::Relaxed)) }
 }
 
+/// The system's calls of most streams are points of cancellation.
+///
+/// # Safety
+/// It is a stream.
+unsafe fn cancel_if_asked(stream: *const Stream) {
+    // SAFETY: it is a stream.
+    if unsafe { (*stream).flags2 } & NOT_CANCELLED == 0 {
+        sys::cancel_if_asked();
+    }
+}
+
 /// As `_IO_file_read`.
 unsafe extern "C-unwind" fn stream_read(stream: *mut Stream, buffer: *mut c_void, length: ssize_t) -> ssize_t {
     // SAFETY: stdio passes the stream that it reads.
     let fd = unsafe { (*stream).fileno };
+    // SAFETY: as above.
+    unsafe { cancel_if_asked(stream) };
     match attempt(|| read(fd, || Buffers::one(buffer, length.max(0) as usize), At::Own)) {
         Outcome::Done(count) => count as ssize_t,
         Outcome::Failed(_) => -1,
@@ -60,6 +76,8 @@ unsafe extern "C-unwind" fn stream_write(stream: *mut Stream, bytes: *mut c_void
     let mut done = 0;
     let mut more = 0;
     while done < length {
+        // SAFETY: as above.
+        unsafe { cancel_if_asked(stream) };
         let rest = bytes.wrapping_byte_offset(done);
         match attempt(|| write(fd, || Buffers::one(rest, (length - done) as usize), At::Own)) {
             Outcome::Done(count) if count > 0 => done += count as ssize_t,

@@ -13,6 +13,28 @@ pub(crate) fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
+/// `PTHREAD_CANCEL_DISABLE` of <pthread.h>.
+pub(crate) const CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C-unwind" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    fn pthread_testcancel();
+}
+
+/// Sets whether this thread can be cancelled; gives what was set. The caller's frames have nothing to drop.
+pub(crate) fn set_cancellation(state: c_int) -> c_int {
+    let mut old = CANCEL_DISABLE;
+    // SAFETY: the result has its type. A thread that is cancelled at once is unwound through frames without anything to drop.
+    unsafe { pthread_setcancelstate(state, &mut old) };
+    old
+}
+
+/// Ends the thread here, if it is to be cancelled and can be. The caller's frames have nothing to drop.
+pub(crate) fn cancel_if_asked() {
+    // SAFETY: as above.
+    unsafe { pthread_testcancel() };
+}
+
 /// What a descriptor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Status {

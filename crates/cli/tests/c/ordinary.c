@@ -271,6 +271,50 @@ static void cancelling(void)
     close(pipes[1]);
 }
 
+/* What a thread does that has been cancelled already: the next call ends it, wherever the file is. */
+enum { CANCELLED_READ, CANCELLED_WRITE, CANCELLED_STREAM, CANCELLED_LATER, CANCELLED_NEVER };
+
+static struct { int how, fd, stage; FILE *file; } doomed;
+
+static void *dooming(void *nothing)
+{
+    int state = 0;
+    char byte = 'x';
+    if (doomed.how >= CANCELLED_LATER)
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    pthread_cleanup_push(cleanup, &cancelled);
+    pthread_cancel(pthread_self());
+    if (doomed.how == CANCELLED_READ)
+        doomed.stage = (int)pread(doomed.fd, &byte, 1, 0);
+    else if (doomed.how == CANCELLED_STREAM)
+        doomed.stage = fputc(byte, doomed.file);
+    else
+        doomed.stage = (int)pwrite(doomed.fd, &byte, 1, 0);
+    if (doomed.how == CANCELLED_LATER) {
+        pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+        doomed.stage = state == PTHREAD_CANCEL_DISABLE ? 10 : 11;
+        pwrite(doomed.fd, "later", 5, 0);
+        doomed.stage = 12;
+    }
+    pthread_cleanup_pop(0);
+    return nothing;
+}
+
+static void cancelled_before(void)
+{
+    doomed.fd = make("n", 0);
+    MUST(write(doomed.fd, "contents", 8) == 8 && (doomed.file = fopen("o", "w")) && !setvbuf(doomed.file, NULL, _IONBF, 0));
+    for (doomed.how = CANCELLED_READ; doomed.how <= CANCELLED_NEVER; doomed.how++) {
+        pthread_t thread;
+        void *result;
+        cancelled = doomed.stage = 0;
+        MUST(!pthread_create(&thread, NULL, dooming, NULL) && !pthread_join(thread, &result));
+        SAY("%d: %d %d %d", doomed.how, result == PTHREAD_CANCELED, cancelled, doomed.stage);
+    }
+    MUST(!close(doomed.fd) && !fclose(doomed.file));
+    SAY("%u %u", sum("n"), sum("o"));
+}
+
 static void limits(void)
 {
     int fd = make("i", 0);
@@ -362,6 +406,7 @@ int main(int count, char **words)
     sharing();
     in_a_signal_handler();
     cancelling();
+    cancelled_before();
     limits();
     streams();
     large();
