@@ -109,7 +109,7 @@ fn needs_store(request: &Request<'_>) -> bool {
     )
 }
 
-/// What a request changes if it succeeds.
+/// What a request changes if it succeeds; not those that write through a handle, by which the handler sees to it itself.
 fn changes(request: &Request<'_>) -> Option<(u64, Change)> {
     let node = request.node;
     match &request.body {
@@ -122,12 +122,7 @@ fn changes(request: &Request<'_>) -> Option<(u64, Change)> {
         | Body::Link { .. }
         | Body::Create { .. }
         | Body::Tmpfile { .. } => Some((node, Change::Names)),
-        Body::Setattr(_)
-        | Body::Write { .. }
-        | Body::Setxattr { .. }
-        | Body::Removexattr { .. }
-        | Body::Fallocate(_) => Some((node, Change::Object)),
-        Body::CopyFileRange(args) => Some((args.nodeid_out, Change::Object)),
+        Body::Setattr(_) | Body::Setxattr { .. } | Body::Removexattr { .. } => Some((node, Change::Object)),
         _ => None,
     }
 }

@@ -184,7 +184,8 @@ pub trait Handler: Send + Sync {
         Err(Errno::NOSYS)
     }
     /// Comes after a request that has changed something, before it is answered: an error takes the place of the answer. `node`
-    /// is the directory or the object. For file systems that make every change durable (mount options `sync`, `dirsync`).
+    /// is the directory or the object. For file systems that make every change durable (mount options `sync`, `dirsync`). Not
+    /// after what writes through a handle (`write`, `fallocate`, `copy_file_range`, `ioctl`), which is to see to it itself.
     fn changed(&self, node: u64, change: Change) -> Answer<()> {
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 use crate::errno::Errno;
 use holdfast_interface::Access;
+use holdfast_object::Durability;
 
 const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;
@@ -52,9 +53,10 @@ impl Handle {
         if self.access().write { Ok(()) } else { Err(Errno::BADF) }
     }
 
-    /// Whether a write is durable before it is answered; and whether only its data.
-    pub(super) fn sync(self) -> Option<bool> {
-        (self.0 & DATA_SYNC != 0).then_some(self.0 & FULL_SYNC == 0)
+    /// What the open asks every write to make durable before it is answered.
+    pub(super) fn sync(self) -> Option<Durability> {
+        let durability = if self.0 & FULL_SYNC != 0 { Durability::All } else { Durability::Data };
+        (self.0 & DATA_SYNC != 0).then_some(durability)
     }
 
     pub(super) fn is_quiet(self) -> bool {
@@ -73,8 +75,8 @@ mod tests {
         assert_eq!(of(libc::O_WRONLY | libc::O_APPEND).access(), Access { read: false, write: true });
         assert_eq!(of(libc::O_RDWR).access(), Access { read: true, write: true });
         assert_eq!(of(libc::O_RDWR).sync(), None);
-        assert_eq!(of(libc::O_DSYNC).sync(), Some(true));
-        assert_eq!(of(libc::O_SYNC).sync(), Some(false));
+        assert_eq!(of(libc::O_DSYNC).sync(), Some(Durability::Data));
+        assert_eq!(of(libc::O_SYNC).sync(), Some(Durability::All));
         assert!(of(libc::O_NOATIME).is_quiet() && !of(libc::O_SYNC).is_quiet());
         assert_ne!(Handle::new(2, 5), Handle::new(2, 6));
         assert_eq!(Handle::of_raw(0).may_read(), Err(Errno::BADF));

@@ -175,10 +175,21 @@ impl Filesystem {
     }
 
     /// Makes a file durable for whoever has it open under `handle`, and tells it of bad pages.
-    fn sync_through(&self, id: ObjectId, handle: u64, data_only: bool) -> Result<(), Error> {
+    fn sync_through(&self, id: ObjectId, handle: u64, durability: Durability) -> Result<(), Error> {
         let namespace = self.namespace();
-        namespace.make_durable(id, durability(data_only))?;
+        namespace.make_durable(id, durability)?;
         self.told.tell(&namespace, id, handle)
+    }
+
+    /// What a change of an object's contents or attributes has to make durable before it is answered, where the flags of the open ask
+    /// for `asked`.
+    fn needs(&self, asked: Option<Durability>) -> Option<Durability> {
+        if self.options.synchronous == Synchronous::Everything { Some(Durability::All) } else { asked }
+    }
+
+    /// To be called after every write through a handle, of whatever kind, whose open asked for `asked`.
+    fn written(&self, id: ObjectId, handle: u64, asked: Option<Durability>) -> Result<(), Error> {
+        self.needs(asked).map_or(Ok(()), |durability| self.sync_through(id, handle, durability))
     }
 
     fn sync(&self, node: u64, data_only: bool) -> Answer<()> {
@@ -188,6 +199,16 @@ impl Filesystem {
 
 fn durability(data_only: bool) -> Durability {
     if data_only { Durability::Data } else { Durability::All }
+}
+
+/// What the flags of open(2) ask every write to make durable.
+fn asked_by(flags: u32) -> Option<Durability> {
+    // O_SYNC has the bit of O_DSYNC, and one more.
+    match flags as i32 & libc::O_SYNC {
+        libc::O_SYNC => Some(Durability::All),
+        libc::O_DSYNC => Some(Durability::Data),
+        _ => None,
+    }
 }
 
 /// The access that the flags of open(2) ask for.
@@ -365,17 +386,13 @@ impl Handler for Filesystem {
             self.namespace().write(&request, id, args.offset, bytes, clear)
         };
         let written = written.map_err(|error| self.errno(&error))?;
-        let flags = args.flags as i32;
-        let everything = self.options.synchronous == Synchronous::Everything;
-        if everything || flags & libc::O_DSYNC != 0 {
-            // O_SYNC has this bit, and one more.
-            let data_only = !everything && flags & libc::O_SYNC != libc::O_SYNC;
-            if is_kernels {
-                // Under any handle of the file; those who wait for it say under which by FSYNC.
-                self.done(self.namespace().make_durable(id, durability(data_only)))?;
-            } else {
-                self.done(self.sync_through(id, args.fh, data_only))?;
+        if is_kernels {
+            // Under any handle of the file; those who wait for it say under which by FSYNC.
+            if let Some(durability) = self.needs(asked_by(args.flags)) {
+                self.done(self.namespace().make_durable(id, durability))?;
             }
+        } else {
+            self.done(self.written(id, args.fh, asked_by(args.flags)))?;
         }
         Ok(written as u32)
     }
@@ -394,7 +411,7 @@ impl Handler for Filesystem {
     }
 
     fn fsync(&self, _: &Context, node: u64, fh: u64, data_only: bool) -> Answer<()> {
-        self.done(self.sync_through(node_of(node)?, fh, data_only))
+        self.done(self.sync_through(node_of(node)?, fh, durability(data_only)))
     }
 
     fn opendir(&self, context: &Context, node: u64) -> Answer<Opened> {
@@ -499,8 +516,9 @@ impl Handler for Filesystem {
             libc::FALLOC_FL_ZERO_RANGE => SpaceMode::Zero { keep_size },
             _ => return Err(Errno::OPNOTSUPP),
         };
-        let request = self.request(context);
-        self.done(self.namespace().allocate(&request, node_of(node)?, args.offset, args.length, mode, context.uid != 0))
+        let (request, id) = (self.request(context), node_of(node)?);
+        let done = self.namespace().allocate(&request, id, args.offset, args.length, mode, context.uid != 0);
+        self.done(done.and_then(|()| self.written(id, args.fh, Handle::of_raw(args.fh).sync())))
     }
 
     fn lseek(&self, _: &Context, node: u64, args: &LseekIn) -> Answer<u64> {
@@ -523,10 +541,10 @@ impl Handler for Filesystem {
         let request = self.request(context);
         // The reply has 32 bits for the count.
         let length = args.len.min(1 << 30);
-        let copied = self
-            .namespace()
-            .copy_range(&request, source, target, length, context.uid != 0)
-            .map_err(|error| self.errno(&error))?;
+        let copied = self.namespace().copy_range(&request, source, target, length, context.uid != 0);
+        let asked = Handle::of_raw(args.fh_out).sync();
+        let copied = copied.and_then(|copied| self.written(target.id, args.fh_out, asked).map(|()| copied));
+        let copied = copied.map_err(|error| self.errno(&error))?;
         u32::try_from(copied).map_err(|_| Errno::IO)
     }
 
@@ -539,13 +557,13 @@ impl Handler for Filesystem {
     }
 
     fn changed(&self, node: u64, change: Change) -> Answer<()> {
-        match (self.options.synchronous, change) {
-            (Synchronous::Everything | Synchronous::Names, Change::Names) => self.sync(node, false),
+        match change {
+            Change::Names if self.options.synchronous != Synchronous::AsAsked => self.sync(node, false),
+            Change::Names => Ok(()),
             // Of bad pages those are told who write or sync, each through his handle.
-            (Synchronous::Everything, Change::Object) => {
-                self.done(self.namespace().make_durable(node_of(node)?, Durability::All))
-            }
-            _ => Ok(()),
+            Change::Object => self
+                .needs(None)
+                .map_or(Ok(()), |durability| self.done(self.namespace().make_durable(node_of(node)?, durability))),
         }
     }
 

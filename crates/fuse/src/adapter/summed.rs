@@ -10,7 +10,7 @@ use super::memory;
 use crate::abi::IoctlIn;
 use crate::decode::Context;
 use crate::errno::Errno;
-use crate::handler::{Answer, Change};
+use crate::handler::Answer;
 use crate::negotiate::Caching;
 use holdfast_integrity::{Algorithm, Checksum, Protection};
 use holdfast_interface::{
@@ -136,10 +136,7 @@ impl Filesystem {
                 .namespace()
                 .write_with_sums(&self.request(context), id, offset, bytes, sums, clear)
                 .map_err(Failure::Naming)?;
-            if let Some(data_only) = handle.sync() {
-                self.sync_through(id, handle.raw(), data_only).map_err(Failure::Naming)?;
-            }
-            crate::handler::Handler::changed(self, node, Change::Object).map_err(Failure::Number)?;
+            self.written(id, handle.raw(), handle.sync()).map_err(Failure::Naming)?;
             Ok(size)
         });
         match written {

@@ -1,10 +1,12 @@
 //! Pages that go bad in memory before they are stored, as applications see them: through the handles of a mount.
 
 use holdfast_cache::Cache;
-use holdfast_fuse::abi::{CreateIn, OpenIn, ReadIn, ReleaseIn, WriteIn};
+use holdfast_fuse::abi::{CopyFileRangeIn, CreateIn, FallocateIn, IoctlIn, OpenIn, ReadIn, ReleaseIn, WriteIn};
 use holdfast_fuse::adapter::{Filesystem, Options, Served, Synchronous};
 use holdfast_fuse::control::Control;
 use holdfast_fuse::{Answer, Context, Errno, Handler};
+use holdfast_integrity::Algorithm;
+use holdfast_interface::{self as interface, Command};
 use holdfast_lab::stack::{self, Stack, StackOptions};
 use holdfast_naming::{Atime, Request};
 use holdfast_object::{Epoch, ObjectCache, ObjectId, PageView, Result};
@@ -83,7 +85,11 @@ impl Mount {
     }
 
     fn open(&self, node: u64) -> u64 {
-        let args = OpenIn { flags: libc::O_RDWR as u32, open_flags: 0 };
+        self.open_with(node, 0)
+    }
+
+    fn open_with(&self, node: u64, flags: i32) -> u64 {
+        let args = OpenIn { flags: (libc::O_RDWR | flags) as u32, open_flags: 0 };
         self.mount.open(&self.context(), node, &args).unwrap().fh
     }
 
@@ -94,10 +100,39 @@ impl Mount {
     fn write(&self, node: u64, fh: u64, page: usize, byte: u8, flags: i32) -> Answer<u32> {
         let args =
             WriteIn { fh, offset: (page * PAGE) as u64, size: PAGE as u32, flags: flags as u32, ..WriteIn::default() };
-        self.mount.write(&self.context(), node, &args, &[byte; PAGE]).and_then(|written| {
-            // As the session does before it answers.
-            self.mount.changed(node, holdfast_fuse::Change::Object).map(|()| written)
-        })
+        self.mount.write(&self.context(), node, &args, &[byte; PAGE])
+    }
+
+    /// Writes the page with its checksum.
+    fn write_summed(&self, node: u64, fh: u64, page: usize, byte: u8) -> Answer<()> {
+        let request = interface::Request {
+            algorithm: Algorithm::Crc32c,
+            verify: false,
+            offset: (page * PAGE) as u64,
+            length: PAGE,
+            address: 0,
+        };
+        let mut payload = request.encode().to_vec();
+        payload.extend(request.algorithm.sum(&[byte; PAGE]).as_bytes());
+        payload.extend([byte; PAGE]);
+        let room = payload.len() as u32;
+        let cmd = Command::Write.number(payload.len());
+        let args = IoctlIn { fh, cmd, in_size: room, out_size: room, ..IoctlIn::default() };
+        let (_, reply) = self.mount.ioctl(&self.context(), node, &args, &payload)?;
+        let (reply, _) = interface::Reply::decode(&reply).unwrap();
+        if reply.errno == 0 { Ok(()) } else { Err(Errno(reply.errno)) }
+    }
+
+    fn allocate(&self, node: u64, fh: u64) -> Answer<()> {
+        let args = FallocateIn { fh, offset: PAGE as u64, length: PAGE as u64, ..FallocateIn::default() };
+        self.mount.fallocate(&self.context(), node, &args)
+    }
+
+    /// Copies a page of one file to the second page of another, which is open under this handle.
+    fn copy(&self, from: u64, node: u64, fh: u64) -> Answer<()> {
+        let (off_out, len) = (PAGE as u64, PAGE as u64);
+        let args = CopyFileRangeIn { nodeid_out: node, fh_out: fh, off_out, len, ..CopyFileRangeIn::default() };
+        self.mount.copy_file_range(&self.context(), from, &args).map(drop)
     }
 
     fn fsync(&self, node: u64, fh: u64) -> Answer<()> {
@@ -176,6 +211,50 @@ fn a_synchronous_write_returns_it_at_once() {
         assert_eq!([fh, other, other].map(|fh| mount.fsync(node, fh)), [Ok(()), TOLD, Ok(())]);
         assert_eq!(mount.write(node, fh, 0, 1, flags), Ok(PAGE as u32), "written again");
         assert!(mount.reads(node, fh, 0));
+    }
+}
+
+/// Whatever writes through a handle tells it, if the open or the mount makes writes durable.
+#[test]
+fn every_kind_of_synchronous_write_returns_it_once() {
+    type Write = fn(&Mount, [u64; 2], u64) -> Answer<()>;
+    let kinds: [(&str, Write); 4] = [
+        ("write", |mount, [node, _], fh| mount.write(node, fh, 1, 1, 0).map(drop)),
+        ("with a checksum", |mount, [node, _], fh| mount.write_summed(node, fh, 1, 1)),
+        ("fallocate", |mount, [node, _], fh| mount.allocate(node, fh)),
+        ("copy_file_range", |mount, [node, source], fh| mount.copy(source, node, fh)),
+    ];
+    for (kind, write) in kinds {
+        for (flags, synchronous) in [
+            (0, Synchronous::AsAsked),
+            (libc::O_DSYNC, Synchronous::AsAsked),
+            (libc::O_SYNC, Synchronous::Names),
+            (0, Synchronous::Everything),
+        ] {
+            if kind == "write" && flags != 0 {
+                // The flags come with the request (above).
+                continue;
+            }
+            let mount = Mount::new(synchronous);
+            let names = mount.stack.namespace(Atime::Never);
+            let ((node, two), (source, _)) = (mount.create(b"f"), mount.create(b"source"));
+            let one = mount.open_with(node, flags);
+            names.write(&Request::ROOT, ObjectId(source), 0, &[2; PAGE], false).unwrap();
+            mount.stack.cache.sync_all().unwrap();
+            // Not through the mount, where it would not wait in memory.
+            names.write(&Request::ROOT, ObjectId(node), 0, &[1; PAGE], false).unwrap();
+            mount.flip(node, 0);
+            let is_told = flags != 0 || synchronous == Synchronous::Everything;
+            let syncs = mount.stack.cache.status().syncs;
+            let outcomes = [(); 2].map(|()| write(&mount, [node, source], one));
+            let syncs = mount.stack.cache.status().syncs - syncs;
+            assert_eq!(syncs, if is_told { 2 } else { 0 }, "{kind}, {flags:o}, {synchronous:?}: one each");
+            let first = if is_told { TOLD } else { Ok(()) };
+            assert_eq!(outcomes, [first, Ok(())], "{kind}, {flags:o}, {synchronous:?}");
+            // Whoever was not told, is.
+            let first = if is_told { Ok(()) } else { TOLD };
+            assert_eq!([one, one, two].map(|fh| mount.fsync(node, fh)), [first, Ok(()), TOLD], "{kind}");
+        }
     }
 }
 
