@@ -13,11 +13,12 @@
 
 use crate::Cache;
 use crate::state::State;
-use holdfast_object::{Error, ObjectId, PageIndex};
+use holdfast_object::{Error, ObjectId, PageIndex, Result};
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 
 /// Entry of a table.
+#[derive(Clone)]
 struct Bad {
     sequence: u64,
     error: Error,
@@ -26,7 +27,7 @@ struct Bad {
 }
 
 /// An object's bad pages.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct ErrorTable {
     pages: BTreeMap<PageIndex, Bad>,
     /// Highest sequence that any descriptor has been told of.
@@ -150,12 +151,16 @@ impl Cache {
     }
 
     /// Takes over what is bad in another cache of the same domain, which has been closed since or was opened for reading only: what the
-    /// store has of those pages is what it had before. Descriptors keep what they were told by the other one's sequence.
-    pub(crate) fn adopt_errors(&self, of: &Cache) {
+    /// store has of those pages is what it had before. Descriptors keep what they were told by the other one's sequence. That one stays
+    /// as it is.
+    ///
+    /// # Errors
+    /// Why an object with bad pages cannot be had: without them its old contents would be taken for what was written.
+    pub(crate) fn adopt_errors(&self, of: &Cache) -> Result<()> {
         let (errors, told, tables) = {
-            let mut state = of.state.write();
-            let bad = state.objects.iter_mut().filter(|(_, object)| !object.bad.is_empty());
-            let tables: Vec<_> = bad.map(|(&id, object)| (id, std::mem::take(&mut object.bad))).collect();
+            let state = of.state.read();
+            let bad = state.objects.iter().filter(|(_, object)| !object.bad.is_empty());
+            let tables: Vec<_> = bad.map(|(&id, object)| (id, object.bad.clone())).collect();
             (state.errors, state.errors_told, tables)
         };
         {
@@ -164,9 +169,10 @@ impl Cache {
             state.errors_told = state.errors_told.max(told);
         }
         for (id, mut table) in tables {
-            // One that is gone has no readers.
-            if self.with_object(id, |_, _| ()).is_err() {
-                continue;
+            match self.with_object(id, |_, _| ()) {
+                // One that is gone has no readers.
+                Err(Error::NoObject(_)) => continue,
+                found => found?,
             }
             let mut state = self.state.write();
             let Some(object) = state.objects.get_mut(&id) else { continue };
@@ -175,6 +181,7 @@ impl Cache {
             object.bad = table;
             object.version += 1;
         }
+        Ok(())
     }
 
     /// Objects with pages that went bad in memory and have not been written again, with how many; ascending.

@@ -240,10 +240,14 @@ impl Cache {
 
     /// Takes over what sessions hold of another cache of the same domain, and the answers they were given, and which pages went bad before
     /// they were stored: for a store that is opened anew while it is in use. Nothing is under way in either.
-    pub fn adopt_sessions(&self, of: &Cache) {
+    ///
+    /// # Errors
+    /// Those of the store, about an object with such pages; then the other one has all of it still.
+    pub fn adopt_sessions(&self, of: &Cache) -> Result<()> {
+        self.adopt_errors(of)?;
         let sessions = std::mem::take(&mut *of.sessions.lock());
         *self.sessions.lock() = sessions;
-        self.adopt_errors(of);
+        Ok(())
     }
 
     /// The objects that sessions hold.

@@ -10,6 +10,7 @@ use crate::options::MountOptions;
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::FileDevice;
 use holdfast_fuse::Caching;
+use holdfast_naming::Atime;
 use holdfast_object::{Hold, Kind, ObjectCache, ObjectId, PAGE_SIZE};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,6 +23,17 @@ pub(super) struct Live {
     pub(super) scrubber: Scrubber,
     /// As it was opened: nothing is written.
     pub(super) read_only: bool,
+}
+
+/// What comes in its place, by a remount.
+pub(super) struct Anew {
+    pub(super) stack: Arc<Stack>,
+    pub(super) device: Arc<FileDevice>,
+    pub(super) read_only: bool,
+    /// The store may have other contents than were seen until now: the intent log was replayed.
+    pub(super) replayed: bool,
+    /// Why it is not open for writing, though it was to be.
+    pub(super) refusal: Option<Failure>,
 }
 
 impl Live {
@@ -38,38 +50,64 @@ impl Live {
     ///
     /// # Errors
     /// What prevents it; then this is as it was, but for a store that could be closed and not opened again, which takes no changes.
-    pub(super) fn opened_anew(&self, options: &MountOptions) -> Result<(Arc<Stack>, Arc<FileDevice>)> {
-        let read_only = options.flags.read_only;
-        if read_only {
-            self.stack.cache.close().map_err(stack::says)?;
-        } else if options.caching == Caching::Kernel && !self.stack.module.is_clean() && self.has_open_files() {
+    pub(super) fn opened_anew(&self, options: &MountOptions) -> Result<Anew> {
+        if options.flags.read_only { self.for_reading(options) } else { self.for_writing(options, begin) }
+    }
+
+    fn for_reading(&self, options: &MountOptions) -> Result<Anew> {
+        self.stack.cache.close().map_err(stack::says)?;
+        let stack = taken_over(&self.device, options, &self.stack).inspect_err(|_| {
+            // Nothing is pending. The recovery point that closes a store is not one to go on from.
+            let _ = self.stack.cache.shut_down("it was closed for a remount, and could not be opened again");
+        })?;
+        begin(&stack, options)?;
+        Ok(Anew { stack, device: self.device.clone(), read_only: true, replayed: false, refusal: None })
+    }
+
+    /// Opening it writes: the log is replayed, recovery points are published. What this has read before then is not what the store has
+    /// now, so this is not returned to.
+    fn for_writing(
+        &self,
+        options: &MountOptions,
+        begin: impl FnOnce(&Stack, &MountOptions) -> Result<()>,
+    ) -> Result<Anew> {
+        if options.caching == Caching::Kernel && !self.stack.module.is_clean() && self.has_open_files() {
             return Err(Failure::new(
                 "the store was not closed in order, and files are open: their sizes change when the intent log is replayed, and \
                  with cache=kernel the kernel keeps those of open files",
             ));
         }
-        let device = match read_only || self.device.is_writable() {
+        let device = match self.device.is_writable() {
             true => self.device.clone(),
             false => Arc::new(FileDevice::open_writable(self.device.clone()).map_err(stack::says)?),
         };
-        let stack = open(&device, options).inspect_err(|_| {
-            if read_only {
-                // Nothing is pending. The recovery point that closes a store is not one to go on from.
-                let _ = self.stack.cache.shut_down("it was closed for a remount, and could not be opened again");
+        let (last, failure) = match open(&device, options) {
+            Err(failure) => (self.stack.clone(), failure),
+            Ok(stack) => {
+                let adopted = stack.cache.adopt_sessions(&self.stack.cache).map_err(stack::says);
+                let has_adopted = adopted.is_ok();
+                let begun = adopted.and_then(|()| match stack.status().read_only {
+                    Some(reason) => Err(Failure::new(format!("it takes no changes: {reason}"))),
+                    None => begin(&stack, options),
+                });
+                let Err(failure) = begun else {
+                    let replayed = stack.recovered.batches > 0;
+                    return Ok(Anew { stack, device, read_only: false, replayed, refusal: None });
+                };
+                if let Err(error) = stack.cache.close() {
+                    tracing::error!("it could not be closed in order: {error}");
+                }
+                (if has_adopted { stack } else { self.stack.clone() }, failure)
             }
-        })?;
-        stack.cache.adopt_sessions(&self.stack.cache);
-        let begun = match stack.status().read_only {
-            Some(reason) if !read_only => Err(Failure::new(format!("it takes no changes: {reason}"))),
-            _ => begin(&stack, options),
         };
-        match begun {
-            Ok(()) => Ok((stack, device)),
-            Err(failure) => {
-                self.stack.cache.adopt_sessions(&stack.cache);
-                Err(failure)
-            }
-        }
+        let mut options = options.clone();
+        options.flags.read_only = true;
+        let stack = taken_over(&device, &options, &last).unwrap_or_else(|error| {
+            tracing::error!("it was opened for writing, and could not be opened again for reading only: {error}");
+            let _ = last.cache.shut_down("it was closed for a remount, and could not be opened again");
+            last
+        });
+        Ok(Anew { stack, device, read_only: true, replayed: true, refusal: Some(failure) })
     }
 
     fn has_open_files(&self) -> bool {
@@ -95,13 +133,20 @@ impl Live {
     }
 }
 
+/// Opened as the options say, with what the kernel holds of another stack.
+fn taken_over(device: &Arc<FileDevice>, options: &MountOptions, of: &Stack) -> Result<Arc<Stack>> {
+    let stack = open(device, options)?;
+    stack.cache.adopt_sessions(&of.cache).map_err(stack::says)?;
+    Ok(stack)
+}
+
 fn open(device: &Arc<FileDevice>, options: &MountOptions) -> Result<Arc<Stack>> {
     let read_only = options.flags.read_only;
     let settings = Settings {
         read_only,
         cache_bytes: options.cache_bytes,
         epoch_ms: options.epoch_ms,
-        atime: options.atime,
+        atime: if read_only { Atime::Never } else { options.atime },
         no_directory_atime: options.flags.no_dir_atime,
         quota_bytes: options.quota_bytes,
         discard: options.discard,
@@ -157,5 +202,73 @@ fn report_lost(stack: &Stack) {
             let (first, last) = (byte(run[0]), byte(run[run.len() - 1].saturating_add(1)).saturating_sub(1));
             tracing::error!("{path}: bytes {first} to {last} had been synced and are lost: damaged in the intent log");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_block::Access as DeviceAccess;
+    use holdfast_integrity::Protection;
+    use holdfast_naming::{Access, Create, Namespace, Request};
+    use holdfast_object::Durability;
+    use std::fs::File;
+
+    fn options(read_only: bool) -> MountOptions {
+        let mut options = MountOptions { cache_bytes: 16 << 20, ..MountOptions::default() };
+        options.flags.read_only = read_only;
+        options
+    }
+
+    fn device(path: &Path, access: DeviceAccess) -> Arc<FileDevice> {
+        Arc::new(FileDevice::open(path, access).unwrap())
+    }
+
+    /// Leaves a store after a crash: recovery points have "old" in a file, the intent log "new".
+    fn crashed(path: &Path) -> ObjectId {
+        File::create(path).unwrap().set_len(16 << 20).unwrap();
+        drop(stack::create(device(path, DeviceAccess::ReadWrite), false, 0, Protection::Uniform).unwrap());
+        let stack = open(&device(path, DeviceAccess::ReadWrite), &options(false)).unwrap();
+        let how = Create { mode: 0o644, exclusive: true, wanted: Access::WRITE, truncate: false };
+        let created = stack.namespace.create(&Request::ROOT, ObjectId::ROOT, b"f", &how).unwrap();
+        let id = created.found.id;
+        stack.namespace.write(&Request::ROOT, id, 0, b"old", false).unwrap();
+        stack.cache.sync_all().unwrap();
+        stack.namespace.write(&Request::ROOT, id, 0, b"new", false).unwrap();
+        stack.namespace.sync(id, Durability::All).unwrap();
+        id
+    }
+
+    fn read(namespace: &Namespace, id: ObjectId) -> Vec<u8> {
+        namespace.read_quietly(id, 0, 100, true).unwrap().slices().flatten().copied().collect()
+    }
+
+    #[test]
+    fn what_was_read_before_a_replay_is_not_returned_to_when_it_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let id = crashed(&path);
+        let mut live = Live::open(device(&path, DeviceAccess::ReadOnly), &options(true)).unwrap();
+        live.stack.namespace.open(&Request::ROOT, id, Access::READ, false).unwrap();
+        assert_eq!((live.stack.module.is_clean(), &read(&live.stack.namespace, id)[..]), (false, &b"old"[..]));
+
+        let refuses = |_: &Stack, _: &MountOptions| Err(Failure::new("not today"));
+        let anew = live.for_writing(&options(false), refuses).unwrap();
+        assert_eq!(anew.refusal.unwrap().message, "not today");
+        assert!(anew.read_only && anew.replayed && anew.stack.module.is_clean(), "the store is in order");
+        assert!(anew.stack.status().epoch > live.stack.status().epoch);
+        assert_eq!(read(&anew.stack.namespace, id), b"new");
+        assert_eq!((anew.stack.cache.held(), live.stack.cache.held()), (vec![id], vec![]));
+        let before = std::fs::read(&path).unwrap();
+        assert!(anew.stack.namespace.write(&Request::ROOT, id, 0, b"xxx", false).is_err());
+        (live.stack, live.device) = (anew.stack, anew.device);
+        live.close(&path).unwrap();
+        assert!(std::fs::read(&path).unwrap() == before, "nothing is written to it");
+
+        let anew = live.opened_anew(&options(false)).unwrap();
+        assert!(anew.refusal.is_none() && !anew.read_only && !anew.replayed);
+        assert_eq!((read(&anew.stack.namespace, id), anew.stack.cache.held()), (b"new".to_vec(), vec![id]));
+        anew.stack.namespace.write(&Request::ROOT, id, 0, b"newer", false).unwrap();
+        anew.stack.cache.close().unwrap();
     }
 }

@@ -106,6 +106,7 @@ pub(crate) fn serve(
         compared: LastComparison::default(),
         is_down: AtomicBool::new(false),
         options: Mutex::new(mounting.options.clone()),
+        remounting: Mutex::new(()),
     });
     let (session, own) = match mount(mounting) {
         Ok(mounted) => mounted,
@@ -344,7 +345,7 @@ impl Workers {
 /// What the mount tells about itself.
 struct State {
     mounting: Mounting,
-    /// Locked for writing by a remount that exchanges it; before that `options`, after that `served`.
+    /// Locked for writing by a remount that exchanges it, between `remounting` and `served`.
     live: RwLock<Live>,
     /// What requests of files use of it.
     served: Arc<Served>,
@@ -355,6 +356,8 @@ struct State {
     is_down: AtomicBool,
     /// As they are now: a remount changes some of them.
     options: Mutex<MountOptions>,
+    /// Held by a remount, from its beginning to its end.
+    remounting: Mutex<()>,
 }
 
 impl State {

@@ -4,20 +4,25 @@
 //! store in order. The kernel is told by whoever asks: first for `ro`, so that nothing is open for writing when the daemon is told, last
 //! for `rw`.
 
-use super::State;
+use super::live::Anew;
+use super::{SHUT_DOWN, State};
 use crate::failure::{Failure, Result};
 use crate::options::MountOptions;
+use holdfast_fuse::control::Control;
 use holdfast_fuse::notify;
 use holdfast_naming::Atime;
 use holdfast_object::ObjectId;
+use parking_lot::RwLockWriteGuard;
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait for an epoch that is being written, or for requests that do not end.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long to wait for a moment without requests before others have their turn, who would wait as long.
+const ATTEMPT: Duration = Duration::from_millis(100);
 /// How long to wait until the kernel has dropped what it remembers; it goes on afterwards.
 const PATIENCE_TO_TELL: Duration = Duration::from_secs(2);
 
@@ -44,41 +49,69 @@ pub(super) fn apply(state: &State, uid: u32, request: &[u8]) -> Result<()> {
         .map_err(|error| Failure::new(format!("the mount does not understand what it is asked: {error}")))?;
     let wanted = MountOptions::parse(&[request.options]).map_err(Failure::new)?;
     // Held to the end: one remount after the other.
-    let mut options = state.options.lock();
-    options.can_become(&wanted).map_err(Failure::new)?;
-    exchange(state, &wanted)?;
+    let _one_at_a_time = state.remounting.lock();
+    state.options.lock().can_become(&wanted).map_err(Failure::new)?;
+    let exchanged = exchange(state, &wanted)?;
+    if let Some(Exchanged { refusal: Some(failure), held, .. }) = exchanged {
+        tell_kernel(state, held);
+        return Err(failure);
+    }
     let atime = if wanted.flags.read_only { Atime::Never } else { wanted.atime };
-    let live = state.live.read();
-    live.stack.namespace.set_access_times(atime, wanted.flags.no_dir_atime);
+    state.live.read().stack.namespace.set_access_times(atime, wanted.flags.no_dir_atime);
     tracing::info!("has other options now: {}", wanted.words());
-    *options = wanted;
-    if !live.read_only && live.stack.recovered.batches > 0 {
-        tell_kernel(state, live.stack.cache.held());
+    *state.options.lock() = wanted;
+    if let Some(Exchanged { replayed: true, held, .. }) = exchanged {
+        tell_kernel(state, held);
     }
     Ok(())
 }
 
-/// Opens the store as `wanted` says, unless it is open like that.
-fn exchange(state: &State, wanted: &MountOptions) -> Result<()> {
+/// What became of it.
+struct Exchanged {
+    /// The contents may be others than before.
+    replayed: bool,
+    /// What the kernel holds.
+    held: Vec<ObjectId>,
+    /// Why it is not as was wanted.
+    refusal: Option<Failure>,
+}
+
+/// Opens the store as `wanted` says; nothing if it is open like that.
+fn exchange(state: &State, wanted: &MountOptions) -> Result<Option<Exchanged>> {
     let busy = || Failure::new("it is busy with something else; try again later");
-    let mut live = state.live.try_write_for(PATIENCE).ok_or_else(busy)?;
-    let read_only = wanted.flags.read_only;
-    if live.read_only == read_only {
-        return Ok(());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut live = state.live.try_write_until(deadline).ok_or_else(busy)?;
+        // Whoever shuts it down says so first, and then waits for `live`.
+        if state.is_down() {
+            return Err(Failure::new(SHUT_DOWN));
+        }
+        if live.read_only == wanted.flags.read_only {
+            return Ok(None);
+        }
+        let mut anew = None;
+        let exchanged = state.served.exchange(ATTEMPT, || {
+            live.scrubber.stop();
+            let anew = anew.insert(live.opened_anew(wanted)?);
+            Ok(anew.stack.namespace.clone())
+        });
+        let Some(exchanged) = exchanged else {
+            if Instant::now() >= deadline {
+                return Err(busy());
+            }
+            // Whoever waits for it comes before the next attempt.
+            RwLockWriteGuard::unlock_fair(live);
+            continue;
+        };
+        let exchanged = exchanged.map(|()| {
+            let Anew { stack, device, read_only, replayed, refusal } = anew?;
+            let held = stack.cache.held();
+            (live.stack, live.device, live.read_only) = (stack, device, read_only);
+            Some(Exchanged { replayed, held, refusal })
+        });
+        live.scrubber = live.scrubber.moved_to(&live.stack);
+        return exchanged;
     }
-    live.scrubber.stop();
-    let mut anew = None;
-    let exchanged = state.served.exchange(PATIENCE, || {
-        let (stack, device) = live.opened_anew(wanted)?;
-        let namespace = stack.namespace.clone();
-        anew = Some((stack, device));
-        Ok(namespace)
-    });
-    if let Some((stack, device)) = anew {
-        (live.stack, live.device, live.read_only) = (stack, device, read_only);
-    }
-    live.scrubber = live.scrubber.moved_to(&live.stack);
-    exchanged.ok_or_else(busy)?
 }
 
 /// What the kernel remembers of these objects may have changed by the replay of the intent log: what was seen until now was the last

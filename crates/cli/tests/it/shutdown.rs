@@ -50,6 +50,25 @@ fn a_mount_that_was_shut_down_answers_eio_and_has_after_a_remount_what_was_synce
     }
 }
 
+/// What was stopped is not started again by the back door.
+#[test]
+fn a_mount_that_was_shut_down_is_not_remounted() {
+    if !fuse() || !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: remounts need root");
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("epoch=60000");
+    fs::write(mount.join("f"), b"in memory only").unwrap();
+    holdfast_fuse::control::shut_down(File::open(&mount).unwrap()).unwrap();
+    let stored = fs::read(rig.path("s")).unwrap();
+    for how in ["ro", "noatime"] {
+        rig.run(["mount", "s", "m", "-o", &format!("remount,{how}")]).exits(1).says("shut down");
+    }
+    assert!(fs::read(rig.path("s")).unwrap() == stored, "nothing was written");
+    rig.run(["unmount", "m"]);
+    rig.run(["check", "s"]).exits(0);
+}
+
 fn mounted(directory: &Path) -> bool {
     fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {} ", directory.display()))
 }
