@@ -1,5 +1,6 @@
 //! Damage on purpose to a store that is mounted for it (`holdfast mount --lab`): what the mount can be asked, and what it answers.
 
+use crate::daemon::cut;
 use crate::failure::Failure;
 use clap::ValueEnum;
 use holdfast_physical::inject::{BlockClass, Copies};
@@ -64,6 +65,26 @@ pub(crate) enum InjectReply {
     Refused(Failure),
 }
 
+impl InjectReply {
+    /// As JSON of at most so many bytes: a path, or what a refusal quotes, is cut if it would be longer.
+    pub(crate) fn to_json(&self, bytes_max: usize) -> Vec<u8> {
+        let json = |reply: &InjectReply| serde_json::to_vec(reply).unwrap_or_default();
+        let whole = json(self);
+        if whole.len() <= bytes_max {
+            return whole;
+        }
+        let mut reply = self.clone();
+        match &mut reply {
+            InjectReply::Done(struck) => cut(&mut struck.path),
+            InjectReply::Refused(failure) => {
+                cut(&mut failure.message);
+                failure.hint.as_mut().map(cut);
+            }
+        }
+        json(&reply)
+    }
+}
+
 /// What was inverted where.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Struck {
@@ -82,4 +103,37 @@ pub(crate) struct Struck {
     pub(crate) bits_flipped: u32,
     /// On the device.
     pub(crate) blocks: Vec<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_has_room_for_any_path() {
+        let struck = Struck {
+            object: "1.77".into(),
+            path: "/d".into(),
+            page: 7,
+            state: "dirty".into(),
+            part: "page".into(),
+            bits: (0..64).collect(),
+            bits_flipped: 64,
+            blocks: vec![1 << 40; 2],
+        };
+        let short = InjectReply::Done(struck.clone());
+        let json = short.to_json(16_000);
+        assert!(serde_json::from_slice::<InjectReply>(&json).unwrap() == short);
+        // Names of 255 bytes each, of which JSON makes six times as much.
+        let path = "/\u{1}".repeat(256 * 128);
+        let long = Struck { path, ..struck };
+        for reply in [InjectReply::Done(long.clone()), InjectReply::Refused(Failure::new(long.path.clone()))] {
+            let json = reply.to_json(16_000);
+            assert!(json.len() <= 16_000);
+            match serde_json::from_slice(&json).unwrap() {
+                InjectReply::Done(struck) => assert!(struck.page == 7 && long.path.starts_with(&struck.path)),
+                InjectReply::Refused(failure) => assert!(long.path.starts_with(&failure.message)),
+            }
+        }
+    }
 }

@@ -153,6 +153,11 @@ pub(crate) fn serve(
     outcome.and(closed)
 }
 
+/// What is left of a text where a reply would be too long.
+pub(crate) fn cut(text: &mut String) {
+    *text = text.chars().take(256).collect();
+}
+
 /// A panic in any thread ends the process, after the message has been logged.
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
@@ -464,7 +469,7 @@ impl Control for State {
     }
 
     fn inject_json(&self, uid: u32, request: &[u8]) -> Option<Vec<u8>> {
-        self.mounting.lab.then(|| serde_json::to_vec(&lab::answer(self, uid, request)).unwrap_or_default())
+        self.mounting.lab.then(|| lab::answer(self, uid, request).to_json(STATUS_JSON_BYTES_MAX))
     }
 
     fn trim(&self) -> holdfast_object::Result<u64> {
@@ -495,7 +500,6 @@ impl Control for State {
             return whole;
         }
         // Long paths; the client knows them from elsewhere.
-        let cut = |text: &mut String| *text = text.chars().take(256).collect();
         cut(&mut report.store);
         report.mounted_on.as_mut().map(cut);
         report.read_only.as_mut().map(cut);
