@@ -2,6 +2,7 @@
 
 use crate::rig::{Rig, pattern};
 use holdfast_object::*;
+use holdfast_physical::check::{BlockRole, block_uses};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -258,4 +259,44 @@ fn whoever_syncs_everything_is_told_once_of_all_objects() {
     rig.write(two, 0, &pattern(4, PAGE_SIZE)).unwrap();
     assert!(sync_all(&rig).is_none(), "written again before anybody asked");
     assert_eq!((rig.cache.status().pages_bad, rig.cache.status().pages_lost), (2, 4));
+}
+
+/// A store opened anew takes over what is bad, or says that it cannot: never the old contents all of a sudden.
+#[test]
+fn what_is_bad_is_taken_over_by_a_cache_that_is_opened_anew_or_stays() {
+    let rig = Rig::new(2048);
+    let (gone, id) = (changed(&rig), changed(&rig));
+    rig.write(gone, 0, &pattern(2, 3 * PAGE_SIZE)).unwrap();
+    let mut open = Open::new(&rig, id);
+    rig.flip(id, 1, 77);
+    rig.flip(gone, 1, 77);
+    rig.cache.sync_all().unwrap();
+    rig.cache.close().unwrap();
+    assert!(open.sync().is_err());
+    let seen = open.2;
+    {
+        // As a store that was used elsewhere in between: no reason to fail.
+        let other = Rig::open_through(rig.device.clone(), rig.device.clone());
+        other.submit(vec![Op::Delete { id: gone }]).unwrap();
+        other.cache.close().unwrap();
+    }
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let anew = Rig::open_through(rig.device.clone(), rig.device.clone());
+    // Now the table of objects cannot be read, and now it can.
+    let damage = || {
+        for used in uses.iter().filter(|used| used.role == BlockRole::ObjectTable) {
+            rig.device.alter(used.block, |bytes| bytes[100] ^= 4).unwrap();
+        }
+    };
+    rig.cache.hold(id, Hold::Open, 1);
+    damage();
+    assert!(matches!(anew.cache.adopt_sessions(&rig.cache), Err(Error::Corrupt(_))));
+    assert_eq!((bad(&rig, id), rig.cache.held()), (vec![1], vec![id]), "as it was");
+    damage();
+    anew.cache.adopt_sessions(&rig.cache).unwrap();
+    assert_eq!((bad(&anew, id), anew.cache.held()), (vec![1], vec![id]));
+    assert!(is_memory_error(&anew.contents(id).unwrap_err(), id, 1));
+    Open(&anew, id, seen).sync().unwrap();
+    assert!(Open(&anew, id, 0).sync().is_err());
+    anew.cache.check();
 }
