@@ -36,23 +36,24 @@ fn in_a_namespace(rig: &Rig, script: &str) -> (String, String) {
     (out, err)
 }
 
-/// Whether mount(8) can be tried here.
-fn mount_8() -> bool {
+/// A store `s` and a directory `m` for it, if mount(8) can be tried here.
+fn mount_8() -> Option<Rig> {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
         eprintln!("SKIPPED: mount(8) needs root");
     }
-    is_root && fuse()
+    (is_root && fuse()).then(|| {
+        let rig = Rig::new();
+        rig.store("s", "16M");
+        rig.directory("m");
+        rig
+    })
 }
 
 #[test]
 fn mount_8_finds_the_helper_and_umount_8_leaves_a_clean_store() {
-    if !mount_8() {
-        return;
-    }
-    let rig = Rig::new();
-    rig.store("s", "16M");
-    let mount = rig.directory("m");
+    let Some(rig) = mount_8() else { return };
+    let mount = rig.path("m");
     let (out, err) = in_a_namespace(
         &rig,
         r#"
@@ -84,12 +85,7 @@ fn mount_8_finds_the_helper_and_umount_8_leaves_a_clean_store() {
 
 #[test]
 fn a_remount_changes_what_can_be_changed_and_refuses_the_rest() {
-    if !mount_8() {
-        return;
-    }
-    let rig = Rig::new();
-    rig.store("s", "16M");
-    rig.directory("m");
+    let Some(rig) = mount_8() else { return };
     in_a_namespace(
         &rig,
         r#"
@@ -134,12 +130,7 @@ fn a_remount_changes_what_can_be_changed_and_refuses_the_rest() {
 
 #[test]
 fn a_remount_opens_the_store_for_writing_and_closes_it_in_order() {
-    if !mount_8() {
-        return;
-    }
-    let rig = Rig::new();
-    rig.store("s", "16M");
-    rig.directory("m");
+    let Some(rig) = mount_8() else { return };
     in_a_namespace(
         &rig,
         r#"
@@ -198,13 +189,8 @@ fn a_remount_opens_the_store_for_writing_and_closes_it_in_order() {
 
 #[test]
 fn a_remount_for_writing_replays_what_a_crash_left() {
-    if !mount_8() {
-        return;
-    }
     for options in ["", ",cache=kernel", ",threads=1"] {
-        let rig = Rig::new();
-        rig.store("s", "16M");
-        rig.directory("m");
+        let Some(rig) = mount_8() else { return };
         in_a_namespace(
             &rig,
             &r#"
@@ -249,12 +235,7 @@ three
 
 #[test]
 fn what_the_kernel_sees_to_is_in_the_table_of_mounts() {
-    if !mount_8() {
-        return;
-    }
-    let rig = Rig::new();
-    rig.store("s", "16M");
-    rig.directory("m");
+    let Some(rig) = mount_8() else { return };
     in_a_namespace(
         &rig,
         r#"
@@ -294,13 +275,8 @@ fn what_the_kernel_sees_to_is_in_the_table_of_mounts() {
 
 #[test]
 fn lines_of_fstab_are_mounted_and_shown_as_others_are() {
-    if !mount_8() {
-        return;
-    }
-    let rig = Rig::new();
-    rig.store("s", "16M");
+    let Some(rig) = mount_8() else { return };
     rig.store("t", "16M");
-    rig.directory("m");
     rig.directory("n");
     let (out, _) = in_a_namespace(
         &rig,

@@ -5,7 +5,9 @@
 //! name space are sound, whatever was asked.
 
 mod generate;
+mod operator;
 mod serve;
 
 pub use generate::generate;
+pub use operator::Operator;
 pub use serve::{Counts, run};

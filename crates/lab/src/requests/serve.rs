@@ -1,14 +1,14 @@
 //! The kernel's part, played over a socket that keeps messages apart.
 
 use super::generate::generate;
+use super::operator::Operator;
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
 use holdfast_fuse::abi::opcode;
 use holdfast_fuse::adapter::{Filesystem, Options, Served};
-use holdfast_fuse::control::Control;
 use holdfast_fuse::{Caching, Session};
 use holdfast_naming::Namespace;
-use holdfast_object::{Clock, DomainId, Epoch, ObjectCache, ObjectId, ObjectStore, Result};
+use holdfast_object::{Clock, DomainId, ObjectCache, ObjectId};
 use holdfast_physical::check::{CheckOptions, check};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -35,47 +35,6 @@ pub struct Counts {
     pub done: u64,
     /// Of these, refused with an error.
     pub refused: u64,
-}
-
-/// What the command line does for a mount, as far as requests can ask for it.
-struct Operator(Arc<holdfast_cache::Cache>, Arc<holdfast_physical::Module>);
-
-impl Control for Operator {
-    fn sync(&self) -> Result<Epoch> {
-        self.0.sync_all()
-    }
-
-    fn status_json(&self) -> Vec<u8> {
-        b"{}".to_vec()
-    }
-
-    fn scrub_json(&self, request: &[u8]) -> Vec<u8> {
-        request.to_vec()
-    }
-
-    fn snapshot_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
-        request.to_vec()
-    }
-
-    fn grow_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
-        request.to_vec()
-    }
-
-    fn remount_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
-        request.to_vec()
-    }
-
-    fn trim(&self) -> Result<u64> {
-        self.1.trim()
-    }
-
-    fn shut_down(&self, _uid: u32) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn is_down(&self) -> bool {
-        false
-    }
 }
 
 fn message(code: u32, unique: u64, body: &[u8]) -> Vec<u8> {
@@ -142,7 +101,7 @@ pub fn run(seed: u64, requests: u64) -> std::result::Result<Counts, String> {
     let names = Namespace::new(stack.cache.clone(), time, holdfast_naming::Options::default());
     let names = Arc::new(names.with_snapshots(stack.cache.clone()));
     holdfast_object::Snapshots::snapshot_create(&*stack.cache, "first").map_err(|error| words(&error))?;
-    let control = Arc::new(Operator(stack.cache.clone(), stack.module.clone()));
+    let control = Arc::new(Operator::new(&stack));
     let caching = if rng.random_bool(0.5) { Caching::Direct } else { Caching::Kernel };
     let filesystem = Filesystem::new(Arc::new(Served::new(names)), control, Options { caching, ..Options::default() });
 

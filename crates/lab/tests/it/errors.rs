@@ -1,59 +1,18 @@
 //! Pages that go bad in memory before they are stored, as applications see them: through the handles of a mount.
 
-use holdfast_cache::Cache;
 use holdfast_fuse::abi::{CopyFileRangeIn, CreateIn, FallocateIn, IoctlIn, OpenIn, ReadIn, ReleaseIn, WriteIn};
 use holdfast_fuse::adapter::{Filesystem, Options, Served, Synchronous};
-use holdfast_fuse::control::Control;
 use holdfast_fuse::{Answer, Context, Errno, Handler};
 use holdfast_integrity::Algorithm;
 use holdfast_interface::{self as interface, Command};
+use holdfast_lab::requests::Operator;
 use holdfast_lab::stack::{self, Stack, StackOptions};
 use holdfast_naming::{Atime, Request};
-use holdfast_object::{Epoch, ObjectCache, ObjectId, PageView, Result};
+use holdfast_object::{ObjectCache, ObjectId, PageView};
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
 const ROOT: u64 = 1;
-
-struct Nobody(Arc<Cache>);
-
-impl Control for Nobody {
-    fn sync(&self) -> Result<Epoch> {
-        self.0.sync_all()
-    }
-
-    fn status_json(&self) -> Vec<u8> {
-        b"{}".to_vec()
-    }
-
-    fn scrub_json(&self, request: &[u8]) -> Vec<u8> {
-        request.to_vec()
-    }
-
-    fn snapshot_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
-        request.to_vec()
-    }
-
-    fn grow_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
-        request.to_vec()
-    }
-
-    fn remount_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
-        request.to_vec()
-    }
-
-    fn trim(&self) -> Result<u64> {
-        self.0.trim()
-    }
-
-    fn shut_down(&self, _uid: u32) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn is_down(&self) -> bool {
-        false
-    }
-}
 
 struct Mount {
     stack: Stack,
@@ -67,7 +26,7 @@ impl Mount {
         stack::create(device.clone(), &clock).unwrap();
         let stack = Stack::open(device, &StackOptions::new(512), &clock).unwrap();
         let names = stack.namespace(Atime::Never);
-        let control = Arc::new(Nobody(stack.cache.clone()));
+        let control = Arc::new(Operator::new(&stack));
         let mount =
             Filesystem::new(Arc::new(Served::new(names)), control, Options { synchronous, ..Options::default() });
         Mount { stack, mount, unique: 1.into() }
