@@ -287,7 +287,7 @@ impl Module {
         let references = |pointer: &BlockPointer| trees.references(&self.base, pointer.address[0]).unwrap_or(0);
         let is_shared = class != Class::System && references(pointer) > 0;
         for address in pointer.addresses() {
-            if !is_shared || !self.scrubbed.contains(address) {
+            if !is_shared || !self.scrubbed.contains(address, pointer) {
                 batch.push(Copy { address, node, pointer: *pointer, class, state, is_shared });
             }
         }
@@ -375,7 +375,7 @@ impl Module {
             for (copy, bytes) in run.iter().zip(blocks.by_ref()) {
                 let is_good = is_read && copy.pointer.matches(bytes, copy.node.mix());
                 // Two of a batch may be the same block.
-                if !(copy.is_shared && is_good) || self.scrubbed.insert(copy.address) {
+                if !(copy.is_shared && is_good) || self.scrubbed.insert(copy.address, &copy.pointer) {
                     count(&mut step.counts, copy.class);
                 }
                 let known = || bad.iter().any(|other| (other.node, other.state) == (copy.node, copy.state));

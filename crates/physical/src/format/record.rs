@@ -331,10 +331,29 @@ mod tests {
             bytes[at] = byte;
             Record::decode(&bytes, 3, 1000, false)
         };
-        for (at, byte) in
-            [(0, 9), (0, 0), (1, 3), (2, 7), (3, 1), (47, 1), (115, 255), (128, 9), (190, 1), (384, 1), (500, 1)]
-        {
+        for (at, byte) in [
+            (0, 9),
+            (0, 0),
+            (1, 3),
+            (2, 7),
+            (3, 1),
+            (47, 1),
+            (115, 255),
+            (128, 9),
+            (190, 1),
+            (206, 1),
+            (376, 1),
+            (384, 1),
+            (500, 1),
+        ] {
             assert!(with(at, byte).is_err(), "byte {at}");
+        }
+        // A name behind a gap, one without a directory, one without a key.
+        let names = std::mem::offset_of!(Raw, other_names);
+        for gone in [names..names + 16, names..names + 8, names + 8..names + 16] {
+            let mut bytes = record().encode();
+            bytes[gone.clone()].fill(0);
+            assert!(Record::decode(&bytes, 3, 1000, false).is_err(), "without bytes {gone:?}");
         }
         let mut pending = record();
         pending.root = BlockPointer::PENDING;
