@@ -46,7 +46,9 @@ impl Cache {
             let misses = views.iter().filter(|view| view.is_none()).count();
             self.counters.misses.add(misses as u64);
             self.counters.hits.add((count - misses) as u64);
-            self.counters.switched.add(switched);
+            if switched > 0 {
+                self.counters.switched.add(switched);
+            }
             let mut position = 0;
             while position < count {
                 if views[position].is_some() {

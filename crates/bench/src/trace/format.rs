@@ -149,6 +149,12 @@ fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("not a number: '{text}'"))
 }
 
+fn size(text: &str) -> Result<u64, String> {
+    number(text).and_then(|bytes| {
+        if bytes > FILE_BYTES_MAX { Err(format!("beyond {FILE_BYTES_MAX} bytes")) } else { Ok(bytes) }
+    })
+}
+
 fn path(text: &str) -> Result<TracePath, String> {
     let wrong = || format!("not a path of a trace: '{text}'");
     let mut bytes = Vec::new();
@@ -180,7 +186,7 @@ pub fn parse_line(line: &str) -> Result<Event, String> {
         ["exists", directory] if directory.ends_with('/') => {
             Call::DirectoryExists(path(directory.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or("/"))?)
         }
-        ["exists", file, bytes] => Call::FileExists(path(file)?, number(bytes)?),
+        ["exists", file, bytes] => Call::FileExists(path(file)?, size(bytes)?),
         ["open", file, name, letters @ ("-" | "c" | "t" | "ct")] => Call::Open {
             file: number(file)?,
             path: path(name)?,
@@ -188,8 +194,8 @@ pub fn parse_line(line: &str) -> Result<Event, String> {
             truncate: letters.contains('t'),
         },
         [name @ ("read" | "write"), file, offset, length] => {
-            let (file, offset, length) = (number(file)?, number(offset)?, number(length)?);
-            if offset.checked_add(length).is_none_or(|end| end > FILE_BYTES_MAX) {
+            let (file, offset, length) = (number(file)?, size(offset)?, size(length)?);
+            if offset + length > FILE_BYTES_MAX {
                 return Err(format!("beyond {FILE_BYTES_MAX} bytes"));
             }
             match *name {
@@ -197,7 +203,7 @@ pub fn parse_line(line: &str) -> Result<Event, String> {
                 _ => Call::Write { file, offset, length },
             }
         }
-        ["truncate", file, size] => Call::Truncate { file: number(file)?, size: number(size)? },
+        ["truncate", file, bytes] => Call::Truncate { file: number(file)?, size: size(bytes)? },
         ["sync", file] => Call::Sync(number(file)?),
         ["close", file] => Call::Close(number(file)?),
         ["mkdir", directory] => Call::MakeDirectory(path(directory)?),
@@ -210,7 +216,7 @@ pub fn parse_line(line: &str) -> Result<Event, String> {
     Ok(Event { at_us: number(at)?, call })
 }
 
-/// Files of a trace are not larger, so that sums of what a trace says do not overflow.
+/// Files of a trace are not larger, so that positions do not overflow.
 const FILE_BYTES_MAX: u64 = 16 << 40;
 
 /// A whole trace.
@@ -284,6 +290,7 @@ mod tests {
             ("# holdfast trace 1\n0 open 1 /x q\n", "line 2: not a call"),
             ("# holdfast trace 1\n0 read 1 -1 2\n", "line 2: not a number: '-1'"),
             ("# holdfast trace 1\n0 read 1 18446744073709551615 2\n", "line 2: beyond"),
+            ("# holdfast trace 1\n0 exists /x 18446744073709551615\n", "line 2: beyond"),
             ("# holdfast trace 1\n0 close  1\n", "line 2: not a call"),
         ] {
             let error = parse(lines).unwrap_err();

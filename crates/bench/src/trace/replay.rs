@@ -26,6 +26,8 @@ const REQUEST_BYTES: usize = 128 << 10;
 /// The clock moves by no more at a time, so that what is due by age is done when it is due.
 const TICK_US: u64 = 1_000_000;
 const READ_WRITE: Access = Access::READ.and(Access::WRITE);
+/// What a trace may write in all.
+const STORE_BYTES_MAX: u64 = 1 << 40;
 /// Room beside what the trace writes.
 const SPARE_BYTES: u64 = 512 << 20;
 
@@ -55,7 +57,9 @@ pub struct Outcome {
 /// # Errors
 /// Those of the file; those of the store other than that a file is not there.
 pub fn replay(events: &[Event], store: &Path, mode: Protection, pool_bytes: u64) -> Result<Outcome> {
-    let written: u64 = events.iter().map(|event| bytes_of(&event.call)).sum();
+    let sum = |sum: u64, event: &Event| sum.checked_add(bytes_of(&event.call)).filter(|sum| *sum <= STORE_BYTES_MAX);
+    let written = events.iter().try_fold(0, sum);
+    let written = written.ok_or_else(|| Error::Usage(format!("it writes more than {STORE_BYTES_MAX} bytes")))?;
     let clock = Arc::new(ManualClock::new(START_NS, 0));
     let device = FileDevice::create_file(store, (2 * written + SPARE_BYTES).next_multiple_of(1 << 20));
     let device: Arc<dyn Device> = Arc::new(device.map_err(other).at("create", store)?);

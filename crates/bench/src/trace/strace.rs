@@ -1,6 +1,6 @@
 //! From strace's output to a trace: `strace -f -ttt -y -s 0 -o FILE COMMAND`.
 //!
-//! Descriptors are followed through dup, fork and close, positions through read, write and lseek; `-y` says with each call which file a
+//! Descriptors are followed through dup, fork, close and the end of a process (but not exec, which closes some: they stay open until the end), positions through read, write and lseek; `-y` says with each call which file a
 //! descriptor is, so that one that was not seen being opened is found too. A mapping counts as one read of what it maps, when it is made: strace does
 //! not see which pages of it are used. Only files below one directory are kept. What a file had before is what was seen of its size, or
 //! read from it, before it was first written.
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use super::format::{Call, Event, TracePath};
-use super::strace_line::{Done, Lines, descriptor, number, string};
+use super::strace_line::{Done, Lines, descriptor, ended, number, string};
 
 /// An open file, which several descriptors may be.
 #[derive(Debug)]
@@ -74,6 +74,21 @@ impl Converter {
             self.last_us = self.last_us.max(done.at_us.saturating_sub(start));
             // A call that is not understood is not about a file of the trace.
             let _ = self.call(&done);
+        } else if let Some(pid) = ended(line) {
+            self.ends(pid);
+        }
+    }
+
+    /// A process has ended: what it had open is closed unless others have it, too. A thread leaves what it shared.
+    fn ends(&mut self, pid: u64) {
+        if self.process_of.remove(&pid).is_some() {
+            return;
+        }
+        self.directory_of.remove(&pid);
+        let mut open: Vec<_> = self.tables.remove(&pid).unwrap_or_default().into_iter().collect();
+        open.sort_unstable_by_key(|(fd, _)| *fd);
+        for last in open.into_iter().filter_map(|(_, open)| Rc::into_inner(open)) {
+            self.emit(Call::Close(last.file));
         }
     }
 

@@ -41,6 +41,13 @@ impl Lines {
     }
 }
 
+/// The process or thread whose end a line tells of.
+pub(super) fn ended(line: &str) -> Option<u64> {
+    let (pid, rest) = line.split_once(' ')?;
+    let (_, what) = rest.trim_start().split_once(' ')?;
+    if what.starts_with("+++ exited") || what.starts_with("+++ killed") { pid.parse().ok() } else { None }
+}
+
 fn micros(time: &str) -> Option<u64> {
     let (seconds, micros) = time.split_once('.')?;
     let seconds: u64 = seconds.parse().ok()?;
@@ -173,6 +180,13 @@ mod tests {
         ] {
             assert_eq!(lines.take(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn ends_are_found() {
+        assert_eq!(ended("7 1.000000 +++ exited with 0 +++"), Some(7));
+        assert_eq!(ended("7  1.000000 +++ killed by SIGKILL +++"), Some(7));
+        assert_eq!(ended("7 1.000000 close(3</x>) = 0"), None);
     }
 
     #[test]

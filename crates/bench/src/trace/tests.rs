@@ -12,7 +12,7 @@ const RECORDED: &str = r#"100 5.000000 openat(AT_FDCWD</w>, "in", O_RDONLY) = 3<
 101 5.000040 read(3</w/in>,  <unfinished ...>
 100 5.000050 dup(3</w/in>) = 4</w/in>
 101 5.000060 <... read resumed>""..., 4096) = 4096
-101 5.000070 close(3</w/in>) = 0
+101 5.000070 +++ exited with 0 +++
 100 5.000080 close(3</w/in>) = 0
 100 5.000090 read(4</w/in>, ""..., 4096) = 1808
 100 5.000100 close(4</w/in>) = 0
