@@ -182,7 +182,7 @@ directory .holdfast is there, but not shown by ls.")]
     #[command(after_help = "\
 Examples:
   holdfast run -- cp -r Documents /mnt/
-  holdfast run --stats -- tar -xf archive.tar -C /mnt   and count what was verified
+  holdfast run --stats -- tar -xf archive.tar -C /mnt   count what was verified
   holdfast run -- sh -c 'sort /mnt/in >/mnt/out'        programs that it starts, too
 Bytes that do not have their checksum are an I/O error for the program, and one
 line on standard error says where. Without effect on programs that are linked

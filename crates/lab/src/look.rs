@@ -17,7 +17,7 @@ pub(crate) struct Seen {
 }
 
 /// What the messages of errors without a path can be about.
-const STRUCTURES: [&str; 9] = [
+const STRUCTURES: [&str; 11] = [
     "label",
     "superblock",
     "intent log",
@@ -26,6 +26,9 @@ const STRUCTURES: [&str; 9] = [
     "reference table",
     "of domain ",
     "a lost page",
+    // Whatever is there: it cannot be read or written, and the message has its block.
+    "read failed at ",
+    "write failed at ",
     // The device as a whole.
     "no Holdfast store",
 ];
