@@ -21,7 +21,7 @@ UNITS = $(ROOT)/lib/systemd
 SBIN = $(DESTDIR)/sbin
 HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
 
-.PHONY: help run mounter build install uninstall test test-long bench bench-integrity bench-recovery bench-trace aged fmt deny
+.PHONY: help run mounter build install uninstall wheel test test-long bench bench-integrity bench-recovery bench-trace aged fmt deny
 
 help: ## what can be made
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -70,6 +70,9 @@ uninstall: ## take away what install has put there
 	rm -f $(BASH_COMPLETIONS)/holdfast $(ZSH_COMPLETIONS)/_holdfast $(FISH_COMPLETIONS)/holdfast.fish
 	rm -f $(UNITS)/system/holdfast@.service $(UNITS)/system/holdfast-scrub@.service $(UNITS)/system/holdfast-scrub@.timer
 	rm -f $(UNITS)/user/holdfast@.service
+
+wheel: ## build the Python package into target/wheels, for pip install
+	@bash -c '. tests/suites/lib.sh && install_packages $$(packages_for python) && wheels target/wheels'
 
 test: ## format, lints, unit and model tests, crash explorer, third-party suites; under 20 minutes on 2 cores
 	@tests/run.sh test

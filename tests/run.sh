@@ -77,7 +77,7 @@ install_all() (
     requirements || exit 1
     . tests/suites/lib.sh
     # shellcheck disable=SC2046
-    install_packages $(packages_except bench $([ "$1" = long ] || echo fuzz)) && install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
+    install_packages $(packages_except bench trace $([ "$1" = long ] || echo fuzz)) && install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
 )
 export -f requirements install_all   # names that no program has: the suites see them
 
@@ -105,6 +105,7 @@ if [ "$mode" = test ]; then
     step fsx-kernel 180 env MOUNT_OPTS=cache=kernel tests/suites/fsx.sh
     step sqlite-kernel 120 env MOUNT_OPTS=cache=kernel tests/suites/sqlite.sh
     suite git 120
+    suite python 300
     suite kill9 120 SECONDS_LIMIT=30
     suite full 120 SECONDS_LIMIT=25
     suite openssh 480
@@ -122,6 +123,7 @@ else
     suite fsx 3600 SEEDS=5 OPERATIONS=200000 LIMIT=700
     suite sqlite 300
     suite git 300
+    suite python 600
     suite kill9 1200 SECONDS_LIMIT=900
     suite full 4200 SECONDS_LIMIT=3600 STORE_SIZE=256M
     suite openssh 1200

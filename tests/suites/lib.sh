@@ -102,6 +102,12 @@ install_tool() {
     CARGO_TARGET_DIR=$TOOLS/build cargo install --quiet --locked --root "$TOOLS" --version "$version" "$crate" >&2
 }
 
+# wheels DIRECTORY: builds the Python package into it, with maturin from PyPI in an environment below target/tools.
+wheels() {
+    [ -x "$TOOLS/python/bin/maturin" ] || { python3 -m venv "$TOOLS/python" && "$TOOLS/python/bin/pip" install --quiet 'maturin>=1.9.4,<2'; } || return 1
+    "$TOOLS/python/bin/maturin" build --release --locked --manifest-path "$ROOT/crates/python/Cargo.toml" --out "$1"
+}
+
 # suite_begin NAME: checks what is needed, prepares an empty work directory, mounts nothing yet.
 suite_begin() {
     NAME=$1

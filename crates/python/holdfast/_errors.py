@@ -1,0 +1,46 @@
+"""What can go wrong beyond what the system's errors tell."""
+
+from __future__ import annotations
+
+
+class _Failed(OSError):
+    def __init__(
+        self,
+        errno: int,
+        words: str,
+        side: str | None = None,
+        operation: str = "read",
+        offset: int = 0,
+        done: int = 0,
+        blocks: list[int] | None = None,
+        device_address: int | None = None,
+    ) -> None:
+        super().__init__(errno, words)
+        #: Where bytes went bad: "memory" or "device".
+        self.side = side
+        #: What was being done: "read" or "write".
+        self.operation = operation
+        #: Where in the file the failed part of the transfer begins, in bytes.
+        self.offset = offset
+        #: Bytes of the transfer that were done before, from its start on.
+        self.done = done
+        #: The bad blocks of 4 KiB, counted from the start of the file; empty if not known.
+        self.blocks = list(blocks or ())
+        #: The 4 KiB block of the device, if one is concerned and known.
+        self.device_address = device_address
+
+    def __reduce__(self):  # type: ignore[no-untyped-def]
+        fields = (self.side, self.operation, self.offset, self.done, self.blocks, self.device_address)
+        return type(self), (self.errno, self.strerror, *fields)
+
+
+class IntegrityError(_Failed):
+    """Bytes are not what was written."""
+
+    def __str__(self) -> str:
+        blocks = f" (blocks {self.blocks})" if self.blocks else ""
+        return f"bad bytes in {self.side}: {self.operation} at byte {self.offset}: {self.strerror}{blocks}"
+
+
+class UnsupportedError(_Failed):
+    """The file is in no Holdfast mount, or in one that does not offer checksums (mount option cache=kernel)."""

@@ -1,0 +1,171 @@
+"""The package against a mount: HOLDFAST_MOUNT is a directory in one, HOLDFAST_DAEMON the process that serves it, HOLDFAST the program."""
+
+import io
+import os
+import pickle
+import subprocess
+import threading
+import unittest
+import zipfile
+from pathlib import Path
+
+import holdfast
+
+MOUNT = Path(os.environ["HOLDFAST_MOUNT"])
+CONTENT = bytes(n * 31 % 251 for n in range(200_000))
+
+
+def flip_in_pool(page: bytes) -> None:
+    """Flips a bit of the page in the daemon's memory that has these bytes."""
+    descriptors = Path(f"/proc/{os.environ['HOLDFAST_DAEMON']}/fd").iterdir()
+    pool = next(path for path in descriptors if "holdfast-arena" in os.readlink(path))
+    flipped = 0
+    with open(pool, "r+b", buffering=0) as file:
+        for frame in range(os.fstat(file.fileno()).st_size // 4096):
+            if os.pread(file.fileno(), 4096, frame * 4096) == page:
+                os.pwrite(file.fileno(), bytes([page[77] ^ 8]), frame * 4096 + 77)
+                flipped += 1
+    assert flipped, "the page is in memory"
+
+
+def sync() -> None:
+    subprocess.run([os.environ["HOLDFAST"], "sync", MOUNT], check=True)
+
+
+class Files(unittest.TestCase):
+    def path(self) -> Path:
+        return MOUNT / self.id().rpartition(".")[2]
+
+    def test_it_is_as_the_built_in_files_are(self):
+        """Each step on a file of ours and on one of Python's; results and contents are the same."""
+        ours, theirs = self.path(), self.path().with_suffix(".builtin")
+        steps = [
+            ("w", lambda f: (f.write("häl\nlo\n" * 9000), f.tell())),
+            ("r", lambda f: (f.read(7), f.readline(), f.readlines(50), f.read())),
+            ("r+", lambda f: (f.readline(), f.seek(0, 2), f.write("end"), f.flush(), f.seek(5), f.read(3))),
+            ("rb", lambda f: (f.read(10), f.peek(1)[:1], f.seek(-5, 2), f.read(), f.read(), f.tell())),
+            ("r+b", lambda f: (f.seek(50_000), f.write(CONTENT), f.truncate(120_000), f.seek(49_999), f.read(9000))),
+            ("w+b", lambda f: (f.write(CONTENT), f.seek(0), f.read(), f.readinto(bytearray(5)))),
+            ("rb", lambda f: [len(line) for line in f]),
+            ("rb", lambda f: (f.readable(), f.writable(), f.seekable(), f.closed, f.raw.mode)),
+        ]
+        for mode, step in steps:
+            encoding = {} if "b" in mode else {"encoding": "utf-8"}
+            with holdfast.open(ours, mode, **encoding) as f:
+                got = step(f)
+            with open(theirs, mode, **encoding) as f:
+                self.assertEqual(got, step(f), mode)
+            self.assertEqual(ours.read_bytes(), theirs.read_bytes(), mode)
+
+    def test_raw_files(self):
+        with holdfast.FileIO(self.path(), "w+") as f:
+            self.assertIsInstance(f, io.RawIOBase)
+            self.assertEqual(f.write(CONTENT), len(CONTENT))
+            self.assertEqual(f.pread(5000, 77), CONTENT[77:5077])
+            self.assertEqual(f.pread(1 << 40, 199_990), CONTENT[199_990:])
+            self.assertEqual(f.pread(5, 1 << 40), b"")
+            self.assertEqual(f.pwrite(memoryview(b"xyz")[1:], 4095), 2)
+            self.assertEqual((f.tell(), f.pread(2, 4095)), (200_000, b"yz"))
+            self.assertEqual((f.seek(10), f.read(4), f.seek(2, 1)), (10, CONTENT[10:14], 16))
+            self.assertEqual(f.readall()[-5:], CONTENT[-5:])
+            buffer = bytearray(10)
+            self.assertEqual((f.readinto(buffer), f.pread_into(memoryview(buffer)[5:], 0)), (0, 5))
+            self.assertEqual(buffer[5:], CONTENT[:5])
+            self.assertEqual((f.truncate(5), f.pread(10, 0), f.bad_blocks()), (5, CONTENT[:5], []))
+            f.fsync()
+            with self.assertRaises(TypeError):
+                f.pread_into(b"constant", 0)
+            with self.assertRaises(TypeError):
+                f.write("text")
+        with self.assertRaises(ValueError):
+            f.read()
+        with holdfast.FileIO(os.open(self.path(), os.O_RDONLY)) as f:
+            self.assertEqual(f.read(), CONTENT[:5])
+            with self.assertRaises(io.UnsupportedOperation):
+                f.write(b"x")
+
+    def test_modes(self):
+        for mode in ["a", "rw", "", "r++", "b", "z"]:
+            with self.assertRaises(ValueError, msg=mode):
+                holdfast.FileIO(self.path(), mode)
+        with holdfast.open(self.path(), "x") as f:
+            f.write("x")
+        with self.assertRaises(FileExistsError):
+            holdfast.open(self.path(), "x")
+        with self.assertRaises(FileNotFoundError):
+            holdfast.open(MOUNT / "nowhere")
+
+    def test_other_libraries_take_them(self):
+        with holdfast.open(self.path(), "wb") as f, zipfile.ZipFile(f, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("content", CONTENT)
+        with holdfast.open(self.path(), "rb") as f:
+            self.assertEqual(zipfile.ZipFile(f).read("content"), CONTENT)
+
+    def test_files_elsewhere(self):
+        before = len(os.listdir("/proc/self/fd"))
+        with self.assertRaises(holdfast.UnsupportedError) as raised:
+            holdfast.open("/etc/passwd")
+        self.assertIn(raised.exception.errno, (25, 95))
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before, "it was closed again")
+
+    def test_features(self):
+        with holdfast.open(self.path(), "wb", 0) as f:
+            found = f.features
+            self.assertEqual((found.version, found.mode, found.may_read, found.may_write), (1, "uniform", False, True))
+            self.assertIn(found.algorithm, dict(found.algorithms))
+            self.assertEqual(holdfast.features(f.fileno()), found)
+        self.assertRegex(holdfast.__version__, r"^\d+\.\d+\.\d+")
+
+    def test_other_threads_run_meanwhile(self):
+        """Threads transfer at once, and one counts: it would stand still if transfers kept the interpreter's lock."""
+        counted, done = [0], threading.Event()
+
+        def count():
+            while not done.is_set():
+                counted[0] += 1
+
+        def transfer(number):
+            block = bytes([number]) * 300_000
+            with holdfast.FileIO(MOUNT / f"thread-{number}", "w+") as f:
+                for _ in range(20):
+                    f.pwrite(block, 5)
+                    assert f.pread(300_000, 5) == block
+
+        counter = threading.Thread(target=count)
+        counter.start()
+        threads = [threading.Thread(target=transfer, args=(number,)) for number in range(1, 4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        done.set()
+        counter.join()
+        self.assertGreater(counted[0], 1000)
+
+    def test_a_flipped_bit_is_mended_or_told(self):
+        with holdfast.FileIO(self.path(), "w+") as f:
+            f.pwrite(CONTENT, 0)
+            f.fsync()
+            sync()
+            flip_in_pool(CONTENT[4 * 4096 : 5 * 4096])
+            self.assertEqual(f.pread(len(CONTENT), 0), CONTENT, "read again from the disk")
+            other = bytes(byte ^ 0x55 for byte in CONTENT)
+            f.pwrite(other, 0)
+            flip_in_pool(other[5 * 4096 : 6 * 4096])
+            with self.assertRaises(holdfast.IntegrityError) as raised:
+                f.pread(len(other), 0)
+            error = raised.exception
+            self.assertEqual((error.side, error.operation, error.blocks, error.errno), ("memory", "read", [5], 5))
+            self.assertIsInstance(error, OSError)
+            again = pickle.loads(pickle.dumps(error))
+            self.assertEqual((str(again), again.blocks), (str(error), [5]))
+            with self.assertRaises(OSError):
+                f.fsync()
+            self.assertEqual(f.bad_blocks(), [5])
+            f.pwrite(other[5 * 4096 : 6 * 4096], 5 * 4096)
+            self.assertEqual((f.bad_blocks(), f.pread(len(other), 0)), ([], other))
+            f.fsync()
+
+
+if __name__ == "__main__":
+    unittest.main()
