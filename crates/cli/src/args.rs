@@ -183,7 +183,7 @@ directory .holdfast is there, but not shown by ls.")]
 Examples:
   holdfast run -- cp -r Documents /mnt/
   holdfast run --stats -- tar -xf archive.tar -C /mnt   count what was verified
-  holdfast run -- sh -c 'sort /mnt/in >/mnt/out'        programs that it starts, too
+  holdfast run -- sh -c 'sort /mnt/in >/mnt/out'        what it starts, too
 Bytes that do not have their checksum are an I/O error for the program, and one
 line on standard error says where. Without effect on programs that are linked
 statically or set-user-id, on mappings (mmap), and on files opened for
@@ -224,11 +224,11 @@ What is written over is kept in a file beside the store (or in the current
 directory, if the store is a disk), which --undo takes.
 
 A store that is mounted with --lab can be damaged while it is used:
-  holdfast inject /mnt --memory --kind file-data                some page in memory
+  holdfast inject /mnt --memory --kind file-data    some page in memory
   holdfast inject /mnt --memory=dirty --kind file-data --path /letter --page 0
-  holdfast inject /mnt --memory=clean --kind file-data --path /letter --page 0 --checksum
+  holdfast inject /mnt --memory=clean --kind file-data --checksum
   holdfast inject /mnt --kind file-data --path /letter --page 0  on its disk
-It prints the command that takes it back, as long as the page stays as it is.")]
+It prints the command that takes it back while the page stays as it is.")]
     Inject(Inject),
 
     /// Tell how probable silent corruption is on a machine, and which protection it needs
