@@ -29,7 +29,7 @@ def flip_in_pool(page: bytes) -> None:
 
 
 def sync() -> None:
-    subprocess.run([os.environ["HOLDFAST"], "sync", MOUNT], check=True)
+    subprocess.run([os.environ["HOLDFAST"], "sync", MOUNT], check=True, stdout=subprocess.DEVNULL)
 
 
 class Files(unittest.TestCase):
