@@ -72,6 +72,8 @@ struct Difference {
     come: Vec<Name>,
     /// Objects in both states whose bytes or entries differ.
     modified: BTreeSet<ObjectId>,
+    /// Ids that both states have, of different objects.
+    reused: BTreeSet<ObjectId>,
 }
 
 impl Namespace {
@@ -91,11 +93,10 @@ impl Namespace {
             }
             changes.extend(more);
         }
-        let Difference { gone, come, modified } = self.difference(&**source, &changes, (from, to))?;
+        let Difference { gone, come, modified, reused } = self.difference(&**source, &changes, (from, to))?;
         let mut paths = [Paths::new(self, from), Paths::new(self, to)];
         let mut found = BTreeSet::new();
         // An object that loses a name and gets one has been renamed, unless its id is another object's now.
-        let same: BTreeSet<ObjectId> = changes.iter().filter(|change| is_same(change)).map(|it| it.object).collect();
         let renamed: BTreeSet<ObjectId> = gone.iter().chain(&come).map(|name| name.object).collect();
         let mut named_anew: BTreeMap<ObjectId, VecDeque<(NamePlace, Vec<u8>)>> = BTreeMap::new();
         for Name { object, place, name } in come {
@@ -104,8 +105,7 @@ impl Namespace {
         }
         for Name { object, place, name } in gone {
             let old = paths[0].entry(place.directory, &name)?;
-            let new =
-                if same.contains(&object) { named_anew.get_mut(&object).and_then(VecDeque::pop_front) } else { None };
+            let new = named_anew.get_mut(&object).filter(|_| !reused.contains(&object)).and_then(VecDeque::pop_front);
             found.insert(match new {
                 Some((_, new)) => PathChange::Renamed(old, new),
                 None => PathChange::Removed(old),
@@ -159,10 +159,10 @@ impl Namespace {
         changes: &[ObjectChange],
         states: (SnapshotId, SnapshotId),
     ) -> Result<Difference> {
-        // Ids that are another object's now.
         let other = |change: &&ObjectChange| change.before.is_some() && change.after.is_some() && !is_same(change);
         let reused: BTreeSet<ObjectId> = changes.iter().filter(other).map(|change| change.object).collect();
-        let mut difference = Difference::default();
+        let mut difference = Difference { reused, ..Difference::default() };
+        let nothing = Entries::new();
         for change in changes {
             let is_directory = |attributes: &&Attributes| attributes.kind == Kind::Directory;
             let directories = [&change.before, &change.after].map(|it| it.as_ref().filter(is_directory));
@@ -185,7 +185,7 @@ impl Namespace {
             let (old, new) = (old?, new?);
             let only = |mine: &Entries, other: &Entries| -> Vec<Name> {
                 let differs = |(name, (id, _)): &(&Vec<u8>, &(ObjectId, u64))| {
-                    other.get(*name).map(|(id, _)| *id) != Some(*id) || reused.contains(id)
+                    other.get(*name).map(|(id, _)| *id) != Some(*id) || difference.reused.contains(id)
                 };
                 let name = |(name, &(object, key)): (&Vec<u8>, &(ObjectId, u64))| Name {
                     object,
@@ -194,8 +194,11 @@ impl Namespace {
                 };
                 mine.iter().filter(differs).map(name).collect()
             };
-            difference.gone.extend(only(&old, &new));
-            difference.come.extend(only(&new, &old));
+            // What two directories have in common that one after the other had this id is in another place now.
+            let (before, after) = if is_same(change) { (&old, &new) } else { (&nothing, &nothing) };
+            let (gone, come) = (only(&old, after), only(&new, before));
+            difference.gone.extend(gone);
+            difference.come.extend(come);
         }
         Ok(difference)
     }
@@ -258,6 +261,12 @@ fn is_same(change: &ObjectChange) -> bool {
     }
 }
 
+/// Whether a name that an object lists is nowhere, because the list is wrong. Of anything else that keeps a directory from being read,
+/// the list may be right.
+fn leads_nowhere(error: &Error) -> bool {
+    matches!(error, Error::Stale(_) | Error::NotDirectory(_))
+}
+
 fn joined(above: &[u8], name: &[u8]) -> Vec<u8> {
     if above.is_empty() { name.to_vec() } else { [above, b"/", name].concat() }
 }
@@ -316,7 +325,7 @@ impl Paths<'_> {
         };
         let Some(place) = attributes.names().next() else { return Ok(None) };
         let name = match self.namespace.name_at(place, id) {
-            Err(Error::Object(object::Error::NoObject(_)) | Error::NotDirectory(_)) => None,
+            Err(error) if leads_nowhere(&error) => None,
             name => name?,
         };
         Ok(name.map(|name| (place.directory.live(), name)))
@@ -334,9 +343,12 @@ impl Paths<'_> {
         while let Some(&(NamePlace { directory: parent, .. }, _)) = objects.peek() {
             let below = std::iter::from_fn(|| objects.next_if(|(place, _)| place.directory == parent));
             let id = parent.in_snapshot(self.state);
-            let Ok(attributes) = self.namespace.directory_attributes(id) else {
-                lost.extend(below.map(|(_, object)| object));
-                continue;
+            let attributes = match self.namespace.directory_attributes(id) {
+                Err(error) if leads_nowhere(&error) => {
+                    lost.extend(below.map(|(_, object)| object));
+                    continue;
+                }
+                attributes => attributes?,
             };
             let directory = self.namespace.open_directory(id, &attributes)?;
             let above = self.of(parent)?;
@@ -351,29 +363,44 @@ impl Paths<'_> {
     }
 
     /// Paths of objects wherever they are. What has no name, but for those `added`, is shown as `#id`.
+    ///
+    /// # Errors
+    /// [`Error::CorruptTree`] for a directory with two names, or below itself, so that each is gone through once.
     fn search(
         &mut self,
         mut objects: BTreeSet<ObjectId>,
         added: &BTreeSet<Vec<u8>>,
     ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
+        let namespace = self.namespace;
         let mut paths = Vec::new();
-        let mut waiting = vec![(ObjectId::ROOT, Vec::new())];
+        let mut reached = BTreeSet::from([ObjectId::ROOT]);
+        let mut waiting = vec![ObjectId::ROOT];
         while !objects.is_empty()
-            && let Some((id, above)) = waiting.pop()
+            && let Some(id) = waiting.pop()
         {
             let directory = id.in_snapshot(self.state);
-            let attributes = self.namespace.directory_attributes(directory)?;
-            self.namespace.open_directory(directory, &attributes)?.scan(0, |record| {
-                let path = joined(&above, record.name);
-                if objects.contains(&record.object) && !added.contains(&path) {
+            let attributes = namespace.child(directory, Kind::Directory)?;
+            let above = self.of(id)?;
+            let mut twice = None;
+            namespace.open_directory(directory, &attributes)?.scan(0, |record| {
+                let path = objects.contains(&record.object).then(|| joined(&above, record.name));
+                if let Some(path) = path.filter(|path| !added.contains(path)) {
                     objects.remove(&record.object);
-                    paths.push((record.object, path.clone()));
+                    paths.push((record.object, path));
                 }
                 if record.kind == Kind::Directory {
-                    waiting.push((record.object, path));
+                    if !reached.insert(record.object) {
+                        twice = Some(record.object.in_snapshot(self.state));
+                        return ControlFlow::Break(());
+                    }
+                    self.above.insert(record.object, Some((id, record.name.to_vec())));
+                    waiting.push(record.object);
                 }
                 ControlFlow::Continue(())
             })?;
+            if let Some(object) = twice {
+                return Err(Error::CorruptTree { object, what: "a directory has two names, or is below itself" });
+            }
         }
         paths.extend(objects.iter().map(|id| (*id, format!("{id}").into_bytes())));
         Ok(paths)

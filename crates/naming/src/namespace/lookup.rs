@@ -208,14 +208,28 @@ impl Namespace {
         object.map(|object| self.path_of(object))
     }
 
-    /// A name of the object, with its directory: the first one listed that is there.
+    /// A name of the object, with its directory: the first one listed that is there. For messages: what cannot be read is passed over,
+    /// and read once, because the message may be about a device that takes its time to fail.
     pub(super) fn name_of(&self, id: ObjectId) -> Option<(ObjectId, Vec<u8>)> {
-        /// What is renamed at that moment is looked for again.
+        /// What is renamed at that moment is looked for again, where it says that it is then.
         const TRIES: usize = 3;
+        let mut looked: Vec<NamePlace> = Vec::new();
+        let mut failed: Vec<ObjectId> = Vec::new();
         for _ in 0..TRIES {
-            for place in self.cache.attributes(id).ok()?.names() {
-                if let Ok(Some(name)) = self.name_at(place, id) {
-                    return Some((place.directory, name));
+            let mut places: Vec<NamePlace> = self.cache.attributes(id).ok()?.names().collect();
+            places.retain(|place| !looked.contains(place));
+            if places.is_empty() {
+                return None;
+            }
+            for place in places {
+                looked.push(place);
+                if failed.contains(&place.directory) {
+                    continue;
+                }
+                match self.name_at(place, id) {
+                    Ok(Some(name)) => return Some((place.directory, name)),
+                    Ok(None) => {}
+                    Err(_) => failed.push(place.directory),
                 }
             }
         }

@@ -1,14 +1,14 @@
 //! An [`ObjectCache`] in memory with nothing below: transactions are whole or not at all, pages carry checksums, and a page
-//! can be spoilt to see what its readers do. For naming's own tests, so that they need no other layer.
+//! can be spoilt to see what its readers do. It keeps snapshots, and can be made to fail. For naming's own tests, so that they need no other layer.
 
 use holdfast_integrity::{Algorithm, Checksum, Protection};
 use holdfast_object::{
-    Arena, Attributes, Class, DomainId, Durability, Epoch, Error, FrameMut, Hold, Holds, ObjectCache, ObjectId,
-    ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, PageRef, PageView, PinnedPage, Place, RequestId, Result, Seek, Space,
-    Transaction,
+    Arena, Attributes, Class, DomainId, Durability, Epoch, Error, FrameMut, Hold, Holds, ObjectCache, ObjectChange,
+    ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, PageRef, PageView, PinnedPage, Place, RequestId, Result,
+    Seek, SnapshotId, SnapshotInfo, Snapshots, Space, Transaction,
 };
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -29,6 +29,10 @@ struct State {
     /// Good bytes of spoilt pages that can be read again.
     below: HashMap<(ObjectId, PageIndex), Box<[u8; PAGE_SIZE]>>,
     refuse: Option<Error>,
+    /// Objects whose pages cannot be read, and how often that was tried.
+    failing: HashMap<ObjectId, (Error, u64)>,
+    /// Objects whose attributes cannot be read.
+    unknown: HashMap<ObjectId, Error>,
     brought: Vec<ObjectId>,
     synced: Vec<ObjectId>,
 }
@@ -59,6 +63,7 @@ impl MemoryCache {
         let state = self.state.lock();
         let mut objects: Vec<_> =
             state.objects.iter().filter_map(|(&id, object)| Some((id, object.visible()?))).collect();
+        objects.retain(|(id, _)| id.snapshot() == SnapshotId::LIVE);
         objects.sort_by_key(|(id, _)| *id);
         objects
     }
@@ -96,6 +101,46 @@ impl MemoryCache {
     /// The next transaction fails.
     pub(crate) fn refuse(&self, error: Error) {
         self.state.lock().refuse = Some(error);
+    }
+
+    /// The pages of the object cannot be read from now on.
+    pub(crate) fn fail(&self, id: ObjectId, error: Error) {
+        self.state.lock().failing.insert(id, (error, 0));
+    }
+
+    /// The attributes of the object cannot be read from now on.
+    pub(crate) fn fail_attributes(&self, id: ObjectId, error: Error) {
+        self.state.lock().unknown.insert(id, error);
+    }
+
+    /// How often pages of an object were asked for since it fails.
+    pub(crate) fn failed(&self, id: ObjectId) -> u64 {
+        self.state.lock().failing[&id].1
+    }
+
+    /// The next object gets this id, which is free.
+    pub(crate) fn next_id(&self, id: ObjectId) {
+        let mut state = self.state.lock();
+        assert!(state.objects.get(&id).is_none_or(|object| object.attributes.is_none()));
+        state.last_id = id.0 - 1;
+    }
+
+    /// Keeps everything as it is in a snapshot.
+    pub(crate) fn keep(&self, snapshot: SnapshotId) {
+        let mut state = self.state.lock();
+        let live: Vec<ObjectId> = state.objects.keys().copied().filter(|id| *id == id.live()).collect();
+        for id in live {
+            let Object { attributes, pages } = &state.objects[&id];
+            let (mut attributes, pages) = (attributes.clone(), pages.clone());
+            if let Some(attributes) = &mut attributes {
+                attributes.parent = attributes.parent.in_snapshot(snapshot);
+                attributes.xattr = attributes.xattr.in_snapshot(snapshot);
+                for name in &mut attributes.other_names {
+                    name.directory = name.directory.in_snapshot(snapshot);
+                }
+            }
+            state.objects.insert(id.in_snapshot(snapshot), Object { attributes, pages });
+        }
     }
 
     /// What another thread does just before the next transaction.
@@ -327,11 +372,18 @@ impl ObjectCache for MemoryCache {
 
     fn attributes(&self, id: ObjectId) -> Result<Attributes> {
         let state = self.state.lock();
+        if let Some(error) = state.unknown.get(&id) {
+            return Err(error.clone());
+        }
         state.objects.get(&id).and_then(Object::visible).ok_or(Error::NoObject(Self::key(id)))
     }
 
     fn read(&self, id: ObjectId, first: PageIndex, count: usize) -> Result<Vec<PageView>> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        if let Some((error, tries)) = state.failing.get_mut(&id) {
+            *tries += 1;
+            return Err(error.clone());
+        }
         let object = state.objects.get(&id).filter(|object| object.attributes.is_some());
         let object = object.ok_or(Error::NoObject(Self::key(id)))?;
         let view = |index| object.pages.get(&index).cloned().map_or(PageView::Zero, PageView::Data);
@@ -445,6 +497,68 @@ impl ObjectCache for MemoryCache {
         let total = u64::from(self.arena.frames());
         Space { total, free: u64::from(self.arena.free_frames()), pending: 0, reserve: total / 64, ..Space::default() }
     }
+}
+
+impl Snapshots for MemoryCache {
+    fn snapshot_create(&self, name: &str) -> Result<SnapshotInfo> {
+        Err(Error::SnapshotName(name.into()))
+    }
+
+    fn snapshot_delete(&self, name: &str) -> Result<()> {
+        Err(Error::NoSnapshot(name.into()))
+    }
+
+    fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        Ok(Vec::new())
+    }
+
+    fn snapshots_uncounted(&self) -> Result<Vec<SnapshotInfo>> {
+        Ok(Vec::new())
+    }
+
+    fn changed_objects(
+        &self,
+        states: (SnapshotId, SnapshotId),
+        after: ObjectId,
+        limit: usize,
+    ) -> Result<Vec<ObjectChange>> {
+        let state = self.state.lock();
+        let ids: BTreeSet<ObjectId> = state.objects.keys().map(|id| id.live()).filter(|id| *id > after).collect();
+        let changes = ids.into_iter().filter_map(|object| {
+            let [before, after] = [states.0, states.1].map(|snapshot| state.objects.get(&object.in_snapshot(snapshot)));
+            // As stored: what an object refers to is meant in the same state.
+            let stored = |object: Option<&Object>| {
+                object.and_then(Object::visible).map(|mut attributes| {
+                    (attributes.parent, attributes.xattr) = (attributes.parent.live(), attributes.xattr.live());
+                    attributes.other_names.iter_mut().for_each(|name| name.directory = name.directory.live());
+                    attributes
+                })
+            };
+            let change = ObjectChange { object, before: stored(before), after: stored(after) };
+            let is_same = change.before == change.after && different_pages(before, after).is_empty();
+            (!is_same).then_some(change)
+        });
+        Ok(changes.take(limit).collect())
+    }
+
+    fn changed_pages(
+        &self,
+        id: ObjectId,
+        states: (SnapshotId, SnapshotId),
+        first: PageIndex,
+        limit: usize,
+    ) -> Result<Vec<PageIndex>> {
+        let state = self.state.lock();
+        let [before, after] = [states.0, states.1].map(|snapshot| state.objects.get(&id.in_snapshot(snapshot)));
+        Ok(different_pages(before, after).into_iter().filter(|page| *page >= first).take(limit).collect())
+    }
+}
+
+fn different_pages(before: Option<&Object>, after: Option<&Object>) -> BTreeSet<PageIndex> {
+    let page =
+        |object: Option<&Object>, index| object.and_then(|object| object.pages.get(&index)).map(PinnedPage::page);
+    let indices = before.into_iter().chain(after).flat_map(|object| object.pages.keys().copied());
+    indices.filter(|&index| page(before, index) != page(after, index)).collect()
 }
 
 /// The class that naming gives objects of these attributes, for assertions.

@@ -83,3 +83,14 @@ impl World {
 pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> Request {
     Request { id: None, caller: Caller { uid, gid, groups: groups.to_vec() }, umask: 0 }
 }
+
+/// What a read of a bad block is told by.
+pub(crate) fn device_fault() -> holdfast_object::Error {
+    holdfast_object::Error::Device(Box::new(holdfast_object::DeviceFault {
+        device: "memory".into(),
+        operation: "read".into(),
+        address: Some(7),
+        length: 4096,
+        cause: "Input/output error".into(),
+    }))
+}
