@@ -75,6 +75,14 @@ struct Gone {
 }
 
 impl Gone {
+    /// A page has no good copy. One before it, of an earlier operation, would have been replaced by it in any case.
+    fn add(&mut self, page: (ObjectKey, PageIndex), place: Place, what: String, report: &mut Report) {
+        if let Some((before, what)) = self.pages.insert(page, (place, what)) {
+            let what = format!("{what}, and a later one, which has none either, is in its place: nothing more is lost");
+            report.find(FindingKind::Obsolete, before, what);
+        }
+    }
+
     /// What an operation writes anew, or deletes with its object, is not missed.
     fn replay(&mut self, domain: DomainId, op: &Op, report: &mut Report) {
         let key = ObjectKey { domain, object: op.target() };
@@ -118,17 +126,24 @@ impl Look<'_> {
         };
         let verdict = self.half.judge(self.found, self.is_acknowledged, &mut placed);
         let domain = DomainId(self.found.header.domain);
-        if !verdict.is_left_out {
-            verdict.ops.iter().for_each(|op| self.gone.replay(domain, op, self.report));
-        }
-        for gone in &verdict.gone {
-            let place = self.page_place(gone.object, gone.index, gone.address);
-            let what = self.name("page");
-            if verdict.is_left_out {
+        let what = self.name("page");
+        if verdict.is_left_out {
+            for gone in &verdict.gone {
+                let place = self.page_place(gone.object, gone.index, gone.address);
                 self.report.remark(place, format!("{what} is not whole, so the batch is {LEFT_OUT}"));
-            } else {
-                let key = ObjectKey { domain, object: gone.object };
-                self.gone.pages.insert((key, gone.index), (place, format!("{what} has no good copy")));
+            }
+        } else {
+            // In the order of the operations: each is followed by an `Op::Lose` of what it has not got.
+            let mut rest = verdict.gone.iter().peekable();
+            for op in &verdict.ops {
+                self.gone.replay(domain, op, self.report);
+                let Op::Lose { id, pages } = op else { continue };
+                for index in pages {
+                    let Some(gone) = rest.next_if(|gone| (gone.object, gone.index) == (*id, *index)) else { continue };
+                    let place = self.page_place(gone.object, gone.index, gone.address);
+                    let page = (ObjectKey { domain, object: gone.object }, gone.index);
+                    self.gone.add(page, place, format!("{what} has no good copy"), self.report);
+                }
             }
         }
         self.heads(verdict.is_left_out);

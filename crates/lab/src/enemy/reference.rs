@@ -18,7 +18,7 @@ const RING_SLOTS: u64 = 15;
 /// Of files that are overwritten in part.
 const OVERWRITE_BYTES: usize = 3 * BLOCK_SIZE;
 /// After which an idle intent log is sealed.
-const SEAL_NS: u64 = 150_000_000;
+pub(super) const SEAL_NS: u64 = 150_000_000;
 
 /// How the work on a store ended.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -53,7 +53,8 @@ pub fn markdown(trials: &[Trial], command: &str) -> String {
          Made by `{command}`; a test does the same elsewhere each time, by a seed of its own.\n\n\
          Each kind of block is damaged as `holdfast inject` does it, in one copy or in all, then the store is used. After the \
          disk corruption analysis of ZFS in Zhang, *Cooperative Data Protection* (2015), §3.2, table 3.2. *mount*: damaged while \
-         unmounted, then mounted. *remount*: damaged while mounted and in use, then changed, unmounted and mounted. *create*: \
+         unmounted, then mounted. *remount*: damaged while mounted and in use, then changed, unmounted and mounted; there, for the intent log, \
+         after two syncs of a file. *create*: \
          damaged while unmounted, mounted; in every directory a file is made and written, with an extended attribute, and a \
          snapshot. *read*: damaged while unmounted, mounted; everything is read, in three snapshots too.\n\n\
          - **R**: recovered: put right from another copy, from what else there is (the bitmap; an empty batch of the intent log, by \
@@ -110,8 +111,7 @@ pub fn markdown(trials: &[Trial], command: &str) -> String {
         part(&format!("{name}: {what}"), &|trial| trial.fault == fault);
     }
     out.push_str(
-        "\nEmpty cells: there is one copy, or no other block of the kind with other bytes; for the intent log on a remount, \
-         everything is in a recovery point when the damage is done, so nothing of the log is in use.\n\n\
+        "\nEmpty cells: there is one copy, or no other block of the kind with other bytes.\n\n\
          ## ZFS in the paper\n\n\
          Bits flipped in one or all of the copies (table 3.2; pool version 14, one disk):\n\n\
          | block | one copy: mount | remount | create | read | all copies: mount | remount | create | read |\n\

@@ -1,7 +1,7 @@
 //! One block damaged, one thing done, one verdict.
 
 use super::foresight::{Check, Foresight};
-use super::reference::{Reference, catalogue};
+use super::reference::{Reference, SEAL_NS, catalogue};
 use super::{Trial, Verdict, Work, copies};
 use crate::look::{Seen, walk};
 use crate::maker::{Maker, STEP_NS};
@@ -81,7 +81,7 @@ fn run_with(
         Work::Mount => mount(store, &device, &mut met).map(drop),
         Work::Read => read(store, &device, &mut met),
         Work::Create => create(store, &device, &mut met),
-        Work::Remount => remount(store, &device, &mut met, |device| {
+        Work::Remount => remount(store, &device, &mut met, class == BlockClass::IntentLog, |device| {
             let Some(injection) = plan(device, &catalogue(device)?)? else { return Ok(false) };
             strike(device, &injection)?;
             done = Some((Foresight::of(device, &injection, look_first), injection));
@@ -265,11 +265,12 @@ fn create_all(stack: &Stack, driver: &mut Driver, model: &mut Model, seen: &mut 
     }
 }
 
-/// In use, damaged, changed, unmounted, mounted.
+/// In use, damaged, changed, unmounted, mounted. `in_log`: with synced changes that only the intent log has.
 fn remount(
     store: &Reference,
     device: &Arc<MemoryDevice>,
     met: &mut Met,
+    in_log: bool,
     mut damage: impl FnMut(&MemoryDevice) -> Result<bool, String>,
 ) -> Result<(), String> {
     let stack = store.open(device.clone()).map_err(|error| error.to_string())?;
@@ -285,6 +286,18 @@ fn remount(
     driver.replace_namespace(namespace);
     let mut maker = Maker { driver, model: store.model.clone(), stack };
     maker.act(Action::SyncAll)?;
+    if in_log {
+        // Else there is nothing in it.
+        let file =
+            maker.model.nodes().find(|(_, inode)| inode.kind == Kind::Regular && inode.nlink > 0).map(|(node, _)| node);
+        let file = file.ok_or("the store has no file")?;
+        for seed in [91, 92] {
+            maker.write(file, 0, seed, BLOCK_SIZE)?;
+            maker.act(Action::Sync { node: file, data_only: false })?;
+            maker.stack.clock.advance_ns(SEAL_NS);
+            maker.stack.cache.tick().map_err(|error| error.to_string())?;
+        }
+    }
     if !damage(device)? {
         return Ok(());
     }

@@ -42,7 +42,7 @@ pub enum FindingKind {
     Lost,
     /// The intent log is damaged where it had been acknowledged.
     Log,
-    /// A page in the intent log has no good copy, and a later batch has it anew: nothing is lost.
+    /// A page in the intent log has no good copy, and a later one is in its place: with this one nothing is lost.
     Obsolete,
     /// Something at the end of the intent log is not whole, as a power cut leaves it. No finding of the check itself.
     Torn,

@@ -282,6 +282,50 @@ fn the_check_foresees_what_a_mount_makes_of_the_log() {
     assert_eq!((finding.pages(), report.log_batches), (Some((key(3), 0..1)), 4));
 }
 
+/// A page that is written twice, by two batches or by two operations of one: the later copy decides, and none is passed over.
+#[test]
+fn the_check_tells_of_every_copy_of_a_page_that_is_logged_again() {
+    use FindingKind::{Obsolete, Unreadable};
+    for in_one_batch in [false, true] {
+        let logged_twice = || {
+            let mut rig = Rig::new(4096);
+            rig.apply(vec![create_op(2, Kind::Regular)]);
+            rig.commit();
+            let epoch = rig.next_epoch();
+            let writes = [rig.write_op(2, &[(0, pattern(10))]), rig.write_op(2, &[(0, pattern(11))])];
+            match in_one_batch {
+                true => assert!(log(&rig, epoch, writes.into())),
+                false => writes.into_iter().for_each(|write| assert!(log(&rig, epoch, vec![write]))),
+            }
+            // So that both had been acknowledged.
+            assert!(log(&rig, epoch, vec![create_op(9, Kind::Fifo)]));
+            let first = log_start(&rig) + if epoch.is_multiple_of(2) { 0 } else { 64 } + 1;
+            // Between the pages of two batches: the head's copy, and the next head.
+            (rig, [first, first + if in_one_batch { 1 } else { 3 }])
+        };
+        for damaged in [&[][..], &[0], &[1], &[0, 1]] {
+            let (mut rig, blocks) = logged_twice();
+            for &at in damaged {
+                rig.device.alter(blocks[at], |bytes| bytes.fill(0x5a)).unwrap();
+            }
+            let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
+            let mut told: Vec<_> =
+                report.findings.iter().map(|finding| (finding.place.address.unwrap(), finding.kind)).collect();
+            told.sort_by_key(|(block, _)| *block);
+            let kind = |at: usize| if at == 0 { Obsolete } else { Unreadable };
+            let expected: Vec<_> = damaged.iter().map(|&at| (blocks[at], kind(at))).collect();
+            assert_eq!(told, expected, "in one batch: {in_one_batch}, {report:?}");
+            rig.reopen();
+            replay(&mut rig);
+            let is_lost = damaged.contains(&1);
+            assert_eq!(rig.check().lost_pages, u64::from(is_lost), "in one batch: {in_one_batch}, {damaged:?}");
+            if !is_lost {
+                assert_eq!(rig.read_one(2, 0), Some(pattern(11)));
+            }
+        }
+    }
+}
+
 #[test]
 fn a_batch_whose_heads_are_both_gone() {
     let half = if (logged().next_epoch()).is_multiple_of(2) { 0 } else { 64 };
