@@ -6,7 +6,9 @@
 #include <fcntl.h>
 #include <locale.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,14 +249,26 @@ static void cleanup(void *done)
 }
 
 static int cancelled;
+static atomic_int waiting_tid;
 
 static void *waiting(void *fd)
 {
     char byte;
     pthread_cleanup_push(cleanup, &cancelled);
+    atomic_store(&waiting_tid, gettid());
     MUST(read(*(int *)fd, &byte, 1) == 1);
     pthread_cleanup_pop(0);
     return NULL;
+}
+
+/* Whether a thread of this process sleeps in the kernel. */
+static int sleeps(int tid)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    FILE *stat = fopen(path, "r");
+    MUST(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1 && !fclose(stat));
+    return state == 'S';
 }
 
 static void cancelling(void)
@@ -262,9 +276,9 @@ static void cancelling(void)
     int pipes[2];
     pthread_t thread;
     void *result;
-    struct timespec moment = {0, 20000000};
     MUST(!pipe(pipes) && !pthread_create(&thread, NULL, waiting, &pipes[0]));
-    nanosleep(&moment, NULL); /* so that it waits; right also if it does not yet */
+    while (!atomic_load(&waiting_tid) || !sleeps(waiting_tid))
+        sched_yield();
     MUST(!pthread_cancel(thread) && !pthread_join(thread, &result));
     SAY("%d %d", result == PTHREAD_CANCELED, cancelled);
     close(pipes[0]);
