@@ -24,7 +24,7 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bits that flip at once.
 pub const FLIPS: u32 = 16;
@@ -36,7 +36,7 @@ const FRAMES: u32 = 8 << 10;
 /// What each worker begins with.
 const FILES_BYTES: usize = 20 << 20;
 const EPOCH_MS: u64 = 1000;
-/// For how long the thread that closes epochs waits at most, as the daemon's.
+/// For how long the writer of epochs waits at most, as the daemon's.
 const WRITER_PERIOD: Duration = Duration::from_millis(100);
 
 /// What a trial is to be.
@@ -141,18 +141,13 @@ pub fn trial(options: &Options) -> Result<Outcome, String> {
 }
 
 /// The load, with the flips in its middle, and everything read back. Without workers if one of them panicked.
+///
+/// Half of the time is before the flips, so that the pool is full of pages of every state, and half behind, so that the load meets
+/// them, and epochs close over them.
 fn used(stack: &Stack, workers: Vec<Worker>, options: &Options, outcome: &mut Outcome) -> Option<Vec<Worker>> {
-    let is_over = AtomicBool::new(false);
+    let is_over = &AtomicBool::new(false);
     let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                stack.cache.wait_for_work(WRITER_PERIOD);
-                // A store that has latched says so at the end.
-                let _ = stack.cache.tick();
-            }
-        });
-        let is_over = &is_over;
         let running: Vec<_> = (0u64..)
             .zip(workers)
             .map(|(number, mut worker)| {
@@ -166,20 +161,29 @@ fn used(stack: &Stack, workers: Vec<Worker>, options: &Options, outcome: &mut Ou
                 })
             })
             .collect();
-        // A trial is a time under load, as the paper's: what happens in it is what is counted, and nothing in it says that it is over.
-        // Half of it is before the flips, so that the pool is full of pages of every state;
-        std::thread::sleep(options.time / 2);
-        for _ in 0..FLIPS {
-            flip(stack.cache.arena(), &mut rng);
-        }
-        // half behind, so that the load meets them, and epochs close over them.
-        std::thread::sleep(options.time / 2);
+        let written = catch_unwind(AssertUnwindSafe(|| {
+            write_epochs(&stack.cache, options.time / 2);
+            for _ in 0..FLIPS {
+                flip(stack.cache.arena(), &mut rng);
+            }
+            write_epochs(&stack.cache, options.time / 2);
+        }));
         is_over.store(true, Ordering::Relaxed);
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join().ok()).collect();
-        outcome.crashed |= writer.join().is_err() || ended.iter().any(Option::is_none);
+        outcome.crashed |= written.is_err() || ended.iter().any(Option::is_none);
         outcome.crashed |= stack.cache.status().read_only.is_some();
         ended.into_iter().collect()
     })
+}
+
+/// What the daemon's writer does, for so long.
+fn write_epochs(cache: &Cache, time: Duration) {
+    let begun = Instant::now();
+    while let Some(left) = time.checked_sub(begun.elapsed()) {
+        cache.wait_for_work(WRITER_PERIOD.min(left));
+        // A store that has latched says so at the end.
+        let _ = cache.tick();
+    }
 }
 
 /// Flips one bit of a frame.
