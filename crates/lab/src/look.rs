@@ -36,11 +36,11 @@ const STRUCTURES: [&str; 11] = [
 /// What a message lacks that tells of damage: the path of the object of a domain that it is about, a place; and the name of the
 /// structure if there is no path.
 fn lacking(message: &str) -> Option<&'static str> {
-    let words = || message.split([' ', ',', ':', '(']);
+    let words: Vec<&str> = message.split([' ', ',', ':', '(']).collect();
     let has_number = |after: &str| {
-        words().zip(words().skip(1)).any(|(word, next)| {
-            let digits = next.trim_end_matches(|end: char| !end.is_ascii_digit());
-            word == after && !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
+        words.windows(2).any(|pair| {
+            let digits = pair[1].trim_end_matches(|end: char| !end.is_ascii_digit());
+            pair[0] == after && !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
         })
     };
     let has_place = has_number("block") || has_number("page") || has_number("byte");

@@ -165,11 +165,15 @@ impl Attributes {
 
     /// The change by which these names are listed, the first ones of them. Without any, the parent stays what it is.
     pub fn list_names(names: &[NamePlace]) -> AttrSet {
-        let first = names.first();
+        let listed = &names[..names.len().min(NAMES_LISTED_MAX)];
+        let (first, others) = match listed {
+            [] => (None, listed),
+            [first, others @ ..] => (Some(first), others),
+        };
         AttrSet {
             parent: first.map(|name| name.directory),
             name_key: Some(first.map_or(0, |name| name.key)),
-            other_names: Some(names.iter().take(NAMES_LISTED_MAX).skip(1).copied().collect()),
+            other_names: Some(others.to_vec()),
             ..AttrSet::default()
         }
     }
