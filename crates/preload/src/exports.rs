@@ -23,96 +23,82 @@ pub(crate) fn attempt(transfer: impl FnOnce() -> Outcome) -> Outcome {
     outcome
 }
 
+/// Functions of libc, each under all of its names.
 macro_rules! taken_over {
-    ($(fn $name:ident($($argument:ident: $kind:ty),*) = $transfer:expr;)*) => {
+    ($(fn $($name:ident)|+ ($($arguments:tt)*) = $transfer:expr;)*) => {
         #[allow(non_upper_case_globals, reason = "as they are called in libc")]
         mod nexts {
             use super::{CStr, Next};
-            $(pub(super) static $name: Next =
+            $($(pub(super) static $name: Next =
                 match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                     Ok(name) => Next::new(name),
                     Err(_) => panic!("it has one NUL, at its end"),
-                };)*
+                };)+)*
         }
 
         /// Finds all of what is taken over, so that no signal handler has to.
         pub(crate) fn find() {
-            $(nexts::$name.find();)*
+            $($(nexts::$name.find();)+)*
         }
 
-        $(
-            /// As in libc.
-            ///
-            /// # Safety
-            /// As in libc.
-            #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> ssize_t {
-                sys::cancel_if_asked();
-                match attempt(|| $transfer) {
-                    Outcome::Done(count) => count as ssize_t,
-                    Outcome::Failed(_) => -1,
-                    Outcome::Left => {
-                        let next = nexts::$name.find();
-                        if next.is_null() {
-                            sys::set_errno(libc::ENOSYS);
-                            return -1;
-                        }
-                        type Function = unsafe extern "C-unwind" fn($($kind),*) -> ssize_t;
-                        // SAFETY: the function of that name has these arguments.
-                        let next = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
-                        // SAFETY: the caller's arguments, for the function that it has called.
-                        unsafe { next($($argument),*) }
+        $(export! { [$($name)+] ($($arguments)*) = $transfer })*
+    };
+}
+
+macro_rules! export {
+    ([$($name:ident)+] $arguments:tt = $transfer:expr) => {
+        $(export! { $name $arguments = $transfer })+
+    };
+    ($name:ident($($argument:ident: $kind:ty),*) = $transfer:expr) => {
+        /// As in libc.
+        ///
+        /// # Safety
+        /// As in libc.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> ssize_t {
+            sys::cancel_if_asked();
+            match attempt(|| $transfer) {
+                Outcome::Done(count) => count as ssize_t,
+                Outcome::Failed(_) => -1,
+                Outcome::Left => {
+                    let next = nexts::$name.find();
+                    if next.is_null() {
+                        sys::set_errno(libc::ENOSYS);
+                        return -1;
                     }
+                    type Function = unsafe extern "C-unwind" fn($($kind),*) -> ssize_t;
+                    // SAFETY: the function of that name has these arguments.
+                    let next = unsafe { std::mem::transmute::<*mut c_void, Function>(next) };
+                    // SAFETY: the caller's arguments, for the function that it has called.
+                    unsafe { next($($argument),*) }
                 }
             }
-        )*
+        }
     };
 }
 
 taken_over! {
-    fn read(fd: c_int, buffer: *mut c_void, count: size_t) = transfer::read(fd, one(buffer, count), At::Own);
-    fn write(fd: c_int, buffer: *const c_void, count: size_t) = transfer::write(fd, one(buffer, count), At::Own);
-    fn pread(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t) =
+    fn read | __read(fd: c_int, buffer: *mut c_void, count: size_t) = transfer::read(fd, one(buffer, count), At::Own);
+    fn write | __write(fd: c_int, buffer: *const c_void, count: size_t) = transfer::write(fd, one(buffer, count), At::Own);
+    fn pread | pread64 | __pread64(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t) =
         transfer::read(fd, one(buffer, count), At::Position(offset));
-    fn pread64(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t) =
-        transfer::read(fd, one(buffer, count), At::Position(offset));
-    fn pwrite(fd: c_int, buffer: *const c_void, count: size_t, offset: off_t) =
-        transfer::write(fd, one(buffer, count), At::Position(offset));
-    fn pwrite64(fd: c_int, buffer: *const c_void, count: size_t, offset: off_t) =
+    fn pwrite | pwrite64 | __pwrite64(fd: c_int, buffer: *const c_void, count: size_t, offset: off_t) =
         transfer::write(fd, one(buffer, count), At::Position(offset));
     fn readv(fd: c_int, parts: *const iovec, count: c_int) = transfer::read(fd, several(parts, count), At::Own);
     fn writev(fd: c_int, parts: *const iovec, count: c_int) = transfer::write(fd, several(parts, count), At::Own);
-    fn preadv(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) =
+    fn preadv | preadv64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) =
         transfer::read(fd, several(parts, count), At::Position(offset));
-    fn preadv64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) =
-        transfer::read(fd, several(parts, count), At::Position(offset));
-    fn pwritev(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) =
+    fn pwritev | pwritev64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) =
         transfer::write(fd, several(parts, count), At::Position(offset));
-    fn pwritev64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) =
-        transfer::write(fd, several(parts, count), At::Position(offset));
-    fn preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) =
+    fn preadv2 | preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) =
         flagged(flags, || transfer::read(fd, several(parts, count), At::own_or(offset)));
-    fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) =
-        flagged(flags, || transfer::read(fd, several(parts, count), At::own_or(offset)));
-    fn pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) =
+    fn pwritev2 | pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) =
         flagged(flags, || transfer::write(fd, several(parts, count), At::own_or(offset)));
-    fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) =
-        flagged(flags, || transfer::write(fd, several(parts, count), At::own_or(offset)));
-
-    // Other names of the same.
-    fn __read(fd: c_int, buffer: *mut c_void, count: size_t) = transfer::read(fd, one(buffer, count), At::Own);
-    fn __write(fd: c_int, buffer: *const c_void, count: size_t) = transfer::write(fd, one(buffer, count), At::Own);
-    fn __pread64(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t) =
-        transfer::read(fd, one(buffer, count), At::Position(offset));
-    fn __pwrite64(fd: c_int, buffer: *const c_void, count: size_t, offset: off_t) =
-        transfer::write(fd, one(buffer, count), At::Position(offset));
 
     // What programs call that are compiled with _FORTIFY_SOURCE: `room` is what the buffer has.
     fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t) =
         fitting(count, room, || transfer::read(fd, one(buffer, count), At::Own));
-    fn __pread_chk(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t, room: size_t) =
-        fitting(count, room, || transfer::read(fd, one(buffer, count), At::Position(offset)));
-    fn __pread64_chk(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t, room: size_t) =
+    fn __pread_chk | __pread64_chk(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t, room: size_t) =
         fitting(count, room, || transfer::read(fd, one(buffer, count), At::Position(offset)));
 }
 
