@@ -7,7 +7,7 @@ use clap::Parser;
 use holdfast_bench::error::{Error, Result, run};
 use holdfast_bench::peer::{Kind, Peer, Site};
 use holdfast_bench::plan::{Plan, Row, execute};
-use holdfast_bench::program::{self, Place, Progress};
+use holdfast_bench::program::{self, Progress, Setting};
 use holdfast_bench::workload::{Scale, Workload};
 use holdfast_bench::{machine, report};
 
@@ -33,11 +33,8 @@ struct Arguments {
     /// Show only the workloads whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Seed of the order of the requests
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[command(flatten)]
-    place: Place,
+    setting: Setting,
     /// Size of each store in MiB, taken from the host at once
     #[arg(long, default_value_t = 4096)]
     store_mib: u64,
@@ -54,7 +51,7 @@ fn main() -> ExitCode {
 }
 
 fn compare(arguments: &Arguments) -> Result<()> {
-    let site = Site::prepare(&arguments.place, arguments.store_mib, &arguments.holdfast_options)?;
+    let site = Site::prepare(&arguments.setting.place, arguments.store_mib, &arguments.holdfast_options)?;
     let kinds = available(&arguments.peers, &site)?;
     let plan = plan(arguments)?;
     let mut peers = Vec::new();
@@ -122,7 +119,7 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
     let workloads =
         Workload::ALL.into_iter().filter(|w| shown.contains(w) || shown.iter().any(|s| s.needs(*w))).collect();
     let rounds = arguments.rounds.unwrap_or(if arguments.quick { 3 } else { 5 });
-    Ok(Plan { workloads, shown, scale, rounds, seed: arguments.seed })
+    Ok(Plan { workloads, shown, scale, rounds, seed: arguments.setting.seed })
 }
 
 fn tables(rows: &[Row], kinds: &[Kind]) -> String {

@@ -20,6 +20,17 @@ pub struct Place {
     pub holdfast: Option<PathBuf>,
 }
 
+/// Where it works, and what is random there.
+#[derive(Clone, Debug, Args)]
+pub struct Setting {
+    /// Where it works.
+    #[command(flatten)]
+    pub place: Place,
+    /// Seed of all that is random
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
 /// One line on a terminal that says what is being done; none elsewhere.
 #[derive(Debug)]
 pub struct Progress {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_block::{Device, Error as DeviceError, FileDevice};
+use holdfast_block::{Device, Error as DeviceError, FileDevice, Filter};
 use holdfast_cache::{FlipPart, PageState};
 use holdfast_integrity::{Algorithm, Protection};
 use holdfast_naming::{NewNode, Request};
@@ -20,7 +20,7 @@ use holdfast_object::{Durability, ObjectId, PAGE_SIZE, SystemClock};
 use crate::error::{At, Error, Result};
 use crate::pattern::Generator;
 use crate::report;
-use crate::stack::{Stack, other};
+use crate::stack::{Options, Stack, other};
 
 /// Memory for pages.
 const POOL_BYTES: u64 = 16 << 20;
@@ -125,16 +125,12 @@ impl Watched {
     }
 }
 
-impl Device for Watched {
-    fn name(&self) -> &str {
-        self.device.name()
+impl Filter for Watched {
+    fn below(&self) -> &dyn Device {
+        &self.device
     }
 
-    fn blocks(&self) -> u64 {
-        self.device.blocks()
-    }
-
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> std::result::Result<(), DeviceError> {
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> std::result::Result<(), DeviceError> {
         let done = self.reads.time(|| self.device.read(first, bufs));
         let is_block = |buf: &&mut IoSliceMut<'_>| buf.len() == PAGE_SIZE && buf.starts_with(&self.mark);
         if let Some(block) = bufs.iter_mut().find(is_block)
@@ -145,16 +141,12 @@ impl Device for Watched {
         done
     }
 
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> std::result::Result<(), DeviceError> {
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> std::result::Result<(), DeviceError> {
         self.writes.time(|| self.device.write(first, bufs))
     }
 
-    fn flush(&self) -> std::result::Result<(), DeviceError> {
+    fn on_flush(&self) -> std::result::Result<(), DeviceError> {
         self.flushes.time(|| self.device.flush())
-    }
-
-    fn discard(&self, first: u64, count: u64) -> std::result::Result<(), DeviceError> {
-        self.device.discard(first, count)
     }
 }
 
@@ -180,7 +172,8 @@ impl Subject {
             mark,
             is_armed: AtomicBool::new(false),
         });
-        let stack = Stack::create(device.clone(), mode, POOL_BYTES, Arc::new(SystemClock::default()))?;
+        let options = Options { mode, pool_bytes: POOL_BYTES, clock: Arc::new(SystemClock::default()) };
+        let stack = Stack::create(device.clone(), &options)?;
         let made = stack.namespace.mknod(&Request::ROOT, ObjectId::ROOT, b"block", NewNode::Regular, 0o644);
         let subject = Subject { id: made.map_err(other)?.id, stack, device, bytes, generator };
         subject.write()?;

@@ -22,14 +22,19 @@ pub(crate) struct Stack {
     pub(crate) namespace: Arc<Namespace>,
 }
 
+/// How a store is used.
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(crate) mode: Protection,
+    /// Memory for file contents.
+    pub(crate) pool_bytes: u64,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
 impl Stack {
-    /// Opens the store on a device in a mode, with a pool of so many bytes.
-    pub(crate) fn open(
-        device: Arc<dyn Device>,
-        mode: Protection,
-        pool_bytes: u64,
-        clock: Arc<dyn Clock>,
-    ) -> io::Result<Stack> {
+    /// Opens the store on a device.
+    pub(crate) fn open(device: Arc<dyn Device>, options: &Options) -> io::Result<Stack> {
+        let Options { mode, pool_bytes, clock } = options.clone();
         let frames = u32::try_from(pool_bytes / PAGE_SIZE as u64).map_err(io::Error::other)?;
         let log_bytes = (pool_bytes / 32).clamp(1 << 20, 16 << 20) as usize;
         let arena = Arena::new(frames, log_bytes).map_err(other)?;
@@ -46,23 +51,18 @@ impl Stack {
     }
 
     /// Makes a store with an empty root directory, and opens it.
-    pub(crate) fn create(
-        device: Arc<dyn Device>,
-        mode: Protection,
-        pool_bytes: u64,
-        clock: Arc<dyn Clock>,
-    ) -> io::Result<Stack> {
+    pub(crate) fn create(device: Arc<dyn Device>, options: &Options) -> io::Result<Stack> {
         // One of them is open at a time on its device: nobody tells them apart by these.
-        let options = CreateOptions {
+        let create = CreateOptions {
             store_uuid: *b"holdfast bench 1",
             device_uuid: *b"holdfast bench d",
             set_aside_blocks: 0,
-            protection: mode,
+            protection: options.mode,
             overwrite: false,
         };
         let arena = Arena::new(64, 1 << 20).map_err(other)?;
-        Module::create(device.clone(), arena, clock.clone(), &options).map_err(other)?;
-        let stack = Stack::open(device, mode, pool_bytes, clock)?;
+        Module::create(device.clone(), arena, options.clock.clone(), &create).map_err(other)?;
+        let stack = Stack::open(device, options)?;
         stack.namespace.initialise(0, 0, 0o755).map_err(other)?;
         Ok(stack)
     }

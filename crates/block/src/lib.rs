@@ -2,7 +2,8 @@
 //!
 //! A [`Device`] is a row of 4 KiB blocks that can be read, written, flushed and discarded. Two are here: a regular file
 //! or disk ([`FileDevice`], with direct I/O and exclusive use) and memory ([`MemoryDevice`], cloned copy-on-write in
-//! microseconds). The fault devices and the write recorder, which wrap any device, live in `holdfast-lab`.
+//! microseconds). A [`Filter`] stands in front of a device and changes something of what goes through it. The fault devices
+//! and the write recorder live in `holdfast-lab`.
 //!
 //! What every device promises, and no more:
 //! - A read returns what the last completed write of the block carried, unless the medium lies. Checksums are the
@@ -18,6 +19,7 @@ mod aligned;
 mod device;
 mod error;
 mod file;
+mod filter;
 mod latch;
 mod memory;
 
@@ -25,5 +27,6 @@ pub use aligned::AlignedBuf;
 pub use device::{BLOCK_SIZE, Device, Read, Write, check_request};
 pub use error::{Error, Operation};
 pub use file::{Access, FileDevice};
+pub use filter::Filter;
 pub use latch::Latch;
 pub use memory::MemoryDevice;

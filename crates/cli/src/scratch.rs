@@ -1,6 +1,6 @@
 //! A device that shows another one and keeps in memory what is written: to see what a mount would make of a store.
 
-use holdfast_block::{BLOCK_SIZE, Device, Error};
+use holdfast_block::{BLOCK_SIZE, Device, Error, Filter};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -20,16 +20,12 @@ impl Scratch {
     }
 }
 
-impl Device for Scratch {
-    fn name(&self) -> &str {
-        self.below.name()
+impl Filter for Scratch {
+    fn below(&self) -> &dyn Device {
+        &*self.below
     }
 
-    fn blocks(&self) -> u64 {
-        self.below.blocks()
-    }
-
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
         let mut bytes = vec![0; bufs.iter().map(|buffer| buffer.len()).sum()];
         self.below.read(first, &mut [IoSliceMut::new(&mut bytes)])?;
         let written = self.written.lock();
@@ -47,7 +43,7 @@ impl Device for Scratch {
         Ok(())
     }
 
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
         let bytes: Vec<u8> = bufs.iter().flat_map(|buffer| buffer.iter().copied()).collect();
         let mut written = self.written.lock();
         for (number, block) in (first..).zip(bytes.as_chunks::<BLOCK_SIZE>().0) {
@@ -56,11 +52,11 @@ impl Device for Scratch {
         Ok(())
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    fn discard(&self, _first: u64, _count: u64) -> Result<(), Error> {
+    fn on_discard(&self, _first: u64, _count: u64) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use holdfast_bench::aged::{Plan, execute, tables};
 use holdfast_bench::error::{Error, Result};
 use holdfast_bench::machine;
 use holdfast_bench::peer::{Kind, Site};
-use holdfast_bench::program::{self, Place, Progress};
+use holdfast_bench::program::{self, Progress, Setting};
 
 /// Ages stores by a simulated year of creating, overwriting, renaming, deleting and keeping snapshots, and compares each with a
 /// fresh store with the same files: speed, metadata, fragmentation.
@@ -29,11 +29,8 @@ struct Arguments {
     /// Rounds of measurements
     #[arg(long, default_value_t = 5)]
     rounds: u64,
-    /// Seed of what happens in the year, and of the measurements
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[command(flatten)]
-    place: Place,
+    setting: Setting,
     /// Mount options for holdfast
     #[arg(long, value_name = "OPTS", default_value = "")]
     holdfast_options: String,
@@ -50,8 +47,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     if arguments.store_mib < 64 || arguments.rounds == 0 {
         return Err(Error::Usage("--store-mib must be at least 64, --rounds at least 1".to_owned()));
     }
-    let Arguments { store_mib, days, rounds, seed, .. } = *arguments;
-    let site = Site::prepare(&arguments.place, store_mib, &arguments.holdfast_options)?;
+    let Arguments { store_mib, days, rounds, .. } = *arguments;
+    let seed = arguments.setting.seed;
+    let site = Site::prepare(&arguments.setting.place, store_mib, &arguments.holdfast_options)?;
     let command = program::command_line();
     let preamble = format!(
         "Command: `{command}`\n\nMachine: {}\n\nStores: {store_mib} MiB each; {days} days, seed {seed}; {rounds} rounds, interleaved",

@@ -7,7 +7,7 @@ use clap::Parser;
 use holdfast_bench::error::{At, Error, Result};
 use holdfast_bench::integrity::{MODES, Plan, Way, Work, execute, tables};
 use holdfast_bench::peer::Site;
-use holdfast_bench::program::{self, Place, Progress};
+use holdfast_bench::program::{self, Progress, Setting};
 use holdfast_bench::{cpu, machine};
 use holdfast_integrity::Protection;
 
@@ -40,11 +40,8 @@ struct Arguments {
     /// Only the kinds of work whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Seed of random orders
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     #[command(flatten)]
-    place: Place,
+    setting: Setting,
     /// Also write the tables into this document, between its marker lines
     #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/integrity-speed.md")]
     write: Option<PathBuf>,
@@ -56,7 +53,7 @@ fn main() -> ExitCode {
 
 fn compare(arguments: &Arguments) -> Result<()> {
     let plan = plan(arguments)?;
-    let site = Site::prepare(&arguments.place, plan.store_mib(), "")?;
+    let site = Site::prepare(&arguments.setting.place, plan.store_mib(), "")?;
     let command = program::command_line();
     let preamble = format!(
         "Command: `{command}`\n\nMachine: {}\n\nStores: one of {} MiB for each mode; a file of {} MiB, a pool of {} MiB, {} MiB per \
@@ -105,7 +102,7 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
         file_mib,
         sample_mib,
         rounds: arguments.rounds,
-        seed: arguments.seed,
+        seed: arguments.setting.seed,
     };
     let needed_mib = (plan.pool_bytes() >> 20).saturating_mul(plan.modes.len() as u64);
     match machine::available_mib() {

@@ -12,27 +12,27 @@ use holdfast_object::{ObjectId, SystemClock};
 use super::access::{Access, Embedded};
 use super::{DATA, Subject, Way, forget_pages};
 use crate::error::{At, Result};
-use crate::stack::{Stack, other};
+use crate::stack::{Options, Stack, other};
 
 /// A store, closed and opened anew for cold reads.
 pub(super) struct InProcess {
     store: PathBuf,
-    mode: Protection,
-    pool_bytes: u64,
+    options: Options,
     open: Option<Stack>,
 }
 
 impl InProcess {
     /// Opens an existing store that nobody has mounted, with a pool of so many bytes.
     pub(super) fn open(store: &Path, mode: Protection, pool_bytes: u64) -> Result<InProcess> {
-        let mut stack = InProcess { store: store.to_path_buf(), mode, pool_bytes, open: None };
+        let options = Options { mode, pool_bytes, clock: Arc::new(SystemClock::default()) };
+        let mut stack = InProcess { store: store.to_path_buf(), options, open: None };
         stack.open = Some(stack.assemble().at("open", store)?);
         Ok(stack)
     }
 
     fn assemble(&self) -> io::Result<Stack> {
         let device = Arc::new(FileDevice::open(&self.store, DeviceAccess::ReadWrite).map_err(other)?);
-        Stack::open(device, self.mode, self.pool_bytes, Arc::new(SystemClock::default()))
+        Stack::open(device, &self.options)
     }
 
     fn close(&mut self) -> Result<()> {
@@ -51,7 +51,7 @@ impl Subject for InProcess {
     fn file(&self, way: Way) -> Result<Box<dyn Access>> {
         let namespace = self.running()?.namespace.clone();
         let found = namespace.lookup(&Request::ROOT, ObjectId::ROOT, DATA.as_bytes()).map_err(other);
-        let sums = (way == Way::EmbeddedSums).then(|| self.mode.memory());
+        let sums = (way == Way::EmbeddedSums).then(|| self.options.mode.memory());
         Ok(Box::new(Embedded { namespace, id: found.at("look up data in", &self.store)?.id, sums }))
     }
 
@@ -87,7 +87,8 @@ impl Drop for InProcess {
 pub(super) fn create(store: &Path, bytes: u64, mode: Protection) {
     use holdfast_naming::NewNode;
     let device = Arc::new(FileDevice::create_file(store, bytes).expect("a file"));
-    let stack = Stack::create(device, mode, 16 << 20, Arc::new(SystemClock::default())).expect("a store");
+    let options = Options { mode, pool_bytes: 16 << 20, clock: Arc::new(SystemClock::default()) };
+    let stack = Stack::create(device, &options).expect("a store");
     let namespace = &stack.namespace;
     namespace.mknod(&Request::ROOT, ObjectId::ROOT, DATA.as_bytes(), NewNode::Regular, 0o644).expect("a file");
     stack.close().expect("it closes");

@@ -17,7 +17,7 @@ use holdfast_object::{Durability, Kind, ManualClock, ObjectId, PAGE_SIZE};
 use super::format::{Call, Event, TracePath};
 use crate::error::{At, Error, Result};
 use crate::pattern::Generator;
-use crate::stack::{Stack, other};
+use crate::stack::{Options, Stack, other};
 
 /// Nanoseconds after 1970 at which replays begin: 2020-01-01.
 const START_NS: u64 = 1_577_836_800_000_000_000;
@@ -63,7 +63,8 @@ pub fn replay(events: &[Event], store: &Path, mode: Protection, pool_bytes: u64)
     let clock = Arc::new(ManualClock::new(START_NS, 0));
     let device = FileDevice::create_file(store, (2 * written + SPARE_BYTES).next_multiple_of(1 << 20));
     let device: Arc<dyn Device> = Arc::new(device.map_err(other).at("create", store)?);
-    let stack = Stack::create(device, mode, pool_bytes, clock.clone()).at("create", store)?;
+    let options = Options { mode, pool_bytes, clock: clock.clone() };
+    let stack = Stack::create(device, &options).at("create", store)?;
     let mut replayer = Replayer::new(stack, clock.clone());
     let is_before = |event: &&Event| matches!(event.call, Call::DirectoryExists(_) | Call::FileExists(..));
     for event in events.iter().filter(is_before) {
@@ -71,7 +72,7 @@ pub fn replay(events: &[Event], store: &Path, mode: Protection, pool_bytes: u64)
     }
     replayer.stack.close().at("close", store)?;
     let device = FileDevice::open(store, DeviceAccess::ReadWrite).map_err(other).at("open", store)?;
-    let stack = Stack::open(Arc::new(device), mode, pool_bytes, clock.clone()).at("open", store)?;
+    let stack = Stack::open(Arc::new(device), &options).at("open", store)?;
     let mut replayer = Replayer::new(stack, clock);
     for event in events.iter().filter(|event| !is_before(event)) {
         replayer.wait_until(event.at_us).at("write to", store)?;

@@ -1,7 +1,7 @@
 //! What tests put in front of a device.
 
-use holdfast_block::{Device, Error, MemoryDevice};
-use std::io::{IoSlice, IoSliceMut};
+use holdfast_block::{Device, Error, Filter, MemoryDevice};
+use std::io::IoSlice;
 use std::sync::Arc;
 
 /// A device that asks before each write where it goes.
@@ -17,23 +17,12 @@ impl<F: Fn(u64) -> u64 + Send + Sync> Front<F> {
     }
 }
 
-impl<F: Fn(u64) -> u64 + Send + Sync> Device for Front<F> {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl<F: Fn(u64) -> u64 + Send + Sync> Filter for Front<F> {
+    fn below(&self) -> &dyn Device {
+        &*self.inner
     }
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
-        self.inner.read(first, bufs)
-    }
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
         self.inner.write((self.redirect)(first), bufs)
-    }
-    fn flush(&self) -> Result<(), Error> {
-        self.inner.flush()
-    }
-    fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
-        self.inner.discard(first, count)
     }
 }

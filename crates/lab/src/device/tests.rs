@@ -1,7 +1,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use holdfast_block::{BLOCK_SIZE, Device, Error, MemoryDevice};
+use holdfast_block::{BLOCK_SIZE, Device, Error, Filter, MemoryDevice};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -284,27 +284,20 @@ fn a_torn_tail_tears_the_last_write_and_keeps_the_first() {
 fn a_write_in_flight_during_a_flush_is_not_covered_by_it() {
     // The device below starts a flush from within the write, as another thread would.
     struct FlushesMidWrite(std::sync::OnceLock<std::sync::Weak<Recorder>>, MemoryDevice);
-    impl Device for FlushesMidWrite {
-        fn name(&self) -> &str {
-            "below"
+    impl Filter for FlushesMidWrite {
+        fn below(&self) -> &dyn Device {
+            &self.1
         }
-        fn blocks(&self) -> u64 {
-            self.1.blocks()
-        }
-        fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
-            self.1.read(first, bufs)
-        }
-        fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+
+        fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
             if first == 1 {
                 self.0.get().unwrap().upgrade().unwrap().flush()?;
             }
             self.1.write(first, bufs)
         }
-        fn flush(&self) -> Result<(), Error> {
+
+        fn on_flush(&self) -> Result<(), Error> {
             Ok(())
-        }
-        fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
-            self.1.discard(first, count)
         }
     }
     let below = Arc::new(FlushesMidWrite(Default::default(), MemoryDevice::new(4)));

@@ -5,9 +5,9 @@
 //! seed gives the same run, as if a scheduler had switched just there. An action that itself needs what the first thread
 //! holds would wait for ever; after [`PATIENCE`] the first thread goes on, and both meet again at the end of its action.
 
-use holdfast_block::{Device, Error};
+use holdfast_block::{Device, Error, Filter};
 use parking_lot::{Condvar, Mutex};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,30 +106,18 @@ impl Interleave {
     }
 }
 
-impl Device for Interleave {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl Filter for Interleave {
+    fn below(&self) -> &dyn Device {
+        &*self.inner
     }
 
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
-        self.inner.read(first, bufs)
-    }
-
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
         self.meeting.pass();
         self.inner.write(first, bufs)
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         self.meeting.pass();
         self.inner.flush()
-    }
-
-    fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
-        self.inner.discard(first, count)
     }
 }

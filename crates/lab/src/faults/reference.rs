@@ -3,7 +3,7 @@
 use crate::maker::{Maker, STEP_NS};
 use crate::model::{Action, Data, Driver, Model, Node};
 use crate::stack::{self, Stack, StackOptions};
-use holdfast_block::{BLOCK_SIZE, Device, Error, MemoryDevice};
+use holdfast_block::{BLOCK_SIZE, Device, Error, Filter, MemoryDevice};
 use holdfast_naming::XattrMode;
 use holdfast_object::{Clock, DomainId, Kind, ObjectId};
 use holdfast_physical::check::{BlockRole, BlockUse, block_uses};
@@ -289,33 +289,17 @@ impl Witness {
     }
 }
 
-impl Device for Witness {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl Filter for Witness {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
 
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
-        self.inner.read(first, bufs)
-    }
-
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
         let blocks = bufs.iter().map(|buf| buf.len() as u64).sum::<u64>() / BLOCK_SIZE as u64;
         for block in first..(first + blocks).min(self.blocks()) {
             self.before.lock().insert(block, Box::new(self.block(block)));
         }
         self.writes.lock().push(first..first + blocks);
         self.inner.write(first, bufs)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
-        self.inner.discard(first, count)
     }
 }

@@ -1,12 +1,12 @@
 //! What a comparison of two snapshots reads, counted on the device: in proportion to what changed, whatever else the store has.
 
-use holdfast_block::{Device, Error, MemoryDevice};
+use holdfast_block::{Device, Error, Filter, MemoryDevice};
 use holdfast_lab::stack::{self, Stack, StackOptions};
 use holdfast_naming::{Access, Atime, Create, Namespace, PathChange, Request};
 use holdfast_object::{NAMES_LISTED_MAX, ObjectId, SnapshotId, Snapshots};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 const REQUEST: &Request = &Request::ROOT;
@@ -19,29 +19,18 @@ struct Counting {
     reads: Mutex<BTreeMap<u64, u64>>,
 }
 
-impl Device for Counting {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl Filter for Counting {
+    fn below(&self) -> &dyn Device {
+        &self.inner
     }
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
         let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut reads = self.reads.lock();
         for block in first..first + (bytes / 4096) as u64 {
             *reads.entry(block).or_default() += 1;
         }
         self.inner.read(first, bufs)
-    }
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
-        self.inner.write(first, bufs)
-    }
-    fn flush(&self) -> Result<(), Error> {
-        self.inner.flush()
-    }
-    fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
-        self.inner.discard(first, count)
     }
 }
 

@@ -4,13 +4,13 @@
 use crate::model::Model;
 use crate::random::{Replay, operation, seeds};
 use crate::rig::*;
-use holdfast_block::{Device, Error, MemoryDevice};
+use holdfast_block::{Device, Error, Filter, MemoryDevice};
 use holdfast_object::{Batch, DomainId, Epoch, LogBatch, ObjectStore};
 use holdfast_physical::check::{CheckOptions, FindingKind, check};
 use holdfast_physical::{CommitOrder, Module, OpenOptions};
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
 type Write = (u64, Vec<u8>);
@@ -22,17 +22,12 @@ struct Recorder {
     diary: Mutex<Vec<Vec<Write>>>,
 }
 
-impl Device for Recorder {
-    fn name(&self) -> &str {
-        "recorder"
+impl Filter for Recorder {
+    fn below(&self) -> &dyn Device {
+        &*self.device
     }
-    fn blocks(&self) -> u64 {
-        self.device.blocks()
-    }
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
-        self.device.read(first, bufs)
-    }
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
         self.diary
             .lock()
             .unwrap()
@@ -41,11 +36,13 @@ impl Device for Recorder {
             .push((first, bufs.iter().flat_map(|buf| buf.to_vec()).collect()));
         self.device.write(first, bufs)
     }
-    fn flush(&self) -> Result<(), Error> {
+
+    fn on_flush(&self) -> Result<(), Error> {
         self.diary.lock().unwrap().push(Vec::new());
         Ok(())
     }
-    fn discard(&self, _first: u64, _count: u64) -> Result<(), Error> {
+
+    fn on_discard(&self, _first: u64, _count: u64) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Devices that fail, and threads that get in each other's way.
 
 use crate::rig::*;
-use holdfast_block::{Device, Error as BlockError, MemoryDevice, Operation};
+use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice, Operation};
 use holdfast_integrity::Algorithm;
 use holdfast_object::{DomainId, Error, Kind, LogBatch, ObjectId, ObjectStore, Op, PageSource};
 use holdfast_physical::check::{CheckOptions, block_uses, check};
@@ -47,14 +47,12 @@ impl Failing {
     }
 }
 
-impl Device for Failing {
-    fn name(&self) -> &str {
-        "failing"
+impl Filter for Failing {
+    fn below(&self) -> &dyn Device {
+        &*self.device
     }
-    fn blocks(&self) -> u64 {
-        self.device.blocks()
-    }
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), BlockError> {
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), BlockError> {
         let blocks = bufs.iter().map(|buf| buf.len() as u64 / 4096).sum::<u64>();
         let bad = self.bad_block.load(Ordering::Relaxed);
         if (first..first + blocks).contains(&bad) {
@@ -62,14 +60,17 @@ impl Device for Failing {
         }
         self.device.read(first, bufs)
     }
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), BlockError> {
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), BlockError> {
         self.change(Operation::Write, Some(first))?;
         self.device.write(first, bufs)
     }
-    fn flush(&self) -> Result<(), BlockError> {
+
+    fn on_flush(&self) -> Result<(), BlockError> {
         self.change(Operation::Flush, None)
     }
-    fn discard(&self, _first: u64, _count: u64) -> Result<(), BlockError> {
+
+    fn on_discard(&self, _first: u64, _count: u64) -> Result<(), BlockError> {
         Ok(())
     }
 }

@@ -1,13 +1,12 @@
 //! The intent log: appended, found again after a crash, damaged.
 
 use crate::rig::*;
-use holdfast_block::{Device, Error as BlockError, MemoryDevice};
+use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice};
 use holdfast_object::{
     AttrSet, DomainId, Epoch, Error, FrameMut, Kind, LogBatch, ObjectId, ObjectStore, Op, Purpose, RecoveredBatch,
 };
 use holdfast_physical::Module;
 use holdfast_physical::check::{BlockRole, CheckOptions, FindingKind, block_uses, check};
-use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -460,25 +459,14 @@ pub(crate) struct Counting {
     pub(crate) flushes: AtomicU64,
 }
 
-impl Device for Counting {
-    fn name(&self) -> &str {
-        "counting"
+impl Filter for Counting {
+    fn below(&self) -> &dyn Device {
+        &*self.device
     }
-    fn blocks(&self) -> u64 {
-        self.device.blocks()
-    }
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), BlockError> {
-        self.device.read(first, bufs)
-    }
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), BlockError> {
-        self.device.write(first, bufs)
-    }
-    fn flush(&self) -> Result<(), BlockError> {
+
+    fn on_flush(&self) -> Result<(), BlockError> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.device.flush()
-    }
-    fn discard(&self, first: u64, count: u64) -> Result<(), BlockError> {
-        self.device.discard(first, count)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::damage::{DAMAGES, damage_tree, fix_checksums, read_all, sample};
 use crate::rig::*;
-use holdfast_block::{Device, Error as BlockError, MemoryDevice, Operation};
+use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice, Operation};
 use holdfast_object::{Error, Kind, ObjectId, ObjectStore, Op, Purpose};
 use holdfast_physical::check::{BlockRole, BlockUse, CheckOptions, FindingKind, block_uses, check};
 use holdfast_physical::{LABELS, Module, OpenOptions, RING_SLOTS, label_start};
@@ -25,14 +25,12 @@ fn range(first: u64, bytes: usize) -> std::ops::Range<u64> {
     first..first + bytes as u64 / 4096
 }
 
-impl Device for Unreadable {
-    fn name(&self) -> &str {
-        "unreadable"
+impl Filter for Unreadable {
+    fn below(&self) -> &dyn Device {
+        &*self.device
     }
-    fn blocks(&self) -> u64 {
-        self.device.blocks()
-    }
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), BlockError> {
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), BlockError> {
         let length = bufs.iter().map(|buf| buf.len()).sum();
         match self.bad.lock().range(range(first, length)).next() {
             None => self.device.read(first, bufs),
@@ -45,16 +43,11 @@ impl Device for Unreadable {
             }),
         }
     }
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), BlockError> {
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), BlockError> {
         let length = bufs.iter().map(|buf| buf.len()).sum();
         self.bad.lock().retain(|block| !range(first, length).contains(block));
         self.device.write(first, bufs)
-    }
-    fn flush(&self) -> Result<(), BlockError> {
-        self.device.flush()
-    }
-    fn discard(&self, first: u64, count: u64) -> Result<(), BlockError> {
-        self.device.discard(first, count)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::damage::{read_all, sample};
 use crate::rig::*;
-use holdfast_block::{Device, Error, MemoryDevice};
+use holdfast_block::{Device, Error, Filter, MemoryDevice};
 use holdfast_integrity::Algorithm;
 use holdfast_object::{
     Batch, DomainId, Fate, Fragment, Kind, ObjectId, ObjectStore, Op, PAGE_SIZE, ScrubCounts, ScrubCursor, ScrubFinding,
@@ -10,7 +10,7 @@ use holdfast_object::{
 use holdfast_physical::check::{BlockRole, block_uses, check};
 use holdfast_physical::{LABELS, Module, OpenOptions, RING_SLOTS};
 use std::collections::BTreeSet;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
@@ -163,16 +163,12 @@ impl Slow {
     const CHANCES: usize = 300;
 }
 
-impl Device for Slow {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl Filter for Slow {
+    fn below(&self) -> &dyn Device {
+        &*self.inner
     }
 
-    fn blocks(&self) -> u64 {
-        self.inner.blocks()
-    }
-
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
         if *self.scrubber.lock().unwrap() == Some(std::thread::current().id()) {
             let until = self.published.load(Ordering::Relaxed) + Slow::EPOCHS;
             for _ in 0..Slow::CHANCES {
@@ -183,18 +179,6 @@ impl Device for Slow {
             }
         }
         self.inner.read(first, bufs)
-    }
-
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
-        self.inner.write(first, bufs)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
-        self.inner.discard(first, count)
     }
 }
 
