@@ -2,12 +2,14 @@
 
 use clap::Parser;
 use holdfast_integrity::Protection;
-use holdfast_lab::campaign::{Load, Options, Row, markdown, trial};
+use holdfast_lab::campaign::{Daemon, Load, Options, Row, markdown, trial, trial_anywhere};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// Sixteen random bits of the page pool flip while loads like filebench's run; then everything is read back. Exit code 1 if a mode that
-/// promises otherwise let corrupt bytes be read or stored.
+/// promises otherwise let corrupt bytes be read or stored. With --anywhere they flip in a mounted store's daemon, in all of its
+/// memory but that pool, which nobody promises anything about: this counts what comes of it. It mounts, so it needs root.
 #[derive(Parser)]
 struct Arguments {
     /// Trials of each load in each mode
@@ -25,10 +27,26 @@ struct Arguments {
     /// Verification switched off: what promises most runs without it, and must fail
     #[arg(long)]
     plant: bool,
+    /// Flip what is not the page pool, in a daemon
+    #[arg(long, conflicts_with = "plant")]
+    anywhere: bool,
+    /// With --anywhere: a directory for the store
+    #[arg(long, default_value = "target/flips")]
+    dir: PathBuf,
+    /// With --anywhere: the holdfast binary [default: beside this program]
+    #[arg(long)]
+    holdfast: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let Arguments { trials, seconds, seed, modes, plant } = Arguments::parse();
+    let Arguments { trials, seconds, seed, modes, plant, anywhere, dir, holdfast } = Arguments::parse();
+    let daemon = match anywhere.then(|| daemon(dir, holdfast)).transpose() {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            eprintln!("flip-campaign: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let mut rows: Vec<Row> = Vec::new();
     let (mut done, total) = (0, trials * modes.len() as u64 * Load::ALL.len() as u64);
     println!("seed {seed}, {trials} trials of {seconds} s of each load in each mode");
@@ -40,7 +58,12 @@ fn main() -> ExitCode {
         for row in &mut rows {
             let mode = if plant && promises(row.mode) { Protection::None } else { row.mode };
             let time = Duration::from_secs_f64(seconds);
-            match trial(&Options { load: row.load, mode, time, seed: seed + number }) {
+            let options = Options { load: row.load, mode, time, seed: seed + number };
+            let outcome = match &daemon {
+                None => trial(&options),
+                Some(daemon) => trial_anywhere(&options, daemon),
+            };
+            match outcome {
                 Ok(outcome) => row.outcomes.push(outcome),
                 Err(error) => {
                     eprintln!("{}, {mode}, seed {}: {error}", row.load, seed + number);
@@ -53,10 +76,22 @@ fn main() -> ExitCode {
     }
     eprintln!();
     print!("{}", markdown(&rows));
+    if anywhere {
+        return ExitCode::SUCCESS;
+    }
     let broken = rows.iter().filter(|row| promises(row.mode));
     let broken = broken.flat_map(|row| &row.outcomes).filter(|outcome| outcome.read || outcome.written).count();
     println!("{broken} trials in which a mode that verifies memory let corrupt bytes out");
     if broken > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn daemon(dir: PathBuf, holdfast: Option<PathBuf>) -> std::io::Result<Daemon> {
+    std::fs::create_dir_all(&dir)?;
+    let program = match holdfast {
+        Some(program) => program,
+        None => std::env::current_exe()?.with_file_name("holdfast"),
+    };
+    Ok(Daemon { program, directory: dir.canonicalize()? })
 }
 
 /// Whether a mode says that corrupt bytes of the pool are neither read nor stored.

@@ -3,14 +3,21 @@
 //! A trial: a load runs on the whole stack in this process, with real threads and the machine's clock; in the middle of it, 16 bits of
 //! the page pool flip at once; it goes on; then everything is read back, first as it is, then by a stack that is opened anew. What
 //! flips lies in the pages of the pool, whatever they hold at that moment, and in the checksums that the arena has of them. (The
-//! checksums of 8 bytes and fewer are in the daemon's other memory; they are 0.2 % of what a page is.)
+//! checksums of 8 bytes and fewer are in the daemon's other memory; they are 0.2 % of what a page is.) [`trial_anywhere`] does the same to a
+//! daemon of its own, in all of its memory but these pages.
 
+mod daemon;
 mod load;
+mod process;
 mod statistics;
+mod target;
 
-pub use load::{Load, Met, Worker};
+pub use daemon::{Daemon, trial_anywhere};
+pub use load::Load;
 pub use statistics::Estimate;
 
+use self::load::{Met, Worker};
+use self::target::{Target, says};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_cache::Cache;
 use holdfast_integrity::Protection;
@@ -74,13 +81,30 @@ impl Outcome {
     }
 }
 
+impl Outcome {
+    /// What the load met while it ran.
+    fn count_run<T: Target>(&mut self, workers: &mut [Worker<T>]) {
+        for worker in workers {
+            let Met { operations, wrong, errors } = std::mem::take(&mut worker.met);
+            self.operations += operations;
+            self.read |= wrong > 0;
+            self.told |= errors > 0;
+        }
+    }
+
+    /// What is read from the store when it is opened anew.
+    fn count_anew<T: Target>(&mut self, workers: Vec<Worker<T>>, target: &T) {
+        for mut worker in workers {
+            worker.read_all(target);
+            self.written |= worker.met.wrong > 0;
+            self.told |= worker.met.errors > 0;
+        }
+    }
+}
+
 struct Stack {
     cache: Arc<Cache>,
     namespace: Namespace,
-}
-
-fn says(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 fn open(device: Arc<dyn Device>) -> Result<Stack, String> {
@@ -113,30 +137,16 @@ pub fn trial(options: &Options) -> Result<Outcome, String> {
     let stack = open(device.clone())?;
     stack.namespace.initialise(0, 0, 0o755).map_err(says)?;
     let made = (0..WORKERS).map(|worker| Worker::new(&stack.namespace, options.load, worker, FILES_BYTES));
-    let workers: Vec<Worker> = made.collect::<Result<_, _>>()?;
+    let workers: Vec<Worker<Namespace>> = made.collect::<Result<_, _>>()?;
 
     let mut outcome = Outcome::default();
     let workers = used(&stack, workers, options, &mut outcome);
     let closed = catch_unwind(AssertUnwindSafe(|| stack.cache.close()));
     outcome.crashed |= !matches!(closed, Ok(Ok(())));
     let Some(mut workers) = workers else { return Ok(outcome) };
-    let mut met = Met::default();
-    for worker in &mut workers {
-        met.operations += worker.met.operations;
-        met.wrong += worker.met.wrong;
-        met.errors += worker.met.errors;
-        worker.met = Met::default();
-    }
-    outcome.read = met.wrong > 0;
-    outcome.told = met.errors > 0;
-    outcome.operations = met.operations;
+    outcome.count_run(&mut workers);
     drop(stack);
-    let again = open(device)?;
-    for mut worker in workers {
-        worker.read_all(&again.namespace);
-        outcome.written |= worker.met.wrong > 0;
-        outcome.told |= worker.met.errors > 0;
-    }
+    outcome.count_anew(workers, &open(device)?.namespace);
     Ok(outcome)
 }
 
@@ -144,7 +154,12 @@ pub fn trial(options: &Options) -> Result<Outcome, String> {
 ///
 /// Half of the time is before the flips, so that the pool is full of pages of every state, and half behind, so that the load meets
 /// them, and epochs close over them.
-fn used(stack: &Stack, workers: Vec<Worker>, options: &Options, outcome: &mut Outcome) -> Option<Vec<Worker>> {
+fn used(
+    stack: &Stack,
+    workers: Vec<Worker<Namespace>>,
+    options: &Options,
+    outcome: &mut Outcome,
+) -> Option<Vec<Worker<Namespace>>> {
     let is_over = &AtomicBool::new(false);
     let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
     std::thread::scope(|scope| {

@@ -1,0 +1,215 @@
+//! The experiment on a daemon: bits flip in all of its memory but the pages of the pool, which verify themselves.
+//!
+//! Whoever promises nothing about this memory may read or store wrong bytes, crash, hang, or notice nothing; what happens how often is
+//! what is to be known. A daemon that is gone is started again, as somebody would, and what it has lost in an orderly way, because it was
+//! not synced, is no wrong byte.
+
+use super::load::Worker;
+use super::process::Flip;
+use super::target::{Mount, says};
+use super::{FILES_BYTES, FLIPS, Options, Outcome, WORKERS, process};
+use rand::SeedableRng;
+use rand_pcg::Pcg64Mcg;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+const POOL_BYTES: u64 = 32 << 20;
+/// How long anything may take that should be over at once, until it is taken for hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Errors after which a worker stops: its mount is gone.
+const ERRORS_MAX: u64 = 1000;
+
+/// The program that is tried, and where it works.
+#[derive(Clone, Debug)]
+pub struct Daemon {
+    /// `holdfast`.
+    pub program: PathBuf,
+    /// A directory for the store, the mount point and the log.
+    pub directory: PathBuf,
+}
+
+impl Daemon {
+    fn store(&self) -> PathBuf {
+        self.directory.join("flips.store")
+    }
+
+    fn mount_point(&self) -> PathBuf {
+        self.directory.join("flips")
+    }
+
+    fn command(&self, arguments: &[&str], path: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).arg(path).stdin(Stdio::null());
+        command
+    }
+
+    fn log(&self) -> Result<File, String> {
+        File::options().create(true).append(true).open(self.directory.join("flips.log")).map_err(says)
+    }
+
+    /// Runs it to its end, or what is taken for that.
+    fn run(&self, arguments: &[&str], path: &Path) -> Result<ExitStatus, String> {
+        let log = self.log()?;
+        let errors = log.try_clone().map_err(says)?;
+        let child = self.command(arguments, path).stdout(log).stderr(errors).spawn().map_err(says)?;
+        Mounted(child).wait()
+    }
+
+    /// Makes the store.
+    fn create(&self, options: &Options) -> Result<(), String> {
+        fs::create_dir_all(self.mount_point()).map_err(says)?;
+        let _ = fs::remove_file(self.store());
+        let mode = options.mode.to_string();
+        let made = self.run(&["create", "--size", "512M", "--protection", &mode], &self.store())?;
+        if made.success() { Ok(()) } else { Err(format!("create: {made}")) }
+    }
+
+    /// Mounts it. `None` if that fails.
+    fn mount(&self) -> Result<Option<Mounted>, String> {
+        let log = self.log()?;
+        let errors = log.try_clone().map_err(says)?;
+        let cache = format!("cache={POOL_BYTES}");
+        let mut command = self.command(&["mount", "--foreground", "-o", &cache], &self.store());
+        let daemon = command.arg(self.mount_point()).stdout(log).stderr(errors).spawn().map_err(says)?;
+        let mut mounted = Mounted(daemon);
+        let around = fs::metadata(&self.directory).map_err(says)?.dev();
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && mounted.0.try_wait().map_err(says)?.is_none() {
+            if fs::metadata(self.mount_point()).is_ok_and(|root| root.dev() != around) {
+                return Ok(Some(mounted));
+            }
+            // Another process mounts; there is nothing to wait on.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        mounted.kill();
+        self.clear();
+        Ok(None)
+    }
+
+    /// Takes away what a daemon that is gone has left.
+    fn clear(&self) {
+        let _ = Command::new("umount").arg("-l").arg(self.mount_point()).stderr(Stdio::null()).status();
+    }
+
+    /// Unmounts; whether the daemon ended as it should.
+    fn unmount(&self, mounted: Mounted) -> Result<bool, String> {
+        let left = self.run(&["unmount"], &self.mount_point())?.success();
+        let mut mounted = mounted;
+        if !left {
+            mounted.kill();
+        }
+        let ended = mounted.wait()?.success();
+        self.clear();
+        Ok(left && ended)
+    }
+}
+
+/// A daemon that runs.
+struct Mounted(Child);
+
+impl Mounted {
+    /// Waits until it has ended, and no longer than anybody would.
+    fn wait(mut self) -> Result<ExitStatus, String> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().map_err(says)? {
+                return Ok(status);
+            }
+            if begun.elapsed() > PATIENCE {
+                self.kill();
+                return self.0.wait().map_err(says);
+            }
+            // The standard library has no wait with a time limit.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
+/// Runs one trial on a daemon of its own.
+///
+/// # Errors
+/// In words, for what fails before anything has flipped, and for what the machine refuses.
+pub fn trial_anywhere(options: &Options, daemon: &Daemon) -> Result<Outcome, String> {
+    let mut log = daemon.log()?;
+    writeln!(log, "-- {}, {}, seed {}", options.load, options.mode, options.seed).map_err(says)?;
+    daemon.clear();
+    daemon.create(options)?;
+    let mut mounted = daemon.mount()?.ok_or("the store cannot be mounted")?;
+    let target = Mount(daemon.mount_point());
+    let made = (0..WORKERS).map(|worker| Worker::new(&target, options.load, worker, FILES_BYTES));
+    let workers: Vec<Worker<Mount>> = made.collect::<Result<_, _>>()?;
+    let mut outcome = Outcome::default();
+    let (mut workers, flips) = used(&target, workers, options, &mut mounted, &mut outcome)?;
+    for Flip { address, mapping } in flips {
+        writeln!(log, "flipped a bit at {address:#x} of {mapping}").map_err(says)?;
+    }
+    outcome.crashed |= !daemon.unmount(mounted)?;
+    outcome.count_run(&mut workers);
+    for worker in &mut workers {
+        worker.may_have_lost = outcome.crashed;
+    }
+    let Some(mounted) = daemon.mount()? else {
+        outcome.crashed = true;
+        return Ok(outcome);
+    };
+    outcome.count_anew(workers, &target);
+    outcome.told |= !daemon.unmount(mounted)?;
+    outcome.told |= !daemon.run(&["check"], &daemon.store())?.success();
+    Ok(outcome)
+}
+
+/// The load, with the flips in its middle, and everything read back.
+fn used(
+    target: &Mount,
+    workers: Vec<Worker<Mount>>,
+    options: &Options,
+    mounted: &mut Mounted,
+    outcome: &mut Outcome,
+) -> Result<(Vec<Worker<Mount>>, Vec<Flip>), String> {
+    let is_over = &AtomicBool::new(false);
+    let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
+    std::thread::scope(|scope| {
+        let (ended, all_ended) = channel::<()>();
+        let running: Vec<_> = (0u64..)
+            .zip(workers)
+            .map(|(number, mut worker)| {
+                let mut rng = Pcg64Mcg::seed_from_u64(options.seed ^ (number + 1) << 56);
+                let ended = ended.clone();
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) && worker.met.errors < ERRORS_MAX {
+                        worker.step(target, &mut rng);
+                    }
+                    worker.read_all(target);
+                    drop(ended);
+                    worker
+                })
+            })
+            .collect();
+        drop(ended);
+        let wait =
+            |time: Duration, all_ended: &Receiver<()>| all_ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+        wait(options.time / 2, &all_ended);
+        let flipped = process::flip(mounted.0.id(), FLIPS, ("/memfd:holdfast-arena", POOL_BYTES), &mut rng);
+        wait(options.time / 2, &all_ended);
+        is_over.store(true, Ordering::Relaxed);
+        if wait(PATIENCE, &all_ended) {
+            // It hangs: without the daemon every request ends.
+            outcome.crashed = true;
+            mounted.kill();
+        }
+        let workers =
+            running.into_iter().map(|thread| thread.join().map_err(|_| "a worker of the load panicked".into()));
+        let workers = workers.collect::<Result<_, String>>()?;
+        Ok((workers, flipped.map_err(says)?))
+    })
+}

@@ -1,0 +1,116 @@
+//! Bits that flip in the memory of another process.
+
+use rand::Rng;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+const PAGE: u64 = 4096;
+/// Set in a word of `/proc/PID/pagemap` for a page that is in memory (proc_pid_pagemap(5)).
+const PRESENT: u64 = 1 << 63;
+/// What the kernel maps into each process; it belongs to nobody.
+const KERNELS: [&str; 4] = ["[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]"];
+
+/// A mapping of a process, as in a line of `/proc/PID/maps`.
+struct Mapping {
+    addresses: Range<u64>,
+    name: String,
+}
+
+/// A bit that has flipped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Flip {
+    /// Where.
+    pub(super) address: u64,
+    /// What is mapped there, as `/proc/PID/maps` names it.
+    pub(super) mapping: String,
+}
+
+fn parse(line: &str) -> Option<Mapping> {
+    let mut words = line.split_ascii_whitespace();
+    let (from, to) = words.next()?.split_once('-')?;
+    let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16));
+    let permissions = words.next()?;
+    let name = words.skip(3).collect::<Vec<_>>().join(" ");
+    let is_its_own = permissions.starts_with('r') && !KERNELS.contains(&name.as_str());
+    is_its_own.then_some(Mapping { addresses: from.ok()?..to.ok()?, name })
+}
+
+/// Flips `count` random bits in what the process has in memory: data, stacks, heap, code. Of the mapping whose name begins with
+/// `sparing.0` the last `sparing.1` bytes are left alone.
+///
+/// # Errors
+/// The process is gone, or may not be written to.
+pub(super) fn flip(pid: u32, count: u32, sparing: (&str, u64), rng: &mut impl Rng) -> io::Result<Vec<Flip>> {
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+    let mut pages = Vec::new();
+    let mappings = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    for mut mapping in mappings.lines().filter_map(parse) {
+        if mapping.name.starts_with(sparing.0) {
+            mapping.addresses.end = mapping.addresses.end.saturating_sub(sparing.1).max(mapping.addresses.start);
+        }
+        let Range { start, end } = mapping.addresses;
+        let mut words = vec![0; ((end - start) / PAGE * 8) as usize];
+        pagemap.read_exact_at(&mut words, start / PAGE * 8)?;
+        let present = words.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word) & PRESENT != 0);
+        let addresses = (start..end).step_by(PAGE as usize).zip(present);
+        pages.extend(addresses.filter(|(_, is_present)| *is_present).map(|(page, _)| (page, mapping.name.clone())));
+    }
+    if pages.is_empty() {
+        return Err(io::Error::other("the process has nothing in memory"));
+    }
+    let mut flips = Vec::new();
+    for _ in 0..count {
+        let (page, mapping) = pages[rng.random_range(0..pages.len())].clone();
+        let address = page + rng.random_range(0..PAGE);
+        let mut byte = [0];
+        memory.read_exact_at(&mut byte, address)?;
+        byte[0] ^= 1 << rng.random_range(0..8);
+        memory.write_all_at(&byte, address)?;
+        flips.push(Flip { address, mapping });
+    }
+    Ok(flips)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand_pcg::Pcg64Mcg;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn lines_of_maps_are_understood() {
+        let mapping = parse("7f00a000-7f00c000 rw-s 00001000 00:01 4097   /memfd:holdfast-arena (deleted)").unwrap();
+        assert_eq!(mapping.addresses, 0x7f00_a000..0x7f00_c000);
+        assert_eq!(mapping.name, "/memfd:holdfast-arena (deleted)");
+        assert_eq!(parse("7f00a000-7f00c000 rw-p 00000000 00:00 0").unwrap().name, "");
+        assert!(parse("7f00a000-7f00c000 ---p 00000000 00:00 0").is_none());
+        assert!(parse("7fff0000-7fff2000 r-xp 00000000 00:00 0 [vdso]").is_none());
+    }
+
+    /// One bit differs where it is said to, in a process that waits, and what is spared is not hit.
+    #[test]
+    fn a_bit_of_another_process_flips() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let byte_at = |address| {
+            let mut byte = [0];
+            File::open(format!("/proc/{pid}/mem")).unwrap().read_exact_at(&mut byte, address).unwrap();
+            byte[0]
+        };
+        let mut rng = Pcg64Mcg::seed_from_u64(1);
+        // The same bits twice: they are as before.
+        let first = flip(pid, 1, ("[stack]", u64::MAX), &mut rng.clone()).unwrap();
+        let hit = byte_at(first[0].address);
+        let again = flip(pid, 1, ("[stack]", u64::MAX), &mut rng).unwrap();
+        assert_eq!(first, again);
+        assert_eq!((hit ^ byte_at(first[0].address)).count_ones(), 1);
+        let many = flip(pid, 500, ("[stack]", u64::MAX), &mut rng).unwrap();
+        assert!(many.iter().all(|flip| flip.mapping != "[stack]"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
