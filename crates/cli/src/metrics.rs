@@ -121,6 +121,9 @@ const FAMILIES: &[Family] = &[
         of_cache(r, |c| c.dirty_bytes)
     }),
     counter("holdfast_cache_page_hits_total", "Pages read that were in memory.", |r| of_cache(r, |c| c.page_hits)),
+    counter("holdfast_cache_pages_switched_total", "Of these, those in memory for longer than t_switch.", |r| {
+        of_cache(r, |c| c.pages_switched)
+    }),
     counter("holdfast_cache_page_misses_total", "Pages read that had to come from the store.", |r| {
         of_cache(r, |c| c.page_misses)
     }),

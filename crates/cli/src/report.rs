@@ -152,6 +152,9 @@ pub(crate) struct CacheFigures {
     pub(crate) pages_lost: u64,
     /// Pages read that were in memory, or known to be zero, since the mount was made.
     pub(crate) page_hits: u64,
+    /// Of these, those that had been there for longer than t_switch (mode `dynamic`).
+    #[serde(default)]
+    pub(crate) pages_switched: u64,
     /// Pages read that had to come from the store.
     pub(crate) page_misses: u64,
     /// Calls of fsync, fdatasync and the like.
@@ -172,6 +175,7 @@ impl From<&CacheStatus> for CacheFigures {
             pages_bad: status.pages_bad,
             pages_lost: status.pages_lost,
             page_hits: status.page_hits,
+            pages_switched: status.pages_switched,
             page_misses: status.page_misses,
             syncs: status.syncs,
             epochs_ms: status.epochs_ms,

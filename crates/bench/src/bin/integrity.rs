@@ -3,16 +3,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use holdfast_bench::error::{At, Error, Result};
-use holdfast_bench::integrity::{MODES, Plan, Way, Work, execute, tables};
+use holdfast_bench::integrity::loads::{self, Load, LoadPlan};
+use holdfast_bench::integrity::{MODES, Plan, Way, Work, execute, load_tables, switch_table, tables};
 use holdfast_bench::peer::Site;
 use holdfast_bench::program::{self, Progress, Setting};
 use holdfast_bench::{cpu, machine};
 use holdfast_integrity::Protection;
 
 /// Compares the protection modes: sequential and random writes, cold and warm reads, through the mount, through its
-/// checksum-aware interface, and with all layers in this process, as ratios to a store without checksums.
+/// checksum-aware interface, and with all layers in this process; loads as of a web server, a file server and a mail server; and the web
+/// server by t_switch; as ratios to a store without checksums.
 ///
 /// Needs root (it mounts), a disk with room for a store per mode, and memory for a pool per mode. What counts is the CPU
 /// time of a request, application and daemon together.
@@ -22,6 +24,9 @@ struct Arguments {
     /// Modes; all are compared with the first
     #[arg(long, value_delimiter = ',', default_values_t = MODES)]
     modes: Vec<Protection>,
+    /// What is measured
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["requests", "loads", "switch"])]
+    parts: Vec<Part>,
     /// Ways to get at the file
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["mount", "interface", "embedded", "embedded-sums"])]
     ways: Vec<Way>,
@@ -37,7 +42,16 @@ struct Arguments {
     /// How much of it one measurement reads or writes, in MiB [default: 64, with --quick 8]
     #[arg(long)]
     sample_mib: Option<u64>,
-    /// Only the kinds of work whose name contains this text
+    /// Loads
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["webserver", "fileserver", "varmail"])]
+    loads: Vec<Load>,
+    /// Size of all files of a load, in MiB [default: 128, with --quick 16]
+    #[arg(long)]
+    load_mib: Option<u64>,
+    /// How long the web server runs by t_switch, in seconds of wall-clock time [default: 240, with --quick 16]
+    #[arg(long)]
+    switch_seconds: Option<u64>,
+    /// Only the kinds of requests whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     #[command(flatten)]
@@ -47,33 +61,80 @@ struct Arguments {
     write: Option<PathBuf>,
 }
 
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Part {
+    /// Requests of one kind, each way.
+    Requests,
+    /// Web server, file server, mail server.
+    Loads,
+    /// The web server by t_switch.
+    Switch,
+}
+
 fn main() -> ExitCode {
     program::end("holdfast-bench-integrity", compare(&Arguments::parse()))
 }
 
 fn compare(arguments: &Arguments) -> Result<()> {
-    let plan = plan(arguments)?;
+    let (plan, loads) = (plan(arguments)?, load_plan(arguments)?);
+    check_memory(&arguments.parts, &plan, &loads)?;
+    let switch_seconds = arguments.switch_seconds.unwrap_or(if arguments.quick { 16 } else { 240 });
     let site = Site::prepare(&arguments.setting.place, plan.store_mib(), "")?;
     let command = program::command_line();
     let preamble = format!(
-        "Command: `{command}`\n\nMachine: {}\n\nStores: one of {} MiB for each mode; a file of {} MiB, a pool of {} MiB, {} MiB per \
-         measurement; {} rounds, interleaved",
+        "Command: `{command}`\n\nMachine: {}\n\nStores: one for each mode; for requests of {} MiB, with a file of {} MiB, a pool of {} MiB, {} MiB \
+         per measurement; for loads of {} MiB, with files of {} MiB in all, a pool of {} MiB; {} rounds, interleaved",
         machine::describe(&site.dir),
         plan.store_mib(),
         plan.file_mib,
         plan.pool_bytes() >> 20,
         plan.sample_mib,
+        loads.store_mib(),
+        loads.files_mib,
+        loads.pool_bytes() >> 20,
         plan.rounds
     );
     let cpu = cpu::stay_on_one().at("stay on one processor with", "this program")?;
     let preamble = format!("{preamble}, all on processor {cpu}");
     println!("{preamble}\n");
     let progress = Progress::default();
-    let rows = execute(&plan, &site, &mut |what| progress.say(what))?;
+    let mut say = |what: &str| progress.say(what);
+    let mut measured = Vec::new();
+    for part in &arguments.parts {
+        measured.push(match part {
+            Part::Requests => tables(&plan, &execute(&plan, &site, &mut say)?),
+            Part::Loads => load_tables(&loads.modes, &loads::execute(&loads, &site, &mut say)?),
+            Part::Switch => switch_table(switch_seconds, &loads::sweep(&loads, &site, switch_seconds, &mut say)?),
+        });
+    }
     drop(progress);
     let load = format!("Load at the end: {}", machine::load());
-    let measured = tables(&plan, &rows);
-    program::publish(arguments.write.as_deref(), &preamble, &format!("{load}\n\n{measured}"))
+    program::publish(arguments.write.as_deref(), &preamble, &format!("{load}\n\n{}", measured.join("\n")))
+}
+
+fn modes(arguments: &Arguments) -> Result<Vec<Protection>> {
+    let modes = &arguments.modes;
+    if modes.len() < 2 || (1..modes.len()).any(|index| modes[..index].contains(&modes[index])) {
+        return Err(Error::Usage("--modes must name at least two, each once".to_owned()));
+    }
+    Ok(modes.clone())
+}
+
+fn load_plan(arguments: &Arguments) -> Result<LoadPlan> {
+    let (files_mib, sample_mib) = if arguments.quick { (16, 2) } else { (128, 8) };
+    let files_mib = arguments.load_mib.unwrap_or(files_mib);
+    if files_mib == 0 || files_mib > 16 << 10 {
+        return Err(Error::Usage("--load-mib must be from 1 to 16384".to_owned()));
+    }
+    Ok(LoadPlan {
+        modes: modes(arguments)?,
+        loads: arguments.loads.clone(),
+        files_mib,
+        sample_mib: sample_mib.min(files_mib),
+        rounds: arguments.rounds,
+        seed: arguments.setting.seed,
+    })
 }
 
 fn plan(arguments: &Arguments) -> Result<Plan> {
@@ -84,31 +145,34 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
         let text = "--sample-mib must be at least 1 and at most --file-mib, --rounds at least 1";
         return Err(Error::Usage(text.to_owned()));
     }
-    let mut modes = arguments.modes.clone();
-    modes.dedup();
-    if modes.len() < 2 || (1..modes.len()).any(|index| modes[..index].contains(&modes[index])) {
-        return Err(Error::Usage("--modes must name at least two, each once".to_owned()));
-    }
     let is_wanted = |work: &Work| arguments.only.as_ref().is_none_or(|text| work.name().contains(text.as_str()));
     let works: Vec<Work> = Work::all().into_iter().filter(is_wanted).collect();
     if works.is_empty() {
         let names: Vec<String> = Work::all().into_iter().map(Work::name).collect();
         return Err(Error::Usage(format!("no work has that name; there are:\n  {}", names.join("\n  "))));
     }
-    let plan = Plan {
-        modes,
+    Ok(Plan {
+        modes: modes(arguments)?,
         ways: arguments.ways.clone(),
         works,
         file_mib,
         sample_mib,
         rounds: arguments.rounds,
         seed: arguments.setting.seed,
+    })
+}
+
+/// Whether the pools of all modes fit into memory.
+fn check_memory(parts: &[Part], plan: &Plan, loads: &LoadPlan) -> Result<()> {
+    let pool_bytes = |part: &Part| match part {
+        Part::Requests => plan.pool_bytes(),
+        Part::Loads | Part::Switch => loads.pool_bytes(),
     };
-    let needed_mib = (plan.pool_bytes() >> 20).saturating_mul(plan.modes.len() as u64);
+    let needed_mib = (parts.iter().map(pool_bytes).max().unwrap_or(0) >> 20) * plan.modes.len() as u64;
     match machine::available_mib() {
         Some(available) if available < needed_mib => Err(Error::Usage(format!(
-            "the pools take {needed_mib} MiB and {available} MiB of memory are available: take a smaller --file-mib or fewer --modes"
+            "the pools take {needed_mib} MiB and {available} MiB of memory are available: take smaller files or fewer --modes"
         ))),
-        _ => Ok(plan),
+        _ => Ok(()),
     }
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `access` | how an application gets at a file |
 //! | `mounted`, `embedded` | a store behind its daemon, and in this process |
+//! | `loads` | webserver, fileserver, varmail, and the webserver by t_switch |
 //! | `statistics` | ratios of pairs, their interval, and whether it reaches a goal |
 //! | `tables` | what came out |
 //!
@@ -16,6 +17,7 @@
 
 mod access;
 mod embedded;
+pub mod loads;
 mod mounted;
 mod statistics;
 mod tables;
@@ -30,7 +32,7 @@ use self::access::Access;
 use self::embedded::InProcess;
 use self::mounted::Mounted;
 pub use self::statistics::{Ratio, Verdict};
-pub use self::tables::tables;
+pub use self::tables::{load_tables, switch_table, tables};
 use crate::cpu;
 use crate::error::{At, Error, Result};
 use crate::pattern::{BLOCK, Generator, check_stamps, stamp};

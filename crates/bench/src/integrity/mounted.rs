@@ -12,14 +12,14 @@ use crate::cpu;
 use crate::error::{At, Error, Result, run};
 use crate::peer::{Kind, Peer, Site};
 
-/// A mounted store with an empty file in it.
+/// A mounted store.
 pub(super) struct Mounted {
     peer: Peer,
     site: Site,
 }
 
 impl Mounted {
-    /// Makes the store in a directory of its own below the site's.
+    /// Makes the store, with an empty file in it, in a directory of its own below the site's.
     pub(super) fn create(site: &Site, mode: Protection, pool_bytes: u64) -> Result<Mounted> {
         let dir = site.dir.join(mode.to_string());
         fs::create_dir_all(&dir).at("create", &dir)?;
@@ -30,6 +30,23 @@ impl Mounted {
         let path = peer.root().join(DATA);
         File::create(&path).at("create", &path)?;
         Ok(Mounted { peer, site })
+    }
+
+    /// Where it is mounted.
+    pub(super) fn root(&self) -> &Path {
+        self.peer.root()
+    }
+
+    /// A counter of the daemon's cache.
+    pub(super) fn counter(&self, name: &str) -> Result<u64> {
+        let root = self.peer.root().display().to_string();
+        let status = run(&self.site.holdfast, &["status", &root, "--json"])?;
+        let status: serde_json::Value =
+            serde_json::from_str(&status).map_err(std::io::Error::from).at("read", &root)?;
+        let of = |place: &str| status.pointer(&format!("{place}/{name}")).and_then(serde_json::Value::as_u64);
+        of("/cache")
+            .or_else(|| of("/mounts/0/cache"))
+            .ok_or_else(|| Error::Usage(format!("no {name} in the status of {root}")))
     }
 
     /// The file with the store.
@@ -69,13 +86,6 @@ impl Subject for Mounted {
     }
 
     fn page_misses(&self) -> Result<u64> {
-        let root = self.peer.root().display().to_string();
-        let status = run(&self.site.holdfast, &["status", &root, "--json"])?;
-        let status: serde_json::Value =
-            serde_json::from_str(&status).map_err(std::io::Error::from).at("read", &root)?;
-        let misses = status.pointer("/cache/page_misses").or(status.pointer("/mounts/0/cache/page_misses"));
-        misses
-            .and_then(serde_json::Value::as_u64)
-            .ok_or_else(|| Error::Usage(format!("no misses in the status of {root}")))
+        self.counter("page_misses")
     }
 }

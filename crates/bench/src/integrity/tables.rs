@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use holdfast_integrity::Protection;
 
+use super::loads::{LoadRow, SwitchRow};
 use super::statistics::{Ratio, Verdict};
 use super::{Action, Cost, Plan, Row, Way};
 use crate::measure::Summary;
@@ -40,8 +41,9 @@ pub fn tables(plan: &Plan, rows: &[Row]) -> String {
         if rows.is_empty() {
             continue;
         }
-        text += &format!("## {}, by CPU time\n\n{}\n", capitalised(way.name()), ratios(plan, &rows, true));
-        text += &format!("By wall clock:\n\n{}\n", ratios(plan, &rows, false));
+        let rows: Vec<(String, &[Vec<Cost>])> = rows.iter().map(|row| (row.work.name(), &row.costs[..])).collect();
+        text += &format!("## {}, by CPU time\n\n{}\n", capitalised(way.name()), ratios(&plan.modes, &rows, true));
+        text += &format!("By wall clock:\n\n{}\n", ratios(&plan.modes, &rows, false));
     }
     let goals = goals(plan, rows);
     if !goals.is_empty() {
@@ -56,28 +58,60 @@ fn capitalised(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-fn ratios(plan: &Plan, rows: &[&Row], by_cpu: bool) -> String {
+/// Of rows with a name and costs by mode.
+fn ratios(modes: &[Protection], rows: &[(String, &[Vec<Cost>])], by_cpu: bool) -> String {
     let part = |cost: &Cost| if by_cpu { cost.cpu } else { cost.wall };
-    let mut header = vec!["work".to_owned(), format!("{}, µs", plan.modes[0])];
+    let mut header = vec!["work".to_owned(), format!("{}, µs", modes[0])];
     if by_cpu {
         header.push("of it daemon".to_owned());
     }
-    header.extend(plan.modes[1..].iter().map(Protection::to_string));
-    let median =
-        |values: Vec<f64>| Summary::of(values).map_or_else(|| "–".to_owned(), |summary| number(summary.median));
-    let body =
-        rows.iter().map(|row| {
-            let base = per_request(&row.costs[0], part);
-            let mut cells = vec![row.work.name(), median(base.clone())];
-            if by_cpu {
-                cells.push(median(per_request(&row.costs[0], |cost| cost.daemon_cpu)));
-            }
-            cells.extend(row.costs[1..].iter().map(|costs| {
-                Ratio::of(&base, &per_request(costs, part)).as_ref().map_or_else(|| "–".to_owned(), shown)
-            }));
-            cells
-        });
+    header.extend(modes[1..].iter().map(Protection::to_string));
+    let body = rows.iter().map(|(name, costs)| {
+        let base = per_request(&costs[0], part);
+        let mut cells = vec![name.clone(), median(base.clone())];
+        if by_cpu {
+            cells.push(median(per_request(&costs[0], |cost| cost.daemon_cpu)));
+        }
+        cells.extend(costs[1..].iter().map(|costs| ratio(&base, &per_request(costs, part))));
+        cells
+    });
     table(&header, body.collect())
+}
+
+/// The loads: what an operation costs, as the other tables.
+pub fn load_tables(modes: &[Protection], rows: &[LoadRow]) -> String {
+    let rows: Vec<(String, &[Vec<Cost>])> = rows.iter().map(|row| (row.load.to_string(), &row.costs[..])).collect();
+    format!(
+        "## Loads through the mount, by CPU time\n\n{}\nBy wall clock:\n\n{}",
+        ratios(modes, &rows, true),
+        ratios(modes, &rows, false)
+    )
+}
+
+/// The webserver by t_switch.
+pub fn switch_table(seconds: u64, rows: &[SwitchRow]) -> String {
+    let header = ["mode", "µs per operation", "ratio by CPU time", "by wall clock", "pages read after t_switch"];
+    let base = rows.first().map(|row| row.costs.as_slice()).unwrap_or_default();
+    let body = rows.iter().map(|row| {
+        let compared = |part: fn(&Cost) -> Duration| ratio(&per_request(base, part), &per_request(&row.costs, part));
+        vec![
+            row.mode.to_string(),
+            median(per_request(&row.costs, cpu)),
+            compared(cpu),
+            compared(|cost| cost.wall),
+            format!("{:.0} %", 100.0 * row.switched),
+        ]
+    });
+    let table = table(&header.map(str::to_owned), body.collect());
+    format!("## The webserver by t_switch, in a run of {seconds} s (figure 9 of the paper)\n\n{table}")
+}
+
+fn median(values: Vec<f64>) -> String {
+    Summary::of(values).map_or_else(|| "–".to_owned(), |summary| number(summary.median))
+}
+
+fn ratio(base: &[f64], other: &[f64]) -> String {
+    Ratio::of(base, other).as_ref().map_or_else(|| "–".to_owned(), shown)
 }
 
 fn shown(ratio: &Ratio) -> String {
