@@ -99,11 +99,20 @@ pub fn switch_table(seconds: u64, rows: &[SwitchRow]) -> String {
             median(per_request(&row.costs, cpu)),
             compared(cpu),
             compared(|cost| cost.wall),
-            format!("{:.0} %", 100.0 * row.switched),
+            switched(row),
         ]
     });
     let table = table(&header.map(str::to_owned), body.collect());
     format!("## The webserver by t_switch, in a run of {seconds} s (figure 9 of the paper)\n\n{table}")
+}
+
+/// With a t_switch of 0 no page goes over: readers go by the strong checksum from the beginning.
+fn switched(row: &SwitchRow) -> String {
+    match row.mode {
+        Protection::Dynamic { t_switch_s: 1.. } => format!("{:.0} %", 100.0 * row.switched),
+        Protection::Dynamic { .. } => "all".to_owned(),
+        _ => "–".to_owned(),
+    }
 }
 
 fn median(values: Vec<f64>) -> String {
