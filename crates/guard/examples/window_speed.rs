@@ -63,9 +63,10 @@ fn measure(protect: Protect, pages: usize) {
                     std::hint::spin_loop();
                 }
             });
-            // About a millisecond per round.
-            let repeats = if protect == Protect::Pages { 100 } else { 10_000 };
-            let [window, stores] = rounds((repeats, empty), ((repeats / pages).max(10), with_stores));
+            // At most about a millisecond per round, so that others on the same CPUs do not come between.
+            let per_pages = (10_000 / pages).max(10);
+            let per_window = if protect == Protect::Pages { per_pages.min(100) } else { 10_000 };
+            let [window, stores] = rounds((per_window, empty), (per_pages.min(per_window), with_stores));
             let others = if busy { "one, running" } else { "none" };
             println!(
                 "{:8}{pages:>7}  {others:14}{:>11.1}{:>11.1}{:>16.1}{:>16.1}",

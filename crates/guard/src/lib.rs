@@ -65,7 +65,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub enum Protect {
     /// Not at all: windows are only counted.
     Off = 0,
-    /// With a memory protection key (PKU, x86-64): a window takes some 30 ns and belongs to its thread. For production.
+    /// With a memory protection key (PKU, x86-64): a window takes some 45 ns and belongs to its thread. For production.
     Keys = 1,
     /// With mprotect, for diagnosis where there are no keys: a window takes microseconds, more with the number of regions and threads,
     /// and is open to all threads while any has one open.
