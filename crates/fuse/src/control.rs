@@ -118,35 +118,50 @@ pub trait Control: Send + Sync {
     fn is_down(&self) -> bool;
 }
 
+/// Why a control ioctl has no reply.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// The payload is not what the number says: the caller's mistake, and nothing of the store's.
+    Malformed,
+    /// What was asked for failed.
+    Failed(holdfast_object::Error),
+}
+
+impl From<holdfast_object::Error> for Refused {
+    fn from(error: holdfast_object::Error) -> Refused {
+        Refused::Failed(error)
+    }
+}
+
 /// The reply to a control ioctl of the user `uid` with this payload, or `None` if `command` is none of ours (ENOTTY).
 ///
 /// # Errors
-/// Those of [`Control::sync`].
-pub fn answer(control: &dyn Control, uid: u32, command: u32, payload: &[u8]) -> Option<Result<Vec<u8>>> {
+/// Those of [`Control::sync`], [`Control::trim`]; [`Refused::Malformed`] for a payload without a request.
+pub fn answer(
+    control: &dyn Control,
+    uid: u32,
+    command: u32,
+    payload: &[u8],
+) -> Option<std::result::Result<Vec<u8>, Refused>> {
+    let asked = |reply: &dyn Fn(&[u8]) -> Option<Vec<u8>>| match unpack_status(payload) {
+        Ok(request) => reply(&request).map(|reply| Ok(pack_status(&reply))),
+        Err(error) => {
+            tracing::debug!(%error, command, "a control ioctl makes no sense");
+            Some(Err(Refused::Malformed))
+        }
+    };
     match command {
-        HOLDFAST_IOC_SYNC => Some(control.sync().map(|epoch| epoch.to_ne_bytes().to_vec())),
+        HOLDFAST_IOC_SYNC => Some(control.sync().map(|epoch| epoch.to_ne_bytes().to_vec()).map_err(Refused::from)),
         HOLDFAST_IOC_STATUS => Some(Ok(pack_status(&control.status_json()))),
-        HOLDFAST_IOC_TRIM => Some(control.trim().map(|bytes| bytes.saturating_add(1).to_ne_bytes().to_vec())),
-        HOLDFAST_IOC_SCRUB => match unpack_status(payload) {
-            Ok(request) => Some(Ok(pack_status(&control.scrub_json(&request)))),
-            Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("scrub request: {error}")))),
-        },
-        HOLDFAST_IOC_SNAPSHOT => match unpack_status(payload) {
-            Ok(request) => Some(Ok(pack_status(&control.snapshot_json(uid, &request)))),
-            Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("snapshot request: {error}")))),
-        },
-        HOLDFAST_IOC_GROW => match unpack_status(payload) {
-            Ok(request) => Some(Ok(pack_status(&control.grow_json(uid, &request)))),
-            Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("request to grow: {error}")))),
-        },
-        HOLDFAST_IOC_REMOUNT => match unpack_status(payload) {
-            Ok(request) => Some(Ok(pack_status(&control.remount_json(uid, &request)))),
-            Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("remount request: {error}")))),
-        },
-        HOLDFAST_IOC_INJECT => match unpack_status(payload) {
-            Ok(request) => control.inject_json(uid, &request).map(|reply| Ok(pack_status(&reply))),
-            Err(error) => Some(Err(holdfast_object::Error::Protocol(format!("request to damage: {error}")))),
-        },
+        HOLDFAST_IOC_TRIM => {
+            let trimmed = control.trim().map(|bytes| bytes.saturating_add(1).to_ne_bytes().to_vec());
+            Some(trimmed.map_err(Refused::from))
+        }
+        HOLDFAST_IOC_SCRUB => asked(&|request| Some(control.scrub_json(request))),
+        HOLDFAST_IOC_SNAPSHOT => asked(&|request| Some(control.snapshot_json(uid, request))),
+        HOLDFAST_IOC_GROW => asked(&|request| Some(control.grow_json(uid, request))),
+        HOLDFAST_IOC_REMOUNT => asked(&|request| Some(control.remount_json(uid, request))),
+        HOLDFAST_IOC_INJECT => asked(&|request| control.inject_json(uid, request)),
         _ => None,
     }
 }
@@ -354,7 +369,7 @@ mod tests {
         assert_eq!(unpack_status(&reply).unwrap(), b"abc\x09");
         let reply = answer(&control, 9, HOLDFAST_IOC_REMOUNT, &pack_status(b"abc")).unwrap().unwrap();
         assert_eq!(unpack_status(&reply).unwrap(), b"abc\x09");
-        assert!(answer(&control, 0, HOLDFAST_IOC_SCRUB, b"ab").unwrap().is_err());
+        assert_eq!(answer(&control, 0, HOLDFAST_IOC_SCRUB, b"ab"), Some(Err(Refused::Malformed)));
         assert!(scrub(std::fs::File::open("/").unwrap(), &[0; STATUS_BYTES]).is_err());
     }
 
@@ -362,7 +377,7 @@ mod tests {
     fn errors_pass_through() {
         let error = Error::ReadOnly("device gone".into());
         let control = Fixed(Err(error.clone()), Vec::new());
-        assert_eq!(answer(&control, 0, HOLDFAST_IOC_SYNC, &[]), Some(Err(error)));
+        assert_eq!(answer(&control, 0, HOLDFAST_IOC_SYNC, &[]), Some(Err(Refused::Failed(error))));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::decode::{self, Body, Request};
 use crate::errno::Errno;
-use crate::handler::{Answer, Change, Handler};
+use crate::handler::{Answer, Change, Handler, Service, is_truncation};
 use crate::notify;
 use crate::reply::{self, DirBuffer, Slices};
 use rustix::fd::BorrowedFd;
@@ -14,7 +14,11 @@ const REPLY_BYTES_MAX: usize = crate::negotiate::WRITE_BYTES_MAX as usize;
 
 /// Answers one request. Whatever goes wrong is the request's error, never the session's.
 /// `agreed` are the flags of [`init_flags`].
-pub(crate) fn dispatch<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &[u8], agreed: u64) {
+pub(crate) fn dispatch<S: Service>(service: &S, device: BorrowedFd<'_>, bytes: &[u8], agreed: u64) {
+    service.serve(|handler| dispatch_to(handler, device, bytes, agreed));
+}
+
+fn dispatch_to<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &[u8], agreed: u64) {
     // The reply carries `unique` as it came, with the mark of a request sent again.
     let unique = match decode::header(bytes) {
         Ok(header) => header.unique,
@@ -122,6 +126,7 @@ fn changes(request: &Request<'_>) -> Option<(u64, Change)> {
         | Body::Link { .. }
         | Body::Create { .. }
         | Body::Tmpfile { .. } => Some((node, Change::Names)),
+        Body::Setattr(args) if is_truncation(args) => None,
         Body::Setattr(_) | Body::Setxattr { .. } | Body::Removexattr { .. } => Some((node, Change::Object)),
         _ => None,
     }

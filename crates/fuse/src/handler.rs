@@ -53,9 +53,37 @@ pub enum Change {
     Object,
 }
 
+/// What serves a session: for each request it has something that handles it. A [`Handler`] that several threads can use is one, and handles
+/// all of them itself.
+pub trait Service: Send + Sync {
+    /// What handles one request.
+    type Handler<'a>: Handler
+    where
+        Self: 'a;
+
+    /// Calls `answer` once, with what handles one request from its beginning until its reply is sent.
+    fn serve<'a>(&'a self, answer: impl FnOnce(&Self::Handler<'a>));
+}
+
+impl<H: Handler + Send + Sync> Service for H {
+    type Handler<'a>
+        = H
+    where
+        H: 'a;
+
+    fn serve<'a>(&'a self, answer: impl FnOnce(&Self::Handler<'a>)) {
+        answer(self);
+    }
+}
+
+/// Whether a SETATTR is of ftruncate(2), which changes contents through a handle.
+pub(crate) fn is_truncation(args: &SetattrIn) -> bool {
+    args.valid & fattr::SIZE != 0 && args.valid & fattr::FH != 0
+}
+
 /// A file system. Methods that are not given answer "not implemented".
 #[allow(missing_docs, unused_variables)]
-pub trait Handler: Send + Sync {
+pub trait Handler {
     /// What a read gives: bytes somewhere in memory, held until they are sent.
     type Data: Slices;
 
@@ -185,7 +213,8 @@ pub trait Handler: Send + Sync {
     }
     /// Comes after a request that has changed something, before it is answered: an error takes the place of the answer. `node`
     /// is the directory or the object. For file systems that make every change durable (mount options `sync`, `dirsync`). Not
-    /// after what writes through a handle (`write`, `fallocate`, `copy_file_range`, `ioctl`), which is to see to it itself.
+    /// after what writes through a handle (`write`, `fallocate`, `copy_file_range`, `ioctl`, `setattr` of a size), which is to see to it
+    /// itself.
     fn changed(&self, node: u64, change: Change) -> Answer<()> {
         Ok(())
     }

@@ -11,9 +11,9 @@
 //!
 //! - `abi`: structures and flags as in the kernel's UAPI;
 //! - `decode`: bytes to [`Request`];
-//! - `handler`: the [`Handler`] trait, neutral, so that a library could replace the wire;
+//! - `handler`: the [`Handler`] of a request and the [`Service`] that has one for each, neutral, so that a library could replace the wire;
 //! - `session`, `negotiate`, `mount`, `notify`: the connection;
-//! - [`adapter`]: the handler that serves a name space;
+//! - [`adapter`]: the service that serves a name space;
 //! - [`control`]: ioctls for what FUSE has no request for.
 #![warn(missing_docs)]
 
@@ -35,7 +35,7 @@ mod test_support;
 
 pub use decode::{Body, Context, DecodeError, Request, header, request};
 pub use errno::Errno;
-pub use handler::{Answer, Attributes, Change, Entry, Handler, Opened};
+pub use handler::{Answer, Attributes, Change, Entry, Handler, Opened, Service};
 pub use mount::{Flags, MountError, MountOptions, TYPE, mount, ready, remount, unmount};
 pub use negotiate::{Caching, Negotiated, Unsupported, WRITE_BYTES_MAX, negotiate};
 pub use reply::{DirBuffer, Slices};

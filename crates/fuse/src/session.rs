@@ -7,7 +7,7 @@
 use crate::buffer::Buffer;
 use crate::decode::{self, Body};
 use crate::dispatch::dispatch;
-use crate::handler::Handler;
+use crate::handler::Service;
 use crate::negotiate::{Caching, Negotiated, negotiate};
 use crate::{notify, reply};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -112,9 +112,9 @@ pub struct Worker {
 
 impl Worker {
     /// Serves until the file system is unmounted. The thread is the caller's.
-    pub fn serve<H: Handler>(&mut self, handler: &H) -> io::Result<()> {
+    pub fn serve<S: Service>(&mut self, service: &S) -> io::Result<()> {
         while let Some(length) = receive(self.device.as_fd(), &mut self.buffer)? {
-            dispatch(handler, self.device.as_fd(), &self.buffer[..length], self.agreed);
+            dispatch(service, self.device.as_fd(), &self.buffer[..length], self.agreed);
         }
         Ok(())
     }

@@ -16,10 +16,9 @@ impl Served {
         Served(RwLock::new(namespace))
     }
 
-    /// What is served, kept as long as the guard is there. A request may have several of them.
+    /// What is served, kept as long as the guard is there. A request has one of them, so whoever waits for the exchange goes first.
     pub(crate) fn get(&self) -> RwLockReadGuard<'_, Arc<Namespace>> {
-        // One that waits for the exchange must not stop a request that holds a guard already.
-        self.0.read_recursive()
+        self.0.read()
     }
 
     /// Waits until no request is under way, for `patience` at most, and serves what `make` gives; others wait meanwhile. Nothing if

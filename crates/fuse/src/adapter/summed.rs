@@ -3,10 +3,10 @@
 //! They go round the kernel's page cache, so they are offered only where it holds nothing but what programs have mapped
 //! ([`Caching::Direct`]). Errors are told in the reply, not by the ioctl's number, wherever the caller is one of ours.
 
-use super::Filesystem;
 use super::convert::node_of;
 use super::handle::Handle;
 use super::memory;
+use super::serving::{About, Serving};
 use crate::abi::IoctlIn;
 use crate::decode::Context;
 use crate::errno::Errno;
@@ -22,7 +22,7 @@ use holdfast_object as object;
 
 const _: () = assert!(TRANSFER_BYTES_MAX <= holdfast_naming::WRITE_MAX && BLOCK_BYTES == object::PAGE_SIZE);
 
-impl Filesystem {
+impl Serving<'_> {
     /// Answers an ioctl of the interface.
     pub(super) fn summed(
         &self,
@@ -32,14 +32,14 @@ impl Filesystem {
         args: &IoctlIn,
         bytes: &[u8],
     ) -> Answer<Vec<u8>> {
-        if self.options.caching != Caching::Direct {
+        if self.mount.options.caching != Caching::Direct {
             return Err(Errno::OPNOTSUPP);
         }
         let handle = Handle::of_raw(args.fh);
         if command == Command::Features {
             return Ok(features(handle, self.namespace().cache().protection()).encode());
         }
-        if self.control.is_down() {
+        if self.mount.control.is_down() {
             return Err(Errno::IO);
         }
         let malformed = |error| {
@@ -83,6 +83,7 @@ impl Filesystem {
                 let count = blocks(request.offset, request.length);
                 let (sums, _) = decode_sums(request.algorithm, count, rest).map_err(malformed)?;
                 let mut bytes = vec![0; request.length];
+                // Before the name space is in use: it may be a mapped file of this mount, for whose pages the kernel asks another worker.
                 if let Err(error) = memory::fetch(context.pid, request.address, &mut bytes) {
                     return Ok(unreachable(&request, &error).encode(room));
                 }
@@ -99,7 +100,7 @@ impl Filesystem {
         });
         match read {
             Ok((data, sums)) => done(offset, &data, &sums, with_bytes),
-            Err(failure) => self.failed(Operation::Read, offset, &failure).encode(room),
+            Err(failure) => self.failed(node, Operation::Read, offset, &failure).encode(room),
         }
     }
 
@@ -115,7 +116,7 @@ impl Filesystem {
                 reply.extend(encode_blocks(&blocks));
                 reply
             }
-            Err(failure) => self.failed(Operation::Write, request.offset, &failure).encode(room),
+            Err(failure) => self.failed(node, Operation::Write, request.offset, &failure).encode(room),
         }
     }
 
@@ -144,11 +145,11 @@ impl Filesystem {
                 let grew = !bytes.is_empty() && offset + bytes.len() as u64 > size;
                 Reply::done(Operation::Write, offset, bytes.len(), grew)
             }
-            Err(failure) => self.failed(Operation::Write, offset, &failure),
+            Err(failure) => self.failed(node, Operation::Write, offset, &failure),
         }
     }
 
-    fn failed(&self, operation: Operation, offset: u64, failure: &Failure) -> Reply {
+    fn failed(&self, node: u64, operation: Operation, offset: u64, failure: &Failure) -> Reply {
         let reply = Reply { status: Status::Refused, operation, ..Reply::done(operation, offset, 0, false) };
         match failure {
             Failure::Number(errno) => Reply { errno: errno.0, ..reply },
@@ -162,7 +163,7 @@ impl Filesystem {
             },
             Failure::Naming(error) => {
                 // Tells it in the log as well.
-                let errno = self.errno(error).0;
+                let errno = node_of(node).map_or_else(|errno| errno, |id| self.errno(About::Object(id), error)).0;
                 let text = error.to_string();
                 match damage(error) {
                     Some((side, place)) => Reply {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::abi::{opcode, *};
 use crate::decode::Context;
-use crate::handler::{Answer, Attributes, Entry, Opened};
+use crate::handler::{Answer, Attributes, Change, Entry, Handler, Opened};
 use crate::reply::{DirBuffer, Slices};
 use crate::test_support::{Rng, fuzz_budget, hex, message, seed};
 use crate::{Caching, Errno as Number, Unsupported};
@@ -133,7 +133,7 @@ impl Handler for Fixed {
 const NEGOTIATED: Negotiated = Negotiated { minor: 41, flags: 0, write_bytes_max: 1 << 20 };
 
 /// Serves requests one by one; gives the reply to each, `None` if there is none.
-fn replies<H: Handler + 'static>(handler: H, requests: &[Vec<u8>]) -> (Vec<Option<Vec<u8>>>, H) {
+fn replies<H: Service + 'static>(handler: H, requests: &[Vec<u8>]) -> (Vec<Option<Vec<u8>>>, H) {
     let (kernel, ours) = device();
     let serving = std::thread::spawn(move || {
         let clone = rustix::io::dup(&ours).unwrap();
@@ -302,6 +302,34 @@ fn a_reply_that_is_not_taken_becomes_an_error_and_the_session_goes_on() {
     let request = message(opcode::READ, 0x30, 1, &[0; 40]);
     let (got, _) = replies(Fixed { read: Pieces(vec![vec![0; 64 << 20]]), ..Fixed::default() }, &[request]);
     assert_eq!(got[0], failure(5));
+}
+
+/// Of a truncation by ftruncate(2) the handler knows the handle, and sees to it itself.
+#[test]
+fn what_a_request_has_changed_comes_before_its_answer() {
+    #[derive(Default)]
+    struct Changing(Mutex<Vec<(u64, Change)>>);
+    impl Handler for Changing {
+        type Data = Vec<u8>;
+        fn setattr(&self, _: &Context, _: u64, _: &SetattrIn) -> Answer<Attributes> {
+            Ok(known())
+        }
+        fn unlink(&self, _: &Context, _: u64, _: &[u8]) -> Answer<()> {
+            Ok(())
+        }
+        fn changed(&self, node: u64, change: Change) -> Answer<()> {
+            self.0.lock().unwrap().push((node, change));
+            Err(Number(28))
+        }
+    }
+    let set = |valid: u32| message(opcode::SETATTR, 0x30, 2, &[&valid.to_le_bytes()[..], &[0; 84]].concat());
+    let (size, handle, mode) = (fattr::SIZE, fattr::FH, fattr::MODE);
+    let requests = [set(size), set(handle | mode), set(size | handle), message(opcode::UNLINK, 0x30, 3, b"a\0")];
+    let (got, handler) = replies(Changing::default(), &requests);
+    assert_eq!([&got[0], &got[1], &got[3]], [&failure(28); 3]);
+    assert_ne!(got[2], failure(28));
+    let expected = [(2, Change::Object), (2, Change::Object), (3, Change::Names)];
+    assert_eq!(*handler.0.lock().unwrap(), expected);
 }
 
 /// The device takes error numbers from 1 to 511 only.

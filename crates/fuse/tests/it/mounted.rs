@@ -1,6 +1,6 @@
 //! A mount that is gone when the value is dropped, also when a test fails or hangs.
 
-use holdfast_fuse::{Caching, Handler, MountOptions, Session, mount, unmount};
+use holdfast_fuse::{Caching, MountOptions, Service, Session, mount, unmount};
 use rustix::mount::UnmountFlags;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    pub(crate) fn new<H: Handler + 'static>(handler: &Arc<H>, workers: usize) -> Mounted {
+    pub(crate) fn new<H: Service + 'static>(handler: &Arc<H>, workers: usize) -> Mounted {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().to_path_buf();
         let options = MountOptions { source: "a, b\\c".into(), allow_other: true, ..MountOptions::default() };

@@ -6,6 +6,7 @@ mod diff_cost;
 mod enemy;
 mod errors;
 mod explorer;
+mod failures;
 mod faults;
 mod foreign;
 mod golden;
