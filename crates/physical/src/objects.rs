@@ -1,9 +1,10 @@
 //! Objects of domains: their records, the maps of ids, the reference table.
 
 use crate::format::{BITS, COUNTERS, RECORDS, Record, RecordKind, SystemKind};
-use crate::meta_block::NodeKey;
+use crate::meta_block::{MetaBlock, NodeKey};
 use crate::tree::{Base, Change, Trees};
 use holdfast_object::{DomainId, Epoch, Error, ObjectId, ObjectKey, Result, Seek};
+use std::sync::Arc;
 
 /// The allocation bitmap's id in domain 0.
 pub(crate) const BITMAP: u64 = 1;
@@ -206,12 +207,17 @@ impl Trees {
 
     /// Extra references to the block at `address`.
     pub(crate) fn references(&self, base: &Base, address: u64) -> Result<u32> {
+        let counters = self.counters(base, address / COUNTERS)?;
+        Ok(counters.map_or(0, |block| block.counter((address % COUNTERS) as usize)))
+    }
+
+    /// A page of the reference table: the counters of [`COUNTERS`] blocks. None: they are 0.
+    pub(crate) fn counters(&self, base: &Base, page: u64) -> Result<Option<Arc<MetaBlock>>> {
         let record = &self.system[&REFERENCES];
         if record.root.is_hole() {
-            return Ok(0);
+            return Ok(None);
         }
-        let block = self.node(base, system_key(REFERENCES), record, 0, address / COUNTERS)?;
-        Ok(block.map_or(0, |block| block.counter((address % COUNTERS) as usize)))
+        self.node(base, system_key(REFERENCES), record, 0, page)
     }
 
     fn set_references(&mut self, base: &Base, address: u64, count: u32) -> Result<()> {

@@ -32,6 +32,7 @@ use holdfast_object::{
     DomainId, Error, Fate, Kind, ObjectId, ObjectKey, PageIndex, Place, Result, ScrubCounts, ScrubCursor, ScrubFinding,
     ScrubStep, Seek, SnapshotId,
 };
+use shared::References;
 pub(crate) use shared::SharedSeen;
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -260,32 +261,30 @@ impl Module {
         step: &mut ScrubStep,
         batch: &mut Batch,
     ) {
+        let mut references = References::new(&self.base, trees);
         for (index, pointer) in (first..).zip(pointers) {
             let node = NodeKey::new(key, 0, index);
             match pointer.kind {
                 PointerKind::Lost => step.counts.lost_before += 1,
                 PointerKind::Data if class != Class::System || !trees.dirty.contains_key(&node) => {
-                    self.note_copies(trees, SnapshotId::LIVE, node, pointer, class, batch);
+                    self.note_copies(&mut references, SnapshotId::LIVE, node, pointer, class, batch);
                 }
                 PointerKind::Data | PointerKind::Hole | PointerKind::Tree => {}
             }
         }
     }
 
-    /// Notes the copies of a page of the domain or of a snapshot, but for shared ones that were found good. `trees`: those of the
-    /// domain, which have the references.
+    /// Notes the copies of a page of the domain or of a snapshot, but for shared ones that were found good.
     fn note_copies(
         &self,
-        trees: &Trees,
+        references: &mut References<'_>,
         state: SnapshotId,
         node: NodeKey,
         pointer: &BlockPointer,
         class: Class,
         batch: &mut Batch,
     ) {
-        // If that cannot be read, it has been told, and what is shared is read more than once.
-        let references = |pointer: &BlockPointer| trees.references(&self.base, pointer.address[0]).unwrap_or(0);
-        let is_shared = class != Class::System && references(pointer) > 0;
+        let is_shared = class != Class::System && references.are_several(pointer.address[0]);
         for address in pointer.addresses() {
             if !is_shared || !self.scrubbed.contains(address, pointer) {
                 batch.push(Copy { address, node, pointer: *pointer, class, state, is_shared });

@@ -5,6 +5,7 @@
 //! So each block is read once, and what is left out costs nothing: whole trees are, by their root. What the epoch being written
 //! takes away from the domain meanwhile may have to wait for the next scrub.
 
+use super::shared::References;
 use super::{Batch, after, in_state, leaf_class, note};
 use crate::damage::is_damage;
 use crate::format::blockptr::PointerKind;
@@ -184,7 +185,8 @@ impl View<'_> {
                 return Ok(after(page, level, end));
             }
             if level == 0 {
-                self.note_page(key, page, &pointer, &record, step, batch);
+                let mut references = References::new(&self.module.base, self.live);
+                self.note_page(key, page, &pointer, &record, &mut references, step, batch);
                 return Ok(after(page, 0, end));
             }
             let node = NodeKey::new(key, level, page / span(level));
@@ -225,28 +227,31 @@ impl View<'_> {
         let beside = beside.filter(|pointer| !pointer.is_hole()).and_then(|pointer| {
             self.live.fetch(&self.module.base, NodeKey::new(key, 1, first / POINTERS), &pointer).ok()
         });
+        let mut references = References::new(&self.module.base, self.live);
         for slot in 0..POINTERS {
             let pointer = block.pointer(slot as usize);
             let is_living = beside.as_ref().is_some_and(|beside| beside.pointer(slot as usize) == pointer);
             if !pointer.is_hole() && pointer.birth_log > self.covered && !is_living {
-                self.note_page(key, first + slot, &pointer, record, step, batch);
+                self.note_page(key, first + slot, &pointer, record, &mut references, step, batch);
             }
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn note_page(
         &self,
         key: ObjectKey,
         index: PageIndex,
         pointer: &BlockPointer,
         record: &Record,
+        references: &mut References<'_>,
         step: &mut ScrubStep,
         batch: &mut Batch,
     ) {
         let (node, class) = (NodeKey::new(key, 0, index), leaf_class(key, record));
         match pointer.kind {
             PointerKind::Lost => step.counts.lost_before += 1,
-            PointerKind::Data => self.module.note_copies(self.live, self.state, node, pointer, class, batch),
+            PointerKind::Data => self.module.note_copies(references, self.state, node, pointer, class, batch),
             PointerKind::Hole | PointerKind::Tree => {}
         }
     }

@@ -4,10 +4,13 @@
 //! whose pointer has others is not taken for good. A block that is bad has no mark: it is read for each file that has it, so that each is told. What
 //! is written to a block that has its mark, after it was freed, was verified when it was written.
 
-use crate::format::BlockPointer;
+use crate::format::{BlockPointer, COUNTERS};
+use crate::meta_block::MetaBlock;
+use crate::tree::{Base, Trees};
 use holdfast_integrity::crc64;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 /// Blocks of a chunk: 4 KiB of marks.
 const CHUNK_BLOCKS: u64 = 1024;
@@ -53,6 +56,36 @@ impl SharedSeen {
     /// Another scrub begins, or this one is over.
     pub(super) fn clear(&self) {
         *self.0.lock() = FxHashMap::default();
+    }
+}
+
+/// How many references there are to blocks, asked for one after the other while the trees are held. Pages that are neighbours in a file
+/// are so on the device, mostly: their counters are in one page of the table, which is looked up once for all of them, also if it cannot
+/// be read.
+pub(super) struct References<'a> {
+    base: &'a Base,
+    /// Those of the domain, which have the table.
+    trees: &'a Trees,
+    /// The page that was looked up last. None: its counters are 0, or cannot be read.
+    last: Option<(u64, Option<Arc<MetaBlock>>)>,
+}
+
+impl<'a> References<'a> {
+    pub(super) fn new(base: &'a Base, trees: &'a Trees) -> References<'a> {
+        References { base, trees, last: None }
+    }
+
+    /// Whether more than one pointer names the block. If that cannot be read, it has been told, and what is shared is read more than once.
+    pub(super) fn are_several(&mut self, address: u64) -> bool {
+        let page = address / COUNTERS;
+        let counters = match &self.last {
+            Some((last, counters)) if *last == page => counters,
+            _ => {
+                let counters = self.trees.counters(self.base, page).unwrap_or(None);
+                &self.last.insert((page, counters)).1
+            }
+        };
+        counters.as_ref().is_some_and(|block| block.counter((address % COUNTERS) as usize) > 0)
     }
 }
 

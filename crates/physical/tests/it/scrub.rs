@@ -149,6 +149,43 @@ fn a_scrub_goes_on_where_it_was_after_a_restart() {
     assert_eq!(ScrubCounts { data: whole.data, ..counts }, whole);
 }
 
+/// Whether a page is shared is looked up with its neighbours: counters that cannot be read are not asked for by each page.
+#[test]
+fn counters_of_references_are_looked_up_for_many_pages_at_once() {
+    const PAGES: u64 = 512;
+    let mut rig = Rig::new(4096);
+    let pages: Vec<_> = (0..PAGES).map(|index| (index, pattern(index))).collect();
+    let write = rig.write_op(2, &pages);
+    rig.apply(vec![create_op(2, Kind::Regular), create_op(3, Kind::Regular), write]);
+    rig.commit();
+    let copy = Op::Copy {
+        source: ObjectId(2),
+        source_first: 0,
+        target: ObjectId(3),
+        target_first: 0,
+        pages: 1,
+        size_min: PAGE_SIZE as u64,
+    };
+    rig.apply(vec![copy]);
+    rig.commit();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let counters: Vec<u64> =
+        uses.iter().filter(|used| used.role == BlockRole::References).map(|used| used.block).collect();
+    assert_eq!(counters.len(), 2, "one page, twice");
+    for block in counters {
+        rig.device.write(block, &[std::io::IoSlice::new(&[0x55; PAGE_SIZE])]).unwrap();
+    }
+    rig.reopen();
+    let reads = || rig.module.status().counters.device_reads;
+    let before = reads();
+    let (counts, findings) = scrub(&rig.module, 1 << 20);
+    let reads = reads() - before;
+    assert!(counts.data > PAGES && findings.len() == 1, "{counts:?}, {findings:?}");
+    println!("{PAGES} pages: {reads} reads of the device");
+    // Pages come in runs, metadata one by one: far fewer than pages, if none of them asks for the bad counters itself.
+    assert!(reads < PAGES / 2, "{reads}");
+}
+
 /// Reads of the scrubbing thread take long: until some epochs have been published, or are held up.
 struct Slow {
     inner: Arc<MemoryDevice>,
