@@ -163,6 +163,14 @@ impl Attributes {
         (self.name_key != 0).then_some(first).into_iter().chain(self.other_names.iter().copied())
     }
 
+    /// Whether these are names that an object can have: the first one is in a directory, and there are no others without it.
+    pub fn has_possible_names(&self) -> bool {
+        match self.name_key {
+            0 => self.other_names.is_empty(),
+            _ => self.parent != ObjectId::NONE,
+        }
+    }
+
     /// The change by which these names are listed, the first ones of them. Without any, the parent stays what it is.
     pub fn list_names(names: &[NamePlace]) -> AttrSet {
         let listed = &names[..names.len().min(NAMES_LISTED_MAX)];
@@ -201,6 +209,17 @@ pub struct AttrSet {
 }
 
 impl AttrSet {
+    /// Whether an object with possible names has such after the change too, whatever they were: a first name comes with its directory, and
+    /// goes with all others; others come with a first one.
+    pub fn has_possible_names(&self) -> bool {
+        let others = self.other_names.as_ref().map(Vec::len);
+        match (self.name_key, self.parent) {
+            (None, parent) => parent != Some(ObjectId::NONE) && others.unwrap_or(0) == 0,
+            (Some(0), _) => others == Some(0),
+            (Some(_), parent) => parent.is_some_and(|parent| parent != ObjectId::NONE),
+        }
+    }
+
     /// Changes `attributes` accordingly.
     pub fn apply(&self, attributes: &mut Attributes) {
         fn set<T: Copy>(to: &mut T, from: Option<T>) {
@@ -224,6 +243,53 @@ impl AttrSet {
         set(&mut attributes.name_key, self.name_key);
         if let Some(names) = &self.other_names {
             attributes.other_names.clone_from(names);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of objects, and changes of them: no parent, one, or (of changes) none set; the same of keys; and of other names.
+    fn sets() -> impl Iterator<Item = AttrSet> {
+        let parents = [None, Some(ObjectId::NONE), Some(ObjectId(7))];
+        let keys = [None, Some(0), Some(256)];
+        let others = [None, Some(Vec::new()), Some(vec![NamePlace { directory: ObjectId(8), key: 300 }])];
+        let of = move |at: usize| (parents[at % 3], keys[at / 3 % 3], others[at / 9].clone());
+        (0..27).map(of).map(|(parent, name_key, other_names)| AttrSet {
+            parent,
+            name_key,
+            other_names,
+            ..AttrSet::default()
+        })
+    }
+
+    #[test]
+    fn a_change_with_possible_names_is_one_that_leaves_any_object_with_such() {
+        let none = Attributes::new(Kind::Regular, Class::Own, 0, 0, 0, Timestamp::default());
+        let after = |set: &AttrSet, attributes: &Attributes| {
+            let mut attributes = attributes.clone();
+            set.apply(&mut attributes);
+            attributes
+        };
+        let objects: Vec<_> = sets().map(|set| after(&set, &none)).filter(Attributes::has_possible_names).collect();
+        assert!(objects.contains(&none));
+        let mut possible = 0;
+        for set in sets() {
+            let leaves_possible = objects.iter().all(|object| after(&set, object).has_possible_names());
+            assert_eq!(set.has_possible_names(), leaves_possible, "{set:?}");
+            possible += u32::from(leaves_possible);
+        }
+        assert!((1..27).contains(&possible));
+    }
+
+    #[test]
+    fn lists_of_names_are_possible() {
+        let names =
+            |count: u64| (0..count).map(|at| NamePlace { directory: ObjectId(9), key: 256 + at }).collect::<Vec<_>>();
+        for count in [0, 1, 2, NAMES_LISTED_MAX as u64 + 3] {
+            assert!(Attributes::list_names(&names(count)).has_possible_names(), "{count}");
         }
     }
 }

@@ -40,14 +40,22 @@ pub(crate) fn check_limits(op: &Op) -> Result<()> {
         true => Ok(()),
         false => Err(Error::Protocol("attributes with too many names, or one that is nowhere".to_string())),
     };
+    let possible = |are_possible: bool| match are_possible {
+        true => Ok(()),
+        false => {
+            Err(Error::Protocol("attributes with a name without a directory, or names without a first".to_string()))
+        }
+    };
     match op {
         Op::Create { attributes: a, .. } => {
             valid_names(&a.other_names)?;
+            possible(a.has_possible_names())?;
             valid(&[a.atime, a.mtime, a.ctime, a.btime], &[a.parent, a.xattr])
         }
         Op::Delete { .. } => Ok(()),
         Op::SetAttributes { set, .. } => {
             set.other_names.as_deref().map_or(Ok(()), valid_names)?;
+            possible(set.has_possible_names())?;
             let times: Vec<Timestamp> = [set.atime, set.mtime, set.ctime, set.btime].into_iter().flatten().collect();
             valid(&times, &[set.parent, set.xattr].into_iter().flatten().collect::<Vec<_>>())
         }

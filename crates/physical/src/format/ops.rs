@@ -302,7 +302,7 @@ impl Reader<'_> {
             2 => Class::Own,
             class => return Err(Fault::new("class in the intent log", "1 or 2", class)),
         };
-        Ok(Attributes {
+        let attributes = Attributes {
             kind,
             class,
             generation: self.u64()?,
@@ -324,7 +324,11 @@ impl Reader<'_> {
             flags: self.u32()?,
             name_key: self.u64()?,
             other_names: self.names()?,
-        })
+        };
+        match attributes.has_possible_names() {
+            true => Ok(attributes),
+            false => Err(impossible_names(Some(attributes.parent), Some(attributes.name_key))),
+        }
     }
 
     fn names(&mut self) -> Result<Vec<NamePlace>, Fault> {
@@ -353,7 +357,7 @@ impl Reader<'_> {
         ) -> Result<Option<T>, Fault> {
             if mask >> bit & 1 == 1 { value(r).map(Some) } else { Ok(None) }
         }
-        Ok(AttrSet {
+        let set = AttrSet {
             mode: read(self, mask, 0, Reader::u16)?,
             uid: read(self, mask, 1, Reader::u32)?,
             gid: read(self, mask, 2, Reader::u32)?,
@@ -369,8 +373,14 @@ impl Reader<'_> {
             flags: read(self, mask, 12, Reader::u32)?,
             name_key: read(self, mask, 13, Reader::u64)?,
             other_names: read(self, mask, 14, Reader::names)?,
-        })
+        };
+        if set.has_possible_names() { Ok(set) } else { Err(impossible_names(set.parent, set.name_key)) }
     }
+}
+
+fn impossible_names(parent: Option<ObjectId>, name_key: Option<u64>) -> Fault {
+    let got = format!("parent {:?}, name key {name_key:?}", parent.map(|parent| parent.0));
+    Fault::new("names in the intent log", "a first one, with its directory, or none", got)
 }
 
 #[cfg(test)]
@@ -388,7 +398,7 @@ mod tests {
         let sums = StoredSums { primary: Algorithm::Fletcher256.sum(b"1"), secondary: Algorithm::Xor64.sum(b"2") };
         let placement = Placement { address: 100, address_2: 200, checksum: 3, sums, birth: 4 };
         let plain = Placement { sums: StoredSums::of(Checksum::crc64(3)), ..placement };
-        let set = AttrSet { uid: Some(3), mtime: Some(time), parent: Some(ObjectId(0)), ..AttrSet::default() };
+        let set = AttrSet { uid: Some(3), mtime: Some(time), parent: Some(ObjectId(3)), ..AttrSet::default() };
         vec![
             Op::Create { id, attributes },
             Op::Delete { id },
@@ -427,6 +437,38 @@ mod tests {
         let mut bytes = Vec::new();
         samples().iter().for_each(|op| encode_op(&mut bytes, op, true));
         assert_eq!(decode_ops(&bytes).unwrap(), (samples(), vec![true]));
+    }
+
+    #[test]
+    fn names_that_no_object_can_have_are_refused() {
+        let id = ObjectId(5);
+        let other = NamePlace { directory: ObjectId(1), key: 300 };
+        let mut attributes = Attributes::new(Kind::Regular, Class::Own, 0, 0, 0, Timestamp::default());
+        attributes.name_key = 256;
+        let without_directory = attributes.clone();
+        (attributes.name_key, attributes.other_names) = (0, vec![other]);
+        let set = |name_key, others: Option<Vec<NamePlace>>| {
+            let set = AttrSet { parent: Some(ObjectId(0)), name_key, other_names: others, ..AttrSet::default() };
+            Op::SetAttributes { id, set }
+        };
+        let ops = [
+            Op::Create { id, attributes: without_directory },
+            Op::Create { id, attributes },
+            set(None, None),
+            set(Some(256), Some(vec![])),
+            set(Some(0), Some(vec![other])),
+            set(Some(0), None),
+        ];
+        for op in ops {
+            let mut bytes = Vec::new();
+            encode_op(&mut bytes, &op, false);
+            assert_eq!(decode_ops(&bytes).unwrap_err().what, "names in the intent log", "{op:?}");
+            assert!(crate::op_limits::check_limits(&op).is_err(), "{op:?}");
+        }
+        let mut bytes = Vec::new();
+        let gone = set(Some(0), Some(vec![]));
+        encode_op(&mut bytes, &gone, false);
+        assert_eq!(decode_ops(&bytes).unwrap().0, [gone]);
     }
 
     #[test]

@@ -263,7 +263,7 @@ impl Record {
             ));
         }
         let [atime, mtime, ctime, btime] = times;
-        Ok(Some(Record {
+        let record = Record {
             kind,
             attributes: Attributes {
                 kind: object_kind,
@@ -297,7 +297,17 @@ impl Record {
             changed,
             page_bound: raw.page_bound.get(),
             root,
-        }))
+        };
+        let Attributes { parent, name_key, ref other_names, .. } = record.attributes;
+        if !record.attributes.has_possible_names() {
+            let got = format!("parent {}, name key {name_key}, {} others", parent.0, other_names.len());
+            return Err(Fault::new("names of object record", "a first one, with its directory, or none", got));
+        }
+        if matches!(kind, RecordKind::System(_)) && (parent, name_key) != (ObjectId::NONE, 0) {
+            let got = format!("parent {}, name key {name_key}", parent.0);
+            return Err(Fault::new("names of the record of a system object", "none, and no parent", got));
+        }
+        Ok(Some(record))
     }
 }
 
@@ -322,6 +332,18 @@ mod tests {
             assert_eq!(Record::decode(&record.encode(), 3, 1000, false).unwrap().unwrap(), record);
         }
         assert_eq!(Record::decode(&[0; 512], 3, 1000, false).unwrap(), None);
+    }
+
+    /// What builds have written: files that were removed while open, or made without a name, and what is from before names were listed.
+    #[test]
+    fn records_of_objects_without_listed_names_are_read() {
+        let mut record = record();
+        record.attributes.other_names.clear();
+        for (parent, key, links) in [(77, 0, 0), (77, 0, 2), (0, 0, 0), (77, 256, 1)] {
+            let a = &mut record.attributes;
+            (a.parent, a.name_key, a.nlink) = (ObjectId(parent), key, links);
+            assert_eq!(Record::decode(&record.encode(), 3, 1000, false).unwrap().as_ref(), Some(&record));
+        }
     }
 
     #[test]
@@ -354,6 +376,23 @@ mod tests {
             let mut bytes = record().encode();
             bytes[gone.clone()].fill(0);
             assert!(Record::decode(&bytes, 3, 1000, false).is_err(), "without bytes {gone:?}");
+        }
+        // Without the directory of the first name; without its key, but with others.
+        let (parent, key) = (std::mem::offset_of!(Raw, parent), std::mem::offset_of!(Raw, name_key));
+        for gone in [parent, key] {
+            let mut bytes = record().encode();
+            bytes[gone..gone + 8].fill(0);
+            let fault = Record::decode(&bytes, 3, 1000, false).unwrap_err();
+            assert_eq!(fault.what, "names of object record");
+        }
+        // The store's own objects have none at all.
+        for at in [parent, key, names] {
+            let mut bytes = Record::system(SystemKind::Bitmap, 1).encode();
+            bytes[at] = 1;
+            assert!(Record::decode(&bytes, 3, 1000, false).is_err(), "byte {at}");
+            bytes[parent..parent + 8].copy_from_slice(&77u64.to_le_bytes());
+            bytes[key..key + 8].copy_from_slice(&256u64.to_le_bytes());
+            assert!(Record::decode(&bytes, 3, 1000, false).is_err(), "byte {at}, with a first name");
         }
         let mut pending = record();
         pending.root = BlockPointer::PENDING;
