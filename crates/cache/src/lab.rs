@@ -64,6 +64,8 @@ pub enum FlipError {
         /// How many there are.
         bits: u32,
     },
+    /// Somebody reads the page at this moment, or another file has it too: bytes that someone has a reference to must not change.
+    InUse,
 }
 
 impl fmt::Display for FlipError {
@@ -71,6 +73,7 @@ impl fmt::Display for FlipError {
         match self {
             FlipError::NotInMemory => f.write_str("the page is not in memory"),
             FlipError::Is(state) => write!(f, "the page is {state}"),
+            FlipError::InUse => f.write_str("the page is being read, or is in memory for two files"),
             FlipError::NoSuchBit { bit, bits } => write!(f, "there is no bit {bit} of {bits}"),
         }
     }
@@ -135,11 +138,10 @@ impl Quiet<'_> {
         if let Some(&bit) = bits.iter().find(|bit| **bit >= of) {
             return Err(FlipError::NoSuchBit { bit, bits: of });
         }
-        for &bit in bits {
-            match part {
-                FlipPart::Bytes => self.cache.arena.flip(slot.page.page().frame, bit),
-                FlipPart::Sum => slot.page = slot.page.with_flipped_sum(bit),
-            }
+        match part {
+            FlipPart::Bytes if slot.page.flip(bits) => {}
+            FlipPart::Bytes => return Err(FlipError::InUse),
+            FlipPart::Sum => bits.iter().for_each(|&bit| slot.page = slot.page.with_flipped_sum(bit)),
         }
         Ok(())
     }

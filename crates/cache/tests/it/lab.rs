@@ -72,6 +72,13 @@ fn what_is_not_there_is_not_hit() {
         let refused = Err(FlipError::NoSuchBit { bit: bits, bits });
         assert_eq!(flip(&page, part, &[3, bits]), refused, "nor is the one that there is");
     }
+    let reader = rig.cache.read(id, 0, 1).unwrap();
+    assert_eq!(
+        flip(&page, FlipPart::Bytes, &[5]),
+        Err(FlipError::InUse),
+        "its bytes would change under a reader's eyes"
+    );
+    drop(reader);
     assert_eq!(rig.contents(id).unwrap(), pattern(1, PAGE_SIZE));
 }
 

@@ -125,11 +125,12 @@ impl Rig {
         Ok(bytes)
     }
 
-    /// Flips a bit of a page in memory.
+    /// Flips a bit of a page, which is in memory afterwards.
     pub(crate) fn flip(&self, id: ObjectId, index: PageIndex, at: u64) {
         let views = self.cache.read(id, index, 1).unwrap();
         let PageView::Data(page) = &views[0] else { panic!("page {index} has no bytes") };
-        self.arena.flip(page.page().frame, at as u32 * 8 + 4);
+        // SAFETY: `page` is not looked at, and the threads that a test may have look at other pages.
+        unsafe { self.arena.flip(page.page().frame, at as u32 * 8 + 4) };
     }
 }
 

@@ -158,6 +158,7 @@ fn changed(error: &FlipError) -> Failure {
         FlipError::NotInMemory | FlipError::Is(_) => {
             Failure::new(format!("{error}: it has changed meanwhile; try again"))
         }
+        FlipError::InUse => says(error).hint("try again, or another page"),
         error => says(error),
     }
 }

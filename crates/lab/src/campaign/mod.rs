@@ -2,9 +2,9 @@
 //!
 //! A trial: a load runs on the whole stack in this process, with real threads and the machine's clock; in the middle of it, 16 bits of
 //! the page pool flip at once; it goes on; then everything is read back, first as it is, then by a stack that is opened anew. What
-//! flips lies in the pages of the pool, whatever they hold at that moment, and in the checksums that the arena has of them. (The
-//! checksums of 8 bytes and fewer are in the daemon's other memory; they are 0.2 % of what a page is.) [`trial_anywhere`] does the same to a
-//! daemon of its own, in all of its memory but these pages.
+//! flips lies in the pages of the pool, whatever they hold at that moment. Each thread is between two steps of its load then: bytes do not
+//! change while somebody in the process has a reference to them, which would be undefined behaviour. [`trial_anywhere`] does the same to a
+//! daemon of its own, from outside, in all of its memory but these pages.
 
 mod daemon;
 mod load;
@@ -25,6 +25,7 @@ use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Namespace};
 use holdfast_object::{Arena, Clock, DomainId, ObjectCache, ObjectStore, PAGE_BITS, SystemClock};
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
+use parking_lot::RwLock;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::fmt::Write;
@@ -161,6 +162,8 @@ fn used(
     outcome: &mut Outcome,
 ) -> Option<Vec<Worker<Namespace>>> {
     let is_over = &AtomicBool::new(false);
+    // Held by a worker while it may look at pages.
+    let looking = &RwLock::new(());
     let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
     std::thread::scope(|scope| {
         let running: Vec<_> = (0u64..)
@@ -169,6 +172,7 @@ fn used(
                 let mut rng = Pcg64Mcg::seed_from_u64(options.seed ^ (number + 1) << 56);
                 scope.spawn(move || {
                     while !is_over.load(Ordering::Relaxed) {
+                        let _looks = looking.read();
                         worker.step(&stack.namespace, &mut rng);
                     }
                     worker.read_all(&stack.namespace);
@@ -178,9 +182,14 @@ fn used(
             .collect();
         let written = catch_unwind(AssertUnwindSafe(|| {
             write_epochs(&stack.cache, options.time / 2);
+            let nobody_looks = looking.write();
             for _ in 0..FLIPS {
-                flip(stack.cache.arena(), &mut rng);
+                let arena = stack.cache.arena();
+                let (frame, bit) = (rng.random_range(0..arena.frames()), rng.random_range(0..PAGE_BITS));
+                // SAFETY: the workers look at pages in their steps only, and keep no reference from one to the next; nor does this thread.
+                unsafe { arena.flip(frame, bit) };
             }
+            drop(nobody_looks);
             write_epochs(&stack.cache, options.time / 2);
         }));
         is_over.store(true, Ordering::Relaxed);
@@ -199,11 +208,6 @@ fn write_epochs(cache: &Cache, time: Duration) {
         // A store that has latched says so at the end.
         let _ = cache.tick();
     }
-}
-
-/// Flips one bit of a frame.
-fn flip(arena: &Arena, rng: &mut Pcg64Mcg) {
-    arena.flip(rng.random_range(0..arena.frames()), rng.random_range(0..PAGE_BITS));
 }
 
 /// The trials of one load in one mode.
