@@ -19,8 +19,8 @@ pub(crate) struct Held {
     minor: u32,
 }
 
-/// What is known, by the minor number's last bits. 0 is nothing; see [`Verdict`].
-static KNOWN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+/// What is known. There is one for the whole process; a fork takes it along.
+static KNOWN: Table = Table::new();
 
 /// About the file system with the device number 0:`minor`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,8 +54,54 @@ impl Verdict {
     }
 }
 
-fn place(minor: u32) -> &'static AtomicU64 {
-    &KNOWN[minor as usize % KNOWN.len()]
+/// Verdicts about so many file systems.
+const PLACES: usize = 16;
+
+/// One word for each file system that something is known of, with its whole number: file systems without a device have the major number 0.
+/// 0 is nothing; see [`Verdict`]. Which place one has does not matter, so that none is in the way of another as long as there are
+/// no more than places.
+///
+/// A word is read and changed in one step, and nothing is waited for: a signal handler, or the only thread behind a fork, finds verdicts
+/// that are true. Two threads may put the same one in two places, as they may ask twice; both go when it is forgotten.
+struct Table([AtomicU64; PLACES]);
+
+impl Table {
+    const fn new() -> Table {
+        Table([const { AtomicU64::new(0) }; PLACES])
+    }
+
+    /// All places with what is in them, from the one where this file system is sought first.
+    fn places(&self, minor: u32) -> impl Iterator<Item = (&AtomicU64, u64)> {
+        let (before, behind) = self.0.split_at(minor as usize % PLACES);
+        behind.iter().chain(before).map(|place| (place, place.load(Ordering::Relaxed)))
+    }
+
+    fn of(&self, minor: u32) -> impl Iterator<Item = (&AtomicU64, u64)> {
+        self.places(minor).filter(move |(_, word)| Verdict::decode(*word).is_some_and(|known| known.minor == minor))
+    }
+
+    fn get(&self, minor: u32) -> Option<Verdict> {
+        self.of(minor).find_map(|(_, word)| Verdict::decode(word))
+    }
+
+    /// In the place of what was known of the same file system; else of nothing; else of one that is not Holdfast's, which
+    /// is asked again every second anyway; else of any. If another thread is there first, this one asks again.
+    fn put(&self, verdict: Verdict) {
+        let is_others = |word: u64| Verdict::decode(word).is_none_or(|known| known.algorithm.is_none());
+        let place = (self.of(verdict.minor).next())
+            .or_else(|| self.places(verdict.minor).find(|(_, word)| *word == 0))
+            .or_else(|| self.places(verdict.minor).find(|(_, word)| is_others(*word)))
+            .or_else(|| self.places(verdict.minor).next());
+        if let Some((place, before)) = place {
+            let _ = place.compare_exchange(before, verdict.encode(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    fn forget(&self, minor: u32) {
+        for (place, word) in self.of(minor) {
+            let _ = place.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What the descriptor is, if it is a regular file in a mount of Holdfast's.
@@ -66,15 +112,13 @@ pub(crate) fn file(fd: c_int) -> Option<Held> {
     if !status.is_regular || major != 0 {
         return None;
     }
-    let known = Verdict::decode(place(minor).load(Ordering::Relaxed)).filter(|known| known.minor == minor);
-    let algorithm = match known {
+    let algorithm = match KNOWN.get(minor) {
         Some(Verdict { algorithm: Some(algorithm), .. }) => Some(algorithm),
         // In the same second of the clock: for a second at most.
         Some(Verdict { since_s, .. }) if sys::now_s() & SINCE_MASK == since_s => None,
         _ => {
             let algorithm = ask(fd)?;
-            let verdict = Verdict { minor, algorithm, since_s: sys::now_s() };
-            place(minor).store(verdict.encode(), Ordering::Relaxed);
+            KNOWN.put(Verdict { minor, algorithm, since_s: sys::now_s() });
             algorithm
         }
     };
@@ -102,7 +146,7 @@ fn understood(answer: Result<Algorithm>) -> Option<Option<Algorithm>> {
 
 /// The mount has said that it does not offer the interface.
 pub(crate) fn forget(held: &Held) {
-    place(held.minor).store(0, Ordering::Relaxed);
+    KNOWN.forget(held.minor);
 }
 
 #[cfg(test)]
@@ -119,6 +163,75 @@ mod tests {
                 assert_eq!(Verdict::decode(verdict.encode()), Some(verdict));
             }
         }
+    }
+
+    fn ours(minor: u32) -> Verdict {
+        Verdict { minor, algorithm: Some(Algorithm::Crc64Nvme), since_s: 7 }
+    }
+
+    fn others(minor: u32) -> Verdict {
+        Verdict { algorithm: None, ..ours(minor) }
+    }
+
+    #[test]
+    fn as_many_mounts_as_there_are_places_do_not_push_each_other_out() {
+        // All are sought in the same place first.
+        let minors = |count: u32| (0..count).map(|number| 5 + number * PLACES as u32);
+        let table = Table::new();
+        minors(PLACES as u32).for_each(|minor| table.put(ours(minor)));
+        assert!(minors(PLACES as u32).all(|minor| table.get(minor) == Some(ours(minor))));
+        assert_eq!(table.get(6), None, "nor is one taken for another");
+        // What is known of one gives way to what is known now.
+        table.put(others(5));
+        assert_eq!((table.get(5), table.of(5).count()), (Some(others(5)), 1));
+        // One that is not Holdfast's gives way first.
+        let last = minors(PLACES as u32 + 1).last().unwrap();
+        table.put(ours(last));
+        assert_eq!(table.get(5), None);
+        assert!(minors(PLACES as u32 + 1).skip(1).all(|minor| table.get(minor) == Some(ours(minor))));
+        table.forget(last);
+        let known = minors(PLACES as u32 + 1).filter(|minor| table.get(*minor).is_some()).count();
+        assert_eq!((table.get(last), known), (None, PLACES - 1));
+        // With more than that, the new one is known, and one of the others has to be asked again.
+        table.put(ours(last));
+        table.put(ours(5));
+        let known = minors(PLACES as u32 + 1).filter(|minor| table.get(*minor).is_some()).count();
+        assert_eq!((table.get(5), known), (Some(ours(5)), PLACES));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_forgotten_wherever_it_is() {
+        let table = Table::new();
+        // As two threads leave it that asked at the same time.
+        for at in [3, 9] {
+            table.0[at].store(ours(77).encode(), Ordering::Relaxed);
+        }
+        table.put(ours(78));
+        table.forget(77);
+        assert_eq!((table.get(77), table.get(78)), (None, Some(ours(78))));
+    }
+
+    #[test]
+    fn threads_find_what_is_about_the_file_system_that_they_ask_for() {
+        let table = Table::new();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..20_000u32 {
+                        let minor = round * 7 % 40;
+                        assert!(table.get(minor).is_none_or(|known| known.minor == minor));
+                        match (round + thread) % 3 {
+                            0 => table.forget(minor),
+                            1 => table.put(others(minor)),
+                            _ => table.put(ours(minor)),
+                        }
+                    }
+                });
+            }
+        });
+        (0..40).for_each(|minor| table.forget(minor));
+        assert!((0..40).all(|minor| table.get(minor).is_none()), "nothing is left in any place");
     }
 
     #[test]
