@@ -241,7 +241,7 @@ fn uuid() -> Result<[u8; 16]> {
     Ok(bytes)
 }
 
-fn random<const N: usize>() -> Result<[u8; N]> {
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     const SOURCE: &str = "/dev/urandom";
     let mut bytes = [0; N];
     let read = std::fs::File::open(SOURCE).and_then(|mut source| source.read_exact(&mut bytes));

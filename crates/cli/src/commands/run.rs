@@ -6,8 +6,8 @@ use crate::output::Format;
 use crate::quoting;
 use crate::stack;
 use holdfast_interface::run::{
-    COUNTERS_BYTES, COUNTERS_MAGIC, COUNTERS_NAME, COUNTERS_VARIABLE, Counter, LIBRARY, LIBRARY_VARIABLE,
-    QUIET_VARIABLE, decode_counters,
+    COUNTERS_BYTES, COUNTERS_NAME, COUNTERS_VARIABLE, Counter, CountersName, LIBRARY, LIBRARY_VARIABLE, QUIET_VARIABLE,
+    decode_counters,
 };
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::ffi::OsString;
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Run, format: Format) -> Result<u8> {
         return Err(not_run(program, &command.exec()));
     }
     let counters = Counters::new()?;
-    command.env(COUNTERS_VARIABLE, &counters.path);
+    command.env(COUNTERS_VARIABLE, counters.name.to_string());
     let mut child = command.spawn().map_err(|error| not_run(program, &error))?;
     for signal in [libc::SIGINT, libc::SIGQUIT] {
         // SAFETY: no handler is set. They are for the program; its end is waited for.
@@ -91,7 +91,7 @@ fn preload(library: &Path) -> Result<OsString> {
 /// Memory that the programs count in. They open it through this process, so that nothing is left of it.
 struct Counters {
     file: File,
-    path: String,
+    name: CountersName,
 }
 
 impl Counters {
@@ -99,9 +99,10 @@ impl Counters {
         let file = memfd_create(COUNTERS_NAME, MemfdFlags::CLOEXEC).map_err(stack::says)?;
         ftruncate(&file, COUNTERS_BYTES as u64).map_err(stack::says)?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let name = CountersName { nonce: u128::from_le_bytes(stack::random()?), path };
         let file = File::from(file);
-        file.write_all_at(&COUNTERS_MAGIC, 0).map_err(stack::says)?;
-        Ok(Counters { file, path })
+        file.write_all_at(&name.header(), 0).map_err(stack::says)?;
+        Ok(Counters { file, name })
     }
 
     /// To standard error: standard output is the program's.

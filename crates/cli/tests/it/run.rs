@@ -1,7 +1,7 @@
 //! `holdfast run`: unmodified programs do under it what they do without, what they transfer is verified, and flipped bits are caught.
 
 use crate::rig::{Ran, Rig, fuse};
-use holdfast_interface::run::{COUNTERS_MAGIC, COUNTERS_VARIABLE, LIBRARY};
+use holdfast_interface::run::{COUNTERS_MAGIC, COUNTERS_VARIABLE, CountersName, LIBRARY};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -312,20 +312,29 @@ fn a_flipped_bit_in_the_mounts_memory_is_mended_or_an_error() {
 fn counters_of_others_are_left_alone(rig: &Rig) {
     let memory = |name: &str| fs::File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap());
     let ordinary = fs::File::options().read(true).write(true).create_new(true).open(rig.path("letter")).unwrap();
-    let magic = [&COUNTERS_MAGIC[..], &[0; 1000]].concat();
-    let counted = |file: &fs::File, content: &[u8]| {
+    let of_run = |nonce: u128| {
+        let header = CountersName { nonce, path: String::new() }.header();
+        [&header[..], &[0; 1000]].concat()
+    };
+    let counted_under = |file: &fs::File, content: &[u8], value: &dyn Fn(String) -> String| {
         file.write_all_at(content, 0).unwrap();
         let mut command = rig.under(["--", "true"]);
-        command.env(COUNTERS_VARIABLE, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        command.env(COUNTERS_VARIABLE, value(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())));
         ran(command).exits(0);
         let mut now = vec![0; content.len()];
         file.read_exact_at(&mut now, 0).unwrap();
         now != content
     };
-    assert!(counted(&memory("holdfast-run"), &magic));
+    let counted = |file: &fs::File, content: &[u8]| {
+        counted_under(file, content, &|path| CountersName { nonce: 7, path }.to_string())
+    };
+    assert!(counted(&memory("holdfast-run"), &of_run(7)));
+    assert!(!counted(&memory("holdfast-run"), &of_run(8)), "of another run");
+    assert!(!counted_under(&memory("holdfast-run"), &of_run(7), &|path| path), "of no run");
     assert!(!counted(&memory("holdfast-run"), &[0; 1000]), "no magic bytes");
-    assert!(!counted(&memory("holdfast"), &magic), "another name");
-    assert!(!counted(&ordinary, &magic) && !counted(&ordinary, &[0; 1000]), "a file");
+    assert!(!counted(&memory("holdfast-run"), &[&COUNTERS_MAGIC[..], &[0; 1000]].concat()), "nothing but those");
+    assert!(!counted(&memory("holdfast"), &of_run(7)), "another name");
+    assert!(!counted(&ordinary, &of_run(7)) && !counted(&ordinary, &[0; 1000]), "a file");
 }
 
 #[test]
