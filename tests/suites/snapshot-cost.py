@@ -164,6 +164,15 @@ def run(rig):
     rig.measure("delete in a chain, all goes to the older one", lambda: rig.delete("newer"))
     rig.pins("older", data)
     rig.measure("delete that older one", lambda: rig.delete("older"))
+    # The worst place: all runs of the one in the middle go over to the older one, and there is a newer one as well.
+    for name in ("first", "middle"):
+        rig.create(name)
+    rig.churn("data")
+    rig.create("last")
+    rig.measure("delete in the middle of three", lambda: rig.delete("middle"))
+    rig.pins("first", data)
+    for name in ("last", "first"):
+        rig.delete(name)
     rig.fill("sequential")
     rig.sync()
     rig.create("whole")

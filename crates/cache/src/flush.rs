@@ -30,7 +30,10 @@ struct Written {
 impl Cache {
     /// To be called from time to time: closes the open epoch if it is old or large enough, and seals the intent log if that has
     /// been idle for a while. Gives the last recovery point if it made one.
+    ///
+    /// Frees a slice of what deleted snapshots had as well.
     pub fn tick(&self) -> Result<Option<Epoch>> {
+        self.go_on_deleting();
         let due = {
             let state = self.state.read();
             let now_ns = self.clock.monotonic_ns();

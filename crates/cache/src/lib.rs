@@ -49,7 +49,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use session::Sessions;
 use state::State;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use lab::{FlipError, FlipPart, PageState, Quiet, ResidentPage};
 pub use recover::Recovered;
@@ -150,6 +150,8 @@ pub struct Cache {
     flushing: Mutex<()>,
     /// Held by whoever makes or deletes a snapshot. Taken before `flushing`.
     snapshotting: Mutex<()>,
+    /// Something is left to be freed of deleted snapshots.
+    is_deleting: AtomicBool,
     /// Held by whoever appends to the intent log.
     logging: Mutex<()>,
     /// When the last batch of the intent log was answered, by the monotonic clock; 0 if the log has been sealed since.

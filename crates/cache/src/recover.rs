@@ -7,7 +7,7 @@ use crate::{Cache, Options};
 use holdfast_object::{Arena, Batch, Clock, DomainId, Epoch, Error, ObjectId, ObjectStore, Op, PageIndex, Result};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// How far opening jumps ahead: beyond the epochs whose log batches may be on the device (one being written, one open; torn
 /// ones too), so that none of them is ever taken for a batch of a later life.
@@ -68,7 +68,9 @@ impl Cache {
             }
             Err(error) => return Err(error),
         }
+        let is_deleting = state.read_only.is_none() && !store.snapshot_deletions(domain).is_empty();
         let cache = Cache {
+            is_deleting: AtomicBool::new(is_deleting),
             store,
             arena,
             clock,

@@ -65,6 +65,12 @@ const FAMILIES: &[Family] = &[
     gauge("holdfast_snapshots", "Snapshots; what each keeps is in `holdfast snapshot list`.", |r| {
         of(r, |f| f.snapshots)
     }),
+    gauge("holdfast_snapshots_kept_bytes", "What the snapshots keep together; with blocks that clones share.", |r| {
+        r.figures.as_ref().and_then(|figures| figures.snapshots_kept_bytes).map(|bytes| bytes as f64)
+    }),
+    gauge("holdfast_snapshot_deletions_runs", "Runs of blocks of deleted snapshots that are still to be freed.", |r| {
+        of(r, |f| f.snapshot_deletions.iter().map(|deletion| deletion.runs_left).sum())
+    }),
     gauge("holdfast_space_total_bytes", "Size of the store, without labels and log.", |r| {
         of(r, |f| f.space.total_bytes)
     }),

@@ -1,20 +1,39 @@
 //! How far long work has come: a bar on a terminal, a line in the log every ten seconds elsewhere.
 //!
-//! The bar is on standard error, and is gone when the work is done. The lines are seen with `--log-level info`.
+//! The bar is on standard error, comes when the work has taken a second, and is gone when it is done. The lines are seen with `--log-level info`.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use std::cell::Cell;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LINES_APART: Duration = Duration::from_secs(10);
 const SPINNER_STEP: Duration = Duration::from_millis(100);
+/// What takes no longer shows no bar.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
+/// Another time, in milliseconds.
+const SHOWN_AFTER_VARIABLE: &str = "HOLDFAST_BAR_AFTER_MS";
+/// How often a bar is drawn, in a second.
+const DRAWN_HZ: u8 = 10;
+
+/// What is printed is for a program.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// No bars from now on.
+pub(crate) fn silence() {
+    SILENT.store(true, Ordering::Relaxed);
+}
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unit {
     Bytes,
     Objects,
+    /// Of blocks.
+    Runs,
+    /// Parts of the whole, which mean nothing to anybody.
+    Parts,
 }
 
 /// Work in progress. When it is dropped, the work is done.
@@ -47,12 +66,21 @@ impl Progress {
     }
 
     fn with(what: &'static str, total: Option<u64>, template: &str) -> Progress {
-        // Hidden unless standard error is a terminal.
-        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+        let bar = ProgressBar::with_draw_target(total, target());
         bar.set_style(style(template));
         bar.set_message(what);
         let (total, last_line) = (total.unwrap_or(0), Cell::new(Instant::now()));
         Progress { what, total, bar, last_line, moving: Cell::new(None) }
+    }
+
+    /// What is being done has changed.
+    pub(crate) fn says(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
+    /// Prints something, and the bar below it.
+    pub(crate) fn suspended<R>(&self, print: impl FnOnce() -> R) -> R {
+        self.bar.suspend(print)
     }
 
     /// So much is done.
@@ -81,9 +109,76 @@ fn templates(unit: Unit) -> [String; 2] {
     let (numbers, speed) = match unit {
         Unit::Bytes => ("{bytes} of {total_bytes}", ", {binary_bytes_per_sec}, {eta} left"),
         Unit::Objects => ("{human_pos} of {human_len} objects", ", {eta} left"),
+        Unit::Runs => ("{human_pos} of {human_len} runs of blocks", ", {eta} left"),
+        Unit::Parts => ("", ""),
     };
     ["", speed].map(|speed| format!("{{msg}} [{{bar:30}}] {{percent:>3}} %  {numbers}{speed}"))
 }
+
+/// Nothing, unless standard error is a terminal.
+fn target() -> ProgressDrawTarget {
+    if SILENT.load(Ordering::Relaxed) || !io::stderr().is_terminal() {
+        return ProgressDrawTarget::hidden();
+    }
+    let given = std::env::var(SHOWN_AFTER_VARIABLE).ok().and_then(|text| text.parse().ok());
+    let after = given.map_or(SHOWN_AFTER, Duration::from_millis);
+    ProgressDrawTarget::term_like_with_hz(Box::new(LateTerminal { from: Instant::now() + after }), DRAWN_HZ)
+}
+
+/// Standard error, a terminal, from a moment on; nothing is written before. A bar has one line, so the cursor stays in it.
+#[derive(Debug)]
+struct LateTerminal {
+    from: Instant,
+}
+
+impl LateTerminal {
+    fn write(&self, text: &str) -> io::Result<()> {
+        if Instant::now() < self.from { Ok(()) } else { io::stderr().lock().write_all(text.as_bytes()) }
+    }
+}
+
+impl TermLike for LateTerminal {
+    fn width(&self) -> u16 {
+        const USUAL: u16 = 80;
+        let size = rustix::termios::tcgetwinsize(io::stderr());
+        size.map(|size| size.ws_col).ok().filter(|columns| *columns > 0).unwrap_or(USUAL)
+    }
+
+    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+        if lines == 0 { Ok(()) } else { self.write(&format!("\x1b[{lines}A")) }
+    }
+
+    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+        if lines == 0 { Ok(()) } else { self.write(&format!("\x1b[{lines}B")) }
+    }
+
+    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
+        if columns == 0 { Ok(()) } else { self.write(&format!("\x1b[{columns}C")) }
+    }
+
+    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
+        if columns == 0 { Ok(()) } else { self.write(&format!("\x1b[{columns}D")) }
+    }
+
+    fn write_line(&self, line: &str) -> io::Result<()> {
+        self.write(&format!("{line}\n"))
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.write(text)
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.write(CLEAR_LINE)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
+}
+
+/// To its beginning, and erase in line (ECMA-48, 8.3.41).
+const CLEAR_LINE: &str = "\r\x1b[2K";
 
 fn style(template: &str) -> ProgressStyle {
     // The templates are the ones of this file.
@@ -98,17 +193,14 @@ fn percent(done: u64, total: u64) -> u64 {
 pub(crate) fn clear_line() {
     let mut error = std::io::stderr().lock();
     if error.is_terminal() {
-        // Erase in line (ECMA-48, 8.3.41).
-        let _ = error.write_all(b"\r\x1b[2K");
+        let _ = error.write_all(CLEAR_LINE.as_bytes());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use indicatif::TermLike;
     use parking_lot::Mutex;
-    use std::io;
     use std::sync::Arc;
 
     /// A terminal of which only what was written is kept.
@@ -163,7 +255,7 @@ mod tests {
             progress.is_at(5);
             assert_eq!(progress.bar.message(), "work");
         }
-        for template in [Unit::Bytes, Unit::Objects].into_iter().flat_map(templates) {
+        for template in [Unit::Bytes, Unit::Objects, Unit::Runs, Unit::Parts].into_iter().flat_map(templates) {
             assert!(ProgressStyle::with_template(&template).is_ok(), "{template}");
         }
     }

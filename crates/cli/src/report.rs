@@ -7,7 +7,7 @@ use crate::scrub::{ScrubCondition, ScrubReport};
 use crate::size;
 use holdfast_cache::CacheStatus;
 use holdfast_integrity::Protection;
-use holdfast_object::{PAGE_SIZE, Space, StoreCounters, StoreStatus};
+use holdfast_object::{PAGE_SIZE, SnapshotDeletion, Space, StoreCounters, StoreStatus};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -66,6 +66,13 @@ pub(crate) struct Figures {
     /// Files, directories and everything else.
     pub(crate) objects: u64,
     pub(crate) snapshots: u64,
+    /// What the snapshots keep together, and nothing else has: about, as files that share blocks (clones) may have some of them. Without it:
+    /// not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshots_kept_bytes: Option<u64>,
+    /// Deleted snapshots of which something is still to be freed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) snapshot_deletions: Vec<Deletion>,
     /// How the contents of files are protected.
     #[serde(default)]
     pub(crate) protection: String,
@@ -79,6 +86,31 @@ pub(crate) struct Figures {
     pub(crate) blocks_unrepaired: u64,
     pub(crate) devices: Vec<String>,
     pub(crate) counters: StoreCounters,
+}
+
+/// The deletion of a snapshot that is gone, while something of it is left to be freed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Deletion {
+    /// Its number, and the name that it had.
+    pub(crate) id: u16,
+    pub(crate) name: String,
+    /// About how many runs of blocks are left.
+    pub(crate) runs_left: u64,
+}
+
+impl From<SnapshotDeletion> for Deletion {
+    fn from(deletion: SnapshotDeletion) -> Deletion {
+        let SnapshotDeletion { id, name, runs_left } = deletion;
+        Deletion { id: id.0, name, runs_left }
+    }
+}
+
+/// What a report says of snapshots.
+#[derive(Default)]
+pub(crate) struct SnapshotFigures {
+    pub(crate) count: u64,
+    pub(crate) kept_bytes: Option<u64>,
+    pub(crate) deletions: Vec<Deletion>,
 }
 
 /// Space, in bytes.
@@ -215,13 +247,15 @@ pub(crate) struct Daemon {
 impl Figures {
     pub(crate) fn new(
         uuid: [u8; 16],
-        snapshots: u64,
+        snapshots: SnapshotFigures,
         (protection, of_store): (Protection, Protection),
         status: StoreStatus,
     ) -> Figures {
         Figures {
             uuid: show_uuid(&uuid),
-            snapshots,
+            snapshots: snapshots.count,
+            snapshots_kept_bytes: snapshots.kept_bytes,
+            snapshot_deletions: snapshots.deletions,
             protection: protection.to_string(),
             protection_of_store: of_store.to_string(),
             epoch: status.epoch,
@@ -321,13 +355,19 @@ impl Report for StoreReport {
                 rows.push(("protection", figures.protection.clone() + &own));
             }
             if figures.snapshots > 0 {
+                let kept = figures.snapshots_kept_bytes;
+                let kept = kept.map(|bytes| format!(", keeping {}", size::show(bytes))).unwrap_or_default();
                 let hint = match &self.mounted_on {
                     Some(directory) => {
-                        format!("; what each keeps: holdfast snapshot list {}", shell(Path::new(directory)))
+                        format!("; each one: holdfast snapshot list {}", shell(Path::new(directory)))
                     }
                     None => String::new(),
                 };
-                rows.push(("snapshots", format!("{}{hint}", figures.snapshots)));
+                rows.push(("snapshots", format!("{}{kept}{hint}", figures.snapshots)));
+            }
+            for Deletion { name, runs_left, .. } in &figures.snapshot_deletions {
+                let (name, runs) = (quoting::name(name), count(*runs_left, "run of blocks", "runs of blocks"));
+                rows.push(("deleting", format!("snapshot {name}, {runs} to go")));
             }
             let opened = if self.condition == Condition::Mounted { "mounted" } else { "opened for this" };
             rows.push(("recovery point", format!("epoch {}", figures.epoch)));
@@ -415,7 +455,8 @@ mod tests {
         let space = Space { total: 1000, free: 300, pending: 100, reserve: 50, reserved: 25, ..Space::default() };
         let status = StoreStatus { epoch: 7, space, unrepaired: 3, ..StoreStatus::default() };
         let mut report = StoreReport::bare(Path::new("/s"), Condition::Mounted, Some(Path::new("/m")));
-        report.figures = Some(Figures::new([0xab; 16], 0, (Protection::Uniform, Protection::Disk), status));
+        report.figures =
+            Some(Figures::new([0xab; 16], SnapshotFigures::default(), (Protection::Uniform, Protection::Disk), status));
         report.read_only = Some("device /s: write failed at block 9".into());
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<StoreReport>(&json).unwrap(), report);

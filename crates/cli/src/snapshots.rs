@@ -22,6 +22,10 @@ pub(crate) enum SnapshotRequest {
     Delete {
         name: String,
     },
+    /// How far the deletion of a snapshot is, by its number.
+    Deletion {
+        id: u16,
+    },
     List {
         /// How many to leave out.
         skip: usize,
@@ -40,6 +44,11 @@ pub(crate) enum SnapshotRequest {
 pub(crate) enum SnapshotReply {
     /// After a creation and a deletion: the one concerned.
     Done(Shown),
+    /// Of a deletion: about how many runs of blocks are still to be freed, and whether that is under way.
+    Deletion {
+        runs_left: u64,
+        goes_on: bool,
+    },
     /// As many as fit; `more`: ask again for the rest.
     List {
         snapshots: Vec<Shown>,
@@ -219,7 +228,12 @@ pub(crate) fn answer(
         SnapshotRequest::Delete { name } => {
             allowed()?;
             let info = named(store.snapshots().map_err(says)?, name)?;
-            store.snapshot_delete(name).map(|()| SnapshotReply::Done(Shown::from(&info))).map_err(says)
+            store.snapshot_delete(name).map(|_| SnapshotReply::Done(Shown::from(&info))).map_err(says)
+        }
+        SnapshotRequest::Deletion { id } => {
+            let left = store.snapshot_deletions().into_iter().find(|deletion| deletion.id.0 == *id);
+            let goes_on = stack.cache.is_deleting_snapshots();
+            Ok(SnapshotReply::Deletion { runs_left: left.map_or(0, |left| left.runs_left), goes_on })
         }
         SnapshotRequest::List { skip } => {
             let all = store.snapshots().map_err(says)?;
@@ -302,7 +316,7 @@ fn compare(stack: &Stack, from: &str, to: Option<&String>) -> Result<Vec<Change>
 /// Deletes a snapshot if it is there.
 fn forget(store: &dyn Snapshots, name: &str) -> Result<()> {
     match store.snapshot_delete(name) {
-        Ok(()) | Err(Error::NoSnapshot(_)) => Ok(()),
+        Ok(_) | Err(Error::NoSnapshot(_)) => Ok(()),
         Err(error) => Err(says(error)),
     }
 }

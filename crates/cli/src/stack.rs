@@ -2,13 +2,13 @@
 
 use crate::failure::{Failure, Result};
 use crate::holder;
-use crate::report::Figures;
+use crate::report::{Deletion, Figures, SnapshotFigures};
 use holdfast_block::{Access, Device, FileDevice};
 use holdfast_cache::{Cache, Options as CacheOptions, Recovered};
 use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Enforce, Namespace};
-use holdfast_object::{Arena, Clock, DomainId, ObjectStore, PAGE_SIZE, StoreStatus, SystemClock};
+use holdfast_object::{Arena, Clock, DomainId, ObjectStore, PAGE_SIZE, Snapshots, StoreStatus, SystemClock};
 use holdfast_physical::{Module, OpenOptions};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -66,6 +66,15 @@ impl Stack {
     /// Opens the store on `device`. Unless it is read-only, the intent log is replayed. Nothing runs on its own
     /// afterwards: whoever wants epochs closed in time calls [`Cache::tick`].
     pub(crate) fn open(device: Arc<dyn Device>, settings: &Settings) -> Result<Stack> {
+        Stack::open_watched(device, settings, &mut |_| {})
+    }
+
+    /// The same; `does` is told of what may take long.
+    pub(crate) fn open_watched(
+        device: Arc<dyn Device>,
+        settings: &Settings,
+        does: &mut dyn FnMut(&str),
+    ) -> Result<Stack> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let memory = Memory::divided(settings.cache_bytes);
         let arena = arena(memory.pages_bytes)?;
@@ -80,6 +89,9 @@ impl Stack {
         };
         let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &options).map_err(says)?);
         let was_clean = module.is_clean();
+        if !was_clean && !settings.read_only {
+            does("replaying the intent log: the store was not closed in order");
+        }
         let store: Arc<dyn ObjectStore> = Arc::new(Logical::assemble(vec![module.clone()]).map_err(says)?);
         let options = CacheOptions { epoch_age_max_ms: settings.epoch_ms, ..CacheOptions::for_frames(frames) };
         let (cache, recovered) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, options).map_err(says)?;
@@ -114,7 +126,12 @@ impl Stack {
     /// A state of the store, for reports.
     pub(crate) fn figures(&self, status: StoreStatus) -> Figures {
         let protection = (self.module.protection(), self.module.store_protection());
-        Figures::new(self.module.store_uuid(), self.module.snapshot_count(DomainId::MAIN), protection, status)
+        let snapshots = SnapshotFigures {
+            count: self.module.snapshot_count(DomainId::MAIN),
+            kept_bytes: self.module.kept_blocks(DomainId::MAIN).map(|blocks| blocks.saturating_mul(PAGE_SIZE as u64)),
+            deletions: self.cache.snapshot_deletions().into_iter().map(Deletion::from).collect(),
+        };
+        Figures::new(self.module.store_uuid(), snapshots, protection, status)
     }
 }
 

@@ -121,6 +121,15 @@ impl Stack {
         Ok(Stack { module, cache: Arc::new(cache), recovered, clock: clock.clone() })
     }
 
+    /// Frees all that deleted snapshots had.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn free_deleted(&self) -> Result<()> {
+        while !self.cache.snapshot_delete_more()?.is_empty() {}
+        Ok(())
+    }
+
     /// A name space on the stack's cache, with its snapshots.
     pub fn namespace(&self, atime: Atime) -> Arc<Namespace> {
         self.namespace_on(self.cache.clone(), atime)

@@ -18,6 +18,7 @@ use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_naming::{Atime, Error, ErrorKind, Namespace, NewNode, Request, SpaceMode, XattrMode};
 use holdfast_object::{Durability, Kind, ObjectCache, ObjectId, Snapshots};
+use holdfast_physical::DeletionSlice;
 use holdfast_physical::check::{CheckOptions, Finding, FindingKind, check};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -55,6 +56,8 @@ impl Options {
     fn stack(&self) -> StackOptions {
         let mut options = StackOptions::new(self.frames);
         options.physical.discard = self.seed.is_multiple_of(2);
+        // Most deletions of snapshots take several steps.
+        options.physical.deletion_slice = DeletionSlice { runs: 64, blocks: 512 };
         options
     }
 }
@@ -346,7 +349,7 @@ impl Torture {
             self.compare(number, id)?;
         }
         let deleted = self.stack.cache.snapshot_delete(&name);
-        deleted.map_err(|error| format!("snapshot {name}, the {at}th, cannot be deleted: {error}"))
+        deleted.map(drop).map_err(|error| format!("snapshot {name}, the {at}th, cannot be deleted: {error}"))
     }
 
     fn tick(&mut self) -> Step<()> {
@@ -454,6 +457,7 @@ impl Torture {
         while !self.snapshots.is_empty() {
             self.delete_snapshot()?;
         }
+        self.stack.free_deleted().map_err(says)?;
         if self.directories.len() + self.files.len() != 1 {
             return Err("not everything could be removed".into());
         }

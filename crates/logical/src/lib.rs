@@ -21,7 +21,7 @@ use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId, ObjectKey,
     ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, PolicyId, Purpose, RecoveredBatch, Result, ScrubCursor,
-    ScrubStep, Seek, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    ScrubStep, Seek, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
 use std::sync::Arc;
 
@@ -139,8 +139,12 @@ impl ObjectStore for Logical {
         self.first().snapshot_create(domain, epoch, name, created)
     }
 
-    fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<()> {
+    fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<bool> {
         self.first().snapshot_delete(domain, epoch, id)
+    }
+
+    fn snapshot_deletions(&self, domain: DomainId) -> Vec<SnapshotDeletion> {
+        self.first().snapshot_deletions(domain)
     }
 
     fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {

@@ -2,7 +2,7 @@
 
 use crate::{
     Arena, Attributes, DomainId, Epoch, Error, FrameMut, Hold, Holds, ObjectChange, ObjectId, Op, PageIndex, PageRef,
-    PinnedPage, Purpose, Result, SnapshotId, SnapshotInfo, Space,
+    PinnedPage, Purpose, Result, SnapshotDeletion, SnapshotId, SnapshotInfo, Space,
 };
 use holdfast_integrity::Protection;
 use serde::{Deserialize, Serialize};
@@ -175,8 +175,15 @@ pub trait Snapshots: Send + Sync {
     /// Keeps the domain as it is: with everything admitted before the call. Durable on return.
     fn snapshot_create(&self, name: &str) -> Result<SnapshotInfo>;
 
-    /// The snapshot is gone, durably, on return.
-    fn snapshot_delete(&self, name: &str) -> Result<()>;
+    /// The snapshot is gone, durably, on return. What only it had is freed from then on: by who calls [`Snapshots::snapshot_delete_more`],
+    /// and by the thread that closes epochs.
+    fn snapshot_delete(&self, name: &str) -> Result<SnapshotId>;
+
+    /// Frees a part of what snapshots had that are gone, in an epoch of its own, and gives what is left after that.
+    fn snapshot_delete_more(&self) -> Result<Vec<SnapshotDeletion>>;
+
+    /// Snapshots that are gone, and of which something is left to be freed.
+    fn snapshot_deletions(&self) -> Vec<SnapshotDeletion>;
 
     /// All of them, oldest first.
     fn snapshots(&self) -> Result<Vec<SnapshotInfo>>;

@@ -23,6 +23,17 @@ pub struct SnapshotInfo {
     pub blocks_only: u64,
 }
 
+/// A snapshot that is gone, and of which something is left to be freed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotDeletion {
+    /// Its number, which no other has meanwhile.
+    pub id: SnapshotId,
+    /// The name that it had; another snapshot may have it now.
+    pub name: String,
+    /// About how many runs of blocks are to be freed or handed over to an older snapshot.
+    pub runs_left: u64,
+}
+
 /// An object that differs between two states of a domain. With another generation it is another object of the same id.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ObjectChange {

@@ -2,7 +2,8 @@
 
 use crate::{
     Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectChange, ObjectId, ObjectKey, Op, PageIndex,
-    PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, SnapshotId, SnapshotInfo, Space, Timestamp,
+    PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, SnapshotDeletion, SnapshotId, SnapshotInfo, Space,
+    Timestamp,
 };
 use holdfast_integrity::{PageSums, Protection, StoredSums};
 use serde::{Deserialize, Serialize};
@@ -165,9 +166,13 @@ pub trait ObjectStore: Send + Sync {
     /// have been applied for that epoch yet.
     fn snapshot_create(&self, domain: DomainId, epoch: Epoch, name: &str, created: Timestamp) -> Result<SnapshotId>;
 
-    /// The snapshot is gone with `epoch`, the one being written, and what only it has is free after it. Nothing may have been
-    /// applied for that epoch yet.
-    fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<()>;
+    /// The snapshot is gone with `epoch`, the one being written. Nothing may have been applied for that epoch yet. What only it has becomes
+    /// free in slices: true if there is more of it, for which this is to be called again with a later epoch, also after a power cut
+    /// ([`ObjectStore::snapshot_deletions`]).
+    fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<bool>;
+
+    /// Snapshots that are gone, and of which something is left to be freed.
+    fn snapshot_deletions(&self, domain: DomainId) -> Vec<SnapshotDeletion>;
 
     /// The snapshots of a domain, oldest first.
     fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>>;

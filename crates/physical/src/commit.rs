@@ -37,6 +37,8 @@ pub enum CommitOrder {
     BuryNothing,
     /// Lab only: deleting a snapshot frees also what the one before it has.
     FreeAllOfDeleted,
+    /// Lab only: a deleted snapshot leaves the list with the first slice of its dead list.
+    UnlistFirst,
     /// Lab only: a new snapshot is in memory only.
     ListNothing,
     /// Lab only: a batch of the intent log gets its seal before it is flushed.

@@ -60,3 +60,4 @@ pub use create::CreateOptions;
 pub use format::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN, FORMAT_VERSION, LABEL_BLOCKS, LABELS, RING_SLOTS};
 pub use format::{label_start, log_blocks};
 pub use module::{Module, OpenOptions};
+pub use snapshot::DeletionSlice;

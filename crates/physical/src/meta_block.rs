@@ -155,6 +155,10 @@ impl MetaBlock {
         self.change(slot * DEAD_BYTES, &run.encode());
     }
 
+    pub(crate) fn clear_dead_run(&mut self, slot: usize) {
+        self.change(slot * DEAD_BYTES, &[0; DEAD_BYTES]);
+    }
+
     /// Puts the 64-bit words of a bitmap, the first of them at word 0.
     pub(crate) fn put_words(&mut self, words: &[u64]) {
         for (at, word) in words.iter().enumerate() {

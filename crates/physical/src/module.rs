@@ -7,12 +7,13 @@ use crate::intent_log::IntentLog;
 use crate::node_cache::NodeCache;
 use crate::objects::{OBJECT_END, map_of, orphans_of, table_of};
 use crate::scrub::SharedSeen;
+use crate::snapshot::DeletionSlice;
 use crate::tree::{Base, Trees};
 use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId,
     ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor,
-    ScrubStep, Seek, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    ScrubStep, Seek, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -33,6 +34,8 @@ pub struct OpenOptions {
     pub discard: bool,
     /// How the contents of files are protected, if not as the store says. What is stored already keeps its checksums.
     pub protection: Option<Protection>,
+    /// How much of the deletion of a snapshot is done with one recovery point.
+    pub deletion_slice: DeletionSlice,
     /// For the lab only: an order of writing that loses data in a power cut, so that the crash explorer can show that it
     /// finds such bugs. Everybody else leaves the default.
     pub commit_order: CommitOrder,
@@ -46,6 +49,7 @@ impl Default for OpenOptions {
             quota_blocks: None,
             discard: false,
             protection: None,
+            deletion_slice: DeletionSlice::default(),
             commit_order: CommitOrder::default(),
         }
     }
@@ -53,7 +57,8 @@ impl Default for OpenOptions {
 
 /// The objects of one device.
 ///
-/// Locks, in the order in which they are taken: `committing`, `log`, `gate`, `ids`, `trees`, `alloc` (within `base`), `published`, `label`.
+/// Locks, in the order in which they are taken: `committing`, `log`, `gate`, `ids`, `trees` (within it `dead_blocks`), `alloc` (within `base`),
+/// `published`, `label`.
 /// No device write happens under `trees` or `alloc`, save repairs and discards; reads of metadata do.
 pub struct Module {
     pub(crate) base: Base,
@@ -80,6 +85,8 @@ pub struct Module {
     pub(crate) scrubbed: SharedSeen,
     /// How the contents of files are protected from now on.
     pub(crate) protection: Protection,
+    /// See [`OpenOptions::deletion_slice`].
+    pub(crate) deletion_slice: DeletionSlice,
 }
 
 impl std::fmt::Debug for Module {
@@ -114,6 +121,7 @@ impl Module {
             unknown_slots: 0,
             scrubbed: SharedSeen::default(),
             protection,
+            deletion_slice: DeletionSlice::default(),
         }
     }
 
@@ -353,8 +361,12 @@ impl ObjectStore for Module {
         self.create_snapshot(domain, epoch, name, created)
     }
 
-    fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<()> {
+    fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<bool> {
         self.delete_snapshot(domain, epoch, id)
+    }
+
+    fn snapshot_deletions(&self, domain: DomainId) -> Vec<SnapshotDeletion> {
+        self.list_deletions(domain)
     }
 
     fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {

@@ -83,6 +83,7 @@ impl Module {
                     let mut module = Module::assemble(base, arena, clock, label, trees, superblock);
                     module.unknown_slots = unknown_slots;
                     module.protection = options.protection.unwrap_or(module.protection);
+                    module.deletion_slice = options.deletion_slice;
                     return Ok(module);
                 }
                 Err(error) => failure = failure.or(Some(error)),

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::mounts::Mount;
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
+use crate::progress::{Progress, Unit};
 use crate::quoting;
 use crate::size;
 use crate::snapshots::{self, Change, Compared, LastComparison, Listed, Shown, SnapshotReply, SnapshotRequest};
@@ -14,6 +15,7 @@ use holdfast_block::Access;
 use holdfast_fuse::control;
 use serde::Serialize;
 use std::path::Path;
+use std::time::Duration;
 
 #[derive(Serialize)]
 struct Done {
@@ -33,6 +35,9 @@ impl Report for Done {
         }
     }
 }
+
+/// How often to ask how far a deletion is.
+const PERIOD: Duration = Duration::from_millis(50);
 
 /// Whom to ask.
 enum Store {
@@ -77,6 +82,32 @@ impl Store {
         match self.ask(request)? {
             SnapshotReply::Done(shown) => Ok(shown),
             _ => Err(no_sense()),
+        }
+    }
+
+    /// Until all is free that only a deleted snapshot had.
+    fn wait_for_deletion(&self, snapshot: &Shown) -> Result<()> {
+        let mut progress: Option<(Progress, u64)> = None;
+        loop {
+            let SnapshotReply::Deletion { runs_left, goes_on } =
+                self.ask(&SnapshotRequest::Deletion { id: snapshot.id })?
+            else {
+                return Err(no_sense());
+            };
+            if runs_left == 0 {
+                return Ok(());
+            }
+            if !goes_on {
+                let name = quoting::name(&snapshot.name);
+                return Err(Failure::new(format!(
+                    "snapshot {name} is gone, but not all that only it had could be freed"
+                ))
+                .hint("the log of the mount says why; the next mount tries again"));
+            }
+            let (bar, total) = progress
+                .get_or_insert_with(|| (Progress::of("freeing what only it had", runs_left, Unit::Runs), runs_left));
+            bar.is_at(total.saturating_sub(runs_left));
+            std::thread::sleep(PERIOD);
         }
     }
 
@@ -130,7 +161,10 @@ pub(crate) fn run(action: &SnapshotAction, format: Format) -> Result<()> {
     match action {
         SnapshotAction::Create { target, name } => {
             let store = Store::mounted(target).map_err(|failure| swapped(failure, "create", name, target))?;
-            let snapshot = store.done(&SnapshotRequest::Create { name: name.clone() })?;
+            let snapshot = {
+                let _shown = Progress::unknown("writing what is not on the disk yet");
+                store.done(&SnapshotRequest::Create { name: name.clone() })?
+            };
             let path = match &store {
                 Store::Mounted(mount) => {
                     Some(mount.directory.join(".holdfast/snapshots").join(name).display().to_string())
@@ -141,13 +175,27 @@ pub(crate) fn run(action: &SnapshotAction, format: Format) -> Result<()> {
         }
         SnapshotAction::Delete { target, name } => {
             let store = Store::mounted(target).map_err(|failure| swapped(failure, "delete", name, target))?;
-            let snapshot = store.done(&SnapshotRequest::Delete { name: name.clone() })?;
+            let snapshot = {
+                let _shown = Progress::unknown("writing what is not on the disk yet");
+                store.done(&SnapshotRequest::Delete { name: name.clone() })?
+            };
+            store.wait_for_deletion(&snapshot)?;
             print(format, &Done { snapshot, path: None });
         }
-        SnapshotAction::List { target } => print(format, &Listed { snapshots: Store::any(target)?.list()? }),
+        SnapshotAction::List { target } => {
+            let snapshots = {
+                let _shown = Progress::unknown("counting what each one keeps");
+                Store::any(target)?.list()?
+            };
+            print(format, &Listed { snapshots });
+        }
         SnapshotAction::Diff { target, from, to } => {
             let store = Store::any(target).map_err(|failure| swapped(failure, "diff", from, target))?;
-            print(format, &Compared { changes: store.diff(from, to.as_deref())? });
+            let changes = {
+                let _shown = Progress::unknown("comparing");
+                store.diff(from, to.as_deref())?
+            };
+            print(format, &Compared { changes });
         }
     }
     Ok(())

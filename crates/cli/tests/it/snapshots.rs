@@ -205,7 +205,7 @@ fn deleting_gives_the_space_back() {
     rig.run(["snapshot", "create", "m", "one"]).exits(0);
     rig.run(["snapshot", "create", "m", "one"]).exits(1).says("there is a snapshot one already");
     let words = rig.run(["status", "m"]).exits(0).out;
-    assert!(words.contains("1; what each keeps: holdfast snapshot list"), "{words}");
+    assert!(words.contains("1, keeping ") && words.contains("; each one: holdfast snapshot list"), "{words}");
     let metrics = rig.run(["status", "m", "--metrics"]).exits(0).out;
     assert!(metrics.lines().any(|line| line.starts_with("holdfast_snapshots{") && line.ends_with(" 1")), "{metrics}");
     fs::remove_file(mount.join("big")).unwrap();
@@ -216,6 +216,10 @@ fn deleting_gives_the_space_back() {
         let listed = rig.run(["snapshot", "list", "m", "--json"]).exits(0).json();
         (16 << 20..18 << 20).contains(&listed["snapshots"][0]["only_bytes"].as_u64().unwrap())
     });
+    let kept = rig.run(["status", "m", "--json"]).exits(0).json()["snapshots_kept_bytes"].as_u64().unwrap();
+    assert!((16 << 20..18 << 20).contains(&kept), "{kept}");
+    let metrics = rig.run(["status", "m", "--metrics"]).exits(0).out;
+    assert!(metrics.contains("holdfast_snapshots_kept_bytes{") && metrics.contains("_deletions_runs{"), "{metrics}");
     let open = fs::File::open(mount.join(".holdfast/snapshots/one/big")).unwrap();
     rig.run(["snapshot", "delete", "m", "one"]).exits(0);
     assert!(fs::metadata(mount.join(".holdfast/snapshots/one")).is_err(), "gone at once");

@@ -148,6 +148,7 @@ fn go_on(stack: &Stack, gone: Option<&Kept>) -> Result<(), String> {
     if let Some(Kept { name, .. }) = gone {
         stack.cache.snapshot_delete(name).map_err(|error| format!("delete of snapshot {name}: {error}"))?;
     }
+    stack.free_deleted().map_err(|error| format!("what deleted snapshots had is not freed: {error}"))?;
     let namespace = stack.namespace(Atime::Never);
     namespace.reclaim_orphans().map_err(|error| format!("orphans cannot be reclaimed: {error}"))?;
     namespace.sync_all().map_err(|error| format!("sync after the recovery: {error}"))?;

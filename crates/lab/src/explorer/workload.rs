@@ -13,6 +13,7 @@ use crate::stack::{Stack, StackOptions, mode_of};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_naming::{Atime, ErrorKind, Namespace};
 use holdfast_object::{Clock, Error, ManualClock, ObjectId, Snapshots};
+use holdfast_physical::DeletionSlice;
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -164,6 +165,9 @@ pub(super) fn run(start: &Start, seed: Seed, options: &Options, steps: usize) ->
     let frames_min = if kept_bytes > 100_000 { 512 } else { 128 };
     let mut stack_options = StackOptions::new([128, 512, 2048][rng.random_range(0..3)].max(frames_min));
     stack_options.physical.commit_order = options.plant.commit_order();
+    // Deletions of snapshots in one step, and in many.
+    let runs = [1, 4, 1000][(seed.derive("deletions") % 3) as usize];
+    stack_options.physical.deletion_slice = DeletionSlice { runs, blocks: 8 * runs as u64 };
     // Each life of a store may have another; what recovers it has the store's own.
     stack_options.physical.protection = Some(mode_of(seed.0));
     let stack = Stack::open(device, &stack_options, &clock).map_err(|error| format!("start: {error}"))?;

@@ -5,7 +5,7 @@ use holdfast_integrity::{Algorithm, Checksum, Protection};
 use holdfast_object::{
     Arena, Attributes, Class, DomainId, Durability, Epoch, Error, FrameMut, Hold, Holds, ObjectCache, ObjectChange,
     ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, PageRef, PageView, PinnedPage, Place, RequestId, Result,
-    Seek, SnapshotId, SnapshotInfo, Snapshots, Space, Transaction,
+    Seek, SnapshotDeletion, SnapshotId, SnapshotInfo, Snapshots, Space, Transaction,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -504,8 +504,16 @@ impl Snapshots for MemoryCache {
         Err(Error::SnapshotName(name.into()))
     }
 
-    fn snapshot_delete(&self, name: &str) -> Result<()> {
+    fn snapshot_delete(&self, name: &str) -> Result<SnapshotId> {
         Err(Error::NoSnapshot(name.into()))
+    }
+
+    fn snapshot_delete_more(&self) -> Result<Vec<SnapshotDeletion>> {
+        Ok(Vec::new())
+    }
+
+    fn snapshot_deletions(&self) -> Vec<SnapshotDeletion> {
+        Vec::new()
     }
 
     fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {

@@ -4,8 +4,7 @@ use super::report::{FindingKind, Report};
 use super::walk::Seen;
 use crate::alloc::fixed;
 use crate::disk::Disk;
-use crate::format::split_address;
-use crate::format::{Label, Superblock};
+use crate::format::{DeadRun, Label, Superblock, split_address};
 use crate::module::log_area;
 use holdfast_object::{DomainId, ObjectId, ObjectKey, Place};
 use std::collections::BTreeMap;
@@ -109,7 +108,8 @@ fn dead(disk: &Disk, label: &Label, seen: &Seen, report: &mut Report) {
         return;
     }
     let mut dead = vec![0u64; seen.used.len()];
-    for address in seen.dead.iter().flat_map(|(_, run)| run.blocks()).flatten().filter(|address| *address != 0) {
+    let runs_held = seen.dead.iter().filter(|dead| !dead.of_deleted).map(|dead| dead.run);
+    for address in runs_held.flat_map(DeadRun::blocks).flatten().filter(|address| *address != 0) {
         let block = split_address(address).1;
         if let Some(word) = dead.get_mut((block / 64) as usize) {
             *word |= 1 << (block % 64);

@@ -10,7 +10,7 @@ use crate::format::{
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
 use crate::objects::{OBJECT_END, dead_of, holder, system_key};
 use crate::scrub::in_state;
-use crate::snapshot::runs_in;
+use crate::snapshot::{runs_in, slot_of};
 use crate::tree::{Base, Trees};
 use holdfast_object::{DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Place, SnapshotId};
 use rustc_hash::FxHashMap;
@@ -38,7 +38,7 @@ pub(super) struct Seen {
     /// Blocks that a snapshot reaches, and its domain does not.
     pub(super) held: Vec<u64>,
     /// Runs of all dead lists.
-    pub(super) dead: Vec<(DomainId, DeadRun)>,
+    pub(super) dead: Vec<Dead>,
     /// Blocks of metadata, two copies counted as one, of the domain `main`.
     pub(super) metadata: u64,
     /// Of these, those that its newest snapshot has too.
@@ -51,6 +51,14 @@ pub(super) struct Seen {
     pub(super) mapped: BTreeMap<DomainId, Vec<u64>>,
     /// Ids in the maps of orphans, ascending.
     pub(super) orphans: BTreeMap<DomainId, Vec<u64>>,
+}
+
+/// A run of a dead list.
+pub(super) struct Dead {
+    pub(super) domain: DomainId,
+    pub(super) run: DeadRun,
+    /// The list is of a snapshot that is being deleted: perhaps no other one has the blocks, and they are to become free.
+    pub(super) of_deleted: bool,
 }
 
 /// Pages of objects whose bytes are read.
@@ -90,6 +98,8 @@ pub(super) struct Walk<'a> {
     state: SnapshotId,
     /// Epoch of the newest snapshot of the domain `main`, 0 if there is none.
     newest_snapshot: Epoch,
+    /// Places of snapshots that are being deleted.
+    deleted: Vec<(DomainId, u16)>,
 }
 
 impl<'a> Walk<'a> {
@@ -112,7 +122,8 @@ impl<'a> Walk<'a> {
             bitmap_is_whole: true,
             ..Seen::default()
         };
-        Walk { base, superblock, pages, repair, report, visit, seen, state: SnapshotId::LIVE, newest_snapshot: 0 }
+        let (state, newest_snapshot, deleted) = (SnapshotId::LIVE, 0, Vec::new());
+        Walk { base, superblock, pages, repair, report, visit, seen, state, newest_snapshot, deleted }
     }
 
     pub(super) fn into_seen(self) -> Seen {
@@ -122,14 +133,14 @@ impl<'a> Walk<'a> {
     /// Walks domain 0, from its object tables all others, then the dead lists, then what only snapshots have.
     pub(super) fn system(&mut self, trees: &Trees) {
         self.newest_snapshot = trees.kept.of(DomainId::MAIN).last().map_or(0, |held| held.stored.epoch);
+        self.deleted = trees.kept.deleted().collect();
         for (&id, record) in &trees.system {
             self.object(system_key(id), record, false);
         }
         self.seen.live = self.seen.used.clone();
-        for (domain, run) in std::mem::take(&mut self.seen.dead) {
-            self.dead(domain, &run);
-            self.seen.dead.push((domain, run));
-        }
+        let all = std::mem::take(&mut self.seen.dead);
+        all.iter().for_each(|dead| self.dead(dead.domain, &dead.run));
+        self.seen.dead = all;
         if self.pages == ReadPages::None {
             // Blocks in use are those of the domains and those in dead lists.
             return;
@@ -428,7 +439,10 @@ impl<'a> Walk<'a> {
         match owner.record.kind {
             RecordKind::System(SystemKind::ObjectTable) if id != 0 => self.records(domain, owner, index, block),
             RecordKind::System(SystemKind::DeadLists) => match runs_in(self.base, domain, index, block) {
-                Ok(runs) => self.seen.dead.extend(runs.into_iter().map(|run| (domain, run))),
+                Ok(runs) => {
+                    let of_deleted = self.deleted.contains(&(domain, slot_of(index)));
+                    self.seen.dead.extend(runs.into_iter().map(|run| Dead { domain, run, of_deleted }));
+                }
                 Err(error) => {
                     let place = Place { object: Some(owner.key), index: Some(index), ..self.base.disk.place(0) };
                     self.seen.hidden.get_or_insert_with(|| (place.clone(), error.to_string()));

@@ -27,14 +27,18 @@ struct RawSnapshot {
     epoch: U64,
     objects: U64,
     metadata_before: U64,
-    reserved: [u8; 88],
+    flags: U32,
+    reserved: [u8; 84],
     name: [u8; 256],
     reserved_2: [u8; 128],
     table: [u8; RECORD_BYTES],
 }
 const _: () = assert!(size_of::<RawSnapshot>() == SNAPSHOT_BYTES);
+const _: () = assert!(std::mem::offset_of!(RawSnapshot, flags) == 40);
 const _: () = assert!(std::mem::offset_of!(RawSnapshot, name) == 128);
 const _: () = assert!(std::mem::offset_of!(RawSnapshot, table) == 512);
+
+const FLAG_DELETED: u32 = 1;
 
 /// An entry of a snapshot list.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,6 +51,8 @@ pub(crate) struct StoredSnapshot {
     pub(crate) objects: u64,
     /// When it was made: blocks of metadata, two copies counted as one, that the snapshot before it and the domain both had.
     pub(crate) metadata_before: u64,
+    /// It is deleted, and part of its dead list is left. Some of what its trees name may be free.
+    pub(crate) is_deleted: bool,
     /// Record of the domain's object table at that recovery point.
     pub(crate) table: Record,
 }
@@ -63,7 +69,8 @@ impl StoredSnapshot {
             epoch: U64::new(self.epoch),
             objects: U64::new(self.objects),
             metadata_before: U64::new(self.metadata_before),
-            reserved: [0; 88],
+            flags: U32::new(if self.is_deleted { FLAG_DELETED } else { 0 }),
+            reserved: [0; 84],
             name,
             reserved_2: [0; 128],
             table: self.table.encode(),
@@ -85,6 +92,9 @@ impl StoredSnapshot {
         }
         if id > NUMBER_MAX {
             return Err(Fault::new("number of snapshot", format!("at most {}", NUMBER_MAX.0), id.0));
+        }
+        if raw.flags.get() & !FLAG_DELETED != 0 {
+            return Err(Fault::new("flags of snapshot", "0 or 1", raw.flags));
         }
         expect_zero("reserved bytes of snapshot", &raw.reserved)?;
         expect_zero("reserved bytes of snapshot", &raw.reserved_2)?;
@@ -113,6 +123,7 @@ impl StoredSnapshot {
             epoch: kept,
             objects: raw.objects.get(),
             metadata_before: raw.metadata_before.get(),
+            is_deleted: raw.flags.get() == FLAG_DELETED,
             table,
         }))
     }
@@ -157,6 +168,14 @@ impl DeadRun {
         };
         self.count = together;
         true
+    }
+
+    /// Takes this many blocks off its end, of those that it has more of.
+    pub(crate) fn split_off(&mut self, count: u32) -> DeadRun {
+        assert!(0 < count && count < self.count, "{count} of {self:?}");
+        self.count -= count;
+        let behind = |address: u64| if address == 0 { 0 } else { address + u64::from(self.count) };
+        DeadRun { address: self.address.map(behind), count, ..*self }
     }
 
     /// The blocks, with both addresses.
@@ -221,6 +240,7 @@ mod tests {
     fn snapshot() -> StoredSnapshot {
         StoredSnapshot {
             metadata_before: 5,
+            is_deleted: false,
             id: SnapshotId(7),
             name: "before".into(),
             created: Timestamp { secs: 3, nanos: 4 },
@@ -236,12 +256,14 @@ mod tests {
         assert_eq!(StoredSnapshot::decode(&bytes, 6, 1000).unwrap().unwrap(), snapshot());
         assert_eq!(StoredSnapshot::decode(&[0; SNAPSHOT_BYTES], 6, 1000).unwrap(), None);
         assert!(StoredSnapshot::decode(&bytes, 5, 1000).is_err(), "of an epoch that is not before this one");
+        let deleted = StoredSnapshot { is_deleted: true, ..snapshot() };
+        assert_eq!(StoredSnapshot::decode(&deleted.encode(), 6, 1000).unwrap().unwrap(), deleted);
         // Numbers that new ones do not get any more.
         let old = StoredSnapshot { id: NUMBER_MAX, ..snapshot() };
         assert_eq!(StoredSnapshot::decode(&old.encode(), 6, 1000).unwrap().unwrap(), old);
         let beyond = StoredSnapshot { id: SnapshotId(NUMBER_MAX.0 + 1), ..snapshot() };
         assert!(StoredSnapshot::decode(&beyond.encode(), 6, 1000).is_err());
-        for (at, byte) in [(0, 0), (3, 1), (7, 255), (40, 1), (128, b'/'), (134, 1), (400, 1), (512, 1)] {
+        for (at, byte) in [(0, 0), (3, 1), (7, 255), (40, 2), (44, 1), (128, b'/'), (134, 1), (400, 1), (512, 1)] {
             let mut bytes = bytes;
             bytes[at] = byte;
             assert!(StoredSnapshot::decode(&bytes, 6, 1000).is_err(), "byte {at}");
@@ -258,6 +280,9 @@ mod tests {
         let mut twice = run(100, 500, 1);
         assert!(!twice.merge(&run(101, 502, 1)) && twice.merge(&run(101, 501, 1)));
         assert_eq!(twice.blocks().collect::<Vec<_>>(), [[100, 500], [101, 501]]);
+        let mut parts = [run(100, 500, 5), run(100, 0, 5)];
+        assert_eq!(parts.each_mut().map(|run| run.split_off(2)), [run(103, 503, 2), run(103, 0, 2)]);
+        assert_eq!(parts, [run(100, 500, 3), run(100, 0, 3)]);
         assert_eq!(DeadRun::decode(&twice.encode(), 3, 1000).unwrap(), Some(twice));
         assert!(DeadRun::decode(&twice.encode(), 2, 1000).is_err());
         assert!(DeadRun::decode(&run(100, 990, 10).encode(), 3, 1000).is_err());

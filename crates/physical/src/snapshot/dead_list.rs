@@ -5,7 +5,7 @@
 
 use super::Kept;
 use crate::damage::is_damage;
-use crate::format::{DEAD_RUNS, DeadRun};
+use crate::format::{DEAD_RUNS, DeadRun, Record};
 use crate::meta_block::{MetaBlock, NodeKey};
 use crate::objects::{dead_of, system_key};
 use crate::tree::{Base, Trees, span};
@@ -21,6 +21,11 @@ const PAGES: u64 = 1 << 20;
 pub(crate) fn pages_of(slot: u16) -> Range<PageIndex> {
     let first = u64::from(slot) * PAGES;
     first..first + PAGES
+}
+
+/// The slot whose dead list has a page.
+pub(crate) fn slot_of(page: PageIndex) -> u16 {
+    (page / PAGES) as u16
 }
 
 /// The runs in a page.
@@ -69,13 +74,34 @@ impl Trees {
         Ok(first.is_none_or(|first| first >= pages.end))
     }
 
-    /// Takes a dead list off the device.
-    pub(super) fn forget_dead_runs(&mut self, base: &Base, domain: DomainId, slot: u16) -> Result<()> {
-        if let Some(of_domain) = self.kept.domains.get_mut(&domain) {
-            of_domain.dying.remove(&slot);
-        }
-        let (key, pages) = (system_key(dead_of(domain)), pages_of(slot));
-        self.with_system(key.object.0, |trees, record| trees.remove_pages(base, key, record, pages.start, pages.end))
+    /// The page behind the last one of a dead list.
+    pub(super) fn dead_end(&self, base: &Base, record: &Record, domain: DomainId, slot: u16) -> Result<PageIndex> {
+        let pages = pages_of(slot);
+        // Without a hole the tree is full to its end.
+        let end = self.seek(base, system_key(dead_of(domain)), record, pages.start, Seek::Hole)?;
+        Ok(end.unwrap_or(span(record.levels)).clamp(pages.start, pages.end))
+    }
+
+    /// Cuts a dead list: of `page` these runs are left, which it begins with but for the length of the last one; nothing behind it.
+    pub(super) fn cut_dead(
+        &mut self,
+        base: &Base,
+        domain: DomainId,
+        slot: u16,
+        page: PageIndex,
+        left: &[DeadRun],
+    ) -> Result<()> {
+        let (key, end) = (system_key(dead_of(domain)), pages_of(slot).end);
+        self.with_system(key.object.0, |trees, record| {
+            if left.is_empty() {
+                return trees.remove_pages(base, key, record, page, end);
+            }
+            trees.make_dirty(base, key, record, 0, page)?;
+            let block = trees.dirty_mut(NodeKey::new(key, 0, page));
+            block.put_dead_run(left.len() - 1, &left[left.len() - 1]);
+            (left.len()..DEAD_RUNS as usize).for_each(|at| block.clear_dead_run(at));
+            trees.remove_pages(base, key, record, page + 1, end)
+        })
     }
 
     /// Appends what died in the epoch being built to the dead lists. May fail, and be called again then.
@@ -97,9 +123,7 @@ impl Trees {
     fn append_dead(&mut self, base: &Base, domain: DomainId, slot: u16, runs: &mut Vec<DeadRun>) -> Result<()> {
         let (key, pages) = (system_key(dead_of(domain)), pages_of(slot));
         self.with_system(key.object.0, |trees, record| {
-            // Without a hole the tree is full to its end.
-            let end = trees.seek(base, key, record, pages.start, Seek::Hole)?.unwrap_or(span(record.levels));
-            let end = end.clamp(pages.start, pages.end);
+            let end = trees.dead_end(base, record, domain, slot)?;
             let mut page = end;
             let mut at = 0;
             if end > pages.start {

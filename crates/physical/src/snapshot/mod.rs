@@ -3,21 +3,24 @@
 //! A snapshot is the record of the domain's object table as of a recovery point; making one costs one entry in a list. Who
 //! frees a block is one rule. A pointer that goes away in the domain, while the domain's newest snapshot is no older than
 //! the pointer's logical birth, leaves its blocks to that snapshot's *dead list*; otherwise they are let go: a shared block
-//! loses one reference, another one is free with the epoch. Deleting a snapshot goes through its dead list: what was born
-//! after the snapshot before it is let go, the rest is that one's from now on.
+//! loses one reference, another one is free with the epoch. Deleting a snapshot goes through its dead list, a slice with each
+//! recovery point: what was born after the snapshot before it is let go, the rest is that one's from now on.
 //!
 //! | file | job |
 //! |---|---|
-//! | `mod` | make, delete, list, look into |
+//! | `mod` | make, list, look into |
+//! | `delete` | delete |
 //! | `dead_list` | the runs of blocks on the device |
 //! | `diff` | what changed between two states |
 //!
 //! Invariants:
-//! - a block that a snapshot can reach is one of the domain's, or in the dead list of that snapshot or of a later one;
+//! - a block that a snapshot can reach is one of the domain's, or in the dead list of that snapshot or of a later one, be that
+//!   one deleted or not;
 //! - a run in the dead list of a snapshot was born no later than it;
 //! - a pointer moved within a tree, or with the tree block that has it, keeps its logical birth.
 
 mod dead_list;
+mod delete;
 mod diff;
 
 use crate::commit::{CommitOrder, Committing};
@@ -27,13 +30,14 @@ use crate::module::Module;
 use crate::objects::{REFERENCES, dead_of, snapshots_of, system_key, table_of};
 use crate::tree::{Base, Trees};
 use dead_list::SLOTS;
-pub(crate) use dead_list::runs_in;
+pub(crate) use dead_list::{runs_in, slot_of};
+use delete::Deleted;
+pub use delete::DeletionSlice;
 pub(crate) use diff::Side;
-use holdfast_object::space::Demand;
 use holdfast_object::{
-    DomainId, Epoch, Error, ObjectKey, Place, Purpose, Result, Seek, SnapshotId, SnapshotInfo, Timestamp,
-    check_snapshot_name,
+    DomainId, Epoch, Error, ObjectKey, Place, Result, Seek, SnapshotId, SnapshotInfo, Timestamp, check_snapshot_name,
 };
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -59,8 +63,12 @@ impl Held {
 struct OfDomain {
     /// Oldest first.
     held: Vec<Held>,
+    /// Deleted, with a part of their dead lists left.
+    deleted: Vec<Deleted>,
     /// Runs that the epoch being built adds to dead lists, by slot.
     dying: BTreeMap<u16, Vec<DeadRun>>,
+    /// Blocks named in all dead lists, copies counted, once they have been counted.
+    dead_blocks: Mutex<Option<u64>>,
     /// The number given last.
     last_id: u16,
     /// Why the list cannot be read; then `held` is empty, and the store takes no changes.
@@ -134,12 +142,26 @@ impl Kept {
 }
 
 impl OfDomain {
+    /// Numbers in use.
+    fn ids(&self) -> impl Iterator<Item = SnapshotId> {
+        let deleted = self.deleted.iter().map(|deleted| deleted.stored.id);
+        self.held.iter().map(|held| held.stored.id).chain(deleted)
+    }
+
+    /// Places of the list in use.
+    fn slots(&self) -> impl Iterator<Item = u16> {
+        self.held.iter().map(|held| held.slot).chain(self.deleted.iter().map(|deleted| deleted.slot))
+    }
+
     /// The slot of the newest snapshot, if that has pointers born in this epoch.
     fn holder_of(&self, birth_log: Epoch) -> Option<u16> {
         self.held.last().filter(|newest| newest.stored.epoch >= birth_log).map(|newest| newest.slot)
     }
 
     fn bury(&mut self, slot: u16, run: DeadRun) {
+        if let Some(blocks) = self.dead_blocks.get_mut() {
+            *blocks += run.blocks_in_all();
+        }
         let runs = self.dying.entry(slot).or_default();
         if !runs.last_mut().is_some_and(|last| last.merge(&run)) {
             runs.push(run);
@@ -189,6 +211,9 @@ impl Trees {
                     .map_err(|fault| fault.at(place()))?;
                 let slot = next * SNAPSHOTS + at;
                 match stored {
+                    Some(stored) if slot < u64::from(SLOTS) && stored.is_deleted => {
+                        of_domain.deleted.push(self.deleted(base, domain, slot as u16, stored)?);
+                    }
                     Some(stored) if slot < u64::from(SLOTS) => {
                         of_domain.held.push(Held::new(slot as u16, domain, stored, 0));
                     }
@@ -202,6 +227,7 @@ impl Trees {
             page = next + 1;
         }
         of_domain.held.sort_by_key(|held| (held.stored.epoch, held.stored.id));
+        of_domain.deleted.sort_by_key(|deleted| (deleted.stored.epoch, deleted.stored.id));
         of_domain.last_id = of_domain.held.last().map_or(0, |held| held.stored.id.0);
         // Each entry says what was kept of the metadata of the one before it when it was made itself.
         let mut metadata = if domain == DomainId::MAIN { superblock.metadata_kept } else { 0 };
@@ -259,9 +285,10 @@ impl Trees {
 
     /// A place in the list without a snapshot and without a dead list.
     fn free_slot(&self, base: &Base, domain: DomainId) -> Result<Option<u16>> {
-        let held = self.kept.of(domain);
+        let used =
+            |slot| self.kept.domains.get(&domain).is_some_and(|of_domain| of_domain.slots().any(|it| it == slot));
         for slot in 0..SLOTS {
-            if !held.iter().any(|held| held.slot == slot) && self.is_buried_nothing(base, domain, slot)? {
+            if !used(slot) && self.is_buried_nothing(base, domain, slot)? {
                 return Ok(Some(slot));
             }
         }
@@ -304,14 +331,13 @@ impl Module {
         };
         let of_domain = trees.kept.domains.entry(domain).or_default();
         let ids = (1..=SnapshotId::MAX.0).cycle().skip(usize::from(of_domain.last_id)).map(SnapshotId);
-        let id = ids
-            .take(usize::from(SnapshotId::MAX.0))
-            .find(|id| !of_domain.held.iter().any(|held| held.stored.id == *id));
+        let id = ids.take(usize::from(SnapshotId::MAX.0)).find(|id| !of_domain.ids().any(|used| used == *id));
         let id = id.expect("more numbers than places in the list");
         let metadata_before = trees.kept.metadata_of_newest(domain).unwrap_or(0);
         let table = trees.system[&table_of(domain)].clone();
         let stored = StoredSnapshot {
             metadata_before,
+            is_deleted: false,
             id,
             name: name.to_string(),
             created,
@@ -331,50 +357,19 @@ impl Module {
         Ok(id)
     }
 
-    /// See [`holdfast_object::ObjectStore::snapshot_delete`].
-    pub(crate) fn delete_snapshot(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<()> {
-        let mut committing = self.committing.lock();
-        self.begin(&committing, epoch)?;
-        let mut trees = self.trees.write();
-        let Some((at, held)) = trees.kept.find(domain, id) else { return Err(Error::NoSnapshot(id.0.to_string())) };
-        let slot = held.slot;
-        let before = at.checked_sub(1).map(|before| &trees.kept.of(domain)[before]);
-        let before = before.map(|held| (held.slot, held.stored.epoch));
-        // What can fail fails before anything has changed.
-        let runs = trees.dead_runs(&self.base, domain, slot)?;
-        let moved = runs.iter().filter(|run| before.is_some_and(|(_, kept)| kept >= run.birth_log)).count() as u64;
-        if moved > 0 {
-            let notes = Demand { pages_gone: moved, ..Demand::default() }.note_blocks();
-            self.base.alloc.lock().reserve(epoch, notes, Purpose::Release)?;
-        }
-        self.disk().raise_newest(epoch);
-        trees.put_listed(&self.base, domain, slot, None)?;
-        committing.applied = epoch;
-        trees.kept.domains.entry(domain).or_default().held.remove(at);
-        trees.tell_kept(&self.base);
-        trees.forget_dead_runs(&self.base, domain, slot)?;
-        let frees_all = self.base.commit_order == CommitOrder::FreeAllOfDeleted;
-        for run in runs {
-            match before {
-                Some((slot, kept)) if kept >= run.birth_log && !frees_all => {
-                    trees.kept.domains.entry(domain).or_default().bury(slot, run);
-                }
-                _ => trees.let_go(&self.base, &run),
-            }
-        }
-        Ok(())
-    }
-
     /// See [`holdfast_object::ObjectStore::snapshots`]. Counting takes a look through all dead lists.
     pub(crate) fn list_snapshots(&self, domain: DomainId, counted: bool) -> Result<Vec<SnapshotInfo>> {
         let trees = self.trees.read();
         trees.kept.check_known(domain)?;
         let mut before = 0;
         let mut infos = Vec::new();
+        let mut dead_blocks = 0;
+        let blocks_of = |runs: &[DeadRun]| runs.iter().map(DeadRun::blocks_in_all).sum::<u64>();
         for Held { slot, stored, .. } in trees.kept.of(domain) {
             let mut only = 0;
             if counted {
                 let runs = trees.dead_runs(&self.base, domain, *slot)?;
+                dead_blocks += blocks_of(&runs);
                 only = trees.freed_by(&self.base, runs.iter().filter(|run| run.birth_log > before))?;
             }
             infos.push(SnapshotInfo {
@@ -387,7 +382,20 @@ impl Module {
             });
             before = stored.epoch;
         }
+        if counted && let Some(of_domain) = trees.kept.domains.get(&domain) {
+            for Deleted { slot, .. } in &of_domain.deleted {
+                dead_blocks += blocks_of(&trees.dead_runs(&self.base, domain, *slot)?);
+            }
+            *of_domain.dead_blocks.lock() = Some(dead_blocks);
+        }
         Ok(infos)
+    }
+
+    /// Blocks of 4 KiB that the snapshots of a domain keep together, and those of deleted ones that are not free yet. Those of them that
+    /// other files share count as well. Known once the snapshots have been listed and counted; from memory then.
+    pub fn kept_blocks(&self, domain: DomainId) -> Option<u64> {
+        let trees = self.trees.read();
+        trees.kept.domains.get(&domain).map_or(Some(0), |of_domain| *of_domain.dead_blocks.lock())
     }
 
     /// The last recovery point, if `epoch` is above it and nothing has been applied for it.

@@ -4,8 +4,10 @@ use crate::model::Model;
 use crate::random::{Replay, operation, seeds};
 use crate::rig::*;
 use holdfast_object::{
-    DomainId, Error, Kind, ObjectId, ObjectKey, ObjectStore, Op, Seek, SnapshotId, SnapshotInfo, Timestamp,
+    DomainId, Error, Kind, ObjectId, ObjectKey, ObjectStore, Op, Seek, SnapshotDeletion, SnapshotId, SnapshotInfo,
+    Timestamp,
 };
+use holdfast_physical::DeletionSlice;
 use rand::seq::IteratorRandom;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,6 +87,10 @@ fn random_operations_under_snapshots() {
         let _replay = Replay(seed, "random_operations_under_snapshots");
         let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
         let mut rig = Rig::new(16_000);
+        // Deletions in one slice, in some, and in one for each run or part of one.
+        let slice = [(8192, 1 << 17), (16, 64), (1, 2)][(seed % 3) as usize];
+        rig.options.deletion_slice = DeletionSlice { runs: slice.0, blocks: slice.1 };
+        rig.reopen();
         let empty = rig.module.status().space.free;
         let (mut model, mut kept) = (Model::default(), BTreeMap::<SnapshotId, Model>::new());
         let mut published = (model.clone(), kept.clone());
@@ -100,7 +106,12 @@ fn random_operations_under_snapshots() {
                         kept.remove(&id);
                     }
                 }
-                _ => {}
+                _ => {
+                    if let Some(deletion) = rig.module.snapshot_deletions(MAIN).into_iter().choose(&mut rng) {
+                        assert!(!kept.contains_key(&deletion.id));
+                        rig.module.snapshot_delete(MAIN, rig.next_epoch(), deletion.id).unwrap();
+                    }
+                }
             }
             for _ in 0..rng.random_range(0..10) {
                 let mut ops = Vec::new();
@@ -135,6 +146,9 @@ fn random_operations_under_snapshots() {
             let all = rig.module.snapshots(MAIN).unwrap();
             let listed: BTreeSet<SnapshotId> = all.iter().map(|info| info.id).collect();
             assert_eq!(listed, kept.keys().copied().collect());
+            let only: u64 = all.iter().map(|info| info.blocks_only).sum();
+            let together = rig.module.kept_blocks(MAIN).unwrap();
+            assert!(only <= together, "{only} of {together}");
             let uncounted: Vec<_> = all.into_iter().map(|info| SnapshotInfo { blocks_only: 0, ..info }).collect();
             assert_eq!(rig.module.snapshots_uncounted(MAIN).unwrap(), uncounted);
             let states: Vec<(SnapshotId, &Model)> =
@@ -144,13 +158,20 @@ fn random_operations_under_snapshots() {
                 compare_changes(&rig, (pair[1].0, pair[0].0), pair[1].1, pair[0].1);
             }
         }
+        finish_deletions(&mut rig);
         // What is told to be a snapshot's alone is what deleting it gives back, but for the lists themselves.
         while let Some(info) = rig.module.snapshots(MAIN).unwrap().into_iter().choose(&mut rng) {
             rig.commit();
             let before = rig.module.status().space.free;
+            let together = rig.module.kept_blocks(MAIN).unwrap();
             rig.module.snapshot_delete(MAIN, rig.next_epoch(), info.id).unwrap();
             rig.commit();
+            finish_deletions(&mut rig);
             rig.check();
+            let counted = rig.module.kept_blocks(MAIN).unwrap();
+            assert!(counted + info.blocks_only <= together);
+            rig.module.snapshots(MAIN).unwrap();
+            assert_eq!(rig.module.kept_blocks(MAIN), Some(counted), "counted anew");
             let freed = rig.module.status().space.free as i64 - before as i64;
             assert!((freed - info.blocks_only as i64).abs() <= 64, "{freed} blocks freed: {info:?}");
         }
@@ -160,6 +181,138 @@ fn random_operations_under_snapshots() {
         rig.check();
         assert!(rig.module.status().space.free >= empty - 16, "{} of {empty}", rig.module.status().space.free);
     }
+}
+
+/// Until all is free that deleted snapshots had, with a crash now and then, and another snapshot made meanwhile.
+fn finish_deletions(rig: &mut Rig) {
+    let mut slices = 0;
+    while let Some(deletion) = rig.module.snapshot_deletions(MAIN).first() {
+        let left = deletion.runs_left;
+        rig.module.snapshot_delete(MAIN, rig.next_epoch(), deletion.id).unwrap();
+        rig.commit();
+        slices += 1;
+        if slices % 64 == 1 {
+            rig.check();
+            rig.reopen();
+            rig.module.snapshots(MAIN).unwrap();
+        }
+        assert!(
+            rig.module.snapshot_deletions(MAIN).first().is_none_or(|next| next.runs_left <= left || next != deletion)
+        );
+    }
+}
+
+#[test]
+fn a_deletion_in_slices_goes_on_after_a_crash_and_others_come_between() {
+    let mut rig = Rig::new(30_000);
+    rig.options.deletion_slice = DeletionSlice { runs: 200, blocks: 1 << 17 };
+    rig.reopen();
+    // Each second page, so that no two are neighbours' runs once they are written anew one by one.
+    let pages = |version: u64| (0..2000).map(|at| (at, pattern(at + 10_000 * version))).collect::<Vec<_>>();
+    let write = rig.write_op(2, &pages(0));
+    rig.apply(vec![create_op(2, Kind::Regular), write]);
+    rig.commit();
+    let older = create(&rig, "older");
+    rig.commit();
+    let middle = create(&rig, "middle");
+    for start in 0..4 {
+        let every_fourth: Vec<_> = pages(1).into_iter().skip(start).step_by(4).collect();
+        let write = rig.write_op(2, &every_fourth);
+        rig.apply(vec![write]);
+        rig.commit();
+    }
+    let free = rig.module.status().space.free;
+    assert_eq!(rig.module.snapshots(MAIN).unwrap()[0].blocks_only, 0, "the newer one has all of it");
+    let old = |rig: &Rig, of: SnapshotId| {
+        (0..2000).all(|at| rig.read_one(ObjectId(2).in_snapshot(of).0, at) == Some(pattern(at)))
+    };
+    assert!(old(&rig, older) && old(&rig, middle));
+
+    assert!(rig.module.snapshot_delete(MAIN, rig.next_epoch(), middle).unwrap(), "more is left");
+    rig.commit();
+    let key = in_snapshot(2, middle);
+    assert_eq!(rig.module.attributes(key), Err(Error::NoObject(key)), "it is gone with the first slice");
+    let [deletion] = &rig.module.snapshot_deletions(MAIN)[..] else { panic!("one deletion") };
+    assert!((deletion.id, &*deletion.name) == (middle, "middle") && deletion.runs_left >= 1500, "{deletion:?}");
+    rig.check();
+    // Its name is free, and its number is not.
+    let again = create(&rig, "middle");
+    assert_ne!(again, middle);
+    rig.commit();
+    let mut slices = 1;
+    while let Some(SnapshotDeletion { id, .. }) = rig.module.snapshot_deletions(MAIN).first() {
+        rig.module.snapshot_delete(MAIN, rig.next_epoch(), *id).unwrap();
+        if slices % 3 == 0 {
+            // This one is lost.
+            rig.module.prepare(rig.next_epoch()).unwrap();
+            rig.reopen();
+            slices += 1;
+            continue;
+        }
+        rig.commit();
+        rig.check();
+        assert!(old(&rig, older));
+        slices += 1;
+    }
+    assert!(slices >= 10, "{slices}");
+    let listed: Vec<_> = rig.module.snapshots(MAIN).unwrap();
+    assert_eq!(listed.iter().map(|info| info.id).collect::<Vec<_>>(), [older, again]);
+    assert!((2000..2200).contains(&listed[0].blocks_only), "all is the older one's: {listed:?}");
+    rig.reopen();
+    rig.commit();
+    assert!(rig.module.status().space.free.abs_diff(free) < 64);
+    rig.check();
+}
+
+/// A run of any length goes in parts, so that its length is no matter.
+#[test]
+fn a_long_run_is_freed_in_parts() {
+    let mut rig = Rig::new(16_000);
+    rig.options.deletion_slice = DeletionSlice { runs: 100, blocks: 300 };
+    rig.reopen();
+    let write = rig.write_op(2, &(0..2000).map(|at| (at, pattern(at))).collect::<Vec<_>>());
+    rig.apply(vec![create_op(2, Kind::Regular), write]);
+    rig.commit();
+    rig.commit();
+    let id = create(&rig, "s");
+    rig.commit();
+    rig.apply(vec![Op::Delete { id: ObjectId(2) }]);
+    rig.commit();
+    rig.commit();
+    assert!(rig.module.snapshots(MAIN).unwrap()[0].blocks_only >= 2000);
+    let mut free = rig.module.status().space.free;
+    let mut slices = 0;
+    while rig.module.snapshot_delete(MAIN, rig.next_epoch(), id).unwrap() {
+        rig.commit();
+        rig.commit();
+        rig.check();
+        let now = rig.module.status().space.free;
+        assert!(now > free && now - free <= 300 + 64, "{now} after {free}");
+        (free, slices) = (now, slices + 1);
+    }
+    assert!(slices >= 6, "{slices}");
+    rig.commit();
+    rig.check();
+    assert_eq!(rig.module.kept_blocks(MAIN), Some(0));
+}
+
+/// Without its entry, the list of a deleted snapshot is nobody's.
+#[test]
+fn a_snapshot_that_leaves_the_list_too_early_is_found() {
+    let device = std::sync::Arc::new(holdfast_block::MemoryDevice::new(16_000));
+    let mut rig = Rig::on(device.clone(), device, holdfast_physical::CommitOrder::UnlistFirst);
+    rig.options.deletion_slice = DeletionSlice { runs: 4, blocks: 64 };
+    rig.reopen();
+    let write = rig.write_op(2, &(0..500).map(|at| (at, pattern(at))).collect::<Vec<_>>());
+    rig.apply(vec![create_op(2, Kind::Regular), write]);
+    rig.commit();
+    let id = create(&rig, "s");
+    rig.apply(vec![Op::Delete { id: ObjectId(2) }]);
+    rig.commit();
+    assert!(!rig.module.snapshot_delete(MAIN, rig.next_epoch(), id).unwrap());
+    rig.commit();
+    let report = holdfast_physical::check::check(rig.device.clone(), &Default::default()).unwrap();
+    assert!(report.findings.iter().any(|finding| finding.what.contains("in no snapshot")), "{report:?}");
 }
 
 #[test]

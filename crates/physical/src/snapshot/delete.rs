@@ -1,0 +1,202 @@
+//! Deleting a snapshot: its dead list is worked off from its end, a slice with each recovery point, so that nobody waits for the whole of it.
+//!
+//! With the first slice the snapshot is gone: its entry in the list says that it is deleted, nothing looks into it, nothing joins its dead
+//! list any more. With the last one the entry goes. A power cut between two leaves a shorter list, and the store goes on with it.
+//!
+//! Invariants:
+//! - what is left of the list is what the domain does not have, and an older snapshot has or nobody;
+//! - a slice depends on nothing but the list and the snapshots there are, so others can be made and deleted between two.
+
+use super::{Kept, OfDomain};
+use crate::commit::CommitOrder;
+use crate::format::{DEAD_RUNS, DeadRun, StoredSnapshot};
+use crate::module::Module;
+use crate::objects::{dead_of, system_key};
+use crate::snapshot::dead_list::{pages_of, runs_in};
+use crate::tree::{Base, Trees};
+use holdfast_object::space::note_blocks;
+use holdfast_object::{DomainId, Epoch, Error, PageIndex, Place, Purpose, Result, SnapshotDeletion, SnapshotId};
+
+/// What of the dead list of a deleted snapshot goes with one recovery point, at most. Others wait while it does, for some 20 ms with the
+/// default (`docs/snapshots.md`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeletionSlice {
+    /// Runs of blocks; 1 at least.
+    pub runs: usize,
+    /// Blocks of 4 KiB in them, copies counted; 2 at least. A longer run goes in parts.
+    pub blocks: u64,
+}
+
+impl Default for DeletionSlice {
+    fn default() -> Self {
+        DeletionSlice { runs: 8192, blocks: 1 << 17 }
+    }
+}
+
+/// A deleted snapshot with a part of its dead list left.
+pub(super) struct Deleted {
+    pub(super) slot: u16,
+    pub(super) stored: StoredSnapshot,
+    /// Pages of its dead list.
+    pages_left: u64,
+}
+
+/// The end of a dead list.
+#[derive(Debug)]
+struct Slice {
+    /// From the last one on backwards.
+    runs: Vec<DeadRun>,
+    /// Of this page, `left` stays, and if that is nothing, the list ends before it; nothing stays behind it.
+    page: PageIndex,
+    left: Vec<DeadRun>,
+}
+
+impl Kept {
+    /// Places of deleted snapshots with a part of their dead lists left.
+    pub(crate) fn deleted(&self) -> impl Iterator<Item = (DomainId, u16)> {
+        let of_domain = |(domain, of): (&DomainId, &OfDomain)| {
+            of.deleted.iter().map(|deleted| (*domain, deleted.slot)).collect::<Vec<_>>()
+        };
+        self.domains.iter().flat_map(of_domain)
+    }
+}
+
+impl OfDomain {
+    /// The entry of a snapshot, be it deleted or not, and its place.
+    fn entry(&self, id: SnapshotId) -> Option<(u16, &StoredSnapshot)> {
+        let held = self.held.iter().map(|held| (held.slot, &held.stored));
+        let deleted = self.deleted.iter().map(|deleted| (deleted.slot, &deleted.stored));
+        held.chain(deleted).find(|(_, stored)| stored.id == id)
+    }
+}
+
+impl Trees {
+    pub(super) fn deleted(&self, base: &Base, domain: DomainId, slot: u16, stored: StoredSnapshot) -> Result<Deleted> {
+        let pages_left = match self.system.get(&dead_of(domain)) {
+            Some(record) => self.dead_end(base, record, domain, slot)? - pages_of(slot).start,
+            None => 0,
+        };
+        Ok(Deleted { slot, stored, pages_left })
+    }
+
+    /// The end of a dead list, as much as may go at once. Nothing of it was added in the epoch being built.
+    fn dead_slice(&self, base: &Base, domain: DomainId, slot: u16, most: DeletionSlice) -> Result<Slice> {
+        let key = system_key(dead_of(domain));
+        let mut slice = Slice { runs: Vec::new(), page: pages_of(slot).start, left: Vec::new() };
+        let Some(record) = self.system.get(&key.object.0) else { return Ok(slice) };
+        let mut page = self.dead_end(base, record, domain, slot)?;
+        let (mut runs, mut blocks) = (most.runs.max(1), most.blocks.max(2));
+        let first = slice.page;
+        while page > first && runs > 0 && blocks > 1 {
+            page -= 1;
+            let Some(block) = self.node(base, key, record, 0, page)? else {
+                let place = Place { object: Some(key), index: Some(page), ..base.disk.place(0) };
+                return Err(Error::corrupt(place, "dead list", "no gaps", "a hole"));
+            };
+            let mut left = runs_in(base, domain, page, &block)?;
+            while let Some(mut run) = left.pop() {
+                let copies = run.blocks_in_all() / u64::from(run.count);
+                let fits = u32::try_from(blocks / copies).unwrap_or(u32::MAX).min(run.count);
+                if runs == 0 || fits == 0 {
+                    left.push(run);
+                    break;
+                }
+                let taken = if fits < run.count {
+                    let end = run.split_off(fits);
+                    left.push(run);
+                    end
+                } else {
+                    run
+                };
+                (runs, blocks) = (runs - 1, blocks - taken.blocks_in_all());
+                slice.runs.push(taken);
+            }
+            if !left.is_empty() {
+                return Ok(Slice { page, left, ..slice });
+            }
+        }
+        Ok(Slice { page, ..slice })
+    }
+
+    /// Reads a dead list, to see whether it can be read.
+    fn check_dead_list(&self, base: &Base, domain: DomainId, slot: u16) -> Result<()> {
+        let key = system_key(dead_of(domain));
+        let Some(record) = self.system.get(&key.object.0) else { return Ok(()) };
+        for page in pages_of(slot).start..self.dead_end(base, record, domain, slot)? {
+            if let Some(block) = self.node(base, key, record, 0, page)? {
+                runs_in(base, domain, page, &block)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Module {
+    /// See [`holdfast_object::ObjectStore::snapshot_delete`].
+    pub(crate) fn delete_snapshot(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<bool> {
+        let mut committing = self.committing.lock();
+        self.begin(&committing, epoch)?;
+        // What can fail fails before anything has changed; and if a later part of the list cannot be read, before the first slice.
+        {
+            let trees = self.trees.read();
+            let entry = trees.kept.domains.get(&domain).and_then(|of_domain| of_domain.entry(id));
+            let Some((slot, stored)) = entry else { return Err(Error::NoSnapshot(id.0.to_string())) };
+            if !stored.is_deleted {
+                trees.check_dead_list(&self.base, domain, slot)?;
+            }
+        }
+        let mut trees = self.trees.write();
+        let of_domain = trees.kept.domains.get(&domain);
+        let Some((slot, stored)) = of_domain.and_then(|of_domain| of_domain.entry(id)) else {
+            return Err(Error::NoSnapshot(id.0.to_string()));
+        };
+        let stored = StoredSnapshot { is_deleted: true, ..stored.clone() };
+        let age = |stored: &StoredSnapshot| (stored.epoch, stored.id);
+        let before = trees.kept.of(domain).iter().rev().find(|held| age(&held.stored) < age(&stored));
+        let before = before.map(|held| (held.slot, held.stored.epoch));
+        let Slice { runs, page, left } = trees.dead_slice(&self.base, domain, slot, self.deletion_slice)?;
+        let moved = runs.iter().filter(|run| before.is_some_and(|(_, kept)| kept >= run.birth_log)).count() as u64;
+        if moved > 0 || !left.is_empty() {
+            self.base.alloc.lock().reserve(epoch, note_blocks(moved), Purpose::Release)?;
+        }
+        let pages_left = page - pages_of(slot).start + u64::from(!left.is_empty());
+        let is_over = pages_left == 0 || self.base.commit_order == CommitOrder::UnlistFirst;
+        self.disk().raise_newest(epoch);
+        trees.put_listed(&self.base, domain, slot, (!is_over).then_some(&stored))?;
+        committing.applied = epoch;
+        let of_domain = trees.kept.domains.entry(domain).or_default();
+        of_domain.held.retain(|held| held.stored.id != id);
+        of_domain.deleted.retain(|deleted| deleted.stored.id != id);
+        if !is_over {
+            of_domain.deleted.push(Deleted { slot, stored, pages_left });
+        }
+        if let Some(blocks) = of_domain.dead_blocks.get_mut() {
+            *blocks = blocks.saturating_sub(runs.iter().map(DeadRun::blocks_in_all).sum());
+        }
+        // What an epoch that could not be built has added since.
+        let added = of_domain.dying.remove(&slot).unwrap_or_default();
+        trees.tell_kept(&self.base);
+        trees.cut_dead(&self.base, domain, slot, page, &left)?;
+        let frees_all = self.base.commit_order == CommitOrder::FreeAllOfDeleted;
+        for run in runs.into_iter().chain(added) {
+            match before {
+                Some((slot, kept)) if kept >= run.birth_log && !frees_all => {
+                    trees.kept.domains.entry(domain).or_default().bury(slot, run);
+                }
+                _ => trees.let_go(&self.base, &run),
+            }
+        }
+        Ok(!is_over)
+    }
+
+    /// See [`holdfast_object::ObjectStore::snapshot_deletions`].
+    pub(crate) fn list_deletions(&self, domain: DomainId) -> Vec<SnapshotDeletion> {
+        let trees = self.trees.read();
+        let deletion = |deleted: &Deleted| SnapshotDeletion {
+            id: deleted.stored.id,
+            name: deleted.stored.name.clone(),
+            runs_left: deleted.pages_left * DEAD_RUNS,
+        };
+        trees.kept.domains.get(&domain).map_or(Vec::new(), |of_domain| of_domain.deleted.iter().map(deletion).collect())
+    }
+}
