@@ -78,6 +78,9 @@ fn main() -> ExitCode {
         keep_open_files();
     }
     let format = if cli.json { Format::Json } else { Format::Words };
+    if format == Format::Json {
+        progress::silence();
+    }
     let timeout = Duration::from_secs(cli.timeout.into());
     if let Some(path) = watch::asked(&cli.command).filter(|_| !cli.unwatched) {
         return watch::run(&path, timeout, format);

@@ -192,6 +192,7 @@ const ENVIRONMENT: List = &[
         "HOLDFAST_LOG",
         "what is logged: off, error, warn, info (the default), debug or trace; --log-level goes before it",
     ),
+    ("HOLDFAST_BAR_AFTER_MS", "after how many milliseconds of work a bar is shown on a terminal; 1000 by default"),
     ("HOME", "the home directory; if it is not set, the one in the user database"),
     ("XDG_DATA_HOME", "where `holdfast up` keeps its store; ~/.local/share by default"),
     ("XDG_STATE_HOME", "where logs are; ~/.local/state by default"),

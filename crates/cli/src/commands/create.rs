@@ -228,6 +228,7 @@ fn make(store: &Path, device: FileDevice, wanted: Wanted, overwrite: bool) -> Re
     let size_bytes = blocks * BLOCK_SIZE as u64;
     check_reserve(wanted.reserve, size_bytes)?;
     let set_aside_bytes = wanted.reserve.map_or(0, |share| share.of(size_bytes));
+    let _shown = Progress::unknown("making the store");
     let stack = stack::create(Arc::new(device), overwrite, set_aside_bytes, wanted.protection)?;
     Ok(Created {
         store: store.display().to_string(),

@@ -9,6 +9,7 @@ use crate::lab::{InjectReply, InjectRequest, Struck, Where};
 use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::output::{Format, Report, count, print, table};
 use crate::paths::shell;
+use crate::progress::Progress;
 use crate::quoting;
 use crate::stack::{self, Settings, Stack};
 use crate::target;
@@ -165,7 +166,10 @@ pub(crate) fn run(arguments: &Inject, format: Format) -> Result<()> {
         return Ok(());
     }
     let shared: Arc<dyn Device> = device.clone();
-    let catalogue = Catalogue::read(&shared).map_err(stack::says)?;
+    let catalogue = {
+        let _shown = Progress::unknown("looking where the blocks of each kind are");
+        Catalogue::read(&shared).map_err(stack::says)?
+    };
     match arguments.kind {
         Some(class) => print(format, &injure(arguments, class, device, &catalogue)?),
         None => print(format, &list(&arguments.store, &catalogue)),

@@ -178,13 +178,13 @@ fn foreground(mounting: &Mounting, report_ready: bool, format: Format, log_level
         let _ = rustix::thread::set_name(c"holdfast");
     }
     crate::logging::start(Some(&mounting.store), log_level);
-    let waits = |text: &str| {
+    let told = |told: Told| {
         if report_ready {
             // Whether anybody listens comes out in the end.
-            let _ = daemon::tell(&Told::Waits(text.to_string()));
+            let _ = daemon::tell(&told);
         }
     };
-    daemon::serve(mounting, waits, |report| {
+    daemon::serve(mounting, told, |report| {
         if report_ready {
             daemon::tell(&Told::Ready(Box::new(report.clone())))?;
         } else {

@@ -7,6 +7,7 @@ use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::options::MountOptions;
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
+use crate::progress::Progress;
 use crate::quoting;
 use crate::report::Condition;
 use crate::{stack, target};
@@ -119,6 +120,7 @@ fn change(mount: &Mount, current: &MountOptions, wanted: &MountOptions) -> Resul
 /// Tells the daemon.
 fn tell(mount: &Mount, options: &MountOptions) -> Result<()> {
     let request = serde_json::to_vec(&RemountRequest { options: options.words() }).map_err(stack::says)?;
+    let _shown = Progress::unknown("opening the store anew");
     let reply = target::ask(mount, "could not be remounted", |file| control::remount(file, &request))?;
     let reply: RemountReply = serde_json::from_slice(&reply).map_err(|error| Failure::at(&mount.directory, error))?;
     match reply.refusal {

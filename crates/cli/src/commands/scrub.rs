@@ -5,14 +5,16 @@ use crate::failure::{Failure, Result, exit};
 use crate::mounts::Mount;
 use crate::output::{Format, print};
 use crate::paths::shell;
+use crate::progress::{Progress, Unit};
 use crate::scrub::{ScrubCondition, ScrubReply, ScrubReport, ScrubRequest};
 use crate::{stack, target};
 use holdfast_fuse::control;
-use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
 /// How often `--wait` asks.
 const PERIOD: Duration = Duration::from_millis(200);
+/// Of a whole scrub, for the bar.
+const PARTS: u64 = 1000;
 
 /// Gives the exit code.
 pub(crate) fn run(arguments: &Scrub, format: Format) -> Result<u8> {
@@ -51,16 +53,13 @@ fn ask(mount: &Mount, request: ScrubRequest) -> Result<ScrubReport> {
 
 /// Until the scrub runs no more. A bar on the terminal shows how far it is.
 fn wait(mount: &Mount, mut report: ScrubReport) -> Result<ScrubReport> {
-    let style = ProgressStyle::with_template("  {bar:40} {percent}%  {msg}").map_err(stack::says)?;
-    // Draws on standard error, and only if that is a terminal.
-    let bar = ProgressBar::new(1000).with_style(style);
+    let progress = Progress::of("scrubbing", PARTS, Unit::Parts);
     while report.condition == ScrubCondition::Running {
-        bar.set_position((report.part() * 1000.0) as u64);
-        bar.set_message(report.line());
+        progress.is_at((report.part() * PARTS as f64) as u64);
+        progress.says(format!("scrub: {}", report.line()));
         // The mount answers at once, and does not call back.
         std::thread::sleep(PERIOD);
         report = ask(mount, ScrubRequest::Status)?;
     }
-    bar.finish_and_clear();
     Ok(report)
 }

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::metrics;
 use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::output::{Format, Report, print, print_text};
+use crate::progress::Progress;
 use crate::report::{Condition, StoreReport};
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::Access;
@@ -126,6 +127,7 @@ fn ask(mount: &Mount) -> StoreReport {
 
 /// The state of a store that is not mounted. Nothing in it is changed.
 fn unmounted(store: &Path) -> Result<StoreReport> {
+    let _shown = Progress::unknown("opening the store");
     let stack = Stack::open(stack::device(store, Access::ReadOnly)?, &Settings::to_look())?;
     let condition = if stack.module.is_clean() { Condition::Clean } else { Condition::Unclean };
     let mut report = StoreReport::bare(store, condition, None);

@@ -7,6 +7,7 @@
 
 use crate::args::LogLevel;
 use crate::failure::{Failure, Result};
+use crate::progress::Progress;
 use crate::report::StoreReport;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -21,6 +22,8 @@ use std::time::Duration;
 pub(crate) enum Told {
     /// It waits for something; in words.
     Waits(String),
+    /// It does something that may take long; in words.
+    Does(String),
     /// The mount can be used.
     Ready(Box<StoreReport>),
     /// It will not be.
@@ -58,9 +61,11 @@ impl Launch<'_> {
         let pipe = child.stdout.take().map(BufReader::new);
         // An error is as good as no answer.
         let lines = pipe.into_iter().flat_map(|pipe| pipe.lines().map_while(std::io::Result::ok));
+        let progress = Progress::unknown("opening the store");
         for line in lines {
             match serde_json::from_str(&line) {
-                Ok(Told::Waits(text)) => waits(&text),
+                Ok(Told::Waits(text)) => progress.suspended(|| waits(&text)),
+                Ok(Told::Does(text)) => progress.says(text),
                 Ok(Told::Ready(report)) => return Ok(*report),
                 Ok(Told::Failed(failure)) => {
                     let _ = child.wait();

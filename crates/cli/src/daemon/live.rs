@@ -37,9 +37,9 @@ pub(super) struct Anew {
 }
 
 impl Live {
-    /// Opens the store on `device` as the options say.
-    pub(super) fn open(device: Arc<FileDevice>, options: &MountOptions) -> Result<Live> {
-        let stack = open(&device, options)?;
+    /// Opens the store on `device` as the options say. `does` is told of what may take long.
+    pub(super) fn open(device: Arc<FileDevice>, options: &MountOptions, does: &mut dyn FnMut(&str)) -> Result<Live> {
+        let stack = open_watched(&device, options, does)?;
         begin(&stack, options)?;
         let scrubber = Scrubber::start(&stack);
         Ok(Live { stack, device, scrubber, read_only: options.flags.read_only })
@@ -141,6 +141,10 @@ fn taken_over(device: &Arc<FileDevice>, options: &MountOptions, of: &Stack) -> R
 }
 
 fn open(device: &Arc<FileDevice>, options: &MountOptions) -> Result<Arc<Stack>> {
+    open_watched(device, options, &mut |_| {})
+}
+
+fn open_watched(device: &Arc<FileDevice>, options: &MountOptions, does: &mut dyn FnMut(&str)) -> Result<Arc<Stack>> {
     let read_only = options.flags.read_only;
     let settings = Settings {
         read_only,
@@ -155,7 +159,7 @@ fn open(device: &Arc<FileDevice>, options: &MountOptions) -> Result<Arc<Stack>> 
     if settings.discard && !read_only {
         device.give_up_reservation();
     }
-    let stack = Stack::open(device.clone(), &settings)?;
+    let stack = Stack::open_watched(device.clone(), &settings, does)?;
     match (stack.was_clean, &stack.recovered) {
         (true, recovered) => tracing::info!("it had been closed in order, at recovery point {}", recovered.from),
         (false, _) if read_only => {}
@@ -248,7 +252,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let id = crashed(&path);
-        let mut live = Live::open(device(&path, DeviceAccess::ReadOnly), &options(true)).unwrap();
+        let mut live = Live::open(device(&path, DeviceAccess::ReadOnly), &options(true), &mut |_| {}).unwrap();
         live.stack.namespace.open(&Request::ROOT, id, Access::READ, false).unwrap();
         assert_eq!((live.stack.module.is_clean(), &read(&live.stack.namespace, id)[..]), (false, &b"old"[..]));
 

@@ -85,19 +85,19 @@ enum Event {
 }
 
 /// Mounts, calls `ready` when the mount can be used, and serves until it ends. The store is clean on `Ok`. If the daemon of the
-/// last mount is still closing the store, waits for it, and says so to `waits`.
+/// last mount is still closing the store, waits for it. `told` hears of that, and of whatever else takes long.
 ///
 /// # Errors
 /// What prevents the mount, before `ready`; what prevented a clean end, after it.
 pub(crate) fn serve(
     mounting: &Mounting,
-    waits: impl Fn(&str),
+    told: impl Fn(Told),
     ready: impl FnOnce(&StoreReport) -> io::Result<()>,
 ) -> Result<()> {
     // Before the first thread, so that all inherit it.
     signals::block().map_err(|error| Failure::new(format!("cannot block signals: {error}")))?;
     abort_on_panic();
-    let live = open(mounting, waits)?;
+    let live = open(mounting, told)?;
     let state = Arc::new(State {
         mounting: mounting.clone(),
         served: Arc::new(Served::new(live.stack.namespace.clone())),
@@ -167,15 +167,15 @@ fn abort_on_panic() {
     }));
 }
 
-fn open(mounting: &Mounting, waits: impl Fn(&str)) -> Result<Live> {
+fn open(mounting: &Mounting, told: impl Fn(Told)) -> Result<Live> {
     let access = if mounting.options.flags.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("opened by holdfast {version}, process {pid}");
     let device = holder::device(&mounting.store, access, mounting.timeout, &mut |text| {
         tracing::info!("{text}");
-        waits(text);
+        told(Told::Waits(text.to_string()));
     })?;
-    Live::open(device, &mounting.options)
+    Live::open(device, &mounting.options, &mut |what| told(Told::Does(what.to_string())))
 }
 
 fn mount(mounting: &Mounting) -> Result<(Session, OwnMount)> {
