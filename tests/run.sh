@@ -81,6 +81,8 @@ install_all() (
 )
 export -f requirements install_all   # names that no program has: the suites see them
 
+# It mounts, which needs root.
+directories="$([ "$(id -u)" = 0 ] || echo sudo -n) env HOLDFAST=$TARGET/release/holdfast SEED=$SEED tests/suites/directories.py ${SUITE_WORK:-$ROOT/target/suites}/directories"
 echo "seed $SEED"
 # First, as the tests of `unit` run some of these programs, too.
 step install 900 bash -c "install_all $mode"
@@ -115,6 +117,7 @@ if [ "$mode" = test ]; then
     suite rsync 120
     suite postgres 120
     suite memory 150 FILES=60000 VOLUME_MB=1024
+    step directories 300 $directories 20000
 else
     suite fuzz 6000 SECONDS_EACH=120 STORE_SECONDS=1800
     suite pjdfstest 300
@@ -132,6 +135,7 @@ else
     suite loads 1800 RUNTIME_S=120 CLIENTS=8 BONNIE_MB=1024 BONNIE_FILES=16 TRANSACTIONS=100000 POSTMARK_FILES=10000 LIMIT=900
     suite rsync 1800 TREES="/usr/share /usr/include /usr/lib"
     suite memory 3600 FILES=1000000 VOLUME_MB=16384 FILE_MB=1024 STORE_SIZE=8G
+    step directories 5400 $directories 1000000
     suite postgres 900 ROUNDS=12 RUNTIME_S=10 SCALE=10
     # The same through the kernel's page cache.
     step fsx-kernel 1800 env MOUNT_OPTS=cache=kernel SEEDS=2 OPERATIONS=200000 LIMIT=700 tests/suites/fsx.sh
