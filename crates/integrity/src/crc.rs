@@ -36,7 +36,7 @@ const POWERS: [u64; 64] = {
 };
 
 /// Product of two polynomials over GF(2), modulo the CRC's.
-const fn multiply(a: u64, mut b: u64) -> u64 {
+pub(crate) const fn multiply(a: u64, mut b: u64) -> u64 {
     let mut product = 0;
     let mut bit = 64;
     while bit > 0 {

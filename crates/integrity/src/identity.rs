@@ -28,3 +28,12 @@ pub fn identity_mix(domain: u16, object: u64, level: u8, index: u64) -> u64 {
     packed[16..24].copy_from_slice(&index.to_le_bytes());
     twox_hash::XxHash3_64::oneshot_with_seed(SEED, &packed)
 }
+
+/// 32 bits of an [`identity_mix`], kept with a block in memory and compared at every change of it.
+///
+/// The seed in the checksum does not see a change that goes to the wrong block by a legal method: xored on, it is in no delta, and
+/// contents and checksum of the wrong block agree afterwards. Comparing the tag of the block that the caller means with that
+/// of the block it has does see it, but for 2^-32, and before anything has changed. In memory only: not part of the disk format.
+pub const fn identity_tag(mix: u64) -> u32 {
+    (mix >> 32) as u32
+}

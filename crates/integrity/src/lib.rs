@@ -12,7 +12,9 @@
 //! | a checksum of any kind, chosen at run time | [`Algorithm::sum`], [`Algorithm::digest`] for pieces |
 //! | the hot paths | [`crc64`], [`Crc64`] for pieces, [`xor64`], [`fletcher256`] |
 //! | the checksum of two buffers from theirs | [`crc64_combine`] |
-//! | binding a metadata block to its place | [`identity_mix`], [`Unverified::verify_identified`] |
+//! | binding a metadata block to its place | [`identity_mix`], [`identity_tag`], [`Unverified::verify_identified`] |
+//! | a checksum that goes along with changes of a block | [`Delta`], [`crc64_change`], [`tally`] |
+//! | the same with Adler-32 and Fletcher-256 | [`adler32_change`], [`fletcher256_change`] |
 //! | bytes from a disk or a neighbour | [`Unverified`], which becomes [`Verified`] or [`Protected`] |
 //! | bytes that stay in memory or travel | [`Protected`] |
 //! | finding one or two flipped bits, and flipping them back | [`correct_flips`] |
@@ -44,7 +46,8 @@
 //! up to 64, takes well below the time of a memcpy, and is linear, so that it can be combined and updated. xor64 and
 //! Fletcher-256 are there for the modes of Z²FS, XXH3 and CRC-32C for comparison and for the formats of others, BLAKE3
 //! where equal checksums shall mean equal contents. `cargo run --release -p holdfast-integrity --example
-//! checksum_speed` measures them on your machine. All choose the best code for the CPU at run time.
+//! checksum_speed` measures them on your machine, `--example rolling_speed` what it costs to keep one right while bytes
+//! change. All choose the best code for the CPU at run time.
 //!
 //! # What checksums do not do
 //!
@@ -76,6 +79,7 @@ mod identity;
 mod page;
 mod protected;
 mod protection;
+mod rolling;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 mod sums;
@@ -86,10 +90,14 @@ pub use crc::{Crc64, crc32c, crc64, crc64_combine};
 pub use digest::Digest;
 pub use error::Mismatch;
 pub use flips::{FlipsMax, correct_flips};
-pub use identity::identity_mix;
+pub use identity::{identity_mix, identity_tag};
 pub use page::{MergeError, PAGE_SIZE, merge_page, merge_page_in_place, prefetch};
 pub use protected::{ChainError, Piece, Protected, Source, assemble};
 pub use protection::{PageSums, Protection, StoredSums, UnknownProtection};
+pub use rolling::{
+    ADLER32_OF_ZEROS, CRC64_OF_ZEROS, Delta, ROLLING_BLOCK, adler32, adler32_change, adler32_combine, crc64_change,
+    crc64_change_slot, crc64_change_word, crc64_neutral, fletcher256_change, fletcher256_combine, tally,
+};
 pub use sums::{fletcher256, xor64};
 pub use unverified::{Unverified, Verified};
 

@@ -1,6 +1,6 @@
 //! xor64 and the limb sums of Fletcher-256 with AVX-512 and AVX2, chosen at run time.
 //!
-//! All `unsafe` of this crate is here: vector loads, and the calls of functions that need a CPU feature. Every function
+//! The `unsafe` of this crate is here and in `rolling/x86.rs`: vector loads, and the calls of functions that need a CPU feature. Every function
 //! returns `None` where neither feature is there; the callers then use the portable code. The tests in `tests.rs`
 //! hold each against it.
 

@@ -45,6 +45,9 @@ pub fn fletcher256(bytes: &[u8]) -> [u8; 32] {
     state.digest()
 }
 
+/// Bytes of a word of Fletcher-256.
+pub(crate) const WORD: usize = 16;
+
 /// Word-aligned state of a Fletcher-256 sum. Values are reduced only in [`Fletcher::digest`]: all ones means zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fletcher {
@@ -64,7 +67,6 @@ fn add(x: u128, y: u128) -> u128 {
 }
 
 /// x · n modulo 2^128 − 1.
-#[cfg(target_arch = "x86_64")]
 #[inline]
 fn mul(x: u128, n: u64) -> u128 {
     let low = (x & u128::from(u64::MAX)) * u128::from(n);
@@ -111,6 +113,26 @@ impl Fletcher {
         self.b = add(self.b, mul(self.a, words as u64));
         self.a = add(self.a, value(&limbs.a));
         self.b = add(self.b, value(&limbs.b));
+    }
+
+    /// A word that counts `times` times becomes `new` instead of `old`.
+    #[inline]
+    pub(crate) fn replace(&mut self, old: u128, new: u128, times: u64) {
+        // M − x is the negative of x, and in bits its complement.
+        let difference = add(new, !old);
+        self.a = add(self.a, difference);
+        self.b = add(self.b, mul(difference, times));
+    }
+
+    /// Both sums added.
+    pub(crate) fn combine(&self, other: &Fletcher) -> Fletcher {
+        Fletcher { a: add(self.a, other.a), b: add(self.b, other.b) }
+    }
+
+    /// The state that has this digest.
+    pub(crate) fn of_digest(digest: [u8; 32]) -> Fletcher {
+        let [a, b] = [0, 1].map(|half| u128::from_le_bytes(digest.as_chunks::<16>().0[half]));
+        Fletcher { a, b }
     }
 
     pub(crate) fn digest(&self) -> [u8; 32] {

@@ -1,3 +1,5 @@
 //! Integration tests of `holdfast-integrity`, in one binary.
 
+mod random;
+mod rolling;
 mod strength;

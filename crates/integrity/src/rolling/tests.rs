@@ -1,0 +1,154 @@
+//! The portable code and that with carry-less multiplication, each against fresh sums over the block; and that an error planted in a
+//! table is seen there. The properties are in `tests/it/rolling.rs`.
+
+use std::ops::Range;
+
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use super::tally::{self, WEIGHTS, Weights};
+use super::*;
+
+type Block = [u8; ROLLING_BLOCK];
+
+/// Ways to the same values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Multiplied,
+}
+
+/// The ways this machine has.
+fn codes() -> Vec<Code> {
+    let mut codes = vec![Code::Portable];
+    #[cfg(target_arch = "x86_64")]
+    match x86::tally(&[0; ROLLING_BLOCK]) {
+        Some(_) => codes.push(Code::Multiplied),
+        None => eprintln!("this CPU has no PCLMULQDQ and AVX2: the code that needs them is not tested"),
+    }
+    codes
+}
+
+fn block(rng: &mut impl Rng) -> Box<Block> {
+    let mut block = Box::new([0; ROLLING_BLOCK]);
+    rng.fill(&mut block[..]);
+    block
+}
+
+/// What the CRC changes by, in every form that there is for `range`.
+fn changes(code: Code, keys: &Keys, range: Range<usize>, old: &Block, new: &Block) -> Vec<u64> {
+    let (at, before, after) = (range.start, &old[range.clone()], &new[range.clone()]);
+    let word = (at % 8 == 0 && range.len() == 8).then(|| {
+        let [before, after] = [before, after].map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()));
+        (at / 8, before ^ after)
+    });
+    let slot = (at % 64 == 0 && range.len() == 64)
+        .then(|| (at / 64, old.as_chunks::<64>().0[at / 64], new.as_chunks::<64>().0[at / 64]));
+    match code {
+        Code::Portable => std::iter::once(change_portable(keys, at, before, after))
+            .chain(word.map(|(word, flipped)| change_word_portable(keys, word, flipped)))
+            .collect(),
+        #[cfg(target_arch = "x86_64")]
+        Code::Multiplied => {
+            [x86::change(keys, at, before, after), x86::delta(keys, at, before, after).map(|d| d.crc64)]
+                .into_iter()
+                .chain(word.map(|(word, flipped)| x86::change_word(keys, word, flipped)))
+                .chain(slot.map(|(slot, before, after)| x86::change_slot(keys, slot, &before, &after)))
+                .chain(slot.map(|(slot, before, after)| x86::delta_slot(keys, slot, &before, &after).map(|d| d.crc64)))
+                .map(|change| change.expect("the CPU has it"))
+                .collect()
+        }
+    }
+}
+
+/// Whether every form says what the CRC of the block changes by in fact.
+fn right(code: Code, keys: &Keys, range: Range<usize>, old: &Block, new: &Block) -> bool {
+    let fact = crc64(old) ^ crc64(new);
+    changes(code, keys, range, old, new).into_iter().all(|change| change == fact)
+}
+
+/// The block with other bytes in `range`.
+fn changed(rng: &mut impl Rng, old: &Block, range: Range<usize>) -> Box<Block> {
+    let mut new = Box::new(*old);
+    rng.fill(&mut new[range]);
+    new
+}
+
+#[test]
+fn every_word_slot_and_edge_in_both_codes() {
+    let mut rng = Pcg64Mcg::seed_from_u64(64);
+    let old = block(&mut rng);
+    let words = (0..WORDS).map(|word| word * 8..word * 8 + 8);
+    let slots = (0..64).map(|slot| slot * 64..slot * 64 + 64);
+    // All pairs of ends within the first two and the last two words.
+    let edges = || (0..=16).chain(ROLLING_BLOCK - 16..=ROLLING_BLOCK);
+    let pairs = edges().flat_map(|start| edges().filter(move |end| start <= *end).map(move |end| start..end));
+    for range in words.chain(slots).chain(pairs) {
+        let new = changed(&mut rng, &old, range.clone());
+        for code in codes() {
+            assert!(right(code, &KEYS, range.clone(), &old, &new), "{code:?}, bytes {range:?}");
+        }
+    }
+}
+
+/// A planted error: one bit of one key. The change of its word comes out wrong, whatever the word.
+#[test]
+fn a_mutated_key_is_seen() {
+    let mut rng = Pcg64Mcg::seed_from_u64(65);
+    let old = block(&mut rng);
+    for code in codes() {
+        for word in 0..WORDS {
+            let range = word * 8..word * 8 + 8;
+            let new = changed(&mut rng, &old, range.clone());
+            let mut keys = KEYS;
+            keys[word] ^= 1 << rng.random_range(0..64);
+            assert!(right(code, &KEYS, range.clone(), &old, &new));
+            assert!(!right(code, &keys, range, &old, &new), "{code:?}: key {word}");
+        }
+    }
+}
+
+#[test]
+fn weights_are_odd_and_different() {
+    let weights = WEIGHTS.as_flattened();
+    assert!(weights.iter().all(|weight| weight % 2 == 1));
+    assert_eq!(weights.iter().collect::<std::collections::HashSet<_>>().len(), 1024);
+}
+
+/// The tally as documented, word by word.
+fn tally_by_definition(weights: &Weights, block: &Block) -> u32 {
+    let words = block.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+    weights.as_flattened().iter().zip(words).fold(0, |sum, (weight, word)| sum.wrapping_add(weight.wrapping_mul(word)))
+}
+
+#[test]
+fn the_tally_of_both_codes_is_as_defined() {
+    let mut rng = Pcg64Mcg::seed_from_u64(66);
+    let blocks = [Box::new([0; ROLLING_BLOCK]), Box::new([0xff; ROLLING_BLOCK]), block(&mut rng), block(&mut rng)];
+    for block in blocks {
+        let defined = tally_by_definition(&WEIGHTS, &block);
+        assert_eq!(tally::of_block(&block), defined);
+        #[cfg(target_arch = "x86_64")]
+        assert!(x86::tally(&block).is_none_or(|tally| tally == defined));
+    }
+    assert_eq!(tally(&[0; ROLLING_BLOCK]), 0);
+}
+
+/// A planted error: one bit of one weight.
+#[test]
+fn a_mutated_weight_is_seen() {
+    let mut rng = Pcg64Mcg::seed_from_u64(67);
+    let old = block(&mut rng);
+    for word in 0..1024usize {
+        let range = word * 4..word * 4 + 4;
+        let mut new = Box::new(*old);
+        // By one, so that no bit of the weight is lost above 2^32.
+        new[range.start] ^= 1;
+        let mut weights = WEIGHTS;
+        weights[word / 16][word % 16] ^= 1 << rng.random_range(0..32);
+        let fact = tally(&new).wrapping_sub(tally(&old));
+        assert_eq!(tally::change(&WEIGHTS, range.start, &old[range.clone()], &new[range.clone()]), fact);
+        assert_ne!(tally::change(&weights, range.start, &old[range.clone()], &new[range]), fact, "weight {word}");
+    }
+}
