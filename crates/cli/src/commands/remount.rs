@@ -107,13 +107,19 @@ fn change(mount: &Mount, current: &MountOptions, wanted: &MountOptions) -> Resul
             _ => Failure::new(format!("cannot remount {}: {}", directory.display(), mounts::plain(&error))),
         })
     };
+    // What the kernel remembers of names, and that there are none, goes by a remount of any kind. A daemon that refuses may have replayed the
+    // intent log before.
+    let as_before = || drop(kernel(current));
     // The one that refuses changes goes first when it becomes read-only, and last when it takes changes again.
     if wanted.flags.read_only {
         kernel(wanted)?;
-        tell(mount, wanted).inspect_err(|_| drop(kernel(current)))
+        tell(mount, wanted).inspect_err(|_| as_before())
     } else {
-        tell(mount, wanted)?;
-        kernel(wanted).inspect_err(|_| drop(tell(mount, current)))
+        tell(mount, wanted).inspect_err(|_| as_before())?;
+        kernel(wanted).inspect_err(|_| {
+            drop(tell(mount, current));
+            as_before();
+        })
     }
 }
 

@@ -115,7 +115,7 @@ fn exchange(state: &State, wanted: &MountOptions) -> Result<Option<Exchanged>> {
 }
 
 /// What the kernel remembers of these objects may have changed by the replay of the intent log: what was seen until now was the last
-/// recovery point. (What it remembers of names goes by the remount itself.)
+/// recovery point. (What it remembers of names goes by the remount itself, or by that to what it was, if this is refused.)
 fn tell_kernel(state: &State, objects: Vec<ObjectId>) {
     let Some(Ok(kernel)) = state.kernel.get().map(|kernel| kernel.try_clone()) else { return };
     let (done, all_told) = mpsc::channel();

@@ -233,6 +233,46 @@ three
     }
 }
 
+/// The first half of the labels gets the recovery point that has the log, the second one fails: a file size limit makes the kernel refuse
+/// writes beyond it, as a broken host would.
+#[test]
+fn what_a_refused_remount_has_replayed_is_seen_at_once() {
+    if mount_8().is_none() {
+        return;
+    }
+    let rig = Rig::new();
+    // Larger than the page pool, for which the limit is as well.
+    rig.store("s", "256M");
+    rig.directory("m");
+    in_a_namespace(
+        &rig,
+        r#"
+        mount -t holdfast -o epoch=60000,cache=32M "$STORE" "$DIR"
+        echo gone >"$DIR/gone"
+        "$HOLDFAST" sync "$DIR"
+        rm "$DIR/gone"
+        echo late >"$DIR/late"
+        sync "$DIR/late"
+        kill -9 $(daemon "$DIR")
+        umount -i -l "$DIR"
+
+        # The signal that comes with the error would end the daemon.
+        (trap '' XFSZ; mount -t holdfast -o ro,cache=32M "$STORE" "$DIR")
+        [ "$(cat "$DIR/gone")" = gone ]
+        fails cat "$DIR/late"
+        prlimit --pid $(daemon "$DIR") --fsize=$((255 << 20)):unlimited
+        fails mount -o remount,rw "$DIR"
+        grep 'write failed at block' err
+        prlimit --pid $(daemon "$DIR") --fsize=unlimited:unlimited
+        # Not by listing the directory, by which the kernel would learn of it.
+        [ "$(cat "$DIR/late")" = late ]
+        fails cat "$DIR/gone"
+        fails sh -c 'echo x >"$DIR/late"'
+        "$HOLDFAST" unmount "$DIR"
+        "#,
+    );
+}
+
 #[test]
 fn what_the_kernel_sees_to_is_in_the_table_of_mounts() {
     let Some(rig) = mount_8() else { return };
