@@ -185,7 +185,7 @@ mod tests {
         table.put(others(5));
         assert_eq!((table.get(5), table.of(5).count()), (Some(others(5)), 1));
         // One that is not Holdfast's gives way first.
-        let last = minors(PLACES as u32 + 1).last().unwrap();
+        let last = minors(PLACES as u32 + 1).next_back().unwrap();
         table.put(ours(last));
         assert_eq!(table.get(5), None);
         assert!(minors(PLACES as u32 + 1).skip(1).all(|minor| table.get(minor) == Some(ours(minor))));
