@@ -79,6 +79,7 @@ mod tests {
     use super::*;
     use rand::SeedableRng;
     use rand_pcg::Pcg64Mcg;
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
     #[test]
@@ -94,8 +95,15 @@ mod tests {
     /// One bit differs where it is said to, in a process that waits, and what is spared is not hit.
     #[test]
     fn a_bit_of_another_process_flips() {
-        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
+        // Once it has answered, it runs; once it has answered twice, the way there brings nothing new into memory.
+        for byte in *b"12" {
+            child.stdin.as_mut().unwrap().write_all(&[byte]).unwrap();
+            let mut answer = [0];
+            child.stdout.as_mut().unwrap().read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [byte]);
+        }
         let byte_at = |address| {
             let mut byte = [0];
             File::open(format!("/proc/{pid}/mem")).unwrap().read_exact_at(&mut byte, address).unwrap();
