@@ -156,11 +156,14 @@ impl Module {
         let before = before.map(|held| (held.slot, held.stored.epoch));
         let Slice { runs, page, left } = trees.dead_slice(&self.base, domain, slot, self.deletion_slice)?;
         let moved = runs.iter().filter(|run| before.is_some_and(|(_, kept)| kept >= run.birth_log)).count() as u64;
-        if moved > 0 || !left.is_empty() {
-            self.base.alloc.lock().reserve(epoch, note_blocks(moved), Purpose::Release)?;
-        }
         let pages_left = page - pages_of(slot).start + u64::from(!left.is_empty());
         let is_over = pages_left == 0 || self.base.commit_order == CommitOrder::UnlistFirst;
+        // The notes that move have one way down to their list, what stays of this list has another; a list that goes whole needs none.
+        let notes = if moved > 0 { note_blocks(moved) } else { 0 };
+        let cut = if pages_left > 0 { note_blocks(0) } else { 0 };
+        if notes + cut > 0 {
+            self.base.alloc.lock().reserve(epoch, notes + cut, Purpose::Release)?;
+        }
         self.disk().raise_newest(epoch);
         trees.put_listed(&self.base, domain, slot, (!is_over).then_some(&stored))?;
         committing.applied = epoch;
