@@ -33,7 +33,11 @@ fn parse(line: &str) -> Option<Mapping> {
     let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16));
     let permissions = words.next()?;
     let name = words.skip(3).collect::<Vec<_>>().join(" ");
-    let is_its_own = permissions.starts_with('r') && !KERNELS.contains(&name.as_str());
+    // What is mapped from a file for all to read can be written by nobody.
+    let is_its_own = match permissions.as_bytes() {
+        [b'r', b'w', ..] | [b'r', _, _, b'p'] => !KERNELS.contains(&name.as_str()),
+        _ => false,
+    };
     is_its_own.then_some(Mapping { addresses: from.ok()?..to.ok()?, name })
 }
 
@@ -89,6 +93,7 @@ mod tests {
         assert_eq!(mapping.name, "/memfd:holdfast-arena (deleted)");
         assert_eq!(parse("7f00a000-7f00c000 rw-p 00000000 00:00 0").unwrap().name, "");
         assert!(parse("7f00a000-7f00c000 ---p 00000000 00:00 0").is_none());
+        assert!(parse("7f00a000-7f00c000 r--s 00000000 fe:00 12 /usr/lib/gconv-modules.cache").is_none());
         assert!(parse("7fff0000-7fff2000 r-xp 00000000 00:00 0 [vdso]").is_none());
     }
 
