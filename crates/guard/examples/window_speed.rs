@@ -48,11 +48,8 @@ fn measure(protect: Protect, pages: usize) {
             unsafe { region.as_ptr().add(page * PAGE).write_volatile(black_box(1)) };
         }
     };
-    let empty = || drop(black_box(open()));
-    let with_stores = || {
-        let _window = open();
-        touch();
-    };
+    let empty = || open(|| black_box(()));
+    let with_stores = || open(touch);
     with_stores();
     for busy in [false, true] {
         let stop = AtomicBool::new(!busy);

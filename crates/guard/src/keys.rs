@@ -49,8 +49,9 @@ mod x86_64 {
 
     #[inline(always)]
     fn write_pkru(pkru: u32) {
-        // SAFETY: as above; rights to other keys are written as they were read. The compiler keeps accesses to memory on their side of it,
-        // as there is no `nomem`, and the CPU makes none of those after it earlier, not even speculatively.
+        // SAFETY: as above; rights to other keys are written as they were read. As there is no `nomem`, the compiler keeps accesses to memory
+        // that this could reach for all it knows on their side of it: those through pointers from integers, as `Region::as_ptr` gives, and not
+        // those through a reference that nobody else can have. The CPU makes none of those after it earlier, not even speculatively.
         unsafe { asm!("wrpkru", in("ecx") 0, in("eax") pkru, in("edx") 0, options(nostack, preserves_flags)) };
     }
 

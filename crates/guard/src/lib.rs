@@ -1,7 +1,7 @@
 //! Memory that is locked against stray writes.
 //!
-//! What lies in a [`Region`] can be read at any time and written only inside a [`Window`], which the code that is meant to
-//! change it opens for a batch of changes. A write from anywhere else (a pointer gone astray, a buffer overrun, a use after
+//! What lies in a [`Region`] can be read at any time and written only inside a window, which the code that is meant to
+//! change it opens for a batch of changes ([`open`]). A write from anywhere else (a pointer gone astray, a buffer overrun, a use after
 //! free) faults in the culprit's own instruction, instead of being found later or never. After the WAFL file system, which
 //! locks its metadata pages so (Kumar et al., "High-Performance Metadata Integrity Protection in the WAFL Copy-on-Write
 //! File System", FAST '17).
@@ -13,11 +13,10 @@
 //! let how = if install(Protect::Keys).is_ok() { Protect::Keys } else { Protect::Off };
 //! let region = Region::new("metadata", 2 << 20)?;
 //! let block = region.as_ptr();
-//! {
-//!     let _window = open();
+//! open(|| {
 //!     // SAFETY: the region is that long, nobody else uses it, and this thread has a window open.
 //!     unsafe { block.write_bytes(7, 4096) };
-//! }
+//! });
 //! // SAFETY: as above; reading needs no window.
 //! assert_eq!(unsafe { block.read() }, 7);
 //! assert_eq!(region.admits_writes(), how == Protect::Off);
@@ -52,7 +51,7 @@ mod window;
 
 pub use fault::{Access, Fault, report_faults};
 pub use region::{Place, Region, RegionError, place_of};
-pub use window::{Window, admit_thread, closed, is_open, open};
+pub use window::{admit_thread, closed, is_open, open};
 
 use parking_lot::Mutex;
 use std::fmt;
@@ -111,7 +110,7 @@ pub enum Unavailable {
     #[error("memory protection keys do not protect here: a write into a locked page {0}")]
     NotEnforced(&'static str),
     /// The process is protected in another way already, for as long as it lives.
-    #[error("memory is protected already, with --protect={0}")]
+    #[error("memory is protected already, in the way \"{0}\"")]
     Installed(Protect),
     /// Regions made before would stay open.
     #[error("protection of memory must be chosen before the first memory is to be protected")]
@@ -135,6 +134,7 @@ pub fn protect() -> Protect {
 
 /// Chooses how regions are locked: once in the life of a process, before the first region, and best before other threads, for
 /// those that exist must call [`admit_thread`]. A library leaves that to its program: without this call nothing is locked.
+/// A window that another thread has open at that moment lifts nothing and is as if closed; a new one inside it opens.
 ///
 /// With keys, one key is allocated, and a page is tried: the kernel must refuse to write into it outside a window, and agree inside.
 ///
@@ -174,17 +174,16 @@ mod tests {
         let region = Region::new("test", 1).unwrap();
         assert!(region.admits_writes());
         assert!(!is_open());
-        let outer = open();
-        let inner = open();
-        drop(outer);
-        assert!(is_open(), "windows may close in any order; the last one counts");
-        closed(|| {
-            assert!(!is_open());
-            let _window = open();
+        open(|| {
+            open(|| assert!(is_open()));
+            assert!(is_open(), "the outermost one counts");
+            closed(|| {
+                assert!(!is_open());
+                open(|| assert!(is_open()));
+                assert!(!is_open());
+            });
             assert!(is_open());
         });
-        assert!(is_open());
-        drop(inner);
         assert!(!is_open());
         assert!(matches!(install(Protect::Pages), Err(Unavailable::RegionsExist)));
         assert!(install(Protect::Off).is_ok());
@@ -192,10 +191,7 @@ mod tests {
 
     #[test]
     fn a_window_closes_when_its_batch_panics() {
-        let batch = std::panic::catch_unwind(|| {
-            let _window = open();
-            closed(|| panic!("planted"));
-        });
+        let batch = std::panic::catch_unwind(|| open(|| closed(|| panic!("planted"))));
         assert!(batch.is_err());
         assert!(!is_open());
     }

@@ -1,15 +1,18 @@
 //! Windows of a thread, and the rights a thread has outside them.
 //!
-//! Invariant of an admitted thread: it can write into regions exactly while its `DEPTH` is above 0.
+//! Invariant of an admitted thread: it can write into regions exactly while its `OPEN` is the way in which the process is protected now.
+//!
+//! Windows are the duration of a call and no values: so they close in the order in which they opened, by construction, and none
+//! can be leaked, or be carried over the border of [`closed`] or of a thread.
 
 use crate::keys::{self, Rights};
 use crate::{CHANGING, Protect, fault, protect, region};
 use std::cell::Cell;
-use std::marker::PhantomData;
 
 thread_local! {
-    /// Windows that this thread has open. Constant and without a destructor, so that reading it is one load at any time.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// The way of protection that the window of this thread lifts. Windows opened before [`install`](crate::install) lift none, and go on doing
+    /// so. Constant and without a destructor, so that reading it is one load at any time.
+    static OPEN: Cell<Option<Protect>> = const { Cell::new(None) };
 }
 
 /// What `CHANGING` protects besides the list of regions.
@@ -18,66 +21,59 @@ pub(crate) struct OpenWindows {
     pub(crate) count: usize,
 }
 
-/// While it lives, its thread can write into all regions. Opened for a batch of changes: opening and closing takes some 45 ns.
+/// Does something with a window open: its thread can write into all regions. For a batch of changes: opening and closing takes some 45 ns.
 ///
-/// Windows nest, and the last one to go closes: a function that needs one opens it, and costs next to nothing where its caller has.
-/// It cannot go to another thread. Leaked, it leaves its thread unprotected.
-#[must_use = "it is closed again when dropped"]
-pub struct Window {
-    of_this_thread: PhantomData<*const ()>,
-}
-
-/// Opens a window for this thread. Not in signal handlers, which may have interrupted a window's opening.
+/// It is closed when `changes` returns or panics. Windows nest, and the outermost one closes: a function that needs one opens it, and
+/// costs next to nothing where its caller has. Not in signal handlers, which may have interrupted a window's opening.
+///
+/// Write through pointers that come from [`Region::as_ptr`](crate::Region::as_ptr), best inside. What is borrowed from elsewhere (a `&mut` argument)
+/// is to the compiler out of everybody's reach, and it may move a store through it over the border of the window.
 ///
 /// # Panics
 /// With [`Protect::Pages`], when the system cannot change the rights of the pages.
 #[inline]
-pub fn open() -> Window {
-    DEPTH.with(|depth| {
-        let before = depth.get();
-        if before == 0 {
-            set_rights(Rights::Write);
-        }
-        depth.set(before + 1);
-    });
-    Window { of_this_thread: PhantomData }
-}
-
-impl Drop for Window {
-    #[inline]
-    fn drop(&mut self) {
-        DEPTH.with(|depth| {
-            let left = depth.get() - 1;
-            depth.set(left);
-            if left == 0 {
-                set_rights(Rights::Read);
-            }
-        });
+pub fn open<R>(changes: impl FnOnce() -> R) -> R {
+    struct Close {
+        lifted: Protect,
+        before: Option<Protect>,
     }
+    impl Drop for Close {
+        #[inline]
+        fn drop(&mut self) {
+            OPEN.set(self.before);
+            set_rights(self.lifted, Rights::Read);
+        }
+    }
+    let (lifted, before) = (protect(), OPEN.get());
+    if before == Some(lifted) {
+        return changes();
+    }
+    set_rights(lifted, Rights::Write);
+    OPEN.set(Some(lifted));
+    let _close = Close { lifted, before };
+    changes()
 }
 
 /// Whether this thread has a window open: for the assertions of those who write.
 #[inline]
 pub fn is_open() -> bool {
-    DEPTH.get() > 0
+    OPEN.get() == Some(protect())
 }
 
 /// Does something with this thread's windows closed, and opens them again, also when it panics: for device I/O and foreign code in the middle
 /// of a batch, and for making threads. It may open windows of its own.
 pub fn closed<R>(what: impl FnOnce() -> R) -> R {
-    struct Reopen(u32);
+    struct Reopen(Protect);
     impl Drop for Reopen {
         fn drop(&mut self) {
-            if self.0 > 0 {
-                set_rights(Rights::Write);
-            }
-            DEPTH.set(self.0);
+            set_rights(self.0, Rights::Write);
+            OPEN.set(Some(self.0));
         }
     }
-    let reopen = Reopen(DEPTH.replace(0));
-    if reopen.0 > 0 {
-        set_rights(Rights::Read);
-    }
+    let _reopen = OPEN.take().map(|lifted| {
+        set_rights(lifted, Rights::Read);
+        Reopen(lifted)
+    });
     what()
 }
 
@@ -95,8 +91,8 @@ pub fn admit_thread() {
 }
 
 #[inline]
-fn set_rights(rights: Rights) {
-    match protect() {
+fn set_rights(how: Protect, rights: Rights) {
+    match how {
         Protect::Off => {}
         Protect::Keys => keys::set_rights(rights),
         Protect::Pages => set_rights_of_pages(rights),

@@ -29,10 +29,7 @@ fn stray(protect: Protect) {
     report_faults(Some(print_symbols)).unwrap();
     let region = protected(protect);
     REGION.store(region.as_ptr(), Ordering::Relaxed);
-    {
-        let _window = open();
-        store(&region, 0, 77);
-    }
+    open(|| store(&region, 0, 77));
     thread::scope(|scope| {
         thread::Builder::new()
             .name("culprit".into())
@@ -63,15 +60,13 @@ fn a_stray_write_is_told_with_its_place_and_its_culprit_and_ends_the_process() {
     run(test, Protect::Pages, stray).inspect(|ended| is_told(ended, ", SEGV_ACCERR"));
 }
 
-/// The window before it, or another's, does not help.
+/// The window before it does not help.
 #[test]
 fn a_write_after_the_window_faults() {
     let test = "faults::a_write_after_the_window_faults";
     let ended = run(test, Protect::Keys, |protect| {
         let region = protected(protect);
-        let window = open();
-        store(&region, 0, 1);
-        drop(window);
+        open(|| store(&region, 0, 1));
         eprintln!("closed");
         store(&region, 0, 2);
     });

@@ -21,10 +21,7 @@ fn older_thread(ready: fn(), reports: bool) {
         Region::new("metadata of the test", 4096).unwrap()
     };
     let region: &'static Region = Box::leak(Box::new(region));
-    {
-        let _window = open();
-        store(region, 0, 7);
-    }
+    open(|| store(region, 0, 7));
     give.send(region).unwrap();
     assert_eq!(older.join().unwrap(), (7, false));
 }
@@ -54,7 +51,7 @@ fn a_thread_older_than_the_key_is_admitted_by_its_first_read_where_faults_are_re
 #[test]
 fn a_thread_older_than_the_key_needs_no_more_than_a_window() {
     let test = "threads::a_thread_older_than_the_key_needs_no_more_than_a_window";
-    run(test, Protect::Keys, |_| older_thread(|| drop(open()), false)).inspect(|ended| ended.in_peace());
+    run(test, Protect::Keys, |_| older_thread(|| open(|| ()), false)).inspect(|ended| ended.in_peace());
 }
 
 #[test]
@@ -66,8 +63,7 @@ fn a_new_thread_reads_and_does_not_write() {
             scope.spawn(|| {
                 assert_eq!(load(&region, 0), 0);
                 assert!(!region.admits_writes() && !is_open());
-                let _window = open();
-                store(&region, 0, 1);
+                open(|| store(&region, 0, 1));
             });
         });
         assert_eq!(load(&region, 0), 1);
@@ -85,14 +81,15 @@ fn a_window_is_one_threads_own() {
         thread::scope(|scope| {
             let region = &region;
             scope.spawn(move || {
-                let _window = open();
-                opened.send(()).unwrap();
-                end.recv().unwrap();
-                assert!(region.admits_writes());
+                open(|| {
+                    opened.send(()).unwrap();
+                    end.recv().unwrap();
+                    assert!(region.admits_writes());
+                });
             });
             wait.recv().unwrap();
             assert!(!region.admits_writes());
-            drop(open());
+            open(|| ());
             done.send(()).unwrap();
         });
     });
@@ -105,16 +102,16 @@ fn pages_are_open_while_any_thread_has_a_window() {
     let test = "threads::pages_are_open_while_any_thread_has_a_window";
     let ended = run(test, Protect::Pages, |protect| {
         let region = protected(protect);
-        let window = open();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                drop(open());
-                assert!(region.admits_writes() && !is_open());
+        open(|| {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    open(|| ());
+                    assert!(region.admits_writes() && !is_open());
+                });
             });
+            closed(|| assert!(!region.admits_writes()));
+            assert!(region.admits_writes());
         });
-        closed(|| assert!(!region.admits_writes()));
-        assert!(region.admits_writes());
-        drop(window);
         assert!(!region.admits_writes());
     });
     ended.inspect(|ended| ended.in_peace());
@@ -125,15 +122,57 @@ fn a_thread_made_inside_a_window_can_write_until_it_is_admitted() {
     let test = "threads::a_thread_made_inside_a_window_can_write_until_it_is_admitted";
     let ended = run(test, Protect::Keys, |protect| {
         let region = protected(protect);
-        let _window = open();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                assert!(region.admits_writes() && !is_open());
-                admit_thread();
-                assert!(!region.admits_writes());
-            });
-            closed(|| scope.spawn(|| assert!(!region.admits_writes())));
+        open(|| {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert!(region.admits_writes() && !is_open());
+                    admit_thread();
+                    assert!(!region.admits_writes());
+                });
+                closed(|| scope.spawn(|| assert!(!region.admits_writes())));
+            })
         });
     });
     ended.inspect(|ended| ended.in_peace());
+}
+
+/// Protection is chosen while another thread has a window open, which lifts nothing and leaves nothing behind.
+fn installed_beside_a_window(protect: Protect) {
+    let (opened, wait) = mpsc::channel();
+    let (give, take) = mpsc::channel::<&'static Region>();
+    let other = thread::spawn(move || {
+        let region = open(|| {
+            opened.send(()).unwrap();
+            let region = take.recv().unwrap();
+            admit_thread();
+            assert!(!is_open() && !region.admits_writes());
+            open(|| store(region, 0, 1));
+            assert!(!is_open() && !region.admits_writes());
+            closed(|| assert!(!is_open() && !region.admits_writes()));
+            assert!(!is_open() && !region.admits_writes());
+            region
+        });
+        assert!(!is_open() && !region.admits_writes());
+    });
+    wait.recv().unwrap();
+    let region: &'static Region = Box::leak(Box::new(protected(protect)));
+    give.send(region).unwrap();
+    other.join().unwrap();
+    assert!(!region.admits_writes());
+    open(|| store(region, 0, 2));
+    assert!(!region.admits_writes());
+}
+
+#[test]
+fn a_window_older_than_protection_lifts_nothing() {
+    let test = "threads::a_window_older_than_protection_lifts_nothing";
+    for protect in [Protect::Keys, Protect::Pages] {
+        run(test, protect, installed_beside_a_window).inspect(|ended| ended.in_peace());
+    }
+}
+
+#[test]
+fn a_case_that_does_not_run_is_no_success() {
+    let ended = run("threads::there_is_no_such_case", Protect::Pages, |_| ()).unwrap();
+    assert_eq!(ended.how, Err(None), "{}", ended.stderr);
 }

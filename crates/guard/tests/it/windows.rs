@@ -10,25 +10,22 @@ const BOTH: [Protect; 2] = [Protect::Keys, Protect::Pages];
 fn lets_through(protect: Protect) {
     let region = protected(protect);
     assert!(!region.admits_writes());
-    {
-        let _outer = open();
+    open(|| {
         store(&region, 5, 1);
-        {
-            let _inner = open();
-            store(&region, 5, 2);
-        }
+        open(|| store(&region, 5, 2));
         store(&region, 5, load(&region, 5) + 1);
-        closed(|| assert!(!region.admits_writes()));
+        closed(|| {
+            assert!(!region.admits_writes());
+            open(|| store(&region, 6, 1));
+            assert!(!region.admits_writes());
+        });
         assert!(region.admits_writes());
         let _ = std::panic::catch_unwind(|| closed(|| panic!("planted")));
         assert!(region.admits_writes());
-    }
+    });
     assert_eq!(load(&region, 5), 3);
     assert!(!region.admits_writes());
-    let _ = std::panic::catch_unwind(|| {
-        let _window = open();
-        panic!("planted")
-    });
+    let _ = std::panic::catch_unwind(|| open(|| panic!("planted")));
     assert!(!region.admits_writes());
 }
 
@@ -43,16 +40,14 @@ fn a_window_lets_its_thread_write_and_no_longer() {
 /// What a region made inside a window is, when the window is closed.
 fn made_inside(protect: Protect) {
     let first = protected(protect);
-    let second = {
-        let _window = open();
+    let second = open(|| {
         let second = Region::new("made inside", 4096).unwrap();
         store(&second, 0, 1);
         second
-    };
+    });
     assert!(!first.admits_writes() && !second.admits_writes());
     drop(first);
-    let _window = open();
-    store(&second, 4095, 1);
+    open(|| store(&second, 4095, 1));
 }
 
 #[test]
@@ -115,9 +110,8 @@ fn system_calls(protect: Protect) {
     // SAFETY: a byte of a region, which can be read.
     assert_eq!(unsafe { libc::write(pipe[1], region.as_ptr().cast(), 1) }, 1);
     assert_eq!(read(), (-1, Some(libc::EFAULT)));
-    let _window = open();
     // A pipe takes the byte out only if it could be copied.
-    assert_eq!(read().0, 1);
+    open(|| assert_eq!(read().0, 1));
 }
 
 #[test]
