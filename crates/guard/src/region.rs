@@ -185,10 +185,15 @@ fn register(name: &'static str, start: usize, bytes: usize) -> Result<&'static E
         Protect::Keys => ("pkey_mprotect", keys::lock(start, bytes)),
         Protect::Pages => ("mprotect", memory::set_writable(start, bytes, changing.count > 0)),
     };
-    locked.map_err(|source| {
+    if let Err(source) = locked {
+        // The kernel goes mapping by mapping: those before the one that it could not change are locked.
+        let unlocked = unlock(start, bytes);
         entry.free();
-        RegionError { region: name, bytes, call, source }
-    })?;
+        if let Err(error) = unlocked {
+            panic!("{bytes} bytes of {name} could not be locked ({source}), and some stay locked: {error}");
+        }
+        return Err(RegionError { region: name, bytes, call, source });
+    }
     Ok(entry)
 }
 

@@ -96,6 +96,48 @@ fn memory_of_others_can_be_covered_and_uncovered() {
     }
 }
 
+/// The kernel locks the first of two mappings and fails at the second, which it would have to split when the process has as many as it may.
+fn locked_in_part(protect: Protect) {
+    drop(protected(protect));
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let map = |at: *mut libc::c_void, bytes, rights, flags, file| {
+        // SAFETY: where the kernel finds room, or over pages reserved below.
+        unsafe { libc::mmap(at, bytes, rights, flags, file, 0) }
+    };
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let start = map(std::ptr::null_mut(), 3 * 4096, libc::PROT_NONE, anonymous, -1).cast::<u8>();
+    // Of different files, so that they stay two mappings.
+    for (at, bytes) in [(0, 4096), (4096, 2 * 4096)] {
+        // SAFETY: a new memory file.
+        let file = unsafe { libc::memfd_create(c"part".as_ptr(), 0) };
+        // SAFETY: no memory is involved.
+        assert_eq!(unsafe { libc::ftruncate(file, bytes as i64) }, 0);
+        let place = start.wrapping_add(at).cast();
+        assert_eq!(map(place, bytes, rights, libc::MAP_SHARED | libc::MAP_FIXED, file), place);
+    }
+    // Neighbours of different rights do not become one.
+    let mut mappings = 0;
+    while map(std::ptr::null_mut(), 4096, [libc::PROT_NONE, libc::PROT_READ][mappings % 2], anonymous, -1)
+        != libc::MAP_FAILED
+    {
+        mappings += 1;
+    }
+    let memory = NonNull::new(start).unwrap();
+    // SAFETY: mapped for good, above: the first mapping, and half of the second.
+    let error = unsafe { Region::cover("part", memory, 2 * 4096) }.err().unwrap();
+    assert_eq!(error.source.raw_os_error(), Some(libc::ENOMEM), "{error}, after {mappings} mappings");
+    // SAFETY: as above.
+    unsafe { [0, 4096, 8192].into_iter().for_each(|at| memory.add(at).write_volatile(1)) };
+}
+
+#[test]
+fn what_could_not_be_locked_in_whole_is_not_locked_in_part() {
+    let test = "windows::what_could_not_be_locked_in_whole_is_not_locked_in_part";
+    for protect in BOTH {
+        run(test, protect, locked_in_part).inspect(|ended| ended.in_peace());
+    }
+}
+
 /// What the kernel copies has the rights of the thread: into a region only inside a window, out of it always.
 fn system_calls(protect: Protect) {
     let region = protected(protect);
