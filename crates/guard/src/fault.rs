@@ -64,6 +64,8 @@ static REPORTING: AtomicBool = AtomicBool::new(false);
 /// `reporter` can tell more, after that and before the end: it runs in the thread of the culprit, inside the handler, with the right to read
 /// regions. It must not wait for a lock that the culprit may hold, which for whoever is called with a stray write can be any: `try_lock`
 /// only, and no more memory than it must. It should know that a deadlock there leaves a process that hangs, with the report written.
+/// If it ends the process itself, then by `_exit` or `abort`: `exit` runs the destructors of the culprit's thread inside the handler, and
+/// waits for its locks.
 ///
 /// Once per process, by the program and not by a library, after [`install`](crate::install) and after other code has set its
 /// handlers; a second call changes nothing. Threads that exist have no large signal stack until they are admitted.

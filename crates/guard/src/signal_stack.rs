@@ -2,6 +2,7 @@
 
 use crate::memory::{self, Mapping};
 use std::cell::OnceCell;
+use std::mem::ManuallyDrop;
 use std::ptr;
 
 /// Bytes: unwinding takes several KiB, the symbols of a backtrace some tens, the saved AVX-512 registers 3.
@@ -11,7 +12,7 @@ const BYTES: usize = 128 << 10;
 pub(crate) const ENOUGH: usize = 64 << 10;
 
 struct SignalStack {
-    mapping: Mapping,
+    mapping: ManuallyDrop<Mapping>,
 }
 
 thread_local! {
@@ -48,17 +49,25 @@ impl SignalStack {
             libc::stack_t { ss_sp: (mapping.address() + page) as *mut libc::c_void, ss_flags: 0, ss_size: BYTES };
         // SAFETY: the memory is this thread's alone, and stays until `drop`, in the same thread, has it taken out of use. The stack that was
         // in use belongs to whoever made it; the standard library frees its own when the thread ends.
-        (unsafe { libc::sigaltstack(&stack, ptr::null_mut()) } == 0).then_some(SignalStack { mapping })
+        (unsafe { libc::sigaltstack(&stack, ptr::null_mut()) } == 0)
+            .then(|| SignalStack { mapping: ManuallyDrop::new(mapping) })
     }
 }
 
 impl Drop for SignalStack {
     fn drop(&mut self) {
         let own = self.mapping.address()..self.mapping.address() + self.mapping.bytes();
-        if current().is_some_and(|stack| own.contains(&(stack.ss_sp as usize))) {
+        let out_of_use = current().is_some_and(|stack| {
+            if !own.contains(&(stack.ss_sp as usize)) {
+                return true;
+            }
             let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: BYTES };
-            // SAFETY: handlers run on the thread's own stack from now on.
-            unsafe { libc::sigaltstack(&none, ptr::null_mut()) };
+            // SAFETY: if it succeeds, handlers run on the thread's own stack from now on. It does not in a handler, which runs on this one.
+            (unsafe { libc::sigaltstack(&none, ptr::null_mut()) }) == 0
+        });
+        if out_of_use {
+            // SAFETY: nothing runs on it, and it is dropped nowhere else. Otherwise, in a handler that ends the process by `exit`, it stays.
+            unsafe { ManuallyDrop::drop(&mut self.mapping) };
         }
     }
 }

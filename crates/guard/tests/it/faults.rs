@@ -1,6 +1,6 @@
 //! Stray writes end the process, and are told.
 
-use crate::child::{Ended, load, protected, run, store};
+use crate::child::{Ended, ITS_END, load, protected, run, store};
 use holdfast_guard::{Access, Fault, Protect, Region, admit_thread, install, open, report_faults};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::thread;
@@ -38,6 +38,31 @@ fn stray(protect: Protect) {
                 planted_overrun(&region);
             })
             .unwrap();
+    });
+}
+
+fn exit(_: &Fault<'_>) {
+    std::process::exit(ITS_END);
+}
+
+/// Against the advice: destructors of the thread run on the very stack that one of them is to give back.
+#[test]
+fn a_reporter_that_exits_ends_the_process_so() {
+    let test = "faults::a_reporter_that_exits_ends_the_process_so";
+    let ended = run(test, Protect::Keys, |protect| {
+        install(protect).unwrap();
+        report_faults(Some(exit)).unwrap();
+        let region = protected(protect);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                admit_thread();
+                store(&region, 8, 1);
+            });
+        });
+    });
+    ended.inspect(|ended| {
+        ended.in_peace();
+        ended.tells("byte 8 (4 KiB block 0");
     });
 }
 
