@@ -2,7 +2,7 @@
 # Runs the project's checks: `tests/run.sh test` or `tests/run.sh long`; `tests/run.sh test STEP...` runs only the named steps.
 #
 # Each step has a time limit and a log in target/test-logs/; its line tells the time and the results, and a step that fails shows
-# the end of its log. The last line is the sum: `N passed, N failed`. A step that counts nothing itself counts as one.
+# the end of its log. At the end stands once more what failed. The last line is the sum: `N passed, N failed`. A step that counts nothing itself counts as one.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit 1
 ROOT=$PWD
@@ -25,13 +25,20 @@ case $mode in
 esac
 
 mkdir -p "$LOGS"
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 failures=
 
 # counts LOG: "passed failed skipped" from the results of cargo test and of the suites.
 counts() {
     awk '/^test result: / { for (i = 1; i < NF; i++) { if ($(i + 1) ~ /^passed/) p += $i; if ($(i + 1) ~ /^failed/) f += $i; if ($(i + 1) ~ /^ignored/) s += $i } }
         /^[a-z0-9]+: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p += $2; f += $4; s += $6 }
         END { print p + 0, f + 0, s + 0 }' "$1"
+}
+
+# what_failed LOG: the tests that it says have failed, else its last line.
+what_failed() {
+    local named
+    named=$(sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p; s/^[a-z0-9-]+: FAIL: (.*)$/\1/p; s/^error(\[E[0-9]+\])?: (.*)$/\2/p' "$1" | head -n 10 | paste -sd ';')
+    echo "${named:-$(tail -n 1 "$1")}"
 }
 
 # step NAME LIMIT_S COMMAND...
@@ -49,8 +56,10 @@ step() {
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     printf '%-10s %4d s   %s\n' "$name" $((SECONDS - start)) "$p passed, $f failed$([ "$s" = 0 ] || echo ", $s skipped")"
     [ $status != 124 ] || echo "    out of time: the limit is $limit_s s"
-    [ "$f" = 0 ] || { tail -n 40 "$log" | sed 's/^/    /'; echo "    the whole log: $log"; }
-    return $status
+    [ "$f" = 0 ] && return 0
+    tail -n 40 "$log" | sed 's/^/    /'; echo "    the whole log: $log"
+    failures+="$name: $(what_failed "$log")"$'\n'
+    return 1
 }
 
 # suite NAME LIMIT_S [VARIABLE=VALUE...]
@@ -145,6 +154,7 @@ else
     step stress-kernel 1200 env MOUNT_OPTS=cache=kernel RUNTIME_S=5 WORKERS=2 AT_ONCE=1 tests/suites/stress.sh
     step deny 900 make --silent deny
 fi
+[ -z "$failures" ] || printf 'what failed, with seed %s:\n%s' "$SEED" "$failures"
 [ $skipped = 0 ] || echo "$skipped skipped: the reasons are in the logs"
 echo "$SECONDS s on $(nproc) cores"
 echo "$passed passed, $failed failed" | tee "$LOGS/closing-line"
