@@ -4,12 +4,13 @@
 //! is cached twice); holdfast and fuse2fs open the store file themselves.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use holdfast_lab::running::Running;
 
 use crate::cpu;
 use crate::error::{At, Error, Result, run};
@@ -125,7 +126,7 @@ pub struct Peer {
     store: PathBuf,
     mount_point: PathBuf,
     loop_device: Option<PathBuf>,
-    daemon: Option<Child>,
+    daemon: Option<Running>,
 }
 
 impl Peer {
@@ -206,21 +207,14 @@ impl Peer {
         let errors = log.try_clone().at("open", &log_path)?;
         command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
         let program = command.get_program().to_owned();
-        self.daemon = Some(command.spawn().at("start", program)?);
-        let parent_device = fs::metadata(&self.site.dir).at("stat", &self.site.dir)?.dev();
-        let mounted = || fs::metadata(&self.mount_point).is_ok_and(|metadata| metadata.dev() != parent_device);
         let start = Instant::now();
-        while !mounted() {
-            let ended = self.daemon.as_mut().is_some_and(|daemon| !matches!(daemon.try_wait(), Ok(None)));
-            if ended || start.elapsed() > TIMEOUT {
-                let detail = fs::read_to_string(&log_path).unwrap_or_default().trim().to_owned();
-                let what = format!("{} is not mounted", self.kind.name());
-                return Err(Error::Timeout { what, seconds: start.elapsed().as_secs(), detail });
-            }
-            // Another process mounts; there is nothing to wait on.
-            sleep(Duration::from_millis(10));
+        let daemon = self.daemon.insert(Running::start(&mut command).at("start", program)?);
+        if daemon.has_mounted(&self.mount_point, TIMEOUT).at("mount on", &self.mount_point)? {
+            return Ok(());
         }
-        Ok(())
+        let detail = fs::read_to_string(&log_path).unwrap_or_default().trim().to_owned();
+        let what = format!("{} is not mounted", self.kind.name());
+        Err(Error::Timeout { what, seconds: start.elapsed().as_secs(), detail })
     }
 
     /// Unmounts the store in an orderly way and waits until the daemon has ended; nothing if it is not mounted.
@@ -242,16 +236,12 @@ impl Peer {
             // The kernel tells nobody when a mount stops being busy.
             sleep(Duration::from_millis(100));
         }
-        while let Some(daemon) = &mut self.daemon {
-            if daemon.try_wait().at("wait for the daemon of", &self.mount_point)?.is_some() {
-                self.daemon = None;
-            } else if start.elapsed() > TIMEOUT {
+        if let Some(daemon) = &mut self.daemon {
+            if daemon.wait(TIMEOUT).at("wait for the daemon of", &self.mount_point)?.is_none() {
                 let what = format!("the daemon of {} still runs", self.kind.name());
                 return Err(Error::Timeout { what, seconds: TIMEOUT.as_secs(), detail: String::new() });
-            } else {
-                // The standard library has no wait with a time limit.
-                sleep(Duration::from_millis(10));
             }
+            self.daemon = None;
         }
         if let Some(device) = self.loop_device.take() {
             run("losetup", &["-d", &device.display().to_string()])?;
@@ -324,7 +314,7 @@ impl Peer {
 
     /// The process that serves the mount, if it is one.
     pub fn daemon_pid(&self) -> Option<u32> {
-        self.daemon.as_ref().map(Child::id)
+        self.daemon.as_ref().map(Running::id)
     }
 
     fn clear_remains(&self) {
@@ -343,10 +333,7 @@ impl Drop for Peer {
     fn drop(&mut self) {
         if self.unmount().is_err() {
             let _ = run("umount", &["-l", &self.mount_point.display().to_string()]);
-            if let Some(mut daemon) = self.daemon.take() {
-                let _ = daemon.kill();
-                let _ = daemon.wait();
-            }
+            self.daemon = None;
         }
         self.clear_remains();
         let _ = fs::remove_dir(&self.mount_point);

@@ -3,6 +3,8 @@
 //! | module | job |
 //! |---|---|
 //! | `campaign` | flips in the page pool while loads run, and what becomes of them |
+//! | `load` | what loads like a web or a mail server do, for the campaign and for benchmarks |
+//! | `running` | a daemon beside this process: until it has mounted, until it has ended |
 //! | `device` | fault devices; a recorder of writes and the images that power cuts leave |
 //! | `model` | a POSIX tree in plain memory, random actions, comparison |
 //! | `stack` | the whole stack in one process, on any device |
@@ -23,11 +25,13 @@ pub mod enemy;
 pub mod explorer;
 pub mod faults;
 pub mod foreign;
+pub mod load;
 mod look;
 mod maker;
 pub mod model;
 pub mod protection;
 pub mod requests;
+pub mod running;
 pub mod soak;
 pub mod stack;
 pub mod torture;

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use holdfast_bench::error::{At, Error, Result};
-use holdfast_bench::integrity::loads::{self, Load, LoadPlan};
+use holdfast_bench::integrity::loads::{self, LoadPlan};
 use holdfast_bench::integrity::{MODES, Plan, Way, Work, execute, load_tables, switch_table, tables};
 use holdfast_bench::peer::Site;
 use holdfast_bench::program::{self, Progress, Setting};
 use holdfast_bench::{cpu, machine};
 use holdfast_integrity::Protection;
+use holdfast_lab::load::Load;
 
 /// Compares the protection modes: sequential and random writes, cold and warm reads, through the mount, through its
 /// checksum-aware interface, and with all layers in this process; loads as of a web server, a file server and a mail server; and the web
@@ -164,11 +165,12 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
 
 /// Whether the pools of all modes fit into memory.
 fn check_memory(parts: &[Part], plan: &Plan, loads: &LoadPlan) -> Result<()> {
-    let pool_bytes = |part: &Part| match part {
-        Part::Requests => plan.pool_bytes(),
-        Part::Loads | Part::Switch => loads.pool_bytes(),
+    let pools_bytes = |part: &Part| match part {
+        Part::Requests => plan.pool_bytes() * plan.modes.len() as u64,
+        Part::Loads => loads.pool_bytes() * loads.modes.len() as u64,
+        Part::Switch => loads.pool_bytes() * loads::SWEPT_MODES_MAX as u64,
     };
-    let needed_mib = (parts.iter().map(pool_bytes).max().unwrap_or(0) >> 20) * plan.modes.len() as u64;
+    let needed_mib = parts.iter().map(pools_bytes).max().unwrap_or(0) >> 20;
     match machine::available_mib() {
         Some(available) if available < needed_mib => Err(Error::Usage(format!(
             "the pools take {needed_mib} MiB and {available} MiB of memory are available: take smaller files or fewer --modes"

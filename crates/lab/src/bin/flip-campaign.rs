@@ -2,7 +2,8 @@
 
 use clap::Parser;
 use holdfast_integrity::Protection;
-use holdfast_lab::campaign::{Daemon, Load, Options, Row, markdown, trial, trial_anywhere};
+use holdfast_lab::campaign::{Daemon, Options, Row, markdown, trial, trial_anywhere};
+use holdfast_lab::load::Load;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;

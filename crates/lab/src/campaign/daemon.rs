@@ -8,16 +8,16 @@ use super::load::Worker;
 use super::process::Flip;
 use super::target::{Mount, says};
 use super::{FILES_BYTES, FLIPS, Options, Outcome, WORKERS, process};
+use crate::running::Running;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const POOL_BYTES: u64 = 32 << 20;
 /// How long anything may take that should be over at once, until it is taken for hung.
@@ -57,8 +57,8 @@ impl Daemon {
     fn run(&self, arguments: &[&str], path: &Path) -> Result<ExitStatus, String> {
         let log = self.log()?;
         let errors = log.try_clone().map_err(says)?;
-        let child = self.command(arguments, path).stdout(log).stderr(errors).spawn().map_err(says)?;
-        Mounted(child).wait()
+        let running = Running::start(self.command(arguments, path).stdout(log).stderr(errors)).map_err(says)?;
+        ended(running)
     }
 
     /// Makes the store.
@@ -71,23 +71,17 @@ impl Daemon {
     }
 
     /// Mounts it. `None` if that fails.
-    fn mount(&self) -> Result<Option<Mounted>, String> {
+    fn mount(&self) -> Result<Option<Running>, String> {
         let log = self.log()?;
         let errors = log.try_clone().map_err(says)?;
         let cache = format!("cache={POOL_BYTES}");
         let mut command = self.command(&["mount", "--foreground", "-o", &cache], &self.store());
-        let daemon = command.arg(self.mount_point()).stdout(log).stderr(errors).spawn().map_err(says)?;
-        let mut mounted = Mounted(daemon);
-        let around = fs::metadata(&self.directory).map_err(says)?.dev();
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE && mounted.0.try_wait().map_err(says)?.is_none() {
-            if fs::metadata(self.mount_point()).is_ok_and(|root| root.dev() != around) {
-                return Ok(Some(mounted));
-            }
-            // Another process mounts; there is nothing to wait on.
-            std::thread::sleep(Duration::from_millis(10));
+        let command = command.arg(self.mount_point()).stdout(log).stderr(errors);
+        let mut mounted = Running::start(command).map_err(says)?;
+        if mounted.has_mounted(&self.mount_point(), PATIENCE).map_err(says)? {
+            return Ok(Some(mounted));
         }
-        mounted.kill();
+        drop(mounted);
         self.clear();
         Ok(None)
     }
@@ -98,41 +92,24 @@ impl Daemon {
     }
 
     /// Unmounts; whether the daemon ended as it should.
-    fn unmount(&self, mounted: Mounted) -> Result<bool, String> {
+    fn unmount(&self, mut mounted: Running) -> Result<bool, String> {
         let left = self.run(&["unmount"], &self.mount_point())?.success();
-        let mut mounted = mounted;
         if !left {
-            mounted.kill();
+            mounted.kill().map_err(says)?;
         }
-        let ended = mounted.wait()?.success();
+        let ended = ended(mounted)?.success();
         self.clear();
         Ok(left && ended)
     }
 }
 
-/// A daemon that runs.
-struct Mounted(Child);
-
-impl Mounted {
-    /// Waits until it has ended, and no longer than anybody would.
-    fn wait(mut self) -> Result<ExitStatus, String> {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.0.try_wait().map_err(says)? {
-                return Ok(status);
-            }
-            if begun.elapsed() > PATIENCE {
-                self.kill();
-                return self.0.wait().map_err(says);
-            }
-            // The standard library has no wait with a time limit.
-            std::thread::sleep(Duration::from_millis(10));
-        }
+/// Waits until it has ended, and no longer than anybody would.
+fn ended(mut running: Running) -> Result<ExitStatus, String> {
+    if let Some(status) = running.wait(PATIENCE).map_err(says)? {
+        return Ok(status);
     }
-
-    fn kill(&mut self) {
-        let _ = self.0.kill();
-    }
+    running.kill().map_err(says)?;
+    running.wait(PATIENCE).map_err(says)?.ok_or_else(|| format!("process {} does not end", running.id()))
 }
 
 /// Runs one trial on a daemon of its own.
@@ -140,9 +117,15 @@ impl Mounted {
 /// # Errors
 /// In words, for what fails before anything has flipped, and for what the machine refuses.
 pub fn trial_anywhere(options: &Options, daemon: &Daemon) -> Result<Outcome, String> {
+    daemon.clear();
+    let outcome = tried(options, daemon);
+    daemon.clear();
+    outcome
+}
+
+fn tried(options: &Options, daemon: &Daemon) -> Result<Outcome, String> {
     let mut log = daemon.log()?;
     writeln!(log, "-- {}, {}, seed {}", options.load, options.mode, options.seed).map_err(says)?;
-    daemon.clear();
     daemon.create(options)?;
     let mut mounted = daemon.mount()?.ok_or("the store cannot be mounted")?;
     let target = Mount(daemon.mount_point());
@@ -173,7 +156,7 @@ fn used(
     target: &Mount,
     workers: Vec<Worker<Mount>>,
     options: &Options,
-    mounted: &mut Mounted,
+    mounted: &mut Running,
     outcome: &mut Outcome,
 ) -> Result<(Vec<Worker<Mount>>, Vec<Flip>), String> {
     let is_over = &AtomicBool::new(false);
@@ -199,13 +182,13 @@ fn used(
         let wait =
             |time: Duration, all_ended: &Receiver<()>| all_ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
         wait(options.time / 2, &all_ended);
-        let flipped = process::flip(mounted.0.id(), FLIPS, ("/memfd:holdfast-arena", POOL_BYTES), &mut rng);
+        let flipped = process::flip(mounted.id(), FLIPS, ("/memfd:holdfast-arena", POOL_BYTES), &mut rng);
         wait(options.time / 2, &all_ended);
         is_over.store(true, Ordering::Relaxed);
         if wait(PATIENCE, &all_ended) {
             // It hangs: without the daemon every request ends.
             outcome.crashed = true;
-            mounted.kill();
+            mounted.kill().map_err(says)?;
         }
         let workers =
             running.into_iter().map(|thread| thread.join().map_err(|_| "a worker of the load panicked".into()));

@@ -1,40 +1,12 @@
-//! Loads after those of filebench, whose bytes are known in advance: each word follows from its file and its place in it, so that every
-//! read can be judged by itself, whoever wrote last.
+//! Loads whose bytes are known in advance: each word follows from its file and its place in it, so that every read can be judged by
+//! itself, whoever wrote last.
 
 use super::target::Target;
+use crate::load::{Action, Load};
 use rand::Rng;
-use std::fmt;
 
 const KIB: usize = 1024;
-
-/// What is done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Load {
-    /// Reads ten whole files, appends to a log.
-    Webserver,
-    /// Creates, writes, appends, reads, deletes.
-    Fileserver,
-    /// Small files, with an fsync for each change.
-    Varmail,
-    /// Reads and writes pages of one large file; a log with fsync.
-    Oltp,
-}
-
-impl Load {
-    /// All of them.
-    pub const ALL: [Load; 4] = [Load::Webserver, Load::Fileserver, Load::Varmail, Load::Oltp];
-}
-
-impl fmt::Display for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Load::Webserver => "webserver",
-            Load::Fileserver => "fileserver",
-            Load::Varmail => "varmail",
-            Load::Oltp => "oltp",
-        })
-    }
-}
+const PAGE: usize = 4 * KIB;
 
 /// What a reader or writer met.
 #[derive(Clone, Copy, Default, Debug)]
@@ -61,6 +33,8 @@ pub(super) struct Worker<T: Target> {
     load: Load,
     files: Vec<File<T::Id>>,
     directory: T::Id,
+    /// Size of a new file.
+    file_bytes: usize,
     next: u64,
     /// Changes may have been lost in an orderly way: a file may be shorter than it was, but what is in it is right.
     pub(super) may_have_lost: bool,
@@ -80,64 +54,61 @@ impl<T: Target> Worker<T> {
     /// In words; nothing has flipped yet.
     pub(super) fn new(target: &T, load: Load, worker: u64, bytes: usize) -> Result<Worker<T>, String> {
         let directory = target.make_directory(&format!("worker {worker}"))?;
-        let next = worker << 20;
-        let mut this = Worker { load, files: Vec::new(), directory, next, may_have_lost: false, met: Met::default() };
-        let size = match load {
-            Load::Webserver | Load::Varmail => 16 * KIB,
-            Load::Fileserver => 128 * KIB,
-            Load::Oltp => bytes,
+        let file_bytes = load.file_bytes(bytes as u64) as usize;
+        let mut this = Worker {
+            load,
+            files: Vec::new(),
+            directory,
+            file_bytes,
+            next: worker << 20,
+            may_have_lost: false,
+            met: Met::default(),
         };
-        for _ in 0..(bytes / size).max(1) {
+        for _ in 0..(bytes / file_bytes).max(1) {
             let file = this.create(target).ok_or("a file cannot be made")?;
-            this.write(target, file, 0, size);
+            this.write(target, file, 0, file_bytes);
         }
         if this.met.errors > 0 { Err("a file cannot be written".into()) } else { Ok(this) }
     }
 
     /// One round of the load.
     pub(super) fn step(&mut self, target: &T, rng: &mut impl Rng) {
-        match self.load {
-            Load::Webserver => {
-                for _ in 0..10 {
-                    let file = self.any(rng);
-                    self.read_whole(target, file);
-                }
-                self.append(target, 0, 16 * KIB);
+        for (action, times) in self.load.round() {
+            for _ in 0..*times {
+                self.act(*action, target, rng);
             }
-            Load::Fileserver => {
-                if let Some(file) = self.create(target) {
-                    self.write(target, file, 0, 128 * KIB);
-                }
-                let appended = self.any(rng);
-                self.append(target, appended, 16 * KIB);
-                let read = self.any(rng);
-                self.read_whole(target, read);
-                self.delete(target, rng);
-            }
-            Load::Varmail => {
-                self.delete(target, rng);
-                if let Some(file) = self.create(target) {
-                    self.write(target, file, 0, 16 * KIB);
-                    self.sync(target, file);
-                }
-                let file = self.any(rng);
+        }
+    }
+
+    fn act(&mut self, action: Action, target: &T, rng: &mut impl Rng) {
+        let file = self.any(rng);
+        match action {
+            Action::Read => self.read_whole(target, file),
+            Action::ReadAndAppend => {
                 self.read_whole(target, file);
                 self.append(target, file, 4 * KIB);
                 self.sync(target, file);
-                let file = self.any(rng);
-                self.read_whole(target, file);
             }
-            Load::Oltp => {
-                for _ in 0..20 {
-                    let pages = self.files[0].size / (4 * KIB);
-                    self.read(target, 0, rng.random_range(0..pages) * 4 * KIB, 4 * KIB);
+            Action::Create | Action::CreateSynced => {
+                let Some(file) = self.create(target) else { return };
+                self.write(target, file, 0, self.file_bytes);
+                if action == Action::CreateSynced {
+                    self.sync(target, file);
                 }
-                for _ in 0..5 {
-                    let pages = self.files[0].size / (4 * KIB);
-                    self.write(target, 0, rng.random_range(0..pages) * 4 * KIB, 4 * KIB);
-                }
-                self.sync(target, 0);
             }
+            Action::Append => self.append(target, file, 16 * KIB),
+            Action::Log => self.append(target, 0, 16 * KIB),
+            Action::Delete => self.delete(target, file),
+            Action::Look => self.look(target, file),
+            Action::ReadPage => {
+                let at = self.any_page(file, rng);
+                self.read(target, file, at, PAGE);
+            }
+            Action::WritePage => {
+                let at = self.any_page(file, rng);
+                self.write(target, file, at, PAGE);
+            }
+            Action::Sync => self.sync(target, file),
         }
     }
 
@@ -150,6 +121,11 @@ impl<T: Target> Worker<T> {
 
     fn any(&self, rng: &mut impl Rng) -> usize {
         rng.random_range(0..self.files.len())
+    }
+
+    /// Where a page of a file begins.
+    fn any_page(&self, file: usize, rng: &mut impl Rng) -> usize {
+        rng.random_range(0..(self.files[file].size / PAGE).max(1)) * PAGE
     }
 
     fn count<V>(&mut self, outcome: Result<V, String>) -> Option<V> {
@@ -167,11 +143,19 @@ impl<T: Target> Worker<T> {
         Some(self.files.len() - 1)
     }
 
-    fn delete(&mut self, target: &T, rng: &mut impl Rng) {
+    fn look(&mut self, target: &T, file: usize) {
+        let File { id, size, .. } = self.files[file].clone();
+        let found = target.size(&id);
+        if let Some(got) = self.count(found) {
+            // Of a write that failed a part may be there.
+            self.met.wrong += u64::from(got < size as u64);
+        }
+    }
+
+    fn delete(&mut self, target: &T, file: usize) {
         // Never the last one.
         if self.files.len() > 1 {
-            let at = self.any(rng);
-            let file = self.files.swap_remove(at);
+            let file = self.files.swap_remove(file);
             let gone = target.remove(&self.directory, &file.number.to_string());
             self.count(gone);
         }

@@ -13,11 +13,11 @@ mod statistics;
 mod target;
 
 pub use daemon::{Daemon, trial_anywhere};
-pub use load::Load;
 pub use statistics::Estimate;
 
 use self::load::{Met, Worker};
 use self::target::{Target, says};
+use crate::load::Load;
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_cache::Cache;
 use holdfast_integrity::Protection;

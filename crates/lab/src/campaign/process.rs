@@ -28,11 +28,12 @@ pub(super) struct Flip {
 }
 
 fn parse(line: &str) -> Option<Mapping> {
-    let mut words = line.split_ascii_whitespace();
-    let (from, to) = words.next()?.split_once('-')?;
+    // Addresses, permissions, offset, device, inode, and behind some blanks the name, which may have blanks in it.
+    let words: Vec<&str> = line.splitn(6, ' ').collect();
+    let [addresses, permissions, _, _, _, name] = words[..] else { return None };
+    let (from, to) = addresses.split_once('-')?;
     let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16));
-    let permissions = words.next()?;
-    let name = words.skip(3).collect::<Vec<_>>().join(" ");
+    let name = name.trim_start().to_owned();
     // What is mapped from a file for all to read can be written by nobody.
     let is_its_own = match permissions.as_bytes() {
         [b'r', b'w', ..] | [b'r', _, _, b'p'] => !KERNELS.contains(&name.as_str()),

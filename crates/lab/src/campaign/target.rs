@@ -18,6 +18,7 @@ pub(super) trait Target: Sync {
     fn write(&self, file: &Self::Id, offset: u64, bytes: &[u8]) -> Result<(), String>;
     /// Fewer bytes if the file ends before.
     fn read(&self, file: &Self::Id, offset: u64, length: usize) -> Result<Vec<u8>, String>;
+    fn size(&self, file: &Self::Id) -> Result<u64, String>;
     fn sync(&self, file: &Self::Id) -> Result<(), String>;
 }
 
@@ -47,6 +48,10 @@ impl Target for Namespace {
 
     fn read(&self, file: &ObjectId, offset: u64, length: usize) -> Result<Vec<u8>, String> {
         self.read(*file, offset, length).map(|data| data.to_vec()).map_err(says)
+    }
+
+    fn size(&self, file: &ObjectId) -> Result<u64, String> {
+        self.getattr(*file).map(|found| found.size).map_err(says)
     }
 
     fn sync(&self, file: &ObjectId) -> Result<(), String> {
@@ -87,6 +92,10 @@ impl Target for Mount {
             file.take(length as u64).read_to_end(&mut bytes).map(|_| bytes)
         };
         read().map_err(says)
+    }
+
+    fn size(&self, file: &PathBuf) -> Result<u64, String> {
+        fs::metadata(file).map(|found| found.len()).map_err(says)
     }
 
     fn sync(&self, file: &PathBuf) -> Result<(), String> {

@@ -1,7 +1,8 @@
 //! The experiment of flipped bits under load: that it finds what there is to find, and nothing where there is nothing.
 
 use holdfast_integrity::Protection;
-use holdfast_lab::campaign::{Load, Options, trial};
+use holdfast_lab::campaign::{Options, trial};
+use holdfast_lab::load::Load;
 use std::time::Duration;
 
 fn options(load: Load, mode: Protection, seed: u64) -> Options {

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::Load;
+use holdfast_lab::load::{Action, Load};
+
 use crate::error::{At, Error, Result};
 use crate::pattern::{BLOCK, Generator, check_stamps, stamp};
 
@@ -14,6 +16,8 @@ const LOG: u64 = 0;
 const LOG_BLOCKS_MAX: u64 = 4096;
 /// What is appended, on average.
 const APPEND_BLOCKS: u64 = 4;
+/// What is written at once, at most.
+const PIECE_BLOCKS: u64 = 256;
 /// Files in one directory, on average: filebench's `meandirwidth` for the first two.
 const DIRECTORY_WIDTH: u64 = 20;
 
@@ -27,6 +31,7 @@ struct Known {
 /// The files of one load on one mount, and what it does next.
 pub(in crate::integrity) struct Files {
     load: Load,
+    mean_blocks: u64,
     directory: PathBuf,
     directories: u64,
     files: Vec<Known>,
@@ -44,17 +49,19 @@ impl Files {
     /// Makes the files, `bytes` in all or a little more.
     pub(in crate::integrity) fn create(root: &Path, load: Load, bytes: u64, seed: u64) -> Result<Files> {
         let directory = root.join("load");
-        let count = (bytes / (load.mean_blocks() * BLOCK as u64)).max(2);
+        let file_bytes = load.file_bytes(bytes).max(BLOCK as u64);
+        let count = (bytes / file_bytes).max(1);
         let directories = count.div_ceil(DIRECTORY_WIDTH);
         for number in 0..directories {
             let path = directory.join(format!("d{number}"));
             fs::create_dir_all(&path).at("create", &path)?;
         }
-        let mut contents = vec![0; 2 * load.mean_blocks().max(APPEND_BLOCKS) as usize * BLOCK];
+        let mut contents = vec![0; PIECE_BLOCKS as usize * BLOCK];
         Generator::new(&[seed]).fill(&mut contents);
         let random = Generator::new(&[seed, 2]);
         let mut files = Files {
             load,
+            mean_blocks: file_bytes / BLOCK as u64,
             directory,
             directories,
             files: Vec::new(),
@@ -72,32 +79,36 @@ impl Files {
     }
 
     /// Goes round so often; gives the number of operations.
-    pub(in crate::integrity) fn run(&mut self, steps: u64) -> Result<u64> {
+    pub(in crate::integrity) fn run(&mut self, rounds: u64) -> Result<u64> {
         self.operations = 0;
-        for _ in 0..steps {
-            match self.load {
-                Load::Webserver => {
-                    for _ in 0..10 {
-                        self.read(false)?;
-                    }
-                    self.log()?;
-                }
-                Load::Fileserver => {
-                    self.make(false)?;
-                    self.append(false)?;
-                    self.read(false)?;
-                    self.delete()?;
-                    self.look()?;
-                }
-                Load::Varmail => {
-                    self.delete()?;
-                    self.make(true)?;
-                    self.read(true)?;
-                    self.read(false)?;
+        for _ in 0..rounds {
+            for (action, times) in self.load.round() {
+                for _ in 0..*times {
+                    self.act(*action)?;
                 }
             }
         }
         Ok(self.operations)
+    }
+
+    fn act(&mut self, action: Action) -> Result<()> {
+        let at = self.random.below(self.files.len() as u64) as usize;
+        match action {
+            Action::Read => self.read(at),
+            Action::ReadAndAppend => {
+                self.read(at)?;
+                self.append(at, true)
+            }
+            Action::Create => self.make(false),
+            Action::CreateSynced => self.make(true),
+            Action::Append => self.append(at, false),
+            Action::Log => self.log(),
+            Action::Delete => self.delete(at),
+            Action::Look => self.look(at),
+            Action::ReadPage => self.read_page(at),
+            Action::WritePage => self.write_page(at),
+            Action::Sync => self.sync(at),
+        }
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -112,28 +123,21 @@ impl Files {
         mean_blocks / 2 + self.random.below(mean_blocks + 1)
     }
 
-    fn any(&mut self) -> usize {
-        self.random.below(self.files.len() as u64) as usize
-    }
-
     fn make(&mut self, is_synced: bool) -> Result<()> {
-        let known = Known { number: self.next, blocks: self.size(self.load.mean_blocks()) };
+        // The one file is as long as it is said to be.
+        let blocks = if self.load == Load::Oltp { self.mean_blocks } else { self.size(self.mean_blocks) };
+        let known = Known { number: self.next, blocks };
         self.next += 1;
         self.put(known.number, 0, known.blocks, is_synced)?;
         self.files.push(known);
         Ok(())
     }
 
-    fn append(&mut self, is_synced: bool) -> Result<()> {
-        let at = self.any();
-        self.append_to(at, is_synced)
-    }
-
-    fn append_to(&mut self, at: usize, is_synced: bool) -> Result<()> {
+    fn append(&mut self, at: usize, is_synced: bool) -> Result<()> {
         let more = self.size(APPEND_BLOCKS);
         let Known { number, blocks } = self.files[at];
         // One that has grown long is begun anew, so that a long run has files as a short one.
-        let is_long = blocks > 4 * self.load.mean_blocks();
+        let is_long = blocks > 4 * self.mean_blocks;
         self.put(number, if is_long { 0 } else { blocks }, more, is_synced)?;
         self.files[at].blocks = if is_long { more } else { blocks + more };
         Ok(())
@@ -150,12 +154,15 @@ impl Files {
     /// Writes so many blocks at the end of a file, which has `from`; with none it is made, or made empty.
     fn put(&mut self, number: u64, from: u64, blocks: u64, is_synced: bool) -> Result<()> {
         let path = self.path(number);
-        let bytes = &mut self.contents[..blocks as usize * BLOCK];
-        stamp(bytes, number * BLOCKS_OF_A_FILE + from, self.operations);
         let mut options = OpenOptions::new();
         let options = if from == 0 { options.write(true).create(true).truncate(true) } else { options.append(true) };
         let mut file = options.open(&path).at("open", &path)?;
-        file.write_all(bytes).at("write", &path)?;
+        for piece in (from..from + blocks).step_by(PIECE_BLOCKS as usize) {
+            let count = PIECE_BLOCKS.min(from + blocks - piece);
+            let bytes = &mut self.contents[..count as usize * BLOCK];
+            stamp(bytes, number * BLOCKS_OF_A_FILE + piece, self.operations);
+            file.write_all(bytes).at("write", &path)?;
+        }
         self.operations += 1;
         if is_synced {
             file.sync_all().at("fsync", &path)?;
@@ -164,9 +171,8 @@ impl Files {
         Ok(())
     }
 
-    /// Reads a whole file, and appends to it with an fsync if that is asked for.
-    fn read(&mut self, is_appended: bool) -> Result<()> {
-        let at = self.any();
+    /// Reads a whole file.
+    fn read(&mut self, at: usize) -> Result<()> {
         let Known { number, blocks } = self.files[at];
         let path = self.path(number);
         // One byte more than there should be: a file that is longer is wrong.
@@ -184,24 +190,61 @@ impl Files {
             let reason = format!("{}: {got} bytes, {} were written", path.display(), self.buffer.len() - 1);
             return Err(Error::Usage(reason));
         }
-        check_stamps(&self.buffer[..got], number * BLOCKS_OF_A_FILE)
-            .map_err(|(expected, got)| Error::WrongContents { path, offset: 0, expected, got })?;
-        if is_appended { self.append_to(at, true) } else { Ok(()) }
+        check_stamps(&self.buffer[..got], number * BLOCKS_OF_A_FILE).map_err(|(expected, got)| Error::WrongContents {
+            path,
+            offset: 0,
+            expected,
+            got,
+        })
     }
 
-    fn delete(&mut self) -> Result<()> {
-        let at = self.any();
+    fn delete(&mut self, at: usize) -> Result<()> {
+        // Never the last one.
+        if self.files.len() == 1 {
+            return Ok(());
+        }
         let number = self.files.swap_remove(at).number;
         let path = self.path(number);
         self.operations += 1;
         fs::remove_file(&path).at("remove", &path)
     }
 
-    fn look(&mut self) -> Result<()> {
-        let at = self.any();
+    fn look(&mut self, at: usize) -> Result<()> {
         let path = self.path(self.files[at].number);
         self.operations += 1;
         fs::metadata(&path).at("stat", &path).map(drop)
+    }
+
+    fn read_page(&mut self, at: usize) -> Result<()> {
+        let Known { number, blocks } = self.files[at];
+        let (path, block) = (self.path(number), self.random.below(blocks));
+        self.buffer.resize(BLOCK, 0);
+        let file = File::open(&path).at("open", &path)?;
+        file.read_exact_at(&mut self.buffer, block * BLOCK as u64).at("read", &path)?;
+        self.operations += 1;
+        check_stamps(&self.buffer, number * BLOCKS_OF_A_FILE + block).map_err(|(expected, got)| Error::WrongContents {
+            path,
+            offset: block * BLOCK as u64,
+            expected,
+            got,
+        })
+    }
+
+    fn write_page(&mut self, at: usize) -> Result<()> {
+        let Known { number, blocks } = self.files[at];
+        let (path, block) = (self.path(number), self.random.below(blocks));
+        let bytes = &mut self.contents[..BLOCK];
+        stamp(bytes, number * BLOCKS_OF_A_FILE + block, self.operations);
+        let file = OpenOptions::new().write(true).open(&path).at("open", &path)?;
+        file.write_all_at(bytes, block * BLOCK as u64).at("write", &path)?;
+        self.operations += 1;
+        Ok(())
+    }
+
+    fn sync(&mut self, at: usize) -> Result<()> {
+        let path = self.path(self.files[at].number);
+        self.operations += 1;
+        File::open(&path).and_then(|file| file.sync_all()).at("fsync", &path)
     }
 }
 
@@ -219,6 +262,7 @@ mod tests {
                 Load::Webserver => 11,
                 Load::Fileserver => 5,
                 Load::Varmail => 7,
+                Load::Oltp => 26,
             };
             assert_eq!(operations, 30 * per_step, "{load}");
             for Known { number, blocks } in files.files.clone() {

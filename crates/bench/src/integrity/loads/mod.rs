@@ -1,19 +1,20 @@
-//! Loads after filebench's personalities of the same names, through the mount, one thread each.
+//! Loads like those of servers, through the mount, one thread each.
 //!
-//! | load | a step | files |
+//! | load | a round | files |
 //! |---|---|---|
 //! | webserver | opens and reads ten files, appends to a log | 16 KiB |
 //! | fileserver | creates and writes one, appends to one, reads one, deletes one, looks at one | 128 KiB |
 //! | varmail | deletes one, creates one with fsync, reads one and appends to it with fsync, reads one | 16 KiB |
+//! | oltp | reads twenty pages, writes five, an fsync | one |
 //!
 //! A measurement ends when everything is durable, so that it has the CPU time of all that it wrote.
 
 mod files;
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use holdfast_integrity::Protection;
+use holdfast_lab::load::Load;
 
 use self::files::Files;
 use super::mounted::Mounted;
@@ -22,46 +23,13 @@ use crate::cpu;
 use crate::error::Result;
 use crate::peer::Site;
 
-/// Which load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Load {
-    /// Many readers of small files, one log.
-    Webserver,
-    /// Whole files come, grow, are read and go.
-    Fileserver,
-    /// A file per message, and an fsync for each change.
-    Varmail,
-}
-
-impl Load {
-    /// All of them.
-    pub const ALL: [Load; 3] = [Load::Webserver, Load::Fileserver, Load::Varmail];
-
-    /// Of its files.
-    fn mean_blocks(self) -> u64 {
-        match self {
-            Load::Webserver | Load::Varmail => 4,
-            Load::Fileserver => 32,
-        }
-    }
-
-    /// How often it goes round in one measurement, for each MiB that is to be moved.
-    fn steps_per_mib(self) -> u64 {
-        match self {
-            Load::Webserver => 6,
-            Load::Fileserver => 4,
-            Load::Varmail => 15,
-        }
-    }
-}
-
-impl fmt::Display for Load {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Load::Webserver => "webserver",
-            Load::Fileserver => "fileserver",
-            Load::Varmail => "varmail",
-        })
+/// How often a load goes round in one measurement, for each MiB that is to be moved.
+fn rounds_per_mib(load: Load) -> u64 {
+    match load {
+        Load::Webserver => 6,
+        Load::Fileserver => 4,
+        Load::Varmail => 15,
+        Load::Oltp => 10,
     }
 }
 
@@ -118,9 +86,9 @@ impl Busy {
         Ok(Busy { mounted, files })
     }
 
-    fn measure(&mut self, steps: u64) -> Result<Cost> {
+    fn measure(&mut self, rounds: u64) -> Result<Cost> {
         let (daemon_before, own_before, start) = (self.mounted.daemon_cpu()?, cpu::own(), Instant::now());
-        let requests = self.files.run(steps)?;
+        let requests = self.files.run(rounds)?;
         let own = cpu::own().saturating_sub(own_before);
         self.mounted.settle()?;
         let wall = start.elapsed();
@@ -143,7 +111,7 @@ pub fn execute(plan: &LoadPlan, site: &Site, progress: &mut dyn FnMut(&str)) -> 
         for round in 0..plan.rounds {
             for index in turns(busy.len(), round) {
                 progress(&format!("{load}: round {} of {}, {}", round + 1, plan.rounds, plan.modes[index]));
-                costs[index].push(busy[index].measure(load.steps_per_mib() * plan.sample_mib)?);
+                costs[index].push(busy[index].measure(rounds_per_mib(load) * plan.sample_mib)?);
             }
         }
         rows.push(LoadRow { load, costs });
@@ -164,6 +132,9 @@ pub struct SwitchRow {
 
 /// The parts of the run time that t_switch is, from the strong checksum at once to never in this run.
 const SWITCHES: [(u64, u64); 7] = [(0, 1), (1, 8), (1, 4), (1, 2), (3, 4), (7, 8), (1, 1)];
+
+/// How many modes [`sweep`] mounts at most: without checksums, and each of these.
+pub const SWEPT_MODES_MAX: usize = 1 + SWITCHES.len();
 
 /// Runs the webserver for `seconds` of wall-clock time, without checksums and in `dynamic` with several t_switch, all in turn: so their
 /// pages grow old together. The rows are as long as that time allows, whatever the plan's rounds.
@@ -192,7 +163,7 @@ pub fn sweep(plan: &LoadPlan, site: &Site, seconds: u64, progress: &mut dyn FnMu
         }
         progress(&format!("webserver by t_switch: {} of {seconds} s", start.elapsed().as_secs()));
         for index in turns(busy.len(), round) {
-            costs[index].push(busy[index].measure(Load::Webserver.steps_per_mib() * plan.sample_mib)?);
+            costs[index].push(busy[index].measure(rounds_per_mib(Load::Webserver) * plan.sample_mib)?);
         }
     }
     let shares = counters(&busy)?.into_iter().zip(before).map(|((switched, hits), (switched_before, hits_before))| {
