@@ -14,6 +14,8 @@ const SPINNER_STEP: Duration = Duration::from_millis(100);
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 /// Another time, in milliseconds.
 const SHOWN_AFTER_VARIABLE: &str = "HOLDFAST_BAR_AFTER_MS";
+/// How often a mount is asked how far its own work is.
+const ASKED_EVERY: Duration = Duration::from_millis(50);
 /// How often a bar is drawn, in a second.
 const DRAWN_HZ: u8 = 10;
 
@@ -81,6 +83,11 @@ impl Progress {
     /// Prints something, and the bar below it.
     pub(crate) fn suspended<R>(&self, print: impl FnOnce() -> R) -> R {
         self.bar.suspend(print)
+    }
+
+    /// Until a mount should be asked again how far it is: it answers at once, and does not call back.
+    pub(crate) fn pause(&self) {
+        std::thread::sleep(ASKED_EVERY);
     }
 
     /// So much is done.

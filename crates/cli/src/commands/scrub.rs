@@ -9,10 +9,8 @@ use crate::progress::{Progress, Unit};
 use crate::scrub::{ScrubCondition, ScrubReply, ScrubReport, ScrubRequest};
 use crate::{stack, target};
 use holdfast_fuse::control;
-use std::time::Duration;
 
 /// How often `--wait` asks.
-const PERIOD: Duration = Duration::from_millis(200);
 /// Of a whole scrub, for the bar.
 const PARTS: u64 = 1000;
 
@@ -57,8 +55,7 @@ fn wait(mount: &Mount, mut report: ScrubReport) -> Result<ScrubReport> {
     while report.condition == ScrubCondition::Running {
         progress.is_at((report.part() * PARTS as f64) as u64);
         progress.says(format!("scrub: {}", report.line()));
-        // The mount answers at once, and does not call back.
-        std::thread::sleep(PERIOD);
+        progress.pause();
         report = ask(mount, ScrubRequest::Status)?;
     }
     Ok(report)

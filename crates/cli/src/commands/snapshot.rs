@@ -15,7 +15,6 @@ use holdfast_block::Access;
 use holdfast_fuse::control;
 use serde::Serialize;
 use std::path::Path;
-use std::time::Duration;
 
 #[derive(Serialize)]
 struct Done {
@@ -35,9 +34,6 @@ impl Report for Done {
         }
     }
 }
-
-/// How often to ask how far a deletion is.
-const PERIOD: Duration = Duration::from_millis(50);
 
 /// Whom to ask.
 enum Store {
@@ -107,7 +103,7 @@ impl Store {
             let (bar, total) = progress
                 .get_or_insert_with(|| (Progress::of("freeing what only it had", runs_left, Unit::Runs), runs_left));
             bar.is_at(total.saturating_sub(runs_left));
-            std::thread::sleep(PERIOD);
+            bar.pause();
         }
     }
 

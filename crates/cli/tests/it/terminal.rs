@@ -1,7 +1,7 @@
 //! What is seen on a terminal only. script(1) makes one.
 
 use crate::rig::{PATIENCE, Rig, eventually, fuse, has_ended, kill};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::process::Signal;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -19,10 +19,25 @@ fn script() -> bool {
     is_there
 }
 
+/// What is read from a terminal.
+#[derive(Default)]
+struct Screen {
+    written: Mutex<Written>,
+    /// Told when there is more.
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Written {
+    text: String,
+    /// The command has ended.
+    is_all: bool,
+}
+
 /// A command on a terminal of its own, and what it has written there.
 struct Terminal {
     child: Child,
-    screen: Arc<Mutex<String>>,
+    screen: Arc<Screen>,
     reader: std::thread::JoinHandle<()>,
 }
 
@@ -40,19 +55,25 @@ impl Terminal {
             command.env("HOLDFAST_BAR_AFTER_MS", after_ms.to_string());
         }
         let mut child = command.spawn().unwrap();
-        let (mut out, screen) = (child.stdout.take().unwrap(), Arc::new(Mutex::new(String::new())));
-        let written = screen.clone();
+        let (mut out, screen) = (child.stdout.take().unwrap(), Arc::new(Screen::default()));
+        let shown = screen.clone();
         let read = move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = out.read(&mut bytes) {
-                written.lock().push_str(&String::from_utf8_lossy(&bytes[..count]));
+                shown.written.lock().text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+                shown.more.notify_all();
             }
+            shown.written.lock().is_all = true;
+            shown.more.notify_all();
         };
         Terminal { child, screen, reader: std::thread::spawn(read) }
     }
 
-    fn shows(&self, part: &str) -> bool {
-        self.screen.lock().contains(part)
+    /// Until this has been written, the command has ended, or it takes too long.
+    fn wait_for(&self, part: &str) {
+        let Screen { written, more } = &*self.screen;
+        let is_to_come = |written: &mut Written| !written.text.contains(part) && !written.is_all;
+        more.wait_while_for(&mut written.lock(), is_to_come, PATIENCE);
     }
 
     /// What was written until the command ended well.
@@ -60,7 +81,7 @@ impl Terminal {
     fn end(mut self) -> String {
         let status = self.child.wait().unwrap();
         self.reader.join().unwrap();
-        let screen = self.screen.lock().clone();
+        let screen = std::mem::take(&mut self.screen.written.lock().text);
         assert!(status.success(), "{status}: {screen:?}");
         screen
     }
@@ -106,24 +127,18 @@ fn commands_that_ask_a_mount_show_that_they_wait() {
     ] {
         kill(daemon, Signal::STOP);
         let terminal = Terminal::run(&rig, command, Some(100));
-        let began = Instant::now();
-        while !terminal.shows(bar) && began.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        terminal.wait_for(bar);
         kill(daemon, Signal::CONT);
         let screen = terminal.end();
         let shown = screen.find(bar).unwrap_or_else(|| panic!("{command}: no {bar:?} in {screen:?}"));
         let cleared = screen.rfind(CLEARED).unwrap_or_else(|| panic!("{command}: not taken away: {screen:?}"));
         assert!(shown < cleared && screen[cleared..].contains(words), "{command}: {screen:?}");
     }
-    kill(daemon, Signal::STOP);
-    let terminal = Terminal::run(&rig, "snapshot create m b --json", Some(0));
-    // Time for a bar that is not to come.
-    std::thread::sleep(Duration::from_millis(300));
-    let early = terminal.screen.lock().clone();
-    kill(daemon, Signal::CONT);
-    let screen = terminal.end();
-    assert!(early.is_empty() && screen.starts_with('{') && !screen.contains(CLEARED), "{early:?} {screen:?}");
+    // A bar that is to come after no time is drawn at once, however soon the mount answers.
+    let screen = Terminal::run(&rig, "snapshot create m b --json", Some(0)).end();
+    assert!(screen.starts_with('{') && !screen.contains(CLEARED), "{screen:?}");
+    let screen = Terminal::run(&rig, "snapshot create m c", Some(0)).end();
+    assert!(screen.contains(CLEARED), "{screen:?}");
     rig.run(["unmount", "m"]).exits(0);
     eventually("the daemon has ended", || has_ended(daemon));
 }
