@@ -3,13 +3,16 @@
 use holdfast_guard::{Protect, Region, install, report_faults};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// Which case a child is, and how its memory is protected.
 const CASE: &str = "HOLDFAST_GUARD_CASE";
 const PROTECT: &str = "HOLDFAST_GUARD_PROTECT";
 /// How a child ends whose case came to its end: not as a test binary does that found no test of this name.
 pub(crate) const ITS_END: i32 = 92;
+/// A child that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What became of a child.
 pub(crate) struct Ended {
@@ -60,23 +63,20 @@ pub(crate) fn run(test: &str, protect: Protect, body: fn(Protect)) -> Option<End
         .spawn()
         .unwrap();
     let mut stderr = child.stderr.take().unwrap();
-    let reader = std::thread::spawn(move || {
+    let (said, all_said) = channel();
+    std::thread::spawn(move || {
         let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut stderr, &mut bytes).unwrap();
-        String::from_utf8_lossy(&bytes).into_owned()
+        said.send(String::from_utf8_lossy(&bytes).into_owned())
     });
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
+    // The child has all of its standard error, so it has ended when there is no more of that.
+    let stderr = all_said.recv_timeout(PATIENCE).or_else(|_| {
+        child.kill().unwrap();
+        all_said.recv()
+    });
+    let status = child.wait().unwrap();
     let how = if status.code() == Some(ITS_END) { Ok(()) } else { Err(status.signal()) };
-    Some(Ended { how, stderr: reader.join().unwrap() })
+    Some(Ended { how, stderr: stderr.unwrap() })
 }
 
 /// Asked of the system and not of the code under test, which must not find reasons to skip its own tests.

@@ -216,7 +216,7 @@ fn a_deletion_in_slices_goes_on_after_a_crash_and_others_come_between() {
     rig.commit();
     let middle = create(&rig, "middle");
     for start in 0..4 {
-        let every_fourth: Vec<_> = pages(1).into_iter().skip(start).step_by(4).collect();
+        let every_fourth: Vec<_> = pages(1)[start..].iter().step_by(4).cloned().collect();
         let write = rig.write_op(2, &every_fourth);
         rig.apply(vec![write]);
         rig.commit();
