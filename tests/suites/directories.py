@@ -11,7 +11,7 @@ table into docs/directories.md.
 Times: wall, and CPU of this process (which includes what the kernel does for it) and of the daemon, in microseconds an entry. What ext4 does
 in threads of the kernel is in nobody's CPU time.
 """
-import json, os, random, resource, subprocess, sys, time
+import contextlib, json, os, random, resource, subprocess, sys, time
 
 HOLDFAST = os.environ.get("HOLDFAST", "target/release/holdfast")
 SEED = int(os.environ.get("SEED") or time.time())
@@ -104,12 +104,20 @@ def own_cpu_s():
     return usage.ru_utime + usage.ru_stime
 
 
-def measured(system, cost, action):
-    before = time.monotonic(), own_cpu_s(), system.daemon_cpu_s()
+@contextlib.contextmanager
+def daemons_counted(costs):
+    """Over the whole time: a daemon also works while another file system has its turn, but only on what it was given in its own."""
+    before = {system: system.daemon_cpu_s() for system in costs}
+    yield
+    for system, cost in costs.items():
+        cost.daemon_cpu_s = system.daemon_cpu_s() - before[system]
+
+
+def measured(cost, action):
+    before = time.monotonic(), own_cpu_s()
     result = action()
     cost.wall_s += time.monotonic() - before[0]
     cost.own_cpu_s += own_cpu_s() - before[1]
-    cost.daemon_cpu_s += system.daemon_cpu_s() - before[2]
     return result
 
 
@@ -117,12 +125,13 @@ def in_turns(systems, numbers, work):
     """Does the work for each of the numbers in each file system; what it cost by file system."""
     costs = {system: Cost() for system in systems}
     length = -(-len(numbers) // TURNS)
-    for start in range(0, len(numbers), length):
-        part = numbers[start : start + length]
+    with daemons_counted(costs):
+        for start in range(0, len(numbers), length):
+            part = numbers[start : start + length]
+            for system in systems:
+                measured(costs[system], lambda: [work(f"{system.mount}/d", number) for number in part])
         for system in systems:
-            measured(system, costs[system], lambda: [work(f"{system.mount}/d", number) for number in part])
-    for system in systems:
-        measured(system, costs[system], system.sync)
+            measured(costs[system], system.sync)
     return costs
 
 
@@ -139,8 +148,9 @@ def check_names(names, prefix, entries, system):
 
 def listed(systems, prefix, entries):
     costs = {system: Cost() for system in systems}
-    for system in systems:
-        check_names(measured(system, costs[system], lambda: os.listdir(f"{system.mount}/d")), prefix, entries, system)
+    with daemons_counted(costs):
+        for system in systems:
+            check_names(measured(costs[system], lambda: os.listdir(f"{system.mount}/d")), prefix, entries, system)
     return costs
 
 
@@ -219,6 +229,7 @@ def main():
     entries = int(arguments[1]) if len(arguments) > 1 else 1_000_000
     directory = os.path.abspath(arguments[0])
     os.makedirs(directory, exist_ok=True)
+    print(f"replay with: SEED={SEED} {sys.argv[0]} {directory} {entries}", flush=True)
     systems = []
     try:
         for kind in (Holdfast, Ext4):
