@@ -11,8 +11,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use holdfast_integrity::{
-    Delta, ROLLING_BLOCK, adler32, adler32_change, adler32_combine, crc64, crc64_change, crc64_change_slot,
-    crc64_change_word, fletcher256, fletcher256_change, fletcher256_combine, tally,
+    Delta, ROLLING_BLOCK, adler32, adler32_add_delta, adler32_change, crc64, crc64_change, crc64_change_slot,
+    crc64_change_word, fletcher256, fletcher256_add_delta, fletcher256_change, tally,
 };
 
 const BLOCKS: usize = 64;
@@ -88,13 +88,13 @@ const CHANGED: [(&str, &[(&str, Work)]); 4] = [
             ("Adler-32", |rolled, change| {
                 let old = &rolled.bytes.as_chunks::<64>().0[change.place % 64];
                 let delta = adler32_change(ROLLING_BLOCK, change.place % 64 * 64, old, &change.bytes);
-                rolled.adler32 = adler32_combine(rolled.adler32, delta);
+                rolled.adler32 = adler32_add_delta(rolled.adler32, delta);
                 *rolled.slot(change) = change.bytes;
             }),
             ("Fletcher-256", |rolled, change| {
                 let old = &rolled.bytes.as_chunks::<64>().0[change.place % 64];
                 let delta = fletcher256_change(ROLLING_BLOCK, change.place % 64 * 64, old, &change.bytes);
-                rolled.fletcher256 = fletcher256_combine(rolled.fletcher256, delta);
+                rolled.fletcher256 = fletcher256_add_delta(rolled.fletcher256, delta);
                 *rolled.slot(change) = change.bytes;
             }),
         ],

@@ -5,11 +5,11 @@ const SEED: u64 = 0x484F_4C44_4641_5354;
 
 /// A 64-bit mix of a metadata block's identity, to be xored onto its CRC-64.
 ///
-/// A block of the right contents and the wrong identity, say one written to another block's address, or a delta meant
-/// for another block, then fails verification; checksums alone do not see blocks swapped together with their sums
-/// (the caller groups of *High-Performance Metadata Integrity Protection in the WAFL Copy-on-Write File System*, FAST
-/// 2017). Two identities collide with probability 2^-64. The mix is a constant for a given block, so the CRC stays
-/// linear, and can be updated from the changed bytes alone.
+/// A block of the right contents and the wrong identity, say one written to another block's address, then fails
+/// verification; checksums alone do not see blocks swapped together with their sums (the caller groups of
+/// *High-Performance Metadata Integrity Protection in the WAFL Copy-on-Write File System*, FAST 2017). Two identities
+/// collide with probability 2^-64. The mix is a constant for a given block, so the CRC stays linear, and can be updated
+/// from the changed bytes alone: it is in no delta (see [`identity_tag`]).
 ///
 /// Defined as XXH3-64 with the seed 0x484F_4C44_4641_5354 over 24 bytes, integers little-endian:
 ///

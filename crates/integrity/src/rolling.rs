@@ -9,7 +9,7 @@
 //! - It sees the bytes changed and their place, never the block, so that bytes that are wrong elsewhere stay wrong.
 //! - Its value is a *delta*. Deltas of changes to different bytes combine to that of all of them, in any order and however they are
 //!   grouped (§4.4), so updaters may keep fragments of their own: by xor of CRC-64, by wrapping addition of the tally ([`Delta`]),
-//!   with [`adler32_combine`] and [`fletcher256_combine`]. A checksum and a delta combine in the same way.
+//!   with [`adler32_add_delta`] and [`fletcher256_add_delta`]. A checksum and a delta combine in the same way.
 //! - A block of zeros has a checksum known beforehand: [`CRC64_OF_ZEROS`]; the tally of it is 0.
 //!
 //! # CRC-64
@@ -51,8 +51,8 @@ mod tally;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use adler::{ADLER32_OF_ZEROS, adler32, adler32_change, adler32_combine};
-pub use fletcher::{fletcher256_change, fletcher256_combine};
+pub use adler::{ADLER32_OF_ZEROS, adler32, adler32_add_delta, adler32_change};
+pub use fletcher::{fletcher256_add_delta, fletcher256_change};
 pub use tally::tally;
 
 use crate::crc::{POLY, crc64, multiply};
@@ -147,7 +147,7 @@ impl Delta {
         }
         Delta {
             crc64: change_portable(&KEYS, slot * 64, old, new),
-            tally: tally::change_slot(&WEIGHTS, slot, old, new),
+            tally: tally::change(&WEIGHTS, slot * 64, old, new),
         }
     }
 

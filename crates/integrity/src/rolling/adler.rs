@@ -30,7 +30,7 @@ pub fn adler32(bytes: &[u8]) -> u32 {
 }
 
 /// What the Adler-32 of `len` bytes changes by when those from `at` on become `new` instead of `old`: the paper's *Adler32Incr* of a
-/// fragment that was 0, to be taken into a checksum or another fragment by [`adler32_combine`].
+/// fragment that was 0, to be taken into a checksum or another fragment by [`adler32_add_delta`].
 ///
 /// # Panics
 /// If `old` and `new` differ in length, or do not lie within `len` bytes.
@@ -53,8 +53,8 @@ pub fn adler32_change(len: usize, at: usize, old: &[u8], new: &[u8]) -> u32 {
     a as u32 | (b as u32) << 16
 }
 
-/// A checksum and a delta, or two deltas, in one (the paper's *combine*).
-pub fn adler32_combine(one: u32, other: u32) -> u32 {
+/// A checksum and a delta, or two deltas, in one (the paper's *combine*; zlib's function of that name has the sum of two buffers).
+pub fn adler32_add_delta(one: u32, other: u32) -> u32 {
     let sum = |x: u32, y: u32| (x + y) % MODULUS as u32;
     sum(one & 0xffff, other & 0xffff) | sum(one >> 16, other >> 16) << 16
 }

@@ -3,7 +3,7 @@
 use crate::sums::{Fletcher, WORD};
 
 /// What the Fletcher-256 of `len` bytes changes by when those from `at` on become `new` instead of `old`, to be taken into a
-/// checksum or another delta by [`fletcher256_combine`].
+/// checksum or another delta by [`fletcher256_add_delta`].
 ///
 /// # Panics
 /// If `old` and `new` differ in length, or do not lie within `len` bytes.
@@ -30,6 +30,6 @@ pub fn fletcher256_change(len: usize, at: usize, old: &[u8], new: &[u8]) -> [u8;
 }
 
 /// A checksum and a delta, or two deltas, in one.
-pub fn fletcher256_combine(one: [u8; 32], other: [u8; 32]) -> [u8; 32] {
+pub fn fletcher256_add_delta(one: [u8; 32], other: [u8; 32]) -> [u8; 32] {
     Fletcher::of_digest(one).combine(&Fletcher::of_digest(other)).digest()
 }

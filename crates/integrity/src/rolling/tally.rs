@@ -95,11 +95,3 @@ pub(super) fn change_word(weights: &Weights, word: usize, old: u64, new: u64) ->
         |weight: u32, shift: u32| weight.wrapping_mul(((new >> shift) as u32).wrapping_sub((old >> shift) as u32));
     weighed(low, 0).wrapping_add(weighed(high, 32))
 }
-
-/// As [`change`], of the row number `slot`.
-pub(super) fn change_slot(weights: &Weights, slot: usize, old: &[u8; 64], new: &[u8; 64]) -> u32 {
-    let (old, new) = (old.as_chunks::<4>().0, new.as_chunks::<4>().0);
-    weights[slot].iter().zip(old).zip(new).fold(0, |sum: u32, ((weight, old), new)| {
-        sum.wrapping_add(weight.wrapping_mul(u32::from_le_bytes(*new).wrapping_sub(u32::from_le_bytes(*old))))
-    })
-}

@@ -36,36 +36,46 @@ fn block(rng: &mut impl Rng) -> Box<Block> {
     block
 }
 
-/// What the CRC changes by, in every form that there is for `range`.
-fn changes(code: Code, keys: &Keys, range: Range<usize>, old: &Block, new: &Block) -> Vec<u64> {
+/// What CRC and tally change by, in every form that there is for `range`. Forms of the CRC alone have no tally.
+fn changes(code: Code, keys: &Keys, range: Range<usize>, old: &Block, new: &Block) -> Vec<(u64, Option<u32>)> {
     let (at, before, after) = (range.start, &old[range.clone()], &new[range.clone()]);
     let word = (at % 8 == 0 && range.len() == 8).then(|| {
         let [before, after] = [before, after].map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()));
-        (at / 8, before ^ after)
+        (at / 8, before, after)
     });
-    let slot = (at % 64 == 0 && range.len() == 64)
-        .then(|| (at / 64, old.as_chunks::<64>().0[at / 64], new.as_chunks::<64>().0[at / 64]));
+    let tally_of_word = word.map(|(word, before, after)| tally::change_word(&WEIGHTS, word, before, after));
     match code {
-        Code::Portable => std::iter::once(change_portable(keys, at, before, after))
-            .chain(word.map(|(word, flipped)| change_word_portable(keys, word, flipped)))
-            .collect(),
+        Code::Portable => {
+            let whole = (change_portable(keys, at, before, after), Some(tally::change(&WEIGHTS, at, before, after)));
+            let word =
+                word.map(|(word, before, after)| (change_word_portable(keys, word, before ^ after), tally_of_word));
+            std::iter::once(whole).chain(word).collect()
+        }
         #[cfg(target_arch = "x86_64")]
         Code::Multiplied => {
-            [x86::change(keys, at, before, after), x86::delta(keys, at, before, after).map(|d| d.crc64)]
+            let slot = (at % 64 == 0 && range.len() == 64)
+                .then(|| (at / 64, old.as_chunks::<64>().0[at / 64], new.as_chunks::<64>().0[at / 64]));
+            let both = |delta: Delta| (delta.crc64, Some(delta.tally));
+            let crc = |change| (change, None);
+            [x86::change(keys, at, before, after).map(crc), x86::delta(keys, at, before, after).map(both)]
                 .into_iter()
-                .chain(word.map(|(word, flipped)| x86::change_word(keys, word, flipped)))
-                .chain(slot.map(|(slot, before, after)| x86::change_slot(keys, slot, &before, &after)))
-                .chain(slot.map(|(slot, before, after)| x86::delta_slot(keys, slot, &before, &after).map(|d| d.crc64)))
+                .chain(word.map(|(word, before, after)| {
+                    x86::change_word(keys, word, before ^ after).map(|change| (change, tally_of_word))
+                }))
+                .chain(slot.map(|(slot, before, after)| x86::change_slot(keys, slot, &before, &after).map(crc)))
+                .chain(slot.map(|(slot, before, after)| x86::delta_slot(keys, slot, &before, &after).map(both)))
                 .map(|change| change.expect("the CPU has it"))
                 .collect()
         }
     }
 }
 
-/// Whether every form says what the CRC of the block changes by in fact.
+/// Whether every form says what the sums of the block change by in fact.
 fn right(code: Code, keys: &Keys, range: Range<usize>, old: &Block, new: &Block) -> bool {
-    let fact = crc64(old) ^ crc64(new);
-    changes(code, keys, range, old, new).into_iter().all(|change| change == fact)
+    let crc_fact = crc64(old) ^ crc64(new);
+    let tally_fact = tally_by_definition(&WEIGHTS, new).wrapping_sub(tally_by_definition(&WEIGHTS, old));
+    let forms = changes(code, keys, range, old, new);
+    forms.into_iter().all(|(crc, tally)| crc == crc_fact && tally.is_none_or(|tally| tally == tally_fact))
 }
 
 /// The block with other bytes in `range`.
