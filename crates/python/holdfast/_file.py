@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
@@ -12,7 +13,20 @@ from ._native import BLOCK_BYTES
 
 __all__ = ["BLOCK_BYTES", "Features", "FileIO", "features", "open"]
 
-_FLAGS = {"r": 0, "w": os.O_CREAT | os.O_TRUNC, "x": os.O_CREAT | os.O_EXCL}
+
+
+def _open_or_make(path: str | bytes | os.PathLike[Any], way: int) -> tuple[int, Any]:
+    """A descriptor of what is there, as it is, or of a new file; and the path of what was made."""
+    try:
+        return os.open(path, way), None
+    except FileNotFoundError:
+        # A link to nowhere makes what it leads to.
+        target = os.path.realpath(path) if os.path.islink(path) else path
+    try:
+        return os.open(target, way | os.O_CREAT | os.O_EXCL, 0o666), target
+    except FileExistsError:
+        # Somebody else has made it meanwhile.
+        return os.open(path, way | os.O_CREAT, 0o666), None
 
 
 class Features(NamedTuple):
@@ -50,7 +64,7 @@ class FileIO(io.RawIOBase):
         kind = mode.replace("b", "", 1)
         if "a" in kind:
             raise ValueError("appending has no checksums: open with 'r+', and seek to the end")
-        if kind.rstrip("+") not in _FLAGS or kind.count("+") > 1:
+        if kind.rstrip("+") not in ("r", "w", "x") or kind.count("+") > 1:
             raise ValueError(f"invalid mode: {mode!r}")
         both = kind.endswith("+")
         self._reads, self._writes = both or kind == "r", both or kind[0] != "r"
@@ -58,19 +72,37 @@ class FileIO(io.RawIOBase):
         self.name = file
         self._closes = closefd
         if isinstance(file, int):
+            self._features = features(file)
             self._fd = file
         else:
             if not closefd:
                 raise ValueError("only a descriptor can be left open")
-            way = os.O_RDWR if both else os.O_RDONLY if kind == "r" else os.O_WRONLY
-            self._fd = os.open(file, way | _FLAGS[kind[0]] | os.O_CLOEXEC, 0o666)
-        try:
-            self._features = features(self._fd)
-        except BaseException:
-            self._release()
-            raise
+            self._fd, self._features = self._opened(file, kind)
         self._position = 0
         self._lock = threading.Lock()
+
+    @staticmethod
+    def _opened(path: str | bytes | os.PathLike[Any], kind: str) -> tuple[int, Features]:
+        """A descriptor and what its mount offers. Where that is nothing, no file is emptied, and none is left that was not there."""
+        way = os.O_CLOEXEC | (os.O_RDWR if kind.endswith("+") else os.O_RDONLY if kind == "r" else os.O_WRONLY)
+        made: Any = None
+        if kind[0] == "r":
+            fd = os.open(path, way)
+        elif kind[0] == "x":
+            fd, made = os.open(path, way | os.O_CREAT | os.O_EXCL, 0o666), path
+        else:
+            fd, made = _open_or_make(path, way)
+        try:
+            found = features(fd)
+            if kind[0] == "w":
+                os.ftruncate(fd, 0)
+            return fd, found
+        except BaseException:
+            with contextlib.suppress(OSError):
+                if made is not None and os.path.samestat(os.fstat(fd), os.lstat(made)):
+                    os.unlink(made)
+            os.close(fd)
+            raise
 
     def _release(self) -> None:
         fd, self._fd = self._fd, -1

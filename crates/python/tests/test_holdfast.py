@@ -1,10 +1,15 @@
 """The package against a mount: HOLDFAST_MOUNT is a directory in one, HOLDFAST_DAEMON the process that serves it, HOLDFAST the program."""
 
+import array
+import ctypes
 import io
 import os
 import pickle
 import subprocess
+import sys
+import tempfile
 import threading
+import time
 import unittest
 import zipfile
 from pathlib import Path
@@ -37,7 +42,7 @@ class Files(unittest.TestCase):
         return MOUNT / self.id().rpartition(".")[2]
 
     def test_it_is_as_the_built_in_files_are(self):
-        """Each step on a file of ours and on one of Python's; results and contents are the same."""
+        # Each step on a file of ours and on one of Python's; results and contents are the same.
         ours, theirs = self.path(), self.path().with_suffix(".builtin")
         steps = [
             ("w", lambda f: (f.write("häl\nlo\n" * 9000), f.tell())),
@@ -94,6 +99,13 @@ class Files(unittest.TestCase):
             holdfast.open(self.path(), "x")
         with self.assertRaises(FileNotFoundError):
             holdfast.open(MOUNT / "nowhere")
+        with holdfast.open(self.path(), "w") as f:
+            self.assertEqual(os.fstat(f.fileno()).st_size, 0, "emptied when opened")
+        link = self.path().with_suffix(".link")
+        link.symlink_to("linked")
+        with holdfast.open(link, "w") as f:
+            f.write("y")
+        self.assertEqual((MOUNT / "linked").read_text(), "y")
 
     def test_other_libraries_take_them(self):
         with holdfast.open(self.path(), "wb") as f, zipfile.ZipFile(f, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -108,6 +120,54 @@ class Files(unittest.TestCase):
         self.assertIn(raised.exception.errno, (25, 95))
         self.assertEqual(len(os.listdir("/proc/self/fd")), before, "it was closed again")
 
+    def test_files_elsewhere_stay_as_they_are(self):
+        with tempfile.TemporaryDirectory() as directory:
+            there, new, link = (Path(directory, name) for name in ["there", "new", "link"])
+            there.write_bytes(CONTENT)
+            link.symlink_to("linked")
+            before = len(os.listdir("/proc/self/fd"))
+            for path, mode in [(there, "w"), (there, "w+b"), (there, "r+"), (new, "w"), (new, "x"), (link, "w")]:
+                with self.assertRaises(holdfast.UnsupportedError, msg=mode):
+                    holdfast.open(path, mode)
+                self.assertEqual(there.read_bytes(), CONTENT, mode)
+                self.assertEqual(sorted(os.listdir(directory)), ["link", "there"], mode)
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before, "they were closed again")
+            with open(there, "r+b") as f:
+                with self.assertRaises(holdfast.UnsupportedError):
+                    holdfast.FileIO(f.fileno(), "w")
+                self.assertEqual(f.read(), CONTENT, "neither closed nor emptied")
+
+    def test_buffers_of_all_items(self):
+        # As the built-in raw files: any buffer in one piece, counted in bytes.
+        class Record(ctypes.Structure):
+            _fields_ = [("one", ctypes.c_uint64), ("other", ctypes.c_float)]
+
+        record = Record(1, 0.5)
+        buffers = [array.array("d", [1.5] * 700), array.array("b", [-1] * 5), (ctypes.c_int * 3)(1, 2, 3), record]
+        buffers.append(memoryview(bytearray(24)).cast("I", (2, 3)))
+        with holdfast.FileIO(self.path(), "w+") as f, open(self.path().with_suffix(".builtin"), "w+b", 0) as theirs:
+            for buffer in buffers:
+                content = bytes(buffer)
+                self.assertEqual(f.write(buffer), theirs.write(buffer))
+                self.assertEqual(f.pwrite(buffer, 0), len(content))
+                ctypes.memset((ctypes.c_char * len(content)).from_buffer(buffer), 0, len(content))
+                self.assertEqual(f.seek(0), theirs.seek(0))
+                self.assertEqual(f.readinto(buffer), len(content))
+                self.assertEqual(bytes(buffer), content)
+                ctypes.memset((ctypes.c_char * len(content)).from_buffer(buffer), 0, len(content))
+                self.assertEqual(f.pread_into(buffer, 0), len(content))
+                self.assertEqual(bytes(buffer), content)
+            pieces = memoryview(bytearray(10))[::2]
+            for file in (f, theirs):
+                with self.assertRaises(BufferError):
+                    file.write(pieces)
+                with self.assertRaises(TypeError):
+                    file.readinto(pieces)
+                self.assertEqual((file.write(b""), file.readinto(bytearray())), (0, 0))
+            held = bytearray(5)
+            f.pread_into(held, 0)
+            held.clear()
+
     def test_features(self):
         with holdfast.open(self.path(), "wb", 0) as f:
             found = f.features
@@ -116,31 +176,53 @@ class Files(unittest.TestCase):
             self.assertEqual(holdfast.features(f.fileno()), found)
         self.assertRegex(holdfast.__version__, r"^\d+\.\d+\.\d+")
 
-    def test_other_threads_run_meanwhile(self):
-        """Threads transfer at once, and one counts: it would stand still if transfers kept the interpreter's lock."""
-        counted, done = [0], threading.Event()
-
-        def count():
-            while not done.is_set():
-                counted[0] += 1
+    def test_threads_transfer_at_once(self):
+        right = []
 
         def transfer(number):
             block = bytes([number]) * 300_000
             with holdfast.FileIO(MOUNT / f"thread-{number}", "w+") as f:
                 for _ in range(20):
                     f.pwrite(block, 5)
-                    assert f.pread(300_000, 5) == block
+                    right.append(f.pread(300_000, 5) == block)
 
-        counter = threading.Thread(target=count)
-        counter.start()
         threads = [threading.Thread(target=transfer, args=(number,)) for number in range(1, 4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        done.set()
-        counter.join()
-        self.assertGreater(counted[0], 1000)
+        self.assertEqual(right, [True] * 60)
+
+    def test_other_threads_run_meanwhile(self):
+        # A thread counts while transfers run. It would stand still if they kept the interpreter's lock, which nobody is asked for: they are
+        # the only steps between two looks at the count that can let go of it.
+        counted, done = [0], threading.Event()
+
+        def count():
+            while not done.is_set():
+                counted[0] += 1
+                # Lets go of the lock, for long enough that others get it.
+                time.sleep(0.0001)
+
+        def counts_during(transfer, *arguments):
+            before = counted[0]
+            transfer(*arguments)
+            return counted[0] > before
+
+        buffer = bytearray(8 << 20)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(60)
+        counter = threading.Thread(target=count)
+        counter.start()
+        try:
+            with holdfast.FileIO(self.path(), "w+") as f:
+                # The system may let the counter wait for a whole transfer, and not for twenty.
+                for transfer in (f.pwrite, f.pread_into):
+                    self.assertTrue(any(counts_during(transfer, buffer, 0) for _ in range(20)), transfer)
+        finally:
+            done.set()
+            sys.setswitchinterval(interval)
+            counter.join()
 
     def test_a_flipped_bit_is_mended_or_told(self):
         with holdfast.FileIO(self.path(), "w+") as f:
