@@ -14,7 +14,6 @@ from ._native import BLOCK_BYTES
 __all__ = ["BLOCK_BYTES", "Features", "FileIO", "features", "open"]
 
 
-
 def _open_or_make(path: str | bytes | os.PathLike[Any], way: int) -> tuple[int, Any]:
     """A descriptor of what is there, as it is, or of a new file; and the path of what was made."""
     try:
