@@ -47,6 +47,7 @@ use holdfast_object::{
 };
 use parking_lot::{Condvar, Mutex, RwLock};
 use session::Sessions;
+use snapshots::Stopped;
 use state::State;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -150,8 +151,9 @@ pub struct Cache {
     flushing: Mutex<()>,
     /// Held by whoever makes or deletes a snapshot. Taken before `flushing`.
     snapshotting: Mutex<()>,
-    /// Something is left to be freed of deleted snapshots.
+    /// Something is left that can be freed of deleted snapshots.
     is_deleting: AtomicBool,
+    stopped: Mutex<Stopped>,
     /// Held by whoever appends to the intent log.
     logging: Mutex<()>,
     /// When the last batch of the intent log was answered, by the monotonic clock; 0 if the log has been sealed since.

@@ -71,6 +71,7 @@ impl Cache {
         let is_deleting = state.read_only.is_none() && !store.snapshot_deletions(domain).is_empty();
         let cache = Cache {
             is_deleting: AtomicBool::new(is_deleting),
+            stopped: Mutex::default(),
             store,
             arena,
             clock,

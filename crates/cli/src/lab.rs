@@ -1,7 +1,7 @@
 //! Damage on purpose to a store that is mounted for it (`holdfast mount --lab`): what the mount can be asked, and what it answers.
 
-use crate::daemon::cut;
 use crate::failure::Failure;
+use crate::quoting::cut;
 use clap::ValueEnum;
 use holdfast_physical::inject::{BlockClass, Copies};
 use serde::{Deserialize, Serialize};

@@ -65,12 +65,19 @@ const FAMILIES: &[Family] = &[
     gauge("holdfast_snapshots", "Snapshots; what each keeps is in `holdfast snapshot list`.", |r| {
         of(r, |f| f.snapshots)
     }),
-    gauge("holdfast_snapshots_kept_bytes", "What the snapshots keep together; with blocks that clones share.", |r| {
-        r.figures.as_ref().and_then(|figures| figures.snapshots_kept_bytes).map(|bytes| bytes as f64)
+    gauge(
+        "holdfast_snapshots_kept_bytes",
+        "What the snapshots keep together, and deleted ones still; with blocks that clones share.",
+        |r| r.figures.as_ref().and_then(|figures| figures.snapshots_kept_bytes).map(|bytes| bytes as f64),
+    ),
+    gauge("holdfast_snapshot_deletions", "Deleted snapshots of which something is still to be freed.", |r| {
+        of(r, |f| f.snapshot_deletions_count)
     }),
-    gauge("holdfast_snapshot_deletions_runs", "Runs of blocks of deleted snapshots that are still to be freed.", |r| {
-        of(r, |f| f.snapshot_deletions.iter().map(|deletion| deletion.runs_left).sum())
-    }),
+    gauge(
+        "holdfast_snapshot_deletion_runs_left",
+        "Runs of blocks of deleted snapshots that are still to be freed.",
+        |r| of(r, |f| f.snapshot_deletion_runs_left),
+    ),
     gauge("holdfast_space_total_bytes", "Size of the store, without labels and log.", |r| {
         of(r, |f| f.space.total_bytes)
     }),
@@ -127,9 +134,11 @@ const FAMILIES: &[Family] = &[
         of_cache(r, |c| c.dirty_bytes)
     }),
     counter("holdfast_cache_page_hits_total", "Pages read that were in memory.", |r| of_cache(r, |c| c.page_hits)),
-    counter("holdfast_cache_pages_switched_total", "Of these, those in memory for longer than t_switch.", |r| {
-        of_cache(r, |c| c.pages_switched)
-    }),
+    counter(
+        "holdfast_cache_pages_switched_total",
+        "Pages read that had been in memory for longer than t_switch.",
+        |r| of_cache(r, |c| c.pages_switched),
+    ),
     counter("holdfast_cache_page_misses_total", "Pages read that had to come from the store.", |r| {
         of_cache(r, |c| c.page_misses)
     }),

@@ -29,6 +29,11 @@ pub(crate) fn name(bytes: impl AsRef<[u8]>) -> String {
     quoted + "\""
 }
 
+/// What is left of a text where a reply would be too long.
+pub(crate) fn cut(text: &mut String) {
+    *text = text.chars().take(256).collect();
+}
+
 /// A message in one line: control characters are escaped, everything else stays.
 pub(crate) fn line(text: &str) -> String {
     without_controls(text, |_| false)

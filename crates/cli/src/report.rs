@@ -2,7 +2,7 @@
 
 use crate::output::{Report, count, table};
 use crate::paths::shell;
-use crate::quoting;
+use crate::quoting::{self, cut};
 use crate::scrub::{ScrubCondition, ScrubReport};
 use crate::size;
 use holdfast_cache::CacheStatus;
@@ -66,13 +66,19 @@ pub(crate) struct Figures {
     /// Files, directories and everything else.
     pub(crate) objects: u64,
     pub(crate) snapshots: u64,
-    /// What the snapshots keep together, and nothing else has: about, as files that share blocks (clones) may have some of them. Without it:
-    /// not known.
+    /// What the snapshots keep together, and deleted ones still, and nothing else has: about, as files that share blocks (clones) may have
+    /// some of them. Without it: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) snapshots_kept_bytes: Option<u64>,
-    /// Deleted snapshots of which something is still to be freed.
+    /// Deleted snapshots of which something is still to be freed: the first ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) snapshot_deletions: Vec<Deletion>,
+    /// How many there are of them.
+    #[serde(default)]
+    pub(crate) snapshot_deletions_count: u64,
+    /// About how many runs of blocks are left of all of them.
+    #[serde(default)]
+    pub(crate) snapshot_deletion_runs_left: u64,
     /// How the contents of files are protected.
     #[serde(default)]
     pub(crate) protection: String,
@@ -110,8 +116,13 @@ impl From<SnapshotDeletion> for Deletion {
 pub(crate) struct SnapshotFigures {
     pub(crate) count: u64,
     pub(crate) kept_bytes: Option<u64>,
-    pub(crate) deletions: Vec<Deletion>,
+    pub(crate) deletions: Vec<SnapshotDeletion>,
 }
+
+/// Deletions that a report names.
+const DELETIONS_NAMED: usize = 8;
+/// Characters of their names where they would be too long.
+const DELETION_NAME_CUT: usize = 64;
 
 /// Space, in bytes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -255,7 +266,9 @@ impl Figures {
             uuid: show_uuid(&uuid),
             snapshots: snapshots.count,
             snapshots_kept_bytes: snapshots.kept_bytes,
-            snapshot_deletions: snapshots.deletions,
+            snapshot_deletions_count: snapshots.deletions.len() as u64,
+            snapshot_deletion_runs_left: snapshots.deletions.iter().map(|deletion| deletion.runs_left).sum(),
+            snapshot_deletions: snapshots.deletions.into_iter().take(DELETIONS_NAMED).map(Deletion::from).collect(),
             protection: protection.to_string(),
             protection_of_store: of_store.to_string(),
             epoch: status.epoch,
@@ -288,6 +301,29 @@ impl StoreReport {
             scrub: None,
             daemon: None,
         }
+    }
+
+    /// As JSON of at most so many bytes: where it would be longer, paths and names are cut; whoever asks knows the paths from elsewhere.
+    pub(crate) fn to_json(&self, bytes_max: usize) -> Vec<u8> {
+        let json = |report: &StoreReport| serde_json::to_vec(report).unwrap_or_default();
+        let whole = json(self);
+        if whole.len() <= bytes_max {
+            return whole;
+        }
+        let mut report = self.clone();
+        cut(&mut report.store);
+        report.mounted_on.as_mut().map(cut);
+        report.read_only.as_mut().map(cut);
+        if let Some(figures) = &mut report.figures {
+            figures.devices.iter_mut().for_each(cut);
+            for deletion in &mut figures.snapshot_deletions {
+                deletion.name = deletion.name.chars().take(DELETION_NAME_CUT).collect();
+            }
+        }
+        if let Some(daemon) = &mut report.daemon {
+            daemon.log = None;
+        }
+        json(&report)
     }
 
     fn headline(&self) -> String {
@@ -356,7 +392,8 @@ impl Report for StoreReport {
             }
             if figures.snapshots > 0 {
                 let kept = figures.snapshots_kept_bytes;
-                let kept = kept.map(|bytes| format!(", keeping {}", size::show(bytes))).unwrap_or_default();
+                let with = if figures.snapshot_deletions_count > 0 { " with the deleted ones" } else { "" };
+                let kept = kept.map(|bytes| format!(", keeping {}{with}", size::show(bytes))).unwrap_or_default();
                 let hint = match &self.mounted_on {
                     Some(directory) => {
                         format!("; each one: holdfast snapshot list {}", shell(Path::new(directory)))
@@ -365,9 +402,16 @@ impl Report for StoreReport {
                 };
                 rows.push(("snapshots", format!("{}{kept}{hint}", figures.snapshots)));
             }
+            let goes_on = self.condition == Condition::Mounted && self.read_only.is_none();
+            let what = if goes_on { "deleting" } else { "left to free" };
+            let runs = |runs_left: u64| count(runs_left, "run of blocks", "runs of blocks");
             for Deletion { name, runs_left, .. } in &figures.snapshot_deletions {
-                let (name, runs) = (quoting::name(name), count(*runs_left, "run of blocks", "runs of blocks"));
-                rows.push(("deleting", format!("snapshot {name}, {runs} to go")));
+                rows.push((what, format!("snapshot {}, {} to go", quoting::name(name), runs(*runs_left))));
+            }
+            let named = figures.snapshot_deletions.len() as u64;
+            if figures.snapshot_deletions_count > named {
+                let others = count(figures.snapshot_deletions_count - named, "other snapshot", "other snapshots");
+                rows.push((what, format!("{others}; {} in all", runs(figures.snapshot_deletion_runs_left))));
             }
             let opened = if self.condition == Condition::Mounted { "mounted" } else { "opened for this" };
             rows.push(("recovery point", format!("epoch {}", figures.epoch)));
@@ -449,6 +493,7 @@ impl Report for StoreReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_object::SnapshotId;
 
     #[test]
     fn a_report_survives_json_and_tells_trouble_in_words() {
@@ -465,6 +510,37 @@ mod tests {
             assert!(words.contains(part), "{part}: {words}");
         }
         assert_eq!(report.figures.unwrap().uuid, "abababab-abab-abab-abab-abababababab");
+    }
+
+    /// As many deletions at once as there can be, and paths as long as they can be.
+    #[test]
+    fn a_report_fits_whatever_is_in_it() {
+        let deletion = |id: u16| SnapshotDeletion {
+            id: SnapshotId(id),
+            // What JSON makes six times as long.
+            name: "\u{1}".repeat(255),
+            runs_left: 1 << 27,
+        };
+        let snapshots = SnapshotFigures { deletions: (1..=4096).map(deletion).collect(), ..SnapshotFigures::default() };
+        let long = "/\u{1}".repeat(2000);
+        let status = StoreStatus { devices: vec![long.clone()], ..StoreStatus::default() };
+        let mut report = StoreReport::bare(Path::new(&long), Condition::Mounted, Some(Path::new(&long)));
+        report.figures = Some(Figures::new([0; 16], snapshots, (Protection::Uniform, Protection::Uniform), status));
+        let json = report.to_json(16_000);
+        assert!(json.len() <= 16_000, "{}", json.len());
+        let reply: StoreReport = serde_json::from_slice(&json).unwrap();
+        let figures = reply.figures.as_ref().unwrap();
+        assert_eq!(figures.snapshot_deletions.len(), DELETIONS_NAMED);
+        assert_eq!((figures.snapshot_deletions_count, figures.snapshot_deletion_runs_left), (4096, 4096 << 27));
+        assert!(reply.words().contains("4088 other snapshots"), "{}", reply.words());
+        // With names as they are, and short paths, it is not cut.
+        (report.store, report.mounted_on) = ("/s".into(), None);
+        report.figures.as_mut().unwrap().devices.clear();
+        assert_eq!(serde_json::from_slice::<StoreReport>(&report.to_json(16_000)).unwrap(), report);
+        // Nobody goes on with them where nothing changes.
+        assert!(report.words().contains("deleting"));
+        report.read_only = Some("mounted with the option ro".into());
+        assert!(!report.words().contains("deleting") && report.words().contains("left to free"));
     }
 
     #[test]

@@ -44,10 +44,10 @@ pub(crate) enum SnapshotRequest {
 pub(crate) enum SnapshotReply {
     /// After a creation and a deletion: the one concerned.
     Done(Shown),
-    /// Of a deletion: about how many runs of blocks are still to be freed, and whether that is under way.
+    /// Of a deletion: about how many runs of blocks are still to be freed, and why they are not, if so.
     Deletion {
         runs_left: u64,
-        goes_on: bool,
+        stopped: Option<Failure>,
     },
     /// As many as fit; `more`: ask again for the rest.
     List {
@@ -227,13 +227,14 @@ pub(crate) fn answer(
         }
         SnapshotRequest::Delete { name } => {
             allowed()?;
-            let info = named(store.snapshots().map_err(says)?, name)?;
-            store.snapshot_delete(name).map(|_| SnapshotReply::Done(Shown::from(&info))).map_err(says)
+            named(store.snapshots_uncounted().map_err(says)?, name)?;
+            store.snapshot_delete(name).map(|info| SnapshotReply::Done(Shown::from(&info))).map_err(says)
         }
         SnapshotRequest::Deletion { id } => {
+            // First of all: it may come to its end between the two.
+            let stopped = stack.cache.deletion_stopped(SnapshotId(*id)).map(stopped);
             let left = store.snapshot_deletions().into_iter().find(|deletion| deletion.id.0 == *id);
-            let goes_on = stack.cache.is_deleting_snapshots();
-            Ok(SnapshotReply::Deletion { runs_left: left.map_or(0, |left| left.runs_left), goes_on })
+            Ok(SnapshotReply::Deletion { runs_left: left.map_or(0, |left| left.runs_left), stopped })
         }
         SnapshotRequest::List { skip } => {
             let all = store.snapshots().map_err(says)?;
@@ -257,6 +258,18 @@ pub(crate) fn answer(
             Ok(SnapshotReply::Diff { changes, more })
         }
     }
+}
+
+/// Why a deletion does not go on, and what has it go on.
+fn stopped(error: Error) -> Failure {
+    let hint = match &error {
+        error if error.is_full() => {
+            "it goes on by itself when there is more room: delete files, or make the store larger"
+        }
+        Error::ReadOnly(_) => "the next mount that takes changes goes on with it",
+        _ => "what cannot be freed stays in use; the next mount tries again",
+    };
+    says(error).hint(hint)
 }
 
 /// Why there is no snapshot, and if there is no room for one, what makes room.

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::holder;
-use crate::report::{Deletion, Figures, SnapshotFigures};
+use crate::report::{Figures, SnapshotFigures};
 use holdfast_block::{Access, Device, FileDevice};
 use holdfast_cache::{Cache, Options as CacheOptions, Recovered};
 use holdfast_integrity::Protection;
@@ -129,7 +129,7 @@ impl Stack {
         let snapshots = SnapshotFigures {
             count: self.module.snapshot_count(DomainId::MAIN),
             kept_bytes: self.module.kept_blocks(DomainId::MAIN).map(|blocks| blocks.saturating_mul(PAGE_SIZE as u64)),
-            deletions: self.cache.snapshot_deletions().into_iter().map(Deletion::from).collect(),
+            deletions: self.cache.snapshot_deletions(),
         };
         Figures::new(self.module.store_uuid(), snapshots, protection, status)
     }

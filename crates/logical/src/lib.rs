@@ -21,7 +21,7 @@ use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId, ObjectKey,
     ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, PolicyId, Purpose, RecoveredBatch, Result, ScrubCursor,
-    ScrubStep, Seek, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
 use std::sync::Arc;
 
@@ -145,6 +145,10 @@ impl ObjectStore for Logical {
 
     fn snapshot_deletions(&self, domain: DomainId) -> Vec<SnapshotDeletion> {
         self.first().snapshot_deletions(domain)
+    }
+
+    fn snapshot_count_part(&self, domain: DomainId, id: SnapshotId, count: &mut SnapshotCount) -> Result<bool> {
+        self.first().snapshot_count_part(domain, id, count)
     }
 
     fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {

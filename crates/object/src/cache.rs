@@ -175,11 +175,13 @@ pub trait Snapshots: Send + Sync {
     /// Keeps the domain as it is: with everything admitted before the call. Durable on return.
     fn snapshot_create(&self, name: &str) -> Result<SnapshotInfo>;
 
-    /// The snapshot is gone, durably, on return. What only it had is freed from then on: by who calls [`Snapshots::snapshot_delete_more`],
-    /// and by the thread that closes epochs.
-    fn snapshot_delete(&self, name: &str) -> Result<SnapshotId>;
+    /// The snapshot is gone, durably, on return; gives what it was, counted. What only it had is freed from then on: by who calls
+    /// [`Snapshots::snapshot_delete_more`], and by the thread that closes epochs. An error if what it had cannot be read to its end: then
+    /// it is there still.
+    fn snapshot_delete(&self, name: &str) -> Result<SnapshotInfo>;
 
-    /// Frees a part of what snapshots had that are gone, in an epoch of its own, and gives what is left after that.
+    /// Frees a part of what snapshots had that are gone, in an epoch of its own, and gives those of which more can be freed after that.
+    /// After an error that has to do with one of them, that one is left out from then on.
     fn snapshot_delete_more(&self) -> Result<Vec<SnapshotDeletion>>;
 
     /// Snapshots that are gone, and of which something is left to be freed.

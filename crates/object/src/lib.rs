@@ -34,7 +34,9 @@ pub use ids::{BlockIdentity, DomainId, Epoch, ObjectId, ObjectKey, PageIndex, Po
 pub use op::{Batch, Fragment, Op};
 pub use scrub::{Fate, ScrubCounts, ScrubCursor, ScrubFinding, ScrubStep};
 pub use session::{Hold, Holds};
-pub use snapshot::{ObjectChange, SNAPSHOT_NAME_MAX, SnapshotDeletion, SnapshotInfo, check_snapshot_name};
+pub use snapshot::{
+    ObjectChange, SNAPSHOT_NAME_MAX, SnapshotCount, SnapshotDeletion, SnapshotInfo, check_snapshot_name,
+};
 pub use space::{Purpose, Space};
 pub use store::{Applied, LogBatch, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters, StoreStatus};
 

@@ -2,6 +2,7 @@
 
 use crate::{Attributes, Epoch, Error, ObjectId, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// Longest name of a snapshot, in bytes.
 pub const SNAPSHOT_NAME_MAX: usize = 255;
@@ -32,6 +33,17 @@ pub struct SnapshotDeletion {
     pub name: String,
     /// About how many runs of blocks are to be freed or handed over to an older snapshot.
     pub runs_left: u64,
+}
+
+/// What only one snapshot has, as far as it has been counted: see [`crate::ObjectStore::snapshot_count_part`].
+#[derive(Clone, Debug, Default)]
+pub struct SnapshotCount {
+    /// Blocks of 4 KiB that would be free without it.
+    pub blocks: u64,
+    /// Pages of its dead list that have been read.
+    pub pages: u64,
+    /// How often each block that is shared has been met.
+    pub uses: HashMap<u64, u32>,
 }
 
 /// An object that differs between two states of a domain. With another generation it is another object of the same id.

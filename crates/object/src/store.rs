@@ -2,8 +2,8 @@
 
 use crate::{
     Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectChange, ObjectId, ObjectKey, Op, PageIndex,
-    PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, SnapshotDeletion, SnapshotId, SnapshotInfo, Space,
-    Timestamp,
+    PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo,
+    Space, Timestamp,
 };
 use holdfast_integrity::{PageSums, Protection, StoredSums};
 use serde::{Deserialize, Serialize};
@@ -173,6 +173,10 @@ pub trait ObjectStore: Send + Sync {
 
     /// Snapshots that are gone, and of which something is left to be freed.
     fn snapshot_deletions(&self, domain: DomainId) -> Vec<SnapshotDeletion>;
+
+    /// Counts a part of what only a snapshot has, and gives whether there is more of it. A deletion goes through the same, part by part:
+    /// after the whole count it is known that it can be read to its end.
+    fn snapshot_count_part(&self, domain: DomainId, id: SnapshotId, count: &mut SnapshotCount) -> Result<bool>;
 
     /// The snapshots of a domain, oldest first.
     fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>>;

@@ -13,7 +13,7 @@ use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId,
     ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor,
-    ScrubStep, Seek, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -367,6 +367,10 @@ impl ObjectStore for Module {
 
     fn snapshot_deletions(&self, domain: DomainId) -> Vec<SnapshotDeletion> {
         self.list_deletions(domain)
+    }
+
+    fn snapshot_count_part(&self, domain: DomainId, id: SnapshotId, count: &mut SnapshotCount) -> Result<bool> {
+        self.count_snapshot(domain, id, count)
     }
 
     fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {

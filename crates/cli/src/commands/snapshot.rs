@@ -85,7 +85,7 @@ impl Store {
     fn wait_for_deletion(&self, snapshot: &Shown) -> Result<()> {
         let mut progress: Option<(Progress, u64)> = None;
         loop {
-            let SnapshotReply::Deletion { runs_left, goes_on } =
+            let SnapshotReply::Deletion { runs_left, stopped } =
                 self.ask(&SnapshotRequest::Deletion { id: snapshot.id })?
             else {
                 return Err(no_sense());
@@ -93,12 +93,10 @@ impl Store {
             if runs_left == 0 {
                 return Ok(());
             }
-            if !goes_on {
-                let name = quoting::name(&snapshot.name);
-                return Err(Failure::new(format!(
-                    "snapshot {name} is gone, but not all that only it had could be freed"
-                ))
-                .hint("the log of the mount says why; the next mount tries again"));
+            if let Some(stopped) = stopped {
+                let (name, why) = (quoting::name(&snapshot.name), &stopped.message);
+                let message = format!("snapshot {name} is gone, but not all that only it had is free: {why}");
+                return Err(Failure { message, ..stopped });
             }
             let (bar, total) = progress
                 .get_or_insert_with(|| (Progress::of("freeing what only it had", runs_left, Unit::Runs), runs_left));

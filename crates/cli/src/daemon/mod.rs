@@ -153,11 +153,6 @@ pub(crate) fn serve(
     outcome.and(closed)
 }
 
-/// What is left of a text where a reply would be too long.
-pub(crate) fn cut(text: &mut String) {
-    *text = text.chars().take(256).collect();
-}
-
 /// A panic in any thread ends the process, after the message has been logged.
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
@@ -493,22 +488,6 @@ impl Control for State {
     }
 
     fn status_json(&self) -> Vec<u8> {
-        let mut report = self.report();
-        let json = |report: &StoreReport| serde_json::to_vec(report).unwrap_or_default();
-        let whole = json(&report);
-        if whole.len() <= STATUS_JSON_BYTES_MAX {
-            return whole;
-        }
-        // Long paths; the client knows them from elsewhere.
-        cut(&mut report.store);
-        report.mounted_on.as_mut().map(cut);
-        report.read_only.as_mut().map(cut);
-        if let Some(figures) = &mut report.figures {
-            figures.devices.iter_mut().for_each(cut);
-        }
-        if let Some(daemon) = &mut report.daemon {
-            daemon.log = None;
-        }
-        json(&report)
+        self.report().to_json(STATUS_JSON_BYTES_MAX)
     }
 }

@@ -219,7 +219,10 @@ fn deleting_gives_the_space_back() {
     let kept = rig.run(["status", "m", "--json"]).exits(0).json()["snapshots_kept_bytes"].as_u64().unwrap();
     assert!((16 << 20..18 << 20).contains(&kept), "{kept}");
     let metrics = rig.run(["status", "m", "--metrics"]).exits(0).out;
-    assert!(metrics.contains("holdfast_snapshots_kept_bytes{") && metrics.contains("_deletions_runs{"), "{metrics}");
+    assert!(
+        metrics.contains("holdfast_snapshots_kept_bytes{") && metrics.contains("holdfast_snapshot_deletion_runs_left{"),
+        "{metrics}"
+    );
     let open = fs::File::open(mount.join(".holdfast/snapshots/one/big")).unwrap();
     rig.run(["snapshot", "delete", "m", "one"]).exits(0);
     assert!(fs::metadata(mount.join(".holdfast/snapshots/one")).is_err(), "gone at once");

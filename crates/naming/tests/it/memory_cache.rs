@@ -504,7 +504,7 @@ impl Snapshots for MemoryCache {
         Err(Error::SnapshotName(name.into()))
     }
 
-    fn snapshot_delete(&self, name: &str) -> Result<SnapshotId> {
+    fn snapshot_delete(&self, name: &str) -> Result<SnapshotInfo> {
         Err(Error::NoSnapshot(name.into()))
     }
 

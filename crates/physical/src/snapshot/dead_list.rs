@@ -47,14 +47,31 @@ pub(crate) fn runs_in(base: &Base, domain: DomainId, page: PageIndex, block: &Me
 impl Trees {
     /// The runs in a dead list, those of the epoch being built last.
     pub(super) fn dead_runs(&self, base: &Base, domain: DomainId, slot: u16) -> Result<Vec<DeadRun>> {
+        Ok(self.dead_part(base, domain, slot, 0, PAGES)?.0)
+    }
+
+    /// The runs in so many pages of a dead list, without the first ones; and whether that is its end, which has those of the epoch being
+    /// built.
+    pub(super) fn dead_part(
+        &self,
+        base: &Base,
+        domain: DomainId,
+        slot: u16,
+        skip: u64,
+        count: u64,
+    ) -> Result<(Vec<DeadRun>, bool)> {
         let key = system_key(dead_of(domain));
         let mut runs = Vec::new();
         if let Some(record) = self.system.get(&key.object.0) {
             let pages = pages_of(slot);
-            let mut page = pages.start;
+            let first = pages.start + skip;
+            let mut page = first;
             while page < pages.end
                 && let Some(block) = self.node(base, key, record, 0, page)?
             {
+                if page - first == count {
+                    return Ok((runs, false));
+                }
                 runs.extend(runs_in(base, domain, page, &block)?);
                 page += 1;
             }
@@ -62,7 +79,7 @@ impl Trees {
         if let Some(of_domain) = self.kept.domains.get(&domain) {
             runs.extend(of_domain.dying.get(&slot).into_iter().flatten());
         }
-        Ok(runs)
+        Ok((runs, true))
     }
 
     /// Whether a slot has no dead list.
@@ -80,6 +97,36 @@ impl Trees {
         // Without a hole the tree is full to its end.
         let end = self.seek(base, system_key(dead_of(domain)), record, pages.start, Seek::Hole)?;
         Ok(end.unwrap_or(span(record.levels)).clamp(pages.start, pages.end))
+    }
+
+    /// Before [`Trees::cut_dead`]: all that it changes is dirty afterwards, so that nothing of it can fail.
+    pub(super) fn open_dead(
+        &mut self,
+        base: &Base,
+        domain: DomainId,
+        slot: u16,
+        page: PageIndex,
+        is_left: bool,
+    ) -> Result<()> {
+        let (key, end) = (system_key(dead_of(domain)), pages_of(slot).end);
+        self.with_system(key.object.0, |trees, record| {
+            if is_left {
+                return trees.make_dirty(base, key, record, 0, page);
+            }
+            if trees.pages(base, key, record, page, 1)?[0].is_hole() {
+                return Ok(());
+            }
+            // The lowest tree block that has something else below it; what is below that one goes whole. The end of the list's pages is in
+            // the middle of none that does not have the beginning too.
+            let keeps = |level: &u8| {
+                let first = page / span(*level) * span(*level);
+                first < page || first + span(*level) > end
+            };
+            match (1..=record.levels).find(keeps) {
+                Some(level) => trees.make_dirty(base, key, record, level, page / span(level)),
+                None => Ok(()),
+            }
+        })
     }
 
     /// Cuts a dead list: of `page` these runs are left, which it begins with but for the length of the last one; nothing behind it.

@@ -1,4 +1,5 @@
 //! Deleting a snapshot: its dead list is worked off from its end, a slice with each recovery point, so that nobody waits for the whole of it.
+//! Whether it can be read to its end is found out before, part by part ([`holdfast_object::ObjectStore::snapshot_count_part`]).
 //!
 //! With the first slice the snapshot is gone: its entry in the list says that it is deleted, nothing looks into it, nothing joins its dead
 //! list any more. With the last one the entry goes. A power cut between two leaves a shorter list, and the store goes on with it.
@@ -9,16 +10,16 @@
 
 use super::{Kept, OfDomain};
 use crate::commit::CommitOrder;
-use crate::format::{DEAD_RUNS, DeadRun, StoredSnapshot};
+use crate::format::{DEAD_RUNS, DeadRun, SNAPSHOTS, StoredSnapshot};
 use crate::module::Module;
 use crate::objects::{dead_of, system_key};
-use crate::snapshot::dead_list::{pages_of, runs_in};
+use crate::snapshot::dead_list::{SLOTS, pages_of, runs_in};
 use crate::tree::{Base, Trees};
-use holdfast_object::space::note_blocks;
+use holdfast_object::space::{levels, note_blocks};
 use holdfast_object::{DomainId, Epoch, Error, PageIndex, Place, Purpose, Result, SnapshotDeletion, SnapshotId};
 
-/// What of the dead list of a deleted snapshot goes with one recovery point, at most. Others wait while it does, for some 20 ms with the
-/// default (`docs/snapshots.md`).
+/// What of the dead list of a deleted snapshot goes with one recovery point, at most. Others wait while it does
+/// (`docs/snapshots.md` has figures for the default).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeletionSlice {
     /// Runs of blocks; 1 at least.
@@ -37,7 +38,7 @@ impl Default for DeletionSlice {
 pub(super) struct Deleted {
     pub(super) slot: u16,
     pub(super) stored: StoredSnapshot,
-    /// Pages of its dead list.
+    /// Pages of its dead list; 1 if nobody knows.
     pages_left: u64,
 }
 
@@ -71,12 +72,19 @@ impl OfDomain {
 }
 
 impl Trees {
-    pub(super) fn deleted(&self, base: &Base, domain: DomainId, slot: u16, stored: StoredSnapshot) -> Result<Deleted> {
-        let pages_left = match self.system.get(&dead_of(domain)) {
-            Some(record) => self.dead_end(base, record, domain, slot)? - pages_of(slot).start,
+    /// A deleted snapshot as it is listed. That its dead list cannot be read is its own damage: nothing is added to that any more.
+    pub(super) fn deleted(&self, base: &Base, domain: DomainId, slot: u16, stored: StoredSnapshot) -> Deleted {
+        let end = self.system.get(&dead_of(domain)).map(|record| self.dead_end(base, record, domain, slot));
+        let pages_left = match end {
+            Some(Ok(end)) => end - pages_of(slot).start,
+            Some(Err(error)) => {
+                let (id, name) = (stored.id.0, &stored.name);
+                tracing::error!(%error, id, name, "what is left of a deleted snapshot is not known");
+                1
+            }
             None => 0,
         };
-        Ok(Deleted { slot, stored, pages_left })
+        Deleted { slot, stored, pages_left }
     }
 
     /// The end of a dead list, as much as may go at once. Nothing of it was added in the epoch being built.
@@ -117,18 +125,11 @@ impl Trees {
         }
         Ok(Slice { page, ..slice })
     }
+}
 
-    /// Reads a dead list, to see whether it can be read.
-    fn check_dead_list(&self, base: &Base, domain: DomainId, slot: u16) -> Result<()> {
-        let key = system_key(dead_of(domain));
-        let Some(record) = self.system.get(&key.object.0) else { return Ok(()) };
-        for page in pages_of(slot).start..self.dead_end(base, record, domain, slot)? {
-            if let Some(block) = self.node(base, key, record, 0, page)? {
-                runs_in(base, domain, page, &block)?;
-            }
-        }
-        Ok(())
-    }
+/// Blocks for writing an entry of the list anew: its page and what is above that, twice.
+fn entry_blocks() -> u64 {
+    2 * (1 + u64::from(levels(u64::from(SLOTS) / SNAPSHOTS - 1)))
 }
 
 impl Module {
@@ -136,15 +137,6 @@ impl Module {
     pub(crate) fn delete_snapshot(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<bool> {
         let mut committing = self.committing.lock();
         self.begin(&committing, epoch)?;
-        // What can fail fails before anything has changed; and if a later part of the list cannot be read, before the first slice.
-        {
-            let trees = self.trees.read();
-            let entry = trees.kept.domains.get(&domain).and_then(|of_domain| of_domain.entry(id));
-            let Some((slot, stored)) = entry else { return Err(Error::NoSnapshot(id.0.to_string())) };
-            if !stored.is_deleted {
-                trees.check_dead_list(&self.base, domain, slot)?;
-            }
-        }
         let mut trees = self.trees.write();
         let of_domain = trees.kept.domains.get(&domain);
         let Some((slot, stored)) = of_domain.and_then(|of_domain| of_domain.entry(id)) else {
@@ -158,13 +150,14 @@ impl Module {
         let moved = runs.iter().filter(|run| before.is_some_and(|(_, kept)| kept >= run.birth_log)).count() as u64;
         let pages_left = page - pages_of(slot).start + u64::from(!left.is_empty());
         let is_over = pages_left == 0 || self.base.commit_order == CommitOrder::UnlistFirst;
-        // The notes that move have one way down to their list, what stays of this list has another; a list that goes whole needs none.
+        // Written anew: the entry, and what is above the cut, also if the whole list goes, as others' are below the same blocks. The notes
+        // that move have their own way down.
         let notes = if moved > 0 { note_blocks(moved) } else { 0 };
-        let cut = if pages_left > 0 { note_blocks(0) } else { 0 };
-        if notes + cut > 0 {
-            self.base.alloc.lock().reserve(epoch, notes + cut, Purpose::Release)?;
-        }
+        self.base.alloc.lock().reserve(epoch, entry_blocks() + note_blocks(0) + notes, Purpose::Release)?;
         self.disk().raise_newest(epoch);
+        // What can fail fails before anything has changed.
+        trees.open_listed(&self.base, domain, slot)?;
+        trees.open_dead(&self.base, domain, slot, page, !left.is_empty())?;
         trees.put_listed(&self.base, domain, slot, (!is_over).then_some(&stored))?;
         committing.applied = epoch;
         let of_domain = trees.kept.domains.entry(domain).or_default();
@@ -176,12 +169,11 @@ impl Module {
         if let Some(blocks) = of_domain.dead_blocks.get_mut() {
             *blocks = blocks.saturating_sub(runs.iter().map(DeadRun::blocks_in_all).sum());
         }
-        // What an epoch that could not be built has added since.
-        let added = of_domain.dying.remove(&slot).unwrap_or_default();
+        debug_assert!(!of_domain.dying.contains_key(&slot), "nothing has been applied for this epoch");
         trees.tell_kept(&self.base);
         trees.cut_dead(&self.base, domain, slot, page, &left)?;
         let frees_all = self.base.commit_order == CommitOrder::FreeAllOfDeleted;
-        for run in runs.into_iter().chain(added) {
+        for run in runs {
             match before {
                 Some((slot, kept)) if kept >= run.birth_log && !frees_all => {
                     trees.kept.domains.entry(domain).or_default().bury(slot, run);

@@ -35,11 +35,11 @@ use delete::Deleted;
 pub use delete::DeletionSlice;
 pub(crate) use diff::Side;
 use holdfast_object::{
-    DomainId, Epoch, Error, ObjectKey, Place, Result, Seek, SnapshotId, SnapshotInfo, Timestamp, check_snapshot_name,
+    DomainId, Epoch, Error, ObjectKey, Place, Result, Seek, SnapshotCount, SnapshotId, SnapshotInfo, Timestamp,
+    check_snapshot_name,
 };
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A snapshot in memory.
 pub(crate) struct Held {
@@ -212,7 +212,7 @@ impl Trees {
                 let slot = next * SNAPSHOTS + at;
                 match stored {
                     Some(stored) if slot < u64::from(SLOTS) && stored.is_deleted => {
-                        of_domain.deleted.push(self.deleted(base, domain, slot as u16, stored)?);
+                        of_domain.deleted.push(self.deleted(base, domain, slot as u16, stored));
                     }
                     Some(stored) if slot < u64::from(SLOTS) => {
                         of_domain.held.push(Held::new(slot as u16, domain, stored, 0));
@@ -249,6 +249,14 @@ impl Trees {
         base.alloc.lock().set_kept(self.metadata_kept());
     }
 
+    /// Before [`Trees::put_listed`]: all that it changes is dirty afterwards, so that nothing of it can fail.
+    fn open_listed(&mut self, base: &Base, domain: DomainId, slot: u16) -> Result<()> {
+        let list = system_key(snapshots_of(domain));
+        self.with_system(list.object.0, |trees, record| {
+            trees.make_dirty(base, list, record, 0, u64::from(slot) / SNAPSHOTS)
+        })
+    }
+
     /// Puts an entry of the list in its place, or takes it out.
     fn put_listed(&mut self, base: &Base, domain: DomainId, slot: u16, stored: Option<&StoredSnapshot>) -> Result<()> {
         let list = system_key(snapshots_of(domain));
@@ -261,19 +269,22 @@ impl Trees {
         })
     }
 
-    /// Blocks that are free once these runs have been let go.
-    fn freed_by<'a>(&self, base: &Base, runs: impl Iterator<Item = &'a DeadRun>) -> Result<u64> {
+    /// Blocks that are free once these runs have been let go, after others: `uses` has how often shared blocks were let go with those.
+    fn freed_by<'a>(
+        &self,
+        base: &Base,
+        runs: impl Iterator<Item = &'a DeadRun>,
+        uses: &mut HashMap<u64, u32>,
+    ) -> Result<u64> {
         let nothing_is_shared = self.system[&REFERENCES].root.is_hole();
         let mut freed = 0;
-        // Of shared blocks, how often they are let go.
-        let mut shared: FxHashMap<u64, u32> = FxHashMap::default();
         for run in runs {
             if nothing_is_shared || !run.is_page {
                 freed += run.blocks_in_all();
                 continue;
             }
             for block in run.blocks() {
-                let uses = shared.entry(block[0]).or_default();
+                let uses = uses.entry(block[0]).or_default();
                 *uses += 1;
                 if *uses == self.references(base, block[0])?.saturating_add(1) {
                     freed += if block[1] == 0 { 1 } else { 2 };
@@ -370,7 +381,8 @@ impl Module {
             if counted {
                 let runs = trees.dead_runs(&self.base, domain, *slot)?;
                 dead_blocks += blocks_of(&runs);
-                only = trees.freed_by(&self.base, runs.iter().filter(|run| run.birth_log > before))?;
+                let runs = runs.iter().filter(|run| run.birth_log > before);
+                only = trees.freed_by(&self.base, runs, &mut HashMap::new())?;
             }
             infos.push(SnapshotInfo {
                 id: stored.id,
@@ -383,12 +395,40 @@ impl Module {
             before = stored.epoch;
         }
         if counted && let Some(of_domain) = trees.kept.domains.get(&domain) {
-            for Deleted { slot, .. } in &of_domain.deleted {
-                dead_blocks += blocks_of(&trees.dead_runs(&self.base, domain, *slot)?);
+            let mut dead_blocks = Some(dead_blocks);
+            for Deleted { slot, stored, .. } in &of_domain.deleted {
+                // Nobody looks into it any more: only the sum is not known then.
+                match trees.dead_runs(&self.base, domain, *slot) {
+                    Ok(runs) => dead_blocks = dead_blocks.map(|blocks| blocks + blocks_of(&runs)),
+                    Err(error) => {
+                        let (id, name) = (stored.id.0, &stored.name);
+                        tracing::error!(%error, id, name, "what is left of a deleted snapshot cannot be counted");
+                        dead_blocks = None;
+                    }
+                }
             }
-            *of_domain.dead_blocks.lock() = Some(dead_blocks);
+            *of_domain.dead_blocks.lock() = dead_blocks;
         }
         Ok(infos)
+    }
+
+    /// See [`holdfast_object::ObjectStore::snapshot_count_part`].
+    pub(crate) fn count_snapshot(&self, domain: DomainId, id: SnapshotId, count: &mut SnapshotCount) -> Result<bool> {
+        /// As many as one tree block has below it.
+        const PAGES: u64 = 64;
+        let trees = self.trees.read();
+        trees.kept.check_known(domain)?;
+        let Some((at, held)) = trees.kept.find(domain, id) else { return Err(Error::NoSnapshot(id.0.to_string())) };
+        let before = trees.kept.of(domain)[..at].last().map_or(0, |before| before.stored.epoch);
+        let (runs, is_end) = trees.dead_part(&self.base, domain, held.slot, count.pages, PAGES)?;
+        count.pages += PAGES;
+        let runs = runs.iter().filter(|run| run.birth_log > before);
+        match trees.freed_by(&self.base, runs, &mut count.uses) {
+            Ok(blocks) => count.blocks += blocks,
+            // A deletion leaves what may be shared in use then.
+            Err(error) => tracing::error!(%error, "reference table: what only a snapshot has cannot be counted"),
+        }
+        Ok(!is_end)
     }
 
     /// Blocks of 4 KiB that the snapshots of a domain keep together, and those of deleted ones that are not free yet. Those of them that

@@ -3,6 +3,7 @@
 mod basic;
 mod crash;
 mod damage;
+mod deletions;
 mod faults;
 mod fuzz;
 mod intent_log;
