@@ -93,6 +93,11 @@ const FAMILIES: &[Family] = &[
     gauge("holdfast_space_reserved_bytes", "Set aside for changes not written yet.", |r| {
         of(r, |f| f.space.reserved_bytes)
     }),
+    counter(
+        "holdfast_metadata_scribbles_total",
+        "Metadata blocks that were changed in memory by nobody who may.",
+        |r| of(r, |f| f.counters.scribbles),
+    ),
     counter("holdfast_blocks_repaired_total", "Bad copies of blocks replaced by good ones.", |r| {
         of(r, |f| f.blocks_repaired)
     }),

@@ -81,6 +81,8 @@ pub struct StoreCounters {
     pub log_batches: u64,
     /// Bytes in them; also in `written_bytes`.
     pub log_bytes: u64,
+    /// Metadata blocks that somebody had written to in memory who must not.
+    pub scribbles: u64,
 }
 
 /// State of a store, for `status`.

@@ -10,13 +10,14 @@
 use crate::alloc::Zone;
 use crate::format::blockptr::PointerKind;
 use crate::format::superblock::{ring_block, slot};
-use crate::format::{BlockPointer, LABELS, RECORD_BYTES, RECORDS, RING_SLOTS, Superblock};
+use crate::format::{BlockPointer, LABELS, RECORD_BYTES, RECORDS, RING_SLOTS, Record, Superblock};
 use crate::meta_block::{MetaBlock, NodeKey};
 use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
-use crate::tree::{Base, Change, Trees};
+use crate::tree::{Base, Change, Dirty, Trees};
 use holdfast_integrity::{Checksum, StoredSums};
 use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -115,7 +116,10 @@ impl Module {
             self.disk().flush()?;
         }
         drop(writes);
-        self.trees.write().settle(&self.base);
+        let mut trees = self.trees.write();
+        trees.verify_written(&self.base).inspect_err(|error| self.disk().latch(error.to_string()))?;
+        trees.settle(&self.base);
+        drop(trees);
         committing.prepared = Some(superblock);
         Ok(())
     }
@@ -204,6 +208,13 @@ fn rank(key: &NodeKey) -> (u8, u8, NodeKey) {
         _ => 0,
     };
     (group, key.level, *key)
+}
+
+/// Puts the record of an object into its object table, which is dirty.
+fn put_record(dirty: &mut FxHashMap<NodeKey, Dirty>, table: NodeKey, object: u64, record: &Record) {
+    let block = &mut dirty.get_mut(&table).expect("staged").block;
+    assert!(block.is(table), "{table:?} is another block: a legal change to it would go unseen");
+    Arc::make_mut(block).put_record((object % RECORDS) as usize, &record.encode());
 }
 
 impl Trees {
@@ -327,8 +338,7 @@ impl Trees {
         self.put_records();
         self.seal_group(groups[1], epoch, &mut writes);
         for (id, record) in self.system.iter().filter(|(id, _)| **id != 0) {
-            let block = self.dirty.get_mut(&NodeKey::new(system_key(0), 0, id / RECORDS)).expect("staged");
-            Arc::make_mut(&mut block.block).put_record((id % RECORDS) as usize, &record.encode());
+            put_record(&mut self.dirty, NodeKey::new(system_key(0), 0, id / RECORDS), *id, record);
         }
         self.seal_group(groups[2], epoch, &mut writes);
         writes.sort_unstable_by_key(|(address, _)| *address);
@@ -347,7 +357,7 @@ impl Trees {
                 kind: if key.level == 0 { PointerKind::Data } else { PointerKind::Tree },
                 level: key.level,
                 seeded: true,
-                sums: StoredSums::of(Checksum::crc64(dirty.block.checksum(key))),
+                sums: StoredSums::of(Checksum::crc64(dirty.block.checksum())),
             };
             Arc::make_mut(&mut dirty.block).release();
             writes.extend(pointer.addresses().map(|address| (address, dirty.block.clone())));
@@ -374,9 +384,19 @@ impl Trees {
         for (key, change) in &self.changed {
             let Change::Present(record) = change else { continue };
             let table = NodeKey::new(system_key(table_of(key.domain)), 0, key.object.0 / RECORDS);
-            let dirty = self.dirty.get_mut(&table).expect("staged");
-            Arc::make_mut(&mut dirty.block).put_record((key.object.0 % RECORDS) as usize, &record.encode());
+            put_record(&mut self.dirty, table, key.object.0, record);
         }
+    }
+
+    /// Whether everything that was written is what was legally made of it, before a superblock names it.
+    fn verify_written(&self, base: &Base) -> Result<()> {
+        for (key, dirty) in &self.dirty {
+            if let Err(scribble) = dirty.block.verify(*key) {
+                base.disk.counters.scribbled();
+                return Err(scribble.at(key.place(&base.disk, dirty.address[0])));
+            }
+        }
+        Ok(())
     }
 
     /// Everything dirty has been written: it is clean from now on.
@@ -388,3 +408,6 @@ impl Trees {
         self.changed.clear();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,7 @@ pub(crate) struct Counters {
     epochs: AtomicU64,
     log_batches: AtomicU64,
     log_bytes: AtomicU64,
+    scribbles: AtomicU64,
     repaired: AtomicU64,
     unrepaired: Mutex<FxHashSet<u64>>,
     lost_from_log: AtomicU64,
@@ -60,6 +61,11 @@ impl Counters {
     /// The intent log was sealed.
     pub(crate) fn sealed(&self, bytes: u64) {
         add(&self.log_bytes, bytes);
+    }
+
+    /// A block in memory was found changed by somebody who must not.
+    pub(crate) fn scribbled(&self) {
+        add(&self.scribbles, 1);
     }
 
     pub(crate) fn repaired(&self) {
@@ -119,6 +125,7 @@ impl Counters {
             epochs: get(&self.epochs),
             log_batches: get(&self.log_batches),
             log_bytes: get(&self.log_bytes),
+            scribbles: get(&self.scribbles),
         }
     }
 }

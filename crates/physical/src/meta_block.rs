@@ -1,11 +1,19 @@
 //! Metadata blocks in memory. Their bytes change only through the typed methods here, and each of those passes one hook.
+//!
+//! A block keeps its checksum from the device to memory and back (*High-Performance Metadata Integrity Protection in the WAFL
+//! Copy-on-Write File System*, FAST 2017, §4): it is verified when read, taken over, changed with the bytes from what changes alone,
+//! and is what the parent of the block gets when it is written. It is never made anew from bytes that have been in memory, so what else
+//! writes to them shows: when a clean block is copied to be changed, and when a block has been written, before the superblock that would
+//! name it.
 
 use crate::block_pool::PooledBlock;
 use crate::disk::{Block, Disk, RawBlock};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{DeadRun, POINTERS, RECORD_BYTES};
-use holdfast_integrity::{Mismatch, Unverified, Verified, crc64, identity_mix};
+use holdfast_integrity::{
+    CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, identity_mix, identity_tag, tally,
+};
 use holdfast_object::{DomainId, Error, ObjectId, ObjectKey, Place, Result};
 
 /// Identity of a metadata block: the object, the level in its tree (0 only in domain 0), the index in that level.
@@ -47,29 +55,86 @@ impl NodeKey {
     }
 }
 
+/// Bytes of a block in memory that no legal change has made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Scribble {
+    /// Which sum of the bytes is not what it should be.
+    what: &'static str,
+    expected: u64,
+    got: u64,
+}
+
+impl Scribble {
+    pub(crate) fn at(self, place: Place) -> Error {
+        let Scribble { what, expected, got } = self;
+        let what = format!("{what} of the block in memory, to which somebody has written who must not");
+        Error::corrupt(place, what, format!("{expected:#018x}"), format!("{got:#018x}"))
+    }
+}
+
 /// A block of metadata: of pointers, records, bits or counters. There is no `&mut [u8]`.
 ///
-/// Invariant: only an *owned* block (made or copied for the epoch being built) changes.
+/// Invariants:
+/// - only an *owned* block (made or copied for the epoch being built) changes;
+/// - `sum` and `tally` are those of the bytes as they were read, and of all legal changes since. If the bytes are others, somebody
+///   else has written to them ([`MetaBlock::verify`]).
 #[derive(Clone)]
 pub(crate) struct MetaBlock {
     bytes: PooledBlock,
+    /// The checksum by which the block's parent knows it: CRC-64, bound to the block's place.
+    sum: u64,
+    /// A second sum, which sees what a CRC cannot.
+    tally: u32,
+    /// Which block this is: 32 bits of the mix of its key.
+    tag: u32,
     owned: bool,
 }
 
 impl MetaBlock {
     /// A new block of zeros, owned.
-    pub(crate) fn new() -> MetaBlock {
-        MetaBlock { bytes: Block::zeroed(), owned: true }
+    pub(crate) fn new(key: NodeKey) -> MetaBlock {
+        let mix = key.mix();
+        MetaBlock { bytes: Block::zeroed(), sum: CRC64_OF_ZEROS ^ mix, tally: 0, tag: identity_tag(mix), owned: true }
     }
 
-    /// A block as read. Only verified bytes become one.
-    pub(crate) fn clean(bytes: Verified<RawBlock>) -> MetaBlock {
-        MetaBlock { bytes: bytes.into_inner().0, owned: false }
+    /// A block as read. Only verified bytes become one, and their checksum comes with them.
+    pub(crate) fn clean(bytes: Verified<RawBlock>, key: NodeKey, pointer: &BlockPointer) -> MetaBlock {
+        let (bytes, mix) = (bytes.into_inner().0, key.mix());
+        let sum = match pointer.sums.primary.as_u64() {
+            Some(sum) if pointer.seeded => sum,
+            _ => crc64(&bytes.0) ^ mix,
+        };
+        MetaBlock { sum, tally: tally(&bytes.0), tag: identity_tag(mix), bytes, owned: false }
     }
 
     /// A copy to change.
-    pub(crate) fn to_owned_copy(&self) -> MetaBlock {
-        MetaBlock { bytes: self.bytes.clone(), owned: true }
+    ///
+    /// # Errors
+    /// The bytes are not what was read.
+    pub(crate) fn to_owned_copy(&self, key: NodeKey) -> std::result::Result<MetaBlock, Scribble> {
+        let copy = MetaBlock { owned: true, ..self.clone() };
+        copy.verify(key)?;
+        Ok(copy)
+    }
+
+    /// Whether the bytes are what was read and legally changed since.
+    ///
+    /// # Errors
+    /// They are not.
+    pub(crate) fn verify(&self, key: NodeKey) -> std::result::Result<(), Scribble> {
+        let (sum, tally) = (crc64(self.bytes()) ^ key.mix(), tally(self.bytes()));
+        if sum != self.sum {
+            return Err(Scribble { what: "checksum", expected: self.sum, got: sum });
+        }
+        if tally != self.tally {
+            return Err(Scribble { what: "tally", expected: self.tally.into(), got: tally.into() });
+        }
+        Ok(())
+    }
+
+    /// Whether this is the block of that identity.
+    pub(crate) fn is(&self, key: NodeKey) -> bool {
+        self.tag == identity_tag(key.mix())
     }
 
     /// No changes from now on: the block is as on the device.
@@ -82,8 +147,8 @@ impl MetaBlock {
     }
 
     /// The checksum by which the block's parent knows it.
-    pub(crate) fn checksum(&self, key: NodeKey) -> u64 {
-        crc64(self.bytes()) ^ key.mix()
+    pub(crate) fn checksum(&self) -> u64 {
+        self.sum
     }
 
     pub(crate) fn is_zero(&self) -> bool {
@@ -103,7 +168,8 @@ impl MetaBlock {
     }
 
     pub(crate) fn put_pointer(&mut self, slot: usize, pointer: &BlockPointer) {
-        self.change(slot * POINTER_BYTES, &pointer.encode());
+        let (old, new) = (self.slot::<POINTER_BYTES>(slot), pointer.encode());
+        self.change(slot * POINTER_BYTES, &new, Delta::of_slot(slot, old, &new));
     }
 
     pub(crate) fn record(&self, slot: usize) -> &[u8; RECORD_BYTES] {
@@ -112,7 +178,7 @@ impl MetaBlock {
 
     /// Puts an encoded record, or zeros.
     pub(crate) fn put_record(&mut self, slot: usize, record: &[u8; RECORD_BYTES]) {
-        self.change(slot * RECORD_BYTES, record);
+        self.change_any(slot * RECORD_BYTES, record);
     }
 
     pub(crate) fn word(&self, word: usize) -> u64 {
@@ -124,10 +190,8 @@ impl MetaBlock {
     }
 
     pub(crate) fn set_bit(&mut self, bit: usize, value: bool) {
-        let word = self.word(bit / 64);
-        let mask = 1u64 << (bit % 64);
-        let word = if value { word | mask } else { word & !mask };
-        self.change(bit / 64 * 8, &word.to_le_bytes());
+        let (old, mask) = (self.word(bit / 64), 1u64 << (bit % 64));
+        self.put_word(bit / 64, if value { old | mask } else { old & !mask });
     }
 
     pub(crate) fn counter(&self, slot: usize) -> u32 {
@@ -135,7 +199,7 @@ impl MetaBlock {
     }
 
     pub(crate) fn put_counter(&mut self, slot: usize, value: u32) {
-        self.change(slot * 4, &value.to_le_bytes());
+        self.change_any(slot * 4, &value.to_le_bytes());
     }
 
     pub(crate) fn snapshot(&self, slot: usize) -> &[u8; SNAPSHOT_BYTES] {
@@ -144,7 +208,7 @@ impl MetaBlock {
 
     /// Puts an encoded entry of a snapshot list, or zeros.
     pub(crate) fn put_snapshot(&mut self, slot: usize, snapshot: &[u8; SNAPSHOT_BYTES]) {
-        self.change(slot * SNAPSHOT_BYTES, snapshot);
+        self.change_any(slot * SNAPSHOT_BYTES, snapshot);
     }
 
     pub(crate) fn dead_run(&self, slot: usize) -> &[u8; DEAD_BYTES] {
@@ -152,25 +216,37 @@ impl MetaBlock {
     }
 
     pub(crate) fn put_dead_run(&mut self, slot: usize, run: &DeadRun) {
-        self.change(slot * DEAD_BYTES, &run.encode());
+        self.change_any(slot * DEAD_BYTES, &run.encode());
     }
 
     pub(crate) fn clear_dead_run(&mut self, slot: usize) {
-        self.change(slot * DEAD_BYTES, &[0; DEAD_BYTES]);
+        self.change_any(slot * DEAD_BYTES, &[0; DEAD_BYTES]);
     }
 
     /// Puts the 64-bit words of a bitmap, the first of them at word 0.
     pub(crate) fn put_words(&mut self, words: &[u64]) {
         for (at, word) in words.iter().enumerate() {
             if self.word(at) != *word {
-                self.change(at * 8, &word.to_le_bytes());
+                self.put_word(at, *word);
             }
         }
     }
 
-    /// The hook that every change passes.
-    fn change(&mut self, at: usize, bytes: &[u8]) {
+    fn put_word(&mut self, word: usize, value: u64) {
+        let delta = Delta::of_word(word, self.word(word), value);
+        self.change(word * 8, &value.to_le_bytes(), delta);
+    }
+
+    fn change_any(&mut self, at: usize, bytes: &[u8]) {
+        let delta = Delta::of(at, &self.bytes.0[at..at + bytes.len()], bytes);
+        self.change(at, bytes, delta);
+    }
+
+    /// The hook that every change passes, with what it does to the checksums. These come first: bytes that go bad on the way
+    /// into the block are seen then.
+    fn change(&mut self, at: usize, bytes: &[u8], delta: Delta) {
         assert!(self.owned, "a metadata block of a recovery point is not changed");
+        delta.apply(&mut self.sum, &mut self.tally);
         self.bytes.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
@@ -181,7 +257,7 @@ impl MetaBlock {
         for address in pointer.addresses() {
             match read_copy(disk, key, pointer, address) {
                 Ok(bytes) => {
-                    let block = MetaBlock::clean(bytes);
+                    let block = MetaBlock::clean(bytes, key, pointer);
                     if first_error.is_some() {
                         disk.repair(pointer.address[0], block.bytes(), &key.place(disk, pointer.address[0]));
                     }
@@ -243,10 +319,19 @@ pub(crate) fn verify(
 mod tests {
     use super::*;
 
+    const KEY: NodeKey = NodeKey { domain: 1, object: 2, level: 3, index: 4 };
+
+    /// What nobody may do.
+    impl MetaBlock {
+        pub(crate) fn scribble(&mut self, at: usize, pattern: &[u8]) {
+            self.bytes.0[at..].iter_mut().zip(pattern).for_each(|(byte, flipped)| *byte ^= flipped);
+        }
+    }
+
     #[test]
     #[should_panic(expected = "not changed")]
     fn a_released_block_does_not_change() {
-        let mut block = MetaBlock::new();
+        let mut block = MetaBlock::new(KEY);
         block.set_bit(5, true);
         block.release();
         block.set_bit(6, true);
@@ -254,7 +339,7 @@ mod tests {
 
     #[test]
     fn typed_updates() {
-        let mut block = MetaBlock::new();
+        let mut block = MetaBlock::new(KEY);
         assert!(block.is_zero());
         block.set_bit(4096 * 8 - 1, true);
         assert!(block.bit(4096 * 8 - 1) && !block.is_zero());
@@ -269,12 +354,67 @@ mod tests {
         assert!(block.pointer_kind_is_hole(62) && !block.pointer_kind_is_hole(63));
     }
 
+    type Update = fn(&mut MetaBlock);
+
+    /// Every way to change a block, on bytes that are there already.
+    fn updates() -> [(&'static str, Update); 8] {
+        [
+            ("put_pointer", |block| block.put_pointer(63, &BlockPointer::lost(9))),
+            ("put_record", |block| block.put_record(3, &[0x55; RECORD_BYTES])),
+            ("set_bit", |block| block.set_bit(77, !block.bit(77))),
+            ("put_counter", |block| block.put_counter(5, 0xFFFF_FFFF)),
+            ("put_snapshot", |block| block.put_snapshot(1, &[0xA1; SNAPSHOT_BYTES])),
+            ("put_dead_run", |block| {
+                block.put_dead_run(9, &DeadRun { address: [8, 0], birth_log: 3, count: 2, is_page: true });
+            }),
+            ("clear_dead_run", |block| block.clear_dead_run(9)),
+            ("put_words", |block| block.put_words(&[u64::MAX; 512])),
+        ]
+    }
+
+    /// A block that has something everywhere.
+    fn full() -> MetaBlock {
+        let mut block = MetaBlock::new(KEY);
+        for slot in 0..8 {
+            block.put_record(slot, &std::array::from_fn(|at| (at * 7 + slot) as u8));
+        }
+        block
+    }
+
+    #[test]
+    fn the_checksum_follows_every_update() {
+        for (name, update) in updates() {
+            let mut block = full();
+            update(&mut block);
+            assert_ne!(block.bytes(), full().bytes(), "{name}");
+            assert_eq!(block.verify(KEY), Ok(()), "{name}");
+            assert_eq!(block.checksum(), crc64(block.bytes()) ^ KEY.mix(), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_update_makes_a_scribble_right() {
+        let (at, unseen) = holdfast_integrity::crc64_neutral(4000 * 8).unwrap();
+        for (name, update) in updates() {
+            for (at, pattern, what) in [(4001, &[1][..], "checksum"), (at, &unseen[..], "tally")] {
+                let mut block = full();
+                block.scribble(at, pattern);
+                if name != "put_words" {
+                    update(&mut block);
+                }
+                let found = block.verify(KEY).unwrap_err();
+                assert_eq!(found.what, what, "{name}");
+                assert_eq!(block.to_owned_copy(KEY).map(drop), Err(found), "{name}");
+            }
+        }
+    }
+
     #[test]
     fn the_checksum_is_bound_to_the_place() {
-        let key = NodeKey { domain: 1, object: 2, level: 3, index: 4 };
-        let block = MetaBlock::new();
-        let sums = [key, NodeKey { index: 5, ..key }, NodeKey { level: 2, ..key }, NodeKey { object: 3, ..key }];
-        let sums: std::collections::BTreeSet<u64> = sums.into_iter().map(|key| block.checksum(key)).collect();
+        let keys = [KEY, NodeKey { index: 5, ..KEY }, NodeKey { level: 2, ..KEY }, NodeKey { object: 3, ..KEY }];
+        let blocks = keys.map(MetaBlock::new);
+        let sums: std::collections::BTreeSet<u64> = blocks.iter().map(MetaBlock::checksum).collect();
         assert_eq!(sums.len(), 4);
+        assert!(blocks[0].is(KEY) && blocks[1..].iter().all(|block| !block.is(KEY) && block.verify(KEY).is_err()));
     }
 }

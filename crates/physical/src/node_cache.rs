@@ -102,12 +102,12 @@ mod tests {
     fn bounded_and_by_address() {
         let cache = NodeCache::new(64 * 4096);
         for index in 0..1000 {
-            cache.put(key(index), index + 1, Arc::new(MetaBlock::new()));
+            cache.put(key(index), index + 1, Arc::new(MetaBlock::new(key(index))));
         }
         assert!(cache.len() <= 64);
         assert!(cache.get(key(999), 1000).is_some());
         assert!(cache.get(key(999), 1001).is_none(), "another address is another block");
-        cache.put(key(999), 7, Arc::new(MetaBlock::new()));
+        cache.put(key(999), 7, Arc::new(MetaBlock::new(key(999))));
         assert!(cache.get(key(999), 1000).is_some() && cache.get(key(999), 7).is_some(), "both versions are there");
         assert!(cache.take(key(999), 1000).is_some());
         assert!(cache.get(key(999), 1000).is_none() && cache.get(key(999), 7).is_some());
@@ -117,7 +117,7 @@ mod tests {
     fn put_and_take_again_and_again() {
         let cache = NodeCache::new(0);
         for round in 0..10_000 {
-            cache.put(key(round % 7), round, Arc::new(MetaBlock::new()));
+            cache.put(key(round % 7), round, Arc::new(MetaBlock::new(key(round % 7))));
             cache.take(key(round % 7), round);
         }
         assert!(cache.shards.iter().all(|shard| shard.lock().clock.len() < 100));

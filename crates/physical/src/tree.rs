@@ -95,6 +95,22 @@ fn slot_of(index: u64) -> usize {
     (index % POINTERS) as usize
 }
 
+/// A copy of a clean block for the epoch being built. One that has gone bad in memory is read again.
+fn copy_to_change(base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<MetaBlock> {
+    let place = || key.place(&base.disk, pointer.address[0]);
+    if let Some(block) = base.cache.take(key, pointer.address[0]) {
+        match block.to_owned_copy(key) {
+            Ok(copy) => return Ok(copy),
+            Err(scribble) => {
+                base.disk.counters.scribbled();
+                tracing::error!(error = %scribble.at(place()), "the block is read again");
+            }
+        }
+    }
+    let block = MetaBlock::load(&base.disk, key, pointer)?;
+    block.to_owned_copy(key).map_err(|scribble| scribble.at(place()))
+}
+
 impl Trees {
     // ---- finding
 
@@ -246,14 +262,8 @@ impl Trees {
                     None => record.root,
                     Some((parent, slot)) => self.dirty[&parent].block.pointer(slot),
                 };
-                let block = if pointer.is_hole() {
-                    MetaBlock::new()
-                } else {
-                    match base.cache.take(node, pointer.address[0]) {
-                        Some(block) => block.to_owned_copy(),
-                        None => MetaBlock::load(&base.disk, node, &pointer)?.to_owned_copy(),
-                    }
-                };
+                let block =
+                    if pointer.is_hole() { MetaBlock::new(node) } else { copy_to_change(base, node, &pointer)? };
                 self.give_up(base, key, &pointer, false);
                 self.insert_dirty(node, block);
                 match above {
@@ -277,6 +287,7 @@ impl Trees {
     /// The bytes of a block that is dirty.
     pub(crate) fn dirty_mut(&mut self, key: NodeKey) -> &mut MetaBlock {
         let dirty = self.dirty.get_mut(&key).expect("make_dirty comes first");
+        assert!(dirty.block.is(key), "{key:?} is another block: a legal change to it would go unseen");
         Arc::make_mut(&mut dirty.block)
     }
 
@@ -289,9 +300,10 @@ impl Trees {
                 return;
             }
             record.levels += 1;
-            let mut block = MetaBlock::new();
+            let node = NodeKey::new(key, record.levels, 0);
+            let mut block = MetaBlock::new(node);
             block.put_pointer(0, &record.root);
-            self.insert_dirty(NodeKey::new(key, record.levels, 0), block);
+            self.insert_dirty(node, block);
             record.root = BlockPointer::PENDING;
         }
     }
