@@ -1,12 +1,17 @@
 //! What changed in the name space between two states: from the objects that differ, and the entries in the pages that differ of
 //! the directories among them.
+//!
+//! The live tree changes meanwhile: what is known of a directory from the last recovery point may be true no longer. So there each directory
+//! is read in one moment, under its lock, and that one is gone, or met again where it was moved to, is no damage. In a snapshot it is.
 
 use super::Namespace;
 use crate::directory::LeafRecord;
 use crate::error::{Error, Result};
+use crate::locks::Use;
 use holdfast_object::{
     self as object, Attributes, Kind, NamePlace, ObjectChange, ObjectId, PageIndex, SnapshotId, Snapshots,
 };
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -163,8 +168,8 @@ impl Namespace {
         let reused: BTreeSet<ObjectId> = changes.iter().filter(other).map(|change| change.object).collect();
         let mut difference = Difference { reused, ..Difference::default() };
         let nothing = Entries::new();
+        let is_directory = |attributes: &&Attributes| attributes.kind == Kind::Directory;
         for change in changes {
-            let is_directory = |attributes: &&Attributes| attributes.kind == Kind::Directory;
             let directories = [&change.before, &change.after].map(|it| it.as_ref().filter(is_directory));
             let pages = match (&change.before, &change.after) {
                 (Some(before), Some(after)) if is_same(change) => {
@@ -177,12 +182,18 @@ impl Namespace {
                 }
                 _ => None,
             };
-            let [old, new] = [(states.0, directories[0]), (states.1, directories[1])].map(|(state, attributes)| {
-                let entries =
-                    |attributes| self.entries_in(change.object.in_snapshot(state), attributes, pages.as_deref());
-                attributes.map_or_else(|| Ok(Entries::new()), entries)
-            });
-            let (old, new) = (old?, new?);
+            let read = |pages: Option<&[PageIndex]>| -> Result<Option<[Entries; 2]>> {
+                let [old, new] = [(states.0, directories[0]), (states.1, directories[1])].map(|(state, attributes)| {
+                    let entries = |attributes| self.entries_in(change.object.in_snapshot(state), attributes, pages);
+                    attributes.map_or_else(|| Ok(Some(Entries::new())), entries)
+                });
+                Ok(old?.zip(new?).map(|(old, new)| [old, new]))
+            };
+            let [old, new] = match read(pages.as_deref())? {
+                Some(entries) => entries,
+                // It has changed since then, and entries may have moved between those pages and others.
+                None => read(None)?.unwrap_or_default(),
+            };
             let only = |mine: &Entries, other: &Entries| -> Vec<Name> {
                 let differs = |(name, (id, _)): &(&Vec<u8>, &(ObjectId, u64))| {
                     other.get(*name).map(|(id, _)| *id) != Some(*id) || difference.reused.contains(id)
@@ -203,16 +214,31 @@ impl Namespace {
         Ok(difference)
     }
 
-    /// The entries of a directory, or those in some of its pages.
-    fn entries_in(&self, id: ObjectId, attributes: &Attributes, pages: Option<&[PageIndex]>) -> Result<Entries> {
+    /// The entries of a directory, or those in some of its pages: of the one that had these attributes at the recovery point, as it is
+    /// now. Nothing if it has changed since, so that those pages may be others now.
+    fn entries_in(&self, id: ObjectId, known: &Attributes, pages: Option<&[PageIndex]>) -> Result<Option<Entries>> {
         let mut entries = Entries::new();
         if pages.is_some_and(<[PageIndex]>::is_empty) {
-            return Ok(entries);
+            return Ok(Some(entries));
         }
+        let _in_use = self.locks.lock(&[(id, Use::Shared)]);
+        let mut directory = Some(Cow::Borrowed(known));
+        if id.snapshot() == SnapshotId::LIVE {
+            directory = match self.cache.attributes(id) {
+                Ok(now) if now.generation == known.generation => Some(Cow::Owned(now)),
+                Ok(_) | Err(object::Error::NoObject(_)) => None,
+                Err(error) => return Err(error.into()),
+            };
+            let version = |it: &Attributes| (it.size, it.entries, it.mtime, it.ctime);
+            if pages.is_some() && directory.as_deref().map(version) != Some(version(known)) {
+                return Ok(None);
+            }
+        }
+        let Some(attributes) = directory else { return Ok(Some(entries)) };
         let mut note = |record: LeafRecord<'_>| {
             entries.insert(record.name.to_vec(), (record.object, record.key));
         };
-        let directory = self.open_directory(id, attributes)?;
+        let directory = self.open_directory(id, &attributes)?;
         match pages {
             Some(pages) => directory.scan_pages(pages, note)?,
             None => directory.scan(0, |record| {
@@ -220,7 +246,7 @@ impl Namespace {
                 ControlFlow::Continue(())
             })?,
         }
-        Ok(entries)
+        Ok(Some(entries))
     }
 }
 
@@ -343,6 +369,8 @@ impl Paths<'_> {
         while let Some(&(NamePlace { directory: parent, .. }, _)) = objects.peek() {
             let below = std::iter::from_fn(|| objects.next_if(|(place, _)| place.directory == parent));
             let id = parent.in_snapshot(self.state);
+            let above = self.of(parent)?;
+            let _in_use = self.namespace.locks.lock(&[(id, Use::Shared)]);
             let attributes = match self.namespace.directory_attributes(id) {
                 Err(error) if leads_nowhere(&error) => {
                     lost.extend(below.map(|(_, object)| object));
@@ -351,7 +379,6 @@ impl Paths<'_> {
                 attributes => attributes?,
             };
             let directory = self.namespace.open_directory(id, &attributes)?;
-            let above = self.of(parent)?;
             for (place, object) in below {
                 match directory.name_at(place.key, object)? {
                     Some(name) => paths.push((object, joined(&above, &name))),
@@ -365,13 +392,15 @@ impl Paths<'_> {
     /// Paths of objects wherever they are. What has no name, but for those `added`, is shown as `#id`.
     ///
     /// # Errors
-    /// [`Error::CorruptTree`] for a directory with two names, or below itself, so that each is gone through once.
+    /// [`Error::CorruptTree`] for a directory with two names, or below itself, so that each is gone through once. (In the live tree, one
+    /// is met twice that is moved meanwhile.)
     fn search(
         &mut self,
         mut objects: BTreeSet<ObjectId>,
         added: &BTreeSet<Vec<u8>>,
     ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let namespace = self.namespace;
+        let is_live = self.state == SnapshotId::LIVE;
         let mut paths = Vec::new();
         let mut reached = BTreeSet::from([ObjectId::ROOT]);
         let mut waiting = vec![ObjectId::ROOT];
@@ -379,8 +408,13 @@ impl Paths<'_> {
             && let Some(id) = waiting.pop()
         {
             let directory = id.in_snapshot(self.state);
-            let attributes = namespace.child(directory, Kind::Directory)?;
             let above = self.of(id)?;
+            let _in_use = namespace.locks.lock(&[(directory, Use::Shared)]);
+            let attributes = match namespace.child(directory, Kind::Directory) {
+                // Removed since its entry was read; its number may be another object's.
+                Err(Error::CorruptTree { .. }) if is_live => continue,
+                attributes => attributes?,
+            };
             let mut twice = None;
             namespace.open_directory(directory, &attributes)?.scan(0, |record| {
                 let path = objects.contains(&record.object).then(|| joined(&above, record.name));
@@ -390,6 +424,9 @@ impl Paths<'_> {
                 }
                 if record.kind == Kind::Directory {
                     if !reached.insert(record.object) {
+                        if is_live {
+                            return ControlFlow::Continue(());
+                        }
                         twice = Some(record.object.in_snapshot(self.state));
                         return ControlFlow::Break(());
                     }

@@ -1,10 +1,14 @@
-//! Comparing two states of which one is damaged, or forged, or has used numbers again. (What sound ones say is compared with a model in the
+//! Comparing two states of which one is damaged, or forged, or has used numbers again, or changes meanwhile. (What sound ones say is compared with a model in the
 //! lab.)
 
-use crate::support::{ROOT, World, device_fault};
+use crate::support::{READ_WRITE, ROOT, World, device_fault};
 use holdfast_naming::{Error, PathChange, RenameMode, Request};
 use holdfast_object::{Attributes, Kind, ObjectCache, ObjectId, SnapshotId};
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const REQUEST: &Request = &Request::ROOT;
 const OLD: SnapshotId = SnapshotId(1);
@@ -136,4 +140,150 @@ fn a_file_in_another_directory_of_the_same_number_is_told() {
     assert!(changes.contains(&PathChange::Removed(b"old".to_vec())), "{changes:?}");
     assert!(changes.contains(&PathChange::Added(b"new".to_vec())), "{changes:?}");
     assert!(world.cache.attributes(file).is_ok());
+}
+
+/// The directories in one, in the order in which they are listed. The last one is gone through first.
+fn listed(world: &World, directory: ObjectId) -> [(Vec<u8>, ObjectId); 2] {
+    let entries = world.space.entries(REQUEST, directory).unwrap();
+    let directories = entries.into_iter().filter(|(.., kind)| *kind == Kind::Directory).map(|(name, id, _)| (name, id));
+    directories.collect::<Vec<_>>().try_into().unwrap()
+}
+
+/// Between the moment when a directory is listed and the one when it is gone through.
+#[test]
+fn what_others_do_while_the_live_tree_is_gone_through_is_no_damage() {
+    for what in ["moves", "removes", "puts a file in place of"] {
+        let world = world();
+        for name in ["one", "two"] {
+            let above = world.directory(ROOT, name);
+            for name in ["a", "b"] {
+                world.directory(above, name);
+            }
+        }
+        let [(late_name, late), (_, early)] = listed(&world, ROOT);
+        let [(name, first), (_, before)] = listed(&world, early);
+        let file = world.file(late, "file");
+        world.cache.keep(OLD);
+        world.write(file, 0, b"changed");
+        // So that it is looked for everywhere.
+        world.cache.meddle(file, |attributes| attributes.name_key += 1);
+        let (others, cache) = (world.another(), world.cache.clone());
+        world.cache.before_look(before, move || {
+            if what == "moves" {
+                return others.rename(REQUEST, early, &name, late, b"moved", RenameMode::Replace).unwrap();
+            }
+            others.rmdir(REQUEST, early, &name).unwrap();
+            others.forget(first, 1).unwrap();
+            assert!(cache.attributes(first).is_err());
+            if what != "removes" {
+                cache.next_id(first);
+                assert_eq!(others.create(REQUEST, early, &name, &READ_WRITE).unwrap().found.id, first);
+            }
+        });
+        let changes = world.space.diff(OLD, SnapshotId::LIVE);
+        let path = [&late_name[..], b"/file"].concat();
+        assert_eq!(changes, Ok(vec![PathChange::Modified(path)]), "somebody {what} a directory");
+        assert!(!world.cache.will_act());
+        world.cache.meddle(file, |attributes| attributes.name_key -= 1);
+        world.assert_clean();
+    }
+}
+
+/// Its pages at the last recovery point are not those that it has now, nor are its entries in the same ones.
+#[test]
+fn a_directory_that_changed_since_the_recovery_point_is_compared_as_it_is() {
+    let world = world();
+    let directory = world.directory(ROOT, "directory");
+    let name = |number: usize| format!("a name of a length that makes some pages {number}");
+    for number in 0..300 {
+        world.file(directory, &name(number));
+    }
+    world.cache.keep(OLD);
+    let old = world.names(directory);
+    world.space.unlink(REQUEST, directory, name(0).as_bytes()).unwrap();
+    let others = world.another();
+    world.cache.before_look(directory, move || {
+        // Pages become one, and are divided.
+        (1..250).for_each(|number| others.unlink(REQUEST, directory, name(number).as_bytes()).unwrap());
+        for number in 300..900 {
+            others.create(REQUEST, directory, name(number).as_bytes(), &READ_WRITE).unwrap();
+        }
+    });
+    let mut changes = world.space.diff(OLD, SnapshotId::LIVE).unwrap();
+    assert!(!world.cache.will_act());
+    let new = world.names(directory);
+    let path = |name: &&String| format!("directory/{name}").into_bytes();
+    let gone = old.iter().filter(|name| !new.contains(name)).map(|name| PathChange::Removed(path(&name)));
+    let come = new.iter().filter(|name| !old.contains(name)).map(|name| PathChange::Added(path(&name)));
+    let modified = PathChange::Modified(b"directory".to_vec());
+    let mut expected: Vec<_> = gone.chain(come).chain([modified]).collect();
+    changes.sort();
+    expected.sort();
+    assert_eq!((expected.len(), changes), (1 + 250 + 600, expected));
+}
+
+#[test]
+fn a_directory_that_is_gone_since_the_recovery_point_has_nothing() {
+    let world = world();
+    let directory = world.directory(ROOT, "directory");
+    let files = ["a", "b"].map(|name| world.file(directory, name));
+    world.cache.keep(OLD);
+    world.space.unlink(REQUEST, directory, b"a").unwrap();
+    let others = world.another();
+    world.cache.before_look(directory, move || {
+        others.unlink(REQUEST, directory, b"b").unwrap();
+        others.rmdir(REQUEST, ROOT, b"directory").unwrap();
+        others.forget(directory, 1).unwrap();
+    });
+    let changes = world.space.diff(OLD, SnapshotId::LIVE).unwrap();
+    assert!(!world.cache.will_act() && world.cache.attributes(directory).is_err());
+    for path in ["directory/a", "directory/b"] {
+        assert!(changes.contains(&PathChange::Removed(path.into())), "{files:?}: {changes:?}");
+    }
+}
+
+#[test]
+fn comparing_the_live_tree_does_not_fail_whatever_happens_in_it() {
+    let seed = 7;
+    eprintln!("seed {seed} (the order of the threads is the machine's)");
+    let world = world();
+    let tops: Vec<_> = (0..3).map(|number| world.directory(ROOT, &format!("d{number}"))).collect();
+    let file = world.file(ROOT, "file");
+    world.cache.keep(OLD);
+    world.write(file, 0, b"changed");
+    // Nowhere, so that everything is gone through.
+    world.cache.meddle(file, |attributes| (attributes.parent, attributes.name_key) = (ObjectId(999_999), 7));
+    let running = AtomicUsize::new(2);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (world, tops, running) = (&world, &tops, &running);
+            scope.spawn(move || {
+                let mut random = Pcg64::seed_from_u64(seed * 100 + thread);
+                for _ in 0..3000 {
+                    let [from, to] = [(); 2].map(|()| *tops.choose(&mut random).unwrap());
+                    let [name, other] = [(); 2].map(|()| format!("{:060}", random.random_range(0..150)).into_bytes());
+                    let space = &world.space;
+                    // What is refused is refused.
+                    let _ = match random.random_range(0..4) {
+                        0 => space.mkdir(REQUEST, from, &name, 0o755).and_then(|made| space.forget(made.id, 1)),
+                        1 => space.rmdir(REQUEST, from, &name),
+                        2 => space.create(REQUEST, from, &name, &READ_WRITE).and_then(|made| {
+                            space.release(made.found.id)?;
+                            space.forget(made.found.id, 1)
+                        }),
+                        _ => space.rename(REQUEST, from, &name, to, &other, RenameMode::Replace),
+                    };
+                }
+                running.fetch_sub(1, Ordering::Release);
+            });
+        }
+        let mut compared = 0;
+        while running.load(Ordering::Acquire) > 0 || compared == 0 {
+            let changes = world.space.diff(OLD, SnapshotId::LIVE).unwrap_or_else(|error| panic!("{error}"));
+            // What nobody touches is told as if it were alone.
+            assert!(changes.iter().all(|change| !matches!(change, PathChange::Removed(_))), "{changes:?}");
+            compared += 1;
+        }
+        println!("{compared} comparisons");
+    });
 }

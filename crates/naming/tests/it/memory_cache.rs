@@ -43,11 +43,16 @@ enum Undo {
     Page(ObjectId, PageIndex, Option<PinnedPage>),
 }
 
+/// What another thread does.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 pub(crate) struct MemoryCache {
     arena: Arc<Arena>,
     state: Mutex<State>,
     /// Done once, just before the next transaction.
-    before_submit: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    before_submit: Mutex<Option<Meanwhile>>,
+    /// Done once, when this object is looked at.
+    before_look: Mutex<Option<(ObjectId, Meanwhile)>>,
 }
 
 impl MemoryCache {
@@ -55,7 +60,7 @@ impl MemoryCache {
     pub(crate) fn new(frames: u32) -> Arc<MemoryCache> {
         let arena = Arena::new(frames, 0).expect("memory for the test");
         let state = Mutex::new(State { last_id: 1, ..State::default() });
-        Arc::new(MemoryCache { arena, state, before_submit: Mutex::default() })
+        Arc::new(MemoryCache { arena, state, before_submit: Mutex::default(), before_look: Mutex::default() })
     }
 
     /// All objects, in ascending order.
@@ -146,6 +151,24 @@ impl MemoryCache {
     /// What another thread does just before the next transaction.
     pub(crate) fn before_submit(&self, meanwhile: impl FnOnce() + Send + 'static) {
         *self.before_submit.lock() = Some(Box::new(meanwhile));
+    }
+
+    /// What another thread does just before somebody asks for attributes of the object, or just after somebody asked which of its
+    /// pages changed.
+    pub(crate) fn before_look(&self, id: ObjectId, meanwhile: impl FnOnce() + Send + 'static) {
+        *self.before_look.lock() = Some((id, Box::new(meanwhile)));
+    }
+
+    /// Whether that is still to come.
+    pub(crate) fn will_act(&self) -> bool {
+        self.before_look.lock().is_some()
+    }
+
+    fn looked_at(&self, id: ObjectId) {
+        let meanwhile = self.before_look.lock().take_if(|(before, _)| *before == id);
+        if let Some((_, meanwhile)) = meanwhile {
+            meanwhile();
+        }
     }
 
     /// What renames brought.
@@ -371,6 +394,7 @@ impl ObjectCache for MemoryCache {
     }
 
     fn attributes(&self, id: ObjectId) -> Result<Attributes> {
+        self.looked_at(id);
         let state = self.state.lock();
         if let Some(error) = state.unknown.get(&id) {
             return Err(error.clone());
@@ -558,7 +582,10 @@ impl Snapshots for MemoryCache {
     ) -> Result<Vec<PageIndex>> {
         let state = self.state.lock();
         let [before, after] = [states.0, states.1].map(|snapshot| state.objects.get(&id.in_snapshot(snapshot)));
-        Ok(different_pages(before, after).into_iter().filter(|page| *page >= first).take(limit).collect())
+        let pages = different_pages(before, after).into_iter().filter(|page| *page >= first).take(limit).collect();
+        drop(state);
+        self.looked_at(id);
+        Ok(pages)
     }
 }
 

@@ -33,6 +33,11 @@ impl World {
         World { cache, clock, space }
     }
 
+    /// The same name space for others, who lock nothing that this one waits for.
+    pub(crate) fn another(&self) -> Namespace {
+        Namespace::new(self.cache.clone(), self.clock.clone(), Options::default())
+    }
+
     /// A new file, held by id and not open.
     pub(crate) fn file(&self, parent: ObjectId, name: &str) -> ObjectId {
         let created = self.space.create(&Request::ROOT, parent, name.as_bytes(), &READ_WRITE).unwrap();
