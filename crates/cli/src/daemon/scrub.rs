@@ -3,6 +3,9 @@
 //! Where it is, is kept in a record beside the mount's log (`$XDG_STATE_HOME/holdfast/scrub-UUID.json`), written every few
 //! seconds and when something is decided; the next mount of the store goes on from there, also after a crash. The record is
 //! no part of the store: without it a scrub begins anew, and nothing else is lost.
+//!
+//! Its directory is opened before the mount is made, and kept: by its path, a directory that the mount covers would be in the mount itself.
+//! There the next mount would not look, and a worker that writes the record would wait for its own answer.
 
 use crate::failure::{Failure, Result};
 use crate::report::show_uuid;
@@ -10,11 +13,11 @@ use crate::scrub::{Found, ScrubCondition, ScrubReport};
 use crate::stack::Stack;
 use holdfast_object::{DomainId, ObjectCache, PAGE_SIZE, ScrubCursor, ScrubFinding};
 use parking_lot::{Condvar, Mutex};
+use rustix::fs::{Mode, OFlags, openat, renameat};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -53,7 +56,15 @@ pub(crate) struct Scrubber {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stack: Arc<Stack>,
-    file: Option<PathBuf>,
+    file: Option<Arc<RecordFile>>,
+}
+
+/// Where the record is.
+struct RecordFile {
+    directory: File,
+    name: String,
+    /// For messages.
+    path: PathBuf,
 }
 
 /// The record of a store with this UUID.
@@ -62,20 +73,28 @@ fn record_path(uuid: &[u8; 16]) -> Option<PathBuf> {
     Some(state.join("holdfast").join(format!("scrub-{}.json", show_uuid(uuid))))
 }
 
-fn load(path: &Path) -> Option<Record> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
-}
-
-/// Replaces the record as a whole: a crash leaves the old one or the new one.
-fn save(path: &Path, record: &Record) -> std::io::Result<()> {
-    if let Some(directory) = path.parent() {
-        super::log::private_directory(directory)?;
+impl RecordFile {
+    fn open(path: PathBuf) -> io::Result<RecordFile> {
+        let name = path.file_name().and_then(|name| name.to_str()).map(str::to_string);
+        let (Some(name), Some(above)) = (name, path.parent()) else { return Err(io::ErrorKind::InvalidInput.into()) };
+        super::log::private_directory(above)?;
+        Ok(RecordFile { directory: File::open(above)?, name, path })
     }
-    let new = path.with_extension("new");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(&serde_json::to_vec(record)?)?;
-    file.sync_all()?;
-    fs::rename(&new, path)
+
+    fn load(&self) -> Option<Record> {
+        let file = openat(&self.directory, &self.name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        serde_json::from_str(&io::read_to_string(File::from(file)).ok()?).ok()
+    }
+
+    /// Replaces the record as a whole: a crash leaves the old one or the new one.
+    fn save(&self, record: &Record) -> io::Result<()> {
+        let new = format!("{}.new", self.name);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&self.directory, &new, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(&serde_json::to_vec(record)?)?;
+        file.sync_all()?;
+        Ok(renameat(&self.directory, &new, &self.directory, &self.name)?)
+    }
 }
 
 fn now_s() -> u64 {
@@ -83,10 +102,15 @@ fn now_s() -> u64 {
 }
 
 impl Scrubber {
-    /// Goes on with what an earlier mount left, if that was running.
+    /// Goes on with what an earlier mount left, if that was running. To be called before the mount is made.
     pub(crate) fn start(stack: &Arc<Stack>) -> Scrubber {
-        let file = record_path(&stack.module.store_uuid());
-        let record = file.as_deref().and_then(load).unwrap_or_default();
+        let opened = record_path(&stack.module.store_uuid()).map(RecordFile::open).transpose();
+        let file = opened.unwrap_or_else(|error| {
+            tracing::warn!(%error, "there is no place for the record of a scrub: it would begin anew after a restart");
+            None
+        });
+        let file = file.map(Arc::new);
+        let record = file.as_deref().and_then(RecordFile::load).unwrap_or_default();
         Scrubber::with(stack, file, record)
     }
 
@@ -95,7 +119,7 @@ impl Scrubber {
         Scrubber::with(stack, self.file.clone(), self.shared.record.lock().0.clone())
     }
 
-    fn with(stack: &Arc<Stack>, file: Option<PathBuf>, record: Record) -> Scrubber {
+    fn with(stack: &Arc<Stack>, file: Option<Arc<RecordFile>>, record: Record) -> Scrubber {
         let scrubber = Scrubber {
             shared: Arc::new(Shared { record: Mutex::new((record.clone(), Wanted::Rest)), wake: Condvar::new() }),
             thread: Mutex::new(None),
@@ -198,16 +222,16 @@ impl Scrubber {
     }
 }
 
-fn keep(file: Option<&Path>, record: &Record) {
+fn keep(file: Option<&RecordFile>, record: &Record) {
     if let Some(file) = file
-        && let Err(error) = save(file, record)
+        && let Err(error) = file.save(record)
     {
-        tracing::warn!(file = %file.display(), %error, "a scrub would begin anew after a restart");
+        tracing::warn!(file = %file.path.display(), %error, "a scrub would begin anew after a restart");
     }
 }
 
 /// Until the mount ends.
-fn take_steps(shared: &Shared, stack: &Stack, file: Option<&Path>) {
+fn take_steps(shared: &Shared, stack: &Stack, file: Option<&RecordFile>) {
     let mut kept = Instant::now();
     loop {
         let (cursor, rate) = {
@@ -309,20 +333,23 @@ fn named(stack: &Stack, findings: &[ScrubFinding]) -> Vec<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_record_is_replaced_as_a_whole_and_nonsense_is_none() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sub/scrub-x.json");
+        let file = RecordFile::open(path.clone()).unwrap();
         let mut record = Record::default();
         record.report.counts.data = 7;
         record.report.condition = ScrubCondition::Paused;
-        save(&path, &record).unwrap();
-        assert_eq!(load(&path), Some(record.clone()));
+        file.save(&record).unwrap();
+        assert_eq!(file.load(), Some(record.clone()));
         record.cursor = ScrubCursor::End;
-        save(&path, &record).unwrap();
-        assert_eq!(load(&path), Some(record));
-        fs::write(&path, "{").unwrap();
-        assert_eq!(load(&path), None);
+        file.save(&record).unwrap();
+        assert_eq!(file.load(), Some(record));
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::write(&path, "{").unwrap();
+        assert_eq!(file.load(), None);
     }
 }
