@@ -31,8 +31,8 @@ struct Arguments {
     /// Runs no actions while others are being written.
     #[arg(long)]
     no_interleave: bool,
-    /// A bug to be found: missing-flush, superblock-first, reuse-at-once, bury-nothing, free-all-of-deleted, list-nothing or
-    /// seal-first.
+    /// A bug to be found: missing-flush, superblock-first, reuse-at-once, bury-nothing, free-all-of-deleted, unlist-first,
+    /// list-nothing or seal-first.
     #[arg(long, value_parser = plant, default_value = "nothing")]
     plant: Plant,
     /// Prints JSON.
@@ -101,8 +101,9 @@ fn print(report: &Report, first_seed: u64) {
         report.replayed, report.compared_with_model
     );
     println!(
-        "{} snapshots were compared with what they were made of; one was being made or deleted in {}",
-        report.snapshots, report.snapshots_in_flight
+        "{} snapshots were compared with what they were made of; one was being made or deleted in {}, and a deleted one not all \
+         free in {}",
+        report.snapshots, report.snapshots_in_flight, report.deletions_left
     );
 }
 
@@ -119,6 +120,7 @@ fn json(report: &Report, failure: Option<&Failure>) -> serde_json::Value {
         "compared_with_model": report.compared_with_model,
         "snapshots_compared": report.snapshots,
         "snapshots_in_flight": report.snapshots_in_flight,
+        "deletions_left": report.deletions_left,
         "transactions": report.transactions,
         "interleaved": report.interleaved,
         "sealed": report.sealed,

@@ -72,6 +72,8 @@ pub enum Plant {
     BuryNothing,
     /// Deleting a snapshot frees also what an older one has.
     FreeAllOfDeleted,
+    /// A deleted snapshot leaves the list with the first slice of its dead list.
+    UnlistFirst,
     /// A snapshot that was answered is in memory only.
     ListNothing,
     /// A batch of the intent log is sealed before it is flushed.
@@ -80,13 +82,14 @@ pub enum Plant {
 
 impl Plant {
     /// All of them.
-    pub const ALL: [Plant; 8] = [
+    pub const ALL: [Plant; 9] = [
         Plant::Nothing,
         Plant::MissingFlush,
         Plant::SuperblockFirst,
         Plant::ReuseAtOnce,
         Plant::BuryNothing,
         Plant::FreeAllOfDeleted,
+        Plant::UnlistFirst,
         Plant::ListNothing,
         Plant::SealFirst,
     ];
@@ -99,6 +102,7 @@ impl Plant {
             Plant::ReuseAtOnce => CommitOrder::ReuseFreedAtOnce,
             Plant::BuryNothing => CommitOrder::BuryNothing,
             Plant::FreeAllOfDeleted => CommitOrder::FreeAllOfDeleted,
+            Plant::UnlistFirst => CommitOrder::UnlistFirst,
             Plant::ListNothing => CommitOrder::ListNothing,
             Plant::SealFirst => CommitOrder::SealBeforeFlush,
         }
@@ -113,6 +117,7 @@ impl Plant {
             Plant::ReuseAtOnce => "reuse-at-once",
             Plant::BuryNothing => "bury-nothing",
             Plant::FreeAllOfDeleted => "free-all-of-deleted",
+            Plant::UnlistFirst => "unlist-first",
             Plant::ListNothing => "list-nothing",
             Plant::SealFirst => "seal-first",
         }
@@ -163,6 +168,8 @@ pub struct Report {
     pub snapshots: u64,
     /// States in which one was being made or deleted.
     pub snapshots_in_flight: u64,
+    /// States, those of recoveries included, in which a deleted snapshot was not all free yet.
+    pub deletions_left: u64,
     /// Transactions recorded.
     pub transactions: u64,
     /// Actions that ran while others were being written.
@@ -271,6 +278,7 @@ fn explore_workload(seed: Seed, options: &Options, begun: Instant, report: &mut 
         report.replayed += u64::from(seen.batches > 0);
         report.compared_with_model += u64::from(seen.compared_with_model);
         report.snapshots += seen.snapshots;
+        report.deletions_left += seen.deletions_left;
         report.snapshots_in_flight += u64::from(run.history.is_snapshot_in_flight(state.position));
         let mode = CrashMode::ALL.iter().position(|mode| *mode == state.mode);
         report.by_mode[mode.unwrap_or_default()] += 1;

@@ -200,9 +200,17 @@ pub(super) fn judge_snapshots(
     Ok(kept)
 }
 
-/// The snapshots of a stack are those found before, with the same in them.
-pub(super) fn judge_again(stack: &Stack, history: &History, before: &[Kept]) -> Result<(), String> {
+/// The snapshots of a stack are those found before, with the same in them; `gone` may be there or not.
+pub(super) fn judge_again(
+    stack: &Stack,
+    history: &History,
+    before: &[Kept],
+    gone: Option<&Kept>,
+) -> Result<(), String> {
     let found = observe_snapshots(stack, history)?;
+    let is_there = |name: &str| found.iter().any(|(info, _)| info.name == name);
+    let is_gone = |kept: &&Kept| gone.is_some_and(|gone| gone.name == kept.name) && !is_there(&kept.name);
+    let before: Vec<&Kept> = before.iter().filter(|kept| !is_gone(kept)).collect();
     let names: Vec<&str> = found.iter().map(|(info, _)| &*info.name).collect();
     let expected: Vec<&str> = before.iter().map(|kept| &*kept.name).collect();
     if names != expected {

@@ -12,6 +12,7 @@ use crate::stack::{Stack, StackOptions};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_naming::Atime;
 use holdfast_object::{DomainId, ManualClock, ObjectStore, Snapshots};
+use holdfast_physical::DeletionSlice;
 use holdfast_physical::check::{CheckOptions, check};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -20,6 +21,8 @@ use std::sync::Arc;
 
 /// Page frames of the recovering stack.
 const FRAMES: u32 = 1024;
+/// Runs in which it frees what deleted snapshots had: in many steps, in some, in one.
+const SLICES: [usize; 3] = [2, 8, 1000];
 /// After a crash.
 const RECOVERY_NS: u64 = 3_600_000_000_000;
 
@@ -32,8 +35,21 @@ pub(super) struct Seen {
     pub(super) compared_with_model: bool,
     /// Snapshots that were as they should.
     pub(super) snapshots: u64,
-    /// Crashes during the recovery.
+    /// Crashes during the recovery, and of what comes after it.
     pub(super) nested: u64,
+    /// States, those among them, in which a deleted snapshot was not all free yet.
+    pub(super) deletions_left: u64,
+}
+
+/// For a stack that recovers: one that frees what deleted snapshots had in so many runs at a time.
+fn options(runs: usize) -> StackOptions {
+    let mut options = StackOptions::new(FRAMES);
+    options.physical.deletion_slice = DeletionSlice { runs, blocks: 8 * runs as u64 };
+    options
+}
+
+fn has_deletion_left(stack: &Stack) -> u64 {
+    u64::from(!stack.cache.snapshot_deletions().is_empty())
 }
 
 /// Checks one image of a crash at `position`. With `nested`, so many crashes of its recovery too.
@@ -46,10 +62,12 @@ pub(super) fn examine(
 ) -> Result<Seen, String> {
     let recorder = Arc::new(Recorder::in_memory(image));
     let clock = Arc::new(ManualClock::new(run.now_ns + RECOVERY_NS, 0));
-    let stack = Stack::open(recorder.clone(), &StackOptions::new(FRAMES), &clock)
-        .map_err(|error| format!("the store does not open: {error}"))?;
+    let options = options(SLICES[rng.random_range(0..SLICES.len())]);
+    let stack =
+        Stack::open(recorder.clone(), &options, &clock).map_err(|error| format!("the store does not open: {error}"))?;
     let recovered_at = recorder.position();
-    let mut seen = Seen { batches: stack.recovered.batches, ..Seen::default() };
+    let mut seen =
+        Seen { batches: stack.recovered.batches, deletions_left: has_deletion_left(&stack), ..Seen::default() };
     if let Some(reason) = stack.module.status().read_only {
         return Err(format!("the store opens for reading only: {reason}"));
     }
@@ -59,36 +77,70 @@ pub(super) fn examine(
     seen.compared_with_model = compare_with_model(&stack, run, prefix, &found)?;
     let kept = judge_snapshots(&run.history, position, &stack, |sequence| model_at(&run.moments, sequence))?;
     seen.snapshots = kept.len() as u64;
-    go_on(&stack, kept.choose(rng))?;
+    let gone = kept.choose(rng);
+    go_on(&stack, gone)?;
     drop(stack);
     check_device(recorder.clone())?;
     let images = recorder.crash_images();
     for number in 0..nested {
-        let at = rng.random_range(0..=recovered_at);
+        // In the recovery, or when it is over and a snapshot is being deleted.
+        let is_late = rng.random_bool(0.5);
+        let last = *images.positions().end();
+        let at = rng.random_range(if is_late { recovered_at..=last } else { 0..=recovered_at });
         let mode = CrashMode::ALL[rng.random_range(0..CrashMode::ALL.len())];
         let mut image_rng = Pcg64Mcg::seed_from_u64(rng.random());
         let image = images.image(at, mode, &mut image_rng);
-        examine_again(&run.history, position, &image, (&found, &kept), &clock)
+        let before = Before { objects: &found, kept: &kept, gone: gone.filter(|_| is_late), is_late };
+        seen.deletions_left += examine_again(&run.history, position, &image, &before, &options, &clock)
             .map_err(|error| format!("crash {number} of the recovery, at its position {at}, {mode:?}: {error}"))?;
         seen.nested += 1;
     }
     Ok(seen)
 }
 
-/// A recovery that was cut off and done again finds the same.
+/// What a recovery found.
+struct Before<'a> {
+    objects: &'a Objects,
+    kept: &'a [Kept],
+    /// This snapshot was being deleted afterwards.
+    gone: Option<&'a Kept>,
+    /// What has no name was being reclaimed afterwards.
+    is_late: bool,
+}
+
+impl Before<'_> {
+    /// What has no name was there, and may be gone in part or all.
+    fn put_back_orphans(&self, found: &mut Objects) {
+        for (id, orphan) in self.objects.iter().filter(|(_, object)| object.attributes.nlink == 0) {
+            for id in [*id, orphan.attributes.xattr] {
+                if let Some(object) = self.objects.get(&id) {
+                    found.insert(id, object.clone());
+                }
+            }
+        }
+    }
+}
+
+/// A recovery that was cut off, or what came after it, and that was done again finds the same. Gives 1 if it found a deletion of a
+/// snapshot not yet done.
 fn examine_again(
     history: &History,
     position: usize,
     image: &MemoryDevice,
-    (before, kept): (&Objects, &[Kept]),
+    before: &Before<'_>,
+    options: &StackOptions,
     clock: &Arc<ManualClock>,
-) -> Result<(), String> {
+) -> Result<u64, String> {
     let device = Arc::new(image.clone());
-    let stack = Stack::open(device.clone(), &StackOptions::new(FRAMES), clock)
-        .map_err(|error| format!("the store does not open: {error}"))?;
-    let found = observe(&stack)?;
+    let stack =
+        Stack::open(device.clone(), options, clock).map_err(|error| format!("the store does not open: {error}"))?;
+    let deletions_left = has_deletion_left(&stack);
+    let mut found = observe(&stack)?;
+    if before.is_late {
+        before.put_back_orphans(&mut found);
+    }
     judge(history, position, &found, false)?;
-    for (id, object) in before {
+    for (id, object) in before.objects {
         let Some(again) = found.get(id) else { return Err(format!("{id} was recovered and is gone")) };
         let pages = object.pages_unlike(again);
         if object.attributes != again.attributes || !pages.is_empty() {
@@ -96,14 +148,15 @@ fn examine_again(
             return Err(format!("{id} was recovered as {before:?} and is now {now:?}, pages unlike: {pages:?}"));
         }
     }
-    if let Some(id) = found.keys().find(|id| !before.contains_key(id)) {
+    if let Some(id) = found.keys().find(|id| !before.objects.contains_key(id)) {
         return Err(format!("{id} was not recovered at first and is there now"));
     }
-    judge_again(&stack, history, kept)?;
+    judge_again(&stack, history, before.kept, before.gone)?;
     check_names(&stack)?;
     go_on(&stack, None)?;
     drop(stack);
-    check_device(device)
+    check_device(device)?;
+    Ok(deletions_left)
 }
 
 /// Names, links and objects fit together.

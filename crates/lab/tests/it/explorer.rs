@@ -24,6 +24,7 @@ fn every_power_cut_is_survived() {
     assert!(report.interleaved > states / 100, "{report:?}");
     assert!(report.sealed > 0, "{report:?}");
     assert!(report.snapshots > states / 4 && report.snapshots_in_flight > states / 20, "{report:?}");
+    assert!(report.deletions_left > states / 50, "{report:?}");
 }
 
 #[test]
@@ -63,6 +64,12 @@ fn a_block_freed_with_a_snapshot_that_an_older_one_has_is_found() {
 }
 
 #[test]
+fn a_deleted_snapshot_that_leaves_the_list_too_early_is_found() {
+    // Only some workloads delete a snapshot in more than one slice.
+    is_found_within(Plant::UnlistFirst, 4 * PLANTED_STATES_MAX);
+}
+
+#[test]
 fn a_snapshot_that_is_in_memory_only_is_found() {
     is_found(Plant::ListNothing);
 }
@@ -75,7 +82,11 @@ fn a_seal_before_the_flush_of_its_batch_is_found() {
 
 /// The explorer finds the bug soon, its replay shows the state again, and without the bug all these states are in order.
 fn is_found(plant: Plant) {
-    let options = Options { plant, interleave: false, states: PLANTED_STATES_MAX, ..Options::default() };
+    is_found_within(plant, PLANTED_STATES_MAX);
+}
+
+fn is_found_within(plant: Plant, states: u64) {
+    let options = Options { plant, interleave: false, states, ..Options::default() };
     let (report, failure) = explore(&options);
     let failure = failure.unwrap_or_else(|| panic!("{} is not found: {report:?}", plant.name()));
     // In a state, or in one of the crashes between the lives of a store.
