@@ -305,6 +305,7 @@ fn run_threads(options: Options) -> Result<Report, Box<Failure>> {
         let mut written = Ok(());
         while running.load(Ordering::Acquire) > 0 && written.is_ok() {
             written = soak.stack.cache.sync_all().map(drop);
+            // So that an epoch has several requests.
             std::thread::sleep(Duration::from_millis(2));
         }
         let models: Vec<_> = handles.into_iter().map(|handle| handle.join().expect("no panic")).collect();

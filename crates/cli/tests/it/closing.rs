@@ -1,6 +1,6 @@
 //! A store whose daemon is still closing it, as umount(8) and fusermount3 leave it: who waits for it, and who is refused at once.
 
-use crate::rig::{PATIENCE, Ran, Rig, eventually, fuse, has_ended, kill};
+use crate::rig::{PATIENCE, Ran, Rig, await_end, eventually, fuse, has_ended, kill};
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use std::fs;
@@ -118,7 +118,7 @@ fn mount_and_check_wait_for_a_daemon_that_does_not_know_yet_and_others_are_refus
         let (mut child, _errors, _) = waits(&rig, &waiter);
         kill(daemon, Signal::CONT);
         assert!(child.wait().unwrap().success(), "{waiter:?}");
-        eventually("the first daemon ends", || has_ended(daemon));
+        await_end(daemon);
         if waiter[0] == "check" {
             rig.run(["mount", "s", "m"]).exits(0);
         }

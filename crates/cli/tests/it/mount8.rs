@@ -1,6 +1,6 @@
 //! As users of mount(8) know it: its options, the helper under its name, umount(8).
 
-use crate::rig::{PATIENCE, Rig, eventually, fuse, has_ended, kill};
+use crate::rig::{PATIENCE, Rig, await_end, fuse, kill};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 /// Runs a script in a mount namespace of its own, in which mount(8) finds the helper: it looks in /sbin and its like only. What is
 /// mounted there ends with its daemon, not with the script. Gives what was printed.
-fn in_a_namespace(rig: &Rig, script: &str) -> (String, String) {
+pub(crate) fn in_a_namespace(rig: &Rig, script: &str) -> (String, String) {
     let helper = rig.path("mount.holdfast");
     symlink(env!("CARGO_BIN_EXE_holdfast"), &helper).unwrap();
     let prepared = r#"
@@ -37,7 +37,7 @@ fn in_a_namespace(rig: &Rig, script: &str) -> (String, String) {
 }
 
 /// A store `s` and a directory `m` for it, if mount(8) can be tried here.
-fn mount_8() -> Option<Rig> {
+pub(crate) fn mount_8() -> Option<Rig> {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
         eprintln!("SKIPPED: mount(8) needs root");
@@ -76,7 +76,7 @@ fn mount_8_finds_the_helper_and_umount_8_leaves_a_clean_store() {
     let pid =
         out.lines().find_map(|line| line.strip_prefix("pid=")).and_then(|pid| pid.parse().ok()).expect("a daemon");
     // umount(8) returns before the daemon has written the rest.
-    eventually("the daemon ends", || has_ended(pid));
+    await_end(pid);
     assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
     rig.run(["mount", "s", "m"]).exits(0);
     assert_eq!(fs::read_to_string(mount.join("f")).unwrap(), "content\n");
@@ -345,7 +345,7 @@ END
     );
     for line in out.lines().filter_map(|line| line.strip_prefix("pid=")) {
         let pid = line.parse().unwrap();
-        eventually("the daemon ends", || has_ended(pid));
+        await_end(pid);
     }
     rig.run(["check", "s"]).exits(0);
     rig.run(["check", "t"]).exits(0);

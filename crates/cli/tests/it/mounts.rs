@@ -1,6 +1,6 @@
 //! The life of a mount: made, used, synced, unmounted, ended by signals, killed.
 
-use crate::rig::{Rig, eventually, fingerprint, fuse, has_ended, kill};
+use crate::rig::{Rig, await_end, eventually, fingerprint, fuse, has_ended, kill};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -126,7 +126,7 @@ fn sigterm_unmounts_and_leaves_a_clean_store() {
     fs::write(mount.join("f"), "written, not synced").unwrap();
     let daemon = rig.daemon("m");
     kill(daemon, Signal::TERM);
-    eventually("the daemon ends", || has_ended(daemon));
+    await_end(daemon);
     let status = rig.run(["status", "s", "--json"]).exits(0).json();
     assert_eq!(status["condition"], "clean");
     rig.run(["mount", "s", "m"]).exits(0);
@@ -145,7 +145,7 @@ fn sigterm_ends_also_a_mount_in_use() {
     open.write_all(b"before").unwrap();
     let daemon = rig.daemon("m");
     kill(daemon, Signal::TERM);
-    eventually("the daemon ends", || has_ended(daemon));
+    await_end(daemon);
     open.write_all(b"after").expect_err("nobody is there to take it");
     drop(open);
     assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
@@ -175,7 +175,7 @@ fn a_daemon_that_is_told_to_end_leaves_other_mounts_at_its_directory_alone() {
     rig.run(["mount", "t", "m"]).exits(0);
     let second = rig.daemon("m");
     kill(first, Signal::TERM);
-    eventually("the first daemon ends", || has_ended(first));
+    await_end(first);
     assert!(!has_ended(second) && is_alive(&mount));
     open.write_all(b"after").expect_err("nobody is there to take it");
     drop(open);
@@ -191,7 +191,7 @@ fn a_daemon_that_is_told_to_end_leaves_other_mounts_at_its_directory_alone() {
     over.unwrap();
     fs::write(mount.join("of the tmpfs"), "x").unwrap();
     kill(first, Signal::TERM);
-    eventually("the daemon ends", || has_ended(first));
+    await_end(first);
     assert!(mount.join("of the tmpfs").exists());
     rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::empty()).unwrap();
     rig.run(["unmount", "m"]).exits(0);
@@ -218,7 +218,7 @@ fn a_daemon_whose_mount_is_gone_leaves_the_next_with_its_number_alone() {
         let second = rig.daemon("m");
         kill(first, Signal::TERM);
         kill(first, Signal::CONT);
-        eventually("the first daemon ends", || has_ended(first));
+        await_end(first);
         assert!(!has_ended(second) && is_alive(&mount));
         rig.run(["unmount", "m"]).exits(0);
         rig.run(["check", "s"]).exits(0);
@@ -241,7 +241,7 @@ fn a_mount_that_was_moved_is_found_by_its_daemon() {
     rustix::mount::unmount(rig.path("m"), rustix::mount::UnmountFlags::empty()).unwrap();
     assert!(is_alive(&elsewhere));
     kill(daemon, Signal::TERM);
-    eventually("the daemon ends", || has_ended(daemon));
+    await_end(daemon);
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
     assert_eq!(rig.run(["status", "s", "--json"]).exits(0).json()["condition"], "clean");
 }
@@ -362,7 +362,7 @@ fn a_daemon_that_was_cut_off_still_has_the_store() {
     assert!(forced.err.contains(&format!("kill -CONT {daemon}")), "{forced:?}");
     assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
     kill(daemon, Signal::CONT);
-    eventually("the daemon ends", || has_ended(daemon));
+    await_end(daemon);
     rig.run(["mount", "s", "m"]).exits(0);
     assert_eq!(fs::read(mount.join("g")).unwrap(), b"more");
     rig.run(["unmount", "m"]).exits(0);

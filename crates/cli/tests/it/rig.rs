@@ -1,6 +1,8 @@
 //! A place of its own for each test, with its own home directory, and what it mounts is gone afterwards.
 
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -122,7 +124,7 @@ impl Rig {
     pub(crate) fn kill_daemon(&self, mount: &str) {
         let daemon = self.daemon(mount);
         kill(daemon, Signal::KILL);
-        eventually("the daemon is dead", || has_ended(daemon));
+        await_end(daemon);
     }
 }
 
@@ -152,7 +154,7 @@ pub(crate) fn fuse() -> bool {
     false
 }
 
-/// Waits until `done`, or fails.
+/// Waits until `done`, or fails. For what nobody tells of: a program's status, a file that grows.
 #[track_caller]
 pub(crate) fn eventually(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
@@ -160,6 +162,18 @@ pub(crate) fn eventually(what: &str, done: impl Fn() -> bool) {
         assert!(start.elapsed() < PATIENCE, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits until the process has ended, or fails.
+#[track_caller]
+pub(crate) fn await_end(pid: i32) {
+    let process = match pidfd_open(Pid::from_raw(pid).expect("a process"), PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return,
+        process => process.unwrap(),
+    };
+    let mut polled = [PollFd::new(&process, PollFlags::IN)];
+    let ready = poll(&mut polled, Some(&PATIENCE.try_into().unwrap())).unwrap();
+    assert_eq!(ready, 1, "process {pid} has not ended in time");
 }
 
 /// Whether the process has ended, be it reaped or not.
@@ -171,7 +185,7 @@ pub(crate) fn has_ended(pid: i32) -> bool {
 }
 
 pub(crate) fn kill(pid: i32, signal: Signal) {
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+    rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
 /// Of all bytes of a file.

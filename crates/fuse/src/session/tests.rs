@@ -431,6 +431,7 @@ fn a_descriptor_that_does_not_block_is_waited_for() {
         Session::resume(ours, NEGOTIATED).worker(clone).unwrap().serve(&Fixed::default())
     });
     for _ in 0..3 {
+        // Most likely it has found nothing and waits by then. Nobody could tell; otherwise this round shows less.
         std::thread::sleep(Duration::from_millis(5));
         rustix::io::write(&kernel, &message(opcode::READLINK, 0x30, 1, &[])).unwrap();
         assert_eq!(Some(next(&kernel)), success("2f78"));

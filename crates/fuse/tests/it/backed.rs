@@ -24,8 +24,8 @@ pub(crate) const COUNT: u32 = 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 10;
 pub(crate) struct Backed {
     directory: PathBuf,
     counted: File,
-    /// Requests that came again.
-    pub(crate) resent: AtomicU64,
+    /// A byte for each request that came again: a process that is killed says nothing at its end.
+    resent: File,
     temporary: AtomicU64,
 }
 
@@ -42,8 +42,8 @@ impl Backed {
 
     pub(crate) fn new(directory: &Path) -> io::Result<Backed> {
         let counted = OpenOptions::new().append(true).read(true).open(directory.join("counted"))?;
-        let (resent, temporary) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Backed { directory: directory.into(), counted, resent, temporary })
+        let resent = OpenOptions::new().append(true).create(true).open(directory.join("resent"))?;
+        Ok(Backed { directory: directory.into(), counted, resent, temporary: AtomicU64::new(0) })
     }
 
     fn object(&self, node: u64) -> PathBuf {
@@ -80,7 +80,9 @@ impl Backed {
     }
 
     fn note(&self, context: &Context) {
-        self.resent.fetch_add(u64::from(context.resent), Ordering::Relaxed);
+        if context.resent {
+            (&self.resent).write_all(b".").unwrap();
+        }
     }
 
     /// Between doing and answering, so that kills hit there: what is done again is noticed only then.

@@ -42,17 +42,6 @@ fn worker() {
             std::thread::spawn(move || worker.serve(&*handler))
         })
         .collect();
-    // What came again is told through a file: a killed process cannot say anything at its end.
-    let resent = File::options().append(true).create(true).open(directory.join("resent")).unwrap();
-    let mut told = 0;
-    while workers.iter().any(|worker| !worker.is_finished()) {
-        std::thread::sleep(Duration::from_millis(2));
-        let now = handler.resent.load(Ordering::Relaxed);
-        for _ in told..now {
-            std::io::Write::write_all(&mut &resent, b".").unwrap();
-        }
-        told = now;
-    }
     for worker in workers {
         worker.join().unwrap().unwrap();
     }
@@ -203,17 +192,19 @@ fn killed_workers_cost_applications_nothing() {
         // From this the kernel learns that FLUSH is not answered. Otherwise a worker that is being started might be the first to send
         // it, for the copies of the applications' files that its exec closes, and wait for an answer that only it can give.
         drop(File::create(mountpoint.path().join("flushed")).unwrap());
-        for number in 0..6 {
+        let run = |number| {
             let (tally, directory) = (&tally, mountpoint.path());
             scope.spawn(move || {
                 if let Err(error) = application(directory, number, seed, tally) {
                     tally.failures.lock().unwrap().push(format!("application {number}: {error}"));
                     tally.stop.store(true, Ordering::Relaxed);
                 }
-            });
-        }
+            })
+        };
+        let applications: Vec<_> = (0..6).map(run).collect();
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(seconds) && !tally.stop.load(Ordering::Relaxed) {
+            // Where the kill hits is to be left to chance.
             std::thread::sleep(Duration::from_millis(rng.random_range(3..60)));
             worker.kill().unwrap();
             // Reaped: its threads have let go of the requests that they were copying.
@@ -229,7 +220,9 @@ fn killed_workers_cost_applications_nothing() {
         tally.stop.store(true, Ordering::Relaxed);
         // The last worker answers what is still asked, and the unmount.
         scope.spawn(move || worker.wait());
+        applications.into_iter().for_each(|application| application.join().unwrap());
         while !mountpoint_is_free(mountpoint.path()) {
+            // The kernel tells nobody when a mount stops being busy.
             std::thread::sleep(Duration::from_millis(5));
         }
     });
@@ -250,7 +243,7 @@ fn killed_workers_cost_applications_nothing() {
     assert!(resent > kills / 10, "kills hit nothing");
 }
 
-/// Tries to unmount until the applications are done; cuts off when the watchdog has.
+/// Tries to unmount; cuts off when the watchdog has.
 fn mountpoint_is_free(mountpoint: &Path) -> bool {
     match unmount(mountpoint, false) {
         Ok(()) => true,
