@@ -6,6 +6,7 @@ use crate::errno::Errno;
 use crate::handler::{Answer, Change, Handler, Service, is_truncation};
 use crate::notify;
 use crate::reply::{self, DirBuffer, Slices};
+use holdfast_object::ObjectId;
 use rustix::fd::BorrowedFd;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -30,7 +31,7 @@ fn dispatch_to<H: Handler>(handler: &H, device: BorrowedFd<'_>, bytes: &[u8], ag
     };
     let mut out = Out { device, unique, before: &|| Ok(()) };
     match decode::request(bytes, agreed) {
-        Ok(request) if handler.is_down() && needs_store(&request) => out.error(Errno::IO),
+        Ok(request) if needs_store(&request) && handler.is_down() => out.error(Errno::IO),
         Ok(request) => {
             let before = || changes(&request).map_or(Ok(()), |(node, change)| handler.changed(node, change));
             out.before = &before;
@@ -96,21 +97,25 @@ impl Out<'_> {
     }
 }
 
-/// Whether a request is about what is stored: not so what the kernel only tells, and what asking about the mount takes.
+/// Whether a request is about what is stored: not so what the kernel only tells, and what asking about the mount takes, which is to open
+/// its root.
 fn needs_store(request: &Request<'_>) -> bool {
-    !matches!(
-        request.body,
-        Body::Forget { .. }
-            | Body::BatchForget { .. }
-            | Body::Release(..)
-            | Body::Releasedir(..)
-            | Body::Interrupt { .. }
-            | Body::Statfs
-            | Body::Opendir(..)
-            | Body::Ioctl { .. }
-            | Body::Init(..)
-            | Body::Destroy
-    )
+    let is_root = request.node == ObjectId::ROOT.0;
+    let is_asked_of_root = is_root && matches!(request.body, Body::Getattr(_) | Body::Statx(_));
+    !is_asked_of_root
+        && !matches!(
+            request.body,
+            Body::Forget { .. }
+                | Body::BatchForget { .. }
+                | Body::Release(..)
+                | Body::Releasedir(..)
+                | Body::Interrupt { .. }
+                | Body::Statfs
+                | Body::Opendir(..)
+                | Body::Ioctl { .. }
+                | Body::Init(..)
+                | Body::Destroy
+        )
 }
 
 /// What a request changes if it succeeds; not those that write through a handle, by which the handler sees to it itself.

@@ -34,7 +34,13 @@ pub(super) struct Anew {
     pub(super) replayed: bool,
     /// Why it is not open for writing, though it was to be.
     pub(super) refusal: Option<Failure>,
+    /// Why nothing of it may be shown: it is as it was before the store was opened for writing.
+    pub(super) down: Option<&'static str>,
 }
+
+/// Why a mount takes no changes whose store was closed for another one.
+const NOT_OPENED_AGAIN: &str =
+    "it was closed for a remount, and could not be opened again: unmount it, and mount it again";
 
 impl Live {
     /// Opens the store on `device` as the options say. `does` is told of what may take long.
@@ -58,14 +64,15 @@ impl Live {
         self.stack.cache.close().map_err(stack::says)?;
         let stack = taken_over(&self.device, options, &self.stack).inspect_err(|_| {
             // Nothing is pending. The recovery point that closes a store is not one to go on from.
-            let _ = self.stack.cache.shut_down("it was closed for a remount, and could not be opened again");
+            let _ = self.stack.cache.shut_down(NOT_OPENED_AGAIN);
         })?;
         begin(&stack, options)?;
-        Ok(Anew { stack, device: self.device.clone(), read_only: true, replayed: false, refusal: None })
+        let device = self.device.clone();
+        Ok(Anew { stack, device, read_only: true, replayed: false, refusal: None, down: None })
     }
 
     /// Opening it writes: the log is replayed, recovery points are published. What this has read before then is not what the store has
-    /// now, so this is not returned to.
+    /// now, and blocks of it may be others' since. So this is not returned to; if nothing else can be opened, nothing is shown.
     fn for_writing(
         &self,
         options: &MountOptions,
@@ -81,8 +88,8 @@ impl Live {
             true => self.device.clone(),
             false => Arc::new(FileDevice::open_writable(self.device.clone()).map_err(stack::says)?),
         };
-        let (last, failure) = match open(&device, options) {
-            Err(failure) => (self.stack.clone(), failure),
+        let (last, mut failure) = match open(&device, options) {
+            Err(failure) => (None, failure),
             Ok(stack) => {
                 let adopted = stack.cache.adopt_sessions(&self.stack.cache).map_err(stack::says);
                 let has_adopted = adopted.is_ok();
@@ -92,22 +99,34 @@ impl Live {
                 });
                 let Err(failure) = begun else {
                     let replayed = stack.recovered.batches > 0;
-                    return Ok(Anew { stack, device, read_only: false, replayed, refusal: None });
+                    return Ok(Anew { stack, device, read_only: false, replayed, refusal: None, down: None });
                 };
                 if let Err(error) = stack.cache.close() {
                     tracing::error!("it could not be closed in order: {error}");
                 }
-                (if has_adopted { stack } else { self.stack.clone() }, failure)
+                (has_adopted.then_some(stack), failure)
             }
         };
         let mut options = options.clone();
         options.flags.read_only = true;
-        let stack = taken_over(&device, &options, &last).unwrap_or_else(|error| {
+        let mut down = None;
+        let holder = last.as_ref().unwrap_or(&self.stack);
+        let stack = taken_over(&device, &options, holder).unwrap_or_else(|error| {
             tracing::error!("it was opened for writing, and could not be opened again for reading only: {error}");
-            let _ = last.cache.shut_down("it was closed for a remount, and could not be opened again");
-            last
+            failure.message += &format!("; and it could not be opened again for reading only: {error}");
+            match last {
+                // It has been closed, so it is what the store has.
+                Some(last) => {
+                    let _ = last.cache.shut_down(NOT_OPENED_AGAIN);
+                    last
+                }
+                None => {
+                    down = Some(NOT_OPENED_AGAIN);
+                    self.stack.clone()
+                }
+            }
         });
-        Ok(Anew { stack, device, read_only: true, replayed: true, refusal: Some(failure) })
+        Ok(Anew { stack, device, read_only: true, replayed: true, refusal: Some(failure), down })
     }
 
     fn has_open_files(&self) -> bool {
@@ -245,6 +264,29 @@ mod tests {
 
     fn read(namespace: &Namespace, id: ObjectId) -> Vec<u8> {
         namespace.read_quietly(id, 0, 100, true).unwrap().slices().flatten().copied().collect()
+    }
+
+    /// The store is damaged beyond opening while it is mounted for reading only.
+    #[test]
+    fn what_was_read_before_is_not_shown_when_the_store_can_be_opened_no_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let id = crashed(&path);
+        let live = Live::open(device(&path, DeviceAccess::ReadOnly), &options(true), &mut |_| {}).unwrap();
+        live.stack.namespace.open(&Request::ROOT, id, Access::READ, false).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, vec![0; bytes.len()]).unwrap();
+
+        let anew = live.opened_anew(&options(false)).unwrap();
+        assert!(anew.read_only && anew.down.is_some());
+        let refusal = anew.refusal.unwrap().message;
+        let (first, second) = refusal.split_once("; and it could not be opened again for reading only: ").unwrap();
+        assert!(!first.is_empty() && !second.is_empty(), "{refusal}");
+        assert!(live.stack.cache.held() == [id], "whoever forgets it can");
+        // Not for what is wrong with opening it for writing alone.
+        std::fs::write(&path, &bytes).unwrap();
+        let refuses = |_: &Stack, _: &MountOptions| Err(Failure::new("not today"));
+        assert_eq!(live.for_writing(&options(false), refuses).unwrap().down, None);
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub(crate) fn serve(
         live: RwLock::new(live),
         kernel: OnceLock::new(),
         compared: LastComparison::default(),
-        is_down: AtomicBool::new(false),
+        down: OnceLock::new(),
         options: Mutex::new(mounting.options.clone()),
         remounting: Mutex::new(()),
     });
@@ -146,7 +146,7 @@ pub(crate) fn serve(
     state.live.read().scrubber.stop();
     writer.stop(&state);
     if state.is_down() {
-        tracing::info!("left as it was when it was shut down; the next mount recovers it");
+        tracing::info!("left as it was; the next mount recovers it");
         return outcome;
     }
     let closed = state.live.read().close(&mounting.store);
@@ -352,8 +352,8 @@ struct State {
     /// The connection, once there is one.
     kernel: OnceLock<OwnedFd>,
     compared: LastComparison,
-    /// Stopped by [`Control::shut_down`].
-    is_down: AtomicBool,
+    /// Why nothing is answered any more: [`Control::shut_down`], or a remount after which nothing can be shown.
+    down: OnceLock<&'static str>,
     /// As they are now: a remount changes some of them.
     options: Mutex<MountOptions>,
     /// Held by a remount, from its beginning to its end.
@@ -369,6 +369,11 @@ impl State {
         uid == 0 || uid == rustix::process::geteuid().as_raw()
     }
 
+    /// Why it does nothing any more, if it is down.
+    fn refusal(&self) -> Failure {
+        Failure::new(self.down.get().copied().unwrap_or_default())
+    }
+
     fn report(&self) -> StoreReport {
         let Mounting { store, directory, .. } = &self.mounting;
         let options = self.options.lock().clone();
@@ -377,11 +382,13 @@ impl State {
         let cache = stack.cache.status();
         let status = StoreStatus { space: stack.cache.space_expected(), ..stack.status() };
         let mut report = StoreReport::bare(store, Condition::Mounted, Some(directory));
-        report.read_only = match options.flags.read_only {
+        let down = self.down.get().map(|reason| reason.to_string());
+        let asked_for = down.is_none() && options.flags.read_only;
+        report.read_only = match asked_for {
             true => Some("mounted with the option ro".into()),
-            false => cache.read_only.clone().or_else(|| status.read_only.clone()),
+            false => down.or_else(|| cache.read_only.clone()).or_else(|| status.read_only.clone()),
         };
-        report.latched = !options.flags.read_only && report.read_only.is_some();
+        report.latched = !asked_for && report.read_only.is_some();
         report.cache = Some(CacheFigures::from(&cache));
         report.figures = Some(stack.figures(status));
         report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..live.scrubber.report() });
@@ -418,6 +425,7 @@ impl Control for State {
     fn scrub_json(&self, request: &[u8]) -> Vec<u8> {
         let scrubber = &self.live.read().scrubber;
         let outcome = match serde_json::from_slice(request) {
+            _ if self.is_down() => Err(self.refusal()),
             Ok(ScrubRequest::Begin { rate_bytes_per_s }) => scrubber.begin(rate_bytes_per_s),
             Ok(ScrubRequest::Status) => Ok(scrubber.report()),
             Ok(ScrubRequest::Pause) => scrubber.pause(),
@@ -438,6 +446,7 @@ impl Control for State {
         let outcome = serde_json::from_slice(request)
             .map_err(|error| Failure::new(format!("the mount does not understand what it is asked: {error}")))
             .and_then(|request| match request {
+                _ if self.is_down() => Err(self.refusal()),
                 SnapshotRequest::Create { .. } | SnapshotRequest::Delete { .. } if is_read_only => {
                     Err(Failure::new("it is mounted read-only"))
                 }
@@ -452,6 +461,7 @@ impl Control for State {
         let live = self.live.read();
         let grown = match serde_json::from_slice(request) {
             _ if !is_owner => Err(Failure::new("only root and the user who mounted the store make it larger")),
+            _ if self.is_down() => Err(self.refusal()),
             Ok(request) => growth::grow(&live.stack, &live.device, &request),
             Err(error) => Err(Failure::new(format!("the mount does not understand what it is asked: {error}"))),
         };
@@ -479,12 +489,12 @@ impl Control for State {
         }
         tracing::warn!("it is shut down by an ioctl of user {uid}: nothing is written from now on");
         // First of all, so that no request comes between.
-        self.is_down.store(true, Ordering::Release);
+        let _ = self.down.set(SHUT_DOWN);
         self.live.read().stack.cache.shut_down(SHUT_DOWN).map(|()| true)
     }
 
     fn is_down(&self) -> bool {
-        self.is_down.load(Ordering::Acquire)
+        self.down.get().is_some()
     }
 
     fn status_json(&self) -> Vec<u8> {

@@ -4,11 +4,11 @@
 //! store in order. The kernel is told by whoever asks: first for `ro`, so that nothing is open for writing when the daemon is told, last
 //! for `rw`.
 
+use super::State;
 use super::live::Anew;
-use super::{SHUT_DOWN, State};
 use crate::failure::{Failure, Result};
 use crate::options::MountOptions;
-use holdfast_fuse::control::Control;
+use holdfast_fuse::adapter::by_turns;
 use holdfast_fuse::notify;
 use holdfast_naming::Atime;
 use holdfast_object::ObjectId;
@@ -21,8 +21,6 @@ use std::time::{Duration, Instant};
 
 /// How long to wait for an epoch that is being written, or for requests that do not end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long to wait for a moment without requests before others have their turn, who would wait as long.
-const ATTEMPT: Duration = Duration::from_millis(100);
 /// How long to wait until the kernel has dropped what it remembers; it goes on afterwards.
 const PATIENCE_TO_TELL: Duration = Duration::from_secs(2);
 
@@ -78,40 +76,54 @@ struct Exchanged {
 
 /// Opens the store as `wanted` says; nothing if it is open like that.
 fn exchange(state: &State, wanted: &MountOptions) -> Result<Option<Exchanged>> {
-    let busy = || Failure::new("it is busy with something else; try again later");
     let deadline = Instant::now() + PATIENCE;
-    loop {
-        let mut live = state.live.try_write_until(deadline).ok_or_else(busy)?;
-        // Whoever shuts it down says so first, and then waits for `live`.
-        if state.is_down() {
-            return Err(Failure::new(SHUT_DOWN));
+    let exchanged = by_turns(deadline, |patience| attempt(state, wanted, deadline, patience));
+    exchanged?.ok_or_else(busy)
+}
+
+fn busy() -> Failure {
+    Failure::new("it is busy with something else; try again later")
+}
+
+/// Keeps requests waiting for `patience`, until there are none; nothing if there was no such moment.
+fn attempt(
+    state: &State,
+    wanted: &MountOptions,
+    deadline: Instant,
+    patience: Duration,
+) -> Result<Option<Option<Exchanged>>> {
+    let mut live = state.live.try_write_until(deadline).ok_or_else(busy)?;
+    // Whoever shuts it down says so first, and then waits for `live`.
+    if let Some(reason) = state.down.get() {
+        return Err(Failure::new(*reason));
+    }
+    if live.read_only == wanted.flags.read_only {
+        return Ok(Some(None));
+    }
+    // Not while requests wait: it writes to another file system, which may stand on this one.
+    live.scrubber.stop();
+    let mut anew = None;
+    let exchanged = state.served.exchange(patience, || {
+        let anew = anew.insert(live.opened_anew(wanted)?);
+        if let Some(reason) = anew.down {
+            let _ = state.down.set(reason);
         }
-        if live.read_only == wanted.flags.read_only {
-            return Ok(None);
-        }
-        let mut anew = None;
-        let exchanged = state.served.exchange(ATTEMPT, || {
-            live.scrubber.stop();
-            let anew = anew.insert(live.opened_anew(wanted)?);
-            Ok(anew.stack.namespace.clone())
-        });
-        let Some(exchanged) = exchanged else {
-            if Instant::now() >= deadline {
-                return Err(busy());
-            }
-            // Whoever waits for it comes before the next attempt.
-            RwLockWriteGuard::unlock_fair(live);
-            continue;
-        };
-        let exchanged = exchanged.map(|()| {
-            let Anew { stack, device, read_only, replayed, refusal } = anew?;
+        Ok(anew.stack.namespace.clone())
+    });
+    let exchanged = exchanged.map(|exchanged| {
+        exchanged.map(|()| {
+            let Anew { stack, device, read_only, replayed, refusal, .. } = anew?;
             let held = stack.cache.held();
             (live.stack, live.device, live.read_only) = (stack, device, read_only);
             Some(Exchanged { replayed, held, refusal })
-        });
+        })
+    });
+    if state.down.get().is_none() {
         live.scrubber = live.scrubber.moved_to(&live.stack);
-        return exchanged;
     }
+    // Whoever waits for it comes before the next attempt.
+    RwLockWriteGuard::unlock_fair(live);
+    exchanged.transpose()
 }
 
 /// What the kernel remembers of these objects may have changed by the replay of the intent log: what was seen until now was the last

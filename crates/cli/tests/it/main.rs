@@ -21,6 +21,7 @@ mod mounts;
 mod newcomers;
 mod protection;
 mod reliability;
+mod remounts;
 mod rig;
 mod room;
 mod run;

@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use told::Told;
 
-pub use served::Served;
+pub use served::{Served, by_turns};
 pub use serving::Serving;
 
 /// Which changes are durable before they are answered (mount(8), `sync` and `dirsync`).

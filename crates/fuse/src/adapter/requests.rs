@@ -382,6 +382,8 @@ impl Handler for Serving<'_> {
     }
 
     fn is_down(&self) -> bool {
+        // First of all, so that the answer holds for what is served to this request.
+        self.namespace();
         self.mount.control.is_down()
     }
 

@@ -10,7 +10,7 @@ use super::serving::{About, Serving};
 use crate::abi::IoctlIn;
 use crate::decode::Context;
 use crate::errno::Errno;
-use crate::handler::Answer;
+use crate::handler::{Answer, Handler};
 use crate::negotiate::Caching;
 use holdfast_integrity::{Algorithm, Checksum, Protection};
 use holdfast_interface::{
@@ -39,7 +39,7 @@ impl Serving<'_> {
         if command == Command::Features {
             return Ok(features(handle, self.namespace().cache().protection()).encode());
         }
-        if self.mount.control.is_down() {
+        if self.is_down() {
             return Err(Errno::IO);
         }
         let malformed = |error| {
