@@ -115,13 +115,14 @@ suite_begin() {
     mkdir -p "$SUITE_WORK"
     exec 9>"$WORK.lock"
     flock -n 9 || { echo "$NAME: already running on $FS"; exit 1; }
+    # Under /tmp because suites change to users who cannot enter a private home directory; one for each work directory, so that two
+    # checkouts do not unmount each other's.
+    MNT=/tmp/holdfast-$NAME-$FS-$(printf %s "$WORK" | cksum | cut -d ' ' -f 1)
     # Remains of a run that was killed.
-    umount -l "/tmp/holdfast-$NAME-$FS" 2>/dev/null
+    umount -l "$MNT" 2>/dev/null
     losetup -n -O NAME -j "$WORK/store" 2>/dev/null | xargs -r -n 1 losetup -d
     rm -rf "$WORK"
     mkdir -p "$WORK"
-    # The mount point is under /tmp because suites change to users who cannot enter a private home directory.
-    MNT=/tmp/holdfast-$NAME-$FS
     mkdir -p "$MNT" && chmod 755 "$MNT"
     trap 'fail "stopped before its end"; suite_end' EXIT
     trap 'fail "interrupted or out of time"; suite_end' INT TERM
