@@ -92,8 +92,8 @@ mod tests {
         let mapping = parse("7f00a000-7f00c000 rw-s 00001000 00:01 4097   /memfd:holdfast-arena (deleted)").unwrap();
         assert_eq!(mapping.addresses, 0x7f00_a000..0x7f00_c000);
         assert_eq!(mapping.name, "/memfd:holdfast-arena (deleted)");
-        assert_eq!(parse("7f00a000-7f00c000 rw-p 00000000 00:00 0").unwrap().name, "");
-        assert!(parse("7f00a000-7f00c000 ---p 00000000 00:00 0").is_none());
+        assert_eq!(parse("7f00a000-7f00c000 rw-p 00000000 00:00 0 ").unwrap().name, "");
+        assert!(parse("7f00a000-7f00c000 ---p 00000000 00:00 0 ").is_none());
         assert!(parse("7f00a000-7f00c000 r--s 00000000 fe:00 12 /usr/lib/gconv-modules.cache").is_none());
         assert!(parse("7fff0000-7fff2000 r-xp 00000000 00:00 0 [vdso]").is_none());
     }

@@ -340,7 +340,9 @@ impl Module {
         let Some(slot) = trees.free_slot(&self.base, domain)? else {
             return Err(Error::Limit { what: "snapshots", limit: u64::from(SLOTS), got: u64::from(SLOTS) + 1 });
         };
-        let of_domain = trees.kept.domains.entry(domain).or_default();
+        // The list of a domain that has had none is known: nothing is in it.
+        let nothing = || OfDomain { dead_blocks: Mutex::new(Some(0)), ..OfDomain::default() };
+        let of_domain = trees.kept.domains.entry(domain).or_insert_with(nothing);
         let ids = (1..=SnapshotId::MAX.0).cycle().skip(usize::from(of_domain.last_id)).map(SnapshotId);
         let id = ids.take(usize::from(SnapshotId::MAX.0)).find(|id| !of_domain.ids().any(|used| used == *id));
         let id = id.expect("more numbers than places in the list");
