@@ -11,7 +11,7 @@ table into docs/directories.md.
 Times: wall, and CPU of this process (which includes what the kernel does for it) and of the daemon, in microseconds an entry. What ext4 does
 in threads of the kernel is in nobody's CPU time.
 """
-import contextlib, json, os, random, resource, subprocess, sys, time
+import contextlib, json, os, random, resource, signal, subprocess, sys, time
 
 HOLDFAST = os.environ.get("HOLDFAST", "target/release/holdfast")
 SEED = int(os.environ.get("SEED") or time.time())
@@ -222,6 +222,19 @@ def table(systems, entries, rows, bytes_each):
     return text
 
 
+def clear(directory):
+    for kind in ("holdfast", "mount"):
+        mount = f"{directory}/directories.{kind}"
+        if os.path.ismount(mount):
+            if subprocess.run(["umount", mount], timeout=120).returncode:
+                subprocess.run(["umount", "-l", mount], timeout=120)
+        if os.path.isdir(mount):
+            os.rmdir(mount)
+    for kind in ("store", "ext4"):
+        if os.path.exists(f"{directory}/directories.{kind}"):
+            os.remove(f"{directory}/directories.{kind}")
+
+
 def main():
     arguments = [argument for argument in sys.argv[1:] if argument != "--write"]
     if not arguments:
@@ -230,21 +243,16 @@ def main():
     directory = os.path.abspath(arguments[0])
     os.makedirs(directory, exist_ok=True)
     print(f"replay with: SEED={SEED} {sys.argv[0]} {directory} {entries}", flush=True)
+    # Also when its time is up, everything is taken away; what is left of a run that was killed, now.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
+    clear(directory)
     systems = []
     try:
         for kind in (Holdfast, Ext4):
             systems.append(kind(directory, entries))
         text = table(systems, entries, *measure(systems, entries))
     finally:
-        for kind in ("holdfast", "mount"):
-            mount = f"{directory}/directories.{kind}"
-            if os.path.ismount(mount):
-                subprocess.run(["umount", mount], timeout=120)
-            if os.path.isdir(mount):
-                os.rmdir(mount)
-        for kind in ("store", "ext4"):
-            if os.path.exists(f"{directory}/directories.{kind}"):
-                os.remove(f"{directory}/directories.{kind}")
+        clear(directory)
     print(text)
     if "--write" in sys.argv:
         document = open(DOCUMENT).read()
