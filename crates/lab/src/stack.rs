@@ -91,16 +91,29 @@ pub fn create(device: Arc<dyn Device>, clock: &Arc<ManualClock>) -> Result<()> {
 /// # Errors
 /// Those of the layers.
 pub fn create_with(device: Arc<dyn Device>, clock: &Arc<ManualClock>, protection: Protection) -> Result<()> {
+    create_reserving(device, clock, protection, 0)
+}
+
+/// The same, with blocks that only root may fill.
+///
+/// # Errors
+/// Those of the layers.
+pub fn create_reserving(
+    device: Arc<dyn Device>,
+    clock: &Arc<ManualClock>,
+    protection: Protection,
+    set_aside_blocks: u64,
+) -> Result<()> {
     let options = StackOptions::new(64);
     let arena = arena(&options)?;
-    let uuids = CreateOptions {
+    let store = CreateOptions {
         store_uuid: *b"holdfast lab 001",
         device_uuid: *b"holdfast lab d01",
-        set_aside_blocks: 0,
+        set_aside_blocks,
         protection,
         overwrite: false,
     };
-    Module::create(device.clone(), arena, clock.clone(), &uuids)?;
+    Module::create(device.clone(), arena, clock.clone(), &store)?;
     let stack = Stack::open(device, &options, clock)?;
     let namespace = stack.namespace(Atime::Relative);
     namespace.initialise(0, 0, 0o755).map_err(|error| Error::Protocol(error.to_string()))?;

@@ -5,7 +5,7 @@
 
 use super::edit::{Edit, apply};
 use holdfast_block::{BLOCK_SIZE, MemoryDevice};
-use holdfast_integrity::{crc64, identity_mix};
+use holdfast_integrity::{Algorithm, crc64, identity_mix};
 use holdfast_physical::{LABEL_BLOCKS, LABELS, label_start};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,11 +21,15 @@ const POINTER_BIRTH: usize = 12;
 /// Kind in 2 bits, level in 4, seeded in 1.
 const POINTER_SHAPE: usize = 22;
 const SHAPE_SEEDED: u8 = 0x40;
+/// The primary checksum's in the lower 4 bits, the secondary's in the upper.
+const POINTER_ALGORITHMS: usize = 23;
 const POINTER_CHECKSUM: usize = 24;
+const POINTER_SECONDARY: usize = 56;
 const RECORD_BYTES: usize = 512;
 const RECORD_LEVELS: usize = 2;
 const RECORD_ROOT: usize = 384;
 const SNAPSHOT_BYTES: usize = 1024;
+const SNAPSHOT_DELETED: usize = 40;
 const SNAPSHOT_TABLE: usize = 512;
 /// Where the record of domain 0's object table is in a superblock.
 const SUPERBLOCK_RECORD: usize = 512;
@@ -143,6 +147,22 @@ fn addresses(block: &Bytes, at: usize) -> [u64; 2] {
 
 fn u64_at(block: &Bytes, at: usize) -> u64 {
     u64::from_le_bytes(block[at..at + 8].try_into().expect("8 bytes"))
+}
+
+/// Makes both checksums of the pointer at `at` those of `bytes`, each of the kind that the pointer names; `seed` is mixed into the first,
+/// which is a CRC-64 if there is one. A checksum of a kind that nobody knows is left as it is.
+fn fit(block: &mut [u8], at: usize, bytes: &Bytes, seed: u64) {
+    let kinds = block[at + POINTER_ALGORITHMS];
+    for (kind, from, to, seed) in
+        [(kinds & 0xf, POINTER_CHECKSUM, POINTER_SECONDARY, seed), (kinds >> 4, POINTER_SECONDARY, POINTER_BYTES, 0)]
+    {
+        let Ok(algorithm) = Algorithm::parse(kind) else { continue };
+        let mut sum = algorithm.sum(bytes).as_bytes().to_vec();
+        sum.iter_mut().zip(seed.to_le_bytes()).for_each(|(byte, mixed)| *byte ^= mixed);
+        if let Some(place) = block[at + from..at + to].get_mut(..sum.len()) {
+            place.copy_from_slice(&sum);
+        }
+    }
 }
 
 fn put_u64(block: &mut Bytes, at: usize, value: u64) {
@@ -278,8 +298,12 @@ impl Image {
                 }
             }
             (KIND_SNAPSHOT_LIST, (0, list)) => {
-                for slot in 0..BLOCK_SIZE / SNAPSHOT_BYTES {
-                    self.record(node, slot * SNAPSHOT_BYTES + SNAPSHOT_TABLE, (0, list / 16 * 16), known);
+                let list_page = self.read(address[0]);
+                for at in (0..BLOCK_SIZE).step_by(SNAPSHOT_BYTES) {
+                    // The trees of a deleted one are freed in part.
+                    if list_page[at + SNAPSHOT_DELETED] == 0 {
+                        self.record(node, at + SNAPSHOT_TABLE, (0, list / 16 * 16), known);
+                    }
                 }
             }
             _ => {}
@@ -304,12 +328,15 @@ impl Image {
         let mut waiting: BTreeSet<usize> = now.keys().copied().collect();
         while let Some(at) = waiting.pop_last() {
             let Node { address, seed, parents, .. } = &self.nodes[at];
-            let sum = crc64(&now[&at]) ^ seed;
+            let bytes = now[&at];
             for &(parent, offset) in parents {
                 let block = now.entry(parent).or_insert_with(|| self.read(self.nodes[parent].address[0]));
-                let same = addresses(block, offset) == *address;
-                if same && u64_at(block, offset + POINTER_CHECKSUM) != sum {
-                    put_u64(block, offset + POINTER_CHECKSUM, sum);
+                if addresses(block, offset) != *address {
+                    continue;
+                }
+                let before = *block;
+                fit(block, offset, &bytes, *seed);
+                if *block != before {
                     waiting.insert(parent);
                 }
             }
@@ -378,8 +405,10 @@ impl Image {
         let seeded = domain == 0 || level > 0;
         let seed = if seeded { identity_mix(domain, object, level, index) } else { 0 };
         let own = self.read(target.address[0]);
-        let sum = crc64(bytes.unwrap_or(&own)) ^ seed;
-        pointer[POINTER_CHECKSUM..][..8].copy_from_slice(&sum.to_le_bytes());
+        // Of metadata it has to be this one.
+        pointer[POINTER_ALGORITHMS] = Algorithm::Crc64Nvme.id();
+        pointer[POINTER_CHECKSUM..].fill(0);
+        fit(&mut pointer, 0, bytes.unwrap_or(&own), seed);
         let kind = if level == 0 { 1 } else { 2 };
         pointer[POINTER_SHAPE] = kind | level << 2 | if seeded { SHAPE_SEEDED } else { 0 };
         pointer[POINTER_BIRTH..][..5].copy_from_slice(&1u64.to_le_bytes()[..5]);

@@ -1,16 +1,31 @@
 //! A store with every structure of the format in it: deep trees, a directory of several levels with free pages, links of all
-//! kinds, extended attributes and access control lists, shared pages, allocated ranges, holes, snapshots with dead lists, objects
-//! without a name, and batches in the intent log.
+//! kinds, extended attributes and access control lists, shared pages, allocated ranges, holes, pages with each kind of checksum, lost
+//! pages, snapshots with dead lists, one whose deletion is half done, objects without a name, blocks set aside, and batches and a seal
+//! in the intent log.
 
 use super::image::Image;
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
+use holdfast_integrity::{Algorithm, Protection};
 use holdfast_naming::{Atime, Error, NewNode, Position, Request, SpaceMode, XattrMode};
-use holdfast_object::{Durability, ObjectId, Snapshots};
+use holdfast_object::{Durability, ObjectCache, ObjectId, ObjectStore, PageIndex, PageView, Snapshots};
+use holdfast_physical::DeletionSlice;
 use std::sync::Arc;
 
 /// Blocks of the device.
 const BLOCKS: u64 = 1024;
+const SET_ASIDE_BLOCKS: u64 = 20;
+/// Modes in which files are written, that all kinds of checksums are there; `uniform`, with CRC-64, has the rest.
+const MODES: [Protection; 7] = [
+    Protection::None,
+    Protection::Disk,
+    Protection::EndToEnd(Algorithm::Xor64),
+    Protection::EndToEnd(Algorithm::Crc32c),
+    Protection::EndToEnd(Algorithm::Xxh3),
+    Protection::EndToEnd(Algorithm::Blake3),
+    // A second checksum in each pointer.
+    Protection::Static { strong: false },
+];
 const WHO: &Request = &Request::ROOT;
 /// Owner, user 10, owning group, group 20, mask, others (`struct posix_acl_xattr_entry`).
 const ACL: [(u16, u16, u32); 6] =
@@ -33,11 +48,41 @@ pub(crate) fn acl() -> Vec<u8> {
 pub fn sample() -> Result<Image, String> {
     let device = Arc::new(MemoryDevice::new(BLOCKS));
     let clock = stack::clock();
-    stack::create(device.clone(), &clock).map_err(|error| error.to_string())?;
-    let stack = Stack::open(device.clone(), &StackOptions::new(512), &clock).map_err(|error| error.to_string())?;
-    fill(&stack).map_err(|error| error.to_string())?;
+    let own = Protection::Dynamic { t_switch_s: Protection::T_SWITCH_DEFAULT_S };
+    let words = |error: holdfast_object::Error| error.to_string();
+    stack::create_reserving(device.clone(), &clock, own, SET_ASIDE_BLOCKS).map_err(words)?;
+    let open = |mode| {
+        let mut options = StackOptions::new(512);
+        options.physical.protection = Some(mode);
+        // So small that a short dead list takes several.
+        options.physical.deletion_slice = DeletionSlice { runs: 2, blocks: 4 };
+        Stack::open(device.clone(), &options, &clock).map_err(words)
+    };
+    for mode in MODES {
+        write_file(&open(mode)?, mode).map_err(|error| error.to_string())?;
+    }
+    fill(&open(Protection::Uniform)?).map_err(|error| error.to_string())?;
     // As after a power cut: the log is to be replayed.
     Ok(Image::new((*device).clone()))
+}
+
+/// A file that has the mode's name.
+fn write_file(stack: &Stack, mode: Protection) -> Result<(), Error> {
+    let names = stack.namespace(Atime::Never);
+    let file = names.mknod(WHO, ObjectId::ROOT, mode.to_string().as_bytes(), NewNode::Regular, 0o644)?;
+    names.write(WHO, file.id, 0, &[9; 6000], false)?;
+    names.sync_all().map(drop)
+}
+
+/// Flips a bit of a page that is in memory and in no store yet: it is lost with the next recovery point.
+fn spoil(stack: &Stack, file: ObjectId, page: PageIndex) -> Result<(), Error> {
+    for view in stack.cache.read(file, page, 1)? {
+        if let PageView::Data(page) = view {
+            // SAFETY: the sample is made by one thread, and `page` is not looked at.
+            unsafe { stack.cache.arena().flip(page.page().frame, 77) };
+        }
+    }
+    Ok(())
 }
 
 fn fill(stack: &Stack) -> Result<(), Error> {
@@ -63,6 +108,14 @@ fn fill(stack: &Stack) -> Result<(), Error> {
     names.allocate(WHO, allocated, 8192, 20_000, SpaceMode::Allocate { keep_size: true }, false)?;
     write(allocated, 12_288, 3)?;
     names.allocate(WHO, allocated, 16_384, 4096, SpaceMode::Punch, false)?;
+
+    // One below a tree block, one below the record itself.
+    let (holed, lost) = (file(b"lost page")?, file(b"lost")?);
+    write(holed, 0, 1)?;
+    names.write(WHO, lost, 0, &[1; 4096], false)?;
+    spoil(stack, holed, 1)?;
+    spoil(stack, lost, 0)?;
+    names.sync_all()?;
 
     let directory = names.mkdir(WHO, ObjectId::ROOT, b"directory", 0o2755)?.id;
     names.set_acl(WHO, directory, b"system.posix_acl_default", &acl(), false)?;
@@ -92,17 +145,24 @@ fn fill(stack: &Stack) -> Result<(), Error> {
     write(plain, 0, 5)?;
     snapshots.snapshot_create("second")?;
     write(deep, 0, 6)?;
+    snapshots.snapshot_create("third")?;
+    write(deep, 20_000 << 12, 6)?;
+    write(allocated, 12_288, 6)?;
     names.unlink(WHO, ObjectId::ROOT, b"shared")?;
     // Held, so it stays as an object without a name.
     let orphan = file(b"orphan")?;
     write(orphan, 0, 7)?;
     names.unlink(WHO, ObjectId::ROOT, b"orphan")?;
     names.sync_all()?;
+    // The first slice; nothing here does the next one.
+    snapshots.snapshot_delete("third")?;
 
     // What only the log has.
     let logged = file(b"logged")?;
     write(logged, 100, 8)?;
     names.sync(logged, Durability::All)?;
+    // As the cache does it when it has been idle; but its tick would go on with the deletion, too.
+    stack.module.log_seal()?;
     names.rename(WHO, ObjectId::ROOT, b"logged", directory, b"logged", holdfast_naming::RenameMode::Replace)?;
     names.setxattr(WHO, logged, b"user.logged", b"too", XattrMode::Set)?;
     names.sync(logged, Durability::All)?;

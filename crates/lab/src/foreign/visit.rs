@@ -22,7 +22,7 @@ use std::sync::Arc;
 const NAMES_MAX: usize = 2000;
 /// Blocks of a scrub step.
 const STEP_BLOCKS: u64 = 200;
-/// Steps of a scrub: more than any store of the sample's size needs.
+/// Steps of a scrub, or of deleting snapshots: more than any store of the sample's size needs.
 const STEPS_MAX: usize = 1000;
 const WHO: &Request = &Request::ROOT;
 
@@ -259,5 +259,15 @@ fn change(seen: &mut Visit, stack: &Stack) {
         seen.below("delete", snapshots.snapshot_delete(&info.name));
     }
     seen.take("sync", names.sync_all());
+    for slice in 0.. {
+        match seen.below("delete more", snapshots.snapshot_delete_more()) {
+            Some(left) if !left.is_empty() => {}
+            _ => break,
+        }
+        if slice == STEPS_MAX {
+            seen.wrong.push("a deletion that does not end".to_string());
+            break;
+        }
+    }
     seen.below("trim", stack.module.trim());
 }

@@ -1,5 +1,6 @@
 //! The kept image of the format: a store with every structure in it, as this version wrote it once, must be read by today's code
-//! with everything that is in it. `HOLDFAST_GOLDEN=write` makes it anew, which only a new version of the format is a reason for.
+//! with everything that is in it. `HOLDFAST_GOLDEN=write` makes it anew, for which a new version of the format or a new structure in the
+//! sample is the reason.
 
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use holdfast_integrity::crc64;
@@ -71,6 +72,9 @@ fn listing(device: &MemoryDevice, exact: bool) -> String {
     let mut text = format!("{} batches of the log, {} lost pages\n", report.log_batches, report.lost_pages);
     writeln!(text, "orphans {:?}", holdfast_object::ObjectCache::orphans(&*stack.cache).unwrap()).unwrap();
     list(&names, ObjectId::ROOT, "", exact, &mut text);
+    writeln!(text, "mode {}", stack.module.store_protection()).unwrap();
+    let deletions = stack.cache.snapshot_deletions();
+    deletions.iter().for_each(|deletion| writeln!(text, "{deletion:?}").unwrap());
     for info in stack.cache.snapshots().unwrap() {
         let epoch = if exact { info.epoch } else { 0 };
         writeln!(text, "snapshot {} {:?} of {}, {} objects", info.id.0, info.name, epoch, info.objects).unwrap();
@@ -106,9 +110,17 @@ fn list(names: &Namespace, directory: ObjectId, path: &str, exact: bool, text: &
             let mut at = 0;
             while let Ok(data) = names.seek(id, at, Seek::Data) {
                 at = names.seek(id, data, Seek::Hole).unwrap();
-                let read = names.read(id, data, (at - data) as usize).unwrap();
-                let bytes: Vec<u8> = read.slices().flatten().copied().collect();
-                write!(text, " {data}..{at}={:016x}", crc64(&bytes)).unwrap();
+                // By pages: those that are lost cannot be read.
+                for page in (data..at).step_by(BLOCK_SIZE) {
+                    let end = at.min(page + BLOCK_SIZE as u64);
+                    match names.read(id, page, (end - page) as usize) {
+                        Ok(read) => {
+                            let bytes: Vec<u8> = read.slices().flatten().copied().collect();
+                            write!(text, " {page}..{end}={:016x}", crc64(&bytes)).unwrap();
+                        }
+                        Err(error) => write!(text, " {page}..{end} {:?}", error.kind()).unwrap(),
+                    }
+                }
             }
         }
         text.push('\n');
