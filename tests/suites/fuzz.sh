@@ -4,7 +4,7 @@
 #
 # SECONDS_EACH  for each decoder (default 20); the whole stack, `store`, gets STORE_SECONDS (default three times as long)
 # DECODERS      which (default: all)
-# KEEP=1        adds to fuzz/corpus/ what reaches new code
+# KEEP=1        adds to fuzz/corpus/ what reaches new code, and drops what reaches nothing of its own; sound-* stays
 . "$(dirname "$0")/lib.sh"
 # shellcheck disable=SC2046
 install_packages $(packages_for fuzz) || exit 1
@@ -19,6 +19,17 @@ coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-
 coverage+=" -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 (cd "$ROOT/fuzz" && CARGO_TARGET_DIR=$target RUSTFLAGS="$coverage" cargo build --quiet --target "$triple") || { say "it does not build"; exit 1; }
 fuzzer=$target/$triple/debug/holdfast-fuzz
+
+# keep DECODER: makes its corpus anew, the smallest files that reach all that the old ones and the new ones reach.
+keep() {
+    local corpus=$ROOT/fuzz/corpus/$1 kept=$work/kept/$1
+    rm -rf "$kept"
+    mkdir -p "$kept"
+    cp "$corpus"/sound-* "$kept"
+    "$fuzzer" -merge=1 -max_len=4096 "$kept" "$corpus" "$work/new/$1" || return 1
+    rm "$corpus"/*
+    cp "$kept"/* "$corpus"
+}
 
 mkdir -p "$work"
 mapfile -t known < <(cd "$ROOT" && cargo run --quiet -p holdfast-lab --bin decoder-seeds -- "$work/sound")
@@ -37,7 +48,7 @@ for decoder in "${decoders[@]}"; do
     else
         fail "$decoder: $(grep -E -m 1 'panicked at|ERROR: libFuzzer' "$log"); the bytes are in $work/finds/$decoder, replay: DECODER=$decoder $fuzzer FILE"
     fi
-    [ -z "${KEEP:-}" ] || "$fuzzer" -merge=1 -max_len=4096 "$ROOT/fuzz/corpus/$decoder" "$work/new/$decoder" >>"$log" 2>&1
+    [ -z "${KEEP:-}" ] || keep "$decoder" >>"$log" 2>&1 || fail "$decoder: what reaches new code cannot be kept, see $log"
 done
 printf '%s: %s passed, %s failed, %s skipped\n' "$NAME" "$PASSED" "$FAILED" "$SKIPPED"
 [ "$FAILED" = 0 ]

@@ -7,13 +7,13 @@ use crate::permission::{Access, Caller};
 use crate::xattr::Xattrs;
 use holdfast_object::{Attributes, Class, Kind, ObjectId, Timestamp};
 
-/// A decoder: its name, and a function that panics if it does not keep to the rule above.
-pub type Decoder = (&'static str, fn(&[u8]));
+/// A decoder: its name, and a function that panics if it does not keep to the rule above, and says whether the bytes are a value.
+pub type Decoder = (&'static str, fn(&[u8]) -> bool);
 
 /// All of them.
 pub const DECODERS: [Decoder; 3] = [("directory", directory::decode_page), ("xattrs", xattrs), ("acl", acl)];
 
-fn xattrs(bytes: &[u8]) {
+fn xattrs(bytes: &[u8]) -> bool {
     let mut owner = [0; 8];
     if let Some(stored) = bytes.get(8..16) {
         owner.copy_from_slice(stored);
@@ -24,11 +24,13 @@ fn xattrs(bytes: &[u8]) {
     {
         assert!(xattrs.encode(owner) == bytes);
         assert!(xattrs.names().all(|name| xattrs.get(name).is_some()));
+        return true;
     }
+    false
 }
 
-fn acl(bytes: &[u8]) {
-    let Ok(Some(mut acl)) = Acl::decode(bytes) else { return };
+fn acl(bytes: &[u8]) -> bool {
+    let Ok(Some(mut acl)) = Acl::decode(bytes) else { return false };
     // As in Linux, numbers of entries that name nobody are passed over, so only the rest comes back as it was.
     assert!(acl.encode().len() == bytes.len() && Acl::decode(&acl.encode()) == Ok(Some(acl.clone())));
     let attributes = Attributes::new(Kind::Regular, Class::Names, 0o640, 1, 2, Timestamp::default());
@@ -42,4 +44,5 @@ fn acl(bytes: &[u8]) {
         assert!(acl.mode() == mode);
         assert!(acl.inherited(0o70).mode() & !0o70 == 0);
     }
+    true
 }

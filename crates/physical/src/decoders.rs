@@ -16,8 +16,9 @@ use holdfast_object::{Op, Timestamp};
 const EPOCH: u64 = 1000;
 const BLOCKS: u64 = 1024;
 
-/// A decoder: its name, and a function that panics if it does not keep to the rule above.
-pub type Decoder = (&'static str, fn(&[u8]));
+/// A decoder: its name, and a function that panics if it does not keep to the rule above, and says whether the bytes are a value; what
+/// is not in use is none.
+pub type Decoder = (&'static str, fn(&[u8]) -> bool);
 
 /// All of them.
 pub const DECODERS: [Decoder; 9] = [
@@ -52,17 +53,19 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(sized(&bytes[at..]))
 }
 
-fn label(bytes: &[u8]) {
+fn label(bytes: &[u8]) -> bool {
     let block = sealed(bytes);
     let (number, address) = (usize::from(block[12]) % LABELS, u64_at(&block, 16));
     if let LabelState::Valid(label) = Label::decode(&block, number, address)
         && address == label_start(number, label.blocks)
     {
         assert!(label.encode(number) == block);
+        return true;
     }
+    false
 }
 
-fn superblock(bytes: &[u8]) {
+fn superblock(bytes: &[u8]) -> bool {
     let block = sealed(bytes);
     let number = usize::from(block[12]) % LABELS;
     let label = Label {
@@ -76,72 +79,87 @@ fn superblock(bytes: &[u8]) {
     };
     let at = u64::from(block[14]);
     match Superblock::decode(&block, &label, number, at) {
-        Ok(Some(superblock)) => assert!(superblock.encode(number) == block),
-        Ok(None) => assert!(Superblock::unused(&label, number, at) == block),
-        Err(_) => {}
+        Ok(Some(superblock)) => {
+            assert!(superblock.encode(number) == block);
+            true
+        }
+        Ok(None) => {
+            assert!(Superblock::unused(&label, number, at) == block);
+            false
+        }
+        Err(_) => false,
     }
 }
 
-fn pointer(bytes: &[u8]) {
+fn pointer(bytes: &[u8]) -> bool {
     let block = sized::<POINTER_BYTES>(bytes);
+    let mut is_one = false;
     for level in 0..3 {
         if let Ok(pointer) = BlockPointer::decode_checked(&block, level, EPOCH, BLOCKS) {
             assert!(pointer.encode() == block);
+            is_one |= !pointer.is_hole();
         }
     }
+    is_one
 }
 
-fn record(bytes: &[u8]) {
+fn record(bytes: &[u8]) -> bool {
     let block = sized::<RECORD_BYTES>(bytes);
+    let mut is_one = false;
     for pending in [false, true] {
         if let Ok(Some(record)) = Record::decode(&block, EPOCH, BLOCKS, pending) {
             assert!(record.encode() == block);
+            is_one |= !pending;
         }
     }
+    is_one
 }
 
-fn snapshot(bytes: &[u8]) {
+fn snapshot(bytes: &[u8]) -> bool {
     let block = sized::<SNAPSHOT_BYTES>(bytes);
-    if let Ok(Some(snapshot)) = StoredSnapshot::decode(&block, EPOCH, BLOCKS) {
-        assert!(snapshot.encode() == block);
-    }
+    let Ok(Some(snapshot)) = StoredSnapshot::decode(&block, EPOCH, BLOCKS) else { return false };
+    assert!(snapshot.encode() == block);
+    true
 }
 
-fn dead_run(bytes: &[u8]) {
+fn dead_run(bytes: &[u8]) -> bool {
     let block = sized::<DEAD_BYTES>(bytes);
-    if let Ok(Some(run)) = DeadRun::decode(&block, EPOCH, BLOCKS) {
-        assert!(run.encode() == block);
-        assert!(run.blocks().flatten().all(|address| address < BLOCKS));
-    }
+    let Ok(Some(run)) = DeadRun::decode(&block, EPOCH, BLOCKS) else { return false };
+    assert!(run.encode() == block);
+    assert!(run.blocks().flatten().all(|address| address < BLOCKS));
+    true
 }
 
-fn log_header(bytes: &[u8]) {
+fn log_header(bytes: &[u8]) -> bool {
+    let mut is_one = false;
     let mut block = sized(bytes);
     let head: [u8; 160] = sealed(&block[..152]);
     block[..160].copy_from_slice(&head);
     for address in [u64_at(&block, 32), u64_at(bytes.get(160..).unwrap_or_default(), 0)] {
         if let Ok((header, copy)) = LogHeader::decode(&block, address) {
             assert!(header.encode(copy) == head);
+            is_one = true;
         }
     }
+    is_one
 }
 
-fn log_entries(bytes: &[u8]) {
-    if let Ok((ops, twice)) = decode_ops(bytes) {
-        let mut twice = twice.into_iter();
-        let mut again = Vec::new();
-        for op in &ops {
-            let is_twice = matches!(op, Op::Write { .. }) && twice.next().unwrap_or(false);
-            encode_op(&mut again, op, is_twice);
-        }
-        assert!(again == bytes);
+fn log_entries(bytes: &[u8]) -> bool {
+    let Ok((ops, twice)) = decode_ops(bytes) else { return false };
+    let mut twice = twice.into_iter();
+    let mut again = Vec::new();
+    for op in &ops {
+        let is_twice = matches!(op, Op::Write { .. }) && twice.next().unwrap_or(false);
+        encode_op(&mut again, op, is_twice);
     }
+    assert!(again == bytes);
+    !ops.is_empty()
 }
 
-fn sector_sums(bytes: &[u8]) {
-    let [pages, blocks, rest @ ..] = bytes else { return };
+fn sector_sums(bytes: &[u8]) -> bool {
+    let [pages, blocks, rest @ ..] = bytes else { return false };
     let (pages, blocks) = (usize::from(*pages), usize::from(*blocks));
-    if let Ok((new, old)) = decode_sums(rest, pages, blocks) {
-        assert!(new.len() == pages && old.is_none_or(|old| old.len() == blocks));
-    }
+    let Ok((new, old)) = decode_sums(rest, pages, blocks) else { return false };
+    assert!(new.len() == pages && old.is_none_or(|old| old.len() == blocks));
+    pages > 0
 }

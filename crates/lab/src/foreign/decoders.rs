@@ -6,8 +6,8 @@ use super::{sample, try_edits};
 use holdfast_block::BLOCK_SIZE;
 use std::sync::OnceLock;
 
-/// A decoder: any bytes are an error or a value, or it panics.
-pub type Decoder = (&'static str, fn(&[u8]));
+/// A decoder: any bytes are an error or a value, or it panics; it says whether they are a value.
+pub type Decoder = (&'static str, fn(&[u8]) -> bool);
 
 /// Edits that the bytes for [`store`] can make.
 const EDITS_MAX: usize = 8;
@@ -15,14 +15,14 @@ const EDITS_MAX: usize = 8;
 /// Those of all layers.
 pub fn all() -> impl Iterator<Item = Decoder> {
     let layers = [&holdfast_physical::decoders::DECODERS[..], &holdfast_naming::decoders::DECODERS];
-    layers.concat().into_iter().chain([("fuse-request", fuse_request as fn(&[u8])), ("store", store)])
+    layers.concat().into_iter().chain([("fuse-request", fuse_request as fn(&[u8]) -> bool), ("store", store)])
 }
 
-fn fuse_request(bytes: &[u8]) {
-    let Some((first, bytes)) = bytes.split_first() else { return };
+fn fuse_request(bytes: &[u8]) -> bool {
+    let Some((first, bytes)) = bytes.split_first() else { return false };
     // What was agreed on with the kernel: nothing, or everything.
     let agreed = if first & 1 == 0 { 0 } else { u64::MAX };
-    let _ = (holdfast_fuse::header(bytes), holdfast_fuse::request(bytes, agreed));
+    holdfast_fuse::header(bytes).is_ok() & holdfast_fuse::request(bytes, agreed).is_ok()
 }
 
 fn image() -> &'static (Image, Vec<BlockName>) {
@@ -34,8 +34,8 @@ fn image() -> &'static (Image, Vec<BlockName>) {
     })
 }
 
-/// Each edit: 2 bytes for the block, 2 for the offset, 1 for the length, then as many.
-fn store(bytes: &[u8]) {
+/// Each edit: 2 bytes for the block, 2 for the offset, 1 for the length, then as many. A value is a store that can be opened.
+fn store(bytes: &[u8]) -> bool {
     let (image, names) = image();
     let mut edits = Vec::new();
     let mut rest = bytes;
@@ -48,8 +48,9 @@ fn store(bytes: &[u8]) {
         edits.push(Edit { block, offset, bytes: bytes[..bytes.len().min(BLOCK_SIZE - offset)].to_vec() });
         rest = tail;
     }
-    if let Err(failure) = try_edits(image, &edits, "bytes of the fuzzer") {
-        panic!("{}\n{}", failure.what, failure.edits);
+    match try_edits(image, &edits, "bytes of the fuzzer") {
+        Ok(seen) => seen.opened,
+        Err(failure) => panic!("{}\n{}", failure.what, failure.edits),
     }
 }
 

@@ -1,25 +1,79 @@
 //! Decoders of single structures with what coverage-guided fuzzing has kept (`fuzz/corpus/`), and with mutations of it for a while.
 //! `HOLDFAST_FUZZ_SECONDS` says how long for all of them (6 s if not), `HOLDFAST_SEED` runs the same mutations again.
+//! `HOLDFAST_CORPUS=write` moves what is kept to the present version of the format, for which a new version is the reason.
 
 use crate::number;
 use holdfast_lab::foreign::decoders;
+use holdfast_physical::FORMAT_VERSION;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// Sound structures that are kept for each decoder: files with this prefix.
+const SOUND: &str = "sound-";
+const SOUND_MAX: usize = 8;
+/// Decoders of what has a version, and where that is: four bytes behind eight of magic.
+const VERSIONED: [&str; 3] = ["label", "superblock", "log-header"];
+const VERSION: Range<usize> = 8..12;
+
+fn directory(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name)
+}
+
+/// The files that are kept for a decoder, by path.
+fn kept(name: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    let directory = directory(name);
+    let files = std::fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let paths = files.map(|entry| entry.unwrap().path());
+    paths.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
 
 /// What is kept for a decoder, and sound structures.
 fn corpus(name: &str) -> Vec<Vec<u8>> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
-    let mut files: Vec<_> = std::fs::read_dir(&directory)
-        .unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.sort();
-    let mut kept: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();
-    kept.extend(decoders::seeds(name));
-    kept
+    kept(name).into_values().chain(decoders::seeds(name)).collect()
+}
+
+/// Whether it stops at the version of a decoder's structure, which is one of those that the format had before.
+fn is_outdated(name: &str, bytes: &[u8]) -> bool {
+    let version = bytes.get(VERSION).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
+    VERSIONED.contains(&name) && version.is_some_and(|version| (1..FORMAT_VERSION).contains(&version))
+}
+
+/// New sound structures in place of those that are kept, and the present version in the others.
+fn renew(name: &str) {
+    for (path, mut bytes) in kept(name) {
+        if path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(SOUND)) {
+            std::fs::remove_file(&path).unwrap();
+        } else if is_outdated(name, &bytes) {
+            bytes[VERSION].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    let seeds = decoders::seeds(name);
+    for (number, bytes) in seeds.iter().step_by(seeds.len().div_ceil(SOUND_MAX)).enumerate() {
+        std::fs::write(directory(name).join(format!("{SOUND}{number}")), bytes).unwrap();
+    }
+}
+
+#[test]
+fn the_kept_corpus_is_of_the_present_format() {
+    for (name, decode) in decoders::all() {
+        if std::env::var("HOLDFAST_CORPUS").is_ok_and(|value| value == "write") {
+            renew(name);
+        }
+        let kept = kept(name);
+        let (values, old) = (kept.values().filter(|bytes| decode(bytes)), |bytes: &&Vec<u8>| is_outdated(name, bytes));
+        let (values, old) = (values.count(), kept.values().filter(old).count());
+        println!("{name}: {} kept, {values} are values, {old} of an older version", kept.len());
+        let renewed_by = "HOLDFAST_CORPUS=write cargo test -p holdfast-lab --test it the_kept_corpus";
+        assert!(values > 0, "{name}: nothing that is kept is a value; renew it: {renewed_by}");
+        // The fuzzer may keep one for that: it is an error of its own.
+        assert!(old * 4 <= kept.len(), "{name}: {old} of {} are of an older version: {renewed_by}", kept.len());
+    }
 }
 
 fn mutated(corpus: &[Vec<u8>], rng: &mut Pcg64Mcg) -> Vec<u8> {
@@ -57,7 +111,9 @@ fn decoders_take_any_bytes() {
     for (name, decode) in all {
         let corpus = corpus(name);
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
-        corpus.iter().for_each(|bytes| decode(bytes));
+        for bytes in &corpus {
+            decode(bytes);
+        }
         let (start, mut runs) = (Instant::now(), 0u64);
         while start.elapsed() < each {
             decode(&mutated(&corpus, &mut rng));

@@ -343,7 +343,8 @@ impl<'a> Directory<'a> {
 }
 
 /// Any bytes as any page of a directory, for fuzzing: an error, or records within the page.
-pub(crate) fn decode_page(bytes: &[u8]) {
+pub(crate) fn decode_page(bytes: &[u8]) -> bool {
+    let mut is_one = false;
     let mut image: Image = [0; PAGE_SIZE];
     let length = bytes.len().min(PAGE_SIZE);
     image[..length].copy_from_slice(&bytes[..length]);
@@ -361,8 +362,9 @@ pub(crate) fn decode_page(bytes: &[u8]) {
                     _ => node.branches().flatten().map(|branch| branch.key).collect(),
                 };
                 assert!(keys.is_sorted_by(|a, b| a < b) && keys.iter().all(|&key| key < KEY_END));
+                is_one = true;
             }
-            let _ = node::parse_free(&image, expect);
+            is_one |= node::parse_free(&image, expect).is_ok();
         }
     }
     for size in [0, PAGE_SIZE as u64, word(16).saturating_mul(PAGE_SIZE as u64), u64::MAX] {
@@ -370,6 +372,8 @@ pub(crate) fn decode_page(bytes: &[u8]) {
             let mut again = image;
             header.put(&mut again);
             assert!(again == image);
+            is_one = true;
         }
     }
+    is_one
 }
