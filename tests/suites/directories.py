@@ -17,6 +17,7 @@ HOLDFAST = os.environ.get("HOLDFAST", "target/release/holdfast")
 SEED = int(os.environ.get("SEED") or time.time())
 TURNS = 20
 INODE_BYTES = 256
+UMOUNT_S = 120
 DOCUMENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs/directories.md")
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 
@@ -225,13 +226,15 @@ def table(systems, entries, rows, bytes_each):
 def clear(directory):
     for kind in ("holdfast", "mount"):
         mount = f"{directory}/directories.{kind}"
-        if os.path.ismount(mount):
-            if subprocess.run(["umount", mount], timeout=120).returncode:
-                subprocess.run(["umount", "-l", mount], timeout=120)
-        if os.path.isdir(mount):
+        # Not if it is seen to be a mount: of one whose daemon is gone nothing can be seen.
+        for how in ([], ["-l"]):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                if not subprocess.run(["umount", *how, mount], stderr=subprocess.DEVNULL, timeout=UMOUNT_S).returncode:
+                    break
+        with contextlib.suppress(OSError):
             os.rmdir(mount)
     for kind in ("store", "ext4"):
-        if os.path.exists(f"{directory}/directories.{kind}"):
+        with contextlib.suppress(FileNotFoundError):
             os.remove(f"{directory}/directories.{kind}")
 
 

@@ -2,7 +2,8 @@
 # What POSIX and Linux say beyond pjdfstest: access control lists with getfacl and setfacl, inheritance, capabilities and
 # set-id bits taken away by writes, O_TMPFILE, ranges (allocate, punch, seek, copy), locks, large files, limits.
 # ENTRIES=1000000 measures a directory of so many entries besides.
-# FS=ext4 checks the suite itself: ours must do as ext4 does. Python 3 makes the system calls that the shell cannot.
+# FS=ext4 checks the suite itself: ours must do as ext4 does. With MOUNT_OPTS=cache=kernel five cases expect what the kernel's page cache does.
+# Python 3 makes the system calls that the shell cannot.
 . "$(dirname "$0")/lib.sh"
 # shellcheck disable=SC2046
 install_packages $(packages_for posix) || exit 1
@@ -22,7 +23,7 @@ same() {
 }
 # acl PATH...: lists in one line, without remarks.
 acl() { getfacl -cpnE "$@" 2>/dev/null | paste -sd ' ' | sed 's/ *$//'; }
-export FS
+export FS MOUNT_OPTS
 mode() { stat -c %a "$1"; }
 
 access_control_lists() {

@@ -4,7 +4,7 @@
 //! ascending order, so requests cannot wait for each other in a circle. Because the objects behind a name are only known
 //! after looking, a request looks first, locks, and looks again.
 
-use holdfast_object::ObjectId;
+use holdfast_object::{ObjectId, SnapshotId};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = 1024;
@@ -38,10 +38,12 @@ impl Locks {
         Locks { shards: (0..SHARDS).map(|_| RwLock::new(())).collect(), moves: Mutex::new(()) }
     }
 
-    /// Waits for all of them. Never called by a thread that has objects in use.
+    /// Waits for all of them. Never called by a thread that has objects in use. What is in a snapshot never changes, so shared use of it
+    /// waits for nobody.
     pub(crate) fn lock(&self, wanted: &[(ObjectId, Use)]) -> InUse<'_> {
         let mut shards: Vec<(usize, Use)> = wanted
             .iter()
+            .filter(|(id, how)| *how == Use::Exclusive || id.snapshot() == SnapshotId::LIVE)
             // Neighbouring ids are spread by Fibonacci hashing.
             .map(|&(id, how)| ((id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54) as usize % SHARDS, how))
             .collect();
@@ -75,6 +77,14 @@ mod tests {
         let first = locks.lock(&[(ObjectId(5), Use::Shared)]);
         let second = locks.lock(&[(ObjectId(5), Use::Shared)]);
         drop((first, second));
+    }
+
+    #[test]
+    fn reading_a_snapshot_keeps_nobody_waiting() {
+        let locks = Locks::new();
+        let kept = ObjectId(5).in_snapshot(SnapshotId(1));
+        assert_eq!(locks.lock(&[(kept, Use::Shared), (ObjectId(6), Use::Shared)]).0.len(), 1);
+        assert_eq!(locks.lock(&[(kept, Use::Exclusive)]).0.len(), 1);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! the directories among them.
 //!
 //! The live tree changes meanwhile: what is known of a directory from the last recovery point may be true no longer. So there each directory
-//! is read in one moment, under its lock, and that one is gone, or met again where it was moved to, is no damage. In a snapshot it is.
+//! is read in one moment, under its lock, and that one is gone, or met again where it was moved to, is no damage unless the entries that
+//! name it say the same in one moment. In a snapshot it is.
 
 use super::Namespace;
 use crate::directory::LeafRecord;
@@ -389,11 +390,12 @@ impl Paths<'_> {
         Ok(paths)
     }
 
-    /// Paths of objects wherever they are. What has no name, but for those `added`, is shown as `#id`.
+    /// Paths of objects wherever they are. What has no name, but for those `added`, is shown as `#id`; so is, in the live tree, what is in a
+    /// directory that somebody moves meanwhile from where it is yet to be met to where that is over.
     ///
     /// # Errors
-    /// [`Error::CorruptTree`] for a directory with two names, or below itself, so that each is gone through once. (In the live tree, one
-    /// is met twice that is moved meanwhile.)
+    /// [`Error::CorruptTree`] for a directory that is not there, that has two names, or that is below itself, so that each is gone through
+    /// once. In the live tree only if that is so in one moment.
     fn search(
         &mut self,
         mut objects: BTreeSet<ObjectId>,
@@ -409,13 +411,17 @@ impl Paths<'_> {
         {
             let directory = id.in_snapshot(self.state);
             let above = self.of(id)?;
-            let _in_use = namespace.locks.lock(&[(directory, Use::Shared)]);
+            let in_use = namespace.locks.lock(&[(directory, Use::Shared)]);
             let attributes = match namespace.child(directory, Kind::Directory) {
                 // Removed since its entry was read; its number may be another object's.
-                Err(Error::CorruptTree { .. }) if is_live => continue,
+                Err(Error::CorruptTree { .. }) if is_live => {
+                    drop(in_use);
+                    self.is_named_by(id, self.entry_of(id).as_slice())?;
+                    continue;
+                }
                 attributes => attributes?,
             };
-            let mut twice = None;
+            let mut again = Vec::new();
             namespace.open_directory(directory, &attributes)?.scan(0, |record| {
                 let path = objects.contains(&record.object).then(|| joined(&above, record.name));
                 if let Some(path) = path.filter(|path| !added.contains(path)) {
@@ -423,23 +429,53 @@ impl Paths<'_> {
                     paths.push((record.object, path));
                 }
                 if record.kind == Kind::Directory {
-                    if !reached.insert(record.object) {
-                        if is_live {
-                            return ControlFlow::Continue(());
-                        }
-                        twice = Some(record.object.in_snapshot(self.state));
-                        return ControlFlow::Break(());
+                    let entry = (id, record.name.to_vec());
+                    if reached.insert(record.object) {
+                        self.above.insert(record.object, Some(entry));
+                        waiting.push(record.object);
+                    } else {
+                        again.push((record.object, entry));
                     }
-                    self.above.insert(record.object, Some((id, record.name.to_vec())));
-                    waiting.push(record.object);
                 }
                 ControlFlow::Continue(())
             })?;
-            if let Some(object) = twice {
-                return Err(Error::CorruptTree { object, what: "a directory has two names, or is below itself" });
+            drop(in_use);
+            for (object, entry) in again {
+                let entries: Vec<_> = self.entry_of(object).into_iter().chain([&entry]).collect();
+                // The root has no other entry, so one is too many.
+                if !is_live || self.is_named_by(object, &entries)? {
+                    let object = object.in_snapshot(self.state);
+                    return Err(Error::CorruptTree { object, what: "a directory has two names, or is below itself" });
+                }
             }
         }
         paths.extend(objects.iter().map(|id| (*id, format!("{id}").into_bytes())));
         Ok(paths)
+    }
+
+    /// The entry by which a directory was met.
+    fn entry_of(&self, directory: ObjectId) -> Option<&(ObjectId, Vec<u8>)> {
+        self.above.get(&directory).and_then(Option::as_ref)
+    }
+
+    /// Whether each of these entries of the live tree, by directory and name, is one of a directory with this id, in one moment: with
+    /// those above it in use it can neither go nor move. (Not to be called with any in use.)
+    ///
+    /// # Errors
+    /// [`Error::CorruptTree`] if all of them are, and it is not there.
+    fn is_named_by(&self, id: ObjectId, entries: &[&(ObjectId, Vec<u8>)]) -> Result<bool> {
+        let above: Vec<_> = entries.iter().map(|(directory, _)| (*directory, Use::Shared)).collect();
+        let _in_use = self.namespace.locks.lock(&above);
+        for (directory, name) in entries {
+            let attributes = match self.namespace.directory_attributes(*directory) {
+                Err(error) if leads_nowhere(&error) => return Ok(false),
+                attributes => attributes?,
+            };
+            let entry = self.namespace.open_directory(*directory, &attributes)?.lookup(name)?;
+            if entry.is_none_or(|entry| (entry.object, entry.kind) != (id, Kind::Directory)) {
+                return Ok(false);
+            }
+        }
+        self.namespace.child(id, Kind::Directory).map(|_| true)
     }
 }
