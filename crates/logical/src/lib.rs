@@ -20,8 +20,8 @@ pub use policy::Policy;
 use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId, ObjectKey,
-    ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, PolicyId, Purpose, RecoveredBatch, Result, ScrubCursor,
-    ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    ObjectStore, Op, PageIndex, PageRef, PageSource, Place, Placement, PolicyId, Purpose, RecoveredBatch, Result,
+    ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
 use std::sync::Arc;
 
@@ -60,6 +60,15 @@ impl Logical {
         Policy::by_id(id).ok_or_else(|| Error::Protocol(format!("policy {} does not exist", id.0)))
     }
 
+    /// A device may have any number in a record. Taken as it is, it would come back with the next change of the object, and all of that
+    /// epoch would be refused.
+    fn with_known_policy(key: ObjectKey, attributes: Attributes) -> Result<Attributes> {
+        let id = attributes.policy;
+        let place = Place { object: Some(key), ..Place::default() };
+        let corrupt = || Error::corrupt(place, "policy of the record", "one that exists", id.0);
+        Policy::by_id(id).map(|_| attributes).ok_or_else(corrupt)
+    }
+
     /// Refuses operations that name a policy which does not exist, before any of the batch is done.
     fn check_policies(ops: &[Op]) -> Result<()> {
         for op in ops {
@@ -87,7 +96,7 @@ impl ObjectStore for Logical {
     }
 
     fn attributes(&self, key: ObjectKey) -> Result<Attributes> {
-        self.first().attributes(key)
+        Self::with_known_policy(key, self.first().attributes(key)?)
     }
 
     fn new_objects(&self, domain: DomainId, count: usize) -> Result<Vec<ObjectId>> {
@@ -229,6 +238,18 @@ mod tests {
     #[test]
     fn a_store_has_one_module() {
         assert_eq!(Logical::assemble(Vec::new()).err(), Some(AssemblyError::NoModule));
+    }
+
+    #[test]
+    fn a_record_with_an_unknown_policy_is_corrupt() {
+        let key = ObjectKey { domain: DomainId::MAIN, object: ObjectId(7) };
+        let time = Timestamp::default();
+        let mut attributes =
+            Attributes::new(holdfast_object::Kind::Regular, holdfast_object::Class::Names, 0, 0, 0, time);
+        assert_eq!(Logical::with_known_policy(key, attributes.clone()).as_ref(), Ok(&attributes));
+        attributes.policy = PolicyId(9);
+        let error = Logical::with_known_policy(key, attributes).unwrap_err();
+        assert!(matches!(&error, Error::Corrupt(found) if found.place.object == Some(key)), "{error}");
     }
 
     #[test]
