@@ -1,6 +1,7 @@
 //! Damage on purpose to a store that is mounted for it (`holdfast mount --lab`): what the mount can be asked, and what it answers.
 
 use crate::failure::Failure;
+use crate::output;
 use crate::quoting::cut;
 use clap::ValueEnum;
 use holdfast_physical::inject::{BlockClass, Copies};
@@ -68,20 +69,13 @@ pub(crate) enum InjectReply {
 impl InjectReply {
     /// As JSON of at most so many bytes: a path, or what a refusal quotes, is cut if it would be longer.
     pub(crate) fn to_json(&self, bytes_max: usize) -> Vec<u8> {
-        let json = |reply: &InjectReply| serde_json::to_vec(reply).unwrap_or_default();
-        let whole = json(self);
-        if whole.len() <= bytes_max {
-            return whole;
-        }
-        let mut reply = self.clone();
-        match &mut reply {
+        output::json_within(self, bytes_max, |reply| match reply {
             InjectReply::Done(struck) => cut(&mut struck.path),
             InjectReply::Refused(failure) => {
                 cut(&mut failure.message);
                 failure.hint.as_mut().map(cut);
             }
-        }
-        json(&reply)
+        })
     }
 }
 

@@ -55,6 +55,21 @@ pub(crate) fn note(text: &str) {
     let _ = std::io::stderr().lock().write_all(format!("holdfast: {}\n", quoting::line(text)).as_bytes());
 }
 
+/// As JSON of at most so many bytes, for an answer through the kernel: `shorten` leaves something out as long as it is longer and that helps.
+pub(crate) fn json_within<T: Serialize + Clone>(value: &T, bytes_max: usize, shorten: impl Fn(&mut T)) -> Vec<u8> {
+    let json = |value: &T| serde_json::to_vec(value).unwrap_or_default();
+    let mut text = json(value);
+    let mut shorter = value.clone();
+    while text.len() > bytes_max {
+        shorten(&mut shorter);
+        let before = std::mem::replace(&mut text, json(&shorter)).len();
+        if text.len() >= before {
+            break;
+        }
+    }
+    text
+}
+
 fn json(value: &impl Serialize) -> String {
     match serde_json::to_string_pretty(value) {
         Ok(text) => text + "\n",

@@ -85,8 +85,10 @@ impl Progress {
         self.bar.suspend(print)
     }
 
-    /// Until a mount should be asked again how far it is: it answers at once, and does not call back.
+    /// Until a mount should be asked again how far it is.
     pub(crate) fn pause(&self) {
+        // A mount answers at once and does not call back: a request that waited for the end would hold a worker of the daemon, which with
+        // `threads=1` is the only one, for as long as a scrub takes.
         std::thread::sleep(ASKED_EVERY);
     }
 

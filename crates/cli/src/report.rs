@@ -1,6 +1,6 @@
 //! The state of a store, as `status` tells it and as a running mount tells it to `status`.
 
-use crate::output::{Report, count, table};
+use crate::output::{self, Report, count, table};
 use crate::paths::shell;
 use crate::quoting::{self, cut};
 use crate::scrub::{ScrubCondition, ScrubReport};
@@ -305,25 +305,20 @@ impl StoreReport {
 
     /// As JSON of at most so many bytes: where it would be longer, paths and names are cut; whoever asks knows the paths from elsewhere.
     pub(crate) fn to_json(&self, bytes_max: usize) -> Vec<u8> {
-        let json = |report: &StoreReport| serde_json::to_vec(report).unwrap_or_default();
-        let whole = json(self);
-        if whole.len() <= bytes_max {
-            return whole;
-        }
-        let mut report = self.clone();
-        cut(&mut report.store);
-        report.mounted_on.as_mut().map(cut);
-        report.read_only.as_mut().map(cut);
-        if let Some(figures) = &mut report.figures {
-            figures.devices.iter_mut().for_each(cut);
-            for deletion in &mut figures.snapshot_deletions {
-                deletion.name = deletion.name.chars().take(DELETION_NAME_CUT).collect();
+        output::json_within(self, bytes_max, |report| {
+            cut(&mut report.store);
+            report.mounted_on.as_mut().map(cut);
+            report.read_only.as_mut().map(cut);
+            if let Some(figures) = &mut report.figures {
+                figures.devices.iter_mut().for_each(cut);
+                for deletion in &mut figures.snapshot_deletions {
+                    deletion.name = deletion.name.chars().take(DELETION_NAME_CUT).collect();
+                }
             }
-        }
-        if let Some(daemon) = &mut report.daemon {
-            daemon.log = None;
-        }
-        json(&report)
+            if let Some(daemon) = &mut report.daemon {
+                daemon.log = None;
+            }
+        })
     }
 
     fn headline(&self) -> String {

@@ -1,7 +1,7 @@
 //! What a scrub has done: as the mount tells it, and as it is shown. And what the mount can be asked.
 
 use crate::date::utc;
-use crate::output::{Report, count, table};
+use crate::output::{self, Report, count, table};
 use crate::quoting;
 use crate::size;
 use holdfast_object::{PAGE_SIZE, ScrubCounts, ScrubFinding};
@@ -193,16 +193,11 @@ pub(crate) enum ScrubReply {
 impl ScrubReply {
     /// As JSON of at most so many bytes: the last findings are left out if it would be longer.
     pub(crate) fn to_json(&self, bytes_max: usize) -> Vec<u8> {
-        let mut reply = self.clone();
-        loop {
-            let json = serde_json::to_vec(&reply).unwrap_or_default();
-            match &mut reply {
-                ScrubReply::Done(report) if json.len() > bytes_max && !report.findings.is_empty() => {
-                    report.findings.truncate(report.findings.len() / 2);
-                }
-                _ => return json,
+        output::json_within(self, bytes_max, |reply| {
+            if let ScrubReply::Done(report) = reply {
+                report.findings.truncate(report.findings.len() / 2);
             }
-        }
+        })
     }
 }
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 import zipfile
 from pathlib import Path
@@ -194,17 +193,16 @@ class Files(unittest.TestCase):
         self.assertEqual(right, [True] * 60)
 
     def test_other_threads_run_meanwhile(self):
-        # A thread counts while transfers run. It would stand still if they kept the interpreter's lock, which nobody is asked for: they are
-        # the only steps between two looks at the count that can let go of it.
-        counted, done = [0], threading.Event()
+        # A thread is woken to count once, right before a transfer. It would do so only afterwards if the transfer kept the interpreter's lock,
+        # which nobody is asked for: it is the only step between two looks at the count that can let go of it.
+        counted, turns, done = [0], threading.Semaphore(0), threading.Event()
 
         def count():
-            while not done.is_set():
+            while turns.acquire() and not done.is_set():
                 counted[0] += 1
-                # Lets go of the lock, for long enough that others get it.
-                time.sleep(0.0001)
 
         def counts_during(transfer, *arguments):
+            turns.release()
             before = counted[0]
             transfer(*arguments)
             return counted[0] > before
@@ -221,6 +219,7 @@ class Files(unittest.TestCase):
                     self.assertTrue(any(counts_during(transfer, buffer, 0) for _ in range(20)), transfer)
         finally:
             done.set()
+            turns.release()
             sys.setswitchinterval(interval)
             counter.join()
 

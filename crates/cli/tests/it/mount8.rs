@@ -13,12 +13,20 @@ pub(crate) fn in_a_namespace(rig: &Rig, script: &str) -> (String, String) {
     let helper = rig.path("mount.holdfast");
     symlink(env!("CARGO_BIN_EXE_holdfast"), &helper).unwrap();
     let prepared = r#"
-        set -e
+        set -eE
         sbin=$(mktemp -d) && cp -a "$HELPER" "$sbin/" && ln -s mount.holdfast "$sbin/mount.fuse.holdfast"
         mount --make-rprivate / && mount --bind "$sbin" /sbin
         trap 'echo "line $LINENO failed: $BASH_COMMAND" >&2' ERR
         daemon() { "$HOLDFAST" status --json "$1" | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p'; }
         fails() { ! "$@" 2>err || { echo "should fail: $*" >&2; exit 9; }; }
+        # A file `f` and a snapshot `first` of it, mounted read-only.
+        one_and_a_snapshot() {
+            mount -t holdfast "$STORE" "$DIR"
+            echo one >"$DIR/f"
+            "$HOLDFAST" snapshot create "$DIR" first
+            "$HOLDFAST" unmount "$DIR"
+            mount -t holdfast -o ro "$STORE" "$DIR"
+        }
     "#;
     let run = Command::new("unshare")
         .args(["--mount", "bash", "-c", &format!("{prepared}{script}")])
@@ -134,12 +142,7 @@ fn a_remount_opens_the_store_for_writing_and_closes_it_in_order() {
     in_a_namespace(
         &rig,
         r#"
-        mount -t holdfast "$STORE" "$DIR"
-        echo one >"$DIR/f"
-        "$HOLDFAST" snapshot create "$DIR" first
-        "$HOLDFAST" unmount "$DIR"
-
-        mount -t holdfast -o ro "$STORE" "$DIR"
+        one_and_a_snapshot
         sum=$(sha256sum "$STORE")
         # Of this the kernel tells nobody: the daemon keeps the store as it is.
         mount -i -o remount,rw "$DIR"

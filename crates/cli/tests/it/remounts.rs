@@ -48,11 +48,7 @@ fn a_mount_whose_store_can_be_opened_no_more_shows_nothing() {
     in_a_namespace(
         &rig,
         r#"
-        mount -t holdfast "$STORE" "$DIR"
-        echo one >"$DIR/f"
-        "$HOLDFAST" snapshot create "$DIR" first
-        "$HOLDFAST" unmount "$DIR"
-        mount -t holdfast -o ro "$STORE" "$DIR"
+        one_and_a_snapshot
         exec 4<"$DIR/f"
         [ "$(cat "$DIR/f")" = one ]
 
