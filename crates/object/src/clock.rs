@@ -10,6 +10,8 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
     /// Nanoseconds since some moment; never goes back. For ages and time-outs.
     fn monotonic_ns(&self) -> u64;
+    /// The same in milliseconds, for whoever asks often and needs no order of events: reading it moves no clock.
+    fn monotonic_ms(&self) -> u64;
 }
 
 /// The machine's clocks.
@@ -35,9 +37,13 @@ impl Clock for SystemClock {
     fn monotonic_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
+
+    fn monotonic_ms(&self) -> u64 {
+        self.monotonic_ns() / 1_000_000
+    }
 }
 
-/// A clock that moves by a fixed step each time it is read, and when told.
+/// A clock that moves by a fixed step each time it is read (but not in milliseconds), and when told.
 #[derive(Debug)]
 pub struct ManualClock {
     now_ns: AtomicU64,
@@ -64,5 +70,9 @@ impl Clock for ManualClock {
 
     fn monotonic_ns(&self) -> u64 {
         self.now_ns.fetch_add(self.step_ns, Ordering::Relaxed)
+    }
+
+    fn monotonic_ms(&self) -> u64 {
+        self.now_ns.load(Ordering::Relaxed) / 1_000_000
     }
 }

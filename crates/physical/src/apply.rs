@@ -78,7 +78,7 @@ impl Module {
         self.claim_first()?;
         let mut committing = self.committing.lock();
         committing.check_open()?;
-        let last = self.epoch();
+        let last = self.superblock()?.epoch;
         if batch.epoch <= last || batch.epoch < committing.applied {
             let applied = committing.applied;
             let message =

@@ -14,6 +14,7 @@ use crate::format::{BlockPointer, LABELS, RECORD_BYTES, RECORDS, RING_SLOTS, Rec
 use crate::meta_block::{MetaBlock, NodeKey};
 use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
+use crate::sealed::{Sealed, SealedSuperblock};
 use crate::tree::{Base, Change, Dirty, Trees};
 use holdfast_integrity::{Checksum, StoredSums};
 use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
@@ -52,7 +53,7 @@ pub(crate) struct Committing {
     /// Newest epoch that a batch was applied for since the last recovery point, or 0.
     pub(crate) applied: Epoch,
     /// What `prepare` made and `publish` will publish.
-    prepared: Option<Superblock>,
+    prepared: Option<SealedSuperblock>,
 }
 
 impl Committing {
@@ -76,7 +77,7 @@ impl Module {
         self.disk().check_writable()?;
         let mut committing = self.committing.lock();
         committing.check_open()?;
-        let last = self.published.lock().clone();
+        let (last, label) = (self.superblock()?, self.label()?);
         if epoch <= last.epoch || epoch < committing.applied || (epoch - last.epoch).is_multiple_of(RING_SLOTS) {
             let (last, applied) = (last.epoch, committing.applied);
             return Err(Error::Protocol(format!(
@@ -95,7 +96,7 @@ impl Module {
                 previous: last.epoch,
                 time: self.clock.now(),
                 clean: false,
-                features: self.features(),
+                features: label.features,
                 next_generation: trees.next_generation,
                 total: self.base.alloc.lock().total(),
                 free,
@@ -105,21 +106,20 @@ impl Module {
                 root: trees.system[&0].clone(),
                 ..last
             };
-            (writes, superblock)
+            (writes, SealedSuperblock::new(&superblock))
         };
-        // From here on only the device can fail, and that latches the module.
+        // From here on only the device and the memory can fail, and that latches the module.
         if self.base.commit_order == CommitOrder::SuperblockFirst {
-            self.write_superblock(&superblock)?;
+            self.write_superblock(&Sealed::open(self.disk(), &superblock)?)?;
         }
         self.disk().write_blocks(writes.iter().map(|(address, block)| (*address, block.bytes())))?;
         if self.base.commit_order != CommitOrder::NoFlushBeforeSuperblock {
             self.disk().flush()?;
         }
         drop(writes);
-        let mut trees = self.trees.write();
-        trees.verify_written(&self.base).inspect_err(|error| self.disk().latch(error.to_string()))?;
-        trees.settle(&self.base);
-        drop(trees);
+        // Beside readers: nobody changes trees while `committing` is held.
+        self.trees.read().verify_written(&self.base)?;
+        self.trees.write().settle(&self.base);
         committing.prepared = Some(superblock);
         Ok(())
     }
@@ -131,11 +131,13 @@ impl Module {
         let Some(superblock) = committing.prepared.take_if(|superblock| superblock.epoch == epoch) else {
             return Err(Error::Protocol(format!("epoch {epoch} is not prepared")));
         };
+        let superblock =
+            Sealed::open(self.disk(), &superblock).inspect_err(|error| self.disk().latch(error.to_string()))?;
         if self.base.commit_order != CommitOrder::SuperblockFirst {
             self.write_superblock(&superblock)?;
         }
         committing.applied = 0;
-        self.published(superblock);
+        self.published(&superblock);
         Ok(())
     }
 
@@ -149,9 +151,9 @@ impl Module {
     }
 
     /// The superblock is durable: what its epoch freed can be used, and its log is forgotten.
-    fn published(&self, superblock: Superblock) {
+    fn published(&self, superblock: &Superblock) {
         let epoch = superblock.epoch;
-        *self.published.lock() = superblock;
+        self.set_superblock(superblock);
         self.disk().counters.published();
         // Wait for reads that may have found a block before it was freed.
         drop(self.gate.write());
@@ -175,7 +177,7 @@ impl Module {
             let applied = committing.applied;
             return Err(Error::Protocol(format!("close with batches of epoch {applied} applied and not published")));
         }
-        let last = self.published.lock().clone();
+        let (last, label) = (self.superblock()?, self.label()?);
         if self.trees.read().system[&BITMAP].root.is_hole() {
             // Rebuilt when the store was opened, and not written: the next opening rebuilds it again.
             return Ok(());
@@ -194,8 +196,8 @@ impl Module {
             Superblock { epoch: last.epoch + 1, previous: last.epoch, time: self.clock.now(), clean: true, ..last };
         self.write_superblock(&superblock)?;
         // What went bad while the store was in use can still be put right from memory, even where every copy did.
-        crate::mend::mend(self.disk(), &self.label(), &superblock)?;
-        self.published(superblock);
+        crate::mend::mend(self.disk(), &label, &superblock)?;
+        self.published(&superblock);
         Ok(())
     }
 }
@@ -391,10 +393,7 @@ impl Trees {
     /// Whether everything that was written is what was legally made of it, before a superblock names it.
     fn verify_written(&self, base: &Base) -> Result<()> {
         for (key, dirty) in &self.dirty {
-            if let Err(scribble) = dirty.block.verify(*key) {
-                base.disk.counters.scribbled();
-                return Err(scribble.at(key.place(&base.disk, dirty.address[0])));
-            }
+            dirty.block.verify(*key).map_err(|scribble| base.give_up_epoch(scribble, *key))?;
         }
         Ok(())
     }
@@ -402,7 +401,7 @@ impl Trees {
     /// Everything dirty has been written: it is clean from now on.
     fn settle(&mut self, base: &Base) {
         for (key, dirty) in self.dirty.drain() {
-            base.cache.put(key, dirty.address[0], dirty.block);
+            base.keep(key, dirty.address[0], dirty.block);
         }
         self.fresh.clear();
         self.changed.clear();

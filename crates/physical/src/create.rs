@@ -92,12 +92,12 @@ impl Module {
         };
         superblock.set_aside = options.set_aside_blocks;
         let options = OpenOptions::default();
-        let base = base(disk, &label, label.blocks, &options);
+        let base = base(disk, &label, label.blocks, &options, clock.clone());
         let module = Module::assemble(base, arena, clock, label, trees, superblock);
         module.log.lock().set_empty();
         module.prepare(1)?;
         module.publish(1)?;
-        let label = module.label();
+        let label = module.label()?;
         let copies: Vec<[u8; 4096]> = (0..LABELS).map(|number| label.encode(number)).collect();
         let at = |number| label_start(number, blocks);
         module.disk().write_blocks(copies.iter().enumerate().map(|(number, bytes)| (at(number), bytes)))?;

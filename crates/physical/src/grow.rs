@@ -30,7 +30,7 @@ impl Module {
         self.claim_first()?;
         let committing = self.committing.lock();
         committing.check_open()?;
-        let old = self.label();
+        let old = self.label()?;
         if blocks > DEVICE_BLOCKS_MAX {
             return Err(Error::Limit { what: "blocks of a store", limit: DEVICE_BLOCKS_MAX, got: blocks });
         }
@@ -50,7 +50,7 @@ impl Module {
             self.disk().write_blocks([(label_start(number, blocks), &new.encode(number))])?;
             self.disk().flush()?;
         }
-        self.set_label(new);
+        self.set_label(&new);
         self.base.alloc.lock().grow(blocks);
         tracing::info!(from = old.blocks, to = blocks, "the store has grown (in blocks of 4 KiB)");
         Ok(blocks)
@@ -64,7 +64,7 @@ impl Module {
             write_unused(self.disk(), label, number)?;
         }
         self.disk().flush()?;
-        let newest = self.published.lock().clone();
+        let newest = self.superblock()?;
         for number in END_LABELS {
             let (start, ring) =
                 (label_start(number, label.blocks), ring_block(number, slot(newest.epoch), label.blocks));

@@ -160,8 +160,8 @@ impl Module {
     pub(crate) fn append_to_log(&self, batch: &LogBatch) -> Result<bool> {
         self.disk().check_writable()?;
         let mut log = self.log.lock();
-        let published = self.published.lock().clone();
-        if batch.epoch <= published.epoch {
+        let last = self.superblock()?.epoch;
+        if batch.epoch <= last {
             // The epoch was written while the batch was put together: all of it is durable.
             return Ok(true);
         }
@@ -234,9 +234,9 @@ impl Module {
         let before = log.halves[1 - index];
         let before = if before.epoch < batch.epoch { before } else { Half::default() };
         let header = LogHeader {
-            store: self.store_uuid(),
+            store: self.label()?.store,
             start,
-            base: published.epoch,
+            base: last,
             epoch: batch.epoch,
             sequence: half.batches(),
             domain: batch.domain.0,
@@ -329,7 +329,7 @@ impl Module {
     pub(crate) fn epoch_above_log(&self) -> Result<Epoch> {
         let mut log = self.log.lock();
         self.read_log(&mut log)?;
-        let last = self.published.lock().epoch;
+        let last = self.superblock()?.epoch;
         let newest = log.recovered.as_ref().map_or(0, |recovered| recovered.newest);
         let epoch = last.max(newest) + 1;
         // Not in the slot of the last one.

@@ -50,6 +50,7 @@ mod open;
 mod read;
 mod read_ahead;
 mod scrub;
+mod sealed;
 mod snapshot;
 mod tree;
 mod trim;

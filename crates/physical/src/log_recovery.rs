@@ -441,9 +441,9 @@ impl Module {
         if log.recovered.is_some() {
             return Ok(());
         }
-        let last = self.published.lock().clone();
+        let last = self.superblock()?;
         let halves = [HalfBytes::read(self.disk(), log.half(0))?, HalfBytes::read(self.disk(), log.half(1))?];
-        let survey = Survey::of(&halves, &LogOf { store: &self.store_uuid(), last: &last })?;
+        let survey = Survey::of(&halves, &LogOf { store: &self.label()?.store, last: &last })?;
         // Also of batches that are left out: an epoch with their number must not be published over them.
         let mut recovered = Recovered { newest: survey.newest, queue: VecDeque::new() };
         for (epoch, half, batches) in &survey.parts {

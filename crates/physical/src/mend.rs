@@ -85,7 +85,7 @@ fn bad_labels(disk: &Disk, label: &Label) -> Result<Vec<Bad>> {
     Ok(bad)
 }
 
-/// Slots with damage, and those in which the newest superblock is missing. What a slot held is taken from the other rings;
+/// Slots with damage, and those in which the newest superblock is missing. What another slot held is taken from the other rings;
 /// where none has it, the slot is marked as not in use.
 fn bad_superblocks(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Vec<Bad>> {
     let rings = read_rings(disk.device(), label)?;
@@ -93,7 +93,10 @@ fn bad_superblocks(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Ve
     for at in 0..RING_SLOTS {
         let in_slot = || rings.iter().filter(move |(_, of, _)| *of == at);
         let valid = in_slot().filter_map(|(.., state)| state.as_ref().ok()?.as_ref());
-        let best = valid.max_by_key(|superblock| superblock.epoch);
+        let best = match at == slot(newest.epoch) {
+            true => Some(newest),
+            false => valid.max_by_key(|superblock| superblock.epoch),
+        };
         let is_unknown = in_slot().all(|(.., state)| state.is_err());
         for (number, _, state) in in_slot() {
             let what = match state {

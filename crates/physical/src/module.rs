@@ -2,11 +2,12 @@
 
 use crate::commit::{CommitOrder, Committing};
 use crate::disk::Disk;
-use crate::format::{Features, Label, Superblock};
+use crate::format::{Label, Superblock};
 use crate::intent_log::IntentLog;
 use crate::node_cache::NodeCache;
 use crate::objects::{OBJECT_END, map_of, orphans_of, table_of};
 use crate::scrub::SharedSeen;
+use crate::sealed::Sealed;
 use crate::snapshot::DeletionSlice;
 use crate::tree::{Base, Trees};
 use holdfast_integrity::Protection;
@@ -58,19 +59,18 @@ impl Default for OpenOptions {
 /// The objects of one device.
 ///
 /// Locks, in the order in which they are taken: `committing`, `log`, `gate`, `ids`, `trees` (within it `dead_blocks`), `alloc` (within `base`),
-/// `published`, `label`.
+/// those of `sealed`.
 /// No device write happens under `trees` or `alloc`, save repairs and discards; reads of metadata do.
 pub struct Module {
     pub(crate) base: Base,
     pub(crate) arena: Arc<Arena>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// As all four labels are. Changed by growing only, with `committing` held.
-    label: RwLock<Label>,
     pub(crate) trees: RwLock<Trees>,
     /// State of the one caller that applies and commits.
     pub(crate) committing: Mutex<Committing>,
-    /// The last recovery point.
-    pub(crate) published: Mutex<Superblock>,
+    /// The label and the last recovery point. The label changes with `committing` held.
+    pub(crate) sealed: Sealed,
+    given: Given,
     /// Held shared by reads of pages between finding a block and having read it, so that a block is not handed out again
     /// in between.
     pub(crate) gate: RwLock<()>,
@@ -87,6 +87,13 @@ pub struct Module {
     pub(crate) protection: Protection,
     /// See [`OpenOptions::deletion_slice`].
     pub(crate) deletion_slice: DeletionSlice,
+}
+
+/// What never changes, for whoever is told of it. What goes to the device comes from `sealed`.
+struct Given {
+    store: [u8; 16],
+    device: [u8; 16],
+    protection: Protection,
 }
 
 impl std::fmt::Debug for Module {
@@ -106,18 +113,20 @@ impl Module {
     ) -> Module {
         let log = IntentLog::new(log_area(&label));
         let protection = superblock.protection;
+        let sealed = Sealed::new(&label, &superblock);
+        let given = Given { store: label.store, device: label.device, protection };
         Module {
             base,
             arena,
             clock,
             trees: RwLock::new(trees),
             committing: Mutex::new(Committing::default()),
-            published: Mutex::new(superblock),
+            sealed,
+            given,
             gate: RwLock::new(()),
             log: Mutex::new(log),
             log_is_read: AtomicBool::new(false),
             ids: Mutex::default(),
-            label: RwLock::new(label),
             unknown_slots: 0,
             scrubbed: SharedSeen::default(),
             protection,
@@ -136,36 +145,46 @@ impl Module {
         self.unknown_slots
     }
 
-    pub(crate) fn label(&self) -> Label {
-        self.label.read().clone()
+    pub(crate) fn label(&self) -> Result<Label> {
+        self.sealed.label(self.disk())
     }
 
-    pub(crate) fn set_label(&self, label: Label) {
-        *self.label.write() = label;
+    pub(crate) fn set_label(&self, label: &Label) {
+        self.sealed.set_label(label);
+    }
+
+    /// The last recovery point.
+    pub(crate) fn superblock(&self) -> Result<Superblock> {
+        self.sealed.superblock(self.disk())
+    }
+
+    /// The superblock is durable.
+    pub(crate) fn set_superblock(&self, superblock: &Superblock) {
+        self.sealed.publish(superblock);
     }
 
     pub(crate) fn disk(&self) -> &Disk {
         &self.base.disk
     }
 
-    /// The last recovery point.
+    /// The last recovery point's number, to be told.
     pub fn epoch(&self) -> Epoch {
-        self.published.lock().epoch
+        self.sealed.epoch()
     }
 
     /// The store's UUID, as given when it was created.
     pub fn store_uuid(&self) -> [u8; 16] {
-        self.label.read().store
+        self.given.store
     }
 
     /// The device's UUID, as given when the store was created.
     pub fn device_uuid(&self) -> [u8; 16] {
-        self.label.read().device
+        self.given.device
     }
 
     /// How the contents of files are protected unless a mount says otherwise, as given when the store was created.
     pub fn store_protection(&self) -> Protection {
-        self.published.lock().protection
+        self.given.protection
     }
 
     /// Size of the store in blocks of 4 KiB.
@@ -173,9 +192,9 @@ impl Module {
         self.disk().blocks()
     }
 
-    /// Whether the store had been closed in order when the last recovery point was made.
+    /// Whether the store had been closed in order when the last recovery point was made, and is known to.
     pub fn is_clean(&self) -> bool {
-        self.published.lock().clean
+        self.superblock().is_ok_and(|superblock| superblock.clean)
     }
 
     /// The objects of a domain with ids above `after`, in ascending order, at most `limit`; attributes as of the last
@@ -203,10 +222,6 @@ impl Module {
     pub fn blocks_beyond_reservation(&self) -> u64 {
         self.base.alloc.lock().beyond_max()
     }
-
-    pub(crate) fn features(&self) -> Features {
-        self.label.read().features
-    }
 }
 
 /// The blocks of the intent log area.
@@ -215,12 +230,13 @@ pub(crate) fn log_area(label: &Label) -> Range<u64> {
 }
 
 /// A node cache and an allocator for a store of `label` on `disk`, whose bitmap is for `blocks` blocks.
-pub(crate) fn base(disk: Disk, label: &Label, blocks: u64, options: &OpenOptions) -> Base {
+pub(crate) fn base(disk: Disk, label: &Label, blocks: u64, options: &OpenOptions, clock: Arc<dyn Clock>) -> Base {
     let reuse = options.commit_order == CommitOrder::ReuseFreedAtOnce;
     let alloc = crate::alloc::Alloc::new(blocks, log_area(label), reuse);
     Base {
         disk,
         cache: NodeCache::new(options.node_cache_bytes),
+        clock,
         alloc: Mutex::new(alloc),
         commit_order: options.commit_order,
         discard: options.discard,

@@ -14,6 +14,8 @@ type Version = (NodeKey, u64);
 
 struct Entry {
     block: Arc<MetaBlock>,
+    /// When its bytes were last verified, or written.
+    checked_ms: u64,
     /// Used since the hand last came by.
     used: bool,
 }
@@ -45,17 +47,26 @@ impl NodeCache {
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
-    pub(crate) fn get(&self, key: NodeKey, address: u64) -> Option<Arc<MetaBlock>> {
+    /// A block, and when its bytes were last verified.
+    pub(crate) fn get(&self, key: NodeKey, address: u64) -> Option<(Arc<MetaBlock>, u64)> {
         let mut shard = self.shard(&key).lock();
         let entry = shard.entries.get_mut(&(key, address))?;
         entry.used = true;
-        Some(entry.block.clone())
+        Some((entry.block.clone(), entry.checked_ms))
     }
 
-    pub(crate) fn put(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>) {
+    /// A block that [`NodeCache::get`] gave has been verified.
+    pub(crate) fn checked(&self, key: NodeKey, address: u64, now_ms: u64) {
+        if let Some(entry) = self.shard(&key).lock().entries.get_mut(&(key, address)) {
+            entry.checked_ms = now_ms;
+        }
+    }
+
+    /// Takes a block that has just been verified.
+    pub(crate) fn put(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>, now_ms: u64) {
         let mut shard = self.shard(&key).lock();
         let Shard { entries, clock } = &mut *shard;
-        if entries.insert((key, address), Entry { block, used: false }).is_none() {
+        if entries.insert((key, address), Entry { block, checked_ms: now_ms, used: false }).is_none() {
             clock.push_back((key, address));
         }
         while entries.len() > self.shard_blocks {
@@ -102,12 +113,12 @@ mod tests {
     fn bounded_and_by_address() {
         let cache = NodeCache::new(64 * 4096);
         for index in 0..1000 {
-            cache.put(key(index), index + 1, Arc::new(MetaBlock::new(key(index))));
+            cache.put(key(index), index + 1, Arc::new(MetaBlock::new(key(index))), 0);
         }
         assert!(cache.len() <= 64);
         assert!(cache.get(key(999), 1000).is_some());
         assert!(cache.get(key(999), 1001).is_none(), "another address is another block");
-        cache.put(key(999), 7, Arc::new(MetaBlock::new(key(999))));
+        cache.put(key(999), 7, Arc::new(MetaBlock::new(key(999))), 0);
         assert!(cache.get(key(999), 1000).is_some() && cache.get(key(999), 7).is_some(), "both versions are there");
         assert!(cache.take(key(999), 1000).is_some());
         assert!(cache.get(key(999), 1000).is_none() && cache.get(key(999), 7).is_some());
@@ -117,7 +128,7 @@ mod tests {
     fn put_and_take_again_and_again() {
         let cache = NodeCache::new(0);
         for round in 0..10_000 {
-            cache.put(key(round % 7), round, Arc::new(MetaBlock::new(key(round % 7))));
+            cache.put(key(round % 7), round, Arc::new(MetaBlock::new(key(round % 7))), 0);
             cache.take(key(round % 7), round);
         }
         assert!(cache.shards.iter().all(|shard| shard.lock().clock.len() < 100));

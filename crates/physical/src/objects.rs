@@ -244,7 +244,12 @@ impl Trees {
 
     /// One pointer less names the block; `false` if it was the only one.
     pub(crate) fn drop_reference(&mut self, base: &Base, address: u64) -> Result<bool> {
-        let count = self.references(base, address)?;
+        let mut count = self.references(base, address)?;
+        if count == 0 {
+            // The block becomes free. A counter that is to be changed is verified anyway.
+            let page = self.node_now(base, system_key(REFERENCES), &self.system[&REFERENCES], 0, address / COUNTERS)?;
+            count = page.map_or(0, |block| block.counter((address % COUNTERS) as usize));
+        }
         if count == 0 {
             return Ok(false);
         }

@@ -69,7 +69,7 @@ impl Module {
                 disk.latch(reason);
             }
             disk.raise_newest(superblock.epoch);
-            let base = base(disk, &label, superblock.covered(&label), options);
+            let base = base(disk, &label, superblock.covered(&label), options, clock.clone());
             match load_system(&base, &superblock) {
                 Ok(mut trees) => {
                     if let Some(error) = trees.kept.unreadable() {

@@ -104,9 +104,9 @@ impl Module {
     fn scrub_labels(&self, step: &mut ScrubStep) -> Result<()> {
         // Nobody writes superblocks meanwhile.
         let _committing = self.committing.lock();
-        let last = self.published.lock().clone();
+        let (last, label) = (self.superblock()?, self.label()?);
         step.counts.labels += LABELS as u64 * (1 + RING_SLOTS);
-        for bad in mend::find(self.disk(), &self.label(), &last)? {
+        for bad in mend::find(self.disk(), &label, &last)? {
             self.replace(step, self.disk().place(bad.address), bad.what, bad.address, &bad.good);
         }
         Ok(())
@@ -245,7 +245,7 @@ impl Module {
         }
         // The walk comes through it again for each leaf.
         if trees.in_memory(&self.base, node, pointer).is_none() {
-            self.base.cache.put(node, pointer.address[0], block.clone());
+            self.base.keep(node, pointer.address[0], block.clone());
         }
         Some(block)
     }

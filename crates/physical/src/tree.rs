@@ -16,11 +16,11 @@ use crate::commit::CommitOrder;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record, split_address};
-use crate::meta_block::{MetaBlock, NodeKey};
+use crate::meta_block::{MetaBlock, NodeKey, Scribble};
 use crate::node_cache::NodeCache;
 use crate::objects::holder;
 use crate::snapshot::Kept;
-use holdfast_object::{DomainId, Epoch, ObjectKey, PageIndex, Result, Seek};
+use holdfast_object::{Clock, DomainId, Epoch, Error, ObjectKey, PageIndex, Place, Result, Seek};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -29,14 +29,64 @@ use std::sync::Arc;
 /// What trees stand on.
 pub(crate) struct Base {
     pub(crate) disk: Disk,
+    /// Clean blocks: [`Base::clean`] looks into it, [`Base::keep`] adds.
     pub(crate) cache: NodeCache,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) alloc: Mutex<Alloc>,
     /// What a recovery point has freed is discarded.
     pub(crate) discard: bool,
     pub(crate) commit_order: CommitOrder,
 }
 
+/// A clean block that nobody has looked at for so long is verified before an answer or a pointer is taken from it (WAFL paper, §4).
+const LOOK_AGAIN_MS: u64 = 1000;
+
 impl Base {
+    /// A clean block, if it is in memory.
+    pub(crate) fn clean(&self, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
+        let address = pointer.address[0];
+        let (block, checked_ms) = self.cache.get(key, address)?;
+        let now_ms = self.clock.monotonic_ms();
+        if now_ms.saturating_sub(checked_ms) >= LOOK_AGAIN_MS {
+            if self.is_scribbled(&block, key, address) {
+                self.cache.take(key, address);
+                return None;
+            }
+            self.cache.checked(key, address, now_ms);
+        }
+        Some(block)
+    }
+
+    /// Keeps a block that has just been verified.
+    pub(crate) fn keep(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>) {
+        self.cache.put(key, address, block, self.clock.monotonic_ms());
+    }
+
+    /// Takes a clean block out of memory, if it is there and what it was when it was read.
+    fn take_clean(&self, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
+        let block = self.cache.take(key, pointer.address[0])?;
+        (!self.is_scribbled(&block, key, pointer.address[0])).then_some(block)
+    }
+
+    /// Somebody has written to a block that the epoch being built has changed, so it cannot be read again: no recovery point is made of it.
+    pub(crate) fn give_up_epoch(&self, scribble: Scribble, key: NodeKey) -> Error {
+        let error = scribble.at(Place { address: None, ..key.place(&self.disk, 0) });
+        self.disk.counters.scribbled();
+        self.disk.latch(error.to_string());
+        tracing::error!(%error, "the store is read-only from now on");
+        error
+    }
+
+    /// Whether somebody has written to a clean block who must not, which is counted and told then.
+    fn is_scribbled(&self, block: &MetaBlock, key: NodeKey, address: u64) -> bool {
+        let scribble = block.verify(key).err();
+        if let Some(scribble) = scribble {
+            self.disk.counters.scribbled();
+            tracing::error!(error = %scribble.at(key.place(&self.disk, address)), "the block is read again");
+        }
+        scribble.is_some()
+    }
+
     /// The epoch being built frees the block of an address.
     pub(crate) fn free(&self, address: u64) {
         if !self.alloc.lock().free(split_address(address).1) {
@@ -97,18 +147,12 @@ fn slot_of(index: u64) -> usize {
 
 /// A copy of a clean block for the epoch being built. One that has gone bad in memory is read again.
 fn copy_to_change(base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<MetaBlock> {
-    let place = || key.place(&base.disk, pointer.address[0]);
-    if let Some(block) = base.cache.take(key, pointer.address[0]) {
-        match block.to_owned_copy(key) {
-            Ok(copy) => return Ok(copy),
-            Err(scribble) => {
-                base.disk.counters.scribbled();
-                tracing::error!(error = %scribble.at(place()), "the block is read again");
-            }
-        }
+    // Verified after it has been copied: what is changed is good.
+    let copy = base.cache.take(key, pointer.address[0]).map(|block| block.to_own());
+    match copy.filter(|copy| !base.is_scribbled(copy, key, pointer.address[0])) {
+        Some(copy) => Ok(copy),
+        None => Ok(MetaBlock::load(&base.disk, key, pointer)?.into_owned()),
     }
-    let block = MetaBlock::load(&base.disk, key, pointer)?;
-    block.to_owned_copy(key).map_err(|scribble| scribble.at(place()))
 }
 
 impl Trees {
@@ -118,7 +162,7 @@ impl Trees {
     pub(crate) fn in_memory(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
         match self.dirty.get(&key) {
             Some(dirty) => Some(dirty.block.clone()),
-            None => base.cache.get(key, pointer.address[0]),
+            None => base.clean(key, pointer),
         }
     }
 
@@ -128,8 +172,45 @@ impl Trees {
             return Ok(block);
         }
         let block = Arc::new(MetaBlock::load(&base.disk, key, pointer)?);
-        base.cache.put(key, pointer.address[0], block.clone());
+        base.keep(key, pointer.address[0], block.clone());
         Ok(block)
+    }
+
+    /// [`Trees::node`], verified just now: for decisions by which blocks become free, which no later look can take back. The block above it
+    /// is good.
+    ///
+    /// # Errors
+    /// As [`Trees::node`]; [`Error::Corrupt`] for a block that the epoch being built has changed and that has gone bad in memory since:
+    /// then no recovery point is made of it.
+    pub(crate) fn node_now(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        level: u8,
+        index: u64,
+    ) -> Result<Option<Arc<MetaBlock>>> {
+        let node = NodeKey::new(key, level, index);
+        if let Some(dirty) = self.dirty.get(&node) {
+            let verified = dirty.block.verify(node).map_err(|scribble| base.give_up_epoch(scribble, node));
+            return verified.map(|()| Some(dirty.block.clone()));
+        }
+        let pointer = if level < record.levels {
+            let (parent, slot) = node.parent();
+            let parent = self.node(base, key, record, parent.level, parent.index)?;
+            parent.map_or(BlockPointer::HOLE, |parent| parent.pointer(slot))
+        } else if level == record.levels && index == 0 {
+            record.root
+        } else {
+            BlockPointer::HOLE
+        };
+        if pointer.is_hole() {
+            return Ok(None);
+        }
+        if let Some(block) = base.take_clean(node, &pointer) {
+            base.keep(node, pointer.address[0], block);
+        }
+        self.fetch(base, node, &pointer).map(Some)
     }
 
     /// The block of `level` with number `index` in that level; `None` if there is none.
@@ -472,7 +553,7 @@ impl Trees {
         end: PageIndex,
     ) -> Result<bool> {
         let node = NodeKey::new(key, level, index);
-        let Some(block) = self.node(base, key, record, level, index)? else { return Ok(false) };
+        let Some(block) = self.node_now(base, key, record, level, index)? else { return Ok(false) };
         let start = index * span(level);
         let width = span(level - 1);
         let slots = (first.max(start) - start) / width..(end.min(start + span(level)) - start).div_ceil(width);
@@ -534,8 +615,14 @@ impl Trees {
             self.release_page(base, key, pointer);
             return;
         }
-        let cached = base.cache.take(node, pointer.address[0]);
-        let block = match self.drop_dirty(base, node).or(cached) {
+        let cached = base.take_clean(node, pointer);
+        let dirty = self.drop_dirty(base, node);
+        if let Some(scribble) = dirty.as_ref().and_then(|block| block.verify(node).err()) {
+            // What it names could be anybody's.
+            base.give_up_epoch(scribble, node);
+            return;
+        }
+        let block = match dirty.or(cached) {
             Some(block) => Some(block),
             None if pointer.kind != PointerKind::Tree => return,
             None => match MetaBlock::load(&base.disk, node, pointer) {

@@ -24,7 +24,7 @@ use crate::open::{load_system, read_label, read_superblocks};
 use crate::tree::{Base, Trees};
 use account::BitmapState;
 use holdfast_block::Device;
-use holdfast_object::{Error, Place, Result};
+use holdfast_object::{Error, Place, Result, SystemClock};
 use std::sync::Arc;
 use walk::{ReadPages, Walk};
 
@@ -170,7 +170,8 @@ fn looking(device: &Arc<dyn Device>, label: &Label, superblock: &Superblock, rep
     if !repair {
         disk.latch("checked without repair".to_string());
     }
-    base(disk, label, label.blocks, &OpenOptions { node_cache_bytes: 0, ..OpenOptions::default() })
+    let options = OpenOptions { node_cache_bytes: 0, ..OpenOptions::default() };
+    base(disk, label, label.blocks, &options, Arc::new(SystemClock::default()))
 }
 
 /// What the intent log holds beyond the recovery point; whether that is nothing.

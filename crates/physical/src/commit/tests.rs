@@ -2,13 +2,19 @@
 
 use super::*;
 use crate::check::{CheckOptions, check};
+use crate::format::POINTERS;
 use crate::{CreateOptions, OpenOptions};
 use holdfast_block::MemoryDevice;
-use holdfast_integrity::{Protection, crc64_neutral};
-use holdfast_object::{Arena, Attributes, Batch, Class, Kind, ManualClock, ObjectId, ObjectStore, Op, Timestamp};
+use holdfast_integrity::{Algorithm, Protection, crc64_neutral};
+use holdfast_object::{
+    Arena, Attributes, Batch, Class, Fragment, Kind, ManualClock, ObjectId, ObjectStore, Op, PAGE_SIZE, ScrubCursor,
+    Timestamp,
+};
 
 struct Rig {
     device: Arc<MemoryDevice>,
+    arena: Arc<Arena>,
+    clock: Arc<ManualClock>,
     module: Module,
 }
 
@@ -29,8 +35,9 @@ impl Rig {
             overwrite: false,
         };
         let (arena, clock) = (Arena::new(64, 0).unwrap(), Arc::new(ManualClock::new(0, 1)));
-        Module::create(device.clone(), arena, clock, &options).unwrap();
-        let rig = Rig { module: open(device.clone()), device };
+        Module::create(device.clone(), arena.clone(), clock.clone(), &options).unwrap();
+        let module = Module::open(device.clone(), arena.clone(), clock.clone(), &OpenOptions::default()).unwrap();
+        let rig = Rig { device, arena, clock, module };
         rig.make(2);
         rig.commit().unwrap();
         rig
@@ -42,10 +49,69 @@ impl Rig {
         self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).unwrap();
     }
 
+    fn delete(&self, id: u64) {
+        let ops = vec![Op::Delete { id: ObjectId(id) }];
+        self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).unwrap();
+    }
+
+    fn make_refused(&self, id: u64) {
+        let ops = vec![Op::Delete { id: ObjectId(id) }];
+        let error =
+            self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).unwrap_err();
+        assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
+    }
+
     fn commit(&self) -> Result<()> {
         let epoch = self.module.epoch() + 1;
         self.module.prepare(epoch)?;
         self.module.publish(epoch)
+    }
+
+    /// Writes pages of an object.
+    fn fill(&self, id: u64, pages: u64) {
+        let page = |index| {
+            let mut frame = self.arena.allocate().expect("a frame");
+            frame.fill(index as u8);
+            let sum = Algorithm::Crc64Nvme.sum(&frame[..]);
+            frame.publish(sum)
+        };
+        for index in 0..pages {
+            let pin = page(index);
+            let fragments = vec![Fragment { index, start: 0, end: PAGE_SIZE as u16, page: pin.page() }];
+            let ops = vec![Op::Write { id: ObjectId(id), fragments, size_min: (index + 1) * PAGE_SIZE as u64 }];
+            self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).unwrap();
+        }
+    }
+
+    /// Flips a bit in the same place of each clean block of the store's own objects, the topmost of each.
+    fn scribble_clean(&self, at: usize) {
+        let trees = self.module.trees.read();
+        for (id, record) in trees.system.iter().filter(|(id, record)| **id != 0 && !record.root.is_hole()) {
+            self.scribble_cached(NodeKey::new(system_key(*id), record.levels, 0), &record.root, at);
+        }
+    }
+
+    /// The same of the leaves of an object.
+    fn scribble_clean_of(&self, id: ObjectId, at: usize) {
+        let trees = self.module.trees.read();
+        let key = ObjectKey { domain: DomainId::MAIN, object: id };
+        let record = trees.get(&self.module.base, key).unwrap();
+        let top = trees.node(&self.module.base, key, &record, record.levels, 0).unwrap().unwrap();
+        for slot in (0..POINTERS).filter(|slot| !top.pointer_kind_is_hole(*slot as usize)) {
+            self.scribble_cached(NodeKey::new(key, 1, slot), &top.pointer(slot as usize), at);
+        }
+    }
+
+    fn scribble_cached(&self, node: NodeKey, pointer: &BlockPointer, at: usize) {
+        let base = &self.module.base;
+        let mut block = base.cache.take(node, pointer.address[0]).expect("it was just written");
+        Arc::make_mut(&mut block).scribble(at, &[4]);
+        base.keep(node, pointer.address[0], block);
+    }
+
+    fn used(&self) -> u64 {
+        let space = self.module.status().space;
+        space.total - space.free - space.pending
     }
 
     fn scribbles(&self) -> u64 {
@@ -85,22 +151,137 @@ fn no_scribble_on_a_changed_block_becomes_a_recovery_point() {
     }
 }
 
+/// Where nobody looks who finds his way through a block by what is in the others: in slot 62.
+const UNNOTICED: usize = 4000;
+
 #[test]
 fn a_scribble_on_a_clean_block_is_read_again_before_it_is_changed() {
     let rig = Rig::new();
     let before = rig.stored();
-    {
-        let trees = rig.module.trees.read();
-        for (id, record) in trees.system.iter().filter(|(id, record)| **id != 0 && !record.root.is_hole()) {
-            let node = NodeKey::new(system_key(*id), record.levels, 0);
-            let mut block = rig.module.base.cache.take(node, record.root.address[0]).expect("it was just written");
-            // Where nobody looks before it is changed.
-            Arc::make_mut(&mut block).scribble(4000, &[4]);
-            rig.module.base.cache.put(node, record.root.address[0], block);
-        }
-    }
+    rig.scribble_clean(UNNOTICED);
     rig.make(3);
     rig.commit().unwrap();
     assert!(rig.scribbles() >= 2, "the object table and the map of objects at least: {}", rig.scribbles());
     assert_eq!(rig.stored(), (before.0 + 1, before.1 + 1));
+}
+
+#[test]
+fn a_scribble_on_a_clean_block_is_read_again_before_it_answers_if_nobody_has_looked_for_a_second() {
+    let rig = Rig::new();
+    let object = ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) };
+    let attributes = rig.module.attributes(object).unwrap();
+    let record = 2 * RECORD_BYTES..3 * RECORD_BYTES;
+    let mut answers = Vec::new();
+    for at in record.clone() {
+        rig.scribble_clean(at);
+        rig.clock.advance_ns(1_000_000_000);
+        assert_eq!(rig.module.attributes(object).unwrap(), attributes, "byte {at}");
+        assert_eq!(rig.scribbles(), (at - record.start + 1) as u64, "byte {at}");
+        // Within the second, it answers as it is.
+        rig.scribble_clean(at);
+        answers.push(rig.module.attributes(object).ok().is_some_and(|answer| answer == attributes));
+        rig.scribble_clean(at);
+    }
+    assert!(answers.contains(&false), "what was scribbled is nothing that attributes are made of");
+}
+
+#[test]
+fn a_scribbled_block_frees_nothing() {
+    const PAGES: u64 = 100;
+    for at in [0, 8, UNNOTICED] {
+        let rig = Rig::new();
+        rig.make(3);
+        rig.fill(2, PAGES);
+        rig.fill(3, PAGES);
+        rig.commit().unwrap();
+        let used = rig.used();
+        rig.scribble_clean_of(ObjectId(2), at);
+        rig.delete(2);
+        rig.commit().unwrap();
+        assert!(rig.scribbles() >= 2, "two leaves: {}", rig.scribbles());
+        rig.stored();
+        assert!(rig.used() <= used - PAGES, "{} of {used}", rig.used());
+
+        // One that has been changed cannot be read again.
+        rig.fill(3, PAGES);
+        let key = NodeKey { domain: 1, object: 3, level: 1, index: 0 };
+        Arc::make_mut(&mut rig.module.trees.write().dirty.get_mut(&key).unwrap().block).scribble(at, &[4]);
+        rig.delete(3);
+        assert!(matches!(rig.commit(), Err(Error::ReadOnly(_))));
+        rig.stored();
+    }
+}
+
+/// Where labels have a size, superblocks a count; and where both have their checksum, and reserved bytes.
+const FIELDS: [usize; 4] = [68, 137, 3000, 4090];
+
+/// Scrubs the labels; how many of their blocks were written anew.
+fn scrub_labels(module: &Module) -> u64 {
+    let step = module.scrub_step(&ScrubCursor::Start, 1).unwrap();
+    assert_eq!(step.counts.unrepaired, 0, "{step:?}");
+    step.counts.repaired
+}
+
+#[test]
+fn what_is_known_of_the_device_is_read_again_before_it_is_written_anywhere() {
+    for at in FIELDS {
+        let rig = Rig::new();
+        let before = rig.stored();
+        rig.module.sealed.scribble_label(at);
+        rig.module.sealed.scribble_superblock(at);
+        assert_eq!(scrub_labels(&rig.module), 0, "at {at}: good blocks were replaced by what memory says");
+        assert_eq!(rig.scribbles(), 2);
+        assert_eq!(rig.stored(), before);
+
+        rig.module.sealed.scribble_superblock(at);
+        rig.make(3);
+        rig.commit().unwrap();
+        rig.module.sealed.scribble_label(at);
+        rig.module.sealed.scribble_superblock(at);
+        rig.module.close().unwrap();
+        assert_eq!(rig.scribbles(), 5);
+        assert_eq!(rig.stored(), (before.0 + 1, before.1 + 2));
+    }
+}
+
+#[test]
+fn a_superblock_that_goes_bad_before_it_is_written_is_never_written() {
+    for at in FIELDS {
+        let rig = Rig::new();
+        let before = rig.stored();
+        rig.make(3);
+        let epoch = rig.module.epoch() + 1;
+        rig.module.prepare(epoch).unwrap();
+        rig.module.committing.lock().prepared.as_mut().unwrap().scribble(at);
+        let error = rig.module.publish(epoch).unwrap_err();
+        assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
+        assert!(matches!(rig.module.prepare(epoch + 1), Err(Error::ReadOnly(_))), "no later epoch is built upon it");
+        assert_eq!(rig.stored(), before, "at {at}");
+    }
+}
+
+#[test]
+fn another_recovery_point_is_not_taken_for_the_last_one() {
+    let rig = Rig::new();
+    let before = rig.stored();
+    rig.module.sealed.scribble_epoch();
+    assert_eq!(rig.module.superblock().unwrap().epoch, before.1);
+    assert_eq!(rig.module.epoch(), before.1, "one of the two is good");
+    rig.module.sealed.scribble_epoch();
+    rig.module.sealed.scribble_superblock(3000);
+    rig.make_refused(3);
+    assert_eq!(rig.stored(), before);
+}
+
+#[test]
+fn a_last_superblock_that_goes_bad_everywhere_is_written_from_memory() {
+    let rig = Rig::new();
+    let before = rig.stored();
+    let superblock = rig.module.superblock().unwrap();
+    for label in 0..LABELS {
+        let block = ring_block(label, slot(superblock.epoch), rig.module.blocks());
+        rig.device.alter(block, |bytes| bytes[700] ^= 1).unwrap();
+    }
+    assert_eq!(scrub_labels(&rig.module), LABELS as u64);
+    assert_eq!(rig.stored(), before);
 }

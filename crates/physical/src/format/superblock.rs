@@ -159,15 +159,8 @@ impl Superblock {
         number: usize,
         at: u64,
     ) -> Result<Option<Superblock>, Fault> {
-        let raw: Raw = zerocopy::transmute!(*bytes);
+        let raw = checked(bytes)?;
         let blocks = label.blocks;
-        if raw.magic != SUPERBLOCK_MAGIC {
-            return Err(Fault::new("superblock magic", "HFSUPER1", String::from_utf8_lossy(&raw.magic)));
-        }
-        let crc = crc64(&bytes[..4088]);
-        if raw.crc.get() != crc {
-            return Err(Fault::new("superblock checksum", hex(raw.crc.get()), hex(crc)));
-        }
         if raw.version.get() != FORMAT_VERSION {
             return Err(Fault::new("superblock version", FORMAT_VERSION, raw.version));
         }
@@ -202,33 +195,55 @@ impl Superblock {
         if raw.clean.get() > 1 || raw.nanos.get() >= 1_000_000_000 {
             return Err(Fault::new("clean flag of superblock", "0 or 1", raw.clean));
         }
-        let protection = Protection::decode(raw.protection)
-            .map_err(|error| Fault::new("protection mode of superblock", "a known one", error))?;
         expect_zero("reserved bytes of superblock", &raw.reserved)?;
         expect_zero("reserved bytes of superblock", &raw.reserved_2)?;
-        let Some(root) = Record::decode(&raw.root, epoch, blocks, false)? else {
+        Superblock::fields(&raw, epoch, blocks).map(Some)
+    }
+
+    /// What [`Superblock::encode`] made of a superblock, also of one that is not for a device: of a store that is being created.
+    pub(crate) fn decode_own(bytes: &[u8; 4096], blocks: u64) -> Result<Superblock, Fault> {
+        Superblock::fields(&checked(bytes)?, EPOCH_MAX, blocks)
+    }
+
+    fn fields(raw: &Raw, newest: Epoch, blocks: u64) -> Result<Superblock, Fault> {
+        let protection = Protection::decode(raw.protection)
+            .map_err(|error| Fault::new("protection mode of superblock", "a known one", error))?;
+        let Some(root) = Record::decode(&raw.root, newest, blocks, false)? else {
             return Err(Fault::new("record of object table 0", "one in use", "a free one"));
         };
         let [compat, ro_compat, incompat] = raw.features.map(U64::get);
-        Ok(Some(Superblock {
+        Ok(Superblock {
             store: raw.store,
             device: raw.device,
-            epoch,
-            previous,
+            epoch: raw.epoch.get(),
+            previous: raw.previous.get(),
             time: Timestamp { secs: raw.secs.get(), nanos: raw.nanos.get() },
             clean: raw.clean.get() == 1,
             features: Features { compat, ro_compat, incompat },
             next_generation: raw.next_generation.get(),
-            total,
-            free,
+            total: raw.total.get(),
+            free: raw.free.get(),
             objects: raw.objects.get(),
             set_aside: raw.set_aside.get(),
-            metadata,
-            metadata_kept,
+            metadata: raw.metadata.get(),
+            metadata_kept: raw.metadata_kept.get(),
             protection,
             root,
-        }))
+        })
     }
+}
+
+/// A block that says it is a superblock, and has the checksum of one.
+fn checked(bytes: &[u8; 4096]) -> Result<Raw, Fault> {
+    let raw: Raw = zerocopy::transmute!(*bytes);
+    if raw.magic != SUPERBLOCK_MAGIC {
+        return Err(Fault::new("superblock magic", "HFSUPER1", String::from_utf8_lossy(&raw.magic)));
+    }
+    let crc = crc64(&bytes[..4088]);
+    if raw.crc.get() != crc {
+        return Err(Fault::new("superblock checksum", hex(raw.crc.get()), hex(crc)));
+    }
+    Ok(raw)
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ impl Trees {
         let first = slice.page;
         while page > first && runs > 0 && blocks > 1 {
             page -= 1;
-            let Some(block) = self.node(base, key, record, 0, page)? else {
+            let Some(block) = self.node_now(base, key, record, 0, page)? else {
                 let place = Place { object: Some(key), index: Some(page), ..base.disk.place(0) };
                 return Err(Error::corrupt(place, "dead list", "no gaps", "a hole"));
             };

@@ -445,7 +445,7 @@ impl Module {
         self.disk().check_writable()?;
         self.claim_first()?;
         committing.check_open()?;
-        let last = self.epoch();
+        let last = self.superblock()?.epoch;
         if epoch <= last || committing.applied != 0 {
             let applied = committing.applied;
             let message = format!("snapshots change first in epoch {epoch}, after {last}; {applied} has been applied");

@@ -1,0 +1,169 @@
+//! What an open store knows of its device for as long as it is open: the label, and the superblock of the last recovery point.
+//!
+//! Scrubs, closing and growing write both to the device, over copies that are bad, and batches of the intent log name what is in them.
+//! So they are kept in the form that they have on the device, with its checksum, and nothing that was in memory meanwhile is believed
+//! before it is verified. If somebody has written to it, it is read again.
+//!
+//! Invariant: the superblock is that of `epoch`, whose copies on the device are good or will be put right from this one.
+
+use crate::block_pool::PooledBlock;
+use crate::disk::{Block, Disk};
+use crate::format::label::LabelState;
+use crate::format::{Fault, Label, Superblock};
+use crate::open::{read_label, read_superblocks};
+use holdfast_object::{Epoch, Error, Result};
+use parking_lot::{Mutex, RwLock};
+
+fn block(bytes: [u8; 4096]) -> PooledBlock {
+    let mut block = Block::zeroed();
+    block.0 = bytes;
+    block
+}
+
+struct SealedLabel(PooledBlock);
+
+impl SealedLabel {
+    fn new(label: &Label) -> SealedLabel {
+        SealedLabel(block(label.encode(0)))
+    }
+
+    fn open(&self) -> std::result::Result<Label, Fault> {
+        match Label::decode(&self.0.0, 0, 0) {
+            LabelState::Valid(label) => Ok(label),
+            LabelState::Damaged(fault) => Err(fault),
+            LabelState::OtherVersion(_) | LabelState::Foreign => {
+                Err(Fault::new("label", "one of this store", "another"))
+            }
+        }
+    }
+}
+
+/// A superblock with its checksum, as it is in label 0.
+pub(crate) struct SealedSuperblock {
+    pub(crate) epoch: Epoch,
+    bytes: PooledBlock,
+}
+
+impl SealedSuperblock {
+    pub(crate) fn new(superblock: &Superblock) -> SealedSuperblock {
+        SealedSuperblock { epoch: superblock.epoch, bytes: block(superblock.encode(0)) }
+    }
+
+    /// The superblock as it was sealed.
+    ///
+    /// # Errors
+    /// The bytes are others by now, or the epoch is.
+    fn open(&self, disk: &Disk) -> std::result::Result<Superblock, Fault> {
+        let superblock = Superblock::decode_own(&self.bytes.0, disk.blocks())?;
+        if superblock.epoch != self.epoch {
+            return Err(Fault::new("epoch of superblock", self.epoch, superblock.epoch));
+        }
+        Ok(superblock)
+    }
+}
+
+/// Locks, in the order in which they are taken: `published`, `label`.
+pub(crate) struct Sealed {
+    /// As all four labels are. Changed by growing only.
+    label: RwLock<SealedLabel>,
+    published: Mutex<SealedSuperblock>,
+}
+
+/// Counts and tells of bytes that no legal change has made.
+fn scribbled(disk: &Disk, fault: Fault) -> Error {
+    disk.counters.scribbled();
+    let what = format!("{} in memory, to which somebody has written who must not", fault.what);
+    let error = Error::corrupt(disk.place(0), what, fault.expected, fault.got);
+    tracing::error!(%error, "what the store knows of its device has gone bad");
+    error
+}
+
+impl Sealed {
+    pub(crate) fn new(label: &Label, superblock: &Superblock) -> Sealed {
+        let published = Mutex::new(SealedSuperblock::new(superblock));
+        Sealed { label: RwLock::new(SealedLabel::new(label)), published }
+    }
+
+    /// # Errors
+    /// [`Error::Corrupt`] if it has gone bad in memory and cannot be read from the device.
+    pub(crate) fn label(&self, disk: &Disk) -> Result<Label> {
+        let fault = match self.label.read().open() {
+            Ok(label) => return Ok(label),
+            Err(fault) => fault,
+        };
+        let error = scribbled(disk, fault);
+        let label = read_label(disk.device()).ok().filter(|label| label.blocks == disk.blocks()).ok_or(error)?;
+        self.set_label(&label);
+        Ok(label)
+    }
+
+    pub(crate) fn set_label(&self, label: &Label) {
+        *self.label.write() = SealedLabel::new(label);
+    }
+
+    /// The last recovery point's superblock.
+    ///
+    /// # Errors
+    /// As [`Sealed::label`].
+    pub(crate) fn superblock(&self, disk: &Disk) -> Result<Superblock> {
+        let mut published = self.published.lock();
+        let fault = match Superblock::decode_own(&published.bytes.0, disk.blocks()) {
+            Ok(superblock) => {
+                published.epoch = superblock.epoch;
+                return Ok(superblock);
+            }
+            Err(fault) => fault,
+        };
+        let error = scribbled(disk, fault);
+        let superblocks = read_superblocks(disk.device(), &self.label(disk)?).unwrap_or_default();
+        // A newer one on the device may be one that is being written.
+        let epoch = published.epoch;
+        let superblock = superblocks.into_iter().find(|superblock| superblock.epoch == epoch).ok_or(error)?;
+        *published = SealedSuperblock::new(&superblock);
+        Ok(superblock)
+    }
+
+    /// One that is not on the device yet.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it has gone bad in memory. Then it is nowhere.
+    pub(crate) fn open(disk: &Disk, superblock: &SealedSuperblock) -> Result<Superblock> {
+        superblock.open(disk).map_err(|fault| scribbled(disk, fault))
+    }
+
+    /// The superblock is on the device, durable.
+    pub(crate) fn publish(&self, superblock: &Superblock) {
+        *self.published.lock() = SealedSuperblock::new(superblock);
+    }
+
+    /// Of the last recovery point, for whoever is told of it or compares it with what is verified.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.published.lock().epoch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What nobody may do.
+    impl SealedSuperblock {
+        pub(crate) fn scribble(&mut self, at: usize) {
+            self.bytes.0[at] ^= 0x10;
+        }
+    }
+
+    impl Sealed {
+        pub(crate) fn scribble_label(&self, at: usize) {
+            self.label.write().0.0[at] ^= 0x10;
+        }
+
+        pub(crate) fn scribble_superblock(&self, at: usize) {
+            self.published.lock().scribble(at);
+        }
+
+        pub(crate) fn scribble_epoch(&self) {
+            self.published.lock().epoch ^= 1;
+        }
+    }
+}
