@@ -12,16 +12,28 @@ const PAGE: usize = 4096;
 
 /// Writes `pages` pages through a shared mapping, and waits for them to be handed down.
 pub(crate) fn write_mapped(file: &File, pages: usize, byte: u8) -> rustix::io::Result<()> {
-    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    use rustix::mm::{MsyncFlags, msync};
+    // SAFETY: the mapping is there.
+    mapped(file, pages, byte, |base, length| unsafe { msync(base, length, MsyncFlags::SYNC) })
+}
+
+/// Writes `pages` pages through a shared mapping, and does something while it is there.
+pub(crate) fn mapped(
+    file: &File,
+    pages: usize,
+    byte: u8,
+    then: impl FnOnce(*mut std::ffi::c_void, usize) -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let length = pages * PAGE;
     // SAFETY: a new mapping at an address of the kernel's choice; it is written within its length, which the file has, and
     // nothing refers to it when it is taken away.
     unsafe {
         let base = mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?;
         std::ptr::write_bytes(base.cast::<u8>(), byte, length);
-        let synced = msync(base, length, MsyncFlags::SYNC);
+        let done = then(base, length);
         munmap(base, length)?;
-        synced
+        done
     }
 }
 

@@ -19,6 +19,7 @@ mod metrics;
 mod mount8;
 mod mounts;
 mod newcomers;
+mod no_room;
 mod protection;
 mod reliability;
 mod remounts;
