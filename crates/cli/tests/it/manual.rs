@@ -179,8 +179,12 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     // systemd-analyze looks whether the program is there.
     let verify = |from: &Path, unit: &str, instance: &str, mode: &[&str], change: &dyn Fn(String) -> String| {
         let units = tempfile::tempdir_in(rig.path("")).unwrap();
-        let text = fs::read_to_string(from.join(unit)).unwrap().replace("/usr/local/bin/holdfast", binary);
-        fs::write(units.path().join(unit), change(text)).unwrap();
+        // A timer is verified with the service that it starts.
+        for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap()).filter(|entry| entry.path().is_file()) {
+            let text = fs::read_to_string(entry.path()).unwrap().replace("/usr/local/bin/holdfast", binary);
+            let text = if entry.file_name() == unit { change(text) } else { text };
+            fs::write(units.path().join(entry.file_name()), text).unwrap();
+        }
         let verify = Command::new("systemd-analyze")
             .args(mode)
             .args(["verify", "--man=no", instance])
@@ -192,14 +196,24 @@ fn systemd_finds_nothing_wrong_with_the_units() {
         (verify.status.success(), String::from_utf8_lossy(&verify.stderr).into_owned())
     };
     let user = contrib.join("user");
+    let sections = |text: &str, more: &str| {
+        text.replace("[Service]\n", &format!("[Service]\n{more}\n")).replace("[Timer]\n", &format!("[Timer]\n{more}\n"))
+    };
     for (from, unit, instance, mode) in [
-        (&contrib, "holdfast@.service", "holdfast@data-my.store.service", &[][..]),
-        (&contrib, "holdfast-scrub@.service", "holdfast-scrub@data-my.store.service", &[]),
+        (&contrib, "holdfast@.service", r"holdfast@data-my\x2ddisk.store.service", &[][..]),
+        (&contrib, "holdfast-scrub@.service", r"holdfast-scrub@data-my\x2ddisk.store.service", &[]),
+        (&contrib, "holdfast-scrub@.timer", r"holdfast-scrub@data-my\x2ddisk.store.timer", &[]),
         (&user, "holdfast@.service", "holdfast@main.service", &["--user"]),
     ] {
         assert_eq!(verify(from, unit, instance, mode, &|text| text), (true, String::new()), "{unit}");
-        let (fine, said) =
-            verify(from, unit, instance, mode, &|text| text.replace("[Service]", "[Service]\nSparkle=yes"));
-        assert!(!fine || said.contains("Sparkle"), "what is wrong with {unit} is not found");
+        let (_, said) = verify(from, unit, instance, mode, &|text| sections(&text, "Sparkle=yes"));
+        assert!(said.contains("Sparkle"), "what is wrong with {unit} is not found: {said}");
     }
+    let (_, said) = verify(&contrib, "holdfast-scrub@.timer", r"holdfast-scrub@data.timer", &[], &|text| {
+        text.replace("OnCalendar=monthly", "OnCalendar=at times")
+    });
+    assert!(said.contains("at times"), "{said}");
+    // A value is a pattern to systemd, in which the backslash of an escaped path means something else.
+    let service = fs::read_to_string(contrib.join("holdfast@.service")).unwrap();
+    assert!(service.contains("\nEnvironmentFile=/etc/holdfast%f.conf\n"), "{service}");
 }
