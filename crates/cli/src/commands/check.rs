@@ -60,6 +60,8 @@ struct Blocks {
     findings: Vec<BlockFinding>,
     found: u64,
     corrected: u64,
+    /// Of what was found, blocks without a good copy.
+    unreadable: u64,
 }
 
 #[derive(Serialize, Debug)]
@@ -119,6 +121,21 @@ impl std::fmt::Display for BlockFinding {
     }
 }
 
+impl Checked {
+    /// What became of what was found, in the words of a scrub.
+    fn sums(&self) -> String {
+        let lost = self.blocks.unreadable.saturating_add(self.blocks.lost_pages);
+        let others = self.errors.saturating_sub(self.corrected).saturating_sub(lost);
+        let sums = [
+            (self.corrected, count(self.corrected, "block", "blocks") + " repaired"),
+            (lost, count(lost, "block", "blocks") + " LOST"),
+            (others, count(others, "other error", "other errors") + " NOT corrected"),
+        ];
+        let sums: Vec<_> = sums.into_iter().filter_map(|(number, sum)| (number > 0).then_some(sum)).collect();
+        if sums.is_empty() { String::new() } else { sums.join("; ") + "\n" }
+    }
+}
+
 impl Report for Checked {
     fn words(&self) -> String {
         let Checked { blocks, names, .. } = self;
@@ -128,7 +145,7 @@ impl Report for Checked {
         }
         match blocks.found.saturating_sub(blocks.findings.len() as u64) {
             0 => {}
-            more => text.push_str(&format!("and {more} more\n")),
+            more => text.push_str(&format!("and {more} more, in the sums only\n")),
         }
         for finding in &names.findings {
             text.push_str(&format!("{}\n", quoting::line(finding)));
@@ -157,6 +174,7 @@ impl Report for Checked {
         if blocks.incomplete || names.incomplete {
             text.push_str("not everything could be read, so not everything could be compared\n");
         }
+        text.push_str(&self.sums());
         text.push_str(&match (self.errors, self.corrected) {
             (0, _) => "no errors\n".to_string(),
             (errors, 0) => format!("{}\n", count(errors, "ERROR", "ERRORS")),
@@ -255,6 +273,7 @@ fn blocks(report: physical_check::Report, damage: Vec<Option<Damage>>, remarks: 
         findings: with(report.findings, damage),
         found: report.found,
         corrected: report.repaired,
+        unreadable: report.unreadable,
     }
 }
 

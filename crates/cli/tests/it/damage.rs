@@ -51,7 +51,7 @@ fn a_flipped_bit_in_a_file_is_named_and_never_returned() {
         found.contains(&format!("block {block}")) && found.contains("in /d/letter-to-find, bytes 0 to 4095\n"),
         "{found}"
     );
-    assert!(found.contains("1 ERROR\n  to mend a file: ") && !found.contains("--repair"), "{found}");
+    assert!(found.contains("\n1 block LOST\n1 ERROR\n  to mend a file: ") && !found.contains("--repair"), "{found}");
     let found = rig.run(["check", "s", "--json"]).exits(4).json();
     assert_eq!((&found["errors"], &found["corrected"], &found["exit_code"]), (&1.into(), &0.into(), &4.into()));
     let finding = &found["blocks"]["findings"][0];
@@ -93,11 +93,40 @@ fn a_bad_copy_of_a_directory_is_repaired_by_check() {
     flip(&store, places[0]);
     let before = fingerprint(&store);
     let found = rig.run(["check", "s"]).exits(4).out;
-    assert!(found.contains("holdfast check --repair s\n"), "{found}");
+    assert!(
+        found.contains("\n1 other error NOT corrected\n1 ERROR\n") && found.contains("holdfast check --repair s\n"),
+        "{found}"
+    );
     assert_eq!(fingerprint(&store), before, "a check without --repair wrote");
     let repaired = rig.run(["check", "s", "--repair"]).exits(1).out;
-    assert!(repaired.contains("corrected"), "{repaired}");
+    assert!(repaired.contains("\n1 block repaired\n1 ERROR, 1 corrected\n"), "{repaired}");
     rig.run(["check", "s"]).exits(0);
+}
+
+/// The first thousand by name; the sums are of all.
+#[test]
+fn a_check_counts_what_it_does_not_name() {
+    if !fuse() {
+        return;
+    }
+    const BAD: usize = 1200;
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let page: Vec<u8> = (0..4096).map(|at| (at / 3) as u8).collect();
+    fs::write(mount.join("f"), page.repeat(BAD)).unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    let mut store = fs::read(rig.path("s")).unwrap();
+    let blocks: Vec<_> = store.chunks_mut(4096).filter(|block| **block == page).collect();
+    assert_eq!(blocks.len(), BAD);
+    blocks.into_iter().for_each(|block| block[1000] ^= 4);
+    fs::write(rig.path("s"), store).unwrap();
+    let found = rig.run(["check", "s"]).exits(4).out;
+    assert_eq!(found.lines().filter(|line| line.contains("in /f, bytes ")).count(), 1000);
+    assert!(found.contains("\nand 200 more, in the sums only\n"), "{found}");
+    assert!(found.contains("\n1200 blocks LOST\n1200 ERRORS\n"), "{found}");
+    let found = rig.run(["check", "s", "--json"]).exits(4).json();
+    assert_eq!(found["blocks"]["findings"].as_array().unwrap().len(), 1000);
+    assert_eq!((&found["errors"], &found["blocks"]["unreadable"]), (&BAD.into(), &BAD.into()));
 }
 
 #[test]

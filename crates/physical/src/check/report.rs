@@ -105,6 +105,8 @@ pub struct Report {
     pub found: u64,
     /// Of these, repaired.
     pub repaired: u64,
+    /// Of these, blocks that cannot be read, nor any other copy of them, and that are left so; each copy counts.
+    pub unreadable: u64,
     /// What a power cut leaves at the end of the intent log, and so nothing wrong with the store; but a disk that has lost
     /// a write leaves the same. The first [`Report::FINDINGS_MAX`].
     pub remarks: Vec<Finding>,
@@ -132,6 +134,7 @@ impl Report {
             finding.repaired = !now.findings.iter().any(|other| same(&other));
         }
         self.repaired = self.repaired.max(self.found.saturating_sub(now.found));
+        self.unreadable = now.unreadable;
         self.bitmap = now.bitmap;
     }
 
@@ -148,6 +151,7 @@ impl Report {
     pub(crate) fn add(&mut self, finding: Finding) {
         self.found += 1;
         self.repaired += u64::from(finding.repaired);
+        self.unreadable += u64::from(finding.kind == FindingKind::Unreadable && !finding.repaired);
         if self.findings.len() < Report::FINDINGS_MAX {
             self.findings.push(finding);
         }
