@@ -77,6 +77,7 @@ pub(crate) struct Planner<'a> {
     /// Most blocks that the reference table can have.
     reference_blocks: u64,
     created: Vec<(ObjectId, Kind)>,
+    deleted: Vec<ObjectId>,
     resized: Vec<ObjectId>,
 }
 
@@ -98,6 +99,7 @@ impl<'a> Planner<'a> {
             tree: FxHashSet::default(),
             reference_blocks,
             created: Vec::new(),
+            deleted: Vec::new(),
             resized: Vec::new(),
         }
     }
@@ -130,6 +132,7 @@ impl<'a> Planner<'a> {
             }
             Op::Delete { id } => {
                 self.known(*id)?;
+                self.deleted.push(*id);
                 self.count_gone(*id, u64::MAX);
                 self.touch(*id);
                 Ok(Step::Plain)
@@ -225,8 +228,12 @@ impl<'a> Planner<'a> {
         self.created.iter().any(|(created, _)| *created == id)
     }
 
-    /// Whether the object's attributes are in memory; if not, they are wanted.
+    /// Whether the object's attributes are in memory; if not, they are wanted. An error also if this transaction has deleted it before:
+    /// so it is with an object that a foreign record calls its own extended attributes.
     fn known(&mut self, id: ObjectId) -> Result<bool> {
+        if self.deleted.contains(&id) {
+            return Err(Error::NoObject(self.state.key(id)));
+        }
         if self.state.objects.contains_key(&id) || self.is_created(id) {
             return Ok(true);
         }

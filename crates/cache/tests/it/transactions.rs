@@ -63,6 +63,25 @@ fn a_transaction_is_done_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_transaction_does_nothing_with_what_it_has_deleted() {
+    let rig = Rig::new(2048);
+    let (id, new) = (rig.create(Kind::Regular), rig.cache.new_object().unwrap());
+    let set = AttrSet { mode: Some(0), ..AttrSet::default() };
+    let attributes = rig.cache.attributes(id).unwrap();
+    for ops in [
+        vec![Op::Delete { id }, Op::Delete { id }],
+        vec![Op::Delete { id }, Op::SetAttributes { id, set: set.clone() }],
+        vec![Op::Delete { id }, Op::Truncate { id, size: 1 }],
+        vec![Op::Create { id: new, attributes }, Op::Delete { id: new }, Op::Delete { id: new }],
+    ] {
+        let outcome = rig.submit(ops.clone());
+        assert!(matches!(outcome, Err(Error::NoObject(key)) if key.object == ops[0].target()), "{ops:?}: {outcome:?}");
+    }
+    assert_eq!(rig.cache.attributes(id).unwrap().size, 0, "it is still there");
+    rig.cache.check();
+}
+
+#[test]
 fn a_repeated_request_is_answered_and_not_done() {
     let rig = Rig::new(2048);
     let id = rig.create(Kind::Regular);
