@@ -38,7 +38,8 @@ enum Holder {
     /// The daemon of a mount that is in no table of mounts, with workers: it does not know yet that it has been unmounted, or was
     /// unmounted lazily and is in use.
     Serving(u32),
-    /// A daemon without workers, which closes the store or is just opening it, and what it has had the system do so far.
+    /// A daemon without workers, which closes the store or is just opening it, or a process that is just ending; and what it has had
+    /// the system do so far.
     Closing(u32, Option<Vec<u8>>),
     /// It cannot be found: another user's process, or in another name space.
     Unseen,
@@ -210,6 +211,10 @@ fn holds(pid: u32, store: &Path) -> bool {
 /// What the process that holds the store is at.
 fn state(pid: u32, store: &Path) -> Holder {
     let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    // A process that ends gives up its memory, and with it its words, before its files and their locks.
+    if command_line.is_empty() {
+        return Holder::Closing(pid, work_done(pid));
+    }
     let words = command_line.split(|&byte| byte == 0).filter(|word| !word.is_empty()).map(OsStr::from_bytes);
     if !Cli::try_parse_from(words).is_ok_and(|cli| matches!(cli.command, Command::Mount(_))) {
         return Holder::Process(pid);
@@ -233,6 +238,7 @@ fn has_workers(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{WaitId, WaitIdOptions};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -271,6 +277,19 @@ mod tests {
         for holder in [Holder::Mount("/m".into()), Holder::MountElsewhere(7), Holder::Process(7)] {
             assert!(!Wait::begin(start, Duration::ZERO).goes_on(start, &holder), "{holder:?}");
         }
+    }
+
+    #[test]
+    fn who_is_just_ending_is_waited_for() {
+        let mut ending = std::process::Command::new("true").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&ending);
+        let until_ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        rustix::process::waitid(WaitId::Pid(pid), until_ended).unwrap();
+        let holder = state(ending.id(), Path::new("/store"));
+        ending.wait().unwrap();
+        assert!(matches!(holder, Holder::Closing(..)), "{holder:?}");
+        // It is gone since it was found.
+        assert!(matches!(state(ending.id(), Path::new("/store")), Holder::Closing(..)));
     }
 
     #[test]
