@@ -111,16 +111,16 @@ pub struct Plan {
 /// Does all trials. Cells that cannot be (the second copy of a block that has one) are left out.
 ///
 /// # Errors
-/// In words, if the reference stores cannot be made, or have no block of a kind.
+/// In words, if the reference stores cannot be made, or none has the blocks that a fault of a kind needs.
 pub fn run(plan: &Plan) -> Result<Vec<Trial>, String> {
     let stores = reference::Reference::make_all()?;
     let mut trials = Vec::new();
     for class in BlockClass::ALL.into_iter().filter(|class| plan.class.is_none_or(|only| only == *class)) {
-        let fitting: Vec<_> = stores.iter().filter(|store| store.catalogue.of_class(class).next().is_some()).collect();
-        if fitting.is_empty() {
-            return Err(format!("no reference store has a block of the kind {}", class.name()));
-        }
         for fault in FAULTS {
+            let fitting: Vec<_> = stores.iter().filter(|store| trial::fits(store, class, fault)).collect();
+            if fitting.is_empty() {
+                return Err(format!("no reference store has blocks of the kind {} for that", class.name()));
+            }
             for all_copies in [false, true] {
                 for work in Work::ALL {
                     for seed in plan.seed..plan.seed + plan.trials {

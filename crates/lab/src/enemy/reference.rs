@@ -6,11 +6,15 @@ use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use holdfast_naming::XattrMode;
 use holdfast_object::{Clock, ManualClock, SnapshotId, Snapshots};
-use holdfast_physical::inject::Catalogue;
+use holdfast_physical::inject::{BlockClass, Catalogue};
 use std::sync::Arc;
 
-/// 16 MiB.
-const DEVICE_BLOCKS: u64 = 4096;
+/// 16 MiB: one page of the bitmap.
+const SMALL_BLOCKS: u64 = 4096;
+/// 160 MiB: two pages of the bitmap, with bits in both, as two of the labels are at the end. What is not written takes no memory.
+const LARGE_BLOCKS: u64 = 40_960;
+/// Files, and pages of each, that lie between two sources of shared pages for a while: more than a page of the reference table is for.
+const FILLERS: (usize, usize) = (3, 400);
 /// Pages of the large files: two lowest tree blocks and one above.
 const LARGE_PAGES: usize = 70;
 /// Superblocks that a label has room for.
@@ -32,6 +36,10 @@ enum Ending {
     Unsealed,
 }
 
+/// Of which a store has one block only, unless it is made for two.
+const SELDOM: [BlockClass; 4] =
+    [BlockClass::Bitmap, BlockClass::ReferenceTable, BlockClass::Map, BlockClass::SnapshotList];
+
 /// A store and what is in it.
 pub(super) struct Reference {
     pub(super) image: MemoryDevice,
@@ -46,19 +54,25 @@ pub(super) struct Reference {
 }
 
 impl Reference {
-    /// A store closed in order, one cut off with synced changes in the intent log only, and one cut off like it after so many
-    /// recovery points that all slots of superblocks have been used.
+    /// A store closed in order, one cut off with synced changes in the intent log only, one cut off like it after so many
+    /// recovery points that all slots of superblocks have been used, and a large one closed in order, with two blocks of every kind.
     pub(super) fn make_all() -> Result<Vec<Reference>, String> {
-        [(Ending::Closed, 2), (Ending::Sealed, 2), (Ending::Sealed, RING_SLOTS + 2)]
-            .into_iter()
-            .map(|(ending, points)| make(ending, points))
-            .collect()
+        let small = [(Ending::Closed, 2), (Ending::Sealed, 2), (Ending::Sealed, RING_SLOTS + 2)];
+        let small = small.into_iter().map(|(ending, points)| make(ending, points, SMALL_BLOCKS));
+        let large = make(Ending::Closed, 2, LARGE_BLOCKS)?;
+        for class in SELDOM {
+            let pages = large.catalogue.of_class(class).count();
+            if pages < 2 {
+                return Err(format!("the large reference store has {pages} blocks of the kind {}", class.name()));
+            }
+        }
+        small.chain([Ok(large)]).collect()
     }
 
     /// One cut off right after its last sync, so that its intent log has no seal; or as if there were none.
     #[cfg(test)]
     pub(super) fn make_unsealed() -> Result<Reference, String> {
-        make(Ending::Unsealed, 2)
+        make(Ending::Unsealed, 2, SMALL_BLOCKS)
     }
 
     /// The store on a medium of its own, opened.
@@ -72,8 +86,8 @@ fn snapshot(maker: &Maker, name: &str) -> Result<(SnapshotId, Model), String> {
     Ok((info.id, maker.model.clone()))
 }
 
-fn make(ending: Ending, points: u64) -> Result<Reference, String> {
-    let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
+fn make(ending: Ending, points: u64, blocks: u64) -> Result<Reference, String> {
+    let device = Arc::new(MemoryDevice::new(blocks));
     let clock = stack::clock();
     stack::create(device.clone(), &clock).map_err(|error| error.to_string())?;
     let stack = Stack::open(device.clone(), &StackOptions::new(1024), &clock).map_err(|error| error.to_string())?;
@@ -100,6 +114,9 @@ fn make(ending: Ending, points: u64) -> Result<Reference, String> {
     maker.act(Action::SyncAll)?;
     let length = 8 * BLOCK_SIZE as u64;
     maker.act(Action::Copy { source: first, source_offset: 0, target: copy, target_offset: 0, length })?;
+    if blocks == LARGE_BLOCKS {
+        share_far_off(&mut maker, copy, length)?;
+    }
     // More than one page of object records.
     for number in 0..12 {
         maker.file(Node::ROOT, &format!("file {number}"), 1)?;
@@ -119,6 +136,13 @@ fn make(ending: Ending, points: u64) -> Result<Reference, String> {
             mode: XattrMode::Set,
         })?;
         snapshots.push(snapshot(&maker, name)?);
+    }
+    if blocks == LARGE_BLOCKS {
+        // More than one page of the list.
+        for (number, name) in ["four", "five"].into_iter().enumerate() {
+            maker.write(second, 10 * number, 79, OVERWRITE_BYTES)?;
+            snapshots.push(snapshot(&maker, name)?);
+        }
     }
     // If two superblocks that change places are gone, it is the recovery point before both.
     let mut older = Vec::new();
@@ -153,6 +177,30 @@ fn make(ending: Ending, points: u64) -> Result<Reference, String> {
     let Maker { driver, model, stack } = maker;
     let now_ns = stack.clock.monotonic_ns() + STEP_NS;
     Ok(Reference { image, catalogue, model, older, snapshots, driver, now_ns })
+}
+
+/// Shares pages that another page of the reference table counts than those before.
+fn share_far_off(maker: &mut Maker, target: Node, length: u64) -> Result<(), String> {
+    let mut fillers = Vec::new();
+    for number in 0..FILLERS.0 {
+        let name = format!("filler {number}");
+        fillers.push((maker.file(Node::ROOT, &name, FILLERS.1)?, name));
+        maker.act(Action::SyncAll)?;
+    }
+    let source = maker.file(Node::ROOT, "far off", 8)?;
+    maker.act(Action::SyncAll)?;
+    maker.act(Action::Copy {
+        source,
+        source_offset: 0,
+        target,
+        target_offset: length,
+        length: 7 * BLOCK_SIZE as u64,
+    })?;
+    for (node, name) in fillers {
+        maker.act(Action::Unlink { parent: Node::ROOT, name: name.into_bytes() })?;
+        maker.act(Action::Forget { node, count: 1 })?;
+    }
+    Ok(())
 }
 
 /// What is on a device at this moment. The reading leaves it alone.

@@ -54,9 +54,12 @@ pub fn markdown(trials: &[Trial], command: &str) -> String {
          Each kind of block is damaged as `holdfast inject` does it, in one copy or in all, then the store is used. After the \
          disk corruption analysis of ZFS in Zhang, *Cooperative Data Protection* (2015), §3.2, table 3.2. *mount*: damaged while \
          unmounted, then mounted. *remount*: damaged while mounted and in use, then changed, unmounted and mounted; there, for the intent log, \
-         after two syncs of a file. *create*: \
+         after two syncs of a file, for maps after the removal of a file in use. *create*: \
          damaged while unmounted, mounted; in every directory a file is made and written, with an extended attribute, and a \
-         snapshot. *read*: damaged while unmounted, mounted; everything is read, in three snapshots too.\n\n\
+         snapshot. *read*: damaged while unmounted, mounted; everything is read, in all snapshots too.\n\n\
+         The trials run the stack of the daemon, from the names down to the device, in one process and on a device in memory. There is no \
+         kernel and no mount(2) in it: *mounted* means that the store is opened and objects without a name are reclaimed, *unmounted* that it \
+         is closed.\n\n\
          - **R**: recovered: put right from another copy, from what else there is (the bitmap; an empty batch of the intent log, by \
          the batches beside it), or by its checksum (a flipped bit in the intent log), or written anew from memory; or nothing was \
          in it: the seal at the end of the intent log;\n\
@@ -68,7 +71,9 @@ pub fn markdown(trials: &[Trial], command: &str) -> String {
          something may be missing;\n\
          - **·**: the block is not needed for that; `holdfast check` finds the damage.\n\n\
          The stores: one closed in order; one whose process was killed, with synced changes in the intent log only; one killed \
-         like it after so many recovery points that every slot for superblocks had been used. Right after the damage, before \
+         like it after so many recovery points that every slot for superblocks had been used; each of 16 MiB; and one of 160 MiB closed in \
+         order, with two blocks each of the bitmap, the reference table, the maps and the list of snapshots, of which the others have but one \
+         of some. Right after the damage, before \
          anything else, a check is run on a copy. Which blocks are damaged is known from what was injected, not from the check: \
          every block in use that holds other bytes than it should must be in what the check tells (behind one that cannot be read, \
          the check says that it could not get further).\n\n\
@@ -111,7 +116,9 @@ pub fn markdown(trials: &[Trial], command: &str) -> String {
         part(&format!("{name}: {what}"), &|trial| trial.fault == fault);
     }
     out.push_str(
-        "\nEmpty cells: there is one copy, or no other block of the kind with other bytes.\n\n\
+        "\nEmpty cells: file data has one copy, so that all copies are that one.\n\n\
+         The intent log is R at *remount* whatever happens to it: nothing reads it while the store is in use, and the recovery point of the \
+         unmount has from memory all that was in it.\n\n\
          ## ZFS in the paper\n\n\
          Bits flipped in one or all of the copies (table 3.2; pool version 14, one disk):\n\n\
          | block | one copy: mount | remount | create | read | all copies: mount | remount | create | read |\n\

@@ -48,6 +48,16 @@ fn counts(stack: &Stack) -> (u64, u64) {
     (status.repaired, status.unrepaired)
 }
 
+/// Whether a store has a block of the kind, and another one if the fault needs two.
+pub(super) fn fits(store: &Reference, class: BlockClass, fault: Fault) -> bool {
+    match fault {
+        Fault::Duplicate | Fault::Swap => {
+            plan(&store.image, &store.catalogue, class, fault, false, 0).is_ok_and(|plan| plan.is_some())
+        }
+        Fault::Flip { .. } | Fault::FlipBit { .. } | Fault::Drop => store.catalogue.of_class(class).next().is_some(),
+    }
+}
+
 /// Damages a store, and works with it. `None` where there is nothing to damage in this way.
 pub(super) fn run(
     store: &Reference,
@@ -81,7 +91,7 @@ fn run_with(
         Work::Mount => mount(store, &device, &mut met).map(drop),
         Work::Read => read(store, &device, &mut met),
         Work::Create => create(store, &device, &mut met),
-        Work::Remount => remount(store, &device, &mut met, class == BlockClass::IntentLog, |device| {
+        Work::Remount => remount(store, &device, &mut met, class, |device| {
             let Some(injection) = plan(device, &catalogue(device)?)? else { return Ok(false) };
             strike(device, &injection)?;
             done = Some((Foresight::of(device, &injection, look_first), injection));
@@ -265,12 +275,13 @@ fn create_all(stack: &Stack, driver: &mut Driver, model: &mut Model, seen: &mut 
     }
 }
 
-/// In use, damaged, changed, unmounted, mounted. `in_log`: with synced changes that only the intent log has.
+/// In use, damaged, changed, unmounted, mounted. For a block of the `class` that there would be none of otherwise, what is done
+/// before the damage makes one.
 fn remount(
     store: &Reference,
     device: &Arc<MemoryDevice>,
     met: &mut Met,
-    in_log: bool,
+    class: BlockClass,
     mut damage: impl FnMut(&MemoryDevice) -> Result<bool, String>,
 ) -> Result<(), String> {
     let stack = store.open(device.clone()).map_err(|error| error.to_string())?;
@@ -285,8 +296,14 @@ fn remount(
     driver.forget_gone(&store.model);
     driver.replace_namespace(namespace);
     let mut maker = Maker { driver, model: store.model.clone(), stack };
+    if class == BlockClass::Map {
+        // The map of orphans is empty once those that the mount found have been reclaimed: a file is removed that is in use.
+        let (parent, name) = (Node::ROOT, b"file 11".to_vec());
+        maker.act(Action::Lookup { parent, name: name.clone() })?;
+        maker.act(Action::Unlink { parent, name })?;
+    }
     maker.act(Action::SyncAll)?;
-    if in_log {
+    if class == BlockClass::IntentLog {
         // Else there is nothing in it.
         let file =
             maker.model.nodes().find(|(_, inode)| inode.kind == Kind::Regular && inode.nlink > 0).map(|(node, _)| node);
@@ -307,7 +324,8 @@ fn remount(
         met.seen.error_in(maker.driver.namespace(), "unmount", &error.into());
     }
     met.count(&maker.stack, before);
-    let Maker { driver, model, .. } = maker;
+    let Maker { driver, mut model, .. } = maker;
+    model.end_sessions();
     let again = match store.open(device.clone()) {
         Ok(stack) => stack,
         Err(error) => {
@@ -315,11 +333,13 @@ fn remount(
             return Ok(());
         }
     };
+    let namespace = again.namespace(Atime::Never);
     if let Some(reason) = again.cache.status().read_only {
         met.seen.message("mount", reason);
+    } else if let Err(error) = namespace.reclaim_orphans() {
+        met.seen.error_in(&namespace, "orphans", &error);
     }
     met.count(&again, (0, 0));
-    let namespace = again.namespace(Atime::Never);
     let mut after = walk(&namespace, &model, &driver, SnapshotId::LIVE);
     met.seen.wrong.append(&mut after.wrong);
     for (id, model) in &store.snapshots {
