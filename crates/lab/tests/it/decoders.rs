@@ -66,11 +66,11 @@ fn the_kept_corpus_is_of_the_present_format() {
             renew(name);
         }
         let kept = kept(name);
-        let (values, old) = (kept.values().filter(|bytes| decode(bytes)), |bytes: &&Vec<u8>| is_outdated(name, bytes));
-        let (values, old) = (values.count(), kept.values().filter(old).count());
-        println!("{name}: {} kept, {values} are values, {old} of an older version", kept.len());
+        let old = kept.values().filter(|bytes| is_outdated(name, bytes)).count();
+        // The sound ones are the last.
+        let has_value = kept.values().rev().any(|bytes| decode(bytes));
         let renewed_by = "HOLDFAST_CORPUS=write cargo test -p holdfast-lab --test it the_kept_corpus";
-        assert!(values > 0, "{name}: nothing that is kept is a value; renew it: {renewed_by}");
+        assert!(has_value, "{name}: nothing that is kept is a value; renew it: {renewed_by}");
         // The fuzzer may keep one for that: it is an error of its own.
         assert!(old * 4 <= kept.len(), "{name}: {old} of {} are of an older version: {renewed_by}", kept.len());
     }
