@@ -101,7 +101,7 @@ impl Out<'_> {
 /// its root.
 fn needs_store(request: &Request<'_>) -> bool {
     let is_root = request.node == ObjectId::ROOT.0;
-    let is_asked_of_root = is_root && matches!(request.body, Body::Getattr(_) | Body::Statx(_));
+    let is_asked_of_root = is_root && matches!(request.body, Body::Getattr(_) | Body::Statx(_) | Body::Opendir(..));
     !is_asked_of_root
         && !matches!(
             request.body,
@@ -111,7 +111,6 @@ fn needs_store(request: &Request<'_>) -> bool {
                 | Body::Releasedir(..)
                 | Body::Interrupt { .. }
                 | Body::Statfs
-                | Body::Opendir(..)
                 | Body::Ioctl { .. }
                 | Body::Init(..)
                 | Body::Destroy
