@@ -1,7 +1,7 @@
 //! Damage on purpose, in a mount made for it: the daemon's part of `holdfast inject` on a mounted store.
 
-use super::State;
 use super::live::Live;
+use super::{State, asked};
 use crate::failure::{Failure, Result};
 use crate::lab::{InjectReply, InjectRequest, Struck, When, Where};
 use crate::stack::{Stack, says};
@@ -16,10 +16,9 @@ const BITS_NAMED: usize = 64;
 
 /// The reply to a request of the user `uid`.
 pub(super) fn answer(state: &State, uid: u32, request: &[u8]) -> InjectReply {
-    let done = match serde_json::from_slice::<InjectRequest>(request) {
-        _ if !state.is_owner(uid) => Err(Failure::new("only root and the user who mounted the store damage it")),
-        Ok(request) => strike(state, &request),
-        Err(error) => Err(Failure::new(format!("the mount does not understand what it is asked: {error}"))),
+    let done = match state.is_owner(uid) {
+        false => Err(Failure::new("only root and the user who mounted the store damage it")),
+        true => asked(request).and_then(|request| strike(state, &request)),
     };
     match done {
         Ok(struck) => {
@@ -43,7 +42,7 @@ fn strike(state: &State, request: &InjectRequest) -> Result<Struck> {
             return Err(Failure::usage(message));
         }
     };
-    let live = state.live.read();
+    let live = state.up()?;
     let object = match &request.path {
         None => None,
         Some(path) => Some(crate::commands::inject::find(&live.stack, path, request.kind)?),

@@ -41,7 +41,8 @@ use holdfast_fuse::{Session, Worker};
 use holdfast_object::{Epoch, ObjectCache, PAGE_SIZE, StoreStatus};
 use live::Live;
 use own::OwnMount;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use serde::de::DeserializeOwned;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -342,6 +343,21 @@ impl Workers {
     }
 }
 
+/// Why a mount does nothing any more.
+struct Down(&'static str);
+
+impl From<Down> for Failure {
+    fn from(Down(reason): Down) -> Failure {
+        Failure::new(reason)
+    }
+}
+
+impl From<Down> for holdfast_object::Error {
+    fn from(Down(reason): Down) -> holdfast_object::Error {
+        holdfast_object::Error::ReadOnly(reason.into())
+    }
+}
+
 /// What the mount tells about itself.
 struct State {
     mounting: Mounting,
@@ -369,9 +385,19 @@ impl State {
         uid == 0 || uid == rustix::process::geteuid().as_raw()
     }
 
+    /// # Errors
     /// Why it does nothing any more, if it is down.
-    fn refusal(&self) -> Failure {
-        Failure::new(self.down.get().copied().unwrap_or_default())
+    fn check_up(&self) -> std::result::Result<(), Down> {
+        self.down.get().map_or(Ok(()), |reason| Err(Down(reason)))
+    }
+
+    /// What it stands on, for as long as that is not exchanged.
+    ///
+    /// # Errors
+    /// As [`State::check_up`].
+    fn up(&self) -> std::result::Result<RwLockReadGuard<'_, Live>, Down> {
+        let live = self.live.read();
+        self.check_up().map(|()| live)
     }
 
     fn report(&self) -> StoreReport {
@@ -409,9 +435,15 @@ impl State {
     }
 }
 
+/// A request in JSON.
+fn asked<T: DeserializeOwned>(request: &[u8]) -> Result<T> {
+    serde_json::from_slice(request)
+        .map_err(|error| Failure::new(format!("the mount does not understand what it is asked: {error}")))
+}
+
 impl Control for State {
     fn sync(&self) -> holdfast_object::Result<Epoch> {
-        let live = self.live.read();
+        let live = self.up()?;
         let epoch = live.stack.cache.sync_all()?;
         match live.stack.cache.errors_tell_all() {
             None => Ok(epoch),
@@ -423,16 +455,16 @@ impl Control for State {
     }
 
     fn scrub_json(&self, request: &[u8]) -> Vec<u8> {
-        let scrubber = &self.live.read().scrubber;
-        let outcome = match serde_json::from_slice(request) {
-            _ if self.is_down() => Err(self.refusal()),
-            Ok(ScrubRequest::Begin { rate_bytes_per_s }) => scrubber.begin(rate_bytes_per_s),
-            Ok(ScrubRequest::Status) => Ok(scrubber.report()),
-            Ok(ScrubRequest::Pause) => scrubber.pause(),
-            Ok(ScrubRequest::Resume) => scrubber.resume(),
-            Ok(ScrubRequest::Cancel) => scrubber.cancel(),
-            Err(error) => Err(Failure::new(format!("the mount does not understand what it is asked: {error}"))),
-        };
+        let outcome = asked(request).and_then(|request| {
+            let scrubber = &self.up()?.scrubber;
+            match request {
+                ScrubRequest::Begin { rate_bytes_per_s } => scrubber.begin(rate_bytes_per_s),
+                ScrubRequest::Status => Ok(scrubber.report()),
+                ScrubRequest::Pause => scrubber.pause(),
+                ScrubRequest::Resume => scrubber.resume(),
+                ScrubRequest::Cancel => scrubber.cancel(),
+            }
+        });
         let reply = match outcome {
             Ok(report) => ScrubReply::Done(Box::new(report)),
             Err(failure) => ScrubReply::Refused(failure.message),
@@ -443,27 +475,24 @@ impl Control for State {
     fn snapshot_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
         let is_owner = self.is_owner(uid);
         let is_read_only = self.options.lock().flags.read_only;
-        let outcome = serde_json::from_slice(request)
-            .map_err(|error| Failure::new(format!("the mount does not understand what it is asked: {error}")))
-            .and_then(|request| match request {
-                _ if self.is_down() => Err(self.refusal()),
-                SnapshotRequest::Create { .. } | SnapshotRequest::Delete { .. } if is_read_only => {
-                    Err(Failure::new("it is mounted read-only"))
-                }
-                request => snapshots::answer(&self.live.read().stack, &request, is_owner, &self.compared),
-            });
+        let outcome = asked(request).and_then(|request| {
+            let live = self.up()?;
+            if is_read_only && matches!(request, SnapshotRequest::Create { .. } | SnapshotRequest::Delete { .. }) {
+                return Err(Failure::new("it is mounted read-only"));
+            }
+            snapshots::answer(&live.stack, &request, is_owner, &self.compared)
+        });
         let reply = outcome.unwrap_or_else(SnapshotReply::Refused);
         serde_json::to_vec(&reply).unwrap_or_default()
     }
 
     fn grow_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
-        let is_owner = uid == 0 || uid == rustix::process::geteuid().as_raw();
-        let live = self.live.read();
-        let grown = match serde_json::from_slice(request) {
-            _ if !is_owner => Err(Failure::new("only root and the user who mounted the store make it larger")),
-            _ if self.is_down() => Err(self.refusal()),
-            Ok(request) => growth::grow(&live.stack, &live.device, &request),
-            Err(error) => Err(Failure::new(format!("the mount does not understand what it is asked: {error}"))),
+        let grown = match self.is_owner(uid) {
+            false => Err(Failure::new("only root and the user who mounted the store make it larger")),
+            true => asked(request).and_then(|request| {
+                let live = self.up()?;
+                growth::grow(&live.stack, &live.device, &request)
+            }),
         };
         serde_json::to_vec(&grown.map_or_else(GrowReply::Refused, GrowReply::Done)).unwrap_or_default()
     }
@@ -478,7 +507,7 @@ impl Control for State {
     }
 
     fn trim(&self) -> holdfast_object::Result<u64> {
-        let live = self.live.read();
+        let live = self.up()?;
         live.device.give_up_reservation();
         Ok(live.stack.cache.trim()?.saturating_mul(PAGE_SIZE as u64))
     }

@@ -4,8 +4,8 @@
 //! store in order. The kernel is told by whoever asks: first for `ro`, so that nothing is open for writing when the daemon is told, last
 //! for `rw`.
 
-use super::State;
 use super::live::Anew;
+use super::{State, asked};
 use crate::failure::{Failure, Result};
 use crate::options::MountOptions;
 use holdfast_fuse::adapter::by_turns;
@@ -43,8 +43,7 @@ pub(super) fn apply(state: &State, uid: u32, request: &[u8]) -> Result<()> {
     if uid != 0 {
         return Err(Failure::new("only root changes the options of a mount"));
     }
-    let request: RemountRequest = serde_json::from_slice(request)
-        .map_err(|error| Failure::new(format!("the mount does not understand what it is asked: {error}")))?;
+    let request: RemountRequest = asked(request)?;
     let wanted = MountOptions::parse(&[request.options]).map_err(Failure::new)?;
     // Held to the end: one remount after the other.
     let _one_at_a_time = state.remounting.lock();
@@ -76,9 +75,12 @@ struct Exchanged {
 
 /// Opens the store as `wanted` says; nothing if it is open like that.
 fn exchange(state: &State, wanted: &MountOptions) -> Result<Option<Exchanged>> {
+    // Only a remount changes how it is open, and there is one at a time.
+    if state.up()?.read_only == wanted.flags.read_only {
+        return Ok(None);
+    }
     let deadline = Instant::now() + PATIENCE;
-    let exchanged = by_turns(deadline, |patience| attempt(state, wanted, deadline, patience));
-    exchanged?.ok_or_else(busy)
+    by_turns(deadline, |patience| attempt(state, wanted, deadline, patience))?.map(Some).ok_or_else(busy)
 }
 
 fn busy() -> Failure {
@@ -86,44 +88,32 @@ fn busy() -> Failure {
 }
 
 /// Keeps requests waiting for `patience`, until there are none; nothing if there was no such moment.
-fn attempt(
-    state: &State,
-    wanted: &MountOptions,
-    deadline: Instant,
-    patience: Duration,
-) -> Result<Option<Option<Exchanged>>> {
+fn attempt(state: &State, wanted: &MountOptions, deadline: Instant, patience: Duration) -> Result<Option<Exchanged>> {
     let mut live = state.live.try_write_until(deadline).ok_or_else(busy)?;
     // Whoever shuts it down says so first, and then waits for `live`.
-    if let Some(reason) = state.down.get() {
-        return Err(Failure::new(*reason));
-    }
-    if live.read_only == wanted.flags.read_only {
-        return Ok(Some(None));
-    }
+    state.check_up()?;
     // Not while requests wait: it writes to another file system, which may stand on this one.
     live.scrubber.stop();
     let mut anew = None;
-    let exchanged = state.served.exchange(patience, || {
+    let outcome: Option<Result<()>> = state.served.exchange(patience, || {
         let anew = anew.insert(live.opened_anew(wanted)?);
         if let Some(reason) = anew.down {
             let _ = state.down.set(reason);
         }
         Ok(anew.stack.namespace.clone())
     });
-    let exchanged = exchanged.map(|exchanged| {
-        exchanged.map(|()| {
-            let Anew { stack, device, read_only, replayed, refusal, .. } = anew?;
-            let held = stack.cache.held();
-            (live.stack, live.device, live.read_only) = (stack, device, read_only);
-            Some(Exchanged { replayed, held, refusal })
-        })
+    let exchanged = anew.map(|Anew { stack, device, read_only, replayed, refusal, .. }| {
+        let held = stack.cache.held();
+        (live.stack, live.device, live.read_only) = (stack, device, read_only);
+        Exchanged { replayed, held, refusal }
     });
-    if state.down.get().is_none() {
+    if state.check_up().is_ok() {
         live.scrubber = live.scrubber.moved_to(&live.stack);
     }
     // Whoever waits for it comes before the next attempt.
     RwLockWriteGuard::unlock_fair(live);
-    exchanged.transpose()
+    outcome.transpose()?;
+    Ok(exchanged)
 }
 
 /// What the kernel remembers of these objects may have changed by the replay of the intent log: what was seen until now was the last

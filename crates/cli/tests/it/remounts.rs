@@ -50,6 +50,10 @@ fn a_mount_whose_store_can_be_opened_no_more_shows_nothing() {
         r#"
         one_and_a_snapshot
         exec 4<"$DIR/f"
+        here=$PWD
+        mkfifo go
+        (cd "$DIR/.holdfast/snapshots/first" && read -r _ <"$here/go" && ls 2>"$here/listed" || true) &
+        lister=$!
         [ "$(cat "$DIR/f")" = one ]
 
         dd if=zeros of="$STORE" conv=notrunc status=none
@@ -60,8 +64,14 @@ fn a_mount_whose_store_can_be_opened_no_more_shows_nothing() {
         fails cat <&4
         grep 'Input/output error' err
         "$HOLDFAST" status "$DIR" | grep 'READ-ONLY.*could not be opened again: unmount it, and mount it again'
-        fails "$HOLDFAST" snapshot list "$DIR"
-        fails "$HOLDFAST" scrub "$DIR"
+        for request in "snapshot list" scrub sync trim; do
+            fails "$HOLDFAST" $request "$DIR"
+        done
+        fails "$HOLDFAST" grow "$DIR" +1M
+        # Its own directory is one that it need not look up.
+        echo >go
+        wait "$lister"
+        grep "cannot open directory '.': Input/output error" listed
         fails mount -o remount,rw "$DIR"
         grep 'could not be opened again: unmount it' err
         exec 4<&-
