@@ -92,8 +92,8 @@ fn attempt(state: &State, wanted: &MountOptions, deadline: Instant, patience: Du
     let mut live = state.live.try_write_until(deadline).ok_or_else(busy)?;
     // Whoever shuts it down says so first, and then waits for `live`.
     state.check_up()?;
-    // Not while requests wait: it writes to another file system, which may stand on this one.
-    live.scrubber.stop();
+    // It may be writing its record. What that is on was there before the mount, so it waits for no request.
+    live.scrubber.halt();
     let mut anew = None;
     let outcome: Option<Result<()>> = state.served.exchange(patience, || {
         let anew = anew.insert(live.opened_anew(wanted)?);

@@ -114,7 +114,7 @@ impl Scrubber {
         Scrubber::with(stack, file, record)
     }
 
-    /// On another stack of the same store, after [`Scrubber::stop`].
+    /// On another stack of the same store, after [`Scrubber::halt`].
     pub(crate) fn moved_to(&self, stack: &Arc<Stack>) -> Scrubber {
         Scrubber::with(stack, self.file.clone(), self.shared.record.lock().0.clone())
     }
@@ -142,7 +142,7 @@ impl Scrubber {
     /// Begins a scrub; one that is there goes on, at the new rate if there is one.
     pub(crate) fn begin(&self, rate_bytes_per_s: Option<u64>) -> Result<ScrubReport> {
         {
-            let (record, _) = &mut *self.shared.record.lock();
+            let (record, wanted) = &mut *self.shared.record.lock();
             if !matches!(record.report.condition, ScrubCondition::Running | ScrubCondition::Paused) {
                 *record = Record::default();
                 record.report.started_s = now_s();
@@ -151,14 +151,18 @@ impl Scrubber {
             if let Some(rate) = rate_bytes_per_s {
                 record.report.rate_bytes_per_s = rate;
             }
+            *wanted = Wanted::Run;
+            keep(self.file.as_deref(), record);
         }
-        self.run()
+        self.run()?;
+        Ok(self.report())
     }
 
     /// Goes on with a scrub that rests.
     pub(crate) fn resume(&self) -> Result<ScrubReport> {
-        self.decide(ScrubCondition::Paused, ScrubCondition::Running, "no scrub is paused")?;
-        self.run()
+        let report = self.decide(ScrubCondition::Paused, ScrubCondition::Running, "no scrub is paused")?;
+        self.run()?;
+        Ok(report)
     }
 
     pub(crate) fn pause(&self) -> Result<ScrubReport> {
@@ -172,33 +176,21 @@ impl Scrubber {
     }
 
     fn decide(&self, from: ScrubCondition, to: ScrubCondition, otherwise: &str) -> Result<ScrubReport> {
-        let record = {
-            let (record, wanted) = &mut *self.shared.record.lock();
-            if record.report.condition != from {
-                return Err(Failure::new(otherwise));
-            }
-            record.report.condition = to;
-            record.report.ended_s = (to == ScrubCondition::Cancelled).then(now_s);
-            *wanted = if to == ScrubCondition::Running { Wanted::Run } else { Wanted::Rest };
-            record.clone()
-        };
+        let (record, wanted) = &mut *self.shared.record.lock();
+        if record.report.condition != from {
+            return Err(Failure::new(otherwise));
+        }
+        record.report.condition = to;
+        record.report.ended_s = (to == ScrubCondition::Cancelled).then(now_s);
+        *wanted = if to == ScrubCondition::Running { Wanted::Run } else { Wanted::Rest };
         self.shared.wake.notify_all();
-        self.keep(&record);
-        Ok(record.report)
-    }
-
-    fn keep(&self, record: &Record) {
         keep(self.file.as_deref(), record);
+        Ok(record.report.clone())
     }
 
     /// Sees to it that a thread takes the steps.
-    fn run(&self) -> Result<ScrubReport> {
-        let record = {
-            let (record, wanted) = &mut *self.shared.record.lock();
-            *wanted = Wanted::Run;
-            record.clone()
-        };
-        self.keep(&record);
+    fn run(&self) -> Result<()> {
+        self.shared.record.lock().1 = Wanted::Run;
         self.shared.wake.notify_all();
         let mut thread = self.thread.lock();
         if thread.is_none() {
@@ -207,21 +199,26 @@ impl Scrubber {
             let started = std::thread::Builder::new().name("scrub".into()).spawn(steps);
             *thread = Some(started.map_err(|error| Failure::new(format!("no thread for the scrub: {error}")))?);
         }
-        Ok(record.report)
+        Ok(())
     }
 
     /// Ends the thread; the next mount goes on from here.
     pub(crate) fn stop(&self) {
+        if self.halt() {
+            keep(self.file.as_deref(), &self.shared.record.lock().0);
+        }
+    }
+
+    /// Ends the thread and writes no record: what comes in the place of this has it in memory. Whether there was one.
+    pub(crate) fn halt(&self) -> bool {
         self.shared.record.lock().1 = Wanted::End;
         self.shared.wake.notify_all();
-        if let Some(thread) = self.thread.lock().take() {
-            // A panic has aborted the process.
-            let _ = thread.join();
-            self.keep(&self.shared.record.lock().0.clone());
-        }
+        // A panic has aborted the process.
+        self.thread.lock().take().map(JoinHandle::join).is_some()
     }
 }
 
+/// With the record locked, as two at once would write the same file.
 fn keep(file: Option<&RecordFile>, record: &Record) {
     if let Some(file) = file
         && let Err(error) = file.save(record)
@@ -333,7 +330,35 @@ fn named(stack: &Stack, findings: &[ScrubFinding]) -> Vec<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stack::Settings;
+    use holdfast_block::{Access, FileDevice};
+    use holdfast_integrity::Protection;
     use std::os::unix::fs::PermissionsExt;
+
+    /// As each attempt at a remount does while all requests wait.
+    #[test]
+    fn a_scrub_that_moves_to_another_stack_writes_no_record_until_it_stops() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = directory.path().join("s");
+        File::create(&store).unwrap().set_len(16 << 20).unwrap();
+        let device = || Arc::new(FileDevice::open(&store, Access::ReadWrite).unwrap());
+        drop(crate::stack::create(device(), false, 0, Protection::Uniform).unwrap());
+        let stack = Arc::new(Stack::open_watched(device(), &Settings::to_look(), &mut |_| {}).unwrap());
+        let path = directory.path().join("scrub-x.json");
+        let file = Arc::new(RecordFile::open(path.clone()).unwrap());
+        let scrubber = Scrubber::with(&stack, Some(file.clone()), Record::default());
+        // One block, and the next one after an hour.
+        scrubber.begin(Some(1)).unwrap();
+        assert_eq!(file.load().unwrap().report.condition, ScrubCondition::Running);
+        std::fs::remove_file(&path).unwrap();
+        assert!(scrubber.halt());
+        let moved = scrubber.moved_to(&stack);
+        assert!(!path.exists());
+        let report = moved.report();
+        assert_eq!((report.condition, report.rate_bytes_per_s), (ScrubCondition::Running, 1));
+        moved.stop();
+        assert_eq!(file.load().unwrap().report.condition, ScrubCondition::Running);
+    }
 
     #[test]
     fn a_record_is_replaced_as_a_whole_and_nonsense_is_none() {
