@@ -26,10 +26,21 @@ impl Running {
     /// # Errors
     /// There is no such program; the system has no room for one more process.
     pub fn start(command: &mut Command) -> io::Result<Running> {
-        let child = command.spawn()?;
+        Running::of(command.spawn()?, |pid| Ok(pidfd_open(pid, PidfdFlags::empty())?))
+    }
+
+    /// Names it; it does not go on without a name, as nobody would end it.
+    fn of(mut child: Child, name: impl FnOnce(Pid) -> io::Result<OwnedFd>) -> io::Result<Running> {
         // It cannot be somebody else's: a child keeps its number until it is waited for.
-        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-        Ok(Running { child, process })
+        match name(Pid::from_child(&child)) {
+            Ok(process) => Ok(Running { child, process }),
+            Err(error) => {
+                // Both fail only if it has ended and was waited for.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
     }
 
     /// Its number.
@@ -119,6 +130,15 @@ mod tests {
         assert!(!status.success());
         assert_eq!(running.wait(PATIENCE).unwrap(), Some(status), "it is told as often as it is asked for");
         assert!(Running::start(&mut Command::new("/there/is/no/such/program")).is_err());
+    }
+
+    #[test]
+    fn a_program_that_gets_no_name_is_ended() {
+        let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let refused = Running::of(child, |_| Err(io::ErrorKind::Other.into()));
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::Other);
+        assert_eq!(rustix::process::test_kill_process(pid), Err(rustix::io::Errno::SRCH));
     }
 
     #[test]
