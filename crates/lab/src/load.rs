@@ -1,4 +1,4 @@
-//! Loads after filebench's personalities of the same names, and sysbench's `oltp`: what one does in each round, whoever does it and
+//! Loads after filebench's personalities of the same names, `oltp` after sysbench's: what one does in each round, whoever does it and
 //! however it judges what it reads.
 
 use std::fmt;
@@ -63,13 +63,18 @@ impl Load {
         }
     }
 
-    /// The mean size of a file in bytes, or of as many as there is room for in `bytes`: then there is one file.
+    /// Mean bytes of a file; the one file of `oltp` has all of `bytes`.
     pub fn file_bytes(self, bytes: u64) -> u64 {
         match self {
             Load::Webserver | Load::Varmail => 16 * KIB,
             Load::Fileserver => 128 * KIB,
             Load::Oltp => bytes,
         }
+    }
+
+    /// Whether one file has more bytes than another, from half of the mean to one and a half.
+    pub fn sizes_vary(self) -> bool {
+        self != Load::Oltp
     }
 }
 

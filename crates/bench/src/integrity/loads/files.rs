@@ -124,8 +124,7 @@ impl Files {
     }
 
     fn make(&mut self, is_synced: bool) -> Result<()> {
-        // The one file is as long as it is said to be.
-        let blocks = if self.load == Load::Oltp { self.mean_blocks } else { self.size(self.mean_blocks) };
+        let blocks = if self.load.sizes_vary() { self.size(self.mean_blocks) } else { self.mean_blocks };
         let known = Known { number: self.next, blocks };
         self.next += 1;
         self.put(known.number, 0, known.blocks, is_synced)?;

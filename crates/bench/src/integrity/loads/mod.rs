@@ -5,7 +5,7 @@
 //! | webserver | opens and reads ten files, appends to a log | 16 KiB |
 //! | fileserver | creates and writes one, appends to one, reads one, deletes one, looks at one | 128 KiB |
 //! | varmail | deletes one, creates one with fsync, reads one and appends to it with fsync, reads one | 16 KiB |
-//! | oltp | reads twenty pages, writes five, an fsync | one |
+//! | oltp | reads twenty pages, writes five, an fsync; opens and closes the file for each of them | one |
 //!
 //! A measurement ends when everything is durable, so that it has the CPU time of all that it wrote.
 
