@@ -227,8 +227,12 @@ pub(crate) fn answer(
         }
         SnapshotRequest::Delete { name } => {
             allowed()?;
-            named(store.snapshots_uncounted().map_err(says)?, name)?;
-            store.snapshot_delete(name).map(|info| SnapshotReply::Done(Shown::from(&info))).map_err(says)
+            let deleted = store.snapshot_delete(name);
+            if let Err(Error::NoSnapshot(_)) = &deleted {
+                // It says which there are.
+                named(store.snapshots_uncounted().map_err(says)?, name)?;
+            }
+            deleted.map(|info| SnapshotReply::Done(Shown::from(&info))).map_err(says)
         }
         SnapshotRequest::Deletion { id } => {
             // First of all: it may come to its end between the two.
