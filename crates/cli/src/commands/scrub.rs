@@ -10,7 +10,6 @@ use crate::scrub::{ScrubCondition, ScrubReply, ScrubReport, ScrubRequest};
 use crate::{stack, target};
 use holdfast_fuse::control;
 
-/// How often `--wait` asks.
 /// Of a whole scrub, for the bar.
 const PARTS: u64 = 1000;
 
