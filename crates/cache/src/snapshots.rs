@@ -8,13 +8,17 @@
 use crate::Cache;
 use holdfast_object::{
     Epoch, Error, ObjectChange, ObjectId, ObjectKey, PageIndex, Purpose, Result, SnapshotCount, SnapshotDeletion,
-    SnapshotId, SnapshotInfo, Snapshots, check_snapshot_name,
+    SnapshotId, SnapshotInfo, Snapshots, StoreStatus, check_snapshot_name,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// Blocks that making a snapshot takes at most: a page of the list, the trees above it and above the dead lists, twice.
 const MAKING_BLOCKS: u64 = 16;
+
+/// Most epochs of others between two attempts to free something in a full store. An attempt writes two itself, so the more of them were in
+/// vain, the more come between.
+const EPOCHS_BETWEEN_MAX: u64 = 64;
 
 /// What keeps the rest of deleted snapshots from being freed.
 #[derive(Default)]
@@ -22,12 +26,30 @@ pub(crate) struct Stopped {
     /// What is left of these cannot be freed, and why; until the store is opened anew.
     stuck: BTreeMap<SnapshotId, Error>,
     /// There was no room for the next slice of these.
-    full: BTreeMap<SnapshotId, Error>,
-    /// The last recovery point, and the free blocks, as that was found out. Not tried again before there is another, or
-    /// more of them are.
-    full_at: (Epoch, u64),
-    /// The log has been told of these that there was no room.
-    told: BTreeSet<SnapshotId>,
+    full: BTreeMap<SnapshotId, Full>,
+}
+
+/// No room for a slice.
+struct Full {
+    error: Error,
+    /// With so many blocks that are free and promised to nobody it is tried again. Nothing if it was tried for that reason and refused all
+    /// the same: then it lacks something else.
+    wanted: Option<u64>,
+    /// And with this recovery point in any case, as the epoch before it may have given back what it had been promised.
+    again: Epoch,
+    /// How often it has been tried.
+    tries: u32,
+}
+
+impl Full {
+    fn has_what_it_wanted(&self, now: &StoreStatus) -> bool {
+        self.wanted.is_some_and(|wanted| unpromised(now) >= wanted)
+    }
+}
+
+/// What a slice can have.
+fn unpromised(now: &StoreStatus) -> u64 {
+    now.space.free.saturating_sub(now.space.reserved)
 }
 
 impl Cache {
@@ -45,19 +67,39 @@ impl Cache {
             return Some(Error::ReadOnly(reason.clone()));
         }
         let stopped = self.stopped.lock();
-        stopped.stuck.get(&id).or(stopped.full.get(&id)).cloned()
+        stopped.stuck.get(&id).or(stopped.full.get(&id).map(|full| &full.error)).cloned()
     }
 
-    /// One slice of the deletion of a snapshot, in an epoch of its own. `snapshotting` is held.
-    fn delete_slice(&self, id: SnapshotId) -> Result<()> {
+    /// One slice of the deletion of a snapshot, in an epoch of its own; if it is refused, why, and how many blocks there must be for it.
+    /// `snapshotting` is held.
+    ///
+    /// # Errors
+    /// The epoch, which is also everybody's, could not be written: the store takes no changes any more.
+    fn delete_slice(&self, id: SnapshotId) -> Result<std::result::Result<(), (Error, u64)>> {
         let slice = || {
-            let delete = |epoch| self.store.snapshot_delete(self.domain, epoch, id).map(|_more| ());
-            self.close_epoch_with(Some(delete)).map(drop)
+            let mut refusal = None;
+            let delete = |epoch| {
+                let done = self.store.snapshot_delete(self.domain, epoch, id).map(|_more| ());
+                done.inspect_err(|error| {
+                    let lacking = match error {
+                        Error::NoSpace { needed, available } => needed.saturating_sub(*available),
+                        _ => 0,
+                    };
+                    let wanted = unpromised(&self.store.status()).saturating_add(lacking);
+                    refusal = Some((error.clone(), wanted));
+                })
+            };
+            let closed = self.close_epoch_with(Some(delete)).map(drop);
+            match (closed, refusal) {
+                // The epoch went down all the same.
+                (Err(_), Some(refusal)) if self.state.read().read_only.is_none() => Ok(Err(refusal)),
+                (closed, _) => closed.map(Ok),
+            }
         };
         // If what the epoch has been promised leaves no room for the notes that move, the next one, just begun, has it.
-        match slice() {
-            Err(error) if error.is_full() => slice(),
-            done => done,
+        match slice()? {
+            Err((error, _)) if error.is_full() => slice(),
+            done => Ok(done),
         }
     }
 
@@ -72,52 +114,49 @@ impl Cache {
     /// The next slice of what is left of deleted snapshots. `snapshotting` is held.
     fn delete_more(&self) -> Result<Vec<SnapshotDeletion>> {
         let left = self.to_be_freed();
-        let next = {
-            let mut stopped = self.stopped.lock();
-            if !stopped.full.is_empty() {
-                let (epoch, free) = self.room();
-                if epoch != stopped.full_at.0 || free > stopped.full_at.1 {
-                    stopped.full.clear();
-                }
-            }
-            match left.iter().find(|deletion| !stopped.full.contains_key(&deletion.id)) {
-                Some(next) => next,
-                None => return stopped.full.values().next().map_or(Ok(left), |error| Err(error.clone())),
+        let (next, had_room) = {
+            let stopped = self.stopped.lock();
+            let now = self.store.status();
+            let may_go_on = |deletion: &&SnapshotDeletion| {
+                stopped
+                    .full
+                    .get(&deletion.id)
+                    .is_none_or(|full| now.epoch >= full.again || full.has_what_it_wanted(&now))
+            };
+            match left.iter().find(may_go_on) {
+                Some(next) => (next, stopped.full.get(&next.id).is_some_and(|full| full.has_what_it_wanted(&now))),
+                None => return stopped.full.values().next().map_or(Ok(left), |full| Err(full.error.clone())),
             }
         };
         let (id, name) = (next.id, &next.name);
-        let outcome = self.delete_slice(id);
+        let outcome = self.delete_slice(id)?;
         let mut stopped = self.stopped.lock();
         match outcome {
             Ok(()) => {
-                stopped.full.clear();
-                stopped.told.remove(&id);
+                stopped.full.remove(&id);
+                // Others may have less to note now.
+                stopped.full.values_mut().for_each(|full| full.again = 0);
                 drop(stopped);
                 Ok(self.to_be_freed())
             }
-            Err(error) if error.is_full() => {
-                if stopped.told.insert(id) {
+            Err((error, wanted)) if error.is_full() => {
+                let tries = stopped.full.get(&id).map_or(0, |full| full.tries) + 1;
+                if tries == 1 {
                     tracing::warn!(%error, id = id.0, name, "what a deleted snapshot had is not freed: there is no room for it");
                 }
-                stopped.full.insert(id, error.clone());
+                let between = 1u64.checked_shl(tries - 1).unwrap_or(u64::MAX).min(EPOCHS_BETWEEN_MAX);
                 // After the epochs that the attempt has closed itself.
-                stopped.full_at = self.room();
+                let again = self.store.status().epoch.saturating_add(between);
+                let wanted = (!had_room).then_some(wanted);
+                stopped.full.insert(id, Full { error: error.clone(), wanted, again, tries });
                 Err(error)
             }
-            // The store takes no changes any more.
-            Err(error @ (Error::Device(_) | Error::ReadOnly(_))) => Err(error),
-            Err(error) => {
+            Err((error, _)) => {
                 tracing::error!(%error, id = id.0, name, "what a deleted snapshot had cannot be freed; the next mount tries again");
                 stopped.stuck.insert(id, error.clone());
                 Err(error)
             }
         }
-    }
-
-    /// The last recovery point, and the free blocks.
-    fn room(&self) -> (Epoch, u64) {
-        let status = self.store.status();
-        (status.epoch, status.space.free)
     }
 
     /// The same for the thread that closes epochs: unless somebody makes or deletes a snapshot right now.
@@ -130,9 +169,8 @@ impl Cache {
             Ok(left) => !left.is_empty(),
             // There may be room later.
             Err(error) if error.is_full() => return,
-            // The store takes no changes any more.
-            Err(Error::Device(_) | Error::ReadOnly(_)) => false,
-            Err(_) => !self.to_be_freed().is_empty(),
+            // Or the store takes no changes any more.
+            Err(_) => self.state.read().read_only.is_none() && !self.to_be_freed().is_empty(),
         };
         self.is_deleting.store(more, Ordering::Relaxed);
         if more {
@@ -179,7 +217,7 @@ impl Snapshots for Cache {
             return Err(Error::NoSnapshot(name.to_string()));
         };
         info.blocks_only = self.count(info.id)?;
-        self.delete_slice(info.id)?;
+        self.delete_slice(info.id)?.map_err(|(error, _)| error)?;
         self.is_deleting.store(!self.to_be_freed().is_empty(), Ordering::Relaxed);
         self.wake_writer();
         self.state.write().forget_snapshot(info.id);
@@ -221,5 +259,44 @@ impl Snapshots for Cache {
         limit: usize,
     ) -> Result<Vec<PageIndex>> {
         self.store.changed_pages(ObjectKey { domain: self.domain, object: id }, states, first, limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use holdfast_block::MemoryDevice;
+    use holdfast_integrity::Protection;
+    use holdfast_logical::Logical;
+    use holdfast_object::{Arena, Batch, DomainId, ManualClock, ObjectStore};
+    use holdfast_physical::{CreateOptions, Module, OpenOptions};
+    use std::sync::Arc;
+
+    #[test]
+    fn an_epoch_that_cannot_be_written_is_no_trouble_of_the_deletion_in_it() {
+        let device = Arc::new(MemoryDevice::new(2_048));
+        let clock = Arc::new(ManualClock::new(1_000_000_000, 1_000));
+        let options = CreateOptions {
+            store_uuid: [1; 16],
+            device_uuid: [2; 16],
+            set_aside_blocks: 0,
+            protection: Protection::Uniform,
+            overwrite: false,
+        };
+        Module::create(device.clone(), Arena::new(64, 4096).unwrap(), clock.clone(), &options).unwrap();
+        let arena = Arena::new(256, 64 << 10).unwrap();
+        let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &OpenOptions::default()).unwrap());
+        let store = Arc::new(Logical::assemble(vec![module.clone()]).unwrap());
+        let cache = Cache::open(store, arena, clock, DomainId::MAIN, Options::for_frames(256)).unwrap().0;
+        let id = cache.snapshot_create("a").unwrap().id;
+        // The deletion itself is refused, and so is what others want to write.
+        let later = cache.store_status().epoch + 9;
+        module.apply(&Batch { domain: DomainId::MAIN, epoch: later, ops: Vec::new() }).unwrap();
+        let _one_at_a_time = cache.snapshotting.lock();
+        let refused = cache.delete_slice(id);
+        assert!(matches!(refused, Err(Error::Protocol(_))), "{refused:?}");
+        assert!(cache.state.read().read_only.is_some() && cache.stopped.lock().stuck.is_empty());
+        assert!(matches!(cache.delete_slice(id), Err(Error::ReadOnly(_))));
     }
 }

@@ -98,7 +98,7 @@ fn a_deletion_without_room_waits_for_some() {
     assert_eq!(cache.store_status().epoch, tried, "nothing has changed, so nothing is tried");
     assert!(cache.deletion_stopped(a.id).unwrap().is_full());
     assert_eq!(left(&cache), ["a"]);
-    // The promise ends with that epoch; each time that somebody else closes one it is tried again.
+    // The promise ends with that epoch; when others have closed some it is tried again.
     let mut closed = 0;
     while cache.store_status().epoch < epoch + 9 {
         cache.grow(0).unwrap();
@@ -111,6 +111,33 @@ fn a_deletion_without_room_waits_for_some() {
     }
     assert_eq!(left(&cache), [""; 0]);
     assert_eq!(cache.deletion_stopped(a.id), None);
+}
+
+#[test]
+fn a_full_store_is_not_kept_busy_by_a_deletion_in_vain() {
+    let (cache, module) = open(&two_snapshots());
+    let a = cache.snapshot_delete("a").unwrap();
+    let epoch = || cache.store_status().epoch;
+    let (start, others) = (epoch(), 100);
+    let released = start + 130;
+    let all = module.reserve(released, 1 << 40, Purpose::Release);
+    let Err(Error::NoSpace { available, .. }) = all else { panic!("{all:?}") };
+    module.reserve(released, available - 10, Purpose::Release).unwrap();
+    for _ in 0..others {
+        cache.grow(0).unwrap();
+        (0..3).for_each(|_| assert_eq!(cache.tick(), Ok(None)));
+    }
+    let own = epoch() - start - others;
+    assert!((6..=20).contains(&own), "{own} epochs for {others} of others");
+    assert!(cache.deletion_stopped(a.id).unwrap().is_full());
+    // With room it goes on at once, however long it would be until the next attempt.
+    while epoch() < released {
+        cache.grow(0).unwrap();
+    }
+    for _ in 0..20 {
+        cache.tick().unwrap();
+    }
+    assert_eq!((left(&cache), cache.deletion_stopped(a.id)), (Vec::new(), None));
 }
 
 #[test]
