@@ -86,7 +86,7 @@ install_all() (
     requirements || exit 1
     . tests/suites/lib.sh
     # shellcheck disable=SC2046
-    install_packages $(packages_except bench trace $([ "$1" = long ] || echo fuzz)) && install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
+    install_packages $(packages_except bench trace xfstests $([ "$1" = long ] || echo fuzz)) && install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
 )
 export -f requirements install_all   # names that no program has: the suites see them
 
