@@ -54,6 +54,7 @@ fn a_mount_whose_store_can_be_opened_no_more_shows_nothing() {
         mkfifo go
         (cd "$DIR/.holdfast/snapshots/first" && read -r _ <"$here/go" && ls 2>"$here/listed" || true) &
         lister=$!
+        trap 'kill "$lister" 2>&- || true' EXIT
         [ "$(cat "$DIR/f")" = one ]
 
         dd if=zeros of="$STORE" conv=notrunc status=none
