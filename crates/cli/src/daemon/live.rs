@@ -10,7 +10,7 @@ use crate::options::MountOptions;
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::FileDevice;
 use holdfast_fuse::Caching;
-use holdfast_naming::Atime;
+use holdfast_naming::{Atime, ErrorKind};
 use holdfast_object::{Hold, Kind, ObjectCache, ObjectId, PAGE_SIZE};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -204,9 +204,16 @@ fn begin(stack: &Stack, options: &MountOptions) -> Result<()> {
         Some(reason) => tracing::error!("it takes no changes: {reason}"),
         None => {
             stack.initialise()?;
-            let orphans = stack.namespace.reclaim_orphans().map_err(stack::says)?;
-            if orphans > 0 {
-                tracing::info!("deleted {orphans} files without a name that were open when it was last in use");
+            match stack.namespace.reclaim_orphans() {
+                Ok(0) => {}
+                Ok(orphans) => {
+                    tracing::info!("deleted {orphans} files without a name that were open when it was last in use");
+                }
+                // Nobody can reach it, and everybody wants the rest.
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device) => {
+                    tracing::error!(%error, "a file without a name cannot be deleted: its space stays in use");
+                }
+                Err(error) => return Err(stack::says(error)),
             }
         }
     }

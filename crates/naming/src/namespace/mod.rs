@@ -34,7 +34,7 @@ pub use snapshots::{CONTROL_NAME, is_fleeting};
 pub use xattrs::XattrMode;
 
 use crate::directory::Directory;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::locks::{Locks, Use};
 use crate::permission::{Access, Caller, Enforce};
 use crate::stage::Staged;
@@ -315,11 +315,21 @@ impl Namespace {
 
     /// Deletes what has no name and nobody holds: unlinked files that were open when the store was last in use. To be
     /// called once, before the first request. Gives how many there were.
+    ///
+    /// # Errors
+    /// The first of those that are damaged ([`ErrorKind::Corrupt`], [`ErrorKind::Device`]), when all others are deleted: they stay, as what
+    /// has no name harms nobody. Anything else at once.
     pub fn reclaim_orphans(&self) -> Result<u64> {
-        let mut count = 0;
+        let (mut count, mut damage) = (0, None);
         for id in self.cache.orphans()? {
-            count += u64::from(self.reclaim(id)?);
+            match self.reclaim(id) {
+                Ok(is_deleted) => count += u64::from(is_deleted),
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device) => {
+                    damage.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Ok(count)
+        damage.map_or(Ok(count), Err)
     }
 }

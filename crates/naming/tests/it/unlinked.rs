@@ -1,7 +1,7 @@
 //! Objects without a name: they stay while somebody holds them.
 
 use crate::support::{ROOT, World};
-use holdfast_naming::{Access, Error, Namespace, Options, RenameMode, Request, XattrMode};
+use holdfast_naming::{Access, Error, ErrorKind, Namespace, Options, RenameMode, Request, XattrMode};
 use holdfast_object::ObjectId;
 
 const REQUEST: &Request = &Request::ROOT;
@@ -91,6 +91,19 @@ fn orphans_are_reclaimed_at_the_start() {
     assert!(!exists(&world, file) && exists(&world, kept));
     assert_eq!(world.space.reclaim_orphans(), Ok(0));
     world.assert_clean();
+}
+
+#[test]
+fn a_damaged_orphan_keeps_no_other_one() {
+    let world = World::new();
+    let damaged = unlinked(&world);
+    let other = world.file(ROOT, "other");
+    world.space.unlink(REQUEST, ROOT, b"other").unwrap();
+    world.cache.end_sessions();
+    world.cache.fail_attributes(damaged, holdfast_object::Error::corrupt(Default::default(), "record", "one", "none"));
+    let error = world.space.reclaim_orphans().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(!exists(&world, other), "it comes behind the damaged one");
 }
 
 #[test]
