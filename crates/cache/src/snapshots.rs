@@ -267,7 +267,6 @@ mod tests {
     use super::*;
     use crate::Options;
     use holdfast_block::MemoryDevice;
-    use holdfast_integrity::Protection;
     use holdfast_logical::Logical;
     use holdfast_object::{Arena, Batch, DomainId, ManualClock, ObjectStore};
     use holdfast_physical::{CreateOptions, Module, OpenOptions};
@@ -277,13 +276,7 @@ mod tests {
     fn an_epoch_that_cannot_be_written_is_no_trouble_of_the_deletion_in_it() {
         let device = Arc::new(MemoryDevice::new(2_048));
         let clock = Arc::new(ManualClock::new(1_000_000_000, 1_000));
-        let options = CreateOptions {
-            store_uuid: [1; 16],
-            device_uuid: [2; 16],
-            set_aside_blocks: 0,
-            protection: Protection::Uniform,
-            overwrite: false,
-        };
+        let options = CreateOptions::new([1; 16], [2; 16]);
         Module::create(device.clone(), Arena::new(64, 4096).unwrap(), clock.clone(), &options).unwrap();
         let arena = Arena::new(256, 64 << 10).unwrap();
         let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &OpenOptions::default()).unwrap());

@@ -144,11 +144,10 @@ pub(crate) fn create(
 ) -> Result<Stack> {
     let set_aside_blocks = set_aside_bytes.div_ceil(PAGE_SIZE as u64);
     let options = holdfast_physical::CreateOptions {
-        store_uuid: uuid()?,
-        device_uuid: uuid()?,
         set_aside_blocks,
         protection,
         overwrite,
+        ..holdfast_physical::CreateOptions::new(uuid()?, uuid()?)
     };
     let settings = Settings { read_only: false, ..Settings::to_look() };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());

@@ -107,11 +107,9 @@ pub fn create_reserving(
     let options = StackOptions::new(64);
     let arena = arena(&options)?;
     let store = CreateOptions {
-        store_uuid: *b"holdfast lab 001",
-        device_uuid: *b"holdfast lab d01",
         set_aside_blocks,
         protection,
-        overwrite: false,
+        ..CreateOptions::new(*b"holdfast lab 001", *b"holdfast lab d01")
     };
     Module::create(device.clone(), arena, clock.clone(), &store)?;
     let stack = Stack::open(device, &options, clock)?;

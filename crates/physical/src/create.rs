@@ -30,6 +30,19 @@ pub struct CreateOptions {
     pub overwrite: bool,
 }
 
+impl CreateOptions {
+    /// A store where there is none yet, in the mode `uniform`, with nothing set aside.
+    pub fn new(store_uuid: [u8; 16], device_uuid: [u8; 16]) -> CreateOptions {
+        CreateOptions {
+            store_uuid,
+            device_uuid,
+            set_aside_blocks: 0,
+            protection: Protection::Uniform,
+            overwrite: false,
+        }
+    }
+}
+
 impl Module {
     /// Makes an empty store on `device`: epoch 1, the domain `main` without objects. The device holds no store before the
     /// last write is durable; with `overwrite`, the old one is gone from the first write on.

@@ -2,7 +2,7 @@
 
 use holdfast_block::MemoryDevice;
 use holdfast_cache::{Cache, Options, Recovered};
-use holdfast_integrity::{Algorithm, Protection};
+use holdfast_integrity::Algorithm;
 use holdfast_logical::Logical;
 use holdfast_object::*;
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
@@ -24,13 +24,7 @@ impl Rig {
     pub(crate) fn new(blocks: u64) -> Rig {
         let device = Arc::new(MemoryDevice::new(blocks));
         let clock = Arc::new(ManualClock::new(1_000_000_000, 1_000));
-        let options = CreateOptions {
-            store_uuid: [1; 16],
-            device_uuid: [2; 16],
-            set_aside_blocks: 0,
-            protection: Protection::Uniform,
-            overwrite: false,
-        };
+        let options = CreateOptions::new([1; 16], [2; 16]);
         Module::create(device.clone(), Arena::new(64, 4096).unwrap(), clock, &options).unwrap();
         Rig::open(device)
     }

@@ -126,13 +126,8 @@ fn open(device: Arc<dyn Device>) -> Result<Stack, String> {
 /// In words, for what fails before anything has flipped.
 pub fn trial(options: &Options) -> Result<Outcome, String> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
-    let create = CreateOptions {
-        store_uuid: *b"holdfast lab 002",
-        device_uuid: *b"holdfast lab d02",
-        set_aside_blocks: 0,
-        protection: options.mode,
-        overwrite: false,
-    };
+    let create =
+        CreateOptions { protection: options.mode, ..CreateOptions::new(*b"holdfast lab 002", *b"holdfast lab d02") };
     let arena = Arena::new(64, 64 << 10).map_err(says)?;
     Module::create(device.clone(), arena, Arc::new(SystemClock::default()), &create).map_err(says)?;
     let stack = open(device.clone())?;

@@ -8,7 +8,6 @@ use holdfast_lab::model::{Model, Plan, Profile, compare, run};
 use holdfast_logical::Logical;
 use holdfast_naming::check::check;
 use holdfast_naming::{Atime, Namespace, Options};
-use holdfast_integrity::Protection;
 use holdfast_object::{Arena, Attributes, DomainId, ManualClock, ObjectCache, ObjectId, ObjectStore};
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ struct Stack {
 impl Stack {
     fn create(blocks: u64, frames: u32) -> Stack {
         let device = Arc::new(MemoryDevice::new(blocks));
-        let options = CreateOptions { store_uuid: [1; 16], device_uuid: [2; 16], set_aside_blocks: 0, protection: Protection::Uniform, overwrite: false };
+        let options = CreateOptions::new([1; 16], [2; 16]);
         let clock = Arc::new(ManualClock::new(START_NS, 1));
         Module::create(device.clone(), Arena::new(64, 4096).expect("memory"), clock, &options).expect("a new store");
         Stack::open(device, frames)

@@ -5,7 +5,7 @@ use crate::check::{CheckOptions, check};
 use crate::format::POINTERS;
 use crate::{CreateOptions, OpenOptions};
 use holdfast_block::MemoryDevice;
-use holdfast_integrity::{Algorithm, Protection, crc64_neutral};
+use holdfast_integrity::{Algorithm, crc64_neutral};
 use holdfast_object::{
     Arena, Attributes, Batch, Class, Fragment, Kind, ManualClock, ObjectId, ObjectStore, Op, PAGE_SIZE, ScrubCursor,
     Timestamp,
@@ -27,13 +27,7 @@ impl Rig {
     /// With one object in a recovery point, and in memory what that took.
     fn new() -> Rig {
         let device = Arc::new(MemoryDevice::new(4096));
-        let options = CreateOptions {
-            store_uuid: *b"0123456789abcdef",
-            device_uuid: *b"fedcba9876543210",
-            set_aside_blocks: 0,
-            protection: Protection::Uniform,
-            overwrite: false,
-        };
+        let options = CreateOptions::new(*b"0123456789abcdef", *b"fedcba9876543210");
         let (arena, clock) = (Arena::new(64, 0).unwrap(), Arc::new(ManualClock::new(0, 1)));
         Module::create(device.clone(), arena.clone(), clock.clone(), &options).unwrap();
         let module = Module::open(device.clone(), arena.clone(), clock.clone(), &OpenOptions::default()).unwrap();

@@ -1,7 +1,7 @@
 //! A module on a memory device, and shorthands.
 
 use holdfast_block::{Device, MemoryDevice};
-use holdfast_integrity::{Algorithm, Checksum, Protection, crc64};
+use holdfast_integrity::{Algorithm, Checksum, crc64};
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Class, DomainId, Epoch, Fragment, FrameMut, Kind, ManualClock, ObjectId,
     ObjectKey, ObjectStore, Op, PAGE_SIZE, PageIndex, PageSource, PinnedPage, Result, Timestamp,
@@ -13,13 +13,7 @@ use std::sync::Arc;
 pub(crate) type Page = [u8; PAGE_SIZE];
 
 pub(crate) fn options() -> CreateOptions {
-    CreateOptions {
-        store_uuid: *b"0123456789abcdef",
-        device_uuid: *b"fedcba9876543210",
-        set_aside_blocks: 0,
-        protection: Protection::Uniform,
-        overwrite: false,
-    }
+    CreateOptions::new(*b"0123456789abcdef", *b"fedcba9876543210")
 }
 
 pub(crate) fn clock() -> Arc<ManualClock> {
