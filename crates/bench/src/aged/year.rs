@@ -16,7 +16,7 @@
 //! - 6 files move to another project; every 30th day a project changes its name;
 //! - as many files, chosen at random, are removed as it takes to have the same amount of data again;
 //! - a snapshot is made. Kept are 7 daily ones, 4 weekly ones and 12 monthly ones. When the files and what the snapshots pin would
-//!   take up more than 78 % of the store, the oldest snapshots go first, as somebody would do whose disk gets full.
+//!   take up more than 75 % of the store, the oldest snapshots go first, as somebody would do whose disk gets full.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ const SPOOL_DAYS: u64 = 4;
 const LOG_DAYS: u64 = 28;
 /// Of the store, in percent: files at the start, and most that files and snapshots may take up together.
 const START_PERCENT: u64 = 50;
-const FULL_PERCENT: u64 = 78;
+const FULL_PERCENT: u64 = 75;
 
 /// One thing somebody does. Paths are relative to the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
