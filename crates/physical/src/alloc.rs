@@ -12,14 +12,22 @@
 //!
 //! The bitmap that *e* writes is `used`, less pending, less placed ([`Alloc::page`]). `touched` has the chunks where it may
 //! differ from the one on the device.
+//!
+//! All three are bits whose sums roll ([`crate::words`]). They are verified when a bitmap is put together from them, and the chunks that
+//! blocks are handed out from (or discarded in) also when nobody has looked in this second, as what is written to a block that only
+//! seemed free cannot be taken back. From what has gone bad nothing is handed out, and no bitmap is made: [`Alloc::scribble`].
 
-use crate::bitmap::{Bitmap, CHUNK_WORDS};
+use crate::bitmap::Bitmap;
 use crate::format::{BITS, LABEL_BLOCKS};
+use crate::meta_block::{NodeKey, Scribble};
+use crate::objects::{BITMAP, system_key};
+use crate::words::{CHUNK_WORDS, Mask, Words};
 use holdfast_object::space::note_blocks;
-use holdfast_object::{Epoch, Error, Purpose, Result, Space};
+use holdfast_object::{Clock, Epoch, Error, Purpose, Result, Space};
 use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What a block is for: it decides where on the device it is looked for first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,10 +75,14 @@ struct Placed {
 
 pub(crate) struct Alloc {
     used: Bitmap,
-    /// Freed by the epoch being built: bits by chunk.
-    pending: BTreeMap<u64, Box<[u64; CHUNK_WORDS]>>,
-    pending_count: u64,
+    /// Freed by the epoch being built.
+    pending: Mask,
+    placed: Mask,
+    /// For what they were written ahead: of each that is in `placed`.
     placements: BTreeMap<u64, Placed>,
+    /// The chunk that somebody has written to who must not.
+    scribble: Option<(NodeKey, Scribble)>,
+    clock: Arc<dyn Clock>,
     /// Blocks that the epoch being built has adopted.
     adopted: FxHashSet<u64>,
     touched: BTreeSet<u64>,
@@ -113,7 +125,7 @@ fn removal_blocks(kept: u64, used: u64) -> u64 {
 
 impl Alloc {
     /// For a device of `blocks` blocks, with the labels and the intent log area in use.
-    pub(crate) fn new(blocks: u64, log: Range<u64>, reuse_at_once: bool) -> Alloc {
+    pub(crate) fn new(blocks: u64, log: Range<u64>, reuse_at_once: bool, clock: Arc<dyn Clock>) -> Alloc {
         let mut used = Bitmap::new(blocks);
         for range in fixed(blocks, &log) {
             used.set(range.start, range.end - range.start);
@@ -122,9 +134,11 @@ impl Alloc {
         let chunks = used.chunks();
         let mut alloc = Alloc {
             used,
-            pending: BTreeMap::new(),
-            pending_count: 0,
+            pending: Mask::default(),
+            placed: Mask::default(),
             placements: BTreeMap::new(),
+            scribble: None,
+            clock,
             adopted: FxHashSet::default(),
             touched: BTreeSet::new(),
             reservations: BTreeMap::new(),
@@ -176,8 +190,7 @@ impl Alloc {
             self.load_chunk(chunk, words.iter().copied());
         }
         self.loaded(log);
-        let used = &self.used;
-        self.touched = (0..used.chunks()).filter(|&chunk| used.chunk(chunk).iter().any(|&word| word != 0)).collect();
+        self.touched = (0..self.chunks()).filter(|&chunk| self.used.is_used(chunk)).collect();
     }
 
     /// The device has so many blocks now. Those of the labels at the old end are free at once: no recovery point names them.
@@ -211,7 +224,7 @@ impl Alloc {
         Space {
             total: self.total,
             free: self.used.free(),
-            pending: self.pending_count,
+            pending: self.pending.count(),
             reserve: self.reserve_now(self.kept).min(self.used.free()),
             set_aside: self.set_aside,
             quota: self.quota,
@@ -249,7 +262,7 @@ impl Alloc {
 
     /// Free blocks as the epoch being built will have them.
     pub(crate) fn free_after_publish(&self) -> u64 {
-        self.used.free() + self.pending_count + self.placements.len() as u64
+        self.used.free() + self.pending.count() + self.placed.count()
     }
 
     pub(crate) fn total(&self) -> u64 {
@@ -315,8 +328,7 @@ impl Alloc {
         let want = self.allowed(zone, want)?;
         let (cursor, regions) = self.regions(zone);
         let run = self.search(cursor, &regions, want)?;
-        self.take(epoch, cursor, run);
-        Some(run)
+        self.take(epoch, cursor, run).then_some(run)
     }
 
     /// As much of `want` as there may be.
@@ -339,11 +351,37 @@ impl Alloc {
         }
     }
 
-    fn take(&mut self, epoch: Epoch, cursor: usize, run: (u64, u64)) {
+    /// `false`: not from there.
+    fn take(&mut self, epoch: Epoch, cursor: usize, run: (u64, u64)) -> bool {
+        if !self.look(run) {
+            return false;
+        }
         self.used.set(run.0, run.1);
         self.touched.extend(run.0 / BITS..=(run.0 + run.1 - 1) / BITS);
         self.cursors[cursor] = run.0 + run.1;
         self.consume(epoch, run.1);
+        true
+    }
+
+    /// Whether what the bits say of a run of blocks can be believed.
+    fn look(&mut self, run: (u64, u64)) -> bool {
+        let now_s = (self.clock.monotonic_ms() / 1000) as u32;
+        match self.used.look(run.0, run.1, now_s) {
+            Ok(()) => true,
+            Err((chunk, scribble)) => {
+                self.note_scribble(chunk, scribble);
+                false
+            }
+        }
+    }
+
+    fn note_scribble(&mut self, chunk: u64, scribble: Scribble) {
+        self.scribble.get_or_insert((NodeKey::new(system_key(BITMAP), 0, chunk), scribble));
+    }
+
+    /// What somebody has written to who must not, if it has been noticed: the epoch being built is to be given up.
+    pub(crate) fn scribble(&self) -> Option<(NodeKey, Scribble)> {
+        self.scribble
     }
 
     /// Blocks for pages of regular files, which come in `strings`: so many neighbours in a file each. All or none.
@@ -378,8 +416,7 @@ impl Alloc {
         let (_, regions) = self.regions(Zone::Data);
         if want < LONG.min(self.no_gap_of) {
             if let Some(run) = self.fit(GAPS, &regions, want, want, Some(LONG)) {
-                self.take(epoch, GAPS, run);
-                return Some(run);
+                return self.take(epoch, GAPS, run).then_some(run);
             }
             self.no_gap_of = want;
         }
@@ -388,8 +425,7 @@ impl Alloc {
         loop {
             if least < self.no_run_of {
                 if let Some(run) = self.fit(cursor, &regions, least, want, None) {
-                    self.take(epoch, cursor, run);
-                    return Some(run);
+                    return self.take(epoch, cursor, run).then_some(run);
                 }
                 self.no_run_of = least;
             }
@@ -452,13 +488,15 @@ impl Alloc {
     pub(crate) fn cancel(&mut self, blocks: &[u64]) {
         for &block in blocks {
             self.placements.remove(&block);
+            self.placed.remove(block);
             self.used.clear(block, 1);
         }
     }
 
     /// The first run of free blocks, at most `most` of them, in a range.
-    pub(crate) fn free_run(&self, within: Range<u64>, most: u64) -> Option<(u64, u64)> {
-        self.used.find(within.start, within.end.min(self.used.blocks()), most, false)
+    pub(crate) fn free_run(&mut self, within: Range<u64>, most: u64) -> Option<(u64, u64)> {
+        let run = self.used.find(within.start, within.end.min(self.used.blocks()), most, false)?;
+        self.look(run).then_some(run)
     }
 
     // ---- giving back
@@ -467,21 +505,24 @@ impl Alloc {
     /// refused.
     pub(crate) fn free(&mut self, block: u64) -> bool {
         let chunk = block / BITS;
-        if block >= self.used.blocks() || !self.used.get(block) || self.placements.contains_key(&block) {
+        if block >= self.used.blocks() {
+            return false;
+        }
+        if !self.used.get(block) {
+            // Whoever asks is right if it is the bit that has gone bad.
+            if let Err(scribble) = self.used.chunk(chunk) {
+                self.note_scribble(chunk, scribble);
+            }
+            return false;
+        }
+        if self.placed.contains(block) {
             return false;
         }
         if self.reuse_at_once {
             self.used.clear(block, 1);
-            self.touched.insert(chunk);
-            return true;
-        }
-        let words = self.pending.entry(chunk).or_insert_with(|| Box::new([0; CHUNK_WORDS]));
-        let (word, bit) = ((block % BITS / 64) as usize, 1u64 << (block % 64));
-        if words[word] & bit != 0 {
+        } else if !self.pending.insert(block) {
             return false;
         }
-        words[word] |= bit;
-        self.pending_count += 1;
         self.touched.insert(chunk);
         true
     }
@@ -489,7 +530,9 @@ impl Alloc {
     /// What the epoch being built has freed so far, as runs in ascending order.
     pub(crate) fn pending_runs(&self) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
-        for (chunk, words) in &self.pending {
+        for chunk in self.pending.chunks() {
+            // What has gone bad shows when it is published.
+            let words = self.pending.words(chunk).ok().flatten().unwrap_or([0; CHUNK_WORDS]);
             for (at, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
                 for bit in (0..64).filter(|bit| word >> bit & 1 == 1) {
                     let block = chunk * BITS + at as u64 * 64 + bit;
@@ -503,12 +546,17 @@ impl Alloc {
         runs
     }
 
-    /// The epoch is a recovery point: what it freed can be handed out.
+    /// The epoch is a recovery point: what it freed can be handed out. What has gone bad since it was written stays in use, and is
+    /// noticed ([`Alloc::scribble`]).
     pub(crate) fn publish(&mut self, epoch: Epoch) {
-        for (chunk, mask) in std::mem::take(&mut self.pending) {
-            self.used.clear_mask(chunk, &mask);
+        let chunks: Vec<u64> = self.pending.chunks().collect();
+        for chunk in chunks {
+            match self.pending.words(chunk) {
+                Ok(mask) => self.used.clear_mask(chunk, &mask.unwrap_or([0; CHUNK_WORDS])),
+                Err(scribble) => self.note_scribble(chunk, scribble),
+            }
         }
-        self.pending_count = 0;
+        self.pending.clear();
         self.adopted.clear();
         self.no_whole = false;
         (self.no_run_of, self.no_gap_of) = (u64::MAX, u64::MAX);
@@ -524,6 +572,7 @@ impl Alloc {
     pub(crate) fn place(&mut self, epoch: Epoch, blocks: impl IntoIterator<Item = u64>) {
         for block in blocks {
             debug_assert!(self.used.get(block));
+            self.placed.insert(block);
             self.placements.insert(block, Placed { epoch, wanted: true });
         }
     }
@@ -534,7 +583,7 @@ impl Alloc {
             return false;
         }
         if self.used.get(block) {
-            return self.placements.contains_key(&block);
+            return self.placed.contains(block);
         }
         self.used.set(block, 1);
         self.place(epoch, [block]);
@@ -550,28 +599,20 @@ impl Alloc {
     }
 
     pub(crate) fn is_placed(&self, block: u64) -> bool {
-        self.placements.get(&block).is_some_and(|placed| placed.wanted)
+        self.placed.contains(block) && self.placements.get(&block).is_some_and(|placed| placed.wanted)
     }
 
     /// Whether a page of the epoch being built may name the block: it was placed, or was adopted in this epoch already and
     /// freed again since (a batch that is applied once more).
     pub(crate) fn is_adoptable(&self, block: u64) -> bool {
-        self.is_placed(block) || self.adopted.contains(&block) && self.is_pending(block)
-    }
-
-    fn is_pending(&self, block: u64) -> bool {
-        let words = self.pending.get(&(block / BITS));
-        words.is_some_and(|words| words[(block % BITS / 64) as usize] >> (block % 64) & 1 == 1)
+        self.is_placed(block) || self.adopted.contains(&block) && self.pending.contains(block)
     }
 
     /// An adoptable block becomes one of the epoch being built.
     pub(crate) fn adopt(&mut self, block: u64) {
-        if self.placements.remove(&block).is_none()
-            && self.is_pending(block)
-            && let Some(words) = self.pending.get_mut(&(block / BITS))
-        {
-            words[(block % BITS / 64) as usize] &= !(1 << (block % 64));
-            self.pending_count -= 1;
+        self.placements.remove(&block);
+        if !self.placed.remove(block) {
+            self.pending.remove(block);
         }
         self.adopted.insert(block);
         self.touched.insert(block / BITS);
@@ -583,7 +624,9 @@ impl Alloc {
             self.placements.iter().filter(|(_, placed)| placed.epoch <= epoch).map(|(&block, _)| block).collect();
         for block in over {
             self.placements.remove(&block);
-            self.free(block);
+            if self.placed.remove(block) {
+                self.free(block);
+            }
         }
     }
 
@@ -599,19 +642,25 @@ impl Alloc {
         self.touched.clear();
     }
 
-    /// The words of a chunk as the epoch being built stores them.
-    pub(crate) fn page(&self, chunk: u64) -> [u64; CHUNK_WORDS] {
-        let mut words = [0; CHUNK_WORDS];
-        words.copy_from_slice(self.used.chunk(chunk));
-        if let Some(pending) = self.pending.get(&chunk) {
-            for (word, pending) in words.iter_mut().zip(pending.iter()) {
-                *word &= !pending;
-            }
+    /// The words of a chunk as the epoch being built stores them, put together from what is verified.
+    ///
+    /// # Errors
+    /// Somebody has written to them who must not.
+    pub(crate) fn page(&self, chunk: u64) -> std::result::Result<Words, Scribble> {
+        let mut words = self.used.chunk(chunk)?;
+        for mask in [self.pending.words(chunk)?, self.placed.words(chunk)?].iter().flatten() {
+            words.iter_mut().zip(mask).for_each(|(word, mask)| *word &= !mask);
         }
-        for (&block, _) in self.placements.range(chunk * BITS..(chunk + 1) * BITS) {
-            words[(block % BITS / 64) as usize] &= !(1 << (block % 64));
-        }
-        words
+        Ok(words)
+    }
+
+    /// Whether the numbers agree that the superblock is made from, and the placements with their bits.
+    ///
+    /// # Errors
+    /// They do not.
+    pub(crate) fn verify_counts(&self) -> std::result::Result<(), Scribble> {
+        self.used.verify_free()?;
+        Scribble::unless_equal("number of blocks written ahead", self.placements.len() as u64, self.placed.count())
     }
 }
 

@@ -314,7 +314,7 @@ impl Module {
         let mut record = trees.get(&self.base, key)?;
         let outcome = action(&mut trees, &mut record);
         record.changed = epoch;
-        trees.put(key, record);
+        trees.put(&self.base, key, record)?;
         outcome
     }
 
@@ -337,8 +337,7 @@ impl Module {
         if before.is_none() && key.domain == DomainId::MAIN {
             trees.objects += 1;
         }
-        trees.put(key, record);
-        Ok(())
+        trees.put(&self.base, key, record)
     }
 
     fn delete_object(&self, key: ObjectKey, epoch: Epoch) -> Result<()> {

@@ -1,30 +1,51 @@
 //! Bits of a whole device in memory: searching for free runs.
 
 use crate::format::BITS;
-
-/// Words of 64 bits in a chunk: what one block of the on-disk bitmap describes.
-pub(crate) const CHUNK_WORDS: usize = (BITS / 64) as usize;
+use crate::meta_block::Scribble;
+use crate::words::{CHUNK_WORDS, Sums, Words, ones};
 
 /// One bit per block, set if the block cannot be handed out.
 ///
-/// Invariants ([`Bitmap::check`]): bits at and beyond `blocks` are set; `chunk_free` and `free` count the clear bits.
+/// Invariants ([`Bitmap::verify`] for a chunk): bits at and beyond `blocks` are set; the chunks' `free`, and `free` of all, count the
+/// clear bits; words change only by [`Bitmap::put`], which takes the change into the chunk's sums.
 pub(crate) struct Bitmap {
     blocks: u64,
     words: Vec<u64>,
-    chunk_free: Vec<u32>,
+    chunks: Vec<Chunk>,
     free: u64,
+}
+
+/// What is known of a chunk beside its words.
+#[derive(Clone, Copy)]
+struct Chunk {
+    sums: Sums,
+    free: u32,
+    /// Of the clock, in seconds: when its words were last verified.
+    looked_s: u32,
+}
+
+impl Chunk {
+    const CLEAR: Chunk = Chunk { sums: Sums::ZEROS, free: BITS as u32, looked_s: 0 };
+}
+
+/// Words that a run of blocks is in, each with its bits of the run.
+fn words_of(first: u64, count: u64) -> impl Iterator<Item = (usize, u64)> {
+    let end = first + count;
+    let words = if count == 0 { 0..0 } else { first / 64..end.div_ceil(64) };
+    words.map(move |word| {
+        let (from, to) = (first.max(word * 64), end.min((word + 1) * 64));
+        (word as usize, u64::MAX >> (64 - (to - from)) << (from % 64))
+    })
 }
 
 impl Bitmap {
     /// All clear.
     pub(crate) fn new(blocks: u64) -> Bitmap {
         let chunks = blocks.div_ceil(BITS) as usize;
+        let all = chunks as u64 * BITS;
         let mut bitmap =
-            Bitmap { blocks, words: vec![0; chunks * CHUNK_WORDS], chunk_free: vec![BITS as u32; chunks], free: 0 };
-        bitmap.free = chunks as u64 * BITS;
-        for bit in blocks..chunks as u64 * BITS {
-            bitmap.set(bit, 1);
-        }
+            Bitmap { blocks, words: vec![0; chunks * CHUNK_WORDS], chunks: vec![Chunk::CLEAR; chunks], free: all };
+        bitmap.set(blocks, all - blocks);
         bitmap
     }
 
@@ -34,7 +55,7 @@ impl Bitmap {
         debug_assert!(old <= blocks);
         let added = chunks - self.chunks();
         self.words.resize(chunks as usize * CHUNK_WORDS, 0);
-        self.chunk_free.resize(chunks as usize, BITS as u32);
+        self.chunks.resize(chunks as usize, Chunk::CLEAR);
         self.free += added * BITS;
         let old_tail = (chunks - added) * BITS;
         if old < old_tail {
@@ -42,9 +63,7 @@ impl Bitmap {
         }
         let set_already = if added == 0 { chunks * BITS } else { blocks };
         self.blocks = blocks;
-        for bit in set_already..chunks * BITS {
-            self.set(bit, 1);
-        }
+        self.set(set_already, chunks * BITS - set_already);
     }
 
     pub(crate) fn blocks(&self) -> u64 {
@@ -52,7 +71,7 @@ impl Bitmap {
     }
 
     pub(crate) fn chunks(&self) -> u64 {
-        self.chunk_free.len() as u64
+        self.chunks.len() as u64
     }
 
     pub(crate) fn free(&self) -> u64 {
@@ -63,59 +82,107 @@ impl Bitmap {
         self.words[(bit / 64) as usize] >> (bit % 64) & 1 == 1
     }
 
-    /// The words of a chunk.
-    pub(crate) fn chunk(&self, chunk: u64) -> &[u64] {
+    /// A copy of the words of a chunk, verified.
+    ///
+    /// # Errors
+    /// Somebody has written to them who must not.
+    pub(crate) fn chunk(&self, chunk: u64) -> Result<Words, Scribble> {
+        let mut words = [0; CHUNK_WORDS];
+        words.copy_from_slice(self.words_of_chunk(chunk));
+        let known = &self.chunks[chunk as usize];
+        known.sums.verify(&words)?;
+        Scribble::unless_equal("number of free blocks", known.free.into(), BITS - ones(&words))?;
+        Ok(words)
+    }
+
+    /// Verifies the chunks of a run of blocks that nobody has looked at in this second.
+    ///
+    /// # Errors
+    /// The first chunk that somebody has written to who must not.
+    pub(crate) fn look(&mut self, first: u64, count: u64, now_s: u32) -> Result<(), (u64, Scribble)> {
+        for chunk in first / BITS..(first + count).div_ceil(BITS) {
+            if self.chunks[chunk as usize].looked_s != now_s {
+                self.chunk(chunk).map_err(|scribble| (chunk, scribble))?;
+                self.chunks[chunk as usize].looked_s = now_s;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the number of all free blocks is that of the chunks' together.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(crate) fn verify_free(&self) -> Result<(), Scribble> {
+        let free = self.chunks.iter().map(|chunk| u64::from(chunk.free)).sum();
+        Scribble::unless_equal("number of all free blocks", free, self.free)
+    }
+
+    /// Whether any block of a chunk is in use.
+    pub(crate) fn is_used(&self, chunk: u64) -> bool {
+        u64::from(self.chunks[chunk as usize].free) < BITS
+    }
+
+    fn words_of_chunk(&self, chunk: u64) -> &[u64] {
         &self.words[chunk as usize * CHUNK_WORDS..][..CHUNK_WORDS]
     }
 
-    /// Replaces the words of a chunk; bits beyond the device stay set.
+    /// The one way to change a word.
+    fn put(&mut self, word: usize, value: u64) {
+        let chunk = &mut self.chunks[word / CHUNK_WORDS];
+        chunk.sums.put(&mut self.words[word], word % CHUNK_WORDS, value);
+    }
+
+    /// Replaces the words of a chunk by verified ones; bits beyond the device stay set.
     pub(crate) fn load_chunk(&mut self, chunk: u64, words: impl Iterator<Item = u64>) {
         let at = chunk as usize * CHUNK_WORDS;
         for (word, value) in self.words[at..at + CHUNK_WORDS].iter_mut().zip(words) {
             *word = value;
         }
-        let end = (chunk + 1) * BITS;
-        for bit in self.blocks.max(chunk * BITS)..end {
-            self.words[(bit / 64) as usize] |= 1 << (bit % 64);
+        let beyond = self.blocks.max(chunk * BITS);
+        for (word, mask) in words_of(beyond, ((chunk + 1) * BITS).saturating_sub(beyond)) {
+            self.words[word] |= mask;
         }
-        let used: u32 = self.chunk(chunk).iter().map(|word| word.count_ones()).sum();
-        let free = BITS as u32 - used;
-        self.free = self.free - u64::from(self.chunk_free[chunk as usize]) + u64::from(free);
-        self.chunk_free[chunk as usize] = free;
+        let free = (BITS - ones(self.words_of_chunk(chunk))) as u32;
+        let sums = Sums::of(self.words_of_chunk(chunk));
+        let old = std::mem::replace(&mut self.chunks[chunk as usize], Chunk { sums, free, looked_s: 0 });
+        self.free = self.free - u64::from(old.free) + u64::from(free);
     }
 
     /// Sets bits that are clear.
     pub(crate) fn set(&mut self, first: u64, count: u64) {
-        for bit in first..first + count {
-            debug_assert!(!self.get(bit), "block {bit} is in use");
-            self.words[(bit / 64) as usize] |= 1 << (bit % 64);
-            self.chunk_free[(bit / BITS) as usize] -= 1;
+        for (word, mask) in words_of(first, count) {
+            let old = self.words[word];
+            debug_assert_eq!(old & mask, 0, "a block of {first} and the {count} from there is in use");
+            self.put(word, old | mask);
+            self.chunks[word / CHUNK_WORDS].free -= mask.count_ones();
         }
         self.free -= count;
     }
 
     /// Clears bits that are set.
     pub(crate) fn clear(&mut self, first: u64, count: u64) {
-        for bit in first..first + count {
-            debug_assert!(self.get(bit), "block {bit} is free");
-            self.words[(bit / 64) as usize] &= !(1 << (bit % 64));
-            self.chunk_free[(bit / BITS) as usize] += 1;
+        for (word, mask) in words_of(first, count) {
+            let old = self.words[word];
+            debug_assert_eq!(old & mask, mask, "a block of {first} and the {count} from there is free");
+            self.put(word, old & !mask);
+            self.chunks[word / CHUNK_WORDS].free += mask.count_ones();
         }
         self.free += count;
     }
 
     /// Clears the bits of a mask over a chunk, all of which are set.
-    pub(crate) fn clear_mask(&mut self, chunk: u64, mask: &[u64; CHUNK_WORDS]) -> u64 {
+    pub(crate) fn clear_mask(&mut self, chunk: u64, mask: &Words) {
         let at = chunk as usize * CHUNK_WORDS;
         let mut cleared = 0;
-        for (word, mask) in self.words[at..at + CHUNK_WORDS].iter_mut().zip(mask) {
-            debug_assert_eq!(*word & mask, *mask);
-            cleared += (*word & mask).count_ones();
-            *word &= !mask;
+        for (word, mask) in (at..).zip(mask).filter(|(_, mask)| **mask != 0) {
+            let old = self.words[word];
+            debug_assert_eq!(old & mask, *mask);
+            cleared += (old & mask).count_ones();
+            self.put(word, old & !mask);
         }
-        self.chunk_free[chunk as usize] += cleared;
+        self.chunks[chunk as usize].free += cleared;
         self.free += u64::from(cleared);
-        u64::from(cleared)
     }
 
     /// First run of clear bits in `from..to`, at most `want` long. With `whole`, only runs that hold an aligned word of
@@ -125,7 +192,7 @@ impl Bitmap {
         while at < to {
             let chunk = (at / BITS) as usize;
             let least = if whole { 64 } else { 1 };
-            if self.chunk_free[chunk] < least {
+            if self.chunks[chunk].free < least {
                 at = (chunk as u64 + 1) * BITS;
                 continue;
             }
@@ -149,7 +216,7 @@ impl Bitmap {
         let mut at = from;
         while at < to {
             let chunk = at / BITS;
-            if self.chunk_free[chunk as usize] == 0 {
+            if self.chunks[chunk as usize].free == 0 {
                 at = (chunk + 1) * BITS;
                 continue;
             }
@@ -186,24 +253,27 @@ impl Bitmap {
         }
         at.min(to)
     }
-
-    #[cfg(test)]
-    pub(crate) fn check(&self) {
-        let mut free = 0;
-        for chunk in 0..self.chunks() {
-            let used: u32 = self.chunk(chunk).iter().map(|word| word.count_ones()).sum();
-            assert_eq!(self.chunk_free[chunk as usize], BITS as u32 - used);
-            free += BITS - u64::from(used);
-        }
-        assert_eq!(self.free, free);
-        assert!((self.blocks..self.chunks() * BITS).all(|bit| self.get(bit)));
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use rand::{Rng, SeedableRng};
+
+    impl Bitmap {
+        pub(crate) fn check(&self) {
+            for chunk in 0..self.chunks() {
+                self.chunk(chunk).expect("as legal changes have made it");
+            }
+            self.verify_free().expect("as many as in the chunks");
+            assert!((self.blocks..self.chunks() * BITS).all(|bit| self.get(bit)));
+        }
+
+        /// What nobody may do.
+        pub(crate) fn scribble(&mut self, bit: u64) {
+            self.words[(bit / 64) as usize] ^= 1 << (bit % 64);
+        }
+    }
 
     #[test]
     fn finds_runs_as_a_slow_search_does() {
@@ -274,10 +344,40 @@ mod tests {
         assert_eq!(bitmap.free(), BITS + 100 - 155);
         let mut mask = [0; CHUNK_WORDS];
         mask[0] = 0b111 << 10;
-        assert_eq!(bitmap.clear_mask(0, &mask), 3);
+        bitmap.clear_mask(0, &mask);
         bitmap.check();
-        let words = bitmap.chunk(0).to_vec();
+        assert_eq!(bitmap.free(), BITS + 100 - 152);
+        let words = bitmap.chunk(0).unwrap();
         bitmap.load_chunk(1, words.into_iter());
         bitmap.check();
+    }
+
+    #[test]
+    fn what_somebody_else_writes_shows() {
+        for bit in [0, 777, BITS - 1, BITS + 5] {
+            let mut bitmap = Bitmap::new(2 * BITS - 100);
+            bitmap.set(100, 1000);
+            bitmap.look(0, 2 * BITS, 1).unwrap();
+            bitmap.scribble(bit);
+            // Somebody has looked in this second.
+            bitmap.look(0, 2 * BITS, 1).unwrap();
+            bitmap.set(5000, 200);
+            bitmap.clear(500, 100);
+            assert_eq!(bitmap.look(0, 2 * BITS, 2).unwrap_err().0, bit / BITS, "{bit}");
+            bitmap.scribble(bit);
+            bitmap.look(0, 2 * BITS, 2).unwrap();
+        }
+        // As many bits as there should be.
+        let mut bitmap = Bitmap::new(BITS);
+        bitmap.set(0, 8);
+        bitmap.scribble(7);
+        bitmap.scribble(8);
+        assert!(bitmap.chunk(0).is_err());
+        let mut bitmap = Bitmap::new(BITS);
+        bitmap.free -= 1;
+        assert!(bitmap.verify_free().is_err());
+        bitmap.free += 1;
+        bitmap.chunks[0].free -= 1;
+        assert!(bitmap.chunk(0).is_err());
     }
 }

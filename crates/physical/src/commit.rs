@@ -89,7 +89,7 @@ impl Module {
         let (writes, superblock) = {
             let mut trees = self.trees.write();
             trees.stage(&self.base, epoch)?;
-            let (writes, free) = trees.seal(&self.base, epoch);
+            let (writes, free) = trees.seal(&self.base, epoch)?;
             trees.tell_kept(&self.base);
             let superblock = Superblock {
                 epoch,
@@ -103,7 +103,7 @@ impl Module {
                 objects: trees.objects,
                 metadata: trees.metadata,
                 metadata_kept: trees.metadata_kept().unwrap_or(0),
-                root: trees.system[&0].clone(),
+                root: Record::clone(&trees.system[&0]),
                 ..last
             };
             (writes, SealedSuperblock::new(&superblock))
@@ -161,6 +161,8 @@ impl Module {
             let mut alloc = self.base.alloc.lock();
             let freed = if self.base.discard { alloc.pending_runs() } else { Vec::new() };
             alloc.publish(epoch);
+            // The recovery point stands. If the bits have gone bad it is the last one, and that has been said.
+            self.base.check_alloc(&alloc).ok();
             freed
         };
         self.log.lock().forget(epoch);
@@ -213,10 +215,10 @@ fn rank(key: &NodeKey) -> (u8, u8, NodeKey) {
 }
 
 /// Puts the record of an object into its object table, which is dirty.
-fn put_record(dirty: &mut FxHashMap<NodeKey, Dirty>, table: NodeKey, object: u64, record: &Record) {
+fn put_record(dirty: &mut FxHashMap<NodeKey, Dirty>, table: NodeKey, object: u64, record: &[u8; RECORD_BYTES]) {
     let block = &mut dirty.get_mut(&table).expect("staged").block;
     assert!(block.is(table), "{table:?} is another block: a legal change to it would go unseen");
-    Arc::make_mut(block).put_record((object % RECORDS) as usize, &record.encode());
+    Arc::make_mut(block).put_record((object % RECORDS) as usize, record);
 }
 
 impl Trees {
@@ -229,7 +231,7 @@ impl Trees {
         self.stage_records(base)?;
         self.stage_dead(base)?;
         let system: BTreeSet<u64> = self.system.keys().filter(|&&id| id != 0).map(|id| id / RECORDS).collect();
-        self.with_system(0, |trees, record| {
+        self.with_system(base, 0, |trees, record| {
             system.iter().try_for_each(|&page| trees.make_dirty(base, system_key(0), record, 0, page))
         })?;
         let mut staged = BTreeSet::new();
@@ -239,7 +241,7 @@ impl Trees {
             if touched.is_empty() {
                 return Ok(());
             }
-            self.with_system(BITMAP, |trees, record| {
+            self.with_system(base, BITMAP, |trees, record| {
                 touched.iter().try_for_each(|&chunk| trees.make_dirty(base, system_key(BITMAP), record, 0, chunk))
             })?;
             staged.extend(touched);
@@ -257,7 +259,7 @@ impl Trees {
             let is_deleted = |trees: &Trees, key: &ObjectKey| matches!(trees.changed[key], Change::Deleted);
             let deleted: Vec<&ObjectKey> = group.iter().filter(|key| is_deleted(self, key)).collect();
             let all_deleted = deleted.len() == group.len();
-            self.with_system(table, |trees, record| {
+            self.with_system(base, table, |trees, record| {
                 if all_deleted && trees.node(base, key, record, 0, page)?.is_none() {
                     return Ok(());
                 }
@@ -307,27 +309,32 @@ impl Trees {
             }
             Err(error) => {
                 self.fresh = fresh;
-                Err(error)
+                base.handed_out(&alloc, Err(error))
             }
         }
     }
 
     /// Brings bitmap, pointers and records up to date; gives what is to be written, in the order of addresses, and the
     /// number of free blocks.
-    fn seal(&mut self, base: &Base, epoch: Epoch) -> (Writes, u64) {
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if somebody has written to the allocator's bits who must not; the epoch is given up then.
+    fn seal(&mut self, base: &Base, epoch: Epoch) -> Result<(Writes, u64)> {
         let free = {
             let mut alloc = base.alloc.lock();
-            for chunk in 0..alloc.chunks() {
-                let key = NodeKey::new(system_key(BITMAP), 0, chunk);
-                if self.dirty.contains_key(&key) {
-                    self.dirty_mut(key).put_words(&alloc.page(chunk));
-                }
+            let key = |chunk| NodeKey::new(system_key(BITMAP), 0, chunk);
+            base.check_alloc(&alloc)?;
+            alloc.verify_counts().map_err(|scribble| base.give_up_epoch(scribble, key(0)))?;
+            for key in (0..alloc.chunks()).map(key).filter(|key| self.dirty.contains_key(key)).collect::<Vec<_>>() {
+                let words = alloc.page(key.index).map_err(|scribble| base.give_up_epoch(scribble, key))?;
+                self.dirty_mut(key).put_words(&words);
             }
             alloc.clear_touched();
             alloc.free_after_publish()
         };
-        for record in self.system.values_mut() {
-            record.changed = epoch;
+        for (id, record) in &mut self.system {
+            let sealed = record.replace(Record { changed: epoch, ..Record::clone(record) });
+            sealed.map_err(|scribble| base.give_up_record(scribble, system_key(*id)))?;
         }
         let mut keys: Vec<NodeKey> = self.dirty.keys().copied().collect();
         keys.sort_unstable_by_key(rank);
@@ -336,19 +343,20 @@ impl Trees {
             &keys[start..keys.partition_point(|key| rank(key).0 <= group)]
         });
         let mut writes = Vec::with_capacity(2 * keys.len());
-        self.seal_group(groups[0], epoch, &mut writes);
-        self.put_records();
-        self.seal_group(groups[1], epoch, &mut writes);
+        self.seal_group(base, groups[0], epoch, &mut writes)?;
+        self.put_records(base)?;
+        self.seal_group(base, groups[1], epoch, &mut writes)?;
         for (id, record) in self.system.iter().filter(|(id, _)| **id != 0) {
-            put_record(&mut self.dirty, NodeKey::new(system_key(0), 0, id / RECORDS), *id, record);
+            let bytes = record.bytes().map_err(|scribble| base.give_up_record(scribble, system_key(*id)))?;
+            put_record(&mut self.dirty, NodeKey::new(system_key(0), 0, id / RECORDS), *id, &bytes);
         }
-        self.seal_group(groups[2], epoch, &mut writes);
+        self.seal_group(base, groups[2], epoch, &mut writes)?;
         writes.sort_unstable_by_key(|(address, _)| *address);
-        (writes, free)
+        Ok((writes, free))
     }
 
     /// Puts the checksums and addresses of blocks into their parents, lower levels first.
-    fn seal_group(&mut self, keys: &[NodeKey], epoch: Epoch, writes: &mut Writes) {
+    fn seal_group(&mut self, base: &Base, keys: &[NodeKey], epoch: Epoch, writes: &mut Writes) -> Result<()> {
         for &key in keys {
             let dirty = self.dirty.get_mut(&key).expect("listed from it");
             assert!(dirty.address[0] != 0, "{key:?} was not staged");
@@ -373,21 +381,25 @@ impl Trees {
             };
             let record = record.expect("the record of an object with dirty blocks is at hand");
             if key.level == record.levels {
-                record.root = pointer;
+                let sealed = record.replace(Record { root: pointer, ..Record::clone(record) });
+                sealed.map_err(|scribble| base.give_up_record(scribble, object))?;
             } else {
                 let (parent, slot) = key.parent();
                 self.dirty_mut(parent).put_pointer(slot, &pointer);
             }
         }
+        Ok(())
     }
 
     /// Puts the records of changed objects into their object tables.
-    fn put_records(&mut self) {
+    fn put_records(&mut self, base: &Base) -> Result<()> {
         for (key, change) in &self.changed {
             let Change::Present(record) = change else { continue };
+            let bytes = record.bytes().map_err(|scribble| base.give_up_record(scribble, *key))?;
             let table = NodeKey::new(system_key(table_of(key.domain)), 0, key.object.0 / RECORDS);
-            put_record(&mut self.dirty, table, key.object.0, record);
+            put_record(&mut self.dirty, table, key.object.0, &bytes);
         }
+        Ok(())
     }
 
     /// Whether everything that was written is what was legally made of it, before a superblock names it.

@@ -4,8 +4,8 @@ use crate::disk::{Block, Disk, device_error};
 use crate::format::label::LabelState;
 use crate::format::superblock::ring_block;
 use crate::format::{
-    DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN, Features, LABEL_BLOCKS, LABELS, Label, RING_SLOTS, Superblock, label_start,
-    log_blocks,
+    DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN, Features, LABEL_BLOCKS, LABELS, Label, RING_SLOTS, Record, Superblock,
+    label_start, log_blocks,
 };
 use crate::module::{Module, OpenOptions, base, log_area};
 use crate::tree::Trees;
@@ -101,7 +101,7 @@ impl Module {
             metadata: 0,
             metadata_kept: 0,
             protection: options.protection,
-            root: trees.system[&0].clone(),
+            root: Record::clone(&trees.system[&0]),
         };
         superblock.set_aside = options.set_aside_blocks;
         let options = OpenOptions::default();

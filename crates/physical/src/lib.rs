@@ -8,7 +8,7 @@
 //! | `format` | structures on disk, and their checks |
 //! | `disk`, `counters` | the device, its latch, repairs; what has been done |
 //! | `meta_block`, `node_cache`, `block_pool` | metadata blocks in memory |
-//! | `bitmap`, `alloc` | which blocks can be handed out |
+//! | `words`, `bitmap`, `alloc` | bits that are summed up in memory; which blocks can be handed out |
 //! | `tree`, `objects` | block trees; records, maps of ids, references |
 //! | `read`, `write`, `apply` | pages and operations |
 //! | `op_limits`, `damage` | operations that are wrong; what a damaged object costs |
@@ -51,9 +51,11 @@ mod read;
 mod read_ahead;
 mod scrub;
 mod sealed;
+mod sealed_record;
 mod snapshot;
 mod tree;
 mod trim;
+mod words;
 mod write;
 
 pub use commit::CommitOrder;

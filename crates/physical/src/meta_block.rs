@@ -65,9 +65,19 @@ pub(crate) struct Scribble {
 }
 
 impl Scribble {
+    /// Of checksum and tally, as they should be and as they are.
+    pub(crate) fn between(expected: (u64, u32), got: (u64, u32)) -> std::result::Result<(), Scribble> {
+        Scribble::unless_equal("checksum", expected.0, got.0)?;
+        Scribble::unless_equal("tally", expected.1.into(), got.1.into())
+    }
+
+    pub(crate) fn unless_equal(what: &'static str, expected: u64, got: u64) -> std::result::Result<(), Scribble> {
+        if expected == got { Ok(()) } else { Err(Scribble { what, expected, got }) }
+    }
+
     pub(crate) fn at(self, place: Place) -> Error {
         let Scribble { what, expected, got } = self;
-        let what = format!("{what} of the block in memory, to which somebody has written who must not");
+        let what = format!("{what} in memory, to which somebody has written who must not");
         Error::corrupt(place, what, format!("{expected:#018x}"), format!("{got:#018x}"))
     }
 }
@@ -122,14 +132,8 @@ impl MetaBlock {
     /// # Errors
     /// They are not.
     pub(crate) fn verify(&self, key: NodeKey) -> std::result::Result<(), Scribble> {
-        let (sum, tally) = (crc64(self.bytes()) ^ key.mix(), tally(self.bytes()));
-        if sum != self.sum {
-            return Err(Scribble { what: "checksum", expected: self.sum, got: sum });
-        }
-        if tally != self.tally {
-            return Err(Scribble { what: "tally", expected: self.tally.into(), got: tally.into() });
-        }
-        Ok(())
+        let got = (crc64(self.bytes()) ^ key.mix(), tally(self.bytes()));
+        Scribble::between((self.sum, self.tally), got)
     }
 
     /// Whether this is the block of that identity.

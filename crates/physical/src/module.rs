@@ -232,7 +232,7 @@ pub(crate) fn log_area(label: &Label) -> Range<u64> {
 /// A node cache and an allocator for a store of `label` on `disk`, whose bitmap is for `blocks` blocks.
 pub(crate) fn base(disk: Disk, label: &Label, blocks: u64, options: &OpenOptions, clock: Arc<dyn Clock>) -> Base {
     let reuse = options.commit_order == CommitOrder::ReuseFreedAtOnce;
-    let alloc = crate::alloc::Alloc::new(blocks, log_area(label), reuse);
+    let alloc = crate::alloc::Alloc::new(blocks, log_area(label), reuse, clock.clone());
     Base {
         disk,
         cache: NodeCache::new(options.node_cache_bytes),

@@ -2,6 +2,7 @@
 
 use crate::format::{BITS, COUNTERS, RECORDS, Record, RecordKind, SystemKind};
 use crate::meta_block::{MetaBlock, NodeKey};
+use crate::sealed_record::SealedRecord;
 use crate::tree::{Base, Change, Trees};
 use holdfast_object::{DomainId, Epoch, Error, ObjectId, ObjectKey, Result, Seek};
 use std::sync::Arc;
@@ -74,7 +75,10 @@ impl Trees {
     pub(crate) fn create(epoch: Epoch) -> Trees {
         let main = DomainId::MAIN;
         let ids = [0, BITMAP, REFERENCES, table_of(main), map_of(main), orphans_of(main)];
-        let system = ids.into_iter().filter_map(|id| Some((id, Record::system(system_kind(id)?, epoch)))).collect();
+        let system = ids
+            .into_iter()
+            .filter_map(|id| Some((id, SealedRecord::new(Record::system(system_kind(id)?, epoch)))))
+            .collect();
         Trees { system, next_generation: 1, ..Trees::default() }
     }
 
@@ -86,7 +90,10 @@ impl Trees {
     /// The record of an object of a domain, as of the last applied operation.
     pub(crate) fn find(&self, base: &Base, key: ObjectKey) -> Result<Option<Record>> {
         match self.changed.get(&key) {
-            Some(Change::Present(record)) => return Ok(Some(record.clone())),
+            Some(Change::Present(record)) => {
+                record.look(base.now_s()).map_err(|scribble| base.give_up_record(scribble, key))?;
+                return Ok(Some(Record::clone(record)));
+            }
             Some(Change::Deleted) => return Ok(None),
             None => {}
         }
@@ -122,21 +129,34 @@ impl Trees {
         self.find(base, key)?.ok_or(Error::NoObject(key))
     }
 
-    pub(crate) fn put(&mut self, key: ObjectKey, record: Record) {
-        self.changed.insert(key, Change::Present(record));
+    /// The record as an operation has left it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if somebody has written to the one before who must not: then no recovery point is made of it.
+    pub(crate) fn put(&mut self, base: &Base, key: ObjectKey, record: Record) -> Result<()> {
+        if let Some(Change::Present(before)) = self.changed.get_mut(&key) {
+            return before.replace(record).map_err(|scribble| base.give_up_record(scribble, key));
+        }
+        self.changed.insert(key, Change::Present(SealedRecord::new(record)));
+        Ok(())
     }
 
     /// Does something with a system object's record in hand.
+    ///
+    /// # Errors
+    /// Those of the action, and as [`Trees::put`].
     pub(crate) fn with_system<R>(
         &mut self,
+        base: &Base,
         id: u64,
         action: impl FnOnce(&mut Trees, &mut Record) -> Result<R>,
     ) -> Result<R> {
-        let Some(mut record) = self.system.get(&id).cloned() else {
+        let Some(mut record) = self.system.get(&id).map(|record| Record::clone(record)) else {
             return Err(Error::NoObject(system_key(id)));
         };
         let outcome = action(self, &mut record);
-        self.system.insert(id, record);
+        let before = self.system.get_mut(&id).expect("no object of the store's own goes");
+        before.replace(record).map_err(|scribble| base.give_up_record(scribble, system_key(id)))?;
         outcome
     }
 
@@ -144,7 +164,7 @@ impl Trees {
     pub(crate) fn set_map_bit(&mut self, base: &Base, map: u64, id: ObjectId, value: bool) -> Result<()> {
         let (page, bit) = (id.0 / BITS, (id.0 % BITS) as usize);
         let key = system_key(map);
-        self.with_system(map, |trees, record| {
+        self.with_system(base, map, |trees, record| {
             let is = trees.node(base, key, record, 0, page)?.is_some_and(|block| block.bit(bit));
             if is == value {
                 return Ok(());
@@ -176,7 +196,7 @@ impl Trees {
                 }
                 continue;
             };
-            for word in (id % BITS / 64) as usize..crate::bitmap::CHUNK_WORDS {
+            for word in (id % BITS / 64) as usize..crate::words::CHUNK_WORDS {
                 let bits = if value { block.word(word) } else { !block.word(word) };
                 let first = page * BITS + word as u64 * 64;
                 let bits = if first < id { bits & (u64::MAX << (id - first)) } else { bits };
@@ -222,7 +242,7 @@ impl Trees {
 
     fn set_references(&mut self, base: &Base, address: u64, count: u32) -> Result<()> {
         let (page, key) = (address / COUNTERS, system_key(REFERENCES));
-        self.with_system(REFERENCES, |trees, record| {
+        self.with_system(base, REFERENCES, |trees, record| {
             trees.make_dirty(base, key, record, 0, page)?;
             let block = trees.dirty_mut(NodeKey::new(key, 0, page));
             block.put_counter((address % COUNTERS) as usize, count);

@@ -1,6 +1,5 @@
 //! Opening a store: labels, the newest superblock whose records verify, the bitmap.
 
-use crate::bitmap::CHUNK_WORDS;
 use crate::check::reach;
 use crate::commit::CommitOrder;
 use crate::disk::{Block, Disk, device_error};
@@ -13,7 +12,9 @@ use crate::format::{
 };
 use crate::module::{Module, OpenOptions, base, log_area};
 use crate::objects::{BITMAP, SYSTEM_END, system_key, system_kind};
+use crate::sealed_record::SealedRecord;
 use crate::tree::{Base, Trees};
+use crate::words::CHUNK_WORDS;
 use holdfast_block::Device;
 use holdfast_object::{Arena, Clock, Error, Place, Result, Seek};
 use std::io::IoSliceMut;
@@ -274,7 +275,7 @@ fn load_or_rebuild(
             trees.metadata = reached.metadata;
             base.alloc.lock().load_all(&reached.used, &log_area(label));
             // What can be reached of the old one is free with the next epoch, which writes a new one.
-            trees.with_system(BITMAP, |trees, record| {
+            trees.with_system(base, BITMAP, |trees, record| {
                 trees.remove_pages(base, system_key(BITMAP), record, 0, PAGES_MAX)
             })?;
             if damage.is_some() {
@@ -346,7 +347,7 @@ pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees>
                     .map_err(|fault| fault.at(Place { object: Some(system_key(id)), ..base.disk.place(0) }))?;
                 match record {
                     Some(record) if id > 0 && id < SYSTEM_END && fits(id, &record) => {
-                        trees.system.insert(id, record);
+                        trees.system.insert(id, SealedRecord::new(record));
                     }
                     Some(record) => return Err(wrong_kind(id, &record.kind)),
                     None => {}
@@ -355,7 +356,7 @@ pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees>
         }
         page = next + 1;
     }
-    trees.system.insert(0, root.clone());
+    trees.system.insert(0, SealedRecord::new(root.clone()));
     for id in [0, 1, 2, 16, 17, 18] {
         if !trees.system.contains_key(&id) {
             return Err(wrong_kind(id, &"no record"));

@@ -211,7 +211,7 @@ impl Module {
 
     fn scrub_record(&self, trees: &Trees, key: ObjectKey) -> Result<Option<Record>> {
         match key.domain {
-            DomainId::SYSTEM => Ok(trees.system.get(&key.object.0).cloned()),
+            DomainId::SYSTEM => Ok(trees.system.get(&key.object.0).map(|record| Record::clone(record))),
             _ => trees.find(&self.base, key),
         }
     }

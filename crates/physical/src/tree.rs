@@ -19,6 +19,7 @@ use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record, split_a
 use crate::meta_block::{MetaBlock, NodeKey, Scribble};
 use crate::node_cache::NodeCache;
 use crate::objects::holder;
+use crate::sealed_record::SealedRecord;
 use crate::snapshot::Kept;
 use holdfast_object::{Clock, DomainId, Epoch, Error, ObjectKey, PageIndex, Place, Result, Seek};
 use parking_lot::Mutex;
@@ -42,6 +43,11 @@ pub(crate) struct Base {
 const LOOK_AGAIN_MS: u64 = 1000;
 
 impl Base {
+    /// Of the clock, in seconds: what was looked at in this second is not looked at again.
+    pub(crate) fn now_s(&self) -> u32 {
+        (self.clock.monotonic_ms() / 1000) as u32
+    }
+
     /// A clean block, if it is in memory.
     pub(crate) fn clean(&self, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
         let address = pointer.address[0];
@@ -70,11 +76,30 @@ impl Base {
 
     /// Somebody has written to a block that the epoch being built has changed, so it cannot be read again: no recovery point is made of it.
     pub(crate) fn give_up_epoch(&self, scribble: Scribble, key: NodeKey) -> Error {
-        let error = scribble.at(Place { address: None, ..key.place(&self.disk, 0) });
+        self.give_up(scribble, Place { address: None, ..key.place(&self.disk, 0) })
+    }
+
+    /// The same for the record of an object.
+    pub(crate) fn give_up_record(&self, scribble: Scribble, key: ObjectKey) -> Error {
+        self.give_up(scribble, Place { object: Some(key), address: None, ..self.disk.place(0) })
+    }
+
+    fn give_up(&self, scribble: Scribble, place: Place) -> Error {
+        let error = scribble.at(place);
         self.disk.counters.scribbled();
         self.disk.latch(error.to_string());
         tracing::error!(%error, "the store is read-only from now on");
         error
+    }
+
+    /// Gives up the epoch being built if somebody has written to the allocator's bits who must not.
+    pub(crate) fn check_alloc(&self, alloc: &Alloc) -> Result<()> {
+        alloc.scribble().map_or(Ok(()), |(key, scribble)| Err(self.give_up_epoch(scribble, key)))
+    }
+
+    /// What was handed out, or the reason why not.
+    pub(crate) fn handed_out<T>(&self, alloc: &Alloc, outcome: Result<T>) -> Result<T> {
+        outcome.or_else(|error| self.check_alloc(alloc).and(Err(error)))
     }
 
     /// Whether somebody has written to a clean block who must not, which is counted and told then.
@@ -104,10 +129,9 @@ pub(crate) struct Dirty {
 }
 
 /// What the epoch being built has made of an object.
-#[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are present")]
 pub(crate) enum Change {
-    Present(Record),
+    Present(SealedRecord),
     Deleted,
 }
 
@@ -120,7 +144,7 @@ pub(crate) struct Trees {
     /// Objects of domains changed in the epoch being built.
     pub(crate) changed: FxHashMap<ObjectKey, Change>,
     /// All objects of domain 0 by id.
-    pub(crate) system: BTreeMap<u64, Record>,
+    pub(crate) system: BTreeMap<u64, SealedRecord>,
     /// Objects of the domain `main`.
     pub(crate) objects: u64,
     /// Generation of the next object.

@@ -36,8 +36,11 @@ impl Module {
     fn discard_free(&self, mut range: Range<u64>) -> Result<u64> {
         let mut discarded = 0;
         loop {
-            let alloc = self.base.alloc.lock();
-            let Some((first, count)) = alloc.free_run(range.clone(), RUN_MAX) else { return Ok(discarded) };
+            let mut alloc = self.base.alloc.lock();
+            let Some((first, count)) = alloc.free_run(range.clone(), RUN_MAX) else {
+                self.base.check_alloc(&alloc)?;
+                return Ok(discarded);
+            };
             self.disk().discard(first, count)?;
             range.start = first + count;
             discarded += count;

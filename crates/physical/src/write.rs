@@ -120,7 +120,8 @@ impl Module {
 
     fn allocate_data(&self, epoch: Epoch, strings: &[u64], ahead: bool) -> Result<Vec<u64>> {
         let mut alloc = self.base.alloc.lock();
-        let blocks = alloc.allocate_strings(epoch, strings)?;
+        let outcome = alloc.allocate_strings(epoch, strings);
+        let blocks = self.base.handed_out(&alloc, outcome)?;
         if ahead {
             // Under the same lock: the bitmap being written must not have them.
             alloc.place(epoch, blocks.iter().copied());
@@ -133,7 +134,8 @@ impl Module {
             return Ok(Vec::new());
         }
         let mut alloc = self.base.alloc.lock();
-        let blocks = alloc.allocate_many(epoch, zone, count)?;
+        let outcome = alloc.allocate_many(epoch, zone, count);
+        let blocks = self.base.handed_out(&alloc, outcome)?;
         if ahead {
             // Under the same lock: the bitmap being written must not have them.
             alloc.place(epoch, blocks.iter().copied());

@@ -1,8 +1,36 @@
 use super::*;
+use holdfast_object::{ManualClock, SystemClock};
 use rand::{Rng, SeedableRng};
 
+/// What nobody may do.
+impl Alloc {
+    pub(crate) fn scribble_used(&mut self, block: u64) {
+        self.used.scribble(block);
+    }
+
+    pub(crate) fn scribble_pending(&mut self, block: u64) {
+        self.pending.scribble(block);
+    }
+
+    pub(crate) fn scribble_placed(&mut self, block: u64) {
+        self.placed.scribble(block);
+    }
+
+    pub(crate) fn lose_placement(&mut self) {
+        self.placements.pop_first().expect("one");
+    }
+
+    pub(crate) fn is_used(&self, block: u64) -> bool {
+        self.used.get(block)
+    }
+}
+
 fn alloc() -> Alloc {
-    Alloc::new(8192, 32..160, false)
+    alloc_of(8192)
+}
+
+fn alloc_of(blocks: u64) -> Alloc {
+    Alloc::new(blocks, 32..160, false, Arc::new(SystemClock::default()))
 }
 
 #[test]
@@ -18,7 +46,11 @@ fn freed_blocks_wait_for_the_recovery_point() {
     assert_eq!(alloc.space().pending, 100);
     assert_eq!(alloc.pending_runs(), vec![Range { start: blocks[0], end: blocks[99] + 1 }]);
     assert!(alloc.allocate(2, Zone::Data, 1).is_none());
-    assert_eq!(alloc.page(0)[(blocks[0] / 64) as usize] >> (blocks[0] % 64) & 1, 0, "free in this epoch's bitmap");
+    assert_eq!(
+        alloc.page(0).unwrap()[(blocks[0] / 64) as usize] >> (blocks[0] % 64) & 1,
+        0,
+        "free in this epoch's bitmap"
+    );
     alloc.publish(2);
     assert_eq!(alloc.allocate_many(3, Zone::Data, 100).unwrap().len(), 100);
     alloc.used.check();
@@ -32,13 +64,16 @@ fn what_grows_has_its_labels_at_the_new_end() {
         alloc.clear_touched();
         alloc.grow(blocks);
         alloc.used.check();
-        let (after, fresh) = (alloc.space(), Alloc::new(blocks, 32..160, false));
+        let (after, fresh) = (alloc.space(), alloc_of(blocks));
         assert_eq!((after.total, after.free), (fresh.total, fresh.used.free()), "{blocks}");
         assert_eq!(after.free - before.free, blocks - 8192);
         for chunk in 0..alloc.chunks() {
             assert_eq!(alloc.page(chunk), fresh.page(chunk), "{blocks}");
             // What is not written is a hole, and that is a chunk of free blocks.
-            assert!(alloc.touched().contains(&chunk) || alloc.page(chunk) == [0; CHUNK_WORDS], "{blocks}: {chunk}");
+            assert!(
+                alloc.touched().contains(&chunk) || alloc.page(chunk).unwrap() == [0; CHUNK_WORDS],
+                "{blocks}: {chunk}"
+            );
         }
     }
 }
@@ -58,7 +93,7 @@ fn placed_blocks_belong_to_no_bitmap_until_adopted() {
     let mut alloc = alloc();
     let blocks = alloc.allocate_many(3, Zone::Data, 3).unwrap();
     alloc.place(3, blocks.clone());
-    let bit = |alloc: &Alloc, block: u64| alloc.page(0)[(block / 64) as usize] >> (block % 64) & 1;
+    let bit = |alloc: &Alloc, block: u64| alloc.page(0).unwrap()[(block / 64) as usize] >> (block % 64) & 1;
     alloc.clear_touched();
     alloc.settle(2);
     assert_eq!(blocks.iter().map(|&block| bit(&alloc, block)).sum::<u64>(), 0);
@@ -147,7 +182,7 @@ fn strings_get_the_last_block_and_then_an_error_that_takes_nothing() {
 /// blocks of the runs in which long files lie in the end.
 fn mean_run_after_churn(seed: u64, allocate: impl Fn(&mut Alloc, Epoch, &[u64]) -> Vec<u64>) -> f64 {
     let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
-    let mut alloc = Alloc::new(1 << 16, 32..160, false);
+    let mut alloc = alloc_of(1 << 16);
     let mut files: Vec<Vec<u64>> = Vec::new();
     let mut database = allocate(&mut alloc, 2, &[4000]);
     let full = alloc.total() * 3 / 4;
@@ -187,5 +222,27 @@ fn long_files_stay_in_long_runs() {
         });
         println!("seed {seed}: {strings} and {mixed}");
         assert!(strings > 64.0 && strings > 3.0 * mixed, "seed {seed}: {strings:.1} blocks, all mixed {mixed:.1}");
+    }
+}
+
+#[test]
+fn nothing_is_handed_out_where_somebody_else_has_written() {
+    let clock = Arc::new(ManualClock::new(0, 0));
+    let mut alloc = Alloc::new(2 * BITS, 32..160, false, clock.clone());
+    let used = alloc.allocate_many(2, Zone::Data, 100).unwrap();
+    // What is in use looks free, or the other way round.
+    for block in [used[50], used[99] + 1] {
+        alloc.scribble_used(block);
+        clock.advance_ns(1_000_000_000);
+        assert_eq!(alloc.free_run(used[0]..BITS, 8), None);
+        assert!(alloc.allocate(2, Zone::Data, 10).is_none());
+        let (key, _) = alloc.scribble.take().expect("noticed");
+        assert_eq!((key.object, key.index), (BITMAP, 0));
+        assert!(alloc.page(0).is_err());
+        // The other chunk is as good as it was.
+        assert!(alloc.allocate(2, Zone::Meta(1), 10).is_some_and(|(first, _)| first >= BITS));
+        alloc.scribble_used(block);
+        assert!(alloc.allocate(2, Zone::Data, 10).is_some());
+        assert!(alloc.scribble.is_none());
     }
 }

@@ -1,7 +1,6 @@
 //! Every block of every tree, from the superblock down, in both copies.
 
 use super::report::{BlockRole, BlockUse, Finding, FindingKind, Report};
-use crate::bitmap::CHUNK_WORDS;
 use crate::format::blockptr::PointerKind;
 use crate::format::{
     BITS, BlockPointer, COUNTERS, DeadRun, Label, POINTERS, RECORDS, Record, RecordKind, Superblock, SystemKind,
@@ -12,6 +11,7 @@ use crate::objects::{OBJECT_END, dead_of, holder, system_key};
 use crate::scrub::in_state;
 use crate::snapshot::{runs_in, slot_of};
 use crate::tree::{Base, Trees};
+use crate::words::CHUNK_WORDS;
 use holdfast_object::{DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Place, SnapshotId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;

@@ -7,8 +7,8 @@ use crate::{CreateOptions, OpenOptions};
 use holdfast_block::MemoryDevice;
 use holdfast_integrity::{Algorithm, crc64_neutral};
 use holdfast_object::{
-    Arena, Attributes, Batch, Class, Fragment, Kind, ManualClock, ObjectId, ObjectStore, Op, PAGE_SIZE, ScrubCursor,
-    Timestamp,
+    Arena, Attributes, Batch, Class, Fragment, Kind, ManualClock, ObjectId, ObjectStore, Op, PAGE_SIZE, PinnedPage,
+    ScrubCursor, Timestamp,
 };
 
 struct Rig {
@@ -61,20 +61,23 @@ impl Rig {
         self.module.publish(epoch)
     }
 
+    fn page(&self, byte: u8) -> PinnedPage {
+        let mut frame = self.arena.allocate().expect("a frame");
+        frame.fill(byte);
+        let sum = Algorithm::Crc64Nvme.sum(&frame[..]);
+        frame.publish(sum)
+    }
+
+    fn write(&self, id: u64, index: u64) -> Result<()> {
+        let page = self.page(index as u8);
+        let fragments = vec![Fragment { index, start: 0, end: PAGE_SIZE as u16, page: page.page() }];
+        let ops = vec![Op::Write { id: ObjectId(id), fragments, size_min: (index + 1) * PAGE_SIZE as u64 }];
+        self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).map(drop)
+    }
+
     /// Writes pages of an object.
     fn fill(&self, id: u64, pages: u64) {
-        let page = |index| {
-            let mut frame = self.arena.allocate().expect("a frame");
-            frame.fill(index as u8);
-            let sum = Algorithm::Crc64Nvme.sum(&frame[..]);
-            frame.publish(sum)
-        };
-        for index in 0..pages {
-            let pin = page(index);
-            let fragments = vec![Fragment { index, start: 0, end: PAGE_SIZE as u16, page: pin.page() }];
-            let ops = vec![Op::Write { id: ObjectId(id), fragments, size_min: (index + 1) * PAGE_SIZE as u64 }];
-            self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).unwrap();
-        }
+        (0..pages).for_each(|index| self.write(id, index).unwrap());
     }
 
     /// Flips a bit in the same place of each clean block of the store's own objects, the topmost of each.
@@ -101,6 +104,16 @@ impl Rig {
         let mut block = base.cache.take(node, pointer.address[0]).expect("it was just written");
         Arc::make_mut(&mut block).scribble(at, &[4]);
         base.keep(node, pointer.address[0], block);
+    }
+
+    /// That nothing of the epoch being built gets to the device, and no later one either.
+    fn commit_is_refused(&self) {
+        let before = self.stored();
+        let error = self.commit().unwrap_err();
+        assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
+        assert!(matches!(self.commit(), Err(Error::ReadOnly(_))), "no later epoch is built upon it");
+        assert!(self.scribbles() >= 1);
+        assert_eq!(self.stored(), before);
     }
 
     fn used(&self) -> u64 {
@@ -278,4 +291,91 @@ fn a_last_superblock_that_goes_bad_everywhere_is_written_from_memory() {
     }
     assert_eq!(scrub_labels(&rig.module), LABELS as u64);
     assert_eq!(rig.stored(), before);
+}
+
+type Write = fn(&Rig);
+
+fn alloc_of(rig: &Rig) -> parking_lot::MutexGuard<'_, crate::alloc::Alloc> {
+    rig.module.base.alloc.lock()
+}
+
+/// A block of a page of object 2, as the last recovery point has it.
+fn page_of(rig: &Rig) -> u64 {
+    let (trees, key) = (rig.module.trees.read(), ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) });
+    let record = trees.get(&rig.module.base, key).unwrap();
+    trees.pages(&rig.module.base, key, &record, 3, 1).unwrap()[0].address[0]
+}
+
+fn changed(rig: &Rig, write: fn(&mut Record)) {
+    let mut trees = rig.module.trees.write();
+    let change = trees.changed.get_mut(&ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) });
+    let Some(Change::Present(record)) = change else { panic!("it has been written to") };
+    record.scribble(write);
+}
+
+fn system(rig: &Rig, id: u64, write: fn(&mut Record)) {
+    rig.module.trees.write().system.get_mut(&id).unwrap().scribble(write);
+}
+
+/// What is in use for as long as the store is open, or the epoch, and is in no block: the allocator's bits, and records.
+#[test]
+fn no_scribble_on_bits_and_records_becomes_a_recovery_point() {
+    let writes: [(&str, Write); 13] = [
+        ("what is in use looks free", |rig| alloc_of(rig).scribble_used(page_of(rig))),
+        ("what is free looks used", |rig| alloc_of(rig).scribble_used(3000)),
+        ("a block is freed that nobody frees", |rig| alloc_of(rig).scribble_pending(page_of(rig))),
+        ("a block that is in use is no longer", |rig| alloc_of(rig).scribble_placed(page_of(rig))),
+        ("what is written ahead is forgotten", |rig| alloc_of(rig).lose_placement()),
+        ("levels of a tree that is not changed", |rig| system(rig, REFERENCES, |record| record.levels ^= 1)),
+        ("size", |rig| changed(rig, |record| record.attributes.size ^= 1 << 40)),
+        ("number of blocks", |rig| changed(rig, |record| record.attributes.blocks ^= 1)),
+        ("a time", |rig| changed(rig, |record| record.attributes.mtime.secs ^= 1)),
+        ("root of the bitmap", |rig| system(rig, BITMAP, |record| record.root.birth_log ^= 1)),
+        ("generation", |rig| system(rig, REFERENCES, |record| record.attributes.generation ^= 1)),
+        ("object table", |rig| system(rig, table_of(DomainId::MAIN), |record| record.created ^= 1)),
+        ("domain 0", |rig| system(rig, 0, |record| record.project ^= 1)),
+    ];
+    for (what, write) in writes {
+        println!("{what}");
+        let rig = Rig::new();
+        rig.fill(2, 10);
+        rig.commit().unwrap();
+        // It frees blocks, and has others written ahead.
+        rig.fill(2, 5);
+        let (page, key) = (rig.page(7), ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) });
+        rig.module.place(key, rig.module.epoch() + 2, &[(20, page.page())]).unwrap();
+        write(&rig);
+        // Legal changes of the same epoch do not make it right.
+        rig.make(4);
+        rig.commit_is_refused();
+    }
+}
+
+#[test]
+fn no_block_is_written_to_that_only_seems_free() {
+    let rig = Rig::new();
+    rig.fill(2, 10);
+    rig.commit().unwrap();
+    let before = rig.stored();
+    alloc_of(&rig).scribble_used(page_of(&rig));
+    rig.clock.advance_ns(1_000_000_000);
+    let error = rig.write(2, 0).unwrap_err();
+    assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
+    assert!(matches!(rig.commit(), Err(Error::ReadOnly(_))));
+    assert_eq!(rig.stored(), before);
+}
+
+#[test]
+fn what_an_epoch_frees_goes_bad_after_it_was_written() {
+    let rig = Rig::new();
+    rig.fill(2, 10);
+    rig.commit().unwrap();
+    rig.fill(2, 5);
+    let (epoch, before) = (rig.module.epoch() + 1, rig.stored());
+    rig.module.prepare(epoch).unwrap();
+    alloc_of(&rig).scribble_pending(page_of(&rig));
+    rig.module.publish(epoch).unwrap();
+    assert!(alloc_of(&rig).is_used(page_of(&rig)));
+    assert_eq!(rig.stored(), (before.0, epoch), "the recovery point is a good one, and the last");
+    assert!(matches!(rig.module.prepare(epoch + 1), Err(Error::ReadOnly(_))));
 }

@@ -58,7 +58,7 @@ impl View<'_> {
     /// An object as the snapshot has it.
     fn record(&self, key: ObjectKey) -> Result<Option<Record>> {
         match key.domain {
-            DomainId::SYSTEM => Ok(self.kept.system.get(&key.object.0).cloned()),
+            DomainId::SYSTEM => Ok(self.kept.system.get(&key.object.0).map(|record| Record::clone(record))),
             _ => self.kept.find(&self.module.base, key),
         }
     }
@@ -66,7 +66,7 @@ impl View<'_> {
     /// The object as the domain has it; none also if that cannot be read.
     fn living(&self, key: ObjectKey) -> Option<Side<'_>> {
         let record = match key.domain {
-            DomainId::SYSTEM => self.live.system.get(&key.object.0).cloned(),
+            DomainId::SYSTEM => self.live.system.get(&key.object.0).map(|record| Record::clone(record)),
             _ => self.live.find(&self.module.base, key).ok().flatten(),
         };
         record.map(|record| Side { trees: self.live, record })

@@ -109,7 +109,7 @@ impl Trees {
         is_left: bool,
     ) -> Result<()> {
         let (key, end) = (system_key(dead_of(domain)), pages_of(slot).end);
-        self.with_system(key.object.0, |trees, record| {
+        self.with_system(base, key.object.0, |trees, record| {
             if is_left {
                 return trees.make_dirty(base, key, record, 0, page);
             }
@@ -139,7 +139,7 @@ impl Trees {
         left: &[DeadRun],
     ) -> Result<()> {
         let (key, end) = (system_key(dead_of(domain)), pages_of(slot).end);
-        self.with_system(key.object.0, |trees, record| {
+        self.with_system(base, key.object.0, |trees, record| {
             if left.is_empty() {
                 return trees.remove_pages(base, key, record, page, end);
             }
@@ -169,7 +169,7 @@ impl Trees {
     /// Takes from `runs` what it has appended.
     fn append_dead(&mut self, base: &Base, domain: DomainId, slot: u16, runs: &mut Vec<DeadRun>) -> Result<()> {
         let (key, pages) = (system_key(dead_of(domain)), pages_of(slot));
-        self.with_system(key.object.0, |trees, record| {
+        self.with_system(base, key.object.0, |trees, record| {
             let end = trees.dead_end(base, record, domain, slot)?;
             let mut page = end;
             let mut at = 0;

@@ -133,7 +133,7 @@ impl Module {
         let side = |id| -> Result<Side<'_>> {
             let root = ObjectKey { domain, object: ObjectId::ROOT.in_snapshot(id) };
             let (trees, _) = trees.state_of(root).map_err(|_| Error::NoSnapshot(id.0.to_string()))?;
-            let record = trees.system.get(&table.object.0).cloned();
+            let record = trees.system.get(&table.object.0).map(|record| Record::clone(record));
             record.map(|record| Side { trees, record }).ok_or(Error::NoObject(table))
         };
         let sides = [side(states.0)?, side(states.1)?];

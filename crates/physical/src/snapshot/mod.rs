@@ -28,6 +28,7 @@ use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, Syst
 use crate::meta_block::NodeKey;
 use crate::module::Module;
 use crate::objects::{REFERENCES, dead_of, snapshots_of, system_key, table_of};
+use crate::sealed_record::SealedRecord;
 use crate::tree::{Base, Trees};
 use dead_list::SLOTS;
 pub(crate) use dead_list::{runs_in, slot_of};
@@ -54,7 +55,7 @@ pub(crate) struct Held {
 
 impl Held {
     fn new(slot: u16, domain: DomainId, stored: StoredSnapshot, metadata: u64) -> Held {
-        let system = BTreeMap::from([(table_of(domain), stored.table.clone())]);
+        let system = BTreeMap::from([(table_of(domain), SealedRecord::new(stored.table.clone()))]);
         Held { slot, stored, view: Trees { system, ..Trees::default() }, metadata }
     }
 }
@@ -199,7 +200,7 @@ impl Trees {
 
     fn load_list(&self, base: &Base, superblock: &Superblock, domain: DomainId) -> Result<OfDomain> {
         let list = system_key(snapshots_of(domain));
-        let record = self.system[&list.object.0].clone();
+        let record = Record::clone(&self.system[&list.object.0]);
         let mut of_domain = OfDomain::default();
         let mut page = 0;
         while let Some(next) = self.seek(base, list, &record, page, Seek::Data)? {
@@ -252,7 +253,7 @@ impl Trees {
     /// Before [`Trees::put_listed`]: all that it changes is dirty afterwards, so that nothing of it can fail.
     fn open_listed(&mut self, base: &Base, domain: DomainId, slot: u16) -> Result<()> {
         let list = system_key(snapshots_of(domain));
-        self.with_system(list.object.0, |trees, record| {
+        self.with_system(base, list.object.0, |trees, record| {
             trees.make_dirty(base, list, record, 0, u64::from(slot) / SNAPSHOTS)
         })
     }
@@ -261,7 +262,7 @@ impl Trees {
     fn put_listed(&mut self, base: &Base, domain: DomainId, slot: u16, stored: Option<&StoredSnapshot>) -> Result<()> {
         let list = system_key(snapshots_of(domain));
         let (page, at) = (u64::from(slot) / SNAPSHOTS, (u64::from(slot) % SNAPSHOTS) as usize);
-        self.with_system(list.object.0, |trees, record| {
+        self.with_system(base, list.object.0, |trees, record| {
             trees.make_dirty(base, list, record, 0, page)?;
             let block = trees.dirty_mut(NodeKey::new(list, 0, page));
             block.put_snapshot(at, &stored.map_or([0; 1024], StoredSnapshot::encode));
@@ -335,7 +336,7 @@ impl Module {
         let metadata = trees.metadata;
         self.base.alloc.lock().check_kept(metadata)?;
         for (id, kind) in [(snapshots_of(domain), SystemKind::SnapshotList), (dead_of(domain), SystemKind::DeadLists)] {
-            trees.system.entry(id).or_insert_with(|| Record::system(kind, epoch));
+            trees.system.entry(id).or_insert_with(|| SealedRecord::new(Record::system(kind, epoch)));
         }
         let Some(slot) = trees.free_slot(&self.base, domain)? else {
             return Err(Error::Limit { what: "snapshots", limit: u64::from(SLOTS), got: u64::from(SLOTS) + 1 });
@@ -347,7 +348,7 @@ impl Module {
         let id = ids.take(usize::from(SnapshotId::MAX.0)).find(|id| !of_domain.ids().any(|used| used == *id));
         let id = id.expect("more numbers than places in the list");
         let metadata_before = trees.kept.metadata_of_newest(domain).unwrap_or(0);
-        let table = trees.system[&table_of(domain)].clone();
+        let table = Record::clone(&trees.system[&table_of(domain)]);
         let stored = StoredSnapshot {
             metadata_before,
             is_deleted: false,

@@ -1,0 +1,213 @@
+//! Words of bits in memory, with sums that roll.
+//!
+//! The allocator's bits are used for as long as the store is open, and the bitmap that a recovery point stores is put together from them.
+//! So they have what blocks of metadata have ([`crate::meta_block`]): two sums that every legal change of a word updates from the old
+//! and the new word alone. What else writes to the words shows as soon as somebody looks.
+//!
+//! Invariants: `Sums` are those of all legal changes since the words were zero, or were taken over from verified bytes; `count` of a
+//! [`Mask`] is the number of its bits, and it has no chunk without any.
+
+use crate::format::BITS;
+use crate::meta_block::Scribble;
+use holdfast_integrity::{CRC64_OF_ZEROS, Delta, crc64, tally};
+use std::collections::BTreeMap;
+
+/// Words of 64 bits in a chunk: what one block of the on-disk bitmap describes.
+pub(crate) const CHUNK_WORDS: usize = (BITS / 64) as usize;
+
+/// The words of a chunk.
+pub(crate) type Words = [u64; CHUNK_WORDS];
+
+/// The two sums of a chunk's words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sums {
+    crc: u64,
+    tally: u32,
+}
+
+impl Sums {
+    /// Of words that are all zero.
+    pub(crate) const ZEROS: Sums = Sums { crc: CRC64_OF_ZEROS, tally: 0 };
+
+    /// Of words that come from where they were verified.
+    pub(crate) fn of(words: &[u64]) -> Sums {
+        let mut bytes = [0; 8 * CHUNK_WORDS];
+        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+        Sums { crc: crc64(&bytes), tally: tally(&bytes) }
+    }
+
+    /// The one way to change a word, which is the one number `at` of its chunk.
+    pub(crate) fn put(&mut self, word: &mut u64, at: usize, value: u64) {
+        Delta::of_word(at, *word, value).apply(&mut self.crc, &mut self.tally);
+        *word = value;
+    }
+
+    /// Whether the words are what legal changes have made of them.
+    ///
+    /// # Errors
+    /// They are not.
+    pub(crate) fn verify(&self, words: &[u64]) -> Result<(), Scribble> {
+        let got = Sums::of(words);
+        Scribble::between((self.crc, self.tally), (got.crc, got.tally))
+    }
+}
+
+struct MaskChunk {
+    words: Words,
+    sums: Sums,
+    bits: u32,
+}
+
+/// A set of blocks, few of a device.
+#[derive(Default)]
+pub(crate) struct Mask {
+    chunks: BTreeMap<u64, Box<MaskChunk>>,
+    count: u64,
+}
+
+/// Chunk, word in it, and bit in that of a block.
+fn position(block: u64) -> (u64, usize, u64) {
+    (block / BITS, (block % BITS / 64) as usize, 1 << (block % 64))
+}
+
+impl Mask {
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn contains(&self, block: u64) -> bool {
+        let (chunk, word, bit) = position(block);
+        self.chunks.get(&chunk).is_some_and(|chunk| chunk.words[word] & bit != 0)
+    }
+
+    /// `false` if it is in already.
+    pub(crate) fn insert(&mut self, block: u64) -> bool {
+        let (chunk, word, bit) = position(block);
+        let new = || Box::new(MaskChunk { words: [0; CHUNK_WORDS], sums: Sums::ZEROS, bits: 0 });
+        let chunk = self.chunks.entry(chunk).or_insert_with(new);
+        let old = chunk.words[word];
+        if old & bit != 0 {
+            return false;
+        }
+        chunk.sums.put(&mut chunk.words[word], word, old | bit);
+        chunk.bits += 1;
+        self.count += 1;
+        true
+    }
+
+    /// `false` if it is not in.
+    pub(crate) fn remove(&mut self, block: u64) -> bool {
+        let (number, word, bit) = position(block);
+        let Some(chunk) = self.chunks.get_mut(&number).filter(|chunk| chunk.words[word] & bit != 0) else {
+            return false;
+        };
+        let old = chunk.words[word];
+        chunk.sums.put(&mut chunk.words[word], word, old & !bit);
+        chunk.bits -= 1;
+        self.count -= 1;
+        // By what legal changes have left of it.
+        if chunk.bits == 0 && chunk.sums == Sums::ZEROS {
+            self.chunks.remove(&number);
+        }
+        true
+    }
+
+    /// A copy of the words of a chunk, verified; `None`: all zero.
+    ///
+    /// # Errors
+    /// Somebody has written to them who must not.
+    pub(crate) fn words(&self, chunk: u64) -> Result<Option<Words>, Scribble> {
+        let Some(chunk) = self.chunks.get(&chunk) else { return Ok(None) };
+        let words = chunk.words;
+        chunk.sums.verify(&words)?;
+        Scribble::unless_equal("number of bits", chunk.bits.into(), ones(&words))?;
+        Ok(Some(words))
+    }
+
+    /// The chunks that have any, in ascending order.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = u64> {
+        self.chunks.keys().copied()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.chunks.clear();
+        self.count = 0;
+    }
+}
+
+/// How many bits are set.
+pub(crate) fn ones(words: &[u64]) -> u64 {
+    words.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng};
+    use std::collections::BTreeSet;
+
+    /// What nobody may do.
+    impl Mask {
+        pub(crate) fn scribble(&mut self, block: u64) {
+            let (chunk, word, bit) = position(block);
+            self.chunks.get_mut(&chunk).expect("a chunk").words[word] ^= bit;
+        }
+    }
+
+    #[test]
+    fn a_mask_is_a_set_of_blocks() {
+        for seed in 0..20 {
+            let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
+            let (mut mask, mut model) = (Mask::default(), BTreeSet::new());
+            for _ in 0..2000 {
+                let block = rng.random_range(0..500) * 257;
+                if rng.random() {
+                    assert_eq!(mask.insert(block), model.insert(block), "seed {seed}");
+                } else {
+                    assert_eq!(mask.remove(block), model.remove(&block), "seed {seed}");
+                }
+            }
+            assert_eq!(mask.count(), model.len() as u64, "seed {seed}");
+            let chunks: BTreeSet<u64> = model.iter().map(|block| block / BITS).collect();
+            assert_eq!(mask.chunks().collect::<BTreeSet<_>>(), chunks, "seed {seed}");
+            for chunk in chunks {
+                let words = mask.words(chunk).expect("untouched").expect("not empty");
+                let bits = (0..BITS).filter(|bit| words[(bit / 64) as usize] >> (bit % 64) & 1 == 1);
+                let expected = model.range(chunk * BITS..(chunk + 1) * BITS).map(|block| block % BITS);
+                assert!(bits.eq(expected), "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_change_makes_a_scribble_right() {
+        for block in [0, 63, 4711, BITS - 1] {
+            let mut mask = Mask::default();
+            assert!(mask.insert(4711) && mask.insert(77));
+            mask.scribble(block);
+            assert!(mask.words(0).is_err(), "{block}");
+            assert!(mask.insert(9000) && mask.insert(64) && mask.remove(9000));
+            assert!(mask.words(0).is_err(), "{block}");
+            mask.scribble(block);
+            assert!(mask.words(0).is_ok(), "{block}");
+        }
+        // As many bits as there should be.
+        let mut mask = Mask::default();
+        assert!(mask.insert(5));
+        mask.scribble(5);
+        mask.scribble(6);
+        assert!(mask.words(0).is_err());
+        // What somebody else has put in goes with the last that should be in it; what he has put in and somebody takes out shows.
+        let mut mask = Mask::default();
+        assert!(mask.insert(5));
+        mask.scribble(6);
+        assert!(mask.remove(5));
+        assert_eq!(mask.words(0), Ok(None));
+        assert!(mask.insert(5));
+        mask.scribble(6);
+        assert!(mask.remove(6));
+        assert!(mask.words(0).is_err());
+    }
+}
