@@ -3,6 +3,7 @@
 use crate::block_pool::PooledBlock;
 use crate::counters::Counters;
 use crate::format::split_address;
+use crate::meta_block::MetadataProtection;
 use holdfast_block::{Device, Error as BlockError, Read, Write};
 use holdfast_integrity::Unverified;
 use holdfast_object::{DeviceFault, Epoch, Error, Place, Result};
@@ -42,6 +43,8 @@ pub(crate) struct Disk {
     pub(crate) counters: Counters,
     /// Newest epoch that anything on the device can have been born in.
     newest: AtomicU64,
+    /// How blocks of metadata are protected in memory.
+    pub(crate) metadata: MetadataProtection,
 }
 
 pub(crate) fn device_error(error: &BlockError) -> Error {
@@ -59,7 +62,8 @@ impl Disk {
     pub(crate) fn new(device: Arc<dyn Device>, blocks: u64) -> Disk {
         debug_assert!(blocks <= device.blocks());
         let blocks = AtomicU64::new(blocks);
-        Disk { device, blocks, latch: OnceLock::new(), counters: Counters::default(), newest: AtomicU64::new(0) }
+        let (counters, metadata) = (Counters::default(), MetadataProtection::default());
+        Disk { device, blocks, latch: OnceLock::new(), counters, newest: AtomicU64::new(0), metadata }
     }
 
     /// For reading what is not checked as blocks of trees are.

@@ -55,6 +55,24 @@ impl NodeKey {
     }
 }
 
+/// How blocks of metadata are protected while they are in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MetadataProtection {
+    /// For measurements only, as what the others are compared with: not at all. A block gets its checksum when a recovery point is put
+    /// together, from whatever is in memory then.
+    Off,
+    /// By rolling checksums, which are verified.
+    #[default]
+    Rolling,
+}
+
+impl MetadataProtection {
+    /// Whether blocks have sums from the device to memory and back, and are verified.
+    pub(crate) fn rolls(self) -> bool {
+        self != MetadataProtection::Off
+    }
+}
+
 /// Bytes of a block in memory that no legal change has made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Scribble {
@@ -86,35 +104,55 @@ impl Scribble {
 ///
 /// Invariants:
 /// - only an *owned* block (made or copied for the epoch being built) changes;
-/// - `sum` and `tally` are those of the bytes as they were read, and of all legal changes since. If the bytes are others, somebody
+/// - with `rolls`, `sums` are those of the bytes as they were read, and of all legal changes since. If the bytes are others, somebody
 ///   else has written to them ([`MetaBlock::verify`]).
 #[derive(Clone)]
 pub(crate) struct MetaBlock {
     bytes: PooledBlock,
+    /// See [`MetadataProtection`].
+    rolls: bool,
+    sums: Sums,
+    owned: bool,
+}
+
+/// What is known of a block beside its bytes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sums {
     /// The checksum by which the block's parent knows it: CRC-64, bound to the block's place.
     sum: u64,
     /// A second sum, which sees what a CRC cannot.
     tally: u32,
     /// Which block this is: 32 bits of the mix of its key.
     tag: u32,
-    owned: bool,
 }
 
 impl MetaBlock {
     /// A new block of zeros, owned.
-    pub(crate) fn new(key: NodeKey) -> MetaBlock {
-        let mix = key.mix();
-        MetaBlock { bytes: Block::zeroed(), sum: CRC64_OF_ZEROS ^ mix, tally: 0, tag: identity_tag(mix), owned: true }
+    pub(crate) fn new(key: NodeKey, protection: MetadataProtection) -> MetaBlock {
+        let rolls = protection.rolls();
+        let of_zeros = |mix: u64| Sums { sum: CRC64_OF_ZEROS ^ mix, tally: 0, tag: identity_tag(mix) };
+        let sums = if rolls { of_zeros(key.mix()) } else { Sums::default() };
+        MetaBlock { bytes: Block::zeroed(), rolls, sums, owned: true }
     }
 
     /// A block as read. Only verified bytes become one, and their checksum comes with them.
-    pub(crate) fn clean(bytes: Verified<RawBlock>, key: NodeKey, pointer: &BlockPointer) -> MetaBlock {
-        let (bytes, mix) = (bytes.into_inner().0, key.mix());
+    pub(crate) fn clean(
+        bytes: Verified<RawBlock>,
+        key: NodeKey,
+        pointer: &BlockPointer,
+        protection: MetadataProtection,
+    ) -> MetaBlock {
+        let (bytes, rolls) = (bytes.into_inner().0, protection.rolls());
+        if !rolls {
+            return MetaBlock { bytes, rolls, sums: Sums::default(), owned: false };
+        }
+        let mix = key.mix();
         let sum = match pointer.sums.primary.as_u64() {
             Some(sum) if pointer.seeded => sum,
             _ => crc64(&bytes.0) ^ mix,
         };
-        MetaBlock { sum, tally: tally(&bytes.0), tag: identity_tag(mix), bytes, owned: false }
+        let sums = Sums { sum, tally: tally(&bytes.0), tag: identity_tag(mix) };
+        MetaBlock { bytes, rolls, sums, owned: false }
     }
 
     /// A copy to change, which is to be verified first if this one has been in memory for long.
@@ -132,13 +170,16 @@ impl MetaBlock {
     /// # Errors
     /// They are not.
     pub(crate) fn verify(&self, key: NodeKey) -> std::result::Result<(), Scribble> {
+        if !self.rolls {
+            return Ok(());
+        }
         let got = (crc64(self.bytes()) ^ key.mix(), tally(self.bytes()));
-        Scribble::between((self.sum, self.tally), got)
+        Scribble::between((self.sums.sum, self.sums.tally), got)
     }
 
     /// Whether this is the block of that identity.
     pub(crate) fn is(&self, key: NodeKey) -> bool {
-        self.tag == identity_tag(key.mix())
+        !self.rolls || self.sums.tag == identity_tag(key.mix())
     }
 
     /// No changes from now on: the block is as on the device.
@@ -151,8 +192,8 @@ impl MetaBlock {
     }
 
     /// The checksum by which the block's parent knows it.
-    pub(crate) fn checksum(&self) -> u64 {
-        self.sum
+    pub(crate) fn checksum(&self, key: NodeKey) -> u64 {
+        if self.rolls { self.sums.sum } else { crc64(self.bytes()) ^ key.mix() }
     }
 
     pub(crate) fn is_zero(&self) -> bool {
@@ -172,8 +213,8 @@ impl MetaBlock {
     }
 
     pub(crate) fn put_pointer(&mut self, slot: usize, pointer: &BlockPointer) {
-        let (old, new) = (self.slot::<POINTER_BYTES>(slot), pointer.encode());
-        self.change(slot * POINTER_BYTES, &new, Delta::of_slot(slot, old, &new));
+        let new = pointer.encode();
+        self.change(slot * POINTER_BYTES, &new, |block| Delta::of_slot(slot, block.slot::<POINTER_BYTES>(slot), &new));
     }
 
     pub(crate) fn record(&self, slot: usize) -> &[u8; RECORD_BYTES] {
@@ -237,20 +278,21 @@ impl MetaBlock {
     }
 
     fn put_word(&mut self, word: usize, value: u64) {
-        let delta = Delta::of_word(word, self.word(word), value);
-        self.change(word * 8, &value.to_le_bytes(), delta);
+        self.change(word * 8, &value.to_le_bytes(), |block| Delta::of_word(word, block.word(word), value));
     }
 
     fn change_any(&mut self, at: usize, bytes: &[u8]) {
-        let delta = Delta::of(at, &self.bytes.0[at..at + bytes.len()], bytes);
-        self.change(at, bytes, delta);
+        self.change(at, bytes, |block| Delta::of(at, &block.bytes.0[at..at + bytes.len()], bytes));
     }
 
     /// The hook that every change passes, with what it does to the checksums. These come first: bytes that go bad on the way
     /// into the block are seen then.
-    fn change(&mut self, at: usize, bytes: &[u8], delta: Delta) {
+    #[inline]
+    fn change(&mut self, at: usize, bytes: &[u8], delta: impl FnOnce(&MetaBlock) -> Delta) {
         assert!(self.owned, "a metadata block of a recovery point is not changed");
-        delta.apply(&mut self.sum, &mut self.tally);
+        if self.rolls {
+            delta(self).apply(&mut self.sums.sum, &mut self.sums.tally);
+        }
         self.bytes.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
@@ -261,7 +303,7 @@ impl MetaBlock {
         for address in pointer.addresses() {
             match read_copy(disk, key, pointer, address) {
                 Ok(bytes) => {
-                    let block = MetaBlock::clean(bytes, key, pointer);
+                    let block = MetaBlock::clean(bytes, key, pointer, disk.metadata);
                     if first_error.is_some() {
                         disk.repair(pointer.address[0], block.bytes(), &key.place(disk, pointer.address[0]));
                     }
@@ -335,7 +377,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "not changed")]
     fn a_released_block_does_not_change() {
-        let mut block = MetaBlock::new(KEY);
+        let mut block = MetaBlock::new(KEY, MetadataProtection::Rolling);
         block.set_bit(5, true);
         block.release();
         block.set_bit(6, true);
@@ -343,7 +385,7 @@ mod tests {
 
     #[test]
     fn typed_updates() {
-        let mut block = MetaBlock::new(KEY);
+        let mut block = MetaBlock::new(KEY, MetadataProtection::Rolling);
         assert!(block.is_zero());
         block.set_bit(4096 * 8 - 1, true);
         assert!(block.bit(4096 * 8 - 1) && !block.is_zero());
@@ -378,7 +420,7 @@ mod tests {
 
     /// A block that has something everywhere.
     fn full() -> MetaBlock {
-        let mut block = MetaBlock::new(KEY);
+        let mut block = MetaBlock::new(KEY, MetadataProtection::Rolling);
         for slot in 0..8 {
             block.put_record(slot, &std::array::from_fn(|at| (at * 7 + slot) as u8));
         }
@@ -392,7 +434,7 @@ mod tests {
             update(&mut block);
             assert_ne!(block.bytes(), full().bytes(), "{name}");
             assert_eq!(block.verify(KEY), Ok(()), "{name}");
-            assert_eq!(block.checksum(), crc64(block.bytes()) ^ KEY.mix(), "{name}");
+            assert_eq!(block.checksum(KEY), crc64(block.bytes()) ^ KEY.mix(), "{name}");
         }
     }
 
@@ -416,8 +458,9 @@ mod tests {
     #[test]
     fn the_checksum_is_bound_to_the_place() {
         let keys = [KEY, NodeKey { index: 5, ..KEY }, NodeKey { level: 2, ..KEY }, NodeKey { object: 3, ..KEY }];
-        let blocks = keys.map(MetaBlock::new);
-        let sums: std::collections::BTreeSet<u64> = blocks.iter().map(MetaBlock::checksum).collect();
+        let blocks = keys.map(|key| MetaBlock::new(key, MetadataProtection::Rolling));
+        let sums: std::collections::BTreeSet<u64> =
+            blocks.iter().zip(keys).map(|(block, key)| block.checksum(key)).collect();
         assert_eq!(sums.len(), 4);
         assert!(blocks[0].is(KEY) && blocks[1..].iter().all(|block| !block.is(KEY) && block.verify(KEY).is_err()));
     }

@@ -4,6 +4,7 @@ use crate::commit::{CommitOrder, Committing};
 use crate::disk::Disk;
 use crate::format::{Label, Superblock};
 use crate::intent_log::IntentLog;
+use crate::meta_block::MetadataProtection;
 use crate::node_cache::NodeCache;
 use crate::objects::{OBJECT_END, map_of, orphans_of, table_of};
 use crate::scrub::SharedSeen;
@@ -37,6 +38,8 @@ pub struct OpenOptions {
     pub protection: Option<Protection>,
     /// How much of the deletion of a snapshot is done with one recovery point.
     pub deletion_slice: DeletionSlice,
+    /// How blocks of metadata are protected in memory. All but the default are for measurements.
+    pub metadata: MetadataProtection,
     /// For the lab only: an order of writing that loses data in a power cut, so that the crash explorer can show that it
     /// finds such bugs. Everybody else leaves the default.
     pub commit_order: CommitOrder,
@@ -51,6 +54,7 @@ impl Default for OpenOptions {
             discard: false,
             protection: None,
             deletion_slice: DeletionSlice::default(),
+            metadata: MetadataProtection::default(),
             commit_order: CommitOrder::default(),
         }
     }
@@ -113,7 +117,7 @@ impl Module {
     ) -> Module {
         let log = IntentLog::new(log_area(&label));
         let protection = superblock.protection;
-        let sealed = Sealed::new(&label, &superblock);
+        let sealed = Sealed::new(&label, &superblock, base.disk.metadata);
         let given = Given { store: label.store, device: label.device, protection };
         Module {
             base,
@@ -230,9 +234,13 @@ pub(crate) fn log_area(label: &Label) -> Range<u64> {
 }
 
 /// A node cache and an allocator for a store of `label` on `disk`, whose bitmap is for `blocks` blocks.
-pub(crate) fn base(disk: Disk, label: &Label, blocks: u64, options: &OpenOptions, clock: Arc<dyn Clock>) -> Base {
+pub(crate) fn base(mut disk: Disk, label: &Label, blocks: u64, options: &OpenOptions, clock: Arc<dyn Clock>) -> Base {
+    disk.metadata = options.metadata;
     let reuse = options.commit_order == CommitOrder::ReuseFreedAtOnce;
-    let alloc = crate::alloc::Alloc::new(blocks, log_area(label), reuse, clock.clone());
+    let mut alloc = crate::alloc::Alloc::new(blocks, log_area(label), reuse, clock.clone());
+    if !options.metadata.rolls() {
+        alloc.believe();
+    }
     Base {
         disk,
         cache: NodeCache::new(options.node_cache_bytes),

@@ -1,6 +1,6 @@
 //! Clean metadata blocks in memory, bounded.
 
-use crate::meta_block::{MetaBlock, NodeKey};
+use crate::meta_block::{MetaBlock, NodeKey, Sums};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -12,10 +12,13 @@ const SHARDS: usize = 16;
 /// Which block, and its first address: a snapshot has the version of a block that it keeps, the domain another one elsewhere.
 type Version = (NodeKey, u64);
 
+/// What the protection of a block takes of memory: its sums, and when it was verified.
+pub const PROTECTION_BYTES_PER_BLOCK: usize = size_of::<Sums>() + size_of::<u32>();
+
 struct Entry {
     block: Arc<MetaBlock>,
-    /// When its bytes were last verified, or written.
-    checked_ms: u64,
+    /// When its bytes were last verified, or written: of milliseconds the lowest bits, which come again after 49 days.
+    checked_ms: u32,
     /// Used since the hand last came by.
     used: bool,
 }
@@ -48,7 +51,7 @@ impl NodeCache {
     }
 
     /// A block, and when its bytes were last verified.
-    pub(crate) fn get(&self, key: NodeKey, address: u64) -> Option<(Arc<MetaBlock>, u64)> {
+    pub(crate) fn get(&self, key: NodeKey, address: u64) -> Option<(Arc<MetaBlock>, u32)> {
         let mut shard = self.shard(&key).lock();
         let entry = shard.entries.get_mut(&(key, address))?;
         entry.used = true;
@@ -56,14 +59,14 @@ impl NodeCache {
     }
 
     /// A block that [`NodeCache::get`] gave has been verified.
-    pub(crate) fn checked(&self, key: NodeKey, address: u64, now_ms: u64) {
+    pub(crate) fn checked(&self, key: NodeKey, address: u64, now_ms: u32) {
         if let Some(entry) = self.shard(&key).lock().entries.get_mut(&(key, address)) {
             entry.checked_ms = now_ms;
         }
     }
 
     /// Takes a block that has just been verified.
-    pub(crate) fn put(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>, now_ms: u64) {
+    pub(crate) fn put(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>, now_ms: u32) {
         let mut shard = self.shard(&key).lock();
         let Shard { entries, clock } = &mut *shard;
         if entries.insert((key, address), Entry { block, checked_ms: now_ms, used: false }).is_none() {
@@ -104,21 +107,26 @@ impl NodeCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meta_block::MetadataProtection;
 
     fn key(index: u64) -> NodeKey {
         NodeKey { domain: 1, object: 1, level: 1, index }
+    }
+
+    fn block(index: u64) -> Arc<MetaBlock> {
+        Arc::new(MetaBlock::new(key(index), MetadataProtection::Rolling))
     }
 
     #[test]
     fn bounded_and_by_address() {
         let cache = NodeCache::new(64 * 4096);
         for index in 0..1000 {
-            cache.put(key(index), index + 1, Arc::new(MetaBlock::new(key(index))), 0);
+            cache.put(key(index), index + 1, block(index), 0);
         }
         assert!(cache.len() <= 64);
         assert!(cache.get(key(999), 1000).is_some());
         assert!(cache.get(key(999), 1001).is_none(), "another address is another block");
-        cache.put(key(999), 7, Arc::new(MetaBlock::new(key(999))), 0);
+        cache.put(key(999), 7, block(999), 0);
         assert!(cache.get(key(999), 1000).is_some() && cache.get(key(999), 7).is_some(), "both versions are there");
         assert!(cache.take(key(999), 1000).is_some());
         assert!(cache.get(key(999), 1000).is_none() && cache.get(key(999), 7).is_some());
@@ -128,7 +136,7 @@ mod tests {
     fn put_and_take_again_and_again() {
         let cache = NodeCache::new(0);
         for round in 0..10_000 {
-            cache.put(key(round % 7), round, Arc::new(MetaBlock::new(key(round % 7))), 0);
+            cache.put(key(round % 7), round, block(round % 7), 0);
             cache.take(key(round % 7), round);
         }
         assert!(cache.shards.iter().all(|shard| shard.lock().clock.len() < 100));

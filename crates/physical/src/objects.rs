@@ -1,7 +1,7 @@
 //! Objects of domains: their records, the maps of ids, the reference table.
 
 use crate::format::{BITS, COUNTERS, RECORDS, Record, RecordKind, SystemKind};
-use crate::meta_block::{MetaBlock, NodeKey};
+use crate::meta_block::{MetaBlock, MetadataProtection, NodeKey};
 use crate::sealed_record::SealedRecord;
 use crate::tree::{Base, Change, Trees};
 use holdfast_object::{DomainId, Epoch, Error, ObjectId, ObjectKey, Result, Seek};
@@ -77,7 +77,8 @@ impl Trees {
         let ids = [0, BITMAP, REFERENCES, table_of(main), map_of(main), orphans_of(main)];
         let system = ids
             .into_iter()
-            .filter_map(|id| Some((id, SealedRecord::new(Record::system(system_kind(id)?, epoch)))))
+            .filter_map(|id| Some((id, Record::system(system_kind(id)?, epoch))))
+            .map(|(id, record)| (id, SealedRecord::new(record, MetadataProtection::default())))
             .collect();
         Trees { system, next_generation: 1, ..Trees::default() }
     }
@@ -137,7 +138,7 @@ impl Trees {
         if let Some(Change::Present(before)) = self.changed.get_mut(&key) {
             return before.replace(record).map_err(|scribble| base.give_up_record(scribble, key));
         }
-        self.changed.insert(key, Change::Present(SealedRecord::new(record)));
+        self.changed.insert(key, Change::Present(SealedRecord::new(record, base.disk.metadata)));
         Ok(())
     }
 
@@ -265,7 +266,7 @@ impl Trees {
     /// One pointer less names the block; `false` if it was the only one.
     pub(crate) fn drop_reference(&mut self, base: &Base, address: u64) -> Result<bool> {
         let mut count = self.references(base, address)?;
-        if count == 0 {
+        if count == 0 && base.disk.metadata.rolls() {
             // The block becomes free. A counter that is to be changed is verified anyway.
             let page = self.node_now(base, system_key(REFERENCES), &self.system[&REFERENCES], 0, address / COUNTERS)?;
             count = page.map_or(0, |block| block.counter((address % COUNTERS) as usize));

@@ -238,7 +238,7 @@ impl Module {
         if bad {
             self.bad_block(step, trees, state, node, pointer);
         }
-        let block = Arc::new(MetaBlock::clean(good?, node, pointer));
+        let block = Arc::new(MetaBlock::clean(good?, node, pointer, self.disk().metadata));
         if let Err(error) = block.check(self.disk(), node, pointer.address[0]) {
             note(step, node.place(self.disk(), pointer.address[0]), error.to_string(), Fate::Unrepaired);
             return None;
@@ -399,7 +399,7 @@ impl Module {
         let mut bad = Vec::new();
         for address in pointer.addresses() {
             match read_copy(disk, node, pointer, address) {
-                Ok(bytes) => good = Some(MetaBlock::clean(bytes, node, pointer)),
+                Ok(bytes) => good = Some(MetaBlock::clean(bytes, node, pointer, disk.metadata)),
                 Err(error) => bad.push((address, error)),
             }
         }

@@ -10,6 +10,7 @@ use crate::block_pool::PooledBlock;
 use crate::disk::{Block, Disk};
 use crate::format::label::LabelState;
 use crate::format::{Fault, Label, Superblock};
+use crate::meta_block::MetadataProtection;
 use crate::open::{read_label, read_superblocks};
 use holdfast_object::{Epoch, Error, Result};
 use parking_lot::{Mutex, RwLock};
@@ -67,6 +68,8 @@ pub(crate) struct Sealed {
     /// As all four labels are. Changed by growing only.
     label: RwLock<SealedLabel>,
     published: Mutex<SealedSuperblock>,
+    /// Without protection: both as decoded, believed as they are.
+    believed: Option<Mutex<(Label, Superblock)>>,
 }
 
 /// Counts and tells of bytes that no legal change has made.
@@ -79,14 +82,18 @@ fn scribbled(disk: &Disk, fault: Fault) -> Error {
 }
 
 impl Sealed {
-    pub(crate) fn new(label: &Label, superblock: &Superblock) -> Sealed {
+    pub(crate) fn new(label: &Label, superblock: &Superblock, protection: MetadataProtection) -> Sealed {
         let published = Mutex::new(SealedSuperblock::new(superblock));
-        Sealed { label: RwLock::new(SealedLabel::new(label)), published }
+        let believed = (!protection.rolls()).then(|| Mutex::new((label.clone(), superblock.clone())));
+        Sealed { label: RwLock::new(SealedLabel::new(label)), published, believed }
     }
 
     /// # Errors
     /// [`Error::Corrupt`] if it has gone bad in memory and cannot be read from the device.
     pub(crate) fn label(&self, disk: &Disk) -> Result<Label> {
+        if let Some(believed) = &self.believed {
+            return Ok(believed.lock().0.clone());
+        }
         let fault = match self.label.read().open() {
             Ok(label) => return Ok(label),
             Err(fault) => fault,
@@ -99,6 +106,9 @@ impl Sealed {
 
     pub(crate) fn set_label(&self, label: &Label) {
         *self.label.write() = SealedLabel::new(label);
+        if let Some(believed) = &self.believed {
+            believed.lock().0 = label.clone();
+        }
     }
 
     /// The last recovery point's superblock.
@@ -106,6 +116,9 @@ impl Sealed {
     /// # Errors
     /// As [`Sealed::label`].
     pub(crate) fn superblock(&self, disk: &Disk) -> Result<Superblock> {
+        if let Some(believed) = &self.believed {
+            return Ok(believed.lock().1.clone());
+        }
         let mut published = self.published.lock();
         let fault = match Superblock::decode_own(&published.bytes.0, disk.blocks()) {
             Ok(superblock) => {
@@ -134,6 +147,9 @@ impl Sealed {
     /// The superblock is on the device, durable.
     pub(crate) fn publish(&self, superblock: &Superblock) {
         *self.published.lock() = SealedSuperblock::new(superblock);
+        if let Some(believed) = &self.believed {
+            believed.lock().1 = superblock.clone();
+        }
     }
 
     /// Of the last recovery point, for whoever is told of it or compares it with what is verified.

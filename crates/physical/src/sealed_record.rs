@@ -8,22 +8,24 @@
 //! record who must not. A change that leaves the record as it was takes nothing over.
 
 use crate::format::{RECORD_BYTES, Record};
-use crate::meta_block::Scribble;
+use crate::meta_block::{MetadataProtection, Scribble};
 use holdfast_integrity::crc64;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) struct SealedRecord {
     record: Record,
-    sum: u64,
+    /// `None`: without protection.
+    sum: Option<u64>,
     /// Of the clock, in seconds: when it was last verified.
     looked_s: AtomicU32,
 }
 
 impl SealedRecord {
     /// Of a record from where it was verified, or a new one.
-    pub(crate) fn new(record: Record) -> SealedRecord {
-        SealedRecord { sum: crc64(&record.encode()), record, looked_s: AtomicU32::new(0) }
+    pub(crate) fn new(record: Record, protection: MetadataProtection) -> SealedRecord {
+        let sum = protection.rolls().then(|| crc64(&record.encode()));
+        SealedRecord { sum, record, looked_s: AtomicU32::new(0) }
     }
 
     /// The form that it has on the device, verified.
@@ -32,7 +34,9 @@ impl SealedRecord {
     /// Somebody has written to it who must not.
     pub(crate) fn bytes(&self) -> Result<[u8; RECORD_BYTES], Scribble> {
         let bytes = self.record.encode();
-        Scribble::unless_equal("checksum of the record", self.sum, crc64(&bytes))?;
+        if let Some(sum) = self.sum {
+            Scribble::unless_equal("checksum of the record", sum, crc64(&bytes))?;
+        }
         Ok(bytes)
     }
 
@@ -41,7 +45,7 @@ impl SealedRecord {
     /// # Errors
     /// As [`SealedRecord::bytes`].
     pub(crate) fn look(&self, now_s: u32) -> Result<(), Scribble> {
-        if self.looked_s.load(Ordering::Relaxed) != now_s {
+        if self.sum.is_some() && self.looked_s.load(Ordering::Relaxed) != now_s {
             self.bytes()?;
             self.looked_s.store(now_s, Ordering::Relaxed);
         }
@@ -53,9 +57,11 @@ impl SealedRecord {
     /// # Errors
     /// As [`SealedRecord::bytes`].
     pub(crate) fn replace(&mut self, record: Record) -> Result<(), Scribble> {
-        if record != self.record {
+        if self.sum.is_none() {
+            self.record = record;
+        } else if record != self.record {
             self.bytes()?;
-            *self = SealedRecord::new(record);
+            *self = SealedRecord::new(record, MetadataProtection::Rolling);
         }
         Ok(())
     }
@@ -85,7 +91,7 @@ mod tests {
     #[test]
     fn no_change_makes_a_scribble_right() {
         let record = Record::system(SystemKind::Bitmap, 7);
-        let mut sealed = SealedRecord::new(record.clone());
+        let mut sealed = SealedRecord::new(record.clone(), MetadataProtection::Rolling);
         assert_eq!(sealed.bytes(), Ok(record.encode()));
         sealed.replace(Record { changed: 8, ..record.clone() }).unwrap();
         sealed.look(1).unwrap();

@@ -40,20 +40,23 @@ pub(crate) struct Base {
 }
 
 /// A clean block that nobody has looked at for so long is verified before an answer or a pointer is taken from it (WAFL paper, §4).
-const LOOK_AGAIN_MS: u64 = 1000;
+const LOOK_AGAIN_MS: u32 = 1000;
 
 impl Base {
     /// Of the clock, in seconds: what was looked at in this second is not looked at again.
     pub(crate) fn now_s(&self) -> u32 {
-        (self.clock.monotonic_ms() / 1000) as u32
+        if self.disk.metadata.rolls() { (self.clock.monotonic_ms() / 1000) as u32 } else { 0 }
     }
 
     /// A clean block, if it is in memory.
     pub(crate) fn clean(&self, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
         let address = pointer.address[0];
         let (block, checked_ms) = self.cache.get(key, address)?;
-        let now_ms = self.clock.monotonic_ms();
-        if now_ms.saturating_sub(checked_ms) >= LOOK_AGAIN_MS {
+        if !self.disk.metadata.rolls() {
+            return Some(block);
+        }
+        let now_ms = self.now_ms();
+        if now_ms.wrapping_sub(checked_ms) >= LOOK_AGAIN_MS {
             if self.is_scribbled(&block, key, address) {
                 self.cache.take(key, address);
                 return None;
@@ -63,9 +66,19 @@ impl Base {
         Some(block)
     }
 
+    /// A new block of zeros, to change.
+    fn new_block(&self, key: NodeKey) -> MetaBlock {
+        MetaBlock::new(key, self.disk.metadata)
+    }
+
+    /// When blocks are verified, which nobody asks without protection.
+    fn now_ms(&self) -> u32 {
+        if self.disk.metadata.rolls() { self.clock.monotonic_ms() as u32 } else { 0 }
+    }
+
     /// Keeps a block that has just been verified.
     pub(crate) fn keep(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>) {
-        self.cache.put(key, address, block, self.clock.monotonic_ms());
+        self.cache.put(key, address, block, self.now_ms());
     }
 
     /// Takes a clean block out of memory, if it is there and what it was when it was read.
@@ -214,6 +227,9 @@ impl Trees {
         level: u8,
         index: u64,
     ) -> Result<Option<Arc<MetaBlock>>> {
+        if !base.disk.metadata.rolls() {
+            return self.node(base, key, record, level, index);
+        }
         let node = NodeKey::new(key, level, index);
         if let Some(dirty) = self.dirty.get(&node) {
             let verified = dirty.block.verify(node).map_err(|scribble| base.give_up_epoch(scribble, node));
@@ -354,7 +370,7 @@ impl Trees {
         level: u8,
         index: u64,
     ) -> Result<()> {
-        self.grow(key, record, level + levels_for(index));
+        self.grow(base, key, record, level + levels_for(index));
         if self.dirty.contains_key(&NodeKey::new(key, level, index)) {
             return Ok(());
         }
@@ -368,7 +384,7 @@ impl Trees {
                     Some((parent, slot)) => self.dirty[&parent].block.pointer(slot),
                 };
                 let block =
-                    if pointer.is_hole() { MetaBlock::new(node) } else { copy_to_change(base, node, &pointer)? };
+                    if pointer.is_hole() { base.new_block(node) } else { copy_to_change(base, node, &pointer)? };
                 self.give_up(base, key, &pointer, false);
                 self.insert_dirty(node, block);
                 match above {
@@ -397,7 +413,7 @@ impl Trees {
     }
 
     /// Adds levels above the root until there are at least `levels`.
-    fn grow(&mut self, key: ObjectKey, record: &mut Record, levels: u8) {
+    fn grow(&mut self, base: &Base, key: ObjectKey, record: &mut Record, levels: u8) {
         debug_assert!(levels <= LEVELS_MAX);
         while record.levels < levels {
             if record.root.is_hole() {
@@ -406,7 +422,7 @@ impl Trees {
             }
             record.levels += 1;
             let node = NodeKey::new(key, record.levels, 0);
-            let mut block = MetaBlock::new(node);
+            let mut block = base.new_block(node);
             block.put_pointer(0, &record.root);
             self.insert_dirty(node, block);
             record.root = BlockPointer::PENDING;
@@ -424,7 +440,7 @@ impl Trees {
     ) -> Result<()> {
         let Some(&(last, _)) = pages.last() else { return Ok(()) };
         if last > 0 {
-            self.grow(key, record, levels_for(last));
+            self.grow(base, key, record, levels_for(last));
         }
         if record.levels == 0 {
             for (_, pointer) in pages {

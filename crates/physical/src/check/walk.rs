@@ -344,7 +344,7 @@ impl<'a> Walk<'a> {
         let mut bad = Vec::new();
         for address in pointer.addresses() {
             match read_copy(&self.base.disk, key, pointer, address) {
-                Ok(bytes) => good = Some(MetaBlock::clean(bytes, key, pointer)),
+                Ok(bytes) => good = Some(MetaBlock::clean(bytes, key, pointer, self.base.disk.metadata)),
                 Err(error) => bad.push((address, error)),
             }
         }

@@ -3,8 +3,9 @@
 use super::*;
 use crate::check::{CheckOptions, check};
 use crate::format::POINTERS;
-use crate::{CreateOptions, OpenOptions};
-use holdfast_block::MemoryDevice;
+use crate::objects::map_of;
+use crate::{CreateOptions, MetadataProtection, OpenOptions};
+use holdfast_block::{Device, MemoryDevice};
 use holdfast_integrity::{Algorithm, crc64_neutral};
 use holdfast_object::{
     Arena, Attributes, Batch, Class, Fragment, Kind, ManualClock, ObjectId, ObjectStore, Op, PAGE_SIZE, PinnedPage,
@@ -26,11 +27,16 @@ fn open(device: Arc<MemoryDevice>) -> Module {
 impl Rig {
     /// With one object in a recovery point, and in memory what that took.
     fn new() -> Rig {
+        Rig::with(MetadataProtection::default())
+    }
+
+    fn with(metadata: MetadataProtection) -> Rig {
         let device = Arc::new(MemoryDevice::new(4096));
         let options = CreateOptions::new(*b"0123456789abcdef", *b"fedcba9876543210");
         let (arena, clock) = (Arena::new(64, 0).unwrap(), Arc::new(ManualClock::new(0, 1)));
         Module::create(device.clone(), arena.clone(), clock.clone(), &options).unwrap();
-        let module = Module::open(device.clone(), arena.clone(), clock.clone(), &OpenOptions::default()).unwrap();
+        let options = OpenOptions { metadata, ..OpenOptions::default() };
+        let module = Module::open(device.clone(), arena.clone(), clock.clone(), &options).unwrap();
         let rig = Rig { device, arena, clock, module };
         rig.make(2);
         rig.commit().unwrap();
@@ -160,6 +166,87 @@ fn no_scribble_on_a_changed_block_becomes_a_recovery_point() {
 
 /// Where nobody looks who finds his way through a block by what is in the others: in slot 62.
 const UNNOTICED: usize = 4000;
+
+/// The baseline of measurements: nothing is noticed.
+#[test]
+fn without_protection_a_scribble_becomes_a_recovery_point() {
+    let map = NodeKey::new(system_key(map_of(DomainId::MAIN)), 0, 0);
+    for metadata in [MetadataProtection::Off, MetadataProtection::Rolling] {
+        for is_clean in [true, false] {
+            let rig = Rig::with(metadata);
+            if is_clean {
+                rig.scribble_clean(UNNOTICED);
+            }
+            rig.make(3);
+            if !is_clean {
+                let mut trees = rig.module.trees.write();
+                Arc::make_mut(&mut trees.dirty.get_mut(&map).unwrap().block).scribble(UNNOTICED, &[4]);
+            }
+            let outcome = rig.commit();
+            let module = open(rig.device.clone());
+            let trees = module.trees.read();
+            let record = &trees.system[&map.object];
+            let block = trees.node(&module.base, map.object_key(), record, 0, 0).unwrap().unwrap();
+            let place = format!("{metadata:?}, clean: {is_clean}");
+            match metadata {
+                MetadataProtection::Off => {
+                    outcome.unwrap();
+                    assert_eq!((block.bytes()[UNNOTICED], rig.scribbles()), (4, 0), "{place}");
+                }
+                MetadataProtection::Rolling => {
+                    assert_eq!(outcome.is_ok(), is_clean, "{place}");
+                    assert_eq!(block.bytes()[UNNOTICED], 0, "{place}");
+                    assert!(rig.scribbles() > 0, "{place}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn without_protection_bits_and_records_are_believed() {
+    for metadata in [MetadataProtection::Off, MetadataProtection::Rolling] {
+        let is_believed = metadata == MetadataProtection::Off;
+        let rig = Rig::with(metadata);
+        rig.make(3);
+        rig.module.base.alloc.lock().scribble_used(3000);
+        assert_eq!(rig.commit().is_ok(), is_believed, "{metadata:?}");
+
+        let rig = Rig::with(metadata);
+        rig.make(3);
+        let object = ObjectKey { domain: DomainId::MAIN, object: ObjectId(3) };
+        match rig.module.trees.write().changed.get_mut(&object) {
+            Some(Change::Present(record)) => record.scribble(|record| record.attributes.uid = 4711),
+            _ => panic!("it was just made"),
+        }
+        assert_eq!(rig.commit().is_ok(), is_believed, "{metadata:?}");
+        let stored = open(rig.device.clone()).attributes(object).map(|attributes| attributes.uid);
+        assert_eq!(stored.ok(), is_believed.then_some(4711), "{metadata:?}");
+    }
+}
+
+#[test]
+fn a_store_is_the_same_with_and_without_protection() {
+    let image = |metadata| {
+        let rig = Rig::with(metadata);
+        for id in 3..40 {
+            rig.make(id);
+        }
+        rig.fill(3, 100);
+        rig.commit().unwrap();
+        rig.fill(2, 70);
+        rig.delete(3);
+        rig.delete(17);
+        rig.commit().unwrap();
+        rig.stored();
+        let mut bytes = vec![0; 4096 * 4096];
+        rig.device.read(0, &mut [std::io::IoSliceMut::new(&mut bytes)]).unwrap();
+        bytes
+    };
+    let (off, rolling) = (image(MetadataProtection::Off), image(MetadataProtection::Rolling));
+    let differs = off.chunks(4096).zip(rolling.chunks(4096)).position(|(off, rolling)| off != rolling);
+    assert_eq!(differs, None, "block");
+}
 
 #[test]
 fn a_scribble_on_a_clean_block_is_read_again_before_it_is_changed() {

@@ -25,7 +25,7 @@ mod diff;
 
 use crate::commit::{CommitOrder, Committing};
 use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
-use crate::meta_block::NodeKey;
+use crate::meta_block::{MetadataProtection, NodeKey};
 use crate::module::Module;
 use crate::objects::{REFERENCES, dead_of, snapshots_of, system_key, table_of};
 use crate::sealed_record::SealedRecord;
@@ -55,7 +55,10 @@ pub(crate) struct Held {
 
 impl Held {
     fn new(slot: u16, domain: DomainId, stored: StoredSnapshot, metadata: u64) -> Held {
-        let system = BTreeMap::from([(table_of(domain), SealedRecord::new(stored.table.clone()))]);
+        let system = BTreeMap::from([(
+            table_of(domain),
+            SealedRecord::new(stored.table.clone(), MetadataProtection::default()),
+        )]);
         Held { slot, stored, view: Trees { system, ..Trees::default() }, metadata }
     }
 }
@@ -336,7 +339,8 @@ impl Module {
         let metadata = trees.metadata;
         self.base.alloc.lock().check_kept(metadata)?;
         for (id, kind) in [(snapshots_of(domain), SystemKind::SnapshotList), (dead_of(domain), SystemKind::DeadLists)] {
-            trees.system.entry(id).or_insert_with(|| SealedRecord::new(Record::system(kind, epoch)));
+            let record = || SealedRecord::new(Record::system(kind, epoch), self.base.disk.metadata);
+            trees.system.entry(id).or_insert_with(record);
         }
         let Some(slot) = trees.free_slot(&self.base, domain)? else {
             return Err(Error::Limit { what: "snapshots", limit: u64::from(SLOTS), got: u64::from(SLOTS) + 1 });
