@@ -49,6 +49,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use session::Sessions;
 use snapshots::Stopped;
 use state::State;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -199,13 +200,12 @@ impl Cache {
         self.store.status()
     }
 
-    /// Writes everything, so that what was deleted is free, and tells the devices what is free. Gives the number of blocks.
+    /// Tells the device which blocks of these are free as of the last recovery point; gives how many.
     ///
     /// # Errors
     /// Those of the store.
-    pub fn trim(&self) -> Result<u64> {
-        self.sync_all()?;
-        self.store.trim()
+    pub fn trim(&self, within: Range<u64>) -> Result<u64> {
+        self.store.trim(within)
     }
 
     /// Enlarges the store to `blocks` blocks, or with 0 to what its device has become: see [`ObjectStore::grow`]. Durable on return.

@@ -113,6 +113,9 @@ const FAMILIES: &[Family] = &[
     counter("holdfast_device_flushes_total", "Flush requests sent to devices.", |r| {
         of(r, |f| f.counters.device_flushes)
     }),
+    counter("holdfast_device_discards_total", "Runs of free blocks that devices were told of.", |r| {
+        of(r, |f| f.counters.device_discards)
+    }),
     counter("holdfast_epochs_total", "Recovery points made.", |r| of(r, |f| f.counters.epochs)),
     counter("holdfast_intent_log_batches_total", "Batches appended to the intent log.", |r| {
         of(r, |f| f.counters.log_batches)

@@ -10,7 +10,7 @@
 //! | [`HOLDFAST_IOC_SCRUB`] | `_IOWR('H', 3, [u8; 16000])` | the same, both ways: a request, and the reply to it |
 //! | [`HOLDFAST_IOC_SNAPSHOT`] | `_IOWR('H', 5, [u8; 16000])` | the same, both ways: a request about snapshots, and the reply to it |
 //! | [`HOLDFAST_IOC_REMOUNT`] | `_IOWR('H', 7, [u8; 16000])` | the same, both ways: options of the mount, and whether it has them |
-//! | [`HOLDFAST_IOC_TRIM`] | `_IOR('H', 4, u64)` | bytes that are free and were discarded, plus 1, native byte order |
+//! | [`HOLDFAST_IOC_TRIM`] | `_IOWR('H', 4, [u64; 3])` | where to begin, and two zeros; where the next step begins, the size of the store, and how much of the step is free and was discarded; in bytes, native byte order |
 //! | [`FS_IOC_SHUTDOWN`] | `_IOR('X', 125, u32)` | zeros: the number that other file systems have for it |
 //! | [`HOLDFAST_IOC_GROW`] | `_IOWR('H', 6, [u8; 16000])` | the same, both ways: how large the store is to be, and what it is |
 //! | [`HOLDFAST_IOC_INJECT`] | `_IOWR('H', 8, [u8; 16000])` | the same, both ways: damage on purpose, and what it was; ENOTTY if the mount was not made for it |
@@ -36,8 +36,8 @@ pub const HOLDFAST_IOC_STATUS: u32 = opcode::read::<[u8; STATUS_BYTES]>(b'H', 2)
 /// Asks for a scrub, or about it.
 pub const HOLDFAST_IOC_SCRUB: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 3);
 
-/// Gives free space back to the host.
-pub const HOLDFAST_IOC_TRIM: u32 = opcode::read::<u64>(b'H', 4);
+/// Gives free space back to the host, in steps.
+pub const HOLDFAST_IOC_TRIM: u32 = opcode::read_write::<[u64; 3]>(b'H', 4);
 
 /// Makes, lists, deletes or compares snapshots.
 pub const HOLDFAST_IOC_SNAPSHOT: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 5);
@@ -63,9 +63,20 @@ const _: () = assert!(HOLDFAST_IOC_SNAPSHOT == 3 << 30 | (STATUS_BYTES as u32) <
 const _: () = assert!(HOLDFAST_IOC_GROW == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 6);
 const _: () = assert!(HOLDFAST_IOC_REMOUNT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 7);
 const _: () = assert!(HOLDFAST_IOC_INJECT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 8);
-const _: () = assert!(HOLDFAST_IOC_TRIM == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 4);
+const _: () = assert!(HOLDFAST_IOC_TRIM == 3 << 30 | 24 << 16 | (b'H' as u32) << 8 | 4);
 // XFS_IOC_GOINGDOWN of <xfs/xfs_fs.h>.
 const _: () = assert!(FS_IOC_SHUTDOWN == 0x8004_587d);
+
+/// A step of a trim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Trimmed {
+    /// Where the next step begins; not before the end of the store if this was the last one.
+    pub next_bytes: u64,
+    /// Of the store.
+    pub size_bytes: u64,
+    /// What the step found free.
+    pub discarded_bytes: u64,
+}
 
 /// What whoever runs a mount does when asked by ioctl. Called from FUSE workers, from several at once.
 pub trait Control: Send + Sync {
@@ -101,11 +112,12 @@ pub trait Control: Send + Sync {
         None
     }
 
-    /// Tells the devices what is free, in a file also if it was allocated in full. Gives how many bytes.
+    /// Tells the device what is free in some part of the store from a place on, in a file also if it was allocated in full. At 0, everything
+    /// is written first.
     ///
     /// # Errors
     /// Those of the store.
-    fn trim(&self) -> Result<u64>;
+    fn trim(&self, from_bytes: u64) -> Result<Trimmed>;
 
     /// For the user `uid`: logs the names, then stops: nothing is written any more, and [`Control::is_down`] from then on.
     /// False if this user may not.
@@ -153,10 +165,13 @@ pub fn answer(
     match command {
         HOLDFAST_IOC_SYNC => Some(control.sync().map(|epoch| epoch.to_ne_bytes().to_vec()).map_err(Refused::from)),
         HOLDFAST_IOC_STATUS => Some(Ok(pack_status(&control.status_json()))),
-        HOLDFAST_IOC_TRIM => {
-            let trimmed = control.trim().map(|bytes| bytes.saturating_add(1).to_ne_bytes().to_vec());
-            Some(trimmed.map_err(Refused::from))
-        }
+        HOLDFAST_IOC_TRIM => Some(match payload.first_chunk() {
+            None => Err(Refused::Malformed),
+            Some(from) => control.trim(u64::from_ne_bytes(*from)).map_err(Refused::from).map(|trimmed| {
+                let Trimmed { next_bytes, size_bytes, discarded_bytes } = trimmed;
+                [next_bytes, size_bytes, discarded_bytes].map(u64::to_ne_bytes).concat()
+            }),
+        }),
         HOLDFAST_IOC_SCRUB => asked(&|request| Some(control.scrub_json(request))),
         HOLDFAST_IOC_SNAPSHOT => asked(&|request| Some(control.snapshot_json(uid, request))),
         HOLDFAST_IOC_GROW => asked(&|request| Some(control.grow_json(uid, request))),
@@ -211,15 +226,17 @@ pub fn is_io_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EIO)
 }
 
-/// Asks the mount that `directory` is in to give free space back to its host. Gives how many bytes are free.
+/// Asks the mount that `directory` is in to give free space back to its host: one step, from a place on.
 ///
 /// # Errors
 /// As for [`sync`].
-pub fn trim(directory: impl AsFd) -> io::Result<u64> {
-    let mut reply: u64 = 0;
-    // SAFETY: the number says that a u64 is written, and `reply` is one; a shorter reply leaves the rest of it zero.
-    unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_TRIM, u64>::new(&mut reply)) }?;
-    reply.checked_sub(1).ok_or_else(not_ours)
+pub fn trim(directory: impl AsFd, from_bytes: u64) -> io::Result<Trimmed> {
+    let mut payload = [from_bytes, 0, 0];
+    // SAFETY: the number says that three u64 are read and written, and `payload` has as many; a shorter reply leaves the rest of it as it is.
+    unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_TRIM, [u64; 3]>::new(&mut payload)) }?;
+    let [next_bytes, size_bytes, discarded_bytes] = payload;
+    // Each step gets on, so there is an end.
+    if next_bytes <= from_bytes { Err(not_ours()) } else { Ok(Trimmed { next_bytes, size_bytes, discarded_bytes }) }
 }
 
 /// Stops the mount that `directory` is in where it stands.
@@ -333,8 +350,8 @@ mod tests {
             [request, &[uid as u8]].concat()
         }
 
-        fn trim(&self) -> Result<u64> {
-            self.0.clone()
+        fn trim(&self, from_bytes: u64) -> Result<Trimmed> {
+            self.0.clone().map(|size_bytes| Trimmed { next_bytes: from_bytes + 1, size_bytes, discarded_bytes: 1 })
         }
 
         fn shut_down(&self, uid: u32) -> Result<bool> {
@@ -353,7 +370,9 @@ mod tests {
         let reply = answer(&control, 0, HOLDFAST_IOC_STATUS, &[]).unwrap().unwrap();
         assert_eq!(reply.len(), STATUS_BYTES);
         assert_eq!(unpack_status(&reply).unwrap(), b"{\"epoch\":7}");
-        assert_eq!(answer(&control, 0, HOLDFAST_IOC_TRIM, &[]).unwrap().unwrap(), 8u64.to_ne_bytes());
+        let step = [3u64, 0, 0].map(u64::to_ne_bytes).concat();
+        let trimmed = answer(&control, 0, HOLDFAST_IOC_TRIM, &step).unwrap().unwrap();
+        assert_eq!(trimmed, [4u64, 7, 1].map(u64::to_ne_bytes).concat());
         assert!(answer(&control, 0, HOLDFAST_IOC_TRIM + 1, &[]).is_none());
         assert!(answer(&control, 0, HOLDFAST_IOC_INJECT, &pack_status(b"{}")).is_none(), "off unless it is asked for");
     }
@@ -370,6 +389,7 @@ mod tests {
         let reply = answer(&control, 9, HOLDFAST_IOC_REMOUNT, &pack_status(b"abc")).unwrap().unwrap();
         assert_eq!(unpack_status(&reply).unwrap(), b"abc\x09");
         assert_eq!(answer(&control, 0, HOLDFAST_IOC_SCRUB, b"ab"), Some(Err(Refused::Malformed)));
+        assert_eq!(answer(&control, 0, HOLDFAST_IOC_TRIM, b"ab"), Some(Err(Refused::Malformed)));
         assert!(scrub(std::fs::File::open("/").unwrap(), &[0; STATUS_BYTES]).is_err());
     }
 

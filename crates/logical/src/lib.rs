@@ -23,6 +23,7 @@ use holdfast_object::{
     ObjectStore, Op, PageIndex, PageRef, PageSource, Place, Placement, PolicyId, Purpose, RecoveredBatch, Result,
     ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The modules cannot be one store.
@@ -217,8 +218,9 @@ impl ObjectStore for Logical {
         self.first().mend(key, index, page)
     }
 
-    fn trim(&self) -> Result<u64> {
-        self.modules.iter().map(|module| module.trim()).sum()
+    fn trim(&self, within: Range<u64>) -> Result<u64> {
+        // One device; of several, each would have blocks of its own.
+        self.first().trim(within)
     }
 
     fn grow(&self, blocks: u64) -> Result<u64> {

@@ -7,6 +7,7 @@ use crate::{
 };
 use holdfast_integrity::{PageSums, Protection, StoredSums};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// What a page of an object is in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -75,6 +76,8 @@ pub struct StoreCounters {
     pub written_bytes: u64,
     /// Flush requests sent to devices.
     pub device_flushes: u64,
+    /// Runs of free blocks that devices were told of.
+    pub device_discards: u64,
     /// Recovery points made.
     pub epochs: u64,
     /// Batches appended to the intent log.
@@ -232,8 +235,9 @@ pub trait ObjectStore: Send + Sync {
     /// everything that shares its blocks. Gives whether all copies are good now.
     fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<bool>;
 
-    /// Tells the devices which blocks are free: not needed by the last recovery point nor by what came after. Gives how many.
-    fn trim(&self) -> Result<u64>;
+    /// Tells the device which blocks of these are free: not needed by the last recovery point nor by what came after. Gives how many. There
+    /// may be fewer blocks than that.
+    fn trim(&self, within: Range<u64>) -> Result<u64>;
 
     /// Enlarges the device to `blocks` blocks of 4 KiB, and takes it over; with 0, takes it over as large as it has become. The space
     /// can be used on return; that it can be after a power cut too, the next recovery point says. Gives the size in blocks: what it was

@@ -16,6 +16,7 @@ pub(crate) struct Counters {
     device_writes: AtomicU64,
     written_bytes: AtomicU64,
     device_flushes: AtomicU64,
+    device_discards: AtomicU64,
     epochs: AtomicU64,
     log_batches: AtomicU64,
     log_bytes: AtomicU64,
@@ -45,6 +46,10 @@ impl Counters {
 
     pub(crate) fn flushed(&self) {
         add(&self.device_flushes, 1);
+    }
+
+    pub(crate) fn discarded(&self) {
+        add(&self.device_discards, 1);
     }
 
     /// A recovery point was made.
@@ -122,6 +127,7 @@ impl Counters {
             device_writes: get(&self.device_writes),
             written_bytes: get(&self.written_bytes),
             device_flushes: get(&self.device_flushes),
+            device_discards: get(&self.device_discards),
             epochs: get(&self.epochs),
             log_batches: get(&self.log_batches),
             log_bytes: get(&self.log_bytes),

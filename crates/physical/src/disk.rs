@@ -230,6 +230,7 @@ impl Disk {
     pub(crate) fn discard(&self, first: u64, count: u64) -> Result<()> {
         self.check_writable()?;
         let first = self.block(first, count)?;
+        self.counters.discarded();
         self.device.discard(first, count).map_err(|error| device_error(&error))
     }
 

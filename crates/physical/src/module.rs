@@ -453,8 +453,8 @@ impl ObjectStore for Module {
         self.mend_page(key, index, page)
     }
 
-    fn trim(&self) -> Result<u64> {
-        self.trim_free()
+    fn trim(&self, within: Range<u64>) -> Result<u64> {
+        self.trim_free(within)
     }
 
     fn grow(&self, blocks: u64) -> Result<u64> {

@@ -14,11 +14,11 @@ const RUN_MAX: u64 = 1024;
 
 impl Module {
     /// See [`holdfast_object::ObjectStore::trim`].
-    pub(crate) fn trim_free(&self) -> Result<u64> {
+    pub(crate) fn trim_free(&self, within: Range<u64>) -> Result<u64> {
         self.disk().check_writable()?;
         // What the log names is claimed first.
         self.claim_first()?;
-        self.discard_free(0..self.disk().blocks())
+        self.discard_free(within)
     }
 
     /// Discards what the last recovery point has freed and nobody has been given since.

@@ -2,8 +2,9 @@
 
 use crate::args::Trim;
 use crate::failure::Result;
+use crate::mounts::Mount;
 use crate::output::{Format, Report, print};
-use crate::progress::Progress;
+use crate::progress::{Progress, Unit};
 use crate::quoting;
 use crate::size;
 use crate::target;
@@ -41,12 +42,27 @@ impl Report for Trimmed {
 pub(crate) fn run(arguments: &Trim, format: Format) -> Result<()> {
     let mount = target::mount(&arguments.target)?;
     let directory = mount.directory.display().to_string();
-    let trimmed_bytes = {
-        let _shown = Progress::unknown("discarding what is free");
-        target::ask(&mount, "could not be trimmed", control::trim)?
-    };
+    let trimmed_bytes = discard(&mount)?;
     let file = fs::metadata(&mount.source).ok().filter(fs::Metadata::is_file);
     let allocated_bytes = file.map(|file| file.blocks() * STAT_BLOCK_BYTES);
     print(format, &Trimmed { directory, store: mount.source.display().to_string(), trimmed_bytes, allocated_bytes });
     Ok(())
+}
+
+/// Asks for one step after the other; gives how many bytes are free.
+fn discard(mount: &Mount) -> Result<u64> {
+    let step =
+        |from_bytes| target::ask(mount, "could not be trimmed", |directory| control::trim(directory, from_bytes));
+    let mut done = {
+        let _shown = Progress::unknown("writing what is not on the disk yet");
+        step(0)?
+    };
+    let progress = Progress::of("discarding what is free", done.size_bytes, Unit::Bytes);
+    let mut trimmed_bytes = done.discarded_bytes;
+    while done.next_bytes < done.size_bytes {
+        progress.is_at(done.next_bytes);
+        done = step(done.next_bytes)?;
+        trimmed_bytes = trimmed_bytes.saturating_add(done.discarded_bytes);
+    }
+    Ok(trimmed_bytes)
 }

@@ -33,10 +33,10 @@ use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
 use crate::snapshots::{self, LastComparison, SnapshotReply, SnapshotRequest};
 use crate::users;
-use holdfast_block::Access;
+use holdfast_block::{Access, Device};
 use holdfast_cache::Cache;
 use holdfast_fuse::adapter::{self, Filesystem, Served, Synchronous};
-use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX};
+use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX, Trimmed};
 use holdfast_fuse::{Session, Worker};
 use holdfast_object::{Epoch, ObjectCache, PAGE_SIZE, StoreStatus};
 use live::Live;
@@ -57,6 +57,9 @@ const WRITER_PERIOD: Duration = Duration::from_millis(100);
 /// How long a mount that is asked to end waits for files to be closed before it cuts them off, and then for its workers.
 const GRACE: Duration = Duration::from_secs(2);
 const GRACE_STEP: Duration = Duration::from_millis(100);
+
+/// Blocks that a trim looks at in one request: 16 MiB. Whoever asks shows how far it is, and can end.
+const TRIM_STEP_BLOCKS: u64 = 4096;
 
 /// What names of FUSE workers begin with.
 pub(crate) const WORKER_NAME: &str = "fuse-";
@@ -506,10 +509,22 @@ impl Control for State {
         self.mounting.lab.then(|| lab::answer(self, uid, request).to_json(STATUS_JSON_BYTES_MAX))
     }
 
-    fn trim(&self) -> holdfast_object::Result<u64> {
+    fn trim(&self, from_bytes: u64) -> holdfast_object::Result<Trimmed> {
         let live = self.up()?;
-        live.device.give_up_reservation();
-        Ok(live.stack.cache.trim()?.saturating_mul(PAGE_SIZE as u64))
+        if from_bytes == 0 {
+            // What was deleted is free then.
+            live.stack.cache.sync_all()?;
+            live.device.give_up_reservation();
+        }
+        let bytes = |blocks: u64| blocks.saturating_mul(PAGE_SIZE as u64);
+        let first = from_bytes / PAGE_SIZE as u64;
+        let next = first.saturating_add(TRIM_STEP_BLOCKS);
+        let discarded = live.stack.cache.trim(first..next)?;
+        Ok(Trimmed {
+            next_bytes: bytes(next),
+            size_bytes: bytes(live.device.blocks()),
+            discarded_bytes: bytes(discarded),
+        })
     }
 
     fn shut_down(&self, uid: u32) -> holdfast_object::Result<bool> {

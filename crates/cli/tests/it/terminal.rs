@@ -122,7 +122,7 @@ fn commands_that_ask_a_mount_show_that_they_wait() {
         ("snapshot diff m a", "comparing (", ""),
         ("snapshot delete m a", "writing what is not on the disk yet (", "is gone"),
         ("sync m", "writing what is not on the disk yet (", "recovery point"),
-        ("trim m", "discarding what is free (", "free"),
+        ("trim m", "writing what is not on the disk yet (", "free"),
         ("grow m +16M", "making room (", "MiB"),
     ] {
         kill(daemon, Signal::STOP);
@@ -141,6 +141,28 @@ fn commands_that_ask_a_mount_show_that_they_wait() {
     assert!(screen.contains(CLEARED), "{screen:?}");
     rig.run(["unmount", "m"]).exits(0);
     eventually("the daemon has ended", || has_ended(daemon));
+}
+
+/// The bar begins anew with each step of a trim, of which this store needs more than one.
+#[test]
+fn a_trim_shows_how_much_of_the_store_it_has_been_through() {
+    if !fuse() || !script() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.mounted("cache=16M");
+    let screen = Terminal::run(&rig, "trim m", Some(0)).end();
+    let percents: Vec<u32> = screen
+        .split("discarding what is free [")
+        .skip(1)
+        .filter_map(|bar| bar.split_once(']')?.1.split_once('%')?.0.trim().parse().ok())
+        .collect();
+    assert!(percents.is_sorted() && percents.iter().any(|percent| (1..100).contains(percent)), "{screen:?}");
+    let cleared = screen.rfind(CLEARED).unwrap_or_else(|| panic!("not taken away: {screen:?}"));
+    assert!(screen[cleared..].contains("that are free"), "{screen:?}");
+    let screen = Terminal::run(&rig, "trim m --json", Some(0)).end();
+    assert!(screen.starts_with('{') && !screen.contains("discarding"), "{screen:?}");
+    rig.run(["unmount", "m"]).exits(0);
 }
 
 /// A mount after a power cut replays the intent log, and says so.

@@ -269,5 +269,5 @@ fn change(seen: &mut Visit, stack: &Stack) {
             break;
         }
     }
-    seen.below("trim", stack.module.trim());
+    seen.below("trim", stack.module.trim(0..u64::MAX));
 }

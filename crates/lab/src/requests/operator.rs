@@ -2,8 +2,8 @@
 
 use crate::stack::Stack;
 use holdfast_cache::Cache;
-use holdfast_fuse::control::Control;
-use holdfast_object::{Epoch, ObjectCache, ObjectStore, Result};
+use holdfast_fuse::control::{Control, Trimmed};
+use holdfast_object::{Epoch, ObjectCache, ObjectStore, PAGE_SIZE, Result};
 use holdfast_physical::Module;
 use std::sync::Arc;
 
@@ -42,8 +42,12 @@ impl Control for Operator {
         request.to_vec()
     }
 
-    fn trim(&self) -> Result<u64> {
-        self.1.trim()
+    fn trim(&self, from_bytes: u64) -> Result<Trimmed> {
+        let page = PAGE_SIZE as u64;
+        let size_bytes = self.1.status().space.total * page;
+        let next_bytes = from_bytes.saturating_add(size_bytes / 4);
+        let discarded_bytes = self.1.trim(from_bytes / page..next_bytes / page)? * page;
+        Ok(Trimmed { next_bytes, size_bytes, discarded_bytes })
     }
 
     fn shut_down(&self, _uid: u32) -> Result<bool> {

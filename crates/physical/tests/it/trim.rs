@@ -2,15 +2,41 @@
 
 use crate::damage::{read_all, sample};
 use crate::rig::*;
+use holdfast_block::Device;
 use holdfast_integrity::Algorithm;
 use holdfast_object::{Kind, ObjectId, ObjectStore, Op};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+const ALL: Range<u64> = 0..u64::MAX;
 
 #[test]
 fn free_blocks_are_discarded_and_nothing_else() {
     let rig = sample();
     let free = rig.module.status().space.free;
-    assert_eq!(rig.module.trim().unwrap(), free);
+    assert_eq!(rig.module.trim(ALL).unwrap(), free);
+    read_all(&rig, &rig.module).unwrap();
+    rig.check();
+}
+
+#[test]
+fn a_trim_in_steps_is_one_of_everything() {
+    const STEP: u64 = 7;
+    let rig = sample();
+    let free = rig.module.status().space.free;
+    let before = rig.device.snapshot();
+    let discards = rig.module.status().counters.device_discards;
+    let mut sum = 0;
+    for first in (0..rig.device.blocks() + STEP).step_by(STEP as usize) {
+        let found = rig.module.trim(first..first + STEP).unwrap();
+        assert!(found <= STEP, "{found} of {STEP} blocks from {first} on");
+        sum += found;
+        let rest = ((first + STEP) as usize * 4096).min(before.len());
+        assert!(rig.device.snapshot()[rest..] == before[rest..], "nothing beyond {STEP} blocks from {first} on");
+    }
+    assert_eq!(sum, free);
+    assert!(rig.module.status().counters.device_discards > discards);
+    assert_eq!(rig.module.trim(u64::MAX..u64::MAX).unwrap(), 0);
     read_all(&rig, &rig.module).unwrap();
     rig.check();
 }
@@ -18,15 +44,15 @@ fn free_blocks_are_discarded_and_nothing_else() {
 #[test]
 fn what_the_open_epoch_has_freed_is_kept_for_a_power_cut() {
     let mut rig = sample();
-    rig.module.trim().unwrap();
+    rig.module.trim(ALL).unwrap();
     let free = rig.module.status().space.free;
     rig.apply(vec![Op::Delete { id: ObjectId(2) }, Op::Delete { id: ObjectId(3) }, Op::Delete { id: ObjectId(1) }]);
-    assert_eq!(rig.module.trim().unwrap(), free, "not what was just freed");
+    assert_eq!(rig.module.trim(ALL).unwrap(), free, "not what was just freed");
     rig.reopen();
     read_all(&rig, &rig.module).unwrap();
     rig.apply(vec![Op::Delete { id: ObjectId(2) }, Op::Delete { id: ObjectId(3) }]);
     rig.commit();
-    assert!(rig.module.trim().unwrap() > free + 70, "now they are free");
+    assert!(rig.module.trim(ALL).unwrap() > free + 70, "now they are free");
     rig.check();
 }
 
@@ -41,7 +67,7 @@ fn blocks_being_written_are_left_alone() {
     std::thread::scope(|scope| {
         let trimmer = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                module.trim().unwrap();
+                module.trim(ALL).unwrap();
             }
         });
         for epoch in 0..EPOCHS {
