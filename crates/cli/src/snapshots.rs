@@ -38,6 +38,13 @@ pub(crate) enum SnapshotRequest {
     },
 }
 
+impl SnapshotRequest {
+    /// Whether the files as they are now have to do with it. A deletion must not be refused for what there was no room for.
+    pub(crate) fn is_about_now(&self) -> bool {
+        matches!(self, SnapshotRequest::Create { .. } | SnapshotRequest::Diff { to: None, .. })
+    }
+}
+
 /// The reply to a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -212,7 +212,7 @@ fn not_ours() -> io::Error {
 /// else is durable. Where the kernel could not hand down what it had: why, ENOSPC for example; what it could is durable.
 pub fn sync(directory: impl AsFd) -> io::Result<Epoch> {
     // No request comes of this itself, but the writes of what the kernel holds do.
-    let handed_down = rustix::fs::syncfs(&directory);
+    let handed_down = hand_down(&directory);
     let mut epoch: u64 = 0;
     // SAFETY: the number says that a u64 is written, and `epoch` is one; a shorter reply leaves the rest of it zero.
     unsafe { ioctl(directory, Updater::<HOLDFAST_IOC_SYNC, u64>::new(&mut epoch)) }?;
@@ -269,13 +269,19 @@ pub fn scrub(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
     exchange::<HOLDFAST_IOC_SCRUB>(directory, request)
 }
 
+/// Has the kernel hand down what it has kept of the mount that `directory` is in.
+///
+/// # Errors
+/// Why it could not hand down all of it, at any time until now; told once.
+pub fn hand_down(directory: impl AsFd) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(directory)?)
+}
+
 /// Asks the mount that `directory` is in about snapshots. Request and reply are JSON objects.
 ///
 /// # Errors
 /// As for [`scrub`].
 pub fn snapshot(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
-    // What was written counts, also if it is still in the kernel's keeping.
-    rustix::fs::syncfs(&directory)?;
     exchange::<HOLDFAST_IOC_SNAPSHOT>(directory, request)
 }
 
@@ -301,7 +307,7 @@ pub fn remount(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As for [`scrub`].
 pub fn inject(directory: impl AsFd, request: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    rustix::fs::syncfs(&directory)?;
+    hand_down(&directory)?;
     match exchange::<HOLDFAST_IOC_INJECT>(directory, request) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => Ok(None),
         reply => reply.map(Some),

@@ -2,8 +2,8 @@
 //! the power fails at random moments. Each time everything has been deleted, the free space is what it was.
 //!
 //! What must hold, and ends the run where it does not:
-//! - only a lack of space refuses anything, and never a removal, whatever snapshots keep of what is to be removed, a cut to nothing, or
-//!   the deletion of a snapshot;
+//! - only a lack of space refuses anything, and never a removal, be it by a rename over the name, whatever snapshots keep of what is to be
+//!   removed, a cut to nothing, or the deletion of a snapshot;
 //! - a file has the bytes that were written to it, as far as it goes (a power cut may have cut it short);
 //! - after a power cut and after closing, the check of the store finds nothing (but torn superblocks after the former);
 //! - with nothing left, free blocks are as many as in the beginning, but for [`TALLER_BLOCKS`].
@@ -16,7 +16,7 @@
 use crate::device::{CrashMode, Recorder};
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::{Device, MemoryDevice};
-use holdfast_naming::{Atime, Error, ErrorKind, Namespace, NewNode, Request, SpaceMode, XattrMode};
+use holdfast_naming::{Atime, Error, ErrorKind, Namespace, NewNode, RenameMode, Request, SpaceMode, XattrMode};
 use holdfast_object::{Durability, Kind, ObjectCache, ObjectId, Snapshots};
 use holdfast_physical::DeletionSlice;
 use holdfast_physical::check::{CheckOptions, Finding, FindingKind, check};
@@ -368,6 +368,9 @@ impl Torture {
                 continue;
             }
             self.compare(file.0, file.1)?;
+            if self.rng.random_ratio(1, 8) && self.rename_over_link(file)? {
+                continue;
+            }
             let removed = self.remove(Kind::Regular, file.2, name('f', file.0).as_bytes());
             removed.map_err(|error| format!("file {} cannot be removed: {error}; {}", file.0, self.room()))?;
             if self.rng.random_ratio(1, 40) {
@@ -377,6 +380,19 @@ impl Torture {
         self.files = kept;
         // What other names lead to is still in the list of the directory's entries.
         self.list()
+    }
+
+    /// Gives a file the name of another one's link in its directory, if there is one.
+    fn rename_over_link(&mut self, (number, id, directory): (u64, ObjectId, ObjectId)) -> Step<bool> {
+        let entries = self.names.entries(&Request::ROOT, directory).map_err(says)?;
+        let Some((link, ..)) = entries.into_iter().find(|(name, of, _)| name.starts_with(b"l") && *of != id) else {
+            return Ok(false);
+        };
+        let old = name('f', number);
+        let renamed =
+            self.names.rename(&Request::ROOT, directory, old.as_bytes(), directory, &link, RenameMode::Replace);
+        renamed.map_err(|error| format!("file {number} cannot be renamed over a name: {error}; {}", self.room()))?;
+        Ok(true)
     }
 
     /// Removes a name; of some files the contents first.

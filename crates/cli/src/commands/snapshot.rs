@@ -60,6 +60,10 @@ impl Store {
         let reply = match self {
             Store::Closed(stack, last) => snapshots::answer(stack, request, true, last)?,
             Store::Mounted(mount) => {
+                if request.is_about_now() {
+                    // What was written counts, also if it is still in the kernel's keeping.
+                    target::ask(mount, "could not take all that was written", control::hand_down)?;
+                }
                 let json = serde_json::to_vec(request).map_err(stack::says)?;
                 let reply =
                     target::ask(mount, "could not be asked about snapshots", |file| control::snapshot(file, &json))?;

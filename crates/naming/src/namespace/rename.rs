@@ -170,6 +170,10 @@ impl Namespace {
 
         let now = self.clock.now();
         let mut staged = self.stage().by(request.caller.is_privileged());
+        if mode == RenameMode::Replace && other.is_some() {
+            // It is the removal of what had the name, and writes nothing but blocks that are there.
+            staged.may_use_reserve();
+        }
         let mut source_index = self.open_directory(source.id, &source.attributes)?;
         let mut target_index = if same { None } else { Some(self.open_directory(target.id, &target.attributes)?) };
         let back = (mode == RenameMode::Exchange).then_some(()).and(other.as_ref().map(|(entry, _)| *entry));
