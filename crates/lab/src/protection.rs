@@ -10,7 +10,7 @@ use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
 use holdfast_integrity::{Algorithm, Protection};
 use holdfast_naming::Atime;
-use holdfast_object::{Durability, ObjectCache, ObjectId, PAGE_SIZE, PageView};
+use holdfast_object::{Durability, ObjectCache, ObjectId, PAGE_SIZE};
 use holdfast_physical::check::{BlockRole, block_uses};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -191,15 +191,8 @@ fn bits(flips: Flips) -> &'static [u32] {
 }
 
 impl Trial {
-    /// In the page's frame, past everything that looks after it.
     fn flip(&self, flips: Flips) -> Result<(), String> {
-        let views = self.maker.stack.cache.read(self.file, PAGE, 1).map_err(says)?;
-        let [PageView::Data(page)] = &views[..] else { return Err("the page has no bytes".into()) };
-        for bit in bits(flips) {
-            // SAFETY: a trial is one thread, and `page` is not looked at.
-            unsafe { self.maker.stack.cache.arena().flip(page.page().frame, *bit) };
-        }
-        Ok(())
+        self.maker.stack.flip(self.file, PAGE, bits(flips)).map_err(says)
     }
 
     fn got(&self) -> Got {

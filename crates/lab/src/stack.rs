@@ -6,11 +6,13 @@
 //! ```
 
 use holdfast_block::Device;
-use holdfast_cache::{Cache, Recovered};
+use holdfast_cache::{Cache, FlipError, FlipPart, Recovered};
 use holdfast_integrity::{Algorithm, Protection};
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Namespace};
-use holdfast_object::{Arena, Clock, DomainId, Error, ManualClock, ObjectCache, ObjectStore, Result, Snapshots};
+use holdfast_object::{
+    Arena, Clock, DomainId, Error, ManualClock, ObjectCache, ObjectId, ObjectStore, PageIndex, Result, Snapshots,
+};
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
 use std::sync::Arc;
 
@@ -130,6 +132,18 @@ impl Stack {
         let store: Arc<dyn ObjectStore> = Arc::new(logical);
         let (cache, recovered) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, options.cache.clone())?;
         Ok(Stack { module, cache: Arc::new(cache), recovered, clock: clock.clone() })
+    }
+
+    /// Inverts bits of a page in memory, past everything that looks after it.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if the page is not in memory.
+    pub fn flip(&self, object: ObjectId, index: PageIndex, bits: &[u32]) -> Result<()> {
+        let quiet = self.cache.quiet();
+        let pages = quiet.resident_pages(|id, _| id == object);
+        let page = pages.iter().find(|page| page.index == index).ok_or(FlipError::NotInMemory);
+        let flipped = page.and_then(|page| quiet.flip(page, FlipPart::Bytes, bits));
+        flipped.map_err(|error| Error::Protocol(format!("page {index} of object {object}: {error}")))
     }
 
     /// Frees all that deleted snapshots had.

@@ -1,11 +1,11 @@
 //! Flipped bits: found, named, repaired where there is a second copy, never returned.
 
-use crate::rig::{Rig, fingerprint, fuse, kill};
+use crate::rig::{Rig, fingerprint, flip, fuse, kill, places};
 use rustix::fs::{XattrFlags, setxattr};
 use rustix::process::Signal;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 
 /// A clean store with the file `d/letter-to-find`, one page long.
 fn store(rig: &Rig) -> PathBuf {
@@ -18,19 +18,6 @@ fn store(rig: &Rig) -> PathBuf {
 
 fn letter() -> Vec<u8> {
     b"dear all, this is the text of the letter. ".iter().copied().cycle().take(4096).collect()
-}
-
-/// Where some bytes are in a store.
-fn places(store: &Path, bytes: &[u8]) -> Vec<u64> {
-    let all = fs::read(store).unwrap();
-    all.windows(bytes.len()).enumerate().filter(|(_, window)| *window == bytes).map(|(at, _)| at as u64).collect()
-}
-
-fn flip(store: &Path, at: u64) {
-    let file = File::options().read(true).write(true).open(store).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
 #[test]

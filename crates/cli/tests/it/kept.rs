@@ -1,12 +1,12 @@
 //! What programs do with files of a snapshot, while the files themselves change, the store is damaged, and the daemon dies.
 
-use crate::rig::{Rig, fuse};
+use crate::rig::{Rig, flip, fuse, places};
 use rustix::fs::{SeekFrom, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 fn snapshot(rig: &Rig, name: &str) -> PathBuf {
@@ -112,20 +112,6 @@ fn a_file_of_a_deleted_snapshot_is_stale_and_never_one_of_another() {
     assert_ne!(fs::metadata(kept.join("f")).unwrap().ino(), old);
 }
 
-/// Changes a byte of the block of a store that begins with this one.
-fn damage(store: &Path, first: u8) {
-    let file = File::options().read(true).write(true).open(store).unwrap();
-    let mut block = [0; 4096];
-    for at in (0..file.metadata().unwrap().len()).step_by(4096) {
-        file.read_exact_at(&mut block, at).unwrap();
-        if block == [first; 4096] {
-            file.write_all_at(&[!first], at + 700).unwrap();
-            return;
-        }
-    }
-    panic!("no block is full of {first}");
-}
-
 #[test]
 fn a_bad_block_of_a_snapshot_is_an_error_with_its_name_also_after_a_crash() {
     if !fuse() {
@@ -145,7 +131,8 @@ fn a_bad_block_of_a_snapshot_is_an_error_with_its_name_also_after_a_crash() {
     let log = rig.run(["status", "m", "--json"]).exits(0).json()["daemon"]["log"].as_str().unwrap().to_string();
     rig.kill_daemon("m");
     rig.run(["unmount", "m"]);
-    damage(&rig.path("s"), 0xa5);
+    let store = rig.path("s");
+    flip(&store, places(&store, &[0xa5; 4096])[0] + 700);
     rig.run(["mount", "s", "m"]).exits(0);
     let kept = mount.join(".holdfast/snapshots/monday");
     assert_eq!(errno(fs::read(kept.join("sub/bad"))), Some(rustix::io::Errno::IO.raw_os_error()));

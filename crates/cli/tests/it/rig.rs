@@ -5,7 +5,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -186,6 +187,20 @@ pub(crate) fn has_ended(pid: i32) -> bool {
 
 pub(crate) fn kill(pid: i32, signal: Signal) {
     rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Where some bytes are in a store.
+pub(crate) fn places(store: &Path, bytes: &[u8]) -> Vec<u64> {
+    let all = fs::read(store).unwrap();
+    all.windows(bytes.len()).enumerate().filter(|(_, window)| *window == bytes).map(|(at, _)| at as u64).collect()
+}
+
+/// Flips a bit of a store.
+pub(crate) fn flip(store: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(store).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
 /// Of all bytes of a file.

@@ -8,7 +8,7 @@ use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
 use holdfast_integrity::{Algorithm, Protection};
 use holdfast_naming::{Atime, Error, NewNode, Position, Request, SpaceMode, XattrMode};
-use holdfast_object::{Durability, ObjectCache, ObjectId, ObjectStore, PageIndex, PageView, Snapshots};
+use holdfast_object::{Durability, ObjectId, ObjectStore, Snapshots};
 use holdfast_physical::DeletionSlice;
 use std::sync::Arc;
 
@@ -74,17 +74,6 @@ fn write_file(stack: &Stack, mode: Protection) -> Result<(), Error> {
     names.sync_all().map(drop)
 }
 
-/// Flips a bit of a page that is in memory and in no store yet: it is lost with the next recovery point.
-fn spoil(stack: &Stack, file: ObjectId, page: PageIndex) -> Result<(), Error> {
-    for view in stack.cache.read(file, page, 1)? {
-        if let PageView::Data(page) = view {
-            // SAFETY: the sample is made by one thread, and `page` is not looked at.
-            unsafe { stack.cache.arena().flip(page.page().frame, 77) };
-        }
-    }
-    Ok(())
-}
-
 fn fill(stack: &Stack) -> Result<(), Error> {
     let names = stack.namespace(Atime::Never);
     let file = |name: &[u8]| names.mknod(WHO, ObjectId::ROOT, name, NewNode::Regular, 0o644).map(|found| found.id);
@@ -113,8 +102,9 @@ fn fill(stack: &Stack) -> Result<(), Error> {
     let (holed, lost) = (file(b"lost page")?, file(b"lost")?);
     write(holed, 0, 1)?;
     names.write(WHO, lost, 0, &[1; 4096], false)?;
-    spoil(stack, holed, 1)?;
-    spoil(stack, lost, 0)?;
+    // In no store yet: they are lost with the next recovery point.
+    stack.flip(holed, 1, &[77])?;
+    stack.flip(lost, 0, &[77])?;
     names.sync_all()?;
 
     let directory = names.mkdir(WHO, ObjectId::ROOT, b"directory", 0o2755)?.id;

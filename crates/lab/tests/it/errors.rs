@@ -10,7 +10,7 @@ use holdfast_interface::{self as interface, Command};
 use holdfast_lab::requests::Operator;
 use holdfast_lab::stack::{self, Stack, StackOptions};
 use holdfast_naming::{Atime, Request};
-use holdfast_object::{ObjectCache, ObjectId, PageView};
+use holdfast_object::{ObjectCache, ObjectId};
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
@@ -111,10 +111,7 @@ impl Mount {
     }
 
     fn flip(&self, node: u64, page: u64) {
-        let views = self.stack.cache.read(ObjectId(node), page, 1).unwrap();
-        let [PageView::Data(page)] = &views[..] else { panic!("the page has no bytes") };
-        // SAFETY: a test is one thread, and `page` is not looked at.
-        unsafe { self.stack.cache.arena().flip(page.page().frame, 77 * 8 + 3) };
+        self.stack.flip(ObjectId(node), page, &[77 * 8 + 3]).unwrap();
     }
 }
 

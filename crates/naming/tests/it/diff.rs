@@ -80,37 +80,28 @@ fn what_has_a_wrong_list_of_names_is_searched_for() {
     assert_eq!(found, [PathChange::Modified(b"file".to_vec())]);
 }
 
+/// An entry that leads there is an error that names it, in a snapshot and in the live tree.
+fn an_entry_leads_nowhere(to: &[fn(&Searched) -> ObjectId]) {
+    for (of, state) in to.iter().flat_map(|of| [(of, NEW), (of, SnapshotId::LIVE)]) {
+        let searched = searched();
+        let names = of(&searched);
+        searched.forge(names);
+        let got = searched.compare_lost(state);
+        let expected = names.in_snapshot(state);
+        assert!(matches!(&got, Err(Error::CorruptTree { object, .. }) if *object == expected), "{names}: {got:?}");
+    }
+}
+
 /// Also in the live tree, where a directory may be met twice because it was moved.
 #[test]
 fn a_circle_of_directories_is_an_error_that_names_one() {
-    for of in [|it: &Searched| it.top, |it: &Searched| it.below, |_: &Searched| ROOT] {
-        for to in [NEW, SnapshotId::LIVE] {
-            let searched = searched();
-            let again = of(&searched);
-            searched.forge(again);
-            let got = searched.compare_lost(to);
-            let expected = again.in_snapshot(to);
-            assert!(matches!(&got, Err(Error::CorruptTree { object, .. }) if *object == expected), "{again}: {got:?}");
-        }
-    }
+    an_entry_leads_nowhere(&[|it| it.top, |it| it.below, |_| ROOT]);
 }
 
 /// Also in the live tree, where a directory may be gone because it was removed.
 #[test]
 fn an_entry_of_a_directory_that_is_not_there_is_an_error_that_names_it() {
-    for of in [|_: &Searched| ObjectId(999), |it: &Searched| it.world.file(it.top, "other")] {
-        for to in [NEW, SnapshotId::LIVE] {
-            let searched = searched();
-            let missing = of(&searched);
-            searched.forge(missing);
-            let got = searched.compare_lost(to);
-            let expected = missing.in_snapshot(to);
-            assert!(
-                matches!(&got, Err(Error::CorruptTree { object, .. }) if *object == expected),
-                "{missing}: {got:?}"
-            );
-        }
-    }
+    an_entry_leads_nowhere(&[|_| ObjectId(999), |it| it.world.file(it.top, "other")]);
 }
 
 #[test]
