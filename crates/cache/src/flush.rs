@@ -83,7 +83,9 @@ impl Cache {
 
     /// The same, with something to do in the store before anything of the epoch goes down; then the epoch is written also if
     /// it is empty. If that fails and the store goes on, the epoch is written all the same, and the error given.
-    pub(crate) fn close_epoch_with(&self, first: Option<impl FnOnce(Epoch) -> Result<()>>) -> Result<Epoch> {
+    ///
+    /// If what the store makes of it goes bad in memory, all of it is handed down once more.
+    pub(crate) fn close_epoch_with(&self, mut first: Option<impl FnMut(Epoch) -> Result<()>>) -> Result<Epoch> {
         let _one_at_a_time = self.flushing.lock();
         let frozen = {
             let mut state = self.state.write();
@@ -100,14 +102,22 @@ impl Cache {
         };
         let start_ns = self.clock.monotonic_ns();
         let mut refused = Ok(());
-        let outcome = frozen.and_then(|frozen| {
-            if let Some(first) = first {
+        let mut attempt = |frozen: &FrozenEpoch| {
+            if let Some(first) = &mut first {
                 refused = first(frozen.epoch);
-                if let Err(error @ (Error::Device(_) | Error::ReadOnly(_))) = &refused {
+                if let Err(error @ (Error::Device(_) | Error::ReadOnly(_) | Error::GivenUp(_))) = &refused {
                     return Err(error.clone());
                 }
             }
-            let written = self.write_epoch(&frozen)?;
+            self.write_epoch(frozen)
+        };
+        let outcome = frozen.and_then(|frozen| {
+            let written = loop {
+                match attempt(&frozen) {
+                    Err(Error::GivenUp(_)) => self.store.begin_anew()?,
+                    outcome => break outcome?,
+                }
+            };
             self.note_time(&frozen, self.clock.monotonic_ns().saturating_sub(start_ns) / 1_000_000);
             Ok((frozen, written))
         });

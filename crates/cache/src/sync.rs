@@ -69,7 +69,8 @@ impl Cache {
                     self.unsealed_ns.store(self.clock.monotonic_ns().max(1), Ordering::Relaxed);
                     return Ok(());
                 }
-                Ok(false) => return self.close_epoch().map(|_| ()),
+                // The epoch is handed down anew, with what this batch would have had.
+                Ok(false) | Err(Error::GivenUp(_)) => return self.close_epoch().map(|_| ()),
                 // A page that no longer matches costs that page only: what is left is captured anew.
                 Err(Error::Corrupt(_)) if self.state.write().lose_bad(&captured) => {}
                 Err(error) => {

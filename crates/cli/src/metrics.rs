@@ -98,6 +98,9 @@ const FAMILIES: &[Family] = &[
         "Metadata blocks that were changed in memory by nobody who may.",
         |r| of(r, |f| f.counters.scribbles),
     ),
+    counter("holdfast_metadata_restarts_total", "Recovery points that were given up for that, and begun anew.", |r| {
+        of(r, |f| f.counters.restarts)
+    }),
     counter("holdfast_blocks_repaired_total", "Bad copies of blocks replaced by good ones.", |r| {
         of(r, |f| f.blocks_repaired)
     }),

@@ -193,6 +193,10 @@ impl ObjectStore for Logical {
         self.modules.iter().try_for_each(|module| module.prepare(epoch))
     }
 
+    fn begin_anew(&self) -> Result<()> {
+        self.modules.iter().try_for_each(|module| module.begin_anew())
+    }
+
     fn publish(&self, epoch: Epoch) -> Result<()> {
         self.modules.iter().try_for_each(|module| module.publish(epoch))
     }

@@ -124,6 +124,10 @@ pub enum Error {
     /// Corrupt bytes that no copy could replace.
     #[error("corrupt: {0}")]
     Corrupt(Box<Corruption>),
+    /// What the recovery point under way is made of has gone bad in memory: nothing of it reaches the device. See
+    /// [`crate::ObjectStore::begin_anew`].
+    #[error("the recovery point is given up: {0}")]
+    GivenUp(Box<Corruption>),
     /// The block was lost earlier and has not been written since.
     #[error("lost block: {0}")]
     Lost(Box<Place>),

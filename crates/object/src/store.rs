@@ -84,8 +84,10 @@ pub struct StoreCounters {
     pub log_batches: u64,
     /// Bytes in them; also in `written_bytes`.
     pub log_bytes: u64,
-    /// Metadata blocks that somebody had written to in memory who must not.
+    /// Blocks and records of metadata that somebody had written to in memory who must not.
     pub scribbles: u64,
+    /// Times that a recovery point was given up for that, and begun anew.
+    pub restarts: u64,
 }
 
 /// State of a store, for `status`.
@@ -208,6 +210,14 @@ pub trait ObjectStore: Send + Sync {
         first: PageIndex,
         limit: usize,
     ) -> Result<Vec<PageIndex>>;
+
+    /// After [`Error::GivenUp`], which all that changes something answers from then on: what has been applied since the last recovery point
+    /// is forgotten, and what is known of that one is read from the device again. Blocks written ahead and reservations stay. The epoch can
+    /// be applied anew. Does nothing if nothing was given up.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] if it happens too often in a row, or what is needed for it has gone bad, too: the last recovery point stands.
+    fn begin_anew(&self) -> Result<()>;
 
     /// Makes `epoch` the last recovery point, durably. Blocks that it freed can be used again, and the log of `epoch`
     /// and those before is forgotten.

@@ -171,6 +171,33 @@ impl Alloc {
         self.used.chunks()
     }
 
+    /// Takes over from the allocator of an epoch that is given up what is left of it: what was promised, what was written ahead, and the
+    /// limits. This one has what the last recovery point uses.
+    ///
+    /// # Errors
+    /// What was written ahead cannot be told.
+    pub(crate) fn take_over(&mut self, old: &Alloc) -> std::result::Result<(), Scribble> {
+        old.verify_placements()?;
+        for chunk in old.placed.chunks() {
+            old.placed.words(chunk)?;
+        }
+        for (&block, &placed) in &old.placements {
+            let is_free = block < self.used.blocks() && !self.used.get(block);
+            Scribble::unless_equal(
+                "free block that was written ahead",
+                u64::from(old.placed.contains(block)),
+                u64::from(is_free),
+            )?;
+            self.used.set(block, 1);
+            self.placed.insert(block);
+            self.placements.insert(block, placed);
+        }
+        self.reservations = old.reservations.clone();
+        self.reservations.values_mut().for_each(|reservation| (reservation.taken, reservation.own) = (0, 0));
+        (self.beyond_max, self.set_aside, self.quota) = (old.beyond_max, old.set_aside, old.quota);
+        Ok(())
+    }
+
     /// Takes over a chunk of the bitmap on the device.
     pub(crate) fn load_chunk(&mut self, chunk: u64, words: impl Iterator<Item = u64>) {
         self.used.load_chunk(chunk, words);
@@ -561,7 +588,7 @@ impl Alloc {
     pub(crate) fn publish(&mut self, epoch: Epoch) {
         let chunks: Vec<u64> = self.pending.chunks().collect();
         for chunk in chunks {
-            match self.pending.words(chunk) {
+            match self.used.chunk(chunk).and_then(|_| self.pending.words(chunk)) {
                 Ok(mask) => self.used.clear_mask(chunk, &mask.unwrap_or([0; CHUNK_WORDS])),
                 Err(scribble) => self.note_scribble(chunk, scribble),
             }
@@ -640,6 +667,16 @@ impl Alloc {
         }
     }
 
+    // ---- what nobody may do: see `crate::scribble`
+
+    pub(crate) fn scribble_used(&mut self, block: u64) {
+        self.used.scribble(block);
+    }
+
+    pub(crate) fn scribble_pending(&mut self, block: u64) -> bool {
+        self.pending.scribble(block)
+    }
+
     // ---- the bitmap on the device
 
     /// Chunks whose block of the bitmap may have changed since [`Alloc::clear_touched`].
@@ -670,6 +707,10 @@ impl Alloc {
     /// They do not.
     pub(crate) fn verify_counts(&self) -> std::result::Result<(), Scribble> {
         self.used.verify_free()?;
+        self.verify_placements()
+    }
+
+    fn verify_placements(&self) -> std::result::Result<(), Scribble> {
         Scribble::unless_equal("number of blocks written ahead", self.placements.len() as u64, self.placed.count())
     }
 }

@@ -74,7 +74,7 @@ impl Objects<'_> {
 impl Module {
     /// See [`holdfast_object::ObjectStore::apply`].
     pub(crate) fn apply_batch(&self, batch: &Batch) -> Result<Applied> {
-        self.disk().check_writable()?;
+        self.disk().check_sound()?;
         self.claim_first()?;
         let mut committing = self.committing.lock();
         committing.check_open()?;
@@ -128,6 +128,8 @@ impl Module {
         if replaces(&batch.ops) {
             self.keep_current(batch.domain, &mut applied)?;
         }
+        // Trees that go away are given up without a word to the operation.
+        self.disk().check_sound()?;
         Ok(applied)
     }
 

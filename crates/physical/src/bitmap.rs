@@ -208,6 +208,11 @@ impl Bitmap {
         self.free += u64::from(cleared);
     }
 
+    /// What nobody may do: see [`crate::scribble`].
+    pub(crate) fn scribble(&mut self, bit: u64) {
+        self.words[(bit / 64) as usize] ^= 1 << (bit % 64);
+    }
+
     /// First run of clear bits in `from..to`, at most `want` long. With `whole`, only runs that hold an aligned word of
     /// 64.
     pub(crate) fn find(&self, from: u64, to: u64, want: u64, whole: bool) -> Option<(u64, u64)> {
@@ -290,11 +295,6 @@ mod tests {
             }
             self.verify_free().expect("as many as in the chunks");
             assert!((self.blocks..self.chunks() * BITS).all(|bit| self.get(bit)));
-        }
-
-        /// What nobody may do.
-        pub(crate) fn scribble(&mut self, bit: u64) {
-            self.words[(bit / 64) as usize] ^= 1 << (bit % 64);
         }
     }
 

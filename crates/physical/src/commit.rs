@@ -52,8 +52,10 @@ pub enum CommitOrder {
 pub(crate) struct Committing {
     /// Newest epoch that a batch was applied for since the last recovery point, or 0.
     pub(crate) applied: Epoch,
+    /// Times in a row that an epoch was begun anew.
+    pub(crate) restarts: u32,
     /// What `prepare` made and `publish` will publish.
-    prepared: Option<SealedSuperblock>,
+    pub(crate) prepared: Option<SealedSuperblock>,
 }
 
 impl Committing {
@@ -74,7 +76,7 @@ type Writes = Vec<(u64, Arc<MetaBlock>)>;
 impl Module {
     /// See [`holdfast_object::ObjectStore::prepare`].
     pub(crate) fn prepare_epoch(&self, epoch: Epoch) -> Result<()> {
-        self.disk().check_writable()?;
+        self.disk().check_sound()?;
         let mut committing = self.committing.lock();
         committing.check_open()?;
         let (last, label) = (self.superblock()?, self.label()?);
@@ -126,17 +128,16 @@ impl Module {
 
     /// See [`holdfast_object::ObjectStore::publish`].
     pub(crate) fn publish_epoch(&self, epoch: Epoch) -> Result<()> {
-        self.disk().check_writable()?;
+        self.disk().check_sound()?;
         let mut committing = self.committing.lock();
         let Some(superblock) = committing.prepared.take_if(|superblock| superblock.epoch == epoch) else {
             return Err(Error::Protocol(format!("epoch {epoch} is not prepared")));
         };
-        let superblock =
-            Sealed::open(self.disk(), &superblock).inspect_err(|error| self.disk().latch(error.to_string()))?;
+        let superblock = Sealed::open(self.disk(), &superblock)?;
         if self.base.commit_order != CommitOrder::SuperblockFirst {
             self.write_superblock(&superblock)?;
         }
-        committing.applied = 0;
+        (committing.applied, committing.restarts) = (0, 0);
         self.published(&superblock);
         Ok(())
     }
@@ -161,7 +162,7 @@ impl Module {
             let mut alloc = self.base.alloc.lock();
             let freed = if self.base.discard { alloc.pending_runs() } else { Vec::new() };
             alloc.publish(epoch);
-            // The recovery point stands. If the bits have gone bad it is the last one, and that has been said.
+            // The recovery point stands. If the bits have gone bad, the next one begins with those that it has.
             self.base.check_alloc(&alloc).ok();
             freed
         };

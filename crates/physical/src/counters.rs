@@ -21,6 +21,7 @@ pub(crate) struct Counters {
     log_batches: AtomicU64,
     log_bytes: AtomicU64,
     scribbles: AtomicU64,
+    restarts: AtomicU64,
     repaired: AtomicU64,
     unrepaired: Mutex<FxHashSet<u64>>,
     lost_from_log: AtomicU64,
@@ -71,6 +72,11 @@ impl Counters {
     /// A block in memory was found changed by somebody who must not.
     pub(crate) fn scribbled(&self) {
         add(&self.scribbles, 1);
+    }
+
+    /// A recovery point was given up, and is begun anew.
+    pub(crate) fn restarted(&self) {
+        add(&self.restarts, 1);
     }
 
     pub(crate) fn repaired(&self) {
@@ -132,6 +138,7 @@ impl Counters {
             log_batches: get(&self.log_batches),
             log_bytes: get(&self.log_bytes),
             scribbles: get(&self.scribbles),
+            restarts: get(&self.restarts),
         }
     }
 }

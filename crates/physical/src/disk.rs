@@ -6,7 +6,8 @@ use crate::format::split_address;
 use crate::meta_block::MetadataProtection;
 use holdfast_block::{Device, Error as BlockError, Read, Write};
 use holdfast_integrity::Unverified;
-use holdfast_object::{DeviceFault, Epoch, Error, Place, Result};
+use holdfast_object::{Corruption, DeviceFault, Epoch, Error, Place, Result};
+use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -40,6 +41,8 @@ pub(crate) struct Disk {
     device: Arc<dyn Device>,
     blocks: AtomicU64,
     latch: OnceLock<String>,
+    /// What of the epoch being built has gone bad in memory.
+    given_up: Mutex<Option<Corruption>>,
     pub(crate) counters: Counters,
     /// Newest epoch that anything on the device can have been born in.
     newest: AtomicU64,
@@ -62,8 +65,15 @@ impl Disk {
     pub(crate) fn new(device: Arc<dyn Device>, blocks: u64) -> Disk {
         debug_assert!(blocks <= device.blocks());
         let blocks = AtomicU64::new(blocks);
-        let (counters, metadata) = (Counters::default(), MetadataProtection::default());
-        Disk { device, blocks, latch: OnceLock::new(), counters, newest: AtomicU64::new(0), metadata }
+        Disk {
+            device,
+            blocks,
+            latch: OnceLock::new(),
+            given_up: Mutex::default(),
+            counters: Counters::default(),
+            newest: AtomicU64::new(0),
+            metadata: MetadataProtection::default(),
+        }
     }
 
     /// For reading what is not checked as blocks of trees are.
@@ -124,6 +134,28 @@ impl Disk {
             None => Ok(()),
             Some(reason) => Err(Error::ReadOnly(reason.clone())),
         }
+    }
+
+    /// No recovery point is made of what there is in memory. The first reason counts.
+    pub(crate) fn give_up(&self, corruption: Corruption) -> Error {
+        tracing::error!(%corruption, "what the next recovery point is made of has gone bad in memory");
+        Error::GivenUp(Box::new(self.given_up.lock().get_or_insert(corruption).clone()))
+    }
+
+    /// What has gone bad, if so.
+    pub(crate) fn given_up(&self) -> Option<Corruption> {
+        self.given_up.lock().clone()
+    }
+
+    /// What there is in memory is that of the last recovery point.
+    pub(crate) fn begun_anew(&self) {
+        *self.given_up.lock() = None;
+    }
+
+    /// `Err` if the module takes no changes, or none of the epoch being built.
+    pub(crate) fn check_sound(&self) -> Result<()> {
+        self.check_writable()?;
+        self.given_up().map_or(Ok(()), |corruption| Err(Error::GivenUp(Box::new(corruption))))
     }
 
     /// A place on this device.

@@ -12,10 +12,11 @@
 //! | `tree`, `objects` | block trees; records, maps of ids, references |
 //! | `read`, `write`, `apply` | pages and operations |
 //! | `op_limits`, `damage` | operations that are wrong; what a damaged object costs |
-//! | `commit` | recovery points: what is written in which order |
+//! | `commit`, `restart` | recovery points: what is written in which order; what happens if that has gone bad in memory |
 //! | `intent_log`, `log_recovery`, `log_pages` | what a sync made durable between two recovery points |
 //! | `scrub` | every copy of every block in use, verified while the store is used |
 //! | `trim` | discards of free blocks |
+//! | `scribble` | for the lab: changes of metadata in memory that nobody may make |
 //! | `inject` | a catalogue of blocks by kind, and damage to them on purpose |
 //! | `create`, `open`, `check` | a store's beginning, its opening, its offline check |
 //! | `mend` | damaged labels and superblocks, when a store is opened |
@@ -49,6 +50,8 @@ mod op_limits;
 mod open;
 mod read;
 mod read_ahead;
+mod restart;
+mod scribble;
 mod scrub;
 mod sealed;
 mod sealed_record;

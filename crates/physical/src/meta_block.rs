@@ -14,7 +14,7 @@ use crate::format::{DeadRun, POINTERS, RECORD_BYTES};
 use holdfast_integrity::{
     CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, identity_mix, identity_tag, tally,
 };
-use holdfast_object::{DomainId, Error, ObjectId, ObjectKey, Place, Result};
+use holdfast_object::{Corruption, DomainId, Error, ObjectId, ObjectKey, Place, Result};
 
 /// Identity of a metadata block: the object, the level in its tree (0 only in domain 0), the index in that level.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -93,10 +93,10 @@ impl Scribble {
         if expected == got { Ok(()) } else { Err(Scribble { what, expected, got }) }
     }
 
-    pub(crate) fn at(self, place: Place) -> Error {
+    pub(crate) fn at(self, place: Place) -> Corruption {
         let Scribble { what, expected, got } = self;
         let what = format!("{what} in memory, to which somebody has written who must not");
-        Error::corrupt(place, what, format!("{expected:#018x}"), format!("{got:#018x}"))
+        Corruption { place, what, expected: format!("{expected:#018x}"), got: format!("{got:#018x}") }
     }
 }
 
@@ -296,6 +296,11 @@ impl MetaBlock {
         self.bytes.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
+    /// What nobody may do: see [`crate::scribble`].
+    pub(crate) fn scribble(&mut self, at: usize, pattern: &[u8]) {
+        self.bytes.0[at..].iter_mut().zip(pattern).for_each(|(byte, flipped)| *byte ^= flipped);
+    }
+
     /// Reads and verifies the block that `pointer` names, from its second copy if the first is bad, which is then
     /// repaired.
     pub(crate) fn load(disk: &Disk, key: NodeKey, pointer: &BlockPointer) -> Result<MetaBlock> {
@@ -366,13 +371,6 @@ mod tests {
     use super::*;
 
     const KEY: NodeKey = NodeKey { domain: 1, object: 2, level: 3, index: 4 };
-
-    /// What nobody may do.
-    impl MetaBlock {
-        pub(crate) fn scribble(&mut self, at: usize, pattern: &[u8]) {
-            self.bytes.0[at..].iter_mut().zip(pattern).for_each(|(byte, flipped)| *byte ^= flipped);
-        }
-    }
 
     #[test]
     #[should_panic(expected = "not changed")]

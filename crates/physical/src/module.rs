@@ -1,5 +1,6 @@
 //! One physical module: the objects of one device.
 
+use crate::alloc::Alloc;
 use crate::commit::{CommitOrder, Committing};
 use crate::disk::Disk;
 use crate::format::{Label, Superblock};
@@ -233,14 +234,19 @@ pub(crate) fn log_area(label: &Label) -> Range<u64> {
     label.log_start..label.log_start + label.log_blocks
 }
 
+/// An allocator for a store of `label` on `disk`, whose bitmap is for `blocks` blocks.
+pub(crate) fn new_alloc(disk: &Disk, label: &Label, blocks: u64, order: CommitOrder, clock: Arc<dyn Clock>) -> Alloc {
+    let mut alloc = Alloc::new(blocks, log_area(label), order == CommitOrder::ReuseFreedAtOnce, clock);
+    if !disk.metadata.rolls() {
+        alloc.believe();
+    }
+    alloc
+}
+
 /// A node cache and an allocator for a store of `label` on `disk`, whose bitmap is for `blocks` blocks.
 pub(crate) fn base(mut disk: Disk, label: &Label, blocks: u64, options: &OpenOptions, clock: Arc<dyn Clock>) -> Base {
     disk.metadata = options.metadata;
-    let reuse = options.commit_order == CommitOrder::ReuseFreedAtOnce;
-    let mut alloc = crate::alloc::Alloc::new(blocks, log_area(label), reuse, clock.clone());
-    if !options.metadata.rolls() {
-        alloc.believe();
-    }
+    let alloc = new_alloc(&disk, label, blocks, options.commit_order, clock.clone());
     Base {
         disk,
         cache: NodeCache::new(options.node_cache_bytes),
@@ -427,6 +433,10 @@ impl ObjectStore for Module {
 
     fn prepare(&self, epoch: Epoch) -> Result<()> {
         self.prepare_epoch(epoch)
+    }
+
+    fn begin_anew(&self) -> Result<()> {
+        self.begin_epoch_anew()
     }
 
     fn publish(&self, epoch: Epoch) -> Result<()> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 const SHARDS: usize = 16;
 
 /// Which block, and its first address: a snapshot has the version of a block that it keeps, the domain another one elsewhere.
-type Version = (NodeKey, u64);
+pub(crate) type Version = (NodeKey, u64);
 
 /// What the protection of a block takes of memory: its sums, and when it was verified.
 pub const PROTECTION_BYTES_PER_BLOCK: usize = size_of::<Sums>() + size_of::<u32>();
@@ -96,6 +96,21 @@ impl NodeCache {
             clock.retain(|version| entries.contains_key(version) && seen.insert(*version));
         }
         Some(entry.block)
+    }
+
+    /// One of the blocks, counted around.
+    pub(crate) fn nth(&self, number: u64) -> Option<Version> {
+        let start = number as usize % SHARDS;
+        let shard = (start..start + SHARDS).map(|shard| self.shards[shard % SHARDS].lock());
+        let shard = { shard }.find(|shard| !shard.entries.is_empty())?;
+        let mut versions: Vec<Version> = shard.entries.keys().copied().collect();
+        versions.sort_unstable();
+        Some(versions[number as usize % versions.len()])
+    }
+
+    /// Forgets all blocks.
+    pub(crate) fn clear(&self) {
+        self.shards.iter().for_each(|shard| *shard.lock() = Shard::default());
     }
 
     #[cfg(test)]

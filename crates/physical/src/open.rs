@@ -1,5 +1,6 @@
 //! Opening a store: labels, the newest superblock whose records verify, the bitmap.
 
+use crate::alloc::Alloc;
 use crate::check::reach;
 use crate::commit::CommitOrder;
 use crate::disk::{Block, Disk, device_error};
@@ -258,9 +259,8 @@ fn load_or_rebuild(
     let unrepaired = base.disk.counters.unrepaired_blocks();
     let damage = match bitmap {
         Bitmap::FromTrees => None,
-        Bitmap::AsStored => match load_bitmap(base, label, superblock, trees) {
+        Bitmap::AsStored => match load_bitmap(base, &mut base.alloc.lock(), label, superblock, trees) {
             Ok(()) => {
-                base.alloc.lock().grow(label.blocks);
                 return Ok(());
             }
             Err(error) => Some(error),
@@ -295,11 +295,16 @@ fn load_or_rebuild(
     Ok(())
 }
 
-/// Loads the bitmap of a recovery point.
-fn load_bitmap(base: &Base, label: &Label, superblock: &Superblock, trees: &Trees) -> Result<()> {
+/// Loads the bitmap of a recovery point into an allocator for the blocks that it is for, which is then for those of the label.
+pub(crate) fn load_bitmap(
+    base: &Base,
+    alloc: &mut Alloc,
+    label: &Label,
+    superblock: &Superblock,
+    trees: &Trees,
+) -> Result<()> {
     let key = system_key(BITMAP);
     let bitmap = &trees.system[&BITMAP];
-    let mut alloc = base.alloc.lock();
     if let Some(beyond) = trees.seek(base, key, bitmap, alloc.chunks(), Seek::Data)? {
         let place = Place { object: Some(key), index: Some(beyond), ..base.disk.place(0) };
         return Err(Error::corrupt(place, "bitmap", format!("{} blocks", alloc.chunks()), "one beyond the device"));
@@ -317,6 +322,7 @@ fn load_bitmap(base: &Base, label: &Label, superblock: &Superblock, trees: &Tree
         let got = format!("{} of {}, {wrong} of labels and log not in use", space.free, space.total);
         return Err(Error::corrupt(base.disk.place(0), "bitmap", expected, got));
     }
+    alloc.grow(label.blocks);
     Ok(())
 }
 

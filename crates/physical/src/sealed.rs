@@ -12,7 +12,7 @@ use crate::format::label::LabelState;
 use crate::format::{Fault, Label, Superblock};
 use crate::meta_block::MetadataProtection;
 use crate::open::{read_label, read_superblocks};
-use holdfast_object::{Epoch, Error, Result};
+use holdfast_object::{Corruption, Epoch, Error, Result};
 use parking_lot::{Mutex, RwLock};
 
 fn block(bytes: [u8; 4096]) -> PooledBlock {
@@ -73,12 +73,13 @@ pub(crate) struct Sealed {
 }
 
 /// Counts and tells of bytes that no legal change has made.
-fn scribbled(disk: &Disk, fault: Fault) -> Error {
+fn scribbled(disk: &Disk, fault: Fault) -> Corruption {
     disk.counters.scribbled();
     let what = format!("{} in memory, to which somebody has written who must not", fault.what);
-    let error = Error::corrupt(disk.place(0), what, fault.expected, fault.got);
-    tracing::error!(%error, "what the store knows of its device has gone bad");
-    error
+    let (expected, got) = (fault.expected.to_string(), fault.got.to_string());
+    let corruption = Corruption { place: disk.place(0), what, expected, got };
+    tracing::error!(%corruption, "what the store knows of its device has gone bad");
+    corruption
 }
 
 impl Sealed {
@@ -98,7 +99,7 @@ impl Sealed {
             Ok(label) => return Ok(label),
             Err(fault) => fault,
         };
-        let error = scribbled(disk, fault);
+        let error = Error::Corrupt(Box::new(scribbled(disk, fault)));
         let label = read_label(disk.device()).ok().filter(|label| label.blocks == disk.blocks()).ok_or(error)?;
         self.set_label(&label);
         Ok(label)
@@ -127,7 +128,7 @@ impl Sealed {
             }
             Err(fault) => fault,
         };
-        let error = scribbled(disk, fault);
+        let error = Error::Corrupt(Box::new(scribbled(disk, fault)));
         let superblocks = read_superblocks(disk.device(), &self.label(disk)?).unwrap_or_default();
         // A newer one on the device may be one that is being written.
         let epoch = published.epoch;
@@ -139,9 +140,9 @@ impl Sealed {
     /// One that is not on the device yet.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it has gone bad in memory. Then it is nowhere.
+    /// [`Error::GivenUp`] if it has gone bad in memory. Then it is nowhere.
     pub(crate) fn open(disk: &Disk, superblock: &SealedSuperblock) -> Result<Superblock> {
-        superblock.open(disk).map_err(|fault| scribbled(disk, fault))
+        superblock.open(disk).map_err(|fault| disk.give_up(scribbled(disk, fault)))
     }
 
     /// The superblock is on the device, durable.
@@ -158,28 +159,24 @@ impl Sealed {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What nobody may do: see [`crate::scribble`].
+impl SealedSuperblock {
+    pub(crate) fn scribble(&mut self, at: usize, flipped: u8) {
+        self.bytes.0[at] ^= flipped;
+    }
+}
 
-    /// What nobody may do.
-    impl SealedSuperblock {
-        pub(crate) fn scribble(&mut self, at: usize) {
-            self.bytes.0[at] ^= 0x10;
+impl Sealed {
+    pub(crate) fn scribble(&self, label: bool, at: usize, flipped: u8) {
+        if label {
+            self.label.write().0.0[at] ^= flipped;
+        } else {
+            self.published.lock().scribble(at, flipped);
         }
     }
 
-    impl Sealed {
-        pub(crate) fn scribble_label(&self, at: usize) {
-            self.label.write().0.0[at] ^= 0x10;
-        }
-
-        pub(crate) fn scribble_superblock(&self, at: usize) {
-            self.published.lock().scribble(at);
-        }
-
-        pub(crate) fn scribble_epoch(&self) {
-            self.published.lock().epoch ^= 1;
-        }
+    #[cfg(test)]
+    pub(crate) fn scribble_epoch(&self) {
+        self.published.lock().epoch ^= 1;
     }
 }

@@ -67,6 +67,13 @@ impl SealedRecord {
     }
 }
 
+impl SealedRecord {
+    /// What nobody may do: see [`crate::scribble`].
+    pub(crate) fn scribble(&mut self, write: impl FnOnce(&mut Record)) {
+        write(&mut self.record);
+    }
+}
+
 /// As it is in memory.
 impl Deref for SealedRecord {
     type Target = Record;
@@ -80,13 +87,6 @@ impl Deref for SealedRecord {
 mod tests {
     use super::*;
     use crate::format::SystemKind;
-
-    /// What nobody may do.
-    impl SealedRecord {
-        pub(crate) fn scribble(&mut self, write: impl FnOnce(&mut Record)) {
-            write(&mut self.record);
-        }
-    }
 
     #[test]
     fn no_change_makes_a_scribble_right() {

@@ -98,11 +98,8 @@ impl Base {
     }
 
     fn give_up(&self, scribble: Scribble, place: Place) -> Error {
-        let error = scribble.at(place);
         self.disk.counters.scribbled();
-        self.disk.latch(error.to_string());
-        tracing::error!(%error, "the store is read-only from now on");
-        error
+        self.disk.give_up(scribble.at(place))
     }
 
     /// Gives up the epoch being built if somebody has written to the allocator's bits who must not.

@@ -8,6 +8,7 @@ mod expected;
 mod front;
 mod integrity;
 mod lab;
+mod metadata;
 mod power;
 mod ranges;
 mod rig;

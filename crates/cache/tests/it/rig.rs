@@ -16,6 +16,7 @@ pub(crate) struct Rig {
     pub(crate) arena: Arc<Arena>,
     pub(crate) cache: Cache,
     pub(crate) clock: Arc<ManualClock>,
+    pub(crate) module: Arc<Module>,
     /// What opening found.
     pub(crate) recovered: Recovered,
 }
@@ -38,10 +39,11 @@ impl Rig {
         let clock = Arc::new(ManualClock::new(2_000_000_000, 1_000));
         let arena = Arena::new(FRAMES, 64 << 10).unwrap();
         let module = Module::open(front, arena.clone(), clock.clone(), &OpenOptions::default()).unwrap();
-        let store = Arc::new(Logical::assemble(vec![Arc::new(module)]).unwrap());
+        let module = Arc::new(module);
+        let store = Arc::new(Logical::assemble(vec![module.clone()]).unwrap());
         let (cache, recovered) =
             Cache::open(store, arena.clone(), clock.clone(), DomainId::MAIN, Options::for_frames(FRAMES)).unwrap();
-        Rig { device, arena, cache, clock, recovered }
+        Rig { device, arena, cache, clock, module, recovered }
     }
 
     /// The power fails: memory is gone, the device has what was written.

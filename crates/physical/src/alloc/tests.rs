@@ -4,16 +4,8 @@ use rand::{Rng, SeedableRng};
 
 /// What nobody may do.
 impl Alloc {
-    pub(crate) fn scribble_used(&mut self, block: u64) {
-        self.used.scribble(block);
-    }
-
-    pub(crate) fn scribble_pending(&mut self, block: u64) {
-        self.pending.scribble(block);
-    }
-
-    pub(crate) fn scribble_placed(&mut self, block: u64) {
-        self.placed.scribble(block);
+    pub(crate) fn scribble_placed(&mut self, block: u64) -> bool {
+        self.placed.scribble(block)
     }
 
     pub(crate) fn lose_placement(&mut self) {

@@ -49,15 +49,17 @@ impl Rig {
         self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).unwrap();
     }
 
-    fn delete(&self, id: u64) {
+    fn try_delete(&self, id: u64) -> Result<()> {
         let ops = vec![Op::Delete { id: ObjectId(id) }];
-        self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).unwrap();
+        self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).map(drop)
     }
 
-    fn make_refused(&self, id: u64) {
-        let ops = vec![Op::Delete { id: ObjectId(id) }];
-        let error =
-            self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).unwrap_err();
+    fn delete(&self, id: u64) {
+        self.try_delete(id).unwrap();
+    }
+
+    fn delete_is_refused(&self, id: u64) {
+        let error = self.try_delete(id).unwrap_err();
         assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
     }
 
@@ -112,14 +114,36 @@ impl Rig {
         base.keep(node, pointer.address[0], block);
     }
 
-    /// That nothing of the epoch being built gets to the device, and no later one either.
-    fn commit_is_refused(&self) {
+    /// That nothing of the epoch being built gets to the device, nor of a later one built upon it.
+    fn commit_is_given_up(&self) {
         let before = self.stored();
-        let error = self.commit().unwrap_err();
-        assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
-        assert!(matches!(self.commit(), Err(Error::ReadOnly(_))), "no later epoch is built upon it");
+        for attempt in ["the commit", "a later one"] {
+            let error = self.commit().unwrap_err();
+            assert!(matches!(error, Error::GivenUp(_)), "{attempt}: {error}");
+            assert!(error.to_string().contains("in memory, to which somebody has written"), "{attempt}: {error}");
+        }
         assert!(self.scribbles() >= 1);
         assert_eq!(self.stored(), before);
+    }
+
+    /// That an epoch can be built upon the last recovery point, which the layer above does.
+    fn begin_anew(&self, redo: impl FnOnce(&Rig)) {
+        self.begin_anew_with(0, redo);
+    }
+
+    /// The same with so many blocks written ahead.
+    fn begin_anew_with(&self, written_ahead: u64, redo: impl FnOnce(&Rig)) {
+        let before = self.stored();
+        let restarts = self.module.status().counters.restarts;
+        self.module.begin_anew().unwrap();
+        assert_eq!(self.module.status().counters.restarts, restarts + 1);
+        let free = |module: &Module| module.status().space.free;
+        let kept = free(&open(self.device.clone())) - free(&self.module);
+        assert_eq!(kept, written_ahead, "more or less than what was written ahead");
+        redo(self);
+        self.commit().unwrap();
+        assert_eq!(self.stored().1, before.1 + 1);
+        self.module.trees.read().check();
     }
 
     fn used(&self) -> u64 {
@@ -156,11 +180,15 @@ fn no_scribble_on_a_changed_block_becomes_a_recovery_point() {
         // Legal changes of the same epoch do not make it right.
         rig.make(4);
         let error = rig.commit().unwrap_err();
-        assert!(matches!(&error, Error::Corrupt(found) if found.place.object == Some(key.object_key())), "{error}");
-        assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
+        assert!(matches!(&error, Error::GivenUp(found) if found.place.object == Some(key.object_key())), "{error}");
         assert_eq!(rig.scribbles(), 1);
-        assert!(matches!(rig.commit(), Err(Error::ReadOnly(_))), "no later epoch is built upon it");
+        rig.commit_is_given_up();
         assert_eq!(rig.stored(), before, "at {at}");
+        rig.begin_anew(|rig| {
+            rig.make(3);
+            rig.make(4);
+        });
+        assert_eq!(rig.stored().0, before.0 + 2, "at {at}");
     }
 }
 
@@ -300,9 +328,9 @@ fn a_scribbled_block_frees_nothing() {
         rig.fill(3, PAGES);
         let key = NodeKey { domain: 1, object: 3, level: 1, index: 0 };
         Arc::make_mut(&mut rig.module.trees.write().dirty.get_mut(&key).unwrap().block).scribble(at, &[4]);
-        rig.delete(3);
-        assert!(matches!(rig.commit(), Err(Error::ReadOnly(_))));
-        rig.stored();
+        assert!(matches!(rig.try_delete(3), Err(Error::GivenUp(_))));
+        rig.commit_is_given_up();
+        rig.begin_anew(|rig| rig.delete(3));
     }
 }
 
@@ -321,17 +349,17 @@ fn what_is_known_of_the_device_is_read_again_before_it_is_written_anywhere() {
     for at in FIELDS {
         let rig = Rig::new();
         let before = rig.stored();
-        rig.module.sealed.scribble_label(at);
-        rig.module.sealed.scribble_superblock(at);
+        rig.module.sealed.scribble(true, at, 0x10);
+        rig.module.sealed.scribble(false, at, 0x10);
         assert_eq!(scrub_labels(&rig.module), 0, "at {at}: good blocks were replaced by what memory says");
         assert_eq!(rig.scribbles(), 2);
         assert_eq!(rig.stored(), before);
 
-        rig.module.sealed.scribble_superblock(at);
+        rig.module.sealed.scribble(false, at, 0x10);
         rig.make(3);
         rig.commit().unwrap();
-        rig.module.sealed.scribble_label(at);
-        rig.module.sealed.scribble_superblock(at);
+        rig.module.sealed.scribble(true, at, 0x10);
+        rig.module.sealed.scribble(false, at, 0x10);
         rig.module.close().unwrap();
         assert_eq!(rig.scribbles(), 5);
         assert_eq!(rig.stored(), (before.0 + 1, before.1 + 2));
@@ -346,11 +374,12 @@ fn a_superblock_that_goes_bad_before_it_is_written_is_never_written() {
         rig.make(3);
         let epoch = rig.module.epoch() + 1;
         rig.module.prepare(epoch).unwrap();
-        rig.module.committing.lock().prepared.as_mut().unwrap().scribble(at);
+        rig.module.committing.lock().prepared.as_mut().unwrap().scribble(at, 0x10);
         let error = rig.module.publish(epoch).unwrap_err();
         assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
-        assert!(matches!(rig.module.prepare(epoch + 1), Err(Error::ReadOnly(_))), "no later epoch is built upon it");
+        assert!(matches!(rig.module.prepare(epoch + 1), Err(Error::GivenUp(_))), "no later epoch is built upon it");
         assert_eq!(rig.stored(), before, "at {at}");
+        rig.begin_anew(|rig| rig.make(3));
     }
 }
 
@@ -362,8 +391,8 @@ fn another_recovery_point_is_not_taken_for_the_last_one() {
     assert_eq!(rig.module.superblock().unwrap().epoch, before.1);
     assert_eq!(rig.module.epoch(), before.1, "one of the two is good");
     rig.module.sealed.scribble_epoch();
-    rig.module.sealed.scribble_superblock(3000);
-    rig.make_refused(3);
+    rig.module.sealed.scribble(false, 3000, 0x10);
+    rig.delete_is_refused(3);
     assert_eq!(rig.stored(), before);
 }
 
@@ -394,8 +423,12 @@ fn page_of(rig: &Rig) -> u64 {
 }
 
 fn changed(rig: &Rig, write: fn(&mut Record)) {
+    changed_in(rig, 2, write);
+}
+
+fn changed_in(rig: &Rig, id: u64, write: fn(&mut Record)) {
     let mut trees = rig.module.trees.write();
-    let change = trees.changed.get_mut(&ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) });
+    let change = trees.changed.get_mut(&ObjectKey { domain: DomainId::MAIN, object: ObjectId(id) });
     let Some(Change::Present(record)) = change else { panic!("it has been written to") };
     record.scribble(write);
 }
@@ -410,8 +443,8 @@ fn no_scribble_on_bits_and_records_becomes_a_recovery_point() {
     let writes: [(&str, Write); 13] = [
         ("what is in use looks free", |rig| alloc_of(rig).scribble_used(page_of(rig))),
         ("what is free looks used", |rig| alloc_of(rig).scribble_used(3000)),
-        ("a block is freed that nobody frees", |rig| alloc_of(rig).scribble_pending(page_of(rig))),
-        ("a block that is in use is no longer", |rig| alloc_of(rig).scribble_placed(page_of(rig))),
+        ("a block is freed that nobody frees", |rig| assert!(alloc_of(rig).scribble_pending(page_of(rig)))),
+        ("what is in use is taken for written ahead", |rig| assert!(alloc_of(rig).scribble_placed(page_of(rig)))),
         ("what is written ahead is forgotten", |rig| alloc_of(rig).lose_placement()),
         ("levels of a tree that is not changed", |rig| system(rig, REFERENCES, |record| record.levels ^= 1)),
         ("size", |rig| changed(rig, |record| record.attributes.size ^= 1 << 40)),
@@ -434,7 +467,19 @@ fn no_scribble_on_bits_and_records_becomes_a_recovery_point() {
         write(&rig);
         // Legal changes of the same epoch do not make it right.
         rig.make(4);
-        rig.commit_is_refused();
+        rig.commit_is_given_up();
+        if what.contains("ahead") {
+            // Which blocks the intent log names is not known any more.
+            assert!(matches!(rig.module.begin_anew(), Err(Error::ReadOnly(_))));
+            assert!(matches!(rig.commit(), Err(Error::ReadOnly(_))));
+            rig.stored();
+            continue;
+        }
+        rig.begin_anew_with(1, |rig| {
+            rig.fill(2, 5);
+            rig.make(4);
+        });
+        assert_eq!(rig.module.status().space.pending, 0);
     }
 }
 
@@ -448,8 +493,9 @@ fn no_block_is_written_to_that_only_seems_free() {
     rig.clock.advance_ns(1_000_000_000);
     let error = rig.write(2, 0).unwrap_err();
     assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
-    assert!(matches!(rig.commit(), Err(Error::ReadOnly(_))));
+    rig.commit_is_given_up();
     assert_eq!(rig.stored(), before);
+    rig.begin_anew(|rig| rig.write(2, 0).unwrap());
 }
 
 #[test]
@@ -460,9 +506,29 @@ fn what_an_epoch_frees_goes_bad_after_it_was_written() {
     rig.fill(2, 5);
     let (epoch, before) = (rig.module.epoch() + 1, rig.stored());
     rig.module.prepare(epoch).unwrap();
-    alloc_of(&rig).scribble_pending(page_of(&rig));
+    assert!(alloc_of(&rig).scribble_pending(page_of(&rig)));
     rig.module.publish(epoch).unwrap();
     assert!(alloc_of(&rig).is_used(page_of(&rig)));
     assert_eq!(rig.stored(), (before.0, epoch), "the recovery point is a good one, and the last");
-    assert!(matches!(rig.module.prepare(epoch + 1), Err(Error::ReadOnly(_))));
+    assert!(matches!(rig.module.prepare(epoch + 1), Err(Error::GivenUp(_))));
+    rig.begin_anew(|rig| rig.make(3));
+}
+
+#[test]
+fn memory_that_goes_bad_again_and_again_is_not_worked_with() {
+    let rig = Rig::new();
+    let before = rig.stored();
+    for _ in 0..3 {
+        rig.make(3);
+        changed_in(&rig, 3, |record| record.attributes.mode ^= 1);
+        rig.commit_is_given_up();
+        rig.module.begin_anew().unwrap();
+    }
+    rig.make(3);
+    changed_in(&rig, 3, |record| record.attributes.mode ^= 1);
+    rig.commit_is_given_up();
+    let error = rig.module.begin_anew().unwrap_err();
+    assert!(error.to_string().contains("the 4th time in a row"), "{error}");
+    assert!(matches!(rig.commit(), Err(Error::ReadOnly(_))));
+    assert_eq!(rig.stored(), before);
 }

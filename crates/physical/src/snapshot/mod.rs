@@ -447,7 +447,7 @@ impl Module {
 
     /// The last recovery point, if `epoch` is above it and nothing has been applied for it.
     fn begin(&self, committing: &Committing, epoch: Epoch) -> Result<Epoch> {
-        self.disk().check_writable()?;
+        self.disk().check_sound()?;
         self.claim_first()?;
         committing.check_open()?;
         let last = self.superblock()?.epoch;
