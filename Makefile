@@ -21,7 +21,7 @@ UNITS = $(ROOT)/lib/systemd
 SBIN = $(DESTDIR)/sbin
 HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
 
-.PHONY: help run mounter build install uninstall wheel test test-long bench bench-integrity bench-recovery bench-trace aged fmt deny
+.PHONY: help run mounter build install uninstall wheel test test-long bench bench-integrity bench-metadata bench-recovery bench-trace aged fmt deny
 
 help: ## what can be made
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -88,6 +88,10 @@ bench: ## compare with ext4, btrfs and fuse2fs; BENCH_ARGS="--quick", BENCH_ARGS
 bench-integrity: ## compare the protection modes; BENCH_ARGS="--quick", BENCH_ARGS=--write for docs/integrity-speed.md
 	cargo build --release -p holdfast -p holdfast-bench
 	$(SUDO) $(TARGET)/release/holdfast-bench-integrity $(BENCH_ARGS)
+
+bench-metadata: ## compare the steps of protection of metadata; BENCH_ARGS="--quick", BENCH_ARGS=--write for docs/metadata-speed.md
+	cargo build --release -p holdfast-bench
+	$(TARGET)/release/holdfast-bench-metadata $(BENCH_ARGS)
 
 bench-recovery: ## measure what recovering from a flipped bit takes; BENCH_ARGS=--write for docs/recovery.md
 	cargo build --release -p holdfast-bench

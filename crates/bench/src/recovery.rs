@@ -172,7 +172,7 @@ impl Subject {
             mark,
             is_armed: AtomicBool::new(false),
         });
-        let options = Options { mode, pool_bytes: POOL_BYTES, clock: Arc::new(SystemClock::default()) };
+        let options = Options::new(mode, POOL_BYTES, Arc::new(SystemClock::default()));
         let stack = Stack::create(device.clone(), &options)?;
         let made = stack.namespace.mknod(&Request::ROOT, ObjectId::ROOT, b"block", NewNode::Regular, 0o644);
         let subject = Subject { id: made.map_err(other)?.id, stack, device, bytes, generator };

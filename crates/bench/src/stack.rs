@@ -11,7 +11,7 @@ use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Namespace, Options as NamingOptions};
 use holdfast_object::{Arena, Clock, DomainId, PAGE_SIZE};
-use holdfast_physical::{CreateOptions, Module, OpenOptions};
+use holdfast_physical::{CreateOptions, MetadataProtection, Module, OpenOptions};
 
 /// Bytes for the store's metadata, beside the pool.
 const NODE_CACHE_BYTES: usize = 16 << 20;
@@ -26,20 +26,33 @@ pub(crate) struct Stack {
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) mode: Protection,
+    /// How blocks of metadata are protected.
+    pub(crate) metadata: MetadataProtection,
     /// Memory for file contents.
     pub(crate) pool_bytes: u64,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
+impl Options {
+    /// With metadata protected as everywhere.
+    pub(crate) fn new(mode: Protection, pool_bytes: u64, clock: Arc<dyn Clock>) -> Options {
+        Options { mode, metadata: MetadataProtection::default(), pool_bytes, clock }
+    }
+}
+
 impl Stack {
     /// Opens the store on a device.
     pub(crate) fn open(device: Arc<dyn Device>, options: &Options) -> io::Result<Stack> {
-        let Options { mode, pool_bytes, clock } = options.clone();
+        let Options { mode, metadata, pool_bytes, clock } = options.clone();
         let frames = u32::try_from(pool_bytes / PAGE_SIZE as u64).map_err(io::Error::other)?;
         let log_bytes = (pool_bytes / 32).clamp(1 << 20, 16 << 20) as usize;
         let arena = Arena::new(frames, log_bytes).map_err(other)?;
-        let options =
-            OpenOptions { node_cache_bytes: NODE_CACHE_BYTES, protection: Some(mode), ..OpenOptions::default() };
+        let options = OpenOptions {
+            node_cache_bytes: NODE_CACHE_BYTES,
+            protection: Some(mode),
+            metadata,
+            ..OpenOptions::default()
+        };
         let module = Module::open(device, arena.clone(), clock.clone(), &options).map_err(other)?;
         let store = Arc::new(Logical::assemble(vec![Arc::new(module)]).map_err(other)?);
         let limits = CacheOptions::for_frames(frames);

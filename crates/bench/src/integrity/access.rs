@@ -12,7 +12,7 @@ use holdfast_object::{Durability, ObjectId};
 use crate::pattern::BLOCK;
 
 /// An open file. Positions and lengths are those of whole blocks.
-pub(super) trait Access {
+pub(crate) trait Access {
     /// Fills the buffer.
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
     /// Writes all of the bytes.
@@ -58,12 +58,12 @@ fn whole(got: usize, wanted: usize) -> io::Result<()> {
 }
 
 /// A file of a stack in this process, read into a buffer of the application's.
-pub(super) struct Embedded {
-    pub(super) namespace: Arc<Namespace>,
-    pub(super) id: ObjectId,
+pub(crate) struct Embedded {
+    pub(crate) namespace: Arc<Namespace>,
+    pub(crate) id: ObjectId,
     /// Checksums of this algorithm go along with the bytes: made here before a write, verified here after a read. Without, pages are
     /// verified in the pool, right before they are copied out of it.
-    pub(super) sums: Option<Algorithm>,
+    pub(crate) sums: Option<Algorithm>,
 }
 
 impl Access for Embedded {

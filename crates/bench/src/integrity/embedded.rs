@@ -24,7 +24,7 @@ pub(super) struct InProcess {
 impl InProcess {
     /// Opens an existing store that nobody has mounted, with a pool of so many bytes.
     pub(super) fn open(store: &Path, mode: Protection, pool_bytes: u64) -> Result<InProcess> {
-        let options = Options { mode, pool_bytes, clock: Arc::new(SystemClock::default()) };
+        let options = Options::new(mode, pool_bytes, Arc::new(SystemClock::default()));
         let mut stack = InProcess { store: store.to_path_buf(), options, open: None };
         stack.open = Some(stack.assemble().at("open", store)?);
         Ok(stack)
@@ -87,7 +87,7 @@ impl Drop for InProcess {
 pub(super) fn create(store: &Path, bytes: u64, mode: Protection) {
     use holdfast_naming::NewNode;
     let device = Arc::new(FileDevice::create_file(store, bytes).expect("a file"));
-    let options = Options { mode, pool_bytes: 16 << 20, clock: Arc::new(SystemClock::default()) };
+    let options = Options::new(mode, 16 << 20, Arc::new(SystemClock::default()));
     let stack = Stack::create(device, &options).expect("a store");
     let namespace = &stack.namespace;
     namespace.mknod(&Request::ROOT, ObjectId::ROOT, DATA.as_bytes(), NewNode::Regular, 0o644).expect("a file");

@@ -15,7 +15,7 @@
 //! in an order that changes from round to round ([`turns`]); the figures of a round are pairs. What counts is the CPU time of
 //! application and daemon together.
 
-mod access;
+pub(crate) mod access;
 mod embedded;
 pub mod loads;
 mod mounted;
@@ -33,6 +33,7 @@ use self::embedded::InProcess;
 use self::mounted::Mounted;
 pub use self::statistics::{Ratio, Verdict};
 pub use self::tables::{load_tables, switch_table, tables};
+pub(crate) use self::tables::{median, per_request, shown};
 use crate::cpu;
 use crate::error::{At, Error, Result};
 use crate::pattern::{BLOCK, Generator, check_stamps, stamp};

@@ -24,7 +24,8 @@ fn goal(way: Way, action: Action, mode: Protection) -> Option<f64> {
     }
 }
 
-fn per_request(costs: &[Cost], part: impl Fn(&Cost) -> Duration) -> Vec<f64> {
+/// Microseconds of a part of each measurement, per request.
+pub(crate) fn per_request(costs: &[Cost], part: impl Fn(&Cost) -> Duration) -> Vec<f64> {
     costs.iter().map(|cost| part(cost).as_secs_f64() * 1e6 / cost.requests.max(1) as f64).collect()
 }
 
@@ -115,16 +116,17 @@ fn switched(row: &SwitchRow) -> String {
     }
 }
 
-fn median(values: Vec<f64>) -> String {
+pub(crate) fn median(values: Vec<f64>) -> String {
     Summary::of(values).map_or_else(|| "–".to_owned(), |summary| number(summary.median))
 }
 
 fn ratio(base: &[f64], other: &[f64]) -> String {
-    Ratio::of(base, other).as_ref().map_or_else(|| "–".to_owned(), shown)
+    Ratio::of(base, other).as_ref().map_or_else(|| "–".to_owned(), |ratio| shown(ratio, 2))
 }
 
-fn shown(ratio: &Ratio) -> String {
-    format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.low, ratio.high)
+/// With so many digits behind the point.
+pub(crate) fn shown(ratio: &Ratio, digits: usize) -> String {
+    format!("{:.digits$} ({:.digits$}–{:.digits$})", ratio.median, ratio.low, ratio.high)
 }
 
 fn goals(plan: &Plan, rows: &[Row]) -> Vec<Vec<String>> {
@@ -138,7 +140,7 @@ fn goals(plan: &Plan, rows: &[Row]) -> Vec<Vec<String>> {
             if let (Some(goal), Some(ratio)) = (goal(row.way, row.work.action, *mode), ratio) {
                 let verdict = Verdict::of(&ratio, goal).name().to_owned();
                 let place = format!("{}, {}", row.way.name(), row.work.name());
-                goals.push(vec![place, mode.to_string(), format!("{goal:.2}"), shown(&ratio), verdict]);
+                goals.push(vec![place, mode.to_string(), format!("{goal:.2}"), shown(&ratio, 2), verdict]);
             }
         }
     }

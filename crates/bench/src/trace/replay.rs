@@ -63,7 +63,7 @@ pub fn replay(events: &[Event], store: &Path, mode: Protection, pool_bytes: u64)
     let clock = Arc::new(ManualClock::new(START_NS, 0));
     let device = FileDevice::create_file(store, (2 * written + SPARE_BYTES).next_multiple_of(1 << 20));
     let device: Arc<dyn Device> = Arc::new(device.map_err(other).at("create", store)?);
-    let options = Options { mode, pool_bytes, clock: clock.clone() };
+    let options = Options::new(mode, pool_bytes, clock.clone());
     let stack = Stack::create(device, &options).at("create", store)?;
     let mut replayer = Replayer::new(stack, clock.clone());
     let is_before = |event: &&Event| matches!(event.call, Call::DirectoryExists(_) | Call::FileExists(..));

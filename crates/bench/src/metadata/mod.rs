@@ -1,0 +1,105 @@
+//! What the protection of metadata in memory costs: CPU time per operation by steps of protection, as ratios to a store without any.
+//!
+//! | file | what |
+//! |---|---|
+//! | `loads` | what is done to a store |
+//! | `tables` | what came out, and which goals are reached |
+//!
+//! All layers are in this process and the device is in its memory, so that no system call hides what protection costs. Each measurement
+//! begins with a store of its own in the same state, a copy of one image, whose metadata is in memory, and ends when all is in a recovery
+//! point. Rounds are interleaved as those of [`crate::integrity`].
+
+mod clock;
+mod loads;
+mod tables;
+
+use holdfast_physical::MetadataProtection;
+
+pub use self::loads::Load;
+pub use self::tables::tables;
+use crate::error::Result;
+use crate::integrity::{Cost, turns};
+
+/// How far metadata is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Step {
+    /// Checksums are made when a recovery point is put together.
+    Off,
+    /// Rolling checksums, verified.
+    Rolling,
+}
+
+impl Step {
+    /// All of them, from the least on.
+    pub const ALL: [Step; 2] = [Step::Off, Step::Rolling];
+
+    /// As in the table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Off => "off",
+            Step::Rolling => "rolling checksums",
+        }
+    }
+
+    fn protection(self) -> MetadataProtection {
+        match self {
+            Step::Off => MetadataProtection::Off,
+            Step::Rolling => MetadataProtection::Rolling,
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The first is what the others are compared with.
+    pub steps: Vec<Step>,
+    /// Loads.
+    pub loads: Vec<Load>,
+    /// Size of the file of a load, in MiB.
+    pub file_mib: u64,
+    /// Transactions in a measurement of [`Load::Oltp`].
+    pub transactions: u64,
+    /// Files that one measurement creates or unlinks.
+    pub files: u64,
+    /// Number of rounds, which is the number of pairs.
+    pub rounds: u64,
+    /// Seed of random orders.
+    pub seed: u64,
+}
+
+/// All measurements of one load.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Which load.
+    pub load: Load,
+    /// By step, as in the plan, then by round.
+    pub costs: Vec<Vec<Cost>>,
+}
+
+/// Runs the loads one after the other, each in all steps in turn. `progress` gets what is being done.
+///
+/// # Errors
+/// Those of the store; wrong contents; blocks that did not become free.
+pub fn execute(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for load in plan.loads.iter().copied() {
+        progress(&format!("{}: making the store", load.name()));
+        let image = load.image(plan)?;
+        let mut costs = vec![Vec::new(); plan.steps.len()];
+        // The first is not counted: this process's own memory is new to it.
+        load.measure(plan, &image, plan.steps[0], 0)?;
+        for round in 0..plan.rounds {
+            for index in turns(plan.steps.len(), round) {
+                let step = plan.steps[index];
+                progress(&format!("{}: round {} of {}, {}", load.name(), round + 1, plan.rounds, step.name()));
+                costs[index].push(load.measure(plan, &image, step, round)?);
+            }
+        }
+        rows.push(Row { load, costs });
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! The tables: ratios by load and step, and the goals.
+
+use holdfast_physical::PROTECTION_BYTES_PER_BLOCK;
+
+use super::{Load, Plan, Row, Step};
+use crate::integrity::{Cost, Ratio, Verdict, median, per_request, shown};
+use crate::pattern::BLOCK;
+use crate::report::{number, table};
+
+/// Digits of a ratio: the goals are a few per cent.
+const DIGITS: usize = 3;
+/// Most of the memory for metadata that protection may take.
+const MEMORY_SHARE_MAX: f64 = 0.005;
+
+/// What the ratio is to be at least: 2 % of the throughput of transactions may go, and 5 % of a page's deletion may come.
+fn goal(load: Load) -> Option<f64> {
+    match load {
+        Load::Oltp => Some(0.98),
+        Load::Delete | Load::DeleteShared => Some(1.0 / 1.05),
+        Load::Create | Load::Unlink => None,
+    }
+}
+
+fn micros(costs: &[Cost]) -> Vec<f64> {
+    per_request(costs, |cost| cost.cpu)
+}
+
+/// The CPU time of an operation in the first step, the ratios of the others to it, what they take more; and the goals.
+pub fn tables(plan: &Plan, rows: &[Row]) -> String {
+    let Some((first, others)) = plan.steps.split_first() else { return String::new() };
+    let mut header = vec!["load".to_owned(), format!("{}, µs", first.name())];
+    header.extend(others.iter().flat_map(|step| [step.name().to_owned(), "more, ns".to_owned()]));
+    let body = rows.iter().map(|row| {
+        let base = micros(&row.costs[0]);
+        let mut cells = vec![row.load.name().to_owned(), median(base.clone())];
+        for costs in &row.costs[1..] {
+            let own = micros(costs);
+            let ratio = Ratio::of(&base, &own).map_or_else(|| "–".to_owned(), |ratio| shown(&ratio, DIGITS));
+            cells.extend([ratio, more(&base, &own)]);
+        }
+        cells
+    });
+    let ratios = table(&header, body.collect());
+    let header = ["what", "step", "goal", "measured", "verdict"].map(str::to_owned);
+    let goals = table(&header, goals(others, rows));
+    format!("## CPU time of an operation\n\n{ratios}\n## Goals\n\n{goals}")
+}
+
+/// The median of what an operation takes more than its pair, in nanoseconds.
+fn more(base: &[f64], own: &[f64]) -> String {
+    let mut differences: Vec<f64> = base.iter().zip(own).map(|(base, own)| (own - base) * 1000.0).collect();
+    differences.sort_by(f64::total_cmp);
+    differences.get(differences.len() / 2).map_or_else(|| "–".to_owned(), |middle| format!("{middle:+.1}"))
+}
+
+fn goals(steps: &[Step], rows: &[Row]) -> Vec<Vec<String>> {
+    let mut goals = Vec::new();
+    for row in rows {
+        for (costs, step) in row.costs[1..].iter().zip(steps) {
+            let ratio = Ratio::of(&micros(&row.costs[0]), &micros(costs));
+            if let (Some(goal), Some(ratio)) = (goal(row.load), ratio) {
+                let verdict = Verdict::of(&ratio, goal).name();
+                let cells = [row.load.name(), step.name(), &format!("{goal:.3}"), &shown(&ratio, DIGITS), verdict];
+                goals.push(cells.map(str::to_owned).to_vec());
+            }
+        }
+    }
+    let share = PROTECTION_BYTES_PER_BLOCK as f64 / BLOCK as f64;
+    let cells = [
+        "memory of a cached block",
+        Step::Rolling.name(),
+        &format!("{:.1} %", 100.0 * MEMORY_SHARE_MAX),
+        &format!("{} bytes, {} %", PROTECTION_BYTES_PER_BLOCK, number(100.0 * share)),
+        if share <= MEMORY_SHARE_MAX { Verdict::Met.name() } else { Verdict::Missed.name() },
+    ];
+    goals.push(cells.map(str::to_owned).to_vec());
+    goals
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn row(load: Load, slower_per_mille: u32) -> Row {
+        let cost = |cpu| Cost { requests: 100, cpu, daemon_cpu: Duration::ZERO, wall: cpu };
+        let base = Duration::from_micros(1000);
+        Row { load, costs: vec![vec![cost(base); 30], vec![cost(base * (1000 + slower_per_mille) / 1000); 30]] }
+    }
+
+    fn plan() -> Plan {
+        let (steps, loads) = (Step::ALL.to_vec(), Load::ALL.to_vec());
+        Plan { steps, loads, file_mib: 1, transactions: 1, files: 1, rounds: 30, seed: 1 }
+    }
+
+    #[test]
+    fn what_a_step_takes_more_is_told_beside_the_ratio() {
+        let text = tables(&plan(), &[row(Load::Create, 25)]);
+        let line = text.lines().find(|line| line.contains("creation")).expect("a row");
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        assert_eq!(cells[2..5], ["10.0", "0.976 (0.976–0.976)", "+250.0"]);
+    }
+
+    #[test]
+    fn goals_are_told_as_they_are() {
+        for (load, slower, verdict) in [
+            (Load::Oltp, 20, "met"),
+            (Load::Oltp, 21, "**missed**"),
+            (Load::Delete, 50, "met"),
+            (Load::DeleteShared, 51, "**missed**"),
+        ] {
+            let text = tables(&plan(), &[row(load, slower)]);
+            let goals = text.split_once("## Goals").expect("there are goals").1;
+            let line = goals.lines().find(|line| line.contains(load.name())).expect("a goal");
+            assert_eq!(line.split('|').rev().nth(1).map(str::trim), Some(verdict), "{goals}");
+        }
+    }
+}
