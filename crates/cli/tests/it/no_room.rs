@@ -204,8 +204,8 @@ fn prepare(mount: &Path) {
 
 /// Everything that can be allocated is.
 fn fill(mount: &Path) -> Error {
-    let file = fresh(&mount.join("filler")).unwrap();
-    let (mut at, mut length) = (0, MIB as u64);
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(mount.join("filler")).unwrap();
+    let (mut at, mut length) = (file.metadata().unwrap().len(), MIB as u64);
     loop {
         match fallocate(&file, FallocateFlags::empty(), at, length) {
             Ok(()) => at += length,
@@ -311,7 +311,16 @@ fn table(options: &str, limit: Limit, snapshot: Snapshot) {
     // There is room again: what filled the store goes, or what only the snapshot has of all that was removed.
     match snapshot {
         Snapshot::None => fs::remove_file(mount.join("filler")).unwrap(),
-        Snapshot::OfAll => drop(rig.run(["snapshot", "delete", "m", SNAPSHOT]).exits(0)),
+        Snapshot::OfAll => {
+            // The kernel has a page that it could not hand down. It tells who asks for all of the mount next, which a deletion does not.
+            fill(&mount);
+            let msync: Call = |mount, number| {
+                let file = OpenOptions::new().read(true).write(true).open(mount.join(format!("own{number}/old")))?;
+                Ok(write_mapped(&file, 1, 8)?)
+            };
+            assert_eq!(refused("msync", msync, FILES, &mount, &[limit.errno()]), None);
+            rig.run(["snapshot", "delete", "m", SNAPSHOT]).exits(0);
+        }
     }
     // The kernel tells once more what it could not hand down, to who asks for all of the mount.
     rig.run(["sync", "m"]);
