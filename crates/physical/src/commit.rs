@@ -334,7 +334,7 @@ impl Trees {
             alloc.free_after_publish()
         };
         for (id, record) in &mut self.system {
-            let sealed = record.replace(Record { changed: epoch, ..Record::clone(record) });
+            let sealed = record.replace(Record { changed: epoch, ..Record::clone(record) }, base.now_s());
             sealed.map_err(|scribble| base.give_up_record(scribble, system_key(*id)))?;
         }
         let mut keys: Vec<NodeKey> = self.dirty.keys().copied().collect();
@@ -382,7 +382,7 @@ impl Trees {
             };
             let record = record.expect("the record of an object with dirty blocks is at hand");
             if key.level == record.levels {
-                let sealed = record.replace(Record { root: pointer, ..Record::clone(record) });
+                let sealed = record.replace(Record { root: pointer, ..Record::clone(record) }, base.now_s());
                 sealed.map_err(|scribble| base.give_up_record(scribble, object))?;
             } else {
                 let (parent, slot) = key.parent();

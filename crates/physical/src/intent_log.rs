@@ -18,6 +18,7 @@ use crate::format::ops::encode_op;
 use crate::log_recovery::Recovered;
 use crate::module::Module;
 use crate::read::page_place;
+use crate::sealed::Gist;
 use holdfast_integrity::crc64;
 use holdfast_integrity::{Algorithm, Mismatch};
 use holdfast_object::{
@@ -160,7 +161,7 @@ impl Module {
     pub(crate) fn append_to_log(&self, batch: &LogBatch) -> Result<bool> {
         self.disk().check_writable()?;
         let mut log = self.log.lock();
-        let last = self.superblock()?.epoch;
+        let Gist { store, epoch: last, .. } = self.sealed.gist(self.disk())?;
         if batch.epoch <= last {
             // The epoch was written while the batch was put together: all of it is durable.
             return Ok(true);
@@ -234,7 +235,7 @@ impl Module {
         let before = log.halves[1 - index];
         let before = if before.epoch < batch.epoch { before } else { Half::default() };
         let header = LogHeader {
-            store: self.label()?.store,
+            store,
             start,
             base: last,
             epoch: batch.epoch,

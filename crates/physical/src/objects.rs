@@ -13,6 +13,8 @@ pub(crate) const BITMAP: u64 = 1;
 pub(crate) const REFERENCES: u64 = 2;
 /// Smallest id that no object has: an object table has at most 2^32 blocks of 8 records.
 pub(crate) const OBJECT_END: u64 = RECORDS << 32;
+/// Most pages of the reference table that a removal remembers to have verified: 4 MiB of them, for 4 GiB of the device.
+const COUNTERS_SEEN_MAX: usize = 1024;
 /// Ids of domain 0 are below this: 16 for each domain.
 pub(crate) const SYSTEM_END: u64 = 16 << 16;
 
@@ -136,9 +138,9 @@ impl Trees {
     /// [`Error::Corrupt`] if somebody has written to the one before who must not: then no recovery point is made of it.
     pub(crate) fn put(&mut self, base: &Base, key: ObjectKey, record: Record) -> Result<()> {
         if let Some(Change::Present(before)) = self.changed.get_mut(&key) {
-            return before.replace(record).map_err(|scribble| base.give_up_record(scribble, key));
+            return before.replace(record, base.now_s()).map_err(|scribble| base.give_up_record(scribble, key));
         }
-        self.changed.insert(key, Change::Present(SealedRecord::new(record, base.disk.metadata)));
+        self.changed.insert(key, Change::Present(SealedRecord::new(record, base.disk.metadata).seen(base.now_s())));
         Ok(())
     }
 
@@ -157,7 +159,7 @@ impl Trees {
         };
         let outcome = action(self, &mut record);
         let before = self.system.get_mut(&id).expect("no object of the store's own goes");
-        before.replace(record).map_err(|scribble| base.give_up_record(scribble, system_key(id)))?;
+        before.replace(record, base.now_s()).map_err(|scribble| base.give_up_record(scribble, system_key(id)))?;
         outcome
     }
 
@@ -241,8 +243,39 @@ impl Trees {
         self.node(base, system_key(REFERENCES), record, 0, page)
     }
 
+    /// The same for a block that becomes free if there are none. The pages of one file may lie anywhere, and each page of the table be asked
+    /// for again and again: it is verified once in a removal. One that the epoch being built has changed is verified before that becomes
+    /// a recovery point, and no block is handed out before then.
+    fn references_now(&mut self, base: &Base, address: u64) -> Result<u32> {
+        let (page, slot) = (address / COUNTERS, (address % COUNTERS) as usize);
+        let counter = |block: &Arc<MetaBlock>| block.counter(slot);
+        let record = &self.system[&REFERENCES];
+        if record.root.is_hole() {
+            return Ok(0);
+        }
+        if let Some(seen) = self.counters_seen.as_ref().and_then(|seen| seen.get(&page)) {
+            return Ok(seen.as_ref().map_or(0, counter));
+        }
+        if let Some(dirty) = self.dirty.get(&NodeKey::new(system_key(REFERENCES), 0, page)) {
+            return Ok(counter(&dirty.block));
+        }
+        let block = self.node_now(base, system_key(REFERENCES), record, 0, page)?;
+        let count = block.as_ref().map_or(0, counter);
+        if let Some(seen) = &mut self.counters_seen {
+            if seen.len() >= COUNTERS_SEEN_MAX {
+                seen.clear();
+            }
+            seen.insert(page, block);
+        }
+        Ok(count)
+    }
+
     fn set_references(&mut self, base: &Base, address: u64, count: u32) -> Result<()> {
         let (page, key) = (address / COUNTERS, system_key(REFERENCES));
+        if let Some(seen) = &mut self.counters_seen {
+            // It becomes another block.
+            seen.remove(&page);
+        }
         self.with_system(base, REFERENCES, |trees, record| {
             trees.make_dirty(base, key, record, 0, page)?;
             let block = trees.dirty_mut(NodeKey::new(key, 0, page));
@@ -265,12 +298,7 @@ impl Trees {
 
     /// One pointer less names the block; `false` if it was the only one.
     pub(crate) fn drop_reference(&mut self, base: &Base, address: u64) -> Result<bool> {
-        let mut count = self.references(base, address)?;
-        if count == 0 && base.disk.metadata.rolls() {
-            // The block becomes free. A counter that is to be changed is verified anyway.
-            let page = self.node_now(base, system_key(REFERENCES), &self.system[&REFERENCES], 0, address / COUNTERS)?;
-            count = page.map_or(0, |block| block.counter((address % COUNTERS) as usize));
-        }
+        let count = self.references_now(base, address)?;
         if count == 0 {
             return Ok(false);
         }

@@ -52,16 +52,22 @@ impl SealedRecord {
         Ok(())
     }
 
+    /// This one, which has just been made.
+    pub(crate) fn seen(self, now_s: u32) -> SealedRecord {
+        self.looked_s.store(now_s, Ordering::Relaxed);
+        self
+    }
+
     /// Puts what has become of it, after a look at what it was.
     ///
     /// # Errors
     /// As [`SealedRecord::bytes`].
-    pub(crate) fn replace(&mut self, record: Record) -> Result<(), Scribble> {
+    pub(crate) fn replace(&mut self, record: Record, now_s: u32) -> Result<(), Scribble> {
         if self.sum.is_none() {
             self.record = record;
         } else if record != self.record {
             self.bytes()?;
-            *self = SealedRecord::new(record, MetadataProtection::Rolling);
+            *self = SealedRecord::new(record, MetadataProtection::Rolling).seen(now_s);
         }
         Ok(())
     }
@@ -93,16 +99,16 @@ mod tests {
         let record = Record::system(SystemKind::Bitmap, 7);
         let mut sealed = SealedRecord::new(record.clone(), MetadataProtection::Rolling);
         assert_eq!(sealed.bytes(), Ok(record.encode()));
-        sealed.replace(Record { changed: 8, ..record.clone() }).unwrap();
+        sealed.replace(Record { changed: 8, ..record.clone() }, 1).unwrap();
         sealed.look(1).unwrap();
         sealed.scribble(|record| record.levels = 3);
         sealed.look(1).unwrap();
         sealed.look(2).unwrap_err();
         let mut next = Record::clone(&sealed);
-        sealed.replace(next.clone()).unwrap();
+        sealed.replace(next.clone(), 1).unwrap();
         assert!(sealed.bytes().is_err(), "nothing was changed, and nothing taken over");
         next.changed = 9;
-        sealed.replace(next).unwrap_err();
+        sealed.replace(next, 1).unwrap_err();
         sealed.scribble(|record| record.levels = 0);
         assert_eq!((sealed.changed, sealed.look(2)), (8, Ok(())));
     }

@@ -153,6 +153,8 @@ pub(crate) struct Trees {
     pub(crate) fresh: Vec<NodeKey>,
     /// Objects of domains changed in the epoch being built.
     pub(crate) changed: FxHashMap<ObjectKey, Change>,
+    /// While pages are removed: clean pages of the reference table that have been verified since that began.
+    pub(crate) counters_seen: Option<FxHashMap<u64, Option<Arc<MetaBlock>>>>,
     /// All objects of domain 0 by id.
     pub(crate) system: BTreeMap<u64, SealedRecord>,
     /// Objects of the domain `main`.
@@ -547,6 +549,24 @@ impl Trees {
 
     /// Pages from `first` up to `end` are holes afterwards. Empty tree blocks go with them.
     pub(crate) fn remove_pages(
+        &mut self,
+        base: &Base,
+        key: ObjectKey,
+        record: &mut Record,
+        first: PageIndex,
+        end: PageIndex,
+    ) -> Result<()> {
+        // A page of the reference table may be removed on the way.
+        let is_outermost = self.counters_seen.is_none();
+        self.counters_seen.get_or_insert_default();
+        let outcome = self.remove_range(base, key, record, first, end);
+        if is_outermost {
+            self.counters_seen = None;
+        }
+        outcome
+    }
+
+    fn remove_range(
         &mut self,
         base: &Base,
         key: ObjectKey,

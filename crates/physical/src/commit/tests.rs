@@ -367,6 +367,67 @@ fn what_is_known_of_the_device_is_read_again_before_it_is_written_anywhere() {
 }
 
 #[test]
+fn what_batches_of_the_log_name_is_made_again_if_it_has_gone_bad() {
+    let rig = Rig::new();
+    let disk = rig.module.disk();
+    for at in [0, 15] {
+        rig.module.sealed.scribble_gist(at);
+        let gist = rig.module.sealed.gist(disk).unwrap();
+        assert_eq!((gist.store, gist.epoch), (rig.module.store_uuid(), rig.module.epoch()));
+    }
+    assert_eq!(rig.scribbles(), 2);
+    rig.make(3);
+    rig.commit().unwrap();
+    assert_eq!(rig.module.sealed.gist(disk).unwrap().epoch, rig.module.epoch());
+    assert_eq!(rig.scribbles(), 2);
+}
+
+/// Flips a bit of each clean page of the reference table: counters of blocks that are shared, or are not.
+#[test]
+fn a_scribbled_counter_frees_no_block_that_is_shared() {
+    const PAGES: u64 = 100;
+    let rig = Rig::new();
+    rig.fill(2, PAGES);
+    rig.make(3);
+    let copy = Op::Copy {
+        source: ObjectId(2),
+        source_first: 0,
+        target: ObjectId(3),
+        target_first: 0,
+        pages: PAGES / 2,
+        size_min: PAGES / 2 * PAGE_SIZE as u64,
+    };
+    let epoch = rig.module.epoch() + 1;
+    rig.module.apply(&Batch { domain: DomainId::MAIN, epoch, ops: vec![copy] }).unwrap();
+    rig.commit().unwrap();
+    let counters: Vec<(NodeKey, u64, Vec<usize>)> = {
+        let (base, trees) = (&rig.module.base, rig.module.trees.read());
+        let (key, record) = (system_key(REFERENCES), &trees.system[&REFERENCES]);
+        let pointers = trees.pages(base, key, record, 0, 8).unwrap();
+        let stored = pointers.iter().enumerate().filter(|(_, pointer)| !pointer.is_hole());
+        stored
+            .map(|(page, pointer)| {
+                let block = trees.node(base, key, record, 0, page as u64).unwrap().unwrap();
+                let shared = (0..1024).filter(|slot| block.counter(*slot) != 0).map(|slot| slot * 4).collect();
+                (NodeKey::new(key, 0, page as u64), pointer.address[0], shared)
+            })
+            .collect()
+    };
+    assert_eq!(counters.iter().map(|(.., shared)| shared.len() as u64).sum::<u64>(), PAGES / 2);
+    for (node, address, shared) in counters {
+        let base = &rig.module.base;
+        let mut block = base.cache.take(node, address).expect("it was just read");
+        // One becomes none.
+        shared.iter().for_each(|at| Arc::make_mut(&mut block).scribble(*at, &[1]));
+        base.keep(node, address, block);
+    }
+    rig.delete(2);
+    rig.commit().unwrap();
+    assert!(rig.scribbles() > 0);
+    rig.stored();
+}
+
+#[test]
 fn a_superblock_that_goes_bad_before_it_is_written_is_never_written() {
     for at in FIELDS {
         let rig = Rig::new();
