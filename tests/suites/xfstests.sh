@@ -22,6 +22,11 @@ export HOLDFAST STORE_SIZE
 users=() links=()
 # What was not there before goes again; suite_end calls it by fs_teardown.
 clean_up() {
+    # Each test is a session of its own: one that was running when the time was up still does.
+    local process
+    for process in /proc/[0-9]*; do
+        [[ $(readlink "$process/cwd") != "$WORK"/* ]] || kill -KILL "${process#/proc/}"
+    done 2>/dev/null
     # Not ours alone: a store that the tests mount once more somewhere else.
     findmnt -rno TARGET,SOURCE | awk -v work="$WORK/" 'index($2, work) == 1 { print $1 }' | tac |
         while read -r place; do bounded 60 umount "$place" || umount -l "$place"; done
