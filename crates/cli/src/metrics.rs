@@ -101,6 +101,11 @@ const FAMILIES: &[Family] = &[
     counter("holdfast_metadata_restarts_total", "Recovery points that were given up for that, and begun anew.", |r| {
         of(r, |f| f.counters.restarts)
     }),
+    counter(
+        "holdfast_audit_failures_total",
+        "Recovery points not made, as what had changed did not fit together.",
+        |r| of(r, |f| f.counters.audit_failures),
+    ),
     counter("holdfast_blocks_repaired_total", "Bad copies of blocks replaced by good ones.", |r| {
         of(r, |f| f.blocks_repaired)
     }),

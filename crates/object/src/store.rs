@@ -88,6 +88,8 @@ pub struct StoreCounters {
     pub scribbles: u64,
     /// Times that a recovery point was given up for that, and begun anew.
     pub restarts: u64,
+    /// Recovery points that were not made, as what had changed did not fit together.
+    pub audit_failures: u64,
 }
 
 /// State of a store, for `status`.

@@ -283,7 +283,7 @@ impl Module {
                 set.apply(&mut record.attributes);
                 let orphan = record.attributes.nlink == 0;
                 if orphan != orphan_before {
-                    trees.set_map_bit(&self.base, orphans_of(key.domain), id, orphan)?;
+                    trees.set_map_bit(&self.base, orphans_of(key.domain), id, orphan_before, orphan)?;
                 }
                 Ok(())
             }),
@@ -334,8 +334,9 @@ impl Module {
             };
         }
         trees.next_generation = trees.next_generation.max(record.attributes.generation.saturating_add(1));
-        trees.set_map_bit(&self.base, map_of(key.domain), key.object, true)?;
-        trees.set_map_bit(&self.base, orphans_of(key.domain), key.object, attributes.nlink == 0)?;
+        let was_orphan = before.as_ref().is_some_and(|before| before.attributes.nlink == 0);
+        trees.set_map_bit(&self.base, map_of(key.domain), key.object, before.is_some(), true)?;
+        trees.set_map_bit(&self.base, orphans_of(key.domain), key.object, was_orphan, attributes.nlink == 0)?;
         if before.is_none() && key.domain == DomainId::MAIN {
             trees.objects += 1;
         }
@@ -347,10 +348,13 @@ impl Module {
         // The rest, also if the record's page bound is wrong.
         self.change(key, epoch, |trees, record| trees.remove_pages(&self.base, key, record, 0, PAGES_MAX))?;
         let mut trees = self.trees.write();
-        trees.set_map_bit(&self.base, map_of(key.domain), key.object, false)?;
-        trees.set_map_bit(&self.base, orphans_of(key.domain), key.object, false)?;
+        let was_orphan = trees.get(&self.base, key)?.attributes.nlink == 0;
+        trees.set_map_bit(&self.base, map_of(key.domain), key.object, true, false)?;
+        trees.set_map_bit(&self.base, orphans_of(key.domain), key.object, was_orphan, false)?;
         if key.domain == DomainId::MAIN {
-            trees.objects = trees.objects.saturating_sub(1);
+            let objects = trees.objects;
+            trees.audit.object_gone(objects);
+            trees.objects = objects.saturating_sub(1);
         }
         trees.changed.insert(key, Change::Deleted);
         Ok(())
@@ -591,14 +595,40 @@ fn share(
     pointers: &[BlockPointer],
     epoch: Epoch,
 ) -> Result<()> {
-    let olds = trees.pages(&module.base, target, record, first, pointers.len())?;
     let mut pages = Vec::with_capacity(pointers.len());
+    let outcome = take_references(module, trees, target, record, first, pointers, epoch, &mut pages)
+        .and_then(|()| trees.put_pages(&module.base, target, record, &pages));
+    outcome.inspect_err(|_| {
+        for (_, pointer) in pages.iter().filter(|(_, pointer)| pointer.kind == PointerKind::Data) {
+            match trees.drop_reference(&module.base, pointer.address[0]) {
+                Ok(_) => trees.audit.unshared(pointer.address),
+                Err(error) => tracing::error!(%error, "reference table: a block keeps one reference too many"),
+            }
+        }
+    })
+}
+
+/// Adds to `pages` what the target is to have, each page with a reference taken to its block; what it has where the source has nothing is
+/// removed.
+#[allow(clippy::too_many_arguments)]
+fn take_references(
+    module: &Module,
+    trees: &mut Trees,
+    target: ObjectKey,
+    record: &mut Record,
+    first: PageIndex,
+    pointers: &[BlockPointer],
+    epoch: Epoch,
+    pages: &mut Vec<(PageIndex, BlockPointer)>,
+) -> Result<()> {
+    let olds = trees.pages(&module.base, target, record, first, pointers.len())?;
     for (at, (pointer, old)) in pointers.iter().zip(&olds).enumerate() {
         let page = first + at as u64;
         match pointer.kind {
             PointerKind::Data if old.kind == PointerKind::Data && old.address == pointer.address => {}
             PointerKind::Data => {
                 trees.add_reference(&module.base, pointer.address[0])?;
+                trees.audit.shared(pointer.address);
                 pages.push((page, BlockPointer { birth_log: epoch, ..*pointer }));
             }
             PointerKind::Lost => pages.push((page, BlockPointer::lost(epoch))),
@@ -608,13 +638,7 @@ fn share(
             }
         }
     }
-    trees.put_pages(&module.base, target, record, &pages).inspect_err(|_| {
-        for (_, pointer) in pages.iter().filter(|(_, pointer)| pointer.kind == PointerKind::Data) {
-            if let Err(error) = trees.drop_reference(&module.base, pointer.address[0]) {
-                tracing::error!(%error, "reference table: a block keeps one reference too many");
-            }
-        }
-    })
+    Ok(())
 }
 
 fn data_pointer(Stored { address, sums }: Stored, birth: Epoch, epoch: Epoch) -> BlockPointer {

@@ -8,6 +8,7 @@
 //! Nothing that the last recovery point refers to is overwritten before step 2 is over.
 
 use crate::alloc::Zone;
+use crate::audit::Audit;
 use crate::format::blockptr::PointerKind;
 use crate::format::superblock::{ring_block, slot};
 use crate::format::{BlockPointer, LABELS, RECORD_BYTES, RECORDS, RING_SLOTS, Record, Superblock};
@@ -108,6 +109,7 @@ impl Module {
                 root: Record::clone(&trees.system[&0]),
                 ..last
             };
+            trees.audit_epoch(&self.base, &label, &last, &superblock)?;
             (writes, SealedSuperblock::new(&superblock))
         };
         // From here on only the device and the memory can fail, and that latches the module.
@@ -370,7 +372,7 @@ impl Trees {
                 seeded: true,
                 sums: StoredSums::of(Checksum::crc64(dirty.block.checksum(key))),
             };
-            Arc::make_mut(&mut dirty.block).release();
+            Arc::make_mut(&mut dirty.block).release().iter().for_each(|changes| self.audit.absorb(key, changes));
             writes.extend(pointer.addresses().map(|address| (address, dirty.block.clone())));
             let object = key.object_key();
             let record = match object.domain {
@@ -404,7 +406,7 @@ impl Trees {
     }
 
     /// Whether everything that was written is what was legally made of it, before a superblock names it.
-    fn verify_written(&self, base: &Base) -> Result<()> {
+    pub(crate) fn verify_written(&self, base: &Base) -> Result<()> {
         if !base.disk.metadata.rolls() {
             return Ok(());
         }
@@ -421,8 +423,9 @@ impl Trees {
         }
         self.fresh.clear();
         self.changed.clear();
+        self.audit = Audit::default();
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -22,6 +22,7 @@ pub(crate) struct Counters {
     log_bytes: AtomicU64,
     scribbles: AtomicU64,
     restarts: AtomicU64,
+    audit_failures: AtomicU64,
     repaired: AtomicU64,
     unrepaired: Mutex<FxHashSet<u64>>,
     lost_from_log: AtomicU64,
@@ -77,6 +78,11 @@ impl Counters {
     /// A recovery point was given up, and is begun anew.
     pub(crate) fn restarted(&self) {
         add(&self.restarts, 1);
+    }
+
+    /// What was to be a recovery point did not fit together.
+    pub(crate) fn audit_failed(&self) {
+        add(&self.audit_failures, 1);
     }
 
     pub(crate) fn repaired(&self) {
@@ -139,6 +145,7 @@ impl Counters {
             log_bytes: get(&self.log_bytes),
             scribbles: get(&self.scribbles),
             restarts: get(&self.restarts),
+            audit_failures: get(&self.audit_failures),
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | `read`, `write`, `apply` | pages and operations |
 //! | `op_limits`, `damage` | operations that are wrong; what a damaged object costs |
 //! | `commit`, `restart` | recovery points: what is written in which order; what happens if that has gone bad in memory |
+//! | `audit` | whether what changed in an epoch fits together |
 //! | `intent_log`, `log_recovery`, `log_pages` | what a sync made durable between two recovery points |
 //! | `scrub` | every copy of every block in use, verified while the store is used |
 //! | `trim` | discards of free blocks |
@@ -24,6 +25,7 @@
 
 mod alloc;
 mod apply;
+mod audit;
 mod bitmap;
 mod block_pool;
 pub mod check;

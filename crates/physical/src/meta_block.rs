@@ -6,6 +6,7 @@
 //! writes to them shows: when a clean block is copied to be changed, and when a block has been written, before the superblock that would
 //! name it.
 
+use crate::audit::Changes;
 use crate::block_pool::PooledBlock;
 use crate::disk::{Block, Disk, RawBlock};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
@@ -61,15 +62,22 @@ pub enum MetadataProtection {
     /// For measurements only, as what the others are compared with: not at all. A block gets its checksum when a recovery point is put
     /// together, from whatever is in memory then.
     Off,
-    /// By rolling checksums, which are verified.
-    #[default]
+    /// For measurements only: by rolling checksums, which are verified.
     Rolling,
+    /// By rolling checksums; and what changes is audited before it becomes a recovery point.
+    #[default]
+    Audited,
 }
 
 impl MetadataProtection {
     /// Whether blocks have sums from the device to memory and back, and are verified.
     pub(crate) fn rolls(self) -> bool {
         self != MetadataProtection::Off
+    }
+
+    /// Whether what changes is counted, and audited.
+    pub(crate) fn audits(self) -> bool {
+        self == MetadataProtection::Audited
     }
 }
 
@@ -103,16 +111,17 @@ impl Scribble {
 /// A block of metadata: of pointers, records, bits or counters. There is no `&mut [u8]`.
 ///
 /// Invariants:
-/// - only an *owned* block (made or copied for the epoch being built) changes;
-/// - with `rolls`, `sums` are those of the bytes as they were read, and of all legal changes since. If the bytes are others, somebody
+/// - only an *owned* block (made or copied for the epoch being built) changes, and what changes is counted if it is to be audited;
+/// - with [`MetadataProtection::rolls`], `sums` are those of the bytes as they were read, and of all legal changes since. If the bytes are others, somebody
 ///   else has written to them ([`MetaBlock::verify`]).
 #[derive(Clone)]
 pub(crate) struct MetaBlock {
     bytes: PooledBlock,
-    /// See [`MetadataProtection`].
-    rolls: bool,
+    protection: MetadataProtection,
     sums: Sums,
     owned: bool,
+    /// What has changed, of an owned block that is audited.
+    changes: Option<Box<Changes>>,
 }
 
 /// What is known of a block beside its bytes.
@@ -129,10 +138,9 @@ pub(crate) struct Sums {
 impl MetaBlock {
     /// A new block of zeros, owned.
     pub(crate) fn new(key: NodeKey, protection: MetadataProtection) -> MetaBlock {
-        let rolls = protection.rolls();
         let of_zeros = |mix: u64| Sums { sum: CRC64_OF_ZEROS ^ mix, tally: 0, tag: identity_tag(mix) };
-        let sums = if rolls { of_zeros(key.mix()) } else { Sums::default() };
-        MetaBlock { bytes: Block::zeroed(), rolls, sums, owned: true }
+        let sums = if protection.rolls() { of_zeros(key.mix()) } else { Sums::default() };
+        MetaBlock { bytes: Block::zeroed(), protection, sums, owned: false, changes: None }.into_owned()
     }
 
     /// A block as read. Only verified bytes become one, and their checksum comes with them.
@@ -142,9 +150,9 @@ impl MetaBlock {
         pointer: &BlockPointer,
         protection: MetadataProtection,
     ) -> MetaBlock {
-        let (bytes, rolls) = (bytes.into_inner().0, protection.rolls());
-        if !rolls {
-            return MetaBlock { bytes, rolls, sums: Sums::default(), owned: false };
+        let bytes = bytes.into_inner().0;
+        if !protection.rolls() {
+            return MetaBlock { bytes, protection, sums: Sums::default(), owned: false, changes: None };
         }
         let mix = key.mix();
         let sum = match pointer.sums.primary.as_u64() {
@@ -152,7 +160,7 @@ impl MetaBlock {
             _ => crc64(&bytes.0) ^ mix,
         };
         let sums = Sums { sum, tally: tally(&bytes.0), tag: identity_tag(mix) };
-        MetaBlock { bytes, rolls, sums, owned: false }
+        MetaBlock { bytes, protection, sums, owned: false, changes: None }
     }
 
     /// A copy to change, which is to be verified first if this one has been in memory for long.
@@ -162,7 +170,8 @@ impl MetaBlock {
 
     /// This block, to change.
     pub(crate) fn into_owned(self) -> MetaBlock {
-        MetaBlock { owned: true, ..self }
+        let changes = self.protection.audits().then(Box::default);
+        MetaBlock { owned: true, changes, ..self }
     }
 
     /// Whether the bytes are what was read and legally changed since.
@@ -170,7 +179,7 @@ impl MetaBlock {
     /// # Errors
     /// They are not.
     pub(crate) fn verify(&self, key: NodeKey) -> std::result::Result<(), Scribble> {
-        if !self.rolls {
+        if !self.protection.rolls() {
             return Ok(());
         }
         let got = (crc64(self.bytes()) ^ key.mix(), tally(self.bytes()));
@@ -179,12 +188,26 @@ impl MetaBlock {
 
     /// Whether this is the block of that identity.
     pub(crate) fn is(&self, key: NodeKey) -> bool {
-        !self.rolls || self.sums.tag == identity_tag(key.mix())
+        !self.protection.rolls() || self.sums.tag == identity_tag(key.mix())
     }
 
-    /// No changes from now on: the block is as on the device.
-    pub(crate) fn release(&mut self) {
+    /// No changes from now on: the block is as on the device. Gives what had changed until then.
+    pub(crate) fn release(&mut self) -> Option<Box<Changes>> {
         self.owned = false;
+        self.changes.take()
+    }
+
+    /// What has changed since the block was read, or made.
+    pub(crate) fn changes(&self) -> Option<&Changes> {
+        self.changes.as_deref()
+    }
+
+    /// Counts for the audit what is about to change. The bytes are those before.
+    #[inline]
+    fn count(&mut self, count: impl FnOnce(&mut Changes, &[u8; 4096])) {
+        if let Some(changes) = &mut self.changes {
+            count(changes, &self.bytes.0);
+        }
     }
 
     pub(crate) fn bytes(&self) -> &[u8; 4096] {
@@ -193,7 +216,7 @@ impl MetaBlock {
 
     /// The checksum by which the block's parent knows it.
     pub(crate) fn checksum(&self, key: NodeKey) -> u64 {
-        if self.rolls { self.sums.sum } else { crc64(self.bytes()) ^ key.mix() }
+        if self.protection.rolls() { self.sums.sum } else { crc64(self.bytes()) ^ key.mix() }
     }
 
     pub(crate) fn is_zero(&self) -> bool {
@@ -214,6 +237,7 @@ impl MetaBlock {
 
     pub(crate) fn put_pointer(&mut self, slot: usize, pointer: &BlockPointer) {
         let new = pointer.encode();
+        self.count(|changes, bytes| changes.pointer(&bytes.as_chunks().0[slot], &new));
         self.change(slot * POINTER_BYTES, &new, |block| Delta::of_slot(slot, block.slot::<POINTER_BYTES>(slot), &new));
     }
 
@@ -223,6 +247,7 @@ impl MetaBlock {
 
     /// Puts an encoded record, or zeros.
     pub(crate) fn put_record(&mut self, slot: usize, record: &[u8; RECORD_BYTES]) {
+        self.count(|changes, bytes| changes.record(slot, &bytes.as_chunks().0[slot], record));
         self.change_any(slot * RECORD_BYTES, record);
     }
 
@@ -244,6 +269,8 @@ impl MetaBlock {
     }
 
     pub(crate) fn put_counter(&mut self, slot: usize, value: u32) {
+        let old = self.counter(slot);
+        self.count(|changes, _| changes.counter(slot, old, value));
         self.change_any(slot * 4, &value.to_le_bytes());
     }
 
@@ -261,11 +288,16 @@ impl MetaBlock {
     }
 
     pub(crate) fn put_dead_run(&mut self, slot: usize, run: &DeadRun) {
-        self.change_any(slot * DEAD_BYTES, &run.encode());
+        self.change_dead_run(slot, &run.encode());
     }
 
     pub(crate) fn clear_dead_run(&mut self, slot: usize) {
-        self.change_any(slot * DEAD_BYTES, &[0; DEAD_BYTES]);
+        self.change_dead_run(slot, &[0; DEAD_BYTES]);
+    }
+
+    fn change_dead_run(&mut self, slot: usize, run: &[u8; DEAD_BYTES]) {
+        self.count(|changes, bytes| changes.dead_run(&bytes.as_chunks().0[slot], run));
+        self.change_any(slot * DEAD_BYTES, run);
     }
 
     /// Puts the 64-bit words of a bitmap, the first of them at word 0.
@@ -278,6 +310,8 @@ impl MetaBlock {
     }
 
     fn put_word(&mut self, word: usize, value: u64) {
+        let old = self.word(word);
+        self.count(|changes, _| changes.word(word, old, value));
         self.change(word * 8, &value.to_le_bytes(), |block| Delta::of_word(word, block.word(word), value));
     }
 
@@ -290,7 +324,7 @@ impl MetaBlock {
     #[inline]
     fn change(&mut self, at: usize, bytes: &[u8], delta: impl FnOnce(&MetaBlock) -> Delta) {
         assert!(self.owned, "a metadata block of a recovery point is not changed");
-        if self.rolls {
+        if self.protection.rolls() {
             delta(self).apply(&mut self.sums.sum, &mut self.sums.tally);
         }
         self.bytes.0[at..at + bytes.len()].copy_from_slice(bytes);

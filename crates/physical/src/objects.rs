@@ -1,5 +1,6 @@
 //! Objects of domains: their records, the maps of ids, the reference table.
 
+use crate::audit::Audit;
 use crate::format::{BITS, COUNTERS, RECORDS, Record, RecordKind, SystemKind};
 use crate::meta_block::{MetaBlock, MetadataProtection, NodeKey};
 use crate::sealed_record::SealedRecord;
@@ -82,7 +83,7 @@ impl Trees {
             .filter_map(|id| Some((id, Record::system(system_kind(id)?, epoch))))
             .map(|(id, record)| (id, SealedRecord::new(record, MetadataProtection::default())))
             .collect();
-        Trees { system, next_generation: 1, ..Trees::default() }
+        Trees { system, next_generation: 1, audit: Audit::of_new_store(), ..Trees::default() }
     }
 
     /// Whether there is such a domain for objects.
@@ -163,12 +164,15 @@ impl Trees {
         outcome
     }
 
-    /// Sets the bit of an object id in a sparse map. Maps have no blocks of zeros.
-    pub(crate) fn set_map_bit(&mut self, base: &Base, map: u64, id: ObjectId, value: bool) -> Result<()> {
+    /// Makes the bit of an object id in a sparse map `value`; by the object's record it `was` this. Maps have no blocks of zeros.
+    pub(crate) fn set_map_bit(&mut self, base: &Base, map: u64, id: ObjectId, was: bool, value: bool) -> Result<()> {
         let (page, bit) = (id.0 / BITS, (id.0 % BITS) as usize);
         let key = system_key(map);
         self.with_system(base, map, |trees, record| {
             let is = trees.node(base, key, record, 0, page)?.is_some_and(|block| block.bit(bit));
+            if is != was {
+                trees.audit.map_differs(map, id, is);
+            }
             if is == value {
                 return Ok(());
             }

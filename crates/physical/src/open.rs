@@ -11,6 +11,7 @@ use crate::format::{
     FORMAT_VERSION, Fault, LABELS, Label, PAGES_MAX, RECORDS, RING_SLOTS, Record, RecordKind, Superblock, hex,
     label_start, uuid,
 };
+use crate::meta_block::NodeKey;
 use crate::module::{Module, OpenOptions, base, log_area};
 use crate::objects::{BITMAP, SYSTEM_END, system_key, system_kind};
 use crate::sealed_record::SealedRecord;
@@ -274,6 +275,8 @@ fn load_or_rebuild(
         Ok(reached) => {
             trees.metadata = reached.metadata;
             base.alloc.lock().load_all(&reached.used, &log_area(label));
+            let taken = trees.audit.take_over(&base.alloc.lock(), label, reached.metadata);
+            taken.map_err(|scribble| base.give_up_epoch(scribble, NodeKey::new(system_key(BITMAP), 0, 0)))?;
             // What can be reached of the old one is free with the next epoch, which writes a new one.
             trees.with_system(base, BITMAP, |trees, record| {
                 trees.remove_pages(base, system_key(BITMAP), record, 0, PAGES_MAX)

@@ -12,6 +12,7 @@
 //!   what a device says.
 
 use crate::alloc::Alloc;
+use crate::audit::Audit;
 use crate::commit::CommitOrder;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
@@ -122,12 +123,14 @@ impl Base {
         scribble.is_some()
     }
 
-    /// The epoch being built frees the block of an address.
-    pub(crate) fn free(&self, address: u64) {
-        if !self.alloc.lock().free(split_address(address).1) {
-            let block = split_address(address).1;
+    /// The epoch being built frees the block of an address. `false`: it is free.
+    pub(crate) fn free(&self, address: u64) -> bool {
+        let block = split_address(address).1;
+        let was_used = self.alloc.lock().free(block);
+        if !was_used {
             tracing::error!(device = self.disk.name(), block, "freed twice or never in use: left alone");
         }
+        was_used
     }
 }
 
@@ -165,6 +168,8 @@ pub(crate) struct Trees {
     pub(crate) metadata: u64,
     /// Snapshots of the domains, and what has died under them in the epoch being built.
     pub(crate) kept: Kept,
+    /// What all of this has changed.
+    pub(crate) audit: Audit,
 }
 
 /// Pages under a block of `level`.
@@ -479,6 +484,7 @@ impl Trees {
         }
         let blocks = &mut record.attributes.blocks;
         if old.kind == PointerKind::Data {
+            self.audit.page_gone(key, *blocks);
             *blocks = blocks.saturating_sub(1);
             if old.address != new.address {
                 self.release_page(base, key, old);
@@ -505,7 +511,9 @@ impl Trees {
         }
         let run = DeadRun { address: pointer.address, birth_log: pointer.birth_log, count: 1, is_page };
         let buries = base.commit_order != CommitOrder::BuryNothing;
-        if !holder(key).is_some_and(|domain| buries && self.kept.died(domain, run)) {
+        if holder(key).is_some_and(|domain| buries && self.kept.died(domain, run)) {
+            self.audit.buried(&run);
+        } else {
             self.let_go(base, &run);
         }
     }
@@ -521,6 +529,7 @@ impl Trees {
     fn metadata_gone(&mut self, key: ObjectKey, birth_log: Option<Epoch>) {
         if holder(key) == Some(DomainId::MAIN) {
             // A damaged tree may name a block twice.
+            self.audit.metadata_gone(self.metadata);
             self.metadata = self.metadata.saturating_sub(1);
             if let Some(birth_log) = birth_log {
                 self.kept.metadata_gone(DomainId::MAIN, birth_log);
@@ -533,15 +542,23 @@ impl Trees {
         for block in run.blocks() {
             if run.is_page {
                 match self.drop_reference(base, block[0]) {
-                    Ok(true) => continue,
+                    Ok(true) => {
+                        self.audit.unshared(block);
+                        continue;
+                    }
                     Ok(false) => {}
                     Err(error) => {
                         tracing::error!(%error, "reference table: a block that may be shared stays in use");
+                        self.audit.not_freed(block);
                         continue;
                     }
                 }
             }
-            block.into_iter().filter(|&address| address != 0).for_each(|address| base.free(address));
+            for address in block.into_iter().filter(|&address| address != 0) {
+                if !base.free(address) {
+                    self.audit.not_freed([address, 0]);
+                }
+            }
         }
     }
 
@@ -588,6 +605,7 @@ impl Trees {
         }
         if record.root.is_hole() {
             record.levels = 0;
+            self.audit.pages_left(key, record.attributes.blocks);
             record.attributes.blocks = 0;
         }
         if end >= record.page_bound {
@@ -640,6 +658,7 @@ impl Trees {
     /// Forgets a dirty block that nothing will point to.
     fn drop_dirty(&mut self, base: &Base, key: NodeKey) -> Option<Arc<MetaBlock>> {
         let dirty = self.dirty.remove(&key)?;
+        dirty.block.changes().into_iter().for_each(|changes| self.audit.absorb(key, changes));
         if dirty.address[0] != 0 {
             self.metadata_gone(key.object_key(), None);
         }
@@ -663,6 +682,7 @@ impl Trees {
         let node = NodeKey::new(key, level, index);
         if level == 0 {
             if pointer.kind == PointerKind::Data {
+                self.audit.page_gone(key, record.attributes.blocks);
                 record.attributes.blocks = record.attributes.blocks.saturating_sub(1);
             }
             if key.domain == DomainId::SYSTEM {
@@ -694,6 +714,7 @@ impl Trees {
             for slot in 0..POINTERS {
                 if !block.pointer_kind_is_hole(slot as usize) {
                     let child = block.pointer(slot as usize);
+                    self.audit.dropped(key, &child);
                     self.free_subtree(base, key, record, &child, level - 1, index * POINTERS + slot);
                 }
             }

@@ -25,6 +25,17 @@ fn alloc_of(blocks: u64) -> Alloc {
     Alloc::new(blocks, 32..160, false, Arc::new(SystemClock::default()))
 }
 
+/// Logic bugs.
+impl Alloc {
+    pub(crate) fn miscount_free(&mut self) {
+        self.pending.miscount();
+    }
+
+    pub(crate) fn miscount_total(&mut self) {
+        self.total += 1;
+    }
+}
+
 #[test]
 fn freed_blocks_wait_for_the_recovery_point() {
     let mut alloc = alloc();

@@ -12,11 +12,11 @@ use holdfast_object::{
     ScrubCursor, Timestamp,
 };
 
-struct Rig {
-    device: Arc<MemoryDevice>,
+pub(crate) struct Rig {
+    pub(crate) device: Arc<MemoryDevice>,
     arena: Arc<Arena>,
     clock: Arc<ManualClock>,
-    module: Module,
+    pub(crate) module: Module,
 }
 
 fn open(device: Arc<MemoryDevice>) -> Module {
@@ -26,11 +26,11 @@ fn open(device: Arc<MemoryDevice>) -> Module {
 
 impl Rig {
     /// With one object in a recovery point, and in memory what that took.
-    fn new() -> Rig {
+    pub(crate) fn new() -> Rig {
         Rig::with(MetadataProtection::default())
     }
 
-    fn with(metadata: MetadataProtection) -> Rig {
+    pub(crate) fn with(metadata: MetadataProtection) -> Rig {
         let device = Arc::new(MemoryDevice::new(4096));
         let options = CreateOptions::new(*b"0123456789abcdef", *b"fedcba9876543210");
         let (arena, clock) = (Arena::new(64, 0).unwrap(), Arc::new(ManualClock::new(0, 1)));
@@ -43,7 +43,7 @@ impl Rig {
         rig
     }
 
-    fn make(&self, id: u64) {
+    pub(crate) fn make(&self, id: u64) {
         let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp { secs: 1, nanos: 0 });
         let ops = vec![Op::Create { id: ObjectId(id), attributes: Attributes { nlink: 1, ..attributes } }];
         self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).unwrap();
@@ -54,7 +54,7 @@ impl Rig {
         self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).map(drop)
     }
 
-    fn delete(&self, id: u64) {
+    pub(crate) fn delete(&self, id: u64) {
         self.try_delete(id).unwrap();
     }
 
@@ -63,7 +63,7 @@ impl Rig {
         assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
     }
 
-    fn commit(&self) -> Result<()> {
+    pub(crate) fn commit(&self) -> Result<()> {
         let epoch = self.module.epoch() + 1;
         self.module.prepare(epoch)?;
         self.module.publish(epoch)
@@ -84,7 +84,7 @@ impl Rig {
     }
 
     /// Writes pages of an object.
-    fn fill(&self, id: u64, pages: u64) {
+    pub(crate) fn fill(&self, id: u64, pages: u64) {
         (0..pages).for_each(|index| self.write(id, index).unwrap());
     }
 
@@ -107,7 +107,7 @@ impl Rig {
         }
     }
 
-    fn scribble_cached(&self, node: NodeKey, pointer: &BlockPointer, at: usize) {
+    pub(crate) fn scribble_cached(&self, node: NodeKey, pointer: &BlockPointer, at: usize) {
         let base = &self.module.base;
         let mut block = base.cache.take(node, pointer.address[0]).expect("it was just written");
         Arc::make_mut(&mut block).scribble(at, &[4]);
@@ -146,7 +146,7 @@ impl Rig {
         self.module.trees.read().check();
     }
 
-    fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         let space = self.module.status().space;
         space.total - space.free - space.pending
     }
@@ -156,7 +156,7 @@ impl Rig {
     }
 
     /// The objects and the epoch of what is on the device, of which nothing is wrong.
-    fn stored(&self) -> (usize, Epoch) {
+    pub(crate) fn stored(&self) -> (usize, Epoch) {
         let report = check(self.device.clone(), &CheckOptions::default()).unwrap();
         assert_eq!(report.findings, [], "{report:?}");
         let module = open(self.device.clone());
@@ -221,7 +221,7 @@ fn without_protection_a_scribble_becomes_a_recovery_point() {
                     outcome.unwrap();
                     assert_eq!((block.bytes()[UNNOTICED], rig.scribbles()), (4, 0), "{place}");
                 }
-                MetadataProtection::Rolling => {
+                _ => {
                     assert_eq!(outcome.is_ok(), is_clean, "{place}");
                     assert_eq!(block.bytes()[UNNOTICED], 0, "{place}");
                     assert!(rig.scribbles() > 0, "{place}");
@@ -271,9 +271,11 @@ fn a_store_is_the_same_with_and_without_protection() {
         rig.device.read(0, &mut [std::io::IoSliceMut::new(&mut bytes)]).unwrap();
         bytes
     };
-    let (off, rolling) = (image(MetadataProtection::Off), image(MetadataProtection::Rolling));
-    let differs = off.chunks(4096).zip(rolling.chunks(4096)).position(|(off, rolling)| off != rolling);
-    assert_eq!(differs, None, "block");
+    let off = image(MetadataProtection::Off);
+    for metadata in [MetadataProtection::Rolling, MetadataProtection::Audited] {
+        let differs = off.chunks(4096).zip(image(metadata).chunks(4096)).position(|(off, other)| off != other);
+        assert_eq!(differs, None, "block, {metadata:?}");
+    }
 }
 
 #[test]

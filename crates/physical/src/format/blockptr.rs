@@ -74,6 +74,50 @@ pub(crate) struct BlockPointer {
     pub(crate) sums: StoredSums,
 }
 
+/// What of a block pointer the audit counts: all but its checksums, read without judging.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Glance {
+    pub(crate) address: [u64; 2],
+    pub(crate) birth_phys: Epoch,
+    pub(crate) birth_log: Epoch,
+    pub(crate) kind: PointerKind,
+    pub(crate) level: u8,
+}
+
+impl Glance {
+    pub(crate) const PENDING: Glance = Glance::of(&BlockPointer::PENDING);
+
+    /// At an encoded pointer.
+    pub(crate) fn at(bytes: &[u8; POINTER_BYTES]) -> Glance {
+        let raw: &Raw = zerocopy::transmute_ref!(bytes);
+        Glance {
+            address: raw.address.map(wide),
+            birth_phys: wide(raw.birth_phys),
+            birth_log: wide(raw.birth_log),
+            kind: kind_of(raw.shape),
+            level: level_of(raw.shape),
+        }
+    }
+
+    pub(crate) const fn of(pointer: &BlockPointer) -> Glance {
+        let BlockPointer { address, birth_phys, birth_log, kind, level, .. } = *pointer;
+        Glance { address, birth_phys, birth_log, kind, level }
+    }
+}
+
+fn kind_of(shape: u8) -> PointerKind {
+    match shape & KIND_BITS {
+        0 => PointerKind::Hole,
+        1 => PointerKind::Data,
+        2 => PointerKind::Tree,
+        _ => PointerKind::Lost,
+    }
+}
+
+fn level_of(shape: u8) -> u8 {
+    (shape & LEVEL_BITS) >> LEVEL_SHIFT
+}
+
 const NO_SUMS: StoredSums = StoredSums { primary: Checksum::none(), secondary: Checksum::none() };
 
 impl Default for BlockPointer {
@@ -158,13 +202,8 @@ impl BlockPointer {
             address: raw.address.map(wide),
             birth_phys: wide(raw.birth_phys),
             birth_log: wide(raw.birth_log),
-            kind: match raw.shape & KIND_BITS {
-                0 => PointerKind::Hole,
-                1 => PointerKind::Data,
-                2 => PointerKind::Tree,
-                _ => PointerKind::Lost,
-            },
-            level: (raw.shape & LEVEL_BITS) >> LEVEL_SHIFT,
+            kind: kind_of(raw.shape),
+            level: level_of(raw.shape),
             seeded: raw.shape & FLAG_SEEDED != 0,
             sums: StoredSums {
                 primary: sum(raw.algorithms & 0xf, &raw.primary),
@@ -254,8 +293,10 @@ mod tests {
         for pointer in [BlockPointer::HOLE, data(), BlockPointer::lost(4), BlockPointer { address: [100, 0], ..data() }]
         {
             assert_eq!(BlockPointer::decode_checked(&pointer.encode(), 0, 5, 1000).unwrap(), pointer);
+            assert_eq!(Glance::at(&pointer.encode()), Glance::of(&pointer));
         }
         assert_eq!(BlockPointer::decode(&BlockPointer::PENDING.encode()), BlockPointer::PENDING);
+        assert_eq!(Glance::at(&BlockPointer::PENDING.encode()), Glance::PENDING);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Object records: eight to a block of an object table.
 
-use super::blockptr::{BlockPointer, POINTER_BYTES};
+use super::blockptr::{BlockPointer, Glance, POINTER_BYTES};
 use super::{Fault, LEVELS_MAX, PAGES_MAX, RECORD_BYTES, expect_zero};
 use holdfast_object::{
     Attributes, Class, Epoch, Kind, MAX_OBJECT_BYTES, NAMES_LISTED_MAX, NamePlace, ObjectId, PolicyId, Timestamp,
@@ -120,6 +120,29 @@ pub(crate) struct Record {
     /// No page is stored at or beyond this index.
     pub(crate) page_bound: u64,
     pub(crate) root: BlockPointer,
+}
+
+/// What of an encoded record the audit counts, read without judging.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RecordGlance {
+    pub(crate) is_used: bool,
+    pub(crate) levels: u8,
+    pub(crate) nlink: u32,
+    pub(crate) blocks: u64,
+    pub(crate) root: Glance,
+}
+
+impl RecordGlance {
+    pub(crate) fn at(bytes: &[u8; RECORD_BYTES]) -> RecordGlance {
+        let raw: &Raw = zerocopy::transmute_ref!(bytes);
+        RecordGlance {
+            is_used: raw.kind != 0,
+            levels: raw.levels,
+            nlink: raw.nlink.get(),
+            blocks: raw.blocks.get(),
+            root: Glance::at(&raw.root),
+        }
+    }
 }
 
 impl Record {

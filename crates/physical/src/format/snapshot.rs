@@ -178,6 +178,17 @@ impl DeadRun {
         DeadRun { address: self.address.map(behind), count, ..*self }
     }
 
+    /// Decodes without judging; free bytes are a run of no blocks.
+    pub(crate) fn glance(bytes: &[u8; DEAD_BYTES]) -> DeadRun {
+        let raw: &RawDead = zerocopy::transmute_ref!(bytes);
+        DeadRun {
+            address: raw.address.map(U64::get),
+            birth_log: raw.birth_log.get(),
+            count: raw.count.get(),
+            is_page: raw.flags.get() & FLAG_PAGE != 0,
+        }
+    }
+
     /// The blocks, with both addresses.
     pub(crate) fn blocks(self) -> impl Iterator<Item = [u64; 2]> {
         let DeadRun { address: [first, second], count, .. } = self;
@@ -202,12 +213,7 @@ impl DeadRun {
     /// Decodes and checks; `None` if the place is free.
     pub(crate) fn decode(bytes: &[u8; DEAD_BYTES], epoch: Epoch, blocks: u64) -> Result<Option<DeadRun>, Fault> {
         let raw: RawDead = zerocopy::transmute!(*bytes);
-        let run = DeadRun {
-            address: raw.address.map(U64::get),
-            birth_log: raw.birth_log.get(),
-            count: raw.count.get(),
-            is_page: raw.flags.get() & FLAG_PAGE != 0,
-        };
+        let run = DeadRun::glance(bytes);
         if run.count == 0 {
             expect_zero("free run of a dead list", bytes)?;
             return Ok(None);

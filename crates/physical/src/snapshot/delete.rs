@@ -50,6 +50,8 @@ struct Slice {
     /// Of this page, `left` stays, and if that is nothing, the list ends before it; nothing stays behind it.
     page: PageIndex,
     left: Vec<DeadRun>,
+    /// The runs in the pages that go as a whole.
+    gone: Vec<DeadRun>,
 }
 
 impl Kept {
@@ -90,7 +92,7 @@ impl Trees {
     /// The end of a dead list, as much as may go at once. Nothing of it was added in the epoch being built.
     fn dead_slice(&self, base: &Base, domain: DomainId, slot: u16, most: DeletionSlice) -> Result<Slice> {
         let key = system_key(dead_of(domain));
-        let mut slice = Slice { runs: Vec::new(), page: pages_of(slot).start, left: Vec::new() };
+        let mut slice = Slice { runs: Vec::new(), page: pages_of(slot).start, left: Vec::new(), gone: Vec::new() };
         let Some(record) = self.system.get(&key.object.0) else { return Ok(slice) };
         let mut page = self.dead_end(base, record, domain, slot)?;
         let (mut runs, mut blocks) = (most.runs.max(1), most.blocks.max(2));
@@ -102,6 +104,7 @@ impl Trees {
                 return Err(Error::corrupt(place, "dead list", "no gaps", "a hole"));
             };
             let mut left = runs_in(base, domain, page, &block)?;
+            let all = left.clone();
             while let Some(mut run) = left.pop() {
                 let copies = run.blocks_in_all() / u64::from(run.count);
                 let fits = u32::try_from(blocks / copies).unwrap_or(u32::MAX).min(run.count);
@@ -122,6 +125,7 @@ impl Trees {
             if !left.is_empty() {
                 return Ok(Slice { page, left, ..slice });
             }
+            slice.gone.extend(all);
         }
         Ok(Slice { page, ..slice })
     }
@@ -146,7 +150,7 @@ impl Module {
         let age = |stored: &StoredSnapshot| (stored.epoch, stored.id);
         let before = trees.kept.of(domain).iter().rev().find(|held| age(&held.stored) < age(&stored));
         let before = before.map(|held| (held.slot, held.stored.epoch));
-        let Slice { runs, page, left } = trees.dead_slice(&self.base, domain, slot, self.deletion_slice)?;
+        let Slice { runs, page, left, gone } = trees.dead_slice(&self.base, domain, slot, self.deletion_slice)?;
         let moved = runs.iter().filter(|run| before.is_some_and(|(_, kept)| kept >= run.birth_log)).count() as u64;
         let pages_left = page - pages_of(slot).start + u64::from(!left.is_empty());
         let is_over = pages_left == 0 || self.base.commit_order == CommitOrder::UnlistFirst;
@@ -172,10 +176,13 @@ impl Module {
         debug_assert!(!of_domain.dying.contains_key(&slot), "nothing has been applied for this epoch");
         trees.tell_kept(&self.base);
         trees.cut_dead(&self.base, domain, slot, page, &left)?;
+        trees.audit.dead_page_cut(&gone);
         let frees_all = self.base.commit_order == CommitOrder::FreeAllOfDeleted;
         for run in runs {
+            trees.audit.exhumed(&run);
             match before {
                 Some((slot, kept)) if kept >= run.birth_log && !frees_all => {
+                    trees.audit.buried(&run);
                     trees.kept.domains.entry(domain).or_default().bury(slot, run);
                 }
                 _ => trees.let_go(&self.base, &run),

@@ -1,0 +1,157 @@
+//! What of one block has changed since the last recovery point, as sums over its bytes.
+
+use super::Digest;
+use crate::format::blockptr::{Glance, POINTER_BYTES, PointerKind};
+use crate::format::record::RecordGlance;
+use crate::format::snapshot::DEAD_BYTES;
+use crate::format::{DeadRun, RECORD_BYTES, RECORDS};
+use holdfast_object::Epoch;
+
+/// Block pointers put less those that have gone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Pointers {
+    /// All that they name, second copies too.
+    pub(super) addresses: Digest,
+    /// Those with a second address.
+    pub(super) doubled: u64,
+    /// Those to pages.
+    pub(super) pages: u64,
+    /// Those that stand for a dirty block.
+    pub(super) pending: u64,
+    /// Of those put: the newest logical birth, the least and the highest address, levels as bits, and how many have births out of order.
+    pub(super) newest: Epoch,
+    pub(super) lowest: u64,
+    pub(super) highest: u64,
+    pub(super) levels: u16,
+    pub(super) misborn: u64,
+}
+
+impl Default for Pointers {
+    fn default() -> Pointers {
+        Pointers {
+            addresses: Digest::NOTHING,
+            doubled: 0,
+            pages: 0,
+            pending: 0,
+            newest: 0,
+            lowest: u64::MAX,
+            highest: 0,
+            levels: 0,
+            misborn: 0,
+        }
+    }
+}
+
+impl Pointers {
+    fn count(&mut self, pointer: &Glance, times: u64) {
+        if pointer.address[0] == 0 {
+            let pending = u64::from(pointer.kind == PointerKind::Tree);
+            self.pending = self.pending.wrapping_add(pending.wrapping_mul(times));
+            return;
+        }
+        let mut addresses = Digest::of(pointer.address[0]);
+        if pointer.address[1] != 0 {
+            addresses += Digest::of(pointer.address[1]);
+            self.doubled = self.doubled.wrapping_add(times);
+        }
+        self.addresses += addresses.times(times);
+        if pointer.kind == PointerKind::Data {
+            self.pages = self.pages.wrapping_add(times);
+        }
+    }
+
+    pub(super) fn put(&mut self, pointer: &Glance) {
+        self.count(pointer, 1);
+        for address in pointer.address.into_iter().filter(|&address| address != 0) {
+            self.lowest = self.lowest.min(address);
+            self.highest = self.highest.max(address);
+        }
+        if pointer.kind != PointerKind::Hole && *pointer != Glance::PENDING {
+            self.levels |= 1 << pointer.level;
+            self.newest = self.newest.max(pointer.birth_log);
+            let in_order = 0 < pointer.birth_phys && pointer.birth_phys <= pointer.birth_log;
+            self.misborn += u64::from(!in_order);
+        }
+    }
+
+    pub(super) fn gone(&mut self, pointer: &Glance) {
+        self.count(pointer, u64::MAX);
+    }
+
+    pub(super) fn add(&mut self, other: &Pointers) {
+        self.addresses += other.addresses;
+        self.doubled = self.doubled.wrapping_add(other.doubled);
+        self.pages = self.pages.wrapping_add(other.pages);
+        self.pending = self.pending.wrapping_add(other.pending);
+        self.newest = self.newest.max(other.newest);
+        self.lowest = self.lowest.min(other.lowest);
+        self.highest = self.highest.max(other.highest);
+        self.levels |= other.levels;
+        self.misborn += other.misborn;
+    }
+}
+
+/// Of one block: what is in its bytes less what was in them. Which of the sums mean something depends on what the block is of; numbers are
+/// counted from its start ([`super::Audit::absorb`]).
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Changes {
+    /// In its slots, or the roots of its records.
+    pub(super) pointers: Pointers,
+    /// Roots with a second address, by slot of the record.
+    pub(super) doubled: [i8; RECORDS as usize],
+    /// Records whose root is not of the level that they say.
+    pub(super) wrong_levels: u64,
+    /// Bits that are set; addresses, as often as their counters say; or slots of records.
+    pub(super) numbers: Digest,
+    /// Slots of records without names.
+    pub(super) nameless: Digest,
+    /// Pages that records say they have.
+    pub(super) pages_told: u64,
+    /// Blocks in the runs of a dead list.
+    pub(super) dead: Digest,
+}
+
+impl Changes {
+    pub(crate) fn pointer(&mut self, old: &[u8; POINTER_BYTES], new: &[u8; POINTER_BYTES]) {
+        self.pointers.gone(&Glance::at(old));
+        self.pointers.put(&Glance::at(new));
+    }
+
+    pub(crate) fn record(&mut self, slot: usize, old: &[u8; RECORD_BYTES], new: &[u8; RECORD_BYTES]) {
+        let (old, new) = (RecordGlance::at(old), RecordGlance::at(new));
+        self.pointers.gone(&old.root);
+        self.pointers.put(&new.root);
+        self.doubled[slot] += i8::from(new.root.address[1] != 0) - i8::from(old.root.address[1] != 0);
+        self.wrong_levels += u64::from(new.root.address[0] != 0 && new.root.level != new.levels);
+        self.pages_told = self.pages_told.wrapping_add(new.blocks).wrapping_sub(old.blocks);
+        for (record, times) in [(old, u64::MAX), (new, 1)] {
+            let slot = Digest::of(slot as u64).times(times);
+            if record.is_used {
+                self.numbers += slot;
+            }
+            if record.is_used && record.nlink == 0 {
+                self.nameless += slot;
+            }
+        }
+    }
+
+    /// 64 bits of a bitmap.
+    pub(crate) fn word(&mut self, word: usize, old: u64, new: u64) {
+        let first = word as u64 * 64;
+        self.numbers += Digest::of_bits(first, new & !old) - Digest::of_bits(first, old & !new);
+    }
+
+    pub(crate) fn counter(&mut self, slot: usize, old: u32, new: u32) {
+        self.numbers += Digest::of(slot as u64).times(u64::from(new).wrapping_sub(u64::from(old)));
+    }
+
+    pub(crate) fn dead_run(&mut self, old: &[u8; DEAD_BYTES], new: &[u8; DEAD_BYTES]) {
+        self.dead += blocks_of(&DeadRun::glance(new)) - blocks_of(&DeadRun::glance(old));
+    }
+}
+
+/// The blocks of a run, second copies too.
+pub(super) fn blocks_of(run: &DeadRun) -> Digest {
+    let copies = run.address.into_iter().filter(|&address| address != 0);
+    copies.fold(Digest::NOTHING, |blocks, first| blocks + Digest::of_run(first, run.count))
+}

@@ -1,0 +1,518 @@
+//! The audit of a recovery point: before its superblock is written, sums of what has changed since the last one must satisfy equations whose
+//! sides come from different places (*High-Performance Metadata Integrity Protection in the WAFL Copy-on-Write File System*, FAST 2017, §5).
+//! Checksums tell when somebody writes to metadata who must not; this tells when somebody who may writes the wrong thing. `docs/audit.md` has
+//! the equations with what they find and cost.
+//!
+//! Invariants:
+//! - what is *in the bytes* of blocks is counted by the methods through which bytes change ([`Changes`]), old against new, and by nobody
+//!   else. Blocks that go away without being changed are counted where they are dropped ([`Audit::dropped`], [`Audit::dead_page_cut`]);
+//! - what is *done* (a page shared, a run buried) is counted where it is done, never from those bytes;
+//! - sums are those since the last recovery point: they begin anew when one is complete, and an
+//!   epoch that fails before that goes on with them;
+//! - a store that was damaged before still takes changes. Where the code goes on over a contradiction that it finds (a block that is free
+//!   already, a bit that a record does not have), it says so here, and an equation has that as a term. Nothing else does.
+
+mod changes;
+mod digest;
+
+pub(crate) use changes::Changes;
+pub(crate) use digest::Digest;
+
+use crate::alloc::{Alloc, fixed};
+use crate::format::blockptr::Glance;
+use crate::format::{BITS, BlockPointer, COUNTERS, DeadRun, LABEL_BLOCKS, Label, RECORDS, Superblock, SystemKind};
+use crate::meta_block::{NodeKey, Scribble};
+use crate::module::log_area;
+use crate::objects::{holder, map_of, orphans_of, system_kind, table_of};
+use crate::tree::{Base, Trees};
+use crate::words::CHUNK_WORDS;
+use changes::{Pointers, blocks_of};
+use holdfast_object::{Corruption, DomainId, Epoch, Error, ObjectId, ObjectKey, Place};
+use std::ops::Range;
+
+/// Sums since the last recovery point.
+#[derive(Default)]
+pub(crate) struct Audit {
+    /// What the first recovery point starts from, if that is not what the last superblock says.
+    start: Option<Start>,
+
+    // In the bytes.
+    /// Of trees and records; `doubled` and `pages` are of all, the store's own too.
+    pointers: Pointers,
+    /// Pointers with a second address in what `main` has.
+    doubled: u64,
+    /// Pointers to pages of objects.
+    pages: u64,
+    wrong_levels: u64,
+    /// Bits of the allocation bitmap.
+    bits: Digest,
+    /// Addresses, as often as the reference table says.
+    counters: Digest,
+    /// Blocks in dead lists.
+    dead: Digest,
+    /// Ids in the maps, and of records, with the domain.
+    mapped: Digest,
+    orphans: Digest,
+    records: Digest,
+    nameless: Digest,
+    /// Records of `main`.
+    objects: u64,
+    /// Pages that records say they have.
+    pages_told: u64,
+
+    // Done.
+    /// Blocks that one more pointer names, less those that one names less; and their first addresses alone.
+    shared: Digest,
+    shared_first: Digest,
+    /// Blocks that joined dead lists, less those that were taken off them.
+    buried: Digest,
+
+    // Found to be contradictory, and passed over.
+    /// Blocks that nothing names any more and that were not made free.
+    not_freed: Digest,
+    /// Bits that a map had and the record did not, less the other way round.
+    mapped_wrongly: Digest,
+    orphans_wrongly: Digest,
+    /// Pages that objects said they had and did not, less those that they had beyond what they said.
+    pages_unknown: u64,
+    objects_uncounted: u64,
+    metadata_uncounted: u64,
+}
+
+/// State of a store whose next recovery point has a bitmap that is not the last one's, changed.
+#[derive(Clone, Copy, Default)]
+struct Start {
+    /// Bits of the bitmap in memory that come from no block on the device.
+    bits: Digest,
+    fixed: Digest,
+    free: u64,
+    total: u64,
+    metadata: u64,
+}
+
+fn add(sum: &mut u64, number: u64) {
+    *sum = sum.wrapping_add(number);
+}
+
+fn id_digest(domain: u64, id: u64) -> Digest {
+    Digest::of(id).moved(domain << 48)
+}
+
+/// Bits that no pointer accounts for, in the bitmap of a device of `blocks`: labels, log, and those behind the end.
+fn fixed_bits(blocks: u64, log: &Range<u64>) -> Digest {
+    let behind = blocks..blocks.next_multiple_of(BITS);
+    let ranges = fixed(blocks, log).chain([behind]);
+    ranges.fold(Digest::NOTHING, |sum, range| sum + Digest::of_run(range.start, (range.end - range.start) as u32))
+}
+
+impl Audit {
+    /// A new store: nothing is anywhere.
+    pub(crate) fn of_new_store() -> Audit {
+        Audit { start: Some(Start::default()), ..Audit::default() }
+    }
+
+    /// The bitmap in memory was made anew from trees that have `metadata` blocks of metadata, and the next recovery point writes all of it.
+    ///
+    /// # Errors
+    /// Somebody has written to the bitmap since.
+    pub(crate) fn take_over(&mut self, alloc: &Alloc, label: &Label, metadata: u64) -> Result<(), Scribble> {
+        let mut bits = Digest::NOTHING;
+        for chunk in 0..alloc.chunks() {
+            for (word, value) in (chunk * CHUNK_WORDS as u64..).zip(alloc.page(chunk)?) {
+                bits += Digest::of_bits(word * 64, value);
+            }
+        }
+        let (free, total) = (alloc.free_after_publish(), alloc.total());
+        self.start = Some(Start { bits, fixed: fixed_bits(label.blocks, &log_area(label)), free, total, metadata });
+        Ok(())
+    }
+
+    // ---- in the bytes
+
+    /// What has changed in a block that is complete, or that goes away.
+    pub(crate) fn absorb(&mut self, key: NodeKey, changes: &Changes) {
+        let pointers = &changes.pointers;
+        self.pointers.add(pointers);
+        add(&mut self.wrong_levels, changes.wrong_levels);
+        if key.level > 0 {
+            add(&mut self.wrong_levels, (pointers.levels & !(1 << (key.level - 1))).count_ones().into());
+            self.count(key.object_key(), pointers.doubled, pointers.pages);
+            return;
+        }
+        let domain = key.object / 16;
+        let ids = |digest: Digest, per_block: u64| digest.moved((domain << 48) + key.index * per_block);
+        match system_kind(key.object) {
+            Some(SystemKind::ObjectTable) if key.object == 0 => {
+                let main = table_of(DomainId::MAIN);
+                if key.index == main / RECORDS {
+                    add(&mut self.doubled, i64::from(changes.doubled[(main % RECORDS) as usize]) as u64);
+                }
+            }
+            Some(SystemKind::ObjectTable) => {
+                let object = ObjectKey { domain: DomainId(domain as u16), object: ObjectId(0) };
+                self.count(object, pointers.doubled, pointers.pages);
+                self.records += ids(changes.numbers, RECORDS);
+                self.nameless += ids(changes.nameless, RECORDS);
+                add(&mut self.pages_told, changes.pages_told);
+                if object.domain == DomainId::MAIN {
+                    add(&mut self.objects, changes.numbers.count());
+                }
+            }
+            Some(SystemKind::Bitmap) => self.bits += changes.numbers.moved(key.index * BITS),
+            Some(SystemKind::References) => self.counters += changes.numbers.moved(key.index * COUNTERS),
+            Some(SystemKind::ObjectMap) => self.mapped += ids(changes.numbers, BITS),
+            Some(SystemKind::OrphanMap) => self.orphans += ids(changes.numbers, BITS),
+            Some(SystemKind::DeadLists) => self.dead += changes.dead,
+            Some(SystemKind::SnapshotList) | None => {}
+        }
+    }
+
+    /// A pointer in a tree block that goes away as a whole.
+    pub(crate) fn dropped(&mut self, key: ObjectKey, pointer: &BlockPointer) {
+        let mut gone = Pointers::default();
+        gone.gone(&Glance::of(pointer));
+        self.pointers.add(&gone);
+        self.count(key, gone.doubled, gone.pages);
+    }
+
+    fn count(&mut self, key: ObjectKey, doubled: u64, pages: u64) {
+        if holder(key) == Some(DomainId::MAIN) {
+            add(&mut self.doubled, doubled);
+        }
+        if key.domain != DomainId::SYSTEM {
+            add(&mut self.pages, pages);
+        }
+    }
+
+    /// A page of a dead list goes away, with all of these runs.
+    pub(crate) fn dead_page_cut(&mut self, runs: &[DeadRun]) {
+        runs.iter().for_each(|run| self.dead -= blocks_of(run));
+    }
+
+    // ---- done
+
+    /// One more pointer names a page.
+    pub(crate) fn shared(&mut self, address: [u64; 2]) {
+        let first = Digest::of(address[0]);
+        self.shared_first += first;
+        self.shared += if address[1] == 0 { first } else { first + Digest::of(address[1]) };
+    }
+
+    /// One pointer less names a page that others name.
+    pub(crate) fn unshared(&mut self, address: [u64; 2]) {
+        let first = Digest::of(address[0]);
+        self.shared_first -= first;
+        self.shared -= if address[1] == 0 { first } else { first + Digest::of(address[1]) };
+    }
+
+    /// Blocks join a dead list.
+    pub(crate) fn buried(&mut self, run: &DeadRun) {
+        self.buried += blocks_of(run);
+    }
+
+    /// Blocks are taken off a dead list.
+    pub(crate) fn exhumed(&mut self, run: &DeadRun) {
+        self.buried -= blocks_of(run);
+    }
+
+    // ---- contradictions
+
+    /// Nothing names the blocks any more; they stay as they are.
+    pub(crate) fn not_freed(&mut self, address: [u64; 2]) {
+        let blocks = address.into_iter().filter(|&address| address != 0);
+        blocks.for_each(|block| self.not_freed += Digest::of(block));
+    }
+
+    /// A map says of an id what its record does not.
+    pub(crate) fn map_differs(&mut self, map: u64, id: ObjectId, is_set: bool) {
+        let domain = DomainId((map / 16) as u16);
+        let one = id_digest(domain.0.into(), id.0).times(if is_set { 1 } else { u64::MAX });
+        if map == map_of(domain) {
+            self.mapped_wrongly += one;
+        } else if map == orphans_of(domain) {
+            self.orphans_wrongly += one;
+        }
+    }
+
+    /// A page goes away of an object that says it has `told` of them.
+    pub(crate) fn page_gone(&mut self, key: ObjectKey, told: u64) {
+        if told == 0 && key.domain != DomainId::SYSTEM {
+            add(&mut self.pages_unknown, u64::MAX);
+        }
+    }
+
+    /// An object has no page any more, and says that it has `told`.
+    pub(crate) fn pages_left(&mut self, key: ObjectKey, told: u64) {
+        if key.domain != DomainId::SYSTEM {
+            add(&mut self.pages_unknown, told);
+        }
+    }
+
+    /// An object goes away of a domain that has `counted`.
+    pub(crate) fn object_gone(&mut self, counted: u64) {
+        add(&mut self.objects_uncounted, u64::from(counted == 0));
+    }
+
+    /// A block of metadata goes away of a domain that has `counted`.
+    pub(crate) fn metadata_gone(&mut self, counted: u64) {
+        add(&mut self.metadata_uncounted, u64::from(counted == 0));
+    }
+}
+
+/// What an equation is about.
+struct Facts<'a> {
+    sums: &'a Audit,
+    last: &'a Superblock,
+    next: &'a Superblock,
+    start: Start,
+    /// See [`fixed_bits`]; of the next superblock.
+    fixed: Digest,
+    blocks: u64,
+}
+
+impl Facts<'_> {
+    /// The pointer at the very top is in no block.
+    fn top(&self) -> Pointers {
+        let mut top = Pointers::default();
+        top.gone(&Glance::of(&self.last.root.root));
+        top.put(&Glance::of(&self.next.root.root));
+        top
+    }
+
+    fn all_pointers(&self) -> Pointers {
+        let mut all = self.sums.pointers.clone();
+        all.add(&self.top());
+        all
+    }
+
+    fn newly_fixed(&self) -> Digest {
+        self.fixed - self.start.fixed
+    }
+}
+
+/// How much more there is of something than there was.
+fn grown(next: u64, last: u64) -> Digest {
+    Digest::of_count(next.wrapping_sub(last))
+}
+
+/// What must be the same on both sides.
+struct Equation {
+    name: &'static str,
+    left: &'static str,
+    right: &'static str,
+    sides: fn(&Facts<'_>) -> (Digest, Digest),
+}
+
+/// In the order in which a failure is told: what explains others comes first.
+const EQUATIONS: [Equation; 15] = [
+    Equation {
+        name: "pending",
+        left: "placeholders for blocks without an address put, less those replaced",
+        right: "none",
+        sides: |facts| (Digest::of_count(facts.all_pointers().pending), Digest::NOTHING),
+    },
+    Equation {
+        name: "levels",
+        left: "block pointers put that are not of the level below",
+        right: "none",
+        sides: |facts| (Digest::of_count(facts.sums.wrong_levels), Digest::NOTHING),
+    },
+    Equation {
+        name: "births",
+        left: "the newest birth of a block pointer put",
+        right: "that, and no newer than the epoch",
+        sides: |facts| {
+            let newest = facts.all_pointers().newest;
+            (Digest::of_count(newest), Digest::of_count(newest.min(facts.next.epoch)))
+        },
+    },
+    Equation {
+        name: "birth order",
+        left: "block pointers put that were born physically before the first epoch or after their logical birth",
+        right: "none",
+        sides: |facts| (Digest::of_count(facts.all_pointers().misborn), Digest::NOTHING),
+    },
+    Equation {
+        name: "range",
+        left: "the lowest and the highest address in a block pointer put",
+        right: "those, and between the labels",
+        sides: |facts| {
+            let Pointers { lowest, highest, .. } = facts.all_pointers();
+            if highest == 0 {
+                return (Digest::NOTHING, Digest::NOTHING);
+            }
+            let end = facts.blocks - 2 * LABEL_BLOCKS - 1;
+            let least = Digest::of(lowest.max(2 * LABEL_BLOCKS));
+            (Digest::of(lowest) + Digest::of(highest), least + Digest::of(highest.min(end)))
+        },
+    },
+    Equation {
+        name: "blocks",
+        left: "bits of the bitmap set, less those cleared, without labels and log",
+        right: "blocks that pointers name, and dead lists, more than before, without those named again",
+        sides: |facts| {
+            let Audit { bits, dead, shared, not_freed, .. } = *facts.sums;
+            let named = facts.all_pointers().addresses + dead - shared;
+            (bits - facts.start.bits - facts.newly_fixed(), named + not_freed)
+        },
+    },
+    Equation {
+        name: "free",
+        left: "free blocks of the superblock, more than before",
+        right: "bits of the bitmap cleared, less those set, and blocks that the device has more",
+        sides: |facts| {
+            let set = facts.sums.bits - facts.start.bits - facts.newly_fixed();
+            let more = grown(facts.next.total, facts.start.total);
+            (grown(facts.next.free, facts.start.free), more - Digest::of_count(set.count()))
+        },
+    },
+    Equation {
+        name: "references",
+        left: "addresses in the reference table, as often as it counts them, more than before",
+        right: "addresses of pages shared, less those of shared pages let go",
+        sides: |facts| (facts.sums.counters, facts.sums.shared_first),
+    },
+    Equation {
+        name: "dead lists",
+        left: "blocks in runs of dead lists, more than before",
+        right: "blocks that died under snapshots, less those of deleted snapshots",
+        sides: |facts| (facts.sums.dead, facts.sums.buried),
+    },
+    Equation {
+        name: "objects",
+        left: "objects of the superblock, more than before",
+        right: "records put, less those taken out",
+        sides: |facts| {
+            let counted = grown(facts.next.objects, facts.last.objects);
+            (counted, Digest::of_count(facts.sums.objects) + Digest::of_count(facts.sums.objects_uncounted))
+        },
+    },
+    Equation {
+        name: "object maps",
+        left: "ids set in the maps of objects, less those cleared",
+        right: "ids of records put, less those of records taken out",
+        sides: |facts| (facts.sums.mapped, facts.sums.records - facts.sums.mapped_wrongly),
+    },
+    Equation {
+        name: "orphans",
+        left: "ids set in the maps of orphans, less those cleared",
+        right: "ids of records without a name put, less those taken out or named",
+        sides: |facts| (facts.sums.orphans, facts.sums.nameless - facts.sums.orphans_wrongly),
+    },
+    Equation {
+        name: "pages",
+        left: "pages that records say they have, more than before",
+        right: "block pointers to pages of objects put, less those gone",
+        sides: |facts| {
+            let Audit { pages, pages_told, pages_unknown, .. } = *facts.sums;
+            (Digest::of_count(pages_told), Digest::of_count(pages) - Digest::of_count(pages_unknown))
+        },
+    },
+    Equation {
+        name: "metadata",
+        left: "blocks of metadata of the superblock, more than before",
+        right: "block pointers with two addresses of the domain main put, less those gone",
+        sides: |facts| {
+            let Audit { doubled, metadata_uncounted, .. } = *facts.sums;
+            let counted = grown(facts.next.metadata, facts.start.metadata);
+            (counted, Digest::of_count(doubled) + Digest::of_count(metadata_uncounted))
+        },
+    },
+    Equation {
+        name: "size",
+        left: "blocks of the superblock",
+        right: "blocks of the device, without labels and log",
+        sides: |facts| {
+            let fixed = facts.fixed.count() - (facts.blocks.next_multiple_of(BITS) - facts.blocks);
+            (Digest::of_count(facts.next.total), Digest::of_count(facts.blocks - fixed))
+        },
+    },
+];
+
+/// An equation that does not hold.
+struct Failure {
+    equation: &'static Equation,
+    left: Digest,
+    right: Digest,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Equation { name, left, right, .. } = self.equation;
+        write!(f, "\"{name}\": {left}, is {}; {right}, is {}", self.left, self.right)?;
+        match (self.left - self.right).only() {
+            Some(number) => write!(f, "; they differ in {number} only"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Trees {
+    /// Whether all equations hold for what is about to be written, `next` after `last`.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: one does not. No recovery point is made of it.
+    pub(crate) fn audit_epoch(
+        &self,
+        base: &Base,
+        label: &Label,
+        last: &Superblock,
+        next: &Superblock,
+    ) -> Result<(), Error> {
+        if !base.disk.metadata.audits() {
+            return Ok(());
+        }
+        let log = log_area(label);
+        let of_last = || Start {
+            bits: Digest::NOTHING,
+            fixed: fixed_bits(last.covered(label), &log),
+            free: last.free,
+            total: last.total,
+            metadata: last.metadata,
+        };
+        let facts = Facts {
+            sums: &self.audit,
+            last,
+            next,
+            start: self.audit.start.unwrap_or_else(of_last),
+            fixed: fixed_bits(label.blocks, &log),
+            blocks: label.blocks,
+        };
+        let failed = EQUATIONS.iter().filter_map(|equation| {
+            let (left, right) = (equation.sides)(&facts);
+            (left != right).then_some(Failure { equation, left, right })
+        });
+        let failed: Vec<Failure> = failed.collect();
+        if failed.is_empty() {
+            return Ok(());
+        }
+        // What somebody has written to a block who must not gets into the sums when the block is changed the next time.
+        self.verify_written(base)?;
+        let objects = &mut self.changed.keys().copied().collect::<Vec<_>>();
+        base.disk.counters.audit_failed();
+        Err(base.disk.give_up(failure(base, next.epoch, &failed, objects)))
+    }
+}
+
+/// Most objects that are named.
+const NAMED_MAX: usize = 16;
+
+fn failure(base: &Base, epoch: Epoch, failed: &[Failure], objects: &mut [ObjectKey]) -> Corruption {
+    objects.sort_unstable();
+    let named: Vec<String> = objects.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    let more = if objects.len() > named.len() { ", …" } else { "" };
+    let failed: Vec<String> = failed.iter().map(ToString::to_string).collect();
+    let changed = format!("{} objects changed in it ({}{more})", objects.len(), named.join(", "));
+    let got = format!(
+        "not so: {} (a logic bug, to be reported; nothing of the epoch is stored; {changed})",
+        failed.join(" | ")
+    );
+    let place = Place { address: None, ..base.disk.place(0) };
+    let (what, expected) = (format!("audit of epoch {epoch}"), "the same on both sides of all equations".to_string());
+    Corruption { place, what, expected, got }
+}
+
+#[cfg(test)]
+mod speed;
+#[cfg(test)]
+mod tests;

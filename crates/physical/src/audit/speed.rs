@@ -1,0 +1,106 @@
+//! What the counting costs, on this machine: `cargo test --release -p holdfast-physical --lib audit::speed -- --ignored --nocapture`.
+//!
+//! One thread. Each kind of update goes over 64 blocks in random order, whole (with checksum and tally) and its counting alone; the two take
+//! turns. Given is the median of the rounds, and the least: on a busy machine that is nearer to what the work takes.
+
+use super::*;
+use crate::commit::tests::Rig;
+use crate::format::blockptr::{POINTER_BYTES, PointerKind};
+use crate::format::snapshot::DEAD_BYTES;
+use crate::format::{RECORD_BYTES, Record};
+use crate::meta_block::{MetaBlock, MetadataProtection};
+use holdfast_integrity::{Checksum, StoredSums};
+use holdfast_object::{Attributes, Class, Kind, ObjectStore, Timestamp};
+use std::hint::black_box;
+use std::time::Instant;
+
+const ROUNDS: usize = 101;
+const TURNS: usize = 20_000;
+const KEY: NodeKey = NodeKey { domain: 1, object: 2, level: 1, index: 0 };
+
+/// Median and least nanoseconds of one turn.
+fn nanos(mut turn: impl FnMut(usize)) -> (f64, f64) {
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let start = Instant::now();
+            (0..TURNS).for_each(&mut turn);
+            start.elapsed().as_nanos() as f64 / TURNS as f64
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    (rounds[ROUNDS / 2], rounds[0])
+}
+
+/// Of turn `turn`: a block, and a place in it.
+fn place(turn: usize) -> (usize, usize) {
+    let random = (turn as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    (random as usize % 64, random as usize >> 8)
+}
+
+fn pointer(turn: usize) -> BlockPointer {
+    let sums = StoredSums::of(Checksum::crc64(turn as u64));
+    let (address, kind) = ([1000 + turn as u64, 0], PointerKind::Data);
+    BlockPointer { address, birth_phys: 3, birth_log: 3, kind, level: 0, seeded: false, sums }
+}
+
+fn tell(what: &str, whole: (f64, f64), alone: (f64, f64)) {
+    let ((whole, whole_least), (alone, alone_least)) = (whole, alone);
+    println!("{what:24} {whole:7.1} ({whole_least:6.1}) ns whole, {alone:7.1} ({alone_least:6.1}) ns its counting");
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    let mut blocks: Vec<MetaBlock> = (0..64).map(|_| MetaBlock::new(KEY, MetadataProtection::Audited)).collect();
+    let mut changes: Vec<Changes> = vec![Changes::default(); 64];
+
+    let encoded: Vec<[u8; POINTER_BYTES]> = (0..256).map(|turn| pointer(turn).encode()).collect();
+    let whole = nanos(|turn| blocks[place(turn).0].put_pointer(place(turn).1 % 64, &pointer(turn)));
+    let alone = nanos(|turn| {
+        let (old, new) = (&encoded[turn % 256], &encoded[turn * 7 % 256]);
+        changes[place(turn).0].pointer(black_box(old), black_box(new));
+    });
+    tell("a block pointer", whole, alone);
+
+    let whole = nanos(|turn| {
+        let (block, bit) = (&mut blocks[place(turn).0], place(turn).1 % BITS as usize);
+        let old = block.bit(bit);
+        block.set_bit(bit, !old);
+    });
+    let alone = nanos(|turn| {
+        changes[place(turn).0].word(place(turn).1 % 512, black_box(0), black_box(1 << (turn % 64)));
+    });
+    tell("a bit", whole, alone);
+
+    let whole = nanos(|turn| blocks[place(turn).0].put_counter(place(turn).1 % 1024, turn as u32));
+    let alone = nanos(|turn| changes[place(turn).0].counter(place(turn).1 % 1024, black_box(3), turn as u32));
+    tell("a counter", whole, alone);
+
+    let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp { secs: 1, nanos: 0 });
+    let records = [3, 4].map(|epoch| Record::object(attributes.clone(), epoch).encode());
+    let records: [[u8; RECORD_BYTES]; 2] = records;
+    let whole = nanos(|turn| blocks[place(turn).0].put_record(place(turn).1 % 8, &records[turn % 2]));
+    let alone = nanos(|turn| {
+        changes[place(turn).0].record(place(turn).1 % 8, black_box(&records[turn % 2]), black_box(&records[0]));
+    });
+    tell("a record", whole, alone);
+
+    let run = |turn: usize| DeadRun { address: [turn as u64, 0], birth_log: 3, count: 7, is_page: true };
+    let runs: [[u8; DEAD_BYTES]; 2] = [run(1), run(2)].map(|run| run.encode());
+    let whole = nanos(|turn| blocks[place(turn).0].put_dead_run(place(turn).1 % 128, &run(turn)));
+    let alone = nanos(|turn| changes[place(turn).0].dead_run(black_box(&runs[turn % 2]), black_box(&runs[0])));
+    tell("a run of a dead list", whole, alone);
+
+    let mut audit = Audit::default();
+    let (alone, least) = nanos(|turn| audit.dropped(KEY.object_key(), black_box(&pointer(turn))));
+    println!("{:24} {alone:7.1} ({least:6.1}) ns", "a pointer dropped");
+    let (alone, least) = nanos(|_| audit.absorb(KEY, black_box(&Box::<Changes>::default())));
+    println!("{:24} {alone:7.1} ({least:6.1}) ns, with the memory for its sums", "a changed block");
+
+    let rig = Rig::new();
+    let (label, last) = (rig.module.label().unwrap(), rig.module.superblock().unwrap());
+    let trees = rig.module.trees.read();
+    let (alone, least) = nanos(|_| trees.audit_epoch(&rig.module.base, &label, &last, black_box(&last)).unwrap());
+    println!("{:24} {alone:7.1} ({least:6.1}) ns", "all equations");
+    assert_eq!(rig.module.status().counters.audit_failures, 0);
+}

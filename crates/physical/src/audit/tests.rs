@@ -1,0 +1,363 @@
+//! Logic bugs, planted: each equation finds its own, and the counting of each update is found missing.
+
+use super::*;
+use crate::alloc::Zone;
+use crate::commit::tests::Rig;
+use crate::format::blockptr::PointerKind;
+use crate::format::snapshot::DEAD_BYTES;
+use crate::format::{POINTERS, RECORD_BYTES, Record};
+use crate::meta_block::{MetaBlock, MetadataProtection};
+use crate::tree::Change;
+use holdfast_integrity::{Checksum, StoredSums};
+use holdfast_object::{Attributes, Batch, Class, Kind, ObjectStore, Op, Timestamp};
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeSet;
+
+const OBJECT: ObjectKey = ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) };
+const LEAF: NodeKey = NodeKey { domain: 1, object: 2, level: 1, index: 0 };
+/// A slot of the leaf in which there is nothing.
+const FREE_SLOT: usize = 60;
+
+fn data(address: u64) -> BlockPointer {
+    BlockPointer {
+        address: [address, 0],
+        birth_phys: 1,
+        birth_log: 1,
+        kind: PointerKind::Data,
+        level: 0,
+        seeded: false,
+        sums: StoredSums::of(Checksum::crc64(0)),
+    }
+}
+
+/// Something is changed that should not be, with all that the code itself keeps of it.
+type Plant = fn(&Rig, &mut Trees);
+
+fn put(trees: &mut Trees, pointer: BlockPointer) {
+    trees.dirty_mut(LEAF).put_pointer(FREE_SLOT, &pointer);
+}
+
+/// Where the first page of the object is.
+fn first_page(trees: &Trees) -> u64 {
+    trees.dirty[&LEAF].block.pointer(0).address[0]
+}
+
+/// Sets how many pages the object says it has; gives what it said before.
+fn tell_pages(trees: &mut Trees, told: fn(u64) -> u64) -> u64 {
+    let Some(Change::Present(sealed)) = trees.changed.get_mut(&OBJECT) else { panic!("it was written") };
+    let mut record = Record::clone(sealed);
+    let before = record.attributes.blocks;
+    record.attributes.blocks = told(before);
+    sealed.replace(record, 0).unwrap();
+    before
+}
+
+/// By the equation that is to find it.
+const PLANTS: [(&str, &str, Plant); 21] = [
+    ("pending", "a placeholder without a block", |_, trees| put(trees, BlockPointer::PENDING)),
+    ("levels", "a page as a tree block", |_, trees| {
+        put(trees, BlockPointer { kind: PointerKind::Tree, level: 1, ..data(1000) });
+    }),
+    ("births", "a page of the future", |rig, trees| put(trees, BlockPointer::lost(rig.module.epoch() + 2))),
+    ("birth order", "a page older than itself", |rig, trees| {
+        put(trees, BlockPointer { birth_phys: rig.module.epoch() + 1, ..BlockPointer::lost(1) });
+    }),
+    ("range", "a page in a label", |_, trees| put(trees, data(5))),
+    ("range", "a page behind the end", |_, trees| put(trees, data(1 << 20))),
+    ("blocks", "a bit without its pointer", |rig, _| {
+        rig.module.base.alloc.lock().allocate(rig.module.epoch() + 1, Zone::Data, 1).unwrap();
+    }),
+    ("blocks", "a pointer without its bit", |_, trees| put(trees, data(2000))),
+    ("blocks", "a pointer to a block in use", |_, trees| {
+        let page = first_page(trees);
+        put(trees, data(page));
+    }),
+    ("blocks", "a block freed that has its pointer", |rig, trees| {
+        assert!(rig.module.base.free(first_page(trees)));
+    }),
+    ("blocks", "a pointer that goes without its block", |_, trees| {
+        trees.dirty_mut(LEAF).put_pointer(0, &BlockPointer::HOLE);
+    }),
+    ("blocks", "a page in the place of another one", |_, trees| {
+        let page = first_page(trees);
+        trees.dirty_mut(LEAF).put_pointer(0, &data(page + 500));
+    }),
+    ("free", "a wrong count of free blocks", |rig, _| rig.module.base.alloc.lock().miscount_free()),
+    ("references", "a reference that nobody has", |rig, trees| {
+        let page = first_page(trees);
+        trees.add_reference(&rig.module.base, page).unwrap();
+    }),
+    ("dead lists", "a block that died and lives", |_, trees| {
+        let run = DeadRun { address: [first_page(trees), 0], birth_log: 1, count: 1, is_page: true };
+        assert!(trees.kept.died(DomainId::MAIN, run));
+    }),
+    ("objects", "a wrong count of objects", |_, trees| trees.objects += 1),
+    ("object maps", "an id without a record", |rig, trees| {
+        trees.set_map_bit(&rig.module.base, map_of(DomainId::MAIN), ObjectId(99), false, true).unwrap();
+    }),
+    ("orphans", "an orphan with a name", |rig, trees| {
+        trees.set_map_bit(&rig.module.base, orphans_of(DomainId::MAIN), OBJECT.object, false, true).unwrap();
+    }),
+    ("pages", "a wrong count of an object's pages", |_, trees| {
+        tell_pages(trees, |told| told + 1);
+    }),
+    ("metadata", "a wrong count of metadata", |_, trees| trees.metadata += 1),
+    ("size", "a wrong count of blocks", |rig, _| rig.module.base.alloc.lock().miscount_total()),
+];
+
+/// A store with a snapshot, and an object of which a page is written in the epoch being built.
+fn rig() -> Rig {
+    let rig = Rig::new();
+    rig.module
+        .snapshot_create(DomainId::MAIN, rig.module.epoch() + 1, "before", Timestamp { secs: 1, nanos: 0 })
+        .unwrap();
+    rig.fill(2, 4);
+    rig.commit().unwrap();
+    rig.fill(2, 1);
+    rig
+}
+
+#[test]
+fn every_equation_finds_the_logic_bug_that_it_is_for() {
+    let named: BTreeSet<&str> = PLANTS.iter().map(|plant| plant.0).collect();
+    assert_eq!(named, EQUATIONS.iter().map(|equation| equation.name).collect(), "each has a plant");
+    for (name, what, plant) in PLANTS {
+        let rig = rig();
+        let before = rig.stored();
+        plant(&rig, &mut rig.module.trees.write());
+        let error = rig.commit().expect_err(what).to_string();
+        assert!(error.contains(&format!("\"{name}\": ")), "{what}: {error}");
+        assert!(error.contains("a logic bug") && error.contains(&OBJECT.to_string()), "{what}: {error}");
+        assert!(error.contains(&format!("audit of epoch {}", before.1 + 1)), "{what}: {error}");
+        let counters = rig.module.status().counters;
+        assert_eq!((counters.audit_failures, counters.scribbles), (1, 0), "{what}");
+        assert!(matches!(rig.commit(), Err(Error::GivenUp(_))), "{what}");
+        assert_eq!(rig.stored(), before, "{what}");
+        rig.module.begin_anew().unwrap();
+        rig.fill(2, 1);
+        rig.commit().unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+}
+
+#[test]
+fn a_single_block_is_named() {
+    let rig = rig();
+    let page = {
+        let mut trees = rig.module.trees.write();
+        let page = first_page(&trees);
+        trees.dirty_mut(LEAF).put_pointer(0, &BlockPointer::HOLE);
+        page
+    };
+    let error = rig.commit().unwrap_err().to_string();
+    assert!(error.contains(&format!("they differ in {page} only")), "{error}");
+}
+
+#[test]
+fn a_scribble_is_told_as_one() {
+    let rig = rig();
+    {
+        let mut trees = rig.module.trees.write();
+        let block = std::sync::Arc::make_mut(&mut trees.dirty.get_mut(&LEAF).unwrap().block);
+        block.scribble(0, &[1]);
+        // What was there before is counted as gone.
+        block.put_pointer(0, &data(1000));
+    }
+    let error = rig.commit().unwrap_err().to_string();
+    assert!(error.contains("to which somebody has written who must not"), "{error}");
+    let counters = rig.module.status().counters;
+    assert_eq!((counters.audit_failures, counters.scribbles), (0, 1));
+}
+
+/// The store was damaged before: what the equations compare was never the same.
+#[test]
+fn old_contradictions_are_passed_over() {
+    let plants: [(&str, Plant); 4] = [
+        ("an object that is not in the map", |rig, trees| {
+            trees.set_map_bit(&rig.module.base, map_of(DomainId::MAIN), OBJECT.object, true, false).unwrap();
+            trees.audit.mapped += id_digest(1, 2);
+        }),
+        ("an orphan that has a name", |rig, trees| {
+            trees.set_map_bit(&rig.module.base, orphans_of(DomainId::MAIN), OBJECT.object, false, true).unwrap();
+            trees.audit.orphans -= id_digest(1, 2);
+        }),
+        ("a block that is named twice", |_, trees| {
+            let page = trees.dirty[&LEAF].block.pointer(0);
+            put(trees, page);
+            trees.audit.pointers.addresses -= Digest::of(page.address[0]);
+            add(&mut trees.audit.pages, u64::MAX);
+        }),
+        ("counts that are too low", |_, trees| {
+            let told = tell_pages(trees, |_| 0);
+            add(&mut trees.audit.pages_told, told);
+            let (objects, metadata) = (trees.objects, trees.metadata);
+            add(&mut trees.audit.objects, objects.wrapping_neg());
+            add(&mut trees.audit.doubled, metadata.wrapping_neg());
+            (trees.objects, trees.metadata) = (0, 0);
+        }),
+    ];
+    for (what, plant) in plants {
+        let rig = rig();
+        plant(&rig, &mut rig.module.trees.write());
+        rig.delete(2);
+        rig.commit().unwrap_or_else(|error| panic!("{what}: {error}"));
+        rig.make(4);
+        rig.commit().unwrap();
+    }
+}
+
+/// The copy is done in part, and the epoch goes on.
+#[test]
+fn a_copy_that_fails_keeps_no_reference() {
+    let rig = Rig::new();
+    rig.make(3);
+    rig.fill(2, 1);
+    rig.fill(3, 3);
+    rig.commit().unwrap();
+    let target = ObjectKey { domain: DomainId::MAIN, object: ObjectId(3) };
+    let (page, leaf) = {
+        let trees = rig.module.trees.read();
+        let root_of = |key| trees.get(&rig.module.base, key).unwrap().root;
+        (root_of(OBJECT), root_of(target))
+    };
+    // Seen only by who verifies it, and there is no good copy then.
+    rig.scribble_cached(NodeKey::new(target, 1, 0), &leaf, 4000);
+    leaf.addresses().for_each(|block| rig.device.alter(block, |bytes| bytes[4000] ^= 1).unwrap());
+    let (id, target) = (OBJECT.object, target.object);
+    let copy = Op::Copy { source: id, source_first: 0, target, target_first: 0, pages: 2, size_min: 0 };
+    let epoch = rig.module.epoch() + 1;
+    rig.module.apply(&Batch { domain: DomainId::MAIN, epoch, ops: vec![copy] }).unwrap();
+    assert_eq!(rig.module.trees.read().references(&rig.module.base, page.address[0]).unwrap(), 0);
+    rig.commit().unwrap();
+}
+
+/// Bytes of a block, of which the sums are those of a new block in which they were put.
+fn sums_of(block: &MetaBlock, kind: usize) -> Changes {
+    let mut sums = Changes::default();
+    match kind {
+        0 => {
+            for slot in 0..POINTERS as usize {
+                let pointer = block.pointer(slot);
+                pointer.addresses().for_each(|address| sums.pointers.addresses += Digest::of(address));
+                add(&mut sums.pointers.doubled, u64::from(pointer.address[1] != 0));
+                add(&mut sums.pointers.pages, u64::from(pointer.kind == PointerKind::Data));
+                add(&mut sums.pointers.pending, u64::from(pointer == BlockPointer::PENDING));
+            }
+        }
+        1 => {
+            for slot in 0..RECORDS as usize {
+                let Some(record) = Record::decode(block.record(slot), 9, 10_000, false).unwrap() else { continue };
+                record.root.addresses().for_each(|address| sums.pointers.addresses += Digest::of(address));
+                sums.doubled[slot] = i8::from(record.root.address[1] != 0);
+                add(&mut sums.pointers.doubled, u64::from(record.root.address[1] != 0));
+                add(&mut sums.pointers.pages, u64::from(record.root.kind == PointerKind::Data));
+                add(&mut sums.pages_told, record.attributes.blocks);
+                sums.numbers += Digest::of(slot as u64);
+                if record.attributes.nlink == 0 {
+                    sums.nameless += Digest::of(slot as u64);
+                }
+            }
+        }
+        2 => {
+            for bit in (0..BITS).filter(|bit| block.bit(*bit as usize)) {
+                sums.numbers += Digest::of(bit);
+            }
+        }
+        3 => {
+            for slot in 0..COUNTERS {
+                sums.numbers += Digest::of(slot).times(block.counter(slot as usize).into());
+            }
+        }
+        _ => {
+            for slot in 0..4096 / DEAD_BYTES {
+                let run = DeadRun::decode(block.dead_run(slot), 9, 10_000).unwrap();
+                let blocks = run.into_iter().flat_map(DeadRun::blocks).flatten().filter(|&block| block != 0);
+                blocks.for_each(|block| sums.dead += Digest::of(block));
+            }
+        }
+    }
+    sums
+}
+
+/// What of the sums does not depend on the order of updates.
+fn sums(changes: &Changes) -> impl PartialEq + std::fmt::Debug + use<> {
+    let Pointers { addresses, doubled, pages, pending, .. } = changes.pointers;
+    let Changes { numbers, nameless, pages_told, dead, .. } = *changes;
+    ((addresses, doubled, pages, pending), changes.doubled, (numbers, nameless, pages_told, dead))
+}
+
+fn random_record(rng: &mut impl Rng) -> [u8; RECORD_BYTES] {
+    if rng.random_bool(0.3) {
+        return [0; RECORD_BYTES];
+    }
+    let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp { secs: 1, nanos: 0 });
+    let mut record = Record::object(Attributes { nlink: rng.random_range(0..2), ..attributes }, 1);
+    record.attributes.blocks = rng.random_range(0..9);
+    if rng.random() {
+        record.root = random_pointer(rng);
+    }
+    record.encode()
+}
+
+fn random_pointer(rng: &mut impl Rng) -> BlockPointer {
+    let second = if rng.random() { rng.random_range(5000..9000) } else { 0 };
+    BlockPointer { address: [rng.random_range(100..5000), second], ..data(0) }
+}
+
+/// Takes the counting out of any update, and this fails.
+#[test]
+fn what_updates_count_is_what_the_bytes_have() {
+    let key = NodeKey { domain: 0, object: 16, level: 0, index: 0 };
+    for seed in 0..100 {
+        let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
+        for kind in 0..5 {
+            let mut block = MetaBlock::new(key, MetadataProtection::Audited);
+            let mut update = |block: &mut MetaBlock| match kind {
+                0 => {
+                    let some =
+                        [BlockPointer::HOLE, BlockPointer::PENDING, BlockPointer::lost(3), random_pointer(&mut rng)];
+                    block.put_pointer(rng.random_range(0..64), &some[rng.random_range(0..4)]);
+                }
+                1 => block.put_record(rng.random_range(0..8), &random_record(&mut rng)),
+                2 if rng.random() => block.set_bit(rng.random_range(0..BITS as usize), rng.random()),
+                2 => {
+                    let masks = [0, u64::MAX, rng.random(), rng.random()];
+                    let words: Vec<u64> = (0..CHUNK_WORDS).map(|_| masks[rng.random_range(0..4)]).collect();
+                    block.put_words(&words);
+                }
+                3 => block.put_counter(rng.random_range(0..1024), [0, 1, u32::MAX, 7][rng.random_range(0..4)]),
+                _ if rng.random_bool(0.7) => {
+                    let address = random_pointer(&mut rng).address;
+                    let run = DeadRun { address, birth_log: 3, count: rng.random_range(1..90), is_page: rng.random() };
+                    block.put_dead_run(rng.random_range(0..128), &run);
+                }
+                _ => block.clear_dead_run(rng.random_range(0..128)),
+            };
+            (0..50).for_each(|_| update(&mut block));
+            let before = sums_of(&block, kind);
+            assert_eq!(sums(block.changes().unwrap()), sums(&before), "seed {seed}, kind {kind}: from nothing");
+            block.release();
+            let mut block = block.to_own();
+            (0..50).for_each(|_| update(&mut block));
+            let (now, changed) = (sums_of(&block, kind), block.changes().unwrap().clone());
+            let mut pointers = before.pointers.clone();
+            pointers.add(&changed.pointers);
+            let apart = Changes { pointers, ..before.clone() };
+            let now_apart = Changes { pointers: now.pointers.clone(), ..before.clone() };
+            assert_eq!(sums(&apart), sums(&now_apart), "seed {seed}, kind {kind}");
+            assert_eq!(now.numbers, before.numbers + changed.numbers, "seed {seed}, kind {kind}");
+            assert_eq!(now.nameless, before.nameless + changed.nameless, "seed {seed}, kind {kind}");
+            assert_eq!(now.dead, before.dead + changed.dead, "seed {seed}, kind {kind}");
+            assert_eq!(now.pages_told, before.pages_told.wrapping_add(changed.pages_told), "seed {seed}, kind {kind}");
+            let doubled = std::array::from_fn(|slot| before.doubled[slot] + changed.doubled[slot]);
+            assert_eq!(now.doubled, doubled, "seed {seed}, kind {kind}");
+        }
+    }
+}
+
+#[test]
+fn the_equations_are_in_the_docs() {
+    let docs = include_str!("../../../../docs/audit.md");
+    for Equation { name, .. } in &EQUATIONS {
+        assert!(docs.contains(&format!("| {name} |")), "{name}");
+    }
+}
