@@ -171,7 +171,17 @@ pub(crate) fn directory(directory: &Path, nonempty: bool) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Arenas of the C library's allocator. It would give nearly each thread one, and each keeps what has been freed in it: with a million files
+/// that is a third of the daemon's memory beside its pool.
+#[cfg(target_env = "gnu")]
+const ALLOCATOR_ARENAS: i32 = 2;
+
 fn foreground(mounting: &Mounting, report_ready: bool, format: Format, log_level: Option<LogLevel>) -> Result<()> {
+    // SAFETY: sets a number that is looked at when an arena is made.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, ALLOCATOR_ARENAS)
+    };
     if report_ready {
         // Away from the terminal of whoever started this; fails only for the leader of a process group.
         let _ = rustix::process::setsid();
