@@ -1,5 +1,6 @@
 //! Clean metadata blocks in memory, bounded.
 
+use crate::audit::Changes;
 use crate::meta_block::{MetaBlock, NodeKey, Sums};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -12,8 +13,8 @@ const SHARDS: usize = 16;
 /// Which block, and its first address: a snapshot has the version of a block that it keeps, the domain another one elsewhere.
 pub(crate) type Version = (NodeKey, u64);
 
-/// What the protection of a block takes of memory: its sums, and when it was verified.
-pub const PROTECTION_BYTES_PER_BLOCK: usize = size_of::<Sums>() + size_of::<u32>();
+/// What the protection of a block takes of memory: its sums, when it was verified, and the place for what the audit counts of it.
+pub const PROTECTION_BYTES_PER_BLOCK: usize = size_of::<Sums>() + size_of::<u32>() + size_of::<Option<Box<Changes>>>();
 
 struct Entry {
     block: Arc<MetaBlock>,

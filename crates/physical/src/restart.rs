@@ -43,7 +43,8 @@ impl Module {
                 Ok(())
             }
             Err(reason) => {
-                let advice = "unmount, have the memory tested, and mount again; the last recovery point is sound";
+                let advice = "unmount, have the memory tested (or report what is called a logic bug), and mount again; \
+                              the last recovery point is sound";
                 let reason = format!("{reason}: {advice}");
                 tracing::error!(%reason, "the store is read-only from now on");
                 self.disk().latch(reason.clone());

@@ -15,7 +15,7 @@ use holdfast_bench::{cpu, machine};
 #[command(name = "holdfast-bench-metadata", version, max_term_width = 100)]
 struct Arguments {
     /// Steps; all are compared with the first
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["off", "rolling"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["off", "rolling", "audited"])]
     steps: Vec<Step>,
     /// Loads
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["oltp", "delete", "delete-shared", "create", "unlink"])]

@@ -27,17 +27,20 @@ pub enum Step {
     Off,
     /// Rolling checksums, verified.
     Rolling,
+    /// The same, and the audit.
+    Audited,
 }
 
 impl Step {
     /// All of them, from the least on.
-    pub const ALL: [Step; 2] = [Step::Off, Step::Rolling];
+    pub const ALL: [Step; 3] = [Step::Off, Step::Rolling, Step::Audited];
 
     /// As in the table.
     pub fn name(self) -> &'static str {
         match self {
             Step::Off => "off",
             Step::Rolling => "rolling checksums",
+            Step::Audited => "and the audit",
         }
     }
 
@@ -45,6 +48,7 @@ impl Step {
         match self {
             Step::Off => MetadataProtection::Off,
             Step::Rolling => MetadataProtection::Rolling,
+            Step::Audited => MetadataProtection::Audited,
         }
     }
 }
