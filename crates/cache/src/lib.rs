@@ -205,6 +205,14 @@ impl Cache {
     /// # Errors
     /// Those of the store.
     pub fn trim(&self, within: Range<u64>) -> Result<u64> {
+        match self.store.trim(within.clone()) {
+            // Nobody else may come by who begins anew.
+            Err(Error::GivenUp(_)) => {
+                let _nobody_else_writes = self.flushing.lock();
+                self.store.begin_anew()?;
+            }
+            done => return done,
+        }
         self.store.trim(within)
     }
 

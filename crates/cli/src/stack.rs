@@ -8,7 +8,7 @@ use holdfast_cache::{Cache, Options as CacheOptions, Recovered};
 use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Enforce, Namespace};
-use holdfast_object::{Arena, Clock, DomainId, ObjectStore, PAGE_SIZE, Snapshots, StoreStatus, SystemClock};
+use holdfast_object::{Arena, Clock, DomainId, Error, ObjectStore, PAGE_SIZE, Snapshots, StoreStatus, SystemClock};
 use holdfast_physical::{Module, OpenOptions};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -87,14 +87,18 @@ impl Stack {
             protection: settings.protection,
             ..OpenOptions::default()
         };
-        let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &options).map_err(says)?);
-        let was_clean = module.is_clean();
-        if !was_clean && !settings.read_only {
-            does("replaying the intent log: the store was not closed in order");
-        }
-        let store: Arc<dyn ObjectStore> = Arc::new(Logical::assemble(vec![module.clone()]).map_err(says)?);
-        let options = CacheOptions { epoch_age_max_ms: settings.epoch_ms, ..CacheOptions::for_frames(frames) };
-        let (cache, recovered) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, options).map_err(says)?;
+        let cache_options = CacheOptions { epoch_age_max_ms: settings.epoch_ms, ..CacheOptions::for_frames(frames) };
+        let mut was_clean = false;
+        let (module, (cache, recovered)) = until_sound(|| {
+            let module = Arc::new(Module::open(device.clone(), arena.clone(), clock.clone(), &options)?);
+            was_clean = module.is_clean();
+            if !was_clean && !settings.read_only {
+                does("replaying the intent log: the store was not closed in order");
+            }
+            let store = Logical::assemble(vec![module.clone()]).map_err(|error| Error::Protocol(error.to_string()))?;
+            let (arena, clock) = (arena.clone(), clock.clone());
+            Ok((module, Cache::open(Arc::new(store), arena, clock, DomainId::MAIN, cache_options.clone())?))
+        })?;
         let cache = Arc::new(cache);
         let seed = u64::from_le_bytes(random()?);
         // The kernel checks permissions: the mount always has `default_permissions`.
@@ -266,6 +270,26 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
 }
 
 /// Errors of the layers name their place themselves.
+/// Times that a store is opened whose metadata goes bad in memory meanwhile.
+const OPENINGS_MAX: u32 = 4;
+
+/// Opens a store, again if what it would make of the intent log has gone bad in memory: nothing of that is on the device.
+fn until_sound<T>(mut open: impl FnMut() -> std::result::Result<T, Error>) -> Result<T> {
+    for _ in 1..OPENINGS_MAX {
+        match open() {
+            Err(Error::GivenUp(what)) => {
+                tracing::warn!(%what, "went bad in memory while the store was opened; once more")
+            }
+            outcome => return outcome.map_err(says),
+        }
+    }
+    open().map_err(|error| match error {
+        Error::GivenUp(_) => says(error)
+            .hint("have the memory tested, or report what is called a logic bug; nothing is lost, and -o ro mounts the last recovery point"),
+        error => says(error),
+    })
+}
+
 pub(crate) fn says(error: impl std::fmt::Display) -> Failure {
     Failure::new(error.to_string())
 }
@@ -273,6 +297,28 @@ pub(crate) fn says(error: impl std::fmt::Display) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_is_opened_again_if_its_metadata_goes_bad_meanwhile() {
+        let bad = |what: &str| {
+            let Error::Corrupt(corruption) = Error::corrupt(Default::default(), what, "", "") else { unreachable!() };
+            Err::<u32, Error>(Error::GivenUp(corruption))
+        };
+        let mut openings = 0;
+        let opened = until_sound(|| {
+            openings += 1;
+            if openings < OPENINGS_MAX { bad("bits") } else { Ok(openings) }
+        });
+        assert_eq!(opened.ok(), Some(OPENINGS_MAX));
+        let failure = until_sound(|| bad("bits")).unwrap_err();
+        assert!(failure.to_string().contains("bits"), "{failure}");
+        let mut openings = 0;
+        let failure = until_sound(|| {
+            openings += 1;
+            Err::<(), Error>(Error::NoStore("nothing there".into()))
+        });
+        assert!(failure.is_err() && openings == 1, "other errors are told at once");
+    }
 
     #[test]
     fn metadata_blocks_take_no_memory_beyond_the_least() {

@@ -213,7 +213,7 @@ pub trait ObjectStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<PageIndex>>;
 
-    /// After [`Error::GivenUp`], which all that changes something answers from then on: what has been applied since the last recovery point
+    /// After [`Error::GivenUp`], which all that is for the next recovery point answers from then on: what has been applied since the last recovery point
     /// is forgotten, and what is known of that one is read from the device again. Blocks written ahead and reservations stay. The epoch can
     /// be applied anew. Does nothing if nothing was given up.
     ///

@@ -526,8 +526,19 @@ impl Alloc {
         for &block in blocks {
             self.placements.remove(&block);
             self.placed.remove(block);
-            self.used.clear(block, 1);
+            if self.is_marked(block) {
+                self.used.clear(block, 1);
+            }
         }
+    }
+
+    /// Whether a block that is in use looks so; if not, it is the bit that has gone bad.
+    fn is_marked(&mut self, block: u64) -> bool {
+        let is_marked = self.used.get(block);
+        if !is_marked && let Err(scribble) = self.used.chunk(block / BITS) {
+            self.note_scribble(block / BITS, scribble);
+        }
+        is_marked
     }
 
     /// The first run of free blocks, at most `most` of them, in a range.
@@ -545,14 +556,7 @@ impl Alloc {
         if block >= self.used.blocks() {
             return false;
         }
-        if !self.used.get(block) {
-            // Whoever asks is right if it is the bit that has gone bad.
-            if let Err(scribble) = self.used.chunk(chunk) {
-                self.note_scribble(chunk, scribble);
-            }
-            return false;
-        }
-        if self.placed.contains(block) {
+        if !self.is_marked(block) || self.placed.contains(block) {
             return false;
         }
         if self.reuse_at_once {

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -20,11 +21,12 @@ struct Hits {
     /// One time of so many.
     one_of: u32,
     told: Mutex<Vec<String>>,
+    is_over: AtomicBool,
 }
 
 impl Hits {
     fn strike(&self) {
-        let Some((module, clock)) = self.module.get() else { return };
+        let Some((module, clock)) = self.module.get().filter(|_| !self.is_over.load(Ordering::Relaxed)) else { return };
         let choice = {
             let mut random = self.random.lock();
             random.random_ratio(1, self.one_of).then(|| random.random())
@@ -43,7 +45,13 @@ fn struck(rig: Rig, seed: u64, one_of: u32) -> (Arc<Hits>, Rig) {
     rig.cache.close().unwrap();
     drop(rig);
     let random = Mutex::new(Pcg64Mcg::seed_from_u64(seed));
-    let hits = Arc::new(Hits { module: OnceLock::new(), random, one_of, told: Mutex::default() });
+    let hits = Arc::new(Hits {
+        module: OnceLock::new(),
+        random,
+        one_of,
+        told: Mutex::default(),
+        is_over: AtomicBool::new(false),
+    });
     let strikes = hits.clone();
     let front = Front::new(device.clone(), move |first| {
         strikes.strike();
@@ -104,6 +112,35 @@ fn change(rig: &Rig, random: &mut Pcg64Mcg, model: &mut Model) -> Result<()> {
             rig.cache.sync(id, Durability::All)?;
             model.durable(id);
         }
+        6 if random.random_ratio(1, 4) => drop(rig.cache.trim(0..4096)?),
+        7 if random.random_ratio(1, 4) => {
+            let name = ["one", "two", "three"][random.random_range(0..3)];
+            let is_there = rig.cache.snapshots()?.iter().any(|snapshot| snapshot.name == name);
+            let done = if is_there { rig.cache.snapshot_delete(name) } else { rig.cache.snapshot_create(name) };
+            done?;
+            model.all_durable();
+        }
+        8 if count > 1 && random.random_ratio(1, 2) => {
+            let (source, target, pages) = (some(random), some(random), random.random_range(1..10));
+            if source == target {
+                return Ok(());
+            }
+            let length = pages * PAGE_SIZE;
+            let size_min = length as u64;
+            rig.submit(vec![Op::Copy {
+                source,
+                source_first: 0,
+                target,
+                target_first: 0,
+                pages: pages as u64,
+                size_min,
+            }])?;
+            let mut bytes = files[&source].clone();
+            bytes.resize(length, 0);
+            let file = files.get_mut(&target).expect("known");
+            file.resize(file.len().max(length), 0);
+            file[..length].copy_from_slice(&bytes);
+        }
         _ if count > 0 => {
             let (id, at) = (some(random), random.random_range(0..200_000));
             let bytes = pattern(random.random(), random.random_range(1..30_000));
@@ -153,6 +190,8 @@ fn run(seed: u64, one_of: u32) -> (u64, bool) {
             break;
         }
     }
+    // An epoch that is given up four times in a row is told already.
+    hits.is_over.store(true, Ordering::Relaxed);
     let all_logged = || model.files.keys().all(|id| rig.cache.sync(*id, Durability::All).is_ok());
     let is_cut = given_up || (seed.is_multiple_of(2) && all_logged());
     let restarts = rig.module.status().counters.restarts;

@@ -16,7 +16,7 @@ use crate::objects::{dead_of, system_key};
 use crate::snapshot::dead_list::{SLOTS, pages_of, runs_in};
 use crate::tree::{Base, Trees};
 use holdfast_object::space::{levels, note_blocks};
-use holdfast_object::{DomainId, Epoch, Error, PageIndex, Place, Purpose, Result, SnapshotDeletion, SnapshotId};
+use holdfast_object::{DomainId, Epoch, Error, PageIndex, Place, Purpose, Result, Seek, SnapshotDeletion, SnapshotId};
 
 /// What of the dead list of a deleted snapshot goes with one recovery point, at most. Others wait while it does
 /// (`docs/snapshots.md` has figures for the default).
@@ -95,6 +95,12 @@ impl Trees {
         let mut slice = Slice { runs: Vec::new(), page: pages_of(slot).start, left: Vec::new(), gone: Vec::new() };
         let Some(record) = self.system.get(&key.object.0) else { return Ok(slice) };
         let mut page = self.dead_end(base, record, domain, slot)?;
+        let beyond = self.seek(base, key, record, page, Seek::Data)?;
+        if let Some(beyond) = beyond.filter(|beyond| pages_of(slot).contains(beyond)) {
+            // What is there would go with the rest, and nobody would know what was in it.
+            let place = Place { object: Some(key), index: Some(beyond), ..base.disk.place(0) };
+            return Err(Error::corrupt(place, "dead list", format!("no page behind {page}, its end"), "one"));
+        }
         let (mut runs, mut blocks) = (most.runs.max(1), most.blocks.max(2));
         let first = slice.page;
         while page > first && runs > 0 && blocks > 1 {
