@@ -596,8 +596,27 @@ fn share(
     epoch: Epoch,
 ) -> Result<()> {
     let mut pages = Vec::with_capacity(pointers.len());
-    let outcome = take_references(module, trees, target, record, first, pointers, epoch, &mut pages)
-        .and_then(|()| trees.put_pages(&module.base, target, record, &pages));
+    // Each page with a reference taken to its block; what the target has where the source has nothing is removed.
+    let mut take_references = |trees: &mut Trees, record: &mut Record| -> Result<()> {
+        let olds = trees.pages(&module.base, target, record, first, pointers.len())?;
+        for (page, (pointer, old)) in (first..).zip(pointers.iter().zip(&olds)) {
+            match pointer.kind {
+                PointerKind::Data if old.kind == PointerKind::Data && old.address == pointer.address => {}
+                PointerKind::Data => {
+                    trees.add_reference(&module.base, pointer.address[0])?;
+                    trees.audit.shared(pointer.address);
+                    pages.push((page, BlockPointer { birth_log: epoch, ..*pointer }));
+                }
+                PointerKind::Lost => pages.push((page, BlockPointer::lost(epoch))),
+                PointerKind::Hole | PointerKind::Tree if old.is_hole() => {}
+                PointerKind::Hole | PointerKind::Tree => {
+                    trees.remove_pages(&module.base, target, record, page, page + 1)?;
+                }
+            }
+        }
+        Ok(())
+    };
+    let outcome = take_references(trees, record).and_then(|()| trees.put_pages(&module.base, target, record, &pages));
     outcome.inspect_err(|_| {
         for (_, pointer) in pages.iter().filter(|(_, pointer)| pointer.kind == PointerKind::Data) {
             match trees.drop_reference(&module.base, pointer.address[0]) {
@@ -606,39 +625,6 @@ fn share(
             }
         }
     })
-}
-
-/// Adds to `pages` what the target is to have, each page with a reference taken to its block; what it has where the source has nothing is
-/// removed.
-#[allow(clippy::too_many_arguments)]
-fn take_references(
-    module: &Module,
-    trees: &mut Trees,
-    target: ObjectKey,
-    record: &mut Record,
-    first: PageIndex,
-    pointers: &[BlockPointer],
-    epoch: Epoch,
-    pages: &mut Vec<(PageIndex, BlockPointer)>,
-) -> Result<()> {
-    let olds = trees.pages(&module.base, target, record, first, pointers.len())?;
-    for (at, (pointer, old)) in pointers.iter().zip(&olds).enumerate() {
-        let page = first + at as u64;
-        match pointer.kind {
-            PointerKind::Data if old.kind == PointerKind::Data && old.address == pointer.address => {}
-            PointerKind::Data => {
-                trees.add_reference(&module.base, pointer.address[0])?;
-                trees.audit.shared(pointer.address);
-                pages.push((page, BlockPointer { birth_log: epoch, ..*pointer }));
-            }
-            PointerKind::Lost => pages.push((page, BlockPointer::lost(epoch))),
-            PointerKind::Hole | PointerKind::Tree if old.is_hole() => {}
-            PointerKind::Hole | PointerKind::Tree => {
-                trees.remove_pages(&module.base, target, record, page, page + 1)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 fn data_pointer(Stored { address, sums }: Stored, birth: Epoch, epoch: Epoch) -> BlockPointer {

@@ -154,6 +154,7 @@ fn a_trim_shows_how_much_of_the_store_it_has_been_through() {
     let screen = Terminal::run(&rig, "trim m", Some(0)).end();
     let percents: Vec<u32> = screen
         .split("discarding what is free [")
+        // What stands before the first bar.
         .skip(1)
         .filter_map(|bar| bar.split_once(']')?.1.split_once('%')?.0.trim().parse().ok())
         .collect();
