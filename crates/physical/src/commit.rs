@@ -220,8 +220,7 @@ fn rank(key: &NodeKey) -> (u8, u8, NodeKey) {
 /// Puts the record of an object into its object table, which is dirty.
 fn put_record(dirty: &mut FxHashMap<NodeKey, Dirty>, table: NodeKey, object: u64, record: &[u8; RECORD_BYTES]) {
     let block = &mut dirty.get_mut(&table).expect("staged").block;
-    assert!(block.is(table), "{table:?} is another block: a legal change to it would go unseen");
-    Arc::make_mut(block).put_record((object % RECORDS) as usize, record);
+    block.edit(table).put_record((object % RECORDS) as usize, record);
 }
 
 impl Trees {
@@ -372,8 +371,8 @@ impl Trees {
                 seeded: true,
                 sums: StoredSums::of(Checksum::crc64(dirty.block.checksum(key))),
             };
-            Arc::make_mut(&mut dirty.block).release().iter().for_each(|changes| self.audit.absorb(key, changes));
-            writes.extend(pointer.addresses().map(|address| (address, dirty.block.clone())));
+            dirty.block.release().iter().for_each(|changes| self.audit.absorb(key, changes));
+            writes.extend(pointer.addresses().map(|address| (address, dirty.block.share())));
             let object = key.object_key();
             let record = match object.domain {
                 DomainId::SYSTEM => self.system.get_mut(&key.object),
@@ -419,7 +418,7 @@ impl Trees {
     /// Everything dirty has been written: it is clean from now on.
     fn settle(&mut self, base: &Base) {
         for (key, dirty) in self.dirty.drain() {
-            base.keep(key, dirty.address[0], dirty.block);
+            base.keep(key, dirty.address[0], dirty.block.into_shared());
         }
         self.fresh.clear();
         self.changed.clear();

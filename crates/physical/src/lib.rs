@@ -67,7 +67,6 @@ pub use commit::CommitOrder;
 pub use create::CreateOptions;
 pub use format::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN, FORMAT_VERSION, LABEL_BLOCKS, LABELS, RING_SLOTS};
 pub use format::{label_start, log_blocks};
-pub use meta_block::MetadataProtection;
+pub use meta_block::{MetadataProtection, PROTECTION_BYTES_PER_BLOCK};
 pub use module::{Module, OpenOptions};
-pub use node_cache::PROTECTION_BYTES_PER_BLOCK;
 pub use snapshot::DeletionSlice;

@@ -1,7 +1,6 @@
 //! Clean metadata blocks in memory, bounded.
 
-use crate::audit::Changes;
-use crate::meta_block::{MetaBlock, NodeKey, Sums};
+use crate::meta_block::{MetaBlock, NodeKey};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -12,9 +11,6 @@ const SHARDS: usize = 16;
 
 /// Which block, and its first address: a snapshot has the version of a block that it keeps, the domain another one elsewhere.
 pub(crate) type Version = (NodeKey, u64);
-
-/// What the protection of a block takes of memory: its sums, when it was verified, and the place for what the audit counts of it.
-pub const PROTECTION_BYTES_PER_BLOCK: usize = size_of::<Sums>() + size_of::<u32>() + size_of::<Option<Box<Changes>>>();
 
 struct Entry {
     block: Arc<MetaBlock>,
@@ -123,14 +119,14 @@ impl NodeCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meta_block::MetadataProtection;
+    use crate::meta_block::{MetadataProtection, OwnedBlock};
 
     fn key(index: u64) -> NodeKey {
         NodeKey { domain: 1, object: 1, level: 1, index }
     }
 
     fn block(index: u64) -> Arc<MetaBlock> {
-        Arc::new(MetaBlock::new(key(index), MetadataProtection::Rolling))
+        OwnedBlock::new(key(index), MetadataProtection::Rolling).into_shared()
     }
 
     #[test]

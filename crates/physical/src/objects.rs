@@ -177,7 +177,7 @@ impl Trees {
                 return Ok(());
             }
             trees.make_dirty(base, key, record, 0, page)?;
-            let block = trees.dirty_mut(NodeKey::new(key, 0, page));
+            let mut block = trees.dirty_mut(NodeKey::new(key, 0, page));
             block.set_bit(bit, value);
             if !value && block.is_zero() {
                 trees.remove_pages(base, key, record, page, page + 1)?;
@@ -252,19 +252,19 @@ impl Trees {
     /// a recovery point, and no block is handed out before then.
     fn references_now(&mut self, base: &Base, address: u64) -> Result<u32> {
         let (page, slot) = (address / COUNTERS, (address % COUNTERS) as usize);
-        let counter = |block: &Arc<MetaBlock>| block.counter(slot);
+        let counter = |block: &MetaBlock| block.counter(slot);
         let record = &self.system[&REFERENCES];
         if record.root.is_hole() {
             return Ok(0);
         }
         if let Some(seen) = self.counters_seen.as_ref().and_then(|seen| seen.get(&page)) {
-            return Ok(seen.as_ref().map_or(0, counter));
+            return Ok(seen.as_deref().map_or(0, counter));
         }
         if let Some(dirty) = self.dirty.get(&NodeKey::new(system_key(REFERENCES), 0, page)) {
             return Ok(counter(&dirty.block));
         }
         let block = self.node_now(base, system_key(REFERENCES), record, 0, page)?;
-        let count = block.as_ref().map_or(0, counter);
+        let count = block.as_deref().map_or(0, counter);
         if let Some(seen) = &mut self.counters_seen {
             if seen.len() >= COUNTERS_SEEN_MAX {
                 seen.clear();
@@ -282,7 +282,7 @@ impl Trees {
         }
         self.with_system(base, REFERENCES, |trees, record| {
             trees.make_dirty(base, key, record, 0, page)?;
-            let block = trees.dirty_mut(NodeKey::new(key, 0, page));
+            let mut block = trees.dirty_mut(NodeKey::new(key, 0, page));
             block.put_counter((address % COUNTERS) as usize, count);
             if count == 0 && block.is_zero() {
                 trees.remove_pages(base, key, record, page, page + 1)?;

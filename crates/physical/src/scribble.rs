@@ -75,7 +75,7 @@ impl Module {
                 keys.sort_unstable();
                 let key = *keys.get(choices.one_of(keys.len().max(1) as u64) as usize)?;
                 let (at, bit) = (choices.one_of(4096), choices.one_of(8));
-                Arc::make_mut(&mut trees.dirty.get_mut(&key)?.block).scribble(at as usize, &[1 << bit]);
+                trees.dirty.get_mut(&key)?.block.scribble(at as usize, &[1 << bit]);
                 Some(format!("changed block {key:?}, byte {at}"))
             }
             1 => {

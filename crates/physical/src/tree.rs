@@ -17,7 +17,7 @@ use crate::commit::CommitOrder;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record, split_address};
-use crate::meta_block::{MetaBlock, NodeKey, Scribble};
+use crate::meta_block::{Edit, MetaBlock, NodeKey, OwnedBlock, Scribble};
 use crate::node_cache::NodeCache;
 use crate::objects::holder;
 use crate::sealed_record::SealedRecord;
@@ -68,8 +68,8 @@ impl Base {
     }
 
     /// A new block of zeros, to change.
-    fn new_block(&self, key: NodeKey) -> MetaBlock {
-        MetaBlock::new(key, self.disk.metadata)
+    fn new_block(&self, key: NodeKey) -> OwnedBlock {
+        OwnedBlock::new(key, self.disk.metadata)
     }
 
     /// When blocks are verified, which nobody asks without protection.
@@ -136,7 +136,7 @@ impl Base {
 
 /// A block that the epoch being built has changed.
 pub(crate) struct Dirty {
-    pub(crate) block: Arc<MetaBlock>,
+    pub(crate) block: OwnedBlock,
     /// Where it will be written, or 0.
     pub(crate) address: [u64; 2],
 }
@@ -187,13 +187,14 @@ fn slot_of(index: u64) -> usize {
 }
 
 /// A copy of a clean block for the epoch being built. One that has gone bad in memory is read again.
-fn copy_to_change(base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<MetaBlock> {
+fn copy_to_change(base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<OwnedBlock> {
     // Verified after it has been copied: what is changed is good.
-    let copy = base.cache.take(key, pointer.address[0]).map(|block| block.to_own());
-    match copy.filter(|copy| !base.is_scribbled(copy, key, pointer.address[0])) {
-        Some(copy) => Ok(copy),
-        None => Ok(MetaBlock::load(&base.disk, key, pointer)?.into_owned()),
-    }
+    let copy = base.cache.take(key, pointer.address[0]).map(|block| MetaBlock::clone(&block));
+    let block = match copy.filter(|copy| !base.is_scribbled(copy, key, pointer.address[0])) {
+        Some(copy) => copy,
+        None => MetaBlock::load(&base.disk, key, pointer)?,
+    };
+    Ok(OwnedBlock::from(block, base.disk.metadata))
 }
 
 impl Trees {
@@ -202,7 +203,7 @@ impl Trees {
     /// A block by its pointer, if it is in memory: dirty or cached.
     pub(crate) fn in_memory(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
         match self.dirty.get(&key) {
-            Some(dirty) => Some(dirty.block.clone()),
+            Some(dirty) => Some(dirty.block.share()),
             None => base.clean(key, pointer),
         }
     }
@@ -237,7 +238,7 @@ impl Trees {
         let node = NodeKey::new(key, level, index);
         if let Some(dirty) = self.dirty.get(&node) {
             let verified = dirty.block.verify(node).map_err(|scribble| base.give_up_epoch(scribble, node));
-            return verified.map(|()| Some(dirty.block.clone()));
+            return verified.map(|()| Some(dirty.block.share()));
         }
         let pointer = if level < record.levels {
             let (parent, slot) = node.parent();
@@ -403,17 +404,15 @@ impl Trees {
         }
     }
 
-    fn insert_dirty(&mut self, key: NodeKey, block: MetaBlock) {
-        let before = self.dirty.insert(key, Dirty { block: Arc::new(block), address: [0; 2] });
+    fn insert_dirty(&mut self, key: NodeKey, block: OwnedBlock) {
+        let before = self.dirty.insert(key, Dirty { block, address: [0; 2] });
         debug_assert!(before.is_none(), "{key:?} is dirty already");
         self.fresh.push(key);
     }
 
-    /// The bytes of a block that is dirty.
-    pub(crate) fn dirty_mut(&mut self, key: NodeKey) -> &mut MetaBlock {
-        let dirty = self.dirty.get_mut(&key).expect("make_dirty comes first");
-        assert!(dirty.block.is(key), "{key:?} is another block: a legal change to it would go unseen");
-        Arc::make_mut(&mut dirty.block)
+    /// A block that is dirty, to change it.
+    pub(crate) fn dirty_mut(&mut self, key: NodeKey) -> Edit<'_> {
+        self.dirty.get_mut(&key).expect("make_dirty comes first").block.edit(key)
     }
 
     /// Adds levels above the root until there are at least `levels`.
@@ -427,7 +426,7 @@ impl Trees {
             record.levels += 1;
             let node = NodeKey::new(key, record.levels, 0);
             let mut block = base.new_block(node);
-            block.put_pointer(0, &record.root);
+            block.edit(node).put_pointer(0, &record.root);
             self.insert_dirty(node, block);
             record.root = BlockPointer::PENDING;
         }
@@ -458,7 +457,7 @@ impl Trees {
             }
             let mut olds = Vec::with_capacity(POINTERS as usize);
             for leaf in pages.chunk_by(|a, b| a.0 / POINTERS == b.0 / POINTERS) {
-                let block = self.dirty_mut(NodeKey::new(key, 1, leaf[0].0 / POINTERS));
+                let mut block = self.dirty_mut(NodeKey::new(key, 1, leaf[0].0 / POINTERS));
                 olds.clear();
                 for (page, pointer) in leaf {
                     olds.push(block.pointer(slot_of(*page)));
@@ -665,7 +664,7 @@ impl Trees {
         for address in dirty.address.into_iter().filter(|&address| address != 0) {
             base.free(address);
         }
-        Some(dirty.block)
+        Some(dirty.block.into_shared())
     }
 
     /// Frees everything under `pointer`, which is of `level` and number `index` in it. A tree block that cannot be read

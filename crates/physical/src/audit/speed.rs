@@ -9,7 +9,7 @@ use crate::commit::tests::Rig;
 use crate::format::blockptr::{POINTER_BYTES, PointerKind};
 use crate::format::snapshot::DEAD_BYTES;
 use crate::format::{RECORD_BYTES, Record};
-use crate::meta_block::{MetaBlock, MetadataProtection};
+use crate::meta_block::{MetadataProtection, OwnedBlock};
 use holdfast_integrity::{Checksum, StoredSums};
 use holdfast_object::{Attributes, Class, Kind, ObjectStore, Timestamp};
 use std::hint::black_box;
@@ -51,11 +51,11 @@ fn tell(what: &str, whole: (f64, f64), alone: (f64, f64)) {
 
 #[test]
 fn every_kind_of_update_is_counted_at_a_cost() {
-    let mut blocks: Vec<MetaBlock> = (0..64).map(|_| MetaBlock::new(KEY, MetadataProtection::Audited)).collect();
+    let mut blocks: Vec<OwnedBlock> = (0..64).map(|_| OwnedBlock::new(KEY, MetadataProtection::Audited)).collect();
     let mut changes: Vec<Changes> = vec![Changes::default(); 64];
 
     let encoded: Vec<[u8; POINTER_BYTES]> = (0..256).map(|turn| pointer(turn).encode()).collect();
-    let whole = nanos(|turn| blocks[place(turn).0].put_pointer(place(turn).1 % 64, &pointer(turn)));
+    let whole = nanos(|turn| blocks[place(turn).0].edit(KEY).put_pointer(place(turn).1 % 64, &pointer(turn)));
     let alone = nanos(|turn| {
         let (old, new) = (&encoded[turn % 256], &encoded[turn * 7 % 256]);
         changes[place(turn).0].pointer(black_box(old), black_box(new));
@@ -65,21 +65,21 @@ fn every_kind_of_update_is_counted_at_a_cost() {
     let whole = nanos(|turn| {
         let (block, bit) = (&mut blocks[place(turn).0], place(turn).1 % BITS as usize);
         let old = block.bit(bit);
-        block.set_bit(bit, !old);
+        block.edit(KEY).set_bit(bit, !old);
     });
     let alone = nanos(|turn| {
         changes[place(turn).0].word(place(turn).1 % 512, black_box(0), black_box(1 << (turn % 64)));
     });
     tell("a bit", whole, alone);
 
-    let whole = nanos(|turn| blocks[place(turn).0].put_counter(place(turn).1 % 1024, turn as u32));
+    let whole = nanos(|turn| blocks[place(turn).0].edit(KEY).put_counter(place(turn).1 % 1024, turn as u32));
     let alone = nanos(|turn| changes[place(turn).0].counter(place(turn).1 % 1024, black_box(3), turn as u32));
     tell("a counter", whole, alone);
 
     let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp { secs: 1, nanos: 0 });
     let records = [3, 4].map(|epoch| Record::object(attributes.clone(), epoch).encode());
     let records: [[u8; RECORD_BYTES]; 2] = records;
-    let whole = nanos(|turn| blocks[place(turn).0].put_record(place(turn).1 % 8, &records[turn % 2]));
+    let whole = nanos(|turn| blocks[place(turn).0].edit(KEY).put_record(place(turn).1 % 8, &records[turn % 2]));
     let alone = nanos(|turn| {
         changes[place(turn).0].record(place(turn).1 % 8, black_box(&records[turn % 2]), black_box(&records[0]));
     });
@@ -87,7 +87,7 @@ fn every_kind_of_update_is_counted_at_a_cost() {
 
     let run = |turn: usize| DeadRun { address: [turn as u64, 0], birth_log: 3, count: 7, is_page: true };
     let runs: [[u8; DEAD_BYTES]; 2] = [run(1), run(2)].map(|run| run.encode());
-    let whole = nanos(|turn| blocks[place(turn).0].put_dead_run(place(turn).1 % 128, &run(turn)));
+    let whole = nanos(|turn| blocks[place(turn).0].edit(KEY).put_dead_run(place(turn).1 % 128, &run(turn)));
     let alone = nanos(|turn| changes[place(turn).0].dead_run(black_box(&runs[turn % 2]), black_box(&runs[0])));
     tell("a run of a dead list", whole, alone);
 

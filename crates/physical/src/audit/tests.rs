@@ -6,7 +6,7 @@ use crate::commit::tests::Rig;
 use crate::format::blockptr::PointerKind;
 use crate::format::snapshot::DEAD_BYTES;
 use crate::format::{POINTERS, RECORD_BYTES, Record};
-use crate::meta_block::{MetaBlock, MetadataProtection};
+use crate::meta_block::{Edit, MetaBlock, MetadataProtection, OwnedBlock};
 use crate::tree::Change;
 use holdfast_integrity::{Checksum, StoredSums};
 use holdfast_object::{Attributes, Batch, Class, Kind, ObjectStore, Op, Timestamp};
@@ -157,10 +157,10 @@ fn a_scribble_is_told_as_one() {
     let rig = rig();
     {
         let mut trees = rig.module.trees.write();
-        let block = std::sync::Arc::make_mut(&mut trees.dirty.get_mut(&LEAF).unwrap().block);
+        let block = &mut trees.dirty.get_mut(&LEAF).unwrap().block;
         block.scribble(0, &[1]);
         // What was there before is counted as gone.
-        block.put_pointer(0, &data(1000));
+        block.edit(LEAF).put_pointer(0, &data(1000));
     }
     let error = rig.commit().unwrap_err().to_string();
     assert!(error.contains("to which somebody has written who must not"), "{error}");
@@ -310,8 +310,8 @@ fn what_updates_count_is_what_the_bytes_have() {
     for seed in 0..100 {
         let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
         for kind in 0..5 {
-            let mut block = MetaBlock::new(key, MetadataProtection::Audited);
-            let mut update = |block: &mut MetaBlock| match kind {
+            let mut block = OwnedBlock::new(key, MetadataProtection::Audited);
+            let mut update = |mut block: Edit<'_>| match kind {
                 0 => {
                     let some =
                         [BlockPointer::HOLE, BlockPointer::PENDING, BlockPointer::lost(3), random_pointer(&mut rng)];
@@ -332,12 +332,12 @@ fn what_updates_count_is_what_the_bytes_have() {
                 }
                 _ => block.clear_dead_run(rng.random_range(0..128)),
             };
-            (0..50).for_each(|_| update(&mut block));
+            (0..50).for_each(|_| update(block.edit(key)));
             let before = sums_of(&block, kind);
             assert_eq!(sums(block.changes().unwrap()), sums(&before), "seed {seed}, kind {kind}: from nothing");
             block.release();
-            let mut block = block.to_own();
-            (0..50).for_each(|_| update(&mut block));
+            let mut block = OwnedBlock::from(MetaBlock::clone(&block), MetadataProtection::Audited);
+            (0..50).for_each(|_| update(block.edit(key)));
             let (now, changed) = (sums_of(&block, kind), block.changes().unwrap().clone());
             let mut pointers = before.pointers.clone();
             pointers.add(&changed.pointers);

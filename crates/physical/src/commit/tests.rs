@@ -174,7 +174,7 @@ fn no_scribble_on_a_changed_block_becomes_a_recovery_point() {
         let key = {
             let mut trees = rig.module.trees.write();
             let (key, dirty) = trees.dirty.iter_mut().min_by_key(|(key, _)| **key).unwrap();
-            Arc::make_mut(&mut dirty.block).scribble(at, pattern);
+            dirty.block.scribble(at, pattern);
             *key
         };
         // Legal changes of the same epoch do not make it right.
@@ -208,7 +208,7 @@ fn without_protection_a_scribble_becomes_a_recovery_point() {
             rig.make(3);
             if !is_clean {
                 let mut trees = rig.module.trees.write();
-                Arc::make_mut(&mut trees.dirty.get_mut(&map).unwrap().block).scribble(UNNOTICED, &[4]);
+                trees.dirty.get_mut(&map).unwrap().block.scribble(UNNOTICED, &[4]);
             }
             let outcome = rig.commit();
             let module = open(rig.device.clone());
@@ -329,7 +329,7 @@ fn a_scribbled_block_frees_nothing() {
         // One that has been changed cannot be read again.
         rig.fill(3, PAGES);
         let key = NodeKey { domain: 1, object: 3, level: 1, index: 0 };
-        Arc::make_mut(&mut rig.module.trees.write().dirty.get_mut(&key).unwrap().block).scribble(at, &[4]);
+        rig.module.trees.write().dirty.get_mut(&key).unwrap().block.scribble(at, &[4]);
         assert!(matches!(rig.try_delete(3), Err(Error::GivenUp(_))));
         rig.commit_is_given_up();
         rig.begin_anew(|rig| rig.delete(3));

@@ -144,7 +144,7 @@ impl Trees {
                 return trees.remove_pages(base, key, record, page, end);
             }
             trees.make_dirty(base, key, record, 0, page)?;
-            let block = trees.dirty_mut(NodeKey::new(key, 0, page));
+            let mut block = trees.dirty_mut(NodeKey::new(key, 0, page));
             block.put_dead_run(left.len() - 1, &left[left.len() - 1]);
             (left.len()..DEAD_RUNS as usize).for_each(|at| block.clear_dead_run(at));
             trees.remove_pages(base, key, record, page + 1, end)
@@ -192,7 +192,7 @@ impl Trees {
                     return Err(Error::Limit { what: "runs of blocks of a snapshot", limit, got: limit + 1 });
                 }
                 trees.make_dirty(base, key, record, 0, page)?;
-                let block = trees.dirty_mut(NodeKey::new(key, 0, page));
+                let mut block = trees.dirty_mut(NodeKey::new(key, 0, page));
                 let room = DEAD_RUNS as usize - at;
                 for (run, at) in runs.drain(..room.min(runs.len())).zip(at..) {
                     block.put_dead_run(at, &run);

@@ -267,7 +267,7 @@ impl Trees {
         let (page, at) = (u64::from(slot) / SNAPSHOTS, (u64::from(slot) % SNAPSHOTS) as usize);
         self.with_system(base, list.object.0, |trees, record| {
             trees.make_dirty(base, list, record, 0, page)?;
-            let block = trees.dirty_mut(NodeKey::new(list, 0, page));
+            let mut block = trees.dirty_mut(NodeKey::new(list, 0, page));
             block.put_snapshot(at, &stored.map_or([0; 1024], StoredSnapshot::encode));
             if block.is_zero() { trees.remove_pages(base, list, record, page, page + 1) } else { Ok(()) }
         })

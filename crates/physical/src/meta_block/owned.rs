@@ -1,0 +1,279 @@
+//! Blocks that the epoch being built has made or copied, and changes.
+//!
+//! What only these need of memory is here, and not in each block that is cached.
+
+use super::{MetaBlock, MetadataProtection, NodeKey};
+use crate::audit::Changes;
+use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
+use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
+use crate::format::{DeadRun, RECORD_BYTES};
+use holdfast_integrity::Delta;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A block that can be changed. Readers may have it too ([`OwnedBlock::share`]); then a change copies it first.
+///
+/// Invariant: what changes is counted if it is to be audited.
+pub(crate) struct OwnedBlock {
+    block: Arc<MetaBlock>,
+    /// It is as on the device from now on, and does not change.
+    released: bool,
+    /// What has changed since the block was read, or made; if it is to be audited.
+    changes: Option<Box<Changes>>,
+}
+
+impl Deref for OwnedBlock {
+    type Target = MetaBlock;
+
+    fn deref(&self) -> &MetaBlock {
+        &self.block
+    }
+}
+
+impl OwnedBlock {
+    /// A new block of zeros.
+    pub(crate) fn new(key: NodeKey, protection: MetadataProtection) -> OwnedBlock {
+        OwnedBlock::from(MetaBlock::zeroed(key, protection), protection)
+    }
+
+    /// A block that nobody else has, to change. If it has been in memory, it is to be verified first.
+    pub(crate) fn from(block: MetaBlock, protection: MetadataProtection) -> OwnedBlock {
+        let changes = protection.audits().then(Box::default);
+        OwnedBlock { block: Arc::new(block), released: false, changes }
+    }
+
+    /// For whoever reads it. He keeps it as it is now.
+    pub(crate) fn share(&self) -> Arc<MetaBlock> {
+        self.block.clone()
+    }
+
+    pub(crate) fn into_shared(self) -> Arc<MetaBlock> {
+        self.block
+    }
+
+    /// To change it. `key`: the block that the caller means.
+    ///
+    /// # Panics
+    /// It is another one, or has been released.
+    #[inline]
+    pub(crate) fn edit(&mut self, key: NodeKey) -> Edit<'_> {
+        assert!(self.block.is(key), "{key:?} is another block: a legal change to it would go unseen");
+        assert!(!self.released, "a metadata block of a recovery point is not changed");
+        Edit { block: Arc::make_mut(&mut self.block), changes: self.changes.as_deref_mut() }
+    }
+
+    /// No changes from now on: the block is as on the device. Gives what had changed until then.
+    pub(crate) fn release(&mut self) -> Option<Box<Changes>> {
+        self.released = true;
+        self.changes.take()
+    }
+
+    /// What has changed since the block was read, or made.
+    pub(crate) fn changes(&self) -> Option<&Changes> {
+        self.changes.as_deref()
+    }
+
+    /// What nobody may do: see [`crate::scribble`].
+    pub(crate) fn scribble(&mut self, at: usize, pattern: &[u8]) {
+        Arc::make_mut(&mut self.block).scribble(at, pattern);
+    }
+}
+
+/// A block that is being changed.
+pub(crate) struct Edit<'a> {
+    block: &'a mut MetaBlock,
+    changes: Option<&'a mut Changes>,
+}
+
+impl Deref for Edit<'_> {
+    type Target = MetaBlock;
+
+    fn deref(&self) -> &MetaBlock {
+        self.block
+    }
+}
+
+impl Edit<'_> {
+    /// Counts for the audit what is about to change. The bytes are those before.
+    #[inline]
+    fn count(&mut self, count: impl FnOnce(&mut Changes, &[u8; 4096])) {
+        if let Some(changes) = &mut self.changes {
+            count(changes, self.block.bytes());
+        }
+    }
+
+    pub(crate) fn put_pointer(&mut self, slot: usize, pointer: &BlockPointer) {
+        let new = pointer.encode();
+        self.count(|changes, bytes| changes.pointer(&bytes.as_chunks().0[slot], &new));
+        self.block
+            .change(slot * POINTER_BYTES, &new, |block| Delta::of_slot(slot, block.slot::<POINTER_BYTES>(slot), &new));
+    }
+
+    /// Puts an encoded record, or zeros.
+    pub(crate) fn put_record(&mut self, slot: usize, record: &[u8; RECORD_BYTES]) {
+        self.count(|changes, bytes| changes.record(slot, &bytes.as_chunks().0[slot], record));
+        self.change_any(slot * RECORD_BYTES, record);
+    }
+
+    pub(crate) fn set_bit(&mut self, bit: usize, value: bool) {
+        let (old, mask) = (self.block.word(bit / 64), 1u64 << (bit % 64));
+        self.put_word(bit / 64, if value { old | mask } else { old & !mask });
+    }
+
+    pub(crate) fn put_counter(&mut self, slot: usize, value: u32) {
+        let old = self.block.counter(slot);
+        self.count(|changes, _| changes.counter(slot, old, value));
+        self.change_any(slot * 4, &value.to_le_bytes());
+    }
+
+    /// Puts an encoded entry of a snapshot list, or zeros.
+    pub(crate) fn put_snapshot(&mut self, slot: usize, snapshot: &[u8; SNAPSHOT_BYTES]) {
+        self.change_any(slot * SNAPSHOT_BYTES, snapshot);
+    }
+
+    pub(crate) fn put_dead_run(&mut self, slot: usize, run: &DeadRun) {
+        self.change_dead_run(slot, &run.encode());
+    }
+
+    pub(crate) fn clear_dead_run(&mut self, slot: usize) {
+        self.change_dead_run(slot, &[0; DEAD_BYTES]);
+    }
+
+    fn change_dead_run(&mut self, slot: usize, run: &[u8; DEAD_BYTES]) {
+        self.count(|changes, bytes| changes.dead_run(&bytes.as_chunks().0[slot], run));
+        self.change_any(slot * DEAD_BYTES, run);
+    }
+
+    /// Puts the 64-bit words of a bitmap, the first of them at word 0.
+    pub(crate) fn put_words(&mut self, words: &[u64]) {
+        for (at, word) in words.iter().enumerate() {
+            if self.block.word(at) != *word {
+                self.put_word(at, *word);
+            }
+        }
+    }
+
+    fn put_word(&mut self, word: usize, value: u64) {
+        let old = self.block.word(word);
+        self.count(|changes, _| changes.word(word, old, value));
+        self.block.change(word * 8, &value.to_le_bytes(), |block| Delta::of_word(word, block.word(word), value));
+    }
+
+    fn change_any(&mut self, at: usize, bytes: &[u8]) {
+        self.block.change(at, bytes, |block| Delta::of(at, &block.bytes.0[at..at + bytes.len()], bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_integrity::crc64;
+
+    const KEY: NodeKey = NodeKey { domain: 1, object: 2, level: 3, index: 4 };
+
+    #[test]
+    #[should_panic(expected = "not changed")]
+    fn a_released_block_does_not_change() {
+        let mut block = OwnedBlock::new(KEY, MetadataProtection::Rolling);
+        block.edit(KEY).set_bit(5, true);
+        block.release();
+        block.edit(KEY).set_bit(6, true);
+    }
+
+    #[test]
+    #[should_panic(expected = "another block")]
+    fn another_block_than_meant_does_not_change() {
+        OwnedBlock::new(KEY, MetadataProtection::Rolling).edit(NodeKey { index: 5, ..KEY }).set_bit(5, true);
+    }
+
+    #[test]
+    fn readers_keep_what_they_have() {
+        let mut block = OwnedBlock::new(KEY, MetadataProtection::Rolling);
+        let before = block.share();
+        block.edit(KEY).set_bit(5, true);
+        assert!(before.is_zero() && block.bit(5));
+    }
+
+    #[test]
+    fn typed_updates() {
+        let mut owned = OwnedBlock::new(KEY, MetadataProtection::Rolling);
+        let mut block = owned.edit(KEY);
+        assert!(block.is_zero());
+        block.set_bit(4096 * 8 - 1, true);
+        assert!(block.bit(4096 * 8 - 1) && !block.is_zero());
+        block.set_bit(4096 * 8 - 1, false);
+        block.put_counter(1023, 7);
+        assert_eq!(block.counter(1023), 7);
+        block.put_counter(1023, 0);
+        assert!(block.is_zero());
+        let pointer = BlockPointer::lost(9);
+        block.put_pointer(63, &pointer);
+        assert_eq!(block.pointer(63), pointer);
+        assert!(block.pointer_kind_is_hole(62) && !block.pointer_kind_is_hole(63));
+    }
+
+    type Update = fn(&mut Edit<'_>);
+
+    /// Every way to change a block, on bytes that are there already.
+    fn updates() -> [(&'static str, Update); 8] {
+        [
+            ("put_pointer", |block| block.put_pointer(63, &BlockPointer::lost(9))),
+            ("put_record", |block| block.put_record(3, &[0x55; RECORD_BYTES])),
+            ("set_bit", |block| block.set_bit(77, !block.bit(77))),
+            ("put_counter", |block| block.put_counter(5, 0xFFFF_FFFF)),
+            ("put_snapshot", |block| block.put_snapshot(1, &[0xA1; SNAPSHOT_BYTES])),
+            ("put_dead_run", |block| {
+                block.put_dead_run(9, &DeadRun { address: [8, 0], birth_log: 3, count: 2, is_page: true });
+            }),
+            ("clear_dead_run", |block| block.clear_dead_run(9)),
+            ("put_words", |block| block.put_words(&[u64::MAX; 512])),
+        ]
+    }
+
+    /// A block that has something everywhere.
+    fn full() -> OwnedBlock {
+        let mut block = OwnedBlock::new(KEY, MetadataProtection::Rolling);
+        for slot in 0..8 {
+            block.edit(KEY).put_record(slot, &std::array::from_fn(|at| (at * 7 + slot) as u8));
+        }
+        block
+    }
+
+    #[test]
+    fn the_checksum_follows_every_update() {
+        for (name, update) in updates() {
+            let mut block = full();
+            update(&mut block.edit(KEY));
+            assert_ne!(block.bytes(), full().bytes(), "{name}");
+            assert_eq!(block.verify(KEY), Ok(()), "{name}");
+            assert_eq!(block.checksum(KEY), crc64(block.bytes()) ^ KEY.mix(), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_update_makes_a_scribble_right() {
+        let (at, unseen) = holdfast_integrity::crc64_neutral(4000 * 8).unwrap();
+        for (name, update) in updates() {
+            for (at, pattern, what) in [(4001, &[1][..], "checksum"), (at, &unseen[..], "tally")] {
+                let mut block = full();
+                block.scribble(at, pattern);
+                if name != "put_words" {
+                    update(&mut block.edit(KEY));
+                }
+                let found = block.verify(KEY).unwrap_err();
+                assert_eq!(found.what, what, "{name}");
+                assert_eq!(MetaBlock::clone(&block).verify(KEY), Err(found), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_checksum_is_bound_to_the_place() {
+        let keys = [KEY, NodeKey { index: 5, ..KEY }, NodeKey { level: 2, ..KEY }, NodeKey { object: 3, ..KEY }];
+        let blocks = keys.map(|key| OwnedBlock::new(key, MetadataProtection::Rolling));
+        let sums: std::collections::BTreeSet<u64> =
+            blocks.iter().zip(keys).map(|(block, key)| block.checksum(key)).collect();
+        assert_eq!(sums.len(), 4);
+        assert!(blocks[0].is(KEY) && blocks[1..].iter().all(|block| !block.is(KEY) && block.verify(KEY).is_err()));
+    }
+}
