@@ -15,7 +15,8 @@ if [ "${1:-}" = --do ]; then
 fi
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-TRACE=${TRACE:-${CARGO_TARGET_DIR:-$ROOT/target}/release/holdfast-trace}
+# Absolute: recording goes elsewhere. Looked for before anything is recorded.
+TRACE=$(realpath -e "${TRACE:-${CARGO_TARGET_DIR:-$ROOT/target}/release/holdfast-trace}") || exit 1
 SELF=$ROOT/tests/suites/record-traces.sh
 
 # Somebody looks at a result: the time between two steps is a part of what is recorded, as it decides how old pages become.
