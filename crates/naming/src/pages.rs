@@ -18,6 +18,13 @@ pub(crate) fn zero_page() -> &'static [u8; PAGE_SIZE] {
     &ZERO_PAGE.0
 }
 
+fn bytes_of(view: &PageView) -> &[u8; PAGE_SIZE] {
+    match view {
+        PageView::Data(page) => page.bytes(),
+        PageView::Zero => zero_page(),
+    }
+}
+
 /// How often a page is read again before it is given up.
 const REREADS_MAX: usize = 3;
 
@@ -122,7 +129,26 @@ impl ReadData {
         Ok(data)
     }
 
-    /// The same with the checksum of each page's part, instead of a verification.
+    /// Reads as [`ReadData::read`] does, into memory of the caller's. Each page is verified right before it is copied, so that it comes from
+    /// memory once.
+    pub(crate) fn read_into(cache: &dyn ObjectCache, id: ObjectId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let mut data = ReadData::views(cache, id, offset, buffer.len())?;
+        let first = offset / PAGE_SIZE as u64;
+        let (mut start, mut rest) = (data.start, buffer);
+        for at in 0..data.pages.len() {
+            if let Some(PageView::Data(next)) = data.pages.get(at + 1) {
+                next.prefetch();
+            }
+            let view = std::mem::replace(&mut data.pages[at], PageView::Zero);
+            let view = verified(cache, id, first + at as u64, view)?;
+            let (piece, after) = rest.split_at_mut(rest.len().min(PAGE_SIZE - start));
+            piece.copy_from_slice(&bytes_of(&view)[start..start + piece.len()]);
+            (start, rest) = (0, after);
+        }
+        Ok(())
+    }
+
+    /// As [`ReadData::read`], with the checksum of each page's part instead of a verification.
     pub(crate) fn read_with_sums(
         cache: &dyn ObjectCache,
         id: ObjectId,
@@ -171,10 +197,7 @@ impl ReadData {
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let (mut start, mut left) = (self.start, self.length);
         self.pages.iter().map(move |view| {
-            let bytes = match view {
-                PageView::Data(page) => page.bytes(),
-                PageView::Zero => &ZERO_PAGE.0,
-            };
+            let bytes = bytes_of(view);
             let end = (start + left).min(PAGE_SIZE);
             let slice = &bytes[start..end];
             left -= end - start;

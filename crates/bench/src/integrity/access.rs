@@ -69,8 +69,8 @@ pub(crate) struct Embedded {
 impl Access for Embedded {
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let Some(algorithm) = self.sums else {
-            let data = self.namespace.read(self.id, offset, buffer.len()).map_err(io::Error::other)?;
-            return copy(data.slices(), buffer);
+            let length = self.namespace.read_into(self.id, offset, buffer).map_err(io::Error::other)?;
+            return whole(length, buffer.len());
         };
         let how = SumsWanted { algorithm, verify: false };
         let read = self.namespace.read_with_sums(self.id, offset, buffer.len(), how, false);

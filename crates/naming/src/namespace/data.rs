@@ -65,11 +65,32 @@ impl Namespace {
 
     /// The same; if `quiet` (open(2), O_NOATIME), without a change of the time of last access.
     pub fn read_quietly(&self, id: ObjectId, offset: u64, length: usize, quiet: bool) -> Result<ReadData> {
+        self.read_with(id, offset, length, quiet, |length| ReadData::read(&*self.cache, id, offset, length))
+    }
+
+    /// Reads as [`Namespace::read`] does, into memory of the caller's; gives how many bytes. For programs that have the stack in their own process:
+    /// pages are verified as they are copied, and not held. After an error, what is in the buffer is not said.
+    pub fn read_into(&self, id: ObjectId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.read_with(id, offset, buffer.len(), false, |length| {
+            ReadData::read_into(&*self.cache, id, offset, &mut buffer[..length])?;
+            Ok(length)
+        })
+    }
+
+    /// What `read` makes of the bytes that there are of those wanted.
+    fn read_with<T>(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        length: usize,
+        quiet: bool,
+        read: impl FnOnce(usize) -> Result<T>,
+    ) -> Result<T> {
         let _in_use = self.locks.lock(&[(id, Use::Shared)]);
         let attributes = self.regular(id)?;
         let left = attributes.size.saturating_sub(offset);
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(length);
-        let data = ReadData::read(&*self.cache, id, offset, length)?;
+        let data = read(length)?;
         if length > 0 && !quiet {
             self.touch_atime(id, &attributes);
         }
@@ -86,15 +107,9 @@ impl Namespace {
         how: SumsWanted,
         quiet: bool,
     ) -> Result<(ReadData, Vec<Checksum>)> {
-        let _in_use = self.locks.lock(&[(id, Use::Shared)]);
-        let attributes = self.regular(id)?;
-        let left = attributes.size.saturating_sub(offset);
-        let length = usize::try_from(left).unwrap_or(usize::MAX).min(length);
-        let read = ReadData::read_with_sums(&*self.cache, id, offset, length, how)?;
-        if length > 0 && !quiet {
-            self.touch_atime(id, &attributes);
-        }
-        Ok(read)
+        self.read_with(id, offset, length, quiet, |length| {
+            ReadData::read_with_sums(&*self.cache, id, offset, length, how)
+        })
     }
 
     /// Blocks of a file from `first` on, `limit` at most, ascending, that were given up because they went bad in memory before they were

@@ -23,6 +23,12 @@ fn bytes_are_where_they_were_written() {
     let slices: Vec<usize> = data.slices().map(<[u8]>::len).collect();
     assert_eq!(slices, [1, 4096, 4093], "pieces of pages, ready for a vectored reply");
     assert_eq!(data.to_vec(), expected[4095..4095 + 8190]);
+    let mut copied = [7; 8190];
+    assert_eq!(world.space.read_into(file, 4095, &mut copied), Ok(8190));
+    assert_eq!(copied, expected[4095..4095 + 8190]);
+    assert_eq!(world.space.read_into(file, 20_012, &mut copied), Ok(1));
+    assert_eq!((copied[0], copied[1]), (b'e', expected[4096]), "nothing behind the end");
+    assert_eq!(world.space.read_into(file, u64::MAX, &mut copied), Ok(0));
     assert!(world.space.read(file, 20_013, 5).unwrap().is_empty());
     assert_eq!(world.space.read(file, 20_012, 5).unwrap().len(), 1);
     assert!(world.space.read(file, u64::MAX, usize::MAX).unwrap().is_empty());
@@ -168,6 +174,7 @@ fn spoilt_bytes_never_get_out() {
     world.cache.spoil(file, 1, 12_345, false);
     let corrupt = |error: Error| matches!(error, Error::Object(ObjectError::Corrupt(_)));
     assert!(corrupt(world.space.read(file, 0, 9000).unwrap_err()));
+    assert!(corrupt(world.space.read_into(file, 0, &mut [0; 9000]).unwrap_err()));
     assert_eq!(world.space.read(file, 0, 4096).unwrap().to_vec(), [5; 4096], "the block before is fine");
     let (from, to) = (Position { id: file, offset: 5000 }, Position { id: other, offset: 0 });
     assert!(corrupt(world.space.copy_range(REQUEST, from, to, 10, false).unwrap_err()));

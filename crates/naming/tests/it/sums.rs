@@ -100,6 +100,15 @@ fn a_bad_page_is_forwarded_to_a_reader_who_verifies_and_mended_for_one_who_asks(
 }
 
 #[test]
+fn a_bad_page_is_mended_before_it_is_copied() {
+    let world = World::new();
+    let file = flipped(&world, true);
+    let mut copied = vec![0; 2 * PAGE_SIZE];
+    assert_eq!(world.space.read_into(file, 100, &mut copied), Ok(2 * PAGE_SIZE));
+    assert_eq!(copied, bytes(3 * PAGE_SIZE)[100..][..2 * PAGE_SIZE]);
+}
+
+#[test]
 fn a_bad_page_gets_no_new_checksum() {
     for (algorithm, offset, length) in
         [(Algorithm::Xor64, 0, 3 * PAGE_SIZE), (Algorithm::Crc64Nvme, PAGE_SIZE as u64 + 5, 10)]

@@ -54,8 +54,14 @@ impl World {
         assert_eq!(self.space.write(&Request::ROOT, id, offset, bytes, false), Ok(bytes.len()));
     }
 
+    /// All bytes, which both ways to read give.
     pub(crate) fn read_all(&self, id: ObjectId) -> Vec<u8> {
-        self.space.read(id, 0, usize::MAX).unwrap().to_vec()
+        let bytes = self.space.read(id, 0, usize::MAX).unwrap().to_vec();
+        let mut copied = vec![0xaa; bytes.len() + 1];
+        assert_eq!(self.space.read_into(id, 0, &mut copied), Ok(bytes.len()));
+        assert_eq!(copied.pop(), Some(0xaa), "behind the end of the file");
+        assert!(copied == bytes);
+        bytes
     }
 
     pub(crate) fn attributes(&self, id: ObjectId) -> Attributes {
