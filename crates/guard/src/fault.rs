@@ -173,13 +173,13 @@ fn report(code: i32, fault: Fault<'_>) {
         Access::Read => "read by a thread without rights of",
     };
     let Place { region, offset, .. } = fault.place;
-    line(format_args!(
+    tell(format_args!(
         "holdfast: {what} protected memory: {region} at {:#x}, byte {offset} (4 KiB block {}, byte {} of it)",
         fault.address,
         offset / 4096,
         offset % 4096
     ));
-    line(format_args!(
+    tell(format_args!(
         "holdfast: by thread {} ({name}), instruction {}, {}",
         fault.thread,
         In { program: installed.program, address: fault.instruction },
@@ -192,10 +192,10 @@ fn report(code: i32, fault: Fault<'_>) {
         _ => &[],
     };
     for caller in fault.callers {
-        line(format_args!("holdfast:   called from {}", In { program: installed.program, address: *caller }));
+        tell(format_args!("holdfast:   called from {}", In { program: installed.program, address: *caller }));
     }
     if fault.callers.is_empty() {
-        line(format_args!(
+        tell(format_args!(
             "holdfast:   its callers are not known: the thread has no signal stack large enough to find them"
         ));
     }
@@ -254,8 +254,9 @@ fn load_address() -> usize {
     base
 }
 
-/// Writes a line to standard error with one call. What is too long for it is cut.
-fn line(text: fmt::Arguments<'_>) {
+/// Writes a line to standard error with one call, for reporters ([`report_faults`]): takes no lock and no memory, if what it is to write
+/// takes none. What is longer than 255 bytes is cut.
+pub fn tell(text: fmt::Arguments<'_>) {
     struct Line {
         bytes: [u8; 256],
         used: usize,

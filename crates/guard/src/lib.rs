@@ -49,7 +49,7 @@ mod region;
 mod signal_stack;
 mod window;
 
-pub use fault::{Access, Fault, report_faults};
+pub use fault::{Access, Fault, report_faults, tell};
 pub use region::{Place, Region, RegionError, place_of};
 pub use window::{admit_thread, closed, is_open, open};
 

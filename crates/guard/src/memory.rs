@@ -1,6 +1,7 @@
 //! Pages from the system, and their rights as mprotect knows them.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ptr;
 
 /// Bytes of a page of the system, a power of two.
@@ -24,6 +25,20 @@ impl Mapping {
             libc::MAP_FAILED => Err(io::Error::last_os_error()),
             address => Ok(Mapping { address: address as usize, bytes }),
         }
+    }
+
+    /// The same, beginning at a multiple of `alignment`: a power of two, and a multiple of the page size.
+    pub(crate) fn aligned(bytes: usize, alignment: usize) -> io::Result<Mapping> {
+        debug_assert!(alignment.is_power_of_two() && alignment.is_multiple_of(page_size()));
+        let with_room = bytes.checked_add(alignment - page_size()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let all = ManuallyDrop::new(Mapping::new(with_room)?);
+        let mapping = Mapping { address: all.address.next_multiple_of(alignment), bytes };
+        let (end, all_end) = (mapping.address + bytes, all.address + all.bytes);
+        for (start, end) in [(all.address, mapping.address), (end, all_end)] {
+            // What is left on both sides goes back. If it cannot, it stays, untouched.
+            drop((start < end).then(|| Mapping { address: start, bytes: end - start }));
+        }
+        Ok(mapping)
     }
 
     pub(crate) fn address(&self) -> usize {

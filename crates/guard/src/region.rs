@@ -54,12 +54,24 @@ impl Region {
     /// # Panics
     /// `bytes` is 0.
     pub fn new(name: &'static str, bytes: usize) -> Result<Region, RegionError> {
+        Region::aligned(name, bytes, memory::page_size())
+    }
+
+    /// The same, beginning at a multiple of `alignment`, so that who has an address in it finds the first one.
+    ///
+    /// # Errors
+    /// As [`Region::new`].
+    ///
+    /// # Panics
+    /// `bytes` is 0, or `alignment` is no power of two.
+    pub fn aligned(name: &'static str, bytes: usize, alignment: usize) -> Result<Region, RegionError> {
         assert!(bytes > 0, "a region of no bytes");
+        assert!(alignment.is_power_of_two(), "an alignment to {alignment}");
         let failed = |call, source| RegionError { region: name, bytes, call, source };
-        let whole = bytes
-            .checked_next_multiple_of(memory::page_size())
-            .ok_or_else(|| failed("mmap", io::ErrorKind::OutOfMemory.into()))?;
-        let mapping = Mapping::new(whole).map_err(|source| failed("mmap", source))?;
+        let page = memory::page_size();
+        let whole =
+            bytes.checked_next_multiple_of(page).ok_or_else(|| failed("mmap", io::ErrorKind::OutOfMemory.into()))?;
+        let mapping = Mapping::aligned(whole, alignment.max(page)).map_err(|source| failed("mmap", source))?;
         let (start, bytes) = (mapping.address(), mapping.bytes());
         let entry = register(name, start, bytes)?;
         Ok(Region { entry, start, bytes, mapping: Some(mapping) })
@@ -225,6 +237,7 @@ pub fn place_of(address: usize) -> Option<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::open;
 
     #[test]
     fn an_address_is_found_while_its_region_lives() {
@@ -250,6 +263,19 @@ mod tests {
         assert!(ptr::eq(again.entry, entry));
         drop(first);
         assert_ne!(found(at), Some("first"));
+    }
+
+    #[test]
+    fn a_region_begins_where_it_should_and_takes_no_more() {
+        for (bytes, alignment) in [(1, 1), (64 << 10, 2 << 20), (2 << 20, 2 << 20), (3 << 20, 64 << 20)] {
+            let region = Region::aligned("aligned", bytes, alignment).unwrap();
+            assert!((region.as_ptr() as usize).is_multiple_of(alignment));
+            assert_eq!(region.len(), bytes.next_multiple_of(memory::page_size()));
+            open(|| {
+                // SAFETY: the region is that long, and nobody else's.
+                unsafe { region.as_ptr().write_bytes(7, region.len()) };
+            });
+        }
     }
 
     #[test]

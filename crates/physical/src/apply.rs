@@ -19,6 +19,7 @@ use crate::objects::{map_of, orphans_of};
 use crate::op_limits::{check_id, check_limits};
 use crate::tree::{Change, Trees};
 use crate::write::{Landed, Outgoing, Stored};
+use holdfast_guard as guard;
 use holdfast_object::{
     Applied, Attributes, Batch, DomainId, Epoch, Error, Fragment, Kind, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
     PageRef, Placement, Result, Seek,
@@ -89,8 +90,39 @@ impl Module {
         let mut plan = self.plan(batch)?;
         let landed = self.write_pages(batch.epoch, &plan.outgoing, false)?;
         committing.applied = batch.epoch;
+        let mut applied = guard::open(|| self.change_all(batch, &mut plan, &landed))?;
+        if replaces(&batch.ops) {
+            self.keep_current(batch.domain, &mut applied)?;
+        }
+        // Trees that go away are given up without a word to the operation.
+        self.disk().check_sound()?;
+        Ok(applied)
+    }
+
+    /// Leaves out pages that a later operation of the batch has replaced or removed.
+    fn keep_current(&self, domain: DomainId, applied: &mut Applied) -> Result<()> {
+        let trees = self.trees.read();
+        let mut current = Vec::with_capacity(applied.written.len());
+        for group in applied.written.chunk_by(|a, b| a.0 == b.0) {
+            let key = ObjectKey { domain, object: group[0].0 };
+            let Some(record) = trees.find(&self.base, key)? else { continue };
+            for (id, page, identity) in group {
+                match trees.pages(&self.base, key, &record, *page, 1) {
+                    Ok(pointers) if pointers[0].identity() == *identity => current.push((*id, *page, *identity)),
+                    Ok(_) => {}
+                    Err(error) if is_damage(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        applied.written = current;
+        Ok(())
+    }
+
+    /// Operation by operation, in a window: blocks of metadata change in memory.
+    fn change_all(&self, batch: &Batch, plan: &mut Plan, landed: &[Landed]) -> Result<Applied> {
         let mut applied = Applied::default();
-        let mut rest = &landed[..];
+        let mut rest = landed;
         for (op, runs) in batch.ops.iter().zip(std::mem::take(&mut plan.runs)) {
             let mut mine: &[Landed] = &[];
             if let (Op::Write { fragments, .. }, true) = (op, runs) {
@@ -125,32 +157,7 @@ impl Module {
                 }
             }
         }
-        if replaces(&batch.ops) {
-            self.keep_current(batch.domain, &mut applied)?;
-        }
-        // Trees that go away are given up without a word to the operation.
-        self.disk().check_sound()?;
         Ok(applied)
-    }
-
-    /// Leaves out pages that a later operation of the batch has replaced or removed.
-    fn keep_current(&self, domain: DomainId, applied: &mut Applied) -> Result<()> {
-        let trees = self.trees.read();
-        let mut current = Vec::with_capacity(applied.written.len());
-        for group in applied.written.chunk_by(|a, b| a.0 == b.0) {
-            let key = ObjectKey { domain, object: group[0].0 };
-            let Some(record) = trees.find(&self.base, key)? else { continue };
-            for (id, page, identity) in group {
-                match trees.pages(&self.base, key, &record, *page, 1) {
-                    Ok(pointers) if pointers[0].identity() == *identity => current.push((*id, *page, *identity)),
-                    Ok(_) => {}
-                    Err(error) if is_damage(&error) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        applied.written = current;
-        Ok(())
     }
 
     // ---- plan

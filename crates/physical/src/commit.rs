@@ -17,6 +17,7 @@ use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
 use crate::sealed::{Sealed, SealedSuperblock};
 use crate::tree::{Base, Change, Dirty, Trees};
+use holdfast_guard as guard;
 use holdfast_integrity::{Checksum, StoredSums};
 use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
 use rustc_hash::FxHashMap;
@@ -91,8 +92,10 @@ impl Module {
         self.disk().raise_newest(epoch);
         let (writes, superblock) = {
             let mut trees = self.trees.write();
-            trees.stage(&self.base, epoch)?;
-            let (writes, free) = trees.seal(&self.base, epoch)?;
+            let (writes, free) = guard::open(|| {
+                trees.stage(&self.base, epoch)?;
+                trees.seal(&self.base, epoch)
+            })?;
             trees.tell_kept(&self.base);
             let superblock = Superblock {
                 epoch,
@@ -123,7 +126,9 @@ impl Module {
         drop(writes);
         // Beside readers: nobody changes trees while `committing` is held.
         self.trees.read().verify_written(&self.base)?;
-        self.trees.write().settle(&self.base);
+        let mut trees = self.trees.write();
+        guard::open(|| trees.settle(&self.base));
+        drop(trees);
         committing.prepared = Some(superblock);
         Ok(())
     }

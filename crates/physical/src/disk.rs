@@ -5,6 +5,7 @@ use crate::counters::Counters;
 use crate::format::split_address;
 use crate::meta_block::MetadataProtection;
 use holdfast_block::{Device, Error as BlockError, Read, Write};
+use holdfast_guard::closed;
 use holdfast_integrity::Unverified;
 use holdfast_object::{Corruption, DeviceFault, Epoch, Error, Place, Result};
 use parking_lot::Mutex;
@@ -34,7 +35,8 @@ impl AsRef<[u8]> for RawBlock {
 /// Most blocks in one device write: 4 MiB, and within what a vectored system call takes.
 const RUN_MAX: usize = 1024;
 
-/// The device of a module.
+/// The device of a module. What the device does happens outside of windows in which metadata can be written ([`crate::locked_block`]): it is others'
+/// code, and takes long.
 ///
 /// Once a write or flush has failed, `latch` is set and every later change is refused.
 pub(crate) struct Disk {
@@ -93,7 +95,7 @@ impl Disk {
     /// latch: nothing has changed.
     pub(crate) fn enlarge(&self, blocks: u64) -> Result<u64> {
         self.check_writable()?;
-        self.device.grow(blocks).map_err(|error| device_error(&error))
+        closed(|| self.device.grow(blocks)).map_err(|error| device_error(&error))
     }
 
     /// Blocks up to this one are the store's from now on.
@@ -182,7 +184,7 @@ impl Disk {
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
         let first = self.block(address, length.div_ceil(4096) as u64)?;
         self.counters.read(length as u64);
-        self.device.read(first, bufs).map_err(|error| device_error(&error))
+        closed(|| self.device.read(first, bufs)).map_err(|error| device_error(&error))
     }
 
     /// Reads several runs of blocks; says for each whether it was read.
@@ -203,7 +205,7 @@ impl Disk {
             firsts.iter().zip(&mut runs).filter_map(|(first, run)| Some(Read::new((*first)?, run))).collect();
         reads.iter().for_each(|read| self.counters.read(read.bufs.iter().map(|buf| buf.len() as u64).sum()));
         // Each read tells its own outcome.
-        let _ = self.device.read_batch(&mut reads);
+        let _ = closed(|| self.device.read_batch(&mut reads));
         let mut outcomes = reads.iter().map(|read| read.result.is_ok());
         firsts.iter().map(|first| first.is_some() && outcomes.next().unwrap_or(false)).collect()
     }
@@ -241,11 +243,11 @@ impl Disk {
             rest = later;
         }
         self.counters.written(writes.len() as u64, slices.len() as u64 * 4096);
-        let outcome = match &writes[..] {
+        let outcome = closed(|| match &writes[..] {
             [] => Ok(()),
             [write] => self.device.write(write.first, write.bufs),
             writes => self.device.write_batch(writes),
-        };
+        });
         self.watch(outcome)
     }
 
@@ -255,7 +257,7 @@ impl Disk {
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
         let first = self.block(first, length.div_ceil(4096) as u64)?;
         self.counters.written(1, length as u64);
-        self.watch(self.device.write(first, bufs))
+        self.watch(closed(|| self.device.write(first, bufs)))
     }
 
     /// Says that blocks are not needed. A failure does not latch: nothing depends on it.
@@ -263,14 +265,14 @@ impl Disk {
         self.check_writable()?;
         let first = self.block(first, count)?;
         self.counters.discarded();
-        self.device.discard(first, count).map_err(|error| device_error(&error))
+        closed(|| self.device.discard(first, count)).map_err(|error| device_error(&error))
     }
 
     /// Makes all completed writes durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.check_writable()?;
         self.counters.flushed();
-        self.watch(self.device.flush())
+        self.watch(closed(|| self.device.flush()))
     }
 
     fn watch(&self, outcome: std::result::Result<(), BlockError>) -> Result<()> {

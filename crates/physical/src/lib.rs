@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `format` | structures on disk, and their checks |
 //! | `disk`, `counters` | the device, its latch, repairs; what has been done |
-//! | `meta_block`, `node_cache`, `block_pool` | metadata blocks in memory |
+//! | `meta_block`, `node_cache`, `locked_block` | metadata blocks in memory |
+//! | `block_pool` | buffers for single blocks |
 //! | `words`, `bitmap`, `alloc` | bits that are summed up in memory; which blocks can be handed out |
 //! | `tree`, `objects` | block trees; records, maps of ids, references |
 //! | `read`, `write`, `apply` | pages and operations |
@@ -40,6 +41,7 @@ mod format;
 mod grow;
 pub mod inject;
 mod intent_log;
+mod locked_block;
 mod log_check;
 mod log_pages;
 mod log_recovery;
@@ -67,6 +69,7 @@ pub use commit::CommitOrder;
 pub use create::CreateOptions;
 pub use format::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN, FORMAT_VERSION, LABEL_BLOCKS, LABELS, RING_SLOTS};
 pub use format::{label_start, log_blocks};
+pub use locked_block::tell_aim;
 pub use meta_block::{MetadataProtection, PROTECTION_BYTES_PER_BLOCK};
 pub use module::{Module, OpenOptions};
 pub use snapshot::DeletionSlice;

@@ -10,11 +10,11 @@ mod owned;
 
 pub(crate) use owned::{Edit, OwnedBlock};
 
-use crate::block_pool::PooledBlock;
 use crate::disk::{Block, Disk, RawBlock};
 use crate::format::blockptr::BlockPointer;
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{POINTERS, RECORD_BYTES};
+use crate::locked_block::{LockedBlock, Slot};
 use holdfast_integrity::{
     CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, identity_mix, identity_tag, tally,
 };
@@ -111,7 +111,7 @@ impl Scribble {
     }
 }
 
-/// A block of metadata: of pointers, records, bits or counters. There is no `&mut [u8]`.
+/// A block of metadata: of pointers, records, bits or counters. There is no `&mut [u8]`, and the memory is locked where the process protects it.
 ///
 /// Invariants:
 /// - only what an [`OwnedBlock`] has changes;
@@ -119,7 +119,7 @@ impl Scribble {
 ///   else has written to them ([`MetaBlock::verify`]).
 #[derive(Clone)]
 pub(crate) struct MetaBlock {
-    bytes: PooledBlock,
+    bytes: LockedBlock,
     sums: Sums,
 }
 
@@ -150,7 +150,7 @@ impl Sums {
 }
 
 /// What the protection of a block takes of memory: its sums, with its tag, and when it was verified ([`crate::node_cache`]).
-pub const PROTECTION_BYTES_PER_BLOCK: usize = size_of::<MetaBlock>() - size_of::<PooledBlock>() + size_of::<u32>();
+pub const PROTECTION_BYTES_PER_BLOCK: usize = size_of::<MetaBlock>() - size_of::<LockedBlock>() + size_of::<u32>();
 
 // The goal of the measurements: 0.5 % of each cached block.
 const _: () = assert!(200 * PROTECTION_BYTES_PER_BLOCK <= size_of::<Block>());
@@ -160,7 +160,7 @@ impl MetaBlock {
     fn zeroed(key: NodeKey, protection: MetadataProtection) -> MetaBlock {
         let of_zeros = |mix: u64| Sums { sum: CRC64_OF_ZEROS ^ mix, tally: 0, tag: tag_of(mix) };
         let sums = if protection.rolls() { of_zeros(key.mix()) } else { Sums::BELIEVED };
-        MetaBlock { bytes: Block::zeroed(), sums }
+        MetaBlock { bytes: LockedBlock::zeroed(key), sums }
     }
 
     /// A block as read. Only verified bytes become one, and their checksum comes with them.
@@ -170,17 +170,29 @@ impl MetaBlock {
         pointer: &BlockPointer,
         protection: MetadataProtection,
     ) -> MetaBlock {
-        let bytes = bytes.into_inner().0;
+        let read = bytes.into_inner().0;
+        let bytes = LockedBlock::new(&read.0, key, pointer.address[0]);
         if !protection.rolls() {
             return MetaBlock { bytes, sums: Sums::BELIEVED };
         }
         let mix = key.mix();
         let sum = match pointer.sums.primary.as_u64() {
             Some(sum) if pointer.seeded => sum,
-            _ => crc64(&bytes.0) ^ mix,
+            _ => crc64(&read.0) ^ mix,
         };
-        let sums = Sums { sum, tally: tally(&bytes.0), tag: tag_of(mix) };
+        let sums = Sums { sum, tally: tally(&read.0), tag: tag_of(mix) };
         MetaBlock { bytes, sums }
+    }
+
+    /// It is at this address on the device from now on. Gives the place that it has in memory.
+    pub(crate) fn put_address(&self, address: u64) -> Slot {
+        self.bytes.put_address(address);
+        self.bytes.slot()
+    }
+
+    /// The place that it has in memory.
+    pub(crate) fn slot_in_memory(&self) -> Slot {
+        self.bytes.slot()
     }
 
     /// Whether it has sums.
@@ -255,18 +267,19 @@ impl MetaBlock {
     }
 
     /// The hook that every change passes, with what it does to the checksums. These come first: bytes that go bad on the way
-    /// into the block are seen then.
+    /// into the block are seen then. The window that the bytes are written in is opened around the batch, which is cheaper.
     #[inline]
     fn change(&mut self, at: usize, bytes: &[u8], delta: impl FnOnce(&MetaBlock) -> Delta) {
         if self.rolls() {
             delta(self).apply(&mut self.sums.sum, &mut self.sums.tally);
         }
-        self.bytes.0[at..at + bytes.len()].copy_from_slice(bytes);
+        self.bytes.write(at, bytes);
     }
 
-    /// What nobody may do: see [`crate::scribble`].
+    /// What nobody may do: see [`crate::scribble`]. In a window, as it stands for what no lock keeps out.
     pub(crate) fn scribble(&mut self, at: usize, pattern: &[u8]) {
-        self.bytes.0[at..].iter_mut().zip(pattern).for_each(|(byte, flipped)| *byte ^= flipped);
+        let scribbled: Vec<u8> = self.bytes.0[at..].iter().zip(pattern).map(|(byte, flipped)| byte ^ flipped).collect();
+        self.bytes.write(at, &scribbled);
     }
 
     /// Reads and verifies the block that `pointer` names, from its second copy if the first is bad, which is then

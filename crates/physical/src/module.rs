@@ -12,13 +12,14 @@ use crate::scrub::SharedSeen;
 use crate::sealed::Sealed;
 use crate::snapshot::DeletionSlice;
 use crate::tree::{Base, Trees};
+use holdfast_guard as guard;
 use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId,
     ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor,
     ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ pub struct Module {
     pub(crate) base: Base,
     pub(crate) arena: Arc<Arena>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) trees: RwLock<Trees>,
+    pub(crate) trees: TreesLock,
     /// State of the one caller that applies and commits.
     pub(crate) committing: Mutex<Committing>,
     /// The label and the last recovery point. The label changes with `committing` held.
@@ -92,6 +93,27 @@ pub struct Module {
     pub(crate) protection: Protection,
     /// See [`OpenOptions::deletion_slice`].
     pub(crate) deletion_slice: DeletionSlice,
+}
+
+/// The trees. Whoever locks them may read memory that is locked against writes ([`crate::locked_block`]), and has no other way to it.
+pub(crate) struct TreesLock(RwLock<Trees>);
+
+impl TreesLock {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Trees> {
+        guard::admit_thread();
+        self.0.read()
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Trees> {
+        guard::admit_thread();
+        self.0.write()
+    }
+
+    /// Without waiting.
+    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, Trees>> {
+        guard::admit_thread();
+        self.0.try_write()
+    }
 }
 
 /// What never changes, for whoever is told of it. What goes to the device comes from `sealed`.
@@ -124,7 +146,7 @@ impl Module {
             base,
             arena,
             clock,
-            trees: RwLock::new(trees),
+            trees: TreesLock(RwLock::new(trees)),
             committing: Mutex::new(Committing::default()),
             sealed,
             given,
@@ -388,11 +410,11 @@ impl ObjectStore for Module {
     }
 
     fn snapshot_create(&self, domain: DomainId, epoch: Epoch, name: &str, created: Timestamp) -> Result<SnapshotId> {
-        self.create_snapshot(domain, epoch, name, created)
+        guard::open(|| self.create_snapshot(domain, epoch, name, created))
     }
 
     fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<bool> {
-        self.delete_snapshot(domain, epoch, id)
+        guard::open(|| self.delete_snapshot(domain, epoch, id))
     }
 
     fn snapshot_deletions(&self, domain: DomainId) -> Vec<SnapshotDeletion> {

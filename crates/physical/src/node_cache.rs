@@ -1,5 +1,6 @@
 //! Clean metadata blocks in memory, bounded.
 
+use crate::locked_block::Slot;
 use crate::meta_block::{MetaBlock, NodeKey};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -23,8 +24,8 @@ struct Entry {
 #[derive(Default)]
 struct Shard {
     entries: FxHashMap<Version, Entry>,
-    /// The clock: each key of `entries` once, and some that are gone.
-    clock: VecDeque<Version>,
+    /// The clock: the place in memory of each block of `entries`, and some that are gone. Which version that is, the memory says itself.
+    clock: VecDeque<Slot>,
 }
 
 /// Verified blocks by identity and address, so a block that has moved since is not found, and several versions of one are kept, of
@@ -62,22 +63,27 @@ impl NodeCache {
         }
     }
 
-    /// Takes a block that has just been verified.
+    /// Takes a block that has just been verified. Cheaper in a window, if it has not been at that address before.
     pub(crate) fn put(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>, now_ms: u32) {
         let mut shard = self.shard(&key).lock();
         let Shard { entries, clock } = &mut *shard;
-        if entries.insert((key, address), Entry { block, checked_ms: now_ms, used: false }).is_none() {
-            clock.push_back((key, address));
+        let slot = block.put_address(address);
+        let before = entries.insert((key, address), Entry { block, checked_ms: now_ms, used: false });
+        if before.is_none_or(|before| before.block.slot_in_memory() != slot) {
+            clock.push_back(slot);
         }
         while entries.len() > self.shard_blocks {
             let Some(oldest) = clock.pop_front() else { break };
-            match entries.get_mut(&oldest) {
+            let version = oldest.identity();
+            match entries.get_mut(&version) {
+                // Another block is in this place by now, or the block in another.
+                Some(entry) if entry.block.slot_in_memory() != oldest => {}
                 Some(entry) if entry.used => {
                     entry.used = false;
                     clock.push_back(oldest);
                 }
                 _ => {
-                    entries.remove(&oldest);
+                    entries.remove(&version);
                 }
             }
         }
@@ -90,7 +96,9 @@ impl NodeCache {
         if shard.clock.len() > 2 * shard.entries.len() + 16 {
             let Shard { entries, clock } = &mut *shard;
             let mut seen = FxHashSet::default();
-            clock.retain(|version| entries.contains_key(version) && seen.insert(*version));
+            let is_here =
+                |slot: &Slot| entries.get(&slot.identity()).is_some_and(|at| at.block.slot_in_memory() == *slot);
+            clock.retain(|slot| is_here(slot) && seen.insert(*slot));
         }
         Some(entry.block)
     }
@@ -142,6 +150,23 @@ mod tests {
         assert!(cache.get(key(999), 1000).is_some() && cache.get(key(999), 7).is_some(), "both versions are there");
         assert!(cache.take(key(999), 1000).is_some());
         assert!(cache.get(key(999), 1000).is_none() && cache.get(key(999), 7).is_some());
+    }
+
+    /// The block of a version is another one then, and so is its place in memory.
+    #[test]
+    fn a_block_that_replaces_its_version_goes_in_its_turn() {
+        let cache = NodeCache::new(0);
+        let shard_of = |index| std::ptr::from_ref(cache.shard(&key(index)));
+        let others: Vec<u64> = (1..).filter(|index| shard_of(*index) == shard_of(0)).take(4).collect();
+        let before = block(0);
+        cache.put(key(0), 1, before.clone(), 0);
+        cache.put(key(0), 1, block(0), 0);
+        for index in others {
+            cache.put(key(index), index + 1, block(index), 0);
+        }
+        assert!(cache.get(key(0), 1).is_none(), "the oldest is still there");
+        assert_eq!(cache.len(), 4);
+        drop(before);
     }
 
     #[test]

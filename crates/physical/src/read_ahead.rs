@@ -5,6 +5,7 @@ use crate::block_pool::PooledBlock;
 use crate::disk::{Block, RawBlock};
 use crate::meta_block::{MetaBlock, NodeKey, verify};
 use crate::tree::{Base, Trees};
+use holdfast_guard as guard;
 use holdfast_integrity::Unverified;
 use holdfast_object::Result;
 use std::io::IoSliceMut;
@@ -36,14 +37,16 @@ impl Trees {
         let mut blocks: Vec<PooledBlock> = (0..count).map(|_| Block::zeroed()).collect();
         let mut slices: Vec<IoSliceMut<'_>> = blocks.iter_mut().map(|block| IoSliceMut::new(&mut block.0)).collect();
         if count > 1 && base.disk.read(pointer.address[0], &mut slices).is_ok() {
-            for (distance, bytes) in blocks.into_iter().enumerate() {
-                let (key, pointer) = (sibling(distance), parent.pointer(slot + distance));
-                let Ok(bytes) = verify(Unverified::new(RawBlock(bytes)), key, &pointer) else { continue };
-                let block = MetaBlock::clean(bytes, key, &pointer, base.disk.metadata);
-                if block.check(&base.disk, key, pointer.address[0]).is_ok() {
-                    base.keep(key, pointer.address[0], Arc::new(block));
+            guard::open(|| {
+                for (distance, bytes) in blocks.into_iter().enumerate() {
+                    let (key, pointer) = (sibling(distance), parent.pointer(slot + distance));
+                    let Ok(bytes) = verify(Unverified::new(RawBlock(bytes)), key, &pointer) else { continue };
+                    let block = MetaBlock::clean(bytes, key, &pointer, base.disk.metadata);
+                    if block.check(&base.disk, key, pointer.address[0]).is_ok() {
+                        base.keep(key, pointer.address[0], Arc::new(block));
+                    }
                 }
-            }
+            });
         }
         self.fetch(base, key, &pointer)
     }

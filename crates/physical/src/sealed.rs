@@ -6,31 +6,32 @@
 //!
 //! Invariant: the superblock is that of `epoch`, whose copies on the device are good or will be put right from this one.
 
-use crate::block_pool::PooledBlock;
-use crate::disk::{Block, Disk};
+use crate::disk::Disk;
 use crate::format::label::LabelState;
 use crate::format::{Fault, Label, Superblock, hex};
+use crate::locked_block::{LABEL, LockedBlock, SUPERBLOCK};
 use crate::meta_block::MetadataProtection;
 use crate::open::{read_label, read_superblocks};
+use holdfast_guard as guard;
 use holdfast_integrity::crc64;
 use holdfast_object::{Corruption, Epoch, Error, Result};
 use parking_lot::{Mutex, RwLock};
 
-fn block(bytes: [u8; 4096]) -> PooledBlock {
-    let mut block = Block::zeroed();
-    block.0 = bytes;
-    block
+/// To read it; the thread may never have had to do with locked memory.
+fn bytes(block: &LockedBlock) -> &[u8; 4096] {
+    guard::admit_thread();
+    &block.0
 }
 
-struct SealedLabel(PooledBlock);
+struct SealedLabel(LockedBlock);
 
 impl SealedLabel {
     fn new(label: &Label) -> SealedLabel {
-        SealedLabel(block(label.encode(0)))
+        SealedLabel(LockedBlock::new(&label.encode(0), LABEL, 0))
     }
 
     fn open(&self) -> std::result::Result<Label, Fault> {
-        match Label::decode(&self.0.0, 0, 0) {
+        match Label::decode(bytes(&self.0), 0, 0) {
             LabelState::Valid(label) => Ok(label),
             LabelState::Damaged(fault) => Err(fault),
             LabelState::OtherVersion(_) | LabelState::Foreign => {
@@ -43,12 +44,12 @@ impl SealedLabel {
 /// A superblock with its checksum, as it is in label 0.
 pub(crate) struct SealedSuperblock {
     pub(crate) epoch: Epoch,
-    bytes: PooledBlock,
+    bytes: LockedBlock,
 }
 
 impl SealedSuperblock {
     pub(crate) fn new(superblock: &Superblock) -> SealedSuperblock {
-        SealedSuperblock { epoch: superblock.epoch, bytes: block(superblock.encode(0)) }
+        SealedSuperblock { epoch: superblock.epoch, bytes: LockedBlock::new(&superblock.encode(0), SUPERBLOCK, 0) }
     }
 
     /// The superblock as it was sealed.
@@ -56,7 +57,7 @@ impl SealedSuperblock {
     /// # Errors
     /// The bytes are others by now, or the epoch is.
     fn open(&self, disk: &Disk) -> std::result::Result<Superblock, Fault> {
-        let superblock = Superblock::decode_own(&self.bytes.0, disk.blocks())?;
+        let superblock = Superblock::decode_own(bytes(&self.bytes), disk.blocks())?;
         if superblock.epoch != self.epoch {
             return Err(Fault::new("epoch of superblock", self.epoch, superblock.epoch));
         }
@@ -168,7 +169,7 @@ impl Sealed {
             return Ok(believed.lock().1.clone());
         }
         let mut published = self.published.lock();
-        let fault = match Superblock::decode_own(&published.bytes.0, disk.blocks()) {
+        let fault = match Superblock::decode_own(bytes(&published.bytes), disk.blocks()) {
             Ok(superblock) => {
                 published.epoch = superblock.epoch;
                 return Ok(superblock);
@@ -211,17 +212,24 @@ impl Sealed {
 /// What nobody may do: see [`crate::scribble`].
 impl SealedSuperblock {
     pub(crate) fn scribble(&mut self, at: usize, flipped: u8) {
-        self.bytes.0[at] ^= flipped;
+        self.bytes.write(at, &[bytes(&self.bytes)[at] ^ flipped]);
     }
 }
 
 impl Sealed {
     pub(crate) fn scribble(&self, label: bool, at: usize, flipped: u8) {
         if label {
-            self.label.write().0.0[at] ^= flipped;
+            let mut label = self.label.write();
+            let scribbled = bytes(&label.0)[at] ^ flipped;
+            label.0.write(at, &[scribbled]);
         } else {
             self.published.lock().scribble(at, flipped);
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn address_of_label(&self, at: usize) -> *const u8 {
+        &raw const bytes(&self.label.read().0)[at]
     }
 
     #[cfg(test)]

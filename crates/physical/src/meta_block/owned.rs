@@ -39,6 +39,8 @@ impl OwnedBlock {
     /// A block that nobody else has, to change. If it has been in memory, it is to be verified first.
     pub(crate) fn from(block: MetaBlock, protection: MetadataProtection) -> OwnedBlock {
         let changes = protection.audits().then(Box::default);
+        // That of its copy is not its own.
+        block.put_address(0);
         OwnedBlock { block: Arc::new(block), released: false, changes }
     }
 
