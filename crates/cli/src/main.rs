@@ -18,6 +18,7 @@
 //! | `quoting` | names of any bytes, as they are printed and as a shell takes them |
 //! | `holder` | who holds a store, and waiting for a daemon that is closing it |
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
+//! | `protect` | locks the memory of metadata against stray writes |
 //! | `process` | this process's arguments, another one's end |
 //! | `target` | the mount that a command is about |
 //! | `users` | what an ordinary user may |
@@ -45,6 +46,7 @@ mod paths;
 mod probe;
 mod process;
 mod progress;
+mod protect;
 mod quoting;
 mod report;
 mod scratch;

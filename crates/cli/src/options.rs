@@ -3,6 +3,7 @@
 //! Three kinds: what the kernel sees to ([`Flags`]), what the daemon sees to, and what only mount(8) and systemd read in
 //! /etc/fstab, which is let pass. What other FUSE file systems take and this one does not has a line that says why.
 
+use crate::protect::Protect;
 use crate::size;
 use clap::builder::PossibleValue;
 use holdfast_fuse::{Caching, Flags};
@@ -34,6 +35,8 @@ pub(crate) struct MountOptions {
     pub(crate) discard: bool,
     /// How the contents of files are protected, if not as the store says.
     pub(crate) protection: Option<Protection>,
+    /// How the memory of metadata is locked.
+    pub(crate) protect: Protect,
 }
 
 const CACHE_BYTES_MIN: u64 = 16 << 20;
@@ -56,6 +59,7 @@ impl Default for MountOptions {
             quota_bytes: None,
             discard: false,
             protection: None,
+            protect: Protect::default(),
         }
     }
 }
@@ -186,6 +190,7 @@ impl MountOptions {
             (*quota_bytes == wanted.quota_bytes, "quota"),
             (self.discard == wanted.discard, "discard"),
             (self.protection == wanted.protection, "protection"),
+            (self.protect == wanted.protect, "protect"),
             (flags.synchronous == wanted.flags.synchronous, "sync"),
             (flags.dir_synchronous == wanted.flags.dir_synchronous, "dirsync"),
         ] {
@@ -227,6 +232,7 @@ impl MountOptions {
         word(self.quota_bytes.is_some(), &format!("quota={}", self.quota_bytes.unwrap_or(0)));
         word(self.discard, "discard");
         word(self.protection.is_some(), &format!("protection={}", self.protection.unwrap_or_default()));
+        word(self.protect != default.protect, &format!("protect={}", self.protect));
         word(*allow_other, "allow_other");
         word(*nonempty, "nonempty");
         words.join(",")
@@ -286,7 +292,10 @@ impl MountOptions {
                 let mode = value.parse().map_err(|error| format!("mount option protection: {error}"))?;
                 self.protection = Some(mode);
             }
-            ("cache" | "epoch" | "threads" | "quota" | "protection", None) => {
+            ("protect", Some(value)) => {
+                self.protect = value.parse().map_err(|error| format!("mount option protect: {error}"))?;
+            }
+            ("cache" | "epoch" | "threads" | "quota" | "protection" | "protect", None) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
             }
             ("subtype", Some("holdfast")) | ("remount", None) => {}
@@ -342,6 +351,11 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("", "EDQUOT; at least 1M"),
     OptionHelp("protection=MODE", "checksums of file contents from now on, if not as the"),
     OptionHelp("", "store was made: see create --protection"),
+    OptionHelp("protect=auto", "lock the memory of metadata against stray writes,"),
+    OptionHelp("", "where the processor has protection keys (default)"),
+    OptionHelp("protect=keys", "the same, and do not mount where it has none"),
+    OptionHelp("protect=pages", "lock it with mprotect: slow, to find a culprit"),
+    OptionHelp("protect=off", "do not lock it"),
     OptionHelp("discard", "give freed space back to the host by and by"),
     OptionHelp("nodiscard", "keep it (default); see holdfast trim"),
     OptionHelp("relatime", "update times of last access now and then (default)"),
@@ -417,7 +431,7 @@ mod tests {
     #[test]
     fn words_of_mount_8_do_what_they_say() {
         let options =
-            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard").unwrap();
+            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages").unwrap();
         let all = Flags {
             read_only: true,
             no_suid: true,
@@ -459,7 +473,9 @@ mod tests {
         for fine in ["ro", "rw,relatime", "nodev,noexec,suid", "strictatime,nodiratime", "nonempty"] {
             assert_eq!(now.can_become(&now.clone().and(&[fine.into()]).unwrap()), Ok(()), "{fine}");
         }
-        for bad in ["cache=32M", "cache=kernel", "epoch=77", "threads=5", "allow_other", "sync", "dirsync"] {
+        for bad in
+            ["cache=32M", "cache=kernel", "epoch=77", "threads=5", "allow_other", "sync", "dirsync", "protect=off"]
+        {
             let error = now.can_become(&now.clone().and(&[bad.into()]).unwrap()).unwrap_err();
             assert!(error.contains(bad.split('=').next().unwrap()), "{bad}: {error}");
         }
@@ -493,6 +509,8 @@ mod tests {
             ("quota", "quota needs a value"),
             ("quota=1K", "quota: 1.00 KiB is not between"),
             ("discard=1", "discard takes no value"),
+            ("protect", "protect needs a value"),
+            ("protect=some", "protect: \"some\" is none of auto, keys, pages and off"),
             ("epoch=5s", "epoch"),
             ("threads=65", "threads"),
             ("strictatime,cache=kernel", "exclude each other"),

@@ -236,6 +236,9 @@ pub(crate) struct Daemon {
     /// Made with `--lab`: it can be damaged on purpose while it is used.
     #[serde(default)]
     pub(crate) lab: bool,
+    /// How the memory of metadata is locked against stray writes, in words.
+    #[serde(default)]
+    pub(crate) metadata_pages: String,
     /// Where its log is, if it is in a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log: Option<String>,
@@ -456,6 +459,9 @@ impl Report for StoreReport {
                 rows.push(("LAB", "its memory and its disk can be damaged on purpose: holdfast inject".to_string()));
             }
             rows.push(("options", daemon.options.clone()));
+            if !daemon.metadata_pages.is_empty() {
+                rows.push(("metadata", format!("pages {}", daemon.metadata_pages)));
+            }
             let log = daemon.log.as_deref().map(|log| format!(", log in {log}")).unwrap_or_default();
             rows.push(("daemon", format!("process {}, version {}{log}", daemon.pid, daemon.version)));
             if !daemon.was_clean {

@@ -91,7 +91,9 @@ pub(crate) fn run(arguments: &Mount, timeout: Duration, format: Format, log_leve
     }
     let mounting = prepare(arguments, timeout)?;
     if arguments.foreground {
-        return foreground(&mounting, arguments.report_ready, format, log_level);
+        // Before the first thread, and before there is any metadata.
+        let metadata_pages = mounting.options.protect.install()?;
+        return foreground(&Mounting { metadata_pages, ..mounting }, arguments.report_ready, format, log_level);
     }
     let report = launch(&mounting, &arguments.options, log_level).run(&mut note)?;
     alarms(&report).iter().for_each(|alarm| note(alarm));
@@ -139,7 +141,8 @@ fn prepare(arguments: &Mount, timeout: Duration) -> Result<Mounting> {
     let directory = directory(&arguments.directory, options.nonempty)?;
     users::may_mount()?;
     let log = arguments.report_ready.then(|| daemon::log::path(&store)).flatten();
-    Ok(Mounting { store, directory, options, timeout, log, lab: arguments.lab })
+    let metadata_pages = String::new();
+    Ok(Mounting { store, directory, options, timeout, log, lab: arguments.lab, metadata_pages })
 }
 
 /// A directory that can be mounted on. What a daemon that died has left there is taken away.

@@ -81,6 +81,8 @@ pub(crate) struct Mounting {
     pub(crate) log: Option<PathBuf>,
     /// It can be damaged on purpose while it is used.
     pub(crate) lab: bool,
+    /// How the memory of metadata is locked, in words.
+    pub(crate) metadata_pages: String,
 }
 
 enum Event {
@@ -131,6 +133,7 @@ pub(crate) fn serve(
     let writer = Writer::start(&state);
     let outcome = outcome.and_then(|()| {
         tracing::info!("mounted on {}", mounting.directory.display());
+        tracing::info!("metadata pages: {}", mounting.metadata_pages);
         if mounting.lab {
             tracing::warn!("for the lab: its memory and its disk can be damaged on purpose");
         }
@@ -426,6 +429,7 @@ impl State {
             options: options.words(),
             version: env!("CARGO_PKG_VERSION").into(),
             lab: self.mounting.lab,
+            metadata_pages: self.mounting.metadata_pages.clone(),
             log: self.mounting.log.as_ref().map(|log| log.display().to_string()),
             was_clean: stack.was_clean,
             recovered_from: stack.recovered.from,

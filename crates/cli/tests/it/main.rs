@@ -12,6 +12,7 @@ mod grow;
 mod inject;
 mod kept;
 mod lab;
+mod locked;
 mod logcheck;
 mod logs;
 mod manual;
