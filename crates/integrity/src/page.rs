@@ -8,11 +8,27 @@ use crate::{Algorithm, Checksum, Mismatch};
 /// Bytes in a cache page.
 pub const PAGE_SIZE: usize = 4096;
 
-/// Asks the processor for bytes that are verified after others. A checksum leaves memory idle most of the time, and the processor's own
-/// prefetching ends with the page: asking for the next page while one is verified takes 128 KiB, verified and then copied, from 27 to
-/// 21 µs where they come from DRAM; the copy alone takes 20 (`make bench-integrity`, "embedded, read warm").
+/// Bytes of a page that start the processor's own prefetching, which ends with each page.
+const PREFETCH_START: usize = 512;
+
+/// Asks the processor for a page, into its second cache: to be called while the page before it, which is in the first one, is copied.
+///
+/// Pages of a request that come from DRAM, each verified and then copied, 128 KiB in all, least of 31 rounds on AMD EPYC: without asking 12.4 µs, with
+/// this 11.2; the copy alone takes 9.7. Asking while the page before is verified makes it 13.4, as both wait for the same few lines on the way.
 #[inline]
-pub fn prefetch(bytes: &[u8; PAGE_SIZE]) {
+pub fn prefetch(page: &[u8; PAGE_SIZE]) {
+    ask_for(page);
+}
+
+/// Asks for the beginning of a page that is verified after another one. All of it would take longer than it saves: 128 KiB verified without copies 10.4
+/// µs, where this takes 6.9 and nothing 7.0 on AMD EPYC; on Intel Xeon, with copies, nothing took 27 and all of it 21.
+#[inline]
+pub fn prefetch_start(page: &[u8; PAGE_SIZE]) {
+    ask_for(&page[..PREFETCH_START]);
+}
+
+#[inline]
+fn ask_for(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     crate::simd::prefetch(bytes);
     #[cfg(not(target_arch = "x86_64"))]

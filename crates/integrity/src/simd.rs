@@ -21,7 +21,7 @@ pub(crate) struct FletcherLimbs {
 pub(crate) fn prefetch(bytes: &[u8]) {
     for line in bytes.chunks(64) {
         // SAFETY: needs SSE, which every x86-64 has; and is a hint, which reads nothing that the program sees.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
     }
 }
 

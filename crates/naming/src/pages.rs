@@ -121,7 +121,7 @@ impl ReadData {
         let first = offset / PAGE_SIZE as u64;
         for at in 0..data.pages.len() {
             if let Some(PageView::Data(next)) = data.pages.get(at + 1) {
-                next.prefetch();
+                next.prefetch_start();
             }
             let view = std::mem::replace(&mut data.pages[at], PageView::Zero);
             data.pages[at] = verified(cache, id, first + at as u64, view)?;
@@ -136,11 +136,11 @@ impl ReadData {
         let first = offset / PAGE_SIZE as u64;
         let (mut start, mut rest) = (data.start, buffer);
         for at in 0..data.pages.len() {
+            let view = std::mem::replace(&mut data.pages[at], PageView::Zero);
+            let view = verified(cache, id, first + at as u64, view)?;
             if let Some(PageView::Data(next)) = data.pages.get(at + 1) {
                 next.prefetch();
             }
-            let view = std::mem::replace(&mut data.pages[at], PageView::Zero);
-            let view = verified(cache, id, first + at as u64, view)?;
             let (piece, after) = rest.split_at_mut(rest.len().min(PAGE_SIZE - start));
             piece.copy_from_slice(&bytes_of(&view)[start..start + piece.len()]);
             (start, rest) = (0, after);

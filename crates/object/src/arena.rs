@@ -18,7 +18,7 @@
 
 mod flip;
 
-use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64, prefetch};
+use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64, prefetch, prefetch_start};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
@@ -418,11 +418,22 @@ impl PinnedPage {
         self.expected().verify(bytes).map(|()| bytes)
     }
 
-    /// It is verified soon, after another page.
+    /// It is verified next, while the page before it is copied: [`holdfast_integrity::prefetch`].
     pub fn prefetch(&self) {
-        if self.expected().algorithm() != Algorithm::None {
+        if self.is_verified() {
             prefetch(self.bytes());
         }
+    }
+
+    /// It is verified next, after the page before it: [`holdfast_integrity::prefetch_start`].
+    pub fn prefetch_start(&self) {
+        if self.is_verified() {
+            prefetch_start(self.bytes());
+        }
+    }
+
+    fn is_verified(&self) -> bool {
+        self.expected().algorithm() != Algorithm::None
     }
 
     /// Whether nobody else refers to the page at this moment.

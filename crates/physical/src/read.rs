@@ -3,7 +3,7 @@
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, PAGES_MAX, RecordKind};
 use crate::module::Module;
-use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection, prefetch};
+use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection, prefetch_start};
 use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result};
 use std::io::IoSliceMut;
 
@@ -84,7 +84,7 @@ impl Module {
                     continue;
                 }
                 if let Some(next) = buffers.get(at + 1).filter(|_| mode != Protection::None) {
-                    prefetch(next);
+                    prefetch_start(next);
                 }
                 let loaded = match is_read.then(|| pointer.sums.load(&buffers[at][..], mode)) {
                     Some(Ok(loaded)) => loaded,
