@@ -376,7 +376,7 @@ impl Trees {
                 seeded: true,
                 sums: StoredSums::of(Checksum::crc64(dirty.block.checksum(key))),
             };
-            dirty.block.release().iter().for_each(|changes| self.audit.absorb(key, changes));
+            dirty.block.release(key).iter().for_each(|changes| self.audit.absorb(key, changes));
             writes.extend(pointer.addresses().map(|address| (address, dirty.block.share())));
             let object = key.object_key();
             let record = match object.domain {

@@ -70,6 +70,8 @@ pub enum MetadataProtection {
     /// By rolling checksums; and what changes is audited before it becomes a recovery point.
     #[default]
     Audited,
+    /// For measurements only: the same audit, of what a comparison with a copy made before a block's first change gives.
+    Compared,
 }
 
 impl MetadataProtection {
@@ -78,9 +80,9 @@ impl MetadataProtection {
         self != MetadataProtection::Off
     }
 
-    /// Whether what changes is counted, and audited.
+    /// Whether what changes is audited.
     pub(crate) fn audits(self) -> bool {
-        self == MetadataProtection::Audited
+        matches!(self, MetadataProtection::Audited | MetadataProtection::Compared)
     }
 }
 

@@ -656,8 +656,8 @@ impl Trees {
 
     /// Forgets a dirty block that nothing will point to.
     fn drop_dirty(&mut self, base: &Base, key: NodeKey) -> Option<Arc<MetaBlock>> {
-        let dirty = self.dirty.remove(&key)?;
-        dirty.block.changes().into_iter().for_each(|changes| self.audit.absorb(key, changes));
+        let mut dirty = self.dirty.remove(&key)?;
+        dirty.block.release(key).iter().for_each(|changes| self.audit.absorb(key, changes));
         if dirty.address[0] != 0 {
             self.metadata_gone(key.object_key(), None);
         }

@@ -4,7 +4,9 @@ use super::Digest;
 use crate::format::blockptr::{Glance, POINTER_BYTES, PointerKind};
 use crate::format::record::RecordGlance;
 use crate::format::snapshot::DEAD_BYTES;
-use crate::format::{DeadRun, RECORD_BYTES, RECORDS};
+use crate::format::{DeadRun, RECORD_BYTES, RECORDS, SystemKind};
+use crate::meta_block::NodeKey;
+use crate::objects::system_kind;
 use holdfast_object::Epoch;
 
 /// Block pointers put less those that have gone.
@@ -145,8 +147,45 @@ impl Changes {
         self.numbers += Digest::of(slot as u64).times(u64::from(new).wrapping_sub(u64::from(old)));
     }
 
+    /// What an auditor finds who does not see the updates: he compares the block with a copy from before its first change, as Recon does
+    /// (*Recon: Verifying File System Consistency at Runtime*, FAST 2012).
+    pub(crate) fn between(key: NodeKey, before: &[u8; 4096], after: &[u8; 4096]) -> Changes {
+        let mut changes = Changes::default();
+        if key.level > 0 {
+            each_other(before, after, |_, old, new| changes.pointer(old, new));
+            return changes;
+        }
+        match system_kind(key.object) {
+            Some(SystemKind::ObjectTable) => each_other(before, after, |slot, old, new| changes.record(slot, old, new)),
+            Some(SystemKind::Bitmap | SystemKind::ObjectMap | SystemKind::OrphanMap) => {
+                each_other(before, after, |word, old, new| {
+                    changes.word(word, u64::from_le_bytes(*old), u64::from_le_bytes(*new));
+                });
+            }
+            Some(SystemKind::References) => each_other(before, after, |slot, old, new| {
+                changes.counter(slot, u32::from_le_bytes(*old), u32::from_le_bytes(*new));
+            }),
+            Some(SystemKind::DeadLists) => each_other(before, after, |_, old, new| changes.dead_run(old, new)),
+            Some(SystemKind::SnapshotList) | None => {}
+        }
+        changes
+    }
+
     pub(crate) fn dead_run(&mut self, old: &[u8; DEAD_BYTES], new: &[u8; DEAD_BYTES]) {
         self.dead += blocks_of(&DeadRun::glance(new)) - blocks_of(&DeadRun::glance(old));
+    }
+}
+
+/// Calls `visit` with number, old and new bytes of each slot of so many bytes that is another one now.
+fn each_other<const N: usize>(
+    before: &[u8; 4096],
+    after: &[u8; 4096],
+    mut visit: impl FnMut(usize, &[u8; N], &[u8; N]),
+) {
+    for (slot, (old, new)) in before.as_chunks().0.iter().zip(after.as_chunks().0).enumerate() {
+        if old != new {
+            visit(slot, old, new);
+        }
     }
 }
 

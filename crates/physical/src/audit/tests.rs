@@ -7,6 +7,7 @@ use crate::format::blockptr::PointerKind;
 use crate::format::snapshot::DEAD_BYTES;
 use crate::format::{POINTERS, RECORD_BYTES, Record};
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, OwnedBlock};
+use crate::objects::{BITMAP, REFERENCES, dead_of};
 use crate::tree::Change;
 use holdfast_integrity::{Checksum, StoredSums};
 use holdfast_object::{Attributes, Batch, Class, Kind, ObjectStore, Op, Timestamp};
@@ -107,7 +108,11 @@ const PLANTS: [(&str, &str, Plant); 21] = [
 
 /// A store with a snapshot, and an object of which a page is written in the epoch being built.
 fn rig() -> Rig {
-    let rig = Rig::new();
+    rig_with(MetadataProtection::Audited)
+}
+
+fn rig_with(protection: MetadataProtection) -> Rig {
+    let rig = Rig::with(protection);
     rig.module
         .snapshot_create(DomainId::MAIN, rig.module.epoch() + 1, "before", Timestamp { secs: 1, nanos: 0 })
         .unwrap();
@@ -121,8 +126,10 @@ fn rig() -> Rig {
 fn every_equation_finds_the_logic_bug_that_it_is_for() {
     let named: BTreeSet<&str> = PLANTS.iter().map(|plant| plant.0).collect();
     assert_eq!(named, EQUATIONS.iter().map(|equation| equation.name).collect(), "each has a plant");
-    for (name, what, plant) in PLANTS {
-        let rig = rig();
+    // Whether updates count, or blocks are compared with copies.
+    let both = [MetadataProtection::Audited, MetadataProtection::Compared];
+    for ((name, what, plant), protection) in PLANTS.into_iter().flat_map(|plant| both.map(|how| (plant, how))) {
+        let rig = rig_with(protection);
         let before = rig.stored();
         plant(&rig, &mut rig.module.trees.write());
         let error = rig.commit().expect_err(what).to_string();
@@ -306,10 +313,12 @@ fn random_pointer(rng: &mut impl Rng) -> BlockPointer {
 /// Takes the counting out of any update, and this fails.
 #[test]
 fn what_updates_count_is_what_the_bytes_have() {
-    let key = NodeKey { domain: 0, object: 16, level: 0, index: 0 };
+    let [pointers, records, bits, counters, runs] =
+        [(9, 1), (table_of(DomainId::MAIN), 0), (BITMAP, 0), (REFERENCES, 0), (dead_of(DomainId::MAIN), 0)]
+            .map(|(object, level)| NodeKey { domain: 0, object, level, index: 0 });
     for seed in 0..100 {
         let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
-        for kind in 0..5 {
+        for (kind, key) in [pointers, records, bits, counters, runs].into_iter().enumerate() {
             let mut block = OwnedBlock::new(key, MetadataProtection::Audited);
             let mut update = |mut block: Edit<'_>| match kind {
                 0 => {
@@ -334,11 +343,15 @@ fn what_updates_count_is_what_the_bytes_have() {
             };
             (0..50).for_each(|_| update(block.edit(key)));
             let before = sums_of(&block, kind);
-            assert_eq!(sums(block.changes().unwrap()), sums(&before), "seed {seed}, kind {kind}: from nothing");
-            block.release();
+            let bytes = *block.bytes();
+            let compared = Changes::between(key, &[0; 4096], &bytes);
+            let changed = block.release(key).unwrap();
+            assert_eq!(sums(&changed), sums(&before), "seed {seed}, kind {kind}: from nothing");
+            assert_eq!(sums(&compared), sums(&before), "seed {seed}, kind {kind}: compared, from nothing");
             let mut block = OwnedBlock::from(MetaBlock::clone(&block), MetadataProtection::Audited);
             (0..50).for_each(|_| update(block.edit(key)));
-            let (now, changed) = (sums_of(&block, kind), block.changes().unwrap().clone());
+            let (now, changed) = (sums_of(&block, kind), block.release(key).unwrap());
+            assert_eq!(sums(&Changes::between(key, &bytes, block.bytes())), sums(&changed), "seed {seed}, kind {kind}");
             let mut pointers = before.pointers.clone();
             pointers.add(&changed.pointers);
             let apart = Changes { pointers, ..before.clone() };

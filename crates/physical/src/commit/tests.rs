@@ -272,7 +272,7 @@ fn a_store_is_the_same_with_and_without_protection() {
         bytes
     };
     let off = image(MetadataProtection::Off);
-    for metadata in [MetadataProtection::Rolling, MetadataProtection::Audited] {
+    for metadata in [MetadataProtection::Rolling, MetadataProtection::Audited, MetadataProtection::Compared] {
         let differs = off.chunks(4096).zip(image(metadata).chunks(4096)).position(|(off, other)| off != other);
         assert_eq!(differs, None, "block, {metadata:?}");
     }

@@ -18,8 +18,17 @@ pub(crate) struct OwnedBlock {
     block: Arc<MetaBlock>,
     /// It is as on the device from now on, and does not change.
     released: bool,
-    /// What has changed since the block was read, or made; if it is to be audited.
-    changes: Option<Box<Changes>>,
+    watched: Watched,
+}
+
+/// How it is known what has changed since a block was read, or made.
+enum Watched {
+    /// Not at all: nothing is audited.
+    Not,
+    /// Each update counts.
+    Counted(Box<Changes>),
+    /// By the bytes from before.
+    Copied(Box<[u8; 4096]>),
 }
 
 impl Deref for OwnedBlock {
@@ -38,10 +47,14 @@ impl OwnedBlock {
 
     /// A block that nobody else has, to change. If it has been in memory, it is to be verified first.
     pub(crate) fn from(block: MetaBlock, protection: MetadataProtection) -> OwnedBlock {
-        let changes = protection.audits().then(Box::default);
+        let watched = match protection {
+            MetadataProtection::Off | MetadataProtection::Rolling => Watched::Not,
+            MetadataProtection::Audited => Watched::Counted(Box::default()),
+            MetadataProtection::Compared => Watched::Copied(Box::new(*block.bytes())),
+        };
         // That of its copy is not its own.
         block.put_address(0);
-        OwnedBlock { block: Arc::new(block), released: false, changes }
+        OwnedBlock { block: Arc::new(block), released: false, watched }
     }
 
     /// For whoever reads it. He keeps it as it is now.
@@ -61,18 +74,21 @@ impl OwnedBlock {
     pub(crate) fn edit(&mut self, key: NodeKey) -> Edit<'_> {
         assert!(self.block.is(key), "{key:?} is another block: a legal change to it would go unseen");
         assert!(!self.released, "a metadata block of a recovery point is not changed");
-        Edit { block: Arc::make_mut(&mut self.block), changes: self.changes.as_deref_mut() }
+        let changes = match &mut self.watched {
+            Watched::Counted(changes) => Some(&mut **changes),
+            Watched::Not | Watched::Copied(_) => None,
+        };
+        Edit { block: Arc::make_mut(&mut self.block), changes }
     }
 
-    /// No changes from now on: the block is as on the device. Gives what had changed until then.
-    pub(crate) fn release(&mut self) -> Option<Box<Changes>> {
+    /// No changes from now on: the block is as on the device. Gives what had changed until then, if it is to be audited.
+    pub(crate) fn release(&mut self, key: NodeKey) -> Option<Changes> {
         self.released = true;
-        self.changes.take()
-    }
-
-    /// What has changed since the block was read, or made.
-    pub(crate) fn changes(&self) -> Option<&Changes> {
-        self.changes.as_deref()
+        match std::mem::replace(&mut self.watched, Watched::Not) {
+            Watched::Not => None,
+            Watched::Counted(changes) => Some(*changes),
+            Watched::Copied(before) => Some(Changes::between(key, &before, self.bytes())),
+        }
     }
 
     /// What nobody may do: see [`crate::scribble`].
@@ -178,7 +194,7 @@ mod tests {
     fn a_released_block_does_not_change() {
         let mut block = OwnedBlock::new(KEY, MetadataProtection::Rolling);
         block.edit(KEY).set_bit(5, true);
-        block.release();
+        block.release(KEY);
         block.edit(KEY).set_bit(6, true);
     }
 
