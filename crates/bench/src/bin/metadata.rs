@@ -5,18 +5,19 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use holdfast_bench::error::{At, Error, Result};
-use holdfast_bench::metadata::{Load, Plan, Step, execute, tables};
+use holdfast_bench::metadata::{Load, Locked, Plan, Step, execute, serve, tables};
 use holdfast_bench::program::{self, Progress};
 use holdfast_bench::{cpu, machine};
+use holdfast_guard::Protect;
 
 /// Compares the steps of protection of metadata in memory: transactions with fsync, deletion of large fragmented files, creation and
 /// unlinking of files; as ratios of CPU time to a store whose metadata is not protected. All layers and the device are in this process.
 #[derive(Debug, Parser)]
 #[command(name = "holdfast-bench-metadata", version, max_term_width = 100)]
 struct Arguments {
-    /// Steps; all are compared with the first
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["off", "rolling", "audited"])]
-    steps: Vec<Step>,
+    /// Steps; all are compared with the first [default: all, locked where the processor has protection keys]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    steps: Option<Vec<Step>>,
     /// Loads
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["oltp", "delete", "delete-shared", "create", "unlink"])]
     loads: Vec<Load>,
@@ -41,6 +42,12 @@ struct Arguments {
     /// Also write the tables into this document, between its marker lines
     #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/metadata-speed.md")]
     write: Option<PathBuf>,
+    /// How pages are locked: with pages instead of keys, to see that it works where there are no keys
+    #[arg(long, hide = true, default_value = "keys", value_parser = ["keys", "pages"])]
+    lock_with: String,
+    /// Be the process with locked memory
+    #[arg(long, hide = true)]
+    serve: bool,
 }
 
 fn main() -> ExitCode {
@@ -48,11 +55,27 @@ fn main() -> ExitCode {
 }
 
 fn compare(arguments: &Arguments) -> Result<()> {
-    let plan = plan(arguments)?;
+    let mut plan = plan(arguments)?;
+    if arguments.serve {
+        let how = if arguments.lock_with == "pages" { Protect::Pages } else { Protect::Keys };
+        let (requests, answers) = (std::io::stdin().lock(), std::io::stdout().lock());
+        return serve(&plan, how, requests, answers).at("answer", "standard output");
+    }
     let cpu = cpu::stay_on_one().at("stay on one processor with", "this program")?;
+    let (mut locked, mut not_locked) = (None, String::new());
+    if plan.steps.contains(&Step::Locked) {
+        match Locked::start(std::env::args_os().skip(1).chain(["--serve".into()]))? {
+            Ok(process) => locked = Some(process),
+            Err(why) if arguments.steps.is_some() => return Err(Error::Usage(format!("no locked pages: {why}"))),
+            Err(why) => {
+                plan.steps.retain(|step| *step != Step::Locked);
+                not_locked = format!("\n\nNot measured: locked pages. {why}");
+            }
+        }
+    }
     let preamble = format!(
         "Command: `{}`\n\nMachine: {}\n\nA file of {} MiB; per measurement {} transactions, or {} files; {} rounds, interleaved, on \
-         processor {cpu}",
+         processor {cpu}{not_locked}",
         program::command_line(),
         machine::describe(&std::env::current_dir().at("find", "the working directory")?),
         plan.file_mib,
@@ -62,20 +85,24 @@ fn compare(arguments: &Arguments) -> Result<()> {
     );
     println!("{preamble}\n");
     let progress = Progress::default();
-    let rows = execute(&plan, &mut |what| progress.say(what))?;
+    let mut measure_locked = |load, round| match &mut locked {
+        Some(process) => process.measure(load, round),
+        None => Err(Error::Usage("there is no process with locked memory".to_owned())),
+    };
+    let rows = execute(&plan, &mut measure_locked, &mut |what| progress.say(what))?;
     drop(progress);
     let measured = format!("Load at the end: {}\n\n{}", machine::load(), tables(&plan, &rows));
     program::publish(arguments.write.as_deref(), &preamble, &measured)
 }
 
 fn plan(arguments: &Arguments) -> Result<Plan> {
-    let steps = &arguments.steps;
+    let steps = arguments.steps.clone().unwrap_or_else(|| Step::ALL.to_vec());
     if steps.len() < 2 || (1..steps.len()).any(|index| steps[..index].contains(&steps[index])) {
         return Err(Error::Usage("--steps must name at least two, each once".to_owned()));
     }
     let (file_mib, transactions, files) = if arguments.quick { (64, 400, 1000) } else { (384, 2000, 8000) };
     let plan = Plan {
-        steps: steps.clone(),
+        steps,
         loads: arguments.loads.clone(),
         file_mib: arguments.file_mib.unwrap_or(file_mib),
         transactions: arguments.transactions.unwrap_or(transactions),

@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `loads` | what is done to a store |
+//! | `locked` | a process whose memory is locked, in which some of it is done |
 //! | `tables` | what came out, and which goals are reached |
 //!
 //! All layers are in this process and the device is in its memory, so that no system call hides what protection costs. Each measurement
@@ -11,11 +12,13 @@
 
 mod clock;
 mod loads;
+mod locked;
 mod tables;
 
 use holdfast_physical::MetadataProtection;
 
 pub use self::loads::Load;
+pub use self::locked::{Locked, serve};
 pub use self::tables::tables;
 use crate::error::Result;
 use crate::integrity::{Cost, turns};
@@ -29,11 +32,13 @@ pub enum Step {
     Rolling,
     /// The same, and the audit.
     Audited,
+    /// The same, and memory that is locked with protection keys.
+    Locked,
 }
 
 impl Step {
     /// All of them, from the least on.
-    pub const ALL: [Step; 3] = [Step::Off, Step::Rolling, Step::Audited];
+    pub const ALL: [Step; 4] = [Step::Off, Step::Rolling, Step::Audited, Step::Locked];
 
     /// As in the table.
     pub fn name(self) -> &'static str {
@@ -41,6 +46,7 @@ impl Step {
             Step::Off => "off",
             Step::Rolling => "rolling checksums",
             Step::Audited => "and the audit",
+            Step::Locked => "and locked pages",
         }
     }
 
@@ -48,7 +54,7 @@ impl Step {
         match self {
             Step::Off => MetadataProtection::Off,
             Step::Rolling => MetadataProtection::Rolling,
-            Step::Audited => MetadataProtection::Audited,
+            Step::Audited | Step::Locked => MetadataProtection::Audited,
         }
     }
 }
@@ -81,11 +87,16 @@ pub struct Row {
     pub costs: Vec<Vec<Cost>>,
 }
 
-/// Runs the loads one after the other, each in all steps in turn. `progress` gets what is being done.
+/// Runs the loads one after the other, each in all steps in turn; [`Step::Locked`] by what `locked` does, the others here. `progress` gets what is
+/// being done.
 ///
 /// # Errors
 /// Those of the store; wrong contents; blocks that did not become free.
-pub fn execute(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Vec<Row>> {
+pub fn execute(
+    plan: &Plan,
+    locked: &mut dyn FnMut(Load, u64) -> Result<Cost>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for load in plan.loads.iter().copied() {
         progress(&format!("{}: making the store", load.name()));
@@ -97,7 +108,10 @@ pub fn execute(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Vec<Row>> 
             for index in turns(plan.steps.len(), round) {
                 let step = plan.steps[index];
                 progress(&format!("{}: round {} of {}, {}", load.name(), round + 1, plan.rounds, step.name()));
-                costs[index].push(load.measure(plan, &image, step, round)?);
+                costs[index].push(match step {
+                    Step::Locked => locked(load, round)?,
+                    _ => load.measure(plan, &image, step, round)?,
+                });
             }
         }
         rows.push(Row { load, costs });

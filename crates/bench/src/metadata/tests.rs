@@ -14,7 +14,13 @@ fn all_loads_run_in_all_steps_and_cost_something() {
         rounds: 2,
         seed: 1,
     };
-    let rows = execute(&plan, &mut |_| ()).expect("all of it runs");
+    let mut elsewhere = Vec::new();
+    let mut locked = |load: Load, round| {
+        elsewhere.push((load, round));
+        load.measure(&plan, &load.image(&plan)?, Step::Audited, round)
+    };
+    let rows = execute(&plan, &mut locked, &mut |_| ()).expect("all of it runs");
+    assert_eq!(elsewhere, Load::ALL.iter().flat_map(|load| [(*load, 0), (*load, 1)]).collect::<Vec<_>>());
     assert_eq!(rows.iter().map(|row| row.load).collect::<Vec<_>>(), Load::ALL);
     for row in &rows {
         assert!(row.costs.len() == Step::ALL.len() && row.costs.iter().all(|costs| costs.len() == 2));
