@@ -34,11 +34,13 @@ pub enum Step {
     Audited,
     /// The same, and memory that is locked with protection keys.
     Locked,
+    /// Rolling checksums, and an audit that compares blocks with copies instead of seeing the updates.
+    Compared,
 }
 
 impl Step {
-    /// All of them, from the least on.
-    pub const ALL: [Step; 4] = [Step::Off, Step::Rolling, Step::Audited, Step::Locked];
+    /// All of them: from the least on, and what they are compared with besides.
+    pub const ALL: [Step; 5] = [Step::Off, Step::Rolling, Step::Audited, Step::Locked, Step::Compared];
 
     /// As in the table.
     pub fn name(self) -> &'static str {
@@ -47,6 +49,7 @@ impl Step {
             Step::Rolling => "rolling checksums",
             Step::Audited => "and the audit",
             Step::Locked => "and locked pages",
+            Step::Compared => "audit by copies",
         }
     }
 
@@ -55,6 +58,7 @@ impl Step {
             Step::Off => MetadataProtection::Off,
             Step::Rolling => MetadataProtection::Rolling,
             Step::Audited | Step::Locked => MetadataProtection::Audited,
+            Step::Compared => MetadataProtection::Compared,
         }
     }
 }

@@ -43,7 +43,20 @@ pub fn tables(plan: &Plan, rows: &[Row]) -> String {
     let ratios = table(&header, body.collect());
     let header = ["what", "step", "goal", "measured", "verdict"].map(str::to_owned);
     let goals = table(&header, goals(others, rows));
-    format!("## CPU time of an operation\n\n{ratios}\n## Goals\n\n{goals}")
+    format!("## CPU time of an operation\n\n{ratios}{}\n## Goals\n\n{goals}", audits(plan, rows))
+}
+
+/// What the audit adds to rolling checksums, by counting updates and by comparison with copies; nothing if one of the three was not measured.
+fn audits(plan: &Plan, rows: &[Row]) -> String {
+    let position = |wanted| plan.steps.iter().position(|step| *step == wanted);
+    let positions = [Step::Rolling, Step::Audited, Step::Compared].map(position);
+    let [Some(rolling), Some(audited), Some(compared)] = positions else { return String::new() };
+    let header = ["load", "counting updates, ns", "comparing with copies, ns"].map(str::to_owned);
+    let body = rows.iter().map(|row| {
+        let [rolling, audited, compared] = [rolling, audited, compared].map(|step| micros(&row.costs[step]));
+        vec![row.load.name().to_owned(), more(&rolling, &audited), more(&rolling, &compared)]
+    });
+    format!("\n## The audit: more than rolling checksums\n\n{}", table(&header, body.collect()))
 }
 
 /// The median of what an operation takes more than its pair, in nanoseconds.
@@ -58,7 +71,8 @@ fn goals(steps: &[Step], rows: &[Row]) -> Vec<Vec<String>> {
     for row in rows {
         for (costs, step) in row.costs[1..].iter().zip(steps) {
             let ratio = Ratio::of(&micros(&row.costs[0]), &micros(costs));
-            if let (Some(goal), Some(ratio)) = (goal(row.load), ratio) {
+            // What is measured for comparison only has none.
+            if let (Some(goal), Some(ratio)) = (goal(row.load).filter(|_| *step != Step::Compared), ratio) {
                 let verdict = Verdict::of(&ratio, goal).name();
                 let cells = [row.load.name(), step.name(), &format!("{goal:.3}"), &shown(&ratio, DIGITS), verdict];
                 goals.push(cells.map(str::to_owned).to_vec());
@@ -100,6 +114,17 @@ mod tests {
         let line = text.lines().find(|line| line.contains("creation")).expect("a row");
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         assert_eq!(cells[2..5], ["10.0", "0.976 (0.976–0.976)", "+250.0"]);
+    }
+
+    #[test]
+    fn both_audits_are_told_beside_each_other() {
+        let steps = vec![Step::Off, Step::Rolling, Step::Audited, Step::Compared];
+        let slower = [0, 10, 12, 40];
+        let costs = slower.map(|slower| row(Load::Create, slower).costs.swap_remove(1)).to_vec();
+        let text = tables(&Plan { steps, ..plan() }, &[Row { load: Load::Create, costs }]);
+        let table = text.split_once("## The audit").expect("all three were measured").1;
+        let line = table.lines().find(|line| line.contains("creation")).expect("a row");
+        assert!(line.contains("+20.0") && line.contains("+300.0"), "{line}");
     }
 
     #[test]
