@@ -2,10 +2,17 @@
 
 use crate::commit::tests::Rig;
 use crate::meta_block::NodeKey;
+use crate::{Module, OpenOptions};
+use holdfast_block::{Device, Error, MemoryDevice};
 use holdfast_guard::{self as guard, Protect};
-use holdfast_object::{DomainId, ObjectId, ObjectKey, ObjectStore, Timestamp};
+use holdfast_object::{
+    Arena, Batch, DomainId, ManualClock, ObjectId, ObjectKey, ObjectStore, Op, PAGE_SIZE, Timestamp,
+};
+use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Which case a child is.
 const CASE: &str = "HOLDFAST_STRAY_WRITE";
@@ -44,14 +51,18 @@ struct Ended {
     said: String,
 }
 
-/// Runs `body` in a child that protects its memory in this way, and gives how it ended; `None` if this is the child of another case.
-/// `test`: the path of the calling test in this binary, which runs again there.
+/// In a child: as a daemon protects its memory.
+fn protected(protect: Protect) {
+    guard::install(protect).unwrap();
+    guard::report_faults(Some(super::tell_aim)).unwrap();
+}
+
+/// Runs `body` in a child, and gives how it ended; `None` if this is the child of another case. `test`: the path of the calling test in this
+/// binary, which runs again there.
 fn in_child(test: &str, name: &str, protect: Protect, body: impl FnOnce()) -> Option<Ended> {
     let case = format!("{test}, {name}, {protect}");
     if let Ok(asked) = std::env::var(CASE) {
         if asked == case {
-            guard::install(protect).unwrap();
-            guard::report_faults(Some(super::tell_aim)).unwrap();
             body();
             std::process::exit(IN_PEACE);
         }
@@ -123,7 +134,10 @@ fn a_stray_write_to_metadata_faults_and_names_the_block() {
     let test = "locked_block::stray_writes::a_stray_write_to_metadata_faults_and_names_the_block";
     for (protect, code) in ways() {
         for Target { name, address, changed, told } in targets() {
-            let ended = in_child(test, name, protect, || planted_stray_write(address(&store(changed))));
+            let ended = in_child(test, name, protect, || {
+                protected(protect);
+                planted_stray_write(address(&store(changed)));
+            });
             let Some(Ended { signal, said, .. }) = ended else { continue };
             let case = format!("{name}, {protect}:\n{said}");
             assert_eq!(signal, Some(SIGSEGV), "{case}");
@@ -144,7 +158,10 @@ fn a_stray_write_to_metadata_faults_and_names_the_block() {
 fn without_protection_nothing_is_in_its_way() {
     let test = "locked_block::stray_writes::without_protection_nothing_is_in_its_way";
     for Target { name, address, changed, .. } in targets() {
-        let ended = in_child(test, name, Protect::Off, || planted_stray_write(address(&store(changed))));
+        let ended = in_child(test, name, Protect::Off, || {
+            protected(Protect::Off);
+            planted_stray_write(address(&store(changed)));
+        });
         ended.inspect(|ended| assert_eq!(ended.code, Some(IN_PEACE), "{name}: {}", ended.said));
     }
 }
@@ -155,6 +172,7 @@ fn what_may_change_metadata_does() {
     let test = "locked_block::stray_writes::what_may_change_metadata_does";
     for (protect, _) in ways() {
         let ended = in_child(test, "all", protect, || {
+            protected(protect);
             let rig = store(true);
             let (module, epoch) = (&rig.module, || rig.module.epoch() + 1);
             rig.commit().unwrap();
@@ -188,4 +206,106 @@ fn what_may_change_metadata_does() {
         });
         ended.inspect(|ended| assert_eq!(ended.code, Some(IN_PEACE), "{protect}: {}", ended.said));
     }
+}
+
+/// Such a thread can read no locked memory until it is admitted, which is seen where nothing does it on the side: with keys, and without reports of
+/// faults.
+#[test]
+fn a_thread_older_than_the_lock_reads_metadata() {
+    let test = "locked_block::stray_writes::a_thread_older_than_the_lock_reads_metadata";
+    for (protect, _) in ways() {
+        for name in ["trees", "label"] {
+            let ended = in_child(test, name, protect, || {
+                let (give, take) = std::sync::mpsc::channel::<Rig>();
+                let older = std::thread::spawn(move || {
+                    let rig = take.recv().unwrap();
+                    match name {
+                        "trees" => drop(rig.module.attributes(OBJECT).unwrap()),
+                        _ => drop(rig.module.label().unwrap()),
+                    }
+                });
+                guard::install(protect).unwrap();
+                give.send(store(false)).unwrap();
+                older.join().unwrap();
+            });
+            ended.inspect(|ended| assert_eq!(ended.code, Some(IN_PEACE), "{name}, {protect}: {}", ended.said));
+        }
+    }
+}
+
+/// A device that is to be called outside of windows.
+struct Outside {
+    device: Arc<MemoryDevice>,
+    reads: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl Device for Outside {
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.device.blocks()
+    }
+
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
+        assert!(!guard::is_open(), "a read of {first} in a window");
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.device.read(first, bufs)
+    }
+
+    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+        assert!(!guard::is_open(), "a write of {first} in a window");
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.device.write(first, bufs)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        assert!(!guard::is_open(), "a flush in a window");
+        self.device.flush()
+    }
+
+    fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
+        assert!(!guard::is_open(), "a discard of {first} in a window");
+        self.device.discard(first, count)
+    }
+}
+
+#[test]
+fn the_device_is_called_outside_of_windows() {
+    let rig = Rig::new();
+    rig.fill(2, 200);
+    rig.make(3);
+    rig.commit().unwrap();
+    let device = Arc::new(Outside { device: rig.device.clone(), reads: AtomicU64::new(0), writes: AtomicU64::new(0) });
+    let (arena, clock) = (Arena::new(64, 0).unwrap(), Arc::new(ManualClock::new(0, 1)));
+    let options = OpenOptions { discard: true, ..OpenOptions::default() };
+    let module = Module::open(device.clone(), arena, clock, &options).unwrap();
+    let done = || (device.reads.load(Ordering::Relaxed), device.writes.load(Ordering::Relaxed));
+    let apply = |op: Op| {
+        let before = done();
+        let epoch = module.epoch() + 1;
+        module.apply(&Batch { domain: DomainId::MAIN, epoch, ops: vec![op] }).unwrap();
+        (done().0 - before.0, done().1 - before.1)
+    };
+    // A page is cut: read, and written.
+    let (id, size) = (OBJECT.object, 150 * PAGE_SIZE as u64 + 100);
+    let (reads, writes) = apply(Op::Truncate { id, size });
+    assert!(reads > 0 && writes > 0);
+    // Blocks of the tree that are not in memory are read when what is under them goes.
+    module.base.cache.clear();
+    assert!(apply(Op::Delete { id }).0 > 0);
+    let epoch = module.epoch() + 1;
+    module.prepare(epoch).unwrap();
+    module.publish(epoch).unwrap();
+    let snapshot = module.snapshot_create(DomainId::MAIN, epoch + 1, "one", Timestamp { secs: 1, nanos: 0 }).unwrap();
+    module.prepare(epoch + 1).unwrap();
+    module.publish(epoch + 1).unwrap();
+    module.base.cache.clear();
+    module.snapshot_delete(DomainId::MAIN, epoch + 2, snapshot).unwrap();
+    module.prepare(epoch + 2).unwrap();
+    module.publish(epoch + 2).unwrap();
+    module.close().unwrap();
+    rig.stored();
 }
