@@ -18,13 +18,14 @@
 //! seemed free cannot be taken back. From what has gone bad nothing is handed out, and no bitmap is made: [`Alloc::scribble`].
 
 use crate::bitmap::Bitmap;
-use crate::format::{BITS, LABEL_BLOCKS};
+use crate::format::{BITS, LABEL_BLOCKS, LABELS};
 use crate::meta_block::{NodeKey, Scribble};
 use crate::objects::{BITMAP, system_key};
-use crate::words::{CHUNK_WORDS, Mask, Words};
+use crate::words::{CHUNK_WORDS, Mask, Words, ones};
 use holdfast_object::space::note_blocks;
 use holdfast_object::{Clock, Epoch, Error, Purpose, Result, Space};
 use rustc_hash::FxHashSet;
+pub(crate) use scribble::Bits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -90,6 +91,9 @@ pub(crate) struct Alloc {
     /// Most blocks that a published epoch with reservations took beyond them, of the store's own only those above the margin.
     beyond_max: u64,
     total: u64,
+    log_blocks: u64,
+    /// Of the clock, in seconds: when all blocks were last counted anew, as there was no room.
+    counted_s: u32,
     /// Kept back for privileged users.
     set_aside: u64,
     /// Most blocks that may be in use, if there is a limit.
@@ -144,6 +148,8 @@ impl Alloc {
             reservations: BTreeMap::new(),
             beyond_max: 0,
             total,
+            log_blocks: log.end - log.start,
+            counted_s: 0,
             set_aside: 0,
             quota: None,
             kept: None,
@@ -177,10 +183,12 @@ impl Alloc {
     /// # Errors
     /// What was written ahead cannot be told.
     pub(crate) fn take_over(&mut self, old: &Alloc) -> std::result::Result<(), Scribble> {
-        old.verify_placements()?;
+        // Their number may have gone bad as well; the bits have sums of their own.
+        let mut known = 0;
         for chunk in old.placed.chunks() {
-            old.placed.words(chunk)?;
+            known += old.placed.words(chunk)?.map_or(0, |words| ones(&words));
         }
+        Scribble::unless_equal("number of blocks written ahead", old.placements.len() as u64, known)?;
         for (&block, &placed) in &old.placements {
             let is_free = block < self.used.blocks() && !self.used.get(block);
             Scribble::unless_equal(
@@ -306,6 +314,36 @@ impl Alloc {
     // ---- reservations
 
     pub(crate) fn reserve(&mut self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
+        match self.check_room(blocks, purpose) {
+            // Nothing is refused for counts that have gone bad.
+            Err(_) if self.put_counts_right() => self.check_room(blocks, purpose)?,
+            outcome => outcome?,
+        }
+        self.reservations.entry(epoch).or_default().reserved += blocks;
+        Ok(())
+    }
+
+    /// Counts all blocks and the free ones anew, from what is verified, if nobody has in this second. Whether they were wrong: the epoch is to
+    /// be given up then.
+    fn put_counts_right(&mut self) -> bool {
+        let now_s = self.now_s();
+        if self.used.is_believed() || std::mem::replace(&mut self.counted_s, now_s) == now_s {
+            return false;
+        }
+        let total = self.used.blocks() - LABELS as u64 * LABEL_BLOCKS - self.log_blocks;
+        let counted = Scribble::unless_equal("number of all blocks", total, self.total);
+        self.total = total;
+        let free = self.used.recount();
+        match counted.and(free) {
+            Ok(()) => false,
+            Err(scribble) => {
+                self.note_scribble(0, scribble);
+                true
+            }
+        }
+    }
+
+    fn check_room(&self, blocks: u64, purpose: Purpose) -> Result<()> {
         let keep = match purpose {
             Purpose::Ordinary => self.reserve_now(self.kept) + self.set_aside,
             Purpose::Privileged => self.reserve_now(self.kept),
@@ -322,7 +360,6 @@ impl Alloc {
         if blocks > available {
             return Err(Error::NoSpace { needed: blocks, available });
         }
-        self.reservations.entry(epoch).or_default().reserved += blocks;
         Ok(())
     }
 
@@ -402,14 +439,17 @@ impl Alloc {
         if self.used.is_believed() {
             return true;
         }
-        let now_s = (self.clock.monotonic_ms() / 1000) as u32;
-        match self.used.look(run.0, run.1, now_s) {
+        match self.used.look(run.0, run.1, self.now_s()) {
             Ok(()) => true,
             Err((chunk, scribble)) => {
                 self.note_scribble(chunk, scribble);
                 false
             }
         }
+    }
+
+    fn now_s(&self) -> u32 {
+        (self.clock.monotonic_ms() / 1000) as u32
     }
 
     fn note_scribble(&mut self, chunk: u64, scribble: Scribble) {
@@ -436,9 +476,7 @@ impl Alloc {
             let mut left = string;
             while left > 0 {
                 let Some((first, length)) = self.allocate_fit(epoch, left) else {
-                    let available = blocks.len() as u64;
-                    self.cancel(&blocks);
-                    return Err(Error::NoSpace { needed: count, available });
+                    return Err(self.no_space(count, &blocks));
                 };
                 blocks.extend(first..first + length);
                 left -= length;
@@ -512,13 +550,19 @@ impl Alloc {
         let mut blocks = Vec::with_capacity(count as usize);
         while (blocks.len() as u64) < count {
             let Some((first, length)) = self.allocate(epoch, zone, count - blocks.len() as u64) else {
-                let available = blocks.len() as u64;
-                self.cancel(&blocks);
-                return Err(Error::NoSpace { needed: count, available });
+                return Err(self.no_space(count, &blocks));
             };
             blocks.extend(first..first + length);
         }
         Ok(blocks)
+    }
+
+    /// There are not `needed` blocks, only these, which are taken back. If that is so for counts that have gone bad, the epoch is to be given
+    /// up.
+    fn no_space(&mut self, needed: u64, blocks: &[u64]) -> Error {
+        self.cancel(blocks);
+        self.put_counts_right();
+        Error::NoSpace { needed, available: blocks.len() as u64 }
     }
 
     /// Takes back blocks that were handed out and that nothing has named since.
@@ -671,16 +715,6 @@ impl Alloc {
         }
     }
 
-    // ---- what nobody may do: see `crate::scribble`
-
-    pub(crate) fn scribble_used(&mut self, block: u64) {
-        self.used.scribble(block);
-    }
-
-    pub(crate) fn scribble_pending(&mut self, block: u64) -> bool {
-        self.pending.scribble(block)
-    }
-
     // ---- the bitmap on the device
 
     /// Chunks whose block of the bitmap may have changed since [`Alloc::clear_touched`].
@@ -724,5 +758,6 @@ pub(crate) fn fixed(blocks: u64, log: &Range<u64>) -> impl Iterator<Item = Range
     [0..2 * LABEL_BLOCKS, log.clone(), blocks - 2 * LABEL_BLOCKS..blocks].into_iter()
 }
 
+mod scribble;
 #[cfg(test)]
 mod tests;

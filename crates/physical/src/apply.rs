@@ -87,6 +87,7 @@ impl Module {
             return Err(Error::Protocol(message));
         }
         self.disk().raise_newest(batch.epoch);
+        drop(self.trees());
         let mut plan = self.plan(batch)?;
         let landed = self.write_pages(batch.epoch, &plan.outgoing, false)?;
         committing.applied = batch.epoch;
@@ -340,7 +341,10 @@ impl Module {
                 None => trees.next_generation,
             };
         }
-        trees.next_generation = trees.next_generation.max(record.attributes.generation.saturating_add(1));
+        let given = trees.next_generation;
+        let next = given.max(record.attributes.generation.saturating_add(1));
+        trees.audit.generations_given(next - given);
+        trees.next_generation = next;
         let was_orphan = before.as_ref().is_some_and(|before| before.attributes.nlink == 0);
         trees.set_map_bit(&self.base, map_of(key.domain), key.object, before.is_some(), true)?;
         trees.set_map_bit(&self.base, orphans_of(key.domain), key.object, was_orphan, attributes.nlink == 0)?;

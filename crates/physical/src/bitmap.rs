@@ -2,6 +2,7 @@
 
 use crate::format::BITS;
 use crate::meta_block::Scribble;
+use crate::scribble::Cells;
 use crate::words::{CHUNK_WORDS, Sums, Words, ones};
 
 /// One bit per block, set if the block cannot be handed out.
@@ -137,6 +138,21 @@ impl Bitmap {
         Scribble::unless_equal("number of all free blocks", free, self.free)
     }
 
+    /// Counts the free blocks anew, of chunks whose words are as legal changes have left them.
+    ///
+    /// # Errors
+    /// What had been counted, if it is another number; it is right now.
+    pub(crate) fn recount(&mut self) -> Result<(), Scribble> {
+        let free = self.free;
+        for (words, chunk) in self.words.chunks(CHUNK_WORDS).zip(&mut self.chunks) {
+            if chunk.sums.verify(words).is_ok() {
+                chunk.free = (BITS - ones(words)) as u32;
+            }
+        }
+        self.free = self.chunks.iter().map(|chunk| u64::from(chunk.free)).sum();
+        Scribble::unless_equal("number of all free blocks", self.free, free)
+    }
+
     /// Whether any block of a chunk is in use.
     pub(crate) fn is_used(&self, chunk: u64) -> bool {
         u64::from(self.chunks[chunk as usize].free) < BITS
@@ -209,8 +225,16 @@ impl Bitmap {
     }
 
     /// What nobody may do: see [`crate::scribble`].
-    pub(crate) fn scribble(&mut self, bit: u64) {
-        self.words[(bit / 64) as usize] ^= 1 << (bit % 64);
+    pub(crate) fn scribbled(&mut self, chunk: u64) -> &mut [u64] {
+        &mut self.words[chunk as usize * CHUNK_WORDS..][..CHUNK_WORDS]
+    }
+
+    /// The same for the counts.
+    pub(crate) fn count_cells<'a>(&'a mut self, cells: &mut Cells<'a>) {
+        cells.own("free", &mut self.free);
+        for (nth, chunk) in self.chunks.iter_mut().enumerate() {
+            cells.own(&format!("free of chunk {nth}"), &mut chunk.free);
+        }
     }
 
     /// First run of clear bits in `from..to`, at most `want` long. With `whole`, only runs that hold an aligned word of
@@ -289,6 +313,10 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     impl Bitmap {
+        fn scribble(&mut self, bit: u64) {
+            self.words[(bit / 64) as usize] ^= 1 << (bit % 64);
+        }
+
         pub(crate) fn check(&self) {
             for chunk in 0..self.chunks() {
                 self.chunk(chunk).expect("as legal changes have made it");

@@ -122,7 +122,7 @@ impl Module {
     /// nothing has changed.
     pub(crate) fn probe_op(&self, domain: DomainId, op: &Op) -> Result<()> {
         const PAGE: u64 = PAGE_SIZE as u64;
-        let trees = self.trees.read();
+        let trees = self.trees();
         let find = |object: ObjectId| {
             let key = ObjectKey { domain, object };
             Ok::<_, Error>(trees.find(&self.base, key)?.map(|record| (key, record)))

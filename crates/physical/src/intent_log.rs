@@ -11,6 +11,8 @@
 //! flush may bring back, so an append waits for a flush after that reading. (Of the blocks of a seal only once it is durable; they
 //! are not written again before.)
 
+mod scribble;
+
 use crate::commit::CommitOrder;
 use crate::format::RING_SLOTS;
 use crate::format::log::{HEADER_BYTES, LogHeader, SectorSums, encode_sums, sector_sums};
@@ -305,7 +307,7 @@ impl Module {
 
     /// For each operation, whether its pages are metadata. An object that nobody here knows counts as metadata.
     fn twice(&self, log: &mut IntentLog, batch: &LogBatch) -> Result<Vec<bool>> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         let mut twice = Vec::with_capacity(batch.ops.len());
         for op in &batch.ops {
             let id = op.target();

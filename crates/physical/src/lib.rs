@@ -11,6 +11,7 @@
 //! | `block_pool` | buffers for single blocks |
 //! | `words`, `bitmap`, `alloc` | bits that are summed up in memory; which blocks can be handed out |
 //! | `tree`, `objects` | block trees; records, maps of ids, references |
+//! | `own_records` | records of the store's own objects, put right when they have gone bad in memory |
 //! | `read`, `write`, `apply` | pages and operations |
 //! | `op_limits`, `damage` | operations that are wrong; what a damaged object costs |
 //! | `commit`, `restart` | recovery points: what is written in which order; what happens if that has gone bad in memory |
@@ -18,7 +19,7 @@
 //! | `intent_log`, `log_recovery`, `log_pages` | what a sync made durable between two recovery points |
 //! | `scrub` | every copy of every block in use, verified while the store is used |
 //! | `trim` | discards of free blocks |
-//! | `scribble` | for the lab: changes of metadata in memory that nobody may make |
+//! | `scribble` | for the lab: what memory has of the metadata, changes of it that nobody may make, and logic bugs |
 //! | `inject` | a catalogue of blocks by kind, and damage to them on purpose |
 //! | `create`, `open`, `check` | a store's beginning, its opening, its offline check |
 //! | `mend` | damaged labels and superblocks, when a store is opened |
@@ -52,10 +53,11 @@ mod node_cache;
 mod objects;
 mod op_limits;
 mod open;
+mod own_records;
 mod read;
 mod read_ahead;
 mod restart;
-mod scribble;
+pub mod scribble;
 mod scrub;
 mod sealed;
 mod sealed_record;

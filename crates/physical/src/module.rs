@@ -230,7 +230,7 @@ impl Module {
     /// # Errors
     /// [`Error::Corrupt`] and [`Error::Device`] as for any read of metadata.
     pub fn objects(&self, domain: DomainId, after: ObjectId, limit: usize) -> Result<Vec<(ObjectKey, Attributes)>> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         let mut found = Vec::new();
         let mut from = after.0.saturating_add(1);
         while found.len() < limit
@@ -305,7 +305,7 @@ impl ObjectStore for Module {
     }
 
     fn attributes(&self, key: ObjectKey) -> Result<Attributes> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         let (state, live) = trees.state_of(key)?;
         let mut attributes = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?.attributes;
         // What it refers to is meant in the same snapshot.
@@ -322,7 +322,7 @@ impl ObjectStore for Module {
         self.disk().check_writable()?;
         let mut ids = self.ids.lock();
         let next = ids.entry(domain).or_insert(ObjectId::ROOT.0 + 1);
-        let trees = self.trees.read();
+        let trees = self.trees();
         if !trees.has_domain(domain) {
             return Err(Error::Protocol(format!("domain {} does not exist", domain.0)));
         }
@@ -338,7 +338,7 @@ impl ObjectStore for Module {
     }
 
     fn orphans(&self, domain: DomainId) -> Result<Vec<ObjectId>> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         let mut found = Vec::new();
         let mut from = 0;
         while let Some(id) = trees.find_map_bit(&self.base, orphans_of(domain), from, true)? {
@@ -353,7 +353,7 @@ impl ObjectStore for Module {
     }
 
     fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         let (state, live) = trees.state_of(key)?;
         let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
         state.seek(&self.base, live, &record, from, what)
@@ -365,19 +365,19 @@ impl ObjectStore for Module {
     }
 
     fn levels(&self, key: ObjectKey) -> Result<u8> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         let (state, live) = trees.state_of(key)?;
         Ok(state.get(&self.base, live)?.levels)
     }
 
     fn table_levels(&self, domain: DomainId) -> Result<[u8; 2]> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         let levels = |id: u64| trees.system.get(&id).map_or(0, |record| record.levels);
         Ok([levels(table_of(domain)), levels(map_of(domain)).max(levels(orphans_of(domain)))])
     }
 
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         let record = trees.get(&self.base, key)?;
         for pointer in trees.pages(&self.base, key, &record, first, count)? {
             let is_shared =

@@ -103,14 +103,9 @@ impl NodeCache {
         Some(entry.block)
     }
 
-    /// One of the blocks, counted around.
-    pub(crate) fn nth(&self, number: u64) -> Option<Version> {
-        let start = number as usize % SHARDS;
-        let shard = (start..start + SHARDS).map(|shard| self.shards[shard % SHARDS].lock());
-        let shard = { shard }.find(|shard| !shard.entries.is_empty())?;
-        let mut versions: Vec<Version> = shard.entries.keys().copied().collect();
-        versions.sort_unstable();
-        Some(versions[number as usize % versions.len()])
+    /// All blocks that there are, in no order.
+    pub(crate) fn versions(&self) -> Vec<Version> {
+        self.shards.iter().flat_map(|shard| shard.lock().entries.keys().copied().collect::<Vec<_>>()).collect()
     }
 
     /// Forgets all blocks.

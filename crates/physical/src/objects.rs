@@ -81,7 +81,7 @@ impl Trees {
         let system = ids
             .into_iter()
             .filter_map(|id| Some((id, Record::system(system_kind(id)?, epoch))))
-            .map(|(id, record)| (id, SealedRecord::new(record, MetadataProtection::default())))
+            .map(|(id, record)| (id, SealedRecord::own(record, MetadataProtection::default())))
             .collect();
         Trees { system, next_generation: 1, audit: Audit::of_new_store(), ..Trees::default() }
     }

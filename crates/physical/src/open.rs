@@ -356,7 +356,7 @@ pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees>
                     .map_err(|fault| fault.at(Place { object: Some(system_key(id)), ..base.disk.place(0) }))?;
                 match record {
                     Some(record) if id > 0 && id < SYSTEM_END && fits(id, &record) => {
-                        trees.system.insert(id, SealedRecord::new(record, base.disk.metadata));
+                        trees.system.insert(id, SealedRecord::own(record, base.disk.metadata));
                     }
                     Some(record) => return Err(wrong_kind(id, &record.kind)),
                     None => {}
@@ -365,7 +365,7 @@ pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees>
         }
         page = next + 1;
     }
-    trees.system.insert(0, SealedRecord::new(root.clone(), base.disk.metadata));
+    trees.system.insert(0, SealedRecord::own(root.clone(), base.disk.metadata));
     for id in [0, 1, 2, 16, 17, 18] {
         if !trees.system.contains_key(&id) {
             return Err(wrong_kind(id, &"no record"));

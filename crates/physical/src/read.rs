@@ -23,7 +23,7 @@ impl Module {
         }
         let _gate = self.gate.read();
         let (pointers, mode) = {
-            let trees = self.trees.read();
+            let trees = self.trees();
             let (state, live) = trees.state_of(key)?;
             let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
             (state.pages(&self.base, live, &record, first, frames.len())?, self.mode_of(record.kind))

@@ -131,7 +131,7 @@ impl Module {
         while batch.len() < most && leaves < LEAVES {
             leaves += 1;
             // Taken anew for each leaf, so that writers get in between.
-            let trees = self.trees.read();
+            let trees = self.trees();
             step.cursor = match step.cursor {
                 ScrubCursor::At { object, page } => match self.scrub_leaf(&trees, object, page, step, &mut batch)? {
                     Some(page) => ScrubCursor::At { object, page },
@@ -386,7 +386,7 @@ impl Module {
         if bad.is_empty() {
             return;
         }
-        let trees = self.trees.read();
+        let trees = self.trees();
         for Copy { node, pointer, state, .. } in bad {
             self.bad_block(step, &trees, state, node, &pointer);
         }

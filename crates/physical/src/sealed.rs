@@ -10,10 +10,10 @@ use crate::disk::Disk;
 use crate::format::label::LabelState;
 use crate::format::{Fault, Label, Superblock, hex};
 use crate::locked_block::{LABEL, LockedBlock, SUPERBLOCK};
-use crate::meta_block::MetadataProtection;
+use crate::meta_block::{MetadataProtection, NodeKey};
 use crate::open::{read_label, read_superblocks};
 use holdfast_guard as guard;
-use holdfast_integrity::crc64;
+use holdfast_integrity::tally;
 use holdfast_object::{Corruption, Epoch, Error, Result};
 use parking_lot::{Mutex, RwLock};
 
@@ -23,15 +23,39 @@ fn bytes(block: &LockedBlock) -> &[u8; 4096] {
     &block.0
 }
 
-struct SealedLabel(LockedBlock);
+/// A block as it is on the device, which ends with its checksum, and a second sum, which sees what a CRC cannot.
+struct SealedBlock {
+    bytes: LockedBlock,
+    tally: u32,
+}
+
+impl SealedBlock {
+    fn new(bytes: [u8; 4096], key: NodeKey) -> SealedBlock {
+        SealedBlock { tally: tally(&bytes), bytes: LockedBlock::new(&bytes, key, 0) }
+    }
+
+    fn bytes(&self) -> &[u8; 4096] {
+        bytes(&self.bytes)
+    }
+
+    fn verify(&self) -> std::result::Result<(), Fault> {
+        match tally(self.bytes()) {
+            got if got == self.tally => Ok(()),
+            got => Err(Fault::new("second sum of label or superblock", hex(self.tally.into()), hex(got.into()))),
+        }
+    }
+}
+
+struct SealedLabel(SealedBlock);
 
 impl SealedLabel {
     fn new(label: &Label) -> SealedLabel {
-        SealedLabel(LockedBlock::new(&label.encode(0), LABEL, 0))
+        SealedLabel(SealedBlock::new(label.encode(0), LABEL))
     }
 
     fn open(&self) -> std::result::Result<Label, Fault> {
-        match Label::decode(bytes(&self.0), 0, 0) {
+        self.0.verify()?;
+        match Label::decode(self.0.bytes(), 0, 0) {
             LabelState::Valid(label) => Ok(label),
             LabelState::Damaged(fault) => Err(fault),
             LabelState::OtherVersion(_) | LabelState::Foreign => {
@@ -44,20 +68,29 @@ impl SealedLabel {
 /// A superblock with its checksum, as it is in label 0.
 pub(crate) struct SealedSuperblock {
     pub(crate) epoch: Epoch,
-    bytes: LockedBlock,
+    block: SealedBlock,
 }
 
 impl SealedSuperblock {
     pub(crate) fn new(superblock: &Superblock) -> SealedSuperblock {
-        SealedSuperblock { epoch: superblock.epoch, bytes: LockedBlock::new(&superblock.encode(0), SUPERBLOCK, 0) }
+        SealedSuperblock { epoch: superblock.epoch, block: SealedBlock::new(superblock.encode(0), SUPERBLOCK) }
     }
 
     /// The superblock as it was sealed.
     ///
     /// # Errors
+    /// The bytes are others by now.
+    fn decode(&self, disk: &Disk) -> std::result::Result<Superblock, Fault> {
+        self.block.verify()?;
+        Superblock::decode_own(self.block.bytes(), disk.blocks())
+    }
+
+    /// The same.
+    ///
+    /// # Errors
     /// The bytes are others by now, or the epoch is.
     fn open(&self, disk: &Disk) -> std::result::Result<Superblock, Fault> {
-        let superblock = Superblock::decode_own(bytes(&self.bytes), disk.blocks())?;
+        let superblock = self.decode(disk)?;
         if superblock.epoch != self.epoch {
             return Err(Fault::new("epoch of superblock", self.epoch, superblock.epoch));
         }
@@ -65,32 +98,27 @@ impl SealedSuperblock {
     }
 }
 
-/// What each batch of the intent log names of them, with a checksum of its own: to verify and decode two blocks of 4 KiB for each fsync
-/// takes as long as all else that protects it.
+/// What each batch of the intent log names of them, and all of it once more: to verify and decode two blocks of 4 KiB for each fsync takes
+/// as long as all else that protects it.
 #[derive(Clone, Copy)]
 pub(crate) struct Gist {
     pub(crate) store: [u8; 16],
     pub(crate) epoch: Epoch,
-    sum: u64,
+    inverted: (u128, Epoch),
 }
 
 impl Gist {
     fn new(store: [u8; 16], epoch: Epoch) -> Gist {
-        Gist { store, epoch, sum: Gist::sum(store, epoch) }
-    }
-
-    fn sum(store: [u8; 16], epoch: Epoch) -> u64 {
-        let mut bytes = [0; 24];
-        bytes[..16].copy_from_slice(&store);
-        bytes[16..].copy_from_slice(&epoch.to_le_bytes());
-        crc64(&bytes)
+        Gist { store, epoch, inverted: (!u128::from_le_bytes(store), !epoch) }
     }
 
     fn verify(&self) -> std::result::Result<(), Fault> {
-        match Gist::sum(self.store, self.epoch) {
-            sum if sum == self.sum => Ok(()),
-            sum => Err(Fault::new("checksum of store and epoch", hex(self.sum), hex(sum))),
+        let Gist { inverted, .. } = Gist::new(self.store, self.epoch);
+        if inverted == self.inverted {
+            return Ok(());
         }
+        let text = |(store, epoch): (u128, Epoch)| format!("{:032x}, {}", !store, !epoch);
+        Err(Fault::new("store and epoch", text(self.inverted), text(inverted)))
     }
 }
 
@@ -169,7 +197,7 @@ impl Sealed {
             return Ok(believed.lock().1.clone());
         }
         let mut published = self.published.lock();
-        let fault = match Superblock::decode_own(bytes(&published.bytes), disk.blocks()) {
+        let fault = match published.decode(disk) {
             Ok(superblock) => {
                 published.epoch = superblock.epoch;
                 return Ok(superblock);
@@ -210,26 +238,47 @@ impl Sealed {
 }
 
 /// What nobody may do: see [`crate::scribble`].
+impl SealedBlock {
+    fn scribbled<R>(&mut self, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        let mut bytes = *self.bytes();
+        let done = write(&mut bytes);
+        self.bytes.write(0, &bytes);
+        done
+    }
+}
+
 impl SealedSuperblock {
-    pub(crate) fn scribble(&mut self, at: usize, flipped: u8) {
-        self.bytes.write(at, &[bytes(&self.bytes)[at] ^ flipped]);
+    pub(crate) fn scribbled<R>(&mut self, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.block.scribbled(write)
     }
 }
 
 impl Sealed {
+    pub(crate) fn scribbled_label<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.label.write().0.scribbled(write)
+    }
+
+    pub(crate) fn scribbled_superblock<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        self.published.lock().scribbled(write)
+    }
+
+    pub(crate) fn scribbled_gist<R>(&self, write: impl FnOnce(&mut [u8; 16], &mut Epoch) -> R) -> R {
+        let mut gist = self.gist.lock();
+        let Gist { store, epoch, .. } = &mut *gist;
+        write(store, epoch)
+    }
+
+    #[cfg(test)]
     pub(crate) fn scribble(&self, label: bool, at: usize, flipped: u8) {
-        if label {
-            let mut label = self.label.write();
-            let scribbled = bytes(&label.0)[at] ^ flipped;
-            label.0.write(at, &[scribbled]);
-        } else {
-            self.published.lock().scribble(at, flipped);
+        match label {
+            true => self.scribbled_label(|bytes| bytes[at] ^= flipped),
+            false => self.scribbled_superblock(|bytes| bytes[at] ^= flipped),
         }
     }
 
     #[cfg(test)]
     pub(crate) fn address_of_label(&self, at: usize) -> *const u8 {
-        &raw const bytes(&self.label.read().0)[at]
+        &raw const self.label.read().0.bytes()[at]
     }
 
     #[cfg(test)]

@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// What trees stand on.
 pub(crate) struct Base {
@@ -170,6 +171,8 @@ pub(crate) struct Trees {
     pub(crate) kept: Kept,
     /// What all of this has changed.
     pub(crate) audit: Audit,
+    /// Of the clock, in seconds: when `system` and the tables of snapshots were last verified.
+    pub(crate) looked_s: AtomicU32,
 }
 
 /// Pages under a block of `level`.

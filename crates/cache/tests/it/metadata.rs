@@ -31,8 +31,8 @@ impl Hits {
             let mut random = self.random.lock();
             random.random_ratio(1, self.one_of).then(|| random.random())
         };
-        if let Some(what) = choice.and_then(|choice| module.scribble(choice)) {
-            self.told.lock().push(what);
+        if let Some(what) = choice.and_then(|choice| module.lab().flip_any(choice)) {
+            self.told.lock().push(what.to_string());
             // What was looked at in the same second is not looked at again.
             clock.advance_ns(SECOND_NS);
         }

@@ -4,10 +4,6 @@ use rand::{Rng, SeedableRng};
 
 /// What nobody may do.
 impl Alloc {
-    pub(crate) fn scribble_placed(&mut self, block: u64) -> bool {
-        self.placed.scribble(block)
-    }
-
     pub(crate) fn lose_placement(&mut self) {
         self.placements.pop_first().expect("one");
     }
@@ -28,11 +24,11 @@ fn alloc_of(blocks: u64) -> Alloc {
 /// Logic bugs.
 impl Alloc {
     pub(crate) fn miscount_free(&mut self) {
-        self.pending.miscount();
+        self.miscount(false);
     }
 
     pub(crate) fn miscount_total(&mut self) {
-        self.total += 1;
+        self.miscount(true);
     }
 }
 

@@ -111,6 +111,8 @@ pub(crate) struct Changes {
     pub(super) pages_told: u64,
     /// Blocks in the runs of a dead list.
     pub(super) dead: Digest,
+    /// Births and sorts of these runs, for each block.
+    pub(super) dead_births: Digest,
 }
 
 impl Changes {
@@ -172,7 +174,9 @@ impl Changes {
     }
 
     pub(crate) fn dead_run(&mut self, old: &[u8; DEAD_BYTES], new: &[u8; DEAD_BYTES]) {
-        self.dead += blocks_of(&DeadRun::glance(new)) - blocks_of(&DeadRun::glance(old));
+        let (old, new) = (DeadRun::glance(old), DeadRun::glance(new));
+        self.dead += blocks_of(&new) - blocks_of(&old);
+        self.dead_births += births_of(&new) - births_of(&old);
     }
 }
 
@@ -187,6 +191,11 @@ fn each_other<const N: usize>(
             visit(slot, old, new);
         }
     }
+}
+
+/// Birth and sort of a run, as often as it has blocks: the same for its parts together.
+pub(super) fn births_of(run: &DeadRun) -> Digest {
+    Digest::of(run.birth_log << 1 | u64::from(run.is_page)).times(run.count.into())
 }
 
 /// The blocks of a run, second copies too.

@@ -14,6 +14,7 @@
 
 mod changes;
 mod digest;
+mod scribble;
 
 pub(crate) use changes::Changes;
 pub(crate) use digest::Digest;
@@ -26,7 +27,7 @@ use crate::module::log_area;
 use crate::objects::{holder, map_of, orphans_of, system_kind, table_of};
 use crate::tree::{Base, Trees};
 use crate::words::CHUNK_WORDS;
-use changes::{Pointers, blocks_of};
+use changes::{Pointers, births_of, blocks_of};
 use holdfast_object::{Corruption, DomainId, Epoch, Error, ObjectId, ObjectKey, Place};
 use std::ops::Range;
 
@@ -48,8 +49,9 @@ pub(crate) struct Audit {
     bits: Digest,
     /// Addresses, as often as the reference table says.
     counters: Digest,
-    /// Blocks in dead lists.
+    /// Blocks in dead lists, and their births.
     dead: Digest,
+    dead_births: Digest,
     /// Ids in the maps, and of records, with the domain.
     mapped: Digest,
     orphans: Digest,
@@ -64,8 +66,11 @@ pub(crate) struct Audit {
     /// Blocks that one more pointer names, less those that one names less; and their first addresses alone.
     shared: Digest,
     shared_first: Digest,
-    /// Blocks that joined dead lists, less those that were taken off them.
+    /// Blocks that joined dead lists, less those that were taken off them, and their births.
     buried: Digest,
+    buried_births: Digest,
+    /// By how much the generation of the next object has grown.
+    generations: u64,
 
     // Found to be contradictory, and passed over.
     /// Blocks that nothing names any more and that were not made free.
@@ -162,7 +167,10 @@ impl Audit {
             Some(SystemKind::References) => self.counters += changes.numbers.moved(key.index * COUNTERS),
             Some(SystemKind::ObjectMap) => self.mapped += ids(changes.numbers, BITS),
             Some(SystemKind::OrphanMap) => self.orphans += ids(changes.numbers, BITS),
-            Some(SystemKind::DeadLists) => self.dead += changes.dead,
+            Some(SystemKind::DeadLists) => {
+                self.dead += changes.dead;
+                self.dead_births += changes.dead_births;
+            }
             Some(SystemKind::SnapshotList) | None => {}
         }
     }
@@ -186,7 +194,10 @@ impl Audit {
 
     /// A page of a dead list goes away, with all of these runs.
     pub(crate) fn dead_page_cut(&mut self, runs: &[DeadRun]) {
-        runs.iter().for_each(|run| self.dead -= blocks_of(run));
+        for run in runs {
+            self.dead -= blocks_of(run);
+            self.dead_births -= births_of(run);
+        }
     }
 
     // ---- done
@@ -208,11 +219,18 @@ impl Audit {
     /// Blocks join a dead list.
     pub(crate) fn buried(&mut self, run: &DeadRun) {
         self.buried += blocks_of(run);
+        self.buried_births += births_of(run);
     }
 
     /// Blocks are taken off a dead list.
     pub(crate) fn exhumed(&mut self, run: &DeadRun) {
         self.buried -= blocks_of(run);
+        self.buried_births -= births_of(run);
+    }
+
+    /// The generation of the next object has grown by so much.
+    pub(crate) fn generations_given(&mut self, count: u64) {
+        add(&mut self.generations, count);
     }
 
     // ---- contradictions
@@ -304,7 +322,7 @@ struct Equation {
 }
 
 /// In the order in which a failure is told: what explains others comes first.
-const EQUATIONS: [Equation; 15] = [
+const EQUATIONS: [Equation; 17] = [
     Equation {
         name: "pending",
         left: "placeholders for blocks without an address put, less those replaced",
@@ -377,6 +395,21 @@ const EQUATIONS: [Equation; 15] = [
         left: "blocks in runs of dead lists, more than before",
         right: "blocks that died under snapshots, less those of deleted snapshots",
         sides: |facts| (facts.sums.dead, facts.sums.buried),
+    },
+    Equation {
+        name: "dead births",
+        left: "births and sorts of runs in dead lists, for each block",
+        right: "those of the pointers that went away",
+        sides: |facts| (facts.sums.dead_births, facts.sums.buried_births),
+    },
+    Equation {
+        name: "next generation",
+        left: "generation of the next object in the superblock, more than before",
+        right: "generations given to objects",
+        sides: |facts| {
+            let grown = grown(facts.next.next_generation, facts.last.next_generation);
+            (grown, Digest::of_count(facts.sums.generations))
+        },
     },
     Equation {
         name: "objects",

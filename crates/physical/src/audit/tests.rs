@@ -54,7 +54,7 @@ fn tell_pages(trees: &mut Trees, told: fn(u64) -> u64) -> u64 {
 }
 
 /// By the equation that is to find it.
-const PLANTS: [(&str, &str, Plant); 21] = [
+const PLANTS: [(&str, &str, Plant); 23] = [
     ("pending", "a placeholder without a block", |_, trees| put(trees, BlockPointer::PENDING)),
     ("levels", "a page as a tree block", |_, trees| {
         put(trees, BlockPointer { kind: PointerKind::Tree, level: 1, ..data(1000) });
@@ -92,6 +92,12 @@ const PLANTS: [(&str, &str, Plant); 21] = [
         let run = DeadRun { address: [first_page(trees), 0], birth_log: 1, count: 1, is_page: true };
         assert!(trees.kept.died(DomainId::MAIN, run));
     }),
+    ("dead births", "a block that died another time", |_, trees| {
+        let run = DeadRun { address: [first_page(trees), 0], birth_log: 1, count: 1, is_page: true };
+        assert!(trees.kept.died(DomainId::MAIN, run));
+        trees.audit.buried(&DeadRun { birth_log: 2, ..run });
+    }),
+    ("next generation", "a generation that is given twice", |_, trees| trees.next_generation -= 1),
     ("objects", "a wrong count of objects", |_, trees| trees.objects += 1),
     ("object maps", "an id without a record", |rig, trees| {
         trees.set_map_bit(&rig.module.base, map_of(DomainId::MAIN), ObjectId(99), false, true).unwrap();
@@ -279,6 +285,7 @@ fn sums_of(block: &MetaBlock, kind: usize) -> Changes {
                 let run = DeadRun::decode(block.dead_run(slot), 9, 10_000).unwrap();
                 let blocks = run.into_iter().flat_map(DeadRun::blocks).flatten().filter(|&block| block != 0);
                 blocks.for_each(|block| sums.dead += Digest::of(block));
+                run.iter().for_each(|run| sums.dead_births += births_of(run));
             }
         }
     }
@@ -360,6 +367,7 @@ fn what_updates_count_is_what_the_bytes_have() {
             assert_eq!(now.numbers, before.numbers + changed.numbers, "seed {seed}, kind {kind}");
             assert_eq!(now.nameless, before.nameless + changed.nameless, "seed {seed}, kind {kind}");
             assert_eq!(now.dead, before.dead + changed.dead, "seed {seed}, kind {kind}");
+            assert_eq!(now.dead_births, before.dead_births + changed.dead_births, "seed {seed}, kind {kind}");
             assert_eq!(now.pages_told, before.pages_told.wrapping_add(changed.pages_told), "seed {seed}, kind {kind}");
             let doubled = std::array::from_fn(|slot| before.doubled[slot] + changed.doubled[slot]);
             assert_eq!(now.doubled, doubled, "seed {seed}, kind {kind}");

@@ -1,5 +1,6 @@
 //! Block pointers: where a block is, since when, and what its checksum is.
 
+use super::fields::{Fields, fields};
 use super::{Fault, hex};
 use holdfast_integrity::{Algorithm, Checksum, DIGEST_MAX, StoredSums, crc64};
 use holdfast_object::{BlockIdentity, Epoch};
@@ -12,9 +13,9 @@ pub(crate) const EPOCH_MAX: Epoch = (1 << 40) - 1;
 
 /// Of `shape`: kind, level, whether the block's identity is mixed in.
 const KIND_BITS: u8 = 0b0000_0011;
-const LEVEL_SHIFT: u8 = 2;
+pub(crate) const LEVEL_SHIFT: u8 = 2;
 const LEVEL_BITS: u8 = 0b0011_1100;
-const FLAG_SEEDED: u8 = 0b0100_0000;
+pub(crate) const FLAG_SEEDED: u8 = 0b0100_0000;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -31,6 +32,9 @@ struct Raw {
 const _: () = assert!(size_of::<Raw>() == POINTER_BYTES);
 const _: () = assert!(std::mem::offset_of!(Raw, shape) == 22);
 const _: () = assert!(std::mem::offset_of!(Raw, primary) == 24);
+
+pub(crate) const FIELDS: Fields =
+    fields!(Raw { address, birth_phys, birth_log, shape, algorithms, primary, secondary });
 
 /// A number in fewer than 8 bytes, little-endian.
 fn narrow<const N: usize>(number: u64) -> [u8; N] {
@@ -105,7 +109,7 @@ impl Glance {
     }
 }
 
-fn kind_of(shape: u8) -> PointerKind {
+pub(crate) fn kind_of(shape: u8) -> PointerKind {
     match shape & KIND_BITS {
         0 => PointerKind::Hole,
         1 => PointerKind::Data,
@@ -114,7 +118,7 @@ fn kind_of(shape: u8) -> PointerKind {
     }
 }
 
-fn level_of(shape: u8) -> u8 {
+pub(crate) fn level_of(shape: u8) -> u8 {
     (shape & LEVEL_BITS) >> LEVEL_SHIFT
 }
 
@@ -139,6 +143,12 @@ impl BlockPointer {
 
     /// Stands for a block that is dirty in memory: found there by its identity, never written to a device.
     pub(crate) const PENDING: BlockPointer = BlockPointer { kind: PointerKind::Tree, ..BlockPointer::HOLE };
+
+    /// The bits of its numbers that have no place in the encoded form: one that is whole has none.
+    pub(crate) fn excess(&self) -> u64 {
+        let BlockPointer { address: [first, second], birth_phys, birth_log, level, .. } = *self;
+        (first | second) >> 48 | (birth_phys | birth_log) >> 40 | u64::from(level) >> 4
+    }
 
     pub(crate) fn is_hole(&self) -> bool {
         self.kind == PointerKind::Hole

@@ -1,5 +1,6 @@
 //! The label block: what device this is, and of which store.
 
+use super::fields::{Fields, fields};
 use super::{FORMAT_VERSION, Fault, LABEL_BLOCKS, LABELS, expect_zero, hex, label_start};
 use holdfast_integrity::crc64;
 use holdfast_object::Timestamp;
@@ -59,6 +60,28 @@ struct Raw {
 const _: () = assert!(size_of::<Raw>() == 4096);
 const _: () = assert!(std::mem::offset_of!(Raw, blocks) == 64);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
+
+pub(crate) const FIELDS: Fields = fields!(Raw {
+    magic,
+    version,
+    label,
+    reserved,
+    address,
+    store,
+    device,
+    device_index,
+    device_count,
+    reserved_2,
+    blocks,
+    features,
+    created_secs,
+    created_nanos,
+    block_size,
+    log_start,
+    log_blocks,
+    reserved_3,
+    crc,
+});
 
 /// A decoded label block.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,6 +4,7 @@
 //! or incompatible features are not known is refused; nothing here panics on foreign bytes.
 
 pub(crate) mod blockptr;
+pub(crate) mod fields;
 pub(crate) mod label;
 pub(crate) mod log;
 pub(crate) mod ops;

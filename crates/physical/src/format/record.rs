@@ -1,6 +1,7 @@
 //! Object records: eight to a block of an object table.
 
 use super::blockptr::{BlockPointer, Glance, POINTER_BYTES};
+use super::fields::{Fields, fields};
 use super::{Fault, LEVELS_MAX, PAGES_MAX, RECORD_BYTES, expect_zero};
 use holdfast_object::{
     Attributes, Class, Epoch, Kind, MAX_OBJECT_BYTES, NAMES_LISTED_MAX, NamePlace, ObjectId, PolicyId, Timestamp,
@@ -49,6 +50,41 @@ const _: () = assert!(size_of::<Raw>() == RECORD_BYTES);
 const _: () = assert!(std::mem::offset_of!(Raw, secs) == 80);
 const _: () = assert!(std::mem::offset_of!(Raw, name_key) == 192);
 const _: () = assert!(std::mem::offset_of!(Raw, root) == 384);
+
+pub(crate) const FIELDS: Fields = fields!(Raw {
+    kind,
+    class,
+    levels,
+    pointer_size,
+    mode,
+    policy,
+    generation,
+    uid,
+    gid,
+    nlink,
+    rdev,
+    size,
+    blocks,
+    entries,
+    parent,
+    xattr,
+    flags,
+    project,
+    secs,
+    nanos,
+    created,
+    changed,
+    page_bound,
+    dedup_xor,
+    compression,
+    placement,
+    reserved,
+    name_key,
+    other_names,
+    reserved_2,
+    root,
+    root_reserved,
+});
 
 /// What one of the store's own objects, in domain 0, is. The numbers are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,6 @@
 //! Snapshots of a domain, and the blocks that only they have.
 
+use super::fields::{Fields, fields};
 use super::record::{Record, RecordKind, SystemKind};
 use super::{Fault, LABEL_BLOCKS, RECORD_BYTES, expect_zero, split_address};
 use holdfast_object::{Epoch, SNAPSHOT_NAME_MAX, SnapshotId, Timestamp, check_snapshot_name};
@@ -37,6 +38,21 @@ const _: () = assert!(size_of::<RawSnapshot>() == SNAPSHOT_BYTES);
 const _: () = assert!(std::mem::offset_of!(RawSnapshot, flags) == 40);
 const _: () = assert!(std::mem::offset_of!(RawSnapshot, name) == 128);
 const _: () = assert!(std::mem::offset_of!(RawSnapshot, table) == 512);
+
+pub(crate) const FIELDS: Fields = fields!(RawSnapshot {
+    id,
+    name_bytes,
+    nanos,
+    secs,
+    epoch,
+    objects,
+    metadata_before,
+    flags,
+    reserved,
+    name,
+    reserved_2,
+    table,
+});
 
 const FLAG_DELETED: u32 = 1;
 
@@ -138,6 +154,8 @@ struct RawDead {
     flags: U32,
 }
 const _: () = assert!(size_of::<RawDead>() == DEAD_BYTES);
+
+pub(crate) const DEAD_FIELDS: Fields = fields!(RawDead { address, birth_log, count, flags });
 
 const FLAG_PAGE: u32 = 1;
 

@@ -1,6 +1,7 @@
 //! Superblocks: one for each recovery point, in the rings of all labels.
 
 use super::blockptr::EPOCH_MAX;
+use super::fields::{Fields, fields};
 use super::record::Record;
 use super::{
     DEVICE_BLOCKS_MIN, FORMAT_VERSION, Fault, Features, LABEL_BLOCKS, LABELS, Label, RECORD_BYTES, RING_SLOTS,
@@ -47,6 +48,33 @@ const _: () = assert!(size_of::<Raw>() == 4096);
 const _: () = assert!(std::mem::offset_of!(Raw, epoch) == 48);
 const _: () = assert!(std::mem::offset_of!(Raw, root) == 512);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
+
+pub(crate) const FIELDS: Fields = fields!(Raw {
+    magic,
+    version,
+    label,
+    slot,
+    store,
+    device,
+    epoch,
+    previous,
+    secs,
+    nanos,
+    clean,
+    features,
+    next_generation,
+    total,
+    free,
+    objects,
+    set_aside,
+    metadata,
+    metadata_kept,
+    protection,
+    reserved,
+    root,
+    reserved_2,
+    crc,
+});
 
 /// A decoded superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -195,7 +195,7 @@ fn what_may_change_metadata_does() {
             module.attributes(ObjectKey { object: ObjectId(3), ..OBJECT }).unwrap();
             // What the lab does to memory is no stray write.
             rig.make(4);
-            (0..200).for_each(|choice| drop(module.scribble(choice)));
+            (0..200).for_each(|choice| drop(module.lab().flip_any(choice)));
             rig.commit().unwrap_err();
             module.begin_anew().unwrap();
             rig.make(4);

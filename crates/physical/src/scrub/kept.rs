@@ -320,7 +320,7 @@ impl Module {
         // Nobody else gets the block meanwhile.
         let _gate = self.gate.read();
         let pointer = {
-            let trees = self.trees.read();
+            let trees = self.trees();
             let (state, live) = trees.state_of(key)?;
             let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
             state.pages(&self.base, live, &record, index, 1)?[0]

@@ -199,7 +199,7 @@ impl Module {
 
     /// See [`holdfast_object::ObjectStore::snapshot_deletions`].
     pub(crate) fn list_deletions(&self, domain: DomainId) -> Vec<SnapshotDeletion> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         let deletion = |deleted: &Deleted| SnapshotDeletion {
             id: deleted.stored.id,
             name: deleted.stored.name.clone(),

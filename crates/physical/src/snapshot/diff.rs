@@ -128,7 +128,7 @@ impl Module {
         limit: usize,
     ) -> Result<Vec<ObjectChange>> {
         let _gate = self.gate.read();
-        let trees = self.trees.read();
+        let trees = self.trees();
         let table = system_key(table_of(domain));
         let side = |id| -> Result<Side<'_>> {
             let root = ObjectKey { domain, object: ObjectId::ROOT.in_snapshot(id) };
@@ -166,7 +166,7 @@ impl Module {
         limit: usize,
     ) -> Result<Vec<PageIndex>> {
         let _gate = self.gate.read();
-        let trees = self.trees.read();
+        let trees = self.trees();
         let side = |id| -> Result<Side<'_>> {
             let (trees, live) = trees.state_of(ObjectKey { object: key.object.in_snapshot(id), ..key })?;
             let record = trees.find(&self.base, live)?;

@@ -22,6 +22,7 @@
 mod dead_list;
 mod delete;
 mod diff;
+mod scribble;
 
 use crate::commit::{CommitOrder, Committing};
 use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
@@ -57,7 +58,7 @@ impl Held {
     fn new(slot: u16, domain: DomainId, stored: StoredSnapshot, metadata: u64) -> Held {
         let system = BTreeMap::from([(
             table_of(domain),
-            SealedRecord::new(stored.table.clone(), MetadataProtection::default()),
+            SealedRecord::own(stored.table.clone(), MetadataProtection::default()),
         )]);
         Held { slot, stored, view: Trees { system, ..Trees::default() }, metadata }
     }
@@ -119,6 +120,19 @@ impl Kept {
     /// The snapshots of a domain, oldest first.
     pub(crate) fn of(&self, domain: DomainId) -> &[Held] {
         self.domains.get(&domain).map_or(&[], |of_domain| &of_domain.held)
+    }
+
+    /// The records through which objects of snapshots are found.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &SealedRecord> {
+        self.domains.values().flat_map(|of| of.held.iter().flat_map(|held| held.view.system.values()))
+    }
+
+    /// The same, to be put right, with their domains.
+    pub(crate) fn tables_mut(&mut self) -> impl Iterator<Item = (DomainId, &mut SealedRecord)> {
+        self.domains.iter_mut().flat_map(|(domain, of)| {
+            let tables = of.held.iter_mut().flat_map(|held| held.view.system.values_mut());
+            tables.map(|record| (*domain, record))
+        })
     }
 
     /// Domains that have or had snapshots.
@@ -339,7 +353,7 @@ impl Module {
         let metadata = trees.metadata;
         self.base.alloc.lock().check_kept(metadata)?;
         for (id, kind) in [(snapshots_of(domain), SystemKind::SnapshotList), (dead_of(domain), SystemKind::DeadLists)] {
-            let record = || SealedRecord::new(Record::system(kind, epoch), self.base.disk.metadata);
+            let record = || SealedRecord::own(Record::system(kind, epoch), self.base.disk.metadata);
             trees.system.entry(id).or_insert_with(record);
         }
         let Some(slot) = trees.free_slot(&self.base, domain)? else {
@@ -377,7 +391,7 @@ impl Module {
 
     /// See [`holdfast_object::ObjectStore::snapshots`]. Counting takes a look through all dead lists.
     pub(crate) fn list_snapshots(&self, domain: DomainId, counted: bool) -> Result<Vec<SnapshotInfo>> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         trees.kept.check_known(domain)?;
         let mut before = 0;
         let mut infos = Vec::new();
@@ -423,7 +437,7 @@ impl Module {
     pub(crate) fn count_snapshot(&self, domain: DomainId, id: SnapshotId, count: &mut SnapshotCount) -> Result<bool> {
         /// As many as one tree block has below it.
         const PAGES: u64 = 64;
-        let trees = self.trees.read();
+        let trees = self.trees();
         trees.kept.check_known(domain)?;
         let Some((at, held)) = trees.kept.find(domain, id) else { return Err(Error::NoSnapshot(id.0.to_string())) };
         let before = trees.kept.of(domain)[..at].last().map_or(0, |before| before.stored.epoch);
@@ -441,7 +455,7 @@ impl Module {
     /// Blocks of 4 KiB that the snapshots of a domain keep together, and those of deleted ones that are not free yet. Those of them that
     /// other files share count as well. Known once the snapshots have been listed and counted; from memory then.
     pub fn kept_blocks(&self, domain: DomainId) -> Option<u64> {
-        let trees = self.trees.read();
+        let trees = self.trees();
         trees.kept.domains.get(&domain).map_or(Some(0), |of_domain| *of_domain.dead_blocks.lock())
     }
 
@@ -450,6 +464,7 @@ impl Module {
         self.disk().check_sound()?;
         self.claim_first()?;
         committing.check_open()?;
+        drop(self.trees());
         let last = self.superblock()?.epoch;
         if epoch <= last || committing.applied != 0 {
             let applied = committing.applied;

@@ -1,0 +1,554 @@
+//! For the lab: writes to metadata in memory as nobody may, past everything that keeps the sums right, and logic bugs: wrong changes by who may.
+//!
+//! The former stands in for a flipped bit, or for a program that writes through a wrong pointer. What is hit is chosen from a list of what
+//! memory has of the store's metadata; what was hit is told by name. `holdfast inject` and the lab's campaign go through it.
+//!
+//! | file | job |
+//! |---|---|
+//! | `mod` | what there is, and writing to it |
+//! | `cells` | what is no block: numbers by name |
+//! | `choice` | choosing what is written over, and with what |
+//! | `logic` | wrong changes by legal ways |
+//! | `facts` | what a recovery point says, to be compared |
+
+mod cells;
+mod choice;
+mod facts;
+mod logic;
+
+use crate::alloc::Bits;
+use crate::format::fields::Fields;
+use crate::format::record::FIELDS as RECORD;
+use crate::format::snapshot::{DEAD_BYTES, DEAD_FIELDS, FIELDS as SNAPSHOT, SNAPSHOT_BYTES};
+use crate::format::{RECORD_BYTES, SystemKind, blockptr, label, superblock};
+use crate::meta_block::{MetaBlock, NodeKey, OwnedBlock};
+use crate::module::Module;
+use crate::objects::{system_key, system_kind};
+use crate::tree::Change;
+pub(crate) use cells::Cells;
+use cells::{Part, pointer_parts, record_parts};
+pub use choice::{Choice, Missed, Pattern};
+pub use facts::Exactness;
+use holdfast_object::{DomainId, ObjectKey};
+pub use logic::LogicBug;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Metadata in memory, by kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MetaKind {
+    /// Block of records of objects.
+    ObjectTable,
+    /// Tree block of one of the store's own objects.
+    SystemTree,
+    /// Tree block of an object.
+    BlockTree,
+    /// Block of the allocation bitmap.
+    Bitmap,
+    /// Block of counters of references.
+    ReferenceTable,
+    /// Block of a map of objects or orphans.
+    Map,
+    /// Block of a list of snapshots.
+    SnapshotList,
+    /// Block of a dead list.
+    DeadList,
+    /// Record in use: of an object that the epoch being built has changed, of one of the store's own, or (clean) of a snapshot's object table.
+    Record,
+    /// Bits of the allocator: in use, freed by the epoch being built, written ahead.
+    Allocator,
+    /// The label.
+    Label,
+    /// The superblock of the last recovery point, or one that is prepared.
+    Superblock,
+    /// What is known of the intent log: the store and epoch that batches name, and the ends of its halves.
+    IntentLog,
+    /// A snapshot, as it was read from the list.
+    Snapshot,
+    /// A run of blocks that is to join a dead list.
+    DeadRun,
+    /// For which epoch a block was written ahead.
+    WrittenAhead,
+    /// Numbers that superblocks are made from.
+    Counts,
+    /// Sums of the audit.
+    Audit,
+}
+
+impl MetaKind {
+    /// All of them.
+    pub const ALL: [MetaKind; 18] = [
+        MetaKind::ObjectTable,
+        MetaKind::SystemTree,
+        MetaKind::BlockTree,
+        MetaKind::Bitmap,
+        MetaKind::ReferenceTable,
+        MetaKind::Map,
+        MetaKind::SnapshotList,
+        MetaKind::DeadList,
+        MetaKind::Record,
+        MetaKind::Allocator,
+        MetaKind::Label,
+        MetaKind::Superblock,
+        MetaKind::IntentLog,
+        MetaKind::Snapshot,
+        MetaKind::DeadRun,
+        MetaKind::WrittenAhead,
+        MetaKind::Counts,
+        MetaKind::Audit,
+    ];
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            MetaKind::ObjectTable => "object-table",
+            MetaKind::SystemTree => "system-tree",
+            MetaKind::BlockTree => "block-tree",
+            MetaKind::Bitmap => "bitmap",
+            MetaKind::ReferenceTable => "reference-table",
+            MetaKind::Map => "map",
+            MetaKind::SnapshotList => "snapshot-list",
+            MetaKind::DeadList => "dead-list",
+            MetaKind::Record => "record",
+            MetaKind::Allocator => "allocator",
+            MetaKind::Label => "label",
+            MetaKind::Superblock => "superblock",
+            MetaKind::IntentLog => "intent-log",
+            MetaKind::Snapshot => "snapshot",
+            MetaKind::DeadRun => "dead-run",
+            MetaKind::WrittenAhead => "written-ahead",
+            MetaKind::Counts => "counts",
+            MetaKind::Audit => "audit",
+        }
+    }
+
+    /// Of a block.
+    fn of(key: NodeKey) -> Option<MetaKind> {
+        match (key.domain, key.level) {
+            (0, 0) => Some(match system_kind(key.object)? {
+                SystemKind::ObjectTable => MetaKind::ObjectTable,
+                SystemKind::Bitmap => MetaKind::Bitmap,
+                SystemKind::References => MetaKind::ReferenceTable,
+                SystemKind::ObjectMap | SystemKind::OrphanMap => MetaKind::Map,
+                SystemKind::SnapshotList => MetaKind::SnapshotList,
+                SystemKind::DeadLists => MetaKind::DeadList,
+            }),
+            (0, _) => Some(MetaKind::SystemTree),
+            (_, 0) => None,
+            _ => Some(MetaKind::BlockTree),
+        }
+    }
+
+    fn is_block(self) -> bool {
+        self <= MetaKind::DeadList
+    }
+
+    /// Bytes and fields of what a block of the kind, or the bits of a chunk, consist of.
+    fn slot(self) -> (usize, Vec<Part>) {
+        let mut parts = Vec::new();
+        let of = |fields: Fields, nested: &str| -> Vec<Part> {
+            let own = fields.each().filter(|(name, ..)| *name != nested);
+            own.map(|(name, at, length)| (name.to_string(), at, length)).collect()
+        };
+        let bytes = match self {
+            MetaKind::ObjectTable => {
+                record_parts(&mut parts, "", 0);
+                RECORD_BYTES
+            }
+            MetaKind::SystemTree | MetaKind::BlockTree => {
+                pointer_parts(&mut parts, "", 0);
+                blockptr::POINTER_BYTES
+            }
+            MetaKind::Bitmap | MetaKind::Map | MetaKind::Allocator => {
+                parts.push(("bits".into(), 0, 8));
+                8
+            }
+            MetaKind::ReferenceTable => {
+                parts.push(("counter".into(), 0, 4));
+                4
+            }
+            MetaKind::SnapshotList => {
+                parts = of(SNAPSHOT, "table");
+                record_parts(&mut parts, "table.", SNAPSHOT.at("table"));
+                SNAPSHOT_BYTES
+            }
+            MetaKind::DeadList => {
+                parts = of(DEAD_FIELDS, "");
+                DEAD_BYTES
+            }
+            MetaKind::Label => {
+                parts = of(label::FIELDS, "");
+                4096
+            }
+            MetaKind::Superblock => {
+                parts = of(superblock::FIELDS, "root");
+                record_parts(&mut parts, "root.", superblock::FIELDS.at("root"));
+                4096
+            }
+            _ => 0,
+        };
+        debug_assert!(self.is_block() <= (bytes > 0) && RECORD.bytes == RECORD_BYTES);
+        parts.sort_by_key(|part| part.1);
+        (bytes, parts)
+    }
+}
+
+impl std::fmt::Display for MetaKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What something in memory is to the epoch being built.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It has changed it.
+    Changed,
+    /// As it is on the device.
+    Clean,
+    /// Used for as long as the store is open.
+    InUse,
+    /// Bits of blocks that it has freed.
+    Freed,
+    /// Bits of blocks that were written before it.
+    Ahead,
+    /// Its superblock, before that is written.
+    Prepared,
+}
+
+impl State {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Changed => "changed",
+            State::Clean => "clean",
+            State::InUse => "in use",
+            State::Freed => "freed",
+            State::Ahead => "written ahead",
+            State::Prepared => "prepared",
+        }
+    }
+}
+
+/// One piece of metadata in memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Target {
+    /// What it is.
+    pub kind: MetaKind,
+    /// Its state.
+    pub state: State,
+    /// The object that it is of, if it is of one.
+    pub object: Option<(u16, u64)>,
+    /// Level in the object's tree.
+    pub level: u8,
+    /// Index in that level, or among others of its kind.
+    pub index: u64,
+    /// Of a clean block, on the device: several versions may be in memory.
+    address: u64,
+}
+
+impl Target {
+    fn new(kind: MetaKind, state: State, index: u64) -> Target {
+        Target { kind, state, object: None, level: 0, index, address: 0 }
+    }
+
+    fn of_block(kind: MetaKind, state: State, key: NodeKey, address: u64) -> Target {
+        let NodeKey { domain, object, level, index } = key;
+        Target { kind, state, object: Some((domain, object)), level, index, address }
+    }
+
+    fn of_record(state: State, key: ObjectKey) -> Target {
+        Target { object: Some((key.domain.0, key.object.0)), ..Target::new(MetaKind::Record, state, key.object.0) }
+    }
+
+    fn key(&self) -> NodeKey {
+        let (domain, object) = self.object.unwrap_or_default();
+        NodeKey { domain, object, level: self.level, index: self.index }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Target { kind, state, level, index, .. } = self;
+        write!(f, "{kind}, {}", state.name())?;
+        if self.object.is_some() {
+            write!(f, ", {}", self.key().object_key())?;
+        }
+        write!(f, ", level {level}, index {index}")
+    }
+}
+
+/// The form that a piece of metadata has: equal slots, one after the other, each with these fields.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// Bytes of a slot.
+    pub slot_bytes: usize,
+    /// Slots in which something is.
+    pub used: Vec<usize>,
+    /// All slots.
+    pub slots: usize,
+    /// Fields of a slot: name, first byte, length.
+    pub fields: Vec<(String, usize, usize)>,
+}
+
+impl Layout {
+    fn of(slot_bytes: usize, fields: Vec<Part>, form: &[u8]) -> Layout {
+        let slots = form.chunks(slot_bytes.max(1));
+        let is_used = |slot: &[u8]| slot.iter().any(|byte| *byte != 0);
+        let used = slots.clone().enumerate().filter(|(_, slot)| is_used(slot)).map(|(nth, _)| nth).collect();
+        Layout { slot_bytes, used, slots: slots.len(), fields }
+    }
+
+    /// Slot and field of a byte.
+    pub fn name(&self, at: usize) -> String {
+        let (slot, byte) = (at / self.slot_bytes.max(1), at % self.slot_bytes.max(1));
+        let field = self.fields.iter().find(|(_, first, length)| (*first..first + length).contains(&byte));
+        let name = field.map_or("nothing", |field| &field.0);
+        if self.slots > 1 { format!("{name} of {slot}") } else { name.to_string() }
+    }
+}
+
+/// What was written over.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Struck {
+    /// What of.
+    pub target: Target,
+    /// First byte of its form that is another one.
+    pub offset: usize,
+    /// The field of that byte, and the number of its slot, if there are several.
+    pub field: String,
+    /// Bytes from there to the last one that is another.
+    pub before: Vec<u8>,
+    /// What they are now.
+    pub after: Vec<u8>,
+}
+
+impl std::fmt::Display for Struck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hex = |bytes: &[u8]| bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect::<String>();
+        let Struck { target, offset, field, before, after } = self;
+        let more = if before.len() > 16 { "…" } else { "" };
+        write!(f, "{target}, byte {offset} ({field}): {}{more} is now {}{more}", hex(before), hex(after))
+    }
+}
+
+/// What a piece of metadata is written to through.
+enum Form<'a> {
+    Block(&'a mut MetaBlock),
+    Owned(&'a mut OwnedBlock),
+    Bytes(&'a mut [u8]),
+    Words(&'a mut [u64]),
+    Cells(Cells<'a>),
+}
+
+impl Form<'_> {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Form::Block(block) => block.bytes().to_vec(),
+            Form::Owned(block) => block.bytes().to_vec(),
+            Form::Bytes(bytes) => bytes.to_vec(),
+            Form::Words(words) => words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            Form::Cells(cells) => cells.bytes(),
+        }
+    }
+
+    fn flip(&mut self, at: usize, pattern: &[u8]) {
+        match self {
+            Form::Block(block) => block.scribble(at, pattern),
+            Form::Owned(block) => block.scribble(at, pattern),
+            Form::Bytes(bytes) => bytes[at..].iter_mut().zip(pattern).for_each(|(byte, flipped)| *byte ^= flipped),
+            Form::Words(words) => {
+                let end = words.len() * 8;
+                for (at, flipped) in (at..end).zip(pattern) {
+                    words[at / 8] ^= u64::from(*flipped) << (at % 8 * 8);
+                }
+            }
+            Form::Cells(cells) => cells.flip(at, pattern),
+        }
+    }
+}
+
+/// What of a module nobody may touch but the lab.
+pub struct Lab<'a>(&'a Module);
+
+impl Module {
+    /// The lab's entry: metadata in memory, to be written to as nobody may.
+    pub fn lab(&self) -> Lab<'_> {
+        Lab(self)
+    }
+}
+
+impl Lab<'_> {
+    /// What memory has of a kind, in an order that does not depend on chance. What somebody is at work with is left out.
+    pub fn targets(&self, kind: MetaKind) -> Vec<Target> {
+        let module = self.0;
+        let Some(mut trees) = module.trees.try_write() else { return Vec::new() };
+        let some = |state, count: usize| (0..count as u64).map(move |nth| Target::new(kind, state, nth));
+        let mut found: Vec<Target> = match kind {
+            kind if kind.is_block() => {
+                let changed = trees.dirty.keys().map(|key| (State::Changed, *key, 0));
+                let clean = module.base.cache.versions();
+                let all = changed.chain(clean.into_iter().map(|(key, address)| (State::Clean, key, address)));
+                let of_kind = all.filter(|(_, key, _)| MetaKind::of(*key) == Some(kind));
+                of_kind.map(|(state, key, address)| Target::of_block(kind, state, key, address)).collect()
+            }
+            MetaKind::Record => {
+                let present = trees.changed.iter().filter(|(_, change)| matches!(change, Change::Present(_)));
+                let changed = present.map(|(key, _)| Target::of_record(State::Changed, *key));
+                let own = trees.system.keys().map(|id| Target::of_record(State::InUse, system_key(*id)));
+                let snapshots = some(State::Clean, trees.kept.of(DomainId::MAIN).len());
+                changed.chain(own).chain(snapshots).collect()
+            }
+            MetaKind::Allocator => {
+                let Some(mut alloc) = module.base.alloc.try_lock() else { return Vec::new() };
+                let masks = [(State::InUse, Bits::Used), (State::Freed, Bits::Freed), (State::Ahead, Bits::Ahead)];
+                let mut found = Vec::new();
+                for (state, bits) in masks {
+                    let chunks = (0..alloc.chunks()).filter(|chunk| alloc.scribbled(bits, *chunk).is_some());
+                    found.extend(chunks.map(|chunk| Target::new(kind, state, chunk)));
+                }
+                found
+            }
+            MetaKind::Label => some(State::InUse, 1).collect(),
+            MetaKind::Superblock => {
+                let is_prepared = module.committing.try_lock().is_some_and(|committing| committing.prepared.is_some());
+                some(State::InUse, 1).chain(some(State::Prepared, usize::from(is_prepared))).collect()
+            }
+            MetaKind::IntentLog => {
+                let halves = module.log.try_lock().map_or(0, |_| 2);
+                some(State::Clean, 1).chain(some(State::InUse, halves)).collect()
+            }
+            MetaKind::Snapshot => some(State::InUse, trees.kept.of(DomainId::MAIN).len()).collect(),
+            MetaKind::DeadRun => some(State::Changed, trees.kept.dying(DomainId::MAIN).count()).collect(),
+            MetaKind::WrittenAhead => {
+                let Some(alloc) = module.base.alloc.try_lock() else { return Vec::new() };
+                alloc.placements().map(|block| Target::new(kind, State::Ahead, block)).collect()
+            }
+            MetaKind::Counts => some(State::InUse, 1).collect(),
+            _ => some(State::Changed, 1).collect(),
+        };
+        found.sort_unstable();
+        found
+    }
+
+    /// Does something with the form of a piece of metadata; `None` if it is not there any more, or somebody is at work with it.
+    fn with<R>(&self, target: &Target, action: impl FnOnce(Form<'_>) -> R) -> Option<R> {
+        let module = self.0;
+        let mut trees = module.trees.try_write()?;
+        let nth = target.index as usize;
+        match (target.kind, target.state) {
+            (kind, State::Changed) if kind.is_block() => {
+                let dirty = trees.dirty.get_mut(&target.key())?;
+                Some(action(Form::Owned(&mut dirty.block)))
+            }
+            (kind, _) if kind.is_block() => {
+                let (key, address) = (target.key(), target.address);
+                let (_, checked_ms) = module.base.cache.get(key, address)?;
+                let mut block = module.base.cache.take(key, address)?;
+                let done = action(Form::Block(Arc::make_mut(&mut block)));
+                module.base.cache.put(key, address, block, checked_ms);
+                Some(done)
+            }
+            (MetaKind::Record, State::Changed) => {
+                let Some(Change::Present(record)) = trees.changed.get_mut(&target.key().object_key()) else {
+                    return None;
+                };
+                Some(record.scribble(|record| action(Form::Cells(Cells::of_record(record)))))
+            }
+            (MetaKind::Record, State::Clean) => {
+                let table = trees.kept.table(DomainId::MAIN, nth)?;
+                Some(table.scribble(|record| action(Form::Cells(Cells::of_record(record)))))
+            }
+            (MetaKind::Record, _) => {
+                let record = trees.system.get_mut(&target.key().object)?;
+                Some(record.scribble(|record| action(Form::Cells(Cells::of_record(record)))))
+            }
+            (MetaKind::Allocator, state) => {
+                let bits = match state {
+                    State::Freed => Bits::Freed,
+                    State::Ahead => Bits::Ahead,
+                    _ => Bits::Used,
+                };
+                Some(action(Form::Words(module.base.alloc.try_lock()?.scribbled(bits, target.index)?)))
+            }
+            (MetaKind::Label, _) => Some(module.sealed.scribbled_label(|bytes| action(Form::Bytes(bytes)))),
+            (MetaKind::Superblock, State::Prepared) => {
+                let mut committing = module.committing.try_lock()?;
+                Some(committing.prepared.as_mut()?.scribbled(|bytes| action(Form::Bytes(bytes))))
+            }
+            (MetaKind::Superblock, _) => Some(module.sealed.scribbled_superblock(|bytes| action(Form::Bytes(bytes)))),
+            (MetaKind::IntentLog, State::Clean) => Some(module.sealed.scribbled_gist(|store, epoch| {
+                let mut cells = Cells::default();
+                cells.own("store", store);
+                cells.own("epoch", epoch);
+                action(Form::Cells(cells))
+            })),
+            (MetaKind::IntentLog, _) => Some(action(Form::Cells(module.log.try_lock()?.cells(nth)))),
+            (MetaKind::Snapshot, _) => Some(action(Form::Cells(trees.kept.cells(DomainId::MAIN, nth)?))),
+            (MetaKind::DeadRun, _) => {
+                let run = trees.kept.dying(DomainId::MAIN).nth(nth)?;
+                Some(action(Form::Cells(Cells::of_dead_run(run))))
+            }
+            (MetaKind::WrittenAhead, _) => {
+                Some(action(Form::Cells(module.base.alloc.try_lock()?.placement_cells(target.index)?)))
+            }
+            (MetaKind::Counts, _) => {
+                let mut alloc = module.base.alloc.try_lock()?;
+                let trees = &mut *trees;
+                let mut cells = Cells::default();
+                cells.own("next_generation", &mut trees.next_generation);
+                cells.own("objects", &mut trees.objects);
+                cells.own("metadata", &mut trees.metadata);
+                alloc.count_cells(&mut cells);
+                Some(action(Form::Cells(cells)))
+            }
+            _ => Some(action(Form::Cells(trees.audit.cells()))),
+        }
+    }
+
+    /// The form of a piece of metadata, if it is there.
+    pub fn layout(&self, target: &Target) -> Option<Layout> {
+        self.with(target, |form| layout(target.kind, &form))
+    }
+
+    /// Inverts bits of its form from byte `at` on, as nobody may. `None` if it is not there any more, somebody is at work with it, or
+    /// nothing is where the pattern has bits.
+    pub fn strike(&self, target: &Target, at: usize, pattern: &[u8]) -> Option<Struck> {
+        let (layout, before, after) = self.with(target, |mut form| {
+            let (layout, before) = (layout(target.kind, &form), form.bytes());
+            if at < before.len() {
+                form.flip(at, pattern);
+            }
+            (layout, before, form.bytes())
+        })?;
+        let differs = |at: &usize| before[*at] != after[*at];
+        let (first, last) = ((0..before.len()).find(differs)?, (0..before.len()).rfind(differs)?);
+        let [before, after] = [before, after].map(|bytes| bytes[first..=last].to_vec());
+        Some(Struck { target: *target, offset: first, field: layout.name(first), before, after })
+    }
+
+    /// Flips a bit of something. `seed` says of what and which, 64 random bits; whoever counts up gets each kind in turn. Left out is what
+    /// has no checksum, and what no epoch can be begun anew without.
+    pub fn flip_any(&self, seed: u64) -> Option<Struck> {
+        let kinds = &MetaKind::ALL[..MetaKind::ALL.iter().position(|kind| *kind == MetaKind::IntentLog)?];
+        let mut choice = Choice::of(kinds[(seed % kinds.len() as u64) as usize], Pattern::Bit, seed);
+        choice.states = [State::Changed, State::Clean, State::InUse, State::Freed, State::Prepared].to_vec();
+        self.strike_chosen(&choice).ok()
+    }
+}
+
+fn layout(kind: MetaKind, form: &Form<'_>) -> Layout {
+    let bytes = form.bytes();
+    match form {
+        Form::Cells(cells) => Layout::of(bytes.len(), cells.parts(), &bytes),
+        _ => {
+            let (slot_bytes, parts) = kind.slot();
+            Layout::of(slot_bytes, parts, &bytes)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+use super::*;
+use crate::commit::tests::Rig;
+use holdfast_integrity::crc64_neutral;
+use holdfast_object::{Batch, Error, ObjectId, ObjectStore, Op, Timestamp};
+use std::collections::BTreeSet;
+
+/// A store with a snapshot, shared pages, and an epoch being built that has changed something of all of it.
+fn rig() -> Rig {
+    let rig = Rig::new();
+    rig.make(3);
+    rig.fill(2, 70);
+    rig.fill(3, 4);
+    rig.commit().unwrap();
+    copy(&rig, 3, 10);
+    rig.commit().unwrap();
+    let made = Timestamp { secs: 1, nanos: 0 };
+    rig.module.snapshot_create(DomainId::MAIN, rig.module.epoch() + 1, "before", made).unwrap();
+    rig.fill(2, 3);
+    rig.commit().unwrap();
+    rig.fill(2, 5);
+    rig.make(4);
+    copy(&rig, 3, 20);
+    rig
+}
+
+fn copy(rig: &Rig, target: u64, target_first: u64) {
+    let (id, target) = (ObjectId(2), ObjectId(target));
+    let size_min = (target_first + 3) * 4096;
+    let copy = Op::Copy { source: id, source_first: 30, target, target_first, pages: 3, size_min };
+    rig.module.apply(&Batch { domain: DomainId::MAIN, epoch: rig.module.epoch() + 1, ops: vec![copy] }).unwrap();
+}
+
+#[test]
+fn each_field_of_everything_can_be_struck_and_is_told_by_name() {
+    let rig = rig();
+    let lab = rig.module.lab();
+    let mut fields = BTreeSet::new();
+    for kind in MetaKind::ALL {
+        let targets = lab.targets(kind);
+        // What there is only while blocks are written ahead.
+        assert!(!targets.is_empty() || kind == MetaKind::WrittenAhead, "{kind}");
+        for target in targets {
+            let layout = lab.layout(&target).expect("it is listed");
+            let slot = layout.used.first().copied().unwrap_or(0);
+            // One of few things becomes another, and not what it was when it is struck again.
+            for (name, first, length) in layout.fields.iter().filter(|(name, ..)| !name.ends_with("kind")) {
+                let at = slot * layout.slot_bytes + first;
+                assert!(layout.name(at).starts_with(name.as_str()), "{target}: {name} is called {}", layout.name(at));
+                let Some(struck) = lab.strike(&target, at, &[1]) else {
+                    panic!("{target}: {name}, {length} bytes, is not struck");
+                };
+                assert!(struck.before != struck.after && struck.field == layout.name(struck.offset), "{struck}");
+                fields.insert((kind, name.clone()));
+                if struck.offset == at {
+                    let again = lab.strike(&target, at, &[1]).expect("it is there");
+                    assert_eq!((again.after, again.before), (struck.before, struck.after), "{target}: {name}");
+                }
+            }
+        }
+    }
+    for (kind, field) in [
+        (MetaKind::ObjectTable, "root.birth_log"),
+        (MetaKind::BlockTree, "address[1]"),
+        (MetaKind::Record, "size"),
+        (MetaKind::Record, "root.address[0], upper part"),
+        (MetaKind::SnapshotList, "table.root.primary"),
+        (MetaKind::Snapshot, "epoch"),
+        (MetaKind::DeadList, "birth_log"),
+        (MetaKind::DeadRun, "count"),
+        (MetaKind::Superblock, "root.root.address[0]"),
+        (MetaKind::Label, "log_start"),
+        (MetaKind::Counts, "next_generation"),
+        (MetaKind::IntentLog, "epoch"),
+    ] {
+        assert!(fields.contains(&(kind, field.to_string())), "{kind}: {field}");
+    }
+    // All was put right again.
+    rig.commit().unwrap();
+    assert_eq!(rig.module.status().counters.scribbles, 0);
+    rig.stored();
+}
+
+/// A target of a kind that is what it should be, to be struck.
+fn target(rig: &Rig, kind: MetaKind, state: State) -> Target {
+    let targets = rig.module.lab().targets(kind);
+    *targets.iter().find(|target| target.state == state).expect("one of these")
+}
+
+#[test]
+fn what_keeps_the_crc_is_seen_everywhere() {
+    for (kind, state) in [
+        (MetaKind::BlockTree, State::Changed),
+        (MetaKind::Map, State::Changed),
+        (MetaKind::Record, State::Changed),
+        (MetaKind::Record, State::InUse),
+        (MetaKind::Allocator, State::InUse),
+        (MetaKind::Label, State::InUse),
+        (MetaKind::Superblock, State::InUse),
+    ] {
+        let rig = rig();
+        let lab = rig.module.lab();
+        // Within the bytes of the largest numbers: size and blocks of a record.
+        let (at, pattern) = crc64_neutral(40 * 8).unwrap();
+        let struck = lab.strike(&target(&rig, kind, state), at, &pattern).expect("there are bits");
+        let outcome = rig.commit();
+        let counters = rig.module.status().counters;
+        assert!(counters.scribbles > 0, "{struck}: {outcome:?}, {counters:?}");
+        rig.stored();
+    }
+}
+
+#[test]
+fn numbers_that_do_not_fit_their_place_are_seen() {
+    for field in ["root.address[0], upper part", "root.birth_log, upper part"] {
+        let rig = rig();
+        let lab = rig.module.lab();
+        let target = target(&rig, MetaKind::Record, State::InUse);
+        let layout = lab.layout(&target).unwrap();
+        let (_, at, _) = layout.fields.iter().find(|(name, ..)| name == field).expect("a field of records");
+        lab.strike(&target, *at, &[0x40]).expect("it is there");
+        assert!(matches!(rig.commit(), Err(Error::GivenUp(_))), "{field}");
+        rig.stored();
+    }
+}
+
+#[test]
+fn a_record_of_the_stores_own_is_put_right_before_anything_is_found_through_it() {
+    for (state, field) in [(State::InUse, "root.address[0]"), (State::InUse, "levels"), (State::Clean, "root.primary")]
+    {
+        let rig = rig();
+        rig.commit().unwrap();
+        let lab = rig.module.lab();
+        let object = holdfast_object::ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) };
+        let id = rig.module.snapshots(DomainId::MAIN).unwrap()[0].id;
+        let ask =
+            |id| rig.module.attributes(holdfast_object::ObjectKey { object: object.object.in_snapshot(id), ..object });
+        let before = [ask(holdfast_object::SnapshotId::LIVE).unwrap(), ask(id).unwrap()];
+        for target in lab.targets(MetaKind::Record).iter().filter(|target| target.state == state) {
+            let layout = lab.layout(target).unwrap();
+            let (_, at, _) = layout.fields.iter().find(|(name, ..)| name == field).expect("a field of records");
+            lab.strike(target, *at, &[2]);
+        }
+        rig.wait_a_second();
+        assert_eq!([ask(holdfast_object::SnapshotId::LIVE).unwrap(), ask(id).unwrap()], before, "{field}");
+        assert!(rig.module.status().counters.scribbles > 0, "{field}");
+        rig.make(9);
+        rig.commit().unwrap();
+        rig.stored();
+    }
+}
+
+#[test]
+fn each_logic_bug_is_found_by_an_equation() {
+    for bug in LogicBug::ALL {
+        let rig = rig();
+        let before = rig.stored();
+        let told = rig.module.lab().logic_bug(bug, 7).unwrap().unwrap_or_else(|| panic!("{bug} is not done"));
+        let error = rig.commit().expect_err(&told).to_string();
+        assert!(error.contains("a logic bug"), "{bug}, {told}: {error}");
+        let counters = rig.module.status().counters;
+        assert_eq!((counters.audit_failures, counters.scribbles), (1, 0), "{bug}, {told}");
+        assert_eq!(rig.stored(), before, "{bug}, {told}");
+        rig.module.begin_anew().unwrap();
+        rig.fill(2, 1);
+        rig.commit().unwrap();
+    }
+}

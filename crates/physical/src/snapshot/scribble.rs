@@ -1,0 +1,36 @@
+//! What nobody may do to what is known of snapshots: see [`crate::scribble`].
+
+use super::Kept;
+use crate::format::DeadRun;
+use crate::objects::table_of;
+use crate::scribble::Cells;
+use crate::sealed_record::SealedRecord;
+use holdfast_object::DomainId;
+
+impl Kept {
+    /// The entry of a snapshot, counted from the oldest, and what is known beside it.
+    pub(crate) fn cells(&mut self, domain: DomainId, nth: usize) -> Option<Cells<'_>> {
+        let held = self.domains.get_mut(&domain)?.held.get_mut(nth)?;
+        let mut cells = Cells::of_snapshot(&mut held.stored);
+        cells.own("slot", &mut held.slot);
+        cells.own("metadata", &mut held.metadata);
+        Some(cells)
+    }
+
+    /// The record through which the objects of a snapshot are found.
+    pub(crate) fn table(&mut self, domain: DomainId, nth: usize) -> Option<&mut SealedRecord> {
+        self.domains.get_mut(&domain)?.held.get_mut(nth)?.view.system.get_mut(&table_of(domain))
+    }
+
+    /// Runs that are to join dead lists.
+    pub(crate) fn dying(&mut self, domain: DomainId) -> impl Iterator<Item = &mut DeadRun> {
+        self.domains.get_mut(&domain).into_iter().flat_map(|of_domain| of_domain.dying.values_mut().flatten())
+    }
+
+    /// A logic bug: one of them is lost.
+    pub(crate) fn lose_dying(&mut self, domain: DomainId, choice: u64) -> Option<DeadRun> {
+        let of_domain = self.domains.get_mut(&domain)?;
+        let runs = of_domain.dying.values_mut().find(|runs| !runs.is_empty())?;
+        Some(runs.remove((choice % runs.len() as u64) as usize))
+    }
+}
