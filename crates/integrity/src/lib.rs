@@ -19,6 +19,7 @@
 //! | bytes that stay in memory or travel | [`Protected`] |
 //! | finding one or two flipped bits, and flipping them back | [`correct_flips`] |
 //! | moving, cutting, merging, converting them | [`Protected`]'s methods and [`assemble`] |
+//! | comparing two sets of numbers that were counted apart | [`SetDigest`] |
 //! | the protection modes | [`Protection`], [`StoredSums`], [`PageSums`] |
 //! | a partial write into a cache page | [`merge_page`], [`merge_page_in_place`] |
 //!
@@ -80,6 +81,7 @@ mod page;
 mod protected;
 mod protection;
 mod rolling;
+mod set_digest;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 mod sums;
@@ -99,6 +101,7 @@ pub use rolling::{
     crc64_change, crc64_change_slot, crc64_change_word, crc64_neutral, fletcher256_add_delta, fletcher256_change,
     tally,
 };
+pub use set_digest::SetDigest;
 pub use sums::{fletcher256, xor64};
 pub use unverified::{Unverified, Verified};
 

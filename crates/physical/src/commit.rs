@@ -387,6 +387,9 @@ impl Trees {
                 },
             };
             let record = record.expect("the record of an object with dirty blocks is at hand");
+            if key.level > 0 && object.domain != DomainId::SYSTEM && base.disk.metadata.audits() {
+                self.audit.bounded(key, &dirty.block, record.page_bound);
+            }
             if key.level == record.levels {
                 let sealed = record.replace(Record { root: pointer, ..Record::clone(record) }, base.now_s());
                 sealed.map_err(|scribble| base.give_up_record(scribble, object))?;
@@ -427,6 +430,7 @@ impl Trees {
         }
         self.fresh.clear();
         self.changed.clear();
+        self.kept.published(&self.audit);
         self.audit = Audit::default();
     }
 }

@@ -62,6 +62,19 @@ impl Half {
         self.last.is_some_and(|last| last.is_empty())
     }
 
+    /// Whether what was counted is what the last batch says, in this room; both, if not.
+    fn audit(&self, room: &Range<u64>) -> std::result::Result<(), String> {
+        let end = self.last.map_or(0, |last| (last.start + last.blocks()).wrapping_sub(room.start));
+        let epoch = self.last.map_or(self.epoch, |last| last.epoch);
+        if (self.used, self.epoch) == (end, epoch) && self.used <= room.end - room.start {
+            return Ok(());
+        }
+        let Half { epoch: counted, used, .. } = self;
+        Err(format!(
+            "blocks counted of epoch {counted}, is {used}; where its last batch ends, of epoch {epoch}, is {end}"
+        ))
+    }
+
     /// A batch has been written at its end.
     fn extend(&mut self, header: LogHeader) {
         *self = Half { epoch: header.epoch, used: self.used + header.blocks(), last: Some(header) };
@@ -98,6 +111,12 @@ impl IntentLog {
     pub(crate) fn half(&self, index: usize) -> Range<u64> {
         let mid = self.area.start + (self.area.end - self.area.start) / 2;
         if index == 0 { self.area.start..mid } else { mid..self.area.end }
+    }
+
+    /// A logic bug, for tests.
+    #[cfg(test)]
+    pub(crate) fn miscount(&mut self) {
+        self.halves.iter_mut().filter(|half| half.epoch != 0).for_each(|half| half.used += 1);
     }
 
     /// Takes note of what the blocks of the area hold, as they were read: `None` for those that could not be.
@@ -171,6 +190,9 @@ impl Module {
         self.read_log(&mut log)?;
         if log.is_unread() {
             // The area still holds what a recovery needs.
+            return Ok(false);
+        }
+        if !self.log_is_sound(&log) {
             return Ok(false);
         }
         let index = (batch.epoch % 2) as usize;
@@ -283,6 +305,9 @@ impl Module {
         // batch is ever written over a seal that is not durable.
         let _committing = self.committing.lock();
         let mut log = self.log.lock();
+        if !self.log_is_sound(&log) {
+            return Ok(false);
+        }
         let index = usize::from(log.halves[1].epoch > log.halves[0].epoch);
         let mut half = log.halves[index];
         let Some(last) = half.last.filter(|_| !half.is_sealed()) else { return Ok(false) };
@@ -296,6 +321,20 @@ impl Module {
         half.extend(header);
         log.halves[index] = half;
         Ok(true)
+    }
+
+    /// Whether what is known of the log's ends fits together. If not, an append may go anywhere: what is to be durable becomes a recovery point
+    /// instead, which makes the log obsolete.
+    fn log_is_sound(&self, log: &IntentLog) -> bool {
+        if !self.disk().metadata.audits() {
+            return true;
+        }
+        let Err(why) = (0..2).try_for_each(|index| log.halves[index].audit(&log.half(index))) else { return true };
+        self.disk().counters.audit_failed();
+        tracing::error!(
+            "audit of the intent log: not so: \"log heads\": {why} (a logic bug, to be reported; nothing is appended)"
+        );
+        false
     }
 
     /// Gives the heads written.

@@ -37,6 +37,7 @@ mod create;
 mod damage;
 #[doc(hidden)]
 pub mod decoders;
+mod difference;
 mod disk;
 mod format;
 mod grow;

@@ -14,6 +14,7 @@
 use crate::alloc::Alloc;
 use crate::audit::Audit;
 use crate::commit::CommitOrder;
+use crate::difference;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record, split_address};
@@ -101,7 +102,10 @@ impl Base {
 
     fn give_up(&self, scribble: Scribble, place: Place) -> Error {
         self.disk.counters.scribbled();
-        self.disk.give_up(scribble.at(place))
+        let mut corruption = scribble.at(place);
+        // What can still change legally does so for the newest epoch.
+        corruption.got += &format!(", last changed legally for epoch {} or before", self.disk.newest());
+        self.disk.give_up(corruption)
     }
 
     /// Gives up the epoch being built if somebody has written to the allocator's bits who must not.
@@ -119,7 +123,8 @@ impl Base {
         let scribble = block.verify(key).err();
         if let Some(scribble) = scribble {
             self.disk.counters.scribbled();
-            tracing::error!(error = %scribble.at(key.place(&self.disk, address)), "the block is read again");
+            let error = scribble.at(key.place(&self.disk, address));
+            tracing::error!(%error, differs = difference::told(&self.disk, block, key, address), "the block is read again");
         }
         scribble.is_some()
     }

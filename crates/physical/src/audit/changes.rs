@@ -3,10 +3,11 @@
 use super::Digest;
 use crate::format::blockptr::{Glance, POINTER_BYTES, PointerKind};
 use crate::format::record::RecordGlance;
-use crate::format::snapshot::DEAD_BYTES;
+use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{DeadRun, RECORD_BYTES, RECORDS, SystemKind};
 use crate::meta_block::NodeKey;
 use crate::objects::system_kind;
+use holdfast_integrity::crc64;
 use holdfast_object::Epoch;
 
 /// Block pointers put less those that have gone.
@@ -103,16 +104,26 @@ pub(crate) struct Changes {
     pub(super) doubled: [i8; RECORDS as usize],
     /// Records whose root is not of the level that they say.
     pub(super) wrong_levels: u64,
-    /// Bits that are set; addresses, as often as their counters say; or slots of records.
+    /// Bits that are set; addresses, as often as their counters say; slots of records; or [`entry_number`]s of snapshots.
     pub(super) numbers: Digest,
     /// Slots of records without names.
     pub(super) nameless: Digest,
     /// Pages that records say they have.
     pub(super) pages_told: u64,
+    /// The newest generation of an object that has been put, if that was not there before.
+    pub(super) newest_generation: u64,
     /// Blocks in the runs of a dead list.
     pub(super) dead: Digest,
     /// Births and sorts of these runs, for each block.
     pub(super) dead_births: Digest,
+}
+
+/// Entries of snapshot lists in different places are different, by a multiple of the distance between them.
+pub(super) const ENTRY_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A number for an entry of a snapshot list in this place, with this checksum.
+pub(super) fn entry_number(place: u64, sum: u64) -> u64 {
+    sum.wrapping_add(ENTRY_STEP.wrapping_mul(place))
 }
 
 impl Changes {
@@ -128,6 +139,9 @@ impl Changes {
         self.doubled[slot] += i8::from(new.root.address[1] != 0) - i8::from(old.root.address[1] != 0);
         self.wrong_levels += u64::from(new.root.address[0] != 0 && new.root.level != new.levels);
         self.pages_told = self.pages_told.wrapping_add(new.blocks).wrapping_sub(old.blocks);
+        if new.generation != old.generation {
+            self.newest_generation = self.newest_generation.max(new.generation);
+        }
         for (record, times) in [(old, u64::MAX), (new, 1)] {
             let slot = Digest::of(slot as u64).times(times);
             if record.is_used {
@@ -149,6 +163,14 @@ impl Changes {
         self.numbers += Digest::of(slot as u64).times(u64::from(new).wrapping_sub(u64::from(old)));
     }
 
+    pub(crate) fn snapshot(&mut self, slot: usize, old: &[u8; SNAPSHOT_BYTES], new: &[u8; SNAPSHOT_BYTES]) {
+        for (entry, times) in [(old, u64::MAX), (new, 1)] {
+            if *entry != [0; SNAPSHOT_BYTES] {
+                self.numbers += Digest::of(entry_number(slot as u64, crc64(entry))).times(times);
+            }
+        }
+    }
+
     /// What an auditor finds who does not see the updates: he compares the block with a copy from before its first change, as Recon does
     /// (*Recon: Verifying File System Consistency at Runtime*, FAST 2012).
     pub(crate) fn between(key: NodeKey, before: &[u8; 4096], after: &[u8; 4096]) -> Changes {
@@ -168,7 +190,10 @@ impl Changes {
                 changes.counter(slot, u32::from_le_bytes(*old), u32::from_le_bytes(*new));
             }),
             Some(SystemKind::DeadLists) => each_other(before, after, |_, old, new| changes.dead_run(old, new)),
-            Some(SystemKind::SnapshotList) | None => {}
+            Some(SystemKind::SnapshotList) => {
+                each_other(before, after, |slot, old, new| changes.snapshot(slot, old, new));
+            }
+            None => {}
         }
         changes
     }

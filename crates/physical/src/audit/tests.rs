@@ -10,7 +10,7 @@ use crate::meta_block::{Edit, MetaBlock, MetadataProtection, OwnedBlock};
 use crate::objects::{BITMAP, REFERENCES, dead_of};
 use crate::tree::Change;
 use holdfast_integrity::{Checksum, StoredSums};
-use holdfast_object::{Attributes, Batch, Class, Kind, ObjectStore, Op, Timestamp};
+use holdfast_object::{AttrSet, Attributes, Batch, Class, Kind, LogBatch, ObjectStore, Op, Timestamp};
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 
@@ -43,18 +43,18 @@ fn first_page(trees: &Trees) -> u64 {
     trees.dirty[&LEAF].block.pointer(0).address[0]
 }
 
-/// Sets how many pages the object says it has; gives what it said before.
-fn tell_pages(trees: &mut Trees, told: fn(u64) -> u64) -> u64 {
+/// Changes the record of the object; gives what it was.
+fn tell(trees: &mut Trees, change: fn(&mut Record)) -> Record {
     let Some(Change::Present(sealed)) = trees.changed.get_mut(&OBJECT) else { panic!("it was written") };
-    let mut record = Record::clone(sealed);
-    let before = record.attributes.blocks;
-    record.attributes.blocks = told(before);
+    let before = Record::clone(sealed);
+    let mut record = before.clone();
+    change(&mut record);
     sealed.replace(record, 0).unwrap();
     before
 }
 
 /// By the equation that is to find it.
-const PLANTS: [(&str, &str, Plant); 23] = [
+const PLANTS: [(&str, &str, Plant); 26] = [
     ("pending", "a placeholder without a block", |_, trees| put(trees, BlockPointer::PENDING)),
     ("levels", "a page as a tree block", |_, trees| {
         put(trees, BlockPointer { kind: PointerKind::Tree, level: 1, ..data(1000) });
@@ -106,8 +106,15 @@ const PLANTS: [(&str, &str, Plant); 23] = [
         trees.set_map_bit(&rig.module.base, orphans_of(DomainId::MAIN), OBJECT.object, false, true).unwrap();
     }),
     ("pages", "a wrong count of an object's pages", |_, trees| {
-        tell_pages(trees, |told| told + 1);
+        tell(trees, |record| record.attributes.blocks += 1);
     }),
+    ("bounds", "pages beyond the bound", |_, trees| {
+        tell(trees, |record| record.page_bound = 3);
+    }),
+    ("generations", "an object that is newer than the next one", |_, trees| {
+        tell(trees, |record| record.attributes.generation += 1000);
+    }),
+    ("snapshots", "a snapshot that is not as it is listed", |_, trees| trees.kept.backdate(DomainId::MAIN, true)),
     ("metadata", "a wrong count of metadata", |_, trees| trees.metadata += 1),
     ("size", "a wrong count of blocks", |rig, _| rig.module.base.alloc.lock().miscount_total()),
 ];
@@ -181,6 +188,52 @@ fn a_scribble_is_told_as_one() {
     assert_eq!((counters.audit_failures, counters.scribbles), (0, 1));
 }
 
+/// A snapshot in memory decides whose blocks are, so it is looked at before it is used, and before each recovery point.
+#[test]
+fn a_scribble_upon_a_snapshot_is_told_as_one() {
+    for is_deletion in [false, true] {
+        let rig = rig();
+        let (id, epoch) = (rig.module.snapshots(DomainId::MAIN).unwrap()[0].id, rig.module.epoch() + 1);
+        let before = rig.stored();
+        if is_deletion {
+            rig.commit().unwrap();
+        }
+        rig.module.trees.write().kept.backdate(DomainId::MAIN, false);
+        let error = match is_deletion {
+            false => rig.commit().unwrap_err(),
+            true => rig.module.snapshot_delete(DomainId::MAIN, epoch + 1, id).unwrap_err(),
+        };
+        let counters = rig.module.status().counters;
+        assert!(error.to_string().contains("checksum of a snapshot in memory"), "{error}");
+        assert!(matches!(error, Error::GivenUp(_)), "{error}");
+        assert_eq!((counters.audit_failures, counters.scribbles), (0, 1));
+        assert!(is_deletion || rig.stored() == before);
+        rig.module.begin_anew().unwrap();
+        rig.module.snapshot_delete(DomainId::MAIN, rig.module.epoch() + 1, id).unwrap();
+        rig.commit().unwrap();
+    }
+}
+
+/// Nothing is written where the log may not be, and what was synced can become a recovery point.
+#[test]
+fn a_log_whose_end_is_wrong_is_not_used() {
+    let rig = Rig::new();
+    let append = || {
+        let set = AttrSet { mode: Some(0o600), ..AttrSet::default() };
+        let ops = vec![Op::SetAttributes { id: OBJECT.object, set }];
+        let batch = LogBatch { domain: DomainId::MAIN, epoch: rig.module.epoch() + 1, ops };
+        rig.module.log_append(&batch).unwrap()
+    };
+    assert!(append() && append());
+    rig.module.log.lock().miscount();
+    assert!(!append() && !rig.module.log_seal().unwrap());
+    assert_eq!(rig.module.status().counters.audit_failures, 2);
+    rig.fill(2, 1);
+    rig.commit().unwrap();
+    assert!(append());
+    assert_eq!(rig.module.status().counters.audit_failures, 2);
+}
+
 /// The store was damaged before: what the equations compare was never the same.
 #[test]
 fn old_contradictions_are_passed_over() {
@@ -200,7 +253,7 @@ fn old_contradictions_are_passed_over() {
             add(&mut trees.audit.pages, u64::MAX);
         }),
         ("counts that are too low", |_, trees| {
-            let told = tell_pages(trees, |_| 0);
+            let told = tell(trees, |record| record.attributes.blocks = 0).attributes.blocks;
             add(&mut trees.audit.pages_told, told);
             let (objects, metadata) = (trees.objects, trees.metadata);
             add(&mut trees.audit.objects, objects.wrapping_neg());

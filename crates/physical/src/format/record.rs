@@ -162,6 +162,7 @@ pub(crate) struct Record {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecordGlance {
     pub(crate) is_used: bool,
+    pub(crate) generation: u64,
     pub(crate) levels: u8,
     pub(crate) nlink: u32,
     pub(crate) blocks: u64,
@@ -173,6 +174,7 @@ impl RecordGlance {
         let raw: &Raw = zerocopy::transmute_ref!(bytes);
         RecordGlance {
             is_used: raw.kind != 0,
+            generation: raw.generation.get(),
             levels: raw.levels,
             nlink: raw.nlink.get(),
             blocks: raw.blocks.get(),

@@ -146,6 +146,7 @@ impl Edit<'_> {
 
     /// Puts an encoded entry of a snapshot list, or zeros.
     pub(crate) fn put_snapshot(&mut self, slot: usize, snapshot: &[u8; SNAPSHOT_BYTES]) {
+        self.count(|changes, bytes| changes.snapshot(slot, &bytes.as_chunks().0[slot], snapshot));
         self.change_any(slot * SNAPSHOT_BYTES, snapshot);
     }
 

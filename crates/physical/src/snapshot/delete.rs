@@ -8,9 +8,10 @@
 //! - what is left of the list is what the domain does not have, and an older snapshot has or nobody;
 //! - a slice depends on nothing but the list and the snapshots there are, so others can be made and deleted between two.
 
-use super::{Kept, OfDomain};
+use super::{Kept, OfDomain, sum_of};
 use crate::commit::CommitOrder;
 use crate::format::{DEAD_RUNS, DeadRun, SNAPSHOTS, StoredSnapshot};
+use crate::meta_block::Scribble;
 use crate::module::Module;
 use crate::objects::{dead_of, system_key};
 use crate::snapshot::dead_list::{SLOTS, pages_of, runs_in};
@@ -38,8 +39,18 @@ impl Default for DeletionSlice {
 pub(super) struct Deleted {
     pub(super) slot: u16,
     pub(super) stored: StoredSnapshot,
+    /// Of the entry in the list.
+    pub(super) sum: u64,
     /// Pages of its dead list; 1 if nobody knows.
     pages_left: u64,
+}
+
+impl Deleted {
+    /// # Errors
+    /// Somebody has written to it who must not.
+    pub(super) fn verify(&self) -> std::result::Result<(), Scribble> {
+        Scribble::unless_equal("checksum of a deleted snapshot", self.sum, sum_of(&self.stored))
+    }
 }
 
 /// The end of a dead list.
@@ -86,7 +97,7 @@ impl Trees {
             }
             None => 0,
         };
-        Deleted { slot, stored, pages_left }
+        Deleted { slot, sum: sum_of(&stored), stored, pages_left }
     }
 
     /// The end of a dead list, as much as may go at once. Nothing of it was added in the epoch being built.
@@ -148,6 +159,7 @@ impl Module {
         let mut committing = self.committing.lock();
         self.begin(&committing, epoch)?;
         let mut trees = self.trees.write();
+        trees.verify_snapshots(&self.base, domain)?;
         let of_domain = trees.kept.domains.get(&domain);
         let Some((slot, stored)) = of_domain.and_then(|of_domain| of_domain.entry(id)) else {
             return Err(Error::NoSnapshot(id.0.to_string()));
@@ -174,7 +186,7 @@ impl Module {
         of_domain.held.retain(|held| held.stored.id != id);
         of_domain.deleted.retain(|deleted| deleted.stored.id != id);
         if !is_over {
-            of_domain.deleted.push(Deleted { slot, stored, pages_left });
+            of_domain.deleted.push(Deleted { slot, sum: sum_of(&stored), stored, pages_left });
         }
         if let Some(blocks) = of_domain.dead_blocks.get_mut() {
             *blocks = blocks.saturating_sub(runs.iter().map(DeadRun::blocks_in_all).sum());

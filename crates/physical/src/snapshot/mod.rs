@@ -24,9 +24,10 @@ mod delete;
 mod diff;
 mod scribble;
 
+use crate::audit::{Audit, Digest, listed_digest};
 use crate::commit::{CommitOrder, Committing};
 use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
-use crate::meta_block::{MetadataProtection, NodeKey};
+use crate::meta_block::{MetadataProtection, NodeKey, Scribble};
 use crate::module::Module;
 use crate::objects::{REFERENCES, dead_of, snapshots_of, system_key, table_of};
 use crate::sealed_record::SealedRecord;
@@ -36,6 +37,7 @@ pub(crate) use dead_list::{runs_in, slot_of};
 use delete::Deleted;
 pub use delete::DeletionSlice;
 pub(crate) use diff::Side;
+use holdfast_integrity::crc64;
 use holdfast_object::{
     DomainId, Epoch, Error, ObjectKey, Place, Result, Seek, SnapshotCount, SnapshotId, SnapshotInfo, Timestamp,
     check_snapshot_name,
@@ -48,6 +50,10 @@ pub(crate) struct Held {
     /// Its place in the list, and of its dead list among those of the domain.
     slot: u16,
     pub(crate) stored: StoredSnapshot,
+    /// Of the entry in the list.
+    sum: u64,
+    /// `slot` and `metadata` once more.
+    inverted: (u16, u64),
     /// The domain's object table as it was: nothing is ever dirty in it.
     pub(crate) view: Trees,
     /// Blocks of metadata, two copies counted as one, that it has and its domain still has too; at most so many.
@@ -60,8 +66,28 @@ impl Held {
             table_of(domain),
             SealedRecord::own(stored.table.clone(), MetadataProtection::default()),
         )]);
-        Held { slot, stored, view: Trees { system, ..Trees::default() }, metadata }
+        let (sum, view) = (sum_of(&stored), Trees { system, ..Trees::default() });
+        Held { slot, sum, stored, inverted: (!slot, !metadata), view, metadata }
     }
+
+    fn set_metadata(&mut self, metadata: u64) {
+        (self.metadata, self.inverted.1) = (metadata, !metadata);
+    }
+
+    /// # Errors
+    /// Somebody has written to it who must not.
+    fn verify(&self) -> std::result::Result<(), Scribble> {
+        let (slot, metadata) = (u64::from(!self.inverted.0), !self.inverted.1);
+        Scribble::unless_equal("checksum of a snapshot", self.sum, sum_of(&self.stored))?;
+        Scribble::unless_equal("place of a snapshot", slot, self.slot.into())?;
+        Scribble::unless_equal("number of a snapshot's blocks of metadata", metadata, self.metadata)
+    }
+}
+
+/// What an entry is verified by.
+fn sum_of(stored: &StoredSnapshot) -> u64 {
+    // With what would have no place in it.
+    crc64(&stored.encode()) ^ stored.table.root.excess()
 }
 
 #[derive(Default)]
@@ -84,9 +110,50 @@ struct OfDomain {
 #[derive(Default)]
 pub(crate) struct Kept {
     domains: BTreeMap<DomainId, OfDomain>,
+    /// Entries in the lists of the last recovery point, from their bytes.
+    listed: Digest,
 }
 
 impl Kept {
+    /// Entries in the lists of the last recovery point.
+    pub(crate) fn listed(&self) -> Digest {
+        self.listed
+    }
+
+    /// What has changed is a recovery point.
+    pub(crate) fn published(&mut self, audit: &Audit) {
+        self.listed += audit.listed();
+    }
+
+    /// Entries as they follow from what is in memory, which has been verified.
+    pub(crate) fn in_memory(&self) -> Digest {
+        let of = |(domain, of): (&DomainId, &OfDomain)| {
+            of.sums().fold(Digest::NOTHING, |all, (slot, sum)| all + listed_digest(*domain, slot.into(), sum))
+        };
+        self.domains.iter().map(of).fold(Digest::NOTHING, |all, digest| all + digest)
+    }
+
+    /// A logic bug, or a scribble, for tests.
+    #[cfg(test)]
+    pub(crate) fn backdate(&mut self, domain: DomainId, is_legal: bool) {
+        for held in &mut self.domains.get_mut(&domain).expect("a domain with snapshots").held {
+            held.stored.epoch -= 1;
+            if is_legal {
+                held.sum = sum_of(&held.stored);
+            }
+        }
+    }
+
+    /// Whether the snapshots of a domain are what they were read or made as.
+    ///
+    /// # Errors
+    /// Somebody has written to one of them who must not.
+    fn verify(&self, domain: DomainId) -> std::result::Result<(), Scribble> {
+        let Some(of_domain) = self.domains.get(&domain) else { return Ok(()) };
+        of_domain.held.iter().try_for_each(Held::verify)?;
+        of_domain.deleted.iter().try_for_each(Deleted::verify)
+    }
+
     /// The domain has these blocks no more. Whether a snapshot has them: they are in its dead list then.
     pub(crate) fn died(&mut self, domain: DomainId, run: DeadRun) -> bool {
         let Some(of_domain) = self.domains.get_mut(&domain) else { return false };
@@ -103,7 +170,7 @@ impl Kept {
     pub(crate) fn metadata_gone(&mut self, domain: DomainId, birth_log: Epoch) {
         let Some(of_domain) = self.domains.get_mut(&domain) else { return };
         for held in of_domain.held.iter_mut().rev().take_while(|held| held.stored.epoch >= birth_log) {
-            held.metadata = held.metadata.saturating_sub(1);
+            held.set_metadata(held.metadata.saturating_sub(1));
         }
     }
 
@@ -160,6 +227,12 @@ impl Kept {
 }
 
 impl OfDomain {
+    /// All that is in the list: places, and checksums of the entries.
+    fn sums(&self) -> impl Iterator<Item = (u16, u64)> {
+        let deleted = self.deleted.iter().map(|deleted| (deleted.slot, deleted.sum));
+        self.held.iter().map(|held| (held.slot, held.sum)).chain(deleted)
+    }
+
     /// Numbers in use.
     fn ids(&self) -> impl Iterator<Item = SnapshotId> {
         let deleted = self.deleted.iter().map(|deleted| deleted.stored.id);
@@ -207,15 +280,28 @@ impl Trees {
     pub(crate) fn load_snapshots(&mut self, base: &Base, superblock: &Superblock) {
         let domains: Vec<DomainId> = self.system.keys().filter_map(|id| domain_of_list(*id)).collect();
         for domain in domains {
-            let of_domain = self.load_list(base, superblock, domain).unwrap_or_else(|error| {
-                tracing::error!(%error, "the list of snapshots cannot be read");
-                OfDomain { unreadable: Some(error), ..OfDomain::default() }
-            });
+            let mut listed = Digest::NOTHING;
+            let of_domain = match self.load_list(base, superblock, domain, &mut listed) {
+                Ok(of_domain) => of_domain,
+                Err(error) => {
+                    tracing::error!(%error, "the list of snapshots cannot be read");
+                    listed = Digest::NOTHING;
+                    OfDomain { unreadable: Some(error), ..OfDomain::default() }
+                }
+            };
+            self.kept.listed += listed;
             self.kept.domains.insert(domain, of_domain);
         }
     }
 
-    fn load_list(&self, base: &Base, superblock: &Superblock, domain: DomainId) -> Result<OfDomain> {
+    /// `listed` gets what is in the list.
+    fn load_list(
+        &self,
+        base: &Base,
+        superblock: &Superblock,
+        domain: DomainId,
+        listed: &mut Digest,
+    ) -> Result<OfDomain> {
         let list = system_key(snapshots_of(domain));
         let record = Record::clone(&self.system[&list.object.0]);
         let mut of_domain = OfDomain::default();
@@ -228,6 +314,9 @@ impl Trees {
                 let stored = StoredSnapshot::decode(bytes, superblock.epoch, base.disk.blocks())
                     .map_err(|fault| fault.at(place()))?;
                 let slot = next * SNAPSHOTS + at;
+                if stored.is_some() {
+                    *listed += listed_digest(domain, slot, crc64(bytes));
+                }
                 match stored {
                     Some(stored) if slot < u64::from(SLOTS) && stored.is_deleted => {
                         of_domain.deleted.push(self.deleted(base, domain, slot as u16, stored));
@@ -250,7 +339,7 @@ impl Trees {
         // Each entry says what was kept of the metadata of the one before it when it was made itself.
         let mut metadata = if domain == DomainId::MAIN { superblock.metadata_kept } else { 0 };
         for held in of_domain.held.iter_mut().rev() {
-            held.metadata = metadata.min(superblock.metadata);
+            held.set_metadata(metadata.min(superblock.metadata));
             metadata = held.stored.metadata_before;
         }
         Ok(of_domain)
@@ -265,6 +354,18 @@ impl Trees {
     /// Tells the allocator how much room removals may need.
     pub(crate) fn tell_kept(&self, base: &Base) {
         base.alloc.lock().set_kept(self.metadata_kept());
+    }
+
+    /// Before something is made of what is in memory of a domain's snapshots.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: somebody has written to it who must not.
+    pub(crate) fn verify_snapshots(&self, base: &Base, domain: DomainId) -> Result<()> {
+        if !base.disk.metadata.rolls() {
+            return Ok(());
+        }
+        let list = system_key(snapshots_of(domain));
+        self.kept.verify(domain).map_err(|scribble| base.give_up_record(scribble, list))
     }
 
     /// Before [`Trees::put_listed`]: all that it changes is dirty afterwards, so that nothing of it can fail.
@@ -346,6 +447,7 @@ impl Module {
         if !trees.has_domain(domain) {
             return Err(Error::Protocol(format!("domain {} does not exist", domain.0)));
         }
+        trees.verify_snapshots(&self.base, domain)?;
         if trees.kept.of(domain).iter().any(|held| held.stored.name == name) {
             return Err(Error::SnapshotExists(name.to_string()));
         }

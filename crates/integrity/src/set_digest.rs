@@ -1,4 +1,4 @@
-//! Sums of numbers that come and go.
+//! Sums of numbers that come and go: what the audits of all layers compare.
 
 use std::ops::{Add, AddAssign, Neg, Sub, SubAssign};
 
@@ -8,39 +8,44 @@ use std::ops::{Add, AddAssign, Neg, Sub, SubAssign};
 /// Two sets with the same digest that differ do so in three numbers on each side at least (numbers below 2^31; for larger ones it takes
 /// a difference of a multiple of 2^32 besides).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Digest {
+pub struct SetDigest {
     count: u64,
     sum: u64,
     squares: u64,
 }
 
-impl Digest {
-    pub(crate) const NOTHING: Digest = Digest { count: 0, sum: 0, squares: 0 };
+impl SetDigest {
+    /// Of nothing.
+    pub const NOTHING: SetDigest = SetDigest { count: 0, sum: 0, squares: 0 };
 
     /// Of things that are all alike.
-    pub(crate) fn of_count(count: u64) -> Digest {
-        Digest { count, ..Digest::NOTHING }
+    #[inline]
+    pub fn of_count(count: u64) -> SetDigest {
+        SetDigest { count, ..SetDigest::NOTHING }
     }
 
     /// Of one number.
-    pub(crate) fn of(number: u64) -> Digest {
-        Digest { count: 1, sum: number, squares: number.wrapping_mul(number) }
+    #[inline]
+    pub fn of(number: u64) -> SetDigest {
+        SetDigest { count: 1, sum: number, squares: number.wrapping_mul(number) }
     }
 
     /// Of `count` numbers from `first` on.
-    pub(crate) fn of_run(first: u64, count: u32) -> Digest {
+    #[inline]
+    pub fn of_run(first: u64, count: u32) -> SetDigest {
         let n = u128::from(count);
         let pairs = n * n.saturating_sub(1);
         let (sum, squares) = ((pairs / 2) as u64, (pairs * (2 * n).saturating_sub(1) / 6) as u64);
-        Digest { count: count.into(), sum, squares }.moved(first)
+        SetDigest { count: count.into(), sum, squares }.moved(first)
     }
 
     /// Of the set bits of a word whose first one has the number `first`.
-    pub(crate) fn of_bits(first: u64, bits: u64) -> Digest {
+    #[inline]
+    pub fn of_bits(first: u64, bits: u64) -> SetDigest {
         if bits == u64::MAX {
-            return Digest::of_run(first, 64);
+            return SetDigest::of_run(first, 64);
         }
-        let mut digest = Digest::of_count(bits.count_ones().into());
+        let mut digest = SetDigest::of_count(bits.count_ones().into());
         let mut left = bits;
         while left != 0 {
             let number = first + u64::from(left.trailing_zeros());
@@ -52,35 +57,47 @@ impl Digest {
     }
 
     /// That of the same numbers, each larger by `by`.
-    pub(crate) fn moved(self, by: u64) -> Digest {
-        let Digest { count, sum, squares } = self;
+    #[inline]
+    pub fn moved(self, by: u64) -> SetDigest {
+        let SetDigest { count, sum, squares } = self;
         let all = count.wrapping_mul(by);
         let squares = squares.wrapping_add(sum.wrapping_mul(2).wrapping_add(all).wrapping_mul(by));
-        Digest { count, sum: sum.wrapping_add(all), squares }
+        SetDigest { count, sum: sum.wrapping_add(all), squares }
     }
 
     /// Each number so many times.
-    pub(crate) fn times(self, times: u64) -> Digest {
-        let Digest { count, sum, squares } = self;
+    #[inline]
+    pub fn times(self, times: u64) -> SetDigest {
+        let SetDigest { count, sum, squares } = self;
         let [count, sum, squares] = [count, sum, squares].map(|sum| sum.wrapping_mul(times));
-        Digest { count, sum, squares }
+        SetDigest { count, sum, squares }
     }
 
-    pub(crate) fn count(self) -> u64 {
+    /// How many there are.
+    #[inline]
+    pub fn count(self) -> u64 {
         self.count
     }
 
+    /// The sum of the numbers.
+    #[inline]
+    pub fn sum(self) -> u64 {
+        self.sum
+    }
+
     /// The number, if this is of one that is there, or that is missing.
-    pub(crate) fn only(self) -> Option<u64> {
-        [self, -self].into_iter().find(|one| *one == Digest::of(one.sum)).map(|one| one.sum)
+    #[inline]
+    pub fn only(self) -> Option<u64> {
+        [self, -self].into_iter().find(|one| *one == SetDigest::of(one.sum)).map(|one| one.sum)
     }
 }
 
-impl Add for Digest {
-    type Output = Digest;
+impl Add for SetDigest {
+    type Output = SetDigest;
 
-    fn add(self, other: Digest) -> Digest {
-        Digest {
+    #[inline]
+    fn add(self, other: SetDigest) -> SetDigest {
+        SetDigest {
             count: self.count.wrapping_add(other.count),
             sum: self.sum.wrapping_add(other.sum),
             squares: self.squares.wrapping_add(other.squares),
@@ -88,35 +105,39 @@ impl Add for Digest {
     }
 }
 
-impl Neg for Digest {
-    type Output = Digest;
+impl Neg for SetDigest {
+    type Output = SetDigest;
 
-    fn neg(self) -> Digest {
+    #[inline]
+    fn neg(self) -> SetDigest {
         self.times(u64::MAX)
     }
 }
 
-impl Sub for Digest {
-    type Output = Digest;
+impl Sub for SetDigest {
+    type Output = SetDigest;
 
-    fn sub(self, other: Digest) -> Digest {
+    #[inline]
+    fn sub(self, other: SetDigest) -> SetDigest {
         self + -other
     }
 }
 
-impl AddAssign for Digest {
-    fn add_assign(&mut self, other: Digest) {
+impl AddAssign for SetDigest {
+    #[inline]
+    fn add_assign(&mut self, other: SetDigest) {
         *self = *self + other;
     }
 }
 
-impl SubAssign for Digest {
-    fn sub_assign(&mut self, other: Digest) {
+impl SubAssign for SetDigest {
+    #[inline]
+    fn sub_assign(&mut self, other: SetDigest) {
         *self = *self - other;
     }
 }
 
-impl std::fmt::Display for Digest {
+impl std::fmt::Display for SetDigest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.count as i64)?;
         match (self.sum, self.squares) {
@@ -131,8 +152,8 @@ mod tests {
     use super::*;
     use rand::{Rng, SeedableRng};
 
-    fn slow(numbers: impl Iterator<Item = u64>) -> Digest {
-        numbers.fold(Digest::NOTHING, |digest, number| digest + Digest::of(number))
+    fn slow(numbers: impl Iterator<Item = u64>) -> SetDigest {
+        numbers.fold(SetDigest::NOTHING, |digest, number| digest + SetDigest::of(number))
     }
 
     #[test]
@@ -140,26 +161,26 @@ mod tests {
         for seed in 0..200 {
             let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
             let (first, count) = (rng.random_range(0..1u64 << 47), rng.random_range(0..1000));
-            assert_eq!(Digest::of_run(first, count), slow(first..first + u64::from(count)), "seed {seed}");
+            assert_eq!(SetDigest::of_run(first, count), slow(first..first + u64::from(count)), "seed {seed}");
             let bits = if seed == 0 { u64::MAX } else { rng.random::<u64>() & rng.random::<u64>() };
             let numbers = || (0..64).filter(|bit| bits >> bit & 1 == 1).map(|bit| first + bit);
-            assert_eq!(Digest::of_bits(first, bits), slow(numbers()), "seed {seed}");
+            assert_eq!(SetDigest::of_bits(first, bits), slow(numbers()), "seed {seed}");
             let by = rng.random();
             let moved = slow(numbers().map(|number| number.wrapping_add(by)));
             assert_eq!(slow(numbers()).moved(by), moved, "seed {seed}");
             assert_eq!(slow(numbers()).times(3) - slow(numbers()).times(2), slow(numbers()), "seed {seed}");
         }
-        assert_eq!(Digest::of_run(5, 0), Digest::NOTHING);
+        assert_eq!(SetDigest::of_run(5, 0), SetDigest::NOTHING);
     }
 
     #[test]
     fn one_number_that_is_missing_or_too_many_is_named() {
         for number in [0, 1, 77, u64::MAX] {
-            assert_eq!(Digest::of(number).only(), Some(number));
-            assert_eq!((-Digest::of(number)).only(), Some(number));
+            assert_eq!(SetDigest::of(number).only(), Some(number));
+            assert_eq!((-SetDigest::of(number)).only(), Some(number));
         }
-        assert_eq!((Digest::of(1) + Digest::of(2)).only(), None);
-        assert_eq!((Digest::of(1) + Digest::of(5) - Digest::of(3)).only(), None);
+        assert_eq!((SetDigest::of(1) + SetDigest::of(2)).only(), None);
+        assert_eq!((SetDigest::of(1) + SetDigest::of(5) - SetDigest::of(3)).only(), None);
     }
 
     #[test]
@@ -167,7 +188,7 @@ mod tests {
         let pairs: Vec<(u64, u64)> = (0..24).flat_map(|a| (a..24).map(move |b| (a, b))).collect();
         let digests: std::collections::HashSet<(u64, u64, u64)> = pairs
             .iter()
-            .map(|&(a, b)| Digest::of(a) + Digest::of(b))
+            .map(|&(a, b)| SetDigest::of(a) + SetDigest::of(b))
             .map(|digest| (digest.count, digest.sum, digest.squares))
             .collect();
         assert_eq!(digests.len(), pairs.len());
