@@ -106,6 +106,11 @@ const FAMILIES: &[Family] = &[
         "Recovery points not made, as what had changed did not fit together.",
         |r| of(r, |f| f.counters.audit_failures),
     ),
+    counter(
+        "holdfast_name_audit_failures_total",
+        "Requests refused, as what they would have changed did not fit together.",
+        |r| r.daemon.as_ref().map(|daemon| daemon.name_audit_failures as f64),
+    ),
     counter("holdfast_blocks_repaired_total", "Bad copies of blocks replaced by good ones.", |r| {
         of(r, |f| f.blocks_repaired)
     }),

@@ -256,6 +256,9 @@ pub(crate) struct Daemon {
     /// Batches left out, since they were not whole: a power cut has cut their sync short, or they have been damaged since.
     #[serde(default)]
     pub(crate) batches_torn: u64,
+    /// Requests refused, as what they would have changed did not fit together.
+    #[serde(default)]
+    pub(crate) name_audit_failures: u64,
 }
 
 impl Figures {

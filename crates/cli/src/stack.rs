@@ -103,7 +103,8 @@ impl Stack {
         let seed = u64::from_le_bytes(random()?);
         // The kernel checks permissions: the mount always has `default_permissions`.
         let Settings { atime, no_directory_atime, .. } = *settings;
-        let options = holdfast_naming::Options { enforce: Enforce::Outside, atime, no_directory_atime, seed };
+        let options =
+            holdfast_naming::Options { enforce: Enforce::Outside, atime, no_directory_atime, seed, unaudited: false };
         let namespace = Arc::new(Namespace::new(cache.clone(), clock, options).with_snapshots(cache.clone()));
         Ok(Stack { module, cache, namespace, recovered, was_clean })
     }

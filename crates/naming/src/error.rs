@@ -204,6 +204,16 @@ pub enum Error {
         /// Of 4 KiB, counted from the start of the file, ascending.
         blocks: Vec<u64>,
     },
+    /// What the request would change does not fit together.
+    #[error(
+        "audit of a transaction ({transaction}): not so: {failed} (a logic bug, to be reported; nothing of it is done)"
+    )]
+    Audit {
+        /// Equations that do not hold, with both sums.
+        failed: String,
+        /// What it would have done.
+        transaction: String,
+    },
     /// From below.
     #[error(transparent)]
     Object(object::Error),
@@ -266,6 +276,7 @@ impl Error {
             | Error::CorruptAttributes { .. }
             | Error::CorruptTree { .. }
             | Error::Mismatch { .. } => ErrorKind::Corrupt,
+            Error::Audit { .. } => ErrorKind::Internal,
             Error::Object(error) => match error {
                 object::Error::NoObject(_) => ErrorKind::Stale,
                 object::Error::NoSpace { .. } => ErrorKind::NoSpace,

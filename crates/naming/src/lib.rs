@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 mod acl;
+mod audit;
 pub mod check;
 #[doc(hidden)]
 pub mod decoders;

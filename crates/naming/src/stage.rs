@@ -1,5 +1,6 @@
 //! Collecting a transaction: operations, and the frames with the bytes that they name.
 
+use crate::audit::{Audit, Audits};
 use crate::error::{Error, Result};
 use crate::sums;
 use holdfast_integrity::{Algorithm, Checksum};
@@ -17,15 +18,37 @@ pub(crate) struct Staged<'a> {
     purpose: Purpose,
     brings: Option<ObjectId>,
     lazy: bool,
+    audit: Option<Audit<'a>>,
 }
 
 impl<'a> Staged<'a> {
     pub(crate) fn new(cache: &'a dyn ObjectCache) -> Staged<'a> {
-        Staged { cache, ops: Vec::new(), pins: Vec::new(), purpose: Purpose::Ordinary, brings: None, lazy: false }
+        let purpose = Purpose::Ordinary;
+        Staged { cache, ops: Vec::new(), pins: Vec::new(), purpose, brings: None, lazy: false, audit: None }
+    }
+
+    /// It is audited before it is submitted.
+    pub(crate) fn audited(self, audits: &'a Audits) -> Staged<'a> {
+        Staged { audit: Some(Audit::new(audits)), ..self }
+    }
+
+    /// What the audit is to know beside the operations, if there is to be one.
+    pub(crate) fn audit(&mut self) -> Option<&mut Audit<'a>> {
+        self.audit.as_mut()
     }
 
     pub(crate) fn op(&mut self, op: Op) {
         self.ops.push(op);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn unaudited(&mut self) -> Option<Audit<'a>> {
+        self.audit.take()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ops(&mut self) -> &mut Vec<Op> {
+        &mut self.ops
     }
 
     /// The transaction is a user's; a privileged one has room that others do not.
@@ -171,8 +194,18 @@ impl<'a> Staged<'a> {
     }
 
     /// Does it. `answer` is kept for a repetition of the request.
+    ///
+    /// # Errors
+    /// [`Error::Audit`]: it does not fit together, and nothing of it is done. Those of the cache.
     pub(crate) fn submit(self, request: Option<RequestId>, answer: Vec<u8>) -> Result<Outcome> {
-        let Staged { cache, ops, pins, purpose, brings, lazy } = self;
+        #[cfg(test)]
+        let this = crate::audit::plant::in_operations(self);
+        #[cfg(not(test))]
+        let this = self;
+        let Staged { cache, ops, pins, purpose, brings, lazy, audit } = this;
+        if let Some(audit) = audit {
+            audit.verify(cache, &ops, request)?;
+        }
         let outcome = cache.submit(Transaction { request, answer, ops, purpose, lazy, brings })?;
         drop(pins);
         Ok(outcome)

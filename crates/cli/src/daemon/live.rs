@@ -210,7 +210,7 @@ fn begin(stack: &Stack, options: &MountOptions) -> Result<()> {
                     tracing::info!("deleted {orphans} files without a name that were open when it was last in use");
                 }
                 // Nobody can reach it, and everybody wants the rest.
-                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device) => {
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device | ErrorKind::Internal) => {
                     tracing::error!(%error, "a file without a name cannot be deleted: its space stays in use");
                 }
                 Err(error) => return Err(stack::says(error)),

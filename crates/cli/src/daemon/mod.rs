@@ -437,6 +437,7 @@ impl State {
             batches_replayed: stack.recovered.batches,
             synced_pages_lost: stack.recovered.lost.len() as u64,
             batches_torn: stack.recovered.batches_torn,
+            name_audit_failures: stack.namespace.audit_failures(),
         });
         report
     }

@@ -3,6 +3,7 @@
 use super::layout::*;
 use super::node::{self, BranchRecord, Expect, Node};
 use super::{Directory, Entry, Search, Step};
+use crate::audit::Called;
 use crate::error::{Error, Result};
 use holdfast_object::{Kind, ObjectId};
 
@@ -31,6 +32,7 @@ impl Directory<'_> {
         let at = position(&records, 0, key);
         records.splice(at..at, record);
         self.store(&path.steps, path.leaf.page, 0, records)?;
+        self.called.push(Called { object, kind, key, is_put: true });
         Ok(key)
     }
 
@@ -44,6 +46,7 @@ impl Directory<'_> {
         let length = node::record_lengths(&records[at..], 0).next().unwrap_or(0);
         records.drain(at..at + length);
         self.shrink(&path.steps, path.leaf.page, 0, records)?;
+        self.called.push(Called { object: entry.object, kind: entry.kind, key: entry.key, is_put: false });
         Ok(Some(entry))
     }
 
@@ -58,6 +61,8 @@ impl Directory<'_> {
         assert_eq!(node::record_key(&records, at), entry.key, "entry found before");
         records[at..at + record.len()].copy_from_slice(&record);
         self.put(path.leaf.page, 0, &records);
+        self.called.push(Called { object: entry.object, kind: entry.kind, key: entry.key, is_put: false });
+        self.called.push(Called { object, kind, key: entry.key, is_put: true });
         Ok(Some(entry))
     }
 
@@ -182,7 +187,7 @@ impl Directory<'_> {
         }
         if level == 0 {
             // All other pages are free.
-            self.changed.clear();
+            self.cut.extend(std::mem::take(&mut self.changed).into_keys().filter(|page| *page != 0));
             if let Some(header) = &mut self.header {
                 (header.pages, header.free_head, header.free_count) = (1, 0, 0);
             }

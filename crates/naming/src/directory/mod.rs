@@ -13,11 +13,12 @@
 //! - the directory's size is its number of pages.
 
 mod edit;
-mod layout;
+pub(crate) mod layout;
 mod node;
 #[cfg(test)]
 mod tests;
 
+use crate::audit::{Called, IndexChanges};
 use crate::error::{Error, Result};
 use crate::pages;
 use crate::stage::Staged;
@@ -54,6 +55,10 @@ pub(crate) struct Directory<'a> {
     /// What the header of a directory without pages will say.
     fresh: Header,
     changed: BTreeMap<u64, Box<Image>>,
+    /// Pages that were changed and are none of the directory any more.
+    cut: Vec<u64>,
+    /// Names put in and taken out.
+    called: Vec<Called>,
     kept: RefCell<Vec<(u64, PinnedPage)>>,
 }
 
@@ -102,7 +107,8 @@ impl<'a> Directory<'a> {
     pub(crate) fn open(cache: &'a dyn ObjectCache, id: ObjectId, size: u64, seed: u64) -> Result<Directory<'a>> {
         let fresh = Header { seed, pages: 1, free_head: 0, free_count: 0, hash_bits: HASH_BITS };
         let kept = RefCell::default();
-        let mut directory = Directory { cache, id, stored: None, header: None, fresh, changed: BTreeMap::new(), kept };
+        let (changed, cut, called) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut directory = Directory { cache, id, stored: None, header: None, fresh, changed, cut, called, kept };
         if size > 0 {
             let header = Header::parse(&*directory.page(0)?, id, size)?;
             directory.stored = Some(header);
@@ -252,9 +258,13 @@ impl<'a> Directory<'a> {
         if let Some(image) = self.changed.get(&index) {
             return Ok(Page::Changed(image));
         }
+        self.stored_page(index).map(Page::Stored)
+    }
+
+    fn stored_page(&self, index: u64) -> Result<PinnedPage> {
         let mut kept = self.kept.borrow_mut();
         if let Some((_, page)) = kept.iter().find(|(number, _)| *number == index) {
-            return Ok(Page::Stored(page.clone()));
+            return Ok(page.clone());
         }
         let page = pages::read_page(self.cache, self.id, index)?.ok_or(Error::CorruptDirectory {
             object: self.id,
@@ -265,7 +275,7 @@ impl<'a> Directory<'a> {
         if kept.len() < KEPT_PAGES {
             kept.push((index, page.clone()));
         }
-        Ok(Page::Stored(page))
+        Ok(page)
     }
 
     /// Adds the changes to a transaction: whole new pages, and the new size where it shrinks.
@@ -278,12 +288,35 @@ impl<'a> Directory<'a> {
         } else if let Some(image) = self.changed.get_mut(&0) {
             header.put(image);
         }
+        #[cfg(test)]
+        crate::audit::plant::in_pages(&mut self.changed);
+        if let Some(audit) = staged.audit() {
+            audit.index(self.changes()?);
+        }
         let size = header.pages * PAGE_SIZE as u64;
         if self.stored.is_some_and(|stored| stored.pages > header.pages) {
             staged.op(Op::Truncate { id: self.id, size });
         }
         assert!(self.changed.keys().all(|&page| page < header.pages), "changed pages are within the directory");
         staged.pages(self.id, self.changed.iter().map(|(&index, image)| (index, &**image)), size)
+    }
+
+    /// What changes in the pages, for the audit.
+    fn changes(&self) -> Result<IndexChanges> {
+        let stored = self.stored.map_or(0, |header| header.pages);
+        let old = |page| if page < stored { self.stored_page(page).map(Some) } else { Ok(None) };
+        let mut changes = IndexChanges::new(self.id, self.called.clone());
+        for (&page, image) in &self.changed {
+            changes.page(page, old(page)?.as_ref().map(PinnedPage::bytes), Some(image), |name| self.first_key(name));
+        }
+        let cut: std::collections::BTreeSet<u64> = self.cut.iter().copied().collect();
+        for page in cut.into_iter().filter(|page| !self.changed.contains_key(page)) {
+            changes.page(page, old(page)?.as_ref().map(PinnedPage::bytes), None, |name| self.first_key(name));
+        }
+        if !self.cut.is_empty() {
+            changes.cut();
+        }
+        Ok(changes)
     }
 
     /// Checks the whole directory against its invariants and shows each entry with its key. Gives the number of entries.

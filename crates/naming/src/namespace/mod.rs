@@ -33,6 +33,7 @@ pub use rename::RenameMode;
 pub use snapshots::{CONTROL_NAME, is_fleeting};
 pub use xattrs::XattrMode;
 
+use crate::audit::Audits;
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::{Locks, Use};
@@ -107,6 +108,8 @@ pub struct Options {
     /// Seeds the hashes of new directories; from a source of randomness, so that names with equal hashes cannot be made
     /// on purpose.
     pub seed: u64,
+    /// For measurements only: transactions are not audited.
+    pub unaudited: bool,
 }
 
 /// Who asks, and which of its requests this is.
@@ -133,6 +136,7 @@ pub struct Namespace {
     /// [`AccessTimes`], as they are now: a remount changes them.
     access_times: AtomicU8,
     locks: Locks,
+    audits: Audits,
     /// Of the domain, to be looked into under `.holdfast`.
     snapshots: Option<Arc<dyn Snapshots>>,
 }
@@ -148,7 +152,15 @@ impl Namespace {
     pub fn new(cache: Arc<dyn ObjectCache>, clock: Arc<dyn Clock>, options: Options) -> Namespace {
         let access_times = AccessTimes { atime: options.atime, no_directory: options.no_directory_atime };
         let access_times = AtomicU8::new(access_times.packed());
-        Namespace { cache, clock, options, access_times, locks: Locks::new(), snapshots: None }
+        Namespace {
+            cache,
+            clock,
+            options,
+            access_times,
+            locks: Locks::new(),
+            audits: Audits::default(),
+            snapshots: None,
+        }
     }
 
     /// From now on, reading changes times of last access like this.
@@ -188,7 +200,13 @@ impl Namespace {
     }
 
     fn stage(&self) -> Staged<'_> {
-        Staged::new(&*self.cache)
+        let staged = Staged::new(&*self.cache);
+        if self.options.unaudited { staged } else { staged.audited(&self.audits) }
+    }
+
+    /// How many transactions did not fit together and were refused: logic bugs.
+    pub fn audit_failures(&self) -> u64 {
+        self.audits.failures()
     }
 
     /// Attributes of an object that a caller names.
@@ -268,6 +286,14 @@ impl Namespace {
         } else {
             self.stage_delete(staged, id, attributes);
         }
+        if let Some(audit) = staged.audit() {
+            // What an entry names that goes on to be found wrong: a file that says it has no name, an empty directory with a wrong number of links.
+            match (attributes.kind, attributes.nlink) {
+                (Kind::Directory, links) => audit.excuse_links(id, attributes.kind, i64::from(links) - 2),
+                (kind, 0) => audit.excuse_links(id, kind, -1),
+                _ => {}
+            }
+        }
         kept
     }
 
@@ -283,7 +309,18 @@ impl Namespace {
 
     fn stage_delete(&self, staged: &mut Staged<'_>, id: ObjectId, attributes: &Attributes) {
         if attributes.xattr != ObjectId::NONE {
-            staged.op(Op::Delete { id: attributes.xattr });
+            // A damaged store may name what is another's, or not there.
+            let is_own = match self.cache.attributes(attributes.xattr) {
+                Ok(holder) => holder.kind == Kind::Xattr && holder.parent == id,
+                Err(object::Error::NoObject(_)) => false,
+                // Of the deletion, the error will be the same.
+                Err(_) => true,
+            };
+            if is_own {
+                staged.op(Op::Delete { id: attributes.xattr });
+            } else if let Some(audit) = staged.audit() {
+                audit.excuse_xattr(id, attributes.xattr);
+            }
         }
         staged.op(Op::Delete { id });
     }
@@ -317,14 +354,14 @@ impl Namespace {
     /// called once, before the first request. Gives how many there were.
     ///
     /// # Errors
-    /// The first of those that are damaged ([`ErrorKind::Corrupt`], [`ErrorKind::Device`]), when all others are deleted: they stay, as what
+    /// The first of those that are damaged ([`ErrorKind::Corrupt`], [`ErrorKind::Device`], [`ErrorKind::Internal`]), when all others are deleted: they stay, as what
     /// has no name harms nobody. Anything else at once.
     pub fn reclaim_orphans(&self) -> Result<u64> {
         let (mut count, mut damage) = (0, None);
         for id in self.cache.orphans()? {
             match self.reclaim(id) {
                 Ok(is_deleted) => count += u64::from(is_deleted),
-                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device) => {
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device | ErrorKind::Internal) => {
                     damage.get_or_insert(error);
                 }
                 Err(error) => return Err(error),

@@ -49,6 +49,11 @@ impl Namespace {
         index.remove(name)?;
         index.stage(&mut staged)?;
         let mut set = changed_entries(&directory, -1, now);
+        if directory.entries == 0
+            && let Some(audit) = staged.audit()
+        {
+            audit.excuse_entries(parent);
+        }
         if wants_directory {
             set.nlink = Some(fewer_subdirectories(parent, &directory)?);
         }
