@@ -103,6 +103,7 @@ step unit 1200 cargo test --workspace --no-fail-fast
 # shellcheck disable=SC2086
 step explorer $([ "$mode" = test ] && echo 600 || echo 7500) $EXPLORER --seed "$SEED" $explorer
 [ "$mode" = test ] || step enemy 3600 cargo run --quiet --release -p holdfast-lab --bin enemy-table -- --seed "$SEED" --trials 200
+[ "$mode" = test ] || step metadata 3600 cargo run --quiet --release -p holdfast-lab --bin metadata-campaign -- --seed "$SEED" --injections 20000
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
 [ "$mode" = test ] || step foreign 3900 cargo run --quiet --release -p holdfast-lab --bin foreign-bytes -- --seed "$SEED" --seconds 3600
 step build 600 cargo build --release -p holdfast -p holdfast-bench

@@ -16,6 +16,7 @@
 //! | `requests` | FUSE requests that no kernel would send |
 //! | `foreign` | structures that say something else, behind good checksums |
 //! | `enemy` | every kind of block × every injection × mount, remount, create, read |
+//! | `metadata` | metadata in memory, every kind and field × every way to write to it |
 //! | `maker` | a store in use and the model, side by side |
 //! | `look` | reading everything in a store that may be damaged |
 
@@ -28,6 +29,7 @@ pub mod foreign;
 pub mod load;
 mod look;
 mod maker;
+pub mod metadata;
 pub mod model;
 pub mod protection;
 pub mod requests;

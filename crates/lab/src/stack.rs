@@ -126,9 +126,23 @@ impl Stack {
     /// # Errors
     /// Those of the layers.
     pub fn open(device: Arc<dyn Device>, options: &StackOptions, clock: &Arc<ManualClock>) -> Result<Stack> {
+        Stack::open_between(device, options, clock, |module| module)
+    }
+
+    /// The same, with something between the module and the layers above.
+    ///
+    /// # Errors
+    /// Those of the layers.
+    pub fn open_between(
+        device: Arc<dyn Device>,
+        options: &StackOptions,
+        clock: &Arc<ManualClock>,
+        between: impl FnOnce(Arc<Module>) -> Arc<dyn ObjectStore>,
+    ) -> Result<Stack> {
         let arena = arena(options)?;
         let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &options.physical)?);
-        let logical = Logical::assemble(vec![module.clone()]).map_err(|error| Error::Protocol(error.to_string()))?;
+        let logical =
+            Logical::assemble(vec![between(module.clone())]).map_err(|error| Error::Protocol(error.to_string()))?;
         let store: Arc<dyn ObjectStore> = Arc::new(logical);
         let (cache, recovered) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, options.cache.clone())?;
         Ok(Stack { module, cache: Arc::new(cache), recovered, clock: clock.clone() })

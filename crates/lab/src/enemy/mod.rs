@@ -15,7 +15,7 @@
 //! - *repaired*: as long as a copy is good, nothing fails and nothing is refused.
 
 mod foresight;
-mod reference;
+pub(crate) mod reference;
 mod table;
 mod trial;
 

@@ -41,16 +41,16 @@ const SELDOM: [BlockClass; 4] =
     [BlockClass::Bitmap, BlockClass::ReferenceTable, BlockClass::Map, BlockClass::SnapshotList];
 
 /// A store and what is in it.
-pub(super) struct Reference {
-    pub(super) image: MemoryDevice,
+pub(crate) struct Reference {
+    pub(crate) image: MemoryDevice,
     pub(super) catalogue: Catalogue,
-    pub(super) model: Model,
+    pub(crate) model: Model,
     /// What it was before the last things that were made durable, newest first.
     pub(super) older: Vec<Model>,
     /// With what was in them.
-    pub(super) snapshots: Vec<(SnapshotId, Model)>,
-    pub(super) driver: Driver,
-    pub(super) now_ns: u64,
+    pub(crate) snapshots: Vec<(SnapshotId, Model)>,
+    pub(crate) driver: Driver,
+    pub(crate) now_ns: u64,
 }
 
 impl Reference {
@@ -67,6 +67,11 @@ impl Reference {
             }
         }
         small.chain([Ok(large)]).collect()
+    }
+
+    /// A small one, closed in order.
+    pub(crate) fn make_closed() -> Result<Reference, String> {
+        make(Ending::Closed, 2, SMALL_BLOCKS)
     }
 
     /// One cut off right after its last sync, so that its intent log has no seal; or as if there were none.

@@ -11,6 +11,7 @@ mod faults;
 mod foreign;
 mod golden;
 mod grow;
+mod metadata;
 mod power;
 mod protection;
 mod regressions;

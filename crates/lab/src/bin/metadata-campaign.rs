@@ -1,0 +1,93 @@
+//! Writes to metadata in memory as nobody may, and prints what became of it. Exit code 1 if a promise is broken.
+
+use clap::{Parser, ValueEnum};
+use holdfast_lab::metadata::{Plan, markdown, run, text};
+use holdfast_physical::MetadataProtection;
+use holdfast_physical::scribble::MetaKind;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// A protection to do without: the campaign must fail.
+#[derive(ValueEnum, Clone, Copy)]
+enum Plant {
+    /// Checksums in memory, and with them the audit
+    Checksums,
+    /// The audit
+    Audit,
+}
+
+/// Writes to metadata in memory, of every kind and field, in every way and at every moment, makes recovery points, and prints a table.
+#[derive(Parser)]
+struct Arguments {
+    /// Decides what is struck where.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many strikes.
+    #[arg(long, default_value_t = 6000)]
+    injections: u64,
+    /// Only this kind of metadata.
+    #[arg(long)]
+    kind: Option<String>,
+    /// Does without a protection, and must fail.
+    #[arg(long)]
+    plant: Option<Plant>,
+    /// Writes the table to docs/metadata-campaign.md.
+    #[arg(long, conflicts_with_all = ["plant", "kind"])]
+    write: bool,
+}
+
+fn main() -> ExitCode {
+    let Arguments { seed, injections, kind, plant, write } = Arguments::parse();
+    let kind = kind.map(|name| MetaKind::ALL.into_iter().find(|kind| kind.name() == name));
+    if kind == Some(None) {
+        eprintln!("the kinds are: {}", MetaKind::ALL.map(MetaKind::name).join(", "));
+        return ExitCode::FAILURE;
+    }
+    // A panic is a finding, and is reported as one.
+    std::panic::set_hook(Box::new(|_| ()));
+    let metadata = match plant {
+        None => MetadataProtection::default(),
+        Some(Plant::Audit) => MetadataProtection::Rolling,
+        Some(Plant::Checksums) => MetadataProtection::Off,
+    };
+    let start = Instant::now();
+    let mut number = 0;
+    let mut told = |_: &_| {
+        number += 1;
+        if number % 100 == 0 {
+            eprint!("\r{number} of {injections}");
+        }
+    };
+    let done = match run(&Plan { seed, injections, metadata, kind: kind.flatten() }, &mut told) {
+        Ok(done) => done,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    eprintln!();
+    print!("{}", text(&done));
+    let (broken, in_gaps) = done.broken();
+    let stored = done.trials.iter().filter(|trial| !trial.stored.is_empty()).count();
+    println!(
+        "seed {seed}: {} strikes in {} of {} cells, {:.1} s: {stored} were stored; {} broke a promise, and {} one that is not made",
+        done.trials.len(),
+        done.cells.1,
+        done.cells.0,
+        start.elapsed().as_secs_f64(),
+        broken.len(),
+        in_gaps.len()
+    );
+    if write {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metadata-campaign.md");
+        let command = format!(
+            "cargo run --release -p holdfast-lab --bin metadata-campaign -- --seed {seed} --injections {injections} --write"
+        );
+        if let Err(error) = std::fs::write(&path, markdown(&done, &command)) {
+            eprintln!("{}: {error}", path.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    if !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

@@ -1,0 +1,216 @@
+//! Metadata in memory: every kind × every field × every way to write to it × every moment, and logic bugs; what becomes of each.
+//!
+//! | file | job |
+//! |---|---|
+//! | `script` | what is done with the store |
+//! | `between` | moments at which something can happen |
+//! | `trial` | one strike, and what became of it |
+//! | `table` | the results for people |
+//!
+//! Each trial opens a store of its own in memory, all layers of it, and strikes once. A run of the same script without a strike is what it is
+//! compared with. Promises, of which each trial checks all:
+//! - *nothing of it is stored*: the recovery point is what it is without the strike: byte by byte if nothing has been noticed, and else by
+//!   all that it says apart from where blocks are; a check of it from scratch finds nothing; all contents are right when it is mounted anew;
+//! - *nobody notices*: each application operation has the answer that it should, then and later.
+
+mod between;
+mod script;
+mod table;
+mod trial;
+
+use crate::enemy::reference::Reference;
+pub use between::Moment;
+use holdfast_physical::MetadataProtection;
+use holdfast_physical::scribble::{LogicBug, MetaKind, Pattern, State};
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::collections::{BTreeMap, BTreeSet};
+pub use table::{markdown, text};
+use trial::Twin;
+
+/// What is struck.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum What {
+    /// A field of something in memory.
+    Field {
+        /// What it is.
+        kind: MetaKind,
+        /// What it is to the epoch being built.
+        state: State,
+        /// By name.
+        field: String,
+    },
+    /// Something is done wrongly.
+    Bug(LogicBug),
+}
+
+impl std::fmt::Display for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            What::Field { kind, state, field } => write!(f, "{kind} ({}), {field}", state.name()),
+            What::Bug(bug) => write!(f, "logic bug {bug}"),
+        }
+    }
+}
+
+/// A cell of the campaign.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Cell {
+    /// What is struck.
+    pub what: What,
+    /// How; `None` for a logic bug.
+    pub pattern: Option<Pattern>,
+    /// When.
+    pub moment: Moment,
+}
+
+/// What became of a strike.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Verdict {
+    /// It was found to be a scribble.
+    Scribble,
+    /// An equation did not hold.
+    Logic,
+    /// Nothing was noticed, and nothing of it was stored.
+    Harmless,
+}
+
+/// One strike.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// Where and how.
+    pub cell: Cell,
+    /// Which script, which number of its moments, and the choice between what fits.
+    pub replay: (u64, usize, u64),
+    /// What was hit.
+    pub struck: String,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Something of it was stored.
+    pub stored: Vec<String>,
+    /// Application operations that have gone wrong.
+    pub errors: Vec<String>,
+}
+
+/// Which trials.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Decides all.
+    pub seed: u64,
+    /// How many strikes.
+    pub injections: u64,
+    /// Protection of the store: a weaker one than the default must make the campaign fail.
+    pub metadata: MetadataProtection,
+    /// Only this kind.
+    pub kind: Option<MetaKind>,
+}
+
+/// What a campaign has found.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// Each strike.
+    pub trials: Vec<Trial>,
+    /// Fields that there are, by kind.
+    pub fields: BTreeMap<MetaKind, BTreeSet<String>>,
+    /// Cells, and how many of them have been struck.
+    pub cells: (usize, usize),
+}
+
+/// What has no sums in memory, or not of all that it is: promises are broken there, and the table shows it.
+pub const GAPS: [MetaKind; 2] = [MetaKind::IntentLog, MetaKind::Snapshot];
+
+impl Trial {
+    fn is_broken(&self) -> bool {
+        !self.stored.is_empty() || !self.errors.is_empty()
+    }
+
+    fn is_in_gap(&self) -> bool {
+        matches!(self.cell.what, What::Field { kind, .. } if GAPS.contains(&kind))
+    }
+}
+
+impl Done {
+    /// Trials in which a promise was broken that is made, and in which one is that is not made yet ([`GAPS`]).
+    pub fn broken(&self) -> (Vec<&Trial>, Vec<&Trial>) {
+        self.trials.iter().filter(|trial| trial.is_broken()).partition(|trial| !trial.is_in_gap())
+    }
+}
+
+/// What each kind has to be struck: a queue of cells for each, in an order by seed, gone through again and again.
+type Queues = Vec<Vec<(u64, usize, Cell)>>;
+
+/// Strikes so many times; `told` is called after each.
+///
+/// # Errors
+/// In words, if a script does not even work without a strike.
+pub fn run(plan: &Plan, told: &mut dyn FnMut(&Trial)) -> Result<Done, String> {
+    let store = Reference::make_closed()?;
+    let mut random = Pcg64Mcg::seed_from_u64(plan.seed);
+    let twins =
+        (0..script::SCRIPTS).map(|number| Twin::run(&store, number, plan.metadata)).collect::<Result<Vec<_>, _>>()?;
+    let mut done = Done::default();
+    let queues = queues(plan, &twins, &mut random, &mut done);
+    done.cells.0 = queues.iter().map(Vec::len).sum();
+    let mut struck = BTreeSet::new();
+    let mut at = vec![0; queues.len()];
+    let mut missed = 0;
+    while (done.trials.len() as u64) < plan.injections {
+        let before = done.trials.len();
+        for (queue, at) in queues.iter().zip(&mut at) {
+            let Some((script, event, cell)) = queue.get(*at % queue.len().max(1)) else { continue };
+            *at += 1;
+            if done.trials.len() as u64 == plan.injections {
+                break;
+            }
+            let choice = random.random();
+            match trial::run(&store, &twins[*script as usize], cell, *event, choice, plan.metadata) {
+                Some(trial) => {
+                    told(&trial);
+                    struck.insert(cell.clone());
+                    done.trials.push(trial);
+                }
+                None => missed += 1,
+            }
+        }
+        if before == done.trials.len() && missed > 100 * queues.len() {
+            return Err("there is nothing to strike".into());
+        }
+    }
+    done.cells.1 = struck.len();
+    Ok(done)
+}
+
+/// By kind, then logic bugs; in each the cells come in an order by chance, each at one of the scripts and moments where it can be.
+fn queues(plan: &Plan, twins: &[Twin], random: &mut Pcg64Mcg, done: &mut Done) -> Queues {
+    let mut places: BTreeMap<Cell, Vec<(u64, usize)>> = BTreeMap::new();
+    for (script, twin) in twins.iter().enumerate() {
+        for (event, (moment, fields)) in twin.survey.iter().enumerate() {
+            let moment = *moment;
+            for (kind, state, field) in fields.iter().filter(|(kind, ..)| plan.kind.is_none_or(|only| only == *kind)) {
+                done.fields.entry(*kind).or_default().insert(field.clone());
+                let what = What::Field { kind: *kind, state: *state, field: field.clone() };
+                for pattern in Pattern::ALL {
+                    let cell = Cell { what: what.clone(), pattern: Some(pattern), moment };
+                    places.entry(cell).or_default().push((script as u64, event));
+                }
+            }
+            let bugs = LogicBug::ALL.into_iter().filter(|_| plan.kind.is_none() && trial::can_have_bugs(moment));
+            for bug in bugs {
+                let cell = Cell { what: What::Bug(bug), pattern: None, moment };
+                places.entry(cell).or_default().push((script as u64, event));
+            }
+        }
+    }
+    let mut queues: BTreeMap<Option<MetaKind>, Vec<(u64, usize, Cell)>> = BTreeMap::new();
+    for (cell, places) in places {
+        let (script, event) = places[random.random_range(0..places.len())];
+        let kind = match cell.what {
+            What::Field { kind, .. } => Some(kind),
+            What::Bug(_) => None,
+        };
+        queues.entry(kind).or_default().push((script, event, cell));
+    }
+    queues.values_mut().for_each(|queue| queue.shuffle(random));
+    queues.into_values().collect()
+}

@@ -1,0 +1,224 @@
+//! What is done with a store before, while and after its metadata in memory is struck: the same in every run of the same number.
+
+use super::between::{Between, Front, Moment, Watch};
+use crate::enemy::reference::Reference;
+use crate::look::walk;
+use crate::maker::Maker;
+use crate::model::{Action, Data, Driver, Model, Node};
+use crate::stack::{Stack, StackOptions};
+use holdfast_block::{BLOCK_SIZE, MemoryDevice};
+use holdfast_naming::{Atime, NewNode, RenameMode, SetAttr, SpaceMode, XattrMode};
+use holdfast_object::{ManualClock, SnapshotId, Snapshots};
+use holdfast_physical::{MetadataProtection, Module};
+use std::sync::Arc;
+
+/// A clean block that nobody has looked at for so long is verified before it is used.
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// How different scripts are: what makes the recovery point (a sync, a new snapshot, a deleted one), and how far it is prepared for.
+pub(super) const SCRIPTS: u64 = 6;
+
+/// A store in use, by a script.
+pub(super) struct Run {
+    pub(super) device: Arc<MemoryDevice>,
+    pub(super) module: Arc<Module>,
+    watch: Arc<Watch>,
+    pub(super) maker: Maker,
+    pub(super) snapshots: Vec<Kept>,
+    script: u64,
+    /// What has not gone as it should have.
+    pub(super) errors: Vec<String>,
+}
+
+/// A snapshot, with what is in it.
+pub(super) struct Kept {
+    id: SnapshotId,
+    model: Model,
+    /// Knows its objects, also those that have gone since.
+    driver: Driver,
+}
+
+/// Told of each moment, by number.
+pub(super) type Strike = Box<dyn FnMut(usize, Moment, &Module) + Send>;
+
+fn in_model(model: &Model, path: &[&str]) -> Result<Node, String> {
+    path.iter().try_fold(Node::ROOT, |node, name| {
+        let inode = model.get(node).ok_or("no such directory")?;
+        inode.entries.get(name.as_bytes()).copied().ok_or(format!("{path:?} is not in the store"))
+    })
+}
+
+impl Run {
+    pub(super) fn open(store: &Reference, script: u64, metadata: MetadataProtection) -> Result<Run, String> {
+        let device = Arc::new(store.image.clone());
+        let watch = Arc::new(Watch::default());
+        let front = Arc::new(Front { inner: device.clone(), watch: watch.clone() });
+        let mut options = StackOptions::new(1024);
+        options.physical.metadata = metadata;
+        let clock = Arc::new(ManualClock::new(store.now_ns, 0));
+        let mut opened = None;
+        let between = |module: Arc<Module>| {
+            opened = Some(module.clone());
+            Arc::new(Between { module, watch: watch.clone() }) as Arc<dyn holdfast_object::ObjectStore>
+        };
+        let stack = Stack::open_between(front, &options, &clock, between).map_err(|error| error.to_string())?;
+        let module = opened.ok_or("no module was opened")?;
+        let namespace = stack.namespace(Atime::Never);
+        namespace.reclaim_orphans().map_err(|error| error.to_string())?;
+        let mut driver = store.driver.clone();
+        driver.forget_gone(&store.model);
+        driver.replace_namespace(namespace);
+        let maker = Maker { driver, model: store.model.clone(), stack };
+        let kept =
+            |(id, model): &(SnapshotId, Model)| Kept { id: *id, model: model.clone(), driver: store.driver.clone() };
+        let snapshots = store.snapshots.iter().map(kept).collect();
+        Ok(Run { device, module, watch, maker, snapshots, script, errors: Vec::new() })
+    }
+
+    /// All of it, up to the recovery point that may be struck.
+    pub(super) fn up_to_recovery_point(&mut self, mut strike: Strike) -> Result<(), String> {
+        self.read_all("before");
+        self.begin()?;
+        let mut number = 0;
+        let (module, clock) = (self.module.clone(), self.maker.stack.clock.clone());
+        let hook = Box::new(move |moment| {
+            strike(number, moment, &module);
+            number += 1;
+            clock.advance_ns(SECOND_NS);
+        });
+        self.watch.set(Some(hook));
+        self.watch.tell(Moment::Rest);
+        // Only what the recovery point consists of.
+        let hook = self.watch.take();
+        let outcome = self.update(0).and_then(|()| self.update(1));
+        self.watch.set(hook);
+        outcome?;
+        self.watch.tell(Moment::Logged);
+        let outcome = self.make_recovery_point();
+        self.watch.set(None);
+        outcome
+    }
+
+    /// Goes on, so that what was struck and not met would be.
+    pub(super) fn go_on(&mut self) -> Result<(), String> {
+        self.read_all("after the recovery point");
+        self.update(2)?;
+        self.maker.act(Action::SyncAll)?;
+        self.read_all("later");
+        Ok(())
+    }
+
+    /// Everything, as an application would.
+    pub(super) fn read_all(&mut self, when: &str) {
+        let seen = see_all(&self.maker, &self.snapshots, &self.maker.stack);
+        self.errors.extend(seen.into_iter().map(|error| format!("{when}: {error}")));
+    }
+
+    fn node(&self, path: &[&str]) -> Result<Node, String> {
+        in_model(&self.maker.model, path)
+    }
+
+    /// Before: a file in use that has no name, a block of each kind in memory, a log that has been used.
+    fn begin(&mut self) -> Result<(), String> {
+        let maker = &mut self.maker;
+        let orphan = in_model(&maker.model, &["file 5"])?;
+        maker.act(Action::Lookup { parent: Node::ROOT, name: b"file 5".to_vec() })?;
+        maker.act(Action::Open { node: orphan, truncate: false })?;
+        maker.act(Action::Unlink { parent: Node::ROOT, name: b"file 5".to_vec() })?;
+        let large = in_model(&maker.model, &["large"])?;
+        for round in 0..=self.script % 3 {
+            maker.write(large, 7 * round as usize, 300 + round, 2 * BLOCK_SIZE)?;
+            maker.act(Action::SyncAll)?;
+        }
+        Ok(())
+    }
+
+    /// Updates of every sort, others in each round.
+    fn update(&mut self, round: u64) -> Result<(), String> {
+        let (large, second) = (self.node(&["large"])?, self.node(&["large too"])?);
+        let directory = self.node(&[&format!("directory {round}")])?;
+        let small = self.node(&[&format!("directory {round}"), "small"])?;
+        let seed = 1000 * self.script + 100 * round;
+        let maker = &mut self.maker;
+        let name = |what: &str| format!("{what} {round}").into_bytes();
+        maker.act(Action::Mkdir { parent: Node::ROOT, name: name("made"), mode: 0o755 })?;
+        let made = in_model(&maker.model, &[&format!("made {round}")])?;
+        let file = maker.file(made, "new", 3)?;
+        maker.write(large, 11 + round as usize, seed + 1, 3 * BLOCK_SIZE)?;
+        maker.act(Action::Copy {
+            source: second,
+            source_offset: (4 + round) * BLOCK_SIZE as u64,
+            target: file,
+            target_offset: 8 * BLOCK_SIZE as u64,
+            length: 2 * BLOCK_SIZE as u64,
+        })?;
+        let value = Data { seed: seed + 2, length: 200 };
+        maker.act(Action::SetXattr { node: small, name: b"user.note".to_vec(), value, mode: XattrMode::Set })?;
+        maker.act(Action::Link { node: small, parent: made, name: b"linked".to_vec() })?;
+        maker.act(Action::Rename {
+            parent: directory,
+            name: b"other".to_vec(),
+            new_parent: made,
+            new_name: b"moved".to_vec(),
+            mode: RenameMode::Replace,
+        })?;
+        maker.act(Action::Symlink { parent: made, name: b"pointing".to_vec(), target: b"../large".to_vec() })?;
+        let gone = format!("file {}", 6 + round);
+        maker.act(Action::Unlink { parent: Node::ROOT, name: gone.into_bytes() })?;
+        let mode = SpaceMode::Punch;
+        let offset = (30 + 3 * round) * BLOCK_SIZE as u64;
+        maker.act(Action::Allocate { node: large, offset, length: 2 * BLOCK_SIZE as u64, mode })?;
+        let size = Some((68 - 2 * round) * BLOCK_SIZE as u64 - 50);
+        maker.act(Action::SetAttr { node: second, set: SetAttr { size, ..SetAttr::default() } })?;
+        if round == 1 {
+            // The file without a name goes.
+            let orphan =
+                maker.model.nodes().find(|(_, inode)| inode.nlink == 0 && inode.opens > 0).map(|(node, _)| node);
+            let orphan = orphan.ok_or("nothing without a name is open")?;
+            maker.act(Action::Release { node: orphan })?;
+            maker.act(Action::Forget { node: orphan, count: 1 })?;
+        }
+        let node = NewNode::Regular;
+        maker.act(Action::Mknod { parent: directory, name: name("empty"), node, mode: 0o600 })?;
+        maker.write(small, 0, seed + 3, BLOCK_SIZE)?;
+        maker.act(Action::Sync { node: small, data_only: false })?;
+        maker.write(large, 50 + round as usize, seed + 4, BLOCK_SIZE)?;
+        maker.act(Action::Sync { node: large, data_only: round == 1 })
+    }
+
+    fn make_recovery_point(&mut self) -> Result<(), String> {
+        let cache = self.maker.stack.cache.clone();
+        let told = |error: holdfast_object::Error| error.to_string();
+        match self.script % 3 {
+            0 => self.maker.act(Action::SyncAll),
+            1 => {
+                let info = cache.snapshot_create("struck").map_err(told)?;
+                let (model, driver) = (self.maker.model.clone(), self.maker.driver.clone());
+                self.snapshots.push(Kept { id: info.id, model, driver });
+                Ok(())
+            }
+            _ => {
+                cache.snapshot_delete("two").map_err(told)?;
+                self.snapshots.remove(1);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn is_closed_in_the_end(&self) -> bool {
+        self.script >= SCRIPTS / 2
+    }
+}
+
+/// Reads everything in a stack, and in its snapshots; gives what is wrong, or cannot be read.
+pub(super) fn see_all(maker: &Maker, snapshots: &[Kept], stack: &Stack) -> Vec<String> {
+    let namespace = stack.namespace(Atime::Never);
+    let mut found = Vec::new();
+    let live = std::iter::once((SnapshotId::LIVE, &maker.model, &maker.driver));
+    for (id, model, driver) in live.chain(snapshots.iter().map(|kept| (kept.id, &kept.model, &kept.driver))) {
+        let mut seen = walk(&namespace, model, driver, id);
+        found.append(&mut seen.errors);
+        found.append(&mut seen.wrong);
+    }
+    found
+}

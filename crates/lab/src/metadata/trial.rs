@@ -1,0 +1,209 @@
+//! One strike, and what became of it.
+
+use super::between::Moment;
+use super::script::{Run, see_all};
+use super::{Cell, Trial, Verdict, What};
+use crate::enemy::reference::Reference;
+use crate::stack::{Stack, StackOptions};
+use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
+use holdfast_object::{Arena, ManualClock, ObjectStore};
+use holdfast_physical::check::{CheckOptions, check};
+use holdfast_physical::scribble::{Choice, Exactness, Lab, MetaKind, State};
+use holdfast_physical::{MetadataProtection, Module, OpenOptions};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::io::IoSliceMut;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Fields that can be struck at a moment.
+pub(super) type Fields = BTreeSet<(MetaKind, State, String)>;
+
+/// A script without a strike.
+pub(super) struct Twin {
+    script: u64,
+    /// What there is at each moment.
+    pub(super) survey: Vec<(Moment, Fields)>,
+    /// The device, right after the recovery point.
+    image: MemoryDevice,
+    facts: [Vec<String>; 2],
+}
+
+/// Whether logic bugs are tried at a moment: while changes can still be made, and not where what they would be part of is put together.
+pub(super) fn can_have_bugs(moment: Moment) -> bool {
+    matches!(moment, Moment::Between | Moment::Applied)
+}
+
+/// What the last recovery point on a device says.
+fn facts(device: &MemoryDevice) -> Result<[Vec<String>; 2], String> {
+    let told = |error: holdfast_object::Error| error.to_string();
+    let (arena, clock) = (Arena::new(64, 4096).map_err(|error| error.to_string())?, Arc::new(ManualClock::new(0, 0)));
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let module = Module::open(Arc::new(device.clone()), arena, clock, &options).map_err(told)?;
+    let of = |exactness| module.lab().facts(exactness).map_err(told);
+    Ok([of(Exactness::Epochs)?, of(Exactness::Contents)?])
+}
+
+fn survey(lab: &Lab<'_>) -> Fields {
+    let mut fields = Fields::new();
+    for kind in MetaKind::ALL {
+        for target in lab.targets(kind) {
+            let Some(layout) = lab.layout(&target) else { continue };
+            fields.extend(layout.fields.into_iter().map(|(name, ..)| (kind, target.state, name)));
+        }
+    }
+    fields
+}
+
+impl Twin {
+    pub(super) fn run(store: &Reference, script: u64, metadata: MetadataProtection) -> Result<Twin, String> {
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let note = found.clone();
+        let mut run = Run::open(store, script, metadata)?;
+        run.up_to_recovery_point(Box::new(move |_, moment, module| note.lock().push((moment, survey(&module.lab())))))?;
+        let image = MemoryDevice::clone(&run.device);
+        run.go_on()?;
+        if let Some(error) = run.errors.first() {
+            return Err(format!("script {script}, without a strike: {error}"));
+        }
+        let facts = facts(&image)?;
+        let survey = std::mem::take(&mut *found.lock());
+        Ok(Twin { script, survey, image, facts })
+    }
+}
+
+/// Strikes at a cell, if it is there; tells what was hit.
+fn strike(lab: &Lab<'_>, cell: &Cell, seed: u64) -> Option<String> {
+    match (&cell.what, cell.pattern) {
+        (What::Bug(bug), _) => {
+            let told = lab.logic_bug(*bug, seed >> 1).unwrap_or_else(|error| Some(format!("not done: {error}")));
+            told.map(|told| format!("{bug}: {told}"))
+        }
+        (What::Field { kind, state, field }, Some(pattern)) => {
+            let (states, field) = (vec![*state], Some(field.clone()));
+            let choice = Choice { states, field, ..Choice::of(*kind, pattern, seed) };
+            lab.strike_chosen(&choice).ok().map(|struck| struck.to_string())
+        }
+        (What::Field { .. }, None) => None,
+    }
+}
+
+/// The same, with a new store. `None` if there was nothing to strike.
+pub(super) fn run(
+    store: &Reference,
+    twin: &Twin,
+    cell: &Cell,
+    event: usize,
+    choice: u64,
+    metadata: MetadataProtection,
+) -> Option<Trial> {
+    let mut trial = Trial {
+        cell: cell.clone(),
+        replay: (twin.script, event, choice),
+        struck: String::new(),
+        verdict: Verdict::Harmless,
+        stored: Vec::new(),
+        errors: Vec::new(),
+    };
+    let struck = Arc::new(Mutex::new(None));
+    let (note, wanted) = (struck.clone(), cell.clone());
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut run = Run::open(store, twin.script, metadata)?;
+        run.up_to_recovery_point(Box::new(move |number, _, module| {
+            if number == event {
+                *note.lock() = strike(&module.lab(), &wanted, choice);
+            }
+        }))?;
+        if struck.lock().is_none() {
+            return Ok(());
+        }
+        let counters = run.module.status().counters;
+        let image = MemoryDevice::clone(&run.device);
+        let is_noticed = counters.scribbles + counters.audit_failures + counters.restarts > 0;
+        trial.stored = judge(&image, twin, is_noticed);
+        let went_on = run.go_on();
+        let counters = run.module.status().counters;
+        trial.verdict = match (counters.audit_failures, counters.scribbles) {
+            (0, 0) => Verdict::Harmless,
+            (0, _) => Verdict::Scribble,
+            _ => Verdict::Logic,
+        };
+        trial.errors.append(&mut run.errors);
+        went_on?;
+        trial.stored.extend(mount_again(run)?);
+        Ok::<(), String>(())
+    }));
+    match outcome {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => trial.errors.push(error),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            trial.errors.push(format!("panic: {}", text.unwrap_or("of unknown kind")));
+        }
+    }
+    trial.struck = struck.lock().take()?;
+    Some(trial)
+}
+
+/// What of a recovery point is not as it is without a strike.
+fn judge(image: &MemoryDevice, twin: &Twin, is_noticed: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if !is_noticed {
+        let [mut mine, mut other] = [Box::new([0; BLOCK_SIZE]), Box::new([0; BLOCK_SIZE])];
+        for block in 0..image.blocks() {
+            let read = |device: &MemoryDevice, bytes: &mut [u8; BLOCK_SIZE]| {
+                device.read(block, &mut [IoSliceMut::new(bytes)]).is_ok()
+            };
+            if !(read(image, &mut mine) && read(&twin.image, &mut other)) || mine != other {
+                let at = (0..BLOCK_SIZE).find(|at| mine[*at] != other[*at]).unwrap_or(0);
+                wrong.push(format!("block {block} is another one, from byte {at} on"));
+                break;
+            }
+        }
+    }
+    match check(Arc::new(image.clone()), &CheckOptions::default()) {
+        Ok(report) => wrong.extend(report.findings.iter().map(|finding| format!("check: {finding:?}"))),
+        Err(error) => wrong.push(format!("check: {error}")),
+    }
+    match facts(image) {
+        Ok([exact, contents]) => {
+            // An epoch more, as a sync has closed one, is not wrong.
+            let is_longer = exact.first().map(|line| epoch(line)) != twin.facts[0].first().map(|line| epoch(line));
+            let (mine, other) =
+                if is_longer || is_noticed { (contents, &twin.facts[1]) } else { (exact, &twin.facts[0]) };
+            let differs = mine.iter().zip(other).find(|(mine, other)| mine != other);
+            match differs {
+                Some((mine, other)) => wrong.push(format!("it says \"{mine}\", not \"{other}\"")),
+                None if mine.len() != other.len() => wrong.push("it says more or less than it should".into()),
+                None => {}
+            }
+        }
+        Err(error) => wrong.push(format!("it cannot be read: {error}")),
+    }
+    wrong
+}
+
+fn epoch(line: &str) -> Option<&str> {
+    line.split(" epoch ").nth(1)?.split(' ').next()
+}
+
+/// Unmounts or loses power, mounts, and reads everything; gives what is wrong.
+fn mount_again(run: Run) -> Result<Vec<String>, String> {
+    let told = |error: holdfast_object::Error| error.to_string();
+    let clock = run.maker.stack.clock.clone();
+    let mut wrong = Vec::new();
+    if run.is_closed_in_the_end() {
+        run.maker.stack.close().map_err(told)?;
+    }
+    let report = check(Arc::new(MemoryDevice::clone(&run.device)), &CheckOptions::default()).map_err(told)?;
+    wrong.extend(report.findings.iter().map(|finding| format!("check at the end: {finding:?}")));
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::clone(&run.device));
+    match Stack::open(device, &StackOptions::new(1024), &clock) {
+        Ok(stack) => {
+            let seen = see_all(&run.maker, &run.snapshots, &stack);
+            wrong.extend(seen.into_iter().map(|error| format!("mounted again: {error}")));
+        }
+        Err(error) => wrong.push(format!("it cannot be mounted: {error}")),
+    }
+    Ok(wrong)
+}
