@@ -58,7 +58,7 @@ impl Stack {
         let limits = CacheOptions::for_frames(frames);
         let (cache, _) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, limits).map_err(other)?;
         let cache = Arc::new(cache);
-        let unaudited = metadata != MetadataProtection::Audited;
+        let unaudited = matches!(metadata, MetadataProtection::Off | MetadataProtection::Rolling);
         let options = NamingOptions { atime: Atime::Relative, unaudited, ..NamingOptions::default() };
         let namespace = Arc::new(Namespace::new(cache.clone(), clock, options));
         Ok(Stack { cache, namespace })
