@@ -92,9 +92,14 @@ impl Module {
         self.disk().raise_newest(epoch);
         let (writes, superblock) = {
             let mut trees = self.trees.write();
-            let (writes, free) = guard::open(|| {
+            let sealed = guard::open(|| {
                 trees.stage(&self.base, epoch)?;
                 trees.seal(&self.base, epoch)
+            });
+            // What is told of damage on the device may have been found through what has gone bad in memory.
+            let (writes, free) = sealed.or_else(|error| match error {
+                Error::GivenUp(_) => Err(error),
+                error => trees.verify_all(&self.base).and(Err(error)),
             })?;
             trees.tell_kept(&self.base);
             let superblock = Superblock {
@@ -419,6 +424,20 @@ impl Trees {
         }
         for (key, dirty) in &self.dirty {
             dirty.block.verify(*key).map_err(|scribble| base.give_up_epoch(scribble, *key))?;
+        }
+        Ok(())
+    }
+
+    /// The same of all that the epoch being built consists of.
+    fn verify_all(&self, base: &Base) -> Result<()> {
+        self.verify_written(base)?;
+        let system = self.system.iter().map(|(id, record)| (system_key(*id), record));
+        let changed = self.changed.iter().filter_map(|(key, change)| match change {
+            Change::Present(record) => Some((*key, record)),
+            Change::Deleted => None,
+        });
+        for (key, record) in system.chain(changed) {
+            record.bytes().map_err(|scribble| base.give_up_record(scribble, key))?;
         }
         Ok(())
     }

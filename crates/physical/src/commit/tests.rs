@@ -551,6 +551,25 @@ fn no_scribble_on_bits_and_records_becomes_a_recovery_point() {
     }
 }
 
+/// The device is not blamed for what is read from a wrong place of it.
+#[test]
+fn damage_that_is_found_through_what_has_gone_bad_in_memory_is_none() {
+    let writes: [(&str, Write); 2] = [
+        ("the address of the table of tables", |rig| system(rig, 0, |record| record.root.address[0] ^= 1 << 40)),
+        ("that of an object table", |rig| {
+            system(rig, table_of(DomainId::MAIN), |record| record.root.address[0] ^= 1 << 40);
+        }),
+    ];
+    for (what, write) in writes {
+        println!("{what}");
+        let rig = Rig::new();
+        rig.make(3);
+        write(&rig);
+        rig.commit_is_given_up();
+        rig.begin_anew(|rig| rig.make(3));
+    }
+}
+
 #[test]
 fn no_block_is_written_to_that_only_seems_free() {
     let rig = Rig::new();
