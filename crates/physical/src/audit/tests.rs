@@ -4,7 +4,7 @@ use super::*;
 use crate::alloc::Zone;
 use crate::commit::tests::Rig;
 use crate::format::blockptr::PointerKind;
-use crate::format::snapshot::DEAD_BYTES;
+use crate::format::snapshot::{DEAD_BYTES, StoredSnapshot};
 use crate::format::{POINTERS, RECORD_BYTES, Record};
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, OwnedBlock};
 use crate::objects::{BITMAP, REFERENCES, dead_of};
@@ -114,7 +114,9 @@ const PLANTS: [(&str, &str, Plant); 26] = [
     ("generations", "an object that is newer than the next one", |_, trees| {
         tell(trees, |record| record.attributes.generation += 1000);
     }),
-    ("snapshots", "a snapshot that is not as it is listed", |_, trees| trees.kept.backdate(DomainId::MAIN, true)),
+    ("snapshots", "a snapshot that is not as it is listed", |_, trees| {
+        trees.kept.alter(DomainId::MAIN, true, backdate)
+    }),
     ("metadata", "a wrong count of metadata", |_, trees| trees.metadata += 1),
     ("size", "a wrong count of blocks", |rig, _| rig.module.base.alloc.lock().miscount_total()),
 ];
@@ -188,17 +190,22 @@ fn a_scribble_is_told_as_one() {
     assert_eq!((counters.audit_failures, counters.scribbles), (0, 1));
 }
 
+fn backdate(stored: &mut StoredSnapshot) {
+    stored.epoch -= 1;
+}
+
 /// A snapshot in memory decides whose blocks are, so it is looked at before it is used, and before each recovery point.
 #[test]
 fn a_scribble_upon_a_snapshot_is_told_as_one() {
-    for is_deletion in [false, true] {
+    let changes: [fn(&mut StoredSnapshot); 2] = [backdate, |stored| stored.table.root.address[1] |= 1 << 50];
+    for (change, is_deletion) in changes.into_iter().flat_map(|change| [(change, false), (change, true)]) {
         let rig = rig();
         let (id, epoch) = (rig.module.snapshots(DomainId::MAIN).unwrap()[0].id, rig.module.epoch() + 1);
         let before = rig.stored();
         if is_deletion {
             rig.commit().unwrap();
         }
-        rig.module.trees.write().kept.backdate(DomainId::MAIN, false);
+        rig.module.trees.write().kept.alter(DomainId::MAIN, false, change);
         let error = match is_deletion {
             false => rig.commit().unwrap_err(),
             true => rig.module.snapshot_delete(DomainId::MAIN, epoch + 1, id).unwrap_err(),
