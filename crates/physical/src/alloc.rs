@@ -124,7 +124,7 @@ const REMOVAL_BLOCKS: u64 = 64;
 /// leads to it anew, twice; a note of each block that goes away; and, for the deletion of a snapshot, its notes once more, as notes of
 /// the one before it.
 fn removal_blocks(kept: u64, used: u64) -> u64 {
-    REMOVAL_BLOCKS + 2 * kept + 2 * note_blocks(used)
+    kept.saturating_mul(2).saturating_add(REMOVAL_BLOCKS + 2 * note_blocks(used))
 }
 
 impl Alloc {
@@ -274,10 +274,14 @@ impl Alloc {
         }
     }
 
+    /// None if the counts have gone bad, which shows when they are verified.
+    fn in_use(&self) -> u64 {
+        self.total.saturating_sub(self.used.free())
+    }
+
     /// What is kept back for removals, with so much metadata kept by the newest snapshot.
     fn reserve_now(&self, kept: Option<u64>) -> u64 {
-        let used = self.total - self.used.free();
-        reserve_blocks(self.total) + kept.map_or(0, |kept| removal_blocks(kept, used))
+        reserve_blocks(self.total) + kept.map_or(0, |kept| removal_blocks(kept, self.in_use()))
     }
 
     /// See [`Alloc::kept`].
@@ -304,7 +308,8 @@ impl Alloc {
 
     /// Free blocks as the epoch being built will have them.
     pub(crate) fn free_after_publish(&self) -> u64 {
-        self.used.free() + self.pending.count() + self.placed.count()
+        // What has gone bad shows when it is verified.
+        self.used.free().wrapping_add(self.pending.count()).wrapping_add(self.placed.count())
     }
 
     pub(crate) fn total(&self) -> u64 {
@@ -351,7 +356,7 @@ impl Alloc {
         };
         let reserved = self.reserved();
         if let Some(quota) = self.quota.filter(|_| purpose != Purpose::Release) {
-            let available = quota.saturating_sub(self.total - self.used.free()).saturating_sub(reserved);
+            let available = quota.saturating_sub(self.in_use()).saturating_sub(reserved);
             if blocks > available {
                 return Err(Error::OverQuota { needed: blocks, available });
             }

@@ -8,7 +8,8 @@ use crate::words::{CHUNK_WORDS, Sums, Words, ones};
 /// One bit per block, set if the block cannot be handed out.
 ///
 /// Invariants ([`Bitmap::verify`] for a chunk): bits at and beyond `blocks` are set; the chunks' `free`, and `free` of all, count the
-/// clear bits; words change only by [`Bitmap::put`], which takes the change into the chunk's sums.
+/// clear bits, and wrap around if they have gone bad, for whoever verifies them; words change only by [`Bitmap::put`], which takes the
+/// change into the chunk's sums.
 pub(crate) struct Bitmap {
     blocks: u64,
     words: Vec<u64>,
@@ -73,7 +74,7 @@ impl Bitmap {
         let added = chunks - self.chunks();
         self.words.resize(chunks as usize * CHUNK_WORDS, 0);
         self.chunks.resize(chunks as usize, Chunk::CLEAR);
-        self.free += added * BITS;
+        self.free = self.free.wrapping_add(added * BITS);
         let old_tail = (chunks - added) * BITS;
         if old < old_tail {
             self.clear(old, blocks.min(old_tail) - old);
@@ -185,7 +186,7 @@ impl Bitmap {
         let free = (BITS - ones(self.words_of_chunk(chunk))) as u32;
         let sums = if self.believed { Sums::ZEROS } else { Sums::of(self.words_of_chunk(chunk)) };
         let old = std::mem::replace(&mut self.chunks[chunk as usize], Chunk { sums, free, looked_s: 0 });
-        self.free = self.free - u64::from(old.free) + u64::from(free);
+        self.free = self.free.wrapping_sub(u64::from(old.free)).wrapping_add(u64::from(free));
     }
 
     /// Sets bits that are clear.
@@ -194,9 +195,10 @@ impl Bitmap {
             let old = self.words[word];
             debug_assert_eq!(old & mask, 0, "a block of {first} and the {count} from there is in use");
             self.put(word, old | mask);
-            self.chunks[word / CHUNK_WORDS].free -= mask.count_ones();
+            let chunk = &mut self.chunks[word / CHUNK_WORDS];
+            chunk.free = chunk.free.wrapping_sub(mask.count_ones());
         }
-        self.free -= count;
+        self.free = self.free.wrapping_sub(count);
     }
 
     /// Clears bits that are set.
@@ -205,9 +207,10 @@ impl Bitmap {
             let old = self.words[word];
             debug_assert_eq!(old & mask, mask, "a block of {first} and the {count} from there is free");
             self.put(word, old & !mask);
-            self.chunks[word / CHUNK_WORDS].free += mask.count_ones();
+            let chunk = &mut self.chunks[word / CHUNK_WORDS];
+            chunk.free = chunk.free.wrapping_add(mask.count_ones());
         }
-        self.free += count;
+        self.free = self.free.wrapping_add(count);
     }
 
     /// Clears the bits of a mask over a chunk, all of which are set.
@@ -220,8 +223,9 @@ impl Bitmap {
             cleared += (old & mask).count_ones();
             self.put(word, old & !mask);
         }
-        self.chunks[chunk as usize].free += cleared;
-        self.free += u64::from(cleared);
+        let chunk = &mut self.chunks[chunk as usize];
+        chunk.free = chunk.free.wrapping_add(cleared);
+        self.free = self.free.wrapping_add(cleared.into());
     }
 
     /// What nobody may do: see [`crate::scribble`].

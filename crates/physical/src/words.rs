@@ -109,8 +109,8 @@ impl Mask {
             chunk.flipped.set((block % BITS) as usize);
         }
         chunk.words[word] = old | bit;
-        chunk.bits += 1;
-        self.count += 1;
+        chunk.bits = chunk.bits.wrapping_add(1);
+        self.count = self.count.wrapping_add(1);
         true
     }
 

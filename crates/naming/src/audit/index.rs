@@ -51,8 +51,9 @@ pub(crate) struct IndexChanges {
     pub(super) subdirectories: SetDigest,
     /// Names, by [`name_number`], with their kind.
     pub(super) names: SetDigest,
-    /// Entries put under a key that is not that of their name.
+    /// Entries put under a key that is not that of their name, and those gone. A damaged store may have some, which move with their page.
     pub(super) keys_wrong: u64,
+    pub(super) keys_wrong_gone: u64,
     /// Pages that branches name.
     pub(super) branches: SetDigest,
     /// Nodes below the root.
@@ -134,6 +135,7 @@ impl IndexChanges {
             subdirectories: none,
             names: none,
             keys_wrong: 0,
+            keys_wrong_gone: 0,
             branches: none,
             nodes: none,
             nodes_count: 0,
@@ -219,6 +221,7 @@ impl IndexChanges {
 
     /// Counts the entries in which the records of two leaves differ.
     fn leaf(&mut self, old: &[u8], new: &[u8], key_of: impl Fn(&[u8]) -> u64) {
+        let is_wrong = |raw: &EntryRaw, name: &[u8]| raw.key.get() >> SLOT_BITS != key_of(name) >> SLOT_BITS;
         let (start, end) = same_bytes(old, new);
         let mut at = 0;
         while let Some(next) = old.get(at + ENTRY_BYTES - 1).map(|length| at + ENTRY_BYTES + usize::from(*length)) {
@@ -236,12 +239,13 @@ impl IndexChanges {
             if left_old >= left_new {
                 let Some((raw, name)) = entry_at(old, at_old) else { return self.strange += 1 };
                 self.entry(raw, GONE);
+                self.keys_wrong_gone += u64::from(is_wrong(raw, name));
                 at_old += ENTRY_BYTES + name.len();
             }
             if left_new >= left_old {
                 let Some((raw, name)) = entry_at(new, at_new) else { return self.strange += 1 };
                 self.entry(raw, 1);
-                self.keys_wrong += u64::from(raw.key.get() >> SLOT_BITS != key_of(name) >> SLOT_BITS);
+                self.keys_wrong += u64::from(is_wrong(raw, name));
                 at_new += ENTRY_BYTES + name.len();
             }
         }
