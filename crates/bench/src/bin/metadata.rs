@@ -64,7 +64,9 @@ fn compare(arguments: &Arguments) -> Result<()> {
     let cpu = cpu::stay_on_one().at("stay on one processor with", "this program")?;
     let (mut locked, mut not_locked) = (None, String::new());
     if plan.steps.contains(&Step::Locked) {
-        match Locked::start(std::env::args_os().skip(1).chain(["--serve".into()]))? {
+        let mut own = std::env::args_os();
+        let _program = own.next();
+        match Locked::start(own.chain(["--serve".into()]))? {
             Ok(process) => locked = Some(process),
             Err(why) if arguments.steps.is_some() => return Err(Error::Usage(format!("no locked pages: {why}"))),
             Err(why) => {

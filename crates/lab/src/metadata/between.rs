@@ -79,6 +79,13 @@ impl Watch {
         self.hook.lock().get_or_insert(hook);
     }
 
+    fn while_writing<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.is_writing.store(true, Ordering::Relaxed);
+        let outcome = write();
+        self.is_writing.store(false, Ordering::Relaxed);
+        outcome
+    }
+
     fn request(&self) {
         if self.is_writing.load(Ordering::Relaxed) {
             self.tell(Moment::Writing);
@@ -123,7 +130,7 @@ fn parts(ops: &[Op]) -> [&[Op]; 3] {
     let is_edge = |at: &usize| pages[at - 1].target() != pages[*at].target();
     let once =
         |at: &usize| pages[..*at].iter().all(|op| pages[*at..].iter().all(|later| later.target() != op.target()));
-    let middle = (1..pages.len()).skip(pages.len() / 2).find(|at| is_edge(at) && once(at)).unwrap_or(pages.len());
+    let middle = (pages.len() / 2 + 1..pages.len()).find(|at| is_edge(at) && once(at)).unwrap_or(pages.len());
     let (first, second) = pages.split_at(middle);
     [structure, first, second]
 }
@@ -143,18 +150,12 @@ impl ObjectStore for Between {
 
     fn prepare(&self, epoch: Epoch) -> Result<()> {
         self.watch.tell(Moment::Applied);
-        self.watch.is_writing.store(true, Ordering::Relaxed);
-        let outcome = self.module.prepare(epoch);
-        self.watch.is_writing.store(false, Ordering::Relaxed);
-        outcome
+        self.watch.while_writing(|| self.module.prepare(epoch))
     }
 
     fn publish(&self, epoch: Epoch) -> Result<()> {
         self.watch.tell(Moment::Prepared);
-        self.watch.is_writing.store(true, Ordering::Relaxed);
-        let outcome = self.module.publish(epoch);
-        self.watch.is_writing.store(false, Ordering::Relaxed);
-        outcome
+        self.watch.while_writing(|| self.module.publish(epoch))
     }
 
     fn protection(&self) -> Protection {

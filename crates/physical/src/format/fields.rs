@@ -10,7 +10,8 @@ pub(crate) struct Fields {
 impl Fields {
     /// Each field: name, first byte, length.
     pub(crate) fn each(self) -> impl Iterator<Item = (&'static str, usize, usize)> {
-        let ends = self.list.iter().skip(1).map(|(_, at)| *at).chain([self.bytes]);
+        let behind = self.list.get(1..).unwrap_or_default();
+        let ends = behind.iter().map(|(_, at)| *at).chain([self.bytes]);
         self.list.iter().zip(ends).map(|((name, at), end)| (*name, *at, end - at))
     }
 
