@@ -11,12 +11,12 @@ mod owned;
 pub(crate) use owned::{Edit, OwnedBlock};
 
 use crate::disk::{Block, Disk, RawBlock};
-use crate::format::blockptr::BlockPointer;
+use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{POINTERS, RECORD_BYTES};
 use crate::locked_block::{LockedBlock, Slot};
 use holdfast_integrity::{
-    CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, identity_mix, identity_tag, tally,
+    CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, identity_mix, identity_tag, prefetch_line, tally,
 };
 use holdfast_object::{Corruption, DomainId, Error, ObjectId, ObjectKey, Place, Result};
 
@@ -238,6 +238,11 @@ impl MetaBlock {
 
     pub(crate) fn pointer(&self, slot: usize) -> BlockPointer {
         BlockPointer::decode(self.slot(slot))
+    }
+
+    /// Asks the processor for the pointer, as the block is verified soon, and then each of its pointers looked at.
+    pub(crate) fn prefetch_pointer(&self, slot: usize) {
+        prefetch_line(self.bytes(), slot * POINTER_BYTES);
     }
 
     pub(crate) fn pointer_kind_is_hole(&self, slot: usize) -> bool {

@@ -604,7 +604,7 @@ impl Trees {
         }
         if first == 0 && end >= capacity {
             let root = record.root;
-            self.free_subtree(base, key, record, &root, record.levels, 0);
+            self.free_subtree(base, key, record, &root, record.levels, 0, None);
             record.root = BlockPointer::HOLE;
         } else if self.remove_below(base, key, record, record.levels, 0, first, end.min(capacity))? {
             self.drop_dirty(base, NodeKey::new(key, record.levels, 0));
@@ -647,7 +647,7 @@ impl Trees {
             let (child, child_start) = (index * POINTERS + slot, start + slot * width);
             let empty = if first <= child_start && child_start + width <= end {
                 self.make_dirty(base, key, record, level, index)?;
-                self.free_subtree(base, key, record, &pointer, level - 1, child);
+                self.free_subtree(base, key, record, &pointer, level - 1, child, None);
                 true
             } else if self.remove_below(base, key, record, level - 1, child, first, end)? {
                 self.drop_dirty(base, NodeKey::new(key, level - 1, child));
@@ -676,7 +676,9 @@ impl Trees {
     }
 
     /// Frees everything under `pointer`, which is of `level` and number `index` in it. A tree block that cannot be read
-    /// leaves what is under it in use, for `check` to find: an object that is damaged can be deleted.
+    /// leaves what is under it in use, for `check` to find: an object that is damaged can be deleted. Meanwhile the processor gets the bytes of
+    /// the block that is freed next.
+    #[allow(clippy::too_many_arguments)]
     fn free_subtree(
         &mut self,
         base: &Base,
@@ -685,6 +687,7 @@ impl Trees {
         pointer: &BlockPointer,
         level: u8,
         index: u64,
+        next: Option<&MetaBlock>,
     ) {
         let node = NodeKey::new(key, level, index);
         if level == 0 {
@@ -718,12 +721,19 @@ impl Trees {
             },
         };
         if let Some(block) = block {
-            for slot in 0..POINTERS {
-                if !block.pointer_kind_is_hole(slot as usize) {
-                    let child = block.pointer(slot as usize);
-                    self.audit.dropped(key, &child);
-                    self.free_subtree(base, key, record, &child, level - 1, index * POINTERS + slot);
+            let mut slots = (0..POINTERS).filter(|slot| !block.pointer_kind_is_hole(*slot as usize)).peekable();
+            while let Some(slot) = slots.next() {
+                if let Some(next) = next {
+                    next.prefetch_pointer(slot as usize);
                 }
+                let child = block.pointer(slot as usize);
+                let behind = slots.peek().filter(|_| level > 1).and_then(|next| {
+                    let node = NodeKey::new(key, level - 1, index * POINTERS + next);
+                    base.cache.get(node, block.pointer(*next as usize).address[0])
+                });
+                let behind = behind.as_ref().map(|(block, _)| &**block);
+                self.audit.dropped(key, &child);
+                self.free_subtree(base, key, record, &child, level - 1, index * POINTERS + slot, behind);
             }
         }
         self.give_up(base, key, pointer, false);
