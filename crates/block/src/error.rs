@@ -88,6 +88,20 @@ pub enum Error {
         /// Bytes transferred before the end.
         done_bytes: u64,
     },
+    /// A block does not match the checksum that it was given when it was written, and nobody has a good copy.
+    #[error("{device}: {operation} found damage at block {first}: expected checksum {expected:#018x}, got {got:#018x}")]
+    Damaged {
+        /// Name of the device.
+        device: Arc<str>,
+        /// What was being done.
+        operation: Operation,
+        /// The block.
+        first: u64,
+        /// CRC-64 of what was written.
+        expected: u64,
+        /// CRC-64 of what is there.
+        got: u64,
+    },
     /// The request reaches past the end of the device: a bug of the caller, or an address taken from damaged metadata.
     #[error("{device}: {operation} out of range{}: the device has {blocks} blocks", Place(Some(*first), *length_bytes))]
     OutOfRange {
@@ -164,6 +178,7 @@ impl Error {
             | Error::Unsuitable { device, .. }
             | Error::Io { device, .. }
             | Error::EndedEarly { device, .. }
+            | Error::Damaged { device, .. }
             | Error::OutOfRange { device, .. }
             | Error::Misaligned { device, .. }
             | Error::ReadOnly { device, .. }
@@ -178,6 +193,7 @@ impl Error {
             Error::Unsuitable { .. } => Operation::Open,
             Error::Io { operation, .. }
             | Error::EndedEarly { operation, .. }
+            | Error::Damaged { operation, .. }
             | Error::OutOfRange { operation, .. }
             | Error::Misaligned { operation, .. }
             | Error::ReadOnly { operation, .. }
@@ -189,9 +205,10 @@ impl Error {
     pub fn first(&self) -> Option<u64> {
         match self {
             Error::InUse { .. } | Error::Unsuitable { .. } => None,
-            Error::EndedEarly { first, .. } | Error::OutOfRange { first, .. } | Error::Misaligned { first, .. } => {
-                Some(*first)
-            }
+            Error::EndedEarly { first, .. }
+            | Error::Damaged { first, .. }
+            | Error::OutOfRange { first, .. }
+            | Error::Misaligned { first, .. } => Some(*first),
             Error::Io { first, .. } | Error::ReadOnly { first, .. } | Error::Latched { first, .. } => *first,
         }
     }
@@ -200,6 +217,7 @@ impl Error {
     pub fn length_bytes(&self) -> u64 {
         match self {
             Error::InUse { .. } | Error::Unsuitable { .. } => 0,
+            Error::Damaged { .. } => BLOCK_SIZE as u64,
             Error::Io { length_bytes, .. }
             | Error::EndedEarly { length_bytes, .. }
             | Error::OutOfRange { length_bytes, .. }
@@ -212,7 +230,7 @@ impl Error {
     /// Whether the device itself failed, as against a request that it was right to refuse. Such a failure of a write or
     /// flush latches the device.
     pub fn is_device_failure(&self) -> bool {
-        matches!(self, Error::Io { .. } | Error::EndedEarly { .. })
+        matches!(self, Error::Io { .. } | Error::EndedEarly { .. } | Error::Damaged { .. })
     }
 
     /// What went wrong, without the place: the system's words where it was the system. Of a latched error the whole error
@@ -221,6 +239,7 @@ impl Error {
         match self {
             Error::Io { source, .. } => source.to_string(),
             Error::EndedEarly { done_bytes, .. } => format!("it ended early, after {done_bytes} bytes"),
+            Error::Damaged { .. } => "it does not match its checksum".to_string(),
             Error::OutOfRange { blocks, .. } => format!("out of range: the device has {blocks} blocks"),
             Error::Misaligned { .. } => "not a whole number of blocks".to_string(),
             Error::ReadOnly { .. } => "the device is open read-only".to_string(),

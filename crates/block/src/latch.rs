@@ -46,6 +46,11 @@ impl Latch {
         }
     }
 
+    /// Closes the latch, whatever the error. Says whether it was open.
+    pub fn close(&self, error: &Error) -> bool {
+        self.0.set(Arc::new(error.clone())).is_ok()
+    }
+
     /// Passes a result on, and closes the latch if it is a failure of the device. The first failure wins.
     ///
     /// # Errors

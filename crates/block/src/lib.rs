@@ -2,8 +2,8 @@
 //!
 //! A [`Device`] is a row of 4 KiB blocks that can be read, written, flushed and discarded. Two are here: a regular file
 //! or disk ([`FileDevice`], with direct I/O and exclusive use) and memory ([`MemoryDevice`], cloned copy-on-write in
-//! microseconds). A [`Filter`] stands in front of a device and changes something of what goes through it. The fault devices
-//! and the write recorder live in `holdfast-lab`.
+//! microseconds). [`flashlog`] makes one of two: a disk, and a log of what is written to it. A [`Filter`] stands in front of
+//! a device and changes something of what goes through it. The fault devices and the write recorder live in `holdfast-lab`.
 //!
 //! What every device promises, and no more:
 //! - A read returns what the last completed write of the block carried, unless the medium lies. Checksums are the
@@ -20,6 +20,7 @@ mod device;
 mod error;
 mod file;
 mod filter;
+pub mod flashlog;
 mod latch;
 mod memory;
 

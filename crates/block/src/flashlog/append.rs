@@ -1,0 +1,170 @@
+//! Writing to the log: data strictly one after the other, then the pages that name it.
+
+use super::chunk::Chunk;
+use super::device::{Failure, Flashlog, Order, Side};
+use super::format::{PageBuilder, PageHead, Point};
+use super::labels::Labelled;
+use super::ring::Area;
+use super::stages::Stage;
+use crate::{AlignedBuf, Error, Operation};
+use std::sync::Arc;
+
+/// Pages for this many blocks in entries of one block each, the fewest that a page has room for.
+const BLOCKS_OF_A_PAGE: u64 = 124;
+
+/// The end of the log. Whoever has it is the only one who writes to the log device.
+pub(super) struct Head {
+    pub(super) labels: Labelled,
+    pub(super) next: Point,
+    /// Something was written since the last flush of the log.
+    pub(super) is_unflushed: bool,
+    /// There are blocks since the last page that is a barrier.
+    pub(super) is_unmarked: bool,
+    /// Number of the next barrier.
+    pub(super) barrier: u64,
+}
+
+impl Flashlog {
+    /// Writes what is gathered to the log; with `is_barrier`, ends it with a page that says so.
+    pub(super) fn append(&self, head: &mut Head, is_barrier: bool) -> Result<(), Failure> {
+        // Whoever gathers more waits for the head, so that it does not become more than this. There is always room for as much again,
+        // for the case that main fails and nothing can be let go of.
+        let blocks_most = 2 * self.gather_blocks;
+        self.make_room(head, 2 * blocks_most, 2 * (blocks_most.div_ceil(BLOCKS_OF_A_PAGE) + 1))?;
+        self.append_gathered(head, is_barrier)
+    }
+
+    /// The same where there is room.
+    pub(super) fn append_gathered(&self, head: &mut Head, is_barrier: bool) -> Result<(), Failure> {
+        let (batch, durable, applied) = {
+            let mut stages = self.stages.lock();
+            (stages.take_gathered(), stages.durable, stages.applied)
+        };
+        let is_barrier = is_barrier && (head.is_unmarked || !batch.is_empty());
+        if batch.is_empty() && !is_barrier {
+            return Ok(());
+        }
+        for (first, chunk) in &batch {
+            self.verify_chunk(*first, chunk)?;
+        }
+        let head_of_pages = PageHead {
+            log: head.labels.label.log,
+            number: 0,
+            previous: 0,
+            generation: head.labels.label.generation,
+            data: 0,
+            applied: applied.page,
+            durable: durable.page,
+            is_barrier,
+            barrier: head.barrier,
+            time: (self.options.now)(),
+        };
+        let (pages, next) = pages(&batch, head.next, &head_of_pages);
+        let data: Vec<&[u8]> = batch.iter().map(|(_, chunk)| chunk.bytes()).collect();
+        let written = self
+            .rings
+            .write(Area::Data, head.next.data, &data)
+            .and_then(|()| self.rings.write(Area::Meta, head.next.page, &[&pages]));
+        written.map_err(Failure::of(Side::Log))?;
+        {
+            let mut stages = self.stages.lock();
+            if self.is_read_from_log() {
+                stages.leave_memory(&batch, head.next.data);
+            }
+            stages.promote(Stage::Writing, Stage::Logged);
+        }
+        head.next = next;
+        head.is_unflushed = true;
+        head.is_unmarked = !is_barrier;
+        head.barrier += u64::from(is_barrier);
+        Ok(())
+    }
+
+    /// Flushes the log; what is in it then may go to main.
+    pub(super) fn flush_log(&self, head: &mut Head) -> Result<(), Failure> {
+        if head.is_unflushed {
+            self.rings.device.flush().map_err(Failure::of(Side::Log))?;
+            head.is_unflushed = false;
+        }
+        let mut stages = self.stages.lock();
+        stages.promote(Stage::Logged, Stage::Durable);
+        stages.durable = head.next;
+        Ok(())
+    }
+
+    /// Sees to it that so much can be written; main catches up if it must.
+    fn make_room(&self, head: &mut Head, blocks: u64, pages: u64) -> Result<(), Failure> {
+        let areas = self.rings.areas;
+        loop {
+            let label = &head.labels.label;
+            let (used_pages, used_blocks) = (head.next.page - label.tail.page, head.next.data - label.tail.data);
+            let has_room = used_pages + pages <= areas.meta_blocks && used_blocks + blocks <= areas.data_blocks;
+            // An old point would make the next opening read much.
+            let is_long = head.next.page - label.applied.page > areas.meta_blocks / 8;
+            let applied = self.stages.lock().applied;
+            let has_moved = applied.page > label.applied.page;
+            match (has_room, has_moved) {
+                (true, false) => return Ok(()),
+                (true, true) if !is_long => return Ok(()),
+                (_, true) => self.write_points(head, applied)?,
+                (false, false) => {
+                    self.flush_log(head)?;
+                    self.catch_up_to_durable()?;
+                    if self.stages.lock().applied.page == head.labels.label.applied.page {
+                        // The areas are several times as large as what is written at once.
+                        let device = Arc::clone(&self.name);
+                        let reason = "the log has no room although main has everything";
+                        return Err(Failure { side: Side::Log, error: Error::Unsuitable { device, reason } });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes a label of the log that lets go of what main has. Only then is it overwritten.
+    pub(super) fn write_points(&self, head: &mut Head, applied: Point) -> Result<(), Failure> {
+        if self.options.order == Order::ReuseBeforeLabel {
+            (head.labels.label.tail, head.labels.label.applied) = (applied, applied);
+            return Ok(());
+        }
+        let written = head.labels.write(|label| (label.tail, label.applied) = (applied, applied));
+        written.map_err(Failure::of(Side::Log))
+    }
+
+    fn verify_chunk(&self, first: u64, chunk: &Chunk) -> Result<(), Failure> {
+        match chunk.first_damaged() {
+            None => Ok(()),
+            Some(index) => {
+                let got = holdfast_integrity::crc64(chunk.block(index));
+                Err(self.damaged(Side::Memory, Operation::Write, first + index as u64, chunk.sums()[index], got))
+            }
+        }
+    }
+}
+
+/// The pages for a batch from `at` on, and the point after them. The last one is the barrier, if one is wanted.
+fn pages(batch: &[(u64, Arc<Chunk>)], at: Point, head: &PageHead) -> (AlignedBuf, Point) {
+    let mut pages: Vec<[u8; 4096]> = Vec::new();
+    let mut next = at;
+    let mut builder = PageBuilder::new();
+    let mut finish = |builder: PageBuilder, is_barrier: bool| {
+        let blocks = builder.blocks();
+        let Point { page, data, previous } = next;
+        let (bytes, sum) = builder.finish(&PageHead { number: page, previous, data, is_barrier, ..head.clone() });
+        pages.push(bytes);
+        next = Point { page: page + 1, data: data + blocks, previous: sum };
+        next.data
+    };
+    let mut data = at.data;
+    for (first, chunk) in batch {
+        let mut done = 0;
+        while done < chunk.blocks() {
+            match builder.append(data, first + done as u64, &chunk.sums()[done..]) {
+                0 => data = finish(std::mem::replace(&mut builder, PageBuilder::new()), false),
+                some => done += some,
+            }
+        }
+    }
+    finish(builder, head.is_barrier);
+    (AlignedBuf::copy_of(&pages.concat()), next)
+}

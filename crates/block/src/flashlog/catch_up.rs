@@ -1,0 +1,158 @@
+//! Bringing main up to date: the newest version of each block, in the order of addresses, verified just before it is written.
+
+use super::device::{Failure, Flashlog, Order, Side};
+use super::format::State;
+use super::labels::Labelled;
+use super::ring::Area;
+use super::stages::{Map, Place, Stage, Version};
+use crate::{AlignedBuf, BLOCK_SIZE, Operation, Write};
+use holdfast_integrity::{FlipsMax, correct_flips, crc64};
+use std::io::{IoSlice, IoSliceMut};
+
+/// Blocks of one write to main: 1 MiB.
+const RUN_BLOCKS: usize = 256;
+/// Blocks that are on their way at once.
+const BATCH_BLOCKS: usize = 4 * RUN_BLOCKS;
+
+/// Whoever has it is the only one who writes to main.
+pub(super) struct MainSide {
+    pub(super) labels: Labelled,
+}
+
+impl Flashlog {
+    /// Brings main up to what is durable in the log.
+    pub(super) fn catch_up_to_durable(&self) -> Result<(), Failure> {
+        let mut main = self.main_side.lock();
+        let (blocks, point) = {
+            let mut stages = self.stages.lock();
+            stages.promote(Stage::Durable, Stage::Applying);
+            if self.options.order == Order::MainBeforeLog {
+                stages.promote(Stage::Logged, Stage::Applying);
+            }
+            (stages.map(Stage::Applying).clone(), stages.durable)
+        };
+        if blocks.is_empty() {
+            self.stages.lock().applied(point);
+            return Ok(());
+        }
+        // What a flush covers is on main at once in synchronous mode, so that main alone is like any disk that lost its power: it
+        // has what was flushed. Here it is a mixture on the way, which must not be taken for something else if the log is lost.
+        let is_marked = self.is_read_from_log() || main.labels.label.state == State::CatchingUp;
+        if is_marked {
+            main.labels.write(|label| label.state = State::CatchingUp).map_err(Failure::of(Side::Main))?;
+        }
+        self.write_to_main(&blocks)?;
+        if self.options.order != Order::NoFlushOfMain {
+            main.labels.device.flush().map_err(Failure::of(Side::Main))?;
+        }
+        if is_marked {
+            main.labels.write(|label| label.state = State::Open).map_err(Failure::of(Side::Main))?;
+        }
+        self.stages.lock().applied(point);
+        Ok(())
+    }
+
+    /// Writes these versions to main. Main is the caller's.
+    pub(super) fn write_to_main(&self, blocks: &Map) -> Result<(), Failure> {
+        let all: Vec<(u64, &Version)> = blocks.iter().map(|(address, version)| (*address, version)).collect();
+        let mut rest = &all[..];
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(rest.len().min(BATCH_BLOCKS));
+            rest = later;
+            self.write_batch_to_main(batch)?;
+        }
+        Ok(())
+    }
+
+    fn write_batch_to_main(&self, batch: &[(u64, &Version)]) -> Result<(), Failure> {
+        // One buffer for what comes from the log, in the order of the batch; memory is written from where it is.
+        let mut read = AlignedBuf::zeroed(batch.iter().filter(|(_, version)| is_in_log(version)).count() * BLOCK_SIZE);
+        self.read_versions(batch, &mut read)?;
+        let (blocks, _none) = read.as_chunks::<BLOCK_SIZE>();
+        let mut read = blocks.iter();
+        let mut runs: Vec<(u64, Vec<IoSlice<'_>>)> = Vec::new();
+        for (address, version) in batch {
+            let bytes: &[u8] = match &version.place {
+                Place::Memory(chunk, index) => {
+                    let bytes = chunk.block(*index);
+                    let got = crc64(bytes);
+                    if got != version.sum {
+                        return Err(self.damaged(Side::Memory, Operation::Write, *address, version.sum, got));
+                    }
+                    bytes
+                }
+                Place::Log(_) => read.next().expect("read above, one for each"),
+            };
+            match runs.last_mut() {
+                Some((first, run)) if *first + run.len() as u64 == *address && run.len() < RUN_BLOCKS => {
+                    run.push(IoSlice::new(bytes));
+                }
+                _ => runs.push((*address, vec![IoSlice::new(bytes)])),
+            }
+        }
+        let writes: Vec<Write<'_>> = runs.iter().map(|(first, bufs)| Write { first: *first, bufs }).collect();
+        self.main.write_batch(&writes).map_err(Failure::of(Side::Main))
+    }
+
+    /// Reads, of these versions, those that are in the log, one after the other into `bytes`, and verifies them.
+    fn read_versions(&self, batch: &[(u64, &Version)], bytes: &mut [u8]) -> Result<(), Failure> {
+        let in_log: Vec<(u64, &Version, u64)> = batch
+            .iter()
+            .filter_map(|(address, version)| match version.place {
+                Place::Log(position) => Some((*address, *version, position)),
+                Place::Memory(..) => None,
+            })
+            .collect();
+        let mut rest = bytes;
+        for run in in_log.chunk_by(|a, b| a.2 + 1 == b.2) {
+            let (now, later) = rest.split_at_mut(run.len() * BLOCK_SIZE);
+            rest = later;
+            self.rings.read(Area::Data, run[0].2, now).map_err(Failure::of(Side::Log))?;
+            let (blocks, _none) = now.as_chunks_mut::<BLOCK_SIZE>();
+            for (block, (address, version, position)) in blocks.iter_mut().zip(run) {
+                self.verify_or_mend(block, *address, version.sum, *position)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies a block that came from the log. One that is damaged is made good if that is possible; the log gets it again. Nobody
+    /// may write at this position meanwhile.
+    pub(super) fn verify_or_mend(
+        &self,
+        block: &mut [u8; BLOCK_SIZE],
+        address: u64,
+        sum: u64,
+        position: u64,
+    ) -> Result<(), Failure> {
+        if crc64(block) == sum {
+            return Ok(());
+        }
+        self.make_good(block, address, sum, position)?;
+        let aligned = AlignedBuf::copy_of(block);
+        self.rings.write(Area::Data, position, &[&aligned]).map_err(Failure::of(Side::Log))
+    }
+
+    /// Makes a damaged block of the log good in memory: by flipping a bit back, or because main has the same.
+    pub(super) fn make_good(
+        &self,
+        block: &mut [u8; BLOCK_SIZE],
+        address: u64,
+        sum: u64,
+        position: u64,
+    ) -> Result<(), Failure> {
+        let (got, place) = (crc64(block), self.rings.block(Area::Data, position));
+        if correct_flips(block, sum, FlipsMax::One).is_none() {
+            let on_main = self.main.read(address, &mut [IoSliceMut::new(block)]);
+            if on_main.is_err() || crc64(block) != sum {
+                return Err(self.damaged(Side::Log, Operation::Read, place, sum, got));
+            }
+        }
+        tracing::warn!(device = self.rings.device.name(), block = place, "a damaged block of the log was made good");
+        Ok(())
+    }
+}
+
+fn is_in_log(version: &Version) -> bool {
+    matches!(version.place, Place::Log(_))
+}

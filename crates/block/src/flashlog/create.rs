@@ -1,0 +1,95 @@
+//! Making a set of two devices.
+
+use super::Error;
+use super::format::{AREA_UNIT_BLOCKS, Areas, LABEL_AREA_BLOCKS, Label, Point, Role, State, Uuid};
+use super::labels::Labelled;
+use crate::Device;
+use std::sync::Arc;
+
+/// Of so many blocks of a log device, one is of the meta area: enough for 32 KiB of data with each page, so that frequent flushes,
+/// which each end a page, do not fill it long before the data area.
+const META_SHARE: u64 = 9;
+
+/// Names of a new set, which must be random.
+#[derive(Clone, Copy, Debug)]
+pub struct Create {
+    /// The set.
+    pub set: Uuid,
+    /// Its main device.
+    pub main: Uuid,
+    /// Its log device.
+    pub log: Uuid,
+}
+
+/// Blocks of the smallest log device: an area of labels, one of pages, and two of data.
+pub const fn log_blocks_least() -> u64 {
+    LABEL_AREA_BLOCKS + 3 * AREA_UNIT_BLOCKS
+}
+
+/// The areas of a log device.
+fn areas(device_blocks: u64) -> Areas {
+    let units = (device_blocks - LABEL_AREA_BLOCKS) / AREA_UNIT_BLOCKS;
+    let meta_units = units.div_ceil(META_SHARE).min(units - 2);
+    let meta_blocks = meta_units * AREA_UNIT_BLOCKS;
+    Areas {
+        meta_start: LABEL_AREA_BLOCKS,
+        meta_blocks,
+        data_start: LABEL_AREA_BLOCKS + meta_blocks,
+        data_blocks: units * AREA_UNIT_BLOCKS - meta_blocks,
+    }
+}
+
+/// Makes a set. Main keeps what it has, but for the last MiB (and what is behind the last whole one); a set's device is smaller
+/// than main by these. What the log device had is lost.
+///
+/// # Errors
+/// [`Error::TooSmall`], [`Error::Device`].
+pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Result<u64, Error> {
+    let sizes = [(&main, Role::Main, 2 * AREA_UNIT_BLOCKS), (&log, Role::Log, log_blocks_least())];
+    for (device, role, least) in sizes {
+        if device.blocks() < least {
+            return Err(Error::TooSmall { device: device.name().into(), role, blocks: device.blocks(), least });
+        }
+    }
+    let blocks = (main.blocks() - LABEL_AREA_BLOCKS) / AREA_UNIT_BLOCKS * AREA_UNIT_BLOCKS;
+    let label = Label {
+        role: Role::Log,
+        state: State::Open,
+        sequence: 0,
+        set: names.set,
+        main: names.main,
+        log: names.log,
+        generation: 1,
+        blocks,
+        device_blocks: log.blocks(),
+        areas: areas(log.blocks()),
+        tail: Point::default(),
+        applied: Point::default(),
+        start: 0,
+    };
+    Labelled::create(log, label.clone())?;
+    Labelled::create(
+        Arc::clone(&main),
+        Label { role: Role::Main, device_blocks: main.blocks(), areas: Areas::default(), ..label },
+    )?;
+    Ok(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_are_whole_mib_and_fill_the_device() {
+        let blocks = [log_blocks_least(), 1024 + 255, 2560, 2816, 4096, 1 << 22, (1 << 30) + 77];
+        for device_blocks in blocks {
+            let areas = areas(device_blocks);
+            assert_eq!(areas.meta_start, 256);
+            assert_eq!(areas.meta_start + areas.meta_blocks, areas.data_start);
+            assert_eq!(areas.data_start + areas.data_blocks, device_blocks / 256 * 256);
+            assert!(areas.data_blocks >= 512 && areas.meta_blocks >= 256);
+            assert!(areas.meta_blocks * 9 >= areas.data_blocks || areas.data_blocks <= 512, "{device_blocks}");
+            assert!(areas.meta_blocks * 8 <= areas.data_blocks + 9 * 256, "{device_blocks}");
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The device that a set is, and what becomes of it when one of its devices fails.
+
+use super::append::Head;
+use super::catch_up::MainSide;
+use super::chunk::Chunk;
+use super::format::State;
+use super::ring::{Area, Rings};
+use super::stages::{Place, Stages, Version};
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, check_request};
+use holdfast_integrity::crc64;
+use parking_lot::Mutex;
+use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// What an answered flush says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// Log and main have it.
+    #[default]
+    Synchronous,
+    /// The log has it.
+    Asynchronous,
+}
+
+/// A mistake in the order of writes, for crash tests that must find it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// None.
+    #[default]
+    Correct,
+    /// Main gets what the log may not have durably.
+    MainBeforeLog,
+    /// Main is not flushed before it counts as up to date.
+    NoFlushOfMain,
+    /// Parts of the log are overwritten before a label has let go of them.
+    ReuseBeforeLabel,
+    /// Pages of generations that are over are taken for pages of this one.
+    AnyGeneration,
+}
+
+/// How a set is used.
+#[derive(Clone)]
+pub struct Options {
+    /// What an answered flush says.
+    pub mode: Mode,
+    /// Blocks that are written to the log together.
+    pub gather_blocks: u64,
+    /// Synchronous mode: so many blocks in memory, and they are flushed to log and main.
+    pub memory_blocks: u64,
+    /// Asynchronous mode: so many blocks in the index of those that are newer in the log, and main catches up.
+    pub index_blocks: u64,
+    /// The clock.
+    pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,
+    /// A mistake for a test to find.
+    pub order: Order,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            mode: Mode::default(),
+            gather_blocks: 256,
+            memory_blocks: 16_384,
+            index_blocks: 1 << 20,
+            now: Arc::new(SystemTime::now),
+            order: Order::Correct,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Options { mode, gather_blocks, memory_blocks, index_blocks, now: _, order } = self;
+        let mut all = f.debug_struct("Options");
+        all.field("mode", mode).field("gather_blocks", gather_blocks).field("memory_blocks", memory_blocks);
+        all.field("index_blocks", index_blocks).field("order", order).finish_non_exhaustive()
+    }
+}
+
+/// Where a failure was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    Main,
+    Log,
+    Memory,
+}
+
+/// A failure and where it was.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) side: Side,
+    pub(super) error: Error,
+}
+
+impl Failure {
+    pub(super) fn of(side: Side) -> impl Fn(Error) -> Failure {
+        move |error| Failure { side, error }
+    }
+}
+
+/// Main and log as one device. See the module's documentation.
+///
+/// Locks, from the outside in: `head`, `main_side`, `stages`.
+pub struct Flashlog {
+    pub(super) name: Arc<str>,
+    pub(super) blocks: u64,
+    pub(super) options: Options,
+    /// [`Options::gather_blocks`], as the log's areas allow it.
+    pub(super) gather_blocks: u64,
+    pub(super) rings: Rings,
+    pub(super) main: Arc<dyn Device>,
+    pub(super) head: Mutex<Head>,
+    pub(super) main_side: Mutex<MainSide>,
+    pub(super) stages: Mutex<Stages>,
+    pub(super) latch: Latch,
+}
+
+impl Flashlog {
+    /// Makes everything that was written durable in the log and on main, and says so in the log's label: the next opening has nothing
+    /// to replay. For idle times and before closing.
+    ///
+    /// # Errors
+    /// As for [`Device::flush`].
+    pub fn settle(&self) -> Result<(), Error> {
+        self.latch.check(&self.name, Operation::Flush, None, 0)?;
+        self.watch(self.do_settle())
+    }
+
+    /// Brings main up to what is durable in the log. In asynchronous mode this is when main is active.
+    ///
+    /// # Errors
+    /// As for [`Device::flush`].
+    pub fn catch_up(&self) -> Result<(), Error> {
+        self.latch.check(&self.name, Operation::Flush, None, 0)?;
+        self.watch(self.catch_up_to_durable())
+    }
+
+    /// Blocks that are not on main for certain, those that are under way in several versions counted several times.
+    pub fn behind_blocks(&self) -> u64 {
+        self.stages.lock().index_blocks()
+    }
+
+    fn do_settle(&self) -> Result<(), Failure> {
+        let mut head = self.head.lock();
+        self.append(&mut head, true)?;
+        self.flush_log(&mut head)?;
+        self.catch_up_to_durable()?;
+        let applied = self.stages.lock().applied;
+        if head.labels.label.applied != applied { self.write_points(&mut head, applied) } else { Ok(()) }
+    }
+
+    fn do_flush(&self) -> Result<(), Failure> {
+        {
+            let mut head = self.head.lock();
+            self.append(&mut head, true)?;
+            self.flush_log(&mut head)?;
+        }
+        match self.options.mode {
+            Mode::Synchronous => self.catch_up_to_durable(),
+            Mode::Asynchronous => Ok(()),
+        }
+    }
+
+    /// Whether memory is done with a block when the log has it.
+    pub(super) fn is_read_from_log(&self) -> bool {
+        self.options.mode == Mode::Asynchronous
+    }
+
+    /// Takes one piece of a write. Whether enough is gathered to write it to the log.
+    fn accept(&self, first: u64, chunk: Chunk) -> Result<bool, Error> {
+        let (chunk, blocks) = (Arc::new(chunk), self.gather_blocks);
+        loop {
+            {
+                let mut stages = self.stages.lock();
+                // Under this lock: what is accepted before the latch closes is rescued, see `fail`.
+                self.latch.check(&self.name, Operation::Write, Some(first), chunk.bytes().len() as u64)?;
+                let gathered = stages.gathered_blocks();
+                if gathered == 0 || gathered + chunk.blocks() as u64 <= 2 * blocks {
+                    stages.accept(first, Arc::clone(&chunk));
+                    return Ok(stages.gathered_blocks() >= blocks);
+                }
+            }
+            self.watch(self.append(&mut self.head.lock(), false))?;
+        }
+    }
+
+    /// Keeps memory within its bounds.
+    fn relieve(&self) -> Result<(), Error> {
+        let (memory, index) = {
+            let stages = self.stages.lock();
+            (stages.memory_blocks(), stages.index_blocks())
+        };
+        let is_over = match self.options.mode {
+            Mode::Synchronous => memory > self.options.memory_blocks,
+            Mode::Asynchronous => index > self.options.index_blocks,
+        };
+        if !is_over {
+            return Ok(());
+        }
+        self.watch((|| {
+            {
+                let mut head = self.head.lock();
+                self.append(&mut head, false)?;
+                self.flush_log(&mut head)?;
+            }
+            self.catch_up_to_durable()
+        })())
+    }
+
+    pub(super) fn damaged(&self, side: Side, operation: Operation, first: u64, expected: u64, got: u64) -> Failure {
+        let device = match side {
+            Side::Main => self.main.name().into(),
+            Side::Log => self.rings.device.name().into(),
+            Side::Memory => Arc::clone(&self.name),
+        };
+        Failure { side, error: Error::Damaged { device, operation, first, expected, got } }
+    }
+
+    /// Passes a result on; the first failure closes the latch, and what was answered goes to the device that is left.
+    fn watch<T>(&self, result: Result<T, Failure>) -> Result<T, Error> {
+        result.map_err(|failure| {
+            if self.latch.close(&failure.error) {
+                tracing::error!(device = &*self.name, side = ?failure.side, error = %failure.error, "a device failed");
+                if let Err(second) = self.rescue(failure.side) {
+                    tracing::error!(device = &*self.name, side = ?second.side, error = %second.error, "the rescue failed");
+                }
+            }
+            failure.error
+        })
+    }
+
+    /// Brings what was answered to the device that is left.
+    fn rescue(&self, failed: Side) -> Result<(), Failure> {
+        match failed {
+            Side::Main => {
+                let mut head = self.head.lock();
+                self.append_gathered(&mut head, true)?;
+                self.flush_log(&mut head)
+            }
+            Side::Log => {
+                let mut main = self.main_side.lock();
+                let blocks = self.stages.lock().newest();
+                if blocks.values().any(|version| matches!(version.place, Place::Log(_))) {
+                    // Some are in the log alone. Main stays at the state that it has.
+                    return Ok(());
+                }
+                self.write_to_main(&blocks)?;
+                main.labels.device.flush().map_err(Failure::of(Side::Main))?;
+                let alone = main.labels.write(|label| {
+                    label.generation += 1;
+                    label.state = State::Alone;
+                });
+                alone.map_err(Failure::of(Side::Main))
+            }
+            Side::Memory => Ok(()),
+        }
+    }
+
+    /// Reads one block that main does not have for certain. `Ok(false)` if main has it meanwhile.
+    fn read_version(&self, address: u64, mut version: Version, out: &mut [u8; BLOCK_SIZE]) -> Result<bool, Failure> {
+        loop {
+            let position = match &version.place {
+                Place::Memory(chunk, index) => {
+                    out.copy_from_slice(chunk.block(*index));
+                    let got = crc64(out);
+                    if got != version.sum {
+                        return Err(self.damaged(Side::Memory, Operation::Read, address, version.sum, got));
+                    }
+                    return Ok(true);
+                }
+                Place::Log(position) => *position,
+            };
+            self.rings.read(Area::Data, position, out).map_err(Failure::of(Side::Log))?;
+            if crc64(out) == version.sum {
+                return Ok(true);
+            }
+            // Main may have got it since, and then something else may have been written there.
+            match self.stages.lock().find(address) {
+                None => return Ok(false),
+                Some(newer) if !newer.is_at(position) => version = newer.clone(),
+                Some(_) => return self.make_good(out, address, version.sum, position).map(|()| true),
+            }
+        }
+    }
+
+    /// Reads `bytes` where at least one block is not on main for certain.
+    fn read_mixed(&self, first: u64, found: Vec<Option<Version>>, bytes: &mut AlignedBuf) -> Result<(), Error> {
+        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        let mut from_main = vec![false; blocks.len()];
+        for (at, version) in found.into_iter().enumerate() {
+            from_main[at] = match version {
+                None => true,
+                Some(version) => {
+                    let read = self.read_version(first + at as u64, version, &mut blocks[at]);
+                    !read.map_err(|failure| failure.error)?
+                }
+            };
+        }
+        let mut at = 0;
+        for run in from_main.chunk_by(|a, b| a == b) {
+            if run[0] {
+                let part = &mut bytes[at * BLOCK_SIZE..(at + run.len()) * BLOCK_SIZE];
+                self.main.read(first + at as u64, &mut [IoSliceMut::new(part)])?;
+            }
+            at += run.len();
+        }
+        Ok(())
+    }
+}
+
+impl Device for Flashlog {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
+        let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let count = check_request(&self.name, Operation::Read, self.blocks, first, length_bytes)?;
+        let found: Vec<Option<Version>> = {
+            let stages = self.stages.lock();
+            (first..first + count).map(|address| stages.find(address).cloned()).collect()
+        };
+        if found.iter().all(Option::is_none) {
+            return self.main.read(first, bufs);
+        }
+        let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
+        self.read_mixed(first, found, &mut bytes)?;
+        let mut rest = &bytes[..];
+        for buf in bufs {
+            let (now, later) = rest.split_at(buf.len());
+            buf.copy_from_slice(now);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+        let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let count = check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
+        let mut done = 0;
+        while done < count {
+            let blocks = (count - done).min(self.gather_blocks);
+            let chunk = Chunk::arrive(bufs, done as usize * BLOCK_SIZE, blocks as usize);
+            if self.accept(first + done, chunk)? {
+                self.watch(self.append(&mut self.head.lock(), false))?;
+                self.relieve()?;
+            }
+            done += blocks;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.latch.check(&self.name, Operation::Flush, None, 0)?;
+        self.watch(self.do_flush())?;
+        // Another thread's failure may have been what ended this one's wait.
+        self.latch.check(&self.name, Operation::Flush, None, 0)
+    }
+
+    /// Nothing is given up: a discard is not part of the order in which the log has the writes, and main, done at once, would be at
+    /// no state that it had.
+    fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
+        let length_bytes = count.saturating_mul(BLOCK_SIZE as u64);
+        check_request(&self.name, Operation::Discard, self.blocks, first, length_bytes)?;
+        self.latch.check(&self.name, Operation::Discard, Some(first), length_bytes)
+    }
+}

@@ -1,0 +1,101 @@
+//! Why a set cannot be made or opened.
+
+use super::format::{Fault, Role, Uuid};
+use std::sync::Arc;
+
+/// A set that cannot be made or opened.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A request to a device failed.
+    #[error(transparent)]
+    Device(#[from] crate::Error),
+    /// The device has no label of a Flashlog.
+    #[error("{device}: no {role} device of a Flashlog: there is no label")]
+    NoLabel {
+        /// Name of the device.
+        device: Arc<str>,
+        /// What it should be.
+        role: Role,
+    },
+    /// The device is of another version of the format.
+    #[error("{device}: version {version} of the format is not known here (only {})", super::FORMAT_VERSION)]
+    OtherVersion {
+        /// Name of the device.
+        device: Arc<str>,
+        /// Its version.
+        version: u32,
+    },
+    /// The device is something else in its set.
+    #[error("{device}: it is the {got} device of a set, not the {expected} device")]
+    OtherRole {
+        /// Name of the device.
+        device: Arc<str>,
+        /// What it should be.
+        expected: Role,
+        /// What it is.
+        got: Role,
+    },
+    /// The devices are not of the same set.
+    #[error("{device}: it belongs to set {got}, and main to set {expected}")]
+    OtherSet {
+        /// Name of the device.
+        device: Arc<str>,
+        /// The set of main.
+        expected: Uuid,
+        /// The set of the device.
+        got: Uuid,
+    },
+    /// The set has another device in this role now.
+    #[error("{device}: the set has another {role} device: {expected}, and this is {got}")]
+    Replaced {
+        /// Name of the device.
+        device: Arc<str>,
+        /// Its role.
+        role: Role,
+        /// The device that the set has.
+        expected: Uuid,
+        /// This one.
+        got: Uuid,
+    },
+    /// The device has missed something: the set has been opened or changed without it, or it is an old copy.
+    #[error("{device}: it is older than the other device: generation {got}, and the set is at {expected}")]
+    Older {
+        /// Name of the device.
+        device: Arc<str>,
+        /// Generation of the newest device.
+        expected: u64,
+        /// Generation of this one.
+        got: u64,
+    },
+    /// The log failed while the set was in use; main has everything, and takes no log with less.
+    #[error("{device}: the log failed in generation {generation}, and main has gone on alone: a new log is needed")]
+    Alone {
+        /// Name of main.
+        device: Arc<str>,
+        /// Generation of main.
+        generation: u64,
+    },
+    /// Bytes of the format are not as they should be.
+    #[error("{device}: damaged at block {block}: {fault}")]
+    Damaged {
+        /// Name of the device.
+        device: Arc<str>,
+        /// The block.
+        block: u64,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// There is no room for what a device of this role must have.
+    #[error("{device}: too small for a {role} device: {blocks} blocks, and at least {least} are needed")]
+    TooSmall {
+        /// Name of the device.
+        device: Arc<str>,
+        /// What it should be.
+        role: Role,
+        /// Its size.
+        blocks: u64,
+        /// The least.
+        least: u64,
+    },
+}

@@ -1,0 +1,413 @@
+//! Labels: who a device is, and how far it is.
+
+use super::{AREA_UNIT_BLOCKS, BLOCKS_MAX, FORMAT_VERSION, Fault, LABEL_AREA_BLOCKS, LABEL_PAIRS, expect_zero, hex};
+use holdfast_integrity::crc64;
+use std::fmt;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const MAGIC: [u8; 8] = *b"HFFLASHL";
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq)]
+#[repr(C)]
+struct RawPoint {
+    page: U64,
+    data: U64,
+    previous: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U32,
+    role: u8,
+    state: u8,
+    reserved: [u8; 2],
+    block: U64,
+    sequence: U64,
+    set: [u8; 16],
+    main: [u8; 16],
+    log: [u8; 16],
+    generation: U64,
+    blocks: U64,
+    device_blocks: U64,
+    meta_start: U64,
+    meta_blocks: U64,
+    data_start: U64,
+    data_blocks: U64,
+    tail: RawPoint,
+    applied: RawPoint,
+    start: U64,
+    reserved_2: [u8; 3896],
+    crc: U64,
+}
+const _: () = assert!(size_of::<Raw>() == 4096);
+const _: () = assert!(std::mem::offset_of!(Raw, set) == 32);
+const _: () = assert!(std::mem::offset_of!(Raw, generation) == 80);
+const _: () = assert!(std::mem::offset_of!(Raw, tail) == 136);
+const _: () = assert!(std::mem::offset_of!(Raw, reserved_2) == 192);
+const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
+
+/// A random number that names a set or a device of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Uuid(pub [u8; 16]);
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        write!(f, "{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    }
+}
+
+/// What a device is in its set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Has every block at its own address.
+    Main,
+    /// Has what was written, in order.
+    Log,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Main => "main",
+            Role::Log => "log",
+        })
+    }
+}
+
+/// What a device is being used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// A log whose main may still have the generation before. Nothing of this generation has been written.
+    Opening,
+    /// In use. Of a main: it has, without the log, all that was flushed to it.
+    Open,
+    /// Of a main: what the log has is being copied to it; without the log it is a mixture.
+    CatchingUp,
+    /// Of a main: the log has failed, and main has everything.
+    Alone,
+}
+
+const STATES: [State; 4] = [State::Opening, State::Open, State::CatchingUp, State::Alone];
+
+/// A place between two pages of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Point {
+    /// Number of the page that comes next.
+    pub(crate) page: u64,
+    /// Position in the data area that comes next: blocks ever written there.
+    pub(crate) data: u64,
+    /// Checksum of the page before; 0 before the first.
+    pub(crate) previous: u64,
+}
+
+impl Point {
+    fn to_raw(self) -> RawPoint {
+        RawPoint { page: U64::new(self.page), data: U64::new(self.data), previous: U64::new(self.previous) }
+    }
+
+    fn from_raw(raw: RawPoint) -> Point {
+        Point { page: raw.page.get(), data: raw.data.get(), previous: raw.previous.get() }
+    }
+}
+
+/// Where the areas of a log device are, in blocks. All zero on other devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Areas {
+    pub(crate) meta_start: u64,
+    pub(crate) meta_blocks: u64,
+    pub(crate) data_start: u64,
+    pub(crate) data_blocks: u64,
+}
+
+/// A decoded label.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Label {
+    pub(crate) role: Role,
+    pub(crate) state: State,
+    /// Of this label among the device's.
+    pub(crate) sequence: u64,
+    pub(crate) set: Uuid,
+    /// The main device that the set has.
+    pub(crate) main: Uuid,
+    /// The log device that the set has. Its pages have it too.
+    pub(crate) log: Uuid,
+    /// Goes up with every opening and every change of the set.
+    pub(crate) generation: u64,
+    /// Size of the set's device.
+    pub(crate) blocks: u64,
+    /// Size of the device that this label is on.
+    pub(crate) device_blocks: u64,
+    pub(crate) areas: Areas,
+    /// Of a log: what is before it is not needed any more.
+    pub(crate) tail: Point,
+    /// Of a log: what is before it is durable on main.
+    pub(crate) applied: Point,
+    /// Of a log: number of the first page of this generation; pages before it are of earlier ones.
+    pub(crate) start: u64,
+}
+
+/// What was found in a block where a label may be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Decoded {
+    Valid(Box<Label>),
+    /// No label.
+    Nothing,
+    OtherVersion(u32),
+    Damaged(Fault),
+}
+
+/// First block of the pair for a label.
+pub(super) fn place(role: Role, sequence: u64, device_blocks: u64) -> u64 {
+    Label::area(role, device_blocks) + 2 * (sequence % LABEL_PAIRS)
+}
+
+impl Label {
+    /// First block of the area of labels.
+    pub(crate) fn area(role: Role, device_blocks: u64) -> u64 {
+        match role {
+            Role::Log => 0,
+            Role::Main => device_blocks.saturating_sub(LABEL_AREA_BLOCKS),
+        }
+    }
+
+    /// First block of the pair that this label is written to.
+    pub(crate) fn place(&self) -> u64 {
+        place(self.role, self.sequence, self.device_blocks)
+    }
+
+    /// Both blocks.
+    pub(crate) fn encode(&self) -> [[u8; 4096]; 2] {
+        [0, 1].map(|copy| self.encode_at(self.place() + copy))
+    }
+
+    fn encode_at(&self, block: u64) -> [u8; 4096] {
+        let mut raw = Raw {
+            magic: MAGIC,
+            version: U32::new(FORMAT_VERSION),
+            role: match self.role {
+                Role::Main => 1,
+                Role::Log => 2,
+            },
+            state: STATES.iter().position(|state| *state == self.state).unwrap_or_default() as u8 + 1,
+            block: U64::new(block),
+            sequence: U64::new(self.sequence),
+            set: self.set.0,
+            main: self.main.0,
+            log: self.log.0,
+            generation: U64::new(self.generation),
+            blocks: U64::new(self.blocks),
+            device_blocks: U64::new(self.device_blocks),
+            meta_start: U64::new(self.areas.meta_start),
+            meta_blocks: U64::new(self.areas.meta_blocks),
+            data_start: U64::new(self.areas.data_start),
+            data_blocks: U64::new(self.areas.data_blocks),
+            tail: self.tail.to_raw(),
+            applied: self.applied.to_raw(),
+            start: U64::new(self.start),
+            ..Raw::new_zeroed()
+        };
+        raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
+        zerocopy::transmute!(raw)
+    }
+
+    /// Reads what block `block` of a device of `device_blocks` blocks has.
+    pub(crate) fn decode(bytes: &[u8; 4096], block: u64, device_blocks: u64) -> Decoded {
+        let raw: Raw = zerocopy::transmute!(*bytes);
+        if raw.magic != MAGIC {
+            return Decoded::Nothing;
+        }
+        let crc = crc64(&bytes[..4088]);
+        if raw.crc.get() != crc {
+            return Decoded::Damaged(Fault::new("checksum of the label", hex(raw.crc.get()), hex(crc)));
+        }
+        if raw.version.get() != FORMAT_VERSION {
+            return Decoded::OtherVersion(raw.version.get());
+        }
+        match Self::judge(&raw, block, device_blocks) {
+            Ok(label) => Decoded::Valid(Box::new(label)),
+            Err(fault) => Decoded::Damaged(fault),
+        }
+    }
+
+    fn judge(raw: &Raw, block: u64, device_blocks: u64) -> Result<Label, Fault> {
+        let role = match raw.role {
+            1 => Role::Main,
+            2 => Role::Log,
+            other => return Err(Fault::new("role", "1 or 2", other)),
+        };
+        let state = usize::from(raw.state).checked_sub(1).and_then(|at| STATES.get(at).copied());
+        let state = state.ok_or_else(|| Fault::new("state", "1 to 4", raw.state))?;
+        let sequence = raw.sequence.get();
+        let at = place(role, sequence, device_blocks);
+        if raw.block.get() != block || block & !1 != at {
+            return Err(Fault::new("the label's own block", format!("{block} in {at}"), raw.block));
+        }
+        let (blocks, size) = (raw.blocks.get(), raw.device_blocks.get());
+        if size != device_blocks {
+            return Err(Fault::new("blocks of the device", device_blocks, size));
+        }
+        if blocks == 0 || blocks > BLOCKS_MAX || (role == Role::Main && blocks > Self::area(role, size)) {
+            return Err(Fault::new("blocks of the set's device", "those of main before its labels", blocks));
+        }
+        let areas = Areas {
+            meta_start: raw.meta_start.get(),
+            meta_blocks: raw.meta_blocks.get(),
+            data_start: raw.data_start.get(),
+            data_blocks: raw.data_blocks.get(),
+        };
+        let label = Label {
+            role,
+            state,
+            sequence,
+            set: Uuid(raw.set),
+            main: Uuid(raw.main),
+            log: Uuid(raw.log),
+            generation: raw.generation.get(),
+            blocks,
+            device_blocks: size,
+            areas,
+            tail: Point::from_raw(raw.tail),
+            applied: Point::from_raw(raw.applied),
+            start: raw.start.get(),
+        };
+        match role {
+            Role::Main => expect_zero("positions in the label of main", &raw.as_bytes()[104..192])?,
+            Role::Log => label.judge_log()?,
+        }
+        expect_zero("reserved bytes of the label", &raw.reserved)?;
+        expect_zero("reserved bytes of the label", &raw.reserved_2)?;
+        Ok(label)
+    }
+
+    /// The areas follow each other within the device, and the points are in order and within the rings.
+    fn judge_log(&self) -> Result<(), Fault> {
+        let Areas { meta_start, meta_blocks, data_start, data_blocks } = self.areas;
+        let units = [meta_start, meta_blocks, data_start, data_blocks];
+        let end = data_start.checked_add(data_blocks);
+        let fits = meta_start == LABEL_AREA_BLOCKS
+            && meta_start.checked_add(meta_blocks) == Some(data_start)
+            && end.is_some_and(|end| end <= self.device_blocks);
+        if !fits || units.iter().any(|at| *at == 0 || at % AREA_UNIT_BLOCKS != 0) {
+            return Err(Fault::new("areas", "whole MiB one after the other on the device", format!("{units:?}")));
+        }
+        let (tail, applied) = (self.tail, self.applied);
+        let used = applied.page.checked_sub(tail.page).zip(applied.data.checked_sub(tail.data));
+        let fits = used.is_some_and(|(pages, data)| pages <= meta_blocks && data <= data_blocks);
+        // The numbers count what was ever written: 2^60 blocks are not.
+        if !fits || [applied.page, applied.data, self.start].iter().any(|at| *at >= 1 << 60) {
+            return Err(Fault::new(
+                "points of the log",
+                "in order, within the areas",
+                format!("{tail:?}, {applied:?}"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log() -> Label {
+        Label {
+            role: Role::Log,
+            state: State::Open,
+            sequence: 70,
+            set: Uuid([1; 16]),
+            main: Uuid([2; 16]),
+            log: Uuid([3; 16]),
+            generation: 4,
+            blocks: 2048,
+            device_blocks: 1100,
+            areas: Areas { meta_start: 256, meta_blocks: 256, data_start: 512, data_blocks: 512 },
+            tail: Point { page: 5, data: 6, previous: 7 },
+            applied: Point { page: 8, data: 9, previous: 10 },
+            start: 11,
+        }
+    }
+
+    fn main() -> Label {
+        Label {
+            role: Role::Main,
+            device_blocks: 2304,
+            areas: Areas::default(),
+            tail: Point::default(),
+            applied: Point::default(),
+            start: 0,
+            ..log()
+        }
+    }
+
+    /// Seals changed bytes again.
+    fn seal(bytes: &mut [u8; 4096]) {
+        let crc = crc64(&bytes[..4088]);
+        bytes[4088..].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    #[test]
+    fn both_copies_read_back_at_their_own_places_only() {
+        for (label, place) in [(log(), 12), (main(), 2048 + 12)] {
+            assert_eq!(label.place(), place);
+            for (bytes, block) in label.encode().iter().zip(place..) {
+                let valid = Decoded::Valid(Box::new(label.clone()));
+                assert_eq!(Label::decode(bytes, block, label.device_blocks), valid);
+                assert!(matches!(Label::decode(bytes, block ^ 1, label.device_blocks), Decoded::Damaged(_)));
+                assert!(matches!(Label::decode(bytes, block + 2, label.device_blocks), Decoded::Damaged(_)));
+                assert!(matches!(Label::decode(bytes, block, label.device_blocks + 1), Decoded::Damaged(_)));
+            }
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_golden() {
+        // A change here is another version of the format.
+        let [bytes, _] = log().encode();
+        assert_eq!(&bytes[..16], b"HFFLASHL\x01\0\0\0\x02\x02\0\0");
+        assert_eq!((bytes[16], bytes[24], bytes[32], bytes[48], bytes[64], bytes[80]), (12, 70, 1, 2, 3, 4));
+        assert_eq!((&bytes[88..90], &bytes[96..98]), (&[0, 8][..], &[0x4c, 4][..]));
+        assert_eq!((bytes[105], bytes[113], bytes[121], bytes[129]), (1, 1, 2, 2));
+        assert_eq!([136, 144, 152, 160, 168, 176, 184].map(|at| bytes[at]), [5, 6, 7, 8, 9, 10, 11]);
+        let sums = [log(), main()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
+        let of_log = [0xdd2e_ed52_f1de_ab78, 0x351c_9644_263a_0532];
+        let of_main = [0x8409_f637_3dc4_cb76, 0x6c3b_8d21_ea20_653c];
+        assert_eq!(sums, [of_log, of_main]);
+    }
+
+    #[test]
+    fn every_flipped_byte_is_seen() {
+        let [good, _] = log().encode();
+        for at in 0..4096 {
+            let mut bytes = good;
+            bytes[at] ^= 1;
+            assert!(!matches!(Label::decode(&bytes, 12, 1100), Decoded::Valid(_)), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn nonsense_behind_a_good_checksum_is_refused() {
+        let [good, _] = log().encode();
+        // Role, state, block, sequence, blocks, device, areas, points, reserved bytes.
+        let edits = [(12, 9), (13, 0), (13, 9), (14, 1), (16, 3), (24, 9), (90 + 5, 1), (96, 1), (104, 1), (105, 9)];
+        let more = [(113, 9), (121, 3), (129, 99), (136, 9), (144, 10), (167, 0x10), (191, 0xff), (192, 1), (4087, 1)];
+        for (at, value) in edits.into_iter().chain(more) {
+            let mut bytes = good;
+            bytes[at] = value;
+            seal(&mut bytes);
+            assert!(matches!(Label::decode(&bytes, 12, 1100), Decoded::Damaged(_)), "byte {at}");
+        }
+        let mut bytes = main().encode()[0];
+        bytes[160] = 1;
+        seal(&mut bytes);
+        assert!(matches!(Label::decode(&bytes, 2060, 2304), Decoded::Damaged(_)));
+        let mut bytes = good;
+        bytes[8] = 77;
+        seal(&mut bytes);
+        assert_eq!(Label::decode(&bytes, 12, 1100), Decoded::OtherVersion(77));
+        assert_eq!(Label::decode(&[0; 4096], 12, 1100), Decoded::Nothing);
+    }
+}

@@ -1,0 +1,370 @@
+//! Pages of the meta area: the table of contents of the data area.
+
+use super::{BLOCKS_MAX, FORMAT_VERSION, Fault, Uuid, expect_zero};
+use holdfast_integrity::crc64;
+use std::time::{Duration, SystemTime};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const MAGIC: [u8; 8] = *b"HFFLPAGE";
+const BARRIER: u32 = 1;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U32,
+    flags: U32,
+    log: [u8; 16],
+    number: U64,
+    previous: U64,
+    generation: U64,
+    data: U64,
+    applied: U64,
+    durable: U64,
+    barrier: U64,
+    time_ns: U64,
+    entries: U16,
+    reserved: [u8; 6],
+    body: [u8; BODY_BYTES],
+    crc: U64,
+}
+const _: () = assert!(size_of::<Raw>() == 4096);
+const _: () = assert!(std::mem::offset_of!(Raw, number) == 32);
+const _: () = assert!(std::mem::offset_of!(Raw, entries) == 96);
+const _: () = assert!(std::mem::offset_of!(Raw, body) == 104);
+const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
+
+const BODY_BYTES: usize = 3984;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RawEntry {
+    first: U64,
+    data: U64,
+    count: U16,
+    reserved: [u8; 6],
+}
+const ENTRY_BYTES: usize = 24;
+const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
+
+/// Blocks of the largest entry: a page that has no other.
+#[cfg(test)]
+pub(crate) const ENTRY_BLOCKS_MAX: usize = (BODY_BYTES - ENTRY_BYTES) / 8;
+
+/// What a page says beside its entries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PageHead {
+    /// The log device that it was written for.
+    pub(crate) log: Uuid,
+    /// Pages ever written before it.
+    pub(crate) number: u64,
+    /// Checksum of the page before.
+    pub(crate) previous: u64,
+    /// Generation of the set in which it was written.
+    pub(crate) generation: u64,
+    /// Position of its first block of data.
+    pub(crate) data: u64,
+    /// When it was written, pages before this one were durable on main ...
+    pub(crate) applied: u64,
+    /// ... and pages before this one were durable here, with their data.
+    pub(crate) durable: u64,
+    /// It is the last one before a flush.
+    pub(crate) is_barrier: bool,
+    /// Number of the barrier that it is or comes before.
+    pub(crate) barrier: u64,
+    /// When it was written.
+    pub(crate) time: SystemTime,
+}
+
+/// Consecutive blocks that were written together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    /// Address of the first block.
+    pub(crate) first: u64,
+    /// Position of its data.
+    pub(crate) data: u64,
+    /// Checksum of each block.
+    pub(crate) sums: Vec<u64>,
+}
+
+/// A decoded page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Page {
+    pub(crate) head: PageHead,
+    pub(crate) entries: Vec<Entry>,
+    /// Its own checksum, which the next page has as that of the page before.
+    pub(crate) sum: u64,
+}
+
+/// Why a block of the meta area is not the page that was expected.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Damaged {
+    /// The checksum, which should be this one, does not hold.
+    Sum(u64),
+    /// Something else behind a good checksum.
+    Other(Fault),
+}
+
+/// A page being filled.
+pub(crate) struct PageBuilder {
+    body: [u8; BODY_BYTES],
+    used: usize,
+    entries: u16,
+    blocks: u64,
+    /// Where the last entry is, and the address and position after it.
+    last: Option<(usize, u64)>,
+}
+
+impl PageBuilder {
+    pub(crate) fn new() -> PageBuilder {
+        PageBuilder { body: [0; BODY_BYTES], used: 0, entries: 0, blocks: 0, last: None }
+    }
+
+    /// Blocks of data that belong to it.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Appends blocks, as many as there is room for, and says how many: 0 if it is full. `data` is the position of the page's first
+    /// block.
+    pub(crate) fn append(&mut self, data: u64, first: u64, sums: &[u64]) -> usize {
+        let continues = self.last.filter(|(_, next)| *next == first).map(|(at, _)| at);
+        let room = BODY_BYTES - self.used;
+        let count = match continues {
+            Some(_) => room / 8,
+            None => room.saturating_sub(ENTRY_BYTES) / 8,
+        };
+        let count = count.min(sums.len());
+        if count == 0 {
+            return 0;
+        }
+        let at = match continues {
+            Some(at) => at,
+            None => {
+                let entry = RawEntry {
+                    first: U64::new(first),
+                    data: U64::new(data + self.blocks),
+                    count: U16::new(0),
+                    reserved: [0; 6],
+                };
+                let at = self.used;
+                self.body[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
+                self.used += ENTRY_BYTES;
+                self.entries += 1;
+                at
+            }
+        };
+        let count_at = at + std::mem::offset_of!(RawEntry, count);
+        let before = u16::from_le_bytes([self.body[count_at], self.body[count_at + 1]]);
+        self.body[count_at..count_at + 2].copy_from_slice(&(before + count as u16).to_le_bytes());
+        for sum in &sums[..count] {
+            self.body[self.used..self.used + 8].copy_from_slice(&sum.to_le_bytes());
+            self.used += 8;
+        }
+        self.blocks += count as u64;
+        self.last = Some((at, first + count as u64));
+        count
+    }
+
+    /// The page, and its checksum.
+    pub(crate) fn finish(self, head: &PageHead) -> ([u8; 4096], u64) {
+        let since = head.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut raw = Raw {
+            magic: MAGIC,
+            version: U32::new(FORMAT_VERSION),
+            flags: U32::new(if head.is_barrier { BARRIER } else { 0 }),
+            log: head.log.0,
+            number: U64::new(head.number),
+            previous: U64::new(head.previous),
+            generation: U64::new(head.generation),
+            data: U64::new(head.data),
+            applied: U64::new(head.applied),
+            durable: U64::new(head.durable),
+            barrier: U64::new(head.barrier),
+            time_ns: U64::new(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
+            entries: U16::new(self.entries),
+            body: self.body,
+            ..Raw::new_zeroed()
+        };
+        let sum = crc64(&raw.as_bytes()[..4088]);
+        raw.crc = U64::new(sum);
+        (zerocopy::transmute!(raw), sum)
+    }
+}
+
+impl Page {
+    /// Reads a block that may be a page of a set's device of `blocks` blocks.
+    pub(crate) fn decode(bytes: &[u8; 4096], blocks: u64) -> Result<Page, Damaged> {
+        let raw: Raw = zerocopy::transmute!(*bytes);
+        let sum = crc64(&bytes[..4088]);
+        if raw.crc.get() != sum {
+            return Err(Damaged::Sum(raw.crc.get()));
+        }
+        Self::judge(&raw, sum, blocks).map_err(Damaged::Other)
+    }
+
+    fn judge(raw: &Raw, sum: u64, blocks: u64) -> Result<Page, Fault> {
+        if raw.magic != MAGIC {
+            return Err(Fault::new("magic of the page", format!("{MAGIC:?}"), format!("{:?}", raw.magic)));
+        }
+        if raw.version.get() != FORMAT_VERSION {
+            return Err(Fault::new("version of the page", FORMAT_VERSION, raw.version));
+        }
+        if raw.flags.get() > BARRIER {
+            return Err(Fault::new("flags of the page", "0 or 1", raw.flags));
+        }
+        expect_zero("reserved bytes of the page", &raw.reserved)?;
+        let head = PageHead {
+            log: Uuid(raw.log),
+            number: raw.number.get(),
+            previous: raw.previous.get(),
+            generation: raw.generation.get(),
+            data: raw.data.get(),
+            applied: raw.applied.get(),
+            durable: raw.durable.get(),
+            is_barrier: raw.flags.get() == BARRIER,
+            barrier: raw.barrier.get(),
+            time: SystemTime::UNIX_EPOCH + Duration::from_nanos(raw.time_ns.get()),
+        };
+        let in_order = head.applied <= head.durable && head.durable <= head.number;
+        if !in_order || head.number >= 1 << 60 || head.data >= 1 << 60 || head.barrier >= 1 << 60 {
+            let got = format!("{} of {}, {} of {}", head.number, head.data, head.applied, head.durable);
+            return Err(Fault::new("points of the page", "in order", got));
+        }
+        let entries = Self::entries(raw, &head, blocks)?;
+        Ok(Page { head, entries, sum })
+    }
+
+    fn entries(raw: &Raw, head: &PageHead, blocks: u64) -> Result<Vec<Entry>, Fault> {
+        let mut entries = Vec::with_capacity(usize::from(raw.entries.get()).min(BODY_BYTES / ENTRY_BYTES));
+        let mut rest = &raw.body[..];
+        let mut data = head.data;
+        for number in 0..raw.entries.get() {
+            let Ok((entry, after)) = RawEntry::read_from_prefix(rest) else {
+                return Err(Fault::new("entries of the page", "as many as have room", raw.entries));
+            };
+            let count = usize::from(entry.count.get());
+            if count == 0 || after.len() < count * 8 {
+                return Err(Fault::new(
+                    "blocks of an entry",
+                    "1 to as many as have room",
+                    format!("{count} in {number}"),
+                ));
+            }
+            let first = entry.first.get();
+            let fits = first.checked_add(count as u64).is_some_and(|end| end <= blocks.min(BLOCKS_MAX));
+            if !fits || entry.data.get() != data {
+                let got = format!("{count} from {first} at {}", entry.data);
+                return Err(Fault::new("an entry", format!("one within {blocks} blocks at {data}"), got));
+            }
+            expect_zero("reserved bytes of an entry", &entry.reserved)?;
+            let (sums, after) = after.split_at(count * 8);
+            let (sums, _none) = sums.as_chunks::<8>();
+            entries.push(Entry { first, data, sums: sums.iter().map(|sum| u64::from_le_bytes(*sum)).collect() });
+            data += count as u64;
+            rest = after;
+        }
+        expect_zero("unused bytes of the page", rest)?;
+        Ok(entries)
+    }
+
+    /// Blocks of data that belong to it.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.sums.len() as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> PageHead {
+        PageHead {
+            log: Uuid([3; 16]),
+            number: 9,
+            previous: 8,
+            generation: 7,
+            data: 100,
+            applied: 5,
+            durable: 6,
+            is_barrier: true,
+            barrier: 4,
+            time: SystemTime::UNIX_EPOCH + Duration::from_nanos(3_000_000_001),
+        }
+    }
+
+    fn page() -> ([u8; 4096], u64) {
+        let mut builder = PageBuilder::new();
+        assert_eq!(builder.append(100, 50, &[11, 12]), 2);
+        assert_eq!(builder.append(100, 52, &[13]), 1);
+        assert_eq!(builder.append(100, 7, &[14]), 1);
+        assert_eq!(builder.blocks(), 4);
+        builder.finish(&head())
+    }
+
+    fn seal(bytes: &mut [u8; 4096]) {
+        let crc = crc64(&bytes[..4088]);
+        bytes[4088..].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    #[test]
+    fn a_page_reads_back_and_neighbours_are_one_entry() {
+        let (bytes, sum) = page();
+        let page = Page::decode(&bytes, 53).unwrap();
+        let entries =
+            vec![Entry { first: 50, data: 100, sums: vec![11, 12, 13] }, Entry { first: 7, data: 103, sums: vec![14] }];
+        assert_eq!(page, Page { head: head(), entries, sum });
+        assert_eq!(page.blocks(), 4);
+        assert!(matches!(Page::decode(&bytes, 52), Err(Damaged::Other(_))));
+    }
+
+    #[test]
+    fn the_bytes_are_golden() {
+        // A change here is another version of the format.
+        let (bytes, sum) = page();
+        assert_eq!(&bytes[..16], b"HFFLPAGE\x01\0\0\0\x01\0\0\0");
+        assert_eq!([16, 32, 40, 48, 56, 64, 72, 80].map(|at| bytes[at]), [3, 9, 8, 7, 100, 5, 6, 4]);
+        assert_eq!(u64::from_le_bytes(bytes[88..96].try_into().unwrap()), 3_000_000_001);
+        assert_eq!([96, 104, 112, 120, 128, 136, 144].map(|at| bytes[at]), [2, 50, 100, 3, 11, 12, 13]);
+        assert_eq!([152, 160, 168, 176, 184].map(|at| bytes[at]), [7, 103, 1, 14, 0]);
+        assert_eq!(sum, 0x25c3_d416_74e7_b7e2);
+    }
+
+    #[test]
+    fn a_page_takes_what_has_room_and_says_so() {
+        let sums: Vec<u64> = (0..1000).collect();
+        let mut builder = PageBuilder::new();
+        assert_eq!(builder.append(0, 0, &sums), ENTRY_BLOCKS_MAX);
+        assert_eq!(builder.append(0, 5000, &sums), 0);
+        let (bytes, _) = builder.finish(&PageHead { data: 0, ..head() });
+        assert_eq!(Page::decode(&bytes, 1000).unwrap().entries[0].sums, sums[..ENTRY_BLOCKS_MAX]);
+        let mut builder = PageBuilder::new();
+        let singles = (0..1000).take_while(|at| builder.append(0, at * 2, &[1]) == 1).count();
+        assert_eq!(singles, BODY_BYTES / 32);
+    }
+
+    #[test]
+    fn every_flipped_byte_is_seen() {
+        let (good, sum) = page();
+        for at in 0..4088 {
+            let mut bytes = good;
+            bytes[at] ^= 1;
+            assert_eq!(Page::decode(&bytes, 1000), Err(Damaged::Sum(sum)), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn nonsense_behind_a_good_checksum_is_refused() {
+        let (good, _) = page();
+        let edits =
+            [(0, 0), (8, 2), (12, 2), (39, 0xff), (63, 0xff), (64, 7), (72, 10), (96, 3), (97, 9), (98, 1), (110, 1)];
+        let more = [(112, 9), (120, 0), (120, 9), (121, 9), (122, 1), (169, 9), (184, 1), (4087, 1)];
+        for (at, value) in edits.into_iter().chain(more) {
+            let mut bytes = good;
+            bytes[at] = value;
+            seal(&mut bytes);
+            assert!(matches!(Page::decode(&bytes, 1000), Err(Damaged::Other(_))), "byte {at}");
+        }
+    }
+}

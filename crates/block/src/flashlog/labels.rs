@@ -1,0 +1,157 @@
+//! The labels of one device: finding the newest one, writing the next.
+
+use super::Error;
+use super::format::{Decoded, LABEL_AREA_BLOCKS, Label, Role};
+use crate::{AlignedBuf, BLOCK_SIZE, Device};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// A device with its newest label.
+pub(super) struct Labelled {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) label: Label,
+}
+
+impl Labelled {
+    /// Finds the newest label of a device that should have this role.
+    pub(super) fn read(device: Arc<dyn Device>, role: Role) -> Result<Labelled, Error> {
+        let name = || -> Arc<str> { device.name().into() };
+        let found = newest(&*device, role)?;
+        let other = match role {
+            Role::Main => Role::Log,
+            Role::Log => Role::Main,
+        };
+        match found {
+            Decoded::Valid(label) => Ok(Labelled { label: *label, device }),
+            Decoded::OtherVersion(version) => Err(Error::OtherVersion { device: name(), version }),
+            Decoded::Damaged(fault) => {
+                Err(Error::Damaged { device: name(), block: Label::area(role, device.blocks()), fault })
+            }
+            Decoded::Nothing => match newest(&*device, other)? {
+                Decoded::Valid(label) => Err(Error::OtherRole { device: name(), expected: role, got: label.role }),
+                _ => Err(Error::NoLabel { device: name(), role }),
+            },
+        }
+    }
+
+    /// Makes the device one of a set. Labels that it may have had are gone first.
+    pub(super) fn create(device: Arc<dyn Device>, label: Label) -> Result<Labelled, crate::Error> {
+        for role in [Role::Main, Role::Log] {
+            let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
+            device.write(Label::area(role, device.blocks()), &[IoSlice::new(&zeros)])?;
+        }
+        device.flush()?;
+        let mut labelled = Labelled { device, label };
+        labelled.write(|_| ())?;
+        Ok(labelled)
+    }
+
+    /// Writes the next label, durably, and with it what was written before.
+    pub(super) fn write(&mut self, change: impl FnOnce(&mut Label)) -> Result<(), crate::Error> {
+        let mut next = self.label.clone();
+        next.sequence += 1;
+        change(&mut next);
+        let pair = AlignedBuf::copy_of(&next.encode().concat());
+        self.device.write(next.place(), &[IoSlice::new(&pair)])?;
+        self.device.flush()?;
+        self.label = next;
+        Ok(())
+    }
+}
+
+/// The newest label in the area for a role; if there is none, what speaks against it.
+fn newest(device: &dyn Device, role: Role) -> Result<Decoded, crate::Error> {
+    let blocks = device.blocks();
+    let mut best = Decoded::Nothing;
+    if blocks < LABEL_AREA_BLOCKS {
+        return Ok(best);
+    }
+    let first = Label::area(role, blocks);
+    let mut area = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
+    device.read(first, &mut [IoSliceMut::new(&mut area)])?;
+    let (all, _none) = area.as_chunks::<BLOCK_SIZE>();
+    for (block, bytes) in (first..).zip(all) {
+        let found = Label::decode(bytes, block, blocks);
+        let is_better = match (&best, &found) {
+            (Decoded::Valid(best), Decoded::Valid(found)) => found.sequence > best.sequence,
+            (Decoded::Valid(_), _) | (_, Decoded::Nothing) => false,
+            _ => true,
+        };
+        if is_better {
+            best = found;
+        }
+    }
+    Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+    use crate::flashlog::format::{Areas, LABEL_PAIRS, Point, State, Uuid};
+
+    fn label(role: Role) -> Label {
+        let is_log = role == Role::Log;
+        let areas = Areas { meta_start: 256, meta_blocks: 256, data_start: 512, data_blocks: 256 };
+        Label {
+            role,
+            state: State::Open,
+            sequence: 0,
+            set: Uuid([1; 16]),
+            main: Uuid([2; 16]),
+            log: Uuid([3; 16]),
+            generation: 1,
+            blocks: 256,
+            device_blocks: 1024,
+            areas: if is_log { areas } else { Areas::default() },
+            tail: Point::default(),
+            applied: Point::default(),
+            start: 0,
+        }
+    }
+
+    #[test]
+    fn the_newest_label_is_found_all_around_the_ring_and_after_damage_to_one_copy() {
+        for role in [Role::Main, Role::Log] {
+            let device = Arc::new(MemoryDevice::new(1024));
+            let mut labels = Labelled::create(device.clone(), label(role)).unwrap();
+            for round in 1..=2 * LABEL_PAIRS + 3 {
+                labels.write(|label| label.generation = round).unwrap();
+                device.alter(labels.label.place() + round % 2, |block| block[700] ^= 1).unwrap();
+                let found = Labelled::read(device.clone(), role).unwrap();
+                assert_eq!((found.label.generation, &found.label), (round, &labels.label));
+            }
+        }
+    }
+
+    #[test]
+    fn a_torn_label_leaves_the_one_before() {
+        let device = Arc::new(MemoryDevice::new(1024));
+        let mut labels = Labelled::create(device.clone(), label(Role::Main)).unwrap();
+        labels.write(|label| label.generation = 5).unwrap();
+        labels.write(|label| label.generation = 6).unwrap();
+        for copy in 0..2 {
+            device.alter(labels.label.place() + copy, |block| block[2048..].fill(0)).unwrap();
+        }
+        assert_eq!(Labelled::read(device, Role::Main).unwrap().label.generation, 5);
+    }
+
+    #[test]
+    fn what_is_no_such_device_is_told() {
+        let empty = || Arc::new(MemoryDevice::new(1024));
+        assert!(matches!(Labelled::read(empty(), Role::Log), Err(Error::NoLabel { role: Role::Log, .. })));
+        assert!(matches!(Labelled::read(Arc::new(MemoryDevice::new(3)), Role::Log), Err(Error::NoLabel { .. })));
+        let device = empty();
+        Labelled::create(device.clone(), label(Role::Main)).unwrap();
+        let other = Labelled::read(device.clone(), Role::Log);
+        assert!(matches!(other, Err(Error::OtherRole { expected: Role::Log, got: Role::Main, .. })));
+        for copy in 0..2 {
+            device.alter(768 + 2 + copy, |block| block[9] ^= 1).unwrap();
+        }
+        assert!(matches!(Labelled::read(device.clone(), Role::Main), Err(Error::Damaged { block: 768, .. })));
+        // Made anew, it is in the new set only.
+        Labelled::create(device.clone(), Label { set: Uuid([9; 16]), ..label(Role::Log) }).unwrap();
+        assert!(matches!(Labelled::read(device.clone(), Role::Main), Err(Error::OtherRole { .. })));
+        assert_eq!(Labelled::read(device, Role::Log).unwrap().label.set, Uuid([9; 16]));
+    }
+}

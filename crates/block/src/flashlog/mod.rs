@@ -1,0 +1,48 @@
+//! Flashlog: one block device of two, a *main* device that has every block at its address, and a *log* (small, flash) that has
+//! what was written, in order. (After E. Hoh's thesis of 2010; `docs/decisions/0017-flashlog.md` tells what is done otherwise.)
+//!
+//! ```text
+//!  write ─► memory ─► log: data area, meta area ─► flush of the log ─► main ─► flush of main
+//! ```
+//!
+//! **Main never gets a block before the log has it durably**, so that after a power cut main, with the log, is always at a state
+//! that it had: all writes up to some moment, which is not before the last flush that was answered, and none after it.
+//!
+//! - [`Mode::Synchronous`]: a flush is answered when log and main have everything. A write that was answered survives the failure
+//!   of either device: what is not on both yet is in memory, and goes to the other one.
+//! - [`Mode::Asynchronous`]: a flush is answered when the log has everything. Main gets it when [`Flashlog::catch_up`] is called, or
+//!   a bound is reached; until then reads come from the log, by an index in memory.
+//!
+//! Checksums are taken of the caller's bytes, and compared each time before bytes go to a device or to a reader.
+//!
+//! | room | job |
+//! |---|---|
+//! | `format` | bytes on the devices |
+//! | `labels` | who a device is: newest label, next label |
+//! | `ring` | positions to blocks of the log |
+//! | `chunk`, `stages` | what main does not have yet |
+//! | `append` | to the log |
+//! | `catch_up` | from memory or the log to main |
+//! | `device` | the [`Device`](crate::Device), and what it does when one below fails |
+//! | `create`, `open`, `scan` | making a set, and putting it together again |
+
+mod append;
+mod catch_up;
+mod chunk;
+mod create;
+mod device;
+mod error;
+mod format;
+mod labels;
+mod open;
+mod ring;
+mod scan;
+mod stages;
+#[cfg(test)]
+mod tests;
+
+pub use create::{Create, create, log_blocks_least};
+pub use device::{Flashlog, Mode, Options, Order};
+pub use error::Error;
+pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
+pub use open::Opened;

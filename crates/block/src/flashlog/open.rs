@@ -1,0 +1,205 @@
+//! Putting a set together again: who the devices are, where the log ends, and what main still needs.
+
+use super::Error;
+use super::append::Head;
+use super::catch_up::MainSide;
+use super::device::{Failure, Flashlog, Options, Order};
+use super::format::{Label, Page, Role, State};
+use super::labels::Labelled;
+use super::ring::{Area, Rings};
+use super::scan::Scan;
+use super::stages::{Place, Stages, Version};
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Latch};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What an opening has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Opened {
+    /// The set's generation now.
+    pub generation: u64,
+    /// Pages of the log that main may not have had.
+    pub pages: u64,
+    /// Blocks that these name.
+    pub blocks: u64,
+    /// Pages behind the end that were there without all of their data: a power cut took it.
+    pub cut_pages: u64,
+}
+
+impl Flashlog {
+    /// Puts a set together again. Whatever has happened to it, log and main are then at the same state; in synchronous mode main is
+    /// written before this returns.
+    ///
+    /// # Errors
+    /// [`Error`] tells which device cannot be used, and why. Nothing has been written to main then, except that reading what main
+    /// needs may have failed in the middle: the next opening begins with it again.
+    pub fn open(main: Arc<dyn Device>, log: Arc<dyn Device>, options: &Options) -> Result<(Flashlog, Opened), Error> {
+        let main = Labelled::read(main, Role::Main)?;
+        let log = Labelled::read(log, Role::Log)?;
+        judge(&main, &log)?;
+        let areas = log.label.areas;
+        let flashlog = Flashlog {
+            name: format!("flashlog of {} and {}", main.device.name(), log.device.name()).into(),
+            blocks: main.label.blocks,
+            gather_blocks: options.gather_blocks.clamp(1, (areas.data_blocks / 8).min(areas.meta_blocks)),
+            options: options.clone(),
+            rings: Rings { device: Arc::clone(&log.device), areas },
+            main: Arc::clone(&main.device),
+            stages: Mutex::new(Stages::at(log.label.applied)),
+            main_side: Mutex::new(MainSide { labels: main }),
+            head: Mutex::new(Head {
+                next: log.label.applied,
+                labels: log,
+                is_unflushed: false,
+                is_unmarked: false,
+                barrier: 0,
+            }),
+            latch: Latch::new(),
+        };
+        let opened = flashlog.recover()?;
+        Ok((flashlog, opened))
+    }
+
+    fn recover(&self) -> Result<Opened, Error> {
+        let (pages, cut_pages) = self.find_end()?;
+        let needed = pages.last().map_or(0, |page| page.head.applied);
+        let mut opened = Opened { cut_pages, ..Opened::default() };
+        {
+            let mut head = self.head.lock();
+            if let Some(last) = pages.last() {
+                head.barrier = last.head.barrier + u64::from(last.head.is_barrier);
+                head.is_unmarked = !last.head.is_barrier;
+            }
+            // What was read is there; that it is durable is certain only now. The mended pages and blocks too.
+            self.rings.device.flush()?;
+            self.begin_generation(&mut head)?;
+            opened.generation = head.labels.label.generation;
+        }
+        for page in pages.iter().filter(|page| page.head.number >= needed) {
+            opened.pages += 1;
+            opened.blocks += page.blocks();
+            self.remember(page);
+            let is_over = self.stages.lock().index_blocks() > self.options.index_blocks;
+            if is_over {
+                self.apply_found()?;
+            }
+        }
+        if !self.is_read_from_log() {
+            self.apply_found()?;
+        }
+        let next = self.head.lock().next;
+        let mut stages = self.stages.lock();
+        stages.durable = next;
+        if stages.index_blocks() == 0 {
+            stages.applied = next;
+        }
+        Ok(opened)
+    }
+
+    fn apply_found(&self) -> Result<(), Error> {
+        self.catch_up_to_durable().map_err(|Failure { error, .. }| Error::Device(error))
+    }
+
+    /// All pages from the label's point on up to the end, and how many behind it are cut off.
+    fn find_end(&self) -> Result<(Vec<Page>, u64), Error> {
+        let mut head = self.head.lock();
+        let label = head.labels.label.clone();
+        let any_generation = self.options.order == Order::AnyGeneration;
+        let mut scan = Scan::new(&self.rings, &label, label.applied, any_generation);
+        let mut points = vec![scan.at];
+        let mut pages = Vec::new();
+        while let Some(page) = scan.next()? {
+            pages.push(page);
+            points.push(scan.at);
+        }
+        scan.verify_end()?;
+        // What has been flushed is there or damaged, which shows when it is read. Of the rest, data may be missing.
+        let durable = pages.iter().map(|page| page.head.durable).max().unwrap_or_default().max(label.start);
+        let mut complete = 0;
+        for page in &pages {
+            if page.head.number >= durable && !self.has_data(page)? {
+                break;
+            }
+            complete += 1;
+        }
+        let cut_pages = (pages.len() - complete) as u64;
+        pages.truncate(complete);
+        head.next = points[complete];
+        Ok((pages, cut_pages))
+    }
+
+    /// Whether all data of a page is there.
+    fn has_data(&self, page: &Page) -> Result<bool, Error> {
+        for entry in &page.entries {
+            let mut bytes = AlignedBuf::zeroed(entry.sums.len() * BLOCK_SIZE);
+            self.rings.read(Area::Data, entry.data, &mut bytes)?;
+            let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+            for (index, (block, sum)) in (0..).zip(blocks.iter_mut().zip(&entry.sums)) {
+                match self.verify_or_mend(block, entry.first + index, *sum, entry.data + index) {
+                    Ok(()) => {}
+                    Err(Failure { error: crate::Error::Damaged { .. }, .. }) => return Ok(false),
+                    Err(Failure { error, .. }) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes a page's blocks into the index.
+    fn remember(&self, page: &Page) {
+        let mut stages = self.stages.lock();
+        for entry in &page.entries {
+            for (index, sum) in (0..).zip(&entry.sums) {
+                let version = Version { sum: *sum, place: Place::Log(entry.data + index) };
+                stages.found(entry.first + index, version);
+            }
+        }
+    }
+
+    /// Gives the set a new generation, on both devices: one that misses it is older from then on. Pages from here on are of it.
+    fn begin_generation(&self, head: &mut Head) -> Result<(), Error> {
+        let mut main = self.main_side.lock();
+        let start = head.next.page;
+        let generation = head.labels.label.generation.max(main.labels.label.generation) + 1;
+        head.labels.write(|label| {
+            label.state = State::Opening;
+            (label.generation, label.start) = (generation, start);
+        })?;
+        main.labels.write(|label| label.generation = generation)?;
+        head.labels.write(|label| label.state = State::Open)?;
+        Ok(())
+    }
+}
+
+/// That the two devices are of one set, and at the same generation of it.
+fn judge(main: &Labelled, log: &Labelled) -> Result<(), Error> {
+    let name = |of: &Labelled| -> Arc<str> { of.device.name().into() };
+    let (of_main, of_log): (&Label, &Label) = (&main.label, &log.label);
+    if of_main.set != of_log.set {
+        return Err(Error::OtherSet { device: name(log), expected: of_main.set, got: of_log.set });
+    }
+    let (main_generation, log_generation) = (of_main.generation, of_log.generation);
+    if of_main.main != of_log.main && of_main.generation <= of_log.generation {
+        let (expected, got) = (of_log.main, of_main.main);
+        return Err(Error::Replaced { device: name(main), role: Role::Main, expected, got });
+    }
+    if of_main.log != of_log.log {
+        let (expected, got) = (of_main.log, of_log.log);
+        return Err(Error::Replaced { device: name(log), role: Role::Log, expected, got });
+    }
+    if of_main.state == State::Alone {
+        return Err(Error::Alone { device: name(main), generation: main_generation });
+    }
+    if log_generation < main_generation {
+        return Err(Error::Older { device: name(log), expected: main_generation, got: log_generation });
+    }
+    let missed = log_generation - main_generation;
+    if missed > 1 || (missed == 1 && of_log.state != State::Opening) {
+        return Err(Error::Older { device: name(main), expected: log_generation, got: main_generation });
+    }
+    if of_main.blocks != of_log.blocks {
+        let fault = super::Fault::new("blocks of the set's device", of_main.blocks, of_log.blocks);
+        return Err(Error::Damaged { device: name(log), block: of_log.place(), fault });
+    }
+    Ok(())
+}

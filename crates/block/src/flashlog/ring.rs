@@ -1,0 +1,108 @@
+//! The two rings of a log device: from positions that only ever grow to blocks of the device.
+
+use super::format::Areas;
+use crate::{BLOCK_SIZE, Device, Error};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// The meta area and the data area of a log device.
+pub(super) struct Rings {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) areas: Areas,
+}
+
+/// One of the two areas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Area {
+    Meta,
+    Data,
+}
+
+impl Rings {
+    fn bounds(&self, area: Area) -> (u64, u64) {
+        match area {
+            Area::Meta => (self.areas.meta_start, self.areas.meta_blocks),
+            Area::Data => (self.areas.data_start, self.areas.data_blocks),
+        }
+    }
+
+    /// Block of the device at a position.
+    pub(super) fn block(&self, area: Area, position: u64) -> u64 {
+        let (start, blocks) = self.bounds(area);
+        start + position % blocks
+    }
+
+    /// Blocks from a position to the end of the area.
+    fn to_end(&self, area: Area, position: u64) -> u64 {
+        let (_, blocks) = self.bounds(area);
+        blocks - position % blocks
+    }
+
+    /// Writes whole blocks at a position and the ones after it: one write, or two around the end of the area.
+    pub(super) fn write(&self, area: Area, position: u64, blocks: &[&[u8]]) -> Result<(), Error> {
+        let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(blocks.len() + 1);
+        let mut rest = self.to_end(area, position) as usize * BLOCK_SIZE;
+        let mut at = position;
+        for bytes in blocks {
+            if bytes.len() <= rest {
+                rest -= bytes.len();
+                slices.push(IoSlice::new(bytes));
+                continue;
+            }
+            let (before, after) = bytes.split_at(rest);
+            if !before.is_empty() {
+                slices.push(IoSlice::new(before));
+            }
+            if !slices.is_empty() {
+                self.device.write(self.block(area, at), &slices)?;
+            }
+            at += self.to_end(area, at);
+            slices.clear();
+            slices.push(IoSlice::new(after));
+            rest = self.bounds(area).1 as usize * BLOCK_SIZE - after.len();
+        }
+        if slices.is_empty() { Ok(()) } else { self.device.write(self.block(area, at), &slices) }
+    }
+
+    /// Fills `bytes` from a position on.
+    pub(super) fn read(&self, area: Area, position: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        let before = (self.to_end(area, position) as usize).saturating_mul(BLOCK_SIZE).min(bytes.len());
+        let (first, second) = bytes.split_at_mut(before);
+        self.device.read(self.block(area, position), &mut [IoSliceMut::new(first)])?;
+        if second.is_empty() { Ok(()) } else { self.device.read(self.bounds(area).0, &mut [IoSliceMut::new(second)]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+
+    fn rings() -> (Arc<MemoryDevice>, Rings) {
+        let device = Arc::new(MemoryDevice::new(768));
+        let areas = Areas { meta_start: 256, meta_blocks: 256, data_start: 512, data_blocks: 256 };
+        (device.clone(), Rings { device, areas })
+    }
+
+    fn fill(byte: u8, blocks: usize) -> Vec<u8> {
+        vec![byte; blocks * BLOCK_SIZE]
+    }
+
+    #[test]
+    fn positions_go_around() {
+        let (device, rings) = rings();
+        for area in [Area::Meta, Area::Data] {
+            for position in [0, 200, 250, 253, 254, 255, 256, 511, 256_000_254] {
+                let blocks = [fill(1, 1), fill(2, 2), fill(3, 1), fill(4, 3)];
+                let slices: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+                rings.write(area, position, &slices).unwrap();
+                let mut back = fill(0, 7);
+                rings.read(area, position, &mut back).unwrap();
+                assert_eq!(back, blocks.concat(), "{area:?} {position}");
+            }
+        }
+        let bytes = device.snapshot();
+        assert!(bytes[..256 * BLOCK_SIZE].iter().all(|byte| *byte == 0));
+        assert_eq!(rings.block(Area::Data, 257), 513);
+    }
+}

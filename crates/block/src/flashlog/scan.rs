@@ -1,0 +1,117 @@
+//! Reading the log from a point on: which pages follow each other, and where it ends.
+
+use super::Error;
+use super::format::{Damaged, Fault, Label, Page, Point, hex};
+use super::ring::{Area, Rings};
+use crate::{AlignedBuf, BLOCK_SIZE};
+use holdfast_integrity::{FlipsMax, correct_flips};
+use std::sync::Arc;
+
+/// Pages that are read at once: 256 KiB.
+const READ_PAGES: u64 = 64;
+/// So far is looked behind the end for a page that says that there was more: 1 MiB.
+const LOOK_AHEAD_PAGES: u64 = 256;
+/// Where a page has its checksum.
+const SUM_AT: usize = 4088;
+
+/// Reads pages one after the other.
+pub(super) struct Scan<'a> {
+    rings: &'a Rings,
+    label: &'a Label,
+    /// Of the next page.
+    pub(super) at: Point,
+    any_generation: bool,
+    buffer: AlignedBuf,
+    /// Number of the page that the buffer begins with, and how many it has.
+    buffered: (u64, u64),
+}
+
+impl<'a> Scan<'a> {
+    /// From a point on, which the label has.
+    pub(super) fn new(rings: &'a Rings, label: &'a Label, at: Point, any_generation: bool) -> Scan<'a> {
+        let buffer = AlignedBuf::zeroed(READ_PAGES as usize * BLOCK_SIZE);
+        Scan { rings, label, at, any_generation, buffer, buffered: (0, 0) }
+    }
+
+    /// The next page; none at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Page>, Error> {
+        if self.at.page - self.label.tail.page >= self.rings.areas.meta_blocks {
+            return Ok(None);
+        }
+        let mut bytes = *self.bytes(self.at.page)?;
+        let page = match Page::decode(&bytes, self.label.blocks) {
+            Err(Damaged::Sum(sum)) if correct_flips(&mut bytes[..SUM_AT], sum, FlipsMax::One).is_some() => {
+                let page = Page::decode(&bytes, self.label.blocks).ok().filter(|page| self.is_next(page));
+                if page.is_some() {
+                    self.rings.write(Area::Meta, self.at.page, &[&AlignedBuf::copy_of(&bytes)])?;
+                }
+                page
+            }
+            page => page.ok().filter(|page| self.is_next(page)),
+        };
+        if let Some(page) = &page {
+            self.at = Point { page: page.head.number + 1, data: page.head.data + page.blocks(), previous: page.sum };
+        }
+        Ok(page)
+    }
+
+    /// Whether this page follows on those before.
+    fn is_next(&self, page: &Page) -> bool {
+        let head = &page.head;
+        // Pages that an opening has cut off are of an earlier generation, and must not come back when the end gets there again.
+        let is_of_its_time = match head.number < self.label.start {
+            true => head.generation < self.label.generation,
+            false => head.generation == self.label.generation,
+        };
+        let room = self.rings.areas.data_blocks;
+        head.log == self.label.log
+            && head.number == self.at.page
+            && head.previous == self.at.previous
+            && head.data == self.at.data
+            && (is_of_its_time || self.any_generation)
+            && (head.data + page.blocks()).checked_sub(self.label.tail.data).is_some_and(|used| used <= room)
+    }
+
+    /// That the end is one. A later page that counts the missing one as durable says that it is damage.
+    pub(super) fn verify_end(&mut self) -> Result<(), Error> {
+        let missing = self.at.page;
+        let fault = if missing < self.label.start {
+            Some(Fault::new("pages before this generation", self.label.start, missing))
+        } else {
+            self.later_page(missing)?
+        };
+        match fault {
+            None => Ok(()),
+            Some(fault) => {
+                let device: Arc<str> = self.rings.device.name().into();
+                Err(Error::Damaged { device, block: self.rings.block(Area::Meta, missing), fault })
+            }
+        }
+    }
+
+    fn later_page(&mut self, missing: u64) -> Result<Option<Fault>, Error> {
+        let end = self.label.tail.page.saturating_add(self.rings.areas.meta_blocks);
+        for number in missing + 1..end.min(missing + LOOK_AHEAD_PAGES) {
+            let blocks = self.label.blocks;
+            let Ok(page) = Page::decode(self.bytes(number)?, blocks) else { continue };
+            let head = &page.head;
+            let is_ours = head.log == self.label.log && head.generation == self.label.generation;
+            if is_ours && head.number == number && head.durable > missing {
+                let got = format!("none, and page {number} ({}) counts it as durable", hex(page.sum));
+                return Ok(Some(Fault::new("page of the log", format!("page {missing}"), got)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn bytes(&mut self, number: u64) -> Result<&[u8; BLOCK_SIZE], Error> {
+        let (first, count) = self.buffered;
+        if !(first..first + count).contains(&number) {
+            let count = READ_PAGES.min(self.rings.areas.meta_blocks);
+            self.rings.read(Area::Meta, number, &mut self.buffer[..count as usize * BLOCK_SIZE])?;
+            self.buffered = (number, count);
+        }
+        let (pages, _none) = self.buffer.as_chunks::<BLOCK_SIZE>();
+        Ok(&pages[(number - self.buffered.0) as usize])
+    }
+}

@@ -1,0 +1,163 @@
+//! What main does not have yet: from which stage to which a block goes, and where its newest version is.
+//!
+//! ```text
+//!  a write ─► Gathered ─► Writing ─► Logged ─► Durable ─► Applying ─► main
+//!             (memory)    (to the    (in the   (the log    (to main)
+//!                         log)       log)      is flushed)
+//! ```
+//!
+//! A block may be in several stages; the newest version is the one that is least far.
+
+use super::chunk::Chunk;
+use super::format::Point;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    Gathered,
+    Writing,
+    Logged,
+    Durable,
+    Applying,
+}
+
+/// Newest first.
+const STAGES: usize = 5;
+
+/// Where the bytes of a version are.
+#[derive(Clone)]
+pub(super) enum Place {
+    /// This block of a chunk.
+    Memory(Arc<Chunk>, usize),
+    /// At this position of the data area.
+    Log(u64),
+}
+
+/// A block as one write made it.
+#[derive(Clone)]
+pub(super) struct Version {
+    pub(super) sum: u64,
+    pub(super) place: Place,
+}
+
+impl Version {
+    /// Whether it is at that place of the log.
+    pub(super) fn is_at(&self, position: u64) -> bool {
+        matches!(self.place, Place::Log(at) if at == position)
+    }
+}
+
+/// The blocks of one stage by address.
+pub(super) type Map = BTreeMap<u64, Version>;
+
+#[derive(Default)]
+pub(super) struct Stages {
+    maps: [Map; STAGES],
+    /// The gathered writes, in order.
+    gathered: Vec<(u64, Arc<Chunk>)>,
+    /// Blocks in memory by stage, versions that have been replaced included.
+    memory_blocks: [u64; STAGES],
+    /// Everything before is durable in the log.
+    pub(super) durable: Point,
+    /// Everything before is durable on main.
+    pub(super) applied: Point,
+}
+
+impl Stages {
+    pub(super) fn at(points: Point) -> Stages {
+        Stages { durable: points, applied: points, ..Stages::default() }
+    }
+
+    /// A write has come.
+    pub(super) fn accept(&mut self, first: u64, chunk: Arc<Chunk>) {
+        for (index, sum) in chunk.sums().iter().enumerate() {
+            let version = Version { sum: *sum, place: Place::Memory(Arc::clone(&chunk), index) };
+            self.maps[Stage::Gathered as usize].insert(first + index as u64, version);
+        }
+        self.memory_blocks[Stage::Gathered as usize] += chunk.blocks() as u64;
+        self.gathered.push((first, chunk));
+    }
+
+    pub(super) fn gathered_blocks(&self) -> u64 {
+        self.memory_blocks[Stage::Gathered as usize]
+    }
+
+    /// Blocks in memory, versions that have been replaced included.
+    pub(super) fn memory_blocks(&self) -> u64 {
+        self.memory_blocks.iter().sum()
+    }
+
+    /// Blocks that are in any stage, those of several counted several times.
+    pub(super) fn index_blocks(&self) -> u64 {
+        self.maps.iter().map(|map| map.len() as u64).sum()
+    }
+
+    /// Takes the gathered writes into stage `Writing`.
+    pub(super) fn take_gathered(&mut self) -> Vec<(u64, Arc<Chunk>)> {
+        self.promote(Stage::Gathered, Stage::Writing);
+        std::mem::take(&mut self.gathered)
+    }
+
+    /// Lets everything of one stage into another.
+    pub(super) fn promote(&mut self, from: Stage, to: Stage) {
+        let mut moved = std::mem::take(&mut self.maps[from as usize]);
+        self.maps[to as usize].append(&mut moved);
+        self.memory_blocks[to as usize] += std::mem::take(&mut self.memory_blocks[from as usize]);
+    }
+
+    /// What a stage has.
+    pub(super) fn map(&self, stage: Stage) -> &Map {
+        &self.maps[stage as usize]
+    }
+
+    /// A block found in the log when it was opened.
+    pub(super) fn found(&mut self, address: u64, version: Version) {
+        self.maps[Stage::Durable as usize].insert(address, version);
+    }
+
+    /// What was `Writing` is in the log from `position` on, one after the other, and memory is done with it.
+    pub(super) fn leave_memory(&mut self, batch: &[(u64, Arc<Chunk>)], mut position: u64) {
+        let map = &mut self.maps[Stage::Writing as usize];
+        for (first, chunk) in batch {
+            for index in 0..chunk.blocks() {
+                if let Some(version) = map.get_mut(&(first + index as u64))
+                    && matches!(&version.place, Place::Memory(of, at) if Arc::ptr_eq(of, chunk) && *at == index)
+                {
+                    version.place = Place::Log(position);
+                }
+                position += 1;
+            }
+        }
+        self.memory_blocks[Stage::Writing as usize] = 0;
+    }
+
+    /// What was `Applying` is on main, and with it everything in the log before `point`.
+    pub(super) fn applied(&mut self, point: Point) {
+        self.maps[Stage::Applying as usize].clear();
+        self.memory_blocks[Stage::Applying as usize] = 0;
+        self.applied = point;
+    }
+
+    /// The newest version of a block, if main does not have it for certain.
+    pub(super) fn find(&self, address: u64) -> Option<&Version> {
+        self.maps.iter().find_map(|map| map.get(&address))
+    }
+
+    /// The newest version of all blocks that main does not have for certain.
+    pub(super) fn newest(&self) -> Map {
+        let mut all = Map::new();
+        for map in self.maps.iter().rev() {
+            all.extend(map.iter().map(|(address, version)| (*address, version.clone())));
+        }
+        all
+    }
+
+    /// Damages the first gathered block, as bad memory would.
+    #[cfg(test)]
+    pub(super) fn damage_gathered(&mut self) {
+        let (_, chunk) = &mut self.gathered[0];
+        self.maps[Stage::Gathered as usize].clear();
+        Arc::get_mut(chunk).expect("nobody else has it").damage();
+    }
+}
