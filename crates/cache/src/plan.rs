@@ -163,7 +163,9 @@ impl<'a> Planner<'a> {
                 self.resized.push(*id);
                 let old = self.state.objects.get(id).map_or(0, |object| object.attributes.size);
                 self.count_gone(*id, old.saturating_sub(*size).div_ceil(PAGE) + 1);
-                if *size < old {
+                // What was allocated behind the end goes, too, even if the object grows.
+                let levels_now = self.state.objects.get(id).map_or(0, |object| object.levels);
+                if *size < old || levels(size / PAGE) <= levels_now {
                     self.count_path(*id, size / PAGE, size / PAGE);
                 }
                 let within = (size % PAGE) as usize;

@@ -2,7 +2,7 @@
 
 use holdfast_block::MemoryDevice;
 use holdfast_lab::stack::{self, Stack, StackOptions};
-use holdfast_naming::{Atime, Namespace, NewNode, Position, RenameMode, Request, SpaceMode};
+use holdfast_naming::{Atime, Namespace, NewNode, Position, RenameMode, Request, SetAttr, SpaceMode};
 use holdfast_object::{Durability, ManualClock, ObjectCache, ObjectId};
 use std::sync::Arc;
 
@@ -50,6 +50,26 @@ fn a_file_whose_only_page_is_punched_keeps_its_size() {
     rig.names.sync_all().unwrap();
     let rig = rig.cut();
     assert_eq!(rig.names.getattr(file).unwrap().size, 20_480);
+}
+
+/// What had been allocated behind their ends goes, in an epoch that had promised nothing for that. They are as many as it takes to see it: an epoch
+/// is promised some blocks that it does not need.
+#[test]
+fn files_grow_to_less_than_was_allocated() {
+    let rig = Rig::new();
+    let files = [b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8"].map(|name| rig.file(name));
+    for file in files {
+        rig.write(file, 20_480, &[7; 4096]);
+        let behind = SpaceMode::Allocate { keep_size: true };
+        rig.names.allocate(&Request::ROOT, file, 53_248, 4096, behind, false).unwrap();
+    }
+    rig.names.sync_all().unwrap();
+    for file in files {
+        let longer = SetAttr { size: Some(46_677), ..SetAttr::default() };
+        rig.names.setattr(&Request::ROOT, file, &longer).unwrap();
+    }
+    rig.names.sync_all().unwrap();
+    rig.stack.check().unwrap();
 }
 
 #[test]
