@@ -70,6 +70,16 @@ pub trait Device: Send + Sync {
     /// Out of range, read-only or latched; a failure of the device to use the hint is not an error of the data.
     fn discard(&self, first: u64, count: u64) -> Result<(), Error>;
 
+    /// Makes `count` blocks from `first` read as zeros, as a write of zeros would, if that can be done faster than by writing them; says
+    /// whether it was. With `keep`, writing to them cannot fail for want of space afterwards if it could not before.
+    ///
+    /// # Errors
+    /// As for [`Device::write`].
+    fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, Error> {
+        let _ = (first, count, keep);
+        Ok(false)
+    }
+
     /// Makes the device at least `blocks` blocks large, durably; the new blocks read as zeros if the device has made them. One that has
     /// become larger by itself is taken as large as it is. Gives the size in blocks.
     ///

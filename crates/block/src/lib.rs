@@ -23,6 +23,7 @@ mod filter;
 pub mod flashlog;
 mod latch;
 mod memory;
+pub mod nbd;
 
 pub use aligned::AlignedBuf;
 pub use device::{BLOCK_SIZE, Device, Read, Write, check_request};

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use crate::device::{check_request, total, total_mut};
+use crate::nbd::{Context, Extent, Extents, HOLE, ZERO};
 use crate::{BLOCK_SIZE, Device, Error, Operation};
 
 const GROUP_BLOCKS: usize = 256;
@@ -186,6 +187,10 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
+    fn zero(&self, first: u64, count: u64, _keep: bool) -> Result<bool, Error> {
+        self.discard(first, count).map(|()| true)
+    }
+
     fn grow(&self, blocks: u64) -> Result<u64, Error> {
         let mut groups = self.groups.write();
         let blocks = blocks.max(self.blocks());
@@ -195,6 +200,28 @@ impl Device for MemoryDevice {
         );
         self.blocks.store(blocks, Ordering::Release);
         Ok(blocks)
+    }
+}
+
+/// Blocks that take no memory are holes.
+impl Extents for MemoryDevice {
+    fn extent(&self, context: Context, first: u64, most: u64) -> Result<Extent, Error> {
+        check_request(&self.name, Operation::Read, self.blocks(), first, most.saturating_mul(BLOCK_SIZE as u64))?;
+        if context != Context::Allocation {
+            return Ok(Extent { blocks: most, flags: 0 });
+        }
+        let groups = self.groups.read();
+        let is_hole = |at| find(&groups, at).is_none();
+        let begins = is_hole(first);
+        let blocks = (first + 1..first + most).take_while(|at| is_hole(*at) == begins).count() as u64 + 1;
+        Ok(Extent { blocks, flags: if begins { HOLE | ZERO } else { 0 } })
+    }
+
+    fn zeros_ahead(&self, first: u64, most: u64) -> u64 {
+        match self.extent(Context::Allocation, first, most) {
+            Ok(Extent { blocks, flags }) if flags & ZERO != 0 => blocks,
+            _ => 0,
+        }
     }
 }
 

@@ -14,6 +14,7 @@
 //! a disk it is a trim. Copy-on-write hosts may allocate anew on every overwrite: on btrfs the new file is marked NOCOW.
 
 mod batch;
+mod extents;
 mod open;
 mod ring;
 #[cfg(test)]
@@ -245,6 +246,40 @@ impl Device for FileDevice {
         }
         Ok(())
     }
+
+    /// By a hole, or in a file that was allocated in full by marking the blocks as unwritten; on a disk that can do so. What the file
+    /// system or disk does not do is not tried again, but left to the caller.
+    fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, Error> {
+        let length_bytes = count.saturating_mul(BLOCK_SIZE as u64);
+        check_request(&self.name, Operation::Write, self.blocks(), first, length_bytes)?;
+        self.check_writable(Operation::Write, Some(first), length_bytes)?;
+        let how = match self.kind {
+            Kind::RegularFile if keep || self.is_reserved() => FallocateFlags::ZERO_RANGE,
+            // What a disk does with a hole is its own business.
+            Kind::Disk if keep => return Ok(false),
+            // Of a disk, the kernel does this only where the disk does it itself.
+            Kind::RegularFile | Kind::Disk => FallocateFlags::PUNCH_HOLE,
+        };
+        let start = first * BLOCK_SIZE as u64;
+        let outcome = loop {
+            match fallocate(&self.fd, how | FallocateFlags::KEEP_SIZE, start, length_bytes) {
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        };
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(errno @ Errno::IO) => {
+                let failure = Failure::System(errno);
+                self.latch.watch(Err(self.failure(Operation::Write, first, length_bytes, failure)))
+            }
+            Err(errno) => {
+                tracing::debug!(device = %self.name, first, count, %errno, "zeros have to be written");
+                Ok(false)
+            }
+        }
+    }
+
     /// A file is enlarged as it is: allocated in full, or sparse. A disk is only measured again.
     fn grow(&self, blocks: u64) -> Result<u64, Error> {
         self.check_writable(Operation::Grow, None, 0)?;

@@ -1,0 +1,136 @@
+//! Serves a file, a disk or memory to NBD clients until SIGTERM, SIGINT or SIGHUP: what the suites hold real clients against.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use holdfast_block::nbd::{Export, Extents, Limits, Listener, Server, Stop, Tls};
+use holdfast_block::{Access, Device, FileDevice, MemoryDevice};
+
+/// Serves a file, a disk or memory to NBD clients.
+#[derive(Parser)]
+struct Arguments {
+    /// The file or disk. It is taken for exclusive use.
+    #[arg(required_unless_present = "memory")]
+    path: Option<PathBuf>,
+    /// Memory of so many MiB instead.
+    #[arg(long, conflicts_with = "path")]
+    memory: Option<u64>,
+    /// A unix socket to listen on, for its owner only. Without this and --listen, those of the service manager.
+    #[arg(long)]
+    socket: Vec<PathBuf>,
+    /// An address to listen on: HOST:PORT, or HOST.
+    #[arg(long)]
+    listen: Vec<String>,
+    /// The name of the export, besides none.
+    #[arg(long, default_value = "")]
+    name: String,
+    /// For reading only.
+    #[arg(long)]
+    read_only: bool,
+    /// Through the page cache.
+    #[arg(long)]
+    buffered: bool,
+    /// A directory with server-cert.pem and server-key.pem: nobody gets anything without TLS.
+    #[arg(long)]
+    tls_certificates: Option<PathBuf>,
+    /// Clients must have a certificate of ca-cert.pem in that directory.
+    #[arg(long, requires = "tls_certificates")]
+    tls_verify_peer: bool,
+    /// Connections at a time.
+    #[arg(long, default_value_t = Limits::default().connections)]
+    connections: usize,
+    /// Seconds that a client has to choose an export.
+    #[arg(long, default_value_t = 30)]
+    negotiation_s: u64,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nbd-serve: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    // Before anything else opens files.
+    let mut listeners = Listener::inherited()?;
+    block_signals()?;
+    let mut export = match (&arguments.path, arguments.memory) {
+        (Some(path), _) => {
+            let access = if arguments.read_only { Access::ReadOnly } else { Access::ReadWrite };
+            let open = if arguments.buffered { FileDevice::open_buffered } else { FileDevice::open };
+            exported(arguments, Arc::new(open(path, access)?))
+        }
+        (None, mib) => exported(arguments, Arc::new(MemoryDevice::new(mib.unwrap_or(0) << 8))),
+    };
+    if arguments.read_only {
+        export = export.read_only();
+    }
+    let limits = Limits {
+        connections: arguments.connections,
+        negotiation: Duration::from_secs(arguments.negotiation_s),
+        ..Limits::default()
+    };
+    let mut server = Server::new(vec![export]).limited(limits);
+    if let Some(directory) = &arguments.tls_certificates {
+        server = server.with_tls(Tls::from_directory(directory, arguments.tls_verify_peer)?);
+    }
+    for path in &arguments.socket {
+        listeners.push(Listener::unix(path, 0o600)?);
+    }
+    for address in &arguments.listen {
+        listeners.extend(Listener::tcp(address)?);
+    }
+    if listeners.is_empty() {
+        return Err("nowhere to listen: --socket, --listen, or a service manager".into());
+    }
+    for listener in &listeners {
+        println!("listening on {}", listener.name());
+    }
+    let stop = Stop::new()?;
+    let on_signal = stop.clone();
+    std::thread::spawn(move || {
+        wait_for_signal();
+        on_signal.stop();
+    });
+    Ok(server.run(&listeners, &stop)?)
+}
+
+fn exported<D: Device + Extents + 'static>(arguments: &Arguments, device: Arc<D>) -> Export {
+    let description = format!("{}, by nbd-serve", device.name());
+    Export::new(&arguments.name, device.clone()).with_extents(device).described(&description)
+}
+
+fn signals() -> libc::sigset_t {
+    // SAFETY: a signal set is plain data; sigemptyset makes it valid, and sigaddset fails only for numbers that are no signals.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
+    }
+}
+
+/// For this thread and all that it starts.
+fn block_signals() -> std::io::Result<()> {
+    // SAFETY: `signals` is a valid signal set; a null pointer says that the old mask is not wanted.
+    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals(), std::ptr::null_mut()) } {
+        0 => Ok(()),
+        number => Err(std::io::Error::from_raw_os_error(number)),
+    }
+}
+
+fn wait_for_signal() {
+    let mut number = 0;
+    // SAFETY: `signals` is a valid signal set, and `number` can be written. It fails only for a set with numbers that are no signals.
+    unsafe { libc::sigwait(&signals(), &mut number) };
+}
