@@ -6,7 +6,7 @@
 use crate::Cache;
 use crate::object::Residence;
 use crate::state::State;
-use holdfast_object::{Attributes, ObjectId, PAGE_BITS, PageIndex};
+use holdfast_object::{Attributes, Epoch, ObjectId, PAGE_BITS, PageIndex};
 use parking_lot::MutexGuard;
 use std::fmt;
 
@@ -95,6 +95,14 @@ pub struct Quiet<'a> {
 }
 
 impl Cache {
+    /// Makes a recovery point, also if nothing has changed: for what is to happen meanwhile.
+    ///
+    /// # Errors
+    /// As a sync of everything.
+    pub fn make_recovery_point(&self) -> holdfast_object::Result<Epoch> {
+        self.close_epoch_with(Some(|_| Ok(())))
+    }
+
     /// Waits until no epoch is being written, and keeps others from being written.
     pub fn quiet(&self) -> Quiet<'_> {
         Quiet { cache: self, _no_epoch_is_written: self.flushing.lock() }

@@ -1,15 +1,15 @@
 //! The command line.
 
+mod inject;
 mod reliability;
 
+pub(crate) use inject::{FaultKind, Inject, TargetKind};
 pub(crate) use reliability::{Ecc, Reliability};
 
 use crate::growth::NewSize;
-use crate::lab::When;
 use crate::size::Share;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use holdfast_integrity::{Protection, UnknownProtection};
-use holdfast_physical::inject::{BlockClass, Copies};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -213,23 +213,8 @@ more changes.")]
     Trim(Trim),
 
     /// Damage a store on purpose, to see what becomes of it
-    #[command(after_help = "\
-Examples:
-  holdfast inject s --list                          what there is to damage
-  holdfast inject s --kind file-data                one bit of some file
-  holdfast inject s --kind file-data --path /letter --page 0 --bits 3
-  holdfast inject s --kind directory --fault swap --copy all --seed 7
-  holdfast inject s --undo s.undo-1.json            as it was before
-What is written over is kept in a file beside the store (or in the current
-directory, if the store is a disk), which --undo takes.
-
-A store that is mounted with --lab can be damaged while it is used:
-  holdfast inject /mnt --memory --kind file-data    some page in memory
-  holdfast inject /mnt --memory=dirty --kind file-data --path /letter --page 0
-  holdfast inject /mnt --memory=clean --kind file-data --checksum
-  holdfast inject /mnt --kind file-data --path /letter --page 0  on its disk
-It prints the command that takes it back while the page stays as it is.")]
-    Inject(Inject),
+    #[command(after_help = inject::HELP)]
+    Inject(Box<Inject>),
 
     /// Tell how probable silent corruption is on a machine, and which protection it needs
     #[command(after_help = reliability::HELP)]
@@ -460,81 +445,6 @@ pub(crate) struct Trim {
     /// Directory in the mount, or the store that is mounted
     #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]
     pub(crate) target: PathBuf,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Inject {
-    /// File or block device with a store; or a directory in a mount made with --lab
-    #[arg(value_name = "STORE|DIR", value_hint = ValueHint::AnyPath)]
-    pub(crate) store: PathBuf,
-    /// In the memory of the mount: a page that is not on the disk yet, or one that is
-    #[arg(long, value_name = "STATE", num_args = 0..=1, require_equals = true, default_missing_value = "any", conflicts_with_all = ["undo", "list", "copy", "fault", "save_undo"])]
-    pub(crate) memory: Option<When>,
-    /// Flip bits of the checksum that the page has in memory instead
-    #[arg(long, requires = "memory")]
-    pub(crate) checksum: bool,
-    /// Kind of block to damage
-    #[arg(long, value_parser = block_class(), required_unless_present_any = ["undo", "list"])]
-    pub(crate) kind: Option<BlockClass>,
-    /// What to do to it
-    #[arg(long, default_value = "flip")]
-    pub(crate) fault: FaultKind,
-    /// How many bits to flip in each copy
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32768))]
-    pub(crate) bits: u32,
-    /// Flip this one: that of the value 2^(N mod 8) in byte N/8
-    #[arg(long, value_name = "N", conflicts_with = "bits")]
-    pub(crate) bit: Option<u32>,
-    /// Which copy: its number from 1, or all
-    #[arg(long, default_value = "1", value_parser = copies, value_name = "N|all")]
-    pub(crate) copy: Copies,
-    /// Only blocks of this file, by its path in the store
-    #[arg(long)]
-    pub(crate) path: Option<PathBuf>,
-    /// Only this page (of 4 KiB, from 0), or the tree block above it
-    #[arg(long)]
-    pub(crate) page: Option<u64>,
-    /// Decides which block and which bits; the same seed does the same to the same store
-    #[arg(long, default_value_t = 0)]
-    pub(crate) seed: u64,
-    /// Where to keep what is written over; default: STORE.undo-1.json, or the next number
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) save_undo: Option<PathBuf>,
-    /// Put back what an earlier injection wrote over
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["kind", "list"])]
-    pub(crate) undo: Option<PathBuf>,
-    /// Only list how many blocks of each kind there are
-    #[arg(long, conflicts_with = "kind")]
-    pub(crate) list: bool,
-}
-
-/// Ways to damage a block.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum FaultKind {
-    /// Invert bits
-    Flip,
-    /// As if it had never been written: zeros
-    Drop,
-    /// The bytes of another block of the kind
-    Duplicate,
-    /// Exchange it with another block of the kind
-    Swap,
-}
-
-fn block_class() -> impl clap::builder::TypedValueParser<Value = BlockClass> {
-    use clap::builder::TypedValueParser;
-    clap::builder::PossibleValuesParser::new(BlockClass::ALL.map(BlockClass::name)).map(|name| {
-        let found = BlockClass::ALL.into_iter().find(|class| class.name() == name);
-        found.expect("one of the possible values")
-    })
-}
-
-fn copies(text: &str) -> Result<Copies, String> {
-    match text.parse::<usize>() {
-        _ if text == "all" => Ok(Copies::All),
-        Ok(number) if number > 0 => Ok(Copies::One(number - 1)),
-        _ => Err("a number from 1, or all".into()),
-    }
 }
 
 /// A shell that completions can be made for.

@@ -5,10 +5,11 @@ use crate::output;
 use crate::quoting::cut;
 use clap::ValueEnum;
 use holdfast_physical::inject::{BlockClass, Copies};
+use holdfast_physical::scribble::{Blow, LogicBug, MetaKind};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Pages in memory that may be hit.
+/// What in memory may be hit.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum When {
@@ -58,11 +59,44 @@ pub(crate) struct InjectRequest {
     pub(crate) seed: u64,
 }
 
+/// What the mount is asked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Asked {
+    Metadata { metadata: MetadataRequest },
+    Page(InjectRequest),
+}
+
+/// A request about metadata in memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum MetadataRequest {
+    /// To damage it.
+    Strike {
+        /// What to do; of what is written over, object and states are chosen by what follows.
+        blow: Blow,
+        /// Of this file, in the store.
+        path: Option<PathBuf>,
+        when: When,
+        /// With so many attempts to make a recovery point, if it is done with one.
+        times: u32,
+    },
+    /// What there is.
+    List {
+        /// Each one of this kind; otherwise how many of each kind.
+        kind: Option<MetaKind>,
+        object: Option<(u16, u64)>,
+        path: Option<PathBuf>,
+    },
+}
+
 /// The reply to a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum InjectReply {
     Done(Struck),
+    Metadata(MetadataStruck),
+    Listed(MetadataListed),
     Refused(Failure),
 }
 
@@ -71,6 +105,22 @@ impl InjectReply {
     pub(crate) fn to_json(&self, bytes_max: usize) -> Vec<u8> {
         output::json_within(self, bytes_max, |reply| match reply {
             InjectReply::Done(struck) => cut(&mut struck.path),
+            InjectReply::Metadata(done) => {
+                for blow in &mut done.struck {
+                    blow.path.as_mut().map(cut);
+                    blow.what.as_mut().map(cut);
+                }
+                if let Some(made) = &mut done.recovery_point {
+                    made.found.iter_mut().for_each(cut);
+                    made.read_only.as_mut().map(cut);
+                }
+                // What of several was hit first is told.
+                done.struck.truncate(done.struck.len().div_ceil(2));
+            }
+            InjectReply::Listed(listed) => {
+                listed.targets.iter_mut().filter_map(|target| target.path.as_mut()).for_each(cut);
+                listed.targets.truncate(listed.targets.len() / 2);
+            }
             InjectReply::Refused(failure) => {
                 cut(&mut failure.message);
                 failure.hint.as_mut().map(cut);
@@ -97,6 +147,115 @@ pub(crate) struct Struck {
     pub(crate) bits_flipped: u32,
     /// On the device.
     pub(crate) blocks: Vec<u64>,
+}
+
+/// What was done to metadata in memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct MetadataStruck {
+    /// Each time.
+    pub(crate) struck: Vec<MetadataBlow>,
+    /// The one that was struck on its way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) recovery_point: Option<Struggle>,
+}
+
+/// Metadata that was written over, or changed wrongly: one of both.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MetadataBlow {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) logic_bug: Option<LogicBug>,
+    /// What is wrong by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) what: Option<String>,
+    #[serde(flatten)]
+    pub(crate) target: Option<MetadataTarget>,
+    /// Of the object, if it is a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scribble: Option<Scribble>,
+}
+
+/// Bytes that are others now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Scribble {
+    /// Of the first.
+    pub(crate) offset: usize,
+    pub(crate) field: String,
+    /// Two hexadecimal digits for each byte.
+    pub(crate) before: String,
+    pub(crate) after: String,
+}
+
+/// A piece of metadata in memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct MetadataTarget {
+    pub(crate) kind: MetaKind,
+    pub(crate) state: String,
+    /// In words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) object: Option<String>,
+    /// As `--object` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) object_number: Option<String>,
+    pub(crate) level: u8,
+    pub(crate) index: u64,
+}
+
+impl std::fmt::Display for MetadataTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let MetadataTarget { kind, state, object, level, index, .. } = self;
+        write!(f, "{kind}, {state}")?;
+        if let Some(object) = object {
+            write!(f, ", {object}, level {level}")?;
+        }
+        write!(f, ", index {index}")
+    }
+}
+
+/// How a recovery point came about that was struck on its way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Struggle {
+    /// The last one now.
+    pub(crate) epoch: u64,
+    /// Counted meanwhile.
+    pub(crate) scribbles: u64,
+    pub(crate) audit_failures: u64,
+    pub(crate) restarts: u64,
+    /// Why it was given up, each time.
+    pub(crate) found: Vec<String>,
+    /// Why it was not made in the end.
+    pub(crate) read_only: Option<String>,
+}
+
+/// What metadata is in memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct MetadataListed {
+    /// How many of each kind, by state.
+    pub(crate) counts: Vec<(MetaKind, String, u64)>,
+    /// Of the kind that was asked for, the first ones.
+    pub(crate) targets: Vec<ListedTarget>,
+    /// Of the first of them.
+    pub(crate) form: Option<FormListed>,
+}
+
+/// One piece.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ListedTarget {
+    #[serde(flatten)]
+    pub(crate) target: MetadataTarget,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<String>,
+}
+
+/// Equal slots, one after the other, with these fields each.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct FormListed {
+    pub(crate) slots: usize,
+    pub(crate) slot_bytes: usize,
+    /// Name, first byte, length.
+    pub(crate) fields: Vec<(String, usize, usize)>,
 }
 
 #[cfg(test)]
@@ -127,7 +286,39 @@ mod tests {
             match serde_json::from_slice(&json).unwrap() {
                 InjectReply::Done(struck) => assert!(struck.page == 7 && long.path.starts_with(&struck.path)),
                 InjectReply::Refused(failure) => assert!(long.path.starts_with(&failure.message)),
+                other => panic!("{other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_reply_about_metadata_has_an_end() {
+        let target = MetadataTarget {
+            kind: MetaKind::BlockTree,
+            state: "clean".into(),
+            object: Some("object 1:77".into()),
+            object_number: Some("1:77".into()),
+            level: 1,
+            index: 3,
+        };
+        let path = Some("/\u{1}".repeat(256 * 16));
+        let bytes = "0f".repeat(512);
+        let blow = MetadataBlow {
+            target: Some(target.clone()),
+            path: path.clone(),
+            scribble: Some(Scribble { offset: 1, field: "address".into(), before: bytes.clone(), after: bytes }),
+            ..MetadataBlow::default()
+        };
+        let found = vec!["x".repeat(3000); 8];
+        let recovery_point =
+            Some(Struggle { epoch: 1, scribbles: 8, audit_failures: 0, restarts: 3, found, read_only: None });
+        let done = MetadataStruck { struck: vec![blow; 8], recovery_point };
+        let json = InjectReply::Metadata(done.clone()).to_json(16_000);
+        assert!(json.len() <= 16_000);
+        let Ok(InjectReply::Metadata(told)) = serde_json::from_slice(&json) else { panic!("no reply") };
+        assert_eq!(told.struck[0].target, done.struck[0].target);
+        let targets = vec![ListedTarget { target, path }; 100];
+        let json = InjectReply::Listed(MetadataListed { targets, ..MetadataListed::default() }).to_json(16_000);
+        assert!(json.len() <= 16_000 && matches!(serde_json::from_slice(&json), Ok(InjectReply::Listed(_))));
     }
 }

@@ -454,6 +454,17 @@ impl Report for StoreReport {
                 ));
             }
         }
+        let found = self.figures.as_ref().map(|figures| &figures.counters);
+        if let Some(counters) = found.filter(|counters| counters.scribbles + counters.audit_failures > 0) {
+            let mut found = Vec::new();
+            found.extend((counters.scribbles > 0).then(|| count(counters.scribbles, "scribble", "scribbles")));
+            found.extend(
+                (counters.audit_failures > 0).then(|| count(counters.audit_failures, "logic bug", "logic bugs")),
+            );
+            let anew = count(counters.restarts, "recovery point", "recovery points");
+            let (found, see) = (found.join(" and "), "the log names each, and nothing of it is on the disk");
+            rows.push(("METADATA", format!("{found} found IN MEMORY, {anew} begun anew; {see}")));
+        }
         if let Some(scrub) = self.scrub.as_ref().filter(|scrub| scrub.condition != ScrubCondition::Never) {
             rows.push(("scrub", scrub.line()));
         }

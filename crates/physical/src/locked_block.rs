@@ -147,6 +147,24 @@ impl LockedBlock {
         guard::open(|| unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start.add(at), bytes.len()) });
     }
 
+    /// What nobody may do: see [`crate::scribble`]. Inverts bits, in a window, as it stands for what no lock keeps out. `astray`: outside of
+    /// any window, which ends the process where the memory is locked.
+    pub(crate) fn scribble(&mut self, at: usize, pattern: &[u8], astray: bool) {
+        let scribbled: Vec<u8> = self.0[at..].iter().zip(pattern).map(|(byte, flipped)| byte ^ flipped).collect();
+        match astray {
+            true => scribbled.iter().enumerate().for_each(|(nth, byte)| self.write_astray(at + nth, *byte)),
+            false => self.write(at, &scribbled),
+        }
+    }
+
+    /// A function of its own, to be found in reports.
+    #[inline(never)]
+    fn write_astray(&mut self, at: usize, byte: u8) {
+        assert!(at < size_of::<Block>());
+        // SAFETY: within the block, which is exclusively this one's. Where it is locked, the write faults, which is what it is for.
+        unsafe { self.start.as_ptr().cast::<u8>().add(at).write_volatile(byte) };
+    }
+
     fn identity(&self) -> &'static Identity {
         Identity::of(self.start.as_ptr().expose_provenance())
     }

@@ -283,10 +283,14 @@ impl MetaBlock {
         self.bytes.write(at, bytes);
     }
 
-    /// What nobody may do: see [`crate::scribble`]. In a window, as it stands for what no lock keeps out.
+    /// Past the hook, as nobody may: see [`crate::scribble`].
+    pub(crate) fn scribbled(&mut self) -> &mut LockedBlock {
+        &mut self.bytes
+    }
+
+    #[cfg(test)]
     pub(crate) fn scribble(&mut self, at: usize, pattern: &[u8]) {
-        let scribbled: Vec<u8> = self.bytes.0[at..].iter().zip(pattern).map(|(byte, flipped)| byte ^ flipped).collect();
-        self.bytes.write(at, &scribbled);
+        self.scribbled().scribble(at, pattern, false);
     }
 
     /// Reads and verifies the block that `pointer` names, from its second copy if the first is bad, which is then

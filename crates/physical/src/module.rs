@@ -8,6 +8,7 @@ use crate::intent_log::IntentLog;
 use crate::meta_block::MetadataProtection;
 use crate::node_cache::NodeCache;
 use crate::objects::{OBJECT_END, map_of, orphans_of, table_of};
+use crate::scribble::{Ambush, Moment};
 use crate::scrub::SharedSeen;
 use crate::sealed::Sealed;
 use crate::snapshot::DeletionSlice;
@@ -24,6 +25,7 @@ use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -93,6 +95,8 @@ pub struct Module {
     pub(crate) protection: Protection,
     /// See [`OpenOptions::deletion_slice`].
     pub(crate) deletion_slice: DeletionSlice,
+    /// What the lab has in store for the next recovery point.
+    pub(crate) ambush: Ambush,
 }
 
 /// The trees. Whoever locks them may read memory that is locked against writes ([`crate::locked_block`]), and has no other way to it.
@@ -109,10 +113,10 @@ impl TreesLock {
         self.0.write()
     }
 
-    /// Without waiting.
-    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, Trees>> {
+    /// Without waiting for longer than this.
+    pub(crate) fn try_write_for(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, Trees>> {
         guard::admit_thread();
-        self.0.try_write()
+        self.0.try_write_for(patience)
     }
 }
 
@@ -158,6 +162,7 @@ impl Module {
             scrubbed: SharedSeen::default(),
             protection,
             deletion_slice: DeletionSlice::default(),
+            ambush: Ambush::default(),
         }
     }
 
@@ -454,6 +459,7 @@ impl ObjectStore for Module {
     }
 
     fn prepare(&self, epoch: Epoch) -> Result<()> {
+        self.fall_into_ambush(Moment::Applied);
         self.prepare_epoch(epoch)
     }
 
@@ -462,6 +468,7 @@ impl ObjectStore for Module {
     }
 
     fn publish(&self, epoch: Epoch) -> Result<()> {
+        self.fall_into_ambush(Moment::Prepared);
         self.publish_epoch(epoch)
     }
 

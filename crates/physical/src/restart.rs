@@ -21,6 +21,7 @@ impl Module {
         let mut committing = self.committing.lock();
         let Some(why) = self.disk().given_up() else { return Ok(()) };
         self.disk().check_writable()?;
+        self.ambush.found(&why);
         // Nobody appends to the log, reads pages that have been found, or looks into trees meanwhile. Who writes ahead has blocks from the
         // allocator before it is taken over, or after.
         let _log = self.log.lock();

@@ -238,28 +238,21 @@ impl Sealed {
 }
 
 /// What nobody may do: see [`crate::scribble`].
-impl SealedBlock {
-    fn scribbled<R>(&mut self, write: impl FnOnce(&mut [u8]) -> R) -> R {
-        let mut bytes = *self.bytes();
-        let done = write(&mut bytes);
-        self.bytes.write(0, &bytes);
-        done
-    }
-}
-
 impl SealedSuperblock {
-    pub(crate) fn scribbled<R>(&mut self, write: impl FnOnce(&mut [u8]) -> R) -> R {
-        self.block.scribbled(write)
+    pub(crate) fn scribbled(&mut self) -> &mut LockedBlock {
+        guard::admit_thread();
+        &mut self.block.bytes
     }
 }
 
 impl Sealed {
-    pub(crate) fn scribbled_label<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> R {
-        self.label.write().0.scribbled(write)
+    pub(crate) fn scribbled_label<R>(&self, write: impl FnOnce(&mut LockedBlock) -> R) -> R {
+        guard::admit_thread();
+        write(&mut self.label.write().0.bytes)
     }
 
-    pub(crate) fn scribbled_superblock<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> R {
-        self.published.lock().scribbled(write)
+    pub(crate) fn scribbled_superblock<R>(&self, write: impl FnOnce(&mut LockedBlock) -> R) -> R {
+        write(self.published.lock().scribbled())
     }
 
     pub(crate) fn scribbled_gist<R>(&self, write: impl FnOnce(&mut [u8; 16], &mut Epoch) -> R) -> R {
@@ -271,8 +264,8 @@ impl Sealed {
     #[cfg(test)]
     pub(crate) fn scribble(&self, label: bool, at: usize, flipped: u8) {
         match label {
-            true => self.scribbled_label(|bytes| bytes[at] ^= flipped),
-            false => self.scribbled_superblock(|bytes| bytes[at] ^= flipped),
+            true => self.scribbled_label(|block| block.scribble(at, &[flipped], false)),
+            false => self.scribbled_superblock(|block| block.scribble(at, &[flipped], false)),
         }
     }
 

@@ -3,9 +3,11 @@
 //! A store that is not mounted is held exclusively throughout. What is written over is on the host's disk in the undo file before the store
 //! is touched. A mounted one is damaged by its daemon, if it was mounted for that.
 
-use crate::args::{FaultKind, Inject};
+mod metadata;
+
+use crate::args::{FaultKind, Inject, TargetKind};
 use crate::failure::{Failure, Result};
-use crate::lab::{InjectReply, InjectRequest, Struck, Where};
+use crate::lab::{Asked, InjectReply, InjectRequest, Struck, Where};
 use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::output::{Format, Report, count, print, table};
 use crate::paths::shell;
@@ -149,11 +151,14 @@ struct UndoChange {
 
 pub(crate) fn run(arguments: &Inject, format: Format) -> Result<()> {
     if let Some(mount) = mounted(arguments)? {
+        if metadata::is_about(arguments) {
+            return metadata::run(&mount, arguments, format);
+        }
         let struck = ask(&mount, arguments)?;
         print(format, &InMount { command: again(arguments, &struck), struck });
         return Ok(());
     }
-    if arguments.memory.is_some() {
+    if arguments.memory.is_some() || arguments.metadata.logic_bug.is_some() {
         return Err(Failure::new(format!(
             "{} is a store that is not mounted: it has no memory",
             arguments.store.display()
@@ -171,10 +176,16 @@ pub(crate) fn run(arguments: &Inject, format: Format) -> Result<()> {
         Catalogue::read(&shared).map_err(stack::says)?
     };
     match arguments.kind {
-        Some(class) => print(format, &injure(arguments, class, device, &catalogue)?),
-        None => print(format, &list(&arguments.store, &catalogue)),
+        Some(kind) if !arguments.list => print(format, &injure(arguments, on_disk(kind)?, device, &catalogue)?),
+        kind => print(format, &list(&arguments.store, &catalogue, kind)),
     }
     Ok(())
+}
+
+fn on_disk(kind: TargetKind) -> Result<BlockClass> {
+    kind.block.ok_or_else(|| {
+        Failure::usage(format!("{} is not on the disk: only in the memory of a mount, with --memory", kind.name()))
+    })
 }
 
 /// The mount that is to be damaged, if it is one.
@@ -199,7 +210,8 @@ fn ask(mount: &Mount, arguments: &Inject) -> Result<Struck> {
         return Err(Failure::usage(format!(
             "{} is mounted on {directory}; --undo and --list need one that is not",
             mount.source.display()
-        )));
+        ))
+        .hint("--memory --list tells what of its metadata is in memory"));
     };
     if arguments.fault != FaultKind::Flip || arguments.save_undo.is_some() {
         return Err(Failure::usage(format!(
@@ -212,8 +224,18 @@ fn ask(mount: &Mount, arguments: &Inject) -> Result<Struck> {
         None => Where::Disk { copies: arguments.copy },
     };
     let Inject { path, page, bit, bits, seed, .. } = arguments;
+    let kind = on_disk(kind)?;
     let request = InjectRequest { place, kind, path: path.clone(), page: *page, bit: *bit, bits: *bits, seed: *seed };
-    let json = serde_json::to_vec(&request).map_err(stack::says)?;
+    match exchange(mount, &Asked::Page(request))? {
+        InjectReply::Done(struck) => Ok(struck),
+        _ => Err(Failure::at(&mount.directory, "the mount answered something else")),
+    }
+}
+
+/// Asks a mount about damage, and gives an answer that is no refusal.
+fn exchange(mount: &Mount, request: &Asked) -> Result<InjectReply> {
+    let directory = mount.directory.display();
+    let json = serde_json::to_vec(request).map_err(stack::says)?;
     let reply = target::ask(mount, "could not be asked to damage itself", |file| control::inject(file, &json))?;
     let reply = reply.ok_or_else(|| {
         Failure::new(format!("{} is mounted on {directory}, and not with --lab", mount.source.display()))
@@ -223,8 +245,8 @@ fn ask(mount: &Mount, arguments: &Inject) -> Result<Struck> {
         Failure::at(&mount.directory, format!("the mount gave no answer that makes sense: {error}"))
     })?;
     match reply {
-        InjectReply::Done(struck) => Ok(struck),
         InjectReply::Refused(failure) => Err(failure),
+        reply => Ok(reply),
     }
 }
 
@@ -237,7 +259,7 @@ fn again(arguments: &Inject, struck: &Struck) -> String {
     if arguments.checksum {
         command.push_str(" --checksum");
     }
-    let kind = arguments.kind.map_or("", BlockClass::name);
+    let kind = arguments.kind.map_or("", TargetKind::name);
     command.push_str(&format!(" --kind {kind} --path {} --page {}", shell(Path::new(&struck.path)), struck.page));
     match (arguments.memory, arguments.copy) {
         (None, Copies::All) => command.push_str(" --copy all"),
@@ -287,12 +309,13 @@ impl Report for InMount {
     }
 }
 
-fn list(store: &Path, catalogue: &Catalogue) -> Listed {
+fn list(store: &Path, catalogue: &Catalogue, kind: Option<TargetKind>) -> Listed {
     let of = |class: BlockClass| {
         let copies: Vec<u64> = catalogue.of_class(class).map(|target| target.copies.len() as u64).collect();
         (class, copies.len() as u64, copies.iter().sum())
     };
-    Listed { store: store.display().to_string(), kinds: BlockClass::ALL.into_iter().map(of).collect() }
+    let wanted = BlockClass::ALL.into_iter().filter(|class| kind.is_none_or(|kind| kind.block == Some(*class)));
+    Listed { store: store.display().to_string(), kinds: wanted.map(of).collect() }
 }
 
 fn injure(arguments: &Inject, class: BlockClass, device: Arc<FileDevice>, catalogue: &Catalogue) -> Result<Injected> {

@@ -1,9 +1,11 @@
 //! Damage on purpose, in a mount made for it: the daemon's part of `holdfast inject` on a mounted store.
 
+mod metadata;
+
 use super::live::Live;
 use super::{State, asked};
 use crate::failure::{Failure, Result};
-use crate::lab::{InjectReply, InjectRequest, Struck, When, Where};
+use crate::lab::{Asked, InjectReply, InjectRequest, Struck, When, Where};
 use crate::stack::{Stack, says};
 use holdfast_block::{BLOCK_SIZE, Device};
 use holdfast_cache::{FlipError, FlipPart, PageState, ResidentPage};
@@ -18,7 +20,13 @@ const BITS_NAMED: usize = 64;
 pub(super) fn answer(state: &State, uid: u32, request: &[u8]) -> InjectReply {
     let done = match state.is_owner(uid) {
         false => Err(Failure::new("only root and the user who mounted the store damage it")),
-        true => asked(request).and_then(|request| strike(state, &request)),
+        true => match asked(request) {
+            Ok(Asked::Page(request)) => strike(state, &request),
+            Ok(Asked::Metadata { metadata }) => {
+                return metadata::answer(state, metadata).unwrap_or_else(InjectReply::Refused);
+            }
+            Err(failure) => Err(failure),
+        },
     };
     match done {
         Ok(struck) => {
@@ -37,9 +45,11 @@ fn strike(state: &State, request: &InjectRequest) -> Result<Struck> {
         BlockClass::Symlink => Kind::Symlink,
         BlockClass::Xattr => Kind::Xattr,
         other => {
-            let message =
-                format!("blocks of the kind {} are damaged only in a store that is not mounted", other.name());
-            return Err(Failure::usage(message));
+            let message = format!(
+                "on the disk, blocks of the kind {} are damaged only in a store that is not mounted",
+                other.name()
+            );
+            return Err(Failure::usage(message).hint("--memory damages what a mount has of them in memory"));
         }
     };
     let live = state.up()?;

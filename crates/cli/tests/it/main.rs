@@ -16,6 +16,7 @@ mod locked;
 mod logcheck;
 mod logs;
 mod manual;
+mod metadata;
 mod metrics;
 mod mount8;
 mod mounts;

@@ -442,7 +442,7 @@ fn a_superblock_that_goes_bad_before_it_is_written_is_never_written() {
         rig.make(3);
         let epoch = rig.module.epoch() + 1;
         rig.module.prepare(epoch).unwrap();
-        rig.module.committing.lock().prepared.as_mut().unwrap().scribbled(|bytes| bytes[at] ^= 0x10);
+        rig.module.committing.lock().prepared.as_mut().unwrap().scribbled().scribble(at, &[0x10], false);
         let error = rig.module.publish(epoch).unwrap_err();
         assert!(error.to_string().contains("in memory, to which somebody has written"), "{error}");
         assert!(matches!(rig.module.prepare(epoch + 1), Err(Error::GivenUp(_))), "no later epoch is built upon it");

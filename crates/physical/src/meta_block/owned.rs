@@ -2,7 +2,7 @@
 //!
 //! What only these need of memory is here, and not in each block that is cached.
 
-use super::{MetaBlock, MetadataProtection, NodeKey};
+use super::{LockedBlock, MetaBlock, MetadataProtection, NodeKey};
 use crate::audit::Changes;
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
@@ -92,8 +92,13 @@ impl OwnedBlock {
     }
 
     /// What nobody may do: see [`crate::scribble`].
+    pub(crate) fn scribbled(&mut self) -> &mut LockedBlock {
+        Arc::make_mut(&mut self.block).scribbled()
+    }
+
+    #[cfg(test)]
     pub(crate) fn scribble(&mut self, at: usize, pattern: &[u8]) {
-        Arc::make_mut(&mut self.block).scribble(at, pattern);
+        self.scribbled().scribble(at, pattern, false);
     }
 }
 

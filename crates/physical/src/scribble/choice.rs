@@ -1,6 +1,6 @@
 //! Choosing what is written over, and with what.
 
-use super::{Lab, MetaKind, State, Struck, Target};
+use super::{Lab, Layout, LogicBug, MetaKind, State, Struck, Target, Write};
 use crate::inject::Random;
 use holdfast_integrity::crc64_neutral;
 use serde::{Deserialize, Serialize};
@@ -35,8 +35,15 @@ impl Pattern {
     }
 
     /// Bytes to be inverted from byte `at` on, of a field that begins there and has `length` bytes, in a form of `end`: where they begin, and
-    /// which bits.
-    fn bits(self, at: usize, length: usize, end: usize, random: &mut Random) -> Option<(usize, Vec<u8>)> {
+    /// which bits. A range has as many bytes as were `asked` for.
+    fn bits(
+        self,
+        at: usize,
+        length: usize,
+        end: usize,
+        asked: Option<usize>,
+        random: &mut Random,
+    ) -> Option<(usize, Vec<u8>)> {
         // One bit at least.
         let some = |count: usize, random: &mut Random| -> Vec<u8> {
             (0..count).map(|nth| random.below(256) as u8 | u8::from(nth == 0)).collect()
@@ -50,6 +57,7 @@ impl Pattern {
                 let (word, count) = (random.below((length / 8) as u64) as usize, length.min(8));
                 Some((at + 8 * word, some(count, random)))
             }
+            Pattern::Range if asked.is_some() => Some((at, some(length, random))),
             Pattern::Range => {
                 let most = length.clamp(16, 512).max(16 + random.below(497) as usize);
                 Some((at, some(most.min(end - at), random)))
@@ -89,17 +97,62 @@ pub struct Choice {
     pub index: Option<u64>,
     /// In this field.
     pub field: Option<String>,
-    /// From this byte of its form on.
+    /// In this slot of its form.
+    pub slot: Option<usize>,
+    /// From this byte of its form on, or, with a slot, of that.
     pub offset: Option<usize>,
     /// So many bytes.
     pub length: Option<usize>,
     /// How.
     pub pattern: Pattern,
+    /// With these bytes, and not by a pattern.
+    pub bytes: Option<Vec<u8>>,
+    /// Outside of any window, as who must not: where the memory is locked, this ends the process.
+    pub astray: bool,
     /// Decides the rest.
     pub seed: u64,
 }
 
 impl Choice {
+    /// First byte and length of what is to be written over.
+    fn place(&self, layout: &Layout, random: &mut Random) -> Result<(usize, usize), Missed> {
+        let length = self.bytes.as_ref().map(Vec::len).or(self.length);
+        let of_slot = self.slot.map(|slot| slot.saturating_mul(layout.slot_bytes));
+        let (first, of_field) = match (&self.field, self.offset) {
+            (_, Some(offset)) => return Ok((of_slot.unwrap_or(0).saturating_add(offset), length.unwrap_or(1))),
+            (Some(field), None) => {
+                let found = layout.fields.iter().find(|(name, ..)| name == field);
+                let (_, first, length) = found.ok_or_else(|| {
+                    let fields: Vec<&str> = layout.fields.iter().map(|(name, ..)| name.as_str()).collect();
+                    Missed::NoField { kind: self.kind, field: field.clone(), fields: fields.join(", ") }
+                })?;
+                (*first, *length)
+            }
+            (None, None) => {
+                let end = layout.slots * layout.slot_bytes;
+                let at = match of_slot {
+                    Some(slot) => slot.saturating_add(random.below(layout.slot_bytes as u64) as usize),
+                    None => random.below(end as u64) as usize,
+                };
+                return Ok((at, length.unwrap_or(1)));
+            }
+        };
+        let slots = layout.used.len() as u64;
+        let slot = match of_slot {
+            Some(slot) => slot,
+            // Mostly where something is.
+            None => {
+                let slot = match random.below(8) {
+                    0 => random.below(layout.slots as u64) as usize,
+                    _ if slots == 0 => 0,
+                    _ => layout.used[random.below(slots) as usize],
+                };
+                slot * layout.slot_bytes
+            }
+        };
+        Ok((slot.saturating_add(first), length.unwrap_or(of_field)))
+    }
+
     /// Of a kind, with nothing said but that.
     pub fn of(kind: MetaKind, pattern: Pattern, seed: u64) -> Choice {
         Choice {
@@ -109,9 +162,12 @@ impl Choice {
             level: None,
             index: None,
             field: None,
+            slot: None,
             offset: None,
             length: None,
             pattern,
+            bytes: None,
+            astray: false,
             seed,
         }
     }
@@ -141,58 +197,78 @@ pub enum Missed {
         fields: String,
     },
     /// It ends before.
-    #[error("it has {0} bytes, from byte 0 on")]
-    Beyond(usize),
+    #[error("{target}: there is no byte {last}: it has {bytes}, from byte 0 on")]
+    Beyond {
+        /// What does.
+        target: Target,
+        /// The last byte that was asked for.
+        last: usize,
+        /// How long it is.
+        bytes: usize,
+    },
+    /// It is in memory that is never locked.
+    #[error("{0} is not kept in memory that is locked, so nothing can go astray there")]
+    NeverLocked(MetaKind),
     /// The bytes are of no number, or somebody is at work with it.
-    #[error("nothing was struck there: no number has these bytes, or somebody is at work with it")]
-    Nothing,
+    #[error("{0}: nothing was struck: no number has these bytes, they are so already, or somebody is at work with it")]
+    Nothing(Target),
+    /// There is nothing to which a logic bug could happen.
+    #[error("there is nothing now to which {0} could happen")]
+    NothingFor(LogicBug),
+    /// What leads there cannot be read.
+    #[error("{0}")]
+    Unread(String),
 }
 
 /// Places that are tried, as a pattern may have no bits where there is a number.
 const ATTEMPTS: usize = 8;
 
 impl Lab<'_> {
+    /// What of the kind that was chosen is in memory and fits.
+    pub fn chosen(&self, choice: &Choice) -> Vec<Target> {
+        self.targets(choice.kind).into_iter().filter(|target| choice.fits(target)).collect()
+    }
+
     /// Writes over what was chosen, as nobody may.
     ///
     /// # Errors
     /// Why nothing was.
     pub fn strike_chosen(&self, choice: &Choice) -> Result<Struck, Missed> {
         let kind = choice.kind;
-        let targets: Vec<Target> = self.targets(kind).into_iter().filter(|target| choice.fits(target)).collect();
+        let targets = self.chosen(choice);
         if targets.is_empty() {
             return Err(Missed::NoSuch(kind));
         }
+        if choice.astray && !kind.is_lockable() {
+            return Err(Missed::NeverLocked(kind));
+        }
         let mut random = Random::new(choice.seed);
-        let mut missed = Missed::Nothing;
+        let mut missed = Missed::Nothing(targets[0]);
         for _ in 0..ATTEMPTS {
             let target = &targets[random.below(targets.len() as u64) as usize];
             let Some(layout) = self.layout(target) else { continue };
             let end = layout.slots * layout.slot_bytes;
-            let (at, length) = match (&choice.field, choice.offset) {
-                (_, Some(at)) => (at, choice.length.unwrap_or(1)),
-                (Some(field), None) => {
-                    let Some((_, first, length)) = layout.fields.iter().find(|(name, ..)| name == field) else {
-                        let fields: Vec<&str> = layout.fields.iter().map(|(name, ..)| name.as_str()).collect();
-                        missed = Missed::NoField { kind, field: field.clone(), fields: fields.join(", ") };
-                        continue;
-                    };
-                    // Mostly where something is.
-                    let slots = layout.used.len() as u64;
-                    let slot = match random.below(8) {
-                        0 => random.below(layout.slots as u64) as usize,
-                        _ if slots == 0 => 0,
-                        _ => layout.used[random.below(slots) as usize],
-                    };
-                    (slot * layout.slot_bytes + first, choice.length.unwrap_or(*length))
+            let (at, length) = match choice.place(&layout, &mut random) {
+                Ok(place) => place,
+                Err(refusal) => {
+                    missed = refusal;
+                    continue;
                 }
-                (None, None) => (random.below(end as u64) as usize, choice.length.unwrap_or(1)),
             };
-            if at + length > end || length == 0 {
-                return Err(Missed::Beyond(end));
+            let last = at.saturating_add(length.max(1) - 1);
+            if last >= end {
+                return Err(Missed::Beyond { target: *target, last, bytes: end });
             }
-            let Some((at, bits)) = choice.pattern.bits(at, length, end, &mut random) else { continue };
-            if let Some(struck) = self.strike(target, at, &bits) {
-                return Ok(struck);
+            let struck = match &choice.bytes {
+                Some(bytes) => self.write(target, at, Write::Bytes(bytes), choice.astray),
+                None => choice
+                    .pattern
+                    .bits(at, length, end, choice.length, &mut random)
+                    .and_then(|(at, bits)| self.write(target, at, Write::Flip(&bits), choice.astray)),
+            };
+            match struck {
+                Some(struck) => return Ok(struck),
+                None => missed = Missed::Nothing(*target),
             }
         }
         Err(missed)

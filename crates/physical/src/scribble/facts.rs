@@ -24,7 +24,7 @@ impl Lab<'_> {
     /// # Errors
     /// Those of reading metadata.
     pub fn facts(&self, exactness: Exactness) -> Result<Vec<String>> {
-        let module = self.0;
+        let module = self.module;
         let trees = module.trees.read();
         let mut facts = Facts { lab: self, exactness, lines: Vec::new() };
         facts.superblock(&module.superblock()?);
@@ -89,7 +89,7 @@ impl Facts<'_> {
 
     fn object(&mut self, trees: &Trees, key: ObjectKey, record: &Record) -> Result<()> {
         self.lines.push(format!("object {key}: {}", self.record(record)));
-        let base = &self.lab.0.base;
+        let base = &self.lab.module.base;
         for level in (1..=record.levels).rev() {
             for index in 0..record.page_bound.max(1).div_ceil(span(level)) {
                 let Some(block) = trees.node(base, key, record, level, index)? else { continue };
@@ -105,8 +105,8 @@ impl Facts<'_> {
     /// How many blocks have so many references.
     fn references(&mut self, trees: &Trees) -> Result<()> {
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
-        for page in 0..self.lab.0.blocks().div_ceil(COUNTERS) {
-            let Some(block) = trees.counters(&self.lab.0.base, page)? else { continue };
+        for page in 0..self.lab.module.blocks().div_ceil(COUNTERS) {
+            let Some(block) = trees.counters(&self.lab.module.base, page)? else { continue };
             for slot in 0..COUNTERS {
                 *counts.entry(block.counter(slot as usize)).or_default() += 1;
             }
@@ -118,7 +118,7 @@ impl Facts<'_> {
 
     /// The list, and how many blocks of which births each dead list has.
     fn snapshots(&mut self, trees: &Trees) -> Result<()> {
-        let (base, domain) = (&self.lab.0.base, DomainId::MAIN);
+        let (base, domain) = (&self.lab.module.base, DomainId::MAIN);
         for held in trees.kept.of(domain) {
             let stored = &held.stored;
             let when = self.of_epochs(format!("epoch {}, {:?}", stored.epoch, stored.created));

@@ -133,10 +133,10 @@ impl Lab<'_> {
     /// # Errors
     /// Those of reading metadata on the way.
     pub fn logic_bug(&self, bug: LogicBug, choice: u64) -> Result<Option<String>> {
-        let module = self.0;
+        let module = self.module;
         let (base, next) = (&module.base, module.epoch() + 1);
         module.disk().raise_newest(next);
-        let Some(mut trees) = module.trees.try_write() else { return Ok(None) };
+        let Some(mut trees) = self.trees() else { return Ok(None) };
         let trees = &mut *trees;
         let told = match bug {
             LogicBug::BitWithoutPointer => {
@@ -280,7 +280,7 @@ impl Lab<'_> {
 
     /// Pages of objects with tree blocks, that have names.
     fn pages(&self, trees: &Trees) -> Result<Vec<Page>> {
-        let (base, domain) = (&self.0.base, DomainId::MAIN);
+        let (base, domain) = (&self.module.base, DomainId::MAIN);
         let mut pages = Vec::new();
         let mut from = 0;
         while let Some(id) = trees.find_map_bit(base, map_of(domain), from, true)? {
@@ -310,7 +310,7 @@ impl Lab<'_> {
         choice: u64,
         change: impl FnOnce(BlockPointer) -> BlockPointer,
     ) -> Result<Option<String>> {
-        let base = &self.0.base;
+        let base = &self.module.base;
         let Some(Page { key, mut record, index, pointer }) = self.page(trees, choice)? else { return Ok(None) };
         trees.make_dirty(base, key, &mut record, 1, index / POINTERS)?;
         let new = change(pointer);

@@ -8,31 +8,38 @@
 //! | `mod` | what there is, and writing to it |
 //! | `cells` | what is no block: numbers by name |
 //! | `choice` | choosing what is written over, and with what |
+//! | `ambush` | strikes that wait until a recovery point is made |
 //! | `logic` | wrong changes by legal ways |
 //! | `facts` | what a recovery point says, to be compared |
 
+mod ambush;
 mod cells;
 mod choice;
 mod facts;
 mod logic;
 
-use crate::alloc::Bits;
+use crate::alloc::{Alloc, Bits};
 use crate::format::fields::Fields;
 use crate::format::record::FIELDS as RECORD;
 use crate::format::snapshot::{DEAD_BYTES, DEAD_FIELDS, FIELDS as SNAPSHOT, SNAPSHOT_BYTES};
-use crate::format::{RECORD_BYTES, SystemKind, blockptr, label, superblock};
-use crate::meta_block::{MetaBlock, NodeKey, OwnedBlock};
+use crate::format::{RECORD_BYTES, RECORDS, SystemKind, blockptr, label, superblock};
+use crate::locked_block::LockedBlock;
+use crate::meta_block::NodeKey;
 use crate::module::Module;
-use crate::objects::{system_key, system_kind};
-use crate::tree::Change;
+use crate::objects::{system_key, system_kind, table_of};
+use crate::tree::{Change, Trees};
+pub(crate) use ambush::Ambush;
+pub use ambush::{Blow, Blown, Fallen, Moment};
 pub(crate) use cells::Cells;
 use cells::{Part, pointer_parts, record_parts};
 pub use choice::{Choice, Missed, Pattern};
 pub use facts::Exactness;
 use holdfast_object::{DomainId, ObjectKey};
 pub use logic::LogicBug;
+use parking_lot::{MutexGuard, RwLockWriteGuard};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Metadata in memory, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -142,6 +149,11 @@ impl MetaKind {
 
     fn is_block(self) -> bool {
         self <= MetaKind::DeadList
+    }
+
+    /// Whether it is in memory that can be locked ([`crate::locked_block`]).
+    pub fn is_lockable(self) -> bool {
+        self.is_block() || matches!(self, MetaKind::Label | MetaKind::Superblock)
     }
 
     /// Bytes and fields of what a block of the kind, or the bits of a chunk, consist of.
@@ -334,11 +346,18 @@ impl std::fmt::Display for Struck {
     }
 }
 
+/// What is done to bytes.
+#[derive(Clone, Copy)]
+enum Write<'a> {
+    /// These bits are inverted.
+    Flip(&'a [u8]),
+    /// They become these.
+    Bytes(&'a [u8]),
+}
+
 /// What a piece of metadata is written to through.
 enum Form<'a> {
-    Block(&'a mut MetaBlock),
-    Owned(&'a mut OwnedBlock),
-    Bytes(&'a mut [u8]),
+    Block(&'a mut LockedBlock),
     Words(&'a mut [u64]),
     Cells(Cells<'a>),
 }
@@ -346,19 +365,15 @@ enum Form<'a> {
 impl Form<'_> {
     fn bytes(&self) -> Vec<u8> {
         match self {
-            Form::Block(block) => block.bytes().to_vec(),
-            Form::Owned(block) => block.bytes().to_vec(),
-            Form::Bytes(bytes) => bytes.to_vec(),
+            Form::Block(block) => block.0.to_vec(),
             Form::Words(words) => words.iter().flat_map(|word| word.to_le_bytes()).collect(),
             Form::Cells(cells) => cells.bytes(),
         }
     }
 
-    fn flip(&mut self, at: usize, pattern: &[u8]) {
+    fn flip(&mut self, at: usize, pattern: &[u8], astray: bool) {
         match self {
-            Form::Block(block) => block.scribble(at, pattern),
-            Form::Owned(block) => block.scribble(at, pattern),
-            Form::Bytes(bytes) => bytes[at..].iter_mut().zip(pattern).for_each(|(byte, flipped)| *byte ^= flipped),
+            Form::Block(block) => block.scribble(at, pattern, astray),
             Form::Words(words) => {
                 let end = words.len() * 8;
                 for (at, flipped) in (at..end).zip(pattern) {
@@ -371,20 +386,37 @@ impl Form<'_> {
 }
 
 /// What of a module nobody may touch but the lab.
-pub struct Lab<'a>(&'a Module);
+pub struct Lab<'a> {
+    module: &'a Module,
+    patience: Duration,
+}
 
 impl Module {
     /// The lab's entry: metadata in memory, to be written to as nobody may.
     pub fn lab(&self) -> Lab<'_> {
-        Lab(self)
+        Lab { module: self, patience: Duration::ZERO }
     }
 }
 
-impl Lab<'_> {
+impl<'a> Lab<'a> {
+    /// The same, which waits so long for who is at work with something. Not for who may have a lock of the module.
+    #[must_use]
+    pub fn patient(self, patience: Duration) -> Lab<'a> {
+        Lab { patience, ..self }
+    }
+
+    fn trees(&self) -> Option<RwLockWriteGuard<'a, Trees>> {
+        self.module.trees.try_write_for(self.patience)
+    }
+
+    fn alloc(&self) -> Option<MutexGuard<'a, Alloc>> {
+        self.module.base.alloc.try_lock_for(self.patience)
+    }
+
     /// What memory has of a kind, in an order that does not depend on chance. What somebody is at work with is left out.
     pub fn targets(&self, kind: MetaKind) -> Vec<Target> {
-        let module = self.0;
-        let Some(mut trees) = module.trees.try_write() else { return Vec::new() };
+        let module = self.module;
+        let Some(mut trees) = self.trees() else { return Vec::new() };
         let some = |state, count: usize| (0..count as u64).map(move |nth| Target::new(kind, state, nth));
         let mut found: Vec<Target> = match kind {
             kind if kind.is_block() => {
@@ -402,7 +434,7 @@ impl Lab<'_> {
                 changed.chain(own).chain(snapshots).collect()
             }
             MetaKind::Allocator => {
-                let Some(mut alloc) = module.base.alloc.try_lock() else { return Vec::new() };
+                let Some(mut alloc) = self.alloc() else { return Vec::new() };
                 let masks = [(State::InUse, Bits::Used), (State::Freed, Bits::Freed), (State::Ahead, Bits::Ahead)];
                 let mut found = Vec::new();
                 for (state, bits) in masks {
@@ -423,7 +455,7 @@ impl Lab<'_> {
             MetaKind::Snapshot => some(State::InUse, trees.kept.of(DomainId::MAIN).len()).collect(),
             MetaKind::DeadRun => some(State::Changed, trees.kept.dying(DomainId::MAIN).count()).collect(),
             MetaKind::WrittenAhead => {
-                let Some(alloc) = module.base.alloc.try_lock() else { return Vec::new() };
+                let Some(alloc) = self.alloc() else { return Vec::new() };
                 alloc.placements().map(|block| Target::new(kind, State::Ahead, block)).collect()
             }
             MetaKind::Counts => some(State::InUse, 1).collect(),
@@ -435,19 +467,19 @@ impl Lab<'_> {
 
     /// Does something with the form of a piece of metadata; `None` if it is not there any more, or somebody is at work with it.
     fn with<R>(&self, target: &Target, action: impl FnOnce(Form<'_>) -> R) -> Option<R> {
-        let module = self.0;
-        let mut trees = module.trees.try_write()?;
+        let module = self.module;
+        let mut trees = self.trees()?;
         let nth = target.index as usize;
         match (target.kind, target.state) {
             (kind, State::Changed) if kind.is_block() => {
                 let dirty = trees.dirty.get_mut(&target.key())?;
-                Some(action(Form::Owned(&mut dirty.block)))
+                Some(action(Form::Block(dirty.block.scribbled())))
             }
             (kind, _) if kind.is_block() => {
                 let (key, address) = (target.key(), target.address);
                 let (_, checked_ms) = module.base.cache.get(key, address)?;
                 let mut block = module.base.cache.take(key, address)?;
-                let done = action(Form::Block(Arc::make_mut(&mut block)));
+                let done = action(Form::Block(Arc::make_mut(&mut block).scribbled()));
                 module.base.cache.put(key, address, block, checked_ms);
                 Some(done)
             }
@@ -471,14 +503,14 @@ impl Lab<'_> {
                     State::Ahead => Bits::Ahead,
                     _ => Bits::Used,
                 };
-                Some(action(Form::Words(module.base.alloc.try_lock()?.scribbled(bits, target.index)?)))
+                Some(action(Form::Words(self.alloc()?.scribbled(bits, target.index)?)))
             }
-            (MetaKind::Label, _) => Some(module.sealed.scribbled_label(|bytes| action(Form::Bytes(bytes)))),
+            (MetaKind::Label, _) => Some(module.sealed.scribbled_label(|block| action(Form::Block(block)))),
             (MetaKind::Superblock, State::Prepared) => {
                 let mut committing = module.committing.try_lock()?;
-                Some(committing.prepared.as_mut()?.scribbled(|bytes| action(Form::Bytes(bytes))))
+                Some(action(Form::Block(committing.prepared.as_mut()?.scribbled())))
             }
-            (MetaKind::Superblock, _) => Some(module.sealed.scribbled_superblock(|bytes| action(Form::Bytes(bytes)))),
+            (MetaKind::Superblock, _) => Some(module.sealed.scribbled_superblock(|block| action(Form::Block(block)))),
             (MetaKind::IntentLog, State::Clean) => Some(module.sealed.scribbled_gist(|store, epoch| {
                 let mut cells = Cells::default();
                 cells.own("store", store);
@@ -491,11 +523,9 @@ impl Lab<'_> {
                 let run = trees.kept.dying(DomainId::MAIN).nth(nth)?;
                 Some(action(Form::Cells(Cells::of_dead_run(run))))
             }
-            (MetaKind::WrittenAhead, _) => {
-                Some(action(Form::Cells(module.base.alloc.try_lock()?.placement_cells(target.index)?)))
-            }
+            (MetaKind::WrittenAhead, _) => Some(action(Form::Cells(self.alloc()?.placement_cells(target.index)?))),
             (MetaKind::Counts, _) => {
-                let mut alloc = module.base.alloc.try_lock()?;
+                let mut alloc = self.alloc()?;
                 let trees = &mut *trees;
                 let mut cells = Cells::default();
                 cells.own("next_generation", &mut trees.next_generation);
@@ -516,10 +546,19 @@ impl Lab<'_> {
     /// Inverts bits of its form from byte `at` on, as nobody may. `None` if it is not there any more, somebody is at work with it, or
     /// nothing is where the pattern has bits.
     pub fn strike(&self, target: &Target, at: usize, pattern: &[u8]) -> Option<Struck> {
+        self.write(target, at, Write::Flip(pattern), false)
+    }
+
+    fn write(&self, target: &Target, at: usize, write: Write<'_>, astray: bool) -> Option<Struck> {
         let (layout, before, after) = self.with(target, |mut form| {
             let (layout, before) = (layout(target.kind, &form), form.bytes());
-            if at < before.len() {
-                form.flip(at, pattern);
+            match write {
+                _ if at >= before.len() => {}
+                Write::Flip(pattern) => form.flip(at, pattern, astray),
+                Write::Bytes(bytes) => {
+                    let pattern: Vec<u8> = before[at..].iter().zip(bytes).map(|(old, new)| old ^ new).collect();
+                    form.flip(at, &pattern, astray);
+                }
             }
             (layout, before, form.bytes())
         })?;
@@ -536,6 +575,12 @@ impl Lab<'_> {
         let mut choice = Choice::of(kinds[(seed % kinds.len() as u64) as usize], Pattern::Bit, seed);
         choice.states = [State::Changed, State::Clean, State::InUse, State::Freed, State::Prepared].to_vec();
         self.strike_chosen(&choice).ok()
+    }
+
+    /// Where the record of an object is in the table of its domain: the object that has the table, index and slot of the block.
+    pub fn place_in_table(&self, key: ObjectKey) -> ((u16, u64), u64, usize) {
+        let table = system_key(table_of(key.domain));
+        ((table.domain.0, table.object.0), key.object.0 / RECORDS, (key.object.0 % RECORDS) as usize)
     }
 }
 

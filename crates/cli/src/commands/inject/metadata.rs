@@ -1,0 +1,274 @@
+//! `holdfast inject` on the metadata that a mount has in memory.
+
+use super::exchange;
+use crate::args::{FaultKind, Inject};
+use crate::failure::{Failure, Result};
+use crate::lab::{Asked, InjectReply, MetadataBlow, MetadataListed, MetadataRequest, MetadataStruck};
+use crate::mounts::Mount;
+use crate::output::{Format, Report, count, print, table};
+use crate::paths::shell;
+use crate::{quoting, target};
+use holdfast_fuse::control;
+use holdfast_physical::inject::Copies;
+use holdfast_physical::scribble::{Blow, Choice, Pattern};
+use serde::Serialize;
+use std::fs;
+use std::path::Path;
+
+/// Bytes shown of what was written over, in words.
+const SHOWN: usize = 16;
+
+/// Whether a mount is asked about its metadata.
+pub(super) fn is_about(arguments: &Inject) -> bool {
+    let of_kind = match arguments.kind {
+        Some(kind) => kind.memory.is_some(),
+        None => arguments.list,
+    };
+    arguments.metadata.logic_bug.is_some() || arguments.memory.is_some() && of_kind
+}
+
+pub(super) fn run(mount: &Mount, arguments: &Inject, format: Format) -> Result<()> {
+    let asked = |metadata| Asked::Metadata { metadata };
+    if arguments.list {
+        let kind = arguments.kind.and_then(|kind| kind.memory);
+        let (object, path) = (arguments.metadata.object, arguments.path.clone());
+        let InjectReply::Listed(listed) = exchange(mount, &asked(MetadataRequest::List { kind, object, path }))? else {
+            return Err(other_answer(mount));
+        };
+        print(format, &InMemory { mount: mount.directory.display().to_string(), listed });
+        return Ok(());
+    }
+    let when = arguments.memory.unwrap_or_default();
+    let (path, times) = (arguments.path.clone(), arguments.metadata.times);
+    let request = asked(MetadataRequest::Strike { blow: blow(arguments)?, path, when, times });
+    if arguments.metadata.stray {
+        return astray(mount, arguments, &request, format);
+    }
+    print(format, &struck(mount, arguments, &request)?);
+    Ok(())
+}
+
+fn other_answer(mount: &Mount) -> Failure {
+    Failure::at(&mount.directory, "the mount answered something else")
+}
+
+fn struck(mount: &Mount, arguments: &Inject, request: &Asked) -> Result<Done> {
+    match exchange(mount, request)? {
+        InjectReply::Metadata(done) => {
+            let directory = mount.directory.display().to_string();
+            Ok(Done { undo: undo(arguments, &done), mount: directory, done })
+        }
+        _ => Err(other_answer(mount)),
+    }
+}
+
+fn blow(arguments: &Inject) -> Result<Blow> {
+    let Inject { kind, checksum, fault, bits, bit, copy, page, seed, metadata, .. } = arguments;
+    if let Some(bug) = metadata.logic_bug {
+        return Ok(Blow::Bug { bug, seed: *seed });
+    }
+    let Some(kind) = kind.and_then(|kind| kind.memory) else { return Err(Failure::usage("which --kind?")) };
+    let of_pages = [
+        ("--checksum", *checksum),
+        ("--fault", *fault != FaultKind::Flip),
+        ("--bits", *bits != 1),
+        ("--bit", bit.is_some()),
+        ("--copy", *copy != Copies::One(0)),
+        ("--page", page.is_some()),
+    ];
+    if let Some((option, _)) = of_pages.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::usage(format!("{option} is for pages of files, and {kind} is metadata")).hint(
+            "--offset, --field, --length, --pattern and --bytes say what of metadata in memory is written over",
+        ));
+    }
+    let pattern = metadata.pattern.unwrap_or(if metadata.length.is_some() { Pattern::Range } else { Pattern::Bit });
+    Ok(Blow::Scribble(Choice {
+        object: metadata.object,
+        level: metadata.level,
+        index: metadata.index,
+        field: metadata.field.clone(),
+        offset: metadata.offset,
+        length: metadata.length,
+        bytes: metadata.bytes.as_ref().map(|bytes| bytes.0.clone()),
+        astray: metadata.stray,
+        ..Choice::of(kind, pattern, *seed)
+    }))
+}
+
+/// The command that puts back what was there, of what was struck between two recovery points.
+fn undo(arguments: &Inject, done: &MetadataStruck) -> Option<String> {
+    let [MetadataBlow { target: Some(target), scribble: Some(scribble), .. }] = &done.struck[..] else { return None };
+    if done.recovery_point.is_some() {
+        return None;
+    }
+    let state = arguments.memory.unwrap_or_default().name();
+    let mut command = format!("holdfast inject {} --memory={state} --kind {}", shell(&arguments.store), target.kind);
+    if let Some(object) = &target.object_number {
+        command.push_str(&format!(" --object {object} --level {}", target.level));
+    }
+    command.push_str(&format!(" --index {} --offset {} --bytes {}", target.index, scribble.offset, scribble.before));
+    Some(command)
+}
+
+/// Has the daemon end itself by a write that a lock keeps out.
+fn astray(mount: &Mount, arguments: &Inject, request: &Asked, format: Format) -> Result<()> {
+    let log = log_of(mount)?;
+    let before = log.as_ref().and_then(|log| fs::metadata(log).ok()).map_or(0, |log| log.len());
+    match struck(mount, arguments, request) {
+        // A window of another thread was open, which with protect=pages is open to all.
+        Ok(done) => print(format, &done),
+        Err(_) if !is_served(mount) => {
+            let text = log.as_ref().and_then(|log| fs::read(log).ok()).unwrap_or_default();
+            let new = String::from_utf8_lossy(text.get(before as usize..).unwrap_or_default()).into_owned();
+            let report = new.lines().filter(|line| line.starts_with("holdfast: ")).map(str::to_string).collect();
+            print(format, &Ended { report, log, mount_again: target::abandoned(mount) });
+        }
+        Err(failure) => return Err(failure),
+    }
+    Ok(())
+}
+
+fn log_of(mount: &Mount) -> Result<Option<String>> {
+    let status = target::ask(mount, "could not be asked for its log", control::status_json)?;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap_or_default();
+    Ok(status["daemon"]["log"].as_str().map(str::to_string))
+}
+
+fn is_served(mount: &Mount) -> bool {
+    target::ask(mount, "", control::status_json).is_ok()
+}
+
+/// What was done to metadata in memory.
+#[derive(Serialize, Debug)]
+struct Done {
+    mount: String,
+    #[serde(flatten)]
+    done: MetadataStruck,
+    /// Takes it back, as long as nobody has noticed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undo: Option<String>,
+}
+
+impl Report for Done {
+    fn words(&self) -> String {
+        let mut text = String::new();
+        for blow in &self.done.struck {
+            text.push_str(&blow_in_words(blow));
+        }
+        let Some(made) = &self.done.recovery_point else {
+            let directory = shell(Path::new(&self.mount));
+            text.push_str(&format!(
+                "It is found when it is used next, but for what was verified within the last second: read or write something, then\n  \
+                 holdfast sync {directory}; holdfast status {directory}\n"
+            ));
+            if let Some(undo) = &self.undo {
+                text.push_str(&format!("As it was, while nobody has noticed: {undo}\n"));
+            }
+            return text;
+        };
+        let mut found = Vec::new();
+        found.extend((made.scribbles > 0).then(|| count(made.scribbles, "scribble", "scribbles")));
+        found.extend((made.audit_failures > 0).then(|| count(made.audit_failures, "logic bug", "logic bugs")));
+        let anew = match made.restarts {
+            0 => String::new(),
+            restarts => format!("; the recovery point was begun anew {}", count(restarts, "time", "times")),
+        };
+        text.push_str(&match found.is_empty() {
+            true => format!("found: nothing yet{anew}\n"),
+            false => format!("found: {}{anew}\n", found.join(" and ")),
+        });
+        for same in made.found.chunk_by(|one, other| one == other) {
+            let times = if same.len() > 1 { format!("{} times: ", same.len()) } else { String::new() };
+            text.push_str(&format!("  {times}{}\n", same[0]));
+        }
+        text + &match &made.read_only {
+            None => format!("The recovery point was made, and has all changes: epoch {}\n", made.epoch),
+            Some(why) => format!("READ-ONLY: {why}\nThe last recovery point stands: epoch {}\n", made.epoch),
+        }
+    }
+}
+
+fn blow_in_words(blow: &MetadataBlow) -> String {
+    let mut text = String::from("struck in memory: ");
+    if let (Some(bug), Some(what)) = (blow.logic_bug, &blow.what) {
+        text.push_str(&format!("logic bug {bug}: {what}"));
+    }
+    if let (Some(target), Some(scribble)) = (&blow.target, &blow.scribble) {
+        let path = blow.path.as_ref().map(|path| format!(" ({})", quoting::name(path))).unwrap_or_default();
+        let shown = |hex: &str| match hex.get(..2 * SHOWN) {
+            Some(first) if hex.len() > first.len() => format!("{first}…"),
+            _ => hex.to_string(),
+        };
+        let (before, after) = (shown(&scribble.before), shown(&scribble.after));
+        text.push_str(&format!(
+            "{target}{path}\n  from byte {} on ({}): {before} is now {after}",
+            scribble.offset, scribble.field
+        ));
+    }
+    text + "\n"
+}
+
+/// What metadata is in the memory of a mount.
+#[derive(Serialize, Debug)]
+struct InMemory {
+    mount: String,
+    #[serde(flatten)]
+    listed: MetadataListed,
+}
+
+impl Report for InMemory {
+    fn words(&self) -> String {
+        let MetadataListed { counts, targets, form } = &self.listed;
+        let directory = shell(Path::new(&self.mount));
+        let row = |(kind, state, count): &(holdfast_physical::scribble::MetaKind, String, u64)| {
+            (kind.name(), format!("{count} {state}"))
+        };
+        let mut text = table(&counts.iter().map(row).collect::<Vec<_>>());
+        let Some(form) = form else {
+            text.push_str(&format!(
+                "One by one, and their fields: holdfast inject {directory} --memory --list --kind KIND\n"
+            ));
+            return text;
+        };
+        for listed in targets {
+            let path = listed.path.as_ref().map(|path| format!(" ({})", quoting::name(path))).unwrap_or_default();
+            text.push_str(&format!("{}{path}\n", listed.target));
+        }
+        let all: u64 = counts.iter().map(|(.., count)| count).sum();
+        if all > targets.len() as u64 {
+            text.push_str(&format!("and {} more\n", all - targets.len() as u64));
+        }
+        text.push_str(&match form.slots {
+            1 => format!("The first has {} with these fields:\n", count(form.slot_bytes as u64, "byte", "bytes")),
+            slots => format!("The first has {slots} slots of {} bytes with these fields:\n", form.slot_bytes),
+        });
+        let place = |first: usize, length: usize| match length {
+            1 => format!("byte {first}"),
+            length => format!("bytes {first} to {}", first + length - 1),
+        };
+        let fields: Vec<(&str, String)> =
+            form.fields.iter().map(|(name, first, length)| (name.as_str(), place(*first, *length))).collect();
+        text + &table(&fields)
+    }
+}
+
+/// The end of a daemon, by its own stray write.
+#[derive(Serialize, Debug)]
+struct Ended {
+    /// What it said of it.
+    report: Vec<String>,
+    log: Option<String>,
+    mount_again: String,
+}
+
+impl Report for Ended {
+    fn words(&self) -> String {
+        let mut text = String::from("The write went astray, and the daemon has ended by it, as it should.\n");
+        match &self.log {
+            Some(log) => text.push_str(&format!("Its report, in {log}:\n")),
+            None => text.push_str("Its report is where its standard error goes.\n"),
+        }
+        self.report.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+        text + &format!("To go on from the last recovery point and what was synced, {}\n", self.mount_again)
+    }
+}

@@ -1,0 +1,420 @@
+//! Metadata in the memory of a mount, damaged on purpose: `holdfast inject --memory`, `--logic-bug`. Each time the application goes on, and what
+//! is on the disk is right.
+
+use crate::rig::{Rig, await_end, fuse};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+/// More than a record points to by itself, so that there are trees.
+const PAGES: usize = 70;
+/// Epochs are closed by the tests.
+const OPTIONS: &str = "epoch=60000,cache=32M";
+
+const PATTERNS: [&str; 4] = ["bit", "word", "range", "keep-checksum"];
+
+/// An application, and what its files should hold.
+struct Work {
+    mount: PathBuf,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+fn content(seed: usize, pages: usize) -> Vec<u8> {
+    (0..pages * PAGE).map(|at| ((at + at / PAGE * 77 + seed) * 31 % 251) as u8).collect()
+}
+
+impl Work {
+    /// A store with blocks of every kind: shared ones, a snapshot, what only that has.
+    fn new(rig: &Rig, options: &str) -> Work {
+        let mut work = Work { mount: rig.lab(options), files: BTreeMap::new() };
+        fs::create_dir(work.mount.join("d")).unwrap();
+        (0..4).for_each(|number| work.put(&format!("d/f{number}"), content(number, PAGES)));
+        rig.run(["sync", "m"]).exits(0);
+        work.copy("d/f0", "copy");
+        rig.run(["snapshot", "create", "m", "kept"]).exits(0);
+        work.change("d/f1", 3, 90);
+        rig.run(["sync", "m"]).exits(0);
+        work
+    }
+
+    fn put(&mut self, name: &str, bytes: Vec<u8>) {
+        fs::write(self.mount.join(name), &bytes).unwrap();
+        self.files.insert(name.into(), bytes);
+    }
+
+    /// Shares blocks.
+    fn copy(&mut self, from: &str, to: &str) {
+        fs::copy(self.mount.join(from), self.mount.join(to)).unwrap();
+        self.files.insert(to.into(), self.files[from].clone());
+    }
+
+    fn change(&mut self, name: &str, page: usize, seed: usize) {
+        let file = File::options().write(true).open(self.mount.join(name)).unwrap();
+        let bytes = content(seed, 1);
+        file.write_all_at(&bytes, (page * PAGE) as u64).unwrap();
+        self.files.get_mut(name).unwrap()[page * PAGE..][..PAGE].copy_from_slice(&bytes);
+    }
+
+    fn remove(&mut self, name: &str) {
+        fs::remove_file(self.mount.join(name)).unwrap();
+        self.files.remove(name);
+    }
+
+    /// Changes something of everything: pages, shared and kept by the snapshot too, files, names.
+    fn go_on(&mut self, round: usize) {
+        for number in 0..4 {
+            self.change(&format!("d/f{number}"), (round + 17 * number) % PAGES, round + number);
+        }
+        self.put(&format!("new {round}"), content(round, 2));
+        self.copy("d/f2", &format!("copy {round}"));
+        for gone in [format!("new {}", round.wrapping_sub(1)), format!("copy {}", round.wrapping_sub(1))] {
+            if self.files.contains_key(&gone) {
+                self.remove(&gone);
+            }
+        }
+    }
+
+    /// Not an error, and not a wrong byte.
+    #[track_caller]
+    fn is_right(&self) {
+        for (name, bytes) in &self.files {
+            assert!(fs::read(self.mount.join(name)).unwrap() == *bytes, "{name} has other contents");
+        }
+        let kept = fs::read(self.mount.join(".holdfast/snapshots/kept/d/f1")).unwrap();
+        assert!(kept == content(1, PAGES), "the snapshot has other contents");
+    }
+
+    /// Unmounts, checks, mounts, reads.
+    fn is_stored(&self, rig: &Rig) {
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["check", "s"]).exits(0);
+        rig.run(["mount", "s", "m"]).exits(0);
+        self.is_right();
+        rig.run(["unmount", "m"]).exits(0);
+    }
+}
+
+/// `holdfast inject m` with these words behind it.
+fn inject(rig: &Rig, words: &str) -> Value {
+    rig.run(["inject", "m", "--json"].into_iter().chain(words.split_whitespace())).exits(0).json()
+}
+
+fn counter(rig: &Rig, name: &str) -> u64 {
+    rig.run(["status", "m", "--json"]).exits(0).json()["counters"][name].as_u64().unwrap()
+}
+
+fn log(rig: &Rig) -> String {
+    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    fs::read_to_string(status["daemon"]["log"].as_str().unwrap()).unwrap()
+}
+
+/// What was verified less than a second ago is believed: nothing tells when that is over but time.
+fn a_second_passes() {
+    std::thread::sleep(Duration::from_millis(1100));
+}
+
+#[test]
+fn what_is_clean_is_struck_found_and_not_stored() {
+    if !fuse() {
+        return;
+    }
+    let kinds = [
+        "object-table",
+        "system-tree",
+        "block-tree",
+        "bitmap",
+        "reference-table",
+        "map",
+        "snapshot-list",
+        "dead-list",
+        "record",
+        "allocator",
+        "label",
+        "superblock",
+        "counts",
+    ];
+    let rig = Rig::new();
+    let mut work = Work::new(&rig, OPTIONS);
+    for (round, pattern) in PATTERNS.into_iter().enumerate() {
+        work.go_on(round);
+        rig.run(["sync", "m"]).exits(0);
+        rig.run(["snapshot", "list", "m"]).exits(0);
+        for kind in kinds {
+            let words = format!("--memory=clean --kind {kind} --pattern {pattern} --seed {round}");
+            let done = inject(&rig, &words);
+            let struck = &done["struck"][0];
+            assert_eq!(struck["kind"], kind, "{done}");
+            assert_ne!(struck["scribble"]["before"], struck["scribble"]["after"], "{done}");
+            assert!(log(&rig).contains("damaged on purpose"));
+        }
+        let before = counter(&rig, "scribbles");
+        a_second_passes();
+        work.go_on(20 + round);
+        work.is_right();
+        rig.run(["snapshot", "create", "m", pattern]).exits(0);
+        rig.run(["sync", "m"]).exits(0);
+        assert!(counter(&rig, "scribbles") > before, "{pattern}: nothing was noticed");
+        work.is_right();
+        rig.run(["snapshot", "delete", "m", pattern]).exits(0);
+    }
+    let said = log(&rig);
+    for part in
+        ["of the record in memory", "second sum of label or superblock in memory", "begun anew from the last one"]
+    {
+        assert!(said.contains(part), "{part:?} is not in the log: {said}");
+    }
+    assert!(rig.run(["status", "m"]).exits(0).out.contains("found IN MEMORY"));
+    work.is_stored(&rig);
+}
+
+#[test]
+fn what_a_recovery_point_is_made_of_is_struck_and_found_in_time() {
+    if !fuse() {
+        return;
+    }
+    // What says so, if it is always the same that does.
+    let kinds = [
+        ("block-tree", "tree block "),
+        ("map", "(map of "),
+        ("reference-table", "(reference table)"),
+        ("record", "the record"),
+        ("allocator", "(allocation bitmap)"),
+        ("superblock", "superblock"),
+        ("dead-run", "a logic bug"),
+        ("audit", "a logic bug"),
+    ];
+    let rig = Rig::new();
+    let mut work = Work::new(&rig, OPTIONS);
+    for (round, pattern) in PATTERNS.into_iter().enumerate() {
+        for (number, (kind, says)) in kinds.into_iter().enumerate() {
+            work.go_on(round * kinds.len() + number);
+            let words = format!("--memory=dirty --kind {kind} --pattern {pattern} --seed {round}");
+            let before = rig.run(["status", "m", "--json"]).exits(0).json()["epoch"].as_u64().unwrap();
+            let done = inject(&rig, &words);
+            let made = &done["recovery_point"];
+            let count = |what: &str| made[what].as_u64().unwrap();
+            assert!(made["read_only"].is_null() && count("epoch") > before, "{done}");
+            assert!(count("restarts") == 1 && count("scribbles") + count("audit_failures") > 0, "{done}");
+            let found = made["found"][0].as_str().unwrap();
+            assert!(found.contains(says), "{kind}: {found}");
+            assert!(log(&rig).contains(found), "the log has it too");
+            work.is_right();
+        }
+    }
+    work.is_stored(&rig);
+}
+
+#[test]
+fn each_logic_bug_is_found_by_the_audit_and_told() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mut work = Work::new(&rig, OPTIONS);
+    let help = rig.run(["inject", "--help"]).exits(0).out;
+    let (_, names) = help.split_once("--logic-bug <NAME>").unwrap();
+    let (_, names) = names.split_once("[possible values: ").unwrap();
+    let names: Vec<&str> = names.split_once(']').unwrap().0.split(',').map(str::trim).collect();
+    assert!(names.len() >= 21 && names.contains(&"pointer-to-used-block"), "{names:?}");
+    for (round, bug) in names.into_iter().enumerate() {
+        work.go_on(round);
+        let done = inject(&rig, &format!("--logic-bug {bug} --seed {round}"));
+        let (struck, made) = (&done["struck"][0], &done["recovery_point"]);
+        assert!(struck["logic_bug"] == bug && !struck["what"].as_str().unwrap().is_empty(), "{done}");
+        assert_eq!((&made["audit_failures"], &made["scribbles"]), (&1.into(), &0.into()), "{done}");
+        assert_eq!((&made["restarts"], &made["read_only"]), (&1.into(), &Value::Null), "{done}");
+        assert!(made["found"][0].as_str().unwrap().contains("a logic bug"), "{done}");
+        work.is_right();
+    }
+    assert!(rig.run(["status", "m"]).exits(0).out.contains("21 logic bugs found IN MEMORY"));
+    work.is_stored(&rig);
+}
+
+#[test]
+fn the_same_again_and_again_makes_the_store_read_only_and_it_says_what_to_do() {
+    if !fuse() {
+        return;
+    }
+    for words in ["--memory=dirty --kind record --field mode", "--logic-bug object-count"] {
+        let rig = Rig::new();
+        let mut work = Work::new(&rig, OPTIONS);
+        // One time less is survived, more than once.
+        for round in 0..2 {
+            work.put("d/more", content(round, 1));
+            let done = inject(&rig, &format!("{words} --times 3"));
+            assert_eq!(done["recovery_point"]["restarts"], 3, "{done}");
+            assert!(done["recovery_point"]["read_only"].is_null(), "{done}");
+        }
+        work.remove("d/more");
+        rig.run(["sync", "m"]).exits(0);
+        let kept = work.files.clone();
+        work.put("too late", content(1, 1));
+        let done = inject(&rig, &format!("{words} --times 4"));
+        assert_eq!(done["struck"].as_array().unwrap().len(), 4, "{done}");
+        let why = done["recovery_point"]["read_only"].as_str().expect("a reason");
+        let advice = "unmount, have the memory tested (or report what is called a logic bug), and mount again";
+        assert!(why.contains("the 4th time in a row") && why.contains(advice), "{why}");
+        // What is read is right, what is written is refused, and everybody is told why.
+        work.is_right();
+        let error = fs::write(work.mount.join("refused"), "x").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EROFS), "{error}");
+        let status = rig.run(["status", "m"]).exits(0).out;
+        assert!(status.contains("READ-ONLY") && status.contains(advice), "{status}");
+        assert!(log(&rig).contains("the store is read-only from now on"));
+        rig.run(["sync", "m"]).exits(1).says("it takes no changes");
+        rig.run(["unmount", "m"]).exits(1);
+        rig.run(["check", "s"]).exits(0);
+        rig.run(["mount", "s", "m"]).exits(0);
+        work.files = kept;
+        work.is_right();
+        assert!(!work.mount.join("too late").exists());
+        work.put("again", content(2, 1));
+        work.is_stored(&rig);
+    }
+}
+
+#[test]
+fn what_was_struck_is_listed_chosen_and_put_back() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let work = Work::new(&rig, OPTIONS);
+    let all = rig.run(["inject", "m", "--memory", "--list", "--json"]).exits(0).json();
+    let listed: Vec<&str> = all["counts"].as_array().unwrap().iter().map(|count| count[0].as_str().unwrap()).collect();
+    for kind in ["object-table", "block-tree", "bitmap", "reference-table", "label", "superblock", "snapshot", "counts"]
+    {
+        assert!(listed.contains(&kind), "{listed:?}");
+    }
+    let words = rig.run(["inject", "m", "--memory", "--list", "--kind", "block-tree", "--path", "/d/f2"]).exits(0).out;
+    assert!(words.contains("(/d/f2)") && !words.contains("(/d/f1)") && words.contains("birth_log"), "{words}");
+
+    // The size of a file, in the object table.
+    let one = "--memory=clean --kind object-table --path /d/f2 --field size --bytes ff";
+    let done = inject(&rig, one);
+    let struck = &done["struck"][0];
+    assert!(struck["scribble"]["field"].as_str().unwrap().starts_with("size of "), "{done}");
+    assert_eq!((&struck["scribble"]["before"], &struck["scribble"]["after"]), (&"00".into(), &"ff".into()), "{done}");
+    undo(&rig, &done);
+    // The same bytes of the same block, exactly as asked for.
+    let tree = "--memory=clean --kind block-tree --path /d/f2 --level 1 --index 1 --offset 130 --length 40";
+    let done = inject(&rig, tree);
+    let struck = &done["struck"][0];
+    assert_eq!((&struck["level"], &struck["index"], &struck["path"]), (&1.into(), &1.into(), &"/d/f2".into()));
+    let (at, bytes) = (struck["scribble"]["offset"].as_u64().unwrap(), struck["scribble"]["before"].as_str().unwrap());
+    assert!(at >= 130 && at + bytes.len() as u64 / 2 <= 170, "{done}");
+    undo(&rig, &done);
+    undo(&rig, &inject(&rig, "--memory --kind label --field label --pattern keep-checksum"));
+    undo(&rig, &inject(&rig, "--memory --kind counts --field free"));
+    a_second_passes();
+    work.is_right();
+    fs::write(work.mount.join("d/f2"), content(5, PAGES)).unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    let noticed = ["scribbles", "audit_failures", "restarts"].map(|name| counter(&rig, name));
+    assert_eq!(noticed, [0; 3], "all was as it should be");
+    // Not put back, it is found: by which file, block and byte.
+    inject(&rig, tree);
+    a_second_passes();
+    fs::write(work.mount.join("d/f2"), content(6, PAGES)).unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    assert_eq!(counter(&rig, "scribbles"), 1);
+    let said = log(&rig);
+    let line = said.lines().rfind(|line| line.contains("the block is read again")).expect("a line about it");
+    assert!(line.contains("tree block 1 of level 1") && line.contains("from byte"), "{line}");
+}
+
+/// Runs the command that puts back what was there.
+fn undo(rig: &Rig, done: &Value) {
+    let words = done["undo"].as_str().unwrap().strip_prefix("holdfast ").unwrap();
+    let again = rig.run(words.split_whitespace().chain(["--json"])).exits(0).json();
+    let bytes = |done: &Value, which: &str| done["struck"][0]["scribble"][which].clone();
+    assert_eq!((bytes(&again, "before"), bytes(&again, "after")), (bytes(done, "after"), bytes(done, "before")));
+}
+
+#[test]
+fn what_cannot_be_struck_is_refused_and_says_why() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.store("s", "64M");
+    rig.directory("m");
+    rig.run(["inject", "s", "--memory", "--kind", "counts"]).exits(1).says("not mounted: it has no memory");
+    rig.run(["inject", "s", "--kind", "counts"]).exits(2).says("counts is not on the disk");
+    rig.run(["inject", "s", "--logic-bug", "free-count"]).exits(1).says("not mounted: it has no memory");
+    // Not without --lab, in any way.
+    rig.run(["mount", "s", "m"]).exits(0);
+    let ways = [
+        "--memory --kind label",
+        "--memory=dirty --kind record",
+        "--logic-bug free-count",
+        "--memory --list",
+        "--memory --kind label --stray",
+    ];
+    for way in ways {
+        rig.run(["inject", "m"].into_iter().chain(way.split_whitespace())).exits(1).says("and not with --lab");
+    }
+    assert_eq!(counter(&rig, "restarts"), 0);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "--lab", "s", "m", "-o", "ro"]).exits(0);
+    for way in ["--memory=dirty --kind record", "--logic-bug free-count"] {
+        rig.run(["inject", "m"].into_iter().chain(way.split_whitespace())).exits(1).says("mounted read-only");
+    }
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "--lab", "s", "m", "-o", "protect=off,epoch=60000"]).exits(0);
+    for (way, code, part) in [
+        ("--memory --kind bitmap --offset 4096", 1, "there is no byte 4096: it has 4096, from byte 0 on"),
+        ("--memory --kind bitmap --offset 4000 --length 97", 1, "there is no byte 4096"),
+        ("--memory --kind label --field nonsense", 1, "has a field nonsense; there are: magic,"),
+        (
+            "--memory --kind block-tree --object 99 --level 3",
+            1,
+            "nothing of the kind block-tree, object 1:99, level 3 is in memory now",
+        ),
+        ("--memory=clean --kind dead-run", 1, "nothing of the kind dead-run, clean or in use is in memory now"),
+        ("--memory=dirty --kind block-tree", 1, "nothing of the kind block-tree, changed for it was in memory while"),
+        ("--memory --kind record --path /none", 1, "/none: no \"none\""),
+        ("--memory --kind label --path /", 2, "label is not of one file"),
+        ("--memory --kind label --bit 5", 2, "--bit is for pages of files, and label is metadata"),
+        ("--memory --kind label --checksum", 2, "--checksum is for pages of files"),
+        ("--memory --kind label --times 2", 2, "--times is for what a recovery point is struck with"),
+        ("--memory --kind label --stray", 1, "its pages of metadata are not locked"),
+        ("--logic-bug reference-too-few", 1, "there is nothing now to which reference-too-few could happen"),
+        ("--kind label", 2, "only in a store that is not mounted"),
+    ] {
+        rig.run(["inject", "m"].into_iter().chain(way.split_whitespace())).exits(code).says(part);
+    }
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn a_write_that_goes_astray_ends_the_daemon_which_tells_what_it_was_aimed_at() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mut work = Work::new(&rig, &format!("{OPTIONS},protect=pages"));
+    // In a window: found later.
+    inject(&rig, "--memory=clean --kind block-tree --path /d/f2");
+    rig.run(["sync", "m"]).exits(0);
+    work.put("synced", content(3, 3));
+    File::open(work.mount.join("synced")).unwrap().sync_all().unwrap();
+    let daemon = rig.daemon("m");
+    let done = inject(&rig, "--memory=clean --kind block-tree --path /d/f2 --level 1 --index 0 --offset 77 --stray");
+    await_end(daemon);
+    let report: Vec<&str> = done["report"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
+    assert!(report[0].starts_with("holdfast: stray write into protected memory"), "{done}");
+    assert!(report.iter().any(|line| line.contains("called from")), "{done}");
+    let aim = report.last().unwrap();
+    assert!(aim.contains("byte 77 of the block of object 1:") && aim.contains("level 1, index 0"), "{aim}");
+    assert!(fs::read_to_string(done["log"].as_str().unwrap()).unwrap().contains(aim));
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "s", "m"]).exits(0);
+    work.is_right();
+    work.is_stored(&rig);
+}
