@@ -107,6 +107,8 @@ step explorer $([ "$mode" = test ] && echo 600 || echo 7500) $EXPLORER --seed "$
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
 [ "$mode" = test ] || step foreign 3900 cargo run --quiet --release -p holdfast-lab --bin foreign-bytes -- --seed "$SEED" --seconds 3600
 step build 600 cargo build --release -p holdfast -p holdfast-bench
+# By itself: it wants TLS of holdfast-block, which the others do without.
+step build-nbd 300 cargo build --release -p holdfast-block --example nbd-serve
 if [ "$mode" = test ]; then
     suite pjdfstest 120
     suite posix 180
@@ -127,6 +129,7 @@ if [ "$mode" = test ]; then
     suite fio 120
     suite loads 120
     suite rsync 120
+    suite nbd 180
     suite postgres 120
     suite memory 150 FILES=60000 VOLUME_MB=1024
     step directories 300 $directories 20000
@@ -146,6 +149,7 @@ else
     suite stress 1800 RUNTIME_S=10 WORKERS=2 AT_ONCE=1
     suite fio 1200 SIZE=256m LIMIT=400
     suite loads 1800 RUNTIME_S=120 CLIENTS=8 BONNIE_MB=1024 BONNIE_FILES=16 TRANSACTIONS=100000 POSTMARK_FILES=10000 LIMIT=900
+    suite nbd 600 SECONDS_FIO=60
     suite rsync 1800 TREES="/usr/share /usr/include /usr/lib"
     suite memory 3600 FILES=1000000 VOLUME_MB=16384 FILE_MB=1024 STORE_SIZE=8G
     step directories 5400 $directories 1000000
