@@ -35,9 +35,9 @@ So can the store's own metadata in its memory:
   holdfast inject /mnt --memory --kind label --stray
 What is clean is struck at once, and found when it is used next. For what is
 dirty, and for logic bugs, a recovery point is made and struck on its way, and
-you are told what was found. Four times in a row makes the store read-only until
-it is mounted again. --stray writes to locked memory without unlocking it, which
-ends the daemon (see the mount option protect).";
+you are told what was found. Four times in a row makes the store read-only
+until it is mounted again. --stray writes to locked memory without unlocking
+it, which ends the daemon (see the mount option protect).";
 
 #[derive(Args, Debug)]
 pub(crate) struct Inject {
