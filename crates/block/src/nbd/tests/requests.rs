@@ -240,11 +240,27 @@ fn what_is_for_reading_only_stays_as_it_is() {
     });
 }
 
+/// Takes its time between reading and telling, so that what is read is old by then if nobody sees to it.
+struct Hesitant(MemoryDevice);
+
+impl Filter for Hesitant {
+    fn below(&self) -> &dyn Device {
+        &self.0
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [std::io::IoSliceMut<'_>]) -> Result<(), Error> {
+        self.0.read(first, bufs)?;
+        (0..20).for_each(|_| std::thread::yield_now());
+        Ok(())
+    }
+}
+
 /// Writes of parts of the same blocks by many at a time: nobody's bytes are lost, neither those of parts nor of whole blocks.
 #[test]
 fn parts_of_one_block_written_at_the_same_time() {
     const ROUNDS: u64 = 300;
-    let (device, server) = memory(3);
+    let device = Arc::new(Hesitant(MemoryDevice::new(3)));
+    let server = Server::new(vec![Export::new("disk", device.clone())]).limited(LIMITS);
     scope(|all| {
         // Bytes 0..1000 and 1000..5000 and 5000..12288, each written by one, whose last value must be there in the end.
         for (offset, length) in [(0_u64, 1000_u32), (1000, 4000), (5000, 3192), (8192, 4096)] {
@@ -266,7 +282,7 @@ fn parts_of_one_block_written_at_the_same_time() {
             });
         }
     });
-    assert!(device.snapshot() == [((ROUNDS - 1) % 250) as u8 + 1].repeat(3 * 4096), "bytes have been lost");
+    assert!(device.0.snapshot() == [((ROUNDS - 1) % 250) as u8 + 1].repeat(3 * 4096), "bytes have been lost");
 }
 
 /// Requests of all kinds, several in flight, against a plain array of bytes.
