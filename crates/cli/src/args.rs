@@ -1,8 +1,10 @@
 //! The command line.
 
+mod flashlog;
 mod inject;
 mod reliability;
 
+pub(crate) use flashlog::{Flashlog, FlashlogAction, FlashlogFigure, FlashlogModel};
 pub(crate) use inject::{FaultKind, Inject, TargetKind};
 pub(crate) use reliability::{Ecc, Reliability};
 
@@ -219,6 +221,10 @@ more changes.")]
     /// Tell how probable silent corruption is on a machine, and which protection it needs
     #[command(after_help = reliability::HELP)]
     Reliability(Reliability),
+
+    /// A disk, a log of what is written to it, and a backup: what that is worth
+    #[command(after_help = flashlog::HELP)]
+    Flashlog(Flashlog),
 
     /// Print what a shell needs to complete commands, options and paths
     #[command(after_help = "\

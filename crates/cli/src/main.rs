@@ -109,6 +109,7 @@ fn main() -> ExitCode {
         Command::Trim(arguments) => commands::trim::run(arguments, format).map(|()| exit::OK),
         Command::Inject(arguments) => commands::inject::run(arguments, format).map(|()| exit::OK),
         Command::Reliability(arguments) => commands::reliability::run(arguments, format).map(|()| exit::OK),
+        Command::Flashlog(arguments) => commands::flashlog::run(&arguments.action, format).map(|()| exit::OK),
         Command::Completions(arguments) => {
             commands::completions::run(arguments, format);
             Ok(exit::OK)

@@ -47,6 +47,14 @@ pub fn renewed(document: &str) -> Result<String, MissingMark> {
         ("residencies", residencies()),
         ("advice", advice()),
     ];
+    put_tables(document, tables)
+}
+
+/// The document with these tables in their places.
+pub(crate) fn put_tables(
+    document: &str,
+    tables: impl IntoIterator<Item = (&'static str, String)>,
+) -> Result<String, MissingMark> {
     let mut document = document.to_string();
     for (name, table) in tables {
         let begin = format!("<!-- table: {name} -->\n");
@@ -57,7 +65,7 @@ pub fn renewed(document: &str) -> Result<String, MissingMark> {
     Ok(document)
 }
 
-fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut out = format!("| {} |\n|{}\n", header.join(" | "), "---|".repeat(header.len()));
     for row in rows {
         let _ = writeln!(out, "| {} |", row.join(" | "));

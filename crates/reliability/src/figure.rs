@@ -57,7 +57,7 @@ impl Figure {
 #[error("the figure cannot be drawn: {0}")]
 pub struct DrawError(String);
 
-fn failed(error: impl Display) -> DrawError {
+pub(crate) fn failed(error: impl Display) -> DrawError {
     DrawError(error.to_string())
 }
 
@@ -66,8 +66,8 @@ type Chart<'a, 'b> = ChartContext<'b, SVGBackend<'a>, Cartesian2d<RangedCoordf64
 
 /// Width and height of one panel, in pixels.
 const PANEL: (u32, u32) = (480, 400);
-const FONT: &str = "sans-serif";
-const INK: RGBColor = RGBColor(20, 20, 20);
+pub(crate) const FONT: &str = "sans-serif";
+pub(crate) const INK: RGBColor = RGBColor(20, 20, 20);
 const GOAL_INK: RGBColor = RGBColor(190, 30, 30);
 
 /// Memory and disk indices of contour plots: from z2fs §II-B, and a little more for the marks at the exact rates.
@@ -250,7 +250,7 @@ fn axes(chart: &mut Chart, x: &str, y: &str) -> Result<(), DrawError> {
     mesh.draw().map_err(failed)
 }
 
-fn text(size: u32, ink: RGBColor) -> TextStyle<'static> {
+pub(crate) fn text(size: u32, ink: RGBColor) -> TextStyle<'static> {
     (FONT, size).into_font().color(&ink).pos(Pos::new(HPos::Center, VPos::Center))
 }
 

@@ -25,6 +25,7 @@
 //! | `recommend` | the mode for a machine |
 //! | `figure`, `contour` | the paper's figures as SVG; marching squares |
 //! | `document` | the tables of `docs/reliability.md` |
+//! | `schemes` | whole devices that fail: lives and costs of RAID, backups and Flashlog |
 //!
 //! # What holds everywhere
 //!
@@ -51,6 +52,7 @@ mod model;
 mod probability;
 mod recommend;
 mod residency;
+mod schemes;
 
 pub use checksum::{ChecksumData, Strength, strength};
 pub use device::{Disk, Memory, OutOfRange};
@@ -63,6 +65,7 @@ pub use model::Model;
 pub use probability::Probability;
 pub use recommend::{Recommendation, recommend};
 pub use residency::Residency;
+pub use schemes::{Bars, Bill, Devices, Prices, Scheme, draw_bars, failure_within, renewed_schemes};
 
 /// Bits in a block: 4 KiB, as in z2fs §II-B.
 pub const BLOCK_BITS: u32 = 32768;

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod create;
+pub(crate) mod flashlog;
 pub(crate) mod grow;
 pub(crate) mod inject;
 pub(crate) mod man;

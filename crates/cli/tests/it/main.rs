@@ -7,6 +7,7 @@ mod caching;
 mod closing;
 mod damage;
 mod errors;
+mod flashlog;
 mod full;
 mod grow;
 mod inject;

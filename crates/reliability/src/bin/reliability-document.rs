@@ -1,6 +1,8 @@
-//! Prints `docs/reliability.md` with its tables made anew; with `--write`, writes it and its figures.
+//! Prints `docs/reliability.md` and `docs/flashlog-model.md` with their tables made anew; with `--write`, writes them and their figures.
 
-use holdfast_reliability::{ChecksumData, Figure, Goal, draw, renewed};
+use holdfast_reliability::{
+    Bars, ChecksumData, Devices, Figure, Goal, Prices, draw, draw_bars, renewed, renewed_schemes,
+};
 use std::error::Error;
 use std::fs;
 use std::path::Path;
@@ -13,17 +15,26 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err("usage: reliability-document [--write]".into()),
     };
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let page = docs.join("reliability.md");
-    let text = renewed(&fs::read_to_string(&page)?)?;
+    for (name, renew) in [("reliability.md", renewed as fn(&str) -> _), ("flashlog-model.md", renewed_schemes)] {
+        let page = docs.join(name);
+        let text = renew(&fs::read_to_string(&page)?)?;
+        if is_written {
+            fs::write(&page, text)?;
+        } else {
+            print!("{text}");
+        }
+    }
     if !is_written {
-        print!("{text}");
         return Ok(());
     }
-    fs::write(&page, text)?;
     fs::create_dir_all(docs.join("figures"))?;
     for figure in Figure::ALL {
         let svg = draw(figure, ChecksumData::Published, Goal::Zettabyte)?;
         fs::write(docs.join(format!("figures/reliability-{}.svg", figure.number())), svg)?;
+    }
+    for bars in Bars::ALL {
+        let svg = draw_bars(bars, &Devices::default(), &Prices::default())?;
+        fs::write(docs.join(format!("figures/flashlog-{}.svg", bars.name())), svg)?;
     }
     Ok(())
 }

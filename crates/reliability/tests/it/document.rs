@@ -1,6 +1,8 @@
-//! `docs/reliability.md` says what the model says.
+//! `docs/reliability.md` and `docs/flashlog-model.md` say what the models say.
 
-use holdfast_reliability::{ChecksumData, Figure, Goal, draw, renewed};
+use holdfast_reliability::{
+    Bars, ChecksumData, Devices, Figure, Goal, Prices, draw, draw_bars, renewed, renewed_schemes,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,12 +14,14 @@ fn docs() -> PathBuf {
 
 #[test]
 fn tables_are_those_of_the_model() {
-    let text = fs::read_to_string(docs().join("reliability.md")).unwrap();
-    let new = renewed(&text).unwrap();
-    for (line, expected) in text.lines().zip(new.lines()) {
-        assert_eq!(line, expected, "{ANEW}");
+    for (name, renew) in [("reliability.md", renewed as fn(&str) -> _), ("flashlog-model.md", renewed_schemes)] {
+        let text = fs::read_to_string(docs().join(name)).unwrap();
+        let new = renew(&text).unwrap();
+        for (line, expected) in text.lines().zip(new.lines()) {
+            assert_eq!(line, expected, "{name}: {ANEW}");
+        }
+        assert_eq!(text.lines().count(), new.lines().count(), "{name}: {ANEW}");
     }
-    assert_eq!(text.lines().count(), new.lines().count(), "{ANEW}");
 }
 
 // Elsewhere a last digit of a logarithm, and then a pixel, may be another.
@@ -29,6 +33,13 @@ fn figures_are_those_of_the_model() {
         let name = format!("figures/reliability-{}.svg", figure.number());
         assert!(text.contains(&format!("]({name})")), "{name} is not shown");
         let svg = draw(figure, ChecksumData::Published, Goal::Zettabyte).unwrap();
+        assert!(fs::read_to_string(docs().join(&name)).unwrap() == svg, "{name}: {ANEW}");
+    }
+    let text = fs::read_to_string(docs().join("flashlog-model.md")).unwrap();
+    for bars in Bars::ALL {
+        let name = format!("figures/flashlog-{}.svg", bars.name());
+        assert!(text.contains(&format!("]({name})")), "{name} is not shown");
+        let svg = draw_bars(bars, &Devices::default(), &Prices::default()).unwrap();
         assert!(fs::read_to_string(docs().join(&name)).unwrap() == svg, "{name}: {ANEW}");
     }
 }
