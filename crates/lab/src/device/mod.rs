@@ -1,11 +1,12 @@
-//! Devices that fail on purpose, and devices that remember.
+//! Devices that fail on purpose, devices that remember, and devices that take their time.
 //!
 //! - [`FaultDevice`] wraps any device and does to it what a [`FaultPlan`] says: flipped bits, lost, torn and misdirected
 //!   writes, read, write and flush errors, a device that vanishes.
 //! - [`Recorder`] wraps any device and remembers every write and flush. From its log, [`CrashImages`] builds what a power
 //!   cut at any moment may leave on the medium.
+//! - [`timed`]: devices in memory that take as long as a disk, a USB stick or an SSD, and tell of wear.
 //!
-//! Nothing here waits, reads a clock or draws random numbers of its own: the same plan or seed gives the same bytes.
+//! But for [`timed::Real`], nothing here waits, reads a clock or draws random numbers of its own: the same plan or seed gives the same bytes.
 
 mod crash;
 mod fault;
@@ -13,6 +14,7 @@ mod plan;
 mod recorder;
 #[cfg(test)]
 mod tests;
+pub mod timed;
 
 pub use crash::{CrashImages, CrashMode};
 pub use fault::{FaultDevice, Firing};
