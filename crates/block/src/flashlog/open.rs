@@ -160,7 +160,10 @@ impl Flashlog {
     fn begin_generation(&self, head: &mut Head) -> Result<(), Error> {
         let mut main = self.main_side.lock();
         let start = head.next.page;
-        let generation = head.labels.label.generation.max(main.labels.label.generation) + 1;
+        // An opening that was cut off has given main its generation or not, and nothing is of it yet: it is taken again, so that main
+        // is never behind by more than one.
+        let was_opening = head.labels.label.state == State::Opening;
+        let generation = head.labels.label.generation + u64::from(!was_opening);
         head.labels.write(|label| {
             label.state = State::Opening;
             (label.generation, label.start) = (generation, start);

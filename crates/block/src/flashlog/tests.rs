@@ -51,6 +51,20 @@ fn in_synchronous_mode_a_flush_is_on_main_and_what_was_written_before_it_in_memo
 }
 
 #[test]
+fn main_keeps_what_it_had() {
+    let main = Arc::new(MemoryDevice::new(600));
+    for at in 0..256 {
+        put(&*main, at, at + 1).unwrap();
+    }
+    let log = Arc::new(MemoryDevice::new(1024));
+    assert_eq!(create(main.clone(), log.clone(), &names(1)).unwrap(), 256);
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (device, _) = open(&main, &log, mode).unwrap();
+        assert!((0..256).all(|at| get(&device, at) == block(at + 1) && get(&*main, at) == block(at + 1)));
+    }
+}
+
+#[test]
 fn in_asynchronous_mode_main_sleeps_until_it_catches_up() {
     let (main, log) = set();
     let (device, _) = open(&main, &log, Mode::Asynchronous).unwrap();
@@ -358,6 +372,22 @@ fn what_was_answered_is_in_the_log_when_main_is_gone() {
         let (device, _) = open(&main, &log, Mode::Synchronous).unwrap();
         assert_eq!(told.missing(&device), [0; 0], "main failed after {requests} requests");
     }
+}
+
+#[test]
+fn an_opening_that_is_cut_off_again_and_again_is_no_sign_of_an_older_device() {
+    let (main, log) = set();
+    for requests in [0, 0, 1, 0, 2, 0] {
+        for (failing_main, failing_log) in [(requests, 1000), (1000, requests)] {
+            let (main, log) = (Unplugged::after(&main, failing_main), Unplugged::after(&log, failing_log));
+            assert!(Flashlog::open(main, log, &options(Mode::Synchronous)).is_err() || requests == 2);
+        }
+    }
+    let (device, _) = open(&main, &log, Mode::Synchronous).unwrap();
+    put(&device, 3, 1).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    assert_eq!(get(&open(&main, &log, Mode::Synchronous).unwrap().0, 3), block(1));
 }
 
 #[test]
