@@ -18,9 +18,9 @@ EXPLORER=${EXPLORER:-cargo run --quiet --release -p holdfast-lab --bin crash-exp
 
 case $mode in
     # The aim is 20 minutes on 2 cores that do nothing else; a busy machine gets more rather than a red run.
-    test) total_limit_s=3000; explorer="--states 1000000 --seconds 60 --at-least 2000"; torture_s=20 ;;
+    test) total_limit_s=3000; explorer="--states 1000000 --seconds 60 --at-least 2000"; flashlog="--states 1000000 --seconds 60 --at-least 2000"; torture_s=20 ;;
     # The aim is 13 hours on 2 cores: 2 h explorer, 1 h full stores, 2 h foreign bytes, 1 h release tests, 2 h fsx, 5 h the other suites.
-    long) total_limit_s=61200; explorer="--states 100000 --seconds 7200 --at-least 100000"; torture_s=3600 ;;
+    long) total_limit_s=61200; explorer="--states 100000 --seconds 7200 --at-least 100000"; flashlog="--states 40000 --seconds 1800 --at-least 20000"; torture_s=3600 ;;
     *) echo "usage: $0 test|long [STEP...]"; exit 2 ;;
 esac
 
@@ -102,6 +102,8 @@ step unit 1200 cargo test --workspace --no-fail-fast
 [ "$mode" = test ] || step release 5400 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --no-fail-fast --release
 # shellcheck disable=SC2086
 step explorer $([ "$mode" = test ] && echo 600 || echo 7500) $EXPLORER --seed "$SEED" $explorer
+# shellcheck disable=SC2086
+step flashlog $([ "$mode" = test ] && echo 600 || echo 2400) cargo run --quiet --release -p holdfast-lab --bin flashlog-explorer -- --seed "$SEED" $flashlog
 [ "$mode" = test ] || step enemy 3600 cargo run --quiet --release -p holdfast-lab --bin enemy-table -- --seed "$SEED" --trials 200
 [ "$mode" = test ] || step metadata 3600 cargo run --quiet --release -p holdfast-lab --bin metadata-campaign -- --seed "$SEED" --injections 20000
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s

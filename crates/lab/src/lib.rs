@@ -11,6 +11,7 @@
 //! | `soak` | random actions on the stack, compared with the model |
 //! | `torture` | full stores, emptied and filled again, with power cuts |
 //! | `explorer` | power cuts anywhere in random workloads, recovered and judged |
+//! | `flashlog` | power cuts over the devices of a Flashlog |
 //! | `faults` | every kind of block × every fault |
 //! | `protection` | each protection mode × flips at each moment of a page's life |
 //! | `requests` | FUSE requests that no kernel would send |
@@ -25,6 +26,7 @@ pub mod device;
 pub mod enemy;
 pub mod explorer;
 pub mod faults;
+pub mod flashlog;
 pub mod foreign;
 pub mod load;
 mod look;

@@ -8,6 +8,7 @@ mod errors;
 mod explorer;
 mod failures;
 mod faults;
+mod flashlog;
 mod foreign;
 mod golden;
 mod grow;

@@ -1,0 +1,136 @@
+//! One crash state, opened and judged.
+
+use super::State;
+use super::life::{BLOCKS, Life, Moment, Start, Watched, block, contents};
+use crate::device::CrashMode;
+use holdfast_block::flashlog::{Flashlog, Opened};
+use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Crashes of one recovery.
+const NESTED: u64 = 2;
+
+pub(super) struct Seen {
+    pub(super) opened: Opened,
+    pub(super) nested: u64,
+    /// What a next life can begin with.
+    pub(super) left: Start,
+}
+
+/// Opens what a power cut leaves; an error says what is not allowed. With `is_nested`, recoveries are cut off as well.
+pub(super) fn examine(life: &Life, state: &State, is_nested: bool) -> Result<Seen, String> {
+    let mut rng = Pcg64Mcg::seed_from_u64(state.seed);
+    let moment = &life.moments[state.moment];
+    let image = |at: usize, rng: &mut Pcg64Mcg| life.images[at].image(moment.positions[at], state.modes[at], rng);
+    let (main, log) = (image(0, &mut rng), image(1, &mut rng));
+    if life.is_synchronous() && moment.progress.is_open {
+        judge_main(life, moment, &main)?;
+    }
+    let nested = if is_nested { nested(life, moment, &main, &log, &mut rng)? } else { 0 };
+    let (opened, contents) = open(life, moment, Arc::new(main.clone()), Arc::new(log.clone()))?;
+    let (next_content, options) = (life.next_content, life.options.clone());
+    Ok(Seen { opened, nested, left: Start { main, log, contents, next_content, written: life.written, options } })
+}
+
+/// Opens, reads, and compares. Twice is as once.
+fn open(
+    life: &Life,
+    moment: &Moment,
+    main: Arc<dyn Device>,
+    log: Arc<dyn Device>,
+) -> Result<(Opened, Vec<u64>), String> {
+    let open = || Flashlog::open(Arc::clone(&main), Arc::clone(&log), &life.options);
+    let (device, opened) = open().map_err(|error| format!("cannot be opened: {error}"))?;
+    let found = contents(&device)?;
+    judge(life, moment, &found)?;
+    if life.is_synchronous() && (device.behind_blocks() != 0 || contents(&*main)? != found) {
+        return Err("main is not up to date after an opening in synchronous mode".to_string());
+    }
+    drop(device);
+    let (device, _) = open().map_err(|error| format!("cannot be opened again: {error}"))?;
+    if contents(&device)? != found {
+        return Err("the second opening finds something else than the first".to_string());
+    }
+    Ok((opened, found))
+}
+
+/// The contents must be those after some number of the block writes, in order: all that was flushed, none that had not begun.
+fn judge(life: &Life, moment: &Moment, found: &[u64]) -> Result<(), String> {
+    let (flushed, begun) = (moment.progress.flushed, moment.progress.begun);
+    let mut now = life.base.clone();
+    for (at, content) in &life.writes[..flushed] {
+        now[*at] = *content;
+    }
+    let mut different = (0..BLOCKS).filter(|at| now[*at] != found[*at]).count();
+    let (mut least, mut best) = (different, flushed);
+    for (number, (at, content)) in life.writes[..begun].iter().enumerate().skip(flushed) {
+        different -= usize::from(now[*at] != found[*at]);
+        now[*at] = *content;
+        different += usize::from(now[*at] != found[*at]);
+        if different < least {
+            (least, best) = (different, number + 1);
+        }
+    }
+    match least {
+        0 => Ok(()),
+        _ => {
+            Err(format!("no state that there was: {least} blocks differ from the one after {best} blocks, the nearest"))
+        }
+    }
+}
+
+/// Main, if the log is lost as well: each block as it was flushed, or as written since.
+fn judge_main(life: &Life, moment: &Moment, main: &MemoryDevice) -> Result<(), String> {
+    let (flushed, begun) = (moment.progress.flushed, moment.progress.begun);
+    let mut allowed: Vec<BTreeSet<u64>> = life.base.iter().map(|content| BTreeSet::from([*content])).collect();
+    for (number, (at, content)) in life.writes[..begun].iter().enumerate() {
+        if number < flushed {
+            allowed[*at].clear();
+        }
+        allowed[*at].insert(*content);
+    }
+    let bytes = contents_or_torn(main)?;
+    let wrong: Vec<usize> =
+        (0..BLOCKS).filter(|at| bytes[*at].is_some_and(|found| !allowed[*at].contains(&found))).collect();
+    let torn = (0..BLOCKS).filter(|at| bytes[*at].is_none() && allowed[*at].len() < 2);
+    let wrong: Vec<usize> = wrong.into_iter().chain(torn).collect();
+    if wrong.is_empty() { Ok(()) } else { Err(format!("main alone lacks what was flushed: blocks {wrong:?}")) }
+}
+
+/// What each block has, if it is something that was written.
+fn contents_or_torn(device: &MemoryDevice) -> Result<Vec<Option<u64>>, String> {
+    let bytes = device.snapshot();
+    let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+    let content = |found: &[u8; BLOCK_SIZE]| {
+        let content = u64::from_le_bytes(*found.first_chunk::<8>().expect("a block has 8 bytes"));
+        (*found == block(content)).then_some(content)
+    };
+    Ok(blocks[..BLOCKS].iter().map(content).collect())
+}
+
+/// Cuts off the recovery, at any request, and opens what is left.
+fn nested(
+    life: &Life,
+    moment: &Moment,
+    main: &MemoryDevice,
+    log: &MemoryDevice,
+    rng: &mut Pcg64Mcg,
+) -> Result<u64, String> {
+    let watched = Watched::over(main, log);
+    let [of_main, of_log] = Watched::devices(&watched);
+    Flashlog::open(of_main, of_log, &life.options).map_err(|error| format!("cannot be opened: {error}"))?;
+    let (moments, images) = (watched.moments(), watched.images());
+    for _ in 0..NESTED {
+        let positions = moments[rng.random_range(0..moments.len())].positions;
+        let [main, log] = [0, 1].map(|at| {
+            let mode = CrashMode::ALL[rng.random_range(0..CrashMode::ALL.len())];
+            Arc::new(images[at].image(positions[at], mode, rng))
+        });
+        open(life, moment, main, log)
+            .map_err(|what| format!("after a recovery that was cut off at positions {positions:?}: {what}"))?;
+    }
+    Ok(NESTED)
+}

@@ -1,0 +1,24 @@
+//! Power cuts over both devices of a Flashlog: a bounded number of states on each run, and each planted mistake is found.
+use crate::number;
+use holdfast_lab::flashlog::{ORDERS, Options, explore};
+
+/// With another seed on each run: `HOLDFAST_FLASHLOG_SEED=…` repeats one.
+#[test]
+fn power_cuts_leave_states_that_there_were() {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let seed = number("HOLDFAST_FLASHLOG_SEED", now.as_secs() % 1_000_000 * 1000);
+    println!("HOLDFAST_FLASHLOG_SEED={seed} cargo test -p holdfast-lab --test it flashlog");
+    let (report, failure) = explore(&Options { seed, states: 1_000, ..Options::default() });
+    assert!(failure.is_none(), "{}", failure.unwrap());
+    assert!(report.replayed > 100 && report.nested > 100, "{report:?}");
+}
+
+#[test]
+fn planted_mistakes_are_found() {
+    // From seeds on that have them soon.
+    for ((name, order), seed) in ORDERS.iter().skip(1).zip([21, 21, 20, 26]) {
+        let (report, failure) = explore(&Options { seed, states: 20_000, order: *order, ..Options::default() });
+        assert!(failure.is_some(), "{name} was not found in {} states", report.states);
+        println!("{name}: found after {} states: {}", report.states, failure.unwrap());
+    }
+}
