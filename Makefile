@@ -21,7 +21,7 @@ UNITS = $(ROOT)/lib/systemd
 SBIN = $(DESTDIR)/sbin
 HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
 
-.PHONY: help run mounter build install uninstall wheel test test-long bench bench-integrity bench-metadata bench-recovery bench-trace aged fmt deny
+.PHONY: help run mounter build install uninstall wheel test test-long bench bench-integrity bench-metadata bench-flashlog bench-recovery bench-trace aged fmt deny
 
 help: ## what can be made
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -92,6 +92,10 @@ bench-integrity: ## compare the protection modes; BENCH_ARGS="--quick", BENCH_AR
 bench-metadata: ## compare the steps of protection of metadata; BENCH_ARGS="--quick", BENCH_ARGS=--write for docs/metadata-speed.md
 	cargo build --release -p holdfast-bench
 	$(TARGET)/release/holdfast-bench-metadata $(BENCH_ARGS)
+
+bench-flashlog: ## compare Flashlog on modelled devices with single ones; BENCH_ARGS=--write for docs/flashlog-speed.md
+	cargo build --release -p holdfast-bench
+	$(TARGET)/release/holdfast-bench-flashlog $(BENCH_ARGS)
 
 bench-recovery: ## measure what recovering from a flipped bit takes; BENCH_ARGS=--write for docs/recovery.md
 	cargo build --release -p holdfast-bench

@@ -1,12 +1,13 @@
 //! Holdfast measured, mostly from outside, through a mount. Of the crates of the stack, `physical` is used to see how an unmounted store
 //! lies on its device (`aged::layout`), and all of them to measure the stack without a mount (`stack`).
 //!
-//! Seven programs share this library:
+//! Eight programs share this library:
 //! - `holdfast-bench` runs the same workloads on Holdfast (both ways to cache), ext4, btrfs and fuse2fs in turn and prints a table
 //!   ([`plan`], [`workload`], [`peer`], [`report`]);
 //! - `holdfast-aged` ages a store by a simulated year and compares it with a fresh one ([`aged`]);
 //! - `holdfast-bench-integrity` compares the protection modes with each other ([`integrity`]);
 //! - `holdfast-bench-metadata` compares the steps of protection of metadata with each other ([`metadata`]);
+//! - `holdfast-bench-flashlog` compares Flashlog with single devices, modelled ones ([`flashlog`]);
 //! - `holdfast-recovery` measures what recovering from a flipped bit takes ([`recovery`]);
 //! - `holdfast-trace` replays what real programs did in every protection mode ([`trace`]);
 //! - `holdfast-witness` makes changes, notes outside the file system what `fsync` answered, and verifies after a crash
@@ -15,6 +16,7 @@
 pub mod aged;
 pub mod cpu;
 pub mod error;
+pub mod flashlog;
 pub mod integrity;
 pub mod machine;
 pub mod measure;

@@ -161,8 +161,8 @@ struct State {
 
 impl Timed {
     /// The contents of a device with the time of a model.
-    pub fn new(below: Arc<MemoryDevice>, model: impl Model + 'static, pace: Arc<dyn Pace>) -> Timed {
-        let state = State { model: Box::new(model), free_at_ns: 0, activity: Activity::default() };
+    pub fn new(below: Arc<MemoryDevice>, model: Box<dyn Model>, pace: Arc<dyn Pace>) -> Timed {
+        let state = State { model, free_at_ns: 0, activity: Activity::default() };
         Timed { below, pace, state: Mutex::new(state) }
     }
 

@@ -12,7 +12,7 @@ struct Rig {
 
 fn rig(blocks: u64, model: impl Model + 'static) -> Rig {
     let clock = Arc::new(Virtual::default());
-    let device = Timed::new(Arc::new(MemoryDevice::new(blocks)), model, clock.clone());
+    let device = Timed::new(Arc::new(MemoryDevice::new(blocks)), Box::new(model), clock.clone());
     Rig { clock, device }
 }
 
@@ -128,7 +128,9 @@ fn an_ssd_does_not_care_where() {
 #[test]
 fn real_time_is_what_two_threads_wait_for() {
     let pace: Arc<dyn Pace> = Arc::new(Real::new(20.0));
-    let stick = || Timed::new(Arc::new(MemoryDevice::new(64 * MIB)), Stick::new(StickOptions::default()), pace.clone());
+    let stick = || {
+        Timed::new(Arc::new(MemoryDevice::new(64 * MIB)), Box::new(Stick::new(StickOptions::default())), pace.clone())
+    };
     let devices = [stick(), stick()];
     let bytes = vec![1; (MIB * BLOCK) as usize];
     let before = pace.now_ns();

@@ -1,0 +1,193 @@
+//! What is done to the devices.
+
+use super::{Bench, MIB_BLOCKS, of_device};
+use holdfast_block::BLOCK_SIZE;
+use holdfast_lab::device::timed::{Activity, Timed};
+use std::io::{IoSlice, IoSliceMut};
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::pattern::Generator;
+
+/// A stream: bytes a second, as of a television recording, and how long.
+const STREAM_S: u64 = 600;
+const STREAM_BLOCKS_A_SECOND: u64 = MIB_BLOCKS / 2;
+/// Seconds between its flushes.
+const STREAM_FLUSH_S: u64 = 5;
+
+/// What is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Load {
+    /// Pieces of 1 MiB one after the other, then a flush.
+    Sequential,
+    /// The same again over the same place, after a pause.
+    Rewrite,
+    /// The same without one: a log that is full before main has its contents.
+    Overflow,
+    /// Scattered writes of so many blocks, then a flush.
+    Scattered(u64),
+    /// Scattered writes of 4 KiB, each durable before the next.
+    Durable,
+    /// Scattered reads of 4 KiB, half of them of what was written just before.
+    MixedReads,
+    /// Half a MiB each second for ten minutes, durable every 5 s.
+    Stream,
+}
+
+impl Load {
+    /// All of the table of rates. The stream is beside them: its rate is given.
+    pub const RATES: [Load; 9] = [
+        Load::Sequential,
+        Load::Rewrite,
+        Load::Overflow,
+        Load::Scattered(1),
+        Load::Scattered(16),
+        Load::Scattered(256),
+        Load::Scattered(4096),
+        Load::Durable,
+        Load::MixedReads,
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> String {
+        match self {
+            Load::Sequential => "write, 1 MiB in a row".into(),
+            Load::Rewrite => "rewrite, 1 MiB in a row".into(),
+            Load::Overflow => "rewrite at once, more than a log".into(),
+            Load::Scattered(blocks) if blocks < MIB_BLOCKS => format!("write, scattered, {} KiB", 4 * blocks),
+            Load::Scattered(blocks) => format!("write, scattered, {} MiB", blocks / MIB_BLOCKS),
+            Load::Durable => "write, scattered, 4 KiB, each flushed".into(),
+            Load::MixedReads => "read, scattered, 4 KiB, half of it new".into(),
+            Load::Stream => "stream".into(),
+        }
+    }
+}
+
+/// What a load took.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Simulated seconds.
+    pub seconds: f64,
+    /// Bytes that the load read or wrote.
+    pub bytes: u64,
+    /// What main did, or the only device.
+    pub main: Activity,
+    /// What the log did.
+    pub log: Option<Activity>,
+}
+
+impl Measured {
+    /// Millions of bytes a second.
+    pub fn mb_per_s(&self) -> f64 {
+        self.bytes as f64 / 1e6 / self.seconds
+    }
+}
+
+impl Bench {
+    /// Runs a load.
+    ///
+    /// # Errors
+    /// Of the device, which do not happen.
+    pub fn run(&self, load: Load) -> Result<Measured> {
+        if matches!(load, Load::Rewrite | Load::Overflow | Load::MixedReads) {
+            self.in_a_row()?;
+        }
+        if load == Load::Rewrite {
+            self.settle()?;
+        }
+        if load == Load::MixedReads {
+            self.scatter(1, self.sizes.scattered, false)?;
+        }
+        let (start_s, main, log) = (self.seconds(), self.main.activity(), self.log.as_deref().map(Timed::activity));
+        let blocks = match load {
+            Load::Sequential | Load::Rewrite | Load::Overflow => self.in_a_row()?,
+            Load::Scattered(blocks) => {
+                self.scatter(blocks, (self.sizes.load / blocks).min(self.sizes.scattered), false)?
+            }
+            Load::Durable => self.scatter(1, self.sizes.scattered / 4, true)?,
+            Load::MixedReads => self.read_mixed()?,
+            Load::Stream => self.stream()?,
+        };
+        Ok(Measured {
+            seconds: self.seconds() - start_s,
+            bytes: blocks * BLOCK_SIZE as u64,
+            main: since(&self.main.activity(), &main),
+            log: self.log.as_deref().zip(log).map(|(device, before)| since(&device.activity(), &before)),
+        })
+    }
+
+    fn write(&self, first: u64, bytes: &[u8]) -> Result<()> {
+        self.device.write(first, &[IoSlice::new(bytes)]).map_err(of_device)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.device.flush().map_err(of_device)
+    }
+
+    fn in_a_row(&self) -> Result<u64> {
+        let bytes = vec![0xA5; MIB_BLOCKS as usize * BLOCK_SIZE];
+        for first in (0..self.sizes.load).step_by(MIB_BLOCKS as usize) {
+            self.write(first, &bytes)?;
+        }
+        self.flush().map(|()| self.sizes.load)
+    }
+
+    fn scatter(&self, blocks: u64, count: u64, each: bool) -> Result<u64> {
+        let bytes = vec![0x5A; blocks as usize * BLOCK_SIZE];
+        for first in self.places(blocks, count) {
+            self.write(first, &bytes)?;
+            if each {
+                self.flush()?;
+            }
+        }
+        self.flush().map(|()| blocks * count)
+    }
+
+    fn read_mixed(&self) -> Result<u64> {
+        let mut bytes = vec![0; BLOCK_SIZE];
+        let mut elsewhere = Generator::new(&[9]);
+        for (at, new) in self.places(1, self.sizes.scattered).enumerate() {
+            let first = if at % 2 == 0 { new } else { elsewhere.below(self.sizes.area) };
+            self.device.read(first, &mut [IoSliceMut::new(&mut bytes)]).map_err(of_device)?;
+        }
+        Ok(self.sizes.scattered)
+    }
+
+    fn stream(&self) -> Result<u64> {
+        let bytes = vec![0x3C; STREAM_BLOCKS_A_SECOND as usize * BLOCK_SIZE];
+        let start_s = self.seconds();
+        for second in 0..STREAM_S {
+            let first = second * STREAM_BLOCKS_A_SECOND;
+            self.write(first, &bytes)?;
+            if (second + 1) % STREAM_FLUSH_S == 0 {
+                self.flush()?;
+            }
+            let wait_s = (start_s + (second + 1) as f64 - self.seconds()).max(0.0);
+            self.clock.pass(Duration::from_secs_f64(wait_s));
+        }
+        self.flush().map(|()| STREAM_S * STREAM_BLOCKS_A_SECOND)
+    }
+
+    /// Places of scattered requests, each a multiple of its length.
+    fn places(&self, blocks: u64, count: u64) -> impl Iterator<Item = u64> + use<> {
+        let (mut random, area) = (Generator::new(&[blocks]), self.sizes.area);
+        (0..count).map(move |_| random.below(area / blocks) * blocks)
+    }
+}
+
+/// What was done between two moments.
+fn since(now: &Activity, before: &Activity) -> Activity {
+    let (mut wear, mut motor) = (now.wear, now.motor);
+    wear.programmed -= before.wear.programmed;
+    wear.erased -= before.wear.erased;
+    motor.on_ns -= before.motor.on_ns;
+    motor.starts -= before.motor.starts;
+    Activity {
+        requests: now.requests - before.requests,
+        read_bytes: now.read_bytes - before.read_bytes,
+        written_bytes: now.written_bytes - before.written_bytes,
+        busy_ns: now.busy_ns - before.busy_ns,
+        wear,
+        motor,
+    }
+}

@@ -1,0 +1,168 @@
+//! Flashlog on modelled devices, in simulated time: after the thesis's chapter 6.2.
+//!
+//! Disk, stick and SSD are those of [`holdfast_lab::device::timed`]; time passes only while one of them works, so that the figures are those of the devices and
+//! the order of requests, the same on every machine. What the processor needs is in other measurements.
+
+mod loads;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use loads::{Load, Measured};
+pub use tables::tables;
+
+use holdfast_block::flashlog::{self, Create, Flashlog, Mode, Options, Uuid};
+use holdfast_block::{Device, MemoryDevice};
+use holdfast_lab::device::timed::{
+    Disk, DiskOptions, Model, Pace, Ssd, SsdOptions, Stick, StickOptions, Timed, Virtual,
+};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::error::{Error, Result};
+
+/// Blocks of 4 KiB in a MiB.
+pub(crate) const MIB_BLOCKS: u64 = 256;
+
+/// How large devices and loads are, in blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Of main.
+    pub main: u64,
+    /// Of the log.
+    pub log: u64,
+    /// Data of a load: more than memory holds back, less than the log.
+    pub load: u64,
+    /// Scattered requests lie in so much.
+    pub area: u64,
+    /// Scattered requests of 4 KiB; a stick alone takes minutes for them.
+    pub scattered: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        let [main, log, load, area] = [1024, 256, 192, 768].map(|mib| mib * MIB_BLOCKS);
+        Sizes { main, log, load, area, scattered: 2000 }
+    }
+}
+
+/// What a load runs on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Setup {
+    /// A disk alone.
+    Disk,
+    /// A stick alone.
+    Stick,
+    /// An SSD alone.
+    Ssd,
+    /// A disk, and this log.
+    Flashlog(Log, Mode),
+}
+
+/// What is the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Log {
+    /// A stick.
+    Stick,
+    /// An SSD.
+    Ssd,
+}
+
+impl Setup {
+    /// All that are compared.
+    pub const ALL: [Setup; 7] = [
+        Setup::Disk,
+        Setup::Stick,
+        Setup::Ssd,
+        Setup::Flashlog(Log::Stick, Mode::Synchronous),
+        Setup::Flashlog(Log::Stick, Mode::Asynchronous),
+        Setup::Flashlog(Log::Ssd, Mode::Synchronous),
+        Setup::Flashlog(Log::Ssd, Mode::Asynchronous),
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Setup::Disk => "disk",
+            Setup::Stick => "stick",
+            Setup::Ssd => "SSD",
+            Setup::Flashlog(Log::Stick, Mode::Synchronous) => "Flashlog, stick, sync",
+            Setup::Flashlog(Log::Stick, Mode::Asynchronous) => "Flashlog, stick, async",
+            Setup::Flashlog(Log::Ssd, Mode::Synchronous) => "Flashlog, SSD, sync",
+            Setup::Flashlog(Log::Ssd, Mode::Asynchronous) => "Flashlog, SSD, async",
+        }
+    }
+}
+
+/// A setup put together.
+pub struct Bench {
+    clock: Arc<Virtual>,
+    device: Arc<dyn Device>,
+    /// Main, or the only device.
+    main: Arc<Timed>,
+    log: Option<Arc<Timed>>,
+    flashlog: Option<Arc<Flashlog>>,
+    sizes: Sizes,
+}
+
+impl Bench {
+    /// Used devices: every block has been written before.
+    pub fn new(setup: Setup, sizes: Sizes) -> Result<Bench> {
+        let clock = Arc::new(Virtual::default());
+        let timed = |blocks, model| used(blocks, model, &clock);
+        let (main, mode) = match setup {
+            Setup::Disk => (timed(sizes.main, AnyModel::Disk)?, None),
+            Setup::Stick => (timed(sizes.main, AnyModel::Stick)?, None),
+            Setup::Ssd => (timed(sizes.main, AnyModel::Ssd)?, None),
+            Setup::Flashlog(log, mode) => (timed(sizes.main, AnyModel::Disk)?, Some((log, mode))),
+        };
+        let Some((log, mode)) = mode else {
+            return Ok(Bench { clock, device: main.clone(), main, log: None, flashlog: None, sizes });
+        };
+        let log = timed(sizes.log, if log == Log::Stick { AnyModel::Stick } else { AnyModel::Ssd })?;
+        let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
+        let failed = |error: flashlog::Error| Error::Usage(format!("a modelled Flashlog: {error}"));
+        flashlog::create(main.clone(), log.clone(), &names).map_err(failed)?;
+        let pace = clock.clone();
+        let now = Arc::new(move || SystemTime::UNIX_EPOCH + Duration::from_nanos(pace.now_ns()));
+        let options = Options { mode, now, ..Options::default() };
+        let (device, _opened) = Flashlog::open(main.clone(), log.clone(), &options).map_err(failed)?;
+        let flashlog = Arc::new(device);
+        Ok(Bench { clock, device: flashlog.clone(), main, log: Some(log), flashlog: Some(flashlog), sizes })
+    }
+
+    /// As after a pause, in which main catches up.
+    fn settle(&self) -> Result<()> {
+        self.flashlog.as_ref().map_or(Ok(()), |flashlog| flashlog.settle()).map_err(of_device)
+    }
+
+    fn seconds(&self) -> f64 {
+        self.clock.now_ns() as f64 / 1e9
+    }
+}
+
+enum AnyModel {
+    Disk,
+    Stick,
+    Ssd,
+}
+
+fn used(blocks: u64, model: AnyModel, clock: &Arc<Virtual>) -> Result<Arc<Timed>> {
+    let below = Arc::new(MemoryDevice::new(blocks));
+    let timed = |model: Box<dyn Model>| Arc::new(Timed::new(below, model, clock.clone()));
+    let device = match model {
+        AnyModel::Disk => timed(Box::new(Disk::new(DiskOptions::new(blocks)))),
+        AnyModel::Stick => timed(Box::new(Stick::new(StickOptions::default()))),
+        AnyModel::Ssd => timed(Box::new(Ssd::new(SsdOptions::default()))),
+    };
+    let zeros = vec![0; (MIB_BLOCKS as usize) << 12];
+    for first in (0..blocks).step_by(MIB_BLOCKS as usize) {
+        device.write(first, &[IoSlice::new(&zeros)]).map_err(of_device)?;
+    }
+    Ok(device)
+}
+
+fn of_device(error: holdfast_block::Error) -> Error {
+    Error::Usage(format!("a modelled device: {error}"))
+}
