@@ -23,7 +23,6 @@ mod tests;
 #[cfg(feature = "tls")]
 mod tls;
 mod transmission;
-mod workers;
 
 pub use export::Export;
 pub use extents::{AllData, Context, Extent, Extents, HOLE, NOT_BACKED_UP, ZERO};

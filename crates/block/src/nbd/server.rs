@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -128,7 +129,10 @@ impl Server {
     pub fn run(&self, listeners: &[Listener], stop: &Stop) -> io::Result<()> {
         let outcome = std::thread::scope(|scope| {
             let outcome = self.take_clients(listeners, stop, |socket, peer| {
-                scope.spawn(move || self.client(socket, peer));
+                if let Err(error) = Builder::new().spawn_scoped(scope, move || self.client(socket, peer)) {
+                    tracing::warn!(%error, "NBD: no thread for a connection");
+                    self.leaves();
+                }
             });
             self.end_clients();
             outcome
@@ -191,6 +195,10 @@ impl Server {
             Ok(Err(error)) => tracing::info!(%peer, %error, "NBD: connection ended"),
             Err(_) => tracing::error!(%peer, "NBD: connection ended by a bug"),
         }
+        self.leaves();
+    }
+
+    fn leaves(&self) {
         self.clients.lock().present -= 1;
         self.left.notify_all();
     }

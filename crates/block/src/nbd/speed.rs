@@ -17,6 +17,9 @@ pub(super) enum Kind {
 /// Requests that take less than this are quick: a thread takes about as long to wake up.
 const QUICK: Duration = Duration::from_micros(40);
 
+/// What moving a byte in memory may take besides, in picoseconds.
+const PER_BYTE_PS: u64 = 500;
+
 /// One slow request says no more than this, as it may have been the scheduler.
 const MOST: Duration = Duration::from_micros(320);
 
@@ -36,8 +39,9 @@ impl Speed {
         u128::from(self.0[kind as usize].load(Ordering::Relaxed)) < QUICK.as_nanos()
     }
 
-    pub(super) fn saw(&self, kind: Kind, took: Duration) {
-        let took = took.min(MOST).as_nanos() as u32;
+    pub(super) fn saw(&self, kind: Kind, bytes: u32, took: Duration) {
+        let moving = Duration::from_nanos(u64::from(bytes) * PER_BYTE_PS / 1000);
+        let took = took.saturating_sub(moving).min(MOST).as_nanos() as u32;
         let mean = &self.0[kind as usize];
         let old = mean.load(Ordering::Relaxed);
         // Two threads at once lose one of their observations.
@@ -53,12 +57,14 @@ mod tests {
     fn it_takes_several_to_change_its_mind() {
         let speed = Speed::default();
         assert!(!speed.is_quick(Kind::Read));
-        (0..40).for_each(|_| speed.saw(Kind::Read, Duration::from_micros(3)));
+        (0..40).for_each(|_| speed.saw(Kind::Read, 4096, Duration::from_micros(3)));
         assert!(speed.is_quick(Kind::Read) && !speed.is_quick(Kind::Write));
         let slow = (0..).take_while(|_| {
-            speed.saw(Kind::Read, Duration::from_micros(200));
+            speed.saw(Kind::Read, 4096, Duration::from_micros(200));
             speed.is_quick(Kind::Read)
         });
         assert!((1..4).contains(&slow.count()));
+        (0..40).for_each(|_| speed.saw(Kind::Read, 1 << 20, Duration::from_micros(500)));
+        assert!(speed.is_quick(Kind::Read));
     }
 }

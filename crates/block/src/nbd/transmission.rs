@@ -1,14 +1,17 @@
 //! The requests of one connection.
 //!
-//! One thread reads requests. While the device answers from memory it does them itself, and their replies go out together when
-//! nothing more has come in; otherwise, and for what takes long by nature, workers do them, as many at a time as there are
-//! workers. Replies go out in the order in which they are ready.
+//! One thread at a time reads requests. While the device answers from memory it does them as it reads, and their replies go out
+//! together when nothing more has come in. With a request that may take longer it leaves the reading to another thread, and does
+//! it: what it has received is then still in its processor's cache. Replies go out in the order in which they are ready.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{Builder, Scope};
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use super::Limits;
 use super::buffer::{Buffer, Buffers};
@@ -19,10 +22,9 @@ use super::protocol::{Command, Errno, Put, REQUEST_BYTES, Request, chunk, chunk_
 use super::reader::Reader;
 use super::replies::{Replies, Reply};
 use super::speed::Kind;
-use super::workers::Workers;
 use crate::BLOCK_SIZE;
 
-/// Larger requests go to workers: the next one can be fetched meanwhile.
+/// Of larger requests the next one is fetched meanwhile, if it has come in.
 const LARGEST_DONE_HERE: u32 = 128 << 10;
 
 /// A write with more bytes than this, which no client may send, is taken for an attack.
@@ -42,7 +44,20 @@ struct Connection<'a> {
     contexts: Vec<super::Context>,
     buffers: Arc<Buffers>,
     replies: Replies,
-    workers: Workers<Job>,
+    /// Held by the thread that reads.
+    input: Mutex<Input<'a>>,
+    /// Threads that wait for the input.
+    waiting: AtomicUsize,
+}
+
+/// What comes in, and how far that has got.
+struct Input<'a> {
+    reader: &'a mut Reader,
+    stopping: &'a AtomicBool,
+    threads: usize,
+    most_threads: usize,
+    /// How it ended, once it has.
+    end: Option<io::Result<()>>,
 }
 
 /// A request with the memory that it needs: of a write, its bytes are in it.
@@ -67,18 +82,14 @@ pub(super) fn serve(
         contexts: agreed.contexts,
         buffers: Buffers::new(limits.connection_bytes.max(LARGEST as usize + 2 * BLOCK_SIZE)),
         replies: Replies::default(),
-        workers: Workers::new(limits.workers),
+        // One of them reads while all the others work.
+        input: Mutex::new(Input { reader, stopping, threads: 1, most_threads: limits.workers.max(1) + 1, end: None }),
+        waiting: AtomicUsize::new(0),
     };
-    let outcome = std::thread::scope(|scope| {
-        let outcome = connection.read_requests(reader, stopping, || {
-            scope.spawn(|| connection.work());
-        });
-        connection.workers.close();
-        outcome
-    });
+    std::thread::scope(|scope| connection.work(scope));
     connection.replies.send(link);
     link.finish();
-    outcome
+    connection.input.into_inner().end.unwrap_or(Ok(()))
 }
 
 /// Ends the connection if its thread panics, so that no client waits for an answer that will never come.
@@ -93,18 +104,47 @@ impl Drop for CutOnPanic<'_> {
 }
 
 impl Connection<'_> {
-    fn read_requests(&self, reader: &mut Reader, stopping: &AtomicBool, more_workers: impl Fn()) -> io::Result<()> {
+    /// Reads requests and does them, in turn with other threads, until there are none any more.
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         let _guard = CutOnPanic(self.link);
-        while !stopping.load(Ordering::Relaxed) {
+        loop {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let mut input = self.input.lock();
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            if input.end.is_some() {
+                return;
+            }
+            let job = match self.next(&mut input) {
+                Ok(Some(job)) => job,
+                outcome => {
+                    input.end = Some(outcome.map(drop));
+                    return;
+                }
+            };
+            if self.waiting.load(Ordering::Relaxed) == 0 && input.threads < input.most_threads {
+                // Where the system has none left, this one reads on when it is done.
+                let spawned = Builder::new().spawn_scoped(scope, || self.work(scope));
+                input.threads += usize::from(spawned.is_ok());
+            }
+            drop(input);
+            self.replies.push(self.perform(job));
+            self.replies.send(self.link);
+        }
+    }
+
+    /// Reads up to a request that is not done as it is read; `None` at the end.
+    fn next(&self, input: &mut Input<'_>) -> io::Result<Option<Job>> {
+        let reader = &mut *input.reader;
+        while !input.stopping.load(Ordering::Relaxed) {
             if reader.buffered() < REQUEST_BYTES || self.replies.waiting() >= MOST_KEPT_BACK {
                 self.replies.wait_for_room(self.link);
             }
-            let Some(header) = reader.message::<REQUEST_BYTES>(self.link)? else { return Ok(()) };
+            let Some(header) = reader.message::<REQUEST_BYTES>(self.link)? else { return Ok(None) };
             let Some(request) = Request::decode(&header) else {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a request without its magic number"));
             };
             if request.command == Command::Disconnect {
-                return Ok(());
+                return Ok(None);
             }
             let mut job = match self.check(&request) {
                 Ok(needed) => Job { request, buffer: needed.map(|length| self.take(length)) },
@@ -123,27 +163,17 @@ impl Connection<'_> {
                 let head = (request.offset % BLOCK_SIZE as u64) as usize;
                 reader.fill(self.link, &mut buffer[head..head + request.length as usize])?;
             }
+            // A larger one is done here if there is nothing that it could hold up.
+            let is_small = request.length <= LARGEST_DONE_HERE || reader.buffered() == 0;
             match kind(&request) {
-                Some(kind) if request.length <= LARGEST_DONE_HERE && self.export.speed.is_quick(kind) => {
-                    self.replies.push(self.perform(job));
-                }
+                Some(kind) if self.export.speed.is_quick(kind) && is_small => self.replies.push(self.perform(job)),
                 _ => {
                     self.replies.send(self.link);
-                    if self.workers.push(job) {
-                        more_workers();
-                    }
+                    return Ok(Some(job));
                 }
             }
         }
-        Ok(())
-    }
-
-    fn work(&self) {
-        let _guard = CutOnPanic(self.link);
-        self.workers.work(|job| {
-            self.replies.push(self.perform(job));
-            self.replies.send(self.link);
-        });
+        Ok(None)
     }
 
     fn take(&self, length: usize) -> Buffer {
@@ -221,7 +251,7 @@ impl Connection<'_> {
         let start = Instant::now();
         let outcome = self.attempt(&request, buffer);
         if let Some(kind) = kind(&request) {
-            self.export.speed.saw(kind, start.elapsed());
+            self.export.speed.saw(kind, request.length, start.elapsed());
         }
         outcome.unwrap_or_else(|refusal| {
             tracing::warn!(peer = self.link.peer(), export = self.export.name(), ?request, "NBD: {}", refusal.message);
