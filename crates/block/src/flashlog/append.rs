@@ -2,7 +2,7 @@
 
 use super::chunk::Chunk;
 use super::device::{Failure, Flashlog, Order, Side};
-use super::format::{PageBuilder, PageHead, Point};
+use super::format::{PageBuilder, PageHead, Point, Uuid};
 use super::labels::Labelled;
 use super::ring::Area;
 use super::stages::Stage;
@@ -22,6 +22,15 @@ pub(super) struct Head {
     pub(super) is_unmarked: bool,
     /// Number of the next barrier.
     pub(super) barrier: u64,
+    /// A backup has everything before; what is behind is kept for it.
+    pub(super) keep: Option<Point>,
+}
+
+impl Head {
+    /// What is before it can be let go of, when main has everything before `applied`.
+    fn tail(&self, applied: Point) -> Point {
+        self.keep.filter(|keep| keep.page < applied.page).unwrap_or(applied)
+    }
 }
 
 impl Flashlog {
@@ -102,7 +111,7 @@ impl Flashlog {
             // An old point would make the next opening read much.
             let is_long = head.next.page - label.applied.page > areas.meta_blocks / 8;
             let applied = self.stages.lock().applied;
-            let has_moved = applied.page > label.applied.page;
+            let has_moved = applied.page > label.applied.page || head.tail(applied).page > label.tail.page;
             match (has_room, has_moved) {
                 (true, false) => return Ok(()),
                 (true, true) if !is_long => return Ok(()),
@@ -110,7 +119,16 @@ impl Flashlog {
                 (false, false) => {
                     self.flush_log(head)?;
                     self.catch_up_to_durable()?;
-                    if self.stages.lock().applied.page == head.labels.label.applied.page {
+                    let applied = self.stages.lock().applied;
+                    if applied.page > head.labels.label.applied.page {
+                        continue;
+                    }
+                    if head.keep.take().is_some() {
+                        // The next backup is a full copy.
+                        tracing::warn!(device = &*self.name, "the log is full: it is no longer kept for the backup");
+                        let written = head.labels.write(|label| (label.tail, label.backup) = (applied, Uuid::NONE));
+                        written.map_err(Failure::of(Side::Log))?;
+                    } else {
                         // The areas are several times as large as what is written at once.
                         let device = Arc::clone(&self.name);
                         let reason = "the log has no room although main has everything";
@@ -123,11 +141,19 @@ impl Flashlog {
 
     /// Writes a label of the log that lets go of what main has. Only then is it overwritten.
     pub(super) fn write_points(&self, head: &mut Head, applied: Point) -> Result<(), Failure> {
+        let tail = head.tail(applied);
         if self.options.order == Order::ReuseBeforeLabel {
-            (head.labels.label.tail, head.labels.label.applied) = (applied, applied);
+            (head.labels.label.tail, head.labels.label.applied) = (tail, applied);
             return Ok(());
         }
-        let written = head.labels.write(|label| (label.tail, label.applied) = (applied, applied));
+        let written = head.labels.write(|label| (label.tail, label.applied) = (tail, applied));
+        written.map_err(Failure::of(Side::Log))
+    }
+
+    /// The same, and names the backup for which the log is kept.
+    pub(super) fn write_points_for(&self, head: &mut Head, applied: Point, backup: Uuid) -> Result<(), Failure> {
+        let tail = head.tail(applied);
+        let written = head.labels.write(|label| (label.tail, label.applied, label.backup) = (tail, applied, backup));
         written.map_err(Failure::of(Side::Log))
     }
 

@@ -1,7 +1,7 @@
 //! Making a set of two devices.
 
 use super::Error;
-use super::format::{AREA_UNIT_BLOCKS, Areas, LABEL_AREA_BLOCKS, Label, Point, Role, State, Uuid};
+use super::format::{AREA_UNIT_BLOCKS, Areas, LABEL_AREA_BLOCKS, Label, Point, Role, Staging, State, Uuid};
 use super::labels::Labelled;
 use crate::Device;
 use std::sync::Arc;
@@ -66,6 +66,9 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
         tail: Point::default(),
         applied: Point::default(),
         start: 0,
+        backup: Uuid::NONE,
+        staging: Staging::default(),
+        rebuilt: 0,
     };
     Labelled::create(log, label.clone())?;
     Labelled::create(

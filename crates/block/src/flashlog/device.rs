@@ -219,7 +219,7 @@ impl Flashlog {
     }
 
     /// Passes a result on; the first failure closes the latch, and what was answered goes to the device that is left.
-    fn watch<T>(&self, result: Result<T, Failure>) -> Result<T, Error> {
+    pub(super) fn watch<T>(&self, result: Result<T, Failure>) -> Result<T, Error> {
         result.map_err(|failure| {
             if self.latch.close(&failure.error) {
                 tracing::error!(device = &*self.name, side = ?failure.side, error = %failure.error, "a device failed");

@@ -76,6 +76,30 @@ pub enum Error {
         /// Generation of main.
         generation: u64,
     },
+    /// The backup is being copied for the first time, or anew, and is no state of the set yet.
+    #[error("{device}: the copy is not complete")]
+    Incomplete {
+        /// Name of the backup.
+        device: Arc<str>,
+    },
+    /// The log has gone on without keeping what the backup does not have.
+    #[error(
+        "{device}: the log does not reach back to this backup: it begins with page {first}, and {needed} is needed"
+    )]
+    Gap {
+        /// Name of the backup.
+        device: Arc<str>,
+        /// First page of the log.
+        first: u64,
+        /// The page after the backup's state.
+        needed: u64,
+    },
+    /// So much was written during a backup that the log had no room to keep it.
+    #[error("{device}: the log was full before the backup was complete: it must begin anew")]
+    Overflowed {
+        /// Name of the log.
+        device: Arc<str>,
+    },
     /// Bytes of the format are not as they should be.
     #[error("{device}: damaged at block {block}: {fault}")]
     Damaged {

@@ -17,12 +17,11 @@ impl Labelled {
     pub(super) fn read(device: Arc<dyn Device>, role: Role) -> Result<Labelled, Error> {
         let name = || -> Arc<str> { device.name().into() };
         let found = newest(&*device, role)?;
-        let other = match role {
-            Role::Main => Role::Log,
-            Role::Log => Role::Main,
-        };
+        // Those of main and backup are in the same place.
+        let other = if role == Role::Log { Role::Main } else { Role::Log };
         match found {
-            Decoded::Valid(label) => Ok(Labelled { label: *label, device }),
+            Decoded::Valid(label) if label.role == role => Ok(Labelled { label: *label, device }),
+            Decoded::Valid(label) => Err(Error::OtherRole { device: name(), expected: role, got: label.role }),
             Decoded::OtherVersion(version) => Err(Error::OtherVersion { device: name(), version }),
             Decoded::Damaged(fault) => {
                 Err(Error::Damaged { device: name(), block: Label::area(role, device.blocks()), fault })
@@ -86,7 +85,7 @@ fn newest(device: &dyn Device, role: Role) -> Result<Decoded, crate::Error> {
 mod tests {
     use super::*;
     use crate::MemoryDevice;
-    use crate::flashlog::format::{Areas, LABEL_PAIRS, Point, State, Uuid};
+    use crate::flashlog::format::{Areas, LABEL_PAIRS, Point, Staging, State, Uuid};
 
     fn label(role: Role) -> Label {
         let is_log = role == Role::Log;
@@ -105,6 +104,9 @@ mod tests {
             tail: Point::default(),
             applied: Point::default(),
             start: 0,
+            backup: Uuid::NONE,
+            staging: Staging::default(),
+            rebuilt: 0,
         }
     }
 

@@ -13,6 +13,9 @@
 //! - [`Mode::Asynchronous`]: a flush is answered when the log has everything. Main gets it when [`Flashlog::catch_up`] is called, or
 //!   a bound is reached; until then reads come from the log, by an index in memory.
 //!
+//! A *backup*, a third device that is there now and then, gets what is new from the log ([`Flashlog::backup`]); if main is lost, backup
+//! and log make another ([`rebuild`]).
+//!
 //! Checksums are taken of the caller's bytes, and compared each time before bytes go to a device or to a reader.
 //!
 //! | room | job |
@@ -25,8 +28,13 @@
 //! | `catch_up` | from memory or the log to main |
 //! | `device` | the [`Device`](crate::Device), and what it does when one below fails |
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
+//! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
+//! | `rebuild` | main from backup and log |
 
 mod append;
+mod backup;
+#[cfg(test)]
+mod backup_tests;
 mod catch_up;
 mod chunk;
 mod create;
@@ -35,14 +43,18 @@ mod error;
 mod format;
 mod labels;
 mod open;
+mod rebuild;
 mod ring;
 mod scan;
 mod stages;
+mod staging;
 #[cfg(test)]
 mod tests;
 
+pub use backup::BackedUp;
 pub use create::{Create, create, log_blocks_least};
 pub use device::{Flashlog, Mode, Options, Order};
 pub use error::Error;
 pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
 pub use open::Opened;
+pub use rebuild::rebuild;

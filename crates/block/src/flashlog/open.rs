@@ -4,7 +4,7 @@ use super::Error;
 use super::append::Head;
 use super::catch_up::MainSide;
 use super::device::{Failure, Flashlog, Options, Order};
-use super::format::{Label, Page, Role, State};
+use super::format::{Label, Page, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::scan::Scan;
@@ -49,6 +49,7 @@ impl Flashlog {
             main_side: Mutex::new(MainSide { labels: main }),
             head: Mutex::new(Head {
                 next: log.label.applied,
+                keep: (log.label.backup != Uuid::NONE).then_some(log.label.tail),
                 labels: log,
                 is_unflushed: false,
                 is_unmarked: false,
@@ -62,7 +63,8 @@ impl Flashlog {
 
     fn recover(&self) -> Result<Opened, Error> {
         let (pages, cut_pages) = self.find_end()?;
-        let needed = pages.last().map_or(0, |page| page.head.applied);
+        let rebuilt = self.head.lock().labels.label.rebuilt;
+        let needed = pages.last().filter(|page| page.head.generation > rebuilt).map_or(0, |page| page.head.applied);
         let mut opened = Opened { cut_pages, ..Opened::default() };
         {
             let mut head = self.head.lock();

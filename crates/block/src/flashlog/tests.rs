@@ -7,25 +7,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::SystemTime;
 
-fn block(number: u64) -> Vec<u8> {
+pub(super) fn block(number: u64) -> Vec<u8> {
     (0..BLOCK_SIZE / 8).flat_map(|word| (number * 1000 + word as u64).to_le_bytes()).collect()
 }
 
-fn put(device: &dyn Device, at: u64, number: u64) -> Result<(), crate::Error> {
+pub(super) fn put(device: &dyn Device, at: u64, number: u64) -> Result<(), crate::Error> {
     device.write(at, &[IoSlice::new(&block(number))])
 }
 
-fn get(device: &dyn Device, at: u64) -> Vec<u8> {
+pub(super) fn get(device: &dyn Device, at: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK_SIZE];
     device.read(at, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
     bytes
 }
 
-fn names(seed: u8) -> Create {
+pub(super) fn names(seed: u8) -> Create {
     Create { set: Uuid([seed; 16]), main: Uuid([seed + 1; 16]), log: Uuid([seed + 2; 16]) }
 }
 
-fn options(mode: Mode) -> Options {
+pub(super) fn options(mode: Mode) -> Options {
     Options { mode, gather_blocks: 8, now: Arc::new(|| SystemTime::UNIX_EPOCH), ..Options::default() }
 }
 
@@ -36,7 +36,7 @@ fn set() -> (Arc<MemoryDevice>, Arc<MemoryDevice>) {
     (main, log)
 }
 
-fn open(main: &Arc<MemoryDevice>, log: &Arc<MemoryDevice>, mode: Mode) -> Result<(Flashlog, Opened), Error> {
+pub(super) fn open(main: &Arc<MemoryDevice>, log: &Arc<MemoryDevice>, mode: Mode) -> Result<(Flashlog, Opened), Error> {
     Flashlog::open(main.clone(), log.clone(), &options(mode))
 }
 
@@ -230,13 +230,13 @@ fn foreign_older_and_swapped_devices_are_refused() {
 }
 
 /// A device that is unplugged after so many writes and flushes.
-struct Unplugged {
+pub(super) struct Unplugged {
     device: Arc<MemoryDevice>,
-    left: AtomicI64,
+    pub(super) left: AtomicI64,
 }
 
 impl Unplugged {
-    fn after(device: &Arc<MemoryDevice>, requests: i64) -> Arc<Unplugged> {
+    pub(super) fn after(device: &Arc<MemoryDevice>, requests: i64) -> Arc<Unplugged> {
         Arc::new(Unplugged { device: device.clone(), left: AtomicI64::new(requests) })
     }
 

@@ -7,6 +7,8 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: [u8; 8] = *b"HFFLASHL";
+/// The numbers of pages and positions count what was ever written: 2^60 blocks are not.
+const NUMBER_END: u64 = 1 << 60;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq)]
 #[repr(C)]
@@ -39,19 +41,31 @@ struct Raw {
     tail: RawPoint,
     applied: RawPoint,
     start: U64,
-    reserved_2: [u8; 3896],
+    backup: [u8; 16],
+    staged: RawPoint,
+    staged_pages: U64,
+    staged_sum: U64,
+    copied: U64,
+    rebuilt: U64,
+    reserved_2: [u8; 3824],
     crc: U64,
 }
 const _: () = assert!(size_of::<Raw>() == 4096);
 const _: () = assert!(std::mem::offset_of!(Raw, set) == 32);
 const _: () = assert!(std::mem::offset_of!(Raw, generation) == 80);
 const _: () = assert!(std::mem::offset_of!(Raw, tail) == 136);
-const _: () = assert!(std::mem::offset_of!(Raw, reserved_2) == 192);
+const _: () = assert!(std::mem::offset_of!(Raw, backup) == 192);
+const _: () = assert!(std::mem::offset_of!(Raw, reserved_2) == 264);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
 
 /// A random number that names a set or a device of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Uuid(pub [u8; 16]);
+
+impl Uuid {
+    /// Stands for none.
+    pub(crate) const NONE: Uuid = Uuid([0; 16]);
+}
 
 impl fmt::Display for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,6 +81,8 @@ pub enum Role {
     Main,
     /// Has what was written, in order.
     Log,
+    /// Has every block at its own address, as it was at some moment.
+    Backup,
 }
 
 impl fmt::Display for Role {
@@ -74,6 +90,7 @@ impl fmt::Display for Role {
         f.write_str(match self {
             Role::Main => "main",
             Role::Log => "log",
+            Role::Backup => "backup",
         })
     }
 }
@@ -89,9 +106,14 @@ pub(crate) enum State {
     CatchingUp,
     /// Of a main: the log has failed, and main has everything.
     Alone,
+    /// Of a backup: it is being copied, and is no state yet.
+    Copying,
+    /// Of a backup: what leads to the next state is complete in its staging area, and may have been copied to its place in part.
+    Staged,
 }
 
-const STATES: [State; 4] = [State::Opening, State::Open, State::CatchingUp, State::Alone];
+const STATES: [State; 6] =
+    [State::Opening, State::Open, State::CatchingUp, State::Alone, State::Copying, State::Staged];
 
 /// A place between two pages of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -114,7 +136,7 @@ impl Point {
     }
 }
 
-/// Where the areas of a log device are, in blocks. All zero on other devices.
+/// Where the areas of pages and of their data are, in blocks: of a log, or the staging area of a backup. All zero on main.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Areas {
     pub(crate) meta_start: u64,
@@ -144,10 +166,28 @@ pub(crate) struct Label {
     pub(crate) areas: Areas,
     /// Of a log: what is before it is not needed any more.
     pub(crate) tail: Point,
-    /// Of a log: what is before it is durable on main.
+    /// Of a log: what is before it is durable on main. Of a backup: its state is the one after what is before it.
     pub(crate) applied: Point,
     /// Of a log: number of the first page of this generation; pages before it are of earlier ones.
     pub(crate) start: u64,
+    /// Of a log: the backup for which it keeps everything from its tail on; zeros if there is none. Of a backup: itself.
+    pub(crate) backup: Uuid,
+    pub(crate) staging: Staging,
+    /// Of a log: main was made anew in this generation, so what pages up to it say of main does not count. 0 if it never was.
+    pub(crate) rebuilt: u64,
+}
+
+/// What a backup is about to become. All zero on other devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Staging {
+    /// The point of its next state.
+    pub(crate) to: Point,
+    /// Pages in the staging area, from the first of its meta area on.
+    pub(crate) pages: u64,
+    /// Checksum of the last of them.
+    pub(crate) sum: u64,
+    /// While it is being copied: blocks that are done.
+    pub(crate) copied: u64,
 }
 
 /// What was found in a block where a label may be.
@@ -170,7 +210,7 @@ impl Label {
     pub(crate) fn area(role: Role, device_blocks: u64) -> u64 {
         match role {
             Role::Log => 0,
-            Role::Main => device_blocks.saturating_sub(LABEL_AREA_BLOCKS),
+            Role::Main | Role::Backup => device_blocks.saturating_sub(LABEL_AREA_BLOCKS),
         }
     }
 
@@ -191,6 +231,7 @@ impl Label {
             role: match self.role {
                 Role::Main => 1,
                 Role::Log => 2,
+                Role::Backup => 3,
             },
             state: STATES.iter().position(|state| *state == self.state).unwrap_or_default() as u8 + 1,
             block: U64::new(block),
@@ -208,6 +249,12 @@ impl Label {
             tail: self.tail.to_raw(),
             applied: self.applied.to_raw(),
             start: U64::new(self.start),
+            backup: self.backup.0,
+            staged: self.staging.to.to_raw(),
+            staged_pages: U64::new(self.staging.pages),
+            staged_sum: U64::new(self.staging.sum),
+            copied: U64::new(self.staging.copied),
+            rebuilt: U64::new(self.rebuilt),
             ..Raw::new_zeroed()
         };
         raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
@@ -237,10 +284,11 @@ impl Label {
         let role = match raw.role {
             1 => Role::Main,
             2 => Role::Log,
-            other => return Err(Fault::new("role", "1 or 2", other)),
+            3 => Role::Backup,
+            other => return Err(Fault::new("role", "1 to 3", other)),
         };
         let state = usize::from(raw.state).checked_sub(1).and_then(|at| STATES.get(at).copied());
-        let state = state.ok_or_else(|| Fault::new("state", "1 to 4", raw.state))?;
+        let state = state.ok_or_else(|| Fault::new("state", "1 to 6", raw.state))?;
         let sequence = raw.sequence.get();
         let at = place(role, sequence, device_blocks);
         if raw.block.get() != block || block & !1 != at {
@@ -273,39 +321,69 @@ impl Label {
             tail: Point::from_raw(raw.tail),
             applied: Point::from_raw(raw.applied),
             start: raw.start.get(),
+            backup: Uuid(raw.backup),
+            staging: Staging {
+                to: Point::from_raw(raw.staged),
+                pages: raw.staged_pages.get(),
+                sum: raw.staged_sum.get(),
+                copied: raw.copied.get(),
+            },
+            rebuilt: raw.rebuilt.get(),
         };
         match role {
-            Role::Main => expect_zero("positions in the label of main", &raw.as_bytes()[104..192])?,
-            Role::Log => label.judge_log()?,
+            Role::Main => expect_zero("positions in the label of main", &raw.as_bytes()[104..264])?,
+            Role::Log => {
+                label.judge_areas(LABEL_AREA_BLOCKS, size)?;
+                label.judge_points()?;
+                expect_zero("staging in the label of a log", &raw.as_bytes()[208..256])?;
+            }
+            Role::Backup => {
+                label.judge_areas(blocks, Self::area(role, size))?;
+                label.judge_staging()?;
+                expect_zero("points in the label of a backup", &raw.as_bytes()[136..160])?;
+                expect_zero("points in the label of a backup", &raw.as_bytes()[184..192])?;
+                expect_zero("rebuilding in the label of a backup", &raw.as_bytes()[256..264])?;
+            }
         }
         expect_zero("reserved bytes of the label", &raw.reserved)?;
         expect_zero("reserved bytes of the label", &raw.reserved_2)?;
         Ok(label)
     }
 
-    /// The areas follow each other within the device, and the points are in order and within the rings.
-    fn judge_log(&self) -> Result<(), Fault> {
+    /// The areas are whole MiB, one after the other.
+    fn judge_areas(&self, start: u64, device_end: u64) -> Result<(), Fault> {
         let Areas { meta_start, meta_blocks, data_start, data_blocks } = self.areas;
         let units = [meta_start, meta_blocks, data_start, data_blocks];
         let end = data_start.checked_add(data_blocks);
-        let fits = meta_start == LABEL_AREA_BLOCKS
+        let fits = meta_start == start
             && meta_start.checked_add(meta_blocks) == Some(data_start)
-            && end.is_some_and(|end| end <= self.device_blocks);
-        if !fits || units.iter().any(|at| *at == 0 || at % AREA_UNIT_BLOCKS != 0) {
-            return Err(Fault::new("areas", "whole MiB one after the other on the device", format!("{units:?}")));
+            && end.is_some_and(|end| end <= device_end);
+        if fits && units.iter().all(|at| *at != 0 && at % AREA_UNIT_BLOCKS == 0) {
+            return Ok(());
         }
+        Err(Fault::new("areas", "whole MiB one after the other on the device", format!("{units:?}")))
+    }
+
+    /// The points are in order and within the rings.
+    fn judge_points(&self) -> Result<(), Fault> {
         let (tail, applied) = (self.tail, self.applied);
         let used = applied.page.checked_sub(tail.page).zip(applied.data.checked_sub(tail.data));
-        let fits = used.is_some_and(|(pages, data)| pages <= meta_blocks && data <= data_blocks);
-        // The numbers count what was ever written: 2^60 blocks are not.
-        if !fits || [applied.page, applied.data, self.start].iter().any(|at| *at >= 1 << 60) {
-            return Err(Fault::new(
-                "points of the log",
-                "in order, within the areas",
-                format!("{tail:?}, {applied:?}"),
-            ));
+        let fits = used.is_some_and(|(pages, data)| pages <= self.areas.meta_blocks && data <= self.areas.data_blocks);
+        if fits && [applied.page, applied.data, self.start].iter().all(|at| *at < NUMBER_END) {
+            return Ok(());
         }
-        Ok(())
+        Err(Fault::new("points of the log", "in order, within the areas", format!("{tail:?}, {applied:?}")))
+    }
+
+    /// What is staged is within its area.
+    fn judge_staging(&self) -> Result<(), Fault> {
+        let Staging { to, pages, copied, .. } = self.staging;
+        let numbers = [self.applied.page, self.applied.data, to.page, to.data];
+        let fits = pages <= self.areas.meta_blocks && copied <= self.blocks;
+        if fits && numbers.iter().all(|at| *at < NUMBER_END) {
+            return Ok(());
+        }
+        Err(Fault::new("staging of the backup", "within its areas", format!("{:?}, {:?}", self.applied, self.staging)))
     }
 }
 
@@ -328,6 +406,23 @@ mod tests {
             tail: Point { page: 5, data: 6, previous: 7 },
             applied: Point { page: 8, data: 9, previous: 10 },
             start: 11,
+            backup: Uuid([12; 16]),
+            staging: Staging::default(),
+            rebuilt: 19,
+        }
+    }
+
+    fn backup() -> Label {
+        Label {
+            role: Role::Backup,
+            state: State::Staged,
+            device_blocks: 3200,
+            areas: Areas { meta_start: 2048, meta_blocks: 256, data_start: 2304, data_blocks: 512 },
+            tail: Point::default(),
+            start: 0,
+            staging: Staging { to: Point { page: 13, data: 14, previous: 15 }, pages: 16, sum: 17, copied: 18 },
+            rebuilt: 0,
+            ..log()
         }
     }
 
@@ -339,6 +434,8 @@ mod tests {
             tail: Point::default(),
             applied: Point::default(),
             start: 0,
+            backup: Uuid::NONE,
+            rebuilt: 0,
             ..log()
         }
     }
@@ -351,7 +448,7 @@ mod tests {
 
     #[test]
     fn both_copies_read_back_at_their_own_places_only() {
-        for (label, place) in [(log(), 12), (main(), 2048 + 12)] {
+        for (label, place) in [(log(), 12), (main(), 2048 + 12), (backup(), 2944 + 12)] {
             assert_eq!(label.place(), place);
             for (bytes, block) in label.encode().iter().zip(place..) {
                 let valid = Decoded::Valid(Box::new(label.clone()));
@@ -371,11 +468,14 @@ mod tests {
         assert_eq!((bytes[16], bytes[24], bytes[32], bytes[48], bytes[64], bytes[80]), (12, 70, 1, 2, 3, 4));
         assert_eq!((&bytes[88..90], &bytes[96..98]), (&[0, 8][..], &[0x4c, 4][..]));
         assert_eq!((bytes[105], bytes[113], bytes[121], bytes[129]), (1, 1, 2, 2));
-        assert_eq!([136, 144, 152, 160, 168, 176, 184].map(|at| bytes[at]), [5, 6, 7, 8, 9, 10, 11]);
-        let sums = [log(), main()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
-        let of_log = [0xdd2e_ed52_f1de_ab78, 0x351c_9644_263a_0532];
+        assert_eq!([136, 144, 152, 160, 168, 176, 184, 192, 256].map(|at| bytes[at]), [5, 6, 7, 8, 9, 10, 11, 12, 19]);
+        let [of_backup, _] = backup().encode();
+        assert_eq!([208, 216, 224, 232, 240, 248].map(|at| of_backup[at]), [13, 14, 15, 16, 17, 18]);
+        let sums = [log(), main(), backup()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
+        let of_log = [0xc10e_10a8_78c9_4539, 0x293c_6bbe_af2d_eb73];
         let of_main = [0x8409_f637_3dc4_cb76, 0x6c3b_8d21_ea20_653c];
-        assert_eq!(sums, [of_log, of_main]);
+        let of_backup = [0xfdac_b5d9_a662_0ed4, 0x159e_cecf_7186_a09e];
+        assert_eq!(sums, [of_log, of_main, of_backup]);
     }
 
     #[test]
@@ -393,7 +493,19 @@ mod tests {
         let [good, _] = log().encode();
         // Role, state, block, sequence, blocks, device, areas, points, reserved bytes.
         let edits = [(12, 9), (13, 0), (13, 9), (14, 1), (16, 3), (24, 9), (90 + 5, 1), (96, 1), (104, 1), (105, 9)];
-        let more = [(113, 9), (121, 3), (129, 99), (136, 9), (144, 10), (167, 0x10), (191, 0xff), (192, 1), (4087, 1)];
+        let more = [
+            (113, 9),
+            (121, 3),
+            (129, 99),
+            (136, 9),
+            (144, 10),
+            (167, 0x10),
+            (191, 0xff),
+            (208, 1),
+            (255, 1),
+            (264, 1),
+            (4087, 1),
+        ];
         for (at, value) in edits.into_iter().chain(more) {
             let mut bytes = good;
             bytes[at] = value;
@@ -404,6 +516,12 @@ mod tests {
         bytes[160] = 1;
         seal(&mut bytes);
         assert!(matches!(Label::decode(&bytes, 2060, 2304), Decoded::Damaged(_)));
+        for (at, value) in [(96, 0), (136, 1), (184, 1), (232 + 1, 2), (248 + 2, 1), (215, 0xff), (256, 1)] {
+            let mut bytes = backup().encode()[0];
+            bytes[at] = value;
+            seal(&mut bytes);
+            assert!(matches!(Label::decode(&bytes, 2956, 3200), Decoded::Damaged(_)), "byte {at}");
+        }
         let mut bytes = good;
         bytes[8] = 77;
         seal(&mut bytes);

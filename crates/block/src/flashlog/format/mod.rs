@@ -6,7 +6,7 @@
 mod label;
 mod page;
 
-pub(crate) use label::{Areas, Decoded, Label, Point, State};
+pub(crate) use label::{Areas, Decoded, Label, Point, Staging, State};
 pub use label::{Role, Uuid};
 pub(crate) use page::{Damaged, Page, PageBuilder, PageHead};
 

@@ -1,0 +1,242 @@
+//! Backups: full, from the log, cut off, without room; and main made anew from them.
+use super::staging::Backup;
+use super::tests::{Unplugged, block, get, names, open, put};
+use super::*;
+use crate::{BLOCK_SIZE, Device, MemoryDevice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const BLOCKS: u64 = 1024;
+
+struct Set {
+    main: Arc<MemoryDevice>,
+    log: Arc<MemoryDevice>,
+    backup: Arc<MemoryDevice>,
+}
+
+impl Set {
+    /// A set with something on it, and its backup.
+    fn new() -> (Set, Flashlog) {
+        let main = Arc::new(MemoryDevice::new(BLOCKS + 256).named("main"));
+        let log = Arc::new(MemoryDevice::new(256 * 12).named("log"));
+        let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)).named("backup"));
+        for at in 0..BLOCKS {
+            put(&*main, at, at + 1).unwrap();
+        }
+        assert_eq!(create(main.clone(), log.clone(), &names(1)).unwrap(), BLOCKS);
+        let (device, _) = open(&main, &log, Mode::Asynchronous).unwrap();
+        device.create_backup(backup.clone(), Uuid([60; 16])).unwrap();
+        let done = device.backup(backup.clone()).unwrap();
+        assert_eq!((done.is_full, done.blocks), (true, 0));
+        (Set { main, log, backup }, device)
+    }
+
+    fn reopen(&self) -> Flashlog {
+        open(&self.main, &self.log, Mode::Asynchronous).unwrap().0
+    }
+}
+
+/// All blocks of a set's device, or of one that has them at their place.
+fn contents(device: &dyn Device) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCKS as usize * BLOCK_SIZE];
+    device.read(0, &mut [std::io::IoSliceMut::new(&mut bytes)]).unwrap();
+    bytes
+}
+
+fn write_some(device: &Flashlog, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        put(device, number * 37 % 300, number * 10).unwrap();
+        if number % 20 == 0 {
+            device.flush().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_backup_has_the_newest_version_of_each_block_once() {
+    let (set, device) = Set::new();
+    assert!(contents(&*set.backup) == contents(&device));
+    write_some(&device, 1000..1500);
+    let done = device.backup(set.backup.clone()).unwrap();
+    assert_eq!(done, BackedUp { is_full: false, blocks: 300, steps: 1 });
+    assert!(contents(&*set.backup) == contents(&device));
+    assert_eq!(device.backup(set.backup.clone()).unwrap(), BackedUp::default());
+    drop(device);
+    let device = set.reopen();
+    write_some(&device, 2000..2010);
+    assert_eq!(device.backup(set.backup.clone()).unwrap(), BackedUp { is_full: false, blocks: 10, steps: 1 });
+    assert!(contents(&*set.backup) == contents(&device));
+}
+
+#[test]
+fn what_has_no_room_in_the_staging_area_goes_in_steps() {
+    let (set, device) = Set::new();
+    for at in 0..BLOCKS {
+        put(&device, at, at + 5000).unwrap();
+    }
+    let done = device.backup(set.backup.clone()).unwrap();
+    assert!(!done.is_full && done.blocks == BLOCKS && done.steps >= 2, "{done:?}");
+    assert!(contents(&*set.backup) == contents(&device));
+}
+
+#[test]
+fn cut_off_anywhere_it_has_the_old_state_or_the_new_one_and_goes_on() {
+    for requests in 0..40 {
+        let (set, device) = Set::new();
+        let old = contents(&device);
+        write_some(&device, 1000..1200);
+        let new = contents(&device);
+        let failing = Unplugged::after(&set.backup, requests);
+        let done = device.backup(failing);
+        drop(Backup::open(set.backup.clone()).unwrap());
+        let found = contents(&*set.backup);
+        assert!(found == new || done.is_err() && found == old, "cut off after {requests} requests");
+        put(&device, 3, 7).unwrap();
+        device.backup(set.backup.clone()).unwrap();
+        assert!(contents(&*set.backup) == contents(&device));
+    }
+}
+
+#[test]
+fn a_first_copy_that_is_cut_off_is_no_state() {
+    for requests in [3, 4, 6, 7, 9] {
+        let (set, device) = Set::new();
+        device.create_backup(set.backup.clone(), Uuid([61; 16])).unwrap();
+        assert!(device.backup(Unplugged::after(&set.backup, requests)).is_err());
+        let main = Arc::new(MemoryDevice::new(BLOCKS + 256));
+        let refused = rebuild(set.backup.clone(), set.log.clone(), main, Uuid([70; 16]));
+        assert!(matches!(refused, Err(Error::Incomplete { .. })), "{refused:?}");
+        write_some(&device, 100..200);
+        let device = if requests % 2 == 0 { device } else { set.reopen() };
+        assert!(device.backup(set.backup.clone()).unwrap().is_full);
+        assert!(contents(&*set.backup) == contents(&device), "cut off after {requests} requests");
+    }
+}
+
+#[test]
+fn a_log_that_was_full_makes_the_next_backup_a_copy() {
+    let (set, device) = Set::new();
+    for number in 0..6000 {
+        put(&device, number % BLOCKS, number + 9).unwrap();
+    }
+    let main = Arc::new(MemoryDevice::new(BLOCKS + 256));
+    let refused = rebuild(set.backup.clone(), set.log.clone(), main, Uuid([70; 16]));
+    assert!(matches!(refused, Err(Error::Gap { .. })), "{refused:?}");
+    assert!(device.backup(set.backup.clone()).unwrap().is_full);
+    assert!(contents(&*set.backup) == contents(&device));
+    put(&device, 1, 2).unwrap();
+    assert!(!device.backup(set.backup.clone()).unwrap().is_full);
+}
+
+#[test]
+fn main_is_made_anew_from_backup_and_log() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (set, device) = Set::new();
+        drop(device);
+        let (device, _) = open(&set.main, &set.log, mode).unwrap();
+        write_some(&device, 1000..1300);
+        device.backup(set.backup.clone()).unwrap();
+        write_some(&device, 2000..2500);
+        device.flush().unwrap();
+        let before = contents(&device);
+        drop(device);
+        let small = Arc::new(MemoryDevice::new(BLOCKS));
+        let refused = rebuild(set.backup.clone(), set.log.clone(), small, Uuid([70; 16]));
+        assert!(matches!(refused, Err(Error::TooSmall { .. })));
+        let main = Arc::new(MemoryDevice::new(BLOCKS + 300).named("new main"));
+        assert_eq!(rebuild(set.backup.clone(), set.log.clone(), main.clone(), Uuid([70; 16])).unwrap(), BLOCKS);
+        assert!(matches!(open(&set.main, &set.log, mode), Err(Error::Replaced { role: Role::Main, .. })));
+        // Twice, as the first opening may have been cut off.
+        for _ in 0..2 {
+            let (device, _) = open(&main, &set.log, mode).unwrap();
+            assert!(contents(&device) == before);
+        }
+        let (device, _) = open(&main, &set.log, mode).unwrap();
+        put(&device, 9, 9).unwrap();
+        assert!(!device.backup(set.backup.clone()).unwrap().is_full);
+        assert!(contents(&*set.backup) == contents(&device));
+    }
+}
+
+#[test]
+fn damage_in_the_log_never_gets_onto_a_backup() {
+    let (set, device) = Set::new();
+    let data_start = 256 + 2 * 256;
+    let old = contents(&device);
+    put(&device, 5, 55).unwrap();
+    put(&device, 6, 66).unwrap();
+    device.flush().unwrap();
+    set.log.alter(data_start, |block| block[9] ^= 1).unwrap();
+    assert_eq!(get(&*set.log, data_start + 1), block(66));
+    set.log.alter(data_start + 1, |block| block[9] ^= 7).unwrap();
+    let error = device.backup(set.backup.clone()).unwrap_err();
+    assert!(matches!(error, Error::Device(crate::Error::Damaged { .. })), "{error}");
+    assert!(contents(&*set.backup) == old);
+    put(&device, 6, 67).unwrap();
+    device.backup(set.backup.clone()).unwrap();
+    assert_eq!((get(&*set.backup, 5), get(&*set.backup, 6)), (block(55), block(67)));
+}
+
+#[test]
+fn damage_in_the_staging_area_is_told() {
+    // Cut off while what is staged goes to its place: after data, pages, flush, label and its flush.
+    let (set, device) = Set::new();
+    put(&device, 5, 55).unwrap();
+    assert!(device.backup(Unplugged::after(&set.backup, 5)).is_err());
+    set.backup.alter(BLOCKS + 256, |block| block[0] ^= 7).unwrap();
+    let error = device.backup(set.backup.clone()).unwrap_err();
+    assert!(matches!(error, Error::Device(crate::Error::Damaged { .. })), "{error}");
+    assert_eq!(get(&*set.backup, 5), block(6));
+    set.backup.alter(BLOCKS + 256, |block| block[0] ^= 7).unwrap();
+    set.backup.alter(BLOCKS, |page| page[500] ^= 7).unwrap();
+    assert!(matches!(device.backup(set.backup.clone()), Err(Error::Damaged { block: 1024, .. })));
+    set.backup.alter(BLOCKS, |page| page[500] ^= 6).unwrap();
+    device.backup(set.backup.clone()).unwrap();
+    assert_eq!(get(&*set.backup, 5), block(55));
+}
+
+#[test]
+fn foreign_backups_are_refused() {
+    let (set, device) = Set::new();
+    assert!(matches!(device.backup(set.main.clone()), Err(Error::OtherRole { got: Role::Main, .. })));
+    assert!(matches!(device.backup(set.log.clone()), Err(Error::OtherRole { got: Role::Log, .. })));
+    let (main, log) = (Arc::new(MemoryDevice::new(BLOCKS + 256)), Arc::new(MemoryDevice::new(256 * 12)));
+    create(main.clone(), log.clone(), &names(30)).unwrap();
+    let (other, _) = open(&main, &log, Mode::Synchronous).unwrap();
+    assert!(matches!(other.backup(set.backup.clone()), Err(Error::OtherSet { .. })));
+    let refused = rebuild(set.backup.clone(), log, main, Uuid([70; 16]));
+    assert!(matches!(refused, Err(Error::OtherSet { .. })));
+    let small = Arc::new(MemoryDevice::new(BLOCKS + 256));
+    assert!(matches!(device.create_backup(small, Uuid([61; 16])), Err(Error::TooSmall { .. })));
+    // Another backup of the same set is copied whole, and so is the first one then.
+    let second = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)));
+    device.create_backup(second.clone(), Uuid([61; 16])).unwrap();
+    assert!(device.backup(second).unwrap().is_full && device.backup(set.backup.clone()).unwrap().is_full);
+}
+
+#[test]
+fn a_set_is_used_while_it_is_backed_up() {
+    let (set, device) = Set::new();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 1;
+            while !is_done.load(Ordering::Relaxed) {
+                put(&device, number * 7 % 200, number).unwrap();
+                if number % 30 == 0 {
+                    device.flush().unwrap();
+                }
+                number += 1;
+            }
+        });
+        for round in 0..20 {
+            match device.backup(set.backup.clone()) {
+                Ok(_) | Err(Error::Overflowed { .. }) => {}
+                Err(error) => panic!("round {round}: {error}"),
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&device));
+}

@@ -1,0 +1,233 @@
+//! A backup device: from one state to the next, and never in between.
+//!
+//! What is to change is written to the staging area first, with its pages; a label says that it is complete; then it is copied to its
+//! place, each block verified before it replaces another; then a label says that this is the state. Cut off anywhere, the backup has
+//! its old state, or all that is needed for the new one.
+
+use super::Error;
+use super::format::{
+    AREA_UNIT_BLOCKS, Areas, Damaged, Fault, LABEL_AREA_BLOCKS, Label, Page, PageBuilder, PageHead, Point, Role,
+    Staging, State, Uuid, hex,
+};
+use super::labels::Labelled;
+use super::ring::{Area, Rings};
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
+use holdfast_integrity::{FlipsMax, correct_flips, crc64};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Of so many blocks behind the copy, one is for pages.
+const META_SHARE: u64 = 9;
+
+/// An opened backup.
+pub(super) struct Backup {
+    pub(super) labels: Labelled,
+    rings: Rings,
+}
+
+/// What is being staged.
+pub(super) struct Stager {
+    head: PageHead,
+    builder: PageBuilder,
+    pages: Vec<[u8; BLOCK_SIZE]>,
+    position: u64,
+}
+
+impl Backup {
+    /// Blocks of the smallest device for a copy of so many.
+    pub(super) fn blocks_least(blocks: u64) -> u64 {
+        blocks + 3 * AREA_UNIT_BLOCKS + LABEL_AREA_BLOCKS
+    }
+
+    /// Makes a device a backup of a set, with nothing on it yet.
+    pub(super) fn create(device: Arc<dyn Device>, of: &Label, name: Uuid) -> Result<(), Error> {
+        let (blocks, least) = (device.blocks(), Self::blocks_least(of.blocks));
+        if blocks < least {
+            return Err(Error::TooSmall { device: device.name().into(), role: Role::Backup, blocks, least });
+        }
+        let units = (blocks - LABEL_AREA_BLOCKS - of.blocks) / AREA_UNIT_BLOCKS;
+        let meta_blocks = units.div_ceil(META_SHARE) * AREA_UNIT_BLOCKS;
+        let areas = Areas {
+            meta_start: of.blocks,
+            meta_blocks,
+            data_start: of.blocks + meta_blocks,
+            data_blocks: units * AREA_UNIT_BLOCKS - meta_blocks,
+        };
+        let label = Label {
+            role: Role::Backup,
+            state: State::Copying,
+            sequence: 0,
+            device_blocks: blocks,
+            areas,
+            tail: Point::default(),
+            applied: Point::default(),
+            start: 0,
+            backup: name,
+            // That of no log: whoever makes a copy fills it in.
+            log: Uuid::NONE,
+            staging: Staging::default(),
+            rebuilt: 0,
+            ..of.clone()
+        };
+        Labelled::create(device, label)?;
+        Ok(())
+    }
+
+    /// Opens it, and finishes what it was in the middle of.
+    pub(super) fn open(device: Arc<dyn Device>) -> Result<Backup, Error> {
+        let labels = Labelled::read(Arc::clone(&device), Role::Backup)?;
+        let mut backup = Backup { rings: Rings { device, areas: labels.label.areas }, labels };
+        if backup.labels.label.state == State::Staged {
+            backup.apply()?;
+        }
+        Ok(backup)
+    }
+
+    pub(super) fn label(&self) -> &Label {
+        &self.labels.label
+    }
+
+    /// Blocks that can be staged at once.
+    pub(super) fn staging_blocks(&self) -> u64 {
+        self.rings.areas.data_blocks
+    }
+
+    /// Writes blocks to their place.
+    pub(super) fn write(&self, first: u64, bytes: &[u8]) -> Result<(), crate::Error> {
+        self.rings.device.write(first, &[IoSlice::new(bytes)])
+    }
+
+    pub(super) fn flush(&self) -> Result<(), crate::Error> {
+        self.rings.device.flush()
+    }
+
+    /// Begins to stage.
+    pub(super) fn stager(&self) -> Stager {
+        let head = PageHead {
+            log: self.label().backup,
+            number: 0,
+            previous: 0,
+            generation: self.label().sequence,
+            data: 0,
+            applied: 0,
+            durable: 0,
+            is_barrier: false,
+            barrier: 0,
+            time: SystemTime::UNIX_EPOCH,
+        };
+        Stager { head, builder: PageBuilder::new(), pages: Vec::new(), position: 0 }
+    }
+
+    /// Stages verified blocks with their addresses and checksums.
+    pub(super) fn stage(&self, stager: &mut Stager, blocks: &[(u64, u64)], bytes: &[u8]) -> Result<(), crate::Error> {
+        self.rings.write(Area::Data, stager.position, &[bytes])?;
+        stager.position += blocks.len() as u64;
+        for (address, sum) in blocks {
+            if stager.builder.append(stager.head.data, *address, &[*sum]) == 0 {
+                stager.finish_page();
+                stager.builder.append(stager.head.data, *address, &[*sum]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what is staged the next state.
+    pub(super) fn commit(&mut self, mut stager: Stager, to: Point) -> Result<(), Error> {
+        stager.finish_page();
+        self.rings.write(Area::Meta, 0, &[&AlignedBuf::copy_of(&stager.pages.concat())])?;
+        self.flush()?;
+        let pages = stager.pages.len() as u64;
+        self.labels.write(|label| {
+            label.state = State::Staged;
+            label.staging = Staging { to, pages, sum: stager.head.previous, copied: 0 };
+        })?;
+        self.apply()
+    }
+
+    /// Copies what is staged to its place. Doing it again is doing it once.
+    fn apply(&mut self) -> Result<(), Error> {
+        for page in self.staged_pages()? {
+            for entry in &page.entries {
+                let mut bytes = AlignedBuf::zeroed(entry.sums.len() * BLOCK_SIZE);
+                self.rings.read(Area::Data, entry.data, &mut bytes)?;
+                let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+                for (index, (block, sum)) in (0..).zip(blocks.iter_mut().zip(&entry.sums)) {
+                    self.verify(block, *sum, entry.data + index)?;
+                }
+                self.write(entry.first, &bytes)?;
+            }
+        }
+        self.flush()?;
+        let to = self.label().staging.to;
+        self.labels.write(|label| {
+            label.state = State::Open;
+            label.applied = to;
+            label.staging = Staging::default();
+        })?;
+        Ok(())
+    }
+
+    fn verify(&self, block: &mut [u8; BLOCK_SIZE], expected: u64, position: u64) -> Result<(), crate::Error> {
+        let got = crc64(block);
+        if got == expected || correct_flips(block, expected, FlipsMax::One).is_some() {
+            return Ok(());
+        }
+        let (device, first) = (self.rings.device.name().into(), self.rings.block(Area::Data, position));
+        Err(crate::Error::Damaged { device, operation: Operation::Read, first, expected, got })
+    }
+
+    /// The pages that the label counts; all of them, or an error.
+    fn staged_pages(&self) -> Result<Vec<Page>, Error> {
+        let Staging { pages: count, sum, .. } = self.label().staging;
+        let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
+        let mut pages: Vec<Page> = Vec::new();
+        let mut previous = 0;
+        if count > 0 {
+            self.rings.read(Area::Meta, 0, &mut bytes)?;
+        }
+        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        for (number, block) in (0..).zip(blocks) {
+            let decoded = match Page::decode(block, self.label().blocks) {
+                Err(Damaged::Sum(sum)) if correct_flips(&mut block[..4088], sum, FlipsMax::One).is_some() => {
+                    Page::decode(block, self.label().blocks)
+                }
+                decoded => decoded,
+            };
+            let next = pages.last().map_or(0, |last| last.head.data + last.blocks());
+            match decoded {
+                Ok(page)
+                    if page.head.log == self.label().backup
+                        && page.head.number == number
+                        && page.head.previous == previous
+                        && page.head.data == next =>
+                {
+                    previous = page.sum;
+                    pages.push(page);
+                }
+                Ok(page) => return Err(self.damaged(number, "a staged page", hex(page.sum))),
+                Err(Damaged::Sum(_)) => return Err(self.damaged(number, "a staged page", "a bad checksum".into())),
+                Err(Damaged::Other(fault)) => return Err(self.damaged(number, fault.what, fault.got)),
+            }
+        }
+        if previous == sum { Ok(pages) } else { Err(self.damaged(count, "the last staged page", hex(previous))) }
+    }
+
+    fn damaged(&self, number: u64, what: &'static str, got: String) -> Error {
+        let fault = Fault::new(what, format!("number {number} of {}", self.label().staging.pages), got);
+        let block = self.rings.block(Area::Meta, number);
+        Error::Damaged { device: self.rings.device.name().into(), block, fault }
+    }
+}
+
+impl Stager {
+    fn finish_page(&mut self) {
+        let builder = std::mem::replace(&mut self.builder, PageBuilder::new());
+        let blocks = builder.blocks();
+        let (bytes, sum) = builder.finish(&self.head);
+        self.pages.push(bytes);
+        self.head.number += 1;
+        self.head.previous = sum;
+        self.head.data += blocks;
+    }
+}
