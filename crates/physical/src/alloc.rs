@@ -19,11 +19,13 @@
 
 use crate::bitmap::Bitmap;
 use crate::format::{BITS, LABEL_BLOCKS, LABELS};
+use crate::guarded::Doubled;
 use crate::meta_block::{NodeKey, Scribble};
 use crate::objects::{BITMAP, system_key};
 use crate::words::{CHUNK_WORDS, Mask, Words, ones};
 use holdfast_object::space::note_blocks;
 use holdfast_object::{Clock, Epoch, Error, Purpose, Result, Space};
+use room::{Limits, Maybe, Placed, Reservation};
 use rustc_hash::FxHashSet;
 pub(crate) use scribble::Bits;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,40 +41,12 @@ pub(crate) enum Zone {
     Meta(usize),
 }
 
-/// What an epoch was promised, and what it has taken.
-#[derive(Clone, Copy, Default, Debug)]
-struct Reservation {
-    reserved: u64,
-    taken: u64,
-    /// Of these, for the bitmap, the object table of domain 0 and the reference table. Nobody reserves the former, and the
-    /// latter only for what copies add to it, not for what overwriting shared pages takes off: they come out of the reserve.
-    own: u64,
-}
-
-impl Reservation {
-    fn left(&self) -> u64 {
-        self.reserved.saturating_sub(self.taken)
-    }
-
-    /// Blocks taken beyond the promise, of the store's own only those above `margin`.
-    fn beyond(&self, margin: u64) -> u64 {
-        self.taken.saturating_sub(self.own.min(margin)).saturating_sub(self.reserved)
-    }
-}
-
 /// Strings and runs from this length on, 256 KiB, are long: a device takes little longer for them than for one of twice the
 /// length.
 const LONG: u64 = 64;
 /// Of [`Alloc::cursors`]: runs for data, gaps for data.
 const RUNS: usize = 0;
 const GAPS: usize = 3;
-
-/// State of a block that was written ahead.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Placed {
-    epoch: Epoch,
-    wanted: bool,
-}
 
 pub(crate) struct Alloc {
     used: Bitmap,
@@ -91,23 +65,16 @@ pub(crate) struct Alloc {
     /// Most blocks that a published epoch with reservations took beyond them, of the store's own only those above the margin.
     beyond_max: u64,
     total: u64,
-    log_blocks: u64,
+    limits: Limits,
     /// Of the clock, in seconds: when all blocks were last counted anew, as there was no room.
     counted_s: u32,
-    /// Kept back for privileged users.
-    set_aside: u64,
-    /// Most blocks that may be in use, if there is a limit.
-    quota: Option<u64>,
-    /// If there are snapshots: blocks of metadata, both copies counted as one, that the newest of them has and the domain still has
-    /// too. To remove what they lead to, each must be written anew.
-    kept: Option<u64>,
     /// Where the next search for data and for each copy of metadata begins; and for data that goes into gaps.
     cursors: [u64; 4],
     /// Searches for a whole free word have failed since blocks were last freed.
     no_whole: bool,
     /// Shortest length of which a search for a run, and for a gap, has failed since.
-    no_run_of: u64,
-    no_gap_of: u64,
+    no_run_of: Doubled,
+    no_gap_of: Doubled,
     /// Lab only: freed blocks are handed out at once.
     reuse_at_once: bool,
 }
@@ -148,15 +115,17 @@ impl Alloc {
             reservations: BTreeMap::new(),
             beyond_max: 0,
             total,
-            log_blocks: log.end - log.start,
+            limits: Limits {
+                set_aside: Doubled::new(0),
+                quota: Maybe::new(None),
+                kept: Maybe::new(None),
+                log_blocks: Doubled::new(log.end - log.start),
+            },
             counted_s: 0,
-            set_aside: 0,
-            quota: None,
-            kept: None,
             cursors: [0; 4],
             no_whole: false,
-            no_run_of: u64::MAX,
-            no_gap_of: u64::MAX,
+            no_run_of: Doubled::new(u64::MAX),
+            no_gap_of: Doubled::new(u64::MAX),
             reuse_at_once,
         };
         alloc.touched.insert(0);
@@ -201,8 +170,12 @@ impl Alloc {
             self.placements.insert(block, placed);
         }
         self.reservations = old.reservations.clone();
-        self.reservations.values_mut().for_each(|reservation| (reservation.taken, reservation.own) = (0, 0));
-        (self.beyond_max, self.set_aside, self.quota) = (old.beyond_max, old.set_aside, old.quota);
+        for reservation in self.reservations.values_mut() {
+            reservation.taken.set(0);
+            reservation.own.set(0);
+        }
+        self.beyond_max = old.beyond_max;
+        self.limits = Limits { kept: self.limits.kept.clone(), ..old.limits.clone() };
         Ok(())
     }
 
@@ -252,9 +225,15 @@ impl Alloc {
             (blocks - 2 * LABEL_BLOCKS) / BITS,
             (blocks - 1) / BITS,
         ]);
-        self.no_whole = false;
-        (self.no_run_of, self.no_gap_of) = (u64::MAX, u64::MAX);
+        self.search_anew();
         self.cursors[2] = self.zone(1).start;
+    }
+
+    /// What searches have not found may be there by now.
+    fn search_anew(&mut self) {
+        self.no_whole = false;
+        self.no_run_of.set(u64::MAX);
+        self.no_gap_of.set(u64::MAX);
     }
 
     /// Blocks below which data is refused: what metadata may still need to finish an epoch.
@@ -267,9 +246,9 @@ impl Alloc {
             total: self.total,
             free: self.used.free(),
             pending: self.pending.count(),
-            reserve: self.reserve_now(self.kept).min(self.used.free()),
-            set_aside: self.set_aside,
-            quota: self.quota,
+            reserve: self.reserve_now(self.limits.kept.get()).min(self.used.free()),
+            set_aside: self.limits.set_aside.get(),
+            quota: self.limits.quota.get(),
             reserved: self.reserved(),
         }
     }
@@ -284,15 +263,15 @@ impl Alloc {
         reserve_blocks(self.total) + kept.map_or(0, |kept| removal_blocks(kept, self.in_use()))
     }
 
-    /// See [`Alloc::kept`].
+    /// See [`Limits::kept`].
     pub(crate) fn set_kept(&mut self, kept: Option<u64>) {
-        self.kept = kept;
+        self.limits.kept = Maybe::new(kept);
     }
 
     /// What a store keeps back for privileged users, and how much of it may be in use.
     pub(crate) fn set_limits(&mut self, set_aside: u64, quota: Option<u64>) {
-        self.set_aside = set_aside.min(self.total / 2);
-        self.quota = quota;
+        self.limits.set_aside.set(set_aside.min(self.total / 2));
+        self.limits.quota = Maybe::new(quota);
     }
 
     /// `Err` if there would be too little room for removing everything, were there a snapshot that keeps so much metadata.
@@ -324,7 +303,7 @@ impl Alloc {
             Err(_) if self.put_counts_right() => self.check_room(blocks, purpose)?,
             outcome => outcome?,
         }
-        self.reservations.entry(epoch).or_default().reserved += blocks;
+        self.reservations.entry(epoch).or_default().reserved.add(blocks);
         Ok(())
     }
 
@@ -335,7 +314,7 @@ impl Alloc {
         if self.used.is_believed() || std::mem::replace(&mut self.counted_s, now_s) == now_s {
             return false;
         }
-        let total = self.used.blocks() - LABELS as u64 * LABEL_BLOCKS - self.log_blocks;
+        let total = self.used.blocks() - LABELS as u64 * LABEL_BLOCKS - self.limits.log_blocks.get();
         let counted = Scribble::unless_equal("number of all blocks", total, self.total);
         self.total = total;
         let free = self.used.recount();
@@ -350,12 +329,12 @@ impl Alloc {
 
     fn check_room(&self, blocks: u64, purpose: Purpose) -> Result<()> {
         let keep = match purpose {
-            Purpose::Ordinary => self.reserve_now(self.kept) + self.set_aside,
-            Purpose::Privileged => self.reserve_now(self.kept),
+            Purpose::Ordinary => self.reserve_now(self.limits.kept.get()) + self.limits.set_aside.get(),
+            Purpose::Privileged => self.reserve_now(self.limits.kept.get()),
             Purpose::Release => self.margin(),
         };
         let reserved = self.reserved();
-        if let Some(quota) = self.quota.filter(|_| purpose != Purpose::Release) {
+        if let Some(quota) = self.limits.quota.get().filter(|_| purpose != Purpose::Release) {
             let available = quota.saturating_sub(self.in_use()).saturating_sub(reserved);
             if blocks > available {
                 return Err(Error::OverQuota { needed: blocks, available });
@@ -370,14 +349,14 @@ impl Alloc {
 
     fn consume(&mut self, epoch: Epoch, blocks: u64) {
         if let Some(reservation) = self.reservations.get_mut(&epoch) {
-            reservation.taken += blocks;
+            reservation.taken.add(blocks);
         }
     }
 
     /// Of the blocks that `epoch` has taken, so many are the store's own: see [`Reservation`].
     pub(crate) fn note_own(&mut self, epoch: Epoch, blocks: u64) {
         if let Some(reservation) = self.reservations.get_mut(&epoch) {
-            reservation.own += blocks;
+            reservation.own.add(blocks);
         }
     }
 
@@ -494,20 +473,20 @@ impl Alloc {
     fn allocate_fit(&mut self, epoch: Epoch, want: u64) -> Option<(u64, u64)> {
         let want = self.allowed(Zone::Data, want)?;
         let (_, regions) = self.regions(Zone::Data);
-        if want < LONG.min(self.no_gap_of) {
+        if want < LONG.min(self.no_gap_of.get()) {
             if let Some(run) = self.fit(GAPS, &regions, want, want, Some(LONG)) {
                 return self.take(epoch, GAPS, run).then_some(run);
             }
-            self.no_gap_of = want;
+            self.no_gap_of.set(want);
         }
         let cursor = if want < LONG { GAPS } else { RUNS };
         let mut least = want;
         loop {
-            if least < self.no_run_of {
+            if least < self.no_run_of.get() {
                 if let Some(run) = self.fit(cursor, &regions, least, want, None) {
                     return self.take(epoch, cursor, run).then_some(run);
                 }
-                self.no_run_of = least;
+                self.no_run_of.set(least);
             }
             if least <= 1 {
                 return None;
@@ -648,8 +627,7 @@ impl Alloc {
         }
         self.pending.clear();
         self.adopted.clear();
-        self.no_whole = false;
-        (self.no_run_of, self.no_gap_of) = (u64::MAX, u64::MAX);
+        self.search_anew();
         let later = self.reservations.split_off(&(epoch + 1));
         let over = std::mem::replace(&mut self.reservations, later);
         let margin = self.margin();
@@ -663,7 +641,7 @@ impl Alloc {
         for block in blocks {
             debug_assert!(self.used.get(block));
             self.placed.insert(block);
-            self.placements.insert(block, Placed { epoch, wanted: true });
+            self.placements.insert(block, Placed::new(epoch, true));
         }
     }
 
@@ -684,12 +662,12 @@ impl Alloc {
     /// published.
     pub(crate) fn unplace(&mut self, block: u64) {
         if let Some(placed) = self.placements.get_mut(&block) {
-            placed.wanted = false;
+            *placed = Placed::new(placed.epoch(), false);
         }
     }
 
     pub(crate) fn is_placed(&self, block: u64) -> bool {
-        self.placed.contains(block) && self.placements.get(&block).is_some_and(|placed| placed.wanted)
+        self.placed.contains(block) && self.placements.get(&block).is_some_and(|placed| placed.is_wanted())
     }
 
     /// Whether a page of the epoch being built may name the block: it was placed, or was adopted in this epoch already and
@@ -711,7 +689,7 @@ impl Alloc {
     /// Placements for epochs up to `epoch` that nothing adopted are freed with it.
     pub(crate) fn settle(&mut self, epoch: Epoch) {
         let over: Vec<u64> =
-            self.placements.iter().filter(|(_, placed)| placed.epoch <= epoch).map(|(&block, _)| block).collect();
+            self.placements.iter().filter(|(_, placed)| placed.epoch() <= epoch).map(|(&block, _)| block).collect();
         for block in over {
             self.placements.remove(&block);
             if self.placed.remove(block) {
@@ -763,6 +741,7 @@ pub(crate) fn fixed(blocks: u64, log: &Range<u64>) -> impl Iterator<Item = Range
     [0..2 * LABEL_BLOCKS, log.clone(), blocks - 2 * LABEL_BLOCKS..blocks].into_iter()
 }
 
+mod room;
 mod scribble;
 #[cfg(test)]
 mod tests;

@@ -78,10 +78,11 @@ impl Module {
         self.disk().check_sound()?;
         self.claim_first()?;
         let mut committing = self.committing.lock();
+        committing.heal(self.disk());
         committing.check_open()?;
         let last = self.superblock()?.epoch;
-        if batch.epoch <= last || batch.epoch < committing.applied {
-            let applied = committing.applied;
+        if batch.epoch <= last || batch.epoch < committing.applied.get() {
+            let applied = committing.applied.get();
             let message =
                 format!("batch of epoch {} after {last}, with batches of epoch {applied} applied", batch.epoch);
             return Err(Error::Protocol(message));
@@ -90,7 +91,7 @@ impl Module {
         drop(self.trees());
         let mut plan = self.plan(batch)?;
         let landed = self.write_pages(batch.epoch, &plan.outgoing, false)?;
-        committing.applied = batch.epoch;
+        committing.applied.set(batch.epoch);
         let mut applied = guard::open(|| self.change_all(batch, &mut plan, &landed))?;
         if replaces(&batch.ops) {
             self.keep_current(batch.domain, &mut applied)?;

@@ -9,9 +9,11 @@
 
 use crate::alloc::Zone;
 use crate::audit::Audit;
+use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::superblock::{ring_block, slot};
 use crate::format::{BlockPointer, LABELS, RECORD_BYTES, RECORDS, RING_SLOTS, Record, Superblock};
+use crate::guarded::Doubled;
 use crate::meta_block::{MetaBlock, NodeKey, Scribble};
 use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
@@ -53,14 +55,22 @@ pub enum CommitOrder {
 #[derive(Default)]
 pub(crate) struct Committing {
     /// Newest epoch that a batch was applied for since the last recovery point, or 0.
-    pub(crate) applied: Epoch,
+    pub(crate) applied: Doubled,
     /// Times in a row that an epoch was begun anew.
-    pub(crate) restarts: u32,
+    pub(crate) restarts: Doubled,
     /// What `prepare` made and `publish` will publish.
     pub(crate) prepared: Option<SealedSuperblock>,
 }
 
 impl Committing {
+    /// Puts right what somebody has written to who must not.
+    pub(crate) fn heal(&mut self, disk: &Disk) {
+        let applied = self.applied.heal("newest epoch applied");
+        for scribble in applied.into_iter().chain(self.restarts.heal("times that an epoch was begun anew")) {
+            disk.note_scribble(scribble, None, "put right from its copy");
+        }
+    }
+
     /// `Err` while an epoch is between `prepare` and `publish`.
     pub(crate) fn check_open(&self) -> Result<()> {
         match &self.prepared {
@@ -80,10 +90,11 @@ impl Module {
     pub(crate) fn prepare_epoch(&self, epoch: Epoch) -> Result<()> {
         self.disk().check_sound()?;
         let mut committing = self.committing.lock();
+        committing.heal(self.disk());
         committing.check_open()?;
         let (last, label) = (self.superblock()?, self.label()?);
-        if epoch <= last.epoch || epoch < committing.applied || (epoch - last.epoch).is_multiple_of(RING_SLOTS) {
-            let (last, applied) = (last.epoch, committing.applied);
+        if epoch <= last.epoch || epoch < committing.applied.get() || (epoch - last.epoch).is_multiple_of(RING_SLOTS) {
+            let (last, applied) = (last.epoch, committing.applied.get());
             return Err(Error::Protocol(format!(
                 "epoch {epoch} after {last}, with batches of epoch {applied} applied"
             )));
@@ -149,7 +160,8 @@ impl Module {
         if self.base.commit_order != CommitOrder::SuperblockFirst {
             self.write_superblock(&superblock)?;
         }
-        (committing.applied, committing.restarts) = (0, 0);
+        committing.applied.set(0);
+        committing.restarts.set(0);
         self.published(&superblock);
         Ok(())
     }
@@ -178,7 +190,7 @@ impl Module {
             self.base.check_alloc(&alloc).ok();
             freed
         };
-        self.log.lock().forget(epoch);
+        self.forget_log(epoch);
         self.discard_freed(&freed);
     }
 
@@ -188,8 +200,8 @@ impl Module {
         self.disk().check_writable()?;
         let committing = self.committing.lock();
         committing.check_open()?;
-        if committing.applied != 0 {
-            let applied = committing.applied;
+        let applied = committing.applied.get();
+        if applied != 0 {
             return Err(Error::Protocol(format!("close with batches of epoch {applied} applied and not published")));
         }
         let (last, label) = (self.superblock()?, self.label()?);
@@ -198,8 +210,8 @@ impl Module {
             return Ok(());
         }
         {
-            let log = self.log.lock();
-            if log.is_used() {
+            let mut log = self.log.lock();
+            if self.log_is_used(&mut log)? {
                 return Err(Error::Protocol("close with synced changes that are in no recovery point".to_string()));
             }
             // A log that was not replayed stays for the next opening.

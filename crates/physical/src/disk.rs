@@ -3,14 +3,16 @@
 use crate::block_pool::PooledBlock;
 use crate::counters::Counters;
 use crate::format::split_address;
-use crate::meta_block::MetadataProtection;
+use crate::guarded::{Doubled, Watched};
+use crate::meta_block::{MetadataProtection, Scribble};
+use crate::scribble::Cells;
 use holdfast_block::{Device, Error as BlockError, Read, Write};
 use holdfast_guard::closed;
 use holdfast_integrity::Unverified;
-use holdfast_object::{Corruption, DeviceFault, Epoch, Error, Place, Result};
+use holdfast_object::{Corruption, DeviceFault, Epoch, Error, ObjectKey, Place, Result};
 use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 /// One block of bytes, aligned for direct I/O.
@@ -41,15 +43,24 @@ const RUN_MAX: usize = 1024;
 /// Once a write or flush has failed, `latch` is set and every later change is refused.
 pub(crate) struct Disk {
     device: Arc<dyn Device>,
-    blocks: AtomicU64,
+    blocks: Watched,
     latch: OnceLock<String>,
     /// What of the epoch being built has gone bad in memory.
     given_up: Mutex<Option<Corruption>>,
     pub(crate) counters: Counters,
     /// Newest epoch that anything on the device can have been born in.
-    newest: AtomicU64,
+    newest: Watched,
+    /// Both numbers once more: each pointer is judged by them.
+    known: Mutex<Known>,
     /// How blocks of metadata are protected in memory.
     pub(crate) metadata: MetadataProtection,
+}
+
+/// By what blocks and newest are put right.
+#[derive(Default)]
+struct Known {
+    blocks: Doubled,
+    newest: Doubled,
 }
 
 pub(crate) fn device_error(error: &BlockError) -> Error {
@@ -66,14 +77,14 @@ impl Disk {
     /// `blocks` is the size of what is looked at, at most the device's.
     pub(crate) fn new(device: Arc<dyn Device>, blocks: u64) -> Disk {
         debug_assert!(blocks <= device.blocks());
-        let blocks = AtomicU64::new(blocks);
         Disk {
             device,
-            blocks,
+            blocks: Watched::new(blocks),
             latch: OnceLock::new(),
             given_up: Mutex::default(),
             counters: Counters::default(),
-            newest: AtomicU64::new(0),
+            newest: Watched::new(0),
+            known: Mutex::new(Known { blocks: Doubled::new(blocks), newest: Doubled::new(0) }),
             metadata: MetadataProtection::default(),
         }
     }
@@ -88,7 +99,7 @@ impl Disk {
     }
 
     pub(crate) fn blocks(&self) -> u64 {
-        self.blocks.load(Ordering::Acquire)
+        self.blocks.get().unwrap_or_else(|| self.put_right().0)
     }
 
     /// Makes the device at least `blocks` blocks large, or takes it as large as it has become. Gives its size. A failure does not
@@ -101,16 +112,45 @@ impl Disk {
     /// Blocks up to this one are the store's from now on.
     pub(crate) fn extend(&self, blocks: u64) {
         debug_assert!(self.blocks() <= blocks && blocks <= self.device.blocks());
-        self.blocks.store(blocks, Ordering::Release);
+        let mut known = self.known.lock();
+        known.blocks.set(blocks);
+        self.blocks.set(blocks);
     }
 
     /// Newest possible birth.
     pub(crate) fn newest(&self) -> Epoch {
-        self.newest.load(Ordering::Relaxed)
+        self.newest.get().unwrap_or_else(|| self.put_right().1)
     }
 
     pub(crate) fn raise_newest(&self, epoch: Epoch) {
-        self.newest.fetch_max(epoch, Ordering::Relaxed);
+        let mut known = self.known.lock();
+        if known.newest.get() < epoch {
+            known.newest.set(epoch);
+            self.newest.set(epoch);
+        }
+    }
+
+    /// Puts the number of blocks and the newest epoch right, if somebody has written to them who must not. Gives both.
+    pub(crate) fn put_right(&self) -> (u64, Epoch) {
+        let mut known = self.known.lock();
+        let Known { blocks, newest } = &mut *known;
+        for (what, number, known) in [
+            ("number of blocks of the device", &self.blocks, &mut *blocks),
+            ("newest epoch", &self.newest, &mut *newest),
+        ] {
+            let is = Scribble::unless_equal(what, known.get(), number.scribbled().load(Ordering::Relaxed));
+            number.set(known.get());
+            if let Some(scribble) = is.err().or(known.heal(what)) {
+                self.note_scribble(scribble, None, "put right from its copy");
+            }
+        }
+        (blocks.get(), newest.get())
+    }
+
+    /// What nobody may do: see [`crate::scribble`].
+    pub(crate) fn number_cells<'a>(&'a self, cells: &mut Cells<'a>) {
+        cells.own_atomic("blocks of the device", self.blocks.scribbled());
+        cells.own_atomic("newest epoch", self.newest.scribbled());
     }
 
     /// The block at `address` has no good copy; `error` says what is wrong with it.
@@ -142,6 +182,13 @@ impl Disk {
     pub(crate) fn give_up(&self, corruption: Corruption) -> Error {
         tracing::error!(%corruption, "what the next recovery point is made of has gone bad in memory");
         Error::GivenUp(Box::new(self.given_up.lock().get_or_insert(corruption).clone()))
+    }
+
+    /// Counts and tells of what somebody has written to who must not; and what comes of it.
+    pub(crate) fn note_scribble(&self, scribble: Scribble, object: Option<ObjectKey>, consequence: &str) {
+        self.counters.scribbled();
+        let error = scribble.at(Place { object, address: None, ..self.place(0) });
+        tracing::error!(%error, consequence, "something has gone bad in memory");
     }
 
     /// What has gone bad, if so.

@@ -11,16 +11,23 @@
 //! flush may bring back, so an append waits for a flush after that reading. (Of the blocks of a seal only once it is durable; they
 //! are not written again before.)
 
+mod contents;
+mod ends;
 mod scribble;
 
 use crate::commit::CommitOrder;
 use crate::format::RING_SLOTS;
 use crate::format::log::{HEADER_BYTES, LogHeader, SectorSums, encode_sums, sector_sums};
 use crate::format::ops::encode_op;
+use crate::guarded::Guarded;
 use crate::log_recovery::Recovered;
+use crate::meta_block::Scribble;
 use crate::module::Module;
 use crate::read::page_place;
 use crate::sealed::Gist;
+use contents::Contents;
+pub(crate) use ends::Ends;
+use ends::{Half, SealedEnds};
 use holdfast_integrity::crc64;
 use holdfast_integrity::{Algorithm, Mismatch};
 use holdfast_object::{
@@ -35,145 +42,80 @@ const SEAL_BLOCKS: u64 = 2;
 /// Most buffers in one device write.
 const SLICES_MAX: usize = 1024;
 
-/// Where an epoch's part of the log ends.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Half {
-    /// 0: unused.
-    pub(crate) epoch: Epoch,
-    /// Blocks in use.
-    used: u64,
-    /// The last batch; `None` before the first.
-    last: Option<LogHeader>,
-}
-
-impl Half {
-    /// Batches in it.
-    fn batches(&self) -> u32 {
-        self.last.map_or(0, |last| last.sequence + 1)
-    }
-
-    /// The same, without a seal at their end: nobody misses that one.
-    fn batches_to_tell(&self) -> u32 {
-        self.batches() - u32::from(self.is_sealed())
-    }
-
-    /// The last batch is a seal.
-    fn is_sealed(&self) -> bool {
-        self.last.is_some_and(|last| last.is_empty())
-    }
-
-    /// Whether what was counted is what the last batch says, in this room; both, if not.
-    fn audit(&self, room: &Range<u64>) -> std::result::Result<(), String> {
-        let end = self.last.map_or(0, |last| (last.start + last.blocks()).wrapping_sub(room.start));
-        let epoch = self.last.map_or(self.epoch, |last| last.epoch);
-        if (self.used, self.epoch) == (end, epoch) && self.used <= room.end - room.start {
-            return Ok(());
-        }
-        let Half { epoch: counted, used, .. } = self;
-        Err(format!(
-            "blocks counted of epoch {counted}, is {used}; where its last batch ends, of epoch {epoch}, is {end}"
-        ))
-    }
-
-    /// A batch has been written at its end.
-    fn extend(&mut self, header: LogHeader) {
-        *self = Half { epoch: header.epoch, used: self.used + header.blocks(), last: Some(header) };
-    }
-}
-
 /// State of the log area.
 pub(crate) struct IntentLog {
-    pub(crate) area: Range<u64>,
-    halves: [Half; 2],
+    ends: SealedEnds,
     /// What was found in it; `None` before it was read.
     pub(crate) recovered: Option<Recovered>,
     /// Sector sums of what each block of the area holds, where known; empty before it was read.
-    contents: Vec<Option<SectorSums>>,
+    contents: Contents,
     /// What was read is durable, so that a power cut brings nothing older back.
     is_durable: bool,
     /// Objects that batches of unpublished epochs create, by epoch, and whether their pages are metadata.
-    creates: FxHashMap<(DomainId, ObjectId), (Epoch, bool)>,
+    creates: FxHashMap<(DomainId, ObjectId), Created>,
+}
+
+/// An epoch, and whether pages are metadata: the last bit.
+#[derive(Clone, Copy)]
+struct Created(Guarded);
+
+impl Created {
+    fn new(epoch: Epoch, is_metadata: bool) -> Created {
+        Created(Guarded::new(epoch << 1 | u64::from(is_metadata)))
+    }
+
+    fn get(self) -> std::result::Result<(Epoch, bool), Scribble> {
+        let word = self.0.get("what is known of an object that the intent log creates")?;
+        Ok((word >> 1, word & 1 == 1))
+    }
 }
 
 impl IntentLog {
     pub(crate) fn new(area: Range<u64>) -> IntentLog {
         IntentLog {
-            area,
-            halves: [Half::default(); 2],
+            ends: SealedEnds::new(Ends::new(area)),
             recovered: None,
-            contents: Vec::new(),
+            contents: Contents::default(),
             is_durable: false,
             creates: FxHashMap::default(),
         }
     }
 
-    /// The blocks of the half that an epoch uses.
-    pub(crate) fn half(&self, index: usize) -> Range<u64> {
-        let mid = self.area.start + (self.area.end - self.area.start) / 2;
-        if index == 0 { self.area.start..mid } else { mid..self.area.end }
-    }
-
     /// A logic bug, for tests.
     #[cfg(test)]
     pub(crate) fn miscount(&mut self) {
-        self.halves.iter_mut().filter(|half| half.epoch != 0).for_each(|half| half.used += 1);
+        let mut ends = self.ends.ends.clone();
+        ends.halves.iter_mut().filter(|half| half.epoch != 0).for_each(|half| half.used += 1);
+        self.set_ends(ends);
     }
 
-    /// Takes note of what the blocks of the area hold, as they were read: `None` for those that could not be.
-    pub(crate) fn note_contents<'a>(&mut self, blocks: impl Iterator<Item = Option<&'a [u8; 4096]>>) {
-        self.contents = blocks.map(|block| block.map(sector_sums)).collect();
-        debug_assert_eq!(self.contents.len() as u64, self.area.end - self.area.start);
+    /// The one way to change where it ends: to what has become of what was verified.
+    fn set_ends(&mut self, ends: Ends) {
+        self.ends = SealedEnds::new(ends);
     }
 
-    /// These blocks have been written since.
-    pub(crate) fn forget_contents(&mut self, blocks: impl Iterator<Item = u64>) {
-        for block in blocks {
-            self.contents[(block - self.area.start) as usize] = None;
-        }
-    }
-
-    /// What has been written from `start` on.
-    fn note_written(&mut self, start: u64, sums: impl Iterator<Item = SectorSums>) {
-        let at = (start - self.area.start) as usize;
-        for (slot, sums) in self.contents[at..].iter_mut().zip(sums) {
-            *slot = Some(sums);
-        }
-    }
-
-    /// What is known of the contents of blocks.
-    fn contents(&self, blocks: Range<u64>) -> &[Option<SectorSums>] {
-        let at = |block: u64| (block - self.area.start) as usize;
-        self.contents.get(at(blocks.start)..at(blocks.end)).unwrap_or_default()
-    }
-
-    /// The log of `epoch` and those before is not needed any more: it is in a recovery point, for which the device was
-    /// flushed.
-    pub(crate) fn forget(&mut self, epoch: Epoch) {
-        for half in self.halves.iter_mut().filter(|half| half.epoch <= epoch) {
-            *half = Half::default();
-        }
-        self.is_durable |= self.recovered.is_some();
-        self.creates.retain(|_, (created, _)| *created > epoch);
-        if let Some(recovered) = self.recovered.as_mut().filter(|recovered| recovered.newest <= epoch) {
-            *recovered = Recovered::default();
-        }
-    }
-
-    /// Has batches appended since the store was opened that no recovery point has made obsolete.
-    pub(crate) fn is_used(&self) -> bool {
-        self.halves.iter().any(|half| half.epoch != 0)
+    /// Takes note of what the blocks of the area hold, as they were read: `None` for those that could not be; not of those that have been
+    /// `written` since.
+    pub(crate) fn note_contents<'a>(
+        &mut self,
+        ends: &Ends,
+        blocks: impl Iterator<Item = Option<&'a [u8; 4096]>>,
+        written: impl Iterator<Item = u64>,
+    ) {
+        self.contents.note_read(blocks);
+        written.for_each(|block| self.contents.forget(ends.place(block)));
     }
 
     /// Has not been read yet, or what was found is not yet in a recovery point.
     pub(crate) fn is_unread(&self) -> bool {
-        self.recovered.as_ref().is_none_or(|recovered| recovered.newest != 0)
+        self.recovered.as_ref().is_none_or(|recovered| recovered.newest.get() != 0)
     }
 
     /// A log area just zeroed: there is nothing to read.
     pub(crate) fn set_empty(&mut self) {
         self.recovered = Some(Recovered::default());
-        let blocks = (self.area.end - self.area.start) as usize;
-        self.note_contents(std::iter::repeat_n(Some(&[0; 4096]), blocks));
+        let blocks = self.ends.ends.half(0).start..self.ends.ends.half(1).end;
+        self.contents.note_read(blocks.map(|_| Some(&[0; 4096])));
     }
 }
 
@@ -192,16 +134,17 @@ impl Module {
             // The area still holds what a recovery needs.
             return Ok(false);
         }
-        if !self.log_is_sound(&log) {
+        let mut ends = self.ends(&mut log)?;
+        if !self.log_is_sound(&ends) {
             return Ok(false);
         }
         let index = (batch.epoch % 2) as usize;
-        let mut half = log.halves[index];
+        let mut half = ends.halves[index];
         if half.epoch != batch.epoch {
             if half.epoch != 0 {
                 return Ok(false);
             }
-            half = Half { epoch: batch.epoch, ..Half::default() };
+            half = Half::of(batch.epoch);
         }
         let twice = self.twice(&mut log, batch)?;
         let mut entries = Vec::new();
@@ -236,7 +179,7 @@ impl Module {
             }
             encode_op(&mut entries, &Op::Write { id: *id, fragments: logged, size_min: *size_min }, twice);
         }
-        let room = log.half(index);
+        let room = ends.half(index);
         let new: Vec<SectorSums> = pages.iter().map(|page| sector_sums(page.bytes())).collect();
         let page_blocks = pages.len() + again.len();
         let entries_bytes = entries.len();
@@ -253,10 +196,10 @@ impl Module {
         }
         let start = room.start + half.used;
         let first_page = start + head_blocks as u64;
-        let old = log.contents(first_page..first_page + page_blocks as u64).iter().copied().collect::<Option<Vec<_>>>();
+        let old = log.contents.of_run(ends.place(first_page), page_blocks, self.disk());
         let mut body = entries;
         encode_sums(&mut body, &new, old.as_deref());
-        let before = log.halves[1 - index];
+        let before = ends.halves[1 - index];
         let before = if before.epoch < batch.epoch { before } else { Half::default() };
         let header = LogHeader {
             store,
@@ -293,9 +236,10 @@ impl Module {
         let pages = new.iter().chain(again.iter().map(|&at| &new[at])).copied();
         let heads = [&head, &copy].map(|head| head.as_chunks().0.iter().map(sector_sums));
         let [head, copy] = heads;
-        log.note_written(start, head.chain(pages).chain(copy));
+        log.contents.note_written(ends.place(start), head.chain(pages).chain(copy));
         half.extend(header);
-        log.halves[index] = half;
+        ends.halves[index] = half;
+        log.set_ends(ends);
         Ok(true)
     }
 
@@ -305,36 +249,63 @@ impl Module {
         // batch is ever written over a seal that is not durable.
         let _committing = self.committing.lock();
         let mut log = self.log.lock();
-        if !self.log_is_sound(&log) {
+        let mut ends = self.ends(&mut log)?;
+        if !self.log_is_sound(&ends) {
             return Ok(false);
         }
-        let index = usize::from(log.halves[1].epoch > log.halves[0].epoch);
-        let mut half = log.halves[index];
+        let index = usize::from(ends.halves[1].epoch > ends.halves[0].epoch);
+        let mut half = ends.halves[index];
         let Some(last) = half.last.filter(|_| !half.is_sealed()) else { return Ok(false) };
         self.disk().check_writable()?;
         let header = last.seal();
-        let room = log.half(index);
+        let room = ends.half(index);
         debug_assert!(header.start == room.start + half.used && header.start + header.blocks() <= room.end);
         let heads = self.write_seal(&header)?;
         self.disk().counters.sealed(SEAL_BLOCKS * PAGE_SIZE as u64);
-        log.note_written(header.start, heads.iter().flat_map(|head| head.as_chunks().0).map(sector_sums));
+        log.contents
+            .note_written(ends.place(header.start), heads.iter().flat_map(|head| head.as_chunks().0).map(sector_sums));
         half.extend(header);
-        log.halves[index] = half;
+        ends.halves[index] = half;
+        log.set_ends(ends);
         Ok(true)
     }
 
     /// Whether what is known of the log's ends fits together. If not, an append may go anywhere: what is to be durable becomes a recovery point
     /// instead, which makes the log obsolete.
-    fn log_is_sound(&self, log: &IntentLog) -> bool {
+    fn log_is_sound(&self, ends: &Ends) -> bool {
+        if ends.is_given_up() {
+            return false;
+        }
         if !self.disk().metadata.audits() {
             return true;
         }
-        let Err(why) = (0..2).try_for_each(|index| log.halves[index].audit(&log.half(index))) else { return true };
+        let Err(why) = ends.audit() else { return true };
         self.disk().counters.audit_failed();
         tracing::error!(
             "audit of the intent log: not so: \"log heads\": {why} (a logic bug, to be reported; nothing is appended)"
         );
         false
+    }
+
+    /// The log of `epoch` and those before is not needed any more: it is in a recovery point, for which the device was
+    /// flushed.
+    pub(crate) fn forget_log(&self, epoch: Epoch) {
+        let mut log = self.log.lock();
+        // What cannot be told stays as bad as it is, and nothing is appended.
+        if let Ok(mut ends) = self.ends(&mut log) {
+            ends.forget(epoch);
+            log.set_ends(ends);
+        }
+        log.is_durable |= log.recovered.is_some();
+        log.creates.retain(|_, created| created.get().is_ok_and(|(created, _)| created > epoch));
+        if let Some(recovered) = log.recovered.as_mut().filter(|recovered| recovered.newest.get() <= epoch) {
+            *recovered = Recovered::default();
+        }
+    }
+
+    /// Whether the log has batches appended since the store was opened that no recovery point has made obsolete.
+    pub(crate) fn log_is_used(&self, log: &mut IntentLog) -> Result<bool> {
+        Ok(self.ends(log)?.is_used())
     }
 
     /// Gives the heads written.
@@ -351,11 +322,17 @@ impl Module {
         for op in &batch.ops {
             let id = op.target();
             if let Op::Create { attributes, .. } = op {
-                log.creates.insert((batch.domain, id), (batch.epoch, attributes.kind.is_metadata()));
+                let created = Created::new(batch.epoch, attributes.kind.is_metadata());
+                log.creates.insert((batch.domain, id), created);
             }
             twice.push(match op {
-                Op::Write { .. } => match log.creates.get(&(batch.domain, id)) {
-                    Some((_, metadata)) => *metadata,
+                Op::Write { .. } => match log.creates.get(&(batch.domain, id)).map(|created| created.get()) {
+                    Some(Ok((_, is_metadata))) => is_metadata,
+                    Some(Err(scribble)) => {
+                        let key = ObjectKey { domain: batch.domain, object: id };
+                        self.disk().note_scribble(scribble, Some(key), "its pages are logged twice");
+                        true
+                    }
                     None => {
                         let record = trees.find(&self.base, ObjectKey { domain: batch.domain, object: id })?;
                         record.is_none_or(|record| record.kind.is_metadata())
@@ -372,7 +349,7 @@ impl Module {
         let mut log = self.log.lock();
         self.read_log(&mut log)?;
         let last = self.superblock()?.epoch;
-        let newest = log.recovered.as_ref().map_or(0, |recovered| recovered.newest);
+        let newest = log.recovered.as_ref().map_or(0, |recovered| recovered.newest.get());
         let epoch = last.max(newest) + 1;
         // Not in the slot of the last one.
         Ok(epoch + u64::from((epoch - last).is_multiple_of(RING_SLOTS)))
@@ -383,9 +360,9 @@ impl Module {
     pub(crate) fn check_above_log(&self, epoch: Epoch) -> Result<()> {
         let mut log = self.log.lock();
         self.read_log(&mut log)?;
-        match &log.recovered {
-            Some(recovered) if recovered.newest >= epoch => {
-                Err(Error::Protocol(format!("epoch {epoch}, and the intent log has epoch {}", recovered.newest)))
+        match log.recovered.as_ref().map_or(0, |recovered| recovered.newest.get()) {
+            newest if newest >= epoch => {
+                Err(Error::Protocol(format!("epoch {epoch}, and the intent log has epoch {newest}")))
             }
             _ => Ok(()),
         }

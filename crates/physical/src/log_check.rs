@@ -10,7 +10,7 @@ use crate::check::{BlockRole, BlockUse, Finding, FindingKind, Report};
 use crate::disk::Disk;
 use crate::format::log::{LogHeader, SECTOR_BYTES};
 use crate::format::split_address;
-use crate::intent_log::IntentLog;
+use crate::intent_log::Ends;
 use crate::log_pages::{PageBytes, find_page, is_torn};
 use crate::log_recovery::{Found, HalfBytes, LogOf, Survey, find_placed, writes};
 use crate::read::page_place;
@@ -36,7 +36,7 @@ pub(crate) fn check(
     report: &mut Report,
     visit: &mut dyn FnMut(BlockUse),
 ) -> Result<LogState> {
-    let halves = IntentLog::new(area.clone());
+    let halves = Ends::new(area.clone());
     let halves = [HalfBytes::read(disk, halves.half(0))?, HalfBytes::read(disk, halves.half(1))?];
     let survey = Survey::of(&halves, log)?;
     let mut state = LogState { batches: 0, is_empty: survey.newest == 0 };

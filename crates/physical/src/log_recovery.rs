@@ -21,6 +21,7 @@ use crate::disk::{Block, Disk};
 use crate::format::log::{HEADER_BYTES, LogHeader, SectorSums, decode_sums};
 use crate::format::ops::decode_ops;
 use crate::format::{Fault, Superblock, split_address};
+use crate::guarded::Doubled;
 use crate::intent_log::IntentLog;
 use crate::log_pages::{Copy, Gone, PageBytes, find_page};
 use crate::module::Module;
@@ -40,7 +41,7 @@ use std::sync::atomic::Ordering;
 #[derive(Default)]
 pub(crate) struct Recovered {
     /// Newest epoch of a batch found, 0 if there was none or all are in a recovery point by now.
-    pub(crate) newest: Epoch,
+    pub(crate) newest: Doubled,
     queue: VecDeque<Replay>,
 }
 
@@ -137,6 +138,11 @@ impl<'a> HalfBytes<'a> {
             }
         }
         Ok(HalfBytes { disk, blocks, bytes, unreadable })
+    }
+
+    /// Every block of it could be read.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.unreadable.is_empty()
     }
 
     /// The bytes of a block; `None` for one that could not be read.
@@ -442,10 +448,11 @@ impl Module {
             return Ok(());
         }
         let last = self.superblock()?;
-        let halves = [HalfBytes::read(self.disk(), log.half(0))?, HalfBytes::read(self.disk(), log.half(1))?];
+        let ends = self.ends(log)?;
+        let halves = [HalfBytes::read(self.disk(), ends.half(0))?, HalfBytes::read(self.disk(), ends.half(1))?];
         let survey = Survey::of(&halves, &LogOf { store: &self.label()?.store, last: &last })?;
         // Also of batches that are left out: an epoch with their number must not be published over them.
-        let mut recovered = Recovered { newest: survey.newest, queue: VecDeque::new() };
+        let mut recovered = Recovered { newest: Doubled::new(survey.newest), queue: VecDeque::new() };
         for (epoch, half, batches) in &survey.parts {
             let count = batches.len() as u32;
             for (sequence, found) in (0..count).zip(batches) {
@@ -457,11 +464,11 @@ impl Module {
             self.report_torn(torn.epoch, torn.sequence, torn.start);
         }
         let blocks = halves.iter().flat_map(|half| half.blocks.clone().map(|block| half.block(block)));
-        log.note_contents(blocks);
-        log.forget_contents(recovered.queue.iter().flat_map(|replay| &replay.pages).filter_map(|page| match page {
+        let written = recovered.queue.iter().flat_map(|replay| &replay.pages).filter_map(|page| match page {
             PageBytes::At(_) => None,
             PageBytes::Corrected(block, _) => Some(*block),
-        }));
+        });
+        log.note_contents(&ends, blocks, written);
         log.recovered = Some(recovered);
         self.log_is_read.store(true, Ordering::Release);
         Ok(())

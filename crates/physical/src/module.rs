@@ -4,6 +4,7 @@ use crate::alloc::Alloc;
 use crate::commit::{CommitOrder, Committing};
 use crate::disk::Disk;
 use crate::format::{Label, Superblock};
+use crate::guarded::Doubled;
 use crate::intent_log::IntentLog;
 use crate::meta_block::MetadataProtection;
 use crate::node_cache::NodeCache;
@@ -86,7 +87,7 @@ pub struct Module {
     /// The log has been read: blocks that it names are claimed.
     pub(crate) log_is_read: AtomicBool,
     /// By domain, where the search for the next free object id begins.
-    ids: Mutex<FxHashMap<DomainId, u64>>,
+    pub(crate) ids: Mutex<FxHashMap<DomainId, Doubled>>,
     /// See [`Module::unknown_slots`].
     pub(crate) unknown_slots: u64,
     /// What the scrub under way has read of blocks that several files have.
@@ -326,18 +327,21 @@ impl ObjectStore for Module {
     fn new_objects(&self, domain: DomainId, count: usize) -> Result<Vec<ObjectId>> {
         self.disk().check_writable()?;
         let mut ids = self.ids.lock();
-        let next = ids.entry(domain).or_insert(ObjectId::ROOT.0 + 1);
+        let next = ids.entry(domain).or_insert_with(|| Doubled::new(ObjectId::ROOT.0 + 1));
+        if let Some(scribble) = next.heal("next object that may be free") {
+            self.disk().note_scribble(scribble, None, "put right from its copy");
+        }
         let trees = self.trees();
         if !trees.has_domain(domain) {
             return Err(Error::Protocol(format!("domain {} does not exist", domain.0)));
         }
         let mut found = Vec::with_capacity(count);
         while found.len() < count {
-            let Some(id) = trees.find_free_id(&self.base, domain, *next)? else {
-                return Err(Error::Limit { what: "object ids of a domain", limit: OBJECT_END, got: *next });
+            let Some(id) = trees.find_free_id(&self.base, domain, next.get())? else {
+                return Err(Error::Limit { what: "object ids of a domain", limit: OBJECT_END, got: next.get() });
             };
             found.push(ObjectId(id));
-            *next = id + 1;
+            next.set(id + 1);
         }
         Ok(found)
     }

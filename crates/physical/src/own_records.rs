@@ -1,5 +1,6 @@
 //! Records of the store's own objects, through which everything is found for as long as the store is open. They are looked at once in a
-//! second, before something is found through them, and put right from their copies: nobody above notices.
+//! second, before something is found through them, and put right from their copies: nobody above notices. What is known of snapshots is looked
+//! at with them.
 
 use crate::module::Module;
 use crate::objects::{system_key, table_of};
@@ -32,7 +33,13 @@ impl Trees {
         if self.looked_s.load(Ordering::Relaxed) == now_s {
             return true;
         }
-        let is_good = self.own().all(|record| record.bytes().is_ok());
+        if base.disk.metadata.rolls() {
+            base.disk.put_right();
+        }
+        let is_good = !base.disk.metadata.rolls()
+            || self.own().all(|record| record.bytes().is_ok())
+                && self.kept.are_good()
+                && base.alloc.lock().numbers_are_good();
         if is_good {
             self.looked_s.store(now_s, Ordering::Relaxed);
         }
@@ -52,6 +59,11 @@ impl Trees {
             base.disk.counters.scribbled();
             let place = Place { object: Some(key), address: None, ..base.disk.place(0) };
             tracing::error!(error = %scribble.at(place), "the record is put right from its copy");
+        }
+        // Through those records.
+        self.heal_snapshots(base);
+        for scribble in base.alloc.lock().heal_numbers() {
+            base.disk.note_scribble(scribble, None, "put right from its copy, or of no more effect");
         }
         self.looked_s.store(base.now_s(), Ordering::Relaxed);
     }

@@ -13,7 +13,7 @@ use crate::tree::Trees;
 use holdfast_object::{Error, Place, Result};
 
 /// Times in a row that an epoch is begun anew.
-const RESTARTS_MAX: u32 = 3;
+const RESTARTS_MAX: u64 = 3;
 
 impl Module {
     /// See [`holdfast_object::ObjectStore::begin_anew`].
@@ -27,7 +27,7 @@ impl Module {
         let _log = self.log.lock();
         let _gate = self.gate.write();
         let mut trees = self.trees.write();
-        let outcome = if committing.restarts < RESTARTS_MAX {
+        let outcome = if committing.restarts.get() < RESTARTS_MAX {
             self.last_recovery_point()
                 .map_err(|error| format!("{why}; and the last recovery point cannot be read again: {error}"))
         } else {
@@ -36,11 +36,12 @@ impl Module {
         match outcome {
             Ok(last) => {
                 *trees = last;
-                (committing.applied, committing.prepared) = (0, None);
-                committing.restarts += 1;
+                committing.applied.set(0);
+                committing.prepared = None;
+                committing.restarts.add(1);
                 self.disk().counters.restarted();
                 self.disk().begun_anew();
-                let (epoch, attempt) = (self.epoch(), committing.restarts);
+                let (epoch, attempt) = (self.epoch(), committing.restarts.get());
                 tracing::warn!(%why, epoch, attempt, "the next recovery point is begun anew from the last one");
                 Ok(())
             }

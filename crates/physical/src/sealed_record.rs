@@ -7,43 +7,17 @@
 //! Invariant: `sums` are those of `record` encoded, as the last legal change left it. If they are others, somebody has written to the
 //! record who must not. A change that leaves the record as it was takes nothing over.
 
+use crate::form_sums::FormSums;
 use crate::format::{RECORD_BYTES, Record};
 use crate::meta_block::{MetadataProtection, Scribble};
-use holdfast_integrity::crc64;
 use holdfast_object::Epoch;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The CRC-64 of an encoded record, and a second sum, which sees what a CRC cannot.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Sums(u64, u64);
-
-/// Odd, and unlike each other: SplitMix64.
-const WEIGHTS: [u64; RECORD_BYTES / 8] = {
-    let mut weights = [0; RECORD_BYTES / 8];
-    let mut at = 0;
-    while at < weights.len() {
-        let mut z = (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        weights[at] = (z ^ (z >> 31)) | 1;
-        at += 1;
-    }
-    weights
-};
-
-impl Sums {
-    fn of(bytes: &[u8; RECORD_BYTES]) -> Sums {
-        let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
-        let second = words.zip(WEIGHTS).fold(0, |sum: u64, (word, weight)| sum.wrapping_add(word.wrapping_mul(weight)));
-        Sums(crc64(bytes), second)
-    }
-}
-
 pub(crate) struct SealedRecord {
     record: Record,
     /// `None`: without protection.
-    sums: Option<Sums>,
+    sums: Option<FormSums>,
     /// The form that it has on the device once more, of a record that is used for as long as the store is open.
     copy: Option<Box<[u8; RECORD_BYTES]>>,
     /// Of the clock, in seconds: when it was last verified.
@@ -53,7 +27,7 @@ pub(crate) struct SealedRecord {
 impl SealedRecord {
     /// Of a record from where it was verified, or a new one.
     pub(crate) fn new(record: Record, protection: MetadataProtection) -> SealedRecord {
-        let sums = protection.rolls().then(|| Sums::of(&record.encode()));
+        let sums = protection.rolls().then(|| FormSums::of(&record.encode()));
         SealedRecord { sums, record, copy: None, looked_s: AtomicU32::new(0) }
     }
 
@@ -68,7 +42,7 @@ impl SealedRecord {
     /// `newest` and `blocks` as for [`Record::decode`].
     pub(crate) fn heal(&mut self, newest: Epoch, blocks: u64) -> Option<Scribble> {
         let scribble = self.bytes().err()?;
-        let copy = self.copy.as_ref().filter(|copy| Some(Sums::of(copy)) == self.sums);
+        let copy = self.copy.as_ref().filter(|copy| Some(FormSums::of(&copy[..])) == self.sums);
         if let Some(Ok(Some(record))) = copy.map(|copy| Record::decode(copy, newest, blocks, true)) {
             self.record = record;
         }
@@ -80,12 +54,10 @@ impl SealedRecord {
     /// # Errors
     /// Somebody has written to it who must not.
     pub(crate) fn bytes(&self) -> Result<[u8; RECORD_BYTES], Scribble> {
-        let Some(Sums(sum, second)) = self.sums else { return Ok(self.record.encode()) };
+        let Some(sums) = self.sums else { return Ok(self.record.encode()) };
         Scribble::unless_equal("bits of the record that it has no place for", 0, self.record.root.excess())?;
         let bytes = self.record.encode();
-        let got = Sums::of(&bytes);
-        Scribble::unless_equal("checksum of the record", sum, got.0)?;
-        Scribble::unless_equal("second sum of the record", second, got.1)?;
+        sums.verify(&bytes, ["checksum of the record", "second sum of the record"])?;
         Ok(bytes)
     }
 

@@ -87,6 +87,8 @@ pub struct Trial {
     pub struck: String,
     /// What became of it.
     pub verdict: Verdict,
+    /// The epoch was begun anew. If not so, and something was found, it was put right or read again in its place.
+    pub begun_anew: bool,
     /// Something of it was stored.
     pub stored: Vec<String>,
     /// Application operations that have gone wrong.
@@ -117,23 +119,16 @@ pub struct Done {
     pub cells: (usize, usize),
 }
 
-/// What has no sums in memory, or not of all that it is: promises are broken there, and the table shows it.
-pub const GAPS: [MetaKind; 2] = [MetaKind::IntentLog, MetaKind::Snapshot];
-
 impl Trial {
     fn is_broken(&self) -> bool {
         !self.stored.is_empty() || !self.errors.is_empty()
     }
-
-    fn is_in_gap(&self) -> bool {
-        matches!(self.cell.what, What::Field { kind, .. } if GAPS.contains(&kind))
-    }
 }
 
 impl Done {
-    /// Trials in which a promise was broken that is made, and in which one is that is not made yet ([`GAPS`]).
-    pub fn broken(&self) -> (Vec<&Trial>, Vec<&Trial>) {
-        self.trials.iter().filter(|trial| trial.is_broken()).partition(|trial| !trial.is_in_gap())
+    /// Trials in which a promise was broken.
+    pub fn broken(&self) -> impl Iterator<Item = &Trial> {
+        self.trials.iter().filter(|trial| trial.is_broken())
     }
 }
 

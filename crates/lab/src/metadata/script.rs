@@ -8,7 +8,7 @@ use crate::model::{Action, Data, Driver, Model, Node};
 use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, MemoryDevice};
 use holdfast_naming::{Atime, NewNode, RenameMode, SetAttr, SpaceMode, XattrMode};
-use holdfast_object::{ManualClock, SnapshotId, Snapshots};
+use holdfast_object::{ManualClock, SnapshotId, SnapshotInfo, Snapshots};
 use holdfast_physical::{MetadataProtection, Module};
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) struct Run {
 
 /// A snapshot, with what is in it.
 pub(super) struct Kept {
-    id: SnapshotId,
+    info: SnapshotInfo,
     model: Model,
     /// Knows its objects, also those that have gone since.
     driver: Driver,
@@ -69,9 +69,12 @@ impl Run {
         driver.forget_gone(&store.model);
         driver.replace_namespace(namespace);
         let maker = Maker { driver, model: store.model.clone(), stack };
-        let kept =
-            |(id, model): &(SnapshotId, Model)| Kept { id: *id, model: model.clone(), driver: store.driver.clone() };
-        let snapshots = store.snapshots.iter().map(kept).collect();
+        let infos = maker.stack.cache.snapshots_uncounted().map_err(|error| error.to_string())?;
+        let kept = |(id, model): &(SnapshotId, Model)| {
+            let info = infos.iter().find(|info| info.id == *id).ok_or("a snapshot is not listed")?;
+            Ok(Kept { info: info.clone(), model: model.clone(), driver: store.driver.clone() })
+        };
+        let snapshots = store.snapshots.iter().map(kept).collect::<Result<_, String>>()?;
         Ok(Run { device, module, watch, maker, snapshots, script, errors: Vec::new() })
     }
 
@@ -194,7 +197,7 @@ impl Run {
             1 => {
                 let info = cache.snapshot_create("struck").map_err(told)?;
                 let (model, driver) = (self.maker.model.clone(), self.maker.driver.clone());
-                self.snapshots.push(Kept { id: info.id, model, driver });
+                self.snapshots.push(Kept { info, model, driver });
                 Ok(())
             }
             _ => {
@@ -215,10 +218,25 @@ pub(super) fn see_all(maker: &Maker, snapshots: &[Kept], stack: &Stack) -> Vec<S
     let namespace = stack.namespace(Atime::Never);
     let mut found = Vec::new();
     let live = std::iter::once((SnapshotId::LIVE, &maker.model, &maker.driver));
-    for (id, model, driver) in live.chain(snapshots.iter().map(|kept| (kept.id, &kept.model, &kept.driver))) {
+    for (id, model, driver) in live.chain(snapshots.iter().map(|kept| (kept.info.id, &kept.model, &kept.driver))) {
         let mut seen = walk(&namespace, model, driver, id);
         found.append(&mut seen.errors);
         found.append(&mut seen.wrong);
     }
+    let expected: Vec<SnapshotInfo> = snapshots.iter().map(|kept| uncounted(&kept.info)).collect();
+    match stack.cache.snapshots() {
+        Ok(listed) => {
+            let listed: Vec<SnapshotInfo> = listed.iter().map(uncounted).collect();
+            if listed != expected {
+                found.push(format!("the snapshots are {listed:?}, not {expected:?}"));
+            }
+        }
+        Err(error) => found.push(format!("the snapshots cannot be listed: {error}")),
+    }
     found
+}
+
+/// Without what only it has, which depends on what was changed since.
+fn uncounted(info: &SnapshotInfo) -> SnapshotInfo {
+    SnapshotInfo { blocks_only: 0, ..info.clone() }
 }

@@ -16,6 +16,9 @@ use std::io::IoSliceMut;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+/// How the error of a trial begins in which something panicked.
+pub(super) const PANIC: &str = "panic: ";
+
 /// Fields that can be struck at a moment.
 pub(super) type Fields = BTreeSet<(MetaKind, State, String)>;
 
@@ -102,6 +105,7 @@ pub(super) fn run(
         replay: (twin.script, event, choice),
         struck: String::new(),
         verdict: Verdict::Harmless,
+        begun_anew: false,
         stored: Vec::new(),
         errors: Vec::new(),
     };
@@ -128,6 +132,7 @@ pub(super) fn run(
             (0, _) => Verdict::Scribble,
             _ => Verdict::Logic,
         };
+        trial.begun_anew = counters.restarts > 0;
         trial.errors.append(&mut run.errors);
         went_on?;
         trial.stored.extend(mount_again(run)?);
@@ -138,7 +143,7 @@ pub(super) fn run(
         Ok(Err(error)) => trial.errors.push(error),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-            trial.errors.push(format!("panic: {}", text.unwrap_or("of unknown kind")));
+            trial.errors.push(format!("{PANIC}{}", text.unwrap_or("of unknown kind")));
         }
     }
     trial.struck = struck.lock().take()?;

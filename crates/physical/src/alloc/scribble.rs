@@ -30,8 +30,7 @@ impl Alloc {
     pub(crate) fn placement_cells(&mut self, block: u64) -> Option<Cells<'_>> {
         let placed = self.placements.get_mut(&block)?;
         let mut cells = Cells::default();
-        cells.own("epoch", &mut placed.epoch);
-        cells.own_flag("wanted", &mut placed.wanted);
+        cells.own("epoch and whether wanted", placed.scribbled());
         Some(cells)
     }
 

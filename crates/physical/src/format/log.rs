@@ -122,6 +122,33 @@ pub(crate) struct LogHeader {
 }
 
 impl LogHeader {
+    /// Of [`LogHeader::words`].
+    pub(crate) const WORDS: usize = 12;
+
+    /// All that it says, in words.
+    pub(crate) fn words(&self) -> [u64; LogHeader::WORDS] {
+        let LogHeader { store, start, base, epoch, sequence, domain, head_blocks, page_blocks, .. } = *self;
+        let LogHeader { entries_bytes, previous_epoch, previous_batches, sums_bytes, entries_crc, chain, .. } = *self;
+        let two = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        let [low, high]: [u64; 2] = zerocopy::transmute!(store);
+        let (counts, lengths) = (two(head_blocks, page_blocks), two(entries_bytes, sums_bytes));
+        let number = two(sequence, domain.into());
+        [
+            low,
+            high,
+            start,
+            base,
+            epoch,
+            number,
+            counts,
+            lengths,
+            previous_epoch,
+            previous_batches.into(),
+            entries_crc,
+            chain,
+        ]
+    }
+
     /// Blocks of the whole batch.
     pub(crate) fn blocks(&self) -> u64 {
         2 * u64::from(self.head_blocks) + u64::from(self.page_blocks)

@@ -4,22 +4,25 @@ use super::IntentLog;
 use crate::scribble::Cells;
 
 impl IntentLog {
-    /// The end of a half.
+    /// The end of a half; with the first one, also what both have.
     pub(crate) fn cells(&mut self, half: usize) -> Cells<'_> {
         let mut cells = Cells::default();
-        let half = &mut self.halves[half];
-        cells.own("epoch", &mut half.epoch);
-        cells.own("used", &mut half.used);
-        if let Some(last) = &mut half.last {
-            cells.own("last.start", &mut last.start);
-            cells.own("last.base", &mut last.base);
-            cells.own("last.epoch", &mut last.epoch);
-            cells.own("last.sequence", &mut last.sequence);
-            cells.own("last.head_blocks", &mut last.head_blocks);
-            cells.own("last.page_blocks", &mut last.page_blocks);
-            cells.own("last.entries_crc", &mut last.entries_crc);
-            cells.own("last.chain", &mut last.chain);
+        self.ends.cells(half, &mut cells);
+        if let Some(recovered) = self.recovered.as_mut().filter(|_| half == 0) {
+            cells.own("recovered.newest", recovered.newest.scribbled());
         }
         cells
+    }
+
+    /// What is known of a block of the area.
+    pub(crate) fn content_cells(&mut self, at: usize) -> Option<Cells<'_>> {
+        let mut cells = Cells::default();
+        cells.own("sector sums", self.contents.scribbled(at)?);
+        Some(cells)
+    }
+
+    /// Blocks of the area.
+    pub(crate) fn blocks(&self) -> usize {
+        self.contents.blocks()
     }
 }

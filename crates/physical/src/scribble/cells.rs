@@ -7,12 +7,14 @@ use crate::format::snapshot::{self, DEAD_FIELDS, SNAPSHOT_BYTES};
 use crate::format::{BlockPointer, DeadRun, RECORD_BYTES, Record, RecordKind, StoredSnapshot, SystemKind};
 use holdfast_integrity::Checksum;
 use holdfast_object::{Kind, Timestamp};
+use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A number, or one of few things.
 pub(crate) enum Number<'a> {
     /// As it is in memory; what is narrower on the device in two parts.
     Bytes(&'a mut [u8]),
+    Atomic(&'a AtomicU64),
     Bool(&'a mut bool),
     Kind(&'a mut RecordKind),
     /// Kind, level, whether the block's identity is in the checksum.
@@ -28,6 +30,7 @@ impl Number<'_> {
     fn bytes(&self) -> Vec<u8> {
         match self {
             Number::Bytes(bytes) => bytes.to_vec(),
+            Number::Atomic(number) => number.load(Ordering::Relaxed).to_le_bytes().to_vec(),
             Number::Bool(is_so) => vec![u8::from(**is_so)],
             Number::Kind(RecordKind::Object(kind)) => vec![*kind as u8],
             Number::Kind(RecordKind::System(kind)) => vec![*kind as u8],
@@ -40,6 +43,10 @@ impl Number<'_> {
     fn flip(&mut self, pattern: &[u8]) {
         match self {
             Number::Bytes(bytes) => bytes.iter_mut().zip(pattern).for_each(|(byte, flipped)| *byte ^= flipped),
+            Number::Atomic(number) => {
+                let flipped = pattern.try_into().map(u64::from_le_bytes).unwrap_or(0);
+                number.fetch_xor(flipped, Ordering::Relaxed);
+            }
             Number::Bool(is_so) => **is_so = !**is_so,
             Number::Kind(kind) => {
                 **kind = match kind {
@@ -95,8 +102,8 @@ impl<'a> Cells<'a> {
         self.number(name, self.end(), number);
     }
 
-    pub(crate) fn own_flag(&mut self, name: &str, flag: &'a mut bool) {
-        self.put(name, self.end(), Number::Bool(flag));
+    pub(crate) fn own_atomic(&mut self, name: &str, number: &'a AtomicU64) {
+        self.put(name, self.end(), Number::Atomic(number));
     }
 
     pub(crate) fn end(&self) -> usize {

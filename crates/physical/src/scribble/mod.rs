@@ -77,15 +77,19 @@ pub enum MetaKind {
     DeadRun,
     /// For which epoch a block was written ahead.
     WrittenAhead,
+    /// What blocks of the intent log hold, by sums of their sectors.
+    LogContents,
     /// Numbers that superblocks are made from.
     Counts,
+    /// Other numbers that are in no block: what is promised and kept back, limits, the next free ones, the device's.
+    Numbers,
     /// Sums of the audit.
     Audit,
 }
 
 impl MetaKind {
     /// All of them.
-    pub const ALL: [MetaKind; 18] = [
+    pub const ALL: [MetaKind; 20] = [
         MetaKind::ObjectTable,
         MetaKind::SystemTree,
         MetaKind::BlockTree,
@@ -102,7 +106,9 @@ impl MetaKind {
         MetaKind::Snapshot,
         MetaKind::DeadRun,
         MetaKind::WrittenAhead,
+        MetaKind::LogContents,
         MetaKind::Counts,
+        MetaKind::Numbers,
         MetaKind::Audit,
     ];
 
@@ -125,7 +131,9 @@ impl MetaKind {
             MetaKind::Snapshot => "snapshot",
             MetaKind::DeadRun => "dead-run",
             MetaKind::WrittenAhead => "written-ahead",
+            MetaKind::LogContents => "log-contents",
             MetaKind::Counts => "counts",
+            MetaKind::Numbers => "numbers",
             MetaKind::Audit => "audit",
         }
     }
@@ -452,13 +460,14 @@ impl<'a> Lab<'a> {
                 let halves = module.log.try_lock().map_or(0, |_| 2);
                 some(State::Clean, 1).chain(some(State::InUse, halves)).collect()
             }
-            MetaKind::Snapshot => some(State::InUse, trees.kept.of(DomainId::MAIN).len()).collect(),
+            MetaKind::Snapshot => some(State::InUse, trees.kept.entries(DomainId::MAIN)).collect(),
             MetaKind::DeadRun => some(State::Changed, trees.kept.dying(DomainId::MAIN).count()).collect(),
             MetaKind::WrittenAhead => {
                 let Some(alloc) = self.alloc() else { return Vec::new() };
                 alloc.placements().map(|block| Target::new(kind, State::Ahead, block)).collect()
             }
-            MetaKind::Counts => some(State::InUse, 1).collect(),
+            MetaKind::LogContents => some(State::InUse, module.log.try_lock().map_or(0, |log| log.blocks())).collect(),
+            MetaKind::Counts | MetaKind::Numbers => some(State::InUse, 1).collect(),
             _ => some(State::Changed, 1).collect(),
         };
         found.sort_unstable();
@@ -524,6 +533,25 @@ impl<'a> Lab<'a> {
                 Some(action(Form::Cells(Cells::of_dead_run(run))))
             }
             (MetaKind::WrittenAhead, _) => Some(action(Form::Cells(self.alloc()?.placement_cells(target.index)?))),
+            (MetaKind::LogContents, _) => {
+                Some(action(Form::Cells(module.log.try_lock()?.content_cells(target.index as usize)?)))
+            }
+            (MetaKind::Numbers, _) => {
+                let mut alloc = self.alloc()?;
+                let (mut ids, mut committing) = (module.ids.try_lock(), module.committing.try_lock());
+                let mut cells = Cells::default();
+                alloc.number_cells(&mut cells);
+                trees.kept.number_cells(DomainId::MAIN, &mut cells);
+                module.disk().number_cells(&mut cells);
+                if let Some(next) = ids.as_mut().and_then(|ids| ids.get_mut(&DomainId::MAIN)) {
+                    cells.own("next object that may be free", next.scribbled());
+                }
+                if let Some(committing) = committing.as_deref_mut() {
+                    cells.own("newest epoch applied", committing.applied.scribbled());
+                    cells.own("times begun anew", committing.restarts.scribbled());
+                }
+                Some(action(Form::Cells(cells)))
+            }
             (MetaKind::Counts, _) => {
                 let mut alloc = self.alloc()?;
                 let trees = &mut *trees;

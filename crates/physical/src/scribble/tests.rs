@@ -88,23 +88,52 @@ fn target(rig: &Rig, kind: MetaKind, state: State) -> Target {
 
 #[test]
 fn what_keeps_the_crc_is_seen_everywhere() {
-    for (kind, state) in [
-        (MetaKind::BlockTree, State::Changed),
-        (MetaKind::Map, State::Changed),
-        (MetaKind::Record, State::Changed),
-        (MetaKind::Record, State::InUse),
-        (MetaKind::Allocator, State::InUse),
-        (MetaKind::Label, State::InUse),
-        (MetaKind::Superblock, State::InUse),
+    for (kind, state, byte) in [
+        (MetaKind::BlockTree, State::Changed, 40),
+        (MetaKind::Map, State::Changed, 40),
+        // Within the bytes of the largest numbers: size and blocks of a record.
+        (MetaKind::Record, State::Changed, 40),
+        (MetaKind::Record, State::InUse, 40),
+        (MetaKind::Allocator, State::InUse, 40),
+        (MetaKind::Label, State::InUse, 40),
+        (MetaKind::Superblock, State::InUse, 40),
+        // When it was made, and of which epoch it is.
+        (MetaKind::Snapshot, State::InUse, 8),
     ] {
         let rig = rig();
         let lab = rig.module.lab();
-        // Within the bytes of the largest numbers: size and blocks of a record.
-        let (at, pattern) = crc64_neutral(40 * 8).unwrap();
+        let (at, pattern) = crc64_neutral(byte * 8).unwrap();
         let struck = lab.strike(&target(&rig, kind, state), at, &pattern).expect("there are bits");
         let outcome = rig.commit();
         let counters = rig.module.status().counters;
         assert!(counters.scribbles > 0, "{struck}: {outcome:?}, {counters:?}");
+        rig.stored();
+    }
+}
+
+/// Nobody notices, and all are told of.
+#[test]
+fn numbers_that_are_in_no_block_are_put_right() {
+    let rig = || {
+        let rig = rig();
+        rig.module.new_objects(DomainId::MAIN, 1).unwrap();
+        rig
+    };
+    let target_of = |rig: &Rig| target(rig, MetaKind::Numbers, State::InUse);
+    let first = rig();
+    let fields = first.module.lab().layout(&target_of(&first)).unwrap().fields;
+    assert!(fields.len() > 8, "{fields:?}");
+    for (name, at, length) in fields {
+        let rig = rig();
+        let space = rig.module.status().space;
+        let expected = rig.module.new_objects(DomainId::MAIN, 1).unwrap()[0].0 + 1;
+        rig.module.lab().strike(&target_of(&rig), at, &vec![0xa5; length]).expect("it is there");
+        assert_eq!(rig.module.status().space, space, "{name}");
+        rig.wait_a_second();
+        assert_eq!(rig.module.new_objects(DomainId::MAIN, 1).unwrap(), [ObjectId(expected)], "{name}");
+        rig.make(77);
+        rig.commit().unwrap();
+        assert_eq!(rig.module.status().counters.scribbles, 1, "{name}");
         rig.stored();
     }
 }

@@ -8,12 +8,14 @@
 //! - what is left of the list is what the domain does not have, and an older snapshot has or nobody;
 //! - a slice depends on nothing but the list and the snapshots there are, so others can be made and deleted between two.
 
-use super::{Kept, OfDomain, sum_of};
+use super::{EntrySums, Kept, OfDomain, Slot};
 use crate::commit::CommitOrder;
 use crate::format::{DEAD_RUNS, DeadRun, SNAPSHOTS, StoredSnapshot};
+use crate::guarded::Doubled;
 use crate::meta_block::Scribble;
 use crate::module::Module;
 use crate::objects::{dead_of, system_key};
+use crate::scribble::Cells;
 use crate::snapshot::dead_list::{SLOTS, pages_of, runs_in};
 use crate::tree::{Base, Trees};
 use holdfast_object::space::{levels, note_blocks};
@@ -37,19 +39,43 @@ impl Default for DeletionSlice {
 
 /// A deleted snapshot with a part of its dead list left.
 pub(super) struct Deleted {
-    pub(super) slot: u16,
+    pub(super) slot: Slot,
     pub(super) stored: StoredSnapshot,
     /// Of the entry in the list.
-    pub(super) sum: u64,
+    pub(super) sums: EntrySums,
     /// Pages of its dead list; 1 if nobody knows.
-    pages_left: u64,
+    pages_left: Doubled,
 }
 
 impl Deleted {
+    fn new(slot: u16, stored: StoredSnapshot, pages_left: u64) -> Deleted {
+        Deleted { slot: Slot::new(slot), sums: EntrySums::of(&stored), stored, pages_left: Doubled::new(pages_left) }
+    }
+
+    /// Whether the numbers that are in no list are.
+    pub(super) fn is_good(&self) -> bool {
+        self.slot.0.is_good() && self.pages_left.is_good()
+    }
+
+    /// Puts the numbers right that are in no list.
+    pub(super) fn heal(&mut self) -> Option<Scribble> {
+        self.slot.heal().or(self.pages_left.heal("pages that are left of a deleted snapshot"))
+    }
+
     /// # Errors
     /// Somebody has written to it who must not.
     pub(super) fn verify(&self) -> std::result::Result<(), Scribble> {
-        Scribble::unless_equal("checksum of a deleted snapshot", self.sum, sum_of(&self.stored))
+        self.sums.verify(&self.stored)
+    }
+}
+
+/// What nobody may do: see [`crate::scribble`].
+impl Deleted {
+    pub(super) fn cells(&mut self) -> Cells<'_> {
+        let mut cells = Cells::of_snapshot(&mut self.stored);
+        cells.own("slot", self.slot.0.scribbled());
+        cells.own("pages_left", self.pages_left.scribbled());
+        cells
     }
 }
 
@@ -69,7 +95,7 @@ impl Kept {
     /// Places of deleted snapshots with a part of their dead lists left.
     pub(crate) fn deleted(&self) -> impl Iterator<Item = (DomainId, u16)> {
         let of_domain = |(domain, of): (&DomainId, &OfDomain)| {
-            of.deleted.iter().map(|deleted| (*domain, deleted.slot)).collect::<Vec<_>>()
+            of.deleted.iter().map(|deleted| (*domain, deleted.slot.get())).collect::<Vec<_>>()
         };
         self.domains.iter().flat_map(of_domain)
     }
@@ -78,8 +104,8 @@ impl Kept {
 impl OfDomain {
     /// The entry of a snapshot, be it deleted or not, and its place.
     fn entry(&self, id: SnapshotId) -> Option<(u16, &StoredSnapshot)> {
-        let held = self.held.iter().map(|held| (held.slot, &held.stored));
-        let deleted = self.deleted.iter().map(|deleted| (deleted.slot, &deleted.stored));
+        let held = self.held.iter().map(|held| (held.slot.get(), &held.stored));
+        let deleted = self.deleted.iter().map(|deleted| (deleted.slot.get(), &deleted.stored));
         held.chain(deleted).find(|(_, stored)| stored.id == id)
     }
 }
@@ -97,7 +123,7 @@ impl Trees {
             }
             None => 0,
         };
-        Deleted { slot, sum: sum_of(&stored), stored, pages_left }
+        Deleted::new(slot, stored, pages_left)
     }
 
     /// The end of a dead list, as much as may go at once. Nothing of it was added in the epoch being built.
@@ -167,7 +193,7 @@ impl Module {
         let stored = StoredSnapshot { is_deleted: true, ..stored.clone() };
         let age = |stored: &StoredSnapshot| (stored.epoch, stored.id);
         let before = trees.kept.of(domain).iter().rev().find(|held| age(&held.stored) < age(&stored));
-        let before = before.map(|held| (held.slot, held.stored.epoch));
+        let before = before.map(|held| (held.slot.get(), held.stored.epoch));
         let Slice { runs, page, left, gone } = trees.dead_slice(&self.base, domain, slot, self.deletion_slice)?;
         let moved = runs.iter().filter(|run| before.is_some_and(|(_, kept)| kept >= run.birth_log)).count() as u64;
         let pages_left = page - pages_of(slot).start + u64::from(!left.is_empty());
@@ -181,12 +207,12 @@ impl Module {
         trees.open_listed(&self.base, domain, slot)?;
         trees.open_dead(&self.base, domain, slot, page, !left.is_empty())?;
         trees.put_listed(&self.base, domain, slot, (!is_over).then_some(&stored))?;
-        committing.applied = epoch;
+        committing.applied.set(epoch);
         let of_domain = trees.kept.domains.entry(domain).or_default();
         of_domain.held.retain(|held| held.stored.id != id);
         of_domain.deleted.retain(|deleted| deleted.stored.id != id);
         if !is_over {
-            of_domain.deleted.push(Deleted { slot, sum: sum_of(&stored), stored, pages_left });
+            of_domain.deleted.push(Deleted::new(slot, stored, pages_left));
         }
         if let Some(blocks) = of_domain.dead_blocks.get_mut() {
             *blocks = blocks.saturating_sub(runs.iter().map(DeadRun::blocks_in_all).sum());
@@ -215,7 +241,7 @@ impl Module {
         let deletion = |deleted: &Deleted| SnapshotDeletion {
             id: deleted.stored.id,
             name: deleted.stored.name.clone(),
-            runs_left: deleted.pages_left * DEAD_RUNS,
+            runs_left: deleted.pages_left.get() * DEAD_RUNS,
         };
         trees.kept.domains.get(&domain).map_or(Vec::new(), |of_domain| of_domain.deleted.iter().map(deletion).collect())
     }

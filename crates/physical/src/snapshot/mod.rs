@@ -12,6 +12,7 @@
 //! | `delete` | delete |
 //! | `dead_list` | the runs of blocks on the device |
 //! | `diff` | what changed between two states |
+//! | `heal` | reading again what has gone bad in memory |
 //!
 //! Invariants:
 //! - a block that a snapshot can reach is one of the domain's, or in the dead list of that snapshot or of a later one, be that
@@ -22,11 +23,14 @@
 mod dead_list;
 mod delete;
 mod diff;
+mod heal;
 mod scribble;
 
 use crate::audit::{Audit, Digest, listed_digest};
 use crate::commit::{CommitOrder, Committing};
+use crate::form_sums::FormSums;
 use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
+use crate::guarded::Doubled;
 use crate::meta_block::{MetadataProtection, NodeKey, Scribble};
 use crate::module::Module;
 use crate::objects::{REFERENCES, dead_of, snapshots_of, system_key, table_of};
@@ -48,16 +52,14 @@ use std::collections::{BTreeMap, HashMap};
 /// A snapshot in memory.
 pub(crate) struct Held {
     /// Its place in the list, and of its dead list among those of the domain.
-    slot: u16,
+    slot: Slot,
     pub(crate) stored: StoredSnapshot,
     /// Of the entry in the list.
-    sum: u64,
-    /// `slot` and `metadata` once more.
-    inverted: (u16, u64),
+    sums: EntrySums,
     /// The domain's object table as it was: nothing is ever dirty in it.
     pub(crate) view: Trees,
     /// Blocks of metadata, two copies counted as one, that it has and its domain still has too; at most so many.
-    metadata: u64,
+    metadata: Doubled,
 }
 
 impl Held {
@@ -66,30 +68,65 @@ impl Held {
             table_of(domain),
             SealedRecord::own(stored.table.clone(), MetadataProtection::default()),
         )]);
-        let (sum, view) = (sum_of(&stored), Trees { system, ..Trees::default() });
-        Held { slot, sum, stored, inverted: (!slot, !metadata), view, metadata }
-    }
-
-    fn set_metadata(&mut self, metadata: u64) {
-        (self.metadata, self.inverted.1) = (metadata, !metadata);
+        let (sums, view) = (EntrySums::of(&stored), Trees { system, ..Trees::default() });
+        Held { slot: Slot::new(slot), sums, stored, view, metadata: Doubled::new(metadata) }
     }
 
     /// # Errors
     /// Somebody has written to it who must not.
     fn verify(&self) -> std::result::Result<(), Scribble> {
-        let (slot, metadata) = (u64::from(!self.inverted.0), !self.inverted.1);
-        Scribble::unless_equal("checksum of a snapshot", self.sum, sum_of(&self.stored))?;
-        Scribble::unless_equal("place of a snapshot", slot, self.slot.into())?;
-        Scribble::unless_equal("number of a snapshot's blocks of metadata", metadata, self.metadata)
+        self.sums.verify(&self.stored)
+    }
+
+    /// Puts the numbers right that are in no list.
+    fn heal(&mut self) -> Option<Scribble> {
+        let metadata = self.metadata.heal("number of a snapshot's blocks of metadata");
+        self.slot.heal().or(metadata)
     }
 }
 
-/// What an entry is verified by.
-fn sum_of(stored: &StoredSnapshot) -> u64 {
-    match stored.table.root.excess() {
-        0 => crc64(&stored.encode()),
-        // No entry has room for that: it is no sum of any.
-        excess => !excess,
+/// A place in the list.
+struct Slot(Doubled);
+
+impl Slot {
+    fn new(slot: u16) -> Slot {
+        Slot(Doubled::new(slot.into()))
+    }
+
+    fn get(&self) -> u16 {
+        self.0.get() as u16
+    }
+
+    fn heal(&mut self) -> Option<Scribble> {
+        self.0.heal("place of a snapshot")
+    }
+}
+
+/// What an entry is verified by; `None`: there is no room in any for what was to be sealed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct EntrySums(Option<FormSums>);
+
+impl EntrySums {
+    fn of(stored: &StoredSnapshot) -> EntrySums {
+        EntrySums((stored.table.root.excess() == 0).then(|| FormSums::of(&stored.encode())))
+    }
+
+    /// # Errors
+    /// Somebody has written to it who must not.
+    fn verify(self, stored: &StoredSnapshot) -> std::result::Result<(), Scribble> {
+        let excess = stored.table.root.excess();
+        Scribble::unless_equal("bits beyond the checksum of a snapshot", 0, excess)?;
+        let names = ["checksum of a snapshot", "second sum of a snapshot"];
+        self.0.unwrap_or(FormSums::of(&[])).verify(&stored.encode(), names)
+    }
+
+    /// Of an entry of the list, by its bytes.
+    fn are_of(self, entry: &[u8; 1024]) -> bool {
+        self.0 == Some(FormSums::of(entry))
+    }
+
+    fn crc(self) -> u64 {
+        self.0.map_or(0, |sums| sums.crc)
     }
 }
 
@@ -104,7 +141,7 @@ struct OfDomain {
     /// Blocks named in all dead lists, copies counted, once they have been counted.
     dead_blocks: Mutex<Option<u64>>,
     /// The number given last.
-    last_id: u16,
+    last_id: Doubled,
     /// Why the list cannot be read; then `held` is empty, and the store takes no changes.
     unreadable: Option<Error>,
 }
@@ -142,7 +179,7 @@ impl Kept {
         for held in &mut self.domains.get_mut(&domain).expect("a domain with snapshots").held {
             change(&mut held.stored);
             if is_legal {
-                held.sum = sum_of(&held.stored);
+                held.sums = EntrySums::of(&held.stored);
             }
         }
     }
@@ -173,13 +210,13 @@ impl Kept {
     pub(crate) fn metadata_gone(&mut self, domain: DomainId, birth_log: Epoch) {
         let Some(of_domain) = self.domains.get_mut(&domain) else { return };
         for held in of_domain.held.iter_mut().rev().take_while(|held| held.stored.epoch >= birth_log) {
-            held.set_metadata(held.metadata.saturating_sub(1));
+            held.metadata.set(held.metadata.get().saturating_sub(1));
         }
     }
 
     /// Blocks of metadata that the newest snapshot has and the domain still has too, if there is a snapshot.
     fn metadata_of_newest(&self, domain: DomainId) -> Option<u64> {
-        self.of(domain).last().map(|newest| newest.metadata)
+        self.of(domain).last().map(|newest| newest.metadata.get())
     }
 
     /// Whether a snapshot of the domain has what a pointer of this logical birth names.
@@ -232,8 +269,8 @@ impl Kept {
 impl OfDomain {
     /// All that is in the list: places, and checksums of the entries.
     fn sums(&self) -> impl Iterator<Item = (u16, u64)> {
-        let deleted = self.deleted.iter().map(|deleted| (deleted.slot, deleted.sum));
-        self.held.iter().map(|held| (held.slot, held.sum)).chain(deleted)
+        let deleted = self.deleted.iter().map(|deleted| (deleted.slot.get(), deleted.sums.crc()));
+        self.held.iter().map(|held| (held.slot.get(), held.sums.crc())).chain(deleted)
     }
 
     /// Numbers in use.
@@ -244,12 +281,12 @@ impl OfDomain {
 
     /// Places of the list in use.
     fn slots(&self) -> impl Iterator<Item = u16> {
-        self.held.iter().map(|held| held.slot).chain(self.deleted.iter().map(|deleted| deleted.slot))
+        self.held.iter().map(|held| held.slot.get()).chain(self.deleted.iter().map(|deleted| deleted.slot.get()))
     }
 
     /// The slot of the newest snapshot, if that has pointers born in this epoch.
     fn holder_of(&self, birth_log: Epoch) -> Option<u16> {
-        self.held.last().filter(|newest| newest.stored.epoch >= birth_log).map(|newest| newest.slot)
+        self.held.last().filter(|newest| newest.stored.epoch >= birth_log).map(|newest| newest.slot.get())
     }
 
     fn bury(&mut self, slot: u16, run: DeadRun) {
@@ -338,11 +375,11 @@ impl Trees {
         }
         of_domain.held.sort_by_key(|held| (held.stored.epoch, held.stored.id));
         of_domain.deleted.sort_by_key(|deleted| (deleted.stored.epoch, deleted.stored.id));
-        of_domain.last_id = of_domain.held.last().map_or(0, |held| held.stored.id.0);
+        of_domain.last_id.set(of_domain.held.last().map_or(0, |held| held.stored.id.0.into()));
         // Each entry says what was kept of the metadata of the one before it when it was made itself.
         let mut metadata = if domain == DomainId::MAIN { superblock.metadata_kept } else { 0 };
         for held in of_domain.held.iter_mut().rev() {
-            held.set_metadata(metadata.min(superblock.metadata));
+            held.metadata.set(metadata.min(superblock.metadata));
             metadata = held.stored.metadata_before;
         }
         Ok(of_domain)
@@ -467,7 +504,7 @@ impl Module {
         // The list of a domain that has had none is known: nothing is in it.
         let nothing = || OfDomain { dead_blocks: Mutex::new(Some(0)), ..OfDomain::default() };
         let of_domain = trees.kept.domains.entry(domain).or_insert_with(nothing);
-        let ids = (1..=SnapshotId::MAX.0).cycle().skip(usize::from(of_domain.last_id)).map(SnapshotId);
+        let ids = (1..=SnapshotId::MAX.0).cycle().skip(of_domain.last_id.get() as usize).map(SnapshotId);
         let id = ids.take(usize::from(SnapshotId::MAX.0)).find(|id| !of_domain.ids().any(|used| used == *id));
         let id = id.expect("more numbers than places in the list");
         let metadata_before = trees.kept.metadata_of_newest(domain).unwrap_or(0);
@@ -487,10 +524,10 @@ impl Module {
             trees.put_listed(&self.base, domain, slot, Some(&stored))?;
         }
         let of_domain = trees.kept.domains.entry(domain).or_default();
-        of_domain.last_id = id.0;
+        of_domain.last_id.set(id.0.into());
         of_domain.held.push(Held::new(slot, domain, stored, metadata));
         trees.tell_kept(&self.base);
-        committing.applied = epoch;
+        committing.applied.set(epoch);
         Ok(id)
     }
 
@@ -505,7 +542,7 @@ impl Module {
         for Held { slot, stored, .. } in trees.kept.of(domain) {
             let mut only = 0;
             if counted {
-                let runs = trees.dead_runs(&self.base, domain, *slot)?;
+                let runs = trees.dead_runs(&self.base, domain, slot.get())?;
                 dead_blocks += blocks_of(&runs);
                 let runs = runs.iter().filter(|run| run.birth_log > before);
                 only = trees.freed_by(&self.base, runs, &mut HashMap::new())?;
@@ -524,7 +561,7 @@ impl Module {
             let mut dead_blocks = Some(dead_blocks);
             for Deleted { slot, stored, .. } in &of_domain.deleted {
                 // Nobody looks into it any more: only the sum is not known then.
-                match trees.dead_runs(&self.base, domain, *slot) {
+                match trees.dead_runs(&self.base, domain, slot.get()) {
                     Ok(runs) => dead_blocks = dead_blocks.map(|blocks| blocks + blocks_of(&runs)),
                     Err(error) => {
                         let (id, name) = (stored.id.0, &stored.name);
@@ -546,7 +583,7 @@ impl Module {
         trees.kept.check_known(domain)?;
         let Some((at, held)) = trees.kept.find(domain, id) else { return Err(Error::NoSnapshot(id.0.to_string())) };
         let before = trees.kept.of(domain)[..at].last().map_or(0, |before| before.stored.epoch);
-        let (runs, is_end) = trees.dead_part(&self.base, domain, held.slot, count.pages, PAGES)?;
+        let (runs, is_end) = trees.dead_part(&self.base, domain, held.slot.get(), count.pages, PAGES)?;
         count.pages += PAGES;
         let runs = runs.iter().filter(|run| run.birth_log > before);
         match trees.freed_by(&self.base, runs, &mut count.uses) {
@@ -571,8 +608,8 @@ impl Module {
         committing.check_open()?;
         drop(self.trees());
         let last = self.superblock()?.epoch;
-        if epoch <= last || committing.applied != 0 {
-            let applied = committing.applied;
+        let applied = committing.applied.get();
+        if epoch <= last || applied != 0 {
             let message = format!("snapshots change first in epoch {epoch}, after {last}; {applied} has been applied");
             return Err(Error::Protocol(message));
         }

@@ -1,6 +1,6 @@
 //! What nobody may do to what is known of snapshots: see [`crate::scribble`].
 
-use super::Kept;
+use super::{Deleted, Kept, OfDomain};
 use crate::format::DeadRun;
 use crate::objects::table_of;
 use crate::scribble::Cells;
@@ -8,13 +8,29 @@ use crate::sealed_record::SealedRecord;
 use holdfast_object::DomainId;
 
 impl Kept {
-    /// The entry of a snapshot, counted from the oldest, and what is known beside it.
+    /// How many [`Kept::cells`] there are of.
+    pub(crate) fn entries(&self, domain: DomainId) -> usize {
+        self.domains.get(&domain).map_or(0, |of_domain| of_domain.held.len() + of_domain.deleted.len())
+    }
+
+    /// The entry of a snapshot, counted from the oldest, then those of deleted ones; and what is known beside it.
     pub(crate) fn cells(&mut self, domain: DomainId, nth: usize) -> Option<Cells<'_>> {
-        let held = self.domains.get_mut(&domain)?.held.get_mut(nth)?;
+        let OfDomain { held, deleted, .. } = self.domains.get_mut(&domain)?;
+        if let Some(nth) = nth.checked_sub(held.len()) {
+            return deleted.get_mut(nth).map(Deleted::cells);
+        }
+        let held = held.get_mut(nth)?;
         let mut cells = Cells::of_snapshot(&mut held.stored);
-        cells.own("slot", &mut held.slot);
-        cells.own("metadata", &mut held.metadata);
+        cells.own("slot", held.slot.0.scribbled());
+        cells.own("metadata", held.metadata.scribbled());
         Some(cells)
+    }
+
+    /// What is known of all of a domain.
+    pub(crate) fn number_cells<'a>(&'a mut self, domain: DomainId, cells: &mut Cells<'a>) {
+        if let Some(of_domain) = self.domains.get_mut(&domain) {
+            cells.own("newest snapshot", of_domain.last_id.scribbled());
+        }
     }
 
     /// The record through which the objects of a snapshot are found.

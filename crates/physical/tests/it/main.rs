@@ -8,6 +8,7 @@ mod faults;
 mod fuzz;
 mod intent_log;
 mod kept;
+mod log_ends;
 mod mend;
 mod model;
 mod random;
