@@ -52,6 +52,7 @@ mod log_recovery;
 mod mend;
 mod meta_block;
 mod module;
+mod named;
 mod node_cache;
 mod objects;
 mod op_limits;

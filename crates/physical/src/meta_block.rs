@@ -294,14 +294,19 @@ impl MetaBlock {
     }
 
     /// Reads and verifies the block that `pointer` names, from its second copy if the first is bad, which is then
-    /// repaired.
-    pub(crate) fn load(disk: &Disk, key: NodeKey, pointer: &BlockPointer) -> Result<MetaBlock> {
+    /// repaired if it `is_named` by the pointer ([`Trees::is_named`](crate::tree::Trees::is_named)).
+    pub(crate) fn load(
+        disk: &Disk,
+        key: NodeKey,
+        pointer: &BlockPointer,
+        is_named: impl FnOnce() -> bool,
+    ) -> Result<MetaBlock> {
         let mut first_error = None;
         for address in pointer.addresses() {
             match read_copy(disk, key, pointer, address) {
                 Ok(bytes) => {
                     let block = MetaBlock::clean(bytes, key, pointer, disk.metadata);
-                    if first_error.is_some() {
+                    if first_error.is_some() && is_named() {
                         disk.repair(pointer.address[0], block.bytes(), &key.place(disk, pointer.address[0]));
                     }
                     block.check(disk, key, address)?;

@@ -2,6 +2,7 @@
 
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, PAGES_MAX, RecordKind};
+use crate::meta_block::NodeKey;
 use crate::module::Module;
 use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection, prefetch_start};
 use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result};
@@ -115,7 +116,9 @@ impl Module {
             });
             match outcome {
                 Ok(sums) => {
-                    if first_error.is_some() {
+                    let live = ObjectKey { object: key.object.live(), ..key };
+                    if first_error.is_some() && self.trees().is_named(&self.base, NodeKey::new(live, 0, index), pointer)
+                    {
                         let place = page_place(key, index, self.disk().place(pointer.address[0]));
                         self.disk().repair(pointer.address[0], bytes, &place);
                     }

@@ -411,9 +411,13 @@ impl Module {
         };
         match good {
             Some(good) => {
+                let is_named = bad.is_empty() || trees.is_named(&self.base, node, pointer);
                 for (address, error) in &bad {
                     let place = in_state(node.place(disk, *address), state);
-                    self.replace(step, place, says(error), *address, good.bytes());
+                    match is_named {
+                        true => self.replace(step, place, says(error), *address, good.bytes()),
+                        false => note(step, place, says(error), Fate::Unrepaired),
+                    }
                 }
             }
             None => {

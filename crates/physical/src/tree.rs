@@ -195,12 +195,12 @@ fn slot_of(index: u64) -> usize {
 }
 
 /// A copy of a clean block for the epoch being built. One that has gone bad in memory is read again.
-fn copy_to_change(base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<OwnedBlock> {
+fn copy_to_change(trees: &Trees, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<OwnedBlock> {
     // Verified after it has been copied: what is changed is good.
     let copy = base.cache.take(key, pointer.address[0]).map(|block| MetaBlock::clone(&block));
     let block = match copy.filter(|copy| !base.is_scribbled(copy, key, pointer.address[0])) {
         Some(copy) => copy,
-        None => MetaBlock::load(&base.disk, key, pointer)?,
+        None => MetaBlock::load(&base.disk, key, pointer, || trees.is_named(base, key, pointer))?,
     };
     Ok(OwnedBlock::from(block, base.disk.metadata))
 }
@@ -221,7 +221,7 @@ impl Trees {
         if let Some(block) = self.in_memory(base, key, pointer) {
             return Ok(block);
         }
-        let block = Arc::new(MetaBlock::load(&base.disk, key, pointer)?);
+        let block = Arc::new(MetaBlock::load(&base.disk, key, pointer, || self.is_named(base, key, pointer))?);
         base.keep(key, pointer.address[0], block.clone());
         Ok(block)
     }
@@ -397,7 +397,7 @@ impl Trees {
                     Some((parent, slot)) => self.dirty[&parent].block.pointer(slot),
                 };
                 let block =
-                    if pointer.is_hole() { base.new_block(node) } else { copy_to_change(base, node, &pointer)? };
+                    if pointer.is_hole() { base.new_block(node) } else { copy_to_change(self, base, node, &pointer)? };
                 self.give_up(base, key, &pointer, false);
                 self.insert_dirty(node, block);
                 match above {
@@ -712,7 +712,8 @@ impl Trees {
         let block = match dirty.or(cached) {
             Some(block) => Some(block),
             None if pointer.kind != PointerKind::Tree => return,
-            None => match MetaBlock::load(&base.disk, node, pointer) {
+            // What goes away is not repaired.
+            None => match MetaBlock::load(&base.disk, node, pointer, || false) {
                 Ok(block) => Some(Arc::new(block)),
                 Err(error) => {
                     tracing::error!(%error, "blocks under a tree block that cannot be read stay in use");

@@ -1,7 +1,7 @@
 use super::*;
 use crate::commit::tests::Rig;
 use holdfast_integrity::crc64_neutral;
-use holdfast_object::{Batch, Error, ObjectId, ObjectStore, Op, Timestamp};
+use holdfast_object::{Batch, Error, ObjectId, ObjectStore, Op, Seek, Timestamp};
 use std::collections::BTreeSet;
 
 /// A store with a snapshot, shared pages, and an epoch being built that has changed something of all of it.
@@ -109,6 +109,38 @@ fn what_keeps_the_crc_is_seen_everywhere() {
         assert!(counters.scribbles > 0, "{struck}: {outcome:?}, {counters:?}");
         rig.stored();
     }
+}
+
+/// What such a pointer names is somebody else's block, and not a bad copy.
+#[test]
+fn nothing_is_repaired_through_a_pointer_that_has_gone_bad() {
+    let rig = rig();
+    let lab = rig.module.lab();
+    let is_changed = |target: &Target| target.state == State::Changed;
+    let targets = [MetaKind::SystemTree, MetaKind::BlockTree].into_iter().flat_map(|kind| lab.targets(kind));
+    let mut struck = 0;
+    for target in targets.filter(is_changed) {
+        let layout = lab.layout(&target).expect("it is listed");
+        for slot in layout.used {
+            let at = slot * layout.slot_bytes;
+            lab.strike(&target, at, &[2]).expect("it is there");
+            rig.module.base.cache.clear();
+            let before = rig.device.snapshot();
+            for object in [2, 3] {
+                let key = ObjectKey { domain: DomainId::MAIN, object: ObjectId(object) };
+                // Whatever they say.
+                let _ = [0, 64].map(|page| rig.module.seek(key, page, Seek::Hole));
+            }
+            let _ = (rig.module.snapshots(DomainId::MAIN), rig.module.objects(DomainId::MAIN, ObjectId(0), 10));
+            assert!(rig.device.snapshot() == before, "{target}, slot {slot}");
+            lab.strike(&target, at, &[2]).expect("it is there");
+            struck += 1;
+        }
+    }
+    assert!(struck > 1);
+    // All was put right again.
+    rig.commit().unwrap();
+    rig.stored();
 }
 
 /// Nobody notices, and all are told of.

@@ -319,13 +319,14 @@ impl Module {
         let good: &[u8; PAGE_SIZE] = pinned.bytes();
         // Nobody else gets the block meanwhile.
         let _gate = self.gate.read();
-        let pointer = {
+        let (pointer, is_named) = {
             let trees = self.trees();
             let (state, live) = trees.state_of(key)?;
             let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
-            state.pages(&self.base, live, &record, index, 1)?[0]
+            let pointer = state.pages(&self.base, live, &record, index, 1)?[0];
+            (pointer, trees.is_named(&self.base, NodeKey::new(live, 0, index), &pointer))
         };
-        if pointer.kind != PointerKind::Data || !pointer.matches(good, 0) {
+        if !is_named || pointer.kind != PointerKind::Data || !pointer.matches(good, 0) {
             return Ok(false);
         }
         let mut back = Box::new(crate::disk::Block([0; PAGE_SIZE]));
