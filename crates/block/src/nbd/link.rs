@@ -100,11 +100,6 @@ impl Link {
         Ok(())
     }
 
-    /// Nothing comes in any more; whoever waits for it is told the end.
-    pub(super) fn stop_receiving(&self) {
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);
-    }
-
     /// Nothing comes in or goes out any more.
     pub(super) fn cut(&self) {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 
 use super::export::Export;
 use super::link::Link;
@@ -85,8 +86,8 @@ struct Clients {
     /// Counts all that ever came.
     last: u64,
     present: usize,
-    /// Those that have an export.
-    links: HashMap<u64, Arc<Link>>,
+    /// Their sockets.
+    sockets: HashMap<u64, OwnedFd>,
 }
 
 impl Server {
@@ -204,13 +205,12 @@ impl Server {
     }
 
     pub(super) fn serve(&self, socket: OwnedFd, peer: &str) -> io::Result<()> {
+        let _present = Present::new(self, socket.try_clone()?);
         let deadline = Instant::now() + self.limits.negotiation;
         let mut link = Link::new(socket, peer.to_owned(), deadline)?;
         let mut reader = Reader::new();
         let Some(agreed) = negotiate(&mut link, &mut reader, &self.offer)? else { return Ok(()) };
         link.settle(self.limits.patience)?;
-        let link = Arc::new(link);
-        let _present = Present::new(self, Arc::clone(&link));
         tracing::debug!(peer, export = agreed.export.name(), structured = agreed.is_structured, "NBD: connected");
         transmission::serve(&link, &mut reader, agreed, &self.limits, &self.stopping)
     }
@@ -220,37 +220,38 @@ impl Server {
         self.stopping.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + self.limits.grace;
         let mut clients = self.clients.lock();
-        clients.links.values().for_each(|link| link.stop_receiving());
+        // Whoever reads is told the end.
+        clients.sockets.values().for_each(|socket| _ = shutdown(socket, Shutdown::Read));
         while clients.present > 0 {
             if self.left.wait_until(&mut clients, deadline).timed_out() {
-                clients.links.values().for_each(|link| link.cut());
+                clients.sockets.values().for_each(|socket| _ = shutdown(socket, Shutdown::Both));
                 return;
             }
         }
     }
 }
 
-/// A client in the list of those that have an export.
+/// A client in the list of those that are to be told when the server ends.
 struct Present<'a> {
     server: &'a Server,
     number: u64,
 }
 
 impl<'a> Present<'a> {
-    fn new(server: &'a Server, link: Arc<Link>) -> Self {
+    fn new(server: &'a Server, socket: OwnedFd) -> Self {
         let mut clients = server.clients.lock();
         clients.last += 1;
         let number = clients.last;
         if server.stopping.load(Ordering::Relaxed) {
-            link.stop_receiving();
+            let _ = shutdown(&socket, Shutdown::Read);
         }
-        clients.links.insert(number, link);
+        clients.sockets.insert(number, socket);
         Present { server, number }
     }
 }
 
 impl Drop for Present<'_> {
     fn drop(&mut self) {
-        self.server.clients.lock().links.remove(&self.number);
+        self.server.clients.lock().sockets.remove(&self.number);
     }
 }

@@ -113,10 +113,13 @@ fn stopping_answers_what_is_under_way_and_closes() {
         let server = scope.spawn(|| server.run(&running.listener, &running.stop));
         let mut client = running.client();
         let mut idle = running.client();
+        // One that has not said anything yet.
+        let mut mute = Client(UnixStream::connect(running.directory.path().join("s")).unwrap());
+        mute.take(18);
         client.put(&request(FLUSH, 0, 1, 0, 0));
         device.wait_for(1);
         running.stop.stop();
-        assert!(idle.is_over());
+        assert!(idle.is_over() && mute.is_over());
         device.open();
         assert_eq!(client.outcome(1).0, 0);
         assert!(client.is_over());
