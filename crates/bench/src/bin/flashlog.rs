@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use holdfast_bench::error::Result;
-use holdfast_bench::flashlog::{Bench, Load, Setup, Sizes, tables};
+use holdfast_bench::flashlog::{Bench, Load, Log, Setup, Sizes, backup_table, backups, tables};
 use holdfast_bench::program::{self, Progress};
 
 /// Compares Flashlog, with a stick or an SSD for a log and in both modes, with disk, stick and SSD alone: all modelled, in simulated
@@ -33,6 +33,9 @@ fn compare(arguments: &Arguments) -> Result<()> {
             results.push((load, setup, Bench::new(setup, Sizes::default())?.run(load)?));
         }
     }
+    progress.say("backups");
+    let backups = [backups(Log::Stick, Sizes::default())?, backups(Log::Ssd, Sizes::default())?];
     drop(progress);
-    program::publish(arguments.write.as_deref(), &preamble, &tables(&results.into_iter().collect()))
+    let measured = format!("{}\n{}", tables(&results.into_iter().collect()), backup_table(&backups));
+    program::publish(arguments.write.as_deref(), &preamble, &measured)
 }

@@ -116,11 +116,11 @@ impl Bench {
         })
     }
 
-    fn write(&self, first: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) fn write(&self, first: u64, bytes: &[u8]) -> Result<()> {
         self.device.write(first, &[IoSlice::new(bytes)]).map_err(of_device)
     }
 
-    fn flush(&self) -> Result<()> {
+    pub(super) fn flush(&self) -> Result<()> {
         self.device.flush().map_err(of_device)
     }
 

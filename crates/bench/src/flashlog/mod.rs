@@ -3,11 +3,13 @@
 //! Disk, stick and SSD are those of [`holdfast_lab::device::timed`]; time passes only while one of them works, so that the figures are those of the devices and
 //! the order of requests, the same on every machine. What the processor needs is in other measurements.
 
+mod backups;
 mod loads;
 mod tables;
 #[cfg(test)]
 mod tests;
 
+pub use backups::{backup_table, backups};
 pub use loads::{Load, Measured};
 pub use tables::tables;
 
@@ -122,12 +124,11 @@ impl Bench {
         };
         let log = timed(sizes.log, if log == Log::Stick { AnyModel::Stick } else { AnyModel::Ssd })?;
         let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
-        let failed = |error: flashlog::Error| Error::Usage(format!("a modelled Flashlog: {error}"));
-        flashlog::create(main.clone(), log.clone(), &names).map_err(failed)?;
+        flashlog::create(main.clone(), log.clone(), &names).map_err(of_set)?;
         let pace = clock.clone();
         let now = Arc::new(move || SystemTime::UNIX_EPOCH + Duration::from_nanos(pace.now_ns()));
         let options = Options { mode, now, ..Options::default() };
-        let (device, _opened) = Flashlog::open(main.clone(), log.clone(), &options).map_err(failed)?;
+        let (device, _opened) = Flashlog::open(main.clone(), log.clone(), &options).map_err(of_set)?;
         let flashlog = Arc::new(device);
         Ok(Bench { clock, device: flashlog.clone(), main, log: Some(log), flashlog: Some(flashlog), sizes })
     }
@@ -161,6 +162,10 @@ fn used(blocks: u64, model: AnyModel, clock: &Arc<Virtual>) -> Result<Arc<Timed>
         device.write(first, &[IoSlice::new(&zeros)]).map_err(of_device)?;
     }
     Ok(device)
+}
+
+fn of_set(error: flashlog::Error) -> Error {
+    Error::Usage(format!("a modelled Flashlog: {error}"))
 }
 
 fn of_device(error: holdfast_block::Error) -> Error {

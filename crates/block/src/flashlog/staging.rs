@@ -11,7 +11,7 @@ use super::format::{
 };
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
-use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -19,6 +19,9 @@ use std::time::SystemTime;
 
 /// Of so many blocks behind the copy, one is for pages.
 const META_SHARE: u64 = 9;
+
+/// Blocks copied from the staging area at once, or those of one page: 16 MiB.
+const APPLY_BLOCKS: u64 = 4096;
 
 /// An opened backup.
 pub(super) struct Backup {
@@ -147,16 +150,17 @@ impl Backup {
 
     /// Copies what is staged to its place. Doing it again is doing it once.
     fn apply(&mut self) -> Result<(), Error> {
-        for page in self.staged_pages()? {
-            for entry in &page.entries {
-                let mut bytes = AlignedBuf::zeroed(entry.sums.len() * BLOCK_SIZE);
-                self.rings.read(Area::Data, entry.data, &mut bytes)?;
-                let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-                for (index, (block, sum)) in (0..).zip(blocks.iter_mut().zip(&entry.sums)) {
-                    self.verify(block, *sum, entry.data + index)?;
-                }
-                self.write(entry.first, &bytes)?;
-            }
+        let pages = self.staged_pages()?;
+        let mut rest = &pages[..];
+        while !rest.is_empty() {
+            let mut blocks = 0;
+            let fit = |page: &&Page| {
+                blocks += page.blocks();
+                blocks <= APPLY_BLOCKS
+            };
+            let (batch, later) = rest.split_at(rest.iter().take_while(fit).count().max(1));
+            self.apply_pages(batch)?;
+            rest = later;
         }
         self.flush()?;
         let to = self.label().staging.to;
@@ -166,6 +170,25 @@ impl Backup {
             label.staging = Staging::default();
         })?;
         Ok(())
+    }
+
+    /// The same of pages whose data is in a row, read at once, so that a disk's arm goes there and back once for all of it.
+    fn apply_pages(&self, pages: &[Page]) -> Result<(), Error> {
+        let mut bytes = AlignedBuf::zeroed(pages.iter().map(Page::blocks).sum::<u64>() as usize * BLOCK_SIZE);
+        let position = pages[0].head.data;
+        self.rings.read(Area::Data, position, &mut bytes)?;
+        let (mut rest, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        let mut runs = Vec::new();
+        for entry in pages.iter().flat_map(|page| &page.entries) {
+            let (run, later) = rest.split_at_mut(entry.sums.len());
+            rest = later;
+            for (index, (block, sum)) in (0..).zip(run.iter_mut().zip(&entry.sums)) {
+                self.verify(block, *sum, entry.data + index)?;
+            }
+            runs.push((entry.first, [IoSlice::new(run.as_flattened())]));
+        }
+        let writes: Vec<Write<'_>> = runs.iter().map(|(first, bufs)| Write { first: *first, bufs }).collect();
+        Ok(self.rings.device.write_batch(&writes)?)
     }
 
     fn verify(&self, block: &mut [u8; BLOCK_SIZE], expected: u64, position: u64) -> Result<(), crate::Error> {
