@@ -325,6 +325,10 @@ impl ObjectCache for Cache {
         self.with_object(id, |_, object| object.visible_attributes())
     }
 
+    fn look(&self, id: ObjectId, look: &mut dyn FnMut(&Attributes)) -> Result<()> {
+        self.with_object(id, |_, object| look(&object.attributes))
+    }
+
     fn read(&self, id: ObjectId, first: PageIndex, count: usize) -> Result<Vec<PageView>> {
         self.read_pages(id, first, count)
     }
@@ -372,7 +376,8 @@ impl ObjectCache for Cache {
     }
 
     fn hold(&self, id: ObjectId, hold: Hold, delta: i64) -> Holds {
-        self.sessions.lock().hold(id, hold, delta)
+        let mut sessions = self.sessions.lock();
+        if delta == 0 { sessions.holds(id) } else { sessions.hold(id, hold, delta) }
     }
 
     fn orphans(&self) -> Result<Vec<ObjectId>> {

@@ -77,7 +77,7 @@ impl Cache {
     }
 
     /// Calls `use_it` with the state and an object, getting its attributes from the store if they are not known.
-    pub(crate) fn with_object<T>(&self, id: ObjectId, use_it: impl Fn(&State, &Object) -> T) -> Result<T> {
+    pub(crate) fn with_object<T>(&self, id: ObjectId, mut use_it: impl FnMut(&State, &Object) -> T) -> Result<T> {
         loop {
             let evictions = {
                 let state = self.state.read();

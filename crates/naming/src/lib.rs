@@ -17,6 +17,7 @@ pub mod check;
 pub mod decoders;
 mod directory;
 mod error;
+mod few;
 mod locks;
 mod name;
 mod namespace;

@@ -18,7 +18,7 @@ pub(crate) struct Staged<'a> {
     purpose: Purpose,
     brings: Option<ObjectId>,
     lazy: bool,
-    audit: Option<Audit<'a>>,
+    audit: Option<Box<Audit<'a>>>,
 }
 
 impl<'a> Staged<'a> {
@@ -29,12 +29,12 @@ impl<'a> Staged<'a> {
 
     /// It is audited before it is submitted.
     pub(crate) fn audited(self, audits: &'a Audits) -> Staged<'a> {
-        Staged { audit: Some(Audit::new(audits)), ..self }
+        Staged { audit: Some(Box::new(Audit::new(audits))), ..self }
     }
 
     /// What the audit is to know beside the operations, if there is to be one.
     pub(crate) fn audit(&mut self) -> Option<&mut Audit<'a>> {
-        self.audit.as_mut()
+        self.audit.as_deref_mut()
     }
 
     pub(crate) fn op(&mut self, op: Op) {
@@ -42,7 +42,7 @@ impl<'a> Staged<'a> {
     }
 
     #[cfg(test)]
-    pub(crate) fn unaudited(&mut self) -> Option<Audit<'a>> {
+    pub(crate) fn unaudited(&mut self) -> Option<Box<Audit<'a>>> {
         self.audit.take()
     }
 
@@ -203,7 +203,7 @@ impl<'a> Staged<'a> {
         #[cfg(not(test))]
         let this = self;
         let Staged { cache, ops, pins, purpose, brings, lazy, audit } = this;
-        if let Some(audit) = audit {
+        if let Some(mut audit) = audit {
             audit.verify(cache, &ops, request)?;
         }
         let outcome = cache.submit(Transaction { request, answer, ops, purpose, lazy, brings })?;

@@ -105,6 +105,13 @@ pub trait ObjectCache: Send + Sync {
     /// Attributes as of the last transaction.
     fn attributes(&self, id: ObjectId) -> Result<Attributes>;
 
+    /// The same, shown where they are if that takes less; [`Attributes::blocks`] may be those that are stored already. `look` must not call
+    /// the cache.
+    fn look(&self, id: ObjectId, look: &mut dyn FnMut(&Attributes)) -> Result<()> {
+        look(&self.attributes(id)?);
+        Ok(())
+    }
+
     /// `count` pages from page `first` on, regardless of the object's size. The caller verifies each page at the last
     /// moment before its bytes leave, and calls [`ObjectCache::reread`] if one does not match.
     fn read(&self, id: ObjectId, first: PageIndex, count: usize) -> Result<Vec<PageView>>;

@@ -14,28 +14,19 @@ pub(crate) fn link_number(object: ObjectId, kind: u8) -> u64 {
 }
 
 /// A number for three numbers, such that others are most unlikely to have the same.
-pub(crate) fn mixed(numbers: [u64; 3]) -> u64 {
-    numbers.into_iter().fold(0, |sum: u64, number| {
-        // The finalizer of SplitMix64.
-        let mut mixed = sum.rotate_left(29) ^ number;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    })
+pub(crate) fn mixed([first, second, third]: [u64; 3]) -> u64 {
+    // Odd multiples (the digits of square roots: of 2, 3 and 5), and the finalizer of SplitMix64.
+    let sum = first.wrapping_mul(0x6a09_e667_f3bc_c909);
+    let sum = sum.wrapping_add(second.wrapping_mul(0xbb67_ae85_84ca_a73b));
+    let mut mixed = sum.wrapping_add(third.wrapping_mul(0x3c6e_f372_fe94_f82b));
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 /// A number for a name of an object.
 pub(crate) fn name_number(object: ObjectId, place: NamePlace) -> u64 {
     mixed([object.0, place.directory.0, place.key])
-}
-
-/// A name that a request has put into a directory, or taken out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Called {
-    pub(crate) object: ObjectId,
-    pub(crate) kind: Kind,
-    pub(crate) key: u64,
-    pub(crate) is_put: bool,
 }
 
 /// What is in the changed pages of a directory less what was in them.
@@ -49,7 +40,7 @@ pub(crate) struct IndexChanges {
     pub(super) links: SetDigest,
     /// Objects of entries of directories.
     pub(super) subdirectories: SetDigest,
-    /// Names, by [`name_number`], with their kind.
+    /// Names, by [`name_number`].
     pub(super) names: SetDigest,
     /// Entries put under a key that is not that of their name, and those gone. A damaged store may have some, which move with their page.
     pub(super) keys_wrong: u64,
@@ -71,21 +62,23 @@ pub(crate) struct IndexChanges {
     /// What the header says.
     pub(super) pages: u64,
     pub(super) free_count: u64,
-    /// The list of free pages was given up as a whole: not all pages of it are known.
+    /// All pages but the first were given up, and with them the whole list of free ones: not all pages of it are known. No request puts
+    /// one into it afterwards.
     pub(super) is_cut: bool,
-    pub(super) called: Vec<Called>,
+    /// Pages given up with them that were neither in the tree nor said to be free: a damaged directory has some.
+    pub(super) lost: u64,
 }
 
 /// What a page is.
-enum Form<'a> {
-    Leaf { count: u16, records: &'a [u8] },
-    Branch { records: &'a [u8] },
+enum Form<'p> {
+    Leaf { count: u16, records: &'p [u8] },
+    Branch { records: &'p [u8] },
     Free { next: u64 },
     Strange,
 }
 
-impl<'a> Form<'a> {
-    fn of(page: u64, image: &'a Image) -> Form<'a> {
+impl<'p> Form<'p> {
+    fn of(page: u64, image: &'p Image) -> Form<'p> {
         let node = &image[node_offset(page)..];
         if let Ok((free, _)) = FreeRaw::ref_from_prefix(node)
             && free.magic == FREE_MAGIC
@@ -103,31 +96,65 @@ impl<'a> Form<'a> {
     }
 }
 
-/// The entry that begins at `at`, and its bytes with the name; `None` if there is none.
-fn entry_at(records: &[u8], at: usize) -> Option<(&EntryRaw, &[u8])> {
-    let (raw, rest) = EntryRaw::ref_from_prefix(records.get(at..)?).ok()?;
-    Some((raw, rest.get(..usize::from(raw.name_length))?))
+/// An entry with its name.
+type Entry<'p> = (&'p EntryRaw, &'p [u8]);
+
+/// The entry with which records begin, and those that follow; `None` if there is none.
+fn first_entry(records: &[u8]) -> Option<(Entry<'_>, &[u8])> {
+    let (raw, rest) = EntryRaw::ref_from_prefix(records).ok()?;
+    let (name, rest) = rest.split_at_checked(usize::from(raw.name_length))?;
+    Some(((raw, name), rest))
 }
 
-/// How many bytes are the same from the start on, and from the end on without those.
-fn same_bytes(old: &[u8], new: &[u8]) -> (usize, usize) {
-    const STEP: usize = 32;
-    let equal = old.as_chunks::<STEP>().0.iter().zip(new.as_chunks::<STEP>().0).take_while(|(a, b)| a == b).count();
-    let start = equal * STEP;
-    let start = start + old[start..].iter().zip(&new[start..]).take_while(|(a, b)| a == b).count();
-    let (old, new) = (&old[start..], &new[start..]);
-    let pairs = old.as_rchunks::<STEP>().1.iter().rev().zip(new.as_rchunks::<STEP>().1.iter().rev());
-    let end = pairs.take_while(|(a, b)| a == b).count() * STEP;
-    let (old, new) = (&old[..old.len() - end], &new[..new.len() - end]);
-    (start, end + old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count())
+/// How many bytes are the same from the start on.
+fn same_bytes(old: &[u8], new: &[u8]) -> usize {
+    fn same_parts<const BYTES: usize>(old: &[u8], new: &[u8]) -> usize {
+        let parts = old.as_chunks::<BYTES>().0.iter().zip(new.as_chunks::<BYTES>().0);
+        parts.take_while(|(old, new)| old == new).count() * BYTES
+    }
+    let many = same_parts::<512>(old, new);
+    let some = many + same_parts::<32>(&old[many..], &new[many..]);
+    let most = some + same_parts::<8>(&old[some..], &new[some..]);
+    most + same_parts::<1>(&old[most..], &new[most..])
+}
+
+/// How many of the first bytes are whole records.
+fn whole_records(records: &[u8], bytes: usize) -> usize {
+    let records = &records[..bytes];
+    let mut at = 0;
+    while let Some(&length) = records.get(at + ENTRY_BYTES - 1) {
+        let step = ENTRY_BYTES + usize::from(length);
+        // Often neighbours' names are of the same length. Then the processor need not wait for each length to find the next one.
+        let is_like = |number: usize| records[at + number * step + ENTRY_BYTES - 1] == length;
+        if at + 4 * step <= bytes && is_like(1) && is_like(2) && is_like(3) {
+            at += 4 * step;
+        } else if at + step <= bytes {
+            at += step;
+        } else {
+            break;
+        }
+    }
+    at
 }
 
 const GONE: u64 = u64::MAX;
 
-impl IndexChanges {
-    pub(crate) fn new(directory: ObjectId, called: Vec<Called>) -> IndexChanges {
+/// Counts what changes, page by page.
+pub(crate) struct Counting<'p, K> {
+    changes: IndexChanges,
+    /// Gives the lowest key that a name can have.
+    key_of: K,
+    /// Ends of leaves, or all of them, that are compared with what comes: where entries have moved from page to page, it is the same. One
+    /// of the two has nothing.
+    gone: &'p [u8],
+    put: &'p [u8],
+}
+
+impl<'p, K: Fn(&[u8]) -> u64> Counting<'p, K> {
+    #[inline]
+    pub(crate) fn new(directory: ObjectId, key_of: K) -> Counting<'p, K> {
         let none = SetDigest::NOTHING;
-        IndexChanges {
+        let changes = IndexChanges {
             directory,
             entries: 0,
             entries_counted: 0,
@@ -146,120 +173,204 @@ impl IndexChanges {
             pages: 0,
             free_count: 0,
             is_cut: false,
-            called,
-        }
+            lost: 0,
+        };
+        Counting { changes, key_of, gone: &[], put: &[] }
     }
 
-    /// A page changes. `key_of` gives the lowest key that a name can have.
-    pub(crate) fn page(&mut self, page: u64, old: Option<&Image>, new: Option<&Image>, key_of: impl Fn(&[u8]) -> u64) {
+    /// All pages but the first were given up: see [`IndexChanges::is_cut`].
+    pub(crate) fn cut(&mut self, lost: u64) {
+        (self.changes.is_cut, self.changes.lost) = (true, lost);
+    }
+
+    /// A page changes.
+    pub(crate) fn page(&mut self, page: u64, old: Option<&'p Image>, new: Option<&'p Image>) {
         if page == 0 {
             old.into_iter().for_each(|image| self.header(image, GONE));
             new.into_iter().for_each(|image| self.header(image, 1));
         }
-        let forms = (old.map(|image| Form::of(page, image)), new.map(|image| Form::of(page, image)));
-        if let (Some(Form::Leaf { count: was, records: old }), Some(Form::Leaf { count, records: new })) = forms {
-            self.entries_counted = self.entries_counted.wrapping_add(u64::from(count)).wrapping_sub(was.into());
-            return self.leaf(old, new, key_of);
+        match (old.map(|image| Form::of(page, image)), new.map(|image| Form::of(page, image))) {
+            (Some(Form::Leaf { count: was, records: old }), Some(Form::Leaf { count, records: new })) => {
+                self.counted(was, GONE);
+                self.counted(count, 1);
+                self.leaf(old, new);
+            }
+            (Some(Form::Branch { records: old }), Some(Form::Branch { records: new })) => self.branch(old, new),
+            (old, new) => {
+                old.into_iter().for_each(|form| self.form(page, &form, GONE));
+                new.into_iter().for_each(|form| self.form(page, &form, 1));
+            }
         }
-        let (old, new) = forms;
-        old.into_iter().for_each(|form| self.form(page, &form, GONE, &key_of));
-        new.into_iter().for_each(|form| self.form(page, &form, 1, &key_of));
     }
 
-    /// All pages but the first were given up, and with them the whole list of free ones. No request puts one into it afterwards.
-    pub(crate) fn cut(&mut self) {
-        self.is_cut = true;
+    /// All pages that change have been counted.
+    pub(crate) fn done(&mut self) -> &IndexChanges {
+        let (gone, put) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.put));
+        self.all(gone, GONE);
+        self.all(put, 1);
+        &self.changes
     }
 
     fn header(&mut self, image: &Image, times: u64) {
         let Ok((raw, _)) = HeaderRaw::ref_from_prefix(image) else { return };
         let add = |sum: &mut u64, number: u64| *sum = sum.wrapping_add(number.wrapping_mul(times));
-        add(&mut self.pages, raw.pages.get());
-        add(&mut self.free_count, raw.free_count.get());
+        add(&mut self.changes.pages, raw.pages.get());
+        add(&mut self.changes.free_count, raw.free_count.get());
         self.next_free(raw.free_head.get(), times);
     }
 
     fn next_free(&mut self, next: u64, times: u64) {
         if next != 0 {
-            self.free_named += SetDigest::of(next).times(times);
+            self.changes.free_named += SetDigest::of(next).times(times);
         }
         if next != 0 && times == 1 {
-            self.free_named_put += SetDigest::of(next);
+            self.changes.free_named_put += SetDigest::of(next);
         }
     }
 
-    fn form(&mut self, page: u64, form: &Form<'_>, times: u64, key_of: &impl Fn(&[u8]) -> u64) {
-        let node = |index: &mut IndexChanges| {
-            index.nodes_count = index.nodes_count.wrapping_add(times);
+    fn counted(&mut self, count: u16, times: u64) {
+        let sum = &mut self.changes.entries_counted;
+        *sum = sum.wrapping_add(u64::from(count).wrapping_mul(times));
+    }
+
+    fn form(&mut self, page: u64, form: &Form<'p>, times: u64) {
+        if let Form::Leaf { .. } | Form::Branch { .. } = form {
+            self.changes.nodes_count = self.changes.nodes_count.wrapping_add(times);
             if page != 0 {
-                index.nodes += SetDigest::of(page).times(times);
+                self.changes.nodes += SetDigest::of(page).times(times);
             }
-        };
-        match form {
+        }
+        fn turned(records: &[u8], times: u64) -> (&[u8], &[u8]) {
+            if times == 1 { (&[], records) } else { (records, &[]) }
+        }
+        match *form {
             Form::Leaf { count, records } => {
-                node(self);
-                self.entries_counted = self.entries_counted.wrapping_add(u64::from(*count).wrapping_mul(times));
-                let (old, new): (&[u8], &[u8]) = if times == 1 { (&[], records) } else { (records, &[]) };
-                self.leaf(old, new, key_of);
+                self.counted(count, times);
+                let (old, new) = turned(records, times);
+                self.leaf(old, new);
             }
             Form::Branch { records } => {
-                node(self);
-                for bytes in records.chunks(BRANCH_BYTES) {
-                    match BranchRaw::read_from_bytes(bytes) {
-                        Ok(raw) => self.branches += SetDigest::of(raw.child.get()).times(times),
-                        Err(_) => self.strange += 1,
+                let (old, new) = turned(records, times);
+                self.branch(old, new);
+            }
+            Form::Free { next } => {
+                self.changes.free += SetDigest::of(page).times(times);
+                self.next_free(next, times);
+            }
+            Form::Strange => self.strange(times),
+        }
+    }
+
+    /// What is in a page that nobody can read. A damaged page may go.
+    fn strange(&mut self, times: u64) {
+        self.changes.strange += u64::from(times == 1);
+    }
+
+    /// Counts the branches in which two nodes differ.
+    fn branch(&mut self, old: &[u8], new: &[u8]) {
+        let ((old, _), (new, part)) = (old.as_chunks::<BRANCH_BYTES>(), new.as_chunks::<BRANCH_BYTES>());
+        if !part.is_empty() {
+            self.strange(1);
+        }
+        let start = old.iter().zip(new).take_while(|(old, new)| old == new).count();
+        let (old, new) = (&old[start..], &new[start..]);
+        let end = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+        let child = |bytes: &[u8; BRANCH_BYTES]| {
+            let raw: &BranchRaw = zerocopy::transmute_ref!(bytes);
+            SetDigest::of(raw.child.get())
+        };
+        old[..old.len() - end].iter().for_each(|bytes| self.changes.branches -= child(bytes));
+        new[..new.len() - end].iter().for_each(|bytes| self.changes.branches += child(bytes));
+    }
+
+    /// Counts the entries in which two leaves differ, but for an end that only one of them has, which may be in another leaf.
+    fn leaf(&mut self, old: &'p [u8], new: &'p [u8]) {
+        let (gone, put) = self.differences(old, new);
+        let (gone, put) = match gone {
+            [] => {
+                let gone = std::mem::take(&mut self.gone);
+                self.differences(gone, put)
+            }
+            gone => {
+                let put = std::mem::take(&mut self.put);
+                self.differences(gone, put)
+            }
+        };
+        if !gone.is_empty() {
+            let before = std::mem::replace(&mut self.gone, gone);
+            self.all(before, GONE);
+        }
+        if !put.is_empty() {
+            let before = std::mem::replace(&mut self.put, put);
+            self.all(before, 1);
+        }
+    }
+
+    /// Counts the entries in which records differ, up to where those of one of them end. Gives what is left of the other. In damaged pages keys
+    /// may be in no order; then more is counted on both sides, and it is as right.
+    fn differences(&mut self, mut old: &'p [u8], mut new: &'p [u8]) -> (&'p [u8], &'p [u8]) {
+        while !old.is_empty() && !new.is_empty() {
+            let same = same_bytes(old, new);
+            if same == old.len() && same == new.len() {
+                return (&[], &[]);
+            }
+            let whole = whole_records(old, same);
+            (old, new) = (&old[whole..], &new[whole..]);
+            match (first_entry(old), first_entry(new)) {
+                (Some((gone, old_rest)), Some((put, new_rest))) => {
+                    let (old_key, new_key) = (gone.0.key.get(), put.0.key.get());
+                    if old_key <= new_key {
+                        self.entry(gone, GONE);
+                        old = old_rest;
+                    }
+                    if new_key <= old_key {
+                        self.entry(put, 1);
+                        new = new_rest;
+                    }
+                }
+                (gone, put) => {
+                    // The end of one of them, or no entry.
+                    if gone.is_none() && !old.is_empty() {
+                        old = &[];
+                    }
+                    if put.is_none() && !new.is_empty() {
+                        self.strange(1);
+                        new = &[];
                     }
                 }
             }
-            Form::Free { next } => {
-                self.free += SetDigest::of(page).times(times);
-                self.next_free(*next, times);
-            }
-            Form::Strange => self.strange += 1,
+        }
+        (old, new)
+    }
+
+    /// Counts all entries.
+    fn all(&mut self, mut records: &[u8], times: u64) {
+        while let Some((entry, rest)) = first_entry(records) {
+            self.entry(entry, times);
+            records = rest;
+        }
+        if !records.is_empty() {
+            self.strange(times);
         }
     }
 
-    /// Counts the entries in which the records of two leaves differ.
-    fn leaf(&mut self, old: &[u8], new: &[u8], key_of: impl Fn(&[u8]) -> u64) {
-        let is_wrong = |raw: &EntryRaw, name: &[u8]| raw.key.get() >> SLOT_BITS != key_of(name) >> SLOT_BITS;
-        let (start, end) = same_bytes(old, new);
-        let mut at = 0;
-        while let Some(next) = old.get(at + ENTRY_BYTES - 1).map(|length| at + ENTRY_BYTES + usize::from(*length)) {
-            if next > start {
-                break;
-            }
-            at = next;
-        }
-        let (mut at_old, mut at_new) = (at, at);
-        loop {
-            let (left_old, left_new) = (old.len() - at_old, new.len() - at_new);
-            if left_old == left_new && left_old <= end {
-                return;
-            }
-            if left_old >= left_new {
-                let Some((raw, name)) = entry_at(old, at_old) else { return self.strange += 1 };
-                self.entry(raw, GONE);
-                self.keys_wrong_gone += u64::from(is_wrong(raw, name));
-                at_old += ENTRY_BYTES + name.len();
-            }
-            if left_new >= left_old {
-                let Some((raw, name)) = entry_at(new, at_new) else { return self.strange += 1 };
-                self.entry(raw, 1);
-                self.keys_wrong += u64::from(is_wrong(raw, name));
-                at_new += ENTRY_BYTES + name.len();
-            }
-        }
-    }
-
-    fn entry(&mut self, raw: &EntryRaw, times: u64) {
+    fn entry(&mut self, (raw, name): Entry<'_>, times: u64) {
         let (object, key) = (ObjectId(raw.object.get()), raw.key.get());
-        self.entries = self.entries.wrapping_add(times);
-        if raw.kind == Kind::Directory as u8 {
-            self.subdirectories += SetDigest::of(object.0).times(times);
+        let is_wrong = u64::from(key >> SLOT_BITS != (self.key_of)(name) >> SLOT_BITS);
+        let changes = &mut self.changes;
+        if times == 1 {
+            changes.keys_wrong += is_wrong;
         } else {
-            self.links += SetDigest::of(link_number(object, raw.kind)).times(times);
+            changes.keys_wrong_gone += is_wrong;
         }
-        self.names += SetDigest::of(name_number(object, NamePlace { directory: self.directory, key })).times(times);
+        changes.entries = changes.entries.wrapping_add(times);
+        if raw.kind == Kind::Directory as u8 {
+            changes.subdirectories += SetDigest::of(object.0).times(times);
+        } else {
+            changes.links += SetDigest::of(link_number(object, raw.kind)).times(times);
+        }
+        let place = NamePlace { directory: changes.directory, key };
+        changes.names += SetDigest::of(name_number(object, place)).times(times);
     }
 }
 
@@ -269,22 +380,32 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     #[test]
-    fn same_bytes_from_both_ends() {
+    fn whole_records_of_any_lengths() {
         for seed in 0..300 {
             let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
-            let [first, old, new, last] = std::array::from_fn(|_| random.random_range(0..100));
-            let mut bytes = |length: usize, value: u8| -> Vec<u8> {
-                (0..length).map(|_| if value == 0 { random.random() } else { value }).collect()
-            };
-            let (first, last) = (bytes(first, 0), bytes(last, 0));
-            let (old, new) =
-                ([&first[..], &bytes(old, 1), &last].concat(), [&first[..], &bytes(new, 2), &last].concat());
-            let (start, end) = same_bytes(&old, &new);
-            let shorter = old.len().min(new.len());
-            assert!(start >= first.len() && start + end <= shorter, "seed {seed}");
-            assert!(start + end >= (first.len() + last.len()).min(shorter), "seed {seed}");
-            assert_eq!(old[..start], new[..start], "seed {seed}");
-            assert_eq!(old[old.len() - end..], new[new.len() - end..], "seed {seed}");
+            let (mut records, mut ends) = (Vec::new(), vec![0]);
+            for _ in 0..random.random_range(0..5) {
+                let length = random.random_range(0..=u8::MAX);
+                for _ in 0..random.random_range(0..12) {
+                    records.extend([1; ENTRY_BYTES - 1].into_iter().chain([length]).chain(vec![2; length.into()]));
+                    ends.push(records.len());
+                }
+            }
+            for bytes in 0..=records.len() {
+                let end = ends.iter().rfind(|end| **end <= bytes);
+                assert_eq!(Some(&whole_records(&records, bytes)), end, "seed {seed}, {bytes} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn same_bytes_from_the_start() {
+        for seed in 0..300 {
+            let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
+            let [same, old, new] = [1200, 600, 600].map(|most| random.random_range(0..most));
+            let bytes: Vec<u8> = (0..same).map(|_| random.random()).collect();
+            let [old, new] = [(old, 1), (new, 2)].map(|(count, byte)| [&bytes[..], &vec![byte; count]].concat());
+            assert_eq!(same_bytes(&old, &new), same, "seed {seed}");
         }
     }
 }

@@ -288,6 +288,12 @@ fn wrong_pages_are_refused() {
         image[24] ^= u8::from(is_free);
         is_free
     });
+    // All other pages are given up, and the list of free ones with them.
+    finds_in_pages(&["free pages"], false, |page, image| {
+        let is_it = page == 0 && image[16..24] == [1, 0, 0, 0, 0, 0, 0, 0];
+        image[24] |= u8::from(is_it);
+        is_it
+    });
     // A leaf that is lost with all that is in it, and its entries in another page twice.
     finds_in_pages(&["names", "entries"], true, |page, image| match node_of(page, image) {
         Some((0, node)) if page != 0 => {

@@ -2,7 +2,7 @@
 
 use super::layout::*;
 use super::node::{self, BranchRecord, Expect, Node};
-use super::{Directory, Entry, Search, Step};
+use super::{Cut, Directory, Entry, Search, Step};
 use crate::audit::Called;
 use crate::error::{Error, Result};
 use holdfast_object::{Kind, ObjectId};
@@ -12,19 +12,33 @@ const SPARSE: usize = capacity(1) / 4;
 /// Nodes are joined if the result has at most this many bytes of records, so that it does not split again soon.
 const JOINED_MAX: usize = capacity(1) / 4 * 3;
 
+/// The key that an entry will have, if there is one left.
+#[must_use]
+pub(crate) struct Vacancy(Option<u64>);
+
 impl Directory<'_> {
+    /// A place for an entry of this name, of which there must be none.
+    pub(crate) fn vacancy(&self, name: &[u8]) -> Result<Vacancy> {
+        match self.find(name)? {
+            Search { found: None, free } => Ok(Vacancy(free)),
+            _ => Err(Error::exists(self.id, name)),
+        }
+    }
+
     /// Adds an entry. There must be none of that name. Gives its key.
     pub(crate) fn insert(&mut self, name: &[u8], object: ObjectId, kind: Kind) -> Result<u64> {
+        let vacancy = self.vacancy(name)?;
+        self.fill(vacancy, name, object, kind)
+    }
+
+    /// Adds an entry in the place found for its name; nothing has changed since. Gives its key.
+    pub(crate) fn fill(&mut self, vacancy: Vacancy, name: &[u8], object: ObjectId, kind: Kind) -> Result<u64> {
+        let key = vacancy.0.ok_or_else(|| Error::DirectoryFull { parent: self.id, name: name.into() })?;
         if self.header.is_none() {
             self.header = Some(self.fresh);
             let image = node::build_node(self.id, 0, 0, &[]);
             self.changed.insert(0, image);
         }
-        let Search { found, free } = self.find(name)?;
-        if found.is_some() {
-            return Err(Error::exists(self.id, name));
-        }
-        let key = free.ok_or_else(|| Error::DirectoryFull { parent: self.id, name: name.into() })?;
         let path = self.descend(key)?;
         let mut record = Vec::new();
         node::push_entry(&mut record, key, object, kind, name);
@@ -32,13 +46,19 @@ impl Directory<'_> {
         let at = position(&records, 0, key);
         records.splice(at..at, record);
         self.store(&path.steps, path.leaf.page, 0, records)?;
-        self.called.push(Called { object, kind, key, is_put: true });
+        self.called.push(Called { object, key, is_put: true });
         Ok(key)
     }
 
     /// Removes an entry.
     pub(crate) fn remove(&mut self, name: &[u8]) -> Result<Option<Entry>> {
         let Some(entry) = self.find(name)?.found else { return Ok(None) };
+        self.take_out(entry)?;
+        Ok(Some(entry))
+    }
+
+    /// Removes an entry that was found; nothing has changed since.
+    pub(crate) fn take_out(&mut self, entry: Entry) -> Result<()> {
         let path = self.descend(entry.key)?;
         let mut records = self.checked_records(path.leaf)?;
         let at = position(&records, 0, entry.key);
@@ -46,8 +66,8 @@ impl Directory<'_> {
         let length = node::record_lengths(&records[at..], 0).next().unwrap_or(0);
         records.drain(at..at + length);
         self.shrink(&path.steps, path.leaf.page, 0, records)?;
-        self.called.push(Called { object: entry.object, kind: entry.kind, key: entry.key, is_put: false });
-        Ok(Some(entry))
+        self.called.push(Called { object: entry.object, key: entry.key, is_put: false });
+        Ok(())
     }
 
     /// Makes the entry of `name` refer to another object. Gives what it was.
@@ -61,8 +81,8 @@ impl Directory<'_> {
         assert_eq!(node::record_key(&records, at), entry.key, "entry found before");
         records[at..at + record.len()].copy_from_slice(&record);
         self.put(path.leaf.page, 0, &records);
-        self.called.push(Called { object: entry.object, kind: entry.kind, key: entry.key, is_put: false });
-        self.called.push(Called { object, kind, key: entry.key, is_put: true });
+        self.called.push(Called { object: entry.object, key: entry.key, is_put: false });
+        self.called.push(Called { object, key: entry.key, is_put: true });
         Ok(Some(entry))
     }
 
@@ -187,8 +207,13 @@ impl Directory<'_> {
         }
         if level == 0 {
             // All other pages are free.
-            self.cut.extend(std::mem::take(&mut self.changed).into_keys().filter(|page| *page != 0));
-            if let Some(header) = &mut self.header {
+            let changed = std::mem::take(&mut self.changed).into_keys().filter(|page| *page != 0);
+            if let Some(header) = self.header.as_mut().filter(|header| header.pages > 1) {
+                let lost = (header.pages - 1).wrapping_sub(header.free_count);
+                match &mut self.cut {
+                    Some(cut) => cut.lost = cut.lost.wrapping_add(lost),
+                    cut => *cut = Some(Cut { changed: changed.collect(), lost }),
+                }
                 (header.pages, header.free_head, header.free_count) = (1, 0, 0);
             }
         }

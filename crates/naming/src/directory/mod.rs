@@ -18,23 +18,24 @@ mod node;
 #[cfg(test)]
 mod tests;
 
-use crate::audit::{Called, IndexChanges};
+use crate::audit::{Audit, Called, Counting};
 use crate::error::{Error, Result};
+use crate::few::{Few, Nothing};
 use crate::pages;
 use crate::stage::Staged;
 use holdfast_object::{Kind, ObjectCache, ObjectId, Op, PAGE_SIZE, PinnedPage};
 use layout::{HASH_BITS, Image, KEY_END, LEVEL_MAX, SLOT_BITS};
 pub(crate) use node::LeafRecord;
 use node::{Expect, Header, Node};
-use std::cell::RefCell;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Deref};
 use twox_hash::XxHash3_64;
 
 /// Smallest key of an entry; cookies below are for the start, `.` and `..`.
 pub(crate) const KEY_MIN: u64 = 1 << SLOT_BITS;
-/// Verified pages that one request keeps at hand: the paths of two names.
-const KEPT_PAGES: usize = 2 * (LEVEL_MAX as usize + 1);
+/// Verified pages that one request keeps at hand: the paths of two names, where there are no more than millions.
+const KEPT_PAGES: usize = 8;
 
 /// An entry without its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,15 +56,25 @@ pub(crate) struct Directory<'a> {
     /// What the header of a directory without pages will say.
     fresh: Header,
     changed: BTreeMap<u64, Box<Image>>,
-    /// Pages that were changed and are none of the directory any more.
-    cut: Vec<u64>,
+    /// All pages but the first were given up.
+    cut: Option<Cut>,
     /// Names put in and taken out.
-    called: Vec<Called>,
-    kept: RefCell<Vec<(u64, PinnedPage)>>,
+    called: Few<Called, 2>,
+    /// Those that are, come first.
+    kept: Box<[OnceCell<(u64, PinnedPage)>; KEPT_PAGES]>,
+}
+
+/// What was given up when the tree got so low that it is the first page.
+struct Cut {
+    /// Pages that were changed before.
+    changed: Vec<u64>,
+    /// Pages that were neither in the tree nor said to be free, in a damaged directory.
+    lost: u64,
 }
 
 /// A page's bytes: verified, or built by this request.
 enum Page<'a> {
+    Kept(&'a PinnedPage),
     Stored(PinnedPage),
     Changed(&'a Image),
 }
@@ -72,10 +83,18 @@ impl Deref for Page<'_> {
     type Target = Image;
     fn deref(&self) -> &Image {
         match self {
+            Page::Kept(page) => page.bytes(),
             Page::Stored(page) => page.bytes(),
             Page::Changed(image) => image,
         }
     }
+}
+
+/// A page that changes, as stored and as it will be.
+type ChangedPage<'a> = (u64, Option<Page<'a>>, Option<&'a Image>);
+
+impl Nothing for ChangedPage<'_> {
+    const NOTHING: Self = (0, None, None);
 }
 
 /// A branch taken on the way down.
@@ -106,8 +125,8 @@ impl<'a> Directory<'a> {
     /// Opens the directory `id` of `size` bytes. `seed` is for the hash of a directory that has no page yet.
     pub(crate) fn open(cache: &'a dyn ObjectCache, id: ObjectId, size: u64, seed: u64) -> Result<Directory<'a>> {
         let fresh = Header { seed, pages: 1, free_head: 0, free_count: 0, hash_bits: HASH_BITS };
-        let kept = RefCell::default();
-        let (changed, cut, called) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let kept = Box::new([const { OnceCell::new() }; KEPT_PAGES]);
+        let (changed, cut, called) = (BTreeMap::new(), None, Few::new());
         let mut directory = Directory { cache, id, stored: None, header: None, fresh, changed, cut, called, kept };
         if size > 0 {
             let header = Header::parse(&*directory.page(0)?, id, size)?;
@@ -258,24 +277,29 @@ impl<'a> Directory<'a> {
         if let Some(image) = self.changed.get(&index) {
             return Ok(Page::Changed(image));
         }
-        self.stored_page(index).map(Page::Stored)
+        self.stored_page(index)
     }
 
-    fn stored_page(&self, index: u64) -> Result<PinnedPage> {
-        let mut kept = self.kept.borrow_mut();
-        if let Some((_, page)) = kept.iter().find(|(number, _)| *number == index) {
-            return Ok(page.clone());
-        }
+    fn stored_page(&self, index: u64) -> Result<Page<'_>> {
+        let mut places = self.kept.iter();
+        let free = loop {
+            let Some(place) = places.next() else { break None };
+            match place.get() {
+                Some((number, page)) if *number == index => return Ok(Page::Kept(page)),
+                Some(_) => {}
+                None => break Some(place),
+            }
+        };
         let page = pages::read_page(self.cache, self.id, index)?.ok_or(Error::CorruptDirectory {
             object: self.id,
             page: index,
             offset: 0,
             what: "page was never written",
         })?;
-        if kept.len() < KEPT_PAGES {
-            kept.push((index, page.clone()));
+        match free {
+            Some(place) => Ok(Page::Kept(&place.get_or_init(|| (index, page)).1)),
+            None => Ok(Page::Stored(page)),
         }
-        Ok(page)
     }
 
     /// Adds the changes to a transaction: whole new pages, and the new size where it shrinks.
@@ -291,7 +315,7 @@ impl<'a> Directory<'a> {
         #[cfg(test)]
         crate::audit::plant::in_pages(&mut self.changed);
         if let Some(audit) = staged.audit() {
-            audit.index(self.changes()?);
+            self.tell(audit)?;
         }
         let size = header.pages * PAGE_SIZE as u64;
         if self.stored.is_some_and(|stored| stored.pages > header.pages) {
@@ -301,22 +325,29 @@ impl<'a> Directory<'a> {
         staged.pages(self.id, self.changed.iter().map(|(&index, image)| (index, &**image)), size)
     }
 
-    /// What changes in the pages, for the audit.
-    fn changes(&self) -> Result<IndexChanges> {
+    /// Tells the audit what changes in the pages.
+    fn tell(&self, audit: &mut Audit<'_>) -> Result<()> {
         let stored = self.stored.map_or(0, |header| header.pages);
-        let old = |page| if page < stored { self.stored_page(page).map(Some) } else { Ok(None) };
-        let mut changes = IndexChanges::new(self.id, self.called.clone());
-        for (&page, image) in &self.changed {
-            changes.page(page, old(page)?.as_ref().map(PinnedPage::bytes), Some(image), |name| self.first_key(name));
+        let cut = self.cut.as_ref().map(|cut| &cut.changed[..]);
+        // Nobody has looked at what other pages were that were given up.
+        let is_known = |page: u64| page < stored && (page == 0 || cut.is_none_or(|cut| cut.contains(&page)));
+        let old = |page| is_known(page).then(|| self.stored_page(page)).transpose();
+        let mut pages = Few::<ChangedPage<'_>, 2>::new();
+        for (page, image) in &self.changed {
+            pages.push((*page, old(*page)?, Some(image)));
         }
-        let cut: std::collections::BTreeSet<u64> = self.cut.iter().copied().collect();
-        for page in cut.into_iter().filter(|page| !self.changed.contains_key(page)) {
-            changes.page(page, old(page)?.as_ref().map(PinnedPage::bytes), None, |name| self.first_key(name));
+        for page in cut.into_iter().flatten().filter(|page| !self.changed.contains_key(page)) {
+            pages.push((*page, old(*page)?, None));
         }
-        if !self.cut.is_empty() {
-            changes.cut();
+        let mut counting = Counting::new(self.id, |name| self.first_key(name));
+        for (page, old, new) in pages.iter() {
+            counting.page(*page, old.as_deref(), *new);
         }
-        Ok(changes)
+        if let Some(cut) = &self.cut {
+            counting.cut(cut.lost);
+        }
+        audit.index(counting.done(), &self.called);
+        Ok(())
     }
 
     /// Checks the whole directory against its invariants and shows each entry with its key. Gives the number of entries.

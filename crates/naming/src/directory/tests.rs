@@ -32,7 +32,7 @@ fn change<T>(cache: &MemoryCache, bits: u8, change: impl FnOnce(&mut Directory<'
     let mut staged = Staged::new(cache).audited(&audits);
     directory.stage(&mut staged)?;
     // There are no objects behind the names, so what is between pages is all that there is to compare.
-    assert_eq!(staged.unaudited().unwrap().wrong_in_pages(cache), [""; 0]);
+    assert_eq!(staged.unaudited().unwrap().wrong_in_pages(), [""; 0]);
     staged.op(Op::SetAttributes { id: ID, set: AttrSet::default() });
     staged.submit(None, Vec::new())?;
     Ok(result)

@@ -124,20 +124,24 @@ impl Namespace {
         let _in_use = self.locks.lock(&[(parent, Use::Exclusive)]);
         let directory = self.directory_to_change(request, parent, name)?;
         let mut index = self.open_directory(parent, &directory)?;
-        if index.lookup(name)?.is_some() {
-            return Err(Error::exists(parent, name));
-        }
+        let vacancy = index.vacancy(name)?;
         self.check_access(request, parent, &directory, Access::CHANGE)?;
         let now = self.clock.now();
         let mut staged = self.stage().by(request.caller.is_privileged());
         let id = self.cache.new_object()?;
-        let key = index.insert(name, id, new.kind)?;
+        let key = index.fill(vacancy, name, id, new.kind)?;
         self.stage_new(request, &mut staged, id, (parent, &directory, key), new, now)?;
         index.stage(&mut staged)?;
-        let set = AttrSet {
-            nlink: (new.kind == Kind::Directory).then(|| directory.nlink.saturating_add(1)),
-            ..changed_entries(&directory, 1, now)
-        };
+        let mut set = changed_entries(&mut staged, parent, &directory, 1, now);
+        if new.kind == Kind::Directory {
+            let nlink = directory.nlink.saturating_add(1);
+            if nlink == directory.nlink
+                && let Some(audit) = staged.audit()
+            {
+                audit.excuse_links(parent, Kind::Directory, 1);
+            }
+            set.nlink = Some(nlink);
+        }
         staged.op(Op::SetAttributes { id: parent, set });
         self.submit_made(request, staged, id, new.open)
     }
@@ -231,9 +235,7 @@ impl Namespace {
         let attributes = self.inode(id)?;
         let directory = self.directory_to_change(request, parent, name)?;
         let mut index = self.open_directory(parent, &directory)?;
-        if index.lookup(name)?.is_some() {
-            return Err(Error::exists(parent, name));
-        }
+        let vacancy = index.vacancy(name)?;
         self.check_access(request, parent, &directory, Access::CHANGE)?;
         if attributes.kind == Kind::Directory {
             return Err(Error::Permission { object: id, what: "a directory has one name" });
@@ -247,9 +249,10 @@ impl Namespace {
         }
         let now = self.clock.now();
         let mut staged = self.stage().by(request.caller.is_privileged());
-        let key = index.insert(name, id, attributes.kind)?;
+        let key = index.fill(vacancy, name, id, attributes.kind)?;
         index.stage(&mut staged)?;
-        staged.op(Op::SetAttributes { id: parent, set: changed_entries(&directory, 1, now) });
+        let set = changed_entries(&mut staged, parent, &directory, 1, now);
+        staged.op(Op::SetAttributes { id: parent, set });
         let names: Vec<_> = attributes.names().chain([NamePlace { directory: parent, key }]).collect();
         let set = AttrSet {
             nlink: Some(attributes.nlink + 1),
@@ -264,12 +267,20 @@ impl Namespace {
     }
 }
 
-/// The attributes of a directory that has `delta` more entries.
-pub(super) fn changed_entries(directory: &Attributes, delta: i64, now: Timestamp) -> AttrSet {
-    AttrSet {
-        entries: (delta != 0).then(|| directory.entries.saturating_add_signed(delta)),
-        mtime: Some(now),
-        ctime: Some(now),
-        ..AttrSet::default()
+/// The attributes of a directory that has `delta` more entries. A damaged one may say that it had a number that cannot change so.
+pub(super) fn changed_entries(
+    staged: &mut Staged<'_>,
+    id: ObjectId,
+    directory: &Attributes,
+    delta: i64,
+    now: Timestamp,
+) -> AttrSet {
+    let entries = directory.entries.saturating_add_signed(delta);
+    let missing = delta.wrapping_sub(entries.wrapping_sub(directory.entries) as i64);
+    if missing != 0
+        && let Some(audit) = staged.audit()
+    {
+        audit.excuse_entries(id, missing);
     }
+    AttrSet { entries: Some(entries), mtime: Some(now), ctime: Some(now), ..AttrSet::default() }
 }

@@ -46,14 +46,9 @@ impl Namespace {
         let now = self.clock.now();
         let mut staged = self.stage();
         staged.may_use_reserve();
-        index.remove(name)?;
+        index.take_out(entry)?;
         index.stage(&mut staged)?;
-        let mut set = changed_entries(&directory, -1, now);
-        if directory.entries == 0
-            && let Some(audit) = staged.audit()
-        {
-            audit.excuse_entries(parent);
-        }
+        let mut set = changed_entries(&mut staged, parent, &directory, -1, now);
         if wants_directory {
             set.nlink = Some(fewer_subdirectories(parent, &directory)?);
         }

@@ -8,6 +8,7 @@ mod model;
 mod acls;
 mod attributes;
 mod checks;
+mod damaged;
 mod data;
 mod diff;
 mod directories;

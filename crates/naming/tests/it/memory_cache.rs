@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Object {
     attributes: Option<Attributes>,
     pages: BTreeMap<PageIndex, PinnedPage>,
@@ -101,6 +101,21 @@ impl MemoryCache {
         change(&mut frame);
         let checksum = Algorithm::Crc64Nvme.sum(&*frame);
         object.pages.insert(index, frame.publish(checksum));
+    }
+
+    /// The bytes of a page that is stored.
+    pub(crate) fn page(&self, id: ObjectId, index: PageIndex) -> Option<[u8; PAGE_SIZE]> {
+        self.state.lock().objects.get(&id)?.pages.get(&index).map(|page| *page.bytes())
+    }
+
+    /// Another one with the same objects, and their pages in the same memory.
+    pub(crate) fn copy(&self) -> Arc<MemoryCache> {
+        let state = self.state.lock();
+        let (objects, holds) = (state.objects.clone(), state.holds.clone());
+        let (last_id, sequence) = (state.last_id, state.sequence);
+        let state = Mutex::new(State { objects, holds, last_id, sequence, ..State::default() });
+        let (before_submit, before_look) = (Mutex::default(), Mutex::default());
+        Arc::new(MemoryCache { arena: self.arena.clone(), state, before_submit, before_look })
     }
 
     /// The next transaction fails.
