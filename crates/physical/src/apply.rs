@@ -75,6 +75,10 @@ impl Objects<'_> {
 impl Module {
     /// See [`holdfast_object::ObjectStore::apply`].
     pub(crate) fn apply_batch(&self, batch: &Batch) -> Result<Applied> {
+        self.or_given_up(|| self.apply_once(batch))
+    }
+
+    fn apply_once(&self, batch: &Batch) -> Result<Applied> {
         self.disk().check_sound()?;
         self.claim_first()?;
         let mut committing = self.committing.lock();

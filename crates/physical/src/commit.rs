@@ -101,6 +101,7 @@ impl Module {
         }
         self.check_above_log(epoch)?;
         self.disk().raise_newest(epoch);
+        let scribbles = self.disk().counters.scribbles();
         let (writes, superblock) = {
             let mut trees = self.trees.write();
             let sealed = guard::open(|| {
@@ -110,7 +111,7 @@ impl Module {
             // What is told of damage on the device may have been found through what has gone bad in memory.
             let (writes, free) = sealed.or_else(|error| match error {
                 Error::GivenUp(_) => Err(error),
-                error => trees.verify_all(&self.base).and(Err(error)),
+                error => trees.verify_all(&self.base).and(Err(trees.in_doubt(&self.base, scribbles, error))),
             })?;
             trees.tell_kept(&self.base);
             let superblock = Superblock {
@@ -466,7 +467,7 @@ impl Trees {
     }
 
     /// Whether all of that is what was legally made of it.
-    fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         let mut changed = self.changed.values().filter_map(|change| match change {
             Change::Present(record) => Some(record),
             Change::Deleted => None,

@@ -75,6 +75,10 @@ impl Counters {
         add(&self.scribbles, 1);
     }
 
+    pub(crate) fn scribbles(&self) -> u64 {
+        self.scribbles.load(Ordering::Relaxed)
+    }
+
     /// A recovery point was given up, and is begun anew.
     pub(crate) fn restarted(&self) {
         add(&self.restarts, 1);

@@ -15,6 +15,7 @@ use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{POINTERS, RECORD_BYTES};
 use crate::locked_block::{LockedBlock, Slot};
+use crate::own_records::misled;
 use holdfast_integrity::{
     CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, identity_mix, identity_tag, prefetch_line, tally,
 };
@@ -294,12 +295,14 @@ impl MetaBlock {
     }
 
     /// Reads and verifies the block that `pointer` names, from its second copy if the first is bad, which is then
-    /// repaired if it `is_named` by the pointer ([`Trees::is_named`](crate::tree::Trees::is_named)).
+    /// repaired if it `is_named` by the pointer ([`Trees::is_named`](crate::tree::Trees::is_named)). Nor is the device blamed if there is none
+    /// and the pointer may come from memory that has gone bad (`is_in_doubt`).
     pub(crate) fn load(
         disk: &Disk,
         key: NodeKey,
         pointer: &BlockPointer,
         is_named: impl FnOnce() -> bool,
+        is_in_doubt: impl FnOnce() -> bool,
     ) -> Result<MetaBlock> {
         let mut first_error = None;
         for address in pointer.addresses() {
@@ -316,6 +319,7 @@ impl MetaBlock {
             }
         }
         let error = match first_error {
+            Some(error) if is_in_doubt() => return Err(misled(disk, key.place(disk, pointer.address[0]), &error)),
             // With the object: it is its damage, and no one else's.
             Some(Error::Device(fault)) if key.domain != DomainId::SYSTEM.0 => {
                 Error::corrupt(key.place(disk, pointer.address[0]), "tree block", "a readable copy", fault.to_string())

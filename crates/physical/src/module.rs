@@ -249,6 +249,19 @@ impl Module {
         Ok(found)
     }
 
+    fn is_replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
+        let trees = self.trees();
+        let record = trees.get(&self.base, key)?;
+        for pointer in trees.pages(&self.base, key, &record, first, count)? {
+            let is_shared =
+                trees.kept.has(key.domain, pointer.birth_log) || trees.references(&self.base, pointer.address[0])? > 0;
+            if pointer.address[0] == 0 || is_shared {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// For the lab: the most blocks that a recovery point made since the store was opened took beyond what was reserved for
     /// it, less those of the bitmap, the reference table and the object table of domain 0, for which the last 1/256 of the
     /// store (32 to 4096 blocks) is kept. The replay of the intent log reserves nothing and is not counted.
@@ -311,9 +324,11 @@ impl ObjectStore for Module {
     }
 
     fn attributes(&self, key: ObjectKey) -> Result<Attributes> {
-        let trees = self.trees();
-        let (state, live) = trees.state_of(key)?;
-        let mut attributes = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?.attributes;
+        let mut attributes = self.surely(|| {
+            let trees = self.trees();
+            let (state, live) = trees.state_of(key)?;
+            Ok(state.find(&self.base, live)?.ok_or(Error::NoObject(key))?.attributes)
+        })?;
         // What it refers to is meant in the same snapshot.
         let snapshot = key.object.snapshot();
         attributes.parent = attributes.parent.in_snapshot(snapshot);
@@ -331,13 +346,12 @@ impl ObjectStore for Module {
         if let Some(scribble) = next.heal("next object that may be free") {
             self.disk().note_scribble(scribble, None, "put right from its copy");
         }
-        let trees = self.trees();
-        if !trees.has_domain(domain) {
+        if !self.trees().has_domain(domain) {
             return Err(Error::Protocol(format!("domain {} does not exist", domain.0)));
         }
         let mut found = Vec::with_capacity(count);
         while found.len() < count {
-            let Some(id) = trees.find_free_id(&self.base, domain, next.get())? else {
+            let Some(id) = self.surely(|| self.trees().find_free_id(&self.base, domain, next.get()))? else {
                 return Err(Error::Limit { what: "object ids of a domain", limit: OBJECT_END, got: next.get() });
             };
             found.push(ObjectId(id));
@@ -347,25 +361,29 @@ impl ObjectStore for Module {
     }
 
     fn orphans(&self, domain: DomainId) -> Result<Vec<ObjectId>> {
-        let trees = self.trees();
-        let mut found = Vec::new();
-        let mut from = 0;
-        while let Some(id) = trees.find_map_bit(&self.base, orphans_of(domain), from, true)? {
-            found.push(ObjectId(id));
-            from = id + 1;
-        }
-        Ok(found)
+        self.surely(|| {
+            let trees = self.trees();
+            let mut found = Vec::new();
+            let mut from = 0;
+            while let Some(id) = trees.find_map_bit(&self.base, orphans_of(domain), from, true)? {
+                found.push(ObjectId(id));
+                from = id + 1;
+            }
+            Ok(found)
+        })
     }
 
     fn read(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>> {
-        self.read_pages(key, first, frames)
+        self.surely(|| self.read_pages(key, first, frames))
     }
 
     fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>> {
-        let trees = self.trees();
-        let (state, live) = trees.state_of(key)?;
-        let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
-        state.seek(&self.base, live, &record, from, what)
+        self.surely(|| {
+            let trees = self.trees();
+            let (state, live) = trees.state_of(key)?;
+            let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
+            state.seek(&self.base, live, &record, from, what)
+        })
     }
 
     fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
@@ -374,9 +392,11 @@ impl ObjectStore for Module {
     }
 
     fn levels(&self, key: ObjectKey) -> Result<u8> {
-        let trees = self.trees();
-        let (state, live) = trees.state_of(key)?;
-        Ok(state.get(&self.base, live)?.levels)
+        self.surely(|| {
+            let trees = self.trees();
+            let (state, live) = trees.state_of(key)?;
+            Ok(state.get(&self.base, live)?.levels)
+        })
     }
 
     fn table_levels(&self, domain: DomainId) -> Result<[u8; 2]> {
@@ -386,20 +406,11 @@ impl ObjectStore for Module {
     }
 
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
-        let trees = self.trees();
-        let record = trees.get(&self.base, key)?;
-        for pointer in trees.pages(&self.base, key, &record, first, count)? {
-            let is_shared =
-                trees.kept.has(key.domain, pointer.birth_log) || trees.references(&self.base, pointer.address[0])? > 0;
-            if pointer.address[0] == 0 || is_shared {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        self.surely(|| self.is_replaceable(key, first, count))
     }
 
     fn place(&self, key: ObjectKey, epoch: Epoch, pages: &[(PageIndex, PageRef)]) -> Result<Vec<Placement>> {
-        self.place_pages(key, epoch, pages)
+        self.or_given_up(|| self.place_pages(key, epoch, pages))
     }
 
     fn unplace(&self, _epoch: Epoch, placements: &[Placement]) -> Result<()> {
@@ -419,11 +430,11 @@ impl ObjectStore for Module {
     }
 
     fn snapshot_create(&self, domain: DomainId, epoch: Epoch, name: &str, created: Timestamp) -> Result<SnapshotId> {
-        guard::open(|| self.create_snapshot(domain, epoch, name, created))
+        self.or_given_up(|| guard::open(|| self.create_snapshot(domain, epoch, name, created)))
     }
 
     fn snapshot_delete(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<bool> {
-        guard::open(|| self.delete_snapshot(domain, epoch, id))
+        self.or_given_up(|| guard::open(|| self.delete_snapshot(domain, epoch, id)))
     }
 
     fn snapshot_deletions(&self, domain: DomainId) -> Vec<SnapshotDeletion> {
@@ -449,7 +460,7 @@ impl ObjectStore for Module {
         after: ObjectId,
         limit: usize,
     ) -> Result<Vec<ObjectChange>> {
-        self.diff_objects(domain, states, after, limit)
+        self.surely(|| self.diff_objects(domain, states, after, limit))
     }
 
     fn changed_pages(
@@ -459,7 +470,7 @@ impl ObjectStore for Module {
         first: PageIndex,
         limit: usize,
     ) -> Result<Vec<PageIndex>> {
-        self.diff_pages(key, states, first, limit)
+        self.surely(|| self.diff_pages(key, states, first, limit))
     }
 
     fn prepare(&self, epoch: Epoch) -> Result<()> {
@@ -477,7 +488,7 @@ impl ObjectStore for Module {
     }
 
     fn log_append(&self, batch: &LogBatch) -> Result<bool> {
-        self.append_to_log(batch)
+        self.or_given_up(|| self.append_to_log(batch))
     }
 
     fn log_seal(&self) -> Result<bool> {

@@ -2,13 +2,17 @@
 //! second, before something is found through them, and put right from their copies: nobody above notices. What is known of snapshots is looked
 //! at with them.
 
+use crate::disk::Disk;
 use crate::module::Module;
 use crate::objects::{system_key, table_of};
 use crate::sealed_record::SealedRecord;
 use crate::tree::{Base, Trees};
-use holdfast_object::{ObjectKey, Place};
+use holdfast_object::{Corruption, Error, ObjectKey, Place, Result};
 use parking_lot::RwLockReadGuard;
 use std::sync::atomic::Ordering;
+
+/// A second in which nothing was looked at.
+const NEVER: u32 = u32::MAX;
 
 impl Module {
     /// The trees, for finding something in them.
@@ -23,9 +27,63 @@ impl Module {
     }
 }
 
+/// Whether that can come of metadata which has gone bad in memory.
+fn may_be_misled(error: &Error) -> bool {
+    matches!(error, Error::Corrupt(_) | Error::NoObject(_) | Error::ObjectExists(_) | Error::Device(_))
+}
+
+/// What was met by way of memory that has gone bad, which is no damage of the device. The epoch being built is begun anew, as it may have been led
+/// astray as well.
+pub(crate) fn misled(disk: &Disk, place: Place, error: &Error) -> Error {
+    let what = "what leads there has gone bad in memory, to which somebody has written who must not".into();
+    disk.give_up(Corruption { place, what, expected: "what it was".into(), got: error.to_string() })
+}
+
+impl Module {
+    /// Looks for something, and once more if what led there had gone bad in memory: it is read again then.
+    pub(crate) fn surely<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+        let scribbles = self.disk().counters.scribbles();
+        let has_noticed = || self.disk().counters.scribbles() != scribbles;
+        match look() {
+            Err(Error::GivenUp(_)) if has_noticed() => look(),
+            Err(error) if may_be_misled(&error) && (self.trees.read().is_in_doubt(&self.base) || has_noticed()) => {
+                look()
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Changes something for the epoch being built, which is given up if it was led astray by what had gone bad in memory.
+    pub(crate) fn or_given_up<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let scribbles = self.disk().counters.scribbles();
+        change().map_err(|error| self.trees.read().in_doubt(&self.base, scribbles, error))
+    }
+}
+
 impl Trees {
     fn own(&self) -> impl Iterator<Item = &SealedRecord> {
         self.system.values().chain(self.kept.tables())
+    }
+
+    /// Whether something in memory has gone bad that may have led to what seems to be damage of the device. Clean blocks that have are
+    /// forgotten, and records that have a copy are looked at again before they are used.
+    pub(crate) fn is_in_doubt(&self, base: &Base) -> bool {
+        if !base.disk.metadata.rolls() {
+            return false;
+        }
+        let (weeded, own_are_good) = (base.weed(), self.own().all(|record| record.bytes().is_ok()));
+        if !own_are_good {
+            self.looked_s.store(NEVER, Ordering::Relaxed);
+        }
+        weeded || !own_are_good || !self.is_sound()
+    }
+
+    /// An error as it is; or, if what led to it may have gone bad since so many scribbles were known, that the epoch is given up.
+    pub(crate) fn in_doubt(&self, base: &Base, scribbles: u64, error: Error) -> Error {
+        match may_be_misled(&error) && (self.is_in_doubt(base) || base.disk.counters.scribbles() != scribbles) {
+            true => misled(&base.disk, base.disk.place(0), &error),
+            false => error,
+        }
     }
 
     fn own_are_good(&self, base: &Base) -> bool {

@@ -4,6 +4,7 @@ use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, PAGES_MAX, RecordKind};
 use crate::meta_block::NodeKey;
 use crate::module::Module;
+use crate::own_records::misled;
 use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection, prefetch_start};
 use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result};
 use std::io::IoSliceMut;
@@ -126,6 +127,10 @@ impl Module {
                 }
                 Err(error) => first_error = first_error.or(Some(error)),
             }
+        }
+        if let Some(error) = first_error.as_ref().filter(|_| self.trees.read().is_in_doubt(&self.base)) {
+            let place = page_place(key, index, self.disk().place(pointer.address[0]));
+            return Err(misled(self.disk(), place, error));
         }
         let error = first_error.unwrap_or_else(|| {
             let place = page_place(key, index, self.disk().place(0));

@@ -129,6 +129,20 @@ impl Base {
         scribble.is_some()
     }
 
+    /// Clean blocks that somebody has written to are forgotten, those too that were looked at a moment ago. Whether there were any.
+    pub(crate) fn weed(&self) -> bool {
+        let mut found = false;
+        for (key, address) in self.cache.versions() {
+            if let Some((block, _)) = self.cache.get(key, address)
+                && self.is_scribbled(&block, key, address)
+            {
+                self.cache.take(key, address);
+                found = true;
+            }
+        }
+        found
+    }
+
     /// The epoch being built frees the block of an address. `false`: it is free.
     pub(crate) fn free(&self, address: u64) -> bool {
         let block = split_address(address).1;
@@ -200,7 +214,13 @@ fn copy_to_change(trees: &Trees, base: &Base, key: NodeKey, pointer: &BlockPoint
     let copy = base.cache.take(key, pointer.address[0]).map(|block| MetaBlock::clone(&block));
     let block = match copy.filter(|copy| !base.is_scribbled(copy, key, pointer.address[0])) {
         Some(copy) => copy,
-        None => MetaBlock::load(&base.disk, key, pointer, || trees.is_named(base, key, pointer))?,
+        None => MetaBlock::load(
+            &base.disk,
+            key,
+            pointer,
+            || trees.is_named(base, key, pointer),
+            || trees.is_in_doubt(base),
+        )?,
     };
     Ok(OwnedBlock::from(block, base.disk.metadata))
 }
@@ -221,7 +241,8 @@ impl Trees {
         if let Some(block) = self.in_memory(base, key, pointer) {
             return Ok(block);
         }
-        let block = Arc::new(MetaBlock::load(&base.disk, key, pointer, || self.is_named(base, key, pointer))?);
+        let (is_named, is_in_doubt) = (|| self.is_named(base, key, pointer), || self.is_in_doubt(base));
+        let block = Arc::new(MetaBlock::load(&base.disk, key, pointer, is_named, is_in_doubt)?);
         base.keep(key, pointer.address[0], block.clone());
         Ok(block)
     }
@@ -713,7 +734,7 @@ impl Trees {
             Some(block) => Some(block),
             None if pointer.kind != PointerKind::Tree => return,
             // What goes away is not repaired.
-            None => match MetaBlock::load(&base.disk, node, pointer, || false) {
+            None => match MetaBlock::load(&base.disk, node, pointer, || false, || self.is_in_doubt(base)) {
                 Ok(block) => Some(Arc::new(block)),
                 Err(error) => {
                     tracing::error!(%error, "blocks under a tree block that cannot be read stay in use");

@@ -226,3 +226,97 @@ fn each_logic_bug_is_found_by_an_equation() {
         rig.commit().unwrap();
     }
 }
+
+const TWO: holdfast_object::ObjectKey = holdfast_object::ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) };
+
+/// A page of object 2 is what it should be, and its attributes are to be had.
+fn is_right(rig: &Rig, index: u64, what: &str) {
+    let mut frames = [rig.arena.allocate().expect("a frame")];
+    rig.module.read(TWO, index, &mut frames).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(frames[0][7], index as u8, "{what}");
+    rig.module.attributes(TWO).unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+/// What was looked at in this second is believed; not if what it says makes no sense. No time passes here.
+#[test]
+fn the_device_is_not_blamed_and_not_repaired_for_what_went_bad_in_memory_a_moment_ago() {
+    let tree = |level| Choice {
+        object: Some((1, 2)),
+        level: Some(level),
+        ..Choice::of(MetaKind::BlockTree, Pattern::Word, 3)
+    };
+    let own = |id| Choice { object: Some((0, id)), ..Choice::of(MetaKind::Record, Pattern::Word, 3) };
+    let table = Choice { object: Some((0, 16)), ..Choice::of(MetaKind::ObjectTable, Pattern::Word, 3) };
+    let of_two = Choice { slot: Some(2), ..table };
+    for (choice, field) in [
+        (tree(1), "address[0]"),
+        (tree(1), "primary"),
+        (tree(2), "address[0]"),
+        (tree(2), "address[1]"),
+        (of_two.clone(), "root.address[0]"),
+        (of_two.clone(), "levels"),
+        (of_two, "root.primary"),
+        (own(16), "root.address[0]"),
+        (own(16), "root.address[1]"),
+        (own(0), "root.address[0]"),
+    ] {
+        let rig = Rig::new();
+        rig.fill(2, 130);
+        rig.commit().unwrap();
+        let lab = rig.module.lab();
+        let slot = choice.slot.or((choice.kind == MetaKind::BlockTree).then_some(0));
+        let choice = Choice { slot, field: Some(field.into()), ..choice };
+        // A repair would follow what is struck.
+        let struck = lab.strike_chosen(&choice).unwrap();
+        for (key, address) in rig.module.base.cache.versions() {
+            if choice.kind == MetaKind::Record
+                || choice.object != Some((key.domain, key.object))
+                || Some(key.level) < choice.level
+            {
+                rig.module.base.cache.take(key, address);
+            }
+        }
+        let what = struck.to_string();
+        is_right(&rig, 0, &what);
+        is_right(&rig, 129, &what);
+        let status = rig.module.status();
+        assert_eq!((status.repaired, status.unrepaired), (0, 0), "{what}");
+        // Whoever builds on it begins anew, and goes on.
+        let change = || {
+            rig.write(2, 3)?;
+            rig.commit()
+        };
+        if let Err(error) = change() {
+            assert!(matches!(error, Error::GivenUp(_)), "{what}: {error}");
+            rig.module.begin_anew().unwrap();
+            change().unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        assert!(rig.module.status().counters.scribbles > 0, "{what}");
+        rig.stored();
+    }
+}
+
+#[test]
+fn an_epoch_that_was_led_astray_a_moment_ago_is_begun_anew() {
+    for (slot, field) in [(5, "size"), (2, "levels"), (2, "kind"), (2, "root.address[0]")] {
+        let rig = Rig::new();
+        rig.fill(2, 130);
+        rig.commit().unwrap();
+        let choice = Choice::of(MetaKind::ObjectTable, Pattern::Word, 3);
+        let choice = Choice { object: Some((0, 16)), slot: Some(slot), field: Some(field.into()), ..choice };
+        let what = rig.module.lab().strike_chosen(&choice).unwrap().to_string();
+        let change = || {
+            rig.try_make(5)?;
+            rig.write(2, 3)?;
+            rig.commit()
+        };
+        if let Err(error) = change() {
+            assert!(matches!(error, Error::GivenUp(_)), "{what}: {error}");
+            rig.module.begin_anew().unwrap();
+            change().unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        assert!(rig.module.status().counters.scribbles > 0, "{what}");
+        is_right(&rig, 129, &what);
+        assert_eq!(rig.stored().0, 2, "{what}");
+    }
+}
