@@ -135,7 +135,10 @@ fn what_is_clean_is_struck_found_and_not_stored() {
         "allocator",
         "label",
         "superblock",
+        "intent-log",
+        "snapshot",
         "counts",
+        "numbers",
     ];
     let rig = Rig::new();
     let mut work = Work::new(&rig, OPTIONS);
