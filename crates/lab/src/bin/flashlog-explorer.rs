@@ -7,7 +7,7 @@ use holdfast_lab::flashlog::{ORDERS, Options, explore};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Runs random workloads on a small Flashlog in memory, cuts the power at any request to either device (writes dropped, torn,
+/// Runs random workloads on a small Flashlog in memory, cuts the power at any request to any device (writes dropped, torn,
 /// reordered, on each device by itself), opens it again, and compares with every state that there was.
 #[derive(Parser)]
 struct Arguments {
@@ -68,8 +68,9 @@ fn main() -> ExitCode {
         report.synchronous
     );
     println!(
-        "main needed something of the log in {}; pages were cut off for want of data in {}; the log went around {} times",
-        report.replayed, report.cut, report.rounds
+        "main needed something of the log in {}; pages were cut off for want of data in {}; the log went around {} times; main was \
+         made anew in {}",
+        report.replayed, report.cut, report.rounds, report.rebuilt
     );
     if let Some(failure) = &failure {
         println!("\nNOT AS PROMISED: {failure}");

@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// Blocks of main: 1 MiB for the set's device, 1 MiB for labels.
-const MAIN_BLOCKS: u64 = 512;
+pub(super) const MAIN_BLOCKS: u64 = 512;
 /// Blocks of the set's device.
 pub(super) const BLOCKS: usize = 256;
+/// Blocks of the backup: the set's, 1 MiB for pages and 2 for data of what is staged, 1 MiB for labels.
+const BACKUP_BLOCKS: u64 = 1280;
 /// Contents that are written again and again, so that what lies about in the log may have the right bytes by chance.
 const COMMON: u64 = 3;
 
@@ -45,7 +47,11 @@ pub(super) fn contents(device: &dyn Device) -> Result<Vec<u64>, String> {
 pub(super) struct Start {
     pub(super) main: MemoryDevice,
     pub(super) log: MemoryDevice,
+    pub(super) backup: MemoryDevice,
+    pub(super) has_backup: bool,
     pub(super) contents: Vec<u64>,
+    /// Which state the backup has.
+    pub(super) backed_up: Vec<u64>,
     /// The next content that nobody has written.
     pub(super) next_content: u64,
     /// Blocks written in all lives so far.
@@ -55,10 +61,11 @@ pub(super) struct Start {
 
 impl Start {
     /// A new set, used for a while so that the rings may go around anywhere.
-    pub(super) fn new(options: &Options, rng: &mut Pcg64Mcg) -> Result<Start, String> {
+    pub(super) fn new(options: &Options, has_backup: bool, rng: &mut Pcg64Mcg) -> Result<Start, String> {
         let main = Arc::new(MemoryDevice::new(MAIN_BLOCKS).named("main"));
         let log = Arc::new(MemoryDevice::new(flashlog::log_blocks_least()).named("log"));
         let names = Create { set: Uuid(rng.random()), main: Uuid(rng.random()), log: Uuid(rng.random()) };
+        let backup = Arc::new(MemoryDevice::new(BACKUP_BLOCKS).named("backup"));
         flashlog::create(main.clone(), log.clone(), &names).map_err(|error| error.to_string())?;
         let options = flashlog::Options {
             mode: if rng.random_bool(0.5) { Mode::Synchronous } else { Mode::Asynchronous },
@@ -70,28 +77,35 @@ impl Start {
         };
         let (device, _) =
             Flashlog::open(main.clone(), log.clone(), &options).map_err(|error| format!("first opening: {error}"))?;
-        let mut start = Start {
-            main: (*main).clone(),
-            log: (*log).clone(),
-            contents: Vec::new(),
-            next_content: COMMON,
-            written: 0,
-            options,
-        };
+        let (mut next_content, mut written) = (COMMON, 0);
         for _ in 0..rng.random_range(0..300) {
-            start.next_content += 1;
+            next_content += 1;
             let (at, count) = (rng.random_range(0..BLOCKS as u64 - 8), rng.random_range(1..8));
-            start.written += count as u64;
-            let bytes = block(start.next_content).repeat(count);
+            written += count as u64;
+            let bytes = block(next_content).repeat(count);
             device.write(at, &[IoSlice::new(&bytes)]).map_err(|error| error.to_string())?;
             if rng.random_bool(0.3) {
                 device.flush().map_err(|error| error.to_string())?;
             }
         }
         device.settle().map_err(|error| error.to_string())?;
-        start.contents = contents(&device)?;
-        (start.main, start.log) = ((*main).clone(), (*log).clone());
-        Ok(start)
+        if has_backup {
+            device.create_backup(backup.clone(), Uuid([5; 16])).map_err(|error| error.to_string())?;
+            device.backup(backup.clone()).map_err(|error| format!("first backup: {error}"))?;
+        }
+        let contents = contents(&device)?;
+        let [main, log, backup] = [main, log, backup].map(|device| (*device).clone());
+        Ok(Start {
+            main,
+            log,
+            backup,
+            has_backup,
+            backed_up: contents.clone(),
+            contents,
+            next_content,
+            written,
+            options,
+        })
     }
 }
 
@@ -111,46 +125,46 @@ pub(super) struct Progress {
 /// A moment at which the power may be cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
-    /// Recorder positions of main and log.
-    pub(super) positions: [usize; 2],
+    /// Recorder positions of main, log and backup.
+    pub(super) positions: [usize; 3],
     pub(super) progress: Progress,
 }
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([main, log], Progress { begun, flushed, step, .. }) = (self.positions, self.progress);
-        write!(f, "positions {main} and {log}, in step {step} ({flushed} blocks flushed, {begun} begun)")
+        let ([main, log, backup], Progress { begun, flushed, step, .. }) = (self.positions, self.progress);
+        write!(f, "positions {main}, {log} and {backup}, in step {step} ({flushed} blocks flushed, {begun} begun)")
     }
 }
 
-/// Both recorders, and the moments so far.
+/// All recorders, and the moments so far.
 pub(super) struct Watched {
-    recorders: [Recorder; 2],
+    recorders: Vec<Recorder>,
     seen: Mutex<(Progress, Vec<Moment>)>,
 }
 
 impl Watched {
-    pub(super) fn over(main: &MemoryDevice, log: &MemoryDevice) -> Arc<Watched> {
-        let recorders = [Recorder::in_memory(main), Recorder::in_memory(log)];
+    pub(super) fn over(devices: [&MemoryDevice; 3]) -> Arc<Watched> {
+        let recorders = devices.iter().map(|device| Recorder::in_memory(device)).collect();
         let watched = Arc::new(Watched { recorders, seen: Mutex::default() });
         watched.note();
         watched
     }
 
-    pub(super) fn devices(watched: &Arc<Watched>) -> [Arc<dyn Device>; 2] {
-        [Arc::new(Watch(Arc::clone(watched), 0)), Arc::new(Watch(Arc::clone(watched), 1))]
+    pub(super) fn devices(watched: &Arc<Watched>) -> [Arc<dyn Device>; 3] {
+        [0, 1, 2].map(|at| Arc::new(Watch(Arc::clone(watched), at)) as Arc<dyn Device>)
     }
 
     pub(super) fn moments(&self) -> Vec<Moment> {
         self.seen.lock().1.clone()
     }
 
-    pub(super) fn images(&self) -> [CrashImages; 2] {
-        [self.recorders[0].crash_images(), self.recorders[1].crash_images()]
+    pub(super) fn images(&self) -> [CrashImages; 3] {
+        [0, 1, 2].map(|at| self.recorders[at].crash_images())
     }
 
     fn note(&self) {
-        let positions = [self.recorders[0].position(), self.recorders[1].position()];
+        let positions = [0, 1, 2].map(|at| self.recorders[at].position());
         let mut seen = self.seen.lock();
         let progress = seen.0;
         seen.1.push(Moment { positions, progress });
@@ -185,8 +199,11 @@ pub(super) struct Life {
     /// Each block that was written, in order: address, content.
     pub(super) writes: Vec<(usize, u64)>,
     pub(super) moments: Vec<Moment>,
-    /// Of main and log.
-    pub(super) images: [CrashImages; 2],
+    pub(super) has_backup: bool,
+    /// Which state the backup had at first.
+    pub(super) backed_up: Vec<u64>,
+    /// Of main, log and backup.
+    pub(super) images: [CrashImages; 3],
     pub(super) options: flashlog::Options,
     pub(super) next_content: u64,
     pub(super) trace: Vec<String>,
@@ -196,8 +213,8 @@ pub(super) struct Life {
 
 impl Life {
     pub(super) fn live(start: &Start, steps: usize, rng: &mut Pcg64Mcg) -> Result<Life, String> {
-        let watched = Watched::over(&start.main, &start.log);
-        let [main, log] = Watched::devices(&watched);
+        let watched = Watched::over([&start.main, &start.log, &start.backup]);
+        let [main, log, backup] = Watched::devices(&watched);
         let (device, _) = Flashlog::open(main, log, &start.options).map_err(|error| format!("opening: {error}"))?;
         watched.seen.lock().0.is_open = true;
         let mut now = start.contents.clone();
@@ -237,6 +254,10 @@ impl Life {
                     device.catch_up().map_err(|error| format!("catch up: {error}"))?;
                     "catch up".to_string()
                 }
+                96..99 if start.has_backup => match device.backup(backup.clone()) {
+                    Ok(done) => format!("backup of {} blocks", done.blocks),
+                    Err(error) => return Err(format!("backup: {error}")),
+                },
                 94..96 => {
                     device.settle().map_err(|error| format!("settle: {error}"))?;
                     watched.seen.lock().0.flushed = writes.len();
@@ -252,8 +273,19 @@ impl Life {
         }
         let (images, moments) = (watched.images(), watched.moments());
         let written = start.written + writes.len() as u64;
-        let (base, options) = (start.contents.clone(), start.options.clone());
-        Ok(Life { base, writes, moments, images, options, next_content, trace, written })
+        let (base, backed_up, options) = (start.contents.clone(), start.backed_up.clone(), start.options.clone());
+        Ok(Life {
+            base,
+            has_backup: start.has_backup,
+            backed_up,
+            writes,
+            moments,
+            images,
+            options,
+            next_content,
+            trace,
+            written,
+        })
     }
 
     pub(super) fn is_synchronous(&self) -> bool {

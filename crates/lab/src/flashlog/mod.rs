@@ -1,11 +1,11 @@
-//! Power cuts anywhere in random workloads on a Flashlog, over both of its devices together.
+//! Power cuts anywhere in random workloads on a Flashlog, over all of its devices together.
 //!
 //! ```text
-//!  life.rs    random writes, flushes, … ─► Flashlog ─► Watch ─► Recorder (main), Recorder (log)
+//!  life.rs    random writes, flushes, … ─► Flashlog ─► Watch ─► Recorder (main, log, backup)
 //!  state.rs   an image of each device at one moment ─► Flashlog::open ─► compared with every state that there was
 //! ```
 //!
-//! A *moment* is after one request to either device, or one answer to the workload. A *state* is a moment, and for each device by itself
+//! A *moment* is after one request to any device, or one answer to the workload. A *state* is a moment, and for each device by itself
 //! what of its unflushed writes is there. A workload has up to three lives; each further one begins with what a power cut left of the one
 //! before, so that what was cut off lies about in the log.
 
@@ -74,6 +74,8 @@ pub struct Report {
     pub replayed: u64,
     /// States in which pages were cut off for want of data.
     pub cut: u64,
+    /// States in which main was made anew from backup and log as well.
+    pub rebuilt: u64,
     /// Workloads.
     pub workloads: u64,
     /// Times that the data area was gone around.
@@ -113,15 +115,16 @@ impl fmt::Display for Failure {
 #[derive(Clone, Copy, Debug)]
 struct State {
     moment: usize,
-    modes: [CrashMode; 2],
+    modes: [CrashMode; 3],
     seed: u64,
 }
 
 impl State {
     fn random(life: &Life, rng: &mut Pcg64Mcg) -> State {
         let mut mode = || CrashMode::ALL[rng.random_range(0..CrashMode::ALL.len())];
-        let modes = [mode(), mode()];
-        State { moment: rng.random_range(0..life.moments.len()), modes, seed: rng.random() }
+        let (main, log) = (mode(), mode());
+        let (moment, seed) = (rng.random_range(0..life.moments.len()), rng.random::<u64>());
+        State { moment, modes: [main, log, CrashMode::ALL[(seed % 6) as usize]], seed }
     }
 }
 
@@ -150,7 +153,7 @@ fn explore_workload(seed: u64, options: &Options, begun: Instant, report: &mut R
         Box::new(Failure { seed, state, what, replay: replay(seed, state, options), trace })
     };
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
-    let made = caught(|| lives(options, &mut rng));
+    let made = caught(|| lives(seed, options, &mut rng));
     let life = made.map_err(|what| failure(None, what, Vec::new()))?;
     report.workloads += 1;
     report.rounds += life.written / DATA_BLOCKS;
@@ -170,21 +173,24 @@ fn explore_workload(seed: u64, options: &Options, begun: Instant, report: &mut R
         let seen = caught(|| state::examine(&life, &state, number % NESTED_EACH == 0));
         let seen = seen.map_err(|what| {
             let moment = &life.moments[state.moment];
-            let what = format!("power cut at {moment}, main {:?}, log {:?}: {what}", state.modes[0], state.modes[1]);
+            let [main, log, backup] = state.modes;
+            let what = format!("power cut at {moment}, main {main:?}, log {log:?}, backup {backup:?}: {what}");
             failure(Some(number), what, life.trace.clone())
         })?;
         report.states += 1 + seen.nested;
         report.nested += seen.nested;
         report.synchronous += u64::from(life.is_synchronous());
         report.replayed += u64::from(seen.opened.blocks > 0);
+        report.rebuilt += u64::from(seen.is_rebuilt);
         report.cut += u64::from(seen.opened.cut_pages > 0);
     }
     Ok(())
 }
 
 /// Lives until the last one, which is explored.
-fn lives(options: &Options, rng: &mut Pcg64Mcg) -> Result<Life, String> {
-    let mut start = Start::new(options, rng)?;
+fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Life, String> {
+    // The other half has a log that goes around as soon as main has everything.
+    let mut start = Start::new(options, !seed.is_multiple_of(2), rng)?;
     for _ in 1..rng.random_range(1..=LIVES) {
         let life = Life::live(&start, options.steps / 2, rng)?;
         let state = State::random(&life, rng);

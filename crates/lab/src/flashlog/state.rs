@@ -1,9 +1,9 @@
 //! One crash state, opened and judged.
 
 use super::State;
-use super::life::{BLOCKS, Life, Moment, Start, Watched, block, contents};
+use super::life::{BLOCKS, Life, MAIN_BLOCKS, Moment, Start, Watched, block, contents};
 use crate::device::CrashMode;
-use holdfast_block::flashlog::{Flashlog, Opened};
+use holdfast_block::flashlog::{self, Flashlog, Opened, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -16,6 +16,8 @@ const NESTED: u64 = 2;
 pub(super) struct Seen {
     pub(super) opened: Opened,
     pub(super) nested: u64,
+    /// Main was made anew from backup and log, too.
+    pub(super) is_rebuilt: bool,
     /// What a next life can begin with.
     pub(super) left: Start,
 }
@@ -26,13 +28,19 @@ pub(super) fn examine(life: &Life, state: &State, is_nested: bool) -> Result<See
     let moment = &life.moments[state.moment];
     let image = |at: usize, rng: &mut Pcg64Mcg| life.images[at].image(moment.positions[at], state.modes[at], rng);
     let (main, log) = (image(0, &mut rng), image(1, &mut rng));
+    let backup = if life.has_backup { image(2, &mut rng) } else { MemoryDevice::new(0) };
     if life.is_synchronous() && moment.progress.is_open {
         judge_main(life, moment, &main)?;
     }
+    let rebuilt = if life.has_backup { rebuild(life, moment, &log, &backup)? } else { None };
     let nested = if is_nested { nested(life, moment, &main, &log, &mut rng)? } else { 0 };
     let (opened, contents) = open(life, moment, Arc::new(main.clone()), Arc::new(log.clone()))?;
-    let (next_content, options) = (life.next_content, life.options.clone());
-    Ok(Seen { opened, nested, left: Start { main, log, contents, next_content, written: life.written, options } })
+    let (next_content, written, options) = (life.next_content, life.written, life.options.clone());
+    // A copy that was not complete is made anew by the next backup, and has no state until then.
+    let (is_rebuilt, backed_up) = (rebuilt.is_some(), rebuilt.unwrap_or_default());
+    let has_backup = life.has_backup;
+    let left = Start { main, log, backup, has_backup, contents, backed_up, next_content, written, options };
+    Ok(Seen { opened, nested, is_rebuilt, left })
 }
 
 /// Opens, reads, and compares. Twice is as once.
@@ -45,7 +53,7 @@ fn open(
     let open = || Flashlog::open(Arc::clone(&main), Arc::clone(&log), &life.options);
     let (device, opened) = open().map_err(|error| format!("cannot be opened: {error}"))?;
     let found = contents(&device)?;
-    judge(life, moment, &found)?;
+    judge(life, moment.progress.flushed, moment.progress.begun, &found)?;
     if life.is_synchronous() && (device.behind_blocks() != 0 || contents(&*main)? != found) {
         return Err("main is not up to date after an opening in synchronous mode".to_string());
     }
@@ -58,8 +66,7 @@ fn open(
 }
 
 /// The contents must be those after some number of the block writes, in order: all that was flushed, none that had not begun.
-fn judge(life: &Life, moment: &Moment, found: &[u64]) -> Result<(), String> {
-    let (flushed, begun) = (moment.progress.flushed, moment.progress.begun);
+fn judge(life: &Life, flushed: usize, begun: usize, found: &[u64]) -> Result<(), String> {
     let mut now = life.base.clone();
     for (at, content) in &life.writes[..flushed] {
         now[*at] = *content;
@@ -80,6 +87,29 @@ fn judge(life: &Life, moment: &Moment, found: &[u64]) -> Result<(), String> {
             Err(format!("no state that there was: {least} blocks differ from the one after {best} blocks, the nearest"))
         }
     }
+}
+
+/// Main is lost: another is made from backup and log. What the backup has must be a state that there was, and with the log it must be one
+/// as main's. None if the backup is not complete, or the log was full and keeps nothing for it.
+fn rebuild(
+    life: &Life,
+    moment: &Moment,
+    log: &MemoryDevice,
+    backup: &MemoryDevice,
+) -> Result<Option<Vec<u64>>, String> {
+    let (log, backup, main) =
+        (Arc::new(log.clone()), Arc::new(backup.clone()), Arc::new(MemoryDevice::new(MAIN_BLOCKS)));
+    match flashlog::rebuild(backup, log.clone(), main.clone(), Uuid([7; 16])) {
+        Ok(_) => {}
+        Err(flashlog::Error::Incomplete { .. } | flashlog::Error::Gap { .. }) => return Ok(None),
+        Err(error) => return Err(format!("main cannot be made anew: {error}")),
+    }
+    let backed_up = contents(&*main).map_err(|what| format!("on the backup, {what}"))?;
+    if backed_up != life.backed_up {
+        judge(life, 0, moment.progress.begun, &backed_up).map_err(|what| format!("on the backup: {what}"))?;
+    }
+    open(life, moment, main, log).map_err(|what| format!("with a main made anew: {what}"))?;
+    Ok(Some(backed_up))
 }
 
 /// Main, if the log is lost as well: each block as it was flushed, or as written since.
@@ -119,8 +149,8 @@ fn nested(
     log: &MemoryDevice,
     rng: &mut Pcg64Mcg,
 ) -> Result<u64, String> {
-    let watched = Watched::over(main, log);
-    let [of_main, of_log] = Watched::devices(&watched);
+    let watched = Watched::over([main, log, &MemoryDevice::new(0)]);
+    let [of_main, of_log, _] = Watched::devices(&watched);
     Flashlog::open(of_main, of_log, &life.options).map_err(|error| format!("cannot be opened: {error}"))?;
     let (moments, images) = (watched.moments(), watched.images());
     for _ in 0..NESTED {

@@ -1,4 +1,4 @@
-//! Power cuts over both devices of a Flashlog: a bounded number of states on each run, and each planted mistake is found.
+//! Power cuts over all devices of a Flashlog: a bounded number of states on each run, and each planted mistake is found.
 use crate::number;
 use holdfast_lab::flashlog::{ORDERS, Options, explore};
 
