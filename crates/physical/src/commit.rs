@@ -406,6 +406,7 @@ impl Trees {
                 },
             };
             let record = record.expect("the record of an object with dirty blocks is at hand");
+            record.look(base.now_s()).map_err(|scribble| base.give_up_record(scribble, object))?;
             if key.level > 0 && object.domain != DomainId::SYSTEM && base.disk.metadata.audits() {
                 self.audit.bounded(key, &dirty.block, record.page_bound);
             }

@@ -218,9 +218,13 @@ fn each_other<const N: usize>(
     }
 }
 
-/// Birth and sort of a run, as often as it has blocks: the same for its parts together.
+/// Birth and sort of a run, as often as it has blocks: the same for its parts together. A birth that no epoch has is mixed, as a difference in
+/// the uppermost bits vanishes in a sum of an even number of them.
 pub(super) fn births_of(run: &DeadRun) -> Digest {
-    Digest::of(run.birth_log << 1 | u64::from(run.is_page)).times(run.count.into())
+    let number = run.birth_log.rotate_left(1) ^ u64::from(run.is_page);
+    let mixed =
+        if run.birth_log >> 31 == 0 { number } else { (number ^ number >> 31).wrapping_mul(ENTRY_STEP) ^ number >> 29 };
+    Digest::of(mixed).times(run.count.into())
 }
 
 /// The blocks of a run, second copies too.
