@@ -207,7 +207,7 @@ fn replay(seed: u64, state: Option<u64>, options: &Options) -> String {
     if options.steps != Options::default().steps {
         command += &format!(" --steps {}", options.steps);
     }
-    if let Some((name, _)) = ORDERS.iter().skip(1).find(|(_, order)| *order == options.order) {
+    if let Some((name, _)) = ORDERS[1..].iter().find(|(_, order)| *order == options.order) {
         command += &format!(" --plant {name}");
     }
     command
