@@ -37,3 +37,13 @@ pub fn available_mib() -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
 }
+
+/// Has the C library keep memory that is freed, so that a measurement does not pay for the kernel's clearing of pages that the one before it
+/// has given back: of a device in memory, up to 15 of 110 µs a transaction, and more noise than what is measured.
+pub fn keep_freed_memory() {
+    // SAFETY: sets two parameters of the allocator, which may be done at any time.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
+        libc::mallopt(libc::M_MMAP_MAX, 0);
+    }
+}

@@ -55,6 +55,7 @@ fn main() -> ExitCode {
 }
 
 fn compare(arguments: &Arguments) -> Result<()> {
+    machine::keep_freed_memory();
     let mut plan = plan(arguments)?;
     if arguments.serve {
         let how = if arguments.lock_with == "pages" { Protect::Pages } else { Protect::Keys };
