@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+
+use super::asking::{ASK, Asking};
 
 /// A stream to a client. One thread receives, one at a time sends.
 pub(super) struct Link {
@@ -18,6 +20,7 @@ pub(super) struct Link {
     peer: String,
     /// By then the negotiation has to be over.
     deadline: Option<Instant>,
+    asking: Asking,
     #[cfg(feature = "tls")]
     tls: OnceLock<super::tls::Session>,
 }
@@ -32,6 +35,7 @@ impl Link {
             socket,
             peer,
             deadline: Some(deadline),
+            asking: Asking::default(),
             #[cfg(feature = "tls")]
             tls: OnceLock::new(),
         })
@@ -68,11 +72,38 @@ impl Link {
             }
             set_socket_timeout(&self.socket, Timeout::Recv, Some(remaining.max(Duration::from_millis(1))))?;
         }
+        if self.deadline.is_some() {
+            return self.receive_asleep(bufs);
+        }
+        let (start, asks) = (Instant::now(), self.asking.is_worth_it());
+        let received = match asks.then(|| self.ask(bufs, start)).flatten() {
+            Some(count) => Ok(count),
+            None => self.receive_asleep(bufs),
+        };
+        self.asking.saw(asks, start.elapsed());
+        received
+    }
+
+    fn receive_asleep(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         loop {
             match rustix::io::readv(&self.socket, bufs) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if self.deadline.is_some() => return Err(io::ErrorKind::TimedOut.into()),
                 other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Receives something if it comes at once, or nearly.
+    fn ask(&self, bufs: &mut [IoSliceMut<'_>], start: Instant) -> Option<usize> {
+        loop {
+            let mut nothing = RecvAncillaryBuffer::default();
+            match rustix::net::recvmsg(&self.socket, bufs, &mut nothing, RecvFlags::DONTWAIT) {
+                Ok(message) => return Some(message.bytes),
+                // The client may have to run on this processor.
+                Err(Errno::AGAIN) if start.elapsed() < ASK => std::thread::yield_now(),
+                // Sleeping for it tells what is wrong.
+                Err(_) => return None,
             }
         }
     }

@@ -5,6 +5,7 @@
 //! [`transmission`] the requests of one connection, [`export`] what they do to the device, [`server`] and [`listen`] the
 //! life of the whole. Nothing that a client sends is believed before it is checked, and no client makes the others wait.
 
+mod asking;
 mod buffer;
 mod edges;
 mod export;
