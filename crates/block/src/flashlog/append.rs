@@ -38,6 +38,9 @@ impl Flashlog {
     pub(super) fn append(&self, head: &mut Head, is_barrier: bool) -> Result<(), Failure> {
         // Whoever gathers more waits for the head, so that it does not become more than this. There is always room for as much again,
         // for the case that main fails and nothing can be let go of.
+        if self.stages.lock().gathered_blocks() == 0 && !(is_barrier && head.is_unmarked) {
+            return Ok(());
+        }
         let blocks_most = 2 * self.gather_blocks;
         self.make_room(head, 2 * blocks_most, 2 * (blocks_most.div_ceil(BLOCKS_OF_A_PAGE) + 1))?;
         self.append_gathered(head, is_barrier)
