@@ -39,7 +39,7 @@ serve() {
     for _ in $(seq 100); do
         grep -q listening "$WORK/serve.out" && return 0
         kill -0 "$SERVER" 2>/dev/null || break
-        sleep 0.05   # nothing tells when it begins to listen
+        sleep 0.05   # nothing tells the shell that a line has been written to a file
     done
     cat "$WORK/serve.log"
     die "no server: $*"
@@ -262,7 +262,7 @@ check "nbdfuse goes again" detach
 nbdkit --exit-with-parent -f -U "$WORK/retry" --filter=retry nbd "uri=$URI" retries=20 retry-delay=1 retry-exponential=no >>nbdkit.log 2>&1 9>&- &
 OTHERS+=($!)
 disown $!
-for _ in $(seq 100); do [ -S retry ] && break; sleep 0.05; done
+for _ in $(seq 100); do [ -S retry ] && break; sleep 0.05; done   # nbdkit tells nobody when its socket is there
 bounded 90 fio --name=retry --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/retry" --rw=randwrite --bs=4k --iodepth=8 --size=64M --time_based --runtime="${SECONDS_FIO:-3}" \
     --randseed="$SEED" >fio-retry.log 2>&1 9>&- &
 SIDE=$!
@@ -279,7 +279,7 @@ bounded 60 qemu-io "$qemu" <commands >qemu-reconnect.log 2>&1 9>&- &
 QEMU=$!
 exec 7>commands
 echo 'write -P 5 0 64k' >&7
-for _ in $(seq 100); do grep -q 'wrote 65536' qemu-reconnect.log && break; sleep 0.05; done
+for _ in $(seq 100); do grep -q 'wrote 65536' qemu-reconnect.log && break; sleep 0.05; done   # nothing tells the shell that a line has been written to a file
 end_server KILL
 printf 'write -P 6 64k 64k\nread -P 5 0 64k\nread -P 6 64k 64k\nflush\n' >&7
 exec 7>&-
@@ -310,6 +310,7 @@ for _ in range(100):
 else: sys.exit("nobody came in")
 PYTHON
 end_server
+# A server that is just beginning: nothing tells the shell when its socket is there but looking again.
 has "the socket is private" "600" bash -c '"$0" disk --socket "$1" >/dev/null & p=$!; for i in $(seq 100); do [ -S "$1" ] && break; sleep 0.05; done; stat -c %a "$1"; kill $p; wait $p' "$SERVE" "$WORK/private"
 
 serve disk --listen 127.0.0.1:0

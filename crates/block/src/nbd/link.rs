@@ -73,18 +73,18 @@ impl Link {
             set_socket_timeout(&self.socket, Timeout::Recv, Some(remaining.max(Duration::from_millis(1))))?;
         }
         if self.deadline.is_some() {
-            return self.receive_asleep(bufs);
+            return self.receive_blocking(bufs);
         }
         let (start, asks) = (Instant::now(), self.asking.is_worth_it());
         let received = match asks.then(|| self.ask(bufs, start)).flatten() {
             Some(count) => Ok(count),
-            None => self.receive_asleep(bufs),
+            None => self.receive_blocking(bufs),
         };
         self.asking.saw(asks, start.elapsed());
         received
     }
 
-    fn receive_asleep(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    fn receive_blocking(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         loop {
             match rustix::io::readv(&self.socket, bufs) {
                 Err(Errno::INTR) => {}

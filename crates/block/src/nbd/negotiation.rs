@@ -106,7 +106,7 @@ impl Talk<'_> {
             if option == number::EXPORT_NAME {
                 return violation(format!("the name of an export with {length} bytes"));
             }
-            self.reader.skip(self.link, length.into())?;
+            self.reader.pass_over(self.link, length.into())?;
             return self.refuse(option, reply::ERR_TOO_BIG, "more than 64 KiB of data with an option");
         }
         let mut data = vec![0; length as usize];

@@ -66,7 +66,7 @@ impl Reader {
     }
 
     /// Passes over `count` bytes.
-    pub(super) fn skip(&mut self, link: &Link, count: u64) -> io::Result<()> {
+    pub(super) fn pass_over(&mut self, link: &Link, count: u64) -> io::Result<()> {
         let mut left = count;
         loop {
             let here = (self.buffered() as u64).min(left);

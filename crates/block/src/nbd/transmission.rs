@@ -28,7 +28,7 @@ use crate::BLOCK_SIZE;
 const LARGEST_DONE_HERE: u32 = 128 << 10;
 
 /// A write with more bytes than this, which no client may send, is taken for an attack.
-const MOST_SKIPPED: u32 = 2 * LARGEST;
+const MOST_PASSED_OVER: u32 = 2 * LARGEST;
 
 /// Replies are not kept back for longer than there are so many.
 const MOST_KEPT_BACK: usize = 32;
@@ -150,7 +150,7 @@ impl Connection<'_> {
                 Ok(needed) => Job { request, buffer: needed.map(|length| self.take(length)) },
                 Err(refusal) => {
                     if request.command == Command::Write {
-                        self.skip(reader, request.length)?;
+                        self.pass_over(reader, request.length)?;
                     }
                     self.replies.push(self.refused(&request, &refusal));
                     continue;
@@ -185,14 +185,14 @@ impl Connection<'_> {
     }
 
     /// Passes over the bytes of a write that is refused.
-    fn skip(&self, reader: &mut Reader, length: u32) -> io::Result<()> {
-        if length > MOST_SKIPPED {
+    fn pass_over(&self, reader: &mut Reader, length: u32) -> io::Result<()> {
+        if length > MOST_PASSED_OVER {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a write of {length} bytes")));
         }
         if reader.buffered() < length as usize {
             self.replies.send(self.link);
         }
-        reader.skip(self.link, length.into())
+        reader.pass_over(self.link, length.into())
     }
 
     /// Whether a request may be done, and how much memory it needs, if any.

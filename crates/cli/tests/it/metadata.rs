@@ -112,8 +112,8 @@ fn log(rig: &Rig) -> String {
     fs::read_to_string(status["daemon"]["log"].as_str().unwrap()).unwrap()
 }
 
-/// What was verified less than a second ago is believed: nothing tells when that is over but time.
 fn a_second_passes() {
+    // What was verified less than a second ago is believed: nothing tells when that is over but time.
     std::thread::sleep(Duration::from_millis(1100));
 }
 

@@ -73,7 +73,7 @@ fn judge(life: &Life, flushed: usize, begun: usize, found: &[u64]) -> Result<(),
     }
     let mut different = (0..BLOCKS).filter(|at| now[*at] != found[*at]).count();
     let (mut least, mut best) = (different, flushed);
-    for (number, (at, content)) in life.writes[..begun].iter().enumerate().skip(flushed) {
+    for (number, (at, content)) in (flushed..).zip(&life.writes[flushed..begun]) {
         different -= usize::from(now[*at] != found[*at]);
         now[*at] = *content;
         different += usize::from(now[*at] != found[*at]);

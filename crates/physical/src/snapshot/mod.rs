@@ -504,8 +504,10 @@ impl Module {
         // The list of a domain that has had none is known: nothing is in it.
         let nothing = || OfDomain { dead_blocks: Mutex::new(Some(0)), ..OfDomain::default() };
         let of_domain = trees.kept.domains.entry(domain).or_insert_with(nothing);
-        let ids = (1..=SnapshotId::MAX.0).cycle().skip(of_domain.last_id.get() as usize).map(SnapshotId);
-        let id = ids.take(usize::from(SnapshotId::MAX.0)).find(|id| !of_domain.ids().any(|used| used == *id));
+        // Those behind the last one given, then from the first on.
+        let last_id = of_domain.last_id.get().min(SnapshotId::MAX.0.into()) as u16;
+        let mut ids = (last_id..SnapshotId::MAX.0).map(|before| before + 1).chain(1..=last_id).map(SnapshotId);
+        let id = ids.find(|id| !of_domain.ids().any(|used| used == *id));
         let id = id.expect("more numbers than places in the list");
         let metadata_before = trees.kept.metadata_of_newest(domain).unwrap_or(0);
         let table = Record::clone(&trees.system[&table_of(domain)]);

@@ -140,6 +140,7 @@ impl Pace for Real {
         const SHORTEST: Duration = Duration::from_micros(200);
         let left = Duration::from_nanos((at_ns.saturating_sub(self.now_ns()) as f64 / self.speed) as u64);
         if left >= SHORTEST {
+            // The wait is what the device is for: it takes as long as a real one would.
             std::thread::sleep(left);
         }
     }
