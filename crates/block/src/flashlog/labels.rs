@@ -33,9 +33,13 @@ impl Labelled {
         }
     }
 
-    /// Makes the device one of a set. Labels that it may have had in the same place are gone first.
+    /// Makes the device one of a set. Labels that it may have had are gone first, also those of another role.
     pub(super) fn create(device: Arc<dyn Device>, label: Label) -> Result<Labelled, crate::Error> {
         let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
+        let other = if label.role == Role::Log { Role::Main } else { Role::Log };
+        if let Decoded::Valid(_) = newest(&*device, other)? {
+            device.write(Label::area(other, device.blocks()), &[IoSlice::new(&zeros)])?;
+        }
         device.write(Label::area(label.role, device.blocks()), &[IoSlice::new(&zeros)])?;
         device.flush()?;
         let mut labelled = Labelled { device, label };
@@ -57,7 +61,7 @@ impl Labelled {
 }
 
 /// The newest label in the area for a role; if there is none, what speaks against it.
-fn newest(device: &dyn Device, role: Role) -> Result<Decoded, crate::Error> {
+pub(super) fn newest(device: &dyn Device, role: Role) -> Result<Decoded, crate::Error> {
     let blocks = device.blocks();
     let mut best = Decoded::Nothing;
     if blocks < LABEL_AREA_BLOCKS {

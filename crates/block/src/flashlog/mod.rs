@@ -30,6 +30,7 @@
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
 //! | `rebuild` | main from backup and log |
+//! | `inspect`, `status` | what a label says; how a set in use is doing |
 
 mod append;
 mod backup;
@@ -41,6 +42,7 @@ mod create;
 mod device;
 mod error;
 mod format;
+mod inspect;
 mod labels;
 mod open;
 mod rebuild;
@@ -48,6 +50,7 @@ mod ring;
 mod scan;
 mod stages;
 mod staging;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -56,5 +59,7 @@ pub use create::{Create, create, log_blocks_least};
 pub use device::{Flashlog, Mode, Options, Order};
 pub use error::Error;
 pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
+pub use inspect::{Condition, Inspected, inspect};
 pub use open::Opened;
 pub use rebuild::rebuild;
+pub use status::Status;

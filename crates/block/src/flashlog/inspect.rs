@@ -1,0 +1,149 @@
+//! What the label of a device says, without its set being opened.
+
+use super::Error;
+use super::format::{Decoded, Label, Role, State, Uuid};
+use super::labels::newest;
+use crate::Device;
+
+/// What a device of a set is at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Condition {
+    /// In order, or the set is in use.
+    Open,
+    /// A log that is being opened, or whose opening was cut off.
+    Opening,
+    /// A main that is between two states: it can be used with its log only.
+    CatchingUp,
+    /// A main that has gone on without its log.
+    Alone,
+    /// A backup whose full copy is not complete: it is no state yet.
+    Copying,
+    /// A backup whose next state is complete, and may be in its place in part.
+    Staged,
+}
+
+/// What the newest label of a device says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inspected {
+    /// What it is in its set.
+    pub role: Role,
+    /// What it is at.
+    pub condition: Condition,
+    /// The set.
+    pub set: Uuid,
+    /// The device's own name.
+    pub uuid: Uuid,
+    /// The main device that the set has.
+    pub main: Uuid,
+    /// The log device that the set has.
+    pub log: Uuid,
+    /// Of a log: the backup for which it is kept. Of a backup: itself.
+    pub backup: Option<Uuid>,
+    /// Goes up with every opening and every change of the set.
+    pub generation: u64,
+    /// Blocks of the set's device.
+    pub blocks: u64,
+    /// Blocks of this device.
+    pub device_blocks: u64,
+    /// Of a backup that is being copied: blocks that are done.
+    pub copied_blocks: u64,
+}
+
+/// What a device is, as far as its label says; `None` if it has no label. Nothing is written, so this can be done while the set is in
+/// use: it tells what was, not what is.
+///
+/// # Errors
+/// [`Error::Device`]; [`Error::OtherVersion`] and [`Error::Damaged`] if there are labels, but none that can be read.
+pub fn inspect(device: &dyn Device) -> Result<Option<Inspected>, Error> {
+    // Main's and a backup's labels are in the same place.
+    let mut bad = None;
+    for role in [Role::Main, Role::Log] {
+        match newest(device, role)? {
+            Decoded::Valid(label) => return Ok(Some(Inspected::of(&label))),
+            Decoded::Nothing => {}
+            Decoded::OtherVersion(version) => {
+                bad = bad.or(Some(Error::OtherVersion { device: device.name().into(), version }));
+            }
+            Decoded::Damaged(fault) => {
+                let block = Label::area(role, device.blocks());
+                bad = bad.or(Some(Error::Damaged { device: device.name().into(), block, fault }));
+            }
+        }
+    }
+    bad.map_or(Ok(None), Err)
+}
+
+impl Inspected {
+    fn of(label: &Label) -> Inspected {
+        Inspected {
+            role: label.role,
+            condition: match label.state {
+                State::Open => Condition::Open,
+                State::Opening => Condition::Opening,
+                State::CatchingUp => Condition::CatchingUp,
+                State::Alone => Condition::Alone,
+                State::Copying => Condition::Copying,
+                State::Staged => Condition::Staged,
+            },
+            set: label.set,
+            uuid: match label.role {
+                Role::Main => label.main,
+                Role::Log => label.log,
+                Role::Backup => label.backup,
+            },
+            main: label.main,
+            log: label.log,
+            backup: (label.backup != Uuid::NONE).then_some(label.backup),
+            generation: label.generation,
+            blocks: label.blocks,
+            device_blocks: label.device_blocks,
+            copied_blocks: label.staging.copied,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+    use crate::flashlog::{Create, Flashlog, Options, create};
+    use std::sync::Arc;
+
+    const SET: Uuid = Uuid([1; 16]);
+
+    fn set(main: &Arc<MemoryDevice>, log: &Arc<MemoryDevice>) {
+        create(main.clone(), log.clone(), &Create { set: SET, main: Uuid([2; 16]), log: Uuid([3; 16]) }).unwrap();
+    }
+
+    #[test]
+    fn each_device_says_what_it_is() {
+        let (main, log) = (Arc::new(MemoryDevice::new(1024)), Arc::new(MemoryDevice::new(2048)));
+        let backup = Arc::new(MemoryDevice::new(2048));
+        assert_eq!(inspect(&*main).unwrap(), None);
+        assert_eq!(inspect(&MemoryDevice::new(3)).unwrap(), None);
+        set(&main, &log);
+        let (flashlog, _) = Flashlog::open(main.clone(), log.clone(), &Options::default()).unwrap();
+        flashlog.create_backup(backup.clone(), Uuid([4; 16])).unwrap();
+        let found = inspect(&*backup).unwrap().unwrap();
+        assert_eq!((found.role, found.condition, found.uuid), (Role::Backup, Condition::Copying, Uuid([4; 16])));
+        flashlog.backup(backup.clone()).unwrap();
+        for (device, role, uuid) in [(&main, Role::Main, 2), (&log, Role::Log, 3), (&backup, Role::Backup, 4)] {
+            let found = inspect(&**device).unwrap().unwrap();
+            let expected = (role, Condition::Open, SET, Uuid([uuid; 16]), 2, 768);
+            let (generation, blocks) = (found.generation, found.blocks);
+            assert_eq!((found.role, found.condition, found.set, found.uuid, generation, blocks), expected);
+        }
+        assert_eq!(inspect(&*log).unwrap().unwrap().backup, Some(Uuid([4; 16])));
+    }
+
+    #[test]
+    fn a_device_that_was_another_kind_is_only_what_it_is_now() {
+        let [a, b, c] = [0; 3].map(|_| Arc::new(MemoryDevice::new(2048)));
+        set(&a, &b);
+        set(&b, &c);
+        assert_eq!(inspect(&*b).unwrap().unwrap().role, Role::Main);
+        set(&a, &b);
+        assert_eq!(inspect(&*b).unwrap().unwrap().role, Role::Log);
+        assert_eq!(inspect(&*a).unwrap().unwrap().role, Role::Main);
+    }
+}

@@ -1,0 +1,100 @@
+//! How a set that is in use is doing.
+
+use super::device::{Flashlog, Mode};
+use super::format::Uuid;
+use crate::Error;
+
+/// How a set is doing at one moment.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// What an answered flush says.
+    pub mode: Mode,
+    /// The failure after which no changes are taken, if there was one.
+    pub failure: Option<Error>,
+    /// The set.
+    pub set: Uuid,
+    /// Its main device.
+    pub main: Uuid,
+    /// Its log device.
+    pub log: Uuid,
+    /// Goes up with every opening and every change of the set.
+    pub generation: u64,
+    /// Blocks of the set's device.
+    pub blocks: u64,
+    /// Blocks that are not on main for certain, as [`Flashlog::behind_blocks`] counts them.
+    pub behind_blocks: u64,
+    /// Blocks of data in the log that it may not let go of, and how many it has room for.
+    pub log_blocks: (u64, u64),
+    /// The same of pages.
+    pub log_pages: (u64, u64),
+    /// The backup that needs nothing but the log to be brought up to date.
+    pub backup: Option<Uuid>,
+    /// Blocks written to the log since that backup's state, those that were written several times counted several times.
+    pub since_backup_blocks: Option<u64>,
+    /// Number of the next barrier.
+    pub barrier: u64,
+}
+
+impl Flashlog {
+    /// How the set is doing now. Waits for a piece that is being written to the log.
+    pub fn status(&self) -> Status {
+        let head = self.head.lock();
+        let (label, areas, next) = (&head.labels.label, self.rings.areas, head.next);
+        let applied = self.stages.lock().applied;
+        let tail = head.keep.filter(|keep| keep.page < applied.page).unwrap_or(applied);
+        Status {
+            mode: self.options.mode,
+            failure: self.latch.cause().cloned(),
+            set: label.set,
+            main: label.main,
+            log: label.log,
+            generation: label.generation,
+            blocks: self.blocks,
+            behind_blocks: self.behind_blocks(),
+            log_blocks: (next.data - tail.data, areas.data_blocks),
+            log_pages: (next.page - tail.page, areas.meta_blocks),
+            backup: (label.backup != Uuid::NONE).then_some(label.backup),
+            since_backup_blocks: head.keep.map(|keep| next.data - keep.data),
+            barrier: head.barrier,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flashlog::tests::Unplugged;
+    use crate::flashlog::{Create, Options, create};
+    use crate::{BLOCK_SIZE, Device, MemoryDevice};
+    use std::io::IoSlice;
+    use std::sync::Arc;
+
+    #[test]
+    fn it_tells_what_is_in_the_log_and_since_which_backup() {
+        let [main, log, backup] = [0; 3].map(|_| Arc::new(MemoryDevice::new(2048)));
+        create(main.clone(), log.clone(), &Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) })
+            .unwrap();
+        let options = Options { mode: Mode::Asynchronous, ..Options::default() };
+        let (flashlog, _) = Flashlog::open(main.clone(), log.clone(), &options).unwrap();
+        let write = |first| {
+            flashlog.write(first, &[IoSlice::new(&[7; 10 * BLOCK_SIZE])]).unwrap();
+            flashlog.flush().unwrap();
+        };
+        write(0);
+        let status = flashlog.status();
+        assert_eq!((status.behind_blocks, status.log_blocks.0, status.log_pages.0), (10, 10, 1));
+        assert_eq!((status.set, status.backup, status.since_backup_blocks), (Uuid([1; 16]), None, None));
+        flashlog.create_backup(backup.clone(), Uuid([4; 16])).unwrap();
+        flashlog.backup(backup).unwrap();
+        assert_eq!(flashlog.status().since_backup_blocks, Some(0));
+        write(5);
+        flashlog.catch_up().unwrap();
+        let status = flashlog.status();
+        assert_eq!((status.behind_blocks, status.log_blocks.0, status.since_backup_blocks), (0, 10, Some(10)));
+        assert_eq!((status.backup, status.failure.is_some()), (Some(Uuid([4; 16])), false));
+        drop(flashlog);
+        let (flashlog, _) = Flashlog::open(main, Unplugged::after(&log, 8), &options).unwrap();
+        while flashlog.flush().and_then(|()| flashlog.write(0, &[IoSlice::new(&[7; BLOCK_SIZE])])).is_ok() {}
+        assert!(flashlog.status().failure.is_some());
+    }
+}
