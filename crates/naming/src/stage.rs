@@ -18,23 +18,36 @@ pub(crate) struct Staged<'a> {
     purpose: Purpose,
     brings: Option<ObjectId>,
     lazy: bool,
+    /// Who audits it, if it is to be audited.
+    audits: Option<&'a Audits>,
+    /// Made when there is something to tell: most transactions are writes to files, of which there is nothing.
     audit: Option<Box<Audit<'a>>>,
 }
 
 impl<'a> Staged<'a> {
     pub(crate) fn new(cache: &'a dyn ObjectCache) -> Staged<'a> {
         let purpose = Purpose::Ordinary;
-        Staged { cache, ops: Vec::new(), pins: Vec::new(), purpose, brings: None, lazy: false, audit: None }
+        Staged {
+            cache,
+            ops: Vec::new(),
+            pins: Vec::new(),
+            purpose,
+            brings: None,
+            lazy: false,
+            audits: None,
+            audit: None,
+        }
     }
 
     /// It is audited before it is submitted.
     pub(crate) fn audited(self, audits: &'a Audits) -> Staged<'a> {
-        Staged { audit: Some(Box::new(Audit::new(audits))), ..self }
+        Staged { audits: Some(audits), ..self }
     }
 
     /// What the audit is to know beside the operations, if there is to be one.
     pub(crate) fn audit(&mut self) -> Option<&mut Audit<'a>> {
-        self.audit.as_deref_mut()
+        let audits = self.audits?;
+        Some(self.audit.get_or_insert_with(|| Box::new(Audit::new(audits))))
     }
 
     pub(crate) fn op(&mut self, op: Op) {
@@ -43,6 +56,7 @@ impl<'a> Staged<'a> {
 
     #[cfg(test)]
     pub(crate) fn unaudited(&mut self) -> Option<Box<Audit<'a>>> {
+        self.audits = None;
         self.audit.take()
     }
 
@@ -202,9 +216,11 @@ impl<'a> Staged<'a> {
         let this = crate::audit::plant::in_operations(self);
         #[cfg(not(test))]
         let this = self;
-        let Staged { cache, ops, pins, purpose, brings, lazy, audit } = this;
-        if let Some(mut audit) = audit {
-            audit.verify(cache, &ops, request)?;
+        let Staged { cache, ops, pins, purpose, brings, lazy, audits, audit } = this;
+        if let Some(audits) = audits
+            && (audit.is_some() || ops.iter().any(Audit::is_about))
+        {
+            audit.unwrap_or_else(|| Box::new(Audit::new(audits))).verify(cache, &ops, request)?;
         }
         let outcome = cache.submit(Transaction { request, answer, ops, purpose, lazy, brings })?;
         drop(pins);

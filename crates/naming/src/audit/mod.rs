@@ -395,6 +395,15 @@ impl<'a> Audit<'a> {
         Err(Error::Audit { failed: std::mem::take(&mut self.failed), transaction: told(ops, request) })
     }
 
+    /// Whether an operation by itself is about what is audited. Changes of pages are, in directories alone: [`Audit::index`] tells of these.
+    pub(crate) fn is_about(op: &Op) -> bool {
+        match op {
+            Op::Create { .. } | Op::Delete { .. } => true,
+            Op::SetAttributes { set, .. } => says_something(set),
+            _ => false,
+        }
+    }
+
     /// What an operation changes.
     fn gather<'o>(&self, cache: &dyn ObjectCache, op: &'o Op, objects: &mut Objects<'o>) -> Result<()> {
         match op {
