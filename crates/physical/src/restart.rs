@@ -12,8 +12,8 @@ use crate::open::{load_bitmap, load_system};
 use crate::tree::Trees;
 use holdfast_object::{Error, Place, Result};
 
-/// Times in a row that an epoch is begun anew.
-const RESTARTS_MAX: u64 = 3;
+/// Failures in a row after which an epoch is not begun anew.
+const FAILURES_MAX: u64 = 3;
 
 impl Module {
     /// See [`holdfast_object::ObjectStore::begin_anew`].
@@ -27,11 +27,11 @@ impl Module {
         let _log = self.log.lock();
         let _gate = self.gate.write();
         let mut trees = self.trees.write();
-        let outcome = if committing.restarts.get() < RESTARTS_MAX {
+        let outcome = if committing.restarts.get() + 1 < FAILURES_MAX {
             self.last_recovery_point()
                 .map_err(|error| format!("{why}; and the last recovery point cannot be read again: {error}"))
         } else {
-            Err(format!("{why}; this was the {}th time in a row", RESTARTS_MAX + 1))
+            Err(format!("{why}; it failed {FAILURES_MAX} times in a row"))
         };
         match outcome {
             Ok(last) => {

@@ -182,15 +182,15 @@ fn run(seed: u64, one_of: u32) -> (u64, bool) {
             }
         }
         if let Err(error) = outcome {
-            // Memory that is hit so often that an epoch cannot be written four times in a row.
+            // Memory that is hit so often that an epoch cannot be written three times in a row.
             let told = hits.told.lock();
-            let is_too_often = matches!(&error, Error::ReadOnly(reason) if reason.contains("time in a row"));
+            let is_too_often = matches!(&error, Error::ReadOnly(reason) if reason.contains("times in a row"));
             assert!(is_too_often, "step {step}: {error}; hit: {told:#?}");
             given_up = true;
             break;
         }
     }
-    // An epoch that is given up four times in a row is told already.
+    // An epoch that is given up three times in a row is told already.
     hits.is_over.store(true, Ordering::Relaxed);
     let all_logged = || model.files.keys().all(|id| rig.cache.sync(*id, Durability::All).is_ok());
     let is_cut = given_up || (seed.is_multiple_of(2) && all_logged());

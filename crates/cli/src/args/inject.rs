@@ -31,11 +31,11 @@ So can the store's own metadata in its memory:
   holdfast inject /mnt --memory --kind bitmap --offset 100 --bytes 00ff
   holdfast inject /mnt --memory=dirty --kind block-tree --pattern keep-checksum
   holdfast inject /mnt --logic-bug pointer-to-used-block
-  holdfast inject /mnt --memory=dirty --kind record --times 4
+  holdfast inject /mnt --memory=dirty --kind record --times 3
   holdfast inject /mnt --memory --kind label --stray
 What is clean is struck at once, and found when it is used next. For what is
 dirty, and for logic bugs, a recovery point is made and struck on its way, and
-you are told what was found. Four times in a row makes the store read-only
+you are told what was found. Three times in a row makes the store read-only
 until it is mounted again. --stray writes to locked memory without unlocking
 it, which ends the daemon (see the mount option protect).";
 
