@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn it_tells_what_is_in_the_log_and_since_which_backup() {
-        let [main, log, backup] = [0; 3].map(|_| Arc::new(MemoryDevice::new(2048)));
+        let [main, log, backup] = [1024, 2048, 2048].map(|blocks| Arc::new(MemoryDevice::new(blocks)));
         create(main.clone(), log.clone(), &Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) })
             .unwrap();
         let options = Options { mode: Mode::Asynchronous, ..Options::default() };
