@@ -69,6 +69,7 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
         backup: Uuid::NONE,
         staging: Staging::default(),
         rebuilt: 0,
+        is_asynchronous: false,
     };
     Labelled::create(log, label.clone())?;
     Labelled::create(

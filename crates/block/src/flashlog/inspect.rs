@@ -1,6 +1,7 @@
 //! What the label of a device says, without its set being opened.
 
 use super::Error;
+use super::device::Mode;
 use super::format::{Decoded, Label, Role, State, Uuid};
 use super::labels::newest;
 use crate::Device;
@@ -41,6 +42,8 @@ pub struct Inspected {
     pub backup: Option<Uuid>,
     /// Goes up with every opening and every change of the set.
     pub generation: u64,
+    /// How the set was opened last.
+    pub mode: Mode,
     /// Blocks of the set's device.
     pub blocks: u64,
     /// Blocks of this device.
@@ -95,6 +98,7 @@ impl Inspected {
             log: label.log,
             backup: (label.backup != Uuid::NONE).then_some(label.backup),
             generation: label.generation,
+            mode: if label.is_asynchronous { Mode::Asynchronous } else { Mode::Synchronous },
             blocks: label.blocks,
             device_blocks: label.device_blocks,
             copied_blocks: label.staging.copied,
@@ -106,7 +110,7 @@ impl Inspected {
 mod tests {
     use super::*;
     use crate::MemoryDevice;
-    use crate::flashlog::{Create, Flashlog, Options, create};
+    use crate::flashlog::{Create, Flashlog, Options, create, finish_backup};
     use std::sync::Arc;
 
     const SET: Uuid = Uuid([1; 16]);
@@ -122,14 +126,19 @@ mod tests {
         assert_eq!(inspect(&*main).unwrap(), None);
         assert_eq!(inspect(&MemoryDevice::new(3)).unwrap(), None);
         set(&main, &log);
-        let (flashlog, _) = Flashlog::open(main.clone(), log.clone(), &Options::default()).unwrap();
+        assert_eq!(inspect(&*main).unwrap().unwrap().mode, Mode::Synchronous);
+        let options = Options { mode: Mode::Asynchronous, ..Options::default() };
+        let (flashlog, _) = Flashlog::open(main.clone(), log.clone(), &options).unwrap();
         flashlog.create_backup(backup.clone(), Uuid([4; 16])).unwrap();
         let found = inspect(&*backup).unwrap().unwrap();
         assert_eq!((found.role, found.condition, found.uuid), (Role::Backup, Condition::Copying, Uuid([4; 16])));
+        assert!(matches!(finish_backup(backup.clone()), Err(Error::Incomplete { .. })));
         flashlog.backup(backup.clone()).unwrap();
+        finish_backup(backup.clone()).unwrap();
         for (device, role, uuid) in [(&main, Role::Main, 2), (&log, Role::Log, 3), (&backup, Role::Backup, 4)] {
             let found = inspect(&**device).unwrap().unwrap();
             let expected = (role, Condition::Open, SET, Uuid([uuid; 16]), 2, 768);
+            assert_eq!(found.mode, Mode::Asynchronous);
             let (generation, blocks) = (found.generation, found.blocks);
             assert_eq!((found.role, found.condition, found.set, found.uuid, generation, blocks), expected);
         }

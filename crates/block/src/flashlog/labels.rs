@@ -111,6 +111,7 @@ mod tests {
             backup: Uuid::NONE,
             staging: Staging::default(),
             rebuilt: 0,
+            is_asynchronous: false,
         }
     }
 

@@ -30,7 +30,7 @@
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
 //! | `rebuild` | main from backup and log |
-//! | `inspect`, `status` | what a label says; how a set in use is doing |
+//! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
 
 mod append;
 mod backup;
@@ -51,6 +51,7 @@ mod scan;
 mod stages;
 mod staging;
 mod status;
+mod stray;
 #[cfg(test)]
 mod tests;
 
@@ -62,4 +63,6 @@ pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
 pub use inspect::{Condition, Inspected, inspect};
 pub use open::Opened;
 pub use rebuild::rebuild;
+pub use staging::finish_backup;
 pub use status::Status;
+pub use stray::{has_outgrown_labels, wipe};

@@ -3,7 +3,7 @@
 use super::Error;
 use super::append::Head;
 use super::catch_up::MainSide;
-use super::device::{Failure, Flashlog, Options, Order};
+use super::device::{Failure, Flashlog, Mode, Options, Order};
 use super::format::{Label, Page, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
@@ -166,11 +166,12 @@ impl Flashlog {
         // is never behind by more than one.
         let was_opening = head.labels.label.state == State::Opening;
         let generation = head.labels.label.generation + u64::from(!was_opening);
+        let is_asynchronous = self.options.mode == Mode::Asynchronous;
         head.labels.write(|label| {
             label.state = State::Opening;
-            (label.generation, label.start) = (generation, start);
+            (label.generation, label.start, label.is_asynchronous) = (generation, start, is_asynchronous);
         })?;
-        main.labels.write(|label| label.generation = generation)?;
+        main.labels.write(|label| (label.generation, label.is_asynchronous) = (generation, is_asynchronous))?;
         head.labels.write(|label| label.state = State::Open)?;
         Ok(())
     }

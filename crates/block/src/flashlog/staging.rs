@@ -37,6 +37,18 @@ pub(super) struct Stager {
     position: u64,
 }
 
+/// Finishes what a backup was in the middle of, so that it can be read: the set's device as it was at one moment.
+///
+/// # Errors
+/// [`Error::Incomplete`]: there is no such moment yet. [`Error`] tells what else is wrong with it.
+pub fn finish_backup(device: Arc<dyn Device>) -> Result<(), Error> {
+    let backup = Backup::open(Arc::clone(&device))?;
+    match backup.label().state {
+        State::Copying => Err(Error::Incomplete { device: device.name().into() }),
+        _ => Ok(()),
+    }
+}
+
 impl Backup {
     /// Blocks of the smallest device for a copy of so many.
     pub(super) fn blocks_least(blocks: u64) -> u64 {

@@ -25,7 +25,8 @@ struct Raw {
     version: U32,
     role: u8,
     state: u8,
-    reserved: [u8; 2],
+    mode: u8,
+    reserved: u8,
     block: U64,
     sequence: U64,
     set: [u8; 16],
@@ -175,6 +176,8 @@ pub(crate) struct Label {
     pub(crate) staging: Staging,
     /// Of a log: main was made anew in this generation, so what pages up to it say of main does not count. 0 if it never was.
     pub(crate) rebuilt: u64,
+    /// Of a set that was last opened in asynchronous mode.
+    pub(crate) is_asynchronous: bool,
 }
 
 /// What a backup is about to become. All zero on other devices.
@@ -234,6 +237,7 @@ impl Label {
                 Role::Backup => 3,
             },
             state: STATES.iter().position(|state| *state == self.state).unwrap_or_default() as u8 + 1,
+            mode: u8::from(self.is_asynchronous),
             block: U64::new(block),
             sequence: U64::new(self.sequence),
             set: self.set.0,
@@ -259,6 +263,11 @@ impl Label {
         };
         raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
         zerocopy::transmute!(raw)
+    }
+
+    /// Whether these bytes begin as a label does.
+    pub(crate) fn is_begun(bytes: &[u8; 4096]) -> bool {
+        bytes.starts_with(&MAGIC)
     }
 
     /// Reads what block `block` of a device of `device_blocks` blocks has.
@@ -289,6 +298,9 @@ impl Label {
         };
         let state = usize::from(raw.state).checked_sub(1).and_then(|at| STATES.get(at).copied());
         let state = state.ok_or_else(|| Fault::new("state", "1 to 6", raw.state))?;
+        if raw.mode > 1 {
+            return Err(Fault::new("mode", "0 or 1", raw.mode));
+        }
         let sequence = raw.sequence.get();
         let at = place(role, sequence, device_blocks);
         if raw.block.get() != block || block & !1 != at {
@@ -329,6 +341,7 @@ impl Label {
                 copied: raw.copied.get(),
             },
             rebuilt: raw.rebuilt.get(),
+            is_asynchronous: raw.mode == 1,
         };
         match role {
             Role::Main => expect_zero("positions in the label of main", &raw.as_bytes()[104..264])?,
@@ -345,7 +358,7 @@ impl Label {
                 expect_zero("rebuilding in the label of a backup", &raw.as_bytes()[256..264])?;
             }
         }
-        expect_zero("reserved bytes of the label", &raw.reserved)?;
+        expect_zero("reserved bytes of the label", &[raw.reserved])?;
         expect_zero("reserved bytes of the label", &raw.reserved_2)?;
         Ok(label)
     }
@@ -409,6 +422,7 @@ mod tests {
             backup: Uuid([12; 16]),
             staging: Staging::default(),
             rebuilt: 19,
+            is_asynchronous: false,
         }
     }
 
@@ -469,6 +483,8 @@ mod tests {
         assert_eq!((&bytes[88..90], &bytes[96..98]), (&[0, 8][..], &[0x4c, 4][..]));
         assert_eq!((bytes[105], bytes[113], bytes[121], bytes[129]), (1, 1, 2, 2));
         assert_eq!([136, 144, 152, 160, 168, 176, 184, 192, 256].map(|at| bytes[at]), [5, 6, 7, 8, 9, 10, 11, 12, 19]);
+        let [of_asynchronous, _] = Label { is_asynchronous: true, ..log() }.encode();
+        assert_eq!(&of_asynchronous[12..16], b"\x02\x02\x01\0");
         let [of_backup, _] = backup().encode();
         assert_eq!([208, 216, 224, 232, 240, 248].map(|at| of_backup[at]), [13, 14, 15, 16, 17, 18]);
         let sums = [log(), main(), backup()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
@@ -491,9 +507,11 @@ mod tests {
     #[test]
     fn nonsense_behind_a_good_checksum_is_refused() {
         let [good, _] = log().encode();
-        // Role, state, block, sequence, blocks, device, areas, points, reserved bytes.
-        let edits = [(12, 9), (13, 0), (13, 9), (14, 1), (16, 3), (24, 9), (90 + 5, 1), (96, 1), (104, 1), (105, 9)];
+        // Role, state, mode, reserved, block, sequence, blocks, device, areas, points, reserved bytes.
+        let edits = [(12, 9), (13, 0), (13, 9), (14, 2), (16, 3), (24, 9), (90 + 5, 1), (96, 1), (104, 1)];
         let more = [
+            (15, 1),
+            (105, 9),
             (113, 9),
             (121, 3),
             (129, 99),
