@@ -127,6 +127,7 @@ impl Flashlog {
                         continue;
                     }
                     if head.keep.take().is_some() {
+                        self.uses.lose();
                         // The next backup is a full copy.
                         tracing::warn!(device = &*self.name, "the log is full: it is no longer kept for the backup");
                         let written = head.labels.write(|label| (label.tail, label.backup) = (applied, Uuid::NONE));
@@ -144,19 +145,23 @@ impl Flashlog {
 
     /// Writes a label of the log that lets go of what main has. Only then is it overwritten.
     pub(super) fn write_points(&self, head: &mut Head, applied: Point) -> Result<(), Failure> {
-        let tail = head.tail(applied);
+        let (tail, barrier) = (head.tail(applied), head.barrier);
         if self.options.order == Order::ReuseBeforeLabel {
             (head.labels.label.tail, head.labels.label.applied) = (tail, applied);
             return Ok(());
         }
-        let written = head.labels.write(|label| (label.tail, label.applied) = (tail, applied));
+        let written = head.labels.write(|label| {
+            (label.tail, label.applied, label.barrier) = (tail, applied, barrier);
+        });
         written.map_err(Failure::of(Side::Log))
     }
 
     /// The same, and names the backup for which the log is kept.
     pub(super) fn write_points_for(&self, head: &mut Head, applied: Point, backup: Uuid) -> Result<(), Failure> {
-        let tail = head.tail(applied);
-        let written = head.labels.write(|label| (label.tail, label.applied, label.backup) = (tail, applied, backup));
+        let (tail, barrier) = (head.tail(applied), head.barrier);
+        let written = head.labels.write(|label| {
+            (label.tail, label.applied, label.backup, label.barrier) = (tail, applied, backup, barrier);
+        });
         written.map_err(Failure::of(Side::Log))
     }
 

@@ -47,6 +47,7 @@ impl Flashlog {
     /// # Errors
     /// [`Error`] tells which device failed or is the wrong one. A failure of the backup device does not touch the set.
     pub fn backup(&self, device: Arc<dyn Device>) -> Result<BackedUp, Error> {
+        let _writing = self.uses.write(&self.name)?;
         let mut backup = Backup::open(device)?;
         let mut done = BackedUp { is_full: self.begin_backup(&mut backup)?, ..BackedUp::default() };
         if done.is_full {
@@ -72,7 +73,7 @@ impl Flashlog {
     }
 
     /// Everything that was answered up to now is in the log, durably, before this point.
-    fn durable_point(&self) -> Result<Point, Error> {
+    pub(super) fn durable_point(&self) -> Result<Point, Error> {
         let mut head = self.head.lock();
         let done = self.append(&mut head, true).and_then(|()| self.flush_log(&mut head));
         let next = head.next;

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const BLOCKS: u64 = 1024;
 
-struct Set {
-    main: Arc<MemoryDevice>,
-    log: Arc<MemoryDevice>,
-    backup: Arc<MemoryDevice>,
+pub(super) struct Set {
+    pub(super) main: Arc<MemoryDevice>,
+    pub(super) log: Arc<MemoryDevice>,
+    pub(super) backup: Arc<MemoryDevice>,
 }
 
 impl Set {
     /// A set with something on it, and its backup.
-    fn new() -> (Set, Flashlog) {
+    pub(super) fn new() -> (Set, Flashlog) {
         let main = Arc::new(MemoryDevice::new(BLOCKS + 256).named("main"));
         let log = Arc::new(MemoryDevice::new(256 * 12).named("log"));
         let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)).named("backup"));
@@ -31,13 +31,13 @@ impl Set {
         (Set { main, log, backup }, device)
     }
 
-    fn reopen(&self) -> Flashlog {
+    pub(super) fn reopen(&self) -> Flashlog {
         open(&self.main, &self.log, Mode::Asynchronous).unwrap().0
     }
 }
 
 /// All blocks of a set's device, or of one that has them at their place.
-fn contents(device: &dyn Device) -> Vec<u8> {
+pub(super) fn contents(device: &dyn Device) -> Vec<u8> {
     let mut bytes = vec![0; BLOCKS as usize * BLOCK_SIZE];
     device.read(0, &mut [std::io::IoSliceMut::new(&mut bytes)]).unwrap();
     bytes

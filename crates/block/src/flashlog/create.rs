@@ -70,6 +70,7 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
         staging: Staging::default(),
         rebuilt: 0,
         is_asynchronous: false,
+        barrier: 0,
     };
     Labelled::create(log, label.clone())?;
     Labelled::create(

@@ -4,6 +4,7 @@ use super::append::Head;
 use super::catch_up::MainSide;
 use super::chunk::Chunk;
 use super::format::State;
+use super::past::Uses;
 use super::ring::{Area, Rings};
 use super::stages::{Place, Stages, Version};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, check_request};
@@ -115,6 +116,7 @@ pub struct Flashlog {
     pub(super) main_side: Mutex<MainSide>,
     pub(super) stages: Mutex<Stages>,
     pub(super) latch: Latch,
+    pub(super) uses: Arc<Uses>,
 }
 
 impl Flashlog {

@@ -1,6 +1,8 @@
 //! Why a set cannot be made or opened.
 
+use super::at::Barrier;
 use super::format::{Fault, Role, Uuid};
+use std::fmt;
 use std::sync::Arc;
 
 /// A set that cannot be made or opened.
@@ -94,6 +96,22 @@ pub enum Error {
         /// The page after the backup's state.
         needed: u64,
     },
+    /// The backup has gone past the state that is wanted.
+    #[error("{device}: the backup's state is later than what is wanted: {}", Earliest(*first))]
+    TooEarly {
+        /// Name of the backup.
+        device: Arc<str>,
+        /// The first barrier behind the backup's state, if there is one.
+        first: Option<Barrier>,
+    },
+    /// The backup is in use in another way.
+    #[error("{device}: its backup is in use by {with}")]
+    Busy {
+        /// Name of the set.
+        device: Arc<str>,
+        /// What it is used for.
+        with: &'static str,
+    },
     /// So much was written during a backup that the log had no room to keep it.
     #[error("{device}: the log was full before the backup was complete: it must begin anew")]
     Overflowed {
@@ -122,4 +140,16 @@ pub enum Error {
         /// The least.
         least: u64,
     },
+}
+
+/// What a too early state's error says of those that can be had.
+struct Earliest(Option<Barrier>);
+
+impl fmt::Display for Earliest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(barrier) => write!(f, "the first one behind it is {barrier}"),
+            None => f.write_str("there is no barrier behind it"),
+        }
+    }
 }

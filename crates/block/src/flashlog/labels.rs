@@ -112,6 +112,7 @@ mod tests {
             staging: Staging::default(),
             rebuilt: 0,
             is_asynchronous: false,
+            barrier: 0,
         }
     }
 

@@ -31,8 +31,10 @@
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
 //! | `rebuild` | main from backup and log |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
+//! | `at`, `past` | barriers, and the states at them as devices |
 
 mod append;
+mod at;
 mod backup;
 #[cfg(test)]
 mod backup_tests;
@@ -45,6 +47,9 @@ mod format;
 mod inspect;
 mod labels;
 mod open;
+mod past;
+#[cfg(test)]
+mod past_tests;
 mod rebuild;
 mod ring;
 mod scan;
@@ -55,6 +60,7 @@ mod stray;
 #[cfg(test)]
 mod tests;
 
+pub use at::{At, Barrier, barriers};
 pub use backup::BackedUp;
 pub use create::{Create, create, log_blocks_least};
 pub use device::{Flashlog, Mode, Options, Order};
@@ -62,6 +68,7 @@ pub use error::Error;
 pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
 pub use inspect::{Condition, Inspected, inspect};
 pub use open::Opened;
+pub use past::Past;
 pub use rebuild::rebuild;
 pub use staging::finish_backup;
 pub use status::Status;

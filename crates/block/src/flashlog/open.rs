@@ -56,6 +56,7 @@ impl Flashlog {
                 barrier: 0,
             }),
             latch: Latch::new(),
+            uses: Arc::default(),
         };
         let opened = flashlog.recover()?;
         Ok((flashlog, opened))
@@ -68,8 +69,9 @@ impl Flashlog {
         let mut opened = Opened { cut_pages, ..Opened::default() };
         {
             let mut head = self.head.lock();
+            head.barrier = head.labels.label.barrier;
             if let Some(last) = pages.last() {
-                head.barrier = last.head.barrier + u64::from(last.head.is_barrier);
+                head.barrier = head.barrier.max(last.head.barrier + u64::from(last.head.is_barrier));
                 head.is_unmarked = !last.head.is_barrier;
             }
             // What was read is there; that it is durable is certain only now. The mended pages and blocks too.
@@ -161,7 +163,7 @@ impl Flashlog {
     /// Gives the set a new generation, on both devices: one that misses it is older from then on. Pages from here on are of it.
     fn begin_generation(&self, head: &mut Head) -> Result<(), Error> {
         let mut main = self.main_side.lock();
-        let start = head.next.page;
+        let (start, barrier) = (head.next.page, head.barrier);
         // An opening that was cut off has given main its generation or not, and nothing is of it yet: it is taken again, so that main
         // is never behind by more than one.
         let was_opening = head.labels.label.state == State::Opening;
@@ -169,7 +171,8 @@ impl Flashlog {
         let is_asynchronous = self.options.mode == Mode::Asynchronous;
         head.labels.write(|label| {
             label.state = State::Opening;
-            (label.generation, label.start, label.is_asynchronous) = (generation, start, is_asynchronous);
+            (label.generation, label.start, label.barrier) = (generation, start, barrier);
+            label.is_asynchronous = is_asynchronous;
         })?;
         main.labels.write(|label| (label.generation, label.is_asynchronous) = (generation, is_asynchronous))?;
         head.labels.write(|label| label.state = State::Open)?;

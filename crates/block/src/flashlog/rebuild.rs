@@ -57,6 +57,7 @@ pub fn rebuild(backup: Arc<dyn Device>, log: Arc<dyn Device>, main: Arc<dyn Devi
         backup: Uuid::NONE,
         staging: Staging::default(),
         rebuilt: 0,
+        barrier: 0,
         ..log.label.clone()
     };
     // It flushes main before it writes the label.

@@ -21,6 +21,7 @@ pub(super) struct Scan<'a> {
     /// Of the next page.
     pub(super) at: Point,
     any_generation: bool,
+    mends: bool,
     buffer: AlignedBuf,
     /// Number of the page that the buffer begins with, and how many it has.
     buffered: (u64, u64),
@@ -30,7 +31,13 @@ impl<'a> Scan<'a> {
     /// From a point on, which the label has.
     pub(super) fn new(rings: &'a Rings, label: &'a Label, at: Point, any_generation: bool) -> Scan<'a> {
         let buffer = AlignedBuf::zeroed(READ_PAGES as usize * BLOCK_SIZE);
-        Scan { rings, label, at, any_generation, buffer, buffered: (0, 0) }
+        Scan { rings, label, at, any_generation, mends: true, buffer, buffered: (0, 0) }
+    }
+
+    /// Writes nothing: a page that is made good is so in memory only.
+    pub(super) fn without_mending(mut self) -> Scan<'a> {
+        self.mends = false;
+        self
     }
 
     /// The next page; none at the end.
@@ -42,7 +49,7 @@ impl<'a> Scan<'a> {
         let page = match Page::decode(&bytes, self.label.blocks) {
             Err(Damaged::Sum(sum)) if correct_flips(&mut bytes[..SUM_AT], sum, FlipsMax::One).is_some() => {
                 let page = Page::decode(&bytes, self.label.blocks).ok().filter(|page| self.is_next(page));
-                if page.is_some() {
+                if page.is_some() && self.mends {
                     self.rings.write(Area::Meta, self.at.page, &[&AlignedBuf::copy_of(&bytes)])?;
                 }
                 page

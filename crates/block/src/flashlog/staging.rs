@@ -5,6 +5,7 @@
 //! its old state, or all that is needed for the new one.
 
 use super::Error;
+use super::at::Kept;
 use super::format::{
     AREA_UNIT_BLOCKS, Areas, Damaged, Fault, LABEL_AREA_BLOCKS, Label, Page, PageBuilder, PageHead, Point, Role,
     Staging, State, Uuid, hex,
@@ -26,7 +27,7 @@ const APPLY_BLOCKS: u64 = 4096;
 /// An opened backup.
 pub(super) struct Backup {
     pub(super) labels: Labelled,
-    rings: Rings,
+    pub(super) rings: Rings,
 }
 
 /// What is being staged.
@@ -83,6 +84,7 @@ impl Backup {
             log: Uuid::NONE,
             staging: Staging::default(),
             rebuilt: 0,
+            barrier: 0,
             ..of.clone()
         };
         Labelled::create(device, label)?;
@@ -91,12 +93,36 @@ impl Backup {
 
     /// Opens it, and finishes what it was in the middle of.
     pub(super) fn open(device: Arc<dyn Device>) -> Result<Backup, Error> {
-        let labels = Labelled::read(Arc::clone(&device), Role::Backup)?;
-        let mut backup = Backup { rings: Rings { device, areas: labels.label.areas }, labels };
+        let mut backup = Self::look(device)?;
         if backup.labels.label.state == State::Staged {
             backup.apply()?;
         }
         Ok(backup)
+    }
+
+    /// Opens it for reading: it stays as it is.
+    pub(super) fn look(device: Arc<dyn Device>) -> Result<Backup, Error> {
+        let labels = Labelled::read(Arc::clone(&device), Role::Backup)?;
+        Ok(Backup { rings: Rings { device, areas: labels.label.areas }, labels })
+    }
+
+    /// The state that it has, with what is staged.
+    pub(super) fn point(&self) -> Point {
+        match self.label().state {
+            State::Staged => self.label().staging.to,
+            _ => self.label().applied,
+        }
+    }
+
+    /// What is staged but may not be in its place, in the order of addresses.
+    pub(super) fn staged(&self) -> Result<Vec<Kept>, Error> {
+        if self.label().state != State::Staged {
+            return Ok(Vec::new());
+        }
+        let pages = self.staged_pages()?;
+        let entries = pages.iter().flat_map(|page| &page.entries);
+        let places = entries.flat_map(|entry| (entry.first..).zip(entry.data..).zip(&entry.sums));
+        Ok(places.map(|((address, position), sum)| Kept { address, position, sum: *sum }).collect())
     }
 
     pub(super) fn label(&self) -> &Label {

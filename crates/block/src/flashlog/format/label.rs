@@ -48,7 +48,8 @@ struct Raw {
     staged_sum: U64,
     copied: U64,
     rebuilt: U64,
-    reserved_2: [u8; 3824],
+    reserved_2: [u8; 3816],
+    barrier: U64,
     crc: U64,
 }
 const _: () = assert!(size_of::<Raw>() == 4096);
@@ -57,6 +58,7 @@ const _: () = assert!(std::mem::offset_of!(Raw, generation) == 80);
 const _: () = assert!(std::mem::offset_of!(Raw, tail) == 136);
 const _: () = assert!(std::mem::offset_of!(Raw, backup) == 192);
 const _: () = assert!(std::mem::offset_of!(Raw, reserved_2) == 264);
+const _: () = assert!(std::mem::offset_of!(Raw, barrier) == 4080);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
 
 /// A random number that names a set or a device of it.
@@ -178,6 +180,8 @@ pub(crate) struct Label {
     pub(crate) rebuilt: u64,
     /// Of a set that was last opened in asynchronous mode.
     pub(crate) is_asynchronous: bool,
+    /// Of a log: number of the barrier that came next when the label was written.
+    pub(crate) barrier: u64,
 }
 
 /// What a backup is about to become. All zero on other devices.
@@ -259,6 +263,7 @@ impl Label {
             staged_sum: U64::new(self.staging.sum),
             copied: U64::new(self.staging.copied),
             rebuilt: U64::new(self.rebuilt),
+            barrier: U64::new(self.barrier),
             ..Raw::new_zeroed()
         };
         raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
@@ -342,6 +347,7 @@ impl Label {
             },
             rebuilt: raw.rebuilt.get(),
             is_asynchronous: raw.mode == 1,
+            barrier: raw.barrier.get(),
         };
         match role {
             Role::Main => expect_zero("positions in the label of main", &raw.as_bytes()[104..264])?,
@@ -357,6 +363,9 @@ impl Label {
                 expect_zero("points in the label of a backup", &raw.as_bytes()[184..192])?;
                 expect_zero("rebuilding in the label of a backup", &raw.as_bytes()[256..264])?;
             }
+        }
+        if role != Role::Log {
+            expect_zero("barrier in the label of another device", raw.barrier.as_bytes())?;
         }
         expect_zero("reserved bytes of the label", &[raw.reserved])?;
         expect_zero("reserved bytes of the label", &raw.reserved_2)?;
@@ -382,7 +391,7 @@ impl Label {
         let (tail, applied) = (self.tail, self.applied);
         let used = applied.page.checked_sub(tail.page).zip(applied.data.checked_sub(tail.data));
         let fits = used.is_some_and(|(pages, data)| pages <= self.areas.meta_blocks && data <= self.areas.data_blocks);
-        if fits && [applied.page, applied.data, self.start].iter().all(|at| *at < NUMBER_END) {
+        if fits && [applied.page, applied.data, self.start, self.barrier].iter().all(|at| *at < NUMBER_END) {
             return Ok(());
         }
         Err(Fault::new("points of the log", "in order, within the areas", format!("{tail:?}, {applied:?}")))
@@ -423,6 +432,7 @@ mod tests {
             staging: Staging::default(),
             rebuilt: 19,
             is_asynchronous: false,
+            barrier: 20,
         }
     }
 
@@ -436,6 +446,7 @@ mod tests {
             start: 0,
             staging: Staging { to: Point { page: 13, data: 14, previous: 15 }, pages: 16, sum: 17, copied: 18 },
             rebuilt: 0,
+            barrier: 0,
             ..log()
         }
     }
@@ -450,6 +461,7 @@ mod tests {
             start: 0,
             backup: Uuid::NONE,
             rebuilt: 0,
+            barrier: 0,
             ..log()
         }
     }
@@ -482,13 +494,14 @@ mod tests {
         assert_eq!((bytes[16], bytes[24], bytes[32], bytes[48], bytes[64], bytes[80]), (12, 70, 1, 2, 3, 4));
         assert_eq!((&bytes[88..90], &bytes[96..98]), (&[0, 8][..], &[0x4c, 4][..]));
         assert_eq!((bytes[105], bytes[113], bytes[121], bytes[129]), (1, 1, 2, 2));
-        assert_eq!([136, 144, 152, 160, 168, 176, 184, 192, 256].map(|at| bytes[at]), [5, 6, 7, 8, 9, 10, 11, 12, 19]);
         let [of_asynchronous, _] = Label { is_asynchronous: true, ..log() }.encode();
         assert_eq!(&of_asynchronous[12..16], b"\x02\x02\x01\0");
+        assert_eq!([136, 144, 152, 160, 168, 176, 184, 192].map(|at| bytes[at]), [5, 6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!((bytes[256], bytes[4080]), (19, 20));
         let [of_backup, _] = backup().encode();
         assert_eq!([208, 216, 224, 232, 240, 248].map(|at| of_backup[at]), [13, 14, 15, 16, 17, 18]);
         let sums = [log(), main(), backup()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
-        let of_log = [0xc10e_10a8_78c9_4539, 0x293c_6bbe_af2d_eb73];
+        let of_log = [0x318e_e594_0f1c_ff9f, 0xd9bc_9e82_d8f8_51d5];
         let of_main = [0x8409_f637_3dc4_cb76, 0x6c3b_8d21_ea20_653c];
         let of_backup = [0xfdac_b5d9_a662_0ed4, 0x159e_cecf_7186_a09e];
         assert_eq!(sums, [of_log, of_main, of_backup]);
@@ -522,7 +535,8 @@ mod tests {
             (208, 1),
             (255, 1),
             (264, 1),
-            (4087, 1),
+            (4079, 1),
+            (4087, 0xff),
         ];
         for (at, value) in edits.into_iter().chain(more) {
             let mut bytes = good;
@@ -534,7 +548,7 @@ mod tests {
         bytes[160] = 1;
         seal(&mut bytes);
         assert!(matches!(Label::decode(&bytes, 2060, 2304), Decoded::Damaged(_)));
-        for (at, value) in [(96, 0), (136, 1), (184, 1), (232 + 1, 2), (248 + 2, 1), (215, 0xff), (256, 1)] {
+        for (at, value) in [(96, 0), (136, 1), (184, 1), (232 + 1, 2), (248 + 2, 1), (215, 0xff), (256, 1), (4080, 1)] {
             let mut bytes = backup().encode()[0];
             bytes[at] = value;
             seal(&mut bytes);

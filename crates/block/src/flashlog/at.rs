@@ -1,0 +1,261 @@
+//! Moments to go back to: the barriers that the log has behind a backup's state. Nothing here writes.
+
+use super::Error;
+use super::format::{Fault, Label, Page, Point, Role, State};
+use super::labels::Labelled;
+use super::ring::{Area, Rings};
+use super::scan::Scan;
+use super::staging::Backup;
+use crate::{AlignedBuf, BLOCK_SIZE, Device};
+use holdfast_integrity::{FlipsMax, correct_flips, crc64};
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Entries of an index, before it is made smaller for the first time.
+const COMPACT_LEAST: usize = 1 << 16;
+
+/// Which state is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum At {
+    /// Everything that the log has.
+    #[default]
+    Now,
+    /// The last barrier whose number is not greater.
+    Barrier(u64),
+    /// The last barrier that was written not later.
+    Time(SystemTime),
+    /// What the backup has, without the log.
+    Backup,
+}
+
+/// A moment at which a flush was asked for: what was written before it is in the log in front of it, and nothing else is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Barrier {
+    /// Its number.
+    pub number: u64,
+    /// When it was.
+    pub time: SystemTime,
+    /// Blocks written since the barrier before, or since the backup's state.
+    pub blocks: u64,
+}
+
+impl fmt::Display for Barrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = self.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        write!(f, "barrier {} ({} seconds after 1970)", self.number, since.as_secs())
+    }
+}
+
+/// The barriers between a backup's state and the end of the log, in order. The set may not be in use; nothing is written to its devices.
+///
+/// # Errors
+/// [`Error`] tells which device cannot be used, and why. Damage in the log is one: what is behind it is not known.
+pub fn barriers(backup: Arc<dyn Device>, log: Arc<dyn Device>) -> Result<Vec<Barrier>, Error> {
+    let backup = Backup::look(backup)?;
+    let log = Labelled::read(log, Role::Log)?;
+    let survey = Behind::closed(&backup, &log)?.survey()?;
+    match survey.damage {
+        Some(damage) => Err(damage),
+        None => Ok(survey.barriers.into_iter().map(|(barrier, _)| barrier).collect()),
+    }
+}
+
+/// The log behind a backup's state.
+pub(super) struct Behind {
+    pub(super) rings: Rings,
+    label: Label,
+    /// The backup's state.
+    from: Point,
+    /// Up to there it is durable, if that is known.
+    end: Option<Point>,
+    backup: Arc<str>,
+}
+
+/// What is behind a backup's state.
+pub(super) struct Survey {
+    /// With the points after them.
+    pub(super) barriers: Vec<(Barrier, Point)>,
+    /// The end.
+    pub(super) end: Point,
+    /// Blocks behind the last barrier.
+    pub(super) rest_blocks: u64,
+    /// There was more, which is damaged.
+    pub(super) damage: Option<Error>,
+}
+
+/// Where the newest version of a block is, and its checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Kept {
+    pub(super) address: u64,
+    pub(super) position: u64,
+    pub(super) sum: u64,
+}
+
+impl Behind {
+    /// Of a set that is not in use.
+    pub(super) fn closed(backup: &Backup, log: &Labelled) -> Result<Behind, Error> {
+        let rings = Rings { device: Arc::clone(&log.device), areas: log.label.areas };
+        Self::new(backup, rings, log.label.clone(), None)
+    }
+
+    /// Of a set in use, whose log is durable up to there.
+    pub(super) fn open(backup: &Backup, log: &Labelled, end: Point) -> Result<Behind, Error> {
+        let rings = Rings { device: Arc::clone(&log.device), areas: log.label.areas };
+        Self::new(backup, rings, log.label.clone(), Some(end))
+    }
+
+    fn new(backup: &Backup, rings: Rings, label: Label, end: Option<Point>) -> Result<Behind, Error> {
+        let (of, from) = (backup.label(), backup.point());
+        let device: Arc<str> = backup.labels.device.name().into();
+        if of.set != label.set {
+            return Err(Error::OtherSet { device, expected: label.set, got: of.set });
+        }
+        if of.state == State::Copying {
+            return Err(Error::Incomplete { device });
+        }
+        if of.log != label.log {
+            let (device, role) = (rings.device.name().into(), Role::Log);
+            return Err(Error::Replaced { device, role, expected: of.log, got: label.log });
+        }
+        if of.backup != label.backup || from.page < label.tail.page {
+            return Err(Error::Gap { device, first: label.tail.page, needed: from.page });
+        }
+        Ok(Behind { rings, label, from, end, backup: device })
+    }
+
+    fn scan(&self) -> Scan<'_> {
+        Scan::new(&self.rings, &self.label, self.from, false).without_mending()
+    }
+
+    /// The next page, unless it is behind what is durable.
+    fn next(&self, scan: &mut Scan<'_>) -> Result<Option<Page>, Error> {
+        if self.end.is_some_and(|end| scan.at.page >= end.page) { Ok(None) } else { scan.next() }
+    }
+
+    /// Reads all pages, twice, and the data of those that nothing says were durable: the end is where an opening would find it.
+    pub(super) fn survey(&self) -> Result<Survey, Error> {
+        let mut scan = self.scan();
+        let mut durable = self.end.map_or(self.label.start, |end| end.page);
+        while let Some(page) = self.next(&mut scan)? {
+            durable = durable.max(page.head.durable);
+        }
+        let damage = match self.end {
+            Some(end) if scan.at != end => Some(self.missing(scan.at)),
+            Some(_) => None,
+            None => match scan.verify_end() {
+                Ok(()) => None,
+                Err(damage @ Error::Damaged { .. }) => Some(damage),
+                Err(error) => return Err(error),
+            },
+        };
+        let mut survey = Survey { barriers: Vec::new(), end: self.from, rest_blocks: 0, damage };
+        let mut scan = self.scan();
+        while let Some(page) = self.next(&mut scan)? {
+            if page.head.number >= durable && !self.has_data(&page)? {
+                break;
+            }
+            survey.end = scan.at;
+            survey.rest_blocks += page.blocks();
+            if page.head.is_barrier {
+                let blocks = std::mem::take(&mut survey.rest_blocks);
+                let barrier = Barrier { number: page.head.barrier, time: page.head.time, blocks };
+                survey.barriers.push((barrier, scan.at));
+            }
+        }
+        Ok(survey)
+    }
+
+    /// The point of a state, and the barrier if it is one.
+    pub(super) fn choose(&self, survey: &Survey, at: At) -> Result<(Point, Option<Barrier>), Error> {
+        let wanted: &dyn Fn(&Barrier) -> bool = match &at {
+            At::Backup => return Ok((self.from, None)),
+            At::Now => &|_| true,
+            At::Barrier(number) => &|barrier| barrier.number <= *number,
+            At::Time(time) => &|barrier| barrier.time <= *time,
+        };
+        let found = survey.barriers.iter().rposition(|(barrier, _)| wanted(barrier));
+        let is_certain =
+            matches!((at, found), (At::Barrier(number), Some(found)) if survey.barriers[found].0.number == number);
+        if let (false, Some(damage)) = (is_certain, &survey.damage) {
+            // What is behind it may be what is wanted.
+            return Err(damage.clone());
+        }
+        match found.map(|found| survey.barriers[found]) {
+            Some((barrier, point)) if at != At::Now || point == survey.end => Ok((point, Some(barrier))),
+            _ if at == At::Now => Ok((survey.end, None)),
+            _ => {
+                let first = survey.barriers.first().map(|(barrier, _)| *barrier);
+                Err(Error::TooEarly { device: Arc::clone(&self.backup), first })
+            }
+        }
+    }
+
+    /// The newest version of each block up to a point, in the order of addresses.
+    pub(super) fn newest(&self, to: Point) -> Result<Vec<Kept>, Error> {
+        let (mut scan, mut all, mut most) = (self.scan(), Vec::new(), COMPACT_LEAST);
+        while scan.at.page < to.page {
+            let Some(page) = scan.next()? else { return Err(self.missing(scan.at)) };
+            for entry in &page.entries {
+                let places = (entry.first..).zip(entry.data..).zip(&entry.sums);
+                all.extend(places.map(|((address, position), sum)| Kept { address, position, sum: *sum }));
+            }
+            if all.len() >= most {
+                compact(&mut all);
+                most = (2 * all.len()).max(COMPACT_LEAST);
+            }
+        }
+        compact(&mut all);
+        all.shrink_to_fit();
+        Ok(all)
+    }
+
+    /// Whether all data of a page is there, or can be made good.
+    fn has_data(&self, page: &Page) -> Result<bool, Error> {
+        for entry in &page.entries {
+            let mut bytes = AlignedBuf::zeroed(entry.sums.len() * BLOCK_SIZE);
+            self.rings.read(Area::Data, entry.data, &mut bytes)?;
+            let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+            if !blocks.iter_mut().zip(&entry.sums).all(|(block, sum)| is_good(block, *sum)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn missing(&self, at: Point) -> Error {
+        let (device, block) = (self.rings.device.name().into(), self.rings.block(Area::Meta, at.page));
+        let fault = Fault::new("page of the log", format!("page {}", at.page), "another");
+        Error::Damaged { device, block, fault }
+    }
+}
+
+/// Keeps of each address the newest version only, which has the greatest position.
+fn compact(all: &mut Vec<Kept>) {
+    all.sort_unstable_by_key(|kept| (kept.address, kept.position));
+    all.dedup_by(|later, earlier| {
+        let is_same = later.address == earlier.address;
+        if is_same {
+            *earlier = *later;
+        }
+        is_same
+    });
+}
+
+/// Whether a block has this checksum, if need be after flipping back one bit.
+pub(super) fn is_good(block: &mut [u8; BLOCK_SIZE], sum: u64) -> bool {
+    crc64(block) == sum || correct_flips(block, sum, FlipsMax::One).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_keeps_the_newest_version_of_each_block() {
+        let kept = |address, position| Kept { address, position, sum: address + position };
+        let mut all = vec![kept(9, 1), kept(3, 2), kept(9, 3), kept(4, 4), kept(9, 5), kept(3, 6)];
+        compact(&mut all);
+        assert_eq!(all, [kept(3, 6), kept(4, 4), kept(9, 5)]);
+    }
+}

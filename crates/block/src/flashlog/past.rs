@@ -1,0 +1,293 @@
+//! The set as it was at a barrier, read-only: of each block what the log has up to there, and for the others the backup.
+
+use super::Error;
+use super::at::{At, Barrier, Behind, Kept, is_good};
+use super::device::Flashlog;
+use super::format::Role;
+use super::labels::Labelled;
+use super::ring::{Area, Rings};
+use super::staging::Backup;
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation, check_request};
+use holdfast_integrity::crc64;
+use parking_lot::Mutex;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A state that a set had, as a device that cannot be written. It keeps 24 bytes in memory for each block that was written between the
+/// backup's state and this one (up to twice as much while it is opened), so 6 MiB for each GiB of a log at most.
+pub struct Past {
+    name: Arc<str>,
+    blocks: u64,
+    backup: Backup,
+    log: Rings,
+    /// What the log has up to the barrier, and what the backup has staged but may not have in its place, by address.
+    in_log: Vec<Kept>,
+    staged: Vec<Kept>,
+    barrier: Option<Barrier>,
+    /// Of a set in use.
+    held: Option<Hold>,
+}
+
+/// Where a block is to be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Log,
+    Staged,
+    Backup,
+}
+
+/// A block of a state.
+#[derive(Clone, Copy)]
+struct Place {
+    source: Source,
+    position: u64,
+    sum: Option<u64>,
+}
+
+impl Past {
+    /// Opens a state of a set that is not in use. Main is not needed; nothing is written to the devices.
+    ///
+    /// # Errors
+    /// [`Error`] tells which device cannot be used, and why; [`Error::TooEarly`] if the backup has gone past that state.
+    pub fn open(backup: Arc<dyn Device>, log: Arc<dyn Device>, at: At) -> Result<Past, Error> {
+        let backup = Backup::look(backup)?;
+        let log = Labelled::read(log, Role::Log)?;
+        let behind = Behind::closed(&backup, &log)?;
+        Past::of(backup, behind, at, None)
+    }
+
+    fn of(backup: Backup, behind: Behind, at: At, held: Option<Hold>) -> Result<Past, Error> {
+        let (point, barrier) = behind.choose(&behind.survey()?, at)?;
+        let in_log = behind.newest(point)?;
+        let staged = backup.staged()?;
+        let state = match &barrier {
+            Some(barrier) => barrier.to_string(),
+            None => format!("page {}", point.page),
+        };
+        Ok(Past {
+            name: format!("{} with {} at {state}", backup.labels.device.name(), behind.rings.device.name()).into(),
+            blocks: backup.label().blocks,
+            backup,
+            log: behind.rings,
+            in_log,
+            staged,
+            barrier,
+            held,
+        })
+    }
+
+    /// The barrier, if the state is one.
+    pub fn barrier(&self) -> Option<Barrier> {
+        self.barrier
+    }
+
+    /// Blocks that are read from the log.
+    pub fn blocks_in_log(&self) -> u64 {
+        self.in_log.len() as u64
+    }
+
+    fn place(&self, address: u64) -> Place {
+        for (source, all) in [(Source::Log, &self.in_log), (Source::Staged, &self.staged)] {
+            if let Ok(at) = all.binary_search_by_key(&address, |kept| kept.address) {
+                return Place { source, position: all[at].position, sum: Some(all[at].sum) };
+            }
+        }
+        Place { source: Source::Backup, position: address, sum: None }
+    }
+
+    fn fill(&self, first: u64, bytes: &mut AlignedBuf) -> Result<(), crate::Error> {
+        let (mut blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        let places: Vec<Place> = (first..).take(blocks.len()).map(|address| self.place(address)).collect();
+        for run in places.chunk_by(|a, b| a.source == b.source && a.position + 1 == b.position) {
+            let (now, later) = blocks.split_at_mut(run.len());
+            blocks = later;
+            let bytes = now.as_flattened_mut();
+            match run[0].source {
+                Source::Log => self.log.read(Area::Data, run[0].position, bytes)?,
+                Source::Staged => self.backup.rings.read(Area::Data, run[0].position, bytes)?,
+                Source::Backup => self.backup.labels.device.read(run[0].position, &mut [IoSliceMut::new(bytes)])?,
+            }
+            for (block, place) in now.iter_mut().zip(run) {
+                self.verify(block, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn verify(&self, block: &mut [u8; BLOCK_SIZE], place: &Place) -> Result<(), crate::Error> {
+        let Some(expected) = place.sum.filter(|sum| !is_good(block, *sum)) else { return Ok(()) };
+        if self.held.as_ref().is_some_and(Hold::is_lost) {
+            let reason = "the log was full and has let go of this state";
+            return Err(crate::Error::Unsuitable { device: Arc::clone(&self.name), reason });
+        }
+        let (device, first) = match place.source {
+            Source::Log => (self.log.device.name(), self.log.block(Area::Data, place.position)),
+            Source::Staged => (self.backup.labels.device.name(), self.backup.rings.block(Area::Data, place.position)),
+            Source::Backup => (self.backup.labels.device.name(), place.position),
+        };
+        let (device, operation, got) = (device.into(), Operation::Read, crc64(block));
+        Err(crate::Error::Damaged { device, operation, first, expected, got })
+    }
+
+    fn refuse(&self, operation: Operation, first: Option<u64>, length_bytes: u64) -> crate::Error {
+        crate::Error::ReadOnly { device: Arc::clone(&self.name), operation, first, length_bytes }
+    }
+}
+
+impl Device for Past {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+        let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let count = check_request(&self.name, Operation::Read, self.blocks, first, length_bytes)?;
+        let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
+        self.fill(first, &mut bytes)?;
+        let mut rest = &bytes[..];
+        for buf in bufs {
+            let (now, later) = rest.split_at(buf.len());
+            buf.copy_from_slice(now);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        Err(self.refuse(Operation::Write, Some(first), bufs.iter().map(|buf| buf.len() as u64).sum()))
+    }
+
+    /// There is nothing to be made durable.
+    fn flush(&self) -> Result<(), crate::Error> {
+        Ok(())
+    }
+
+    fn discard(&self, first: u64, count: u64) -> Result<(), crate::Error> {
+        Err(self.refuse(Operation::Discard, Some(first), count.saturating_mul(BLOCK_SIZE as u64)))
+    }
+}
+
+impl Flashlog {
+    /// The barriers between a backup's state and now, in order.
+    ///
+    /// # Errors
+    /// As for [`barriers`](super::barriers); [`Error::Busy`] while a backup is being made.
+    pub fn barriers(&self, backup: Arc<dyn Device>) -> Result<Vec<Barrier>, Error> {
+        let (_backup, behind, _hold) = self.behind(backup, At::Now)?;
+        let survey = behind.survey()?;
+        match survey.damage {
+            Some(damage) => Err(damage),
+            None => Ok(survey.barriers.into_iter().map(|(barrier, _)| barrier).collect()),
+        }
+    }
+
+    /// A state of this set while it is in use. As long as it is there, no backup is made. If the log gets full meanwhile, the set goes on:
+    /// what the log lets go of then cannot be read from the state any more, which its errors say.
+    ///
+    /// # Errors
+    /// As for [`Past::open`]; [`Error::Busy`] while a backup is being made.
+    pub fn past(&self, backup: Arc<dyn Device>, at: At) -> Result<Past, Error> {
+        let (backup, behind, hold) = self.behind(backup, at)?;
+        Past::of(backup, behind, at, Some(hold))
+    }
+
+    fn behind(&self, backup: Arc<dyn Device>, at: At) -> Result<(Backup, Behind, Hold), Error> {
+        let hold = self.uses.read(&self.name)?;
+        let backup = Backup::look(backup)?;
+        let end = match at {
+            At::Now => self.durable_point()?,
+            _ => self.stages.lock().durable,
+        };
+        let head = self.head.lock();
+        if head.keep.is_none() {
+            let (device, first) = (backup.labels.device.name().into(), head.labels.label.tail.page);
+            return Err(Error::Gap { device, first, needed: backup.point().page });
+        }
+        let behind = Behind::open(&backup, &head.labels, end)?;
+        Ok((backup, behind, hold))
+    }
+}
+
+/// Who uses the backup of a set, and what the log has for it: any number of readers of states, or one who makes a backup.
+#[derive(Default)]
+pub(super) struct Uses {
+    now: Mutex<Use>,
+    /// How often the log has let go of what a backup did not have.
+    losses: AtomicU64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Use {
+    #[default]
+    None,
+    Readers(u64),
+    Backup,
+}
+
+/// As long as it is there, the backup stays as it is.
+pub(super) struct Hold {
+    uses: Arc<Uses>,
+    losses: u64,
+}
+
+/// As long as it is there, nobody else uses the backup.
+pub(super) struct Writing(Arc<Uses>);
+
+impl Uses {
+    /// Somebody reads.
+    pub(super) fn read(self: &Arc<Uses>, device: &Arc<str>) -> Result<Hold, Error> {
+        let mut now = self.now.lock();
+        *now = match *now {
+            Use::None => Use::Readers(1),
+            Use::Readers(count) => Use::Readers(count + 1),
+            Use::Backup => return Err(Error::Busy { device: Arc::clone(device), with: "a backup" }),
+        };
+        Ok(Hold { uses: Arc::clone(self), losses: self.losses.load(Ordering::Acquire) })
+    }
+
+    /// Somebody makes a backup.
+    pub(super) fn write(self: &Arc<Uses>, device: &Arc<str>) -> Result<Writing, Error> {
+        let mut now = self.now.lock();
+        let with = match *now {
+            Use::None => {
+                *now = Use::Backup;
+                return Ok(Writing(Arc::clone(self)));
+            }
+            Use::Readers(_) => "a state that is being read",
+            Use::Backup => "another backup",
+        };
+        Err(Error::Busy { device: Arc::clone(device), with })
+    }
+
+    /// The log lets go of what the backup does not have. Before it is written over.
+    pub(super) fn lose(&self) {
+        self.losses.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Hold {
+    fn is_lost(&self) -> bool {
+        self.uses.losses.load(Ordering::Acquire) != self.losses
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut now = self.uses.now.lock();
+        *now = match *now {
+            Use::Readers(count) if count > 1 => Use::Readers(count - 1),
+            _ => Use::None,
+        };
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        *self.0.now.lock() = Use::None;
+    }
+}
