@@ -2,6 +2,7 @@
 
 use super::at::Barrier;
 use super::format::{Fault, Role, Uuid};
+use super::rebuild::Later;
 use std::fmt;
 use std::sync::Arc;
 
@@ -103,6 +104,17 @@ pub enum Error {
         device: Arc<str>,
         /// The first barrier behind the backup's state, if there is one.
         first: Option<Barrier>,
+    },
+    /// Main is to be made anew at a state that has others behind it, which would be gone.
+    #[error(
+        "{device}: behind that state are {} barriers with {} blocks{}, which would be gone",
+        later.barriers, later.blocks, if later.is_damaged { " and damage" } else { "" }
+    )]
+    Later {
+        /// Name of the log.
+        device: Arc<str>,
+        /// What would be gone.
+        later: Box<Later>,
     },
     /// The backup is in use in another way.
     #[error("{device}: its backup is in use by {with}")]

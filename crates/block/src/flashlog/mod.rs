@@ -69,7 +69,7 @@ pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
 pub use inspect::{Condition, Inspected, inspect};
 pub use open::Opened;
 pub use past::Past;
-pub use rebuild::rebuild;
+pub use rebuild::{Later, Rebuild, later, rebuild, rebuild_at};
 pub use staging::finish_backup;
 pub use status::Status;
 pub use stray::{has_outgrown_labels, wipe};

@@ -2,7 +2,7 @@
 use super::backup_tests::{Set, contents};
 use super::tests::{Unplugged, block, get, open, options, put};
 use super::*;
-use crate::{BLOCK_SIZE, Device};
+use crate::{BLOCK_SIZE, Device, MemoryDevice};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -232,4 +232,102 @@ fn states_of_others_are_refused() {
     device.create_backup(set.backup.clone(), Uuid([66; 16])).unwrap();
     let refused = device.past(set.backup.clone(), At::Now);
     assert!(matches!(refused, Err(Error::Incomplete { .. })));
+}
+
+/// A main device made anew at a state.
+fn rebuilt(set: &Set, number: u8, at: At) -> Arc<MemoryDevice> {
+    let main = Arc::new(MemoryDevice::new(1024 + 256).named("new main"));
+    let name = Uuid([number; 16]);
+    let careful = Rebuild { name, at, drop_later: false };
+    let later = later(set.backup.clone(), set.log.clone(), at).unwrap();
+    let log = set.log.snapshot();
+    let refused = rebuild_at(set.backup.clone(), set.log.clone(), main.clone(), &careful).map(drop);
+    if later == Later::default() {
+        refused.unwrap();
+    } else {
+        assert!(matches!(&refused, Err(Error::Later { later: told, .. }) if **told == later), "{refused:?}");
+        assert!(set.log.snapshot() == log);
+        rebuild_at(set.backup.clone(), set.log.clone(), main.clone(), &Rebuild { drop_later: true, ..careful })
+            .unwrap();
+    }
+    main
+}
+
+#[test]
+fn main_is_made_anew_at_a_barrier_and_what_was_behind_it_never_comes_back() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        for (first, second) in [(20, 12), (0, 0), (29, 5), (15, 15)] {
+            let (mut set, device, clock) = new_set(mode);
+            let mut states = write_states(&device, 1..21);
+            drop(device);
+            let device = open_with_clock(&set, mode, &clock);
+            states.extend(write_states(&device, 21..31));
+            drop(device);
+            let all = barriers(set.backup.clone(), set.log.clone()).unwrap();
+            let later = later(set.backup.clone(), set.log.clone(), At::Barrier(all[first].number)).unwrap();
+            let behind = &all[first + 1..];
+            assert_eq!((later.barriers, later.last), (behind.len() as u64, behind.last().copied()));
+            assert_eq!(later.blocks, behind.iter().map(|barrier| barrier.blocks).sum::<u64>());
+            let old_main = set.main.clone();
+            set.main = rebuilt(&set, 71, At::Barrier(all[first].number));
+            states.truncate(first + 1);
+            assert_states(&set, &states);
+            assert!(open(&old_main, &set.log, mode).is_err());
+            // At once again, at the same state or an earlier one.
+            set.main = rebuilt(&set, 72, At::Time(all[second].time));
+            states.truncate(second + 1);
+            assert_states(&set, &states);
+            for _ in 0..2 {
+                let device = open_with_clock(&set, mode, &clock);
+                assert!(contents(&device) == states[second], "{mode:?} {first} {second}");
+            }
+            // Written over in part: what is left of the pages behind must not follow.
+            let device = open_with_clock(&set, mode, &clock);
+            states.extend(write_states(&device, 40..42));
+            drop(device);
+            assert_states(&set, &states);
+            let numbers: Vec<u64> =
+                barriers(set.backup.clone(), set.log.clone()).unwrap().iter().map(|b| b.number).collect();
+            assert!(numbers.is_sorted() && numbers[second + 1] > all[29].number, "numbers are used again: {numbers:?}");
+            let device = open_with_clock(&set, mode, &clock);
+            assert!(contents(&device) == states[second + 2]);
+            assert!(!device.backup(set.backup.clone()).unwrap().is_full);
+            assert!(contents(&*set.backup) == states[second + 2]);
+        }
+    }
+}
+
+#[test]
+fn a_backup_never_applies_what_was_cut_off() {
+    let (mut set, device, clock) = new_set(Mode::Asynchronous);
+    let states = write_states(&device, 1..21);
+    drop(device);
+    set.main = rebuilt(&set, 71, At::Barrier(7));
+    let device = open_with_clock(&set, Mode::Asynchronous, &clock);
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == states[7]);
+    drop(device);
+    assert!(barriers(set.backup.clone(), set.log.clone()).unwrap().is_empty());
+    set.main = rebuilt(&set, 72, At::Backup);
+    assert!(contents(&set.reopen()) == states[7]);
+}
+
+#[test]
+fn cut_off_anywhere_the_old_main_is_as_it_was_or_the_new_one_is_at_the_barrier() {
+    for requests in 0..6 {
+        let (set, device, _) = new_set(Mode::Asynchronous);
+        let states = write_states(&device, 1..12);
+        drop(device);
+        let main = Arc::new(MemoryDevice::new(1024 + 256));
+        let how = Rebuild { name: Uuid([73; 16]), at: At::Barrier(4), drop_later: true };
+        let failing = Unplugged::after(&set.log, requests);
+        let done = rebuild_at(set.backup.clone(), failing, main.clone(), &how).is_ok();
+        match open(&set.main, &set.log, Mode::Asynchronous) {
+            Ok((device, _)) => assert!(!done && contents(&device) == states[10], "after {requests} requests"),
+            Err(error) => {
+                assert!(matches!(error, Error::Replaced { .. }), "after {requests} requests: {error}");
+                assert!(contents(&open(&main, &set.log, Mode::Asynchronous).unwrap().0) == states[4]);
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Main from backup and log.
 
 use super::Error;
+use super::at::{At, Barrier, Behind, Survey};
 use super::format::{Areas, LABEL_AREA_BLOCKS, Label, Point, Role, Staging, State, Uuid};
 use super::labels::Labelled;
 use super::staging::Backup;
@@ -11,44 +12,109 @@ use std::sync::Arc;
 /// Blocks that are copied at once: 1 MiB.
 const COPY_BLOCKS: u64 = 256;
 
+/// How main is to be made anew.
+#[derive(Clone, Copy, Debug)]
+pub struct Rebuild {
+    /// The new device's name, which must be random.
+    pub name: Uuid,
+    /// The state that the set is to have.
+    pub at: At,
+    /// What the log has behind that state may be given up.
+    pub drop_later: bool,
+}
+
+/// What the log has behind a state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Later {
+    /// Barriers.
+    pub barriers: u64,
+    /// Blocks written.
+    pub blocks: u64,
+    /// The last barrier.
+    pub last: Option<Barrier>,
+    /// There is damage in the log, and perhaps something behind it.
+    pub is_damaged: bool,
+}
+
+impl Later {
+    fn than(point: Point, survey: &Survey) -> Later {
+        let later = || survey.barriers.iter().filter(|(_, after)| after.page > point.page).map(|(barrier, _)| barrier);
+        Later {
+            barriers: later().count() as u64,
+            blocks: later().map(|barrier| barrier.blocks).sum::<u64>() + survey.rest_blocks,
+            last: later().last().copied(),
+            is_damaged: survey.damage.is_some(),
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.blocks == 0 && self.barriers == 0 && !self.is_damaged
+    }
+}
+
+/// What is given up if main is made anew at a state, for whoever wants to ask before. Writes nothing.
+///
+/// # Errors
+/// As for [`Past::open`](super::Past::open).
+pub fn later(backup: Arc<dyn Device>, log: Arc<dyn Device>, at: At) -> Result<Later, Error> {
+    let backup = Backup::look(backup)?;
+    let behind = Behind::closed(&backup, &Labelled::read(log, Role::Log)?)?;
+    let survey = behind.survey()?;
+    let (point, _) = behind.choose(&survey, at)?;
+    Ok(if at == At::Now { Later::default() } else { Later::than(point, &survey) })
+}
+
 /// Makes a new main device from a backup and the log: the set as it was when the old one failed. What the new device had is lost; the old
 /// one is refused from then on. The next opening brings the new one from the backup's state to the log's. Gives the set's size.
 ///
 /// # Errors
 /// [`Error`] tells which device cannot be used, and why. Nothing has changed on the log then, and this can be done again.
 pub fn rebuild(backup: Arc<dyn Device>, log: Arc<dyn Device>, main: Arc<dyn Device>, name: Uuid) -> Result<u64, Error> {
+    let how = Rebuild { name, at: At::Now, drop_later: false };
+    rebuild_at(backup, log, main, &how).map(|(blocks, _)| blocks)
+}
+
+/// The same for a state in between: the set goes on from there, and what the log has behind it is gone. What is in front of it stays, so
+/// that this can be done again for an earlier state, or for the same one. Gives the set's size and the barrier.
+///
+/// # Errors
+/// [`Error::Later`] if there is something behind that state that may not be given up; otherwise as for [`rebuild`].
+pub fn rebuild_at(
+    backup: Arc<dyn Device>,
+    log: Arc<dyn Device>,
+    main: Arc<dyn Device>,
+    how: &Rebuild,
+) -> Result<(u64, Option<Barrier>), Error> {
     let backup = Backup::open(backup)?;
     let mut log = Labelled::read(log, Role::Log)?;
+    let behind = Behind::closed(&backup, &log)?;
     let of = backup.label().clone();
-    let device: Arc<str> = backup.labels.device.name().into();
-    if of.set != log.label.set {
-        return Err(Error::OtherSet { device, expected: log.label.set, got: of.set });
-    }
-    if of.state == State::Copying {
-        return Err(Error::Incomplete { device });
-    }
-    if of.log != log.label.log {
-        let (device, role) = (log.device.name().into(), Role::Log);
-        return Err(Error::Replaced { device, role, expected: of.log, got: log.label.log });
-    }
-    if of.backup != log.label.backup || of.applied.page < log.label.tail.page {
-        return Err(Error::Gap { device, first: log.label.tail.page, needed: of.applied.page });
-    }
     let (blocks, least) = (main.blocks(), of.blocks + LABEL_AREA_BLOCKS);
     if blocks < least {
         return Err(Error::TooSmall { device: main.name().into(), role: Role::Main, blocks, least });
     }
-    let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
-    for first in (0..of.blocks).step_by(COPY_BLOCKS as usize) {
-        let part = &mut bytes[..COPY_BLOCKS.min(of.blocks - first) as usize * BLOCK_SIZE];
-        backup.labels.device.read(first, &mut [IoSliceMut::new(part)])?;
-        main.write(first, &[IoSlice::new(part)])?;
+    // Of everything, the next opening finds out where it ends.
+    let mut end = log.label.clone();
+    let mut barrier = None;
+    if how.at != At::Now {
+        let survey = behind.survey()?;
+        let (point, found) = behind.choose(&survey, how.at)?;
+        let later = Later::than(point, &survey);
+        if !how.drop_later && !later.is_nothing() {
+            return Err(Error::Later { device: log.device.name().into(), later: Box::new(later) });
+        }
+        barrier = found;
+        // Pages from there on are of earlier generations than the label's, as those that an opening cuts off.
+        (end.generation, end.start, end.state) = (end.generation + 1, point.page, State::Open);
+        let next = survey.barriers.last().map_or(0, |(last, _)| last.number + 1);
+        end.barrier = end.barrier.max(next);
     }
+    copy(&backup, &*main)?;
     let label = Label {
         role: Role::Main,
         state: State::Open,
         sequence: 0,
-        main: name,
+        main: how.name,
         device_blocks: blocks,
         areas: Areas::default(),
         applied: Point::default(),
@@ -58,14 +124,30 @@ pub fn rebuild(backup: Arc<dyn Device>, log: Arc<dyn Device>, main: Arc<dyn Devi
         staging: Staging::default(),
         rebuilt: 0,
         barrier: 0,
-        ..log.label.clone()
+        ..end.clone()
     };
     // It flushes main before it writes the label.
     Labelled::create(main, label)?;
+    // What was read of the log is there; that it is durable is certain only now.
+    log.device.flush()?;
     log.write(|label| {
-        label.main = name;
+        (label.generation, label.start, label.state, label.barrier) =
+            (end.generation, end.start, end.state, end.barrier);
+        label.main = how.name;
         label.applied = of.applied;
-        label.rebuilt = label.generation;
+        label.rebuilt = end.generation;
     })?;
-    Ok(of.blocks)
+    Ok((of.blocks, barrier))
+}
+
+/// Copies what the backup has.
+fn copy(backup: &Backup, main: &dyn Device) -> Result<(), Error> {
+    let blocks = backup.label().blocks;
+    let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
+    for first in (0..blocks).step_by(COPY_BLOCKS as usize) {
+        let part = &mut bytes[..COPY_BLOCKS.min(blocks - first) as usize * BLOCK_SIZE];
+        backup.labels.device.read(first, &mut [IoSliceMut::new(part)])?;
+        main.write(first, &[IoSlice::new(part)])?;
+    }
+    Ok(())
 }
