@@ -42,7 +42,7 @@ impl Later {
         Later {
             barriers: later().count() as u64,
             blocks: later().map(|barrier| barrier.blocks).sum::<u64>() + survey.rest_blocks,
-            last: later().last().copied(),
+            last: later().next_back().copied(),
             is_damaged: survey.damage.is_some(),
         }
     }
