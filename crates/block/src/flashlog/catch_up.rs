@@ -23,6 +23,35 @@ impl Flashlog {
     /// Brings main up to what is durable in the log.
     pub(super) fn catch_up_to_durable(&self) -> Result<(), Failure> {
         let mut main = self.main_side.lock();
+        self.check_latch()?;
+        if self.is_read_from_log() || main.labels.label.state == State::CatchingUp {
+            return self.bring_to_state(&mut main);
+        }
+        // What a flush covers is on main at once in synchronous mode, so that main alone is like any disk that lost its power: it
+        // has what was flushed.
+        self.write_durable(&mut main)?;
+        self.flush_main(&mut main)
+    }
+
+    /// The same where main is a mixture on the way, which must not be taken for something else if the log is lost.
+    fn bring_to_state(&self, main: &mut MainSide) -> Result<(), Failure> {
+        let has_some = {
+            let stages = self.stages.lock();
+            [Stage::Durable, Stage::Applying, Stage::Applied].iter().any(|stage| !stages.map(*stage).is_empty())
+        };
+        if has_some {
+            main.labels.write(|label| label.state = State::CatchingUp).map_err(Failure::of(Side::Main))?;
+        }
+        self.write_durable(main)?;
+        self.flush_main(main)?;
+        if main.labels.label.state == State::CatchingUp {
+            main.labels.write(|label| label.state = State::Open).map_err(Failure::of(Side::Main))?;
+        }
+        Ok(())
+    }
+
+    /// Writes to main what is durable in the log.
+    pub(super) fn write_durable(&self, _main: &mut MainSide) -> Result<(), Failure> {
         let (blocks, point) = {
             let mut stages = self.stages.lock();
             stages.promote(Stage::Durable, Stage::Applying);
@@ -31,24 +60,25 @@ impl Flashlog {
             }
             (stages.map(Stage::Applying).clone(), stages.durable)
         };
-        if blocks.is_empty() {
-            self.stages.lock().applied(point);
-            return Ok(());
-        }
-        // What a flush covers is on main at once in synchronous mode, so that main alone is like any disk that lost its power: it
-        // has what was flushed. Here it is a mixture on the way, which must not be taken for something else if the log is lost.
-        let is_marked = self.is_read_from_log() || main.labels.label.state == State::CatchingUp;
-        if is_marked {
-            main.labels.write(|label| label.state = State::CatchingUp).map_err(Failure::of(Side::Main))?;
-        }
         self.write_to_main(&blocks)?;
-        if self.options.order != Order::NoFlushOfMain {
+        self.stages.lock().written(point);
+        Ok(())
+    }
+
+    /// Makes what was written to main durable.
+    pub(super) fn flush_main(&self, main: &mut MainSide) -> Result<(), Failure> {
+        let has_some = !self.stages.lock().map(Stage::Applied).is_empty();
+        if has_some && self.options.order != Order::NoFlushOfMain {
             main.labels.device.flush().map_err(Failure::of(Side::Main))?;
         }
-        if is_marked {
-            main.labels.write(|label| label.state = State::Open).map_err(Failure::of(Side::Main))?;
+        let is_waited_for = {
+            let mut stages = self.stages.lock();
+            stages.applied();
+            stages.company.waiting > 0
+        };
+        if is_waited_for {
+            self.options.timer.wake();
         }
-        self.stages.lock().applied(point);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use super::format::State;
 use super::past::Uses;
 use super::ring::{Area, Rings};
 use super::stages::{Place, Stages, Version};
+use super::turns::{RealTimer, Timer, Turn};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, check_request};
 use holdfast_integrity::crc64;
 use parking_lot::Mutex;
@@ -52,8 +53,10 @@ pub struct Options {
     pub memory_blocks: u64,
     /// Asynchronous mode: so many blocks in the index of those that are newer in the log, and main catches up.
     pub index_blocks: u64,
-    /// The clock.
+    /// The clock, for times in the log.
     pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,
+    /// How threads wait for each other.
+    pub timer: Arc<dyn Timer>,
     /// A mistake for a test to find.
     pub order: Order,
 }
@@ -66,6 +69,7 @@ impl Default for Options {
             memory_blocks: 16_384,
             index_blocks: 1 << 20,
             now: Arc::new(SystemTime::now),
+            timer: Arc::new(RealTimer::default()),
             order: Order::Correct,
         }
     }
@@ -73,7 +77,7 @@ impl Default for Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { mode, gather_blocks, memory_blocks, index_blocks, now: _, order } = self;
+        let Options { mode, gather_blocks, memory_blocks, index_blocks, now: _, timer: _, order } = self;
         let mut all = f.debug_struct("Options");
         all.field("mode", mode).field("gather_blocks", gather_blocks).field("memory_blocks", memory_blocks);
         all.field("index_blocks", index_blocks).field("order", order).finish_non_exhaustive()
@@ -103,7 +107,8 @@ impl Failure {
 
 /// Main and log as one device. See the module's documentation.
 ///
-/// Locks, from the outside in: `head`, `main_side`, `stages`.
+/// Locks, from the outside in: `head`, `main_side`, `stages`. The last is not held while a device works. Nobody has any of them while a
+/// failure is [watched](Flashlog::watch).
 pub struct Flashlog {
     pub(super) name: Arc<str>,
     pub(super) blocks: u64,
@@ -112,8 +117,8 @@ pub struct Flashlog {
     pub(super) gather_blocks: u64,
     pub(super) rings: Rings,
     pub(super) main: Arc<dyn Device>,
-    pub(super) head: Mutex<Head>,
-    pub(super) main_side: Mutex<MainSide>,
+    pub(super) head: Turn<Head>,
+    pub(super) main_side: Turn<MainSide>,
     pub(super) stages: Mutex<Stages>,
     pub(super) latch: Latch,
     pub(super) uses: Arc<Uses>,
@@ -184,12 +189,20 @@ impl Flashlog {
                     return Ok(stages.gathered_blocks() >= blocks);
                 }
             }
-            self.watch(self.append(&mut self.head.lock(), false))?;
+            self.append_gathered_now()?;
         }
+    }
+
+    fn append_gathered_now(&self) -> Result<(), Error> {
+        let done = self.append(&mut self.head.lock(), false);
+        self.watch(done)
     }
 
     /// Keeps memory within its bounds.
     fn relieve(&self) -> Result<(), Error> {
+        if self.is_relieved_by_server()? {
+            return Ok(());
+        }
         let (memory, index) = {
             let stages = self.stages.lock();
             (stages.memory_blocks(), stages.index_blocks())
@@ -225,12 +238,19 @@ impl Flashlog {
         result.map_err(|failure| {
             if self.latch.close(&failure.error) {
                 tracing::error!(device = &*self.name, side = ?failure.side, error = %failure.error, "a device failed");
+                self.options.timer.wake();
                 if let Err(second) = self.rescue(failure.side) {
                     tracing::error!(device = &*self.name, side = ?second.side, error = %second.error, "the rescue failed");
                 }
             }
             failure.error
         })
+    }
+
+    /// For those who have waited for a turn: what is left to do after a failure is the rescue's.
+    pub(super) fn check_latch(&self) -> Result<(), Failure> {
+        let checked = self.latch.check(&self.name, Operation::Flush, None, 0);
+        checked.map_err(Failure::of(Side::Memory))
     }
 
     /// Brings what was answered to the device that is left.
@@ -350,7 +370,7 @@ impl Device for Flashlog {
             let blocks = (count - done).min(self.gather_blocks);
             let chunk = Chunk::arrive(bufs, done as usize * BLOCK_SIZE, blocks as usize);
             if self.accept(first + done, chunk)? {
-                self.watch(self.append(&mut self.head.lock(), false))?;
+                self.append_gathered_now()?;
                 self.relieve()?;
             }
             done += blocks;

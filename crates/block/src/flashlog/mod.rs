@@ -26,6 +26,7 @@
 //! | `chunk`, `stages` | what main does not have yet |
 //! | `append` | to the log |
 //! | `catch_up` | from memory or the log to main |
+//! | `serve`, `turns` | the same in a thread of the caller's; how threads wait for each other |
 //! | `device` | the [`Device`](crate::Device), and what it does when one below fails |
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
@@ -53,12 +54,16 @@ mod past_tests;
 mod rebuild;
 mod ring;
 mod scan;
+mod serve;
+#[cfg(test)]
+mod serve_tests;
 mod stages;
 mod staging;
 mod status;
 mod stray;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use at::{At, Barrier, barriers};
 pub use backup::BackedUp;
@@ -73,3 +78,4 @@ pub use rebuild::{Later, Rebuild, later, rebuild, rebuild_at};
 pub use staging::finish_backup;
 pub use status::Status;
 pub use stray::{has_outgrown_labels, wipe};
+pub use turns::{RealTimer, Timer};

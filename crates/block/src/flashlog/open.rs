@@ -9,6 +9,7 @@ use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::scan::Scan;
 use super::stages::{Place, Stages, Version};
+use super::turns::Turn;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Latch};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -46,15 +47,18 @@ impl Flashlog {
             rings: Rings { device: Arc::clone(&log.device), areas },
             main: Arc::clone(&main.device),
             stages: Mutex::new(Stages::at(log.label.applied)),
-            main_side: Mutex::new(MainSide { labels: main }),
-            head: Mutex::new(Head {
-                next: log.label.applied,
-                keep: (log.label.backup != Uuid::NONE).then_some(log.label.tail),
-                labels: log,
-                is_unflushed: false,
-                is_unmarked: false,
-                barrier: 0,
-            }),
+            main_side: Turn::new(MainSide { labels: main }, Arc::clone(&options.timer)),
+            head: Turn::new(
+                Head {
+                    next: log.label.applied,
+                    keep: (log.label.backup != Uuid::NONE).then_some(log.label.tail),
+                    labels: log,
+                    is_unflushed: false,
+                    is_unmarked: false,
+                    barrier: 0,
+                },
+                Arc::clone(&options.timer),
+            ),
             latch: Latch::new(),
             uses: Arc::default(),
         };
@@ -95,7 +99,7 @@ impl Flashlog {
         let mut stages = self.stages.lock();
         stages.durable = next;
         if stages.index_blocks() == 0 {
-            stages.applied = next;
+            (stages.written, stages.applied) = (next, next);
         }
         Ok(opened)
     }

@@ -1,8 +1,8 @@
 //! What main does not have yet: from which stage to which a block goes, and where its newest version is.
 //!
 //! ```text
-//!  a write ─► Gathered ─► Writing ─► Logged ─► Durable ─► Applying ─► main
-//!             (memory)    (to the    (in the   (the log    (to main)
+//!  a write ─► Gathered ─► Writing ─► Logged ─► Durable ─► Applying ─► Applied ─► (main is flushed)
+//!             (memory)    (to the    (in the   (the log    (to main)   (on main)
 //!                         log)       log)      is flushed)
 //! ```
 //!
@@ -20,10 +20,11 @@ pub(super) enum Stage {
     Logged,
     Durable,
     Applying,
+    Applied,
 }
 
 /// Newest first.
-const STAGES: usize = 5;
+const STAGES: usize = 6;
 
 /// Where the bytes of a version are.
 #[derive(Clone)]
@@ -60,13 +61,29 @@ pub(super) struct Stages {
     memory_blocks: [u64; STAGES],
     /// Everything before is durable in the log.
     pub(super) durable: Point,
+    /// Everything before is on main.
+    pub(super) written: Point,
     /// Everything before is durable on main.
     pub(super) applied: Point,
+    pub(super) company: Company,
+}
+
+/// Who is there beside those who write and read.
+#[derive(Default)]
+pub(super) struct Company {
+    /// Threads in [`Flashlog::serve_main`](super::Flashlog::serve_main).
+    pub(super) servers: usize,
+    /// Of them, those that have nothing to do.
+    pub(super) idle: usize,
+    /// They are to end.
+    pub(super) is_ending: bool,
+    /// Writers that wait for memory.
+    pub(super) waiting: usize,
 }
 
 impl Stages {
     pub(super) fn at(points: Point) -> Stages {
-        Stages { durable: points, applied: points, ..Stages::default() }
+        Stages { durable: points, written: points, applied: points, ..Stages::default() }
     }
 
     /// A write has come.
@@ -86,6 +103,11 @@ impl Stages {
     /// Blocks in memory, versions that have been replaced included.
     pub(super) fn memory_blocks(&self) -> u64 {
         self.memory_blocks.iter().sum()
+    }
+
+    /// The same of one stage.
+    pub(super) fn memory_of(&self, stage: Stage) -> u64 {
+        self.memory_blocks[stage as usize]
     }
 
     /// Blocks that are in any stage, those of several counted several times.
@@ -133,10 +155,16 @@ impl Stages {
     }
 
     /// What was `Applying` is on main, and with it everything in the log before `point`.
-    pub(super) fn applied(&mut self, point: Point) {
-        self.maps[Stage::Applying as usize].clear();
-        self.memory_blocks[Stage::Applying as usize] = 0;
-        self.applied = point;
+    pub(super) fn written(&mut self, point: Point) {
+        self.promote(Stage::Applying, Stage::Applied);
+        self.written = point;
+    }
+
+    /// What was `Applied` is durable there.
+    pub(super) fn applied(&mut self) {
+        self.maps[Stage::Applied as usize].clear();
+        self.memory_blocks[Stage::Applied as usize] = 0;
+        self.applied = self.written;
     }
 
     /// The newest version of a block, if main does not have it for certain.

@@ -74,6 +74,7 @@ impl Start {
             index_blocks: rng.random_range(8..200),
             now: Arc::new(|| SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)),
             order: options.order,
+            ..flashlog::Options::default()
         };
         let (device, _) =
             Flashlog::open(main.clone(), log.clone(), &options).map_err(|error| format!("first opening: {error}"))?;

@@ -1,0 +1,165 @@
+//! Main catches up in a thread of the caller's, so that it works while the log does.
+//!
+//! Nothing depends on that thread: whoever needs main to be up to date sees to it with what is there. With it, a writer flushes the log
+//! in pieces, so that main can begin with one while the log gets the next, and waits for memory instead of making room itself.
+
+use super::device::{Flashlog, Mode};
+use super::stages::{Stage, Stages};
+use crate::{Error, Operation};
+
+/// What the thread can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    /// Write to main what is durable in the log.
+    Write,
+    /// Flush main.
+    Flush,
+    Nothing,
+}
+
+impl Flashlog {
+    /// Brings main up to date while others write, until [`Flashlog::end_main`] is called or a device fails. For a thread of its own: in
+    /// synchronous mode log and main then work at once. A set without such a thread takes turns.
+    pub fn serve_main(&self) {
+        let _serving = Serving::begin(self);
+        self.serve();
+    }
+
+    /// Ends [`Flashlog::serve_main`], also one that begins later. It returns when what it is doing is done.
+    pub fn end_main(&self) {
+        self.stages.lock().company.is_ending = true;
+        self.options.timer.wake();
+    }
+
+    fn serve(&self) {
+        loop {
+            let ticket = self.options.timer.ticket();
+            let work = {
+                let mut stages = self.stages.lock();
+                if stages.company.is_ending || self.latch.cause().is_some() {
+                    return;
+                }
+                let work = self.work(&stages);
+                stages.company.idle += usize::from(work == Work::Nothing);
+                work
+            };
+            if work == Work::Nothing {
+                self.options.timer.wait(ticket, None);
+                self.stages.lock().company.idle -= 1;
+                continue;
+            }
+            let Some(mut main) = self.main_side.try_lock() else {
+                // Somebody else is at it.
+                self.options.timer.wait(ticket, None);
+                continue;
+            };
+            let done = self.check_latch().and_then(|()| match work {
+                Work::Write => self.write_durable(&mut main),
+                _ => self.flush_main(&mut main),
+            });
+            drop(main);
+            if self.watch(done).is_err() {
+                return;
+            }
+            self.options.timer.wake();
+        }
+    }
+
+    /// What is next. Flushes of main cost a disk a revolution, so there are not more than are needed: for memory, or room in the log.
+    fn work(&self, stages: &Stages) -> Work {
+        if self.options.mode == Mode::Asynchronous {
+            return Work::Nothing;
+        }
+        let (memory, areas) = (self.options.memory_blocks, self.rings.areas);
+        let unflushed = stages.memory_of(Stage::Applied);
+        let is_waited_for = stages.company.waiting > 0;
+        let in_log = (stages.written.data - stages.applied.data, stages.written.page - stages.applied.page);
+        let has_durable = !stages.map(Stage::Durable).is_empty();
+        if unflushed > 0
+            && (unflushed >= memory * 3 / 4
+                || is_waited_for && (unflushed >= memory / 4 || !has_durable)
+                || in_log.0 >= areas.data_blocks / 4
+                || in_log.1 >= areas.meta_blocks / 4)
+        {
+            Work::Flush
+        } else if has_durable {
+            Work::Write
+        } else {
+            Work::Nothing
+        }
+    }
+
+    /// If a thread serves main: makes the log durable in pieces for it, and waits for it if memory is full. Otherwise `Ok(false)`.
+    pub(super) fn is_relieved_by_server(&self) -> Result<bool, Error> {
+        if self.options.mode == Mode::Asynchronous {
+            return Ok(false);
+        }
+        let memory = self.options.memory_blocks;
+        let (is_enough, is_over) = {
+            let stages = self.stages.lock();
+            if stages.company.servers == 0 {
+                return Ok(false);
+            }
+            // Larger pieces while main has enough to do: each costs a flush of the log.
+            let enough = if stages.company.idle > 0 { memory / 16 } else { memory / 8 };
+            (stages.memory_of(Stage::Logged) >= enough.max(1), self.is_full(&stages))
+        };
+        if is_enough || is_over {
+            let flushed = self.flush_log(&mut self.head.lock());
+            self.watch(flushed)?;
+            self.options.timer.wake();
+        }
+        if !is_over {
+            return Ok(true);
+        }
+        self.stages.lock().company.waiting += 1;
+        let is_relieved = self.wait_for_memory();
+        self.stages.lock().company.waiting -= 1;
+        is_relieved
+    }
+
+    /// Whether main is behind by as much memory as there is. What has not come that far yet is bounded by itself.
+    fn is_full(&self, stages: &Stages) -> bool {
+        let behind: u64 =
+            [Stage::Durable, Stage::Applying, Stage::Applied].map(|stage| stages.memory_of(stage)).iter().sum();
+        behind > self.options.memory_blocks
+    }
+
+    /// Whether there is room. If the thread ends, the caller must see to it.
+    fn wait_for_memory(&self) -> Result<bool, Error> {
+        // It may have nothing to do as long as nobody waits.
+        self.options.timer.wake();
+        loop {
+            let ticket = self.options.timer.ticket();
+            self.latch.check(&self.name, Operation::Write, None, 0)?;
+            {
+                let stages = self.stages.lock();
+                if !self.is_full(&stages) {
+                    return Ok(true);
+                }
+                if stages.company.servers == 0 {
+                    return Ok(false);
+                }
+            }
+            self.options.timer.wait(ticket, None);
+        }
+    }
+}
+
+/// Counts a thread that serves.
+struct Serving<'a>(&'a Flashlog);
+
+impl Serving<'_> {
+    fn begin(flashlog: &Flashlog) -> Serving<'_> {
+        flashlog.stages.lock().company.servers += 1;
+        Serving(flashlog)
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        self.0.stages.lock().company.servers -= 1;
+        // Those who wait for it must not any more.
+        self.0.options.timer.wake();
+    }
+}

@@ -1,0 +1,363 @@
+//! A thread that serves main: order of the devices, failures, ends.
+use super::tests::{Unplugged, block, get, names, open, options, put};
+use super::*;
+use crate::{BLOCK_SIZE, Device, Error, Filter, MemoryDevice};
+use holdfast_integrity::crc64;
+use parking_lot::{Condvar, Mutex};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::collections::HashSet;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Blocks of the set's device.
+const BLOCKS: u64 = 1024;
+const THREADS: u64 = 4;
+
+fn seed(test: &str) -> u64 {
+    let seed = match std::env::var("HOLDFAST_SEED") {
+        Ok(seed) => seed.parse().expect("HOLDFAST_SEED is a number"),
+        Err(_) => rand::random::<u32>().into(),
+    };
+    println!("replay: HOLDFAST_SEED={seed} cargo test -p holdfast-block {test} -- --nocapture");
+    seed
+}
+
+fn set() -> (Arc<MemoryDevice>, Arc<MemoryDevice>) {
+    let main = Arc::new(MemoryDevice::new(BLOCKS + 256).named("main"));
+    let log = Arc::new(MemoryDevice::new(256 * 12).named("log"));
+    assert_eq!(create(main.clone(), log.clone(), &names(1)).unwrap(), BLOCKS);
+    (main, log)
+}
+
+/// Small bounds, so that all of them are reached.
+fn tight(mode: Mode) -> Options {
+    Options { memory_blocks: 48, index_blocks: 100, ..options(mode) }
+}
+
+/// Runs something while main is served.
+fn served<T>(device: &Flashlog, act: impl FnOnce() -> T) -> T {
+    std::thread::scope(|scope| {
+        scope.spawn(|| device.serve_main());
+        while device.stages.lock().company.idle == 0 {
+            std::thread::yield_now();
+        }
+        let done = act();
+        device.end_main();
+        done
+    })
+}
+
+/// Main and log that know which blocks the log has durably: what main gets must be among them.
+#[derive(Default)]
+struct Watched {
+    seen: Mutex<Seen>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Checksums of blocks that the log has, and of those that it has durably.
+    in_log: Vec<u64>,
+    durable: HashSet<u64>,
+    /// Blocks that main got before.
+    too_early: Vec<u64>,
+    /// Main takes its time until this is false.
+    is_held: bool,
+    /// Blocks that main was asked to write.
+    asked: usize,
+}
+
+impl Watched {
+    fn open(order: Order, options: &Options) -> (Arc<Watched>, Flashlog) {
+        let (main, log) = set();
+        let watched = Arc::new(Watched::default());
+        let half = |device, is_log| Arc::new(Half { watched: Arc::clone(&watched), device, is_log });
+        let (device, _) =
+            Flashlog::open(half(main, false), half(log, true), &Options { order, ..options.clone() }).unwrap();
+        (watched, device)
+    }
+
+    fn until(&self, is_so: impl Fn(&Seen) -> bool) {
+        let mut seen = self.seen.lock();
+        self.changed.wait_while(&mut seen, |seen| !is_so(seen));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.seen.lock());
+        self.changed.notify_all();
+    }
+}
+
+struct Half {
+    watched: Arc<Watched>,
+    device: Arc<MemoryDevice>,
+    is_log: bool,
+}
+
+impl Filter for Half {
+    fn below(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+        let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+        let sums = bytes.chunks(BLOCK_SIZE).map(crc64);
+        if self.is_log {
+            self.device.write(first, bufs)?;
+            self.watched.change(|seen| seen.in_log.extend(sums));
+            return Ok(());
+        }
+        self.watched.change(|seen| {
+            let early = (first..).zip(sums).filter(|(at, sum)| *at < BLOCKS && !seen.durable.contains(sum));
+            seen.too_early.extend(early.map(|(at, _)| at));
+            seen.asked += bytes.len() / BLOCK_SIZE;
+        });
+        self.watched.until(|seen| !seen.is_held);
+        self.device.write(first, bufs)
+    }
+
+    fn on_flush(&self) -> Result<(), Error> {
+        let covered = self.watched.seen.lock().in_log.len();
+        self.device.flush()?;
+        if self.is_log {
+            let Seen { in_log, durable, .. } = &mut *self.watched.seen.lock();
+            durable.extend(in_log.drain(..covered));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn main_gets_nothing_before_the_log_has_it_durably() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        for is_served in [false, true] {
+            let (watched, device) = Watched::open(Order::Correct, &tight(mode));
+            let write = || {
+                for number in 1..3000 {
+                    put(&device, number * 11 % BLOCKS, number).unwrap();
+                    if number % 90 == 0 {
+                        device.flush().unwrap();
+                    }
+                }
+                device.flush().unwrap();
+            };
+            if is_served {
+                served(&device, write)
+            } else {
+                write()
+            }
+            assert_eq!(watched.seen.lock().too_early, [0; 0], "{mode:?} {is_served}");
+        }
+    }
+}
+
+/// Log and main are at work at once here: while main gets one piece, the log gets two, of which one is not durable yet.
+#[test]
+fn a_piece_that_the_log_has_not_durably_waits_while_main_is_at_work() {
+    for (order, expected) in [(Order::Correct, vec![]), (Order::MainBeforeLog, (125..133).collect())] {
+        let options = Options { memory_blocks: 160, ..options(Mode::Synchronous) };
+        let (watched, device) = Watched::open(order, &options);
+        served(&device, || {
+            watched.change(|seen| (seen.is_held, seen.asked) = (true, 0));
+            // Ten blocks are a piece if main has nothing to do, twenty if it has.
+            (1..=16).for_each(|at| put(&device, at, at).unwrap());
+            watched.until(|seen| seen.asked >= 16);
+            (101..133).for_each(|at| put(&device, at, at).unwrap());
+            watched.change(|seen| seen.is_held = false);
+            watched.until(|seen| seen.asked >= 40);
+            device.flush().unwrap();
+        });
+        assert_eq!(watched.seen.lock().too_early, expected, "{order:?}");
+    }
+}
+
+/// What one of several writers knows. Each has blocks of its own.
+struct Writer {
+    thread: u64,
+    /// What each of its blocks has.
+    now: Vec<u64>,
+    /// What a flush has answered.
+    flushed: Vec<u64>,
+    /// A write that failed.
+    failed: Option<(u64, u64)>,
+}
+
+impl Writer {
+    const BLOCKS: u64 = BLOCKS / THREADS;
+
+    /// Random requests; ends at the first failure.
+    fn work(device: &Flashlog, thread: u64, seed: u64) -> Writer {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed * THREADS + thread);
+        let none = vec![0; Self::BLOCKS as usize];
+        let mut writer = Writer { thread, now: none.clone(), flushed: none, failed: None };
+        for number in 1..400 {
+            let number = thread * 10_000 + number;
+            match rng.random_range(0..100) {
+                0..70 => {
+                    let count = if rng.random_bool(0.1) { 40 } else { rng.random_range(1..6) };
+                    let at = rng.random_range(0..Self::BLOCKS - count);
+                    let bytes = block(number).repeat(count as usize);
+                    if device.write(writer.first() + at, &[IoSlice::new(&bytes)]).is_err() {
+                        writer.failed = Some((at, number));
+                        return writer;
+                    }
+                    writer.now[at as usize..(at + count) as usize].fill(number);
+                }
+                70..80 => {
+                    if device.flush().is_err() {
+                        return writer;
+                    }
+                    writer.flushed.clone_from(&writer.now);
+                }
+                80..82 if device.catch_up().is_err() => return writer,
+                82..83 => {
+                    if device.settle().is_err() {
+                        return writer;
+                    }
+                    writer.flushed.clone_from(&writer.now);
+                }
+                _ => {
+                    let at = rng.random_range(0..Self::BLOCKS);
+                    let mut bytes = vec![0; BLOCK_SIZE];
+                    if device.read(writer.first() + at, &mut [std::io::IoSliceMut::new(&mut bytes)]).is_err() {
+                        return writer;
+                    }
+                    assert!(bytes == content(writer.now[at as usize]), "seed {seed}: thread {thread}, block {at}");
+                }
+            }
+        }
+        writer
+    }
+
+    fn first(&self) -> u64 {
+        self.thread * Self::BLOCKS
+    }
+
+    /// Its blocks that have something else than what was answered (or written when it failed).
+    fn missing(&self, device: &dyn Device, expected: &[u64]) -> Vec<u64> {
+        let is_right = |at: u64, number: u64| {
+            let found = get(device, self.first() + at);
+            // A write that failed is there in part, perhaps.
+            let of_failed = self.failed.is_some_and(|(from, failed)| at >= from && found == block(failed));
+            found == content(number) || of_failed
+        };
+        (0..).zip(expected).filter(|(at, number)| !is_right(*at, **number)).map(|(at, _)| at).collect()
+    }
+}
+
+fn content(number: u64) -> Vec<u8> {
+    if number == 0 { vec![0; BLOCK_SIZE] } else { block(number) }
+}
+
+fn work(device: &Flashlog, seed: u64) -> Vec<Writer> {
+    served(device, || {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|at| scope.spawn(move || Writer::work(device, at, seed))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    })
+}
+
+#[test]
+fn threads_write_read_and_flush_while_main_is_served() {
+    let seed = seed("threads_write_read_and_flush_while_main_is_served");
+    for (round, mode) in (0..10).zip([Mode::Synchronous, Mode::Asynchronous].into_iter().cycle()) {
+        let (main, log) = set();
+        let (device, _) = Flashlog::open(main.clone(), log.clone(), &tight(mode)).unwrap();
+        let writers = work(&device, seed + round);
+        for writer in &writers {
+            assert_eq!(
+                writer.missing(&device, &writer.now),
+                [0; 0],
+                "seed {seed}, round {round}: thread {}",
+                writer.thread
+            );
+        }
+        device.settle().unwrap();
+        drop(device);
+        let (device, opened) = open(&main, &log, mode).unwrap();
+        assert_eq!(opened.blocks, 0);
+        for writer in &writers {
+            assert_eq!(
+                writer.missing(&*main, &writer.now),
+                [0; 0],
+                "seed {seed}, round {round}: thread {}",
+                writer.thread
+            );
+            assert_eq!(writer.missing(&device, &writer.now), [0; 0]);
+        }
+    }
+}
+
+#[test]
+fn a_device_that_fails_while_main_is_served_takes_nothing_with_it() {
+    let seed = seed("a_device_that_fails_while_main_is_served_takes_nothing_with_it");
+    let mut rng = Pcg64Mcg::seed_from_u64(seed);
+    for round in 0..60 {
+        let mode = if rng.random_bool(0.5) { Mode::Synchronous } else { Mode::Asynchronous };
+        let (is_main, requests) = (rng.random_bool(0.5), rng.random_range(0..400));
+        let what = format!("seed {seed}, round {round}: {mode:?}, main {is_main}, after {requests} requests");
+        let (main, log) = set();
+        let (of_main, of_log) = (Unplugged::after(&main, 10_000), Unplugged::after(&log, 10_000));
+        let (device, _) = Flashlog::open(of_main.clone(), of_log.clone(), &tight(mode)).unwrap();
+        (if is_main { &of_main } else { &of_log }).left.store(requests, Ordering::Relaxed);
+        let writers = work(&device, seed + round);
+        let has_failed = matches!(device.flush(), Err(Error::Latched { .. }));
+        drop(device);
+        let judge = |device: &dyn Device, is_all: bool| {
+            for writer in &writers {
+                let expected = if is_all { &writer.now } else { &writer.flushed };
+                let missing = writer.missing(device, expected);
+                // What came after a flush may be there or not.
+                let is_lost = |at: &u64| is_all || writer.flushed[*at as usize] == writer.now[*at as usize];
+                let lost: Vec<u64> = missing.into_iter().filter(is_lost).collect();
+                assert_eq!(lost, [0; 0], "{what}: thread {}", writer.thread);
+            }
+        };
+        match open(&main, &log, mode) {
+            Err(super::Error::Alone { .. }) => {
+                assert!(has_failed && !is_main, "{what}");
+                judge(&*main, true);
+            }
+            Err(error) => panic!("{what}: {error}"),
+            // What was answered by the log alone, and not flushed, is in a log that failed, or not.
+            Ok((device, _)) => {
+                assert!(is_main || mode == Mode::Asynchronous || !has_failed, "{what}");
+                judge(&device, is_main || !has_failed);
+            }
+        }
+    }
+}
+
+#[test]
+fn main_fails_where_room_is_made_for_a_write() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (main, log) = set();
+        let failing = Unplugged::after(&main, 10_000);
+        let (device, _) = Flashlog::open(failing.clone(), log.clone(), &options(mode)).unwrap();
+        failing.left.store(0, Ordering::Relaxed);
+        // No flush: it is the write that finds out.
+        let answered = (1..).take_while(|number| put(&device, number % BLOCKS, *number).is_ok()).count() as u64;
+        drop(device);
+        let (device, _) = open(&main, &log, mode).unwrap();
+        for number in answered.saturating_sub(BLOCKS - 1).max(1)..=answered {
+            let found = get(&device, number % BLOCKS);
+            assert!(found == block(number) || found == block(number + BLOCKS), "{mode:?}: {number} of {answered}");
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_is_told_to_end_before_it_begins_ends_and_writers_go_on_without() {
+    let (main, log) = set();
+    let (device, _) = Flashlog::open(main, log, &tight(Mode::Synchronous)).unwrap();
+    device.end_main();
+    device.serve_main();
+    for number in 0..500 {
+        put(&device, number, number).unwrap();
+    }
+    device.flush().unwrap();
+    assert_eq!((get(&device, 499), device.behind_blocks()), (block(499), 0));
+}
