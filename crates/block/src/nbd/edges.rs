@@ -70,6 +70,7 @@ mod tests {
                 drop(part);
             });
             drop(again);
+            // That nobody comes has no event to wait for. The wait is too short for a fault to show each time, and never fails without one.
             assert!(got.recv_timeout(std::time::Duration::from_millis(20)).is_err());
             drop(whole);
             assert_eq!(got.recv(), Ok("part"));
@@ -79,6 +80,7 @@ mod tests {
                 drop(edges.hold(0..21, false));
                 told.send("whole").unwrap();
             });
+            // As above.
             assert!(got.recv_timeout(std::time::Duration::from_millis(20)).is_err());
             drop(later);
             assert_eq!(got.recv(), Ok("whole"));

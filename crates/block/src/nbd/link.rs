@@ -29,8 +29,6 @@ impl Link {
     /// With blocking calls; the negotiation has to be over by the deadline.
     pub(super) fn new(socket: OwnedFd, peer: String, deadline: Instant) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, false)?;
-        let remaining = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        set_socket_timeout(&socket, Timeout::Send, Some(remaining))?;
         Ok(Link {
             socket,
             peer,
@@ -65,13 +63,7 @@ impl Link {
     }
 
     pub(super) fn receive_raw(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        if let Some(deadline) = self.deadline {
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            set_socket_timeout(&self.socket, Timeout::Recv, Some(remaining.max(Duration::from_millis(1))))?;
-        }
+        self.wait_no_longer(Timeout::Recv)?;
         if self.deadline.is_some() {
             return self.receive_blocking(bufs);
         }
@@ -82,6 +74,16 @@ impl Link {
         };
         self.asking.saw(asks, start.elapsed());
         received
+    }
+
+    /// The next transfer waits until the deadline at most, if there is one.
+    fn wait_no_longer(&self, which: Timeout) -> io::Result<()> {
+        let Some(deadline) = self.deadline else { return Ok(()) };
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(set_socket_timeout(&self.socket, which, Some(remaining.max(Duration::from_millis(1))))?)
     }
 
     fn receive_blocking(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
@@ -120,6 +122,7 @@ impl Link {
     pub(super) fn send_raw(&self, mut bufs: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut bufs, 0);
         while !bufs.is_empty() {
+            self.wait_no_longer(Timeout::Send)?;
             let mut nothing = SendAncillaryBuffer::default();
             match rustix::net::sendmsg(&self.socket, bufs, &mut nothing, SendFlags::NOSIGNAL) {
                 Ok(count) => IoSlice::advance_slices(&mut bufs, count),

@@ -6,7 +6,6 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
@@ -170,14 +169,17 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         let message = format!("{} exists and is no socket", path.display());
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-        Ok(_) => {
+    // A server that has more clients waiting than it takes would have this one wait, too.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path),
+        Err(Errno::NOENT) => Ok(()),
+        Ok(()) | Err(Errno::AGAIN) => {
             let message = format!("{}: a server listens there", path.display());
             Err(io::Error::new(io::ErrorKind::AddrInUse, message))
         }
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -102,6 +102,10 @@ impl Talk<'_> {
         if length > LONGEST_SKIPPED {
             return violation(format!("option {option} with {length} bytes"));
         }
+        if option == number::SET_META_CONTEXT {
+            // Those chosen before are forgotten whatever becomes of this one.
+            self.contexts = None;
+        }
         if length > LONGEST_OPTION {
             if option == number::EXPORT_NAME {
                 return violation(format!("the name of an export with {length} bytes"));
@@ -273,9 +277,6 @@ impl Talk<'_> {
 
     fn meta_contexts(&mut self, option: u32, asked: &option::Queries<'_>) -> io::Result<Next> {
         let listing = option == number::LIST_META_CONTEXT;
-        if !listing {
-            self.contexts = None;
-        }
         if !self.is_structured {
             return self.invalid(option, "structured replies have to be agreed on first");
         }

@@ -152,6 +152,8 @@ impl Server {
     ) -> io::Result<()> {
         /// Descriptors or memory are short: somebody else may give some back, which nothing tells.
         const PAUSE: Duration = Duration::from_millis(100);
+        // Told once each time that it becomes full.
+        let mut is_full = false;
         loop {
             let mut waited = vec![PollFd::new(&*stop.0, PollFlags::IN)];
             waited.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
@@ -164,8 +166,13 @@ impl Server {
             }
             for (listener, _) in listeners.iter().zip(&waited[1..]).filter(|(_, event)| !event.revents().is_empty()) {
                 match listener.accept() {
-                    Ok((socket, peer)) if self.enters() => begin(socket, peer),
+                    Ok((socket, peer)) if self.enters() => {
+                        is_full = false;
+                        begin(socket, peer);
+                    }
+                    Ok((_, peer)) if is_full => tracing::debug!(%peer, "NBD: too many connections"),
                     Ok((_, peer)) => {
+                        is_full = true;
                         tracing::warn!(%peer, limit = self.limits.connections, "NBD: too many connections");
                     }
                     Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {

@@ -1,5 +1,6 @@
 //! Whether the device answers from memory, so that handing a request to another thread would cost more than the request.
 
+use std::array::from_fn;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -23,29 +24,52 @@ const PER_BYTE_PS: u64 = 500;
 /// One slow request says no more than this, as it may have been the scheduler.
 const MOST: Duration = Duration::from_micros(320);
 
-/// How long the kinds of request took lately: moving means over about eight of them.
+/// So long nobody is off the processor for the scheduler's sake: the device waits for something now and then.
+const LONG: Duration = Duration::from_millis(8);
+
+/// After a long request so many more count as slow. A device that gathers writes is quick for some hundred, and then takes long for all of
+/// them; whoever reads the requests must not be the one who waits for it.
+const WARY: u32 = 1000;
+
+/// How long a kind of request took lately.
 #[derive(Debug)]
-pub(super) struct Speed([AtomicU32; 3]);
+struct Lately {
+    /// A moving mean over about eight of them, in nanoseconds.
+    mean_ns: AtomicU32,
+    /// Left of [`WARY`].
+    wary: AtomicU32,
+}
+
+/// How long the kinds of request took lately.
+#[derive(Debug)]
+pub(super) struct Speed([Lately; 3]);
 
 impl Default for Speed {
     /// Slow until seen otherwise.
     fn default() -> Self {
-        Speed([const { AtomicU32::new(4 * QUICK.as_nanos() as u32) }; 3])
+        let slow = 4 * QUICK.as_nanos() as u32;
+        Speed(from_fn(|_| Lately { mean_ns: AtomicU32::new(slow), wary: AtomicU32::new(0) }))
     }
 }
 
 impl Speed {
     pub(super) fn is_quick(&self, kind: Kind) -> bool {
-        u128::from(self.0[kind as usize].load(Ordering::Relaxed)) < QUICK.as_nanos()
+        let Lately { mean_ns, wary } = &self.0[kind as usize];
+        u128::from(mean_ns.load(Ordering::Relaxed)) < QUICK.as_nanos() && wary.load(Ordering::Relaxed) == 0
     }
 
     pub(super) fn saw(&self, kind: Kind, bytes: u32, took: Duration) {
         let moving = Duration::from_nanos(u64::from(bytes) * PER_BYTE_PS / 1000);
-        let took = took.saturating_sub(moving).min(MOST).as_nanos() as u32;
-        let mean = &self.0[kind as usize];
-        let old = mean.load(Ordering::Relaxed);
+        let took = took.saturating_sub(moving);
+        let Lately { mean_ns, wary } = &self.0[kind as usize];
         // Two threads at once lose one of their observations.
-        mean.store(old - old / 8 + took / 8, Ordering::Relaxed);
+        match wary.load(Ordering::Relaxed) {
+            _ if took >= LONG => wary.store(WARY, Ordering::Relaxed),
+            0 => {}
+            left => wary.store(left - 1, Ordering::Relaxed),
+        }
+        let old = mean_ns.load(Ordering::Relaxed);
+        mean_ns.store(old - old / 8 + took.min(MOST).as_nanos() as u32 / 8, Ordering::Relaxed);
     }
 }
 
@@ -66,5 +90,18 @@ mod tests {
         assert!((1..4).contains(&slow.count()));
         (0..40).for_each(|_| speed.saw(Kind::Read, 1 << 20, Duration::from_micros(500)));
         assert!(speed.is_quick(Kind::Read));
+    }
+
+    #[test]
+    fn a_device_that_takes_long_now_and_then_is_slow() {
+        let speed = Speed::default();
+        let quick = || speed.saw(Kind::Write, 4096, Duration::from_micros(3));
+        (0..40).for_each(|_| quick());
+        assert!(speed.is_quick(Kind::Write));
+        speed.saw(Kind::Write, 4096, Duration::from_millis(50));
+        (1..WARY).for_each(|_| quick());
+        assert!(!speed.is_quick(Kind::Write));
+        quick();
+        assert!(speed.is_quick(Kind::Write));
     }
 }

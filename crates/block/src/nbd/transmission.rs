@@ -48,6 +48,8 @@ struct Connection<'a> {
     input: Mutex<Input<'a>>,
     /// Threads that wait for the input.
     waiting: AtomicUsize,
+    /// A refusal has been told.
+    has_told: AtomicBool,
 }
 
 /// What comes in, and how far that has got.
@@ -85,6 +87,7 @@ pub(super) fn serve(
         // One of them reads while all the others work.
         input: Mutex::new(Input { reader, stopping, threads: 1, most_threads: limits.workers.max(1) + 1, end: None }),
         waiting: AtomicUsize::new(0),
+        has_told: AtomicBool::new(false),
     };
     std::thread::scope(|scope| connection.work(scope));
     connection.replies.send(link);
@@ -254,9 +257,20 @@ impl Connection<'_> {
             self.export.speed.saw(kind, request.length, start.elapsed());
         }
         outcome.unwrap_or_else(|refusal| {
-            tracing::warn!(peer = self.link.peer(), export = self.export.name(), ?request, "NBD: {}", refusal.message);
+            self.tell(&request, &refusal);
             self.refused(&request, &refusal)
         })
+    }
+
+    /// Once for each connection: a client may ask for what it does not get as often as it likes.
+    fn tell(&self, request: &Request, refusal: &Refusal) {
+        let (peer, export) = (self.link.peer(), self.export.name());
+        match self.has_told.swap(true, Ordering::Relaxed) {
+            false => {
+                tracing::warn!(peer, export, ?request, "NBD: {}; more of this client at level debug", refusal.message)
+            }
+            true => tracing::debug!(peer, export, ?request, "NBD: {}", refusal.message),
+        }
     }
 
     fn attempt(&self, request: &Request, buffer: Option<Buffer>) -> Result<Reply, Refusal> {

@@ -164,12 +164,14 @@ fn one_too_many_is_turned_away_until_another_leaves() {
 fn who_does_not_get_on_is_left_and_who_is_silent_between_requests_is_not() {
     let (_, server) = memory(16);
     let patience = Duration::from_millis(100);
-    let server = server.limited(Limits { patience, negotiation: patience, ..LIMITS });
+    let server = server.limited(Limits { patience, ..LIMITS });
+    // Nobody else has to be quick.
+    let hurried = memory(16).1.limited(Limits { negotiation: patience, ..LIMITS });
     scope(|scope| {
-        let mut mute = Client::connect(scope, &server);
+        let mut mute = Client::connect(scope, &hurried);
         mute.take(18);
         assert!(mute.is_over());
-        let mut dripping = Client::connect(scope, &server);
+        let mut dripping = Client::connect(scope, &hurried);
         dripping.take(18);
         dripping.put(&[0, 0]);
         assert!(dripping.is_over());
