@@ -168,8 +168,8 @@ impl Cache {
     /// See [`holdfast_object::ObjectStore::replaceable`].
     fn are_replaceable(&self, id: ObjectId, first: PageIndex, count: usize) -> Result<bool> {
         match self.store.replaceable(ObjectKey { domain: self.domain, object: id }, first, count) {
-            // A new object, or damage: not for here to say.
-            Err(Error::NoObject(_) | Error::Corrupt(_)) => Ok(false),
+            // Not for here to say.
+            Err(Error::Corrupt(_)) => Ok(false),
             told => told,
         }
     }

@@ -176,11 +176,12 @@ impl Cache {
         self.apply(&mut batch, &mut written)?;
         self.mark_lost(frozen, &mut batch, &mut written)?;
         self.store.prepare(frozen.epoch)?;
-        self.store.publish(frozen.epoch)?;
+        // While it can be begun anew: what is published has been written.
         for object in &frozen.objects {
             let key = ObjectKey { domain: self.domain, object: object.id };
             written.blocks.insert(object.id, self.store.attributes(key)?.blocks);
         }
+        self.store.publish(frozen.epoch)?;
         Ok(written)
     }
 

@@ -156,7 +156,7 @@ pub trait ObjectStore: Send + Sync {
     fn table_levels(&self, domain: DomainId) -> Result<[u8; 2]>;
 
     /// Whether all these pages are stored in blocks that nothing else refers to (no other object, no snapshot): then what
-    /// replaces them takes no more than it gives back with the next recovery point.
+    /// replaces them takes no more than it gives back with the next recovery point. Nothing is stored of an object that there is not.
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool>;
 
     /// Writes pages ahead for `epoch`; not durable before the next log append or `prepare`. In the order given.

@@ -253,7 +253,7 @@ impl Alloc {
         }
     }
 
-    /// None if the counts have gone bad, which shows when they are verified.
+    /// 0 if the counts have gone bad, which shows when they are verified.
     fn in_use(&self) -> u64 {
         self.total.saturating_sub(self.used.free())
     }

@@ -383,6 +383,7 @@ impl Trees {
 
     /// Puts the checksums and addresses of blocks into their parents, lower levels first.
     fn seal_group(&mut self, base: &Base, keys: &[NodeKey], epoch: Epoch, writes: &mut Writes) -> Result<()> {
+        let now_s = base.now_s();
         for &key in keys {
             let dirty = self.dirty.get_mut(&key).expect("listed from it");
             assert!(dirty.address[0] != 0, "{key:?} was not staged");
@@ -406,12 +407,12 @@ impl Trees {
                 },
             };
             let record = record.expect("the record of an object with dirty blocks is at hand");
-            record.look(base.now_s()).map_err(|scribble| base.give_up_record(scribble, object))?;
+            record.look(now_s).map_err(|scribble| base.give_up_record(scribble, object))?;
             if key.level > 0 && object.domain != DomainId::SYSTEM && base.disk.metadata.audits() {
                 self.audit.bounded(key, &dirty.block, record.page_bound);
             }
             if key.level == record.levels {
-                let sealed = record.replace(Record { root: pointer, ..Record::clone(record) }, base.now_s());
+                let sealed = record.replace(Record { root: pointer, ..Record::clone(record) }, now_s);
                 sealed.map_err(|scribble| base.give_up_record(scribble, object))?;
             } else {
                 let (parent, slot) = key.parent();

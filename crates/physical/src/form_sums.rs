@@ -33,7 +33,8 @@ impl FormSums {
         let (words, rest) = form.as_chunks::<8>();
         debug_assert!(rest.is_empty() && form.len() <= FORM_BYTES);
         let words = words.iter().map(|word| u64::from_le_bytes(*word));
-        let second = words.zip(WEIGHTS).fold(0, |sum: u64, (word, weight)| sum.wrapping_add(word.wrapping_mul(weight)));
+        let second =
+            words.zip(&WEIGHTS).fold(0, |sum: u64, (word, weight)| sum.wrapping_add(word.wrapping_mul(*weight)));
         FormSums { crc: crc64(form), second }
     }
 

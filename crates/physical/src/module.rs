@@ -251,7 +251,7 @@ impl Module {
 
     fn is_replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
         let trees = self.trees();
-        let record = trees.get(&self.base, key)?;
+        let Some(record) = trees.find(&self.base, key)? else { return Ok(false) };
         for pointer in trees.pages(&self.base, key, &record, first, count)? {
             let is_shared =
                 trees.kept.has(key.domain, pointer.birth_log) || trees.references(&self.base, pointer.address[0])? > 0;
@@ -442,15 +442,15 @@ impl ObjectStore for Module {
     }
 
     fn snapshot_count_part(&self, domain: DomainId, id: SnapshotId, count: &mut SnapshotCount) -> Result<bool> {
-        self.count_snapshot(domain, id, count)
+        self.surely(|| self.count_snapshot(domain, id, count))
     }
 
     fn snapshots(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {
-        self.list_snapshots(domain, true)
+        self.surely(|| self.list_snapshots(domain, true))
     }
 
     fn snapshots_uncounted(&self, domain: DomainId) -> Result<Vec<SnapshotInfo>> {
-        self.list_snapshots(domain, false)
+        self.surely(|| self.list_snapshots(domain, false))
     }
 
     fn changed_objects(
@@ -504,7 +504,7 @@ impl ObjectStore for Module {
     }
 
     fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<bool> {
-        self.mend_page(key, index, page)
+        self.surely(|| self.mend_page(key, index, page))
     }
 
     fn trim(&self, within: Range<u64>) -> Result<u64> {

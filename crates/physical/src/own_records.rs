@@ -43,14 +43,15 @@ impl Module {
     /// Looks for something, and once more if what led there had gone bad in memory: it is read again then.
     pub(crate) fn surely<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let scribbles = self.disk().counters.scribbles();
-        let has_noticed = || self.disk().counters.scribbles() != scribbles;
-        match look() {
-            Err(Error::GivenUp(_)) if has_noticed() => look(),
-            Err(error) if may_be_misled(&error) && (self.trees.read().is_in_doubt(&self.base) || has_noticed()) => {
-                look()
-            }
-            outcome => outcome,
-        }
+        let error = match look() {
+            Err(error @ Error::GivenUp(_)) => error,
+            Err(error) if may_be_misled(&error) => error,
+            outcome => return outcome,
+        };
+        // Also of an epoch that is given up: the trees that it was seen in may have been those of a snapshot, and these know the records.
+        let is_in_doubt = self.trees.read().is_in_doubt(&self.base);
+        let has_noticed = self.disk().counters.scribbles() != scribbles;
+        if is_in_doubt || has_noticed || matches!(error, Error::GivenUp(_)) { look() } else { Err(error) }
     }
 
     /// Changes something for the epoch being built, which is given up if it was led astray by what had gone bad in memory.

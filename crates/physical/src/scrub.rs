@@ -26,6 +26,7 @@ use crate::mend;
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
 use crate::module::Module;
 use crate::objects::{system_key, table_of};
+use crate::own_records::misled;
 use crate::tree::{Trees, span};
 use holdfast_block::AlignedBuf;
 use holdfast_object::{
@@ -86,7 +87,11 @@ impl Module {
                 step.cursor = ScrubCursor::At { object: system_key(0), page: 0 };
             } else {
                 let most = blocks - step.counts.blocks();
-                self.scrub_batch(&mut step, BATCH.min(most as usize))?;
+                let at = step.clone();
+                step = self.surely(|| {
+                    let mut step = at.clone();
+                    self.scrub_batch(&mut step, BATCH.min(most as usize)).map(|()| step)
+                })?;
             }
             debug_assert_ne!(step.cursor, before, "a scrub goes on");
         }
@@ -146,8 +151,7 @@ impl Module {
                 ScrubCursor::Start | ScrubCursor::End => break,
             };
         }
-        self.judge(step, batch);
-        Ok(())
+        self.judge(step, batch)
     }
 
     /// Verifies the tree blocks whose first page is `page`, and notes the pages of the lowest one. Gives the page to go on
@@ -196,7 +200,7 @@ impl Module {
                     Err(error) => return Err(error),
                 }
             } else {
-                self.scrub_tree_block(trees, SnapshotId::LIVE, node, &pointer, step)
+                self.scrub_tree_block(trees, SnapshotId::LIVE, node, &pointer, step)?
             };
             let Some(block) = block else { return Ok(after(page, level, end)) };
             if level == 1 {
@@ -224,7 +228,7 @@ impl Module {
         node: NodeKey,
         pointer: &BlockPointer,
         step: &mut ScrubStep,
-    ) -> Option<Arc<MetaBlock>> {
+    ) -> Result<Option<Arc<MetaBlock>>> {
         let class = if node.domain == DomainId::SYSTEM.0 { Class::System } else { Class::Tree };
         let mut good = None;
         let mut bad = false;
@@ -236,18 +240,19 @@ impl Module {
             }
         }
         if bad {
-            self.bad_block(step, trees, state, node, pointer);
+            self.bad_block(step, trees, state, node, pointer)?;
         }
-        let block = Arc::new(MetaBlock::clean(good?, node, pointer, self.disk().metadata));
+        let Some(good) = good else { return Ok(None) };
+        let block = Arc::new(MetaBlock::clean(good, node, pointer, self.disk().metadata));
         if let Err(error) = block.check(self.disk(), node, pointer.address[0]) {
             note(step, node.place(self.disk(), pointer.address[0]), error.to_string(), Fate::Unrepaired);
-            return None;
+            return Ok(None);
         }
         // The walk comes through it again for each leaf.
         if trees.in_memory(&self.base, node, pointer).is_none() {
             self.base.keep(node, pointer.address[0], block.clone());
         }
-        Some(block)
+        Ok(Some(block))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -354,7 +359,7 @@ impl Module {
     // ---- judging
 
     /// Reads what was found, neighbours on the device together, and looks after what is bad. The gate is held.
-    fn judge(&self, step: &mut ScrubStep, mut copies: Batch) {
+    fn judge(&self, step: &mut ScrubStep, mut copies: Batch) -> Result<()> {
         copies.sort_unstable_by_key(|copy| copy.address);
         let mut buffer = AlignedBuf::zeroed(copies.len().max(1) * 4096);
         let is_next = |a: &Copy, b: &Copy| a.address.checked_add(1) == Some(b.address);
@@ -384,16 +389,27 @@ impl Module {
             }
         }
         if bad.is_empty() {
-            return;
+            return Ok(());
         }
         let trees = self.trees();
         for Copy { node, pointer, state, .. } in bad {
-            self.bad_block(step, &trees, state, node, &pointer);
+            self.bad_block(step, &trees, state, node, &pointer)?;
         }
+        Ok(())
     }
 
     /// Reads each copy of a block by itself, and replaces bad ones by a good one.
-    fn bad_block(&self, step: &mut ScrubStep, trees: &Trees, state: SnapshotId, node: NodeKey, pointer: &BlockPointer) {
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: no copy is good, and the pointer may be none, as something in memory has gone bad.
+    fn bad_block(
+        &self,
+        step: &mut ScrubStep,
+        trees: &Trees,
+        state: SnapshotId,
+        node: NodeKey,
+        pointer: &BlockPointer,
+    ) -> Result<()> {
         let disk = self.disk();
         let mut good = None;
         let mut bad = Vec::new();
@@ -422,6 +438,9 @@ impl Module {
             }
             None => {
                 if let Some((address, error)) = bad.first() {
+                    if trees.is_in_doubt(&self.base) {
+                        return Err(misled(disk, in_state(node.place(disk, *address), state), error));
+                    }
                     disk.note_unrepaired(*address, error);
                     let also = match bad.get(1) {
                         Some((address, error)) => format!("; block {}: {}", split_address(*address).1, says(error)),
@@ -438,6 +457,7 @@ impl Module {
                 }
             }
         }
+        Ok(())
     }
 }
 

@@ -119,7 +119,7 @@ impl Ends {
         self.halves.iter().any(|half| half.epoch != 0)
     }
 
-    /// See [`IntentLog::forget`].
+    /// See [`Module::forget_log`](crate::module::Module).
     pub(super) fn forget(&mut self, epoch: Epoch) {
         for half in self.halves.iter_mut().filter(|half| half.epoch <= epoch) {
             *half = Half::default();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::commit::tests::Rig;
 use holdfast_integrity::crc64_neutral;
-use holdfast_object::{Batch, Error, ObjectId, ObjectStore, Op, Seek, Timestamp};
+use holdfast_object::{Batch, Error, ObjectId, ObjectStore, Op, ScrubCursor, Seek, Timestamp};
 use std::collections::BTreeSet;
 
 /// A store with a snapshot, shared pages, and an epoch being built that has changed something of all of it.
@@ -258,6 +258,8 @@ fn the_device_is_not_blamed_and_not_repaired_for_what_went_bad_in_memory_a_momen
         (of_two, "root.primary"),
         (own(16), "root.address[0]"),
         (own(16), "root.address[1]"),
+        (own(16), "root.address[0] root.address[1]"),
+        (own(16), "root.primary"),
         (own(0), "root.address[0]"),
     ] {
         let rig = Rig::new();
@@ -265,9 +267,12 @@ fn the_device_is_not_blamed_and_not_repaired_for_what_went_bad_in_memory_a_momen
         rig.commit().unwrap();
         let lab = rig.module.lab();
         let slot = choice.slot.or((choice.kind == MetaKind::BlockTree).then_some(0));
-        let choice = Choice { slot, field: Some(field.into()), ..choice };
         // A repair would follow what is struck.
-        let struck = lab.strike_chosen(&choice).unwrap();
+        let strike = |field: &str| {
+            lab.strike_chosen(&Choice { slot, field: Some(field.into()), ..choice.clone() }).unwrap().to_string()
+        };
+        let what: Vec<String> = field.split(' ').map(strike).collect();
+        let what = what.join("; ");
         for (key, address) in rig.module.base.cache.versions() {
             if choice.kind == MetaKind::Record
                 || choice.object != Some((key.domain, key.object))
@@ -276,7 +281,6 @@ fn the_device_is_not_blamed_and_not_repaired_for_what_went_bad_in_memory_a_momen
                 rig.module.base.cache.take(key, address);
             }
         }
-        let what = struck.to_string();
         is_right(&rig, 0, &what);
         is_right(&rig, 129, &what);
         let status = rig.module.status();
@@ -293,6 +297,45 @@ fn the_device_is_not_blamed_and_not_repaired_for_what_went_bad_in_memory_a_momen
         }
         assert!(rig.module.status().counters.scribbles > 0, "{what}");
         rig.stored();
+    }
+}
+
+#[test]
+fn a_scrub_does_not_blame_the_device_for_what_went_bad_in_memory_a_moment_ago() {
+    let tree = Choice {
+        object: Some((1, 2)),
+        level: Some(2),
+        slot: Some(1),
+        ..Choice::of(MetaKind::BlockTree, Pattern::Word, 3)
+    };
+    let own = Choice { object: Some((0, 16)), ..Choice::of(MetaKind::Record, Pattern::Word, 3) };
+    for (choice, fields) in [(tree, ["address[0]", "address[1]"]), (own, ["root.address[0]", "root.address[1]"])] {
+        let rig = Rig::new();
+        rig.fill(2, 130);
+        rig.commit().unwrap();
+        let (mut cursor, mut what, mut blocks) = (ScrubCursor::Start, None, 0);
+        while cursor != ScrubCursor::End {
+            let is_at_two = cursor == ScrubCursor::At { object: TWO, page: 64 };
+            if is_at_two && what.is_none() {
+                let strike = |field: &str| {
+                    let choice = Choice { field: Some(field.into()), ..choice.clone() };
+                    rig.module.lab().strike_chosen(&choice).unwrap().to_string()
+                };
+                what = Some(fields.map(strike).join("; "));
+                let is_above = |key: &NodeKey| (key.domain, key.object, key.level) == (1, 2, 2);
+                for (key, address) in rig.module.base.cache.versions() {
+                    if choice.kind == MetaKind::Record || !is_above(&key) {
+                        rig.module.base.cache.take(key, address);
+                    }
+                }
+            }
+            let step = rig.module.scrub_step(&cursor, 1).unwrap_or_else(|error| panic!("{what:?}: {error}"));
+            assert_eq!((step.findings.as_slice(), step.counts.unrepaired), (&[][..], 0), "{what:?}");
+            blocks += step.counts.data;
+            cursor = step.cursor;
+        }
+        assert!(what.is_some() && blocks == 130, "{what:?}: {blocks} blocks");
+        assert!(rig.module.status().counters.scribbles > 0, "{what:?}");
     }
 }
 

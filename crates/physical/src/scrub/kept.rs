@@ -191,7 +191,7 @@ impl View<'_> {
             }
             let node = NodeKey::new(key, level, page / span(level));
             let block = if page.is_multiple_of(span(level)) {
-                self.module.scrub_tree_block(self.live, self.state, node, &pointer, step)
+                self.module.scrub_tree_block(self.live, self.state, node, &pointer, step)?
             } else {
                 match self.kept.fetch(&self.module.base, node, &pointer) {
                     Ok(block) => Some(block),
