@@ -154,6 +154,9 @@ pub(crate) struct Struck {
 pub(crate) struct MetadataStruck {
     /// Each time.
     pub(crate) struck: Vec<MetadataBlow>,
+    /// Nothing else in memory is called the same.
+    #[serde(default)]
+    pub(crate) is_only: bool,
     /// The one that was struck on its way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) recovery_point: Option<Struggle>,
@@ -312,7 +315,7 @@ mod tests {
         let found = vec!["x".repeat(3000); 8];
         let recovery_point =
             Some(Struggle { epoch: 1, scribbles: 8, audit_failures: 0, restarts: 3, found, read_only: None });
-        let done = MetadataStruck { struck: vec![blow; 8], recovery_point };
+        let done = MetadataStruck { struck: vec![blow; 8], is_only: false, recovery_point };
         let json = InjectReply::Metadata(done.clone()).to_json(16_000);
         assert!(json.len() <= 16_000);
         let Ok(InjectReply::Metadata(told)) = serde_json::from_slice(&json) else { panic!("no reply") };

@@ -30,6 +30,9 @@ pub(super) fn is_about(arguments: &Inject) -> bool {
 pub(super) fn run(mount: &Mount, arguments: &Inject, format: Format) -> Result<()> {
     let asked = |metadata| Asked::Metadata { metadata };
     if arguments.list {
+        if arguments.kind.is_none() && (arguments.path.is_some() || arguments.metadata.object.is_some()) {
+            return Err(Failure::usage("--path and --object choose of one kind: which --kind?"));
+        }
         let kind = arguments.kind.and_then(|kind| kind.memory);
         let (object, path) = (arguments.metadata.object, arguments.path.clone());
         let InjectReply::Listed(listed) = exchange(mount, &asked(MetadataRequest::List { kind, object, path }))? else {
@@ -98,7 +101,7 @@ fn blow(arguments: &Inject) -> Result<Blow> {
 /// The command that puts back what was there, of what was struck between two recovery points.
 fn undo(arguments: &Inject, done: &MetadataStruck) -> Option<String> {
     let [MetadataBlow { target: Some(target), scribble: Some(scribble), .. }] = &done.struck[..] else { return None };
-    if done.recovery_point.is_some() {
+    if !done.is_only {
         return None;
     }
     let state = arguments.memory.unwrap_or_default().name();

@@ -10,7 +10,7 @@ use crate::lab::{
 use crate::stack::{Stack, says};
 use holdfast_object::{DomainId, ObjectId, ObjectKey, StoreCounters};
 use holdfast_physical::inject::BlockClass;
-use holdfast_physical::scribble::{Blow, Blown, Choice, Lab, MetaKind, Missed, State as MetaState, Target};
+use holdfast_physical::scribble::{Blow, Blown, Choice, Lab, MetaKind, Missed, State as MetaState, Struck, Target};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -149,11 +149,22 @@ fn told(stack: &Stack, blown: &Blown) -> MetadataBlow {
 /// Strikes what is there now, between two recovery points.
 fn now(stack: &Stack, choice: Choice) -> Result<InjectReply> {
     let quiet = stack.cache.quiet();
-    let outcome = lab(stack).blow(&Blow::Scribble(choice.clone()));
+    let lab_of = lab(stack);
+    let outcome = lab_of.blow(&Blow::Scribble(choice.clone()));
+    // Of some there are several versions, which nothing but their address tells apart.
+    let is_only = match &outcome {
+        Ok(Blown::Scribble(Struck { target, .. })) => {
+            let Target { object, level, index, .. } = *target;
+            let level = object.map(|_| level);
+            let same = Choice { object, level, index: Some(index), states: choice.states.clone(), ..choice.clone() };
+            lab_of.chosen(&same).len() == 1
+        }
+        _ => false,
+    };
     drop(quiet);
     let blown = outcome.map_err(|missed| failure(stack, &missed, Some(&choice), "is in memory now"))?;
     tracing::warn!(%blown, "metadata in memory was damaged on purpose");
-    Ok(InjectReply::Metadata(MetadataStruck { struck: vec![told(stack, &blown)], recovery_point: None }))
+    Ok(InjectReply::Metadata(MetadataStruck { struck: vec![told(stack, &blown)], is_only, recovery_point: None }))
 }
 
 /// Makes a recovery point, and strikes it on its way.
@@ -183,7 +194,7 @@ fn ambush(stack: &Stack, blow: Blow, times: u32) -> Result<InjectReply> {
         read_only: outcome.err().map(|error| error.to_string()),
     });
     let struck = fallen.blown.iter().map(|blown| told(stack, blown)).collect();
-    Ok(InjectReply::Metadata(MetadataStruck { struck, recovery_point }))
+    Ok(InjectReply::Metadata(MetadataStruck { struck, is_only: false, recovery_point }))
 }
 
 /// Why nothing was struck, and what to do about it.
