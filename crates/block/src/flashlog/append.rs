@@ -2,9 +2,10 @@
 
 use super::chunk::Chunk;
 use super::device::{Failure, Flashlog, Order, Side};
-use super::format::{PageBuilder, PageHead, Point, Uuid};
+use super::format::{Label, PageBuilder, PageHead, Point, Regions};
 use super::labels::Labelled;
 use super::ring::Area;
+use super::scan::Scan;
 use super::stages::Stage;
 use crate::{AlignedBuf, Error, Operation};
 use std::sync::Arc;
@@ -24,11 +25,15 @@ pub(super) struct Head {
     pub(super) barrier: u64,
     /// A backup has everything before; what is behind is kept for it.
     pub(super) keep: Option<Point>,
+    /// What the backup does not have of the pages that were let go of, if there are such. The label names this map.
+    pub(super) changed: Option<Regions>,
+    /// What has been added to it since a backup began to copy it.
+    pub(super) changed_since: Regions,
 }
 
 impl Head {
     /// What is before it can be let go of, when main has everything before `applied`.
-    fn tail(&self, applied: Point) -> Point {
+    pub(super) fn tail(&self, applied: Point) -> Point {
         self.keep.filter(|keep| keep.page < applied.page).unwrap_or(applied)
     }
 }
@@ -126,12 +131,9 @@ impl Flashlog {
                     if applied.page > head.labels.label.applied.page {
                         continue;
                     }
-                    if head.keep.take().is_some() {
+                    if head.keep.is_some_and(|keep| keep.page < applied.page) {
                         self.uses.lose();
-                        // The next backup is a full copy.
-                        tracing::warn!(device = &*self.name, "the log is full: it is no longer kept for the backup");
-                        let written = head.labels.write(|label| (label.tail, label.backup) = (applied, Uuid::NONE));
-                        written.map_err(Failure::of(Side::Log))?;
+                        self.let_go_of_kept(head, applied)?;
                     } else {
                         // The areas are several times as large as what is written at once.
                         let device = Arc::clone(&self.name);
@@ -143,6 +145,49 @@ impl Flashlog {
         }
     }
 
+    /// Marks the regions of all pages that are kept for the backup, up to a point before which main has everything, and lets go of
+    /// them: the next backup copies these regions.
+    fn let_go_of_kept(&self, head: &mut Head, to: Point) -> Result<(), Failure> {
+        let from = head.keep.unwrap_or(to);
+        let mut marked = self.regions_between(&head.labels.label, from, to).map_err(Failure::of(Side::Log))?;
+        head.changed_since.add(&marked);
+        if let Some(before) = &head.changed {
+            marked.add(before);
+            marked.from = before.from;
+        }
+        let blocks = marked.marked_blocks();
+        tracing::warn!(device = &*self.name, blocks, "the log is full: the next backup copies changed regions");
+        head.labels.write_map(&marked, |label| label.tail = to).map_err(Failure::of(Side::Log))?;
+        (head.changed, head.keep) = (Some(marked), Some(to));
+        Ok(())
+    }
+
+    /// The regions that a part of the log has blocks of; all, if a page of it is damaged.
+    fn regions_between(&self, label: &Label, from: Point, to: Point) -> Result<Regions, Error> {
+        let mut scan = Scan::new(&self.rings, label, from, false);
+        let mut regions = Regions::none(self.blocks);
+        while scan.at.page < to.page {
+            match scan.next() {
+                Ok(Some(page)) => {
+                    for entry in &page.entries {
+                        regions.mark(entry.first, entry.sums.len() as u64);
+                    }
+                }
+                Err(super::Error::Device(error)) => return Err(error),
+                Ok(None) | Err(_) => {
+                    tracing::warn!(
+                        device = &*self.name,
+                        page = scan.at.page,
+                        "a page is damaged: all counts as changed"
+                    );
+                    regions = Regions::all(self.blocks);
+                    break;
+                }
+            }
+        }
+        Ok(regions.about(from.page, to.page))
+    }
+
     /// Writes a label of the log that lets go of what main has. Only then is it overwritten.
     pub(super) fn write_points(&self, head: &mut Head, applied: Point) -> Result<(), Failure> {
         let (tail, barrier) = (head.tail(applied), head.barrier);
@@ -152,15 +197,6 @@ impl Flashlog {
         }
         let written = head.labels.write(|label| {
             (label.tail, label.applied, label.barrier) = (tail, applied, barrier);
-        });
-        written.map_err(Failure::of(Side::Log))
-    }
-
-    /// The same, and names the backup for which the log is kept.
-    pub(super) fn write_points_for(&self, head: &mut Head, applied: Point, backup: Uuid) -> Result<(), Failure> {
-        let (tail, barrier) = (head.tail(applied), head.barrier);
-        let written = head.labels.write(|label| {
-            (label.tail, label.applied, label.backup, label.barrier) = (tail, applied, backup, barrier);
         });
         written.map_err(Failure::of(Side::Log))
     }

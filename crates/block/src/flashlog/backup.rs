@@ -2,8 +2,8 @@
 //! newest version of each block, in the order of addresses.
 
 use super::Error;
-use super::device::{Failure, Flashlog};
-use super::format::{Fault, Point, Staging, State, Uuid};
+use super::device::{Failure, Flashlog, Side};
+use super::format::{Fault, Point, Regions, Staging, State, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
 use super::staging::Backup;
@@ -15,8 +15,12 @@ use std::sync::Arc;
 
 /// Blocks that are copied at once: 1 MiB.
 const COPY_BLOCKS: u64 = 256;
-/// A full copy notes how far it is each so many blocks: 64 MiB.
+/// Copying notes how far it is each so many blocks: 64 MiB.
 const NOTE_BLOCKS: u64 = 64 * COPY_BLOCKS;
+/// So often a backup begins again to copy what has changed, because the log was full meanwhile.
+pub(super) const PASSES_MOST: u64 = 16;
+/// So often it tries that without giving up the state that the backup has.
+const STAGED_PASSES_MOST: u64 = 3;
 
 /// What a backup did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,12 +29,23 @@ pub struct BackedUp {
     pub is_full: bool,
     /// Blocks copied from the log.
     pub blocks: u64,
+    /// Blocks copied from the device: all at first, and later what has changed since the log was full.
+    pub copied_blocks: u64,
     /// States that it went through: more than one if not all had room in the staging area.
     pub steps: u64,
 }
 
 /// The newest version of each block in a part of the log: position and checksum.
 type Newest = BTreeMap<u64, (u64, u64)>;
+
+/// What a backup needs that is not in the log any more.
+struct Pass {
+    regions: Regions,
+    /// Number of the log's map.
+    map: u64,
+    /// Where the log begins that comes on top.
+    keep: Point,
+}
 
 impl Flashlog {
     /// Makes a device a backup of this set. What it had is lost; it is no state of the set until [`Flashlog::backup`] is done.
@@ -41,34 +56,43 @@ impl Flashlog {
         Backup::create(device, &self.head.lock().labels.label, name)
     }
 
-    /// Brings a backup to the state of now. The set stays in use. If this is cut off, the backup has a state that there was (after its
-    /// first full copy), and the next call goes on.
+    /// Brings a backup to the state of now. The set stays in use. If this is cut off, the next call goes on, and until then the backup has
+    /// a state that there was; but for the first full copy, and if the log was full and what has changed has no room in the staging area.
     ///
     /// # Errors
     /// [`Error`] tells which device failed or is the wrong one. A failure of the backup device does not touch the set.
     pub fn backup(&self, device: Arc<dyn Device>) -> Result<BackedUp, Error> {
         let _writing = self.uses.write(&self.name)?;
         let mut backup = Backup::open(device)?;
-        let mut done = BackedUp { is_full: self.begin_backup(&mut backup)?, ..BackedUp::default() };
-        if done.is_full {
-            self.copy_all(&mut backup)?;
-        }
-        let end = self.durable_point()?;
-        while backup.label().applied.page < end.page {
-            let step = self.copy_newest(&mut backup, end);
-            // What was overwritten meanwhile looks like damage.
-            let is_kept = self.head.lock().keep.is_some();
-            match step {
-                _ if !is_kept => return Err(Error::Overflowed { device: self.rings.device.name().into() }),
-                step => done.blocks += step?,
+        let mut done = BackedUp::default();
+        let mut end = self.begin_backup(&mut backup)?;
+        let mut passes = 0;
+        loop {
+            if let Some(pass) = self.pass_for(&backup) {
+                if passes == PASSES_MOST {
+                    return Err(Error::Overflowed { device: self.rings.device.name().into() });
+                }
+                passes += 1;
+                end = self.copy_changed(&mut backup, pass, passes, &mut done)?;
+                continue;
             }
+            if backup.label().applied.page >= end.page {
+                break;
+            }
+            let step = self.copy_newest(&mut backup, end);
+            // What was let go of meanwhile may have been overwritten, which looks like damage.
+            if step.is_err() && self.pass_for(&backup).is_some() {
+                continue;
+            }
+            done.blocks += step?;
             done.steps += 1;
-            self.head.lock().keep = Some(backup.label().applied);
+            self.keep_from(backup.label().applied);
         }
-        if done.is_full {
+        if backup.label().state == State::Copying {
             backup.flush()?;
             backup.labels.write(|label| (label.state, label.staging) = (State::Open, Staging::default()))?;
         }
+        self.forget_changed(&backup)?;
         Ok(done)
     }
 
@@ -81,54 +105,183 @@ impl Flashlog {
         Ok(self.watch(done).map(|()| next)?)
     }
 
-    /// Finds out whether the log has what the backup needs. If not, it begins anew, and the log keeps everything from now on.
-    fn begin_backup(&self, backup: &mut Backup) -> Result<bool, Error> {
-        let from = self.durable_point()?;
+    /// Finds out whether log and map have what the backup needs. If not, everything counts as changed, and the log keeps what comes from now
+    /// on. Gives the point of now.
+    fn begin_backup(&self, backup: &mut Backup) -> Result<Point, Error> {
+        let now = self.durable_point()?;
         let mut head = self.head.lock();
         let (of_log, of_backup) = (head.labels.label.clone(), backup.label().clone());
         if of_log.set != of_backup.set {
             let device = backup.labels.device.name().into();
             return Err(Error::OtherSet { device, expected: of_log.set, got: of_backup.set });
         }
-        let is_kept = head.keep.is_some()
+        let first = head.changed.as_ref().map_or(of_log.tail.page, |changed| changed.from);
+        let is_known = head.keep.is_some()
             && of_log.backup == of_backup.backup
             && of_log.log == of_backup.log
-            && (of_log.tail.page..=head.next.page).contains(&of_backup.applied.page);
-        // A copy has what was not durable yet, which a later opening may not have found in the log.
-        let is_of_before = of_backup.state == State::Copying && of_backup.generation != of_log.generation;
-        if is_kept && !is_of_before {
-            return Ok(of_backup.state == State::Copying);
+            && (first..=head.next.page).contains(&of_backup.applied.page);
+        if is_known {
+            return Ok(now);
         }
-        // The label first: once a backup counts on the log, the log keeps it.
-        head.keep = Some(from);
+        // The log first: once a backup counts on it, it keeps what the backup needs.
+        let all = Regions::all(self.blocks).about(now.page, now.page);
+        head.keep = Some(now);
         let applied = self.stages.lock().applied;
-        let written = self.write_points_for(&mut head, applied, of_backup.backup);
+        let (tail, barrier) = (head.tail(applied), head.barrier);
+        let written = head.labels.write_map(&all, |label| {
+            (label.tail, label.applied, label.backup, label.barrier) = (tail, applied, of_backup.backup, barrier);
+        });
+        (head.changed, head.changed_since) = (Some(all), Regions::none(self.blocks));
         drop(head);
-        self.watch(written)?;
+        self.watch(written.map_err(Failure::of(Side::Log)))?;
         backup.labels.write(|label| {
             label.state = State::Copying;
-            (label.applied, label.staging) = (from, Staging::default());
+            (label.applied, label.staging, label.map) = (now, Staging::default(), 0);
             (label.main, label.log, label.generation) = (of_log.main, of_log.log, of_log.generation);
         })?;
-        Ok(true)
+        Ok(now)
     }
 
-    /// Copies all blocks, as they are when it gets there. What is written meanwhile comes from the log.
-    fn copy_all(&self, backup: &mut Backup) -> Result<(), Error> {
+    /// What must be copied before the log's pages can be, if there is such.
+    fn pass_for(&self, backup: &Backup) -> Option<Pass> {
+        let (head, label) = (self.head.lock(), backup.label());
+        let (regions, map) = (head.changed.as_ref()?, head.labels.label.map);
+        let is_done = match label.state {
+            State::Copying => label.map == map && label.staging.copied == self.blocks,
+            _ => label.applied.page >= regions.to,
+        };
+        let keep = head.keep.filter(|_| !is_done)?;
+        let keep = if keep.page < label.applied.page { label.applied } else { keep };
+        Some(Pass { regions: regions.clone(), map, keep })
+    }
+
+    /// Copies regions as they are when it gets there; what is written meanwhile comes from the log. Everything that the backup has then was
+    /// written before the point that this gives.
+    fn copy_changed(&self, backup: &mut Backup, pass: Pass, passes: u64, done: &mut BackedUp) -> Result<Point, Error> {
+        if backup.label().state != State::Copying {
+            let has_room = pass.regions.marked_blocks() <= backup.staging_blocks() && passes <= STAGED_PASSES_MOST;
+            if has_room && let Some(end) = self.stage_changed(backup, &pass, done)? {
+                return Ok(end);
+            }
+            if self.pass_for(backup).is_some_and(|now| now.map != pass.map) {
+                // There is more of it by now.
+                return Ok(backup.label().applied);
+            }
+        }
+        done.is_full |= pass.regions.is_all();
+        let is_going_on = backup.label().state == State::Copying && backup.label().map == pass.map;
+        let mut at = if is_going_on { backup.label().staging.copied } else { 0 };
+        if !is_going_on {
+            self.head.lock().changed_since = Regions::none(self.blocks);
+            backup.labels.write(|label| {
+                (label.state, label.map, label.staging) = (State::Copying, pass.map, Staging::default());
+            })?;
+        }
         let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
-        for first in (backup.label().staging.copied..self.blocks).step_by(COPY_BLOCKS as usize) {
-            let count = COPY_BLOCKS.min(self.blocks - first);
+        let mut unnoted_blocks = 0;
+        while let Some((first, count)) = pass.regions.next_run(at, COPY_BLOCKS) {
             let part = &mut bytes[..count as usize * BLOCK_SIZE];
             self.read(first, &mut [IoSliceMut::new(part)])?;
             backup.write(first, part)?;
-            if (first + count).is_multiple_of(NOTE_BLOCKS) {
+            at = first + count;
+            done.copied_blocks += count;
+            unnoted_blocks += count;
+            if unnoted_blocks >= NOTE_BLOCKS {
+                // What was read must not be missing from the log later on.
+                self.durable_point()?;
                 backup.flush()?;
-                backup.labels.write(|label| label.staging.copied = first + count)?;
+                backup.labels.write(|label| label.staging.copied = at)?;
+                unnoted_blocks = 0;
             }
         }
+        let end = self.durable_point()?;
         backup.flush()?;
-        backup.labels.write(|label| label.staging.copied = self.blocks)?;
-        Ok(())
+        self.end_pass(backup, &pass)?;
+        Ok(end)
+    }
+
+    /// The regions of a pass are on the backup, durably: of the map only what was added meanwhile is needed any more.
+    fn end_pass(&self, backup: &mut Backup, pass: &Pass) -> Result<(), Error> {
+        let mut head = self.head.lock();
+        let blocks = self.blocks;
+        // The backup first: a map that it does not know is copied whole.
+        backup.labels.write(|label| {
+            label.applied = pass.keep;
+            label.staging.copied = blocks;
+        })?;
+        let written = if head.labels.label.map == pass.map {
+            head.changed = None;
+            head.labels.write(|label| label.has_map = false)
+        } else {
+            let until = head.changed_since.to;
+            let since = head.changed_since.clone().about(pass.keep.page, until);
+            head.changed = Some(since.clone());
+            head.labels.write_map(&since, |_| ())
+        };
+        head.changed_since = Regions::none(blocks);
+        drop(head);
+        Ok(self.watch(written.map_err(Failure::of(Side::Log)))?)
+    }
+
+    /// The same by way of the staging area, so that the backup keeps its state until it has the next one. None if there is no room, or if
+    /// the log was full meanwhile.
+    fn stage_changed(&self, backup: &mut Backup, pass: &Pass, done: &mut BackedUp) -> Result<Option<Point>, Error> {
+        let mut stager = backup.stager();
+        let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
+        let mut at = 0;
+        while let Some((first, count)) = pass.regions.next_run(at, COPY_BLOCKS) {
+            let part = &mut bytes[..count as usize * BLOCK_SIZE];
+            self.read(first, &mut [IoSliceMut::new(part)])?;
+            let (blocks, _none) = part.as_chunks::<BLOCK_SIZE>();
+            let sums: Vec<(u64, u64)> = (first..).zip(blocks.iter().map(|block| crc64(block))).collect();
+            backup.stage(&mut stager, &sums, part)?;
+            at = first + count;
+        }
+        // What was written since a region was read comes on top of it, from the log.
+        let (end, marked_blocks) = (self.durable_point()?, pass.regions.marked_blocks());
+        let staged = self.newest_versions(pass.keep, end, backup.staging_blocks() - marked_blocks).and_then(|newest| {
+            let (newest, to) = newest;
+            let all: Vec<(u64, (u64, u64))> = newest.into_iter().collect();
+            for batch in all.chunks(COPY_BLOCKS as usize) {
+                let bytes = self.read_newest(batch)?;
+                let sums: Vec<(u64, u64)> = batch.iter().map(|(address, (_, sum))| (*address, *sum)).collect();
+                backup.stage(&mut stager, &sums, &bytes)?;
+            }
+            Ok((all.len() as u64, to))
+        });
+        if self.head.lock().labels.label.map != pass.map {
+            return Ok(None);
+        }
+        let (blocks, to) = staged?;
+        if to.page < end.page {
+            return Ok(None);
+        }
+        backup.commit(stager, end)?;
+        self.keep_from(end);
+        done.blocks += blocks;
+        done.copied_blocks += marked_blocks;
+        done.steps += 1;
+        Ok(Some(end))
+    }
+
+    /// The backup has everything before a point.
+    fn keep_from(&self, point: Point) {
+        let mut head = self.head.lock();
+        if head.keep.is_some_and(|keep| keep.page < point.page) {
+            head.keep = Some(point);
+        }
+    }
+
+    /// The map is for nobody any more, if the backup is behind its end.
+    fn forget_changed(&self, backup: &Backup) -> Result<(), Error> {
+        let mut head = self.head.lock();
+        if head.changed.as_ref().is_none_or(|changed| backup.label().applied.page < changed.to) {
+            return Ok(());
+        }
+        head.changed = None;
+        let written = head.labels.write(|label| label.has_map = false).map_err(Failure::of(Side::Log));
+        drop(head);
+        Ok(self.watch(written)?)
     }
 
     /// One step: as many pages of the log as have room in the staging area. How many blocks it was.

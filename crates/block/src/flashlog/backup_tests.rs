@@ -2,9 +2,10 @@
 use super::staging::Backup;
 use super::tests::{Unplugged, block, get, names, open, put};
 use super::*;
-use crate::{BLOCK_SIZE, Device, MemoryDevice};
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
+use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const BLOCKS: u64 = 1024;
 
@@ -58,13 +59,13 @@ fn a_backup_has_the_newest_version_of_each_block_once() {
     assert!(contents(&*set.backup) == contents(&device));
     write_some(&device, 1000..1500);
     let done = device.backup(set.backup.clone()).unwrap();
-    assert_eq!(done, BackedUp { is_full: false, blocks: 300, steps: 1 });
+    assert_eq!(done, BackedUp { blocks: 300, steps: 1, ..BackedUp::default() });
     assert!(contents(&*set.backup) == contents(&device));
     assert_eq!(device.backup(set.backup.clone()).unwrap(), BackedUp::default());
     drop(device);
     let device = set.reopen();
     write_some(&device, 2000..2010);
-    assert_eq!(device.backup(set.backup.clone()).unwrap(), BackedUp { is_full: false, blocks: 10, steps: 1 });
+    assert_eq!(device.backup(set.backup.clone()).unwrap(), BackedUp { blocks: 10, steps: 1, ..BackedUp::default() });
     assert!(contents(&*set.backup) == contents(&device));
 }
 
@@ -113,19 +114,138 @@ fn a_first_copy_that_is_cut_off_is_no_state() {
     }
 }
 
-#[test]
-fn a_log_that_was_full_makes_the_next_backup_a_copy() {
-    let (set, device) = Set::new();
-    for number in 0..6000 {
-        put(&device, number % BLOCKS, number + 9).unwrap();
+/// Writes the first blocks of the device so often that the log is full.
+fn overflow(device: &Flashlog, addresses: u64, number: u64) {
+    for at in 0..3000 {
+        put(device, at % addresses, number + at).unwrap();
     }
-    let main = Arc::new(MemoryDevice::new(BLOCKS + 256));
-    let refused = rebuild(set.backup.clone(), set.log.clone(), main, Uuid([70; 16]));
-    assert!(matches!(refused, Err(Error::Gap { .. })), "{refused:?}");
+}
+
+#[test]
+fn after_the_log_was_full_a_backup_copies_the_changed_regions() {
+    // What has changed has room in the staging area, or not.
+    for (addresses, is_staged) in [(150u64, true), (700, false)] {
+        let (set, device) = Set::new();
+        overflow(&device, addresses, 9);
+        put(&device, 900, 77).unwrap();
+        let main = Arc::new(MemoryDevice::new(BLOCKS + 256));
+        let refused = rebuild(set.backup.clone(), set.log.clone(), main, Uuid([70; 16]));
+        assert!(matches!(refused, Err(Error::Gap { .. })), "{refused:?}");
+        let device = if is_staged { device } else { set.reopen() };
+        let done = device.backup(set.backup.clone()).unwrap();
+        let regions = addresses.next_multiple_of(16);
+        assert_eq!((done.is_full, done.copied_blocks), (false, regions));
+        assert!(contents(&*set.backup) == contents(&device));
+        put(&device, 1, 2).unwrap();
+        let next = BackedUp { blocks: 1, steps: 1, ..BackedUp::default() };
+        assert_eq!(device.backup(set.backup.clone()).unwrap(), next);
+        assert!(contents(&*set.backup) == contents(&set.reopen()));
+    }
+}
+
+#[test]
+fn a_copy_of_regions_that_is_cut_off_goes_on() {
+    // What has changed has room in the staging area, or not.
+    for addresses in [150, 700] {
+        for requests in 0..14 {
+            let (set, device) = Set::new();
+            let old = contents(&device);
+            overflow(&device, addresses, 9);
+            let new = contents(&device);
+            assert!(device.backup(Unplugged::after(&set.backup, requests)).is_err() || requests >= 10);
+            if addresses == 150 {
+                // One state or the other, when what was begun is finished.
+                drop(Backup::open(set.backup.clone()).unwrap());
+                let now = contents(&*set.backup);
+                assert!(now == old || now == new, "cut off after {requests} requests");
+            }
+            let device = if requests % 2 == 0 { device } else { set.reopen() };
+            if requests % 3 == 0 {
+                // The log is full again meanwhile.
+                overflow(&device, 400, 10_000);
+            }
+            put(&device, 1000, 3).unwrap();
+            device.backup(set.backup.clone()).unwrap();
+            assert!(contents(&*set.backup) == contents(&device), "cut off after {requests} requests");
+            device.settle().unwrap();
+            let device = set.reopen();
+            put(&device, 1, 1).unwrap();
+            let done = device.backup(set.backup.clone()).unwrap();
+            assert_eq!((done.copied_blocks, done.blocks), (0, 1), "cut off after {requests} requests");
+        }
+    }
+}
+
+/// A backup device: after so many writes in front of its labels so much is written to the set that the log is full.
+struct Busy {
+    below: Arc<MemoryDevice>,
+    set: Arc<Flashlog>,
+    left: AtomicU64,
+}
+
+impl Filter for Busy {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        if first < self.below.blocks() - 256 && self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // These are in what is let go of, and nowhere behind it.
+            put(&*self.set, 250, 4).unwrap();
+            put(&*self.set, 940, 4).unwrap();
+            overflow(&self.set, 200, 50_000);
+            put(&*self.set, 950, 5).unwrap();
+        }
+        self.below.write(first, bufs)
+    }
+}
+
+#[test]
+fn a_log_that_is_full_during_a_backup_does_not_end_it() {
+    // First copy; regions that have room in the staging area; regions that have not; the log alone.
+    for (case, addresses) in [(0, 0), (1, 150), (2, 700), (3, 0)] {
+        for writes in 1..20 {
+            let (set, device) = Set::new();
+            let device = Arc::new(device);
+            let backup = match case {
+                0 => {
+                    let fresh = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)));
+                    device.create_backup(fresh.clone(), Uuid([61; 16])).unwrap();
+                    fresh
+                }
+                _ => set.backup,
+            };
+            if addresses > 0 {
+                overflow(&device, addresses, 9);
+            }
+            put(&*device, 500, 501).unwrap();
+            let busy = Busy { below: backup.clone(), set: device.clone(), left: AtomicU64::new(writes) };
+            device.backup(Arc::new(busy)).unwrap();
+            let is_same = contents(&*backup) == contents(&*device);
+            // What was written after the point that the backup went for may be missing.
+            device.backup(backup.clone()).unwrap();
+            assert!(contents(&*backup) == contents(&*device), "case {case}, {writes} writes, {is_same}");
+            let (main, log) = (Arc::new(MemoryDevice::new(BLOCKS + 256)), set.log);
+            drop(device);
+            let before = contents(&open(&set.main, &log, Mode::Asynchronous).unwrap().0);
+            rebuild(backup, log.clone(), main.clone(), Uuid([70; 16])).unwrap();
+            assert!(contents(&open(&main, &log, Mode::Asynchronous).unwrap().0) == before);
+        }
+    }
+}
+
+#[test]
+fn a_damaged_map_makes_the_next_backup_a_copy() {
+    let (set, device) = Set::new();
+    overflow(&device, 100, 9);
+    drop(device);
+    for slot in [128, 192] {
+        set.log.alter(slot, |block| block[130] ^= 1).unwrap();
+    }
+    let device = set.reopen();
     assert!(device.backup(set.backup.clone()).unwrap().is_full);
     assert!(contents(&*set.backup) == contents(&device));
-    put(&device, 1, 2).unwrap();
-    assert!(!device.backup(set.backup.clone()).unwrap().is_full);
+    assert_eq!(device.backup(set.backup.clone()).unwrap(), BackedUp::default());
 }
 
 #[test]

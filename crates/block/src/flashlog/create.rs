@@ -71,6 +71,8 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
         rebuilt: 0,
         is_asynchronous: false,
         barrier: 0,
+        map: 0,
+        has_map: false,
     };
     Labelled::create(log, label.clone())?;
     Labelled::create(

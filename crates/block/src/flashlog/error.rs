@@ -1,6 +1,7 @@
 //! Why a set cannot be made or opened.
 
 use super::at::Barrier;
+use super::backup::PASSES_MOST;
 use super::format::{Fault, Role, Uuid};
 use super::rebuild::Later;
 use std::fmt;
@@ -124,8 +125,8 @@ pub enum Error {
         /// What it is used for.
         with: &'static str,
     },
-    /// So much was written during a backup that the log had no room to keep it.
-    #[error("{device}: the log was full before the backup was complete: it must begin anew")]
+    /// So much was written during a backup that the log was full again and again. The next call goes on.
+    #[error("{device}: the log was full {PASSES_MOST} times during one backup: it is not complete")]
     Overflowed {
         /// Name of the log.
         device: Arc<str>,

@@ -1,7 +1,7 @@
 //! The labels of one device: finding the newest one, writing the next.
 
 use super::Error;
-use super::format::{Decoded, LABEL_AREA_BLOCKS, Label, Role};
+use super::format::{Decoded, LABEL_AREA_BLOCKS, LABELS_BLOCKS, Label, MAP_SLOT_BLOCKS, MapOf, Regions, Role};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -58,6 +58,42 @@ impl Labelled {
         self.label = next;
         Ok(())
     }
+
+    /// Writes a map of regions and then the label that names it, durably: the map before counts until then.
+    pub(super) fn write_map(&mut self, map: &Regions, change: impl FnOnce(&mut Label)) -> Result<(), crate::Error> {
+        let sequence = self.label.map + 1;
+        let bytes = AlignedBuf::copy_of(&map.encode(&self.map_of(sequence)));
+        self.device.write(self.slot(sequence), &[IoSlice::new(&bytes)])?;
+        self.device.flush()?;
+        self.write(|label| {
+            (label.map, label.has_map) = (sequence, true);
+            change(label);
+        })
+    }
+
+    /// The map of regions that counts, if there is one. One that is damaged means that everything may have changed.
+    pub(super) fn read_map(&self) -> Result<Option<Regions>, crate::Error> {
+        if !self.label.has_map {
+            return Ok(None);
+        }
+        let mut slot = AlignedBuf::zeroed(MAP_SLOT_BLOCKS as usize * BLOCK_SIZE);
+        self.device.read(self.slot(self.label.map), &mut [IoSliceMut::new(&mut slot)])?;
+        Ok(Some(Regions::decode(&slot, &self.map_of(self.label.map)).unwrap_or_else(|fault| {
+            let (device, block) = (self.device.name(), self.slot(self.label.map));
+            tracing::warn!(device, block, %fault, "the map of regions is damaged: everything counts as changed");
+            Regions::all(self.label.blocks).about(0, self.label.tail.page)
+        })))
+    }
+
+    fn map_of(&self, sequence: u64) -> MapOf {
+        let Label { role, set, main, log, blocks, .. } = self.label;
+        MapOf { set, device: if role == Role::Main { main } else { log }, sequence, blocks }
+    }
+
+    fn slot(&self, sequence: u64) -> u64 {
+        let area = Label::area(self.label.role, self.label.device_blocks);
+        area + LABELS_BLOCKS + sequence % 2 * MAP_SLOT_BLOCKS
+    }
 }
 
 /// The newest label in the area for a role; if there is none, what speaks against it.
@@ -68,7 +104,7 @@ pub(super) fn newest(device: &dyn Device, role: Role) -> Result<Decoded, crate::
         return Ok(best);
     }
     let first = Label::area(role, blocks);
-    let mut area = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
+    let mut area = AlignedBuf::zeroed(LABELS_BLOCKS as usize * BLOCK_SIZE);
     device.read(first, &mut [IoSliceMut::new(&mut area)])?;
     let (all, _none) = area.as_chunks::<BLOCK_SIZE>();
     for (block, bytes) in (first..).zip(all) {
@@ -113,6 +149,8 @@ mod tests {
             rebuilt: 0,
             is_asynchronous: false,
             barrier: 0,
+            map: 0,
+            has_map: false,
         }
     }
 
@@ -127,6 +165,34 @@ mod tests {
                 let found = Labelled::read(device.clone(), role).unwrap();
                 assert_eq!((found.label.generation, &found.label), (round, &labels.label));
             }
+        }
+    }
+
+    #[test]
+    fn a_map_counts_when_the_label_names_it_and_a_damaged_one_is_of_everything() {
+        for role in [Role::Main, Role::Log] {
+            let device = Arc::new(MemoryDevice::new(1024));
+            let mut labels = Labelled::create(device.clone(), label(role)).unwrap();
+            assert_eq!(labels.read_map().unwrap(), None);
+            let mut map = Regions::none(256);
+            for address in [16, 0, 100] {
+                map.mark(address, 1);
+                labels.write_map(&map, |label| label.generation += 1).unwrap();
+                let found = Labelled::read(device.clone(), role).unwrap();
+                assert_eq!(
+                    (found.read_map().unwrap(), found.label.generation),
+                    (Some(map.clone()), labels.label.generation)
+                );
+            }
+            device.alter(labels.slot(labels.label.map), |block| block[130] ^= 1).unwrap();
+            assert!(labels.read_map().unwrap().unwrap().is_all());
+            // Cut off before the label, the one before counts.
+            labels.write_map(&map, |_| ()).unwrap();
+            let next = Regions::all(256).encode(&labels.map_of(labels.label.map + 1));
+            device.write(labels.slot(labels.label.map + 1), &[IoSlice::new(&next)]).unwrap();
+            assert_eq!(Labelled::read(device.clone(), role).unwrap().read_map().unwrap(), Some(map));
+            labels.write(|label| label.has_map = false).unwrap();
+            assert_eq!(labels.read_map().unwrap(), None);
         }
     }
 

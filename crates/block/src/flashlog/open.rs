@@ -4,7 +4,7 @@ use super::Error;
 use super::append::Head;
 use super::catch_up::MainSide;
 use super::device::{Failure, Flashlog, Mode, Options, Order};
-use super::format::{Label, Page, Role, State, Uuid};
+use super::format::{Label, Page, Regions, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::scan::Scan;
@@ -39,9 +39,10 @@ impl Flashlog {
         let log = Labelled::read(log, Role::Log)?;
         judge(&main, &log)?;
         let areas = log.label.areas;
+        let (blocks, changed) = (main.label.blocks, log.read_map()?);
         let flashlog = Flashlog {
             name: format!("flashlog of {} and {}", main.device.name(), log.device.name()).into(),
-            blocks: main.label.blocks,
+            blocks,
             gather_blocks: options.gather_blocks.clamp(1, (areas.data_blocks / 8).min(areas.meta_blocks)),
             options: options.clone(),
             rings: Rings { device: Arc::clone(&log.device), areas },
@@ -56,6 +57,8 @@ impl Flashlog {
                     is_unflushed: false,
                     is_unmarked: false,
                     barrier: 0,
+                    changed,
+                    changed_since: Regions::none(blocks),
                 },
                 Arc::clone(&options.timer),
             ),

@@ -216,7 +216,7 @@ fn a_full_log_lets_go_of_a_state_and_never_gives_others() {
     assert!(lost > 0, "the log was never full");
     drop(past);
     assert!(matches!(device.past(set.backup.clone(), At::Now), Err(Error::Gap { .. })));
-    assert!(device.backup(set.backup.clone()).unwrap().is_full);
+    assert!(device.backup(set.backup.clone()).unwrap().copied_blocks > 0);
 }
 
 #[test]

@@ -124,6 +124,8 @@ pub fn rebuild_at(
         staging: Staging::default(),
         rebuilt: 0,
         barrier: 0,
+        map: 0,
+        has_map: false,
         ..end.clone()
     };
     // It flushes main before it writes the label.

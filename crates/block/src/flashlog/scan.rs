@@ -42,7 +42,8 @@ impl<'a> Scan<'a> {
 
     /// The next page; none at the end.
     pub(super) fn next(&mut self) -> Result<Option<Page>, Error> {
-        if self.at.page - self.label.tail.page >= self.rings.areas.meta_blocks {
+        let used = self.at.page.checked_sub(self.label.tail.page);
+        if used.is_none_or(|used| used >= self.rings.areas.meta_blocks) {
             return Ok(None);
         }
         let mut bytes = *self.bytes(self.at.page)?;

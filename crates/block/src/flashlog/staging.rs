@@ -14,6 +14,7 @@ use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,6 +24,8 @@ const META_SHARE: u64 = 9;
 
 /// Blocks copied from the staging area at once, or those of one page: 16 MiB.
 const APPLY_BLOCKS: u64 = 4096;
+/// Blocks of one write to their place: 1 MiB.
+const RUN_BLOCKS: usize = 256;
 
 /// An opened backup.
 pub(super) struct Backup {
@@ -85,6 +88,8 @@ impl Backup {
             staging: Staging::default(),
             rebuilt: 0,
             barrier: 0,
+            map: 0,
+            has_map: false,
             ..of.clone()
         };
         Labelled::create(device, label)?;
@@ -122,7 +127,10 @@ impl Backup {
         let pages = self.staged_pages()?;
         let entries = pages.iter().flat_map(|page| &page.entries);
         let places = entries.flat_map(|entry| (entry.first..).zip(entry.data..).zip(&entry.sums));
-        Ok(places.map(|((address, position), sum)| Kept { address, position, sum: *sum }).collect())
+        // Of a block that is there more than once the last one counts.
+        let newest: BTreeMap<u64, Kept> =
+            places.map(|((address, position), sum)| (address, Kept { address, position, sum: *sum })).collect();
+        Ok(newest.into_values().collect())
     }
 
     pub(super) fn label(&self) -> &Label {
@@ -216,14 +224,24 @@ impl Backup {
         let position = pages[0].head.data;
         self.rings.read(Area::Data, position, &mut bytes)?;
         let (mut rest, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-        let mut runs = Vec::new();
+        // Of a block that is there more than once the last one counts.
+        let mut newest = BTreeMap::new();
         for entry in pages.iter().flat_map(|page| &page.entries) {
             let (run, later) = rest.split_at_mut(entry.sums.len());
             rest = later;
             for (index, (block, sum)) in (0..).zip(run.iter_mut().zip(&entry.sums)) {
                 self.verify(block, *sum, entry.data + index)?;
+                newest.insert(entry.first + index, &block[..]);
             }
-            runs.push((entry.first, [IoSlice::new(run.as_flattened())]));
+        }
+        let mut runs: Vec<(u64, Vec<IoSlice<'_>>)> = Vec::new();
+        for (address, block) in newest {
+            match runs.last_mut() {
+                Some((first, run)) if *first + run.len() as u64 == address && run.len() < RUN_BLOCKS => {
+                    run.push(IoSlice::new(block));
+                }
+                _ => runs.push((address, vec![IoSlice::new(block)])),
+            }
         }
         let writes: Vec<Write<'_>> = runs.iter().map(|(first, bufs)| Write { first: *first, bufs }).collect();
         Ok(self.rings.device.write_batch(&writes)?)

@@ -33,6 +33,9 @@ pub(super) fn examine(life: &Life, state: &State, is_nested: bool) -> Result<See
         judge_main(life, moment, &main)?;
     }
     let rebuilt = if life.has_backup { rebuild(life, moment, &log, &backup)? } else { None };
+    if life.has_backup {
+        back_up(life, &main, &log, &backup)?;
+    }
     let nested = if is_nested { nested(life, moment, &main, &log, &mut rng)? } else { 0 };
     let (opened, contents) = open(life, moment, Arc::new(main.clone()), Arc::new(log.clone()))?;
     let (next_content, written, options) = (life.next_content, life.written, life.options.clone());
@@ -110,6 +113,15 @@ fn rebuild(
     }
     open(life, moment, main, log).map_err(|what| format!("with a main made anew: {what}"))?;
     Ok(Some(backed_up))
+}
+
+/// The next backup, after the power cut, has what the set has: what was begun is gone on with, and nothing is forgotten.
+fn back_up(life: &Life, main: &MemoryDevice, log: &MemoryDevice, backup: &MemoryDevice) -> Result<(), String> {
+    let (main, log) = (Arc::new(main.clone()), Arc::new(log.clone()));
+    let (device, _) = Flashlog::open(main, log, &life.options).map_err(|error| format!("cannot be opened: {error}"))?;
+    let backup = Arc::new(backup.clone());
+    device.backup(backup.clone()).map_err(|error| format!("the next backup: {error}"))?;
+    if contents(&*backup)? == contents(&device)? { Ok(()) } else { Err("the next backup lacks something".to_string()) }
 }
 
 /// Main, if the log is lost as well: each block as it was flushed, or as written since.

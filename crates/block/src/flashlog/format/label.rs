@@ -48,7 +48,9 @@ struct Raw {
     staged_sum: U64,
     copied: U64,
     rebuilt: U64,
-    reserved_2: [u8; 3816],
+    map: U64,
+    has_map: u8,
+    reserved_2: [u8; 3807],
     barrier: U64,
     crc: U64,
 }
@@ -57,7 +59,7 @@ const _: () = assert!(std::mem::offset_of!(Raw, set) == 32);
 const _: () = assert!(std::mem::offset_of!(Raw, generation) == 80);
 const _: () = assert!(std::mem::offset_of!(Raw, tail) == 136);
 const _: () = assert!(std::mem::offset_of!(Raw, backup) == 192);
-const _: () = assert!(std::mem::offset_of!(Raw, reserved_2) == 264);
+const _: () = assert!(std::mem::offset_of!(Raw, map) == 264);
 const _: () = assert!(std::mem::offset_of!(Raw, barrier) == 4080);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
 
@@ -182,6 +184,10 @@ pub(crate) struct Label {
     pub(crate) is_asynchronous: bool,
     /// Of a log: number of the barrier that came next when the label was written.
     pub(crate) barrier: u64,
+    /// Sequence number of the newest map of regions. Of a backup: of the log's map that is being copied.
+    pub(crate) map: u64,
+    /// The map of that number counts.
+    pub(crate) has_map: bool,
 }
 
 /// What a backup is about to become. All zero on other devices.
@@ -264,6 +270,8 @@ impl Label {
             copied: U64::new(self.staging.copied),
             rebuilt: U64::new(self.rebuilt),
             barrier: U64::new(self.barrier),
+            map: U64::new(self.map),
+            has_map: u8::from(self.has_map),
             ..Raw::new_zeroed()
         };
         raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
@@ -348,7 +356,12 @@ impl Label {
             rebuilt: raw.rebuilt.get(),
             is_asynchronous: raw.mode == 1,
             barrier: raw.barrier.get(),
+            map: raw.map.get(),
+            has_map: raw.has_map == 1,
         };
+        if raw.has_map > u8::from(role != Role::Backup) {
+            return Err(Fault::new("map of regions", "1 if there is one, 0 if not", raw.has_map));
+        }
         match role {
             Role::Main => expect_zero("positions in the label of main", &raw.as_bytes()[104..264])?,
             Role::Log => {
@@ -433,6 +446,8 @@ mod tests {
             rebuilt: 19,
             is_asynchronous: false,
             barrier: 20,
+            map: 21,
+            has_map: true,
         }
     }
 
@@ -447,6 +462,7 @@ mod tests {
             staging: Staging { to: Point { page: 13, data: 14, previous: 15 }, pages: 16, sum: 17, copied: 18 },
             rebuilt: 0,
             barrier: 0,
+            has_map: false,
             ..log()
         }
     }
@@ -497,13 +513,13 @@ mod tests {
         let [of_asynchronous, _] = Label { is_asynchronous: true, ..log() }.encode();
         assert_eq!(&of_asynchronous[12..16], b"\x02\x02\x01\0");
         assert_eq!([136, 144, 152, 160, 168, 176, 184, 192].map(|at| bytes[at]), [5, 6, 7, 8, 9, 10, 11, 12]);
-        assert_eq!((bytes[256], bytes[4080]), (19, 20));
+        assert_eq!([256, 264, 272, 4080].map(|at| bytes[at]), [19, 21, 1, 20]);
         let [of_backup, _] = backup().encode();
         assert_eq!([208, 216, 224, 232, 240, 248].map(|at| of_backup[at]), [13, 14, 15, 16, 17, 18]);
         let sums = [log(), main(), backup()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
-        let of_log = [0x318e_e594_0f1c_ff9f, 0xd9bc_9e82_d8f8_51d5];
-        let of_main = [0x8409_f637_3dc4_cb76, 0x6c3b_8d21_ea20_653c];
-        let of_backup = [0xfdac_b5d9_a662_0ed4, 0x159e_cecf_7186_a09e];
+        let of_log = [0x6529_386d_c950_733c, 0x8d1b_437b_1eb4_dd76];
+        let of_main = [0xd0ae_2bce_fb88_47d5, 0x389c_50d8_2c6c_e99f];
+        let of_backup = [0x7c35_e5fd_f621_daa0, 0x9407_9eeb_21c5_74ea];
         assert_eq!(sums, [of_log, of_main, of_backup]);
     }
 
@@ -534,7 +550,8 @@ mod tests {
             (191, 0xff),
             (208, 1),
             (255, 1),
-            (264, 1),
+            (272, 2),
+            (273, 1),
             (4079, 1),
             (4087, 0xff),
         ];
@@ -548,7 +565,9 @@ mod tests {
         bytes[160] = 1;
         seal(&mut bytes);
         assert!(matches!(Label::decode(&bytes, 2060, 2304), Decoded::Damaged(_)));
-        for (at, value) in [(96, 0), (136, 1), (184, 1), (232 + 1, 2), (248 + 2, 1), (215, 0xff), (256, 1), (4080, 1)] {
+        let edits =
+            [(96, 0), (136, 1), (184, 1), (232 + 1, 2), (248 + 2, 1), (215, 0xff), (256, 1), (272, 1), (4080, 1)];
+        for (at, value) in edits {
             let mut bytes = backup().encode()[0];
             bytes[at] = value;
             seal(&mut bytes);

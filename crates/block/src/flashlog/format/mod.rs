@@ -5,10 +5,12 @@
 
 mod label;
 mod page;
+mod regions;
 
 pub(crate) use label::{Areas, Decoded, Label, Point, Staging, State};
 pub use label::{Role, Uuid};
 pub(crate) use page::{Damaged, Page, PageBuilder, PageHead};
+pub(crate) use regions::{MAP_SLOT_BLOCKS, MapOf, Regions};
 
 use std::fmt;
 
@@ -20,6 +22,9 @@ pub const AREA_UNIT_BLOCKS: u64 = 256;
 pub(crate) const LABEL_AREA_BLOCKS: u64 = AREA_UNIT_BLOCKS;
 /// Pairs of blocks in that area; each label is written to both blocks of a pair.
 pub(crate) const LABEL_PAIRS: u64 = 64;
+/// Blocks of it that pairs are in; behind them are two slots for maps of regions.
+pub(crate) const LABELS_BLOCKS: u64 = 2 * LABEL_PAIRS;
+const _: () = assert!(LABELS_BLOCKS + 2 * regions::MAP_SLOT_BLOCKS == LABEL_AREA_BLOCKS);
 /// Largest device, in blocks: addresses have 48 bits.
 pub(crate) const BLOCKS_MAX: u64 = 1 << 48;
 
