@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Pages for this many blocks in entries of one block each, the fewest that a page has room for.
 const BLOCKS_OF_A_PAGE: u64 = 124;
 
-/// The end of the log. Whoever has it is the only one who writes to the log device.
+/// The end of the log. Whoever has it is the only one who writes to the log device, but for what is damaged and written again.
 pub(super) struct Head {
     pub(super) labels: Labelled,
     pub(super) next: Point,
@@ -29,6 +29,8 @@ pub(super) struct Head {
     pub(super) changed: Option<Regions>,
     /// What has been added to it since a backup began to copy it.
     pub(super) changed_since: Regions,
+    /// The failure after which nothing is written to the log any more.
+    pub(super) failed: Option<Failure>,
 }
 
 impl Head {
@@ -36,23 +38,46 @@ impl Head {
     pub(super) fn tail(&self, applied: Point) -> Point {
         self.keep.filter(|keep| keep.page < applied.page).unwrap_or(applied)
     }
+
+    /// For those who have waited for the head: what they would write would be behind a gap. They fail as the first one did.
+    fn check(&self) -> Result<(), Failure> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Passes a result on, and remembers a failure. One of main's is no reason to write nothing to the log.
+    fn note<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
+        if let Err(failure) = &result
+            && failure.side != Side::Main
+        {
+            self.failed.get_or_insert_with(|| failure.clone());
+        }
+        result
+    }
 }
 
 impl Flashlog {
     /// Writes what is gathered to the log; with `is_barrier`, ends it with a page that says so.
     pub(super) fn append(&self, head: &mut Head, is_barrier: bool) -> Result<(), Failure> {
-        // Whoever gathers more waits for the head, so that it does not become more than this. There is always room for as much again,
+        head.check()?;
+        // Whoever gathers more waits for the head, so that it does not become more than this. Room for as much again is left
         // for the case that main fails and nothing can be let go of.
         if self.stages.lock().gathered_blocks() == 0 && !(is_barrier && head.is_unmarked) {
             return Ok(());
         }
         let blocks_most = 2 * self.gather_blocks;
-        self.make_room(head, 2 * blocks_most, 2 * (blocks_most.div_ceil(BLOCKS_OF_A_PAGE) + 1))?;
+        let made = self.make_room(head, 2 * blocks_most, 2 * (blocks_most.div_ceil(BLOCKS_OF_A_PAGE) + 1));
+        head.note(made)?;
         self.append_gathered(head, is_barrier)
     }
 
-    /// The same where there is room.
+    /// The same without making room: what has none is refused.
     pub(super) fn append_gathered(&self, head: &mut Head, is_barrier: bool) -> Result<(), Failure> {
+        head.check()?;
+        let written = self.write_gathered(head, is_barrier);
+        head.note(written)
+    }
+
+    fn write_gathered(&self, head: &mut Head, is_barrier: bool) -> Result<(), Failure> {
         let (batch, durable, applied) = {
             let mut stages = self.stages.lock();
             (stages.take_gathered(), stages.durable, stages.applied)
@@ -77,6 +102,11 @@ impl Flashlog {
             time: (self.options.now)(),
         };
         let (pages, next) = pages(&batch, head.next, &head_of_pages);
+        let (tail, areas) = (head.labels.label.tail, self.rings.areas);
+        if next.page - tail.page > areas.meta_blocks || next.data - tail.data > areas.data_blocks {
+            // After main has failed, in an earlier session as well, and nothing could be let go of.
+            return Err(self.no_room("the log has no room for what is in memory"));
+        }
         let data: Vec<&[u8]> = batch.iter().map(|(_, chunk)| chunk.bytes()).collect();
         let written = self
             .rings
@@ -99,8 +129,9 @@ impl Flashlog {
 
     /// Flushes the log; what is in it then may go to main.
     pub(super) fn flush_log(&self, head: &mut Head) -> Result<(), Failure> {
+        head.check()?;
         if head.is_unflushed {
-            self.rings.device.flush().map_err(Failure::of(Side::Log))?;
+            head.note(self.rings.device.flush().map_err(Failure::of(Side::Log)))?;
             head.is_unflushed = false;
         }
         let mut stages = self.stages.lock();
@@ -136,9 +167,7 @@ impl Flashlog {
                         self.let_go_of_kept(head, applied)?;
                     } else {
                         // The areas are several times as large as what is written at once.
-                        let device = Arc::clone(&self.name);
-                        let reason = "the log has no room although main has everything";
-                        return Err(Failure { side: Side::Log, error: Error::Unsuitable { device, reason } });
+                        return Err(self.no_room("the log has no room although main has everything"));
                     }
                 }
             }
@@ -198,7 +227,11 @@ impl Flashlog {
         let written = head.labels.write(|label| {
             (label.tail, label.applied, label.barrier) = (tail, applied, barrier);
         });
-        written.map_err(Failure::of(Side::Log))
+        head.note(written.map_err(Failure::of(Side::Log)))
+    }
+
+    fn no_room(&self, reason: &'static str) -> Failure {
+        Failure { side: Side::Log, error: Error::Unsuitable { device: Arc::clone(&self.name), reason } }
     }
 
     fn verify_chunk(&self, first: u64, chunk: &Chunk) -> Result<(), Failure> {

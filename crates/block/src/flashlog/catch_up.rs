@@ -17,6 +17,15 @@ const BATCH_BLOCKS: usize = 4 * RUN_BLOCKS;
 /// Whoever has it is the only one who writes to main.
 pub(super) struct MainSide {
     pub(super) labels: Labelled,
+    /// The failure after which main does not count as having anything more: it may have forgotten what it could not keep.
+    pub(super) failed: Option<Failure>,
+}
+
+impl MainSide {
+    /// For those who have waited for main: they fail as the first one did.
+    fn check(&self) -> Result<(), Failure> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
 }
 
 impl Flashlog {
@@ -24,34 +33,36 @@ impl Flashlog {
     pub(super) fn catch_up_to_durable(&self) -> Result<(), Failure> {
         let mut main = self.main_side.lock();
         self.check_latch()?;
-        if self.is_read_from_log() || main.labels.label.state == State::CatchingUp {
-            return self.bring_to_state(&mut main);
+        if !self.is_read_from_log() && main.labels.label.state != State::CatchingUp {
+            // What a flush covers is on main at once in synchronous mode, so that main alone is like any disk that lost its power: it
+            // has what was flushed.
+            self.write_durable(&mut main)?;
+            return self.flush_main(&mut main);
         }
-        // What a flush covers is on main at once in synchronous mode, so that main alone is like any disk that lost its power: it
-        // has what was flushed.
-        self.write_durable(&mut main)?;
-        self.flush_main(&mut main)
-    }
-
-    /// The same where main is a mixture on the way, which must not be taken for something else if the log is lost.
-    fn bring_to_state(&self, main: &mut MainSide) -> Result<(), Failure> {
-        let has_some = {
-            let stages = self.stages.lock();
-            [Stage::Durable, Stage::Applying, Stage::Applied].iter().any(|stage| !stages.map(*stage).is_empty())
-        };
-        if has_some {
-            main.labels.write(|label| label.state = State::CatchingUp).map_err(Failure::of(Side::Main))?;
-        }
-        self.write_durable(main)?;
-        self.flush_main(main)?;
+        self.apply_as_mixture(&mut main)?;
         if main.labels.label.state == State::CatchingUp {
             main.labels.write(|label| label.state = State::Open).map_err(Failure::of(Side::Main))?;
         }
         Ok(())
     }
 
+    /// The same where main is a mixture on the way, which must not be taken for something else if the log is lost. Its label still says
+    /// so afterwards.
+    pub(super) fn apply_as_mixture(&self, main: &mut MainSide) -> Result<(), Failure> {
+        let has_some = {
+            let stages = self.stages.lock();
+            [Stage::Durable, Stage::Applying, Stage::Applied].iter().any(|stage| !stages.map(*stage).is_empty())
+        };
+        if has_some && main.labels.label.state != State::CatchingUp {
+            main.labels.write(|label| label.state = State::CatchingUp).map_err(Failure::of(Side::Main))?;
+        }
+        self.write_durable(main)?;
+        self.flush_main(main)
+    }
+
     /// Writes to main what is durable in the log.
-    pub(super) fn write_durable(&self, _main: &mut MainSide) -> Result<(), Failure> {
+    pub(super) fn write_durable(&self, main: &mut MainSide) -> Result<(), Failure> {
+        main.check()?;
         let (blocks, point) = {
             let mut stages = self.stages.lock();
             stages.promote(Stage::Durable, Stage::Applying);
@@ -67,9 +78,12 @@ impl Flashlog {
 
     /// Makes what was written to main durable.
     pub(super) fn flush_main(&self, main: &mut MainSide) -> Result<(), Failure> {
+        main.check()?;
         let has_some = !self.stages.lock().map(Stage::Applied).is_empty();
         if has_some && self.options.order != Order::NoFlushOfMain {
-            main.labels.device.flush().map_err(Failure::of(Side::Main))?;
+            let flushed = main.labels.device.flush().map_err(Failure::of(Side::Main));
+            main.failed = flushed.as_ref().err().cloned();
+            flushed?;
         }
         let is_waited_for = {
             let mut stages = self.stages.lock();

@@ -93,7 +93,7 @@ pub(super) enum Side {
 }
 
 /// A failure and where it was.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) side: Side,
     pub(super) error: Error,
@@ -181,7 +181,7 @@ impl Flashlog {
         loop {
             {
                 let mut stages = self.stages.lock();
-                // Under this lock: what is accepted before the latch closes is rescued, see `fail`.
+                // Under this lock: what is accepted before the latch closes is rescued, see `watch`.
                 self.latch.check(&self.name, Operation::Write, Some(first), chunk.bytes().len() as u64)?;
                 let gathered = stages.gathered_blocks();
                 if gathered == 0 || gathered + chunk.blocks() as u64 <= 2 * blocks {
@@ -268,13 +268,16 @@ impl Flashlog {
                     // Some are in the log alone. Main stays at the state that it has.
                     return Ok(());
                 }
-                self.write_to_main(&blocks)?;
-                main.labels.device.flush().map_err(Failure::of(Side::Main))?;
+                // The label first: if main had some of what the log does not have without saying so, the two would come to a state that
+                // there never was when the log is back. What a flush has answered is there, so until the rest is, main is as a disk
+                // that has lost its power.
                 let alone = main.labels.write(|label| {
                     label.generation += 1;
                     label.state = State::Alone;
                 });
-                alone.map_err(Failure::of(Side::Main))
+                alone.map_err(Failure::of(Side::Main))?;
+                self.write_to_main(&blocks)?;
+                self.main.flush().map_err(Failure::of(Side::Main))
             }
             Side::Memory => Ok(()),
         }

@@ -44,6 +44,8 @@ mod chunk;
 mod create;
 mod device;
 mod error;
+#[cfg(test)]
+mod failure_tests;
 mod format;
 mod inspect;
 mod labels;

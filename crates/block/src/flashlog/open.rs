@@ -48,7 +48,7 @@ impl Flashlog {
             rings: Rings { device: Arc::clone(&log.device), areas },
             main: Arc::clone(&main.device),
             stages: Mutex::new(Stages::at(log.label.applied)),
-            main_side: Turn::new(MainSide { labels: main }, Arc::clone(&options.timer)),
+            main_side: Turn::new(MainSide { labels: main, failed: None }, Arc::clone(&options.timer)),
             head: Turn::new(
                 Head {
                     next: log.label.applied,
@@ -57,6 +57,7 @@ impl Flashlog {
                     is_unflushed: false,
                     is_unmarked: false,
                     barrier: 0,
+                    failed: None,
                     changed,
                     changed_since: Regions::none(blocks),
                 },
@@ -92,11 +93,13 @@ impl Flashlog {
             self.remember(page);
             let is_over = self.stages.lock().index_blocks() > self.options.index_blocks;
             if is_over {
-                self.apply_found()?;
+                // Main may be further than the pages say, so that this takes some of it back, until it has everything that was found.
+                let done = self.apply_as_mixture(&mut self.main_side.lock());
+                done.map_err(|Failure { error, .. }| Error::Device(error))?;
             }
         }
-        if !self.is_read_from_log() {
-            self.apply_found()?;
+        if !self.is_read_from_log() || self.behind_blocks() == 0 {
+            self.catch_up_to_durable().map_err(|Failure { error, .. }| Error::Device(error))?;
         }
         let next = self.head.lock().next;
         let mut stages = self.stages.lock();
@@ -105,10 +108,6 @@ impl Flashlog {
             (stages.written, stages.applied) = (next, next);
         }
         Ok(opened)
-    }
-
-    fn apply_found(&self) -> Result<(), Error> {
-        self.catch_up_to_durable().map_err(|Failure { error, .. }| Error::Device(error))
     }
 
     /// All pages from the label's point on up to the end, and how many behind it are cut off.

@@ -36,7 +36,7 @@ pub struct Status {
 }
 
 impl Flashlog {
-    /// How the set is doing now. Waits for a piece that is being written to the log.
+    /// How the set is doing now. Waits for what is being written to the log; if that is full, until main has caught up.
     pub fn status(&self) -> Status {
         let head = self.head.lock();
         let (label, areas, next) = (&head.labels.label, self.rings.areas, head.next);

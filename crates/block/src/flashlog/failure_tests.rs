@@ -1,0 +1,230 @@
+//! Failures at moments that are hard to meet: while somebody waits, while a ring is full, while something else is being mended.
+use super::tests::{Unplugged, block, get, names, open, options, put};
+use super::*;
+use crate::{BLOCK_SIZE, Device, MemoryDevice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// A set of so many blocks, on memory.
+fn set(blocks: u64) -> (Arc<MemoryDevice>, Arc<MemoryDevice>) {
+    let main = Arc::new(MemoryDevice::new(blocks + 256).named("main"));
+    let log = Arc::new(MemoryDevice::new(1024).named("log"));
+    assert_eq!(create(main.clone(), log.clone(), &names(1)).unwrap(), blocks);
+    (main, log)
+}
+
+#[test]
+fn main_fails_when_a_write_needs_room_in_the_log() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (main, log) = set(256);
+        let failing = Unplugged::after(&main, 1000);
+        // No bound but the log's: it is a write that finds out, not a flush.
+        let options = Options { memory_blocks: u64::MAX, ..options(mode) };
+        let device = Flashlog::open(failing.clone(), log.clone(), &options).unwrap().0;
+        failing.left.store(0, Ordering::Relaxed);
+        let (tell, told) = channel();
+        // A thread of its own, so that one that waits for itself is told.
+        std::thread::spawn(move || {
+            let failed = (0..5000).find(|number| put(&device, number % 256, *number).is_err());
+            drop(device);
+            tell.send(failed).unwrap();
+        });
+        let failed = told.recv_timeout(Duration::from_secs(120)).expect("the writer waits for itself");
+        let failed = failed.expect("the log has no room for so much");
+        let (device, _) = open(&main, &log, mode).unwrap();
+        for number in failed - 255..failed {
+            assert!(get(&device, number % 256) == block(number), "{mode:?}: {number} of {failed}");
+        }
+    }
+}
+
+#[test]
+fn what_was_flushed_is_never_written_over_by_what_main_could_not_take() {
+    // Main fails in each session: the log gets what is in memory, and can let go of nothing, until it has no room for more.
+    let (main, log) = set(1024);
+    let mut flushed = 0u64;
+    for session in 0..8 {
+        let failing = Unplugged::after(&main, 1000);
+        let device = Flashlog::open(failing.clone(), log.clone(), &options(Mode::Asynchronous)).unwrap().0;
+        for number in flushed.saturating_sub(1023).max(1)..=flushed {
+            let found = get(&device, number % 1024);
+            assert!(
+                found == block(number) || found == block(number + 1024),
+                "session {session}: {number} of {flushed}"
+            );
+        }
+        failing.left.store(0, Ordering::Relaxed);
+        // Less between two flushes than what makes a write append.
+        let write = |from: u64| (from..from + 7).try_for_each(|number| put(&device, number % 1024, number));
+        while write(flushed + 1).and_then(|()| device.flush()).is_ok() {
+            flushed += 7;
+        }
+    }
+}
+
+#[test]
+fn nothing_is_written_behind_what_could_not_be() {
+    let (main, log) = set(256);
+    let (device, _) = open(&main, &log, Mode::Asynchronous).unwrap();
+    put(&device, 1, 1).unwrap();
+    device.stages.lock().damage_gathered();
+    put(&device, 2, 1).unwrap();
+    assert!(device.append(&mut device.head.lock(), true).is_err());
+    // Others have waited for the head, and the latch is still open.
+    put(&device, 3, 1).unwrap();
+    assert!(device.append(&mut device.head.lock(), true).is_err());
+    assert!(device.flush_log(&mut device.head.lock()).is_err());
+    drop(device);
+    let (device, opened) = open(&main, &log, Mode::Asynchronous).unwrap();
+    assert!(opened.blocks == 0 && get(&device, 3) == vec![0; BLOCK_SIZE]);
+}
+
+#[test]
+fn a_log_whose_flush_has_failed_is_not_asked_again() {
+    let (main, log) = set(256);
+    let failing = Unplugged::after(&log, 1000);
+    let device = Flashlog::open(main, failing.clone(), &options(Mode::Asynchronous)).unwrap().0;
+    put(&device, 1, 1).unwrap();
+    let mut head = device.head.lock();
+    device.append(&mut head, true).unwrap();
+    failing.left.store(0, Ordering::Relaxed);
+    assert!(device.flush_log(&mut head).is_err());
+    // It has told it once, and forgotten what it could not keep.
+    failing.left.store(1000, Ordering::Relaxed);
+    assert!(device.flush_log(&mut head).is_err() && device.append(&mut head, true).is_err());
+}
+
+#[test]
+fn a_rescue_is_not_undone_by_somebody_who_was_about_to_catch_up() {
+    let (main, log) = set(256);
+    let failing = Unplugged::after(&log, 1000);
+    let device = Flashlog::open(main.clone(), failing.clone(), &options(Mode::Synchronous)).unwrap().0;
+    put(&device, 5, 1).unwrap();
+    {
+        // The first half of a flush.
+        let mut head = device.head.lock();
+        device.append(&mut head, true).unwrap();
+        device.flush_log(&mut head).unwrap();
+    }
+    put(&device, 5, 2).unwrap();
+    failing.left.store(0, Ordering::Relaxed);
+    assert!((10..20).any(|at| put(&device, at, 3).is_err()));
+    assert!(get(&*main, 5) == block(2));
+    // The second one.
+    assert!(device.catch_up_to_durable().is_err());
+    assert!(get(&*main, 5) == block(2));
+}
+
+#[test]
+fn a_rescue_of_what_the_log_lacks_that_is_cut_off_is_told() {
+    for requests in 0..10 {
+        let (main, log) = set(256);
+        let (of_main, of_log) = (Unplugged::after(&main, 1000), Unplugged::after(&log, 1000));
+        let device = Flashlog::open(of_main.clone(), of_log.clone(), &options(Mode::Synchronous)).unwrap().0;
+        put(&device, 200, 6).unwrap();
+        device.flush().unwrap();
+        of_log.left.store(0, Ordering::Relaxed);
+        of_main.left.store(requests, Ordering::Relaxed);
+        for at in [200, 201, 5, 6] {
+            put(&device, at, 7).unwrap();
+        }
+        assert!(device.flush().is_err());
+        drop(device);
+        let flushed = get(&*main, 200);
+        assert!(flushed == block(6) || flushed == block(7), "main failed after {requests} requests");
+        match open(&main, &log, Mode::Synchronous) {
+            Err(error) => assert!(matches!(error, Error::Alone { .. }), "{error}"),
+            Ok((device, _)) => {
+                let there = [201, 5, 6].iter().filter(|at| get(&device, **at) == block(7)).count();
+                assert!(get(&device, 200) == block(6) && there == 0, "main failed after {requests} requests: {there}");
+            }
+        }
+    }
+}
+
+/// What the label of main says.
+fn condition(main: &MemoryDevice) -> Condition {
+    inspect(main).unwrap().unwrap().condition
+}
+
+#[test]
+fn a_mixture_is_one_until_main_has_everything_that_was_found() {
+    let (main, log) = set(256);
+    let wide = options(Mode::Asynchronous);
+    let (device, _) = Flashlog::open(main.clone(), log.clone(), &wide).unwrap();
+    for at in 0..30 {
+        put(&device, 200 - at, at).unwrap();
+        device.flush().unwrap();
+    }
+    for at in 0..30 {
+        put(&device, 58 - 2 * at, 2000 + at).unwrap();
+        device.flush().unwrap();
+    }
+    drop(device);
+    let failing = Unplugged::after(&main, 1000);
+    let device = Flashlog::open(failing.clone(), log.clone(), &wide).unwrap().0;
+    // The label, its flush, and five writes: those of the lowest addresses, which were written last.
+    failing.left.store(7, Ordering::Relaxed);
+    assert!(device.catch_up().is_err());
+    drop(device);
+    let has =
+        |main: &MemoryDevice, at: u64| get(main, 200 - at) == block(at) && get(main, 58 - 2 * at) == block(2000 + at);
+    let ends = [(0, 2029), (8, 2025), (10, 2024)].map(|(at, number)| get(&*main, at) == block(number));
+    assert_eq!(ends, [true, true, false]);
+    let mut mixtures = 0;
+    for bound in [20, 29, 31, 59] {
+        let (main, log) = (Arc::new((*main).clone()), Arc::new((*log).clone()));
+        let narrow = Options { index_blocks: bound, ..wide.clone() };
+        let device = Flashlog::open(main.clone(), log.clone(), &narrow).unwrap().0;
+        let has_all = (0..30).all(|at| has(&main, at));
+        let expected = if device.behind_blocks() == 0 { Condition::Open } else { Condition::CatchingUp };
+        assert_eq!((condition(&main), has_all), (expected, expected == Condition::Open), "{bound}");
+        mixtures += u64::from(!has_all);
+        device.catch_up().unwrap();
+        assert!((0..30).all(|at| has(&main, at)) && condition(&main) == Condition::Open);
+    }
+    assert_eq!(mixtures, 2);
+}
+
+#[test]
+fn main_says_so_while_it_is_brought_through_states_that_it_had() {
+    // Everything is on main already, which the log's pages do not know.
+    let (main, log) = set(256);
+    let (device, _) = open(&main, &log, Mode::Synchronous).unwrap();
+    for number in 0..40 {
+        put(&device, number % 25, number).unwrap();
+    }
+    device.flush().unwrap();
+    drop(device);
+    let narrow = Options { index_blocks: 20, ..options(Mode::Synchronous) };
+    for requests in 0..20 {
+        let (main, log) = (Arc::new((*main).clone()), Arc::new((*log).clone()));
+        let opened = Flashlog::open(Unplugged::after(&main, requests), log.clone(), &narrow);
+        let has_all = (15..40).all(|number| get(&*main, number % 25) == block(number));
+        assert!(has_all || opened.is_err() && condition(&main) == Condition::CatchingUp, "after {requests} requests");
+        drop(opened);
+        let (device, _) = Flashlog::open(main.clone(), log, &narrow).unwrap();
+        assert!((15..40).all(|number| get(&device, number % 25) == block(number)));
+        assert_eq!(condition(&main), Condition::Open);
+    }
+}
+
+#[test]
+fn a_main_whose_flush_has_failed_is_not_asked_again() {
+    let (main, log) = set(256);
+    let failing = Unplugged::after(&main, 1000);
+    let device = Flashlog::open(failing.clone(), log, &options(Mode::Synchronous)).unwrap().0;
+    put(&device, 1, 1).unwrap();
+    {
+        let mut head = device.head.lock();
+        device.append(&mut head, true).unwrap();
+        device.flush_log(&mut head).unwrap();
+    }
+    // The block is written, the flush fails, and others who have waited for main have one that does not.
+    failing.left.store(1, Ordering::Relaxed);
+    assert!(device.catch_up_to_durable().is_err());
+    failing.left.store(1000, Ordering::Relaxed);
+    assert!(device.catch_up_to_durable().is_err() && device.behind_blocks() == 1);
+}
