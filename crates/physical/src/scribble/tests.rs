@@ -237,6 +237,17 @@ fn is_right(rig: &Rig, index: u64, what: &str) {
     rig.module.attributes(TWO).unwrap_or_else(|error| panic!("{what}: {error}"));
 }
 
+/// Whoever builds on what was struck begins the epoch anew, if not before, and goes on.
+fn goes_on(rig: &Rig, what: &str, change: impl Fn() -> Result<(), Error>) {
+    let recovery_point = || change().and_then(|()| rig.commit());
+    if let Err(error) = recovery_point() {
+        assert!(matches!(error, Error::GivenUp(_)), "{what}: {error}");
+        rig.module.begin_anew().unwrap();
+        recovery_point().unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+    assert!(rig.module.status().counters.scribbles > 0, "{what}");
+}
+
 /// What was looked at in this second is believed; not if what it says makes no sense. No time passes here.
 #[test]
 fn the_device_is_not_blamed_and_not_repaired_for_what_went_bad_in_memory_a_moment_ago() {
@@ -285,17 +296,7 @@ fn the_device_is_not_blamed_and_not_repaired_for_what_went_bad_in_memory_a_momen
         is_right(&rig, 129, &what);
         let status = rig.module.status();
         assert_eq!((status.repaired, status.unrepaired), (0, 0), "{what}");
-        // Whoever builds on it begins anew, and goes on.
-        let change = || {
-            rig.write(2, 3)?;
-            rig.commit()
-        };
-        if let Err(error) = change() {
-            assert!(matches!(error, Error::GivenUp(_)), "{what}: {error}");
-            rig.module.begin_anew().unwrap();
-            change().unwrap_or_else(|error| panic!("{what}: {error}"));
-        }
-        assert!(rig.module.status().counters.scribbles > 0, "{what}");
+        goes_on(&rig, &what, || rig.write(2, 3));
         rig.stored();
     }
 }
@@ -348,17 +349,7 @@ fn an_epoch_that_was_led_astray_a_moment_ago_is_begun_anew() {
         let choice = Choice::of(MetaKind::ObjectTable, Pattern::Word, 3);
         let choice = Choice { object: Some((0, 16)), slot: Some(slot), field: Some(field.into()), ..choice };
         let what = rig.module.lab().strike_chosen(&choice).unwrap().to_string();
-        let change = || {
-            rig.try_make(5)?;
-            rig.write(2, 3)?;
-            rig.commit()
-        };
-        if let Err(error) = change() {
-            assert!(matches!(error, Error::GivenUp(_)), "{what}: {error}");
-            rig.module.begin_anew().unwrap();
-            change().unwrap_or_else(|error| panic!("{what}: {error}"));
-        }
-        assert!(rig.module.status().counters.scribbles > 0, "{what}");
+        goes_on(&rig, &what, || rig.try_make(5).and_then(|()| rig.write(2, 3)));
         is_right(&rig, 129, &what);
         assert_eq!(rig.stored().0, 2, "{what}");
     }
