@@ -27,7 +27,7 @@ fn compare(arguments: &Arguments) -> Result<()> {
     println!("{preamble}\n");
     let progress = Progress::default();
     let mut results = Vec::new();
-    for load in Load::RATES.into_iter().chain([Load::Stream]) {
+    for load in Load::RATES.into_iter().chain(Load::AWAKE) {
         for setup in Setup::ALL {
             progress.say(&format!("{}, {}", load.name(), setup.name()));
             results.push((load, setup, Bench::new(setup, Sizes::default())?.run(load)?));

@@ -15,6 +15,12 @@ const STREAM_BLOCKS_A_SECOND: u64 = MIB_BLOCKS / 2;
 /// Seconds between its flushes.
 const STREAM_FLUSH_S: u64 = 5;
 
+/// A compilation: objects, their size, what computing one of them takes, and how many come between two flushes (5 s).
+const OBJECTS: u64 = 3000;
+const OBJECT_BLOCKS: u64 = 8;
+const OBJECT_TIME: Duration = Duration::from_millis(200);
+const OBJECTS_A_FLUSH: u64 = 25;
+
 /// What is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Load {
@@ -30,13 +36,19 @@ pub enum Load {
     Durable,
     /// Scattered reads of 4 KiB, half of them of what was written just before.
     MixedReads,
+    /// A MiB is written in a row, another of what was written is read, and so on.
+    Mixed,
+    /// Files of 1 MiB are read, which are not new, and written elsewhere.
+    Copy,
+    /// Ten minutes of computing, of which each 200 ms give 32 KiB somewhere; durable every 5 s. What is read is in memory.
+    Compilation,
     /// Half a MiB each second for ten minutes, durable every 5 s.
     Stream,
 }
 
 impl Load {
-    /// All of the table of rates. The stream is beside them: its rate is given.
-    pub const RATES: [Load; 9] = [
+    /// All of the table of rates. Beside them are those whose rate is given.
+    pub const RATES: [Load; 11] = [
         Load::Sequential,
         Load::Rewrite,
         Load::Overflow,
@@ -46,7 +58,11 @@ impl Load {
         Load::Scattered(4096),
         Load::Durable,
         Load::MixedReads,
+        Load::Mixed,
+        Load::Copy,
     ];
+    /// Those whose rate is given: what counts is how long a disk is awake.
+    pub const AWAKE: [Load; 2] = [Load::Stream, Load::Compilation];
 
     /// Its name in tables.
     pub fn name(self) -> String {
@@ -58,7 +74,10 @@ impl Load {
             Load::Scattered(blocks) => format!("write, scattered, {} MiB", blocks / MIB_BLOCKS),
             Load::Durable => "write, scattered, 4 KiB, each flushed".into(),
             Load::MixedReads => "read, scattered, 4 KiB, half of it new".into(),
+            Load::Mixed => "write, 1 MiB in a row, and read as much of it".into(),
+            Load::Copy => "copy of files of 1 MiB".into(),
             Load::Stream => "stream".into(),
+            Load::Compilation => "compilation".into(),
         }
     }
 }
@@ -106,7 +125,10 @@ impl Bench {
             }
             Load::Durable => self.scatter(1, self.sizes.scattered / 4, true)?,
             Load::MixedReads => self.read_mixed()?,
+            Load::Mixed => self.mixed()?,
+            Load::Copy => self.copy()?,
             Load::Stream => self.stream()?,
+            Load::Compilation => self.compile()?,
         };
         Ok(Measured {
             seconds: self.seconds() - start_s,
@@ -118,6 +140,10 @@ impl Bench {
 
     pub(super) fn write(&self, first: u64, bytes: &[u8]) -> Result<()> {
         self.device.write(first, &[IoSlice::new(bytes)]).map_err(of_device)
+    }
+
+    fn read(&self, first: u64, bytes: &mut [u8]) -> Result<()> {
+        self.device.read(first, &mut [IoSliceMut::new(bytes)]).map_err(of_device)
     }
 
     pub(super) fn flush(&self) -> Result<()> {
@@ -148,9 +174,40 @@ impl Bench {
         let mut elsewhere = Generator::new(&[9]);
         for (at, new) in self.places(1, self.sizes.scattered).enumerate() {
             let first = if at % 2 == 0 { new } else { elsewhere.below(self.sizes.area) };
-            self.device.read(first, &mut [IoSliceMut::new(&mut bytes)]).map_err(of_device)?;
+            self.read(first, &mut bytes)?;
         }
         Ok(self.sizes.scattered)
+    }
+
+    fn mixed(&self) -> Result<u64> {
+        let (mut bytes, mut random) = (vec![0xA5; MIB_BLOCKS as usize * BLOCK_SIZE], Generator::new(&[8]));
+        for number in 0..self.sizes.load / MIB_BLOCKS {
+            self.write(number * MIB_BLOCKS, &bytes)?;
+            self.read(random.below(number + 1) * MIB_BLOCKS, &mut bytes)?;
+        }
+        self.flush().map(|()| 2 * self.sizes.load)
+    }
+
+    fn copy(&self) -> Result<u64> {
+        let mut bytes = vec![0; MIB_BLOCKS as usize * BLOCK_SIZE];
+        let (from, to) = (self.places(MIB_BLOCKS, self.sizes.load / MIB_BLOCKS), self.sizes.area);
+        for (number, from) in from.enumerate() {
+            self.read(from, &mut bytes)?;
+            self.write(to + number as u64 * MIB_BLOCKS, &bytes)?;
+        }
+        self.flush().map(|()| self.sizes.load)
+    }
+
+    fn compile(&self) -> Result<u64> {
+        let bytes = vec![0x11; OBJECT_BLOCKS as usize * BLOCK_SIZE];
+        for (number, first) in (1..).zip(self.places(OBJECT_BLOCKS, OBJECTS)) {
+            self.clock.pass(OBJECT_TIME);
+            self.write(first, &bytes)?;
+            if number % OBJECTS_A_FLUSH == 0 {
+                self.flush()?;
+            }
+        }
+        self.flush().map(|()| OBJECTS * OBJECT_BLOCKS)
     }
 
     fn stream(&self) -> Result<u64> {

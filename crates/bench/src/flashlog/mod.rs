@@ -1,7 +1,7 @@
 //! Flashlog on modelled devices, in simulated time: after the thesis's chapter 6.2.
 //!
-//! Disk, stick and SSD are those of [`holdfast_lab::device::timed`]; time passes only while one of them works, so that the figures are those of the devices and
-//! the order of requests, the same on every machine. What the processor needs is in other measurements.
+//! Disk, stick and SSD are those of [`holdfast_lab::device::timed`]; time passes only while they work, so that the figures are those of the devices and
+//! the order of requests, the same on every machine. A thread serves main, in the same time. What the processor needs is in other measurements.
 
 mod backups;
 mod loads;
@@ -20,6 +20,7 @@ use holdfast_lab::device::timed::{
 };
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
@@ -105,7 +106,19 @@ pub struct Bench {
     main: Arc<Timed>,
     log: Option<Arc<Timed>>,
     flashlog: Option<Arc<Flashlog>>,
+    /// Main is served by it.
+    server: Option<JoinHandle<()>>,
     sizes: Sizes,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if let Some((flashlog, server)) = self.flashlog.as_ref().zip(self.server.take()) {
+            flashlog.end_main();
+            // Its panic has been told where it was.
+            let _ = self.clock.away(|| server.join());
+        }
+    }
 }
 
 impl Bench {
@@ -120,17 +133,19 @@ impl Bench {
             Setup::Flashlog(log, mode) => (timed(sizes.main, AnyModel::Disk)?, Some((log, mode))),
         };
         let Some((log, mode)) = mode else {
-            return Ok(Bench { clock, device: main.clone(), main, log: None, flashlog: None, sizes });
+            return Ok(Bench { clock, device: main.clone(), main, log: None, flashlog: None, server: None, sizes });
         };
         let log = timed(sizes.log, if log == Log::Stick { AnyModel::Stick } else { AnyModel::Ssd })?;
         let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
         flashlog::create(main.clone(), log.clone(), &names).map_err(of_set)?;
         let pace = clock.clone();
         let now = Arc::new(move || SystemTime::UNIX_EPOCH + Duration::from_nanos(pace.now_ns()));
-        let options = Options { mode, now, ..Options::default() };
+        let options = Options { mode, now, timer: clock.clone(), ..Options::default() };
         let (device, _opened) = Flashlog::open(main.clone(), log.clone(), &options).map_err(of_set)?;
         let flashlog = Arc::new(device);
-        Ok(Bench { clock, device: flashlog.clone(), main, log: Some(log), flashlog: Some(flashlog), sizes })
+        let (guest, served, time) = (clock.guest(), flashlog.clone(), clock.clone());
+        let server = Some(std::thread::spawn(move || guest.begin(&time, || served.serve_main())));
+        Ok(Bench { clock, device: flashlog.clone(), main, log: Some(log), flashlog: Some(flashlog), server, sizes })
     }
 
     /// As after a pause, in which main catches up.

@@ -32,9 +32,9 @@ impl Results {
 /// All tables.
 pub fn tables(results: &Results) -> String {
     format!(
-        "## Rates, MB/s\n\n{}\n## A stream of half a MiB a second\n\n{}\n## Wear of the flash\n\n{}\n## Goals\n\n{}",
+        "## Rates, MB/s\n\n{}\n## How long a disk is awake\n\n{}\n## Wear of the flash\n\n{}\n## Goals\n\n{}",
         rates(results),
-        stream(results),
+        awake(results),
         wear(results),
         goals(results)
     )
@@ -53,13 +53,17 @@ fn rates(results: &Results) -> String {
     table(&header, body.to_vec())
 }
 
-fn stream(results: &Results) -> String {
-    let header = ["setup", "disk at work, % of the time", "its motor on, %", "motor started"].map(str::to_owned);
-    let body = [Setup::Disk, SYNC_STICK, ASYNC_STICK, SYNC_SSD, ASYNC_SSD].iter().filter_map(|setup| {
-        let measured = results.of(Load::Stream, *setup)?;
+fn awake(results: &Results) -> String {
+    let header =
+        ["load", "setup", "disk at work, % of the time", "its motor on, %", "motor started"].map(str::to_owned);
+    let setups = [Setup::Disk, SYNC_STICK, ASYNC_STICK, SYNC_SSD, ASYNC_SSD];
+    let all = Load::AWAKE.iter().flat_map(|load| setups.map(|setup| (*load, setup)));
+    let body = all.filter_map(|(load, setup)| {
+        let measured = results.of(load, setup)?;
         let percent = |ns: u64| number(ns as f64 / 1e7 / measured.seconds);
+        let numbers = [percent(measured.main.busy_ns), percent(measured.main.motor.on_ns)];
         let starts = measured.main.motor.starts.to_string();
-        Some(vec![setup.name().to_owned(), percent(measured.main.busy_ns), percent(measured.main.motor.on_ns), starts])
+        Some([vec![load.name(), setup.name().to_owned()], numbers.to_vec(), vec![starts]].concat())
     });
     table(&header, body.collect())
 }
@@ -111,12 +115,17 @@ fn goals(results: &Results) -> String {
         0.90,
         ratio(Load::MixedReads, ASYNC_STICK, Setup::Disk),
     );
-    let idle = |setup| {
-        let measured = results.of(Load::Stream, setup)?;
+    for (setup, log) in [(ASYNC_STICK, Setup::Stick), (ASYNC_SSD, Setup::Ssd)] {
+        let load = Load::Mixed;
+        judge(format!("{}: {} / the log device", load.name(), setup.name()), 0.90, ratio(load, setup, log));
+    }
+    let idle = |load, setup| {
+        let measured = results.of(load, setup)?;
         Some(1.0 - measured.main.motor.on_ns as f64 / 1e9 / measured.seconds)
     };
-    for setup in [ASYNC_STICK, ASYNC_SSD] {
-        judge(format!("stream, {}: part of the time that the disk's motor is off", setup.name()), 0.9, idle(setup));
+    for (load, setup) in Load::AWAKE.iter().flat_map(|load| [ASYNC_STICK, ASYNC_SSD].map(|setup| (*load, setup))) {
+        let what = format!("{}, {}: part of the time that the disk's motor is off", load.name(), setup.name());
+        judge(what, 0.9, idle(load, setup));
     }
     table(&header, body)
 }

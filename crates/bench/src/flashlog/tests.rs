@@ -18,6 +18,17 @@ fn scattered_writes_to_a_stick_as_a_log_are_at_least_twenty_times_as_fast_as_to_
     }
 }
 
+/// What the thread for main is for. The start, when main has nothing yet, is short beside the load.
+#[test]
+fn synchronous_writes_in_a_row_are_as_fast_as_the_slower_device() {
+    let sizes = Sizes { main: 256 * MIB_BLOCKS, log: 224 * MIB_BLOCKS, load: 192 * MIB_BLOCKS, ..small() };
+    let rate = |setup| Bench::new(setup, sizes).unwrap().run(Load::Sequential).unwrap().mb_per_s();
+    for (log, slower) in [(Log::Stick, Setup::Stick), (Log::Ssd, Setup::Disk)] {
+        let part = rate(Setup::Flashlog(log, Mode::Synchronous)) / rate(slower);
+        assert!((0.95..1.0).contains(&part), "{log:?}: {part}");
+    }
+}
+
 #[test]
 fn a_disk_stands_still_while_a_stream_goes_to_the_log() {
     let sizes = Sizes { main: 512 * MIB_BLOCKS, log: 512 * MIB_BLOCKS, ..small() };

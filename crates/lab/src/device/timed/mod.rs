@@ -1,21 +1,24 @@
 //! Devices that take as long as a disk, a USB stick or an SSD would: contents below, time and wear here.
 //!
-//! A [`Timed`] device asks its [`Model`] what a request costs, and then waits: for the simulated time of a [`Virtual`] clock, which
-//! one thread has gone through as soon as it is added; or for real ([`Real`]), sped up, where several threads keep several devices busy at once.
+//! A [`Timed`] device asks its [`Model`] what a request costs, and then waits: for the simulated time of a [`Virtual`] clock, where
+//! threads take turns; or for real ([`Real`]), sped up, where several threads keep several devices busy at once.
 //!
 //! The models are simple and told in full, so that figures can be understood: no caches, no queues. What they tell apart is what decides a log's worth:
 //! sequential from scattered, and on flash whether erase blocks are filled from front to back.
 //!
 //! | file | device |
 //! |---|---|
+//! | `clock` | simulated time for several threads |
 //! | `disk` | seeks, rotation, and a motor that stops when nobody asks |
 //! | `flash` | USB stick: few open erase blocks; SSD: none that show |
 
+mod clock;
 mod disk;
 mod flash;
 #[cfg(test)]
 mod tests;
 
+pub use clock::{Guest, Virtual};
 pub use disk::{Disk, DiskOptions};
 pub use flash::{Ssd, SsdOptions, Stick, StickOptions};
 
@@ -24,7 +27,6 @@ use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -92,27 +94,6 @@ pub trait Pace: Send + Sync {
     fn now_ns(&self) -> u64;
     /// Returns at that time or later.
     fn wait_until(&self, at_ns: u64);
-}
-
-/// Time that passes only when somebody waits, for one thread.
-#[derive(Debug, Default)]
-pub struct Virtual(AtomicU64);
-
-impl Virtual {
-    /// Lets time pass in which nothing happens.
-    pub fn pass(&self, time: Duration) {
-        self.0.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
-    }
-}
-
-impl Pace for Virtual {
-    fn now_ns(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn wait_until(&self, at_ns: u64) {
-        self.0.fetch_max(at_ns, Ordering::Relaxed);
-    }
 }
 
 /// The time of the machine, going so many times as fast.
