@@ -310,7 +310,12 @@ fn damage_in_the_staging_area_is_told() {
     set.backup.alter(BLOCKS + 256, |block| block[0] ^= 7).unwrap();
     set.backup.alter(BLOCKS, |page| page[500] ^= 7).unwrap();
     assert!(matches!(device.backup(set.backup.clone()), Err(Error::Damaged { block: 1024, .. })));
-    set.backup.alter(BLOCKS, |page| page[500] ^= 6).unwrap();
+    set.backup
+        .alter(BLOCKS, |page| {
+            page[500] ^= 7;
+            page[4090] ^= 1;
+        })
+        .unwrap();
     device.backup(set.backup.clone()).unwrap();
     assert_eq!(get(&*set.backup, 5), block(55));
 }

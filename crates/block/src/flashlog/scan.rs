@@ -1,18 +1,15 @@
 //! Reading the log from a point on: which pages follow each other, and where it ends.
 
 use super::Error;
-use super::format::{Damaged, Fault, Label, Page, Point, hex};
+use super::format::{Fault, Label, Page, Point, hex};
 use super::ring::{Area, Rings};
 use crate::{AlignedBuf, BLOCK_SIZE};
-use holdfast_integrity::{FlipsMax, correct_flips};
 use std::sync::Arc;
 
 /// Pages that are read at once: 256 KiB.
 const READ_PAGES: u64 = 64;
 /// So far is looked behind the end for a page that says that there was more: 1 MiB.
 const LOOK_AHEAD_PAGES: u64 = 256;
-/// Where a page has its checksum.
-const SUM_AT: usize = 4088;
 
 /// Reads pages one after the other.
 pub(super) struct Scan<'a> {
@@ -46,18 +43,13 @@ impl<'a> Scan<'a> {
         if used.is_none_or(|used| used >= self.rings.areas.meta_blocks) {
             return Ok(None);
         }
-        let mut bytes = *self.bytes(self.at.page)?;
-        let page = match Page::decode(&bytes, self.label.blocks) {
-            Err(Damaged::Sum(sum)) if correct_flips(&mut bytes[..SUM_AT], sum, FlipsMax::One).is_some() => {
-                let page = Page::decode(&bytes, self.label.blocks).ok().filter(|page| self.is_next(page));
-                if page.is_some() && self.mends {
-                    self.rings.write(Area::Meta, self.at.page, &[&AlignedBuf::copy_of(&bytes)])?;
-                }
-                page
-            }
-            page => page.ok().filter(|page| self.is_next(page)),
-        };
+        let found = *self.bytes(self.at.page)?;
+        let mut bytes = found;
+        let page = Page::decode_mending(&mut bytes, self.label.blocks).ok().filter(|page| self.is_next(page));
         if let Some(page) = &page {
+            if self.mends && bytes != found {
+                self.rings.write(Area::Meta, self.at.page, &[&AlignedBuf::copy_of(&bytes)])?;
+            }
             self.at = Point { page: page.head.number + 1, data: page.head.data + page.blocks(), previous: page.sum };
         }
         Ok(page)

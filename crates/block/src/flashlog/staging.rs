@@ -267,12 +267,7 @@ impl Backup {
         }
         let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         for (number, block) in (0..).zip(blocks) {
-            let decoded = match Page::decode(block, self.label().blocks) {
-                Err(Damaged::Sum(sum)) if correct_flips(&mut block[..4088], sum, FlipsMax::One).is_some() => {
-                    Page::decode(block, self.label().blocks)
-                }
-                decoded => decoded,
-            };
+            let decoded = Page::decode_mending(block, self.label().blocks);
             let next = pages.last().map_or(0, |last| last.head.data + last.blocks());
             match decoded {
                 Ok(page)

@@ -169,7 +169,8 @@ fn a_bit_in_the_log_is_flipped_back_and_more_is_told() {
 
 #[test]
 fn damage_in_what_was_flushed_is_no_end_of_the_log() {
-    for flips in [1u8, 7] {
+    // In an entry, and in the checksum.
+    for (flips, at) in [(1u8, 300), (7, 300), (1, 4090), (7, 4090)] {
         let (main, log) = set();
         let (device, _) = open(&main, &log, Mode::Asynchronous).unwrap();
         for number in 0..3 {
@@ -177,7 +178,7 @@ fn damage_in_what_was_flushed_is_no_end_of_the_log() {
             device.flush().unwrap();
         }
         drop(device);
-        log.alter(257, |page| page[300] ^= flips).unwrap();
+        log.alter(257, |page| page[at] ^= flips).unwrap();
         match open(&main, &log, Mode::Asynchronous) {
             Ok((device, _)) => assert_eq!((flips, get(&device, 2)), (1, block(2))),
             Err(error) => assert!(flips == 7 && matches!(error, Error::Damaged { block: 257, .. }), "{error}"),

@@ -359,6 +359,11 @@ impl Label {
             map: raw.map.get(),
             has_map: raw.has_map == 1,
         };
+        // With room for all that will ever be added to them.
+        let numbers = [label.sequence, label.generation, label.rebuilt, label.map];
+        if numbers.iter().any(|number| *number >= NUMBER_END) {
+            return Err(Fault::new("numbers of the label", format!("less than {NUMBER_END}"), format!("{numbers:?}")));
+        }
         if raw.has_map > u8::from(role != Role::Backup) {
             return Err(Fault::new("map of regions", "1 if there is one, 0 if not", raw.has_map));
         }
@@ -540,6 +545,9 @@ mod tests {
         let edits = [(12, 9), (13, 0), (13, 9), (14, 2), (16, 3), (24, 9), (90 + 5, 1), (96, 1), (104, 1)];
         let more = [
             (15, 1),
+            (31, 0xff),
+            (87, 0x10),
+            (263, 0xff),
             (105, 9),
             (113, 9),
             (121, 3),

@@ -1,7 +1,7 @@
 //! Pages of the meta area: the table of contents of the data area.
 
 use super::{BLOCKS_MAX, FORMAT_VERSION, Fault, Uuid, expect_zero};
-use holdfast_integrity::crc64;
+use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::time::{Duration, SystemTime};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -36,6 +36,8 @@ const _: () = assert!(std::mem::offset_of!(Raw, body) == 104);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
 
 const BODY_BYTES: usize = 3984;
+/// Where the checksum is.
+const SUM_AT: usize = 4088;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -204,6 +206,22 @@ impl Page {
         Self::judge(&raw, sum, blocks).map_err(Damaged::Other)
     }
 
+    /// The same of a block in which one bit may have flipped, which is then flipped back.
+    pub(crate) fn decode_mending(bytes: &mut [u8; 4096], blocks: u64) -> Result<Page, Damaged> {
+        match Self::decode(bytes, blocks) {
+            Err(Damaged::Sum(found)) => {
+                let sum = crc64(&bytes[..SUM_AT]);
+                if (sum ^ found).is_power_of_two() {
+                    bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+                } else if correct_flips(&mut bytes[..SUM_AT], found, FlipsMax::One).is_none() {
+                    return Err(Damaged::Sum(found));
+                }
+                Self::decode(bytes, blocks)
+            }
+            decoded => decoded,
+        }
+    }
+
     fn judge(raw: &Raw, sum: u64, blocks: u64) -> Result<Page, Fault> {
         if raw.magic != MAGIC {
             return Err(Fault::new("magic of the page", format!("{MAGIC:?}"), format!("{:?}", raw.magic)));
@@ -351,6 +369,20 @@ mod tests {
             let mut bytes = good;
             bytes[at] ^= 1;
             assert_eq!(Page::decode(&bytes, 1000), Err(Damaged::Sum(sum)), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_flipped_back_wherever_it_is_and_two_are_not() {
+        let (good, _) = page();
+        for at in (0..4096).step_by(7).chain(SUM_AT..4096) {
+            let mut bytes = good;
+            bytes[at] ^= 1 << (at % 8);
+            assert!(Page::decode_mending(&mut bytes, 53).is_ok() && bytes == good, "byte {at}");
+            bytes[at] ^= 1 << (at % 8);
+            bytes[(at + 100) % 4096] ^= 0x10;
+            let damaged = bytes;
+            assert!(Page::decode_mending(&mut bytes, 53).is_err() && bytes == damaged, "byte {at}");
         }
     }
 
