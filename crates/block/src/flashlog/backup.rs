@@ -53,7 +53,8 @@ impl Flashlog {
     /// # Errors
     /// [`Error::TooSmall`]: it takes the set's size and 4 MiB at least; [`Error::Device`].
     pub fn create_backup(&self, device: Arc<dyn Device>, name: Uuid) -> Result<(), Error> {
-        Backup::create(device, &self.head.lock().labels.label, name)
+        let label = self.head.lock().labels.label.clone();
+        Backup::create(device, &label, name)
     }
 
     /// Brings a backup to the state of now. The set stays in use. If this is cut off, the next call goes on, and until then the backup has

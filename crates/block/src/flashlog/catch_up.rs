@@ -8,6 +8,7 @@ use super::stages::{Map, Place, Stage, Version};
 use crate::{AlignedBuf, BLOCK_SIZE, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 
 /// Blocks of one write to main: 1 MiB.
 const RUN_BLOCKS: usize = 256;
@@ -69,9 +70,11 @@ impl Flashlog {
             if self.options.order == Order::MainBeforeLog {
                 stages.promote(Stage::Logged, Stage::Applying);
             }
-            (stages.map(Stage::Applying).clone(), stages.durable)
+            (Arc::clone(stages.map(Stage::Applying)), stages.durable)
         };
         self.write_to_main(&blocks)?;
+        // Nobody else has it then, and it need not be copied.
+        drop(blocks);
         self.stages.lock().written(point);
         Ok(())
     }

@@ -312,16 +312,25 @@ impl Flashlog {
 
     /// Reads `bytes` where at least one block is not on main for certain.
     fn read_mixed(&self, first: u64, found: Vec<Option<Version>>, bytes: &mut AlignedBuf) -> Result<(), Error> {
-        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-        let mut from_main = vec![false; blocks.len()];
-        for (at, version) in found.into_iter().enumerate() {
-            from_main[at] = match version {
-                None => true,
-                Some(version) => {
-                    let read = self.read_version(first + at as u64, version, &mut blocks[at]);
-                    !read.map_err(|failure| failure.error)?
-                }
-            };
+        let (mut blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        let mut from_main = Vec::with_capacity(blocks.len());
+        for run in found.chunk_by(are_neighbours_in_log) {
+            let (now, later) = blocks.split_at_mut(run.len());
+            blocks = later;
+            let place = run[0].as_ref().map(|version| &version.place);
+            if let Some(Place::Log(position)) = place {
+                self.rings.read(Area::Data, *position, now.as_flattened_mut())?;
+            }
+            for (block, version) in now.iter_mut().zip(run) {
+                from_main.push(match version {
+                    None => true,
+                    Some(Version { sum, place: Place::Log(_) }) if crc64(block) == *sum => false,
+                    Some(version) => {
+                        let address = first + from_main.len() as u64;
+                        !self.read_version(address, version.clone(), block).map_err(|failure| failure.error)?
+                    }
+                });
+            }
         }
         let mut at = 0;
         for run in from_main.chunk_by(|a, b| a == b) {
@@ -332,6 +341,14 @@ impl Flashlog {
             at += run.len();
         }
         Ok(())
+    }
+}
+
+/// Whether two blocks that are neighbours can be read from the log at once.
+fn are_neighbours_in_log(a: &Option<Version>, b: &Option<Version>) -> bool {
+    match (a, b) {
+        (Some(Version { place: Place::Log(a), .. }), Some(b)) => b.is_at(a + 1),
+        _ => false,
     }
 }
 
@@ -347,10 +364,7 @@ impl Device for Flashlog {
     fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
         let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         let count = check_request(&self.name, Operation::Read, self.blocks, first, length_bytes)?;
-        let found: Vec<Option<Version>> = {
-            let stages = self.stages.lock();
-            (first..first + count).map(|address| stages.find(address).cloned()).collect()
-        };
+        let found = self.stages.lock().find_all(first, count);
         if found.iter().all(Option::is_none) {
             return self.main.read(first, bufs);
         }

@@ -52,9 +52,13 @@ impl Version {
 /// The blocks of one stage by address.
 pub(super) type Map = BTreeMap<u64, Version>;
 
+/// Maps are merged one block after the other if one is so many times smaller, so that a flush of a few blocks costs no more than these.
+const MUCH_SMALLER: usize = 8;
+
 #[derive(Default)]
 pub(super) struct Stages {
-    maps: [Map; STAGES],
+    /// Shared with whoever writes one of them to main.
+    maps: [Arc<Map>; STAGES],
     /// The gathered writes, in order.
     gathered: Vec<(u64, Arc<Chunk>)>,
     /// Blocks in memory by stage, versions that have been replaced included.
@@ -88,9 +92,10 @@ impl Stages {
 
     /// A write has come.
     pub(super) fn accept(&mut self, first: u64, chunk: Arc<Chunk>) {
+        let map = Arc::make_mut(&mut self.maps[Stage::Gathered as usize]);
         for (index, sum) in chunk.sums().iter().enumerate() {
             let version = Version { sum: *sum, place: Place::Memory(Arc::clone(&chunk), index) };
-            self.maps[Stage::Gathered as usize].insert(first + index as u64, version);
+            map.insert(first + index as u64, version);
         }
         self.memory_blocks[Stage::Gathered as usize] += chunk.blocks() as u64;
         self.gathered.push((first, chunk));
@@ -123,24 +128,24 @@ impl Stages {
 
     /// Lets everything of one stage into another.
     pub(super) fn promote(&mut self, from: Stage, to: Stage) {
-        let mut moved = std::mem::take(&mut self.maps[from as usize]);
-        self.maps[to as usize].append(&mut moved);
+        let [newer, older] = [from, to].map(|stage| std::mem::take(&mut self.maps[stage as usize]));
+        self.maps[to as usize] = merge(newer, older);
         self.memory_blocks[to as usize] += std::mem::take(&mut self.memory_blocks[from as usize]);
     }
 
     /// What a stage has.
-    pub(super) fn map(&self, stage: Stage) -> &Map {
+    pub(super) fn map(&self, stage: Stage) -> &Arc<Map> {
         &self.maps[stage as usize]
     }
 
     /// A block found in the log when it was opened.
     pub(super) fn found(&mut self, address: u64, version: Version) {
-        self.maps[Stage::Durable as usize].insert(address, version);
+        Arc::make_mut(&mut self.maps[Stage::Durable as usize]).insert(address, version);
     }
 
     /// What was `Writing` is in the log from `position` on, one after the other, and memory is done with it.
     pub(super) fn leave_memory(&mut self, batch: &[(u64, Arc<Chunk>)], mut position: u64) {
-        let map = &mut self.maps[Stage::Writing as usize];
+        let map = Arc::make_mut(&mut self.maps[Stage::Writing as usize]);
         for (first, chunk) in batch {
             for index in 0..chunk.blocks() {
                 if let Some(version) = map.get_mut(&(first + index as u64))
@@ -162,7 +167,7 @@ impl Stages {
 
     /// What was `Applied` is durable there.
     pub(super) fn applied(&mut self) {
-        self.maps[Stage::Applied as usize].clear();
+        self.maps[Stage::Applied as usize] = Arc::default();
         self.memory_blocks[Stage::Applied as usize] = 0;
         self.applied = self.written;
     }
@@ -170,6 +175,17 @@ impl Stages {
     /// The newest version of a block, if main does not have it for certain.
     pub(super) fn find(&self, address: u64) -> Option<&Version> {
         self.maps.iter().find_map(|map| map.get(&address))
+    }
+
+    /// The same of blocks in a row.
+    pub(super) fn find_all(&self, first: u64, count: u64) -> Vec<Option<Version>> {
+        let mut found = vec![None; count as usize];
+        for map in &self.maps {
+            for (address, version) in map.range(first..first + count) {
+                found[(address - first) as usize].get_or_insert_with(|| version.clone());
+            }
+        }
+        found
     }
 
     /// The newest version of all blocks that main does not have for certain.
@@ -185,7 +201,52 @@ impl Stages {
     #[cfg(test)]
     pub(super) fn damage_gathered(&mut self) {
         let (_, chunk) = &mut self.gathered[0];
-        self.maps[Stage::Gathered as usize].clear();
+        self.maps[Stage::Gathered as usize] = Arc::default();
         Arc::get_mut(chunk).expect("nobody else has it").damage();
+    }
+}
+
+/// Of a block that is in both, the newer version.
+fn merge(newer: Arc<Map>, older: Arc<Map>) -> Arc<Map> {
+    if newer.is_empty() {
+        return older;
+    }
+    if older.is_empty() {
+        return newer;
+    }
+    let (mut newer, mut older) = (Arc::unwrap_or_clone(newer), Arc::unwrap_or_clone(older));
+    if older.len() / MUCH_SMALLER > newer.len() {
+        older.extend(newer);
+        Arc::new(older)
+    } else if newer.len() / MUCH_SMALLER > older.len() {
+        for (address, version) in older {
+            newer.entry(address).or_insert(version);
+        }
+        Arc::new(newer)
+    } else {
+        older.append(&mut newer);
+        Arc::new(older)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_maps_the_newer_versions_count_whatever_their_sizes() {
+        for (old, new) in [(0, 5), (5, 0), (100, 3), (3, 100), (40, 60)] {
+            let map = |count: u64, step: u64, sum: u64| -> Arc<Map> {
+                Arc::new((0..count).map(|at| (at * step, Version { sum, place: Place::Log(at) })).collect())
+            };
+            let (older, newer) = (map(old, 2, 1), map(new, 3, 2));
+            // One is in use elsewhere.
+            let in_use = Arc::clone(&older);
+            let merged = merge(Arc::clone(&newer), older);
+            let expected = |at: &u64| if newer.contains_key(at) { 2 } else { 1 };
+            assert!(merged.iter().all(|(at, version)| version.sum == expected(at)), "{old} and {new}");
+            assert!(in_use.keys().chain(newer.keys()).all(|at| merged.contains_key(at)), "{old} and {new}");
+            assert!(in_use.values().all(|version| version.sum == 1) && in_use.len() as u64 == old);
+        }
     }
 }

@@ -41,7 +41,7 @@ impl Flashlog {
         let head = self.head.lock();
         let (label, areas, next) = (&head.labels.label, self.rings.areas, head.next);
         let applied = self.stages.lock().applied;
-        let tail = head.keep.filter(|keep| keep.page < applied.page).unwrap_or(applied);
+        let tail = head.tail(applied);
         Status {
             mode: self.options.mode,
             failure: self.latch.cause().cloned(),

@@ -142,6 +142,40 @@ fn large_and_odd_writes_arrive_whole() {
     }
 }
 
+/// Counts what is read.
+struct Counted {
+    below: Arc<MemoryDevice>,
+    reads: AtomicI64,
+}
+
+impl Filter for Counted {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.below.read(first, bufs)
+    }
+}
+
+#[test]
+fn neighbours_are_read_from_the_log_at_once() {
+    let (main, log) = set();
+    let counted = Arc::new(Counted { below: log, reads: AtomicI64::new(0) });
+    let (device, _) = Flashlog::open(main, counted.clone(), &options(Mode::Asynchronous)).unwrap();
+    let mut expected: Vec<u8> = (0..64).flat_map(block).collect();
+    device.write(10, &[IoSlice::new(&expected)]).unwrap();
+    // Elsewhere in the log, and so the rest is in two parts.
+    put(&device, 10 + 30, 99).unwrap();
+    expected[30 * BLOCK_SIZE..31 * BLOCK_SIZE].copy_from_slice(&block(99));
+    device.flush().unwrap();
+    counted.reads.store(0, Ordering::Relaxed);
+    let mut bytes = vec![0; 66 * BLOCK_SIZE];
+    device.read(9, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
+    assert!(bytes[BLOCK_SIZE..65 * BLOCK_SIZE] == expected && counted.reads.load(Ordering::Relaxed) == 3);
+}
+
 #[test]
 fn a_bit_in_the_log_is_flipped_back_and_more_is_told() {
     let (main, log) = set();
