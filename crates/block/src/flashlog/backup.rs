@@ -9,7 +9,7 @@ use super::scan::Scan;
 use super::staging::Backup;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use holdfast_integrity::crc64;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
@@ -63,6 +63,11 @@ impl Flashlog {
     /// # Errors
     /// [`Error`] tells which device failed or is the wrong one. A failure of the backup device does not touch the set.
     pub fn backup(&self, device: Arc<dyn Device>) -> Result<BackedUp, Error> {
+        self.backup_noting(device).map(|(done, _)| done)
+    }
+
+    /// The same, and tells which groups of blocks it has written to.
+    pub(super) fn backup_noting(&self, device: Arc<dyn Device>) -> Result<(BackedUp, BTreeSet<u64>), Error> {
         let _writing = self.uses.write(&self.name)?;
         let mut backup = Backup::open(device)?;
         let mut done = BackedUp::default();
@@ -94,7 +99,7 @@ impl Flashlog {
             backup.labels.write(|label| (label.state, label.staging) = (State::Open, Staging::default()))?;
         }
         self.forget_changed(&backup)?;
-        Ok(done)
+        Ok((done, backup.written))
     }
 
     /// Everything that was answered up to now is in the log, durably, before this point.
@@ -183,7 +188,8 @@ impl Flashlog {
         while let Some((first, count)) = pass.regions.next_run(at, COPY_BLOCKS) {
             let part = &mut bytes[..count as usize * BLOCK_SIZE];
             self.read(first, &mut [IoSliceMut::new(part)])?;
-            backup.write(first, part)?;
+            let (blocks, _none) = part.as_chunks::<BLOCK_SIZE>();
+            backup.write(first, part, blocks.iter().map(|block| crc64(block)))?;
             at = first + count;
             done.copied_blocks += count;
             unnoted_blocks += count;
@@ -298,7 +304,8 @@ impl Flashlog {
                 let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
                 let mut at = 0;
                 for run in batch.chunk_by(|a, b| a.0 + 1 == b.0) {
-                    backup.write(run[0].0, blocks[at..at + run.len()].as_flattened())?;
+                    let sums = run.iter().map(|(_, (_, sum))| *sum);
+                    backup.write(run[0].0, blocks[at..at + run.len()].as_flattened(), sums)?;
                     at += run.len();
                 }
             } else {

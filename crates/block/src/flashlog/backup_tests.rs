@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const BLOCKS: u64 = 1024;
+pub(super) const BLOCKS: u64 = 1024;
 
 pub(super) struct Set {
     pub(super) main: Arc<MemoryDevice>,
@@ -20,7 +20,7 @@ impl Set {
     pub(super) fn new() -> (Set, Flashlog) {
         let main = Arc::new(MemoryDevice::new(BLOCKS + 256).named("main"));
         let log = Arc::new(MemoryDevice::new(256 * 12).named("log"));
-        let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)).named("backup"));
+        let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS) + 256).named("backup"));
         for at in 0..BLOCKS {
             put(&*main, at, at + 1).unwrap();
         }
@@ -299,19 +299,19 @@ fn damage_in_the_log_never_gets_onto_a_backup() {
 
 #[test]
 fn damage_in_the_staging_area_is_told() {
-    // Cut off while what is staged goes to its place: after data, pages, flush, label and its flush.
+    // Cut off while what is staged goes to its place: after data, checksums, pages, flush, label and its flush.
     let (set, device) = Set::new();
     put(&device, 5, 55).unwrap();
-    assert!(device.backup(Unplugged::after(&set.backup, 5)).is_err());
-    set.backup.alter(BLOCKS + 256, |block| block[0] ^= 7).unwrap();
+    assert!(device.backup(Unplugged::after(&set.backup, 6)).is_err());
+    set.backup.alter(BLOCKS + 512, |block| block[0] ^= 7).unwrap();
     let error = device.backup(set.backup.clone()).unwrap_err();
     assert!(matches!(error, Error::Device(crate::Error::Damaged { .. })), "{error}");
     assert_eq!(get(&*set.backup, 5), block(6));
-    set.backup.alter(BLOCKS + 256, |block| block[0] ^= 7).unwrap();
-    set.backup.alter(BLOCKS, |page| page[500] ^= 7).unwrap();
-    assert!(matches!(device.backup(set.backup.clone()), Err(Error::Damaged { block: 1024, .. })));
+    set.backup.alter(BLOCKS + 512, |block| block[0] ^= 7).unwrap();
+    set.backup.alter(BLOCKS + 256, |page| page[500] ^= 7).unwrap();
+    assert!(matches!(device.backup(set.backup.clone()), Err(Error::Damaged { block: 1280, .. })));
     set.backup
-        .alter(BLOCKS, |page| {
+        .alter(BLOCKS + 256, |page| {
             page[500] ^= 7;
             page[4090] ^= 1;
         })

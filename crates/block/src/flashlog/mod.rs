@@ -30,6 +30,7 @@
 //! | `device` | the [`Device`](crate::Device), and what it does when one below fails |
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
+//! | `sums`, `verify` | checksums of a backup's blocks; reading it back |
 //! | `rebuild` | main from backup and log |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
 //! | `at`, `past` | barriers, and the states at them as devices |
@@ -63,9 +64,13 @@ mod stages;
 mod staging;
 mod status;
 mod stray;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod verify;
+#[cfg(test)]
+mod verify_tests;
 
 pub use at::{At, Barrier, barriers};
 pub use backup::BackedUp;
@@ -76,8 +81,9 @@ pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
 pub use inspect::{Condition, Inspected, inspect};
 pub use open::Opened;
 pub use past::Past;
-pub use rebuild::{Later, Rebuild, later, rebuild, rebuild_at};
+pub use rebuild::{Later, Rebuild, Rebuilt, later, rebuild, rebuild_at};
 pub use staging::finish_backup;
 pub use status::Status;
 pub use stray::{has_outgrown_labels, wipe};
 pub use turns::{RealTimer, Timer};
+pub use verify::{Verified, verify_backup};

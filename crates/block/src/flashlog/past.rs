@@ -7,6 +7,7 @@ use super::format::Role;
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::staging::Backup;
+use super::sums::{Base, Based};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation, check_request};
 use holdfast_integrity::crc64;
 use parking_lot::Mutex;
@@ -19,29 +20,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Past {
     name: Arc<str>,
     blocks: u64,
-    backup: Backup,
+    base: Base,
     log: Rings,
-    /// What the log has up to the barrier, and what the backup has staged but may not have in its place, by address.
+    /// What the log has up to the barrier, by address.
     in_log: Vec<Kept>,
-    staged: Vec<Kept>,
     barrier: Option<Barrier>,
     /// Of a set in use.
     held: Option<Hold>,
 }
 
-/// Where a block is to be read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Log,
-    Staged,
-    Backup,
-}
-
 /// A block of a state.
 #[derive(Clone, Copy)]
 struct Place {
-    source: Source,
-    position: u64,
+    is_in_log: bool,
+    /// Of the device that it is on.
+    block: u64,
     sum: Option<u64>,
 }
 
@@ -60,7 +53,6 @@ impl Past {
     fn of(backup: Backup, behind: Behind, at: At, held: Option<Hold>) -> Result<Past, Error> {
         let (point, barrier) = behind.choose(&behind.survey()?, at)?;
         let in_log = behind.newest(point)?;
-        let staged = backup.staged()?;
         let state = match &barrier {
             Some(barrier) => barrier.to_string(),
             None => format!("page {}", point.page),
@@ -68,10 +60,9 @@ impl Past {
         Ok(Past {
             name: format!("{} with {} at {state}", backup.labels.device.name(), behind.rings.device.name()).into(),
             blocks: backup.label().blocks,
-            backup,
+            base: Base::of(backup)?,
             log: behind.rings,
             in_log,
-            staged,
             barrier,
             held,
         })
@@ -87,27 +78,26 @@ impl Past {
         self.in_log.len() as u64
     }
 
-    fn place(&self, address: u64) -> Place {
-        for (source, all) in [(Source::Log, &self.in_log), (Source::Staged, &self.staged)] {
-            if let Ok(at) = all.binary_search_by_key(&address, |kept| kept.address) {
-                return Place { source, position: all[at].position, sum: Some(all[at].sum) };
+    fn places(&self, first: u64, count: u64) -> Result<Vec<Place>, crate::Error> {
+        let based = self.base.find(first, count)?;
+        let in_log =
+            |address: u64| self.in_log.binary_search_by_key(&address, |kept| kept.address).map(|at| self.in_log[at]);
+        let place = |(address, based): (u64, Based)| match in_log(address) {
+            Ok(kept) => {
+                Place { is_in_log: true, block: self.log.block(Area::Data, kept.position), sum: Some(kept.sum) }
             }
-        }
-        Place { source: Source::Backup, position: address, sum: None }
+            Err(_) => Place { is_in_log: false, block: based.block, sum: based.sum },
+        };
+        Ok((first..).zip(based).map(place).collect())
     }
 
     fn fill(&self, first: u64, bytes: &mut AlignedBuf) -> Result<(), crate::Error> {
         let (mut blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-        let places: Vec<Place> = (first..).take(blocks.len()).map(|address| self.place(address)).collect();
-        for run in places.chunk_by(|a, b| a.source == b.source && a.position + 1 == b.position) {
+        let places = self.places(first, blocks.len() as u64)?;
+        for run in places.chunk_by(|a, b| a.is_in_log == b.is_in_log && a.block + 1 == b.block) {
             let (now, later) = blocks.split_at_mut(run.len());
             blocks = later;
-            let bytes = now.as_flattened_mut();
-            match run[0].source {
-                Source::Log => self.log.read(Area::Data, run[0].position, bytes)?,
-                Source::Staged => self.backup.rings.read(Area::Data, run[0].position, bytes)?,
-                Source::Backup => self.backup.labels.device.read(run[0].position, &mut [IoSliceMut::new(bytes)])?,
-            }
+            self.device(run[0].is_in_log).read(run[0].block, &mut [IoSliceMut::new(now.as_flattened_mut())])?;
             for (block, place) in now.iter_mut().zip(run) {
                 self.verify(block, place)?;
             }
@@ -115,19 +105,22 @@ impl Past {
         Ok(())
     }
 
+    fn device(&self, is_log: bool) -> &dyn Device {
+        if is_log { &*self.log.device } else { &*self.base.backup.labels.device }
+    }
+
+    /// A block whose checksum is not known counts as damaged.
     fn verify(&self, block: &mut [u8; BLOCK_SIZE], place: &Place) -> Result<(), crate::Error> {
-        let Some(expected) = place.sum.filter(|sum| !is_good(block, *sum)) else { return Ok(()) };
+        if place.sum.is_some_and(|sum| is_good(block, sum)) {
+            return Ok(());
+        }
         if self.held.as_ref().is_some_and(Hold::is_lost) {
             let reason = "the log was full and has let go of this state";
             return Err(crate::Error::Unsuitable { device: Arc::clone(&self.name), reason });
         }
-        let (device, first) = match place.source {
-            Source::Log => (self.log.device.name(), self.log.block(Area::Data, place.position)),
-            Source::Staged => (self.backup.labels.device.name(), self.backup.rings.block(Area::Data, place.position)),
-            Source::Backup => (self.backup.labels.device.name(), place.position),
-        };
-        let (device, operation, got) = (device.into(), Operation::Read, crc64(block));
-        Err(crate::Error::Damaged { device, operation, first, expected, got })
+        let (device, first) = (self.device(place.is_in_log).name().into(), place.block);
+        let (expected, got) = (place.sum.unwrap_or_default(), crc64(block));
+        Err(crate::Error::Damaged { device, operation: Operation::Read, first, expected, got })
     }
 
     fn refuse(&self, operation: Operation, first: Option<u64>, length_bytes: u64) -> crate::Error {

@@ -238,7 +238,7 @@ fn states_of_others_are_refused() {
 fn rebuilt(set: &Set, number: u8, at: At) -> Arc<MemoryDevice> {
     let main = Arc::new(MemoryDevice::new(1024 + 256).named("new main"));
     let name = Uuid([number; 16]);
-    let careful = Rebuild { name, at, drop_later: false };
+    let careful = Rebuild { name, at, drop_later: false, accept_damage: false };
     let later = later(set.backup.clone(), set.log.clone(), at).unwrap();
     let log = set.log.snapshot();
     let refused = rebuild_at(set.backup.clone(), set.log.clone(), main.clone(), &careful).map(drop);
@@ -319,7 +319,7 @@ fn cut_off_anywhere_the_old_main_is_as_it_was_or_the_new_one_is_at_the_barrier()
         let states = write_states(&device, 1..12);
         drop(device);
         let main = Arc::new(MemoryDevice::new(1024 + 256));
-        let how = Rebuild { name: Uuid([73; 16]), at: At::Barrier(4), drop_later: true };
+        let how = Rebuild { name: Uuid([73; 16]), at: At::Barrier(4), drop_later: true, accept_damage: false };
         let failing = Unplugged::after(&set.log, requests);
         let done = rebuild_at(set.backup.clone(), failing, main.clone(), &how).is_ok();
         match open(&set.main, &set.log, Mode::Asynchronous) {

@@ -5,8 +5,10 @@ use super::at::{At, Barrier, Behind, Survey};
 use super::format::{Areas, LABEL_AREA_BLOCKS, Label, Point, Role, Staging, State, Uuid};
 use super::labels::Labelled;
 use super::staging::Backup;
+use super::sums::Base;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Blocks that are copied at once: 1 MiB.
@@ -21,6 +23,19 @@ pub struct Rebuild {
     pub at: At,
     /// What the log has behind that state may be given up.
     pub drop_later: bool,
+    /// Damaged blocks of the backup that the log does not replace are copied as they are. They will not be told from others any more.
+    pub accept_damage: bool,
+}
+
+/// Main as it was made anew.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rebuilt {
+    /// Size of the set's device.
+    pub blocks: u64,
+    /// The barrier that it is at, if it is one in between.
+    pub barrier: Option<Barrier>,
+    /// Addresses of blocks that were damaged on the backup, and that the log did not replace.
+    pub damaged: Vec<Range<u64>>,
 }
 
 /// What the log has behind a state.
@@ -70,21 +85,22 @@ pub fn later(backup: Arc<dyn Device>, log: Arc<dyn Device>, at: At) -> Result<La
 /// # Errors
 /// [`Error`] tells which device cannot be used, and why. Nothing has changed on the log then, and this can be done again.
 pub fn rebuild(backup: Arc<dyn Device>, log: Arc<dyn Device>, main: Arc<dyn Device>, name: Uuid) -> Result<u64, Error> {
-    let how = Rebuild { name, at: At::Now, drop_later: false };
-    rebuild_at(backup, log, main, &how).map(|(blocks, _)| blocks)
+    let how = Rebuild { name, at: At::Now, drop_later: false, accept_damage: false };
+    rebuild_at(backup, log, main, &how).map(|rebuilt| rebuilt.blocks)
 }
 
 /// The same for a state in between: the set goes on from there, and what the log has behind it is gone. What is in front of it stays, so
-/// that this can be done again for an earlier state, or for the same one. Gives the set's size and the barrier.
+/// that this can be done again for an earlier state, or for the same one.
 ///
 /// # Errors
-/// [`Error::Later`] if there is something behind that state that may not be given up; otherwise as for [`rebuild`].
+/// [`Error::Later`] if there is something behind that state that may not be given up; [`crate::Error::Damaged`] at the first block of the backup
+/// that is damaged and that the log does not replace; otherwise as for [`rebuild`].
 pub fn rebuild_at(
     backup: Arc<dyn Device>,
     log: Arc<dyn Device>,
     main: Arc<dyn Device>,
     how: &Rebuild,
-) -> Result<(u64, Option<Barrier>), Error> {
+) -> Result<Rebuilt, Error> {
     let backup = Backup::open(backup)?;
     let mut log = Labelled::read(log, Role::Log)?;
     let behind = Behind::closed(&backup, &log)?;
@@ -95,7 +111,7 @@ pub fn rebuild_at(
     }
     // Of everything, the next opening finds out where it ends.
     let mut end = log.label.clone();
-    let mut barrier = None;
+    let (mut barrier, mut to) = (None, None);
     if how.at != At::Now {
         let survey = behind.survey()?;
         let (point, found) = behind.choose(&survey, how.at)?;
@@ -103,13 +119,18 @@ pub fn rebuild_at(
         if !how.drop_later && !later.is_nothing() {
             return Err(Error::Later { device: log.device.name().into(), later: Box::new(later) });
         }
-        barrier = found;
+        (barrier, to) = (found, Some(point));
         // Pages from there on are of earlier generations than the label's, as those that an opening cuts off.
         (end.generation, end.start, end.state) = (end.generation + 1, point.page, State::Open);
         let next = survey.barriers.last().map_or(0, |(last, _)| last.number + 1);
         end.barrier = end.barrier.max(next);
     }
-    copy(&backup, &*main)?;
+    let base = Base::of(backup)?;
+    let damaged = copy(&base, &*main)?;
+    let damaged = not_replaced(damaged, &behind, to)?;
+    if let (false, Some(first)) = (how.accept_damage, damaged.first()) {
+        return Err(base.damaged(first.start)?.into());
+    }
     let label = Label {
         role: Role::Main,
         state: State::Open,
@@ -139,17 +160,40 @@ pub fn rebuild_at(
         label.applied = of.applied;
         label.rebuilt = end.generation;
     })?;
-    Ok((of.blocks, barrier))
+    Ok(Rebuilt { blocks: of.blocks, barrier, damaged })
 }
 
-/// Copies what the backup has.
-fn copy(backup: &Backup, main: &dyn Device) -> Result<(), Error> {
-    let blocks = backup.label().blocks;
-    let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
+/// Copies what the backup has. Gives the blocks that are not as they should be; a single flipped bit is made good.
+fn copy(base: &Base, main: &dyn Device) -> Result<Vec<u64>, Error> {
+    let blocks = base.backup.label().blocks;
+    let (mut bytes, mut damaged) = (AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE), Vec::new());
     for first in (0..blocks).step_by(COPY_BLOCKS as usize) {
         let part = &mut bytes[..COPY_BLOCKS.min(blocks - first) as usize * BLOCK_SIZE];
-        backup.labels.device.read(first, &mut [IoSliceMut::new(part)])?;
+        damaged.extend(base.read(first, part)?);
         main.write(first, &[IoSlice::new(part)])?;
     }
-    Ok(())
+    Ok(damaged)
+}
+
+/// Of these blocks those that the log does not replace on the way to a point, or to its end.
+fn not_replaced(blocks: Vec<u64>, behind: &Behind, to: Option<Point>) -> Result<Vec<Range<u64>>, Error> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    if blocks.is_empty() {
+        return Ok(ranges);
+    }
+    let to = match to {
+        Some(to) => to,
+        None => behind.survey()?.end,
+    };
+    let newest = behind.newest(to)?;
+    for block in blocks {
+        if newest.binary_search_by_key(&block, |kept| kept.address).is_ok() {
+            continue;
+        }
+        match ranges.last_mut() {
+            Some(last) if last.end == block => last.end += 1,
+            _ => ranges.push(block..block + 1),
+        }
+    }
+    Ok(ranges)
 }

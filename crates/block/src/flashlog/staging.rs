@@ -7,14 +7,14 @@
 use super::Error;
 use super::at::Kept;
 use super::format::{
-    AREA_UNIT_BLOCKS, Areas, Damaged, Fault, LABEL_AREA_BLOCKS, Label, Page, PageBuilder, PageHead, Point, Role,
-    Staging, State, Uuid, hex,
+    AREA_UNIT_BLOCKS, Areas, Damaged, Fault, GROUP_BLOCKS, LABEL_AREA_BLOCKS, Label, Page, PageBuilder, PageHead,
+    Point, Role, Staging, State, Uuid, hex, sums_area_blocks,
 };
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -27,10 +27,17 @@ const APPLY_BLOCKS: u64 = 4096;
 /// Blocks of one write to their place: 1 MiB.
 const RUN_BLOCKS: usize = 256;
 
+/// Checksums of blocks in their place that are gathered before they are written.
+const UNWRITTEN_SUMS_MOST: usize = 1 << 16;
+
 /// An opened backup.
 pub(super) struct Backup {
     pub(super) labels: Labelled,
     pub(super) rings: Rings,
+    /// Checksums of what was written to its place since the last flush.
+    unwritten_sums: BTreeMap<u64, u64>,
+    /// Groups of blocks that were written to since it was opened.
+    pub(super) written: BTreeSet<u64>,
 }
 
 /// What is being staged.
@@ -39,6 +46,8 @@ pub(super) struct Stager {
     builder: PageBuilder,
     pages: Vec<[u8; BLOCK_SIZE]>,
     position: u64,
+    /// Checksums of what is staged.
+    sums: BTreeMap<u64, u64>,
 }
 
 /// Finishes what a backup was in the middle of, so that it can be read: the set's device as it was at one moment.
@@ -56,7 +65,7 @@ pub fn finish_backup(device: Arc<dyn Device>) -> Result<(), Error> {
 impl Backup {
     /// Blocks of the smallest device for a copy of so many.
     pub(super) fn blocks_least(blocks: u64) -> u64 {
-        blocks + 3 * AREA_UNIT_BLOCKS + LABEL_AREA_BLOCKS
+        blocks + sums_area_blocks(blocks) + 2 * AREA_UNIT_BLOCKS + LABEL_AREA_BLOCKS
     }
 
     /// Makes a device a backup of a set, with nothing on it yet.
@@ -65,12 +74,13 @@ impl Backup {
         if blocks < least {
             return Err(Error::TooSmall { device: device.name().into(), role: Role::Backup, blocks, least });
         }
-        let units = (blocks - LABEL_AREA_BLOCKS - of.blocks) / AREA_UNIT_BLOCKS;
+        let start = of.blocks + sums_area_blocks(of.blocks);
+        let units = (blocks - LABEL_AREA_BLOCKS - start) / AREA_UNIT_BLOCKS;
         let meta_blocks = units.div_ceil(META_SHARE) * AREA_UNIT_BLOCKS;
         let areas = Areas {
-            meta_start: of.blocks,
+            meta_start: start,
             meta_blocks,
-            data_start: of.blocks + meta_blocks,
+            data_start: start + meta_blocks,
             data_blocks: units * AREA_UNIT_BLOCKS - meta_blocks,
         };
         let label = Label {
@@ -108,7 +118,8 @@ impl Backup {
     /// Opens it for reading: it stays as it is.
     pub(super) fn look(device: Arc<dyn Device>) -> Result<Backup, Error> {
         let labels = Labelled::read(Arc::clone(&device), Role::Backup)?;
-        Ok(Backup { rings: Rings { device, areas: labels.label.areas }, labels })
+        let rings = Rings { device, areas: labels.label.areas };
+        Ok(Backup { rings, labels, unwritten_sums: BTreeMap::new(), written: BTreeSet::new() })
     }
 
     /// The state that it has, with what is staged.
@@ -137,17 +148,33 @@ impl Backup {
         &self.labels.label
     }
 
-    /// Blocks that can be staged at once.
+    /// Blocks that can be staged at once, with room for their checksums, which may be in as many blocks more.
     pub(super) fn staging_blocks(&self) -> u64 {
-        self.rings.areas.data_blocks
+        let room = self.rings.areas.data_blocks;
+        room.saturating_sub(self.groups()).max(room / 2)
     }
 
-    /// Writes blocks to their place.
-    pub(super) fn write(&self, first: u64, bytes: &[u8]) -> Result<(), crate::Error> {
-        self.rings.device.write(first, &[IoSlice::new(bytes)])
+    /// Writes blocks with these checksums to their place. Only while it has no state.
+    pub(super) fn write(
+        &mut self,
+        first: u64,
+        bytes: &[u8],
+        sums: impl IntoIterator<Item = u64>,
+    ) -> Result<(), crate::Error> {
+        self.rings.device.write(first, &[IoSlice::new(bytes)])?;
+        self.unwritten_sums.extend((first..).zip(sums));
+        self.written.extend(first / GROUP_BLOCKS..(first + (bytes.len() / BLOCK_SIZE) as u64).div_ceil(GROUP_BLOCKS));
+        if self.unwritten_sums.len() >= UNWRITTEN_SUMS_MOST {
+            let sums = std::mem::take(&mut self.unwritten_sums);
+            self.write_sums(&sums)?;
+        }
+        Ok(())
     }
 
-    pub(super) fn flush(&self) -> Result<(), crate::Error> {
+    /// Makes blocks and checksums durable.
+    pub(super) fn flush(&mut self) -> Result<(), crate::Error> {
+        let sums = std::mem::take(&mut self.unwritten_sums);
+        self.write_sums(&sums)?;
         self.rings.device.flush()
     }
 
@@ -165,13 +192,14 @@ impl Backup {
             barrier: 0,
             time: SystemTime::UNIX_EPOCH,
         };
-        Stager { head, builder: PageBuilder::new(), pages: Vec::new(), position: 0 }
+        Stager { head, builder: PageBuilder::new(), pages: Vec::new(), position: 0, sums: BTreeMap::new() }
     }
 
     /// Stages verified blocks with their addresses and checksums.
     pub(super) fn stage(&self, stager: &mut Stager, blocks: &[(u64, u64)], bytes: &[u8]) -> Result<(), crate::Error> {
         self.rings.write(Area::Data, stager.position, &[bytes])?;
         stager.position += blocks.len() as u64;
+        stager.sums.extend(blocks.iter().copied().filter(|(address, _)| *address < self.label().blocks));
         for (address, sum) in blocks {
             if stager.builder.append(stager.head.data, *address, &[*sum]) == 0 {
                 stager.finish_page();
@@ -183,6 +211,14 @@ impl Backup {
 
     /// Makes what is staged the next state.
     pub(super) fn commit(&mut self, mut stager: Stager, to: Point) -> Result<(), Error> {
+        // The blocks of checksums are staged like others: a power cut leaves all of them or none.
+        let sums = std::mem::take(&mut stager.sums);
+        self.written.extend(sums.keys().map(|address| address / GROUP_BLOCKS));
+        for changed in self.changed_sums(&sums)?.chunks(RUN_BLOCKS) {
+            let blocks: Vec<(u64, u64)> = changed.iter().map(|(block, bytes)| (*block, crc64(bytes))).collect();
+            let bytes: Vec<u8> = changed.iter().flat_map(|(_, bytes)| bytes).copied().collect();
+            self.stage(&mut stager, &blocks, &AlignedBuf::copy_of(&bytes))?;
+        }
         stager.finish_page();
         self.rings.write(Area::Meta, 0, &[&AlignedBuf::copy_of(&stager.pages.concat())])?;
         self.flush()?;
@@ -267,7 +303,7 @@ impl Backup {
         }
         let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         for (number, block) in (0..).zip(blocks) {
-            let decoded = Page::decode_mending(block, self.label().blocks);
+            let decoded = Page::decode_mending(block, self.rings.areas.meta_start);
             let next = pages.last().map_or(0, |last| last.head.data + last.blocks());
             match decoded {
                 Ok(page)

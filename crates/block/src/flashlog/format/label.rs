@@ -1,6 +1,9 @@
 //! Labels: who a device is, and how far it is.
 
-use super::{AREA_UNIT_BLOCKS, BLOCKS_MAX, FORMAT_VERSION, Fault, LABEL_AREA_BLOCKS, LABEL_PAIRS, expect_zero, hex};
+use super::{
+    AREA_UNIT_BLOCKS, BLOCKS_MAX, FORMAT_VERSION, Fault, LABEL_AREA_BLOCKS, LABEL_PAIRS, expect_zero, hex,
+    sums_area_blocks,
+};
 use holdfast_integrity::crc64;
 use std::fmt;
 use zerocopy::little_endian::{U32, U64};
@@ -375,7 +378,7 @@ impl Label {
                 expect_zero("staging in the label of a log", &raw.as_bytes()[208..256])?;
             }
             Role::Backup => {
-                label.judge_areas(blocks, Self::area(role, size))?;
+                label.judge_areas(blocks + sums_area_blocks(blocks), Self::area(role, size))?;
                 label.judge_staging()?;
                 expect_zero("points in the label of a backup", &raw.as_bytes()[136..160])?;
                 expect_zero("points in the label of a backup", &raw.as_bytes()[184..192])?;
@@ -461,7 +464,7 @@ mod tests {
             role: Role::Backup,
             state: State::Staged,
             device_blocks: 3200,
-            areas: Areas { meta_start: 2048, meta_blocks: 256, data_start: 2304, data_blocks: 512 },
+            areas: Areas { meta_start: 2304, meta_blocks: 256, data_start: 2560, data_blocks: 256 },
             tail: Point::default(),
             start: 0,
             staging: Staging { to: Point { page: 13, data: 14, previous: 15 }, pages: 16, sum: 17, copied: 18 },
@@ -524,7 +527,7 @@ mod tests {
         let sums = [log(), main(), backup()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
         let of_log = [0x6529_386d_c950_733c, 0x8d1b_437b_1eb4_dd76];
         let of_main = [0xd0ae_2bce_fb88_47d5, 0x389c_50d8_2c6c_e99f];
-        let of_backup = [0x7c35_e5fd_f621_daa0, 0x9407_9eeb_21c5_74ea];
+        let of_backup = [0x23ff_a451_2b51_f85f, 0xcbcd_df47_fcb5_5615];
         assert_eq!(sums, [of_log, of_main, of_backup]);
     }
 

@@ -6,11 +6,13 @@
 mod label;
 mod page;
 mod regions;
+pub(crate) mod sums;
 
 pub(crate) use label::{Areas, Decoded, Label, Point, Staging, State};
 pub use label::{Role, Uuid};
 pub(crate) use page::{Damaged, Page, PageBuilder, PageHead};
 pub(crate) use regions::{MAP_SLOT_BLOCKS, MapOf, Regions};
+pub(crate) use sums::{GROUP_BLOCKS, GroupSums, sums_area_blocks};
 
 use std::fmt;
 

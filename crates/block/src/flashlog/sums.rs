@@ -1,0 +1,199 @@
+//! The checksums of a backup's blocks: read, and kept true.
+
+use super::Error;
+use super::at::{Kept, is_good};
+use super::format::{GROUP_BLOCKS, GroupSums, State, sums};
+use super::ring::Area;
+use super::staging::Backup;
+use super::verify::read_each;
+use crate::{AlignedBuf, BLOCK_SIZE, Operation};
+use holdfast_integrity::crc64;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+
+/// Blocks of checksums that are read or written at once: 256 KiB.
+const WINDOW_BLOCKS: u64 = 64;
+
+/// Reads blocks of checksums, some in advance.
+#[derive(Default)]
+pub(super) struct SumsReader {
+    window: Option<(u64, AlignedBuf)>,
+}
+
+impl SumsReader {
+    /// The checksums of a group as they are in their place; `None` if they are damaged.
+    pub(super) fn read(&mut self, backup: &Backup, group: u64) -> Result<Option<Box<GroupSums>>, crate::Error> {
+        let has =
+            |(first, bytes): &(u64, AlignedBuf)| (*first..first + (bytes.len() / BLOCK_SIZE) as u64).contains(&group);
+        if !self.window.as_ref().is_some_and(has) {
+            let count = WINDOW_BLOCKS.min(backup.groups() - group);
+            let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
+            backup.labels.device.read(backup.sums_block(group), &mut [IoSliceMut::new(&mut bytes)])?;
+            self.window = Some((group, bytes));
+        }
+        let Some((first, bytes)) = &self.window else { return Ok(None) };
+        let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+        Ok(sums::decode(&blocks[(group - first) as usize], backup.sums_block(group)))
+    }
+}
+
+impl Backup {
+    /// Groups of blocks.
+    pub(super) fn groups(&self) -> u64 {
+        sums::groups(self.label().blocks)
+    }
+
+    /// Where the checksums of a group are.
+    pub(super) fn sums_block(&self, group: u64) -> u64 {
+        self.label().blocks + group
+    }
+
+    /// The blocks of a group: the first, and how many.
+    pub(super) fn group_blocks(&self, group: u64) -> (u64, u64) {
+        let first = group * GROUP_BLOCKS;
+        (first, GROUP_BLOCKS.min(self.label().blocks - first))
+    }
+
+    /// Blocks of checksums, with what is to be changed in them: address and new checksum.
+    pub(super) fn changed_sums(
+        &self,
+        changes: &BTreeMap<u64, u64>,
+    ) -> Result<Vec<(u64, [u8; BLOCK_SIZE])>, crate::Error> {
+        let mut reader = SumsReader::default();
+        let all: Vec<(u64, u64)> = changes.iter().map(|(address, sum)| (*address, *sum)).collect();
+        let mut changed = Vec::new();
+        for group in all.chunk_by(|a, b| a.0 / GROUP_BLOCKS == b.0 / GROUP_BLOCKS) {
+            let number = group[0].0 / GROUP_BLOCKS;
+            let (first, count) = self.group_blocks(number);
+            let mut sums = match group.len() as u64 == count {
+                true => Box::new([0; GROUP_BLOCKS as usize]),
+                false => match reader.read(self, number)? {
+                    Some(sums) => sums,
+                    None => self.sums_anew(number)?,
+                },
+            };
+            for (address, sum) in group {
+                sums[(address - first) as usize] = *sum;
+            }
+            changed.push((self.sums_block(number), sums::encode(self.sums_block(number), &sums)));
+        }
+        Ok(changed)
+    }
+
+    /// The checksums of a group, of what its blocks have. Nothing else is known of them where those that were there are damaged, or, in a
+    /// copy, not there yet.
+    pub(super) fn sums_anew(&self, group: u64) -> Result<Box<GroupSums>, crate::Error> {
+        let (first, count) = self.group_blocks(group);
+        if self.label().state != State::Copying {
+            let (device, block) = (self.labels.device.name(), self.sums_block(group));
+            tracing::warn!(device, block, "damaged checksums of a backup are made anew from its blocks");
+        }
+        let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
+        self.labels.device.read(first, &mut [IoSliceMut::new(&mut bytes)])?;
+        let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+        let mut sums = Box::new([0; GROUP_BLOCKS as usize]);
+        for (sum, block) in sums.iter_mut().zip(blocks) {
+            *sum = crc64(block);
+        }
+        Ok(sums)
+    }
+
+    /// Writes blocks of checksums to their place.
+    pub(super) fn write_sums(&self, changes: &BTreeMap<u64, u64>) -> Result<(), crate::Error> {
+        let changed = self.changed_sums(changes)?;
+        for run in changed.chunk_by(|a, b| a.0 + 1 == b.0) {
+            for part in run.chunks(WINDOW_BLOCKS as usize) {
+                let bytes =
+                    AlignedBuf::copy_of(&part.iter().flat_map(|(_, bytes)| bytes).copied().collect::<Vec<u8>>());
+                self.labels.device.write(part[0].0, &[IoSlice::new(&bytes)])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a backup has, with what is staged but may not be in its place. Only reads.
+pub(super) struct Base {
+    pub(super) backup: Backup,
+    staged: Vec<Kept>,
+    reader: Mutex<SumsReader>,
+}
+
+/// A block of a backup: where it is, and the checksum that it should have.
+#[derive(Clone, Copy)]
+pub(super) struct Based {
+    /// Block of the device.
+    pub(super) block: u64,
+    /// `None` if its checksum is damaged itself.
+    pub(super) sum: Option<u64>,
+}
+
+impl Base {
+    pub(super) fn of(backup: Backup) -> Result<Base, Error> {
+        let staged = backup.staged()?;
+        Ok(Base { backup, staged, reader: Mutex::default() })
+    }
+
+    fn find_staged(&self, address: u64) -> Option<&Kept> {
+        let at = self.staged.binary_search_by_key(&address, |kept| kept.address).ok()?;
+        Some(&self.staged[at])
+    }
+
+    fn sums(&self, group: u64) -> Result<Option<Box<GroupSums>>, crate::Error> {
+        let own = self.backup.sums_block(group);
+        let Some(kept) = self.find_staged(own) else { return self.reader.lock().read(&self.backup, group) };
+        let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
+        self.backup.rings.read(Area::Data, kept.position, &mut bytes)?;
+        Ok(bytes.first_chunk().and_then(|bytes| sums::decode(bytes, own)))
+    }
+
+    /// Where blocks are, and their checksums.
+    pub(super) fn find(&self, first: u64, count: u64) -> Result<Vec<Based>, crate::Error> {
+        let mut found = Vec::with_capacity(count as usize);
+        let mut group: Option<(u64, Option<Box<GroupSums>>)> = None;
+        for address in first..first + count {
+            if let Some(kept) = self.find_staged(address) {
+                found.push(Based { block: self.backup.rings.block(Area::Data, kept.position), sum: Some(kept.sum) });
+                continue;
+            }
+            let number = address / GROUP_BLOCKS;
+            let (_, sums) = match group.take() {
+                Some(same) if same.0 == number => group.insert(same),
+                _ => group.insert((number, self.sums(number)?)),
+            };
+            let sum = sums.as_ref().map(|sums| sums[(address % GROUP_BLOCKS) as usize]);
+            found.push(Based { block: address, sum });
+        }
+        Ok(found)
+    }
+
+    /// Reads blocks, with single flipped bits made good. Gives the addresses of those that are not as they should be, or cannot be read.
+    pub(super) fn read(&self, first: u64, bytes: &mut [u8]) -> Result<Vec<u64>, crate::Error> {
+        let (mut blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        let (found, mut at, mut damaged) = (self.find(first, blocks.len() as u64)?, first, Vec::new());
+        for run in found.chunk_by(|a, b| a.block + 1 == b.block) {
+            let (now, later) = blocks.split_at_mut(run.len());
+            blocks = later;
+            let could = read_each(&*self.backup.labels.device, run[0].block, now.as_flattened_mut());
+            for ((block, based), could) in now.iter_mut().zip(run).zip(could) {
+                if !could || !based.sum.is_some_and(|sum| is_good(block, sum)) {
+                    damaged.push(at);
+                }
+                at += 1;
+            }
+        }
+        Ok(damaged)
+    }
+
+    /// The error of a damaged block.
+    pub(super) fn damaged(&self, address: u64) -> Result<crate::Error, crate::Error> {
+        let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
+        let based = self.find(address, 1)?[0];
+        let device = &self.backup.labels.device;
+        device.read(based.block, &mut [IoSliceMut::new(&mut bytes)])?;
+        let (device, operation, got) = (device.name().into(), Operation::Read, crc64(&bytes));
+        let expected = based.sum.unwrap_or_default();
+        Ok(crate::Error::Damaged { device, operation, first: based.block, expected, got })
+    }
+}
