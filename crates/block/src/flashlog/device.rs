@@ -40,6 +40,10 @@ pub enum Order {
     ReuseBeforeLabel,
     /// Pages of generations that are over are taken for pages of this one.
     AnyGeneration,
+    /// What was answered is not brought to the device that is left when the other one fails.
+    NoRescue,
+    /// When the log fails, main gets what the log may not have before it says that it is alone.
+    RescueBeforeLabel,
 }
 
 /// How a set is used.
@@ -256,6 +260,7 @@ impl Flashlog {
     /// Brings what was answered to the device that is left.
     fn rescue(&self, failed: Side) -> Result<(), Failure> {
         match failed {
+            _ if self.options.order == Order::NoRescue => Ok(()),
             Side::Main => {
                 let mut head = self.head.lock();
                 self.append_gathered(&mut head, true)?;
@@ -271,6 +276,9 @@ impl Flashlog {
                 // The label first: if main had some of what the log does not have without saying so, the two would come to a state that
                 // there never was when the log is back. What a flush has answered is there, so until the rest is, main is as a disk
                 // that has lost its power.
+                if self.options.order == Order::RescueBeforeLabel {
+                    self.write_to_main(&blocks)?;
+                }
                 let alone = main.labels.write(|label| {
                     label.generation += 1;
                     label.state = State::Alone;

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// Runs random workloads on a small Flashlog in memory, cuts the power at any request to any device (writes dropped, torn,
-/// reordered, on each device by itself), opens it again, and compares with every state that there was.
+/// reordered, on each device by itself), also after one of them has failed for good, opens it again, and compares with every state that
+/// there was.
 #[derive(Parser)]
 struct Arguments {
     /// Seed of the first workload; the next ones have the next numbers.
@@ -29,7 +30,7 @@ struct Arguments {
     /// Actions in a life.
     #[arg(long, default_value_t = Options::default().steps)]
     steps: usize,
-    /// A mistake to be found: main-before-log, no-flush-of-main, reuse-before-label or any-generation.
+    /// A mistake to be found: main-before-log, no-flush-of-main, reuse-before-label, any-generation, no-rescue or rescue-before-label.
     #[arg(long, value_parser = order, default_value = "nothing")]
     plant: Order,
     /// Prints what the last life did, and each panic where it happens.
@@ -71,6 +72,12 @@ fn main() -> ExitCode {
         "main needed something of the log in {}; pages were cut off for want of data in {}; the log went around {} times; main was \
          made anew in {}",
         report.replayed, report.cut, report.rounds, report.rebuilt
+    );
+    let [main, log, backup] = report.lost;
+    println!(
+        "a device had failed: main in {main}; the log in {log}, and main was alone in {}; the backup in {backup}, and another was made \
+         in {}",
+        report.alone, report.copied
     );
     if let Some(failure) = &failure {
         println!("\nNOT AS PROMISED: {failure}");

@@ -1,13 +1,13 @@
 //! A life of a set: random actions, recorded.
 
 use super::Options;
-use crate::device::{CrashImages, Recorder};
+use super::state::nearest;
+use super::watch::{LOG, Loss, Moment, Watched};
+use crate::device::CrashImages;
 use holdfast_block::flashlog::{self, Create, Flashlog, Mode, Uuid};
-use holdfast_block::{BLOCK_SIZE, Device, Error, Filter, MemoryDevice};
-use parking_lot::Mutex;
+use holdfast_block::{BLOCK_SIZE, Device, Error, MemoryDevice};
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
-use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,9 +17,11 @@ pub(super) const MAIN_BLOCKS: u64 = 512;
 /// Blocks of the set's device.
 pub(super) const BLOCKS: usize = 256;
 /// Blocks of the backup: the set's, 1 MiB for pages and 2 for data of what is staged, 1 MiB for labels.
-const BACKUP_BLOCKS: u64 = 1280;
+pub(super) const BACKUP_BLOCKS: u64 = 1280;
 /// Contents that are written again and again, so that what lies about in the log may have the right bytes by chance.
 const COMMON: u64 = 3;
+/// So many actions are tried after one has told that a device failed.
+const STEPS_AFTER: usize = 6;
 
 /// What a block has, by number: 0 is zeros.
 pub(super) fn block(content: u64) -> [u8; BLOCK_SIZE] {
@@ -31,16 +33,37 @@ pub(super) fn block(content: u64) -> [u8; BLOCK_SIZE] {
     bytes
 }
 
+/// Why it cannot be said which contents a device has.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// It does not answer.
+    Refused(Error),
+    /// A block has bytes that nobody wrote.
+    Foreign(usize),
+}
+
+impl From<Unread> for String {
+    fn from(unread: Unread) -> String {
+        match unread {
+            Unread::Refused(error) => error.to_string(),
+            Unread::Foreign(at) => format!("block {at} has bytes that nobody wrote"),
+        }
+    }
+}
+
 /// Reads all blocks; which content each has.
-pub(super) fn contents(device: &dyn Device) -> Result<Vec<u64>, String> {
+pub(super) fn contents(device: &dyn Device) -> Result<Vec<u64>, Unread> {
     let mut bytes = vec![0; BLOCKS * BLOCK_SIZE];
-    device.read(0, &mut [IoSliceMut::new(&mut bytes)]).map_err(|error| error.to_string())?;
+    device.read(0, &mut [IoSliceMut::new(&mut bytes)]).map_err(Unread::Refused)?;
     let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-    let content = |(at, found): (usize, &[u8; BLOCK_SIZE])| {
-        let content = u64::from_le_bytes(*found.first_chunk::<8>().expect("a block has 8 bytes"));
-        if *found == block(content) { Ok(content) } else { Err(format!("block {at} has bytes that nobody wrote")) }
-    };
+    let content = |(at, found)| content(found).ok_or(Unread::Foreign(at));
     blocks.iter().enumerate().map(content).collect()
+}
+
+/// Which content a block has, if it is something that was written.
+pub(super) fn content(found: &[u8; BLOCK_SIZE]) -> Option<u64> {
+    let content = u64::from_le_bytes(*found.first_chunk::<8>().expect("a block has 8 bytes"));
+    (*found == block(content)).then_some(content)
 }
 
 /// What a life begins with.
@@ -110,89 +133,6 @@ impl Start {
     }
 }
 
-/// How far the workload was.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
-    /// Blocks whose writes have begun.
-    pub(super) begun: usize,
-    /// Blocks whose writes a flush has answered.
-    pub(super) flushed: usize,
-    /// The set has been opened: main has what the life began with.
-    pub(super) is_open: bool,
-    /// The action.
-    step: usize,
-}
-
-/// A moment at which the power may be cut.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
-    /// Recorder positions of main, log and backup.
-    pub(super) positions: [usize; 3],
-    pub(super) progress: Progress,
-}
-
-impl fmt::Display for Moment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([main, log, backup], Progress { begun, flushed, step, .. }) = (self.positions, self.progress);
-        write!(f, "positions {main}, {log} and {backup}, in step {step} ({flushed} blocks flushed, {begun} begun)")
-    }
-}
-
-/// All recorders, and the moments so far.
-pub(super) struct Watched {
-    recorders: Vec<Recorder>,
-    seen: Mutex<(Progress, Vec<Moment>)>,
-}
-
-impl Watched {
-    pub(super) fn over(devices: [&MemoryDevice; 3]) -> Arc<Watched> {
-        let recorders = devices.iter().map(|device| Recorder::in_memory(device)).collect();
-        let watched = Arc::new(Watched { recorders, seen: Mutex::default() });
-        watched.note();
-        watched
-    }
-
-    pub(super) fn devices(watched: &Arc<Watched>) -> [Arc<dyn Device>; 3] {
-        [0, 1, 2].map(|at| Arc::new(Watch(Arc::clone(watched), at)) as Arc<dyn Device>)
-    }
-
-    pub(super) fn moments(&self) -> Vec<Moment> {
-        self.seen.lock().1.clone()
-    }
-
-    pub(super) fn images(&self) -> [CrashImages; 3] {
-        [0, 1, 2].map(|at| self.recorders[at].crash_images())
-    }
-
-    fn note(&self) {
-        let positions = [0, 1, 2].map(|at| self.recorders[at].position());
-        let mut seen = self.seen.lock();
-        let progress = seen.0;
-        seen.1.push(Moment { positions, progress });
-    }
-}
-
-/// One of the devices. Each request to it is a moment.
-struct Watch(Arc<Watched>, usize);
-
-impl Filter for Watch {
-    fn below(&self) -> &dyn Device {
-        &self.0.recorders[self.1]
-    }
-
-    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
-        self.below().write(first, bufs)?;
-        self.0.note();
-        Ok(())
-    }
-
-    fn on_flush(&self) -> Result<(), Error> {
-        self.below().flush()?;
-        self.0.note();
-        Ok(())
-    }
-}
-
 /// A recorded life.
 pub(super) struct Life {
     /// What was there at first.
@@ -205,6 +145,10 @@ pub(super) struct Life {
     pub(super) backed_up: Vec<u64>,
     /// Of main, log and backup.
     pub(super) images: [CrashImages; 3],
+    /// Writes and flushes that each of them got.
+    pub(super) requests: [usize; 3],
+    /// Which of them failed, and the moment.
+    pub(super) lost: Option<(Loss, usize)>,
     pub(super) options: flashlog::Options,
     pub(super) next_content: u64,
     pub(super) trace: Vec<String>,
@@ -213,83 +157,175 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) fn live(start: &Start, steps: usize, rng: &mut Pcg64Mcg) -> Result<Life, String> {
-        let watched = Watched::over([&start.main, &start.log, &start.backup]);
+    /// Lives so many actions, less if a device fails.
+    pub(super) fn live(start: &Start, steps: usize, loss: Option<Loss>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
+        let watched = Watched::over([&start.main, &start.log, &start.backup], loss);
         let [main, log, backup] = Watched::devices(&watched);
-        let (device, _) = Flashlog::open(main, log, &start.options).map_err(|error| format!("opening: {error}"))?;
-        watched.seen.lock().0.is_open = true;
-        let mut now = start.contents.clone();
         let (mut writes, mut trace, mut next_content) = (Vec::new(), Vec::new(), start.next_content);
-        for step in 0..steps {
-            watched.seen.lock().0.step = step;
-            let text = match rng.random_range(0..100) {
-                0..70 => {
-                    let count = if rng.random_bool(0.1) { rng.random_range(1..100) } else { rng.random_range(1..8) };
-                    // Half of the writes are to a few blocks, that are written again before they are on main.
-                    let end = if rng.random_bool(0.5) { 16 } else { BLOCKS - count };
-                    let first = rng.random_range(0..end);
-                    let content: Vec<u64> = (0..count)
-                        .map(|_| match rng.random_bool(0.3) {
-                            true => rng.random_range(0..COMMON),
-                            false => {
-                                next_content += 1;
-                                next_content
-                            }
-                        })
-                        .collect();
-                    for (at, content) in (first..).zip(&content) {
-                        writes.push((at, *content));
-                        now[at] = *content;
+        match Flashlog::open(main, log, &start.options) {
+            Ok((device, _)) => {
+                watched.progress(|progress| progress.is_open = true);
+                let (start, watched) = (start, &*watched);
+                let mut living =
+                    Living { start, watched, device, backup, writes, answered: 0, next_content, failed: 0 };
+                for step in 0..steps {
+                    watched.progress(|progress| progress.step = step);
+                    let text = living.act(rng)?;
+                    watched.note();
+                    trace.push(format!("{step}: {text}; {} blocks written", living.writes.len()));
+                    if living.failed > STEPS_AFTER {
+                        break;
                     }
-                    watched.seen.lock().0.begun = writes.len();
-                    let bytes: Vec<u8> = content.iter().flat_map(|content| block(*content)).collect();
-                    device.write(first as u64, &[IoSlice::new(&bytes)]).map_err(|error| format!("write: {error}"))?;
-                    format!("write {count} from {first}")
                 }
-                70..90 => {
-                    device.flush().map_err(|error| format!("flush: {error}"))?;
-                    watched.seen.lock().0.flushed = writes.len();
-                    "flush".to_string()
-                }
-                90..94 => {
-                    device.catch_up().map_err(|error| format!("catch up: {error}"))?;
-                    "catch up".to_string()
-                }
-                96..99 if start.has_backup => match device.backup(backup.clone()) {
-                    Ok(done) => format!("backup of {} blocks", done.blocks),
-                    Err(error) => return Err(format!("backup: {error}")),
-                },
-                94..96 => {
-                    device.settle().map_err(|error| format!("settle: {error}"))?;
-                    watched.seen.lock().0.flushed = writes.len();
-                    "settle".to_string()
-                }
-                _ => match contents(&device)? == now {
-                    true => "read".to_string(),
-                    false => return Err("what is read is not what was written".to_string()),
-                },
-            };
-            watched.note();
-            trace.push(format!("{step}: {text}; {} blocks written", writes.len()));
+                (writes, next_content) = (living.writes, living.next_content);
+            }
+            Err(_) if watched.lost_at().is_some() => trace.push("the opening failed".to_string()),
+            Err(error) => return Err(format!("opening: {error}")),
         }
-        let (images, moments) = (watched.images(), watched.moments());
-        let written = start.written + writes.len() as u64;
-        let (base, backed_up, options) = (start.contents.clone(), start.backed_up.clone(), start.options.clone());
         Ok(Life {
-            base,
+            base: start.contents.clone(),
             has_backup: start.has_backup,
-            backed_up,
-            writes,
-            moments,
-            images,
-            options,
+            backed_up: start.backed_up.clone(),
+            moments: watched.moments(),
+            images: watched.images(),
+            requests: watched.requests(),
+            lost: loss.zip(watched.lost_at()),
+            options: start.options.clone(),
             next_content,
             trace,
-            written,
+            written: start.written + writes.len() as u64,
+            writes,
         })
     }
 
     pub(super) fn is_synchronous(&self) -> bool {
         self.options.mode == Mode::Synchronous
+    }
+}
+
+/// A life while it goes on.
+struct Living<'a> {
+    start: &'a Start,
+    watched: &'a Watched,
+    device: Flashlog,
+    backup: Arc<dyn Device>,
+    writes: Vec<(usize, u64)>,
+    /// Blocks whose writes were answered.
+    answered: usize,
+    next_content: u64,
+    /// Actions since the first that told of a device that failed, with it.
+    failed: usize,
+}
+
+impl Living<'_> {
+    /// Does something. What it was, as text.
+    fn act(&mut self, rng: &mut Pcg64Mcg) -> Result<String, String> {
+        self.failed += usize::from(self.failed > 0);
+        match rng.random_range(0..100) {
+            0..70 => self.write(rng),
+            70..90 => {
+                let done = self.device.flush();
+                self.flushed("flush", done)
+            }
+            90..94 => {
+                let done = self.device.catch_up();
+                self.changed("catch up", done)
+            }
+            96..99 if self.start.has_backup => match self.device.backup(Arc::clone(&self.backup)) {
+                Ok(done) => Ok(format!("backup of {} blocks", done.blocks)),
+                // It may have been the log or main, but that is for a write or a flush to tell.
+                Err(_) if self.watched.lost_at().is_some() => Ok("backup, failed".to_string()),
+                Err(error) => Err(format!("backup: {error}")),
+            },
+            94..96 => {
+                let done = self.device.settle();
+                self.flushed("settle", done)
+            }
+            _ => self.read(),
+        }
+    }
+
+    fn write(&mut self, rng: &mut Pcg64Mcg) -> Result<String, String> {
+        let count = if rng.random_bool(0.1) { rng.random_range(1..100) } else { rng.random_range(1..8) };
+        // Half of the writes are to a few blocks, that are written again before they are on main.
+        let end = if rng.random_bool(0.5) { 16 } else { BLOCKS - count };
+        let first = rng.random_range(0..end);
+        let content: Vec<u64> = (0..count)
+            .map(|_| match rng.random_bool(0.3) {
+                true => rng.random_range(0..COMMON),
+                false => {
+                    self.next_content += 1;
+                    self.next_content
+                }
+            })
+            .collect();
+        self.writes.extend((first..).zip(content.iter().copied()));
+        let begun = self.writes.len();
+        self.watched.progress(|progress| progress.begun = begun);
+        let bytes: Vec<u8> = content.iter().flat_map(|content| block(*content)).collect();
+        let done = self.device.write(first as u64, &[IoSlice::new(&bytes)]);
+        let is_answered = done.is_ok();
+        let text = self.changed("write", done)?;
+        if is_answered {
+            self.answered = begun;
+        } else {
+            self.forget_refused()?;
+        }
+        Ok(format!("{text} {count} from {first}"))
+    }
+
+    /// A write that failed has written some of its blocks, or none: what is read tells.
+    fn forget_refused(&mut self) -> Result<(), String> {
+        match contents(&self.device) {
+            Ok(found) => {
+                let there = nearest(&self.start.contents, &self.writes, self.answered, &found)
+                    .map_err(|what| format!("after a write that failed: {what}"))?;
+                self.writes.truncate(there);
+                self.watched.progress(|progress| progress.begun = there);
+                Ok(())
+            }
+            Err(Unread::Refused(_)) => Ok(()),
+            Err(foreign) => Err(foreign.into()),
+        }
+    }
+
+    /// A call that may have told of a device that failed. Then everything that was answered is on the one that is left. But in
+    /// asynchronous mode, some of it may be in the log alone, and the log was what failed.
+    fn changed(&mut self, what: &str, done: Result<(), Error>) -> Result<String, String> {
+        match done {
+            Ok(()) => return Ok(what.to_string()),
+            Err(_) if self.watched.lost_at().is_some() => {}
+            Err(error) => return Err(format!("{what}: {error}")),
+        }
+        self.failed = self.failed.max(1);
+        let has_all = self.start.options.mode == Mode::Synchronous || !self.watched.has_lost(LOG);
+        let answered = self.answered;
+        self.watched.progress(|progress| {
+            progress.is_rescued = true;
+            if has_all {
+                progress.flushed = answered;
+            }
+        });
+        Ok(format!("{what}, failed"))
+    }
+
+    fn flushed(&mut self, what: &str, done: Result<(), Error>) -> Result<String, String> {
+        if done.is_ok() {
+            let answered = self.writes.len();
+            self.watched.progress(|progress| progress.flushed = answered);
+        }
+        self.changed(what, done)
+    }
+
+    fn read(&self) -> Result<String, String> {
+        match contents(&self.device) {
+            Ok(found) => {
+                nearest(&self.start.contents, &self.writes, self.answered, &found)
+                    .map_err(|what| format!("what is read is not what was written: {what}"))?;
+                Ok("read".to_string())
+            }
+            Err(Unread::Refused(_)) if self.watched.lost_at().is_some() => Ok("read, failed".to_string()),
+            Err(what) => Err(what.into()),
+        }
     }
 }

@@ -1,16 +1,20 @@
-//! Power cuts anywhere in random workloads on a Flashlog, over all of its devices together.
+//! Power cuts anywhere in random workloads on a Flashlog, over all of its devices together, and the loss of any one of them.
 //!
 //! ```text
-//!  life.rs    random writes, flushes, … ─► Flashlog ─► Watch ─► Recorder (main, log, backup)
+//!  life.rs    random writes, flushes, … ─► Flashlog ─► watch.rs ─► Recorder (main, log, backup)
 //!  state.rs   an image of each device at one moment ─► Flashlog::open ─► compared with every state that there was
+//!  lost.rs    the same where a device has failed: come back, or replaced
 //! ```
 //!
 //! A *moment* is after one request to any device, or one answer to the workload. A *state* is a moment, and for each device by itself
 //! what of its unflushed writes is there. A workload has up to three lives; each further one begins with what a power cut left of the one
-//! before, so that what was cut off lies about in the log.
+//! before, so that what was cut off lies about in the log. The last one is lived again and again, each time with one device that fails
+//! for good at one of its requests.
 
 mod life;
+mod lost;
 mod state;
+mod watch;
 
 use crate::device::CrashMode;
 use holdfast_block::flashlog::Order;
@@ -18,9 +22,12 @@ use life::{Life, Start};
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use state::Seen;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use watch::{BACKUP, LOG, Loss, MAIN};
 
 /// Of so many states, one has its recovery cut off as well.
 const NESTED_EACH: u64 = 4;
@@ -28,6 +35,10 @@ const NESTED_EACH: u64 = 4;
 const DATA_BLOCKS: u64 = 512;
 /// Most lives of a workload.
 const LIVES: u64 = 3;
+/// Lives with a device that fails, of each workload.
+const LOSSES: usize = 40;
+/// States of each of these.
+const STATES_OF_A_LOSS: usize = 12;
 
 /// What to explore.
 #[derive(Clone, Debug)]
@@ -53,12 +64,14 @@ impl Default for Options {
 }
 
 /// The mistakes as on the command line.
-pub const ORDERS: [(&str, Order); 5] = [
+pub const ORDERS: [(&str, Order); 7] = [
     ("nothing", Order::Correct),
     ("main-before-log", Order::MainBeforeLog),
     ("no-flush-of-main", Order::NoFlushOfMain),
     ("reuse-before-label", Order::ReuseBeforeLabel),
     ("any-generation", Order::AnyGeneration),
+    ("no-rescue", Order::NoRescue),
+    ("rescue-before-label", Order::RescueBeforeLabel),
 ];
 
 /// What was explored.
@@ -76,6 +89,12 @@ pub struct Report {
     pub cut: u64,
     /// States in which main was made anew from backup and log as well.
     pub rebuilt: u64,
+    /// States in which main, log or backup had failed before.
+    pub lost: [u64; 3],
+    /// Of those of the log, the ones in which main had gone on alone.
+    pub alone: u64,
+    /// Of those of the backup, the ones in which another was made.
+    pub copied: u64,
     /// Workloads.
     pub workloads: u64,
     /// Times that the data area was gone around.
@@ -111,20 +130,22 @@ impl fmt::Display for Failure {
     }
 }
 
-/// One crash of a life.
+/// One crash of one of a workload's lives.
 #[derive(Clone, Copy, Debug)]
 struct State {
+    life: usize,
     moment: usize,
     modes: [CrashMode; 3],
     seed: u64,
 }
 
 impl State {
-    fn random(life: &Life, rng: &mut Pcg64Mcg) -> State {
+    /// At a moment from this one on.
+    fn random(life: (usize, &Life), from: usize, rng: &mut Pcg64Mcg) -> State {
         let mut mode = || CrashMode::ALL[rng.random_range(0..CrashMode::ALL.len())];
         let (main, log) = (mode(), mode());
-        let (moment, seed) = (rng.random_range(0..life.moments.len()), rng.random::<u64>());
-        State { moment, modes: [main, log, CrashMode::ALL[(seed % 6) as usize]], seed }
+        let (moment, seed) = (rng.random_range(from..life.1.moments.len()), rng.random::<u64>());
+        State { life: life.0, moment, modes: [main, log, CrashMode::ALL[(seed % 6) as usize]], seed }
     }
 }
 
@@ -154,49 +175,123 @@ fn explore_workload(seed: u64, options: &Options, begun: Instant, report: &mut R
     };
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let made = caught(|| lives(seed, options, &mut rng));
-    let life = made.map_err(|what| failure(None, what, Vec::new()))?;
+    let lives = made.map_err(|what| failure(None, what, Vec::new()))?;
     report.workloads += 1;
-    report.rounds += life.written / DATA_BLOCKS;
-    let mut states = Vec::new();
-    for moment in 0..life.moments.len() {
-        states.push(State { moment, ..State::random(&life, &mut rng) });
-        states.push(State::random(&life, &mut rng));
-    }
-    states.shuffle(&mut rng);
-    for (number, state) in (0..).zip(states) {
-        if options.state.is_some_and(|only| only != number) {
-            continue;
+    report.rounds += lives[0].written / DATA_BLOCKS;
+    let states: Vec<(u64, State)> = (0..).zip(states(&lives, &mut rng)).collect();
+    let only = |(number, _): &&(u64, State)| options.state.is_none_or(|only| only == *number);
+    let states: Vec<(u64, State)> = states.iter().filter(only).copied().collect();
+    // Several threads take the next one; a failure is that with the lowest number, so that it is the same whenever this is done again.
+    let next = AtomicUsize::new(0);
+    let limit = (options.states - report.states) as usize;
+    let is_over = |at: usize| at >= limit || options.time.is_some_and(|time| begun.elapsed() >= time);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some((number, state)) = states.get(at).filter(|_| !is_over(at)) else { return done };
+            let life = &lives[state.life];
+            let seen = caught(|| state::examine(life, state, number % NESTED_EACH == 0));
+            if seen.is_err() {
+                // What comes before it is finished by those who have it.
+                next.store(states.len(), Ordering::Relaxed);
+            }
+            done.push((*number, *state, seen.map(|seen| Tally::of(life, &seen))));
         }
-        if report.states >= options.states || options.time.is_some_and(|time| begun.elapsed() >= time) {
-            return Ok(());
-        }
-        let seen = caught(|| state::examine(&life, &state, number % NESTED_EACH == 0));
-        let seen = seen.map_err(|what| {
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut done: Vec<(u64, State, Result<Tally, String>)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("panics are caught")).collect()
+    });
+    done.sort_by_key(|(number, ..)| *number);
+    for (number, state, tally) in done {
+        let life = &lives[state.life];
+        let tally = tally.map_err(|what| {
             let moment = &life.moments[state.moment];
             let [main, log, backup] = state.modes;
-            let what = format!("power cut at {moment}, main {main:?}, log {log:?}, backup {backup:?}: {what}");
+            let lost = life.lost.map_or(String::new(), |(loss, _)| format!("{loss}; "));
+            let what = format!("{lost}power cut at {moment}, main {main:?}, log {log:?}, backup {backup:?}: {what}");
             failure(Some(number), what, life.trace.clone())
         })?;
-        report.states += 1 + seen.nested;
-        report.nested += seen.nested;
-        report.synchronous += u64::from(life.is_synchronous());
-        report.replayed += u64::from(seen.opened.blocks > 0);
-        report.rebuilt += u64::from(seen.is_rebuilt);
-        report.cut += u64::from(seen.opened.cut_pages > 0);
+        tally.add_to(report);
     }
     Ok(())
 }
 
-/// Lives until the last one, which is explored.
-fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Life, String> {
+/// What one state adds to the report.
+struct Tally {
+    is_synchronous: bool,
+    is_replayed: bool,
+    is_cut: bool,
+    is_rebuilt: bool,
+    nested: u64,
+    recovered: lost::Recovered,
+}
+
+impl Tally {
+    fn of(life: &Life, seen: &Seen) -> Tally {
+        Tally {
+            is_synchronous: life.is_synchronous(),
+            is_replayed: seen.opened.blocks > 0,
+            is_cut: seen.opened.cut_pages > 0,
+            is_rebuilt: seen.is_rebuilt,
+            nested: seen.nested,
+            recovered: seen.recovered,
+        }
+    }
+
+    fn add_to(&self, report: &mut Report) {
+        report.states += 1 + self.nested;
+        report.nested += self.nested;
+        report.synchronous += u64::from(self.is_synchronous);
+        report.replayed += u64::from(self.is_replayed);
+        report.rebuilt += u64::from(self.is_rebuilt);
+        report.cut += u64::from(self.is_cut);
+        if let Some(device) = self.recovered.device {
+            report.lost[device] += 1;
+        }
+        report.alone += u64::from(self.recovered.is_alone);
+        report.copied += u64::from(self.recovered.is_copied);
+    }
+}
+
+/// The states of a workload's lives, in any order.
+fn states(lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
+    let mut states = Vec::new();
+    for moment in 0..lives[0].moments.len() {
+        states.push(State { moment, ..State::random((0, &lives[0]), 0, rng) });
+        states.push(State::random((0, &lives[0]), 0, rng));
+    }
+    for (number, life) in lives.iter().enumerate().skip(1) {
+        // The set may have been closed before it asked for so much.
+        let Some((_, from)) = life.lost else { continue };
+        states.extend((0..STATES_OF_A_LOSS).map(|_| State::random((number, life), from, rng)));
+    }
+    states.shuffle(rng);
+    states
+}
+
+/// Lives until the last one, which is explored: as it is, and with devices that fail.
+fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, String> {
     // The other half has a log that goes around as soon as main has everything.
     let mut start = Start::new(options, !seed.is_multiple_of(2), rng)?;
     for _ in 1..rng.random_range(1..=LIVES) {
-        let life = Life::live(&start, options.steps / 2, rng)?;
-        let state = State::random(&life, rng);
+        let life = Life::live(&start, options.steps / 2, None, rng)?;
+        let state = State::random((0, &life), 0, rng);
         start = state::examine(&life, &state, false)?.left;
     }
-    Life::live(&start, options.steps, rng)
+    let begin = rng.clone();
+    let mut lives = vec![Life::live(&start, options.steps, None, rng)?];
+    let requests = lives[0].requests;
+    let devices: Vec<usize> = [MAIN, LOG, BACKUP].into_iter().filter(|device| requests[*device] > 0).collect();
+    for _ in 0..LOSSES {
+        let device = devices[rng.random_range(0..devices.len())];
+        let loss = Loss { device, request: rng.random_range(0..requests[device]), is_begun: rng.random() };
+        let life = Life::live(&start, options.steps, Some(loss), &mut begin.clone());
+        lives.push(life.map_err(|what| format!("{loss}: {what}"))?);
+    }
+    Ok(lives)
 }
 
 fn replay(seed: u64, state: Option<u64>, options: &Options) -> String {

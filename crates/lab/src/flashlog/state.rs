@@ -1,10 +1,12 @@
 //! One crash state, opened and judged.
 
 use super::State;
-use super::life::{BLOCKS, Life, MAIN_BLOCKS, Moment, Start, Watched, block, contents};
+use super::life::{BLOCKS, Life, MAIN_BLOCKS, Start, content, contents};
+use super::lost::{self, Recovered};
+use super::watch::{BACKUP, LOG, MAIN, Moment, Watched};
 use crate::device::CrashMode;
 use holdfast_block::flashlog::{self, Flashlog, Opened, Uuid};
-use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
+use holdfast_block::{BLOCK_SIZE, MemoryDevice};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::BTreeSet;
@@ -12,48 +14,74 @@ use std::sync::Arc;
 
 /// Crashes of one recovery.
 const NESTED: u64 = 2;
+/// Of so many mains that are made anew, one is cut off first.
+const REBUILDS_CUT_OFF: u32 = 4;
 
 pub(super) struct Seen {
     pub(super) opened: Opened,
     pub(super) nested: u64,
     /// Main was made anew from backup and log, too.
     pub(super) is_rebuilt: bool,
+    /// What became of a lost device.
+    pub(super) recovered: Recovered,
     /// What a next life can begin with.
     pub(super) left: Start,
+}
+
+/// What a power cut leaves of each device.
+pub(super) struct Images {
+    pub(super) main: MemoryDevice,
+    pub(super) log: MemoryDevice,
+    pub(super) backup: MemoryDevice,
 }
 
 /// Opens what a power cut leaves; an error says what is not allowed. With `is_nested`, recoveries are cut off as well.
 pub(super) fn examine(life: &Life, state: &State, is_nested: bool) -> Result<Seen, String> {
     let mut rng = Pcg64Mcg::seed_from_u64(state.seed);
     let moment = &life.moments[state.moment];
-    let image = |at: usize, rng: &mut Pcg64Mcg| life.images[at].image(moment.positions[at], state.modes[at], rng);
-    let (main, log) = (image(0, &mut rng), image(1, &mut rng));
-    let backup = if life.has_backup { image(2, &mut rng) } else { MemoryDevice::new(0) };
-    if life.is_synchronous() && moment.progress.is_open {
-        judge_main(life, moment, &main)?;
+    let mut image = |at: usize| life.images[at].image(moment.positions[at], state.modes[at], &mut rng);
+    let (main, log) = (image(MAIN), image(LOG));
+    let backup = if life.has_backup { image(BACKUP) } else { MemoryDevice::new(0) };
+    let images = Images { main, log, backup };
+    let lost = life.lost.map(|(loss, _)| loss.device);
+    // A main that failed is behind; what is promised of it is for the log to keep.
+    if life.is_synchronous() && moment.progress.is_open && lost != Some(MAIN) {
+        judge_main(life, moment, &images.main)?;
     }
-    let rebuilt = if life.has_backup { rebuild(life, moment, &log, &backup)? } else { None };
-    if life.has_backup {
-        back_up(life, &main, &log, &backup)?;
+    // A log that failed is behind, when main has everything.
+    let is_behind = lost == Some(LOG) && life.is_synchronous() && moment.progress.is_rescued;
+    let rebuilt = if life.has_backup && !is_behind { rebuild(life, moment, &images, &mut rng)? } else { None };
+    if life.has_backup && lost != Some(LOG) {
+        back_up(life, &images)?;
     }
-    let nested = if is_nested { nested(life, moment, &main, &log, &mut rng)? } else { 0 };
-    let (opened, contents) = open(life, moment, Arc::new(main.clone()), Arc::new(log.clone()))?;
+    let mut nested = 0;
+    let (opened, contents, recovered) = match lost {
+        None => {
+            if is_nested {
+                nested = self::nested(life, moment, &images, &mut rng)?;
+            }
+            let (opened, contents) = open(life, moment, &images.main, &images.log)?;
+            (opened, contents, Recovered::default())
+        }
+        Some(device) => lost::examine(life, moment, &images, device)?,
+    };
     let (next_content, written, options) = (life.next_content, life.written, life.options.clone());
     // A copy that was not complete is made anew by the next backup, and has no state until then.
     let (is_rebuilt, backed_up) = (rebuilt.is_some(), rebuilt.unwrap_or_default());
-    let has_backup = life.has_backup;
+    let (has_backup, Images { main, log, backup }) = (life.has_backup, images);
     let left = Start { main, log, backup, has_backup, contents, backed_up, next_content, written, options };
-    Ok(Seen { opened, nested, is_rebuilt, left })
+    Ok(Seen { opened, nested, is_rebuilt, recovered, left })
 }
 
-/// Opens, reads, and compares. Twice is as once.
-fn open(
+/// Opens copies, reads, and compares. Twice is as once.
+pub(super) fn open(
     life: &Life,
     moment: &Moment,
-    main: Arc<dyn Device>,
-    log: Arc<dyn Device>,
+    main: &MemoryDevice,
+    log: &MemoryDevice,
 ) -> Result<(Opened, Vec<u64>), String> {
-    let open = || Flashlog::open(Arc::clone(&main), Arc::clone(&log), &life.options);
+    let (main, log) = (Arc::new(main.clone()), Arc::new(log.clone()));
+    let open = || Flashlog::open(main.clone(), log.clone(), &life.options);
     let (device, opened) = open().map_err(|error| format!("cannot be opened: {error}"))?;
     let found = contents(&device)?;
     judge(life, moment.progress.flushed, moment.progress.begun, &found)?;
@@ -69,64 +97,81 @@ fn open(
 }
 
 /// The contents must be those after some number of the block writes, in order: all that was flushed, none that had not begun.
-fn judge(life: &Life, flushed: usize, begun: usize, found: &[u64]) -> Result<(), String> {
-    let mut now = life.base.clone();
-    for (at, content) in &life.writes[..flushed] {
+pub(super) fn judge(life: &Life, flushed: usize, begun: usize, found: &[u64]) -> Result<(), String> {
+    // Of a write that failed, what was not taken is not in the list.
+    let begun = begun.min(life.writes.len());
+    nearest(&life.base, &life.writes[..begun], flushed, found).map(drop)
+}
+
+/// After how many of the block writes, so many at least, the contents are as found.
+pub(super) fn nearest(base: &[u64], writes: &[(usize, u64)], least: usize, found: &[u64]) -> Result<usize, String> {
+    let mut now = base.to_vec();
+    for (at, content) in &writes[..least] {
         now[*at] = *content;
     }
     let mut different = (0..BLOCKS).filter(|at| now[*at] != found[*at]).count();
-    let (mut least, mut best) = (different, flushed);
-    for (number, (at, content)) in (flushed..).zip(&life.writes[flushed..begun]) {
+    let (mut fewest, mut best) = (different, least);
+    for (number, (at, content)) in (least..).zip(&writes[least..]) {
         different -= usize::from(now[*at] != found[*at]);
         now[*at] = *content;
         different += usize::from(now[*at] != found[*at]);
-        if different < least {
-            (least, best) = (different, number + 1);
+        if different < fewest {
+            (fewest, best) = (different, number + 1);
         }
     }
-    match least {
-        0 => Ok(()),
-        _ => {
-            Err(format!("no state that there was: {least} blocks differ from the one after {best} blocks, the nearest"))
-        }
+    match fewest {
+        0 => Ok(best),
+        _ => Err(format!(
+            "no state that there was: {fewest} blocks differ from the one after {best} blocks, the nearest"
+        )),
     }
 }
 
 /// Main is lost: another is made from backup and log. What the backup has must be a state that there was, and with the log it must be one
-/// as main's. None if the backup is not complete, or the log was full and keeps nothing for it.
-fn rebuild(
-    life: &Life,
-    moment: &Moment,
-    log: &MemoryDevice,
-    backup: &MemoryDevice,
-) -> Result<Option<Vec<u64>>, String> {
-    let (log, backup, main) =
-        (Arc::new(log.clone()), Arc::new(backup.clone()), Arc::new(MemoryDevice::new(MAIN_BLOCKS)));
-    match flashlog::rebuild(backup, log.clone(), main.clone(), Uuid([7; 16])) {
+/// as main's. None if the backup is not complete, or the log was full and keeps nothing for it. Now and then it is cut off, and made again.
+fn rebuild(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<Option<Vec<u64>>, String> {
+    let main = MemoryDevice::new(MAIN_BLOCKS);
+    let name = Uuid([7; 16]);
+    let again = if rng.random_ratio(1, REBUILDS_CUT_OFF) {
+        let watched = Watched::over([&main, &images.log, &images.backup], None);
+        let [of_main, of_log, of_backup] = Watched::devices(&watched);
+        drop(flashlog::rebuild(of_backup, of_log, of_main, name));
+        let (moments, images) = (watched.moments(), watched.images());
+        let positions = moments[rng.random_range(0..moments.len())].positions;
+        let mut image = |at: usize| {
+            let mode = CrashMode::ALL[rng.random_range(0..CrashMode::ALL.len())];
+            images[at].image(positions[at], mode, rng)
+        };
+        Some([MAIN, LOG, BACKUP].map(&mut image))
+    } else {
+        None
+    };
+    let [main, log, backup] = again.unwrap_or([main, images.log.clone(), images.backup.clone()]).map(Arc::new);
+    match flashlog::rebuild(backup, log.clone(), main.clone(), name) {
         Ok(_) => {}
         Err(flashlog::Error::Incomplete { .. } | flashlog::Error::Gap { .. }) => return Ok(None),
         Err(error) => return Err(format!("main cannot be made anew: {error}")),
     }
-    let backed_up = contents(&*main).map_err(|what| format!("on the backup, {what}"))?;
+    let backed_up = contents(&*main).map_err(|what| format!("on the backup, {}", String::from(what)))?;
     if backed_up != life.backed_up {
         judge(life, 0, moment.progress.begun, &backed_up).map_err(|what| format!("on the backup: {what}"))?;
     }
-    open(life, moment, main, log).map_err(|what| format!("with a main made anew: {what}"))?;
+    open(life, moment, &main, &log).map_err(|what| format!("with a main made anew: {what}"))?;
     Ok(Some(backed_up))
 }
 
 /// The next backup, after the power cut, has what the set has: what was begun is gone on with, and nothing is forgotten.
-fn back_up(life: &Life, main: &MemoryDevice, log: &MemoryDevice, backup: &MemoryDevice) -> Result<(), String> {
-    let (main, log) = (Arc::new(main.clone()), Arc::new(log.clone()));
+fn back_up(life: &Life, images: &Images) -> Result<(), String> {
+    let (main, log) = (Arc::new(images.main.clone()), Arc::new(images.log.clone()));
     let (device, _) = Flashlog::open(main, log, &life.options).map_err(|error| format!("cannot be opened: {error}"))?;
-    let backup = Arc::new(backup.clone());
+    let backup = Arc::new(images.backup.clone());
     device.backup(backup.clone()).map_err(|error| format!("the next backup: {error}"))?;
     if contents(&*backup)? == contents(&device)? { Ok(()) } else { Err("the next backup lacks something".to_string()) }
 }
 
 /// Main, if the log is lost as well: each block as it was flushed, or as written since.
-fn judge_main(life: &Life, moment: &Moment, main: &MemoryDevice) -> Result<(), String> {
-    let (flushed, begun) = (moment.progress.flushed, moment.progress.begun);
+pub(super) fn judge_main(life: &Life, moment: &Moment, main: &MemoryDevice) -> Result<(), String> {
+    let (flushed, begun) = (moment.progress.flushed, moment.progress.begun.min(life.writes.len()));
     let mut allowed: Vec<BTreeSet<u64>> = life.base.iter().map(|content| BTreeSet::from([*content])).collect();
     for (number, (at, content)) in life.writes[..begun].iter().enumerate() {
         if number < flushed {
@@ -146,32 +191,22 @@ fn judge_main(life: &Life, moment: &Moment, main: &MemoryDevice) -> Result<(), S
 fn contents_or_torn(device: &MemoryDevice) -> Result<Vec<Option<u64>>, String> {
     let bytes = device.snapshot();
     let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-    let content = |found: &[u8; BLOCK_SIZE]| {
-        let content = u64::from_le_bytes(*found.first_chunk::<8>().expect("a block has 8 bytes"));
-        (*found == block(content)).then_some(content)
-    };
     Ok(blocks[..BLOCKS].iter().map(content).collect())
 }
 
 /// Cuts off the recovery, at any request, and opens what is left.
-fn nested(
-    life: &Life,
-    moment: &Moment,
-    main: &MemoryDevice,
-    log: &MemoryDevice,
-    rng: &mut Pcg64Mcg,
-) -> Result<u64, String> {
-    let watched = Watched::over([main, log, &MemoryDevice::new(0)]);
+fn nested(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<u64, String> {
+    let watched = Watched::over([&images.main, &images.log, &MemoryDevice::new(0)], None);
     let [of_main, of_log, _] = Watched::devices(&watched);
     Flashlog::open(of_main, of_log, &life.options).map_err(|error| format!("cannot be opened: {error}"))?;
     let (moments, images) = (watched.moments(), watched.images());
     for _ in 0..NESTED {
         let positions = moments[rng.random_range(0..moments.len())].positions;
-        let [main, log] = [0, 1].map(|at| {
+        let [main, log] = [MAIN, LOG].map(|at| {
             let mode = CrashMode::ALL[rng.random_range(0..CrashMode::ALL.len())];
-            Arc::new(images[at].image(positions[at], mode, rng))
+            images[at].image(positions[at], mode, rng)
         });
-        open(life, moment, main, log)
+        open(life, moment, &main, &log)
             .map_err(|what| format!("after a recovery that was cut off at positions {positions:?}: {what}"))?;
     }
     Ok(NESTED)

@@ -1,4 +1,4 @@
-//! Power cuts over all devices of a Flashlog: a bounded number of states on each run, and each planted mistake is found.
+//! Power cuts over all devices of a Flashlog, and the loss of one: a bounded number of states on each run, and each planted mistake is found.
 use crate::number;
 use holdfast_lab::flashlog::{ORDERS, Options, explore};
 
@@ -11,12 +11,13 @@ fn power_cuts_leave_states_that_there_were() {
     let (report, failure) = explore(&Options { seed, states: 1_000, ..Options::default() });
     assert!(failure.is_none(), "{}", failure.unwrap());
     assert!(report.replayed > 100 && report.nested > 100, "{report:?}");
+    assert!(report.lost[..2].iter().all(|states| *states > 10), "{report:?}");
 }
 
 #[test]
 fn planted_mistakes_are_found() {
     // From seeds on that have them soon.
-    for ((name, order), seed) in ORDERS[1..].iter().zip([21, 21, 20, 26]) {
+    for ((name, order), seed) in ORDERS[1..].iter().zip([21, 21, 20, 26, 21, 21]) {
         let (report, failure) = explore(&Options { seed, states: 20_000, order: *order, ..Options::default() });
         assert!(failure.is_some(), "{name} was not found in {} states", report.states);
         println!("{name}: found after {} states: {}", report.states, failure.unwrap());

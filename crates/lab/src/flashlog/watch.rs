@@ -1,0 +1,187 @@
+//! The devices of a life: what they get is recorded, each request is a moment, and one of them may fail for good.
+
+use crate::device::{CrashImages, Recorder};
+use holdfast_block::{Device, Error, Filter, MemoryDevice, Operation};
+use parking_lot::Mutex;
+use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// Names of the devices, in the order in which they are counted everywhere here.
+pub(super) const DEVICES: [&str; 3] = ["main", "log", "backup"];
+pub(super) const MAIN: usize = 0;
+pub(super) const LOG: usize = 1;
+pub(super) const BACKUP: usize = 2;
+
+/// How far the workload was.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// Blocks whose writes have begun.
+    pub(super) begun: usize,
+    /// Blocks whose writes must be there: a flush has answered them, or a device has failed, and what had been answered went to the one
+    /// that is left.
+    pub(super) flushed: usize,
+    /// The set has been opened: main has what the life began with.
+    pub(super) is_open: bool,
+    /// A call has told that a device failed, and has brought what had been answered to the one that is left.
+    pub(super) is_rescued: bool,
+    /// The action.
+    pub(super) step: usize,
+}
+
+/// A moment at which the power may be cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// Recorder positions of main, log and backup.
+    pub(super) positions: [usize; 3],
+    pub(super) progress: Progress,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([main, log, backup], Progress { begun, flushed, step, .. }) = (self.positions, self.progress);
+        write!(f, "positions {main}, {log} and {backup}, in step {step} ({flushed} blocks flushed, {begun} begun)")
+    }
+}
+
+/// A device that fails for good: the request with this number, of its writes and flushes in a life, and all after it, reads too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loss {
+    pub(super) device: usize,
+    pub(super) request: usize,
+    /// The write that failed is on its way to the medium all the same.
+    pub(super) is_begun: bool,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let begun = if self.is_begun { ", begun" } else { "" };
+        write!(f, "{} fails at request {}{begun}", DEVICES[self.device], self.request)
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    progress: Progress,
+    moments: Vec<Moment>,
+    /// Writes and flushes of each device so far.
+    requests: [usize; 3],
+    /// The moment at which the device has failed.
+    lost_at: Option<usize>,
+}
+
+/// All recorders, and the moments so far.
+pub(super) struct Watched {
+    recorders: Vec<Recorder>,
+    loss: Option<Loss>,
+    seen: Mutex<Seen>,
+}
+
+impl Watched {
+    pub(super) fn over(devices: [&MemoryDevice; 3], loss: Option<Loss>) -> Arc<Watched> {
+        let recorders = devices.iter().map(|device| Recorder::in_memory(device)).collect();
+        let watched = Arc::new(Watched { recorders, loss, seen: Mutex::default() });
+        watched.note();
+        watched
+    }
+
+    pub(super) fn devices(watched: &Arc<Watched>) -> [Arc<dyn Device>; 3] {
+        [0, 1, 2].map(|at| Arc::new(Watch(Arc::clone(watched), at)) as Arc<dyn Device>)
+    }
+
+    pub(super) fn moments(&self) -> Vec<Moment> {
+        self.seen.lock().moments.clone()
+    }
+
+    pub(super) fn images(&self) -> [CrashImages; 3] {
+        [0, 1, 2].map(|at| self.recorders[at].crash_images())
+    }
+
+    /// Writes and flushes of each device so far.
+    pub(super) fn requests(&self) -> [usize; 3] {
+        self.seen.lock().requests
+    }
+
+    /// The moment at which a device has failed, if one has.
+    pub(super) fn lost_at(&self) -> Option<usize> {
+        self.seen.lock().lost_at
+    }
+
+    pub(super) fn has_lost(&self, device: usize) -> bool {
+        self.loss.is_some_and(|loss| loss.device == device) && self.lost_at().is_some()
+    }
+
+    pub(super) fn progress(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.seen.lock().progress);
+    }
+
+    pub(super) fn note(&self) {
+        let positions = [0, 1, 2].map(|at| self.recorders[at].position());
+        let mut seen = self.seen.lock();
+        let progress = seen.progress;
+        seen.moments.push(Moment { positions, progress });
+    }
+
+    /// Counts a write or a flush. An error if the device has failed, with whether what it was to write is on its way all the same.
+    fn count(&self, device: usize, operation: Operation) -> Result<(), (Error, bool)> {
+        let mut seen = self.seen.lock();
+        let number = seen.requests[device];
+        seen.requests[device] += 1;
+        match self.loss {
+            Some(loss) if loss.device == device && number >= loss.request => {
+                let is_first = seen.lost_at.is_none();
+                if is_first {
+                    seen.lost_at = Some(seen.moments.len());
+                }
+                Err((gone(device, operation), is_first && loss.is_begun))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn gone(device: usize, operation: Operation) -> Error {
+    // Linux's ENODEV.
+    let source = Arc::new(std::io::Error::from_raw_os_error(19));
+    Error::Io { device: DEVICES[device].into(), operation, first: None, length_bytes: 0, source }
+}
+
+/// One of the devices. Each request to it is a moment.
+struct Watch(Arc<Watched>, usize);
+
+impl Filter for Watch {
+    fn below(&self) -> &dyn Device {
+        &self.0.recorders[self.1]
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
+        if self.0.has_lost(self.1) { Err(gone(self.1, Operation::Read)) } else { self.below().read(first, bufs) }
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+        let counted = self.0.count(self.1, Operation::Write);
+        if matches!(counted, Ok(()) | Err((_, true))) {
+            self.below().write(first, bufs)?;
+        }
+        self.0.note();
+        counted.map_err(|(error, _)| error)
+    }
+
+    fn on_flush(&self) -> Result<(), Error> {
+        let counted = self.0.count(self.1, Operation::Flush);
+        if counted.is_ok() {
+            self.below().flush()?;
+        }
+        self.0.note();
+        counted.map_err(|(error, _)| error)
+    }
+
+    fn on_discard(&self, first: u64, count: u64) -> Result<(), Error> {
+        let counted = self.0.count(self.1, Operation::Discard);
+        if counted.is_ok() {
+            self.below().discard(first, count)?;
+        }
+        self.0.note();
+        counted.map_err(|(error, _)| error)
+    }
+}
