@@ -1,12 +1,12 @@
 //! Moments to go back to: the barriers that the log has behind a backup's state. Nothing here writes.
 
 use super::Error;
-use super::format::{Fault, Label, Page, Point, Role, State};
+use super::format::{Entry, Label, Page, Point, Role, State};
 use super::labels::Labelled;
-use super::ring::{Area, Rings};
-use super::scan::Scan;
+use super::ring::Rings;
+use super::scan::{Scan, has_data};
 use super::staging::Backup;
-use crate::{AlignedBuf, BLOCK_SIZE, Device};
+use crate::{BLOCK_SIZE, Device};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::fmt;
 use std::sync::Arc;
@@ -92,6 +92,14 @@ pub(super) struct Kept {
     pub(super) sum: u64,
 }
 
+impl Kept {
+    /// The blocks of an entry.
+    pub(super) fn of(entry: &Entry) -> impl Iterator<Item = Kept> {
+        let places = (entry.first..).zip(entry.data..).zip(&entry.sums);
+        places.map(|((address, position), sum)| Kept { address, position, sum: *sum })
+    }
+}
+
 impl Behind {
     /// Of a set that is not in use.
     pub(super) fn closed(backup: &Backup, log: &Labelled) -> Result<Behind, Error> {
@@ -141,7 +149,7 @@ impl Behind {
             durable = durable.max(page.head.durable);
         }
         let damage = match self.end {
-            Some(end) if scan.at != end => Some(self.missing(scan.at)),
+            Some(end) if scan.at != end => Some(scan.missing()),
             Some(_) => None,
             None => match scan.verify_end() {
                 Ok(()) => None,
@@ -195,11 +203,8 @@ impl Behind {
     pub(super) fn newest(&self, to: Point) -> Result<Vec<Kept>, Error> {
         let (mut scan, mut all, mut most) = (self.scan(), Vec::new(), COMPACT_LEAST);
         while scan.at.page < to.page {
-            let Some(page) = scan.next()? else { return Err(self.missing(scan.at)) };
-            for entry in &page.entries {
-                let places = (entry.first..).zip(entry.data..).zip(&entry.sums);
-                all.extend(places.map(|((address, position), sum)| Kept { address, position, sum: *sum }));
-            }
+            let page = scan.next_there()?;
+            all.extend(page.entries.iter().flat_map(Kept::of));
             if all.len() >= most {
                 compact(&mut all);
                 most = (2 * all.len()).max(COMPACT_LEAST);
@@ -212,21 +217,7 @@ impl Behind {
 
     /// Whether all data of a page is there, or can be made good.
     fn has_data(&self, page: &Page) -> Result<bool, Error> {
-        for entry in &page.entries {
-            let mut bytes = AlignedBuf::zeroed(entry.sums.len() * BLOCK_SIZE);
-            self.rings.read(Area::Data, entry.data, &mut bytes)?;
-            let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-            if !blocks.iter_mut().zip(&entry.sums).all(|(block, sum)| is_good(block, *sum)) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn missing(&self, at: Point) -> Error {
-        let (device, block) = (self.rings.device.name().into(), self.rings.block(Area::Meta, at.page));
-        let fault = Fault::new("page of the log", format!("page {}", at.page), "another");
-        Error::Damaged { device, block, fault }
+        has_data(&self.rings, page, |block, kept| Ok(is_good(block, kept.sum)))
     }
 }
 

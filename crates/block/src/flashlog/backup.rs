@@ -3,7 +3,7 @@
 
 use super::Error;
 use super::device::{Failure, Flashlog, Side};
-use super::format::{Fault, Point, Regions, Staging, State, Uuid};
+use super::format::{ENTRY_BLOCKS_MAX, Point, Regions, Staging, State, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
 use super::staging::Backup;
@@ -293,7 +293,9 @@ impl Flashlog {
 
     /// One step: as many pages of the log as have room in the staging area. How many blocks it was.
     fn copy_newest(&self, backup: &mut Backup, end: Point) -> Result<u64, Error> {
-        let (newest, to) = self.newest_versions(backup.label().applied, end, backup.staging_blocks())?;
+        // Never more than memory is allowed for, and always one page.
+        let blocks_most = backup.staging_blocks().min(self.options.index_blocks.max(ENTRY_BLOCKS_MAX as u64));
+        let (newest, to) = self.newest_versions(backup.label().applied, end, blocks_most)?;
         let is_copying = backup.label().state == State::Copying;
         let mut stager = backup.stager();
         let all: Vec<(u64, (u64, u64))> = newest.into_iter().collect();
@@ -328,11 +330,7 @@ impl Flashlog {
         let mut scan = Scan::new(&self.rings, &label, from, false);
         let (mut newest, mut to) = (Newest::new(), from);
         while to.page < end.page {
-            let Some(page) = scan.next()? else {
-                let (device, block) = (self.rings.device.name().into(), self.rings.block(Area::Meta, to.page));
-                let fault = Fault::new("page of the log", format!("page {}", to.page), "another");
-                return Err(Error::Damaged { device, block, fault });
-            };
+            let page = scan.next_there()?;
             if newest.len() as u64 + page.blocks() > blocks_most {
                 break;
             }

@@ -1,6 +1,6 @@
 //! Backups: full, from the log, cut off, without room; and main made anew from them.
 use super::staging::Backup;
-use super::tests::{Unplugged, block, get, names, open, put};
+use super::tests::{Unplugged, block, get, names, open, options, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
 use std::io::IoSlice;
@@ -78,6 +78,23 @@ fn what_has_no_room_in_the_staging_area_goes_in_steps() {
     let done = device.backup(set.backup.clone()).unwrap();
     assert!(!done.is_full && done.blocks == BLOCKS && done.steps >= 2, "{done:?}");
     assert!(contents(&*set.backup) == contents(&device));
+}
+
+#[test]
+fn what_is_more_than_memory_is_allowed_for_goes_in_steps() {
+    let (set, device) = Set::new();
+    drop(device);
+    let narrow = Options { index_blocks: 10, ..options(Mode::Synchronous) };
+    let (device, _) = Flashlog::open(set.main.clone(), set.log.clone(), &narrow).unwrap();
+    let large = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS) + 16 * AREA_UNIT_BLOCKS));
+    device.create_backup(large.clone(), Uuid([61; 16])).unwrap();
+    device.backup(large.clone()).unwrap();
+    for at in 0..BLOCKS {
+        put(&device, at, at + 5000).unwrap();
+    }
+    let done = device.backup(large.clone()).unwrap();
+    assert!(done.copied_blocks == 0 && done.blocks == BLOCKS && done.steps == 3, "{done:?}");
+    assert!(contents(&*large) == contents(&device));
 }
 
 #[test]

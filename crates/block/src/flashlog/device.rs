@@ -55,7 +55,8 @@ pub struct Options {
     pub gather_blocks: u64,
     /// Synchronous mode: so many blocks in memory, and they are flushed to log and main.
     pub memory_blocks: u64,
-    /// Asynchronous mode: so many blocks in the index of those that are newer in the log, and main catches up.
+    /// Asynchronous mode: so many blocks in the index of those that are newer in the log, and main catches up. Of a backup: not more in
+    /// one step.
     pub index_blocks: u64,
     /// The clock, for times in the log.
     pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,

@@ -4,13 +4,13 @@ use super::Error;
 use super::append::Head;
 use super::catch_up::MainSide;
 use super::device::{Failure, Flashlog, Mode, Options, Order};
-use super::format::{Label, Page, Regions, Role, State, Uuid};
+use super::format::{Label, Page, PageHead, Regions, Role, State, Uuid};
 use super::labels::Labelled;
-use super::ring::{Area, Rings};
-use super::scan::Scan;
+use super::ring::Rings;
+use super::scan::{Scan, has_data};
 use super::stages::{Place, Stages, Version};
 use super::turns::Turn;
-use crate::{AlignedBuf, BLOCK_SIZE, Device, Latch};
+use crate::{Device, Latch};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -71,26 +71,35 @@ impl Flashlog {
     }
 
     fn recover(&self) -> Result<Opened, Error> {
-        let (pages, cut_pages) = self.find_end()?;
+        let (last, cut_pages) = self.find_end()?;
         let rebuilt = self.head.lock().labels.label.rebuilt;
-        let needed = pages.last().filter(|page| page.head.generation > rebuilt).map_or(0, |page| page.head.applied);
+        let needed = last.as_ref().filter(|head| head.generation > rebuilt).map_or(0, |head| head.applied);
         let mut opened = Opened { cut_pages, ..Opened::default() };
         {
             let mut head = self.head.lock();
             head.barrier = head.labels.label.barrier;
-            if let Some(last) = pages.last() {
-                head.barrier = head.barrier.max(last.head.barrier + u64::from(last.head.is_barrier));
-                head.is_unmarked = !last.head.is_barrier;
+            if let Some(last) = last {
+                head.barrier = head.barrier.max(last.barrier + u64::from(last.is_barrier));
+                head.is_unmarked = !last.is_barrier;
             }
             // What was read is there; that it is durable is certain only now. The mended pages and blocks too.
             self.rings.device.flush()?;
             self.begin_generation(&mut head)?;
             opened.generation = head.labels.label.generation;
         }
-        for page in pages.iter().filter(|page| page.head.number >= needed) {
+        let (label, end) = {
+            let head = self.head.lock();
+            (head.labels.label.clone(), head.next)
+        };
+        let mut scan = self.scan(&label);
+        while scan.at.page < end.page {
+            let page = scan.next_there()?;
+            if page.head.number < needed {
+                continue;
+            }
             opened.pages += 1;
             opened.blocks += page.blocks();
-            self.remember(page);
+            self.remember(&page);
             let is_over = self.stages.lock().index_blocks() > self.options.index_blocks;
             if is_over {
                 // Main may be further than the pages say, so that this takes some of it back, until it has everything that was found.
@@ -110,49 +119,47 @@ impl Flashlog {
         Ok(opened)
     }
 
-    /// All pages from the label's point on up to the end, and how many behind it are cut off.
-    fn find_end(&self) -> Result<(Vec<Page>, u64), Error> {
+    /// All pages from the label's point on.
+    fn scan<'a>(&'a self, label: &'a Label) -> Scan<'a> {
+        Scan::new(&self.rings, label, label.applied, self.options.order == Order::AnyGeneration)
+    }
+
+    /// The last page before the end, and how many behind it are cut off. Pages are read twice instead of being kept: there may be more
+    /// than memory has room for.
+    fn find_end(&self) -> Result<(Option<PageHead>, u64), Error> {
         let mut head = self.head.lock();
         let label = head.labels.label.clone();
-        let any_generation = self.options.order == Order::AnyGeneration;
-        let mut scan = Scan::new(&self.rings, &label, label.applied, any_generation);
-        let mut points = vec![scan.at];
-        let mut pages = Vec::new();
+        let mut scan = self.scan(&label);
+        let (mut pages, mut durable) = (0, label.start);
         while let Some(page) = scan.next()? {
-            pages.push(page);
-            points.push(scan.at);
+            pages += 1;
+            durable = durable.max(page.head.durable);
         }
         scan.verify_end()?;
         // What has been flushed is there or damaged, which shows when it is read. Of the rest, data may be missing.
-        let durable = pages.iter().map(|page| page.head.durable).max().unwrap_or_default().max(label.start);
-        let mut complete = 0;
-        for page in &pages {
-            if page.head.number >= durable && !self.has_data(page)? {
+        let mut scan = self.scan(&label);
+        let mut last = None;
+        head.next = scan.at;
+        while pages > 0 {
+            let page = scan.next_there()?;
+            if page.head.number >= durable && !self.has_data(&page)? {
                 break;
             }
-            complete += 1;
+            (head.next, last) = (scan.at, Some(page.head));
+            pages -= 1;
         }
-        let cut_pages = (pages.len() - complete) as u64;
-        pages.truncate(complete);
-        head.next = points[complete];
-        Ok((pages, cut_pages))
+        Ok((last, pages))
     }
 
     /// Whether all data of a page is there.
     fn has_data(&self, page: &Page) -> Result<bool, Error> {
-        for entry in &page.entries {
-            let mut bytes = AlignedBuf::zeroed(entry.sums.len() * BLOCK_SIZE);
-            self.rings.read(Area::Data, entry.data, &mut bytes)?;
-            let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-            for (index, (block, sum)) in (0..).zip(blocks.iter_mut().zip(&entry.sums)) {
-                match self.verify_or_mend(block, entry.first + index, *sum, entry.data + index) {
-                    Ok(()) => {}
-                    Err(Failure { error: crate::Error::Damaged { .. }, .. }) => return Ok(false),
-                    Err(Failure { error, .. }) => return Err(error.into()),
-                }
+        has_data(&self.rings, page, |block, kept| {
+            match self.verify_or_mend(block, kept.address, kept.sum, kept.position) {
+                Ok(()) => Ok(true),
+                Err(Failure { error: crate::Error::Damaged { .. }, .. }) => Ok(false),
+                Err(Failure { error, .. }) => Err(error),
             }
-        }
-        Ok(true)
+        })
     }
 
     /// Takes a page's blocks into the index.

@@ -1,6 +1,7 @@
 //! Reading the log from a point on: which pages follow each other, and where it ends.
 
 use super::Error;
+use super::at::Kept;
 use super::format::{Fault, Label, Page, Point, hex};
 use super::ring::{Area, Rings};
 use crate::{AlignedBuf, BLOCK_SIZE};
@@ -10,6 +11,25 @@ use std::sync::Arc;
 const READ_PAGES: u64 = 64;
 /// So far is looked behind the end for a page that says that there was more: 1 MiB.
 const LOOK_AHEAD_PAGES: u64 = 256;
+
+/// Whether all data of a page is there, each block as the caller judges it.
+pub(super) fn has_data(
+    rings: &Rings,
+    page: &Page,
+    mut is_good: impl FnMut(&mut [u8; BLOCK_SIZE], Kept) -> Result<bool, crate::Error>,
+) -> Result<bool, Error> {
+    for entry in &page.entries {
+        let mut bytes = AlignedBuf::zeroed(entry.sums.len() * BLOCK_SIZE);
+        rings.read(Area::Data, entry.data, &mut bytes)?;
+        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        for (block, kept) in blocks.iter_mut().zip(Kept::of(entry)) {
+            if !is_good(block, kept)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
 
 /// Reads pages one after the other.
 pub(super) struct Scan<'a> {
@@ -53,6 +73,18 @@ impl<'a> Scan<'a> {
             self.at = Point { page: page.head.number + 1, data: page.head.data + page.blocks(), previous: page.sum };
         }
         Ok(page)
+    }
+
+    /// The next page, which is known to be there.
+    pub(super) fn next_there(&mut self) -> Result<Page, Error> {
+        self.next()?.ok_or_else(|| self.missing())
+    }
+
+    /// That the next page is not there.
+    pub(super) fn missing(&self) -> Error {
+        let (device, block) = (self.rings.device.name().into(), self.rings.block(Area::Meta, self.at.page));
+        let fault = Fault::new("page of the log", format!("page {}", self.at.page), "another");
+        Error::Damaged { device, block, fault }
     }
 
     /// Whether this page follows on those before.

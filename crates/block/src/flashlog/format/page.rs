@@ -50,8 +50,7 @@ struct RawEntry {
 const ENTRY_BYTES: usize = 24;
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
 
-/// Blocks of the largest entry: a page that has no other.
-#[cfg(test)]
+/// Blocks of the largest entry, in a page that has no other. No page has more.
 pub(crate) const ENTRY_BLOCKS_MAX: usize = (BODY_BYTES - ENTRY_BYTES) / 8;
 
 /// What a page says beside its entries.
