@@ -3,7 +3,7 @@
 
 use super::Error;
 use super::device::{Failure, Flashlog, Side};
-use super::format::{ENTRY_BLOCKS_MAX, Point, Regions, Staging, State, Uuid};
+use super::format::{Point, Regions, Staging, State, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
 use super::staging::Backup;
@@ -51,7 +51,7 @@ impl Flashlog {
     /// Makes a device a backup of this set. What it had is lost; it is no state of the set until [`Flashlog::backup`] is done.
     ///
     /// # Errors
-    /// [`Error::TooSmall`]: it takes the set's size and 4 MiB at least; [`Error::Device`].
+    /// [`Error::TooSmall`]: it takes the set's size, that of its checksums and 4 MiB at least; [`Error::Device`].
     pub fn create_backup(&self, device: Arc<dyn Device>, name: Uuid) -> Result<(), Error> {
         let label = self.head.lock().labels.label.clone();
         Backup::create(device, &label, name)
@@ -293,9 +293,13 @@ impl Flashlog {
 
     /// One step: as many pages of the log as have room in the staging area. How many blocks it was.
     fn copy_newest(&self, backup: &mut Backup, end: Point) -> Result<u64, Error> {
-        // Never more than memory is allowed for, and always one page.
-        let blocks_most = backup.staging_blocks().min(self.options.index_blocks.max(ENTRY_BLOCKS_MAX as u64));
-        let (newest, to) = self.newest_versions(backup.label().applied, end, blocks_most)?;
+        // Not more than memory is allowed for, but a page at least.
+        let blocks_most = backup.staging_blocks().min(self.options.index_blocks);
+        let from = backup.label().applied;
+        let (mut newest, mut to) = self.newest_versions(from, end, blocks_most)?;
+        if to == from {
+            (newest, to) = self.newest_versions(from, Point { page: from.page + 1, ..end }, u64::MAX)?;
+        }
         let is_copying = backup.label().state == State::Copying;
         let mut stager = backup.stager();
         let all: Vec<(u64, (u64, u64))> = newest.into_iter().collect();

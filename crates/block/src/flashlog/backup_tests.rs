@@ -20,7 +20,7 @@ impl Set {
     pub(super) fn new() -> (Set, Flashlog) {
         let main = Arc::new(MemoryDevice::new(BLOCKS + 256).named("main"));
         let log = Arc::new(MemoryDevice::new(256 * 12).named("log"));
-        let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS) + 256).named("backup"));
+        let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)).named("backup"));
         for at in 0..BLOCKS {
             put(&*main, at, at + 1).unwrap();
         }
@@ -84,7 +84,7 @@ fn what_has_no_room_in_the_staging_area_goes_in_steps() {
 fn what_is_more_than_memory_is_allowed_for_goes_in_steps() {
     let (set, device) = Set::new();
     drop(device);
-    let narrow = Options { index_blocks: 10, ..options(Mode::Synchronous) };
+    let narrow = Options { index_blocks: 400, ..options(Mode::Synchronous) };
     let (device, _) = Flashlog::open(set.main.clone(), set.log.clone(), &narrow).unwrap();
     let large = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS) + 16 * AREA_UNIT_BLOCKS));
     device.create_backup(large.clone(), Uuid([61; 16])).unwrap();
@@ -95,6 +95,23 @@ fn what_is_more_than_memory_is_allowed_for_goes_in_steps() {
     let done = device.backup(large.clone()).unwrap();
     assert!(done.copied_blocks == 0 && done.blocks == BLOCKS && done.steps == 3, "{done:?}");
     assert!(contents(&*large) == contents(&device));
+}
+
+#[test]
+fn a_page_with_more_blocks_than_a_step_is_one() {
+    const MANY: u64 = 36 * AREA_UNIT_BLOCKS;
+    let (main, log) = (Arc::new(MemoryDevice::new(MANY + 256)), Arc::new(MemoryDevice::new(256 * 24)));
+    create(main.clone(), log.clone(), &names(1)).unwrap();
+    let gathering = Options { gather_blocks: 1000, ..options(Mode::Asynchronous) };
+    let (device, _) = Flashlog::open(main, log, &gathering).unwrap();
+    let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(MANY)));
+    device.create_backup(backup.clone(), Uuid([60; 16])).unwrap();
+    device.backup(backup.clone()).unwrap();
+    let data: Vec<u8> = (0..500).flat_map(block).collect();
+    device.write(3, &[IoSlice::new(&data)]).unwrap();
+    let done = device.backup(backup.clone()).unwrap();
+    assert_eq!((done.blocks, done.steps), (500, 2));
+    assert!((0..500).all(|at| get(&*backup, at + 3) == block(at)));
 }
 
 #[test]

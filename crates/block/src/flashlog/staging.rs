@@ -63,9 +63,10 @@ pub fn finish_backup(device: Arc<dyn Device>) -> Result<(), Error> {
 }
 
 impl Backup {
-    /// Blocks of the smallest device for a copy of so many.
+    /// Blocks of the smallest device for a copy of so many. What any page of a log comes to, with the blocks of checksums that it
+    /// changes, has room in its staging area.
     pub(super) fn blocks_least(blocks: u64) -> u64 {
-        blocks + sums_area_blocks(blocks) + 2 * AREA_UNIT_BLOCKS + LABEL_AREA_BLOCKS
+        blocks + sums_area_blocks(blocks) + 3 * AREA_UNIT_BLOCKS + LABEL_AREA_BLOCKS
     }
 
     /// Makes a device a backup of a set, with nothing on it yet.
@@ -197,8 +198,13 @@ impl Backup {
 
     /// Stages verified blocks with their addresses and checksums.
     pub(super) fn stage(&self, stager: &mut Stager, blocks: &[(u64, u64)], bytes: &[u8]) -> Result<(), crate::Error> {
+        let position = stager.position + blocks.len() as u64;
+        if position > self.rings.areas.data_blocks {
+            let (device, reason) = (self.rings.device.name().into(), "its staging area has no room for one step");
+            return Err(crate::Error::Unsuitable { device, reason });
+        }
         self.rings.write(Area::Data, stager.position, &[bytes])?;
-        stager.position += blocks.len() as u64;
+        stager.position = position;
         stager.sums.extend(blocks.iter().copied().filter(|(address, _)| *address < self.label().blocks));
         for (address, sum) in blocks {
             if stager.builder.append(stager.head.data, *address, &[*sum]) == 0 {

@@ -50,7 +50,8 @@ struct RawEntry {
 const ENTRY_BYTES: usize = 24;
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
 
-/// Blocks of the largest entry, in a page that has no other. No page has more.
+/// Blocks of the largest entry: a page that has no other.
+#[cfg(test)]
 pub(crate) const ENTRY_BLOCKS_MAX: usize = (BODY_BYTES - ENTRY_BYTES) / 8;
 
 /// What a page says beside its entries.
