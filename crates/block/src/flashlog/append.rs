@@ -4,7 +4,7 @@ use super::chunk::Chunk;
 use super::device::{Failure, Flashlog, Order, Side};
 use super::format::{Label, PageBuilder, PageHead, Point, Regions};
 use super::labels::Labelled;
-use super::ring::Area;
+use super::ring::{Area, Rings};
 use super::scan::Scan;
 use super::stages::Stage;
 use crate::{AlignedBuf, Error, Operation};
@@ -59,6 +59,7 @@ impl Flashlog {
     /// Writes what is gathered to the log; with `is_barrier`, ends it with a page that says so.
     pub(super) fn append(&self, head: &mut Head, is_barrier: bool) -> Result<(), Failure> {
         head.check()?;
+        self.check_latch()?;
         // Whoever gathers more waits for the head, so that it does not become more than this. Room for as much again is left
         // for the case that main fails and nothing can be let go of.
         if self.stages.lock().gathered_blocks() == 0 && !(is_barrier && head.is_unmarked) {
@@ -178,7 +179,7 @@ impl Flashlog {
     /// them: the next backup copies these regions.
     fn let_go_of_kept(&self, head: &mut Head, to: Point) -> Result<(), Failure> {
         let from = head.keep.unwrap_or(to);
-        let mut marked = self.regions_between(&head.labels.label, from, to).map_err(Failure::of(Side::Log))?;
+        let mut marked = regions_between(&self.rings, &head.labels.label, from, to).map_err(Failure::of(Side::Log))?;
         head.changed_since.add(&marked);
         if let Some(before) = &head.changed {
             marked.add(before);
@@ -189,32 +190,6 @@ impl Flashlog {
         head.labels.write_map(&marked, |label| label.tail = to).map_err(Failure::of(Side::Log))?;
         (head.changed, head.keep) = (Some(marked), Some(to));
         Ok(())
-    }
-
-    /// The regions that a part of the log has blocks of; all, if a page of it is damaged.
-    fn regions_between(&self, label: &Label, from: Point, to: Point) -> Result<Regions, Error> {
-        let mut scan = Scan::new(&self.rings, label, from, false);
-        let mut regions = Regions::none(self.blocks);
-        while scan.at.page < to.page {
-            match scan.next() {
-                Ok(Some(page)) => {
-                    for entry in &page.entries {
-                        regions.mark(entry.first, entry.sums.len() as u64);
-                    }
-                }
-                Err(super::Error::Device(error)) => return Err(error),
-                Ok(None) | Err(_) => {
-                    tracing::warn!(
-                        device = &*self.name,
-                        page = scan.at.page,
-                        "a page is damaged: all counts as changed"
-                    );
-                    regions = Regions::all(self.blocks);
-                    break;
-                }
-            }
-        }
-        Ok(regions.about(from.page, to.page))
     }
 
     /// Writes a label of the log that lets go of what main has. Only then is it overwritten.
@@ -245,8 +220,31 @@ impl Flashlog {
     }
 }
 
+/// The regions that a part of the log has blocks of; all, if a page of it is damaged.
+pub(super) fn regions_between(rings: &Rings, label: &Label, from: Point, to: Point) -> Result<Regions, Error> {
+    let mut scan = Scan::new(rings, label, from, false);
+    let mut regions = Regions::none(label.blocks);
+    while scan.at.page < to.page {
+        match scan.next() {
+            Ok(Some(page)) => {
+                for entry in &page.entries {
+                    regions.mark(entry.first, entry.sums.len() as u64);
+                }
+            }
+            Err(super::Error::Device(error)) => return Err(error),
+            Ok(None) | Err(_) => {
+                let (device, page) = (rings.device.name(), scan.at.page);
+                tracing::warn!(device, page, "a page of the log is damaged: everything counts as changed");
+                regions = Regions::all(label.blocks);
+                break;
+            }
+        }
+    }
+    Ok(regions.about(from.page, to.page))
+}
+
 /// The pages for a batch from `at` on, and the point after them. The last one is the barrier, if one is wanted.
-fn pages(batch: &[(u64, Arc<Chunk>)], at: Point, head: &PageHead) -> (AlignedBuf, Point) {
+pub(super) fn pages(batch: &[(u64, Arc<Chunk>)], at: Point, head: &PageHead) -> (AlignedBuf, Point) {
     let mut pages: Vec<[u8; 4096]> = Vec::new();
     let mut next = at;
     let mut builder = PageBuilder::new();

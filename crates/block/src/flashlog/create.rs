@@ -27,7 +27,7 @@ pub const fn log_blocks_least() -> u64 {
 }
 
 /// The areas of a log device.
-fn areas(device_blocks: u64) -> Areas {
+pub(super) fn areas(device_blocks: u64) -> Areas {
     let units = (device_blocks - LABEL_AREA_BLOCKS) / AREA_UNIT_BLOCKS;
     let meta_units = units.div_ceil(META_SHARE).min(units - 2);
     let meta_blocks = meta_units * AREA_UNIT_BLOCKS;
@@ -73,6 +73,7 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
         barrier: 0,
         map: 0,
         has_map: false,
+        left: 0,
     };
     Labelled::create(log, label.clone())?;
     Labelled::create(

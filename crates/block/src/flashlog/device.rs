@@ -3,7 +3,6 @@
 use super::append::Head;
 use super::catch_up::MainSide;
 use super::chunk::Chunk;
-use super::format::State;
 use super::past::Uses;
 use super::ring::{Area, Rings};
 use super::stages::{Place, Stages, Version};
@@ -127,6 +126,8 @@ pub struct Flashlog {
     pub(super) stages: Mutex<Stages>,
     pub(super) latch: Latch,
     pub(super) uses: Arc<Uses>,
+    /// The log has failed or left, and main has everything that was answered. Held while that is being seen to; outside of all others.
+    pub(super) is_alone: Mutex<bool>,
 }
 
 impl Flashlog {
@@ -155,12 +156,21 @@ impl Flashlog {
     }
 
     fn do_settle(&self) -> Result<(), Failure> {
+        self.settle_with(|| ())
+    }
+
+    /// The same, and something before anybody can write to the log again.
+    pub(super) fn settle_with(&self, then: impl FnOnce()) -> Result<(), Failure> {
         let mut head = self.head.lock();
         self.append(&mut head, true)?;
         self.flush_log(&mut head)?;
         self.catch_up_to_durable()?;
         let applied = self.stages.lock().applied;
-        if head.labels.label.applied != applied { self.write_points(&mut head, applied) } else { Ok(()) }
+        if head.labels.label.applied != applied {
+            self.write_points(&mut head, applied)?;
+        }
+        then();
+        Ok(())
     }
 
     fn do_flush(&self) -> Result<(), Failure> {
@@ -241,11 +251,15 @@ impl Flashlog {
     /// Passes a result on; the first failure closes the latch, and what was answered goes to the device that is left.
     pub(super) fn watch<T>(&self, result: Result<T, Failure>) -> Result<T, Error> {
         result.map_err(|failure| {
+            let mut is_alone = self.is_alone.lock();
             if self.latch.close(&failure.error) {
                 tracing::error!(device = &*self.name, side = ?failure.side, error = %failure.error, "a device failed");
                 self.options.timer.wake();
-                if let Err(second) = self.rescue(failure.side) {
-                    tracing::error!(device = &*self.name, side = ?second.side, error = %second.error, "the rescue failed");
+                match self.rescue(failure.side) {
+                    Ok(alone) => *is_alone = alone,
+                    Err(Failure { side, error }) => {
+                        tracing::error!(device = &*self.name, ?side, %error, "the rescue failed");
+                    }
                 }
             }
             failure.error
@@ -258,37 +272,17 @@ impl Flashlog {
         checked.map_err(Failure::of(Side::Memory))
     }
 
-    /// Brings what was answered to the device that is left.
-    fn rescue(&self, failed: Side) -> Result<(), Failure> {
+    /// Brings what was answered to the device that is left. Whether that is main, which is alone then.
+    fn rescue(&self, failed: Side) -> Result<bool, Failure> {
         match failed {
-            _ if self.options.order == Order::NoRescue => Ok(()),
+            _ if self.options.order == Order::NoRescue => Ok(false),
             Side::Main => {
                 let mut head = self.head.lock();
                 self.append_gathered(&mut head, true)?;
-                self.flush_log(&mut head)
+                self.flush_log(&mut head).map(|()| false)
             }
-            Side::Log => {
-                let mut main = self.main_side.lock();
-                let blocks = self.stages.lock().newest();
-                if blocks.values().any(|version| matches!(version.place, Place::Log(_))) {
-                    // Some are in the log alone. Main stays at the state that it has.
-                    return Ok(());
-                }
-                // The label first: if main had some of what the log does not have without saying so, the two would come to a state that
-                // there never was when the log is back. What a flush has answered is there, so until the rest is, main is as a disk
-                // that has lost its power.
-                if self.options.order == Order::RescueBeforeLabel {
-                    self.write_to_main(&blocks)?;
-                }
-                let alone = main.labels.write(|label| {
-                    label.generation += 1;
-                    label.state = State::Alone;
-                });
-                alone.map_err(Failure::of(Side::Main))?;
-                self.write_to_main(&blocks)?;
-                self.main.flush().map_err(Failure::of(Side::Main))
-            }
-            Side::Memory => Ok(()),
+            Side::Log => self.rescue_to_main(),
+            Side::Memory => Ok(false),
         }
     }
 

@@ -72,13 +72,29 @@ pub enum Error {
         /// Generation of this one.
         got: u64,
     },
-    /// The log failed while the set was in use; main has everything, and takes no log with less.
-    #[error("{device}: the log failed in generation {generation}, and main has gone on alone: a new log is needed")]
+    /// The log failed or left while the set was in use; main has everything, and takes no log with less.
+    #[error("{device}: main has been alone, without a log, since generation {generation}: a log must be attached")]
     Alone {
         /// Name of main.
         device: Arc<str>,
         /// Generation of main.
         generation: u64,
+    },
+    /// The log was bringing main from one state to the next when it was lost.
+    #[error(
+        "{device}: without the log, main is a mixture of two states: with the log it can be used, or be made anew from the backup"
+    )]
+    Mixture {
+        /// Name of main.
+        device: Arc<str>,
+    },
+    /// The set has a log, or has none, and this is for the other case.
+    #[error("{device}: this cannot be done {with}")]
+    Protection {
+        /// Name of the set.
+        device: Arc<str>,
+        /// Which of them.
+        with: &'static str,
     },
     /// The backup is being copied for the first time, or anew, and is no state of the set yet.
     #[error("{device}: the copy is not complete")]

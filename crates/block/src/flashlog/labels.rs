@@ -151,6 +151,7 @@ mod tests {
             barrier: 0,
             map: 0,
             has_map: false,
+            left: 0,
         }
     }
 

@@ -31,12 +31,16 @@
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
 //! | `sums`, `verify` | checksums of a backup's blocks; reading it back |
+//! | `alone`, `attach` | main without a log; giving it one |
+//! | `lasting`, `policy` | the device that goes on when the log fails |
 //! | `rebuild` | main from backup and log |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
 //! | `at`, `past` | barriers, and the states at them as devices |
 
+mod alone;
 mod append;
 mod at;
+mod attach;
 mod backup;
 #[cfg(test)]
 mod backup_tests;
@@ -50,10 +54,14 @@ mod failure_tests;
 mod format;
 mod inspect;
 mod labels;
+mod lasting;
+#[cfg(test)]
+mod lasting_tests;
 mod open;
 mod past;
 #[cfg(test)]
 mod past_tests;
+mod policy;
 mod rebuild;
 mod ring;
 mod scan;
@@ -73,14 +81,17 @@ mod verify;
 mod verify_tests;
 
 pub use at::{At, Barrier, barriers};
+pub use attach::Attached;
 pub use backup::BackedUp;
 pub use create::{Create, create, log_blocks_least};
 pub use device::{Flashlog, Mode, Options, Order};
 pub use error::Error;
 pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
 pub use inspect::{Condition, Inspected, inspect};
+pub use lasting::{Lasting, Protection};
 pub use open::Opened;
 pub use past::Past;
+pub use policy::{Action, BadPolicy, Policy};
 pub use rebuild::{Later, Rebuild, Rebuilt, later, rebuild, rebuild_at};
 pub use staging::finish_backup;
 pub use status::Status;

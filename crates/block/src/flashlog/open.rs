@@ -38,9 +38,16 @@ impl Flashlog {
         let main = Labelled::read(main, Role::Main)?;
         let log = Labelled::read(log, Role::Log)?;
         judge(&main, &log)?;
+        let flashlog = Self::assemble(main, log, options)?;
+        let opened = flashlog.recover()?;
+        Ok((flashlog, opened))
+    }
+
+    /// A set that has not looked at its log yet.
+    pub(super) fn assemble(main: Labelled, log: Labelled, options: &Options) -> Result<Flashlog, Error> {
         let areas = log.label.areas;
         let (blocks, changed) = (main.label.blocks, log.read_map()?);
-        let flashlog = Flashlog {
+        Ok(Flashlog {
             name: format!("flashlog of {} and {}", main.device.name(), log.device.name()).into(),
             blocks,
             gather_blocks: options.gather_blocks.clamp(1, (areas.data_blocks / 8).min(areas.meta_blocks)),
@@ -65,9 +72,8 @@ impl Flashlog {
             ),
             latch: Latch::new(),
             uses: Arc::default(),
-        };
-        let opened = flashlog.recover()?;
-        Ok((flashlog, opened))
+            is_alone: Mutex::new(false),
+        })
     }
 
     fn recover(&self) -> Result<Opened, Error> {
@@ -120,13 +126,13 @@ impl Flashlog {
     }
 
     /// All pages from the label's point on.
-    fn scan<'a>(&'a self, label: &'a Label) -> Scan<'a> {
+    pub(super) fn scan<'a>(&'a self, label: &'a Label) -> Scan<'a> {
         Scan::new(&self.rings, label, label.applied, self.options.order == Order::AnyGeneration)
     }
 
     /// The last page before the end, and how many behind it are cut off. Pages are read twice instead of being kept: there may be more
     /// than memory has room for.
-    fn find_end(&self) -> Result<(Option<PageHead>, u64), Error> {
+    pub(super) fn find_end(&self) -> Result<(Option<PageHead>, u64), Error> {
         let mut head = self.head.lock();
         let label = head.labels.label.clone();
         let mut scan = self.scan(&label);

@@ -147,6 +147,7 @@ pub fn rebuild_at(
         barrier: 0,
         map: 0,
         has_map: false,
+        left: 0,
         ..end.clone()
     };
     // It flushes main before it writes the label.

@@ -101,6 +101,7 @@ impl Backup {
             barrier: 0,
             map: 0,
             has_map: false,
+            left: 0,
             ..of.clone()
         };
         Labelled::create(device, label)?;
@@ -262,7 +263,12 @@ impl Backup {
 
     /// The same of pages whose data is in a row, read at once, so that a disk's arm goes there and back once for all of it.
     fn apply_pages(&self, pages: &[Page]) -> Result<(), Error> {
-        let mut bytes = AlignedBuf::zeroed(pages.iter().map(Page::blocks).sum::<u64>() as usize * BLOCK_SIZE);
+        let blocks: u64 = pages.iter().map(Page::blocks).sum();
+        if blocks == 0 {
+            // Nothing but barriers was in the log.
+            return Ok(());
+        }
+        let mut bytes = AlignedBuf::zeroed(blocks as usize * BLOCK_SIZE);
         let position = pages[0].head.data;
         self.rings.read(Area::Data, position, &mut bytes)?;
         let (mut rest, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();

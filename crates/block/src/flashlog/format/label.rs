@@ -53,7 +53,9 @@ struct Raw {
     rebuilt: U64,
     map: U64,
     has_map: u8,
-    reserved_2: [u8; 3807],
+    reserved_2: [u8; 7],
+    left: U64,
+    reserved_3: [u8; 3792],
     barrier: U64,
     crc: U64,
 }
@@ -191,6 +193,8 @@ pub(crate) struct Label {
     pub(crate) map: u64,
     /// The map of that number counts.
     pub(crate) has_map: bool,
+    /// Of a main that is alone: the generation in which its log was there last.
+    pub(crate) left: u64,
 }
 
 /// What a backup is about to become. All zero on other devices.
@@ -275,6 +279,7 @@ impl Label {
             barrier: U64::new(self.barrier),
             map: U64::new(self.map),
             has_map: u8::from(self.has_map),
+            left: U64::new(self.left),
             ..Raw::new_zeroed()
         };
         raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
@@ -361,6 +366,7 @@ impl Label {
             barrier: raw.barrier.get(),
             map: raw.map.get(),
             has_map: raw.has_map == 1,
+            left: raw.left.get(),
         };
         // With room for all that will ever be added to them.
         let numbers = [label.sequence, label.generation, label.rebuilt, label.map];
@@ -390,6 +396,10 @@ impl Label {
         }
         expect_zero("reserved bytes of the label", &[raw.reserved])?;
         expect_zero("reserved bytes of the label", &raw.reserved_2)?;
+        expect_zero("reserved bytes of the label", &raw.reserved_3)?;
+        if role != Role::Main {
+            expect_zero("generation of a lost log in another label than main's", &raw.left.to_bytes())?;
+        }
         Ok(label)
     }
 
@@ -456,6 +466,7 @@ mod tests {
             barrier: 20,
             map: 21,
             has_map: true,
+            left: 0,
         }
     }
 
@@ -563,6 +574,8 @@ mod tests {
             (255, 1),
             (272, 2),
             (273, 1),
+            (280, 1),
+            (288, 1),
             (4079, 1),
             (4087, 0xff),
         ];

@@ -118,10 +118,9 @@ impl Regions {
         self.bits[(region / 64) as usize] & (1 << (region % 64)) != 0
     }
 
-    /// Whether a block is in a marked region.
-    #[cfg(test)]
-    pub(crate) fn has(&self, address: u64) -> bool {
-        self.is_marked(address / self.region_blocks)
+    /// Whether all of these blocks are in marked regions.
+    pub(crate) fn has(&self, first: u64, count: u64) -> bool {
+        (first / self.region_blocks..(first + count).div_ceil(self.region_blocks)).all(|region| self.is_marked(region))
     }
 
     pub(crate) fn is_all(&self) -> bool {
@@ -248,7 +247,7 @@ mod tests {
         assert_eq!(runs(&regions, 1 << 40), [(0, 32), (496, 16), (976, 24)]);
         assert_eq!(runs(&regions, 20), [(0, 20), (20, 12), (496, 16), (976, 20), (996, 4)]);
         assert_eq!(
-            (regions.marked_blocks(), regions.is_all(), regions.has(31), regions.has(32)),
+            (regions.marked_blocks(), regions.is_all(), regions.has(30, 2), regions.has(31, 2)),
             (72, false, true, false)
         );
         let all = Regions::all(1000);

@@ -1,0 +1,190 @@
+//! Main without a log: writes go to it at once, and a map on it says which regions the log does not have as they are.
+
+use super::Error;
+use super::device::{Failure, Flashlog, Order, Side};
+use super::format::{Regions, Role, State};
+use super::labels::Labelled;
+use super::stages::Place;
+use crate::{Device, Error as DeviceError, Operation, check_request};
+use parking_lot::{Mutex, RwLock};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// Most blocks that are marked ahead of a writer that goes on where it was: 64 MiB.
+const AHEAD_BLOCKS_MOST: u64 = 16_384;
+
+/// Who main is, and what has changed on it.
+pub(super) struct Marks {
+    pub(super) labels: Labelled,
+    pub(super) map: Regions,
+    /// What has been written since a log began to be brought up to date.
+    pub(super) since: Regions,
+    /// Where the last new mark ended, and how far it was ahead.
+    ahead: (u64, u64),
+}
+
+/// Main alone.
+pub(super) struct Alone {
+    name: Arc<str>,
+    pub(super) blocks: u64,
+    pub(super) main: Arc<dyn Device>,
+    pub(super) marks: Mutex<Marks>,
+    /// A log is there again: whoever comes from then on goes to the set. Writers share it.
+    pub(super) gate: RwLock<bool>,
+}
+
+impl Alone {
+    /// Opens main without its log.
+    pub(super) fn open(main: Arc<dyn Device>) -> Result<Alone, Error> {
+        let mut labels = Labelled::read(main, Role::Main)?;
+        match labels.label.state {
+            State::Alone => {}
+            State::CatchingUp => return Err(Error::Mixture { device: labels.device.name().into() }),
+            _ => go_alone(&mut labels, &Regions::none)?,
+        }
+        Self::of(labels)
+    }
+
+    /// Main, whose label says that it is alone.
+    pub(super) fn of(labels: Labelled) -> Result<Alone, Error> {
+        let blocks = labels.label.blocks;
+        let map = labels.read_map()?.unwrap_or_else(|| Regions::none(blocks));
+        let (main, since) = (Arc::clone(&labels.device), Regions::none(blocks));
+        let name = format!("flashlog of {} without a log", main.name()).into();
+        let marks = Mutex::new(Marks { labels, map, since, ahead: (0, 0) });
+        Ok(Alone { name, blocks, main, marks, gate: RwLock::new(false) })
+    }
+
+    /// Whether a log has taken over.
+    pub(super) fn is_over(&self) -> bool {
+        *self.gate.read()
+    }
+
+    /// Marks what is about to be written, durably.
+    fn mark(&self, first: u64, count: u64) -> Result<(), DeviceError> {
+        let mut marks = self.marks.lock();
+        marks.since.mark(first, count);
+        if marks.map.has(first, count) {
+            return Ok(());
+        }
+        // Who goes on where it was gets more at once, or each region would cost two flushes.
+        let (end, before) = marks.ahead;
+        let ahead = if first <= end && end < first + count { (2 * before).clamp(count, AHEAD_BLOCKS_MOST) } else { 0 };
+        let most = (first + count + ahead).min(self.blocks);
+        let mut map = marks.map.clone();
+        map.mark(first, most - first);
+        marks.labels.write_map(&map, |_| ())?;
+        (marks.map, marks.ahead) = (map, (most, ahead.max(count)));
+        Ok(())
+    }
+}
+
+/// Writes a label that says that main is alone from now on, with the map of what the log does not have.
+pub(super) fn go_alone(labels: &mut Labelled, map: &dyn Fn(u64) -> Regions) -> Result<(), DeviceError> {
+    let map = map(labels.label.blocks);
+    labels.write_map(&map, |label| {
+        label.left = label.generation;
+        label.generation += 1;
+        label.state = State::Alone;
+    })
+}
+
+impl Device for Alone {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceError> {
+        let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        check_request(&self.name, Operation::Read, self.blocks, first, length_bytes)?;
+        self.main.read(first, bufs)
+    }
+
+    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceError> {
+        let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let count = check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
+        let gate = self.gate.read();
+        if *gate {
+            return Err(DeviceError::Unsuitable { device: Arc::clone(&self.name), reason: "a log is there again" });
+        }
+        self.mark(first, count)?;
+        self.main.write(first, bufs)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.main.flush()
+    }
+
+    fn discard(&self, first: u64, count: u64) -> Result<(), DeviceError> {
+        let length_bytes = count.saturating_mul(crate::BLOCK_SIZE as u64);
+        check_request(&self.name, Operation::Discard, self.blocks, first, length_bytes).map(|_| ())
+    }
+}
+
+impl Flashlog {
+    /// Brings what was answered to main, if it is in memory, and says there that main is alone. Whether it is.
+    pub(super) fn rescue_to_main(&self) -> Result<bool, Failure> {
+        let mut main = self.main_side.lock();
+        let blocks = self.stages.lock().newest();
+        if blocks.values().any(|version| matches!(version.place, Place::Log(_))) {
+            // Some are in the log alone. Main stays at the state that it has.
+            return Ok(false);
+        }
+        // The log may lack these.
+        let changed = |of: u64| {
+            let mut regions = Regions::none(of);
+            for address in blocks.keys() {
+                regions.mark(*address, 1);
+            }
+            regions
+        };
+        // The label first: if main had some of what the log does not have without saying so, the two would come to a state that there
+        // never was when the log is back. What a flush has answered is there, so until the rest is, main is as a disk that has lost its
+        // power; but a mixture must be complete before it is said to be none.
+        let is_mixture = main.labels.label.state == State::CatchingUp;
+        if self.options.order == Order::RescueBeforeLabel {
+            self.write_to_main(&blocks)?;
+        }
+        if !is_mixture {
+            go_alone(&mut main.labels, &changed).map_err(Failure::of(Side::Main))?;
+        }
+        self.write_to_main(&blocks)?;
+        main.labels.device.flush().map_err(Failure::of(Side::Main))?;
+        if is_mixture {
+            go_alone(&mut main.labels, &changed).map_err(Failure::of(Side::Main))?;
+        }
+        Ok(true)
+    }
+
+    /// Main alone, if this set's log has failed or left and main has everything; waits for the rescue.
+    pub(super) fn alone(&self) -> Option<Result<Alone, Error>> {
+        if !*self.is_alone.lock() {
+            return None;
+        }
+        let main = self.main_side.lock();
+        let labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
+        Some(Alone::of(labels))
+    }
+
+    /// Lets the log go: main gets everything, and is alone from then on. This set takes no changes any more.
+    pub(super) fn leave_log(&self) -> Result<(), DeviceError> {
+        let mut is_alone = self.is_alone.lock();
+        self.latch.check(&self.name, Operation::Flush, None, 0)?;
+        let reason = "the log was detached";
+        let error = DeviceError::Unsuitable { device: self.rings.device.name().into(), reason };
+        let done = self.settle_with(|| {
+            self.latch.close(&error);
+        });
+        if let Err(failure) = done {
+            drop(is_alone);
+            return self.watch(Err(failure));
+        }
+        self.options.timer.wake();
+        *is_alone = self.rescue_to_main().map_err(|failure| failure.error)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,327 @@
+//! Giving a log to a main that is alone: the one that it had, which gets what has changed as pages, or a new one.
+//!
+//! The log gets pages while main is written; they are of a generation that its label does not have yet, and count for nothing until main
+//! stands still for a moment and the labels say that both are together again. Cut off before, main is alone as it was.
+
+use super::alone::Alone;
+use super::append::{pages, regions_between};
+use super::chunk::Chunk;
+use super::create::{areas, log_blocks_least};
+use super::device::{Flashlog, Options};
+use super::format::{Label, PageHead, Point, Regions, Role, Staging, State, Uuid};
+use super::labels::Labelled;
+use super::ring::{Area, Rings};
+use super::{Error, Opened};
+use crate::{AlignedBuf, BLOCK_SIZE, Device};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// Blocks that go to the log at once: 1 MiB, with one page.
+const COPY_BLOCKS: u64 = 256;
+/// So much may be left to do when main stands still.
+const REST_BLOCKS: u64 = COPY_BLOCKS;
+/// Most passes before that.
+const PASSES_MOST: u64 = 8;
+
+/// Which log a main that was alone has got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attached {
+    /// A new one: the next backup is a copy.
+    New,
+    /// The one that it had, with so many blocks that it lacked: backup and log are everything, as before.
+    Back {
+        /// Blocks that it got.
+        blocks: u64,
+    },
+    /// The one that it had, which has no room for what has changed: the next backup copies so many blocks of changed regions.
+    BackWithMap {
+        /// Blocks in changed regions.
+        blocks: u64,
+    },
+}
+
+/// A log that is being brought up to date.
+struct Joining {
+    log: Labelled,
+    rings: Rings,
+    next: Point,
+    /// Where the pages begin that it gets.
+    start: Point,
+    /// What is behind the tail is kept for the backup.
+    tail: Point,
+    barrier: u64,
+    generation: u64,
+    blocks: u64,
+}
+
+impl Alone {
+    /// Gives main the log that it had.
+    pub(super) fn join(&self, log: Arc<dyn Device>, options: &Options) -> Result<(Flashlog, Opened, Attached), Error> {
+        let mut joining = self.begin_joining(log, options)?;
+        let is_kept = joining.log.label.backup != Uuid::NONE;
+        let mut has_room = is_kept;
+        let mut lacking = self.take_since();
+        for _ in 0..PASSES_MOST {
+            if !has_room || lacking.marked_blocks() <= REST_BLOCKS {
+                break;
+            }
+            has_room = joining.copy(self, &lacking, options)?;
+            lacking = self.take_since();
+        }
+        // From here on main stands still.
+        let mut gate = self.gate.write();
+        lacking.add(&self.take_since_closed());
+        has_room = has_room && joining.copy(self, &lacking, options)? && joining.end_copy(options)?;
+        let (attached, map) = match (is_kept, has_room) {
+            (true, false) => {
+                let map = joining.map_of_all(self)?;
+                (Attached::BackWithMap { blocks: map.marked_blocks() }, Some(map))
+            }
+            _ => (Attached::Back { blocks: joining.blocks }, None),
+        };
+        self.main.flush()?;
+        joining.say_so(map.as_ref())?;
+        let (log, generation) = (Arc::clone(&joining.log.device), joining.log.label.generation);
+        let (flashlog, opened) = self.say_together(log, generation, None, options)?;
+        *gate = true;
+        Ok((flashlog, opened, attached))
+    }
+
+    /// Gives main a new log. What the device had is lost.
+    pub(super) fn join_new(
+        &self,
+        log: Arc<dyn Device>,
+        name: Uuid,
+        options: &Options,
+    ) -> Result<(Flashlog, Opened, Attached), Error> {
+        if log.blocks() < log_blocks_least() {
+            let (blocks, least) = (log.blocks(), log_blocks_least());
+            return Err(Error::TooSmall { device: log.name().into(), role: Role::Log, blocks, least });
+        }
+        let mut gate = self.gate.write();
+        self.main.flush()?;
+        let of_main = self.marks.lock().labels.label.clone();
+        let generation = of_main.generation + 1;
+        let label = Label {
+            role: Role::Log,
+            state: State::Opening,
+            sequence: 0,
+            log: name,
+            generation,
+            device_blocks: log.blocks(),
+            areas: areas(log.blocks()),
+            tail: Point::default(),
+            applied: Point::default(),
+            start: 0,
+            backup: Uuid::NONE,
+            staging: Staging::default(),
+            rebuilt: 0,
+            map: 0,
+            has_map: false,
+            left: 0,
+            ..of_main
+        };
+        Labelled::create(Arc::clone(&log), label)?;
+        let (flashlog, opened) = self.say_together(log, generation, Some(name), options)?;
+        *gate = true;
+        Ok((flashlog, opened, Attached::New))
+    }
+
+    /// Main's label says that it has a log again, and the set is opened. If it cannot be, main is alone once more.
+    fn say_together(
+        &self,
+        log: Arc<dyn Device>,
+        generation: u64,
+        name: Option<Uuid>,
+        options: &Options,
+    ) -> Result<(Flashlog, Opened), Error> {
+        let mut marks = self.marks.lock();
+        let before = marks.labels.label.clone();
+        marks.labels.write(|label| {
+            (label.state, label.generation, label.has_map) = (State::Open, generation, false);
+            label.log = name.unwrap_or(label.log);
+            label.left = 0;
+        })?;
+        let opened = Flashlog::open(Arc::clone(&self.main), log, options);
+        if opened.is_err() {
+            // The opening may have written labels as well. The generation is one that the log may have.
+            let mut newest = Labelled::read(Arc::clone(&self.main), Role::Main)?;
+            let map = marks.map.clone();
+            newest.write_map(&map, |label| {
+                (label.state, label.left, label.log) = (State::Alone, before.left, before.log);
+            })?;
+            marks.labels = newest;
+        }
+        opened
+    }
+
+    /// Takes what has been written since the last time, when all who have marked something have written it.
+    fn take_since(&self) -> Regions {
+        let _gate = self.gate.write();
+        self.take_since_closed()
+    }
+
+    fn take_since_closed(&self) -> Regions {
+        std::mem::replace(&mut self.marks.lock().since, Regions::none(self.blocks))
+    }
+
+    /// Finds out how far the log is, and what it lacks. Each time gets a generation of its own.
+    fn begin_joining(&self, log: Arc<dyn Device>, options: &Options) -> Result<Joining, Error> {
+        let log = Labelled::read(log, Role::Log)?;
+        let of_main = self.marks.lock().labels.label.clone();
+        judge(&of_main, &self.main, &log)?;
+        let main = Labelled { device: Arc::clone(&self.main), label: of_main };
+        let probe = Flashlog::assemble(main, log, options)?;
+        let (last, _) = probe.find_end()?;
+        let (next, label) = {
+            let head = probe.head.lock();
+            (head.next, head.labels.label.clone())
+        };
+        // Pages before this one were on main when the last was written. What the log has behind that may not be what main has.
+        let on_main = last.as_ref().filter(|head| head.generation > label.rebuilt).map_or(0, |head| head.applied);
+        let mut behind = Regions::none(self.blocks);
+        let mut scan = probe.scan(&label);
+        while scan.at.page < next.page {
+            let page = scan.next_there()?;
+            for entry in page.entries.iter().filter(|_| page.head.number >= on_main) {
+                behind.mark(entry.first, entry.sums.len() as u64);
+            }
+        }
+        let log = Labelled { device: Arc::clone(&probe.rings.device), label };
+        log.device.flush()?;
+        let barrier = last.map_or(0, |head| head.barrier + u64::from(head.is_barrier)).max(log.label.barrier);
+        let tail = if log.label.backup == Uuid::NONE { next } else { log.label.tail };
+        {
+            // Waits for those who have marked something, as `take_since` does.
+            let _gate = self.gate.write();
+            let mut marks = self.marks.lock();
+            let highest = marks.labels.label.generation.max(log.label.generation);
+            marks.map.add(&behind);
+            let map = marks.map.clone();
+            marks.since.add(&map);
+            marks.labels.write_map(&map, |label| label.generation = highest + 1)?;
+        }
+        let generation = self.marks.lock().labels.label.generation + 1;
+        let rings = Rings { device: Arc::clone(&log.device), areas: log.label.areas };
+        Ok(Joining { log, rings, next, start: next, tail, barrier, generation, blocks: 0 })
+    }
+}
+
+impl Joining {
+    /// Copies regions from main to the log. Whether there was room.
+    fn copy(&mut self, alone: &Alone, regions: &Regions, options: &Options) -> Result<bool, Error> {
+        let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
+        let mut at = 0;
+        while let Some((first, count)) = regions.next_run(at, COPY_BLOCKS) {
+            if !self.has_room(count) {
+                return Ok(false);
+            }
+            let part = &mut bytes[..count as usize * BLOCK_SIZE];
+            alone.main.read(first, &mut [IoSliceMut::new(part)])?;
+            let chunk = Chunk::arrive(&[IoSlice::new(part)], 0, count as usize);
+            self.append(&[(first, Arc::new(chunk))], false, options)?;
+            self.blocks += count;
+            at = first + count;
+        }
+        Ok(true)
+    }
+
+    /// A barrier behind everything, durable. Whether there was room.
+    fn end_copy(&mut self, options: &Options) -> Result<bool, Error> {
+        if !self.has_room(0) {
+            return Ok(false);
+        }
+        self.append(&[], true, options)?;
+        self.barrier += 1;
+        self.log.device.flush()?;
+        Ok(true)
+    }
+
+    /// A quarter stays free, so that the log does not let go of everything with the next writes.
+    fn has_room(&self, count: u64) -> bool {
+        let areas = self.rings.areas;
+        let (pages, blocks) = (self.next.page - self.tail.page + 2, self.next.data - self.tail.data + count);
+        pages <= areas.meta_blocks / 4 * 3 && blocks <= areas.data_blocks / 4 * 3
+    }
+
+    fn append(&mut self, batch: &[(u64, Arc<Chunk>)], is_barrier: bool, options: &Options) -> Result<(), Error> {
+        let head = PageHead {
+            log: self.log.label.log,
+            number: 0,
+            previous: 0,
+            generation: self.generation,
+            data: 0,
+            applied: self.start.page,
+            durable: self.start.page,
+            is_barrier,
+            barrier: self.barrier,
+            time: (options.now)(),
+        };
+        let (pages, next) = pages(batch, self.next, &head);
+        let data: Vec<&[u8]> = batch.iter().map(|(_, chunk)| chunk.bytes()).collect();
+        self.rings.write(Area::Data, self.next.data, &data)?;
+        self.rings.write(Area::Meta, self.next.page, &[&pages])?;
+        self.next = next;
+        Ok(())
+    }
+
+    /// What the backup lacks, if the log lets go of everything that it had.
+    fn map_of_all(&self, alone: &Alone) -> Result<Regions, Error> {
+        let mut map = regions_between(&self.rings, &self.log.label, self.tail, self.start)?;
+        let from = match self.log.read_map()? {
+            Some(before) => {
+                map.add(&before);
+                before.from
+            }
+            None => self.tail.page,
+        };
+        map.add(&alone.marks.lock().map);
+        Ok(map.about(from, self.start.page))
+    }
+
+    /// The log's label says that it has everything; or, with a map, that it begins anew behind what it had.
+    fn say_so(&mut self, map: Option<&Regions>) -> Result<(), Error> {
+        let (start, next, tail, barrier) = (self.start, self.next, self.tail, self.barrier);
+        // Pages that it has got are of the generation before, and do not count.
+        let generation = self.generation + u64::from(map.is_some());
+        let change = |label: &mut Label| {
+            let state = if map.is_some() { State::Opening } else { State::Open };
+            (label.state, label.generation, label.start) = (state, generation, start.page);
+            label.barrier = barrier;
+            (label.tail, label.applied) = if map.is_some() { (start, start) } else { (tail, next) };
+        };
+        match map {
+            Some(map) => self.log.write_map(map, change)?,
+            None => self.log.write(change)?,
+        }
+        Ok(())
+    }
+}
+
+/// That the log is the one that main had, and has missed nothing but what main has done alone.
+fn judge(of_main: &Label, main: &Arc<dyn Device>, log: &Labelled) -> Result<(), Error> {
+    let (name, of_log) = (|of: &Arc<dyn Device>| -> Arc<str> { of.name().into() }, &log.label);
+    if of_main.set != of_log.set {
+        return Err(Error::OtherSet { device: name(&log.device), expected: of_main.set, got: of_log.set });
+    }
+    if of_main.log != of_log.log {
+        let (device, role) = (name(&log.device), Role::Log);
+        return Err(Error::Replaced { device, role, expected: of_main.log, got: of_log.log });
+    }
+    if of_main.main != of_log.main {
+        let (device, role) = (name(main), Role::Main);
+        return Err(Error::Replaced { device, role, expected: of_log.main, got: of_main.main });
+    }
+    // An attaching, or an opening, that was cut off has given the log a later generation.
+    let newest = of_main.generation + 1 + u64::from(of_log.state == State::Opening);
+    let was_cut_off = (of_main.left..=newest).contains(&of_log.generation);
+    if of_log.generation != of_main.left && !was_cut_off {
+        let (expected, got) = (of_main.left, of_log.generation);
+        return Err(Error::Older { device: name(&log.device), expected, got });
+    }
+    if of_main.blocks != of_log.blocks {
+        let fault = super::Fault::new("blocks of the set's device", of_main.blocks, of_log.blocks);
+        return Err(Error::Damaged { device: name(&log.device), block: of_log.place(), fault });
+    }
+    Ok(())
+}

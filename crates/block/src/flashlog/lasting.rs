@@ -1,0 +1,278 @@
+//! A set that outlasts its log: it goes on with main alone, and takes a log back, while it is in use.
+
+use super::alone::Alone;
+use super::attach::Attached;
+use super::device::{Flashlog, Options};
+use super::policy::{Action, Policy};
+use super::{Error, Uuid};
+use crate::{Device, Error as DeviceError};
+use parking_lot::{Mutex, RwLock};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether what is written survives the loss of a device.
+#[derive(Clone, Debug)]
+pub enum Protection {
+    /// Log and main are there.
+    Protected,
+    /// Main alone takes changes: what is written now is on no other device.
+    Alone {
+        /// The generation in which the log was there last.
+        since: u64,
+        /// Blocks in regions that have changed since.
+        changed_blocks: u64,
+    },
+    /// No changes are taken.
+    Stopped {
+        /// Why.
+        cause: DeviceError,
+    },
+}
+
+#[derive(Clone)]
+enum Now {
+    Set(Arc<Flashlog>),
+    Alone(Arc<Alone>),
+}
+
+/// A set as one device, with its log or without. What becomes of it when the log fails is a [`Policy`]'s.
+pub struct Lasting {
+    name: Arc<str>,
+    blocks: u64,
+    options: Options,
+    policy: Policy,
+    now: RwLock<Now>,
+    /// One log at a time is attached or detached.
+    changing: Mutex<()>,
+    is_ending: AtomicBool,
+}
+
+impl Lasting {
+    /// Takes a set that has been opened.
+    pub fn of(set: Flashlog, policy: Policy) -> Lasting {
+        let (blocks, options) = (set.blocks(), set.options.clone());
+        Self::new(Now::Set(Arc::new(set)), blocks, options, policy)
+    }
+
+    /// Opens main without its log, which is lost or not there. What is written changes main at once. A main that was alone goes on as it is;
+    /// one that was not is alone from then on.
+    ///
+    /// # Errors
+    /// [`Error::Mixture`] if main is nothing without the log.
+    pub fn open_alone(main: Arc<dyn Device>, options: &Options, policy: Policy) -> Result<Lasting, Error> {
+        let alone = Alone::open(main)?;
+        tracing::warn!(device = alone.name(), "main is without a log: what is written is not protected");
+        let blocks = alone.blocks;
+        Ok(Self::new(Now::Alone(Arc::new(alone)), blocks, options.clone(), policy))
+    }
+
+    fn new(now: Now, blocks: u64, options: Options, policy: Policy) -> Lasting {
+        let name = match &now {
+            Now::Set(set) => set.name().into(),
+            Now::Alone(alone) => alone.name().into(),
+        };
+        let (now, changing) = (RwLock::new(now), Mutex::new(()));
+        Lasting { name, blocks, options, policy, now, changing, is_ending: AtomicBool::new(false) }
+    }
+
+    /// The set, if it has its log: for backups and the like.
+    pub fn set(&self) -> Option<Arc<Flashlog>> {
+        match self.now() {
+            Now::Set(set) => Some(set),
+            Now::Alone(_) => None,
+        }
+    }
+
+    /// How well what is written is protected.
+    pub fn protection(&self) -> Protection {
+        match self.now() {
+            Now::Set(set) => match set.latch.cause() {
+                Some(_) if self.goes_on_without(&set) => self.protection(),
+                Some(cause) => Protection::Stopped { cause: cause.clone() },
+                None => Protection::Protected,
+            },
+            Now::Alone(alone) => {
+                let marks = alone.marks.lock();
+                let (since, changed_blocks) = (marks.labels.label.left, marks.map.marked_blocks());
+                Protection::Alone { since, changed_blocks }
+            }
+        }
+    }
+
+    /// Makes everything durable on main.
+    ///
+    /// # Errors
+    /// As for [`Device::flush`].
+    pub fn settle(&self) -> Result<(), DeviceError> {
+        self.act(|now| match now {
+            Now::Set(set) => set.settle(),
+            Now::Alone(alone) => alone.flush(),
+        })
+    }
+
+    /// Main gets everything, the log can be taken away, and main is alone from then on.
+    ///
+    /// # Errors
+    /// [`Error::Protection`] if it is alone; [`Error::Device`].
+    pub fn detach_log(&self) -> Result<(), Error> {
+        let _changing = self.changing.lock();
+        let Now::Set(set) = self.now() else { return Err(self.refuse("without a log")) };
+        set.leave_log()?;
+        match self.go_alone(&set)? {
+            true => Ok(()),
+            false => Err(self.refuse("while the log has what main has not")),
+        }
+    }
+
+    /// Gives main the log that it had. It gets what has changed meanwhile; the set is in use all the time, and stands still only at the end.
+    ///
+    /// # Errors
+    /// [`Error`] tells why it cannot be this one; main is alone as before.
+    pub fn attach_log(&self, log: Arc<dyn Device>) -> Result<Attached, Error> {
+        self.attach(|alone| alone.join(Arc::clone(&log), &self.options))
+    }
+
+    /// Gives main a new log with this name, which must be random. What the device had is lost. The next backup is a full copy.
+    ///
+    /// # Errors
+    /// [`Error::TooSmall`], [`Error::Device`]; main is alone as before.
+    pub fn attach_new_log(&self, log: Arc<dyn Device>, name: Uuid) -> Result<Attached, Error> {
+        self.attach(|alone| alone.join_new(Arc::clone(&log), name, &self.options))
+    }
+
+    fn attach(
+        &self,
+        join: impl FnOnce(&Alone) -> Result<(Flashlog, super::Opened, Attached), Error>,
+    ) -> Result<Attached, Error> {
+        let _changing = self.changing.lock();
+        if let Now::Set(set) = self.now()
+            && !self.goes_on_without(&set)
+        {
+            return Err(self.refuse("with a log"));
+        }
+        let Now::Alone(alone) = self.now() else { return Err(self.refuse("with a log")) };
+        let (set, _opened, attached) = join(&alone)?;
+        let set = Arc::new(set);
+        *self.now.write() = Now::Set(Arc::clone(&set));
+        if self.is_ending.load(Ordering::SeqCst) {
+            set.end_main();
+        }
+        self.options.timer.wake();
+        tracing::info!(device = &*self.name, ?attached, "main has a log again");
+        Ok(attached)
+    }
+
+    /// As [`Flashlog::serve_main`], through all changes of the log.
+    pub fn serve_main(&self) {
+        while !self.is_ending.load(Ordering::SeqCst) {
+            let ticket = self.options.timer.ticket();
+            match self.now() {
+                Now::Set(set) if set.latch.cause().is_none() => set.serve_main(),
+                Now::Set(set) if self.goes_on_without(&set) => {}
+                _ if self.is_ending.load(Ordering::SeqCst) => {}
+                _ => self.options.timer.wait(ticket, None),
+            }
+        }
+    }
+
+    /// Ends [`Lasting::serve_main`].
+    pub fn end_main(&self) {
+        self.is_ending.store(true, Ordering::SeqCst);
+        if let Now::Set(set) = self.now() {
+            set.end_main();
+        }
+        self.options.timer.wake();
+    }
+
+    fn refuse(&self, with: &'static str) -> Error {
+        Error::Protection { device: Arc::clone(&self.name), with }
+    }
+
+    fn now(&self) -> Now {
+        self.now.read().clone()
+    }
+
+    /// Whether the set has ended and main takes over, as the policy wants it.
+    fn goes_on_without(&self, set: &Arc<Flashlog>) -> bool {
+        if set.latch.cause().is_none() || self.policy.log_fails(self.options.mode) == Action::Stop {
+            return false;
+        }
+        match self.go_alone(set) {
+            Ok(is_alone) => is_alone,
+            Err(error) => {
+                tracing::error!(device = &*self.name, %error, "main cannot go on alone");
+                false
+            }
+        }
+    }
+
+    /// Lets main take over from a set whose log is gone. `Ok(false)` if that cannot be.
+    fn go_alone(&self, ended: &Arc<Flashlog>) -> Result<bool, Error> {
+        let Some(alone) = ended.alone() else { return Ok(false) };
+        let mut now = self.now.write();
+        if matches!(&*now, Now::Set(set) if Arc::ptr_eq(set, ended)) {
+            tracing::warn!(device = &*self.name, "main is without a log: what is written is not protected");
+            *now = Now::Alone(Arc::new(alone?));
+            drop(now);
+            self.options.timer.wake();
+        }
+        Ok(true)
+    }
+
+    /// Does it with what there is, and again if that has changed meanwhile.
+    fn act<T>(&self, mut act: impl FnMut(&Now) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
+        loop {
+            let now = self.now();
+            let error = match act(&now) {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            let has_changed = match &now {
+                Now::Set(set) => self.goes_on_without(set),
+                Now::Alone(alone) => alone.is_over(),
+            };
+            if !has_changed {
+                return Err(error);
+            }
+        }
+    }
+}
+
+impl Device for Lasting {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceError> {
+        self.act(|now| match now {
+            Now::Set(set) => set.read(first, bufs),
+            Now::Alone(alone) => alone.read(first, bufs),
+        })
+    }
+
+    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceError> {
+        self.act(|now| match now {
+            Now::Set(set) => set.write(first, bufs),
+            Now::Alone(alone) => alone.write(first, bufs),
+        })
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.act(|now| match now {
+            Now::Set(set) => set.flush(),
+            Now::Alone(alone) => alone.flush(),
+        })
+    }
+
+    fn discard(&self, first: u64, count: u64) -> Result<(), DeviceError> {
+        self.act(|now| match now {
+            Now::Set(set) => set.discard(first, count),
+            Now::Alone(alone) => alone.discard(first, count),
+        })
+    }
+}

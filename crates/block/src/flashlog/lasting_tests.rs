@@ -1,0 +1,377 @@
+//! Main alone, and logs that come back: whatever fails, what was answered is there, and what a log that is back says can be relied on.
+use super::staging::Backup;
+use super::tests::{Unplugged, block, get, names, options, put};
+use super::*;
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const BLOCKS: u64 = 512;
+const ALONE: Policy = Policy { synchronous: Action::GoOnAlone, asynchronous: Action::GoOnAlone };
+
+struct Devices {
+    main: Arc<MemoryDevice>,
+    log: Arc<MemoryDevice>,
+    backup: Arc<MemoryDevice>,
+    /// What each block was written with last.
+    numbers: Mutex<Vec<u64>>,
+}
+
+impl Devices {
+    /// A set with something on it, and a backup that lacks a part of that.
+    fn new(mode: Mode) -> (Devices, Flashlog) {
+        let devices = Devices {
+            main: Arc::new(MemoryDevice::new(BLOCKS + 256).named("main")),
+            log: Arc::new(MemoryDevice::new(256 * 6).named("log")),
+            backup: Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)).named("backup")),
+            numbers: Mutex::new((0..BLOCKS).map(|at| at + 1).collect()),
+        };
+        for at in 0..BLOCKS {
+            put(&*devices.main, at, at + 1).unwrap();
+        }
+        create(devices.main.clone(), devices.log.clone(), &names(1)).unwrap();
+        let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(mode)).unwrap();
+        set.create_backup(devices.backup.clone(), Uuid([60; 16])).unwrap();
+        set.backup(devices.backup.clone()).unwrap();
+        devices.write_some(&set, 10_000, 40);
+        set.flush().unwrap();
+        (devices, set)
+    }
+
+    /// Writes, of which each is answered.
+    fn write_some(&self, device: &dyn Device, number: u64, count: u64) {
+        for number in number..number + count {
+            let at = number * 37 % 300;
+            put(device, at, number).unwrap();
+            self.numbers.lock().unwrap()[at as usize] = number;
+            if number.is_multiple_of(7) {
+                device.flush().unwrap();
+            }
+        }
+    }
+
+    fn check(&self, device: &dyn Device, what: &str) {
+        for (at, number) in (0..).zip(self.numbers.lock().unwrap().iter()) {
+            assert!(get(device, at) == block(*number), "{what}: block {at} has not {number}");
+        }
+    }
+
+    /// That main can be lost: the backup and the log have everything.
+    fn check_without_main(&self, mode: Mode, what: &str) {
+        let (main, log) = (Arc::new(MemoryDevice::new(BLOCKS + 256)), Arc::new((*self.log).clone()));
+        rebuild(Arc::new((*self.backup).clone()), log.clone(), main.clone(), Uuid([71; 16])).unwrap();
+        let (set, _) = Flashlog::open(main, log, &options(mode)).unwrap();
+        self.check(&set, what);
+    }
+
+    /// That the next backup has everything.
+    fn check_backup(&self, set: &Flashlog, what: &str) {
+        set.backup(self.backup.clone()).unwrap();
+        self.check(&*self.backup, what);
+    }
+}
+
+fn is_alone(set: &Lasting) -> bool {
+    matches!(set.protection(), Protection::Alone { .. })
+}
+
+#[test]
+fn a_set_goes_on_without_its_log_and_takes_it_back() {
+    for requests in 0..60 {
+        let what = format!("the log failed after {requests} requests");
+        let (devices, set) = Devices::new(Mode::Synchronous);
+        drop(set);
+        let failing = Unplugged::after(&devices.log, 1000);
+        let set = Flashlog::open(devices.main.clone(), failing.clone(), &options(Mode::Synchronous)).unwrap().0;
+        failing.left.store(requests, Ordering::Relaxed);
+        let set = Lasting::of(set, Policy::default());
+        devices.write_some(&set, 20_000, 200);
+        set.flush().unwrap();
+        assert!(is_alone(&set), "{what}");
+        devices.check(&set, &what);
+        devices.check(&*devices.main, &what);
+        // As the log was when it failed; or after a while without it, and another start.
+        let set = if requests % 2 == 0 {
+            set
+        } else {
+            drop(set);
+            let opened = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Synchronous));
+            assert!(matches!(opened, Err(Error::Alone { .. })), "{what}");
+            Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), ALONE).unwrap()
+        };
+        devices.write_some(&set, 30_000, 20);
+        let attached = set.attach_log(devices.log.clone()).unwrap();
+        assert!(matches!(attached, Attached::Back { blocks } if blocks > 0), "{what}: {attached:?}");
+        assert!(matches!(set.protection(), Protection::Protected));
+        devices.check(&set, &what);
+        devices.write_some(&set, 40_000, 30);
+        set.flush().unwrap();
+        devices.check(&set, &what);
+        devices.check_without_main(Mode::Synchronous, &what);
+        devices.check_backup(&set.set().unwrap(), &what);
+        drop(set);
+        let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Synchronous)).unwrap();
+        devices.check(&set, &what);
+    }
+}
+
+#[test]
+fn a_log_is_detached_and_attached_in_both_modes() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (devices, set) = Devices::new(mode);
+        let set = Lasting::of(set, Policy::default());
+        for round in 0..5 {
+            devices.write_some(&set, 20_000 + round * 1000, 50);
+            set.detach_log().unwrap();
+            assert!(is_alone(&set) && set.detach_log().is_err());
+            devices.check(&*devices.main, "detached");
+            devices.write_some(&set, 30_000 + round * 1000, 20);
+            set.attach_log(devices.log.clone()).unwrap();
+            assert!(matches!(set.attach_log(devices.log.clone()), Err(Error::Protection { .. })));
+            devices.write_some(&set, 40_000 + round * 1000, 20);
+            set.flush().unwrap();
+            devices.check_without_main(mode, "attached");
+            devices.check_backup(&set.set().unwrap(), "attached");
+        }
+    }
+}
+
+#[test]
+fn an_attaching_that_is_cut_off_anywhere_leaves_main_alone_or_the_set_whole() {
+    for (is_new, of_main) in [(false, true), (false, false), (true, true), (true, false)] {
+        for requests in 0..40 {
+            let what = format!("new {is_new}, main {of_main}, cut off after {requests} requests");
+            let (devices, set) = Devices::new(Mode::Synchronous);
+            let set = Lasting::of(set, ALONE);
+            set.detach_log().unwrap();
+            devices.write_some(&set, 20_000, 60);
+            set.flush().unwrap();
+            drop(set);
+            let (main, log) = match of_main {
+                true => (Unplugged::after(&devices.main, requests), Unplugged::after(&devices.log, 1000)),
+                false => (Unplugged::after(&devices.main, 1000), Unplugged::after(&devices.log, requests)),
+            };
+            let set = Lasting::open_alone(main, &options(Mode::Synchronous), ALONE).unwrap();
+            let done = match is_new {
+                true => set.attach_new_log(log, Uuid([80; 16])),
+                false => set.attach_log(log),
+            };
+            if done.is_err() && !of_main {
+                // The set goes on as before.
+                assert!(is_alone(&set), "{what}");
+                devices.write_some(&set, 25_000, 5);
+            }
+            drop(set);
+            // What a new start finds.
+            let opened = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Synchronous));
+            let set = match opened {
+                Ok((set, _)) => Lasting::of(set, ALONE),
+                Err(_) => {
+                    assert!(done.is_err(), "{what}");
+                    let set = Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), ALONE).unwrap();
+                    devices.check(&set, &what);
+                    devices.write_some(&set, 30_000, 10);
+                    match is_new {
+                        true => set.attach_new_log(devices.log.clone(), Uuid([81; 16])).unwrap(),
+                        false => set.attach_log(devices.log.clone()).unwrap(),
+                    };
+                    set
+                }
+            };
+            devices.write_some(&set, 40_000, 10);
+            set.flush().unwrap();
+            devices.check(&set, &what);
+            devices.check(&*devices.main, &what);
+            match is_new {
+                true => assert!(set.set().unwrap().backup(devices.backup.clone()).unwrap().is_full, "{what}"),
+                false => devices.check_without_main(Mode::Synchronous, &what),
+            }
+            devices.check_backup(&set.set().unwrap(), &what);
+        }
+    }
+}
+
+/// A log that is written while it is attached: each of its first writes makes others to the set.
+struct Busy<'a> {
+    devices: &'a Devices,
+    set: &'a Lasting,
+    left: AtomicI64,
+}
+
+impl Filter for Busy<'static> {
+    fn below(&self) -> &dyn Device {
+        &*self.devices.log
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        // Those to the labels are when main stands still.
+        let left = if first >= 256 { self.left.fetch_sub(1, Ordering::Relaxed) } else { 0 };
+        if left > 0 && is_alone(self.set) {
+            self.devices.write_some(self.set, 50_000 + left as u64 * 100, 9);
+        }
+        self.devices.log.write(first, bufs)
+    }
+}
+
+#[test]
+fn a_set_is_written_while_its_log_comes_back() {
+    // There are two runs of regions: so many writes to the log before main stands still for the rest.
+    for writes in 1..5 {
+        let (devices, set) = Devices::new(Mode::Synchronous);
+        let devices: &'static Devices = Box::leak(Box::new(devices));
+        let set: &'static Lasting = Box::leak(Box::new(Lasting::of(set, ALONE)));
+        set.detach_log().unwrap();
+        devices.write_some(set, 20_000, 250);
+        let busy = Busy { devices, set, left: AtomicI64::new(writes) };
+        assert!(matches!(set.attach_log(Arc::new(busy)), Ok(Attached::Back { .. })));
+        devices.check(set, "written meanwhile");
+        set.flush().unwrap();
+        devices.check_without_main(Mode::Synchronous, "written meanwhile");
+        devices.check_backup(&set.set().unwrap(), "written meanwhile");
+    }
+}
+
+#[test]
+fn what_has_no_room_in_the_log_is_copied_by_the_next_backup() {
+    let (devices, set) = Devices::new(Mode::Synchronous);
+    let set = Lasting::of(set, ALONE);
+    // The log has nearly as much as it has room for.
+    devices.write_some(&set, 11_000, 800);
+    set.detach_log().unwrap();
+    devices.write_some(&set, 20_000, 300);
+    let attached = set.attach_log(devices.log.clone()).unwrap();
+    assert_eq!(attached, Attached::BackWithMap { blocks: 304 });
+    devices.write_some(&set, 30_000, 20);
+    set.flush().unwrap();
+    let main = Arc::new(MemoryDevice::new(BLOCKS + 256));
+    let refused = rebuild(devices.backup.clone(), devices.log.clone(), main, Uuid([70; 16]));
+    assert!(matches!(refused, Err(Error::Gap { .. })), "{refused:?}");
+    drop(set);
+    let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Synchronous)).unwrap();
+    let done = set.backup(devices.backup.clone()).unwrap();
+    assert_eq!((done.is_full, done.copied_blocks), (false, 304));
+    devices.check(&*devices.backup, "by regions");
+    drop(set);
+    devices.check_without_main(Mode::Synchronous, "by regions");
+}
+
+#[test]
+fn a_main_that_is_nothing_without_its_log_is_refused() {
+    let (devices, set) = Devices::new(Mode::Asynchronous);
+    drop(set);
+    let failing = Unplugged::after(&devices.main, 1000);
+    let set = Flashlog::open(failing.clone(), devices.log.clone(), &options(Mode::Asynchronous)).unwrap().0;
+    failing.left.store(4, Ordering::Relaxed);
+    assert!(set.catch_up().is_err());
+    drop(set);
+    let refused = Lasting::open_alone(devices.main.clone(), &options(Mode::Asynchronous), ALONE);
+    assert!(matches!(refused.err(), Some(Error::Mixture { .. })));
+    let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Asynchronous)).unwrap();
+    devices.check(&set, "with the log");
+}
+
+#[test]
+fn logs_of_others_and_older_ones_are_refused() {
+    let (devices, set) = Devices::new(Mode::Synchronous);
+    let old = Arc::new((*devices.log).clone());
+    drop(set);
+    let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Synchronous)).unwrap();
+    let set = Lasting::of(set, ALONE);
+    set.detach_log().unwrap();
+    let refused = [
+        (old, "older"),
+        (devices.main.clone(), "it is the main device"),
+        (Arc::new(MemoryDevice::new(2048)), "there is no label"),
+    ];
+    for (log, why) in refused {
+        let error = set.attach_log(log).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    let (main, log) = (Arc::new(MemoryDevice::new(2048)), Arc::new(MemoryDevice::new(2048)));
+    create(main, log.clone(), &names(30)).unwrap();
+    assert!(matches!(set.attach_log(log), Err(Error::OtherSet { .. })));
+    let small = Arc::new(MemoryDevice::new(log_blocks_least() - 1));
+    assert!(matches!(set.attach_new_log(small, Uuid([80; 16])), Err(Error::TooSmall { .. })));
+    // The old one, when the set has another, is nobody's.
+    let new = Arc::new(MemoryDevice::new(2048));
+    assert_eq!(set.attach_new_log(new, Uuid([80; 16])).unwrap(), Attached::New);
+    set.detach_log().unwrap();
+    assert!(matches!(set.attach_log(devices.log.clone()), Err(Error::Replaced { role: Role::Log, .. })));
+    devices.check(&set, "refused");
+}
+
+#[test]
+fn a_policy_may_be_to_stop() {
+    let (devices, set) = Devices::new(Mode::Synchronous);
+    drop(set);
+    let failing = Unplugged::after(&devices.log, 1000);
+    let set = Flashlog::open(devices.main.clone(), failing.clone(), &options(Mode::Synchronous)).unwrap().0;
+    let set = Lasting::of(set, "sync=stop".parse().unwrap());
+    failing.left.store(3, Ordering::Relaxed);
+    put(&set, 3, 1).unwrap();
+    let failed = (0..100).find(|number| put(&set, *number, 5).is_err() || set.flush().is_err());
+    assert!(failed.is_some() && matches!(set.protection(), Protection::Stopped { .. }));
+    assert!(matches!(put(&set, 3, 2), Err(crate::Error::Latched { .. })));
+    let mut bytes = vec![0; BLOCK_SIZE];
+    set.read(200, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
+    drop(set);
+    // Whoever goes on after all opens main alone.
+    let set = Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), ALONE).unwrap();
+    set.attach_log(devices.log.clone()).unwrap();
+}
+
+#[test]
+fn threads_write_while_the_log_comes_and_goes() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (devices, set) = Devices::new(mode);
+        let set = Lasting::of(set, ALONE);
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| set.serve_main());
+            let writers: Vec<_> = (0..3u64)
+                .map(|thread| {
+                    let (set, devices) = (&set, &devices);
+                    scope.spawn(move || {
+                        for number in 0..1500 {
+                            let at = thread * 100 + number * 13 % 100;
+                            put(set, at, thread * 100_000 + number).unwrap();
+                            devices.numbers.lock().unwrap()[at as usize] = thread * 100_000 + number;
+                            if number % 50 == thread {
+                                set.flush().unwrap();
+                            }
+                            assert!(get(set, at) == block(thread * 100_000 + number), "{mode:?} {thread} {number}");
+                        }
+                    })
+                })
+                .collect();
+            for _ in 0..5 {
+                set.detach_log().unwrap();
+                set.attach_log(devices.log.clone()).unwrap();
+            }
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            set.end_main();
+            server.join().unwrap();
+        });
+        set.flush().unwrap();
+        devices.check(&set, "threads");
+        let log = set.set().unwrap();
+        if devices.log_reaches_back() {
+            devices.check_without_main(mode, "threads");
+        }
+        devices.check_backup(&log, "threads");
+    }
+}
+
+impl Devices {
+    /// Whether the log was never full.
+    fn log_reaches_back(&self) -> bool {
+        let (log, main) = (Arc::new((*self.log).clone()), Arc::new(MemoryDevice::new(BLOCKS + 256)));
+        match rebuild(Arc::new((*self.backup).clone()), log, main, Uuid([72; 16])) {
+            Ok(_) => true,
+            Err(Error::Gap { .. }) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
