@@ -266,10 +266,10 @@ impl Flashlog {
         })
     }
 
-    /// For those who have waited for a turn: what is left to do after a failure is the rescue's.
+    /// For those who have waited for main: what is left to do after a failure is the rescue's, which may need the log.
     pub(super) fn check_latch(&self) -> Result<(), Failure> {
         let checked = self.latch.check(&self.name, Operation::Flush, None, 0);
-        checked.map_err(Failure::of(Side::Memory))
+        checked.map_err(Failure::of(Side::Main))
     }
 
     /// Brings what was answered to the device that is left. Whether that is main, which is alone then.
