@@ -6,9 +6,9 @@
 use super::alone::Alone;
 use super::append::{pages, regions_between};
 use super::chunk::Chunk;
-use super::create::{areas, log_blocks_least};
+use super::create::log_blocks_least;
 use super::device::{Flashlog, Options};
-use super::format::{Label, PageHead, Point, Regions, Role, Staging, State, Uuid};
+use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, Role, Staging, State, Uuid};
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::{Error, Opened};
@@ -109,7 +109,7 @@ impl Alone {
             log: name,
             generation,
             device_blocks: log.blocks(),
-            areas: areas(log.blocks()),
+            areas: Areas::between(LABEL_AREA_BLOCKS, log.blocks()),
             tail: Point::default(),
             applied: Point::default(),
             start: 0,

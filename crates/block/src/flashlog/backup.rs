@@ -2,6 +2,7 @@
 //! newest version of each block, in the order of addresses.
 
 use super::Error;
+use super::at::Kept;
 use super::device::{Failure, Flashlog, Side};
 use super::format::{Point, Regions, Staging, State, Uuid};
 use super::ring::Area;
@@ -34,9 +35,6 @@ pub struct BackedUp {
     /// States that it went through: more than one if not all had room in the staging area.
     pub steps: u64,
 }
-
-/// The newest version of each block in a part of the log: position and checksum.
-type Newest = BTreeMap<u64, (u64, u64)>;
 
 /// What a backup needs that is not in the log any more.
 struct Pass {
@@ -247,11 +245,10 @@ impl Flashlog {
         // What was written since a region was read comes on top of it, from the log.
         let (end, marked_blocks) = (self.durable_point()?, pass.regions.marked_blocks());
         let staged = self.newest_versions(pass.keep, end, backup.staging_blocks() - marked_blocks).and_then(|newest| {
-            let (newest, to) = newest;
-            let all: Vec<(u64, (u64, u64))> = newest.into_iter().collect();
+            let (all, to) = newest;
             for batch in all.chunks(COPY_BLOCKS as usize) {
                 let bytes = self.read_newest(batch)?;
-                let sums: Vec<(u64, u64)> = batch.iter().map(|(address, (_, sum))| (*address, *sum)).collect();
+                let sums: Vec<(u64, u64)> = batch.iter().map(|kept| (kept.address, kept.sum)).collect();
                 backup.stage(&mut stager, &sums, &bytes)?;
             }
             Ok((all.len() as u64, to))
@@ -296,26 +293,25 @@ impl Flashlog {
         // Not more than memory is allowed for, but a page at least.
         let blocks_most = backup.staging_blocks().min(self.options.index_blocks);
         let from = backup.label().applied;
-        let (mut newest, mut to) = self.newest_versions(from, end, blocks_most)?;
+        let (mut all, mut to) = self.newest_versions(from, end, blocks_most)?;
         if to == from {
-            (newest, to) = self.newest_versions(from, Point { page: from.page + 1, ..end }, u64::MAX)?;
+            (all, to) = self.newest_versions(from, Point { page: from.page + 1, ..end }, u64::MAX)?;
         }
         let is_copying = backup.label().state == State::Copying;
         let mut stager = backup.stager();
-        let all: Vec<(u64, (u64, u64))> = newest.into_iter().collect();
         for batch in all.chunks(COPY_BLOCKS as usize) {
             let bytes = self.read_newest(batch)?;
             if is_copying {
                 // There is no state yet that it could spoil.
                 let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
                 let mut at = 0;
-                for run in batch.chunk_by(|a, b| a.0 + 1 == b.0) {
-                    let sums = run.iter().map(|(_, (_, sum))| *sum);
-                    backup.write(run[0].0, blocks[at..at + run.len()].as_flattened(), sums)?;
+                for run in batch.chunk_by(|a, b| a.address + 1 == b.address) {
+                    let sums = run.iter().map(|kept| kept.sum);
+                    backup.write(run[0].address, blocks[at..at + run.len()].as_flattened(), sums)?;
                     at += run.len();
                 }
             } else {
-                let sums: Vec<(u64, u64)> = batch.iter().map(|(address, (_, sum))| (*address, *sum)).collect();
+                let sums: Vec<(u64, u64)> = batch.iter().map(|kept| (kept.address, kept.sum)).collect();
                 backup.stage(&mut stager, &sums, &bytes)?;
             }
         }
@@ -328,38 +324,32 @@ impl Flashlog {
         Ok(all.len() as u64)
     }
 
-    /// What a part of the log comes to: from a point on, up to the end, or up to where the next page would make it more than so many.
-    fn newest_versions(&self, from: Point, end: Point, blocks_most: u64) -> Result<(Newest, Point), Error> {
+    /// What a part of the log comes to, in the order of addresses: from a point on, up to the end, or up to where the next page would make it more than so many.
+    fn newest_versions(&self, from: Point, end: Point, blocks_most: u64) -> Result<(Vec<Kept>, Point), Error> {
         let label = self.head.lock().labels.label.clone();
         let mut scan = Scan::new(&self.rings, &label, from, false);
-        let (mut newest, mut to) = (Newest::new(), from);
+        let (mut newest, mut to) = (BTreeMap::new(), from);
         while to.page < end.page {
             let page = scan.next_there()?;
             if newest.len() as u64 + page.blocks() > blocks_most {
                 break;
             }
-            for entry in &page.entries {
-                for (index, sum) in (0..).zip(&entry.sums) {
-                    newest.insert(entry.first + index, (entry.data + index, *sum));
-                }
-            }
+            newest.extend(page.entries.iter().flat_map(Kept::of).map(|kept| (kept.address, kept)));
             to = scan.at;
         }
-        Ok((newest, to))
+        Ok((newest.into_values().collect(), to))
     }
 
     /// Reads blocks from the log and verifies them.
-    fn read_newest(&self, batch: &[(u64, (u64, u64))]) -> Result<AlignedBuf, Error> {
+    fn read_newest(&self, batch: &[Kept]) -> Result<AlignedBuf, Error> {
         let mut bytes = AlignedBuf::zeroed(batch.len() * BLOCK_SIZE);
-        let (mut blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-        for run in batch.chunk_by(|a, b| a.1.0 + 1 == b.1.0) {
-            let (now, later) = blocks.split_at_mut(run.len());
-            blocks = later;
-            self.rings.read(Area::Data, run[0].1.0, now.as_flattened_mut())?;
-            for (block, (address, (position, sum))) in now.iter_mut().zip(run) {
-                if crc64(block) != *sum {
-                    self.make_good(block, *address, *sum, *position).map_err(|Failure { error, .. }| error)?;
-                }
+        let positions: Vec<u64> = batch.iter().map(|kept| kept.position).collect();
+        self.rings.read_each(Area::Data, &positions, &mut bytes)?;
+        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        for (block, kept) in blocks.iter_mut().zip(batch) {
+            if crc64(block) != kept.sum {
+                let made_good = self.make_good(block, kept.address, kept.sum, kept.position);
+                made_good.map_err(|Failure { error, .. }| error)?;
             }
         }
         Ok(bytes)

@@ -150,15 +150,11 @@ impl Flashlog {
                 Place::Memory(..) => None,
             })
             .collect();
-        let mut rest = bytes;
-        for run in in_log.chunk_by(|a, b| a.2 + 1 == b.2) {
-            let (now, later) = rest.split_at_mut(run.len() * BLOCK_SIZE);
-            rest = later;
-            self.rings.read(Area::Data, run[0].2, now).map_err(Failure::of(Side::Log))?;
-            let (blocks, _none) = now.as_chunks_mut::<BLOCK_SIZE>();
-            for (block, (address, version, position)) in blocks.iter_mut().zip(run) {
-                self.verify_or_mend(block, *address, version.sum, *position)?;
-            }
+        let positions: Vec<u64> = in_log.iter().map(|(_, _, position)| *position).collect();
+        self.rings.read_each(Area::Data, &positions, bytes).map_err(Failure::of(Side::Log))?;
+        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        for (block, (address, version, position)) in blocks.iter_mut().zip(&in_log) {
+            self.verify_or_mend(block, *address, version.sum, *position)?;
         }
         Ok(())
     }

@@ -6,10 +6,6 @@ use super::labels::Labelled;
 use crate::Device;
 use std::sync::Arc;
 
-/// Of so many blocks of a log device, one is of the meta area: enough for 32 KiB of data with each page, so that frequent flushes,
-/// which each end a page, do not fill it long before the data area.
-const META_SHARE: u64 = 9;
-
 /// Names of a new set, which must be random.
 #[derive(Clone, Copy, Debug)]
 pub struct Create {
@@ -24,19 +20,6 @@ pub struct Create {
 /// Blocks of the smallest log device: an area of labels, one of pages, and two of data.
 pub const fn log_blocks_least() -> u64 {
     LABEL_AREA_BLOCKS + 3 * AREA_UNIT_BLOCKS
-}
-
-/// The areas of a log device.
-pub(super) fn areas(device_blocks: u64) -> Areas {
-    let units = (device_blocks - LABEL_AREA_BLOCKS) / AREA_UNIT_BLOCKS;
-    let meta_units = units.div_ceil(META_SHARE).min(units - 2);
-    let meta_blocks = meta_units * AREA_UNIT_BLOCKS;
-    Areas {
-        meta_start: LABEL_AREA_BLOCKS,
-        meta_blocks,
-        data_start: LABEL_AREA_BLOCKS + meta_blocks,
-        data_blocks: units * AREA_UNIT_BLOCKS - meta_blocks,
-    }
 }
 
 /// Makes a set. Main keeps what it has, but for the last MiB (and what is behind the last whole one); a set's device is smaller
@@ -62,7 +45,7 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
         generation: 1,
         blocks,
         device_blocks: log.blocks(),
-        areas: areas(log.blocks()),
+        areas: Areas::between(LABEL_AREA_BLOCKS, log.blocks()),
         tail: Point::default(),
         applied: Point::default(),
         start: 0,
@@ -91,7 +74,7 @@ mod tests {
     fn areas_are_whole_mib_and_fill_the_device() {
         let blocks = [log_blocks_least(), 1024 + 255, 2560, 2816, 4096, 1 << 22, (1 << 30) + 77];
         for device_blocks in blocks {
-            let areas = areas(device_blocks);
+            let areas = Areas::between(LABEL_AREA_BLOCKS, device_blocks);
             assert_eq!(areas.meta_start, 256);
             assert_eq!(areas.meta_start + areas.meta_blocks, areas.data_start);
             assert_eq!(areas.data_start + areas.data_blocks, device_blocks / 256 * 256);

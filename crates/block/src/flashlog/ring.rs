@@ -64,6 +64,17 @@ impl Rings {
         if slices.is_empty() { Ok(()) } else { self.device.write(self.block(area, at), &slices) }
     }
 
+    /// Fills a block each from these positions, those in a row at once.
+    pub(super) fn read_each(&self, area: Area, positions: &[u64], bytes: &mut [u8]) -> Result<(), Error> {
+        let mut rest = bytes;
+        for run in positions.chunk_by(|a, b| a + 1 == *b) {
+            let (now, later) = rest.split_at_mut(run.len() * BLOCK_SIZE);
+            rest = later;
+            self.read(area, run[0], now)?;
+        }
+        Ok(())
+    }
+
     /// Fills `bytes` from a position on.
     pub(super) fn read(&self, area: Area, position: u64, bytes: &mut [u8]) -> Result<(), Error> {
         let before = (self.to_end(area, position) as usize).saturating_mul(BLOCK_SIZE).min(bytes.len());
@@ -99,6 +110,8 @@ mod tests {
                 let mut back = fill(0, 7);
                 rings.read(area, position, &mut back).unwrap();
                 assert_eq!(back, blocks.concat(), "{area:?} {position}");
+                rings.read_each(area, &[3, 4, 5, 0].map(|at| position + at), &mut back[..4 * BLOCK_SIZE]).unwrap();
+                assert_eq!(back[..4 * BLOCK_SIZE], [fill(3, 1), fill(4, 2), fill(1, 1)].concat());
             }
         }
         let bytes = device.snapshot();

@@ -19,9 +19,6 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Of so many blocks behind the copy, one is for pages.
-const META_SHARE: u64 = 9;
-
 /// Blocks copied from the staging area at once, or those of one page: 16 MiB.
 const APPLY_BLOCKS: u64 = 4096;
 /// Blocks of one write to their place: 1 MiB.
@@ -76,14 +73,7 @@ impl Backup {
             return Err(Error::TooSmall { device: device.name().into(), role: Role::Backup, blocks, least });
         }
         let start = of.blocks + sums_area_blocks(of.blocks);
-        let units = (blocks - LABEL_AREA_BLOCKS - start) / AREA_UNIT_BLOCKS;
-        let meta_blocks = units.div_ceil(META_SHARE) * AREA_UNIT_BLOCKS;
-        let areas = Areas {
-            meta_start: start,
-            meta_blocks,
-            data_start: start + meta_blocks,
-            data_blocks: units * AREA_UNIT_BLOCKS - meta_blocks,
-        };
+        let areas = Areas::between(start, blocks - LABEL_AREA_BLOCKS);
         let label = Label {
             role: Role::Backup,
             state: State::Copying,
@@ -138,11 +128,9 @@ impl Backup {
             return Ok(Vec::new());
         }
         let pages = self.staged_pages()?;
-        let entries = pages.iter().flat_map(|page| &page.entries);
-        let places = entries.flat_map(|entry| (entry.first..).zip(entry.data..).zip(&entry.sums));
+        let all = pages.iter().flat_map(|page| &page.entries).flat_map(Kept::of);
         // Of a block that is there more than once the last one counts.
-        let newest: BTreeMap<u64, Kept> =
-            places.map(|((address, position), sum)| (address, Kept { address, position, sum: *sum })).collect();
+        let newest: BTreeMap<u64, Kept> = all.map(|kept| (kept.address, kept)).collect();
         Ok(newest.into_values().collect())
     }
 

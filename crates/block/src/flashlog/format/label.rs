@@ -12,6 +12,9 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 const MAGIC: [u8; 8] = *b"HFFLASHL";
 /// The numbers of pages and positions count what was ever written: 2^60 blocks are not.
 const NUMBER_END: u64 = 1 << 60;
+/// Of so many blocks for both areas, one is of the meta area: enough for 32 KiB of data with each page, so that frequent flushes, which
+/// each end a page, do not fill it long before the data area.
+const META_SHARE: u64 = 9;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq)]
 #[repr(C)]
@@ -223,6 +226,20 @@ pub(crate) enum Decoded {
 /// First block of the pair for a label.
 pub(super) fn place(role: Role, sequence: u64, device_blocks: u64) -> u64 {
     Label::area(role, device_blocks) + 2 * (sequence % LABEL_PAIRS)
+}
+
+impl Areas {
+    /// Both areas in these blocks, which are three MiB at least.
+    pub(crate) fn between(start: u64, end: u64) -> Areas {
+        let units = (end - start) / AREA_UNIT_BLOCKS;
+        let meta_blocks = units.div_ceil(META_SHARE).min(units - 2) * AREA_UNIT_BLOCKS;
+        Areas {
+            meta_start: start,
+            meta_blocks,
+            data_start: start + meta_blocks,
+            data_blocks: units * AREA_UNIT_BLOCKS - meta_blocks,
+        }
+    }
 }
 
 impl Label {
