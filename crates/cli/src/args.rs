@@ -4,7 +4,10 @@ mod flashlog;
 mod inject;
 mod reliability;
 
-pub(crate) use flashlog::{Flashlog, FlashlogAction, FlashlogFigure, FlashlogModel};
+pub(crate) use flashlog::{
+    Flashlog, FlashlogAction, FlashlogBackup, FlashlogCreate, FlashlogFigure, FlashlogModel, FlashlogRebuild,
+    FlashlogServe, FlashlogStatus,
+};
 pub(crate) use inject::{FaultKind, Inject, TargetKind};
 pub(crate) use reliability::{Ecc, Reliability};
 
@@ -222,7 +225,7 @@ more changes.")]
     #[command(after_help = reliability::HELP)]
     Reliability(Reliability),
 
-    /// A disk, a log of what is written to it, and a backup: what that is worth
+    /// A disk, a log of what is written to it, and a backup
     #[command(after_help = flashlog::HELP)]
     Flashlog(Flashlog),
 

@@ -12,6 +12,8 @@ pub(crate) mod exit {
     pub(crate) const FAILED: u8 = 1;
     /// The command line makes no sense.
     pub(crate) const USAGE: u8 = 2;
+    /// `flashlog status`: not protected, or something is wrong with the device.
+    pub(crate) const UNPROTECTED: u8 = 3;
     /// `check`: errors were found and all of them corrected.
     pub(crate) const CHECK_CORRECTED: u8 = 1;
     /// `check`: errors are left.

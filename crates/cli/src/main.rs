@@ -9,6 +9,7 @@
 //! | `stack` | puts the layers together |
 //! | `daemon/` | serves a mount: threads, signals, the end; starting it in the background; its log |
 //! | `logging` | what is logged, and how a line looks |
+//! | `flashlog/` | sets of disk, log and backup: opening them, serving them, asking their servers |
 //! | `ecc` | whether the machine's memory has ECC |
 //! | `man` | manual pages, from the definitions of the command line |
 //! | `metrics` | what `status` tells, for Prometheus |
@@ -32,6 +33,7 @@ mod date;
 mod duration;
 mod ecc;
 mod failure;
+mod flashlog;
 mod growth;
 mod helper;
 mod holder;
@@ -92,7 +94,7 @@ fn main() -> ExitCode {
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     }
     let told = matches!(&cli.command, Command::Mount(mount) if mount.report_ready);
-    if !matches!(cli.command, Command::Mount(_)) {
+    if !matches!(cli.command, Command::Mount(_)) && !commands::flashlog::is_server(&cli.command) {
         logging::start(None, cli.log_level);
     }
     let code = match &cli.command {
@@ -109,7 +111,7 @@ fn main() -> ExitCode {
         Command::Trim(arguments) => commands::trim::run(arguments, format).map(|()| exit::OK),
         Command::Inject(arguments) => commands::inject::run(arguments, format).map(|()| exit::OK),
         Command::Reliability(arguments) => commands::reliability::run(arguments, format).map(|()| exit::OK),
-        Command::Flashlog(arguments) => commands::flashlog::run(&arguments.action, format).map(|()| exit::OK),
+        Command::Flashlog(arguments) => commands::flashlog::run(&arguments.action, format, cli.log_level),
         Command::Completions(arguments) => {
             commands::completions::run(arguments, format);
             Ok(exit::OK)

@@ -171,11 +171,22 @@ fn section(roff: &mut Roff, heading: &str, list: List) {
 }
 
 fn exit_status(name: &str) -> List {
-    if name == "holdfast-check" { EXIT_STATUS_OF_CHECK } else { EXIT_STATUS }
+    match name {
+        "holdfast-check" => EXIT_STATUS_OF_CHECK,
+        "holdfast-flashlog-status" => EXIT_STATUS_OF_FLASHLOG,
+        _ => EXIT_STATUS,
+    }
 }
 
 const EXIT_STATUS: List =
     &[("0", "done"), ("1", "failed; standard error says why in one line"), ("2", "the command line makes no sense")];
+
+const EXIT_STATUS_OF_FLASHLOG: List = &[
+    ("0", "everything that was asked about is protected"),
+    ("1", "failed; standard error says why in one line"),
+    ("2", "the command line makes no sense"),
+    ("3", "something is not protected: a failure now may lose what was answered, or changes are refused"),
+];
 
 /// fsck(8)'s.
 const EXIT_STATUS_OF_CHECK: List = &[
@@ -193,14 +204,17 @@ const ENVIRONMENT: List = &[
         "what is logged: off, error, warn, info (the default), debug or trace; --log-level goes before it",
     ),
     ("HOLDFAST_BAR_AFTER_MS", "after how many milliseconds of work a bar is shown on a terminal; 1000 by default"),
+    ("HOLDFAST_RUNTIME_DIR", "where the sockets of `holdfast flashlog serve` are, before all else"),
     ("HOME", "the home directory; if it is not set, the one in the user database"),
     ("XDG_DATA_HOME", "where `holdfast up` keeps its store; ~/.local/share by default"),
+    ("XDG_RUNTIME_DIR", "below which an ordinary user's sockets of `holdfast flashlog serve` are, in `holdfast`"),
     ("XDG_STATE_HOME", "where logs are; ~/.local/state by default"),
 ];
 
 const FILES: List = &[
     ("~/.local/share/holdfast/main.store", "the store of `holdfast up`"),
     ("~/.local/state/holdfast/*.log", "one log for each store, named after its path; `holdfast status` tells which"),
+    ("/run/holdfast", "root's sockets of `holdfast flashlog serve`"),
     ("/dev/fuse", "the device that mounts are made with"),
 ];
 

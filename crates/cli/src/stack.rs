@@ -254,7 +254,7 @@ fn arena(cache_bytes: u64) -> Result<Arc<Arena>> {
     Arena::new(frames, log_bytes).map_err(|error| Failure::new(format!("no memory for the page pool: {error}")))
 }
 
-fn uuid() -> Result<[u8; 16]> {
+pub(crate) fn uuid() -> Result<[u8; 16]> {
     let mut bytes: [u8; 16] = random()?;
     // RFC 9562, version 4.
     bytes[6] = bytes[6] & 0x0f | 0x40;

@@ -199,7 +199,7 @@ fn over(store: &Path, size_bytes: Option<u64>, wanted: Wanted, force: bool, is_d
     make(store, device, wanted, force)
 }
 
-fn resize(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
+pub(crate) fn resize(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
     let size_bytes = size_bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
     let fail = |error: io::Error| Failure::new(format!("{}: {}", store.display(), mounts::plain(&error)));
     file.set_len(size_bytes).map_err(fail)?;

@@ -16,7 +16,7 @@ mod lab;
 mod launch;
 mod live;
 pub(crate) mod log;
-mod notify;
+pub(crate) mod notify;
 mod own;
 mod remount;
 mod scrub;
@@ -161,7 +161,7 @@ pub(crate) fn serve(
 }
 
 /// A panic in any thread ends the process, after the message has been logged.
-fn abort_on_panic() {
+pub(crate) fn abort_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
         tracing::error!(thread = thread.name().unwrap_or("?"), "{panic}");
@@ -198,7 +198,7 @@ fn mount(mounting: &Mounting) -> Result<(Session, OwnMount)> {
     }
 }
 
-fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(run)
 }
 

@@ -7,17 +7,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The mount can be used.
-pub(super) fn ready(status: &str) {
+pub(crate) fn ready(status: &str) {
     tell(&format!("READY=1\nSTATUS={}\n", one_line(status)));
 }
 
 /// How it is doing, in words.
-pub(super) fn status(status: &str) {
+pub(crate) fn status(status: &str) {
     tell(&format!("STATUS={}\n", one_line(status)));
 }
 
 /// It is going to end.
-pub(super) fn stopping(status: &str) {
+pub(crate) fn stopping(status: &str) {
     tell(&format!("STOPPING=1\nSTATUS={}\n", one_line(status)));
 }
 

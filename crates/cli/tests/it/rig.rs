@@ -65,6 +65,7 @@ impl Rig {
             .env_remove("XDG_DATA_HOME")
             .env_remove("XDG_STATE_HOME")
             .env_remove("HOLDFAST_LOG")
+            .env("HOLDFAST_RUNTIME_DIR", self.path("run"))
             .current_dir(self.directory.path())
             .stdin(Stdio::null());
         command

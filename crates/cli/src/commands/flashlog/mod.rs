@@ -1,13 +1,34 @@
 //! `holdfast flashlog`: a disk, a log of what is written to it, and a backup.
 
+mod backup;
+mod create;
 mod model;
+mod rebuild;
+mod serve;
+mod status;
 
-use crate::args::FlashlogAction;
-use crate::failure::Result;
+use crate::args::{Command, FlashlogAction, LogLevel};
+use crate::failure::{Failure, Result, exit};
 use crate::output::Format;
+use std::path::{Path, PathBuf};
 
-pub(crate) fn run(action: &FlashlogAction, format: Format) -> Result<()> {
+/// Gives the exit code.
+pub(crate) fn run(action: &FlashlogAction, format: Format, level: Option<LogLevel>) -> Result<u8> {
     match action {
-        FlashlogAction::Model(arguments) => model::run(arguments, format),
+        FlashlogAction::Create(arguments) => create::run(arguments, format).map(|()| exit::OK),
+        FlashlogAction::Serve(arguments) => serve::run(arguments, format, level).map(|()| exit::OK),
+        FlashlogAction::Status(arguments) => status::run(arguments, format),
+        FlashlogAction::Backup(arguments) => backup::run(arguments, format).map(|()| exit::OK),
+        FlashlogAction::Rebuild(arguments) => rebuild::run(arguments, format).map(|()| exit::OK),
+        FlashlogAction::Model(arguments) => model::run(arguments, format).map(|()| exit::OK),
     }
+}
+
+/// Whether the command logs as a server does.
+pub(crate) fn is_server(command: &Command) -> bool {
+    matches!(command, Command::Flashlog(arguments) if matches!(arguments.action, FlashlogAction::Serve(_)))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| Failure::at(path, error))
 }

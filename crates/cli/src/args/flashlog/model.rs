@@ -1,35 +1,9 @@
-//! The command line of `holdfast flashlog`.
+//! The command line of `holdfast flashlog model`.
 
 use crate::duration;
-use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 use holdfast_reliability::{Bars, Devices, Prices};
 use std::path::PathBuf;
-
-pub(super) const HELP: &str = "\
-Examples:
-  holdfast flashlog model                  lives and costs, beside RAID's
-  holdfast flashlog model --disk-mttf 120000h --repair 1w";
-
-#[derive(Args, Debug)]
-pub(crate) struct Flashlog {
-    #[command(subcommand)]
-    pub(crate) action: FlashlogAction,
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum FlashlogAction {
-    /// Tell how long disk, RAID, backup and Flashlog live, and what they cost
-    #[command(after_help = "\
-Examples:
-  holdfast flashlog model                       as in the thesis
-  holdfast flashlog model --disk-mttf 120000h --repair 1w
-  holdfast flashlog model --json | jq '.schemes[] | {scheme, mttf_h}'
-  holdfast flashlog model --figure costs --out costs.svg
-For comparing schemes: devices fail independently and at a constant rate here.
-docs/flashlog-model.md has the formulas, and what is weak about them. Prices are
-of 2010, in any money.")]
-    Model(FlashlogModel),
-}
 
 #[derive(Args, Debug)]
 pub(crate) struct FlashlogModel {

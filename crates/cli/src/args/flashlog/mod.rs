@@ -1,0 +1,231 @@
+//! The command line of `holdfast flashlog`.
+
+mod model;
+
+pub(crate) use model::{FlashlogFigure, FlashlogModel};
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use holdfast_block::flashlog::Mode;
+use std::path::PathBuf;
+
+pub(super) const HELP: &str = "\
+Examples:
+  holdfast flashlog create --main disk.img --size 8G --log stick/log.img
+  holdfast flashlog serve --main disk.img --log /media/stick/log.img
+  holdfast flashlog backup --to /media/backup/backup.img
+  holdfast flashlog status
+  holdfast flashlog rebuild --backup B --log L --main NEW   the disk is dead
+  holdfast flashlog model                  lives and costs, beside RAID's
+A disk (main) and a small device (log, a stick) that travels with it are one
+device for NBD clients. Everything that is written is on both, until a backup
+has it: if one of them dies, nothing is lost.";
+
+#[derive(Args, Debug)]
+pub(crate) struct Flashlog {
+    #[command(subcommand)]
+    pub(crate) action: FlashlogAction,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum FlashlogAction {
+    /// Make a set of a disk and a log
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog create --main disk.img --size 8G --log /media/stick/log.img
+  sudo holdfast flashlog create --main /dev/sdx --log /dev/sdy --backup /dev/sdz
+Files are made if they do not exist. What holds anything is refused, unless
+--force says that it may go; main keeps what it has even then, but for its last
+MiB. The set is as large as main, less about a MiB. The larger the log, the
+longer the time between backups that need not copy everything.")]
+    Create(FlashlogCreate),
+
+    /// Serve a set to NBD clients, until it is told to end
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog serve --main disk.img --log /media/stick/log.img
+  holdfast flashlog serve --main /dev/sdx --log /dev/sdy --socket /run/set.nbd
+  holdfast flashlog serve --main M --log L --listen ::1 --tls-certificates D
+  nbdinfo \"$(holdfast flashlog status --json | jq -r '.sets[0].uris[0]')\"
+It stays in the foreground, and ends by Ctrl-C or SIGTERM, with everything on
+main. Without --socket and --listen it takes the sockets of a service manager
+(systemd.socket(5)), or makes one in the runtime directory.")]
+    Serve(FlashlogServe),
+
+    /// Tell how sets and their devices are doing
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog status                 all sets that are served
+  holdfast flashlog status /dev/sdx        what this device is, and its set
+  holdfast flashlog status --json | jq .sets[0].protected
+  holdfast flashlog status --export /dev/sdx    for udev and shells
+A device is looked at without being changed, also while it is in use.")]
+    Status(FlashlogStatus),
+
+    /// Bring a backup up to date, while the set is served or not
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog backup --to /dev/sdz              the set that is served
+  holdfast flashlog backup --main M --log L --to B    not served
+  holdfast flashlog backup                            where the last one went
+The first one copies everything, the next ones what is new. If it is cut off,
+the backup has its last state, and the next call goes on. A device that is no
+backup of this set yet is made one, if it holds nothing.")]
+    Backup(FlashlogBackup),
+
+    /// Make a new main from backup and log
+    #[command(after_help = "\
+Example:
+  holdfast flashlog rebuild --backup B --log L --main NEW
+The new device has everything that was in the log. The old one is refused from
+then on. Nothing is taken from the backup, and this can be done again.")]
+    Rebuild(FlashlogRebuild),
+
+    /// Tell how long disk, RAID, backup and Flashlog live, and what they cost
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog model                       as in the thesis
+  holdfast flashlog model --disk-mttf 120000h --repair 1w
+  holdfast flashlog model --json | jq '.schemes[] | {scheme, mttf_h}'
+  holdfast flashlog model --figure costs --out costs.svg
+For comparing schemes: devices fail independently and at a constant rate here.
+docs/flashlog-model.md has the formulas, and what is weak about them. Prices are
+of 2010, in any money.")]
+    Model(FlashlogModel),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogCreate {
+    /// File or disk that has every block at its place
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) main: PathBuf,
+    /// File or disk, small, that has what was written last
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) log: PathBuf,
+    /// File or disk for backups; one can be named later
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) backup: Option<PathBuf>,
+    /// Size of a file for main, as 512M, 8G, 1.5T; default: 8G for a new one
+    #[arg(long, value_parser = crate::size::parse)]
+    pub(crate) size: Option<u64>,
+    /// Size of a file for the log; default: an eighth of main for a new one
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub(crate) log_size: Option<u64>,
+    /// Size of a file for backups; default: a sixteenth more than main for a new one
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse, requires = "backup")]
+    pub(crate) backup_size: Option<u64>,
+    /// Overwrite whatever is there; main keeps it, but for its last MiB
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogServe {
+    /// Main device of the set
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) main: PathBuf,
+    /// Its log device
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) log: PathBuf,
+    /// Where backups go if `backup` does not say
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) backup: Option<PathBuf>,
+    /// What a client's flush waits for
+    #[arg(long, value_enum, default_value = "sync")]
+    pub(crate) mode: FlashlogMode,
+    /// Clients may only read
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Unix socket for clients, for this user only
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Vec<PathBuf>,
+    /// Address for clients: HOST:PORT, or HOST
+    #[arg(long, value_name = "ADDRESS", value_hint = ValueHint::Hostname)]
+    pub(crate) listen: Vec<String>,
+    /// Directory with server-cert.pem and server-key.pem: nobody gets anything without TLS
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) tls_certificates: Option<PathBuf>,
+    /// Clients must have a certificate of ca-cert.pem in that directory
+    #[arg(long, requires = "tls_certificates")]
+    pub(crate) tls_verify_peer: bool,
+    /// Name of the export, besides none
+    #[arg(long, default_value = "")]
+    pub(crate) name: String,
+    /// Connections at a time
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) connections: u16,
+    /// Socket for commands; default: one in the runtime directory
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) control: Option<PathBuf>,
+}
+
+/// What an answered flush says.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FlashlogMode {
+    /// Both log and main have it
+    Sync,
+    /// The log has it, and main gets it later
+    Async,
+}
+
+impl FlashlogMode {
+    pub(crate) fn mode(self) -> Mode {
+        match self {
+            FlashlogMode::Sync => Mode::Synchronous,
+            FlashlogMode::Async => Mode::Asynchronous,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogStatus {
+    /// Devices to look at; default: all sets that are served
+    #[arg(value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) devices: Vec<PathBuf>,
+    /// Ask the server with this socket for commands
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "devices")]
+    pub(crate) control: Option<PathBuf>,
+    /// Print what the label of one device says, as NAME=VALUE
+    #[arg(long, conflicts_with = "control")]
+    pub(crate) export: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogBackup {
+    /// File (made if there is none) or disk for it; default: where the last one of the server went
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) to: Option<PathBuf>,
+    /// Main device of a set that is not served
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "log")]
+    pub(crate) main: Option<PathBuf>,
+    /// Its log device
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "main")]
+    pub(crate) log: Option<PathBuf>,
+    /// Size of a file that is made for it; default: a sixteenth more than the set
+    #[arg(long, value_parser = crate::size::parse, requires = "to")]
+    pub(crate) size: Option<u64>,
+    /// Overwrite whatever is there
+    #[arg(long, requires = "to")]
+    pub(crate) force: bool,
+    /// Socket for commands of the set's server
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogRebuild {
+    /// Backup of the set
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) backup: PathBuf,
+    /// Its log
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) log: PathBuf,
+    /// File (made if there is none) or disk to be main
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) main: PathBuf,
+    /// Size of a file that is made for it; default: just enough
+    #[arg(long, value_parser = crate::size::parse)]
+    pub(crate) size: Option<u64>,
+    /// Overwrite whatever is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}

@@ -1,0 +1,60 @@
+//! `holdfast flashlog backup`: by the server of the set, or by opening the set here.
+
+use super::absolute;
+use crate::args::FlashlogBackup;
+use crate::failure::{Failure, Result};
+use crate::flashlog::backup::{self, BackupReport, BackupTo};
+use crate::flashlog::control::{Server, Target};
+use crate::flashlog::sets;
+use crate::output::{Format, print};
+use crate::progress::Progress;
+use holdfast_block::flashlog::Options;
+use std::path::Path;
+
+pub(super) fn run(arguments: &FlashlogBackup, format: Format) -> Result<()> {
+    let to = match &arguments.to {
+        Some(path) => {
+            let (size_bytes, force) = (arguments.size, arguments.force);
+            Some(BackupTo { path: absolute(path)?, size_bytes, force })
+        }
+        None => None,
+    };
+    let report = back_up(arguments, to)?;
+    print(format, &report);
+    Ok(())
+}
+
+fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupReport> {
+    let FlashlogBackup { main, log, control, .. } = arguments;
+    let of_set: Vec<&Path> = [main, log].into_iter().flatten().map(|path| &**path).collect();
+    if let Some(server) = find(control.as_deref(), &of_set, to.as_ref())? {
+        let _shown = Progress::unknown("backing up");
+        return server.backup(to);
+    }
+    let (Some(main), Some(log)) = (main, log) else {
+        return Err(Failure::new("no server of a set was found").hint("say which set: --main DEVICE --log DEVICE"));
+    };
+    let Some(to) = to else {
+        return Err(Failure::usage("the set is not served, so it is not known where its backups go")
+            .hint("say where: --to DEVICE"));
+    };
+    let _shown = Progress::unknown("backing up");
+    let (set, _) = sets::open(main, log, &Options::default())?;
+    let report = backup::run(&set, &to)?;
+    set.settle().map_err(|error| Failure::new(error.to_string()))?;
+    Ok(report)
+}
+
+/// The server of the set that was named; otherwise of the set that the backup is of, if it is one; otherwise the only one.
+fn find(control: Option<&Path>, of_set: &[&Path], to: Option<&BackupTo>) -> Result<Option<Server>> {
+    if control.is_some() || !of_set.is_empty() {
+        return Server::find(Target { control, devices: of_set });
+    }
+    if let Some(to) = to
+        && let Ok(Some(_)) = sets::look(&to.path)
+        && let Some(server) = Server::find(Target { control: None, devices: &[&to.path] })?
+    {
+        return Ok(Some(server));
+    }
+    Server::find(Target::default())
+}

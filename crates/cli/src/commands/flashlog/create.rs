@@ -1,0 +1,96 @@
+//! `holdfast flashlog create`: a set of new devices.
+
+use crate::args::FlashlogCreate;
+use crate::failure::{Failure, Result};
+use crate::flashlog::ground::{self, Ground, Wanted};
+use crate::flashlog::{backup, sets};
+use crate::output::{Format, Report, print};
+use crate::paths::shell;
+use crate::{quoting, size};
+use holdfast_block::flashlog::{self, Create, Flashlog, Options, Role};
+use serde::Serialize;
+use std::fs;
+use std::path::Path;
+
+/// Of main in a new file.
+const DEFAULT_BYTES: u64 = 8 << 30;
+
+#[derive(Serialize)]
+struct Created {
+    set: String,
+    size_bytes: u64,
+    main: String,
+    log: String,
+    log_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backup: Option<String>,
+    #[serde(skip)]
+    serve: String,
+    #[serde(skip)]
+    back_up: String,
+}
+
+impl Report for Created {
+    fn words(&self) -> String {
+        let (size, log) = (size::show(self.size_bytes), size::show(self.log_bytes));
+        let name = quoting::name(&self.main);
+        let mut text = format!("Made the Flashlog {}: {size} on {name}, with a log of {log}.\n", self.set);
+        text.push_str(&format!("Serve it with: {}\n", self.serve));
+        text.push_str(&format!("Then back it up with: {}\n", self.back_up));
+        text
+    }
+}
+
+pub(super) fn run(arguments: &FlashlogCreate, format: Format) -> Result<()> {
+    let FlashlogCreate { main, log, backup, size, log_size, backup_size, force } = arguments;
+    distinct(&[Some(main), Some(log), backup.as_ref()].into_iter().flatten().map(|path| &**path).collect::<Vec<_>>())?;
+    let take = |path, role, size_bytes, default_bytes| {
+        let (force, keeps) = (*force, role == Role::Main);
+        ground::take(&Wanted { path, role, size_bytes, default_bytes, force, keeps }, |_| false)
+    };
+    // All that can be refused is before anything is changed.
+    let mut main_ground = take(main, Role::Main, *size, DEFAULT_BYTES)?;
+    let main_bytes = sets::size_bytes(&*main_ground.device);
+    let log_default = (main_bytes / 8).clamp(16 << 20, 64 << 30);
+    let mut log_ground = take(log, Role::Log, *log_size, log_default)?;
+    let mut backup_ground: Option<Ground> = match backup {
+        Some(path) => Some(take(path, Role::Backup, *backup_size, backup::default_bytes(main_bytes))?),
+        None => None,
+    };
+    let names = Create { set: sets::random_uuid()?, main: sets::random_uuid()?, log: sets::random_uuid()? };
+    let (main_device, log_device) = (main_ground.device.clone(), log_ground.device.clone());
+    let blocks = flashlog::create(main_device.clone(), log_device.clone(), &names).map_err(sets::explain)?;
+    if let Some(ground) = &backup_ground {
+        let (set, _) = Flashlog::open(main_device, log_device, &Options::default()).map_err(sets::explain)?;
+        set.create_backup(ground.device.clone(), sets::random_uuid()?).map_err(sets::explain)?;
+    }
+    for ground in [Some(&mut main_ground), Some(&mut log_ground), backup_ground.as_mut()].into_iter().flatten() {
+        ground.keep();
+    }
+    let to = backup.as_deref().map_or("DEVICE".to_string(), shell);
+    print(
+        format,
+        &Created {
+            set: names.set.to_string(),
+            size_bytes: sets::bytes(blocks),
+            main: main.display().to_string(),
+            log: log.display().to_string(),
+            log_bytes: sets::size_bytes(&*log_ground.device),
+            backup: backup.as_ref().map(|path| path.display().to_string()),
+            serve: format!("holdfast flashlog serve --main {} --log {}", shell(main), shell(log)),
+            back_up: format!("holdfast flashlog backup --to {to}"),
+        },
+    );
+    Ok(())
+}
+
+/// The same one twice is a slip.
+fn distinct(paths: &[&Path]) -> Result<()> {
+    let resolved = |path: &Path| fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok();
+    for (at, path) in paths.iter().enumerate() {
+        if paths[..at].iter().any(|other| resolved(other) == resolved(path)) {
+            return Err(Failure::usage(format!("{} cannot be two devices of a set", path.display())));
+        }
+    }
+    Ok(())
+}

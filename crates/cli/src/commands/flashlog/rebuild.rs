@@ -1,0 +1,68 @@
+//! `holdfast flashlog rebuild`: main from backup and log.
+
+use crate::args::FlashlogRebuild;
+use crate::failure::{Failure, Result};
+use crate::flashlog::ground::{self, Wanted};
+use crate::flashlog::sets::{self, explain};
+use crate::output::{Format, Report, print};
+use crate::paths::shell;
+use crate::progress::Progress;
+use crate::{quoting, size, stack};
+use holdfast_block::Access;
+use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Flashlog, Options, Role};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Rebuilt {
+    set: String,
+    main: String,
+    size_bytes: u64,
+    /// What came from the log.
+    replayed_bytes: u64,
+    #[serde(skip)]
+    serve: String,
+}
+
+impl Report for Rebuilt {
+    fn words(&self) -> String {
+        let (size, replayed) = (size::show(self.size_bytes), size::show(self.replayed_bytes));
+        format!(
+            "{} is main of the Flashlog {} now: {size} of the backup, then {replayed} of the log.\nServe it with: {}\n",
+            quoting::name(&self.main),
+            self.set,
+            self.serve
+        )
+    }
+}
+
+pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<()> {
+    let FlashlogRebuild { backup, log, main, size, force } = arguments;
+    let backup = stack::device(backup, Access::ReadWrite)?;
+    let log_device = stack::device(log, Access::ReadWrite)?;
+    let label = sets::inspect(&backup)?.filter(|label| label.role == Role::Backup).ok_or_else(|| {
+        Failure::new(format!("{}: no backup of a Flashlog", arguments.backup.display()))
+            .hint("holdfast flashlog status DEVICE tells what a device is")
+    })?;
+    let default_bytes = sets::bytes(label.blocks + AREA_UNIT_BLOCKS);
+    let (role, size_bytes, force) = (Role::Main, *size, *force);
+    let wanted = Wanted { path: main, role, size_bytes, default_bytes, force, keeps: false };
+    let mut ground = ground::take(&wanted, |_| false)?;
+    let _shown = Progress::unknown("making main anew");
+    let name = sets::random_uuid()?;
+    flashlog::rebuild(backup, log_device.clone(), ground.device.clone(), name).map_err(explain)?;
+    ground.keep();
+    // What the log has is brought to it at once, so that the next opening has nothing to do.
+    let (set, opened) = Flashlog::open(ground.device.clone(), log_device, &Options::default()).map_err(explain)?;
+    set.settle().map_err(|error| Failure::new(error.to_string()))?;
+    print(
+        format,
+        &Rebuilt {
+            set: label.set.to_string(),
+            main: main.display().to_string(),
+            size_bytes: sets::bytes(label.blocks),
+            replayed_bytes: sets::bytes(opened.blocks),
+            serve: format!("holdfast flashlog serve --main {} --log {}", shell(main), shell(log)),
+        },
+    );
+    Ok(())
+}

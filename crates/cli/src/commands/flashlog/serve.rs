@@ -1,0 +1,66 @@
+//! `holdfast flashlog serve`: a set for NBD clients.
+
+use super::absolute;
+use crate::args::{FlashlogServe, LogLevel};
+use crate::failure::{Failure, Result};
+use crate::flashlog::report::SetReport;
+use crate::flashlog::server::{self, Ready, Serving};
+use crate::logging;
+use crate::mounts::plain;
+use crate::output::{Format, Report, print};
+use crate::{flashlog::sets, quoting, size};
+use holdfast_block::flashlog::Options;
+use holdfast_block::nbd::Listener;
+use serde::Serialize;
+use std::path::PathBuf;
+
+#[derive(Serialize)]
+struct Begun {
+    #[serde(flatten)]
+    set: SetReport,
+    /// Socket for commands.
+    control: String,
+    /// What the log had and main may not have had.
+    replayed_bytes: u64,
+}
+
+impl Report for Begun {
+    fn words(&self) -> String {
+        let (size, mode) = (size::show(self.set.size_bytes), &self.set.mode);
+        let mut text = format!("Serving the Flashlog {} ({size}, {mode}).\n", self.set.set);
+        if self.replayed_bytes > 0 {
+            text.push_str(&format!("{} of the log may not have been on main.\n", size::show(self.replayed_bytes)));
+        }
+        for uri in &self.set.uris {
+            text.push_str(&format!("Clients: {uri}\n"));
+        }
+        text.push_str(&format!("Commands: {}\n", quoting::name(&self.control)));
+        text
+    }
+}
+
+pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLevel>) -> Result<()> {
+    logging::start(Some(&arguments.main), level);
+    // Before anything else opens files.
+    let inherited = Listener::inherited()
+        .map_err(|error| Failure::new(format!("the sockets of the service manager: {}", plain(&error))))?;
+    let all = |paths: &[PathBuf]| paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>();
+    let one = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
+    let serving = Serving {
+        main: absolute(&arguments.main)?,
+        log: absolute(&arguments.log)?,
+        backup: one(&arguments.backup)?,
+        options: Options { mode: arguments.mode.mode(), ..Options::default() },
+        read_only: arguments.read_only,
+        sockets: all(&arguments.socket)?,
+        listen: arguments.listen.clone(),
+        tls: one(&arguments.tls_certificates)?.map(|directory| (directory, arguments.tls_verify_peer)),
+        name: arguments.name.clone(),
+        connections: arguments.connections.into(),
+        control: one(&arguments.control)?,
+    };
+    server::serve(serving, inherited, |Ready { report, control, opened }| {
+        let control = control.display().to_string();
+        print(format, &Begun { set: report.clone(), control, replayed_bytes: sets::bytes(opened.blocks) });
+    })
+}

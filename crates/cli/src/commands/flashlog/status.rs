@@ -1,0 +1,59 @@
+//! `holdfast flashlog status`: how sets and their devices are doing. The exit code tells whether all is well.
+
+use crate::args::FlashlogStatus;
+use crate::failure::{Failure, Result, exit};
+use crate::flashlog::control::{self, Server, Target};
+use crate::flashlog::report::{DeviceReport, SetReport};
+use crate::flashlog::sets;
+use crate::output::{Format, Report, print, print_text};
+use serde::Serialize;
+use std::path::Path;
+
+#[derive(Serialize)]
+struct All {
+    /// Those that are served.
+    sets: Vec<SetReport>,
+    /// Those that were asked for.
+    devices: Vec<DeviceReport>,
+}
+
+impl Report for All {
+    fn words(&self) -> String {
+        let all: Vec<String> =
+            self.devices.iter().map(Report::words).chain(self.sets.iter().map(Report::words)).collect();
+        if all.is_empty() { "No set is served.\n".into() } else { all.join("\n") }
+    }
+}
+
+pub(super) fn run(arguments: &FlashlogStatus, format: Format) -> Result<u8> {
+    let devices = arguments.devices.iter().map(|path| {
+        let label = sets::look_for_label(path)?;
+        Ok(DeviceReport::new(&path.display().to_string(), &label))
+    });
+    let devices = devices.collect::<Result<Vec<_>>>()?;
+    if arguments.export {
+        let [device] = &devices[..] else { return Err(Failure::usage("--export is about one device")) };
+        print_text(&device.exported());
+        return Ok(exit::OK);
+    }
+    let mut found: Vec<SetReport> = match &arguments.control {
+        Some(path) => {
+            let target = Target { control: Some(path), devices: &[] };
+            Server::find(target)?.map(Server::status).transpose()?.into_iter().collect()
+        }
+        None if devices.is_empty() => control::all()?,
+        None => Vec::new(),
+    };
+    for path in &arguments.devices {
+        let devices: &[&Path] = &[path];
+        if let Some(server) = Server::find(Target { control: None, devices })? {
+            let report = server.status()?;
+            if !found.iter().any(|other| other.set == report.set) {
+                found.push(report);
+            }
+        }
+    }
+    let is_well = found.iter().all(|set| set.protected) && devices.iter().all(|device| device.problem.is_none());
+    print(format, &All { sets: found, devices });
+    Ok(if is_well { exit::OK } else { exit::UNPROTECTED })
+}

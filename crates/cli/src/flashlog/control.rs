@@ -1,0 +1,203 @@
+//! How a command asks the server of a set: a unix socket, named after the set, in the runtime directory. A request is one line of JSON, the
+//! answer another. The socket is its owner's, and whoever may open it may have the server do what its user may.
+
+use super::backup::{BackupReport, BackupTo};
+use super::report::SetReport;
+use super::sets;
+use crate::failure::{Failure, Result};
+use crate::mounts::plain;
+use holdfast_block::flashlog::Uuid;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What is asked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Request {
+    /// How the set is doing.
+    Status,
+    /// Bring a backup up to date; without a place, to the one that the server was started with.
+    Backup(Option<BackupTo>),
+}
+
+/// What is answered.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Answer {
+    Status(Box<SetReport>),
+    BackedUp(BackupReport),
+    Failed(Failure),
+}
+
+/// Longest request or answer.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+/// How long the other side may take for a line that it has begun.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Another place for sockets, above all.
+const DIRECTORY_VARIABLE: &str = "HOLDFAST_RUNTIME_DIR";
+/// What a control socket's name ends with.
+const SUFFIX: &str = "control";
+
+/// The directory for sockets, made if there is none.
+pub(crate) fn directory() -> Result<PathBuf> {
+    let directory = directory_path()?;
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+    made.map_err(|error| Failure::at(&directory, plain(&error)))?;
+    Ok(directory)
+}
+
+fn directory_path() -> Result<PathBuf> {
+    let given = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    if let Some(path) = given(DIRECTORY_VARIABLE) {
+        return Ok(path);
+    }
+    if rustix::process::geteuid().is_root() {
+        // Not XDG_RUNTIME_DIR, which a service of the system does not have, but a shell of root's may.
+        return Ok(PathBuf::from("/run/holdfast"));
+    }
+    given("XDG_RUNTIME_DIR").map(|path| path.join("holdfast")).ok_or_else(|| {
+        Failure::new("there is no directory for sockets: XDG_RUNTIME_DIR is not set")
+            .hint("say where: --control PATH, or HOLDFAST_RUNTIME_DIR")
+    })
+}
+
+/// The control socket of a set.
+pub(crate) fn socket_of(directory: &Path, set: Uuid) -> PathBuf {
+    directory.join(format!("flashlog-{set}.{SUFFIX}"))
+}
+
+/// Which set a command is about.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Target<'a> {
+    /// The server's socket.
+    pub(crate) control: Option<&'a Path>,
+    /// Devices of which at least one tells.
+    pub(crate) devices: &'a [&'a Path],
+}
+
+/// A connection to the server of a set.
+pub(crate) struct Server(UnixStream);
+
+impl Server {
+    /// The server that a command is about: at the socket that was given; else that of the set which the devices are of, if there is
+    /// one; else, without devices, the only one that runs.
+    pub(crate) fn find(target: Target<'_>) -> Result<Option<Server>> {
+        if let Some(path) = target.control {
+            return Server::connect(path).map(Some).map_err(|error| {
+                Failure::at(path, plain(&error))
+                    .hint("no server of a set listens there; holdfast flashlog serve starts one")
+            });
+        }
+        let directory = match (directory_path(), target.devices) {
+            (Err(failure), []) => return Err(failure),
+            (directory, _) => directory.ok(),
+        };
+        if !target.devices.is_empty() {
+            let label = target.devices.iter().find_map(|path| sets::look(path).ok().flatten());
+            return Ok(match (label, directory) {
+                (Some(label), Some(directory)) => Server::connect(&socket_of(&directory, label.set)).ok(),
+                _ => None,
+            });
+        }
+        let mut found: Vec<(PathBuf, Server)> = directory.iter().flat_map(|directory| running(directory)).collect();
+        match found.len() {
+            0 | 1 => Ok(found.pop().map(|(_, server)| server)),
+            many => Err(Failure::usage(format!("{many} sets are served; say which one"))
+                .hint(format!("--control PATH: {}", names(&found)))),
+        }
+    }
+
+    fn connect(path: &Path) -> io::Result<Server> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Server(stream))
+    }
+
+    fn ask(mut self, request: &Request) -> Result<Answer> {
+        let gone = |error: io::Error| Failure::new(format!("the server of the set does not answer: {}", plain(&error)));
+        write_line(&mut self.0, request).map_err(gone)?;
+        match read_line(&self.0).map_err(gone)? {
+            Answer::Failed(failure) => Err(failure),
+            answer => Ok(answer),
+        }
+    }
+
+    /// How the set is doing.
+    pub(crate) fn status(self) -> Result<SetReport> {
+        // It answers at once, or never.
+        let _ = self.0.set_read_timeout(Some(PATIENCE));
+        match self.ask(&Request::Status)? {
+            Answer::Status(report) => Ok(*report),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// Brings a backup up to date. It takes as long as it takes.
+    pub(crate) fn backup(self, to: Option<BackupTo>) -> Result<BackupReport> {
+        match self.ask(&Request::Backup(to))? {
+            Answer::BackedUp(report) => Ok(report),
+            _ => Err(senseless()),
+        }
+    }
+}
+
+fn senseless() -> Failure {
+    Failure::new("the server of the set answers something else than it was asked; it may be of another version")
+}
+
+/// The servers whose sockets are there and that listen.
+fn running(directory: &Path) -> Vec<(PathBuf, Server)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let sockets = entries.filter(|path| path.extension() == Some(OsStr::new(SUFFIX)));
+    sockets.filter_map(|path| Server::connect(&path).ok().map(|server| (path, server))).collect()
+}
+
+fn names(found: &[(PathBuf, Server)]) -> String {
+    let names: Vec<String> = found.iter().map(|(path, _)| crate::paths::shell(path)).collect();
+    names.join(", ")
+}
+
+/// All sets that are served, as far as this user may ask.
+pub(crate) fn all() -> Result<Vec<SetReport>> {
+    running(&directory_path()?).into_iter().map(|(_, server)| server.status()).collect()
+}
+
+/// Takes one request from a client and answers it.
+pub(super) fn answer(stream: &UnixStream, respond: impl FnOnce(Request) -> Answer) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let answer = match read_line(stream) {
+        Ok(request) => respond(request),
+        // A command of another version asks what this one does not know.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Answer::Failed(Failure::new(format!("the server does not know what it is asked: {error}")))
+        }
+        Err(error) => return Err(error),
+    };
+    let mut stream = stream;
+    write_line(&mut stream, &answer)
+}
+
+fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    to.write_all(&line)
+}
+
+fn read_line<T: DeserializeOwned>(from: &UnixStream) -> io::Result<T> {
+    let mut line = Vec::new();
+    BufReader::new(from.take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;
+    if line.last() != Some(&b'\n') {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    serde_json::from_slice(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}

@@ -1,0 +1,17 @@
+//! Flashlog for the commands: devices, the server, and how commands find it and talk to it.
+//!
+//! | file | job |
+//! |---|---|
+//! | `ground` | where a device of a set is made: a new file, or what is there and may go |
+//! | `sets` | opening devices and sets, and what to say when that fails |
+//! | `backup` | bringing a backup up to date |
+//! | `control` | how a command asks the server of a set |
+//! | `server` | serving a set |
+//! | `report` | how a set is doing, in words and as data |
+
+pub(crate) mod backup;
+pub(crate) mod control;
+pub(crate) mod ground;
+pub(crate) mod report;
+pub(crate) mod server;
+pub(crate) mod sets;

@@ -1,0 +1,189 @@
+//! How a set is doing, in words and as data.
+
+use super::sets;
+use crate::output::{Report, table};
+use crate::{quoting, size};
+use holdfast_block::flashlog::{Condition, Inspected, Mode, Status};
+use serde::{Deserialize, Serialize};
+
+/// A set that is being served.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SetReport {
+    pub(crate) set: String,
+    /// A failure of one device loses nothing that was answered.
+    pub(crate) protected: bool,
+    /// What is wrong, if anything is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) problem: Option<String>,
+    pub(crate) mode: String,
+    pub(crate) generation: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) main: String,
+    pub(crate) log: String,
+    /// Waits for main.
+    pub(crate) behind_bytes: u64,
+    /// What the log keeps, and has room for.
+    pub(crate) log_used_bytes: u64,
+    pub(crate) log_bytes: u64,
+    /// The same of the entries that tell what is in it, in per cent.
+    pub(crate) log_pages_percent: u64,
+    /// The backup that the log is kept for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) backup: Option<String>,
+    /// Written since that backup's state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) since_backup_bytes: Option<u64>,
+    /// A backup is under way.
+    pub(crate) backing_up: bool,
+    /// Clients may not write.
+    pub(crate) read_only: bool,
+    /// Where clients connect.
+    pub(crate) uris: Vec<String>,
+    pub(crate) pid: u32,
+}
+
+/// What only the server knows.
+pub(crate) struct Served<'a> {
+    pub(crate) main: &'a str,
+    pub(crate) log: &'a str,
+    pub(crate) backing_up: bool,
+    pub(crate) read_only: bool,
+    pub(crate) uris: &'a [String],
+}
+
+impl SetReport {
+    pub(crate) fn new(status: &Status, served: &Served<'_>) -> SetReport {
+        let (pages, pages_most) = status.log_pages;
+        SetReport {
+            set: status.set.to_string(),
+            protected: status.failure.is_none(),
+            problem: status.failure.as_ref().map(|error| format!("no changes are taken: {error}")),
+            mode: mode_name(status.mode).into(),
+            generation: status.generation,
+            size_bytes: sets::bytes(status.blocks),
+            main: served.main.into(),
+            log: served.log.into(),
+            behind_bytes: sets::bytes(status.behind_blocks),
+            log_used_bytes: sets::bytes(status.log_blocks.0),
+            log_bytes: sets::bytes(status.log_blocks.1),
+            log_pages_percent: (100 * pages).checked_div(pages_most).unwrap_or(0),
+            backup: status.backup.map(|uuid| uuid.to_string()),
+            since_backup_bytes: status.since_backup_blocks.map(sets::bytes),
+            backing_up: served.backing_up,
+            read_only: served.read_only,
+            uris: served.uris.to_vec(),
+            pid: std::process::id(),
+        }
+    }
+}
+
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Synchronous => "sync",
+        Mode::Asynchronous => "async",
+    }
+}
+
+impl Report for SetReport {
+    fn words(&self) -> String {
+        let protection = match &self.problem {
+            None => "protected: log and main".to_string(),
+            Some(problem) => format!("NOT PROTECTED: {problem}"),
+        };
+        let backup = match (&self.backup, self.since_backup_bytes, self.backing_up) {
+            (_, _, true) => "under way".to_string(),
+            (Some(backup), Some(bytes), _) => format!("{backup}, {} written since", size::show(bytes)),
+            (Some(backup), None, _) => format!("{backup}; the next one is a full copy"),
+            (None, ..) => "none; the next one is a full copy".to_string(),
+        };
+        let log = format!(
+            "{}, {} of {} kept ({} % of its pages)",
+            quoting::name(&self.log),
+            size::show(self.log_used_bytes),
+            size::show(self.log_bytes),
+            self.log_pages_percent
+        );
+        let access = if self.read_only { ", read-only" } else { "" };
+        let mut rows = vec![
+            ("state", protection),
+            ("size", size::show(self.size_bytes)),
+            ("mode", format!("{}{access}", self.mode)),
+            ("main", format!("{}, {} behind", quoting::name(&self.main), size::show(self.behind_bytes))),
+            ("log", log),
+            ("backup", backup),
+            ("server", format!("process {}", self.pid)),
+        ];
+        rows.extend(self.uris.iter().map(|uri| ("clients", uri.clone())));
+        format!("Flashlog {}\n{}", self.set, table(&rows))
+    }
+}
+
+/// A device, by its label.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct DeviceReport {
+    pub(crate) device: String,
+    pub(crate) role: String,
+    pub(crate) condition: &'static str,
+    pub(crate) set: String,
+    pub(crate) uuid: String,
+    pub(crate) generation: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) set_bytes: u64,
+    /// What is wrong, if anything is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) problem: Option<String>,
+}
+
+impl DeviceReport {
+    pub(crate) fn new(device: &str, label: &Inspected) -> DeviceReport {
+        let problem = match label.condition {
+            Condition::Alone => Some("main has gone on without its log".to_string()),
+            Condition::Copying => {
+                let (done, all) = (sets::bytes(label.copied_blocks), sets::bytes(label.blocks));
+                Some(format!("the copy is not complete: {} of {}", size::show(done), size::show(all)))
+            }
+            _ => None,
+        };
+        DeviceReport {
+            device: device.into(),
+            role: label.role.to_string(),
+            condition: condition_name(label.condition),
+            set: label.set.to_string(),
+            uuid: label.uuid.to_string(),
+            generation: label.generation,
+            size_bytes: sets::bytes(label.device_blocks),
+            set_bytes: sets::bytes(label.blocks),
+            problem,
+        }
+    }
+
+    /// As udev takes it from a program (`IMPORT{program}`), and a shell.
+    pub(crate) fn exported(&self) -> String {
+        let all = [("ROLE", &*self.role), ("CONDITION", self.condition), ("SET", &*self.set), ("UUID", &*self.uuid)];
+        all.map(|(name, value)| format!("HOLDFAST_FLASHLOG_{name}={value}\n")).concat()
+    }
+}
+
+fn condition_name(condition: Condition) -> &'static str {
+    match condition {
+        Condition::Open => "open",
+        Condition::Opening => "opening",
+        Condition::CatchingUp => "catching-up",
+        Condition::Alone => "alone",
+        Condition::Copying => "copying",
+        Condition::Staged => "staged",
+    }
+}
+
+impl Report for DeviceReport {
+    fn words(&self) -> String {
+        let rows = [
+            ("role", format!("{} device of Flashlog {}", self.role, self.set)),
+            ("state", self.problem.clone().unwrap_or_else(|| self.condition.to_string())),
+            ("device", self.uuid.clone()),
+            ("size", size::show(self.size_bytes)),
+            ("set", format!("{}, generation {}", size::show(self.set_bytes), self.generation)),
+        ];
+        format!("{}\n{}", quoting::name(&self.device), table(&rows))
+    }
+}

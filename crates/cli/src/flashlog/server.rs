@@ -1,0 +1,261 @@
+//! Serving a set: from opening its devices to leaving it settled.
+//!
+//! ```text
+//!  main thread   takes NBD clients, each of which gets threads of its own; ends by a signal
+//!  signals       turns SIGINT, SIGTERM, SIGHUP into the end
+//!  control       takes commands, each of which gets a thread: a backup goes on while the status is asked
+//! ```
+//!
+//! A panic ends the process, as one in a mount's daemon does: the set comes out of it as out of a power cut.
+
+use super::backup::{self, BackupTo};
+use super::control::{self, Answer, Request};
+use super::report::{Served, SetReport};
+use super::sets;
+use crate::daemon::{abort_on_panic, notify, spawn};
+use crate::failure::{Failure, Result};
+use crate::mounts::plain;
+use crate::signals;
+use holdfast_block::Device;
+use holdfast_block::flashlog::{Flashlog, Opened, Options};
+use holdfast_block::nbd::{Export, Limits, Listener, Server, Stop, Tls};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::OwnedFd;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// How a set is to be served.
+pub(crate) struct Serving {
+    /// Absolute, as the others are.
+    pub(crate) main: PathBuf,
+    pub(crate) log: PathBuf,
+    /// Where backups go if nobody says.
+    pub(crate) backup: Option<PathBuf>,
+    pub(crate) options: Options,
+    pub(crate) read_only: bool,
+    /// Unix sockets for clients.
+    pub(crate) sockets: Vec<PathBuf>,
+    /// Addresses for clients.
+    pub(crate) listen: Vec<String>,
+    /// Certificates, and whether clients must have one.
+    pub(crate) tls: Option<(PathBuf, bool)>,
+    pub(crate) name: String,
+    pub(crate) connections: usize,
+    pub(crate) control: Option<PathBuf>,
+}
+
+/// What the server tells when clients can come.
+pub(crate) struct Ready {
+    pub(crate) report: SetReport,
+    pub(crate) control: PathBuf,
+    pub(crate) opened: Opened,
+}
+
+/// Who can be asked about the set.
+struct Set {
+    flashlog: Arc<Flashlog>,
+    serving: Serving,
+    uris: Vec<String>,
+    /// Where backups go, and whoever has it makes one.
+    backup: Mutex<Option<PathBuf>>,
+}
+
+/// Serves until a signal. `inherited` are the sockets of the service manager.
+///
+/// # Errors
+/// What prevents it, before `ready`; a device that could not be flushed, after it.
+pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOnce(&Ready)) -> Result<()> {
+    // Before the first thread, so that all inherit it.
+    signals::block().map_err(|error| Failure::new(format!("cannot block signals: {error}")))?;
+    abort_on_panic();
+    let tls = match &serving.tls {
+        Some((directory, verify)) => Some(Tls::from_directory(directory, *verify).map_err(says)?),
+        None => None,
+    };
+    let (flashlog, opened) = sets::open(&serving.main, &serving.log, &serving.options)?;
+    let flashlog = Arc::new(flashlog);
+    let uuid = flashlog.status().set;
+    let mut listeners = inherited;
+    let with_tls = tls.is_some();
+    let given = serving.sockets.len() + serving.listen.len() + listeners.len();
+    let sockets = match given {
+        0 => vec![control::directory()?.join(format!("flashlog-{uuid}.nbd"))],
+        _ => serving.sockets.clone(),
+    };
+    let mut uris = Vec::new();
+    for path in &sockets {
+        listeners.push(Listener::unix(path, 0o600).map_err(|error| Failure::at(path, plain(&error)))?);
+        uris.push(unix_uri(&serving.name, path, with_tls));
+    }
+    for address in &serving.listen {
+        for listener in Listener::tcp(address).map_err(|error| Failure::new(format!("{address}: {}", plain(&error))))? {
+            uris.extend(listener.address().map(|address| tcp_uri(&serving.name, &address.to_string(), with_tls)));
+            if listener.is_remote() && !with_tls {
+                tracing::warn!(
+                    "{address}: whoever can reach it can read and write everything; --tls-certificates prevents that"
+                );
+            }
+            listeners.push(listener);
+        }
+    }
+    let control_path = match &serving.control {
+        Some(path) => path.clone(),
+        None => control::socket_of(&control::directory()?, uuid),
+    };
+    let device: Arc<dyn Device> = flashlog.clone();
+    let mut export = Export::new(&serving.name, device).described(&format!("Flashlog {uuid}"));
+    if serving.read_only {
+        export = export.read_only();
+    }
+    let limits = Limits { connections: serving.connections, ..Limits::default() };
+    let mut server = Server::new(vec![export]).limited(limits);
+    if let Some(tls) = tls {
+        server = server.with_tls(tls);
+    }
+    let backup = Mutex::new(serving.backup.clone());
+    let set = Arc::new(Set { flashlog, serving, uris, backup });
+    let stop = Stop::new().map_err(says)?;
+    watch_signals(stop.clone())?;
+    let control = Control::start(&set, &control_path)?;
+    ready(&Ready { report: set.report(), control: control_path, opened });
+    notify::ready(&format!("Flashlog {uuid} is served"));
+    let served = server.run(&listeners, &stop).map_err(says);
+    notify::stopping("bringing main up to date");
+    control.end();
+    // The next opening has nothing to do then; without it, it does this.
+    let settled = set.flashlog.settle().map_err(says);
+    served.and(settled)
+}
+
+fn says(error: impl std::fmt::Display) -> Failure {
+    Failure::new(error.to_string())
+}
+
+fn watch_signals(stop: Stop) -> Result<()> {
+    let watch = move || {
+        if let Ok(name) = signals::wait() {
+            tracing::info!("{name}: ending");
+        }
+        stop.stop();
+    };
+    spawn("signals".into(), watch).map(drop).map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))
+}
+
+impl Set {
+    fn report(&self) -> SetReport {
+        let served = Served {
+            main: &self.serving.main.display().to_string(),
+            log: &self.serving.log.display().to_string(),
+            backing_up: self.backup.is_locked(),
+            read_only: self.serving.read_only,
+            uris: &self.uris,
+        };
+        SetReport::new(&self.flashlog.status(), &served)
+    }
+
+    fn respond(&self, request: Request) -> Answer {
+        let answer = match request {
+            Request::Status => Ok(Answer::Status(Box::new(self.report()))),
+            Request::Backup(to) => self.back_up(to),
+        };
+        answer.unwrap_or_else(|failure| {
+            tracing::warn!("{failure}");
+            Answer::Failed(failure)
+        })
+    }
+
+    fn back_up(&self, to: Option<BackupTo>) -> Result<Answer> {
+        let Some(mut last) = self.backup.try_lock() else {
+            return Err(Failure::new("a backup is under way already"));
+        };
+        let remembered = last.clone().map(|path| BackupTo { path, size_bytes: None, force: false });
+        let Some(to) = to.or(remembered) else {
+            return Err(Failure::usage("it is not known where backups of this set go").hint("say where: --to DEVICE"));
+        };
+        tracing::info!("backup to {} begins", to.path.display());
+        let report = backup::run(&self.flashlog, &to)?;
+        tracing::info!("backup to {} is done", to.path.display());
+        *last = Some(to.path);
+        Ok(Answer::BackedUp(report))
+    }
+}
+
+/// The thread that takes commands.
+struct Control {
+    stop: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
+}
+
+impl Control {
+    fn start(set: &Arc<Set>, path: &Path) -> Result<Control> {
+        let listener = Listener::unix(path, 0o600).map_err(|error| Failure::at(path, plain(&error)))?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(says)?;
+        let stop = Arc::new(stop);
+        let (stopped, set) = (stop.clone(), set.clone());
+        let run = move || {
+            if let Err(error) = take_commands(&listener, &stopped, &set) {
+                tracing::error!(%error, "no commands are taken any more");
+            }
+        };
+        let thread = spawn("control".into(), run).map_err(says)?;
+        Ok(Control { stop, thread })
+    }
+
+    /// No more commands. One that is under way, a backup, is cut off with the process; the next one goes on with it.
+    fn end(self) {
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        let _ = self.thread.join();
+    }
+}
+
+fn take_commands(listener: &Listener, stop: &OwnedFd, set: &Arc<Set>) -> io::Result<()> {
+    loop {
+        let mut waited = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        match poll(&mut waited, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        if !waited[0].revents().is_empty() {
+            return Ok(());
+        }
+        let Ok(client) = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) else { continue };
+        let (client, set) = (UnixStream::from(client), set.clone());
+        let talk = move || {
+            if let Err(error) = control::answer(&client, |request| set.respond(request)) {
+                tracing::debug!(%error, "a command went away");
+            }
+        };
+        // If there is no thread for it, the command sees the end of the connection.
+        let _ = spawn("command".into(), talk);
+    }
+}
+
+fn unix_uri(name: &str, path: &Path, with_tls: bool) -> String {
+    let scheme = if with_tls { "nbds+unix" } else { "nbd+unix" };
+    format!("{scheme}:///{}?socket={}", escaped(name.as_bytes()), escaped(path.as_os_str().as_encoded_bytes()))
+}
+
+fn tcp_uri(name: &str, address: &str, with_tls: bool) -> String {
+    format!("{}://{address}/{}", if with_tls { "nbds" } else { "nbd" }, escaped(name.as_bytes()))
+}
+
+/// As RFC 3986 has it.
+fn escaped(bytes: &[u8]) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    bytes.iter().map(|&byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_have_nothing_in_them_that_means_something_else() {
+        assert_eq!(unix_uri("", Path::new("/run/a b?c"), false), "nbd+unix:///?socket=/run/a%20b%3Fc");
+        assert_eq!(tcp_uri("x&y", "[::1]:10809", true), "nbds://[::1]:10809/x%26y");
+    }
+}

@@ -1,0 +1,67 @@
+//! Opening the devices of a set, and what to say when that fails.
+
+use crate::failure::{Failure, Result};
+use crate::stack;
+use holdfast_block::flashlog::{self, Error, Flashlog, Inspected, Opened, Options, Role, Uuid};
+use holdfast_block::{Access, Device, FileDevice};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A random name.
+pub(crate) fn random_uuid() -> Result<Uuid> {
+    stack::uuid().map(Uuid)
+}
+
+/// Opens main and log for exclusive use, and puts the set together.
+pub(crate) fn open(main: &Path, log: &Path, options: &Options) -> Result<(Flashlog, Opened)> {
+    let main = stack::device(main, Access::ReadWrite)?;
+    let log = stack::device(log, Access::ReadWrite)?;
+    Flashlog::open(main, log, options).map_err(explain)
+}
+
+/// What a device's label says.
+pub(crate) fn inspect(device: &Arc<FileDevice>) -> Result<Option<Inspected>> {
+    flashlog::inspect(&**device).map_err(explain)
+}
+
+/// The same of a device that may be in use.
+pub(crate) fn look(path: &Path) -> Result<Option<Inspected>> {
+    inspect(&stack::device(path, Access::ReadOnlyUnlocked)?)
+}
+
+/// The same; a device that has no label is an error.
+pub(crate) fn look_for_label(path: &Path) -> Result<Inspected> {
+    look(path)?.ok_or_else(|| {
+        Failure::new(format!("{}: no device of a Flashlog: there is no label", path.display()))
+            .hint("holdfast flashlog create makes a set of devices")
+    })
+}
+
+/// How large a device is, in bytes.
+pub(crate) fn bytes(blocks: u64) -> u64 {
+    blocks.saturating_mul(holdfast_block::BLOCK_SIZE as u64)
+}
+
+/// Its size.
+pub(crate) fn size_bytes(device: &dyn Device) -> u64 {
+    bytes(device.blocks())
+}
+
+/// What happened, and what to do.
+pub(crate) fn explain(error: Error) -> Failure {
+    let hint = match &error {
+        Error::NoLabel { .. } => "holdfast flashlog status DEVICE tells what a device is",
+        Error::OtherRole { .. } => "the devices may have been given in another order: status DEVICE tells what each is",
+        Error::OtherSet { .. } => "it is another set's: holdfast flashlog status DEVICE tells which",
+        Error::Replaced { role: Role::Main, .. } => "main was made anew from the backup; this is the one before",
+        Error::Replaced { .. } => "use the one that the set has now; status DEVICE tells which that is",
+        Error::Older { .. } => {
+            "it is a copy, or the set has been used without it; rebuild makes main anew from the backup and the log"
+        }
+        Error::Incomplete { .. } => "a backup that is not complete is nothing to rebuild from; go on with the backup",
+        Error::Gap { .. } => "what was written in between is nowhere; a full backup is needed",
+        Error::TooSmall { .. } => "use a larger device",
+        _ => return Failure::new(error.to_string()),
+    };
+    Failure::new(error.to_string()).hint(hint)
+}

@@ -1,0 +1,281 @@
+//! `holdfast flashlog`: sets made, served, backed up and rebuilt.
+
+use crate::nbd::Client;
+use crate::rig::{PATIENCE, Rig, await_end, kill};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A server in a process, which ends with this.
+pub(crate) struct Server {
+    child: Child,
+    /// What it said when it began.
+    pub(crate) begun: Value,
+}
+
+impl Server {
+    pub(crate) fn start(rig: &Rig, arguments: &[&str]) -> Server {
+        let mut command = rig.command();
+        command.args(["flashlog", "serve", "--json"]).args(arguments);
+        Server::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut text = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        while !text.ends_with("\n}\n") {
+            assert!(out.read_line(&mut text).unwrap() > 0, "the server ended: {text}");
+        }
+        Server { child, begun: serde_json::from_str(&text).unwrap() }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        let uri = self.begun["uris"][0].as_str().unwrap();
+        PathBuf::from(uri.split_once("socket=").unwrap().1)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(&self.socket())
+    }
+
+    pub(crate) fn uri(&self) -> &str {
+        self.begun["uris"][0].as_str().unwrap()
+    }
+
+    /// As a service manager does it.
+    pub(crate) fn stop(mut self) {
+        kill(self.child.id() as i32, Signal::TERM);
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        await_end(self.child.id() as i32);
+        let _ = self.child.wait();
+    }
+}
+
+const SET: [&str; 4] = ["--main", "main", "--log", "log"];
+
+/// A rig with a set of `main` and `log`.
+fn set() -> Rig {
+    let rig = Rig::new();
+    rig.run(["flashlog", "create", "--main", "main", "--log", "log", "--size", "32M"]).exits(0);
+    rig
+}
+
+fn bytes(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at / 512) as u8 ^ seed).collect()
+}
+
+#[test]
+fn a_set_is_made_served_backed_up_and_rebuilt_when_main_is_gone() {
+    let rig = set();
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    assert_eq!(client.size_bytes, 31 << 20);
+    client.write(0, &bytes(1, 1 << 20));
+    let status = rig.run(["flashlog", "status", "--json"]).exits(0).json();
+    assert_eq!((&status["sets"][0]["protected"], &status["sets"][0]["mode"]), (&true.into(), &"sync".into()));
+    rig.run(["flashlog", "backup"]).exits(2).says("it is not known where backups of this set go");
+    let first = rig.run(["flashlog", "backup", "--to", "backup", "--json"]).exits(0).json();
+    assert_eq!(
+        (&first["new"], &first["full"], &first["copied_bytes"]),
+        (&true.into(), &true.into(), &(31 << 20).into())
+    );
+    client.write(5 << 20, &bytes(2, 64 << 10));
+    client.write(5 << 20, &bytes(3, 64 << 10));
+    let status = rig.run(["flashlog", "status", "--json"]).exits(0).json();
+    assert_eq!(status["sets"][0]["since_backup_bytes"], 128 << 10);
+    // The server knows where the last one went, and each block goes once.
+    let second = rig.run(["flashlog", "backup", "--json"]).exits(0).json();
+    assert_eq!((&second["full"], &second["copied_bytes"]), (&false.into(), &(64 << 10).into()));
+    client.write(9 << 20, &bytes(4, 300));
+    drop(client);
+    server.stop();
+
+    fs::remove_file(rig.path("main")).unwrap();
+    rig.run(["flashlog", "serve", "--main", "main", "--log", "log"]).exits(1).says("main");
+    let rebuilt = rig.run(["flashlog", "rebuild", "--backup", "backup", "--log", "log", "--main", "new"]).exits(0);
+    assert!(rebuilt.out.contains("holdfast flashlog serve --main new --log log"), "{rebuilt:?}");
+    let server = Server::start(&rig, &["--main", "new", "--log", "log"]);
+    let mut client = server.client();
+    assert_eq!(client.read(0, 1 << 20), bytes(1, 1 << 20));
+    assert_eq!(client.read(5 << 20, 64 << 10), bytes(3, 64 << 10));
+    assert_eq!(client.read(9 << 20, 300), bytes(4, 300));
+    server.stop();
+}
+
+#[test]
+fn what_holds_something_is_refused_and_named() {
+    let rig = set();
+    rig.run(["flashlog", "create", "--main", "main", "--log", "other", "--log-size", "16M"])
+        .exits(1)
+        .says("main holds the main device of Flashlog ");
+    rig.run(["flashlog", "create", "--main", "new", "--log", "log", "--size", "16M"])
+        .exits(1)
+        .says("log holds the log device of Flashlog ");
+    assert!(!rig.path("new").exists() && !rig.path("other").exists(), "what was made for nothing goes");
+    rig.store("store", "64M");
+    for role in ["--main", "--log"] {
+        let (other, name) = if role == "--main" { ("--log", "l") } else { ("--main", "m") };
+        let size = ["--size", "16M", "--log-size", "16M"];
+        let words = ["flashlog", "create", role, "store", other, name];
+        rig.run([&words[..], &size].concat()).exits(1).says("holds a Holdfast store; nothing was changed");
+    }
+    rig.run(["flashlog", "backup", "--main", "main", "--log", "log", "--to", "store"]).exits(1).says("--force");
+    rig.run(["flashlog", "rebuild", "--backup", "main", "--log", "log", "--main", "n"]).exits(1).says("no backup");
+    rig.run(["flashlog", "create", "--main", "x", "--log", "./x"]).exits(2).says("cannot be two devices");
+    rig.run(["flashlog", "create", "--main", "no/x", "--log", "y"]).exits(1).says("no such directory");
+    rig.run(["flashlog", "create", "--main", "/dev/no-such-disk", "--log", "y"]).exits(1).says("is it plugged in?");
+    rig.run(["flashlog", "serve", "--main", "log", "--log", "main"]).exits(1).says("it is the log device of a set");
+    rig.run(["flashlog", "status", "store"]).exits(1).says("no device of a Flashlog");
+    rig.run(["flashlog", "status", "--export", "store"]).exits(1);
+    let exported = rig.run(["flashlog", "status", "--export", "log"]).exits(0).out;
+    assert!(exported.starts_with("HOLDFAST_FLASHLOG_ROLE=log\n") && exported.contains("_SET="), "{exported}");
+    // With --force, main keeps what it has.
+    let mut old = fs::read(rig.path("store")).unwrap();
+    rig.run(["flashlog", "create", "--main", "store", "--log", "l", "--log-size", "16M", "--force"]).exits(0);
+    let mut new = fs::read(rig.path("store")).unwrap();
+    for all in [&mut old, &mut new] {
+        all.truncate(63 << 20);
+    }
+    assert!(old == new);
+}
+
+#[test]
+fn a_server_that_is_killed_leaves_what_was_flushed_and_a_socket_that_the_next_one_takes() {
+    let rig = set();
+    let arguments = [&SET[..], &["--socket", "nbd", "--mode", "async"]].concat();
+    let server = Server::start(&rig, &arguments);
+    let mut client = server.client();
+    client.write(1 << 20, &bytes(5, 200_000));
+    rig.run(["flashlog", "serve", "--main", "main", "--log", "log"]).exits(1).says("in use by another process");
+    rig.run(["flashlog", "rebuild", "--backup", "main", "--log", "log", "--main", "n"]).exits(1).says("in use");
+    server.kill();
+    assert!(client.try_flush().is_err());
+    let server = Server::start(&rig, &arguments);
+    assert!(server.begun["replayed_bytes"].as_u64().unwrap() >= 200_000);
+    assert_eq!(server.client().read(1 << 20, 200_000), bytes(5, 200_000));
+    assert_eq!(rig.run(["flashlog", "status", "log", "--json"]).exits(0).json()["sets"][0]["mode"], "async");
+    server.stop();
+    assert!(!rig.path("nbd").exists());
+    let left: Vec<_> = fs::read_dir(rig.path("run")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_set_that_is_not_served_is_backed_up_by_the_command_and_a_backup_elsewhere_is_none() {
+    let rig = set();
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(1).says("no server of a set was found");
+    let words = ["flashlog", "backup", "--main", "main", "--log", "log", "--to", "backup"];
+    assert!(rig.run(words).exits(0).out.contains("is a complete copy: 31.0 MiB"));
+    assert!(rig.run(words).exits(0).out.contains("is up to date: 0 B were new"));
+    let status = rig.run(["flashlog", "status", "backup", "--json"]).exits(0).json();
+    assert_eq!((&status["devices"][0]["role"], &status["sets"]), (&"backup".into(), &Value::Array(Vec::new())));
+    rig.run(["flashlog", "create", "--main", "m2", "--log", "l2", "--size", "16M"]).exits(0);
+    let other = ["flashlog", "backup", "--main", "m2", "--log", "l2", "--to", "backup"];
+    rig.run(other).exits(1).says("backup holds the backup device of Flashlog ");
+    rig.run(["flashlog", "rebuild", "--backup", "backup", "--log", "l2", "--main", "n"]).exits(1).says("another set's");
+    assert!(!rig.path("n").exists());
+    // A device that is known to be a copy that has not been made tells so.
+    rig.run(["flashlog", "create", "--main", "m3", "--log", "l3", "--backup", "b3", "--size", "16M"]).exits(0);
+    rig.run(["flashlog", "rebuild", "--backup", "b3", "--log", "l3", "--main", "n"]).exits(1).says("not complete");
+    assert!(rig.run(["flashlog", "status", "b3"]).exits(3).out.contains("the copy is not complete: 0 B of 15.0 MiB"));
+}
+
+#[test]
+fn servers_are_told_apart_by_device_and_by_socket() {
+    let rig = set();
+    rig.run(["flashlog", "create", "--main", "m2", "--log", "l2", "--size", "16M"]).exits(0);
+    assert_eq!(rig.run(["flashlog", "status"]).exits(0).out, "No set is served.\n");
+    let first = Server::start(&rig, &SET);
+    let second = Server::start(&rig, &["--main", "m2", "--log", "l2", "--backup", "b2", "--name", "x y"]);
+    assert!(second.uri().starts_with("nbd+unix:///x%20y?socket="), "{}", second.uri());
+    assert_eq!(rig.run(["flashlog", "status", "--json"]).exits(0).json()["sets"].as_array().unwrap().len(), 2);
+    rig.run(["flashlog", "backup", "--to", "b"]).exits(2).says("2 sets are served");
+    let control = second.begun["control"].as_str().unwrap();
+    let report = rig.run(["flashlog", "backup", "--control", control, "--json"]).exits(0).json();
+    assert_eq!(report["set"], second.begun["set"]);
+    // The backup says of which set it is.
+    assert_eq!(rig.run(["flashlog", "backup", "--to", "b2", "--json"]).exits(0).json()["set"], second.begun["set"]);
+    let of_first = ["flashlog", "backup", "--main", "main", "--log", "log", "--to", "b1", "--json"];
+    assert_eq!(rig.run(of_first).exits(0).json()["set"], first.begun["set"]);
+    rig.run(["flashlog", "status", "--control", "nowhere"]).exits(1).says("no server of a set listens there");
+    // Who sends nonsense is told so, and the server goes on.
+    let mut stream = UnixStream::connect(control).unwrap();
+    std::io::Write::write_all(&mut stream, b"{\"sparkle\":1}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(&stream).read_line(&mut answer).unwrap();
+    assert!(answer.contains("does not know what it is asked"), "{answer}");
+    rig.run(["flashlog", "status", "m2"]).exits(0);
+}
+
+/// Starts a server as a service manager does: with a socket as descriptor 3, and one to be told by.
+fn activated(rig: &Rig, listener: &UnixListener, notify: &Path) -> Server {
+    let mut command = Command::new("sh");
+    let script =
+        "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" flashlog serve --json --main main --log log";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_holdfast")]).current_dir(rig.path(""));
+    command.env("HOLDFAST_RUNTIME_DIR", rig.path("run")).env("NOTIFY_SOCKET", notify);
+    command.stdin(Stdio::from(OwnedFd::from(listener.try_clone().unwrap())));
+    Server::spawn(command)
+}
+
+#[test]
+fn a_restart_behind_the_service_managers_socket_refuses_nobody() {
+    let rig = set();
+    let (path, notify_path) = (rig.path("nbd"), rig.path("notify"));
+    let (listener, notify) = (UnixListener::bind(&path).unwrap(), UnixDatagram::bind(&notify_path).unwrap());
+    notify.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut text = [0; 200];
+        let length = notify.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let server = activated(&rig, &listener, &notify_path);
+    assert!(told().starts_with("READY=1\n"));
+    assert!(server.begun["uris"].as_array().unwrap().is_empty());
+    let mut client = Client::connect(&path);
+    client.write(0, b"first");
+    server.stop();
+    assert!(told().starts_with("STOPPING=1\n"));
+    // There is no server, but a socket: who comes now is served by the next one, and may write.
+    let waiting = UnixStream::connect(&path).unwrap();
+    let server = activated(&rig, &listener, &notify_path);
+    let mut client = Client::over(waiting);
+    assert_eq!(client.read(0, 5), b"first");
+    client.write(0, b"again");
+    server.stop();
+}
+
+#[test]
+fn a_set_for_reading_takes_no_writes() {
+    let rig = set();
+    let server = Server::start(&rig, &[&SET[..], &["--read-only"]].concat());
+    let mut client = server.client();
+    let error = client.try_write(0, &[1; 512]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::PERM.raw_os_error()));
+    assert_eq!(client.read(0, 512), [0; 512]);
+    server.stop();
+    for wrong in [&["--tls-verify-peer"][..], &["--mode", "fast"], &["--connections", "0"]] {
+        rig.run([&["flashlog", "serve"], &SET[..], wrong].concat()).exits(2);
+    }
+    rig.run([&["flashlog", "serve"], &SET[..], &["--tls-certificates", "."]].concat()).exits(1).says("server-cert.pem");
+    fs::write(rig.path("precious"), "x").unwrap();
+    rig.run([&["flashlog", "serve"], &SET[..], &["--socket", "precious"]].concat()).exits(1).says("precious");
+    assert_eq!(fs::read(rig.path("precious")).unwrap(), b"x");
+}
