@@ -17,6 +17,7 @@ MAN1 = $(ROOT)/share/man/man1
 MAN3 = $(ROOT)/share/man/man3
 LIB = $(ROOT)/lib
 UNITS = $(ROOT)/lib/systemd
+RULES = $(ROOT)/lib/udev/rules.d
 # Where mount(8) looks for its helpers, whatever PREFIX is.
 SBIN = $(DESTDIR)/sbin
 HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
@@ -60,6 +61,8 @@ install: ## install the binary, the C library and that of `holdfast run`, manual
 	install -d $(UNITS)/system $(UNITS)/user
 	@# The units name the binary by its path.
 	for unit in contrib/systemd/holdfast*; do sed 's|/usr/local/bin/|$(PREFIX)/bin/|' $$unit >$(UNITS)/system/$${unit##*/} || exit 1; done
+	install -d $(RULES)
+	for rules in contrib/udev/*.rules; do sed 's|/usr/local/bin/|$(PREFIX)/bin/|' $$rules >$(RULES)/$${rules##*/} || exit 1; done
 	for unit in contrib/systemd/user/holdfast*; do sed 's|/usr/local/bin/|$(PREFIX)/bin/|' $$unit >$(UNITS)/user/$${unit##*/} || exit 1; done
 
 uninstall: ## take away what install has put there
@@ -69,7 +72,8 @@ uninstall: ## take away what install has put there
 	rm -f $(ROOT)/bin/holdfast $(MAN1)/holdfast.1 $(MAN1)/holdfast-*.1
 	rm -f $(BASH_COMPLETIONS)/holdfast $(ZSH_COMPLETIONS)/_holdfast $(FISH_COMPLETIONS)/holdfast.fish
 	rm -f $(UNITS)/system/holdfast@.service $(UNITS)/system/holdfast-scrub@.service $(UNITS)/system/holdfast-scrub@.timer
-	rm -f $(UNITS)/user/holdfast@.service
+	rm -f $(UNITS)/system/holdfast-flashlog@.service $(UNITS)/system/holdfast-flashlog@.socket $(UNITS)/system/holdfast-flashlog-backup@.service
+	rm -f $(UNITS)/user/holdfast@.service $(RULES)/90-holdfast-flashlog.rules
 
 wheel: ## build the Python package into target/wheels, for pip install
 	@bash -c '. tests/suites/lib.sh && install_packages $$(packages_for python) && wheels target/wheels'

@@ -136,6 +136,13 @@ fn make_install_puts_everything_under_destdir() {
         ("lib/systemd/system/holdfast@.service", "ExecStart=/opt/holdfast/bin/holdfast mount --foreground"),
         ("lib/systemd/system/holdfast-scrub@.service", "ExecStart=/opt/holdfast/bin/holdfast scrub"),
         ("lib/systemd/system/holdfast-scrub@.timer", "[Timer]"),
+        ("lib/systemd/system/holdfast-flashlog@.service", "ExecStart=/opt/holdfast/bin/holdfast flashlog serve"),
+        ("lib/systemd/system/holdfast-flashlog@.socket", "[Socket]"),
+        (
+            "lib/systemd/system/holdfast-flashlog-backup@.service",
+            "ExecStart=/opt/holdfast/bin/holdfast flashlog backup",
+        ),
+        ("lib/udev/rules.d/90-holdfast-flashlog.rules", "/opt/holdfast/bin/holdfast flashlog status --export"),
         ("lib/systemd/user/holdfast@.service", "ExecStart=/opt/holdfast/bin/holdfast mount --foreground"),
     ] {
         assert!(fs::read_to_string(at(path)).unwrap().contains(part), "{path}");
@@ -197,12 +204,16 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     };
     let user = contrib.join("user");
     let sections = |text: &str, more: &str| {
-        text.replace("[Service]\n", &format!("[Service]\n{more}\n")).replace("[Timer]\n", &format!("[Timer]\n{more}\n"))
+        let parts = ["[Service]\n", "[Timer]\n", "[Socket]\n"];
+        parts.iter().fold(text.to_string(), |text, part| text.replace(part, &format!("{part}{more}\n")))
     };
     for (from, unit, instance, mode) in [
         (&contrib, "holdfast@.service", r"holdfast@data-my\x2ddisk.store.service", &[][..]),
         (&contrib, "holdfast-scrub@.service", r"holdfast-scrub@data-my\x2ddisk.store.service", &[]),
         (&contrib, "holdfast-scrub@.timer", r"holdfast-scrub@data-my\x2ddisk.store.timer", &[]),
+        (&contrib, "holdfast-flashlog@.service", "holdfast-flashlog@laptop.service", &[]),
+        (&contrib, "holdfast-flashlog@.socket", "holdfast-flashlog@laptop.socket", &[]),
+        (&contrib, "holdfast-flashlog-backup@.service", "holdfast-flashlog-backup@dev-sdz.service", &[]),
         (&user, "holdfast@.service", "holdfast@main.service", &["--user"]),
     ] {
         assert_eq!(verify(from, unit, instance, mode, &|text| text), (true, String::new()), "{unit}");
@@ -216,4 +227,30 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     // A value is a pattern to systemd, in which the backslash of an escaped path means something else.
     let service = fs::read_to_string(contrib.join("holdfast@.service")).unwrap();
     assert!(service.contains("\nEnvironmentFile=/etc/holdfast%f.conf\n"), "{service}");
+}
+
+#[test]
+fn the_udev_rules_name_what_there_is() {
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
+    let path = contrib.join("udev/90-holdfast-flashlog.rules");
+    let rules = fs::read_to_string(&path).unwrap();
+    // What it calls, with a set's backup, gives what it looks at.
+    let rig = Rig::new();
+    let create = ["flashlog", "create", "--main", "m", "--log", "l", "--backup", "b", "--size", "16M"];
+    rig.run(create).exits(0);
+    let (_, call) = rules.split_once("/usr/local/bin/holdfast ").unwrap();
+    let words = call.split_once(" $devnode").unwrap().0.split(' ');
+    let told = rig.run(words.chain(["b"])).exits(0).out;
+    for line in ["HOLDFAST_FLASHLOG_ROLE=backup\n", "HOLDFAST_FLASHLOG_SET="] {
+        assert!(told.contains(line) && rules.contains(line.split('=').next().unwrap()), "{told}");
+    }
+    let unit = rules.split_once("--template=").unwrap().1.split(' ').next().unwrap();
+    assert!(contrib.join("systemd").join(unit).exists(), "{unit}");
+    let verify = Command::new("udevadm").args(["verify", "--no-summary"]).arg(&path).output();
+    match verify {
+        Ok(output) if !String::from_utf8_lossy(&output.stderr).contains("Unknown command") => {
+            assert!(output.status.success(), "{output:?}");
+        }
+        _ => eprintln!("SKIPPED: there is no udevadm verify"),
+    }
 }
