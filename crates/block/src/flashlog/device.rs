@@ -3,6 +3,7 @@
 use super::append::Head;
 use super::catch_up::MainSide;
 use super::chunk::Chunk;
+use super::lacking::Lacking;
 use super::past::Uses;
 use super::ring::{Area, Rings};
 use super::stages::{Place, Stages, Version};
@@ -128,6 +129,8 @@ pub struct Flashlog {
     pub(super) uses: Arc<Uses>,
     /// The log has failed or left, and main has everything that was answered. Held while that is being seen to; outside of all others.
     pub(super) is_alone: Mutex<bool>,
+    /// What the backup lacks, if it was asked for. Taken before the other locks.
+    pub(super) lacking: Mutex<Option<Lacking>>,
 }
 
 impl Flashlog {

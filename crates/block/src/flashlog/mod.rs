@@ -35,6 +35,7 @@
 //! | `lasting`, `policy` | the device that goes on when the log fails |
 //! | `rebuild` | main from backup and log |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
+//! | `lacking` | what the backup does not have, for NBD clients |
 //! | `at`, `past` | barriers, and the states at them as devices |
 
 mod alone;
@@ -54,6 +55,7 @@ mod failure_tests;
 mod format;
 mod inspect;
 mod labels;
+mod lacking;
 mod lasting;
 #[cfg(test)]
 mod lasting_tests;

@@ -73,6 +73,7 @@ impl Flashlog {
             latch: Latch::new(),
             uses: Arc::default(),
             is_alone: Mutex::new(false),
+            lacking: Mutex::default(),
         })
     }
 
