@@ -5,8 +5,8 @@ mod inject;
 mod reliability;
 
 pub(crate) use flashlog::{
-    Flashlog, FlashlogAction, FlashlogBackup, FlashlogCreate, FlashlogFigure, FlashlogModel, FlashlogRebuild,
-    FlashlogServe, FlashlogStatus,
+    Flashlog, FlashlogAction, FlashlogAt, FlashlogBackup, FlashlogCreate, FlashlogFigure, FlashlogModel,
+    FlashlogRebuild, FlashlogServe, FlashlogStatus,
 };
 pub(crate) use inject::{FaultKind, Inject, TargetKind};
 pub(crate) use reliability::{Ecc, Reliability};

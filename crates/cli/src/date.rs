@@ -15,9 +15,50 @@ pub(crate) fn utc(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
+/// Reads a date and time of day in UTC, as [`utc`] writes it (`T` for the first blank, `Z` or nothing for UTC), or seconds since 1970. In seconds
+/// since 1970.
+pub(crate) fn parse(text: &str) -> Result<i64, String> {
+    let wrong = || format!("{text:?} is no time; try '2026-11-22 18:30:00' (UTC), or seconds since 1970");
+    if let Ok(seconds) = text.trim().parse::<u32>() {
+        return Ok(seconds.into());
+    }
+    let plain = text.trim().trim_end_matches("UTC").trim_end_matches('Z').trim();
+    let (day, time) = plain.split_once(['T', ' ']).unwrap_or((plain, "00:00"));
+    let numbers =
+        |text: &str, by: char| text.split(by).map(|part| part.trim().parse::<i64>().ok()).collect::<Option<Vec<_>>>();
+    let (day, time) = (numbers(day, '-').ok_or_else(wrong)?, numbers(time, ':').ok_or_else(wrong)?);
+    let &[year, month, day] = &day[..] else { return Err(wrong()) };
+    let (hour, minute, second) = match time[..] {
+        [hour, minute] => (hour, minute, 0),
+        [hour, minute, second] => (hour, minute, second),
+        _ => return Err(wrong()),
+    };
+    let is_date = (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if !is_date || !(0..24).contains(&hour) || !(0..60).contains(&minute) || !(0..60).contains(&second) {
+        return Err(wrong());
+    }
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
+    Ok(days * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shown_can_be_given() {
+        for seconds in [0, 951_782_399, 951_782_400, 1_795_237_203, 4_102_444_799] {
+            assert_eq!(parse(&utc(seconds)), Ok(seconds));
+        }
+        assert_eq!(parse("2026-11-21T05:00:03Z"), Ok(1_795_237_203));
+        assert_eq!(parse("2026-11-21 05:00"), Ok(1_795_237_200));
+        assert_eq!(parse("2026-11-21"), Ok(1_795_219_200));
+        assert_eq!(parse("86400"), Ok(86_400));
+        for wrong in ["", "yesterday", "2026-13-01", "2026-11-22 25:00", "1969-12-31", "2026-11", "1-2-3 4:5:6:7"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn dates() {

@@ -173,7 +173,9 @@ fn section(roff: &mut Roff, heading: &str, list: List) {
 fn exit_status(name: &str) -> List {
     match name {
         "holdfast-check" => EXIT_STATUS_OF_CHECK,
-        "holdfast-flashlog-status" => EXIT_STATUS_OF_FLASHLOG,
+        "holdfast-flashlog-status" | "holdfast-flashlog-backup" | "holdfast-flashlog-rebuild" => {
+            EXIT_STATUS_OF_FLASHLOG
+        }
         _ => EXIT_STATUS,
     }
 }
@@ -182,10 +184,13 @@ const EXIT_STATUS: List =
     &[("0", "done"), ("1", "failed; standard error says why in one line"), ("2", "the command line makes no sense")];
 
 const EXIT_STATUS_OF_FLASHLOG: List = &[
-    ("0", "everything that was asked about is protected"),
+    ("0", "done; everything that was asked about is well"),
     ("1", "failed; standard error says why in one line"),
     ("2", "the command line makes no sense"),
-    ("3", "something is not protected: a failure now may lose what was answered, or changes are refused"),
+    (
+        "3",
+        "done, but something is not protected (a failure now may lose what was answered), refuses changes, or is damaged",
+    ),
 ];
 
 /// fsck(8)'s.

@@ -5,8 +5,9 @@ use super::sets::{self, explain};
 use crate::failure::Result;
 use crate::output::Report;
 use crate::{quoting, size};
-use holdfast_block::flashlog::{Flashlog, Role};
+use holdfast_block::flashlog::{Flashlog, Role, Verified, verify_backup};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Where a backup goes.
@@ -32,20 +33,83 @@ pub(crate) struct BackupReport {
     copied_bytes: u64,
     /// How many states it went through.
     steps: u64,
+    /// What reading it back has shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<VerifiedReport>,
+}
+
+/// Runs of blocks: first block and count; the first ones.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct BadBlocks {
+    blocks: u64,
+    runs: Vec<(u64, u64)>,
+}
+
+/// Runs that are named.
+const RUNS_MOST: usize = 100;
+
+impl BadBlocks {
+    pub(crate) fn of(ranges: &[Range<u64>]) -> BadBlocks {
+        let length = |range: &Range<u64>| range.end - range.start;
+        let runs = ranges.iter().take(RUNS_MOST).map(|range| (range.start, length(range))).collect();
+        BadBlocks { blocks: ranges.iter().map(length).sum(), runs }
+    }
+
+    /// A line, if there are any.
+    pub(crate) fn words(&self, what: &str) -> String {
+        let Some((first, _)) = self.runs.first() else { return String::new() };
+        format!("{what}: {}, first block {first} of the set.\n", size::show(sets::bytes(self.blocks)))
+    }
+}
+
+/// What reading a backup back has shown.
+#[derive(Debug, Serialize, Deserialize)]
+struct VerifiedReport {
+    bytes: u64,
+    damaged: BadBlocks,
+    /// Their checksums are damaged.
+    unknown: BadBlocks,
+}
+
+impl VerifiedReport {
+    fn of(verified: &Verified) -> VerifiedReport {
+        let (damaged, unknown) = (BadBlocks::of(&verified.damaged), BadBlocks::of(&verified.unknown));
+        VerifiedReport { bytes: sets::bytes(verified.blocks), damaged, unknown }
+    }
+
+    fn is_good(&self) -> bool {
+        self.damaged.blocks == 0 && self.unknown.blocks == 0
+    }
+
+    fn words(&self) -> String {
+        if self.is_good() {
+            return format!("All of it was read back: {}.\n", size::show(self.bytes));
+        }
+        self.damaged.words("DAMAGED") + &self.unknown.words("NOT KNOWN, as the checksums are damaged")
+    }
+}
+
+impl BackupReport {
+    /// Nothing is wrong with it, as far as was looked at.
+    pub(crate) fn is_good(&self) -> bool {
+        self.verified.as_ref().is_none_or(VerifiedReport::is_good)
+    }
 }
 
 impl Report for BackupReport {
     fn words(&self) -> String {
         let (backup, copied) = (quoting::name(&self.backup), size::show(self.copied_bytes));
-        match self.full {
-            true => format!("{backup} is a complete copy: {copied}.\n"),
+        let verified = self.verified.as_ref().map_or(String::new(), VerifiedReport::words);
+        let done = match self.full {
+            true => format!("{backup} is a complete copy: {copied} were copied.\n"),
             false => format!("{backup} is up to date: {copied} were new.\n"),
-        }
+        };
+        done + &verified
     }
 }
 
 /// Makes the device a backup of the set if it is none yet, and brings it up to date.
-pub(crate) fn run(flashlog: &Flashlog, to: &BackupTo) -> Result<BackupReport> {
+pub(crate) fn run(flashlog: &Flashlog, to: &BackupTo, verify: bool) -> Result<BackupReport> {
     let status = flashlog.status();
     let set_bytes = sets::bytes(status.blocks);
     let wanted = Wanted {
@@ -65,13 +129,18 @@ pub(crate) fn run(flashlog: &Flashlog, to: &BackupTo) -> Result<BackupReport> {
     // From here on it is worth going on with.
     ground.keep();
     let done = flashlog.backup(ground.device.clone()).map_err(explain)?;
+    let verified = match verify {
+        true => Some(VerifiedReport::of(&verify_backup(ground.device.clone()).map_err(explain)?)),
+        false => None,
+    };
     Ok(BackupReport {
         set: status.set.to_string(),
         backup: shown(&to.path),
         new,
         full: done.is_full,
-        copied_bytes: if done.is_full { set_bytes } else { sets::bytes(done.blocks) },
+        copied_bytes: sets::bytes(done.blocks + done.copied_blocks),
         steps: done.steps,
+        verified,
     })
 }
 

@@ -2,11 +2,14 @@
 //! answer another. The socket is its owner's, and whoever may open it may have the server do what its user may.
 
 use super::backup::{BackupReport, BackupTo};
+use super::past::{Moments, PastReport, PastServer, Wanted};
 use super::report::SetReport;
 use super::sets;
+use crate::daemon::spawn;
 use crate::failure::{Failure, Result};
 use crate::mounts::plain;
 use holdfast_block::flashlog::Uuid;
+use holdfast_block::nbd::Stop;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -23,8 +26,12 @@ use std::time::Duration;
 pub(crate) enum Request {
     /// How the set is doing.
     Status,
-    /// Bring a backup up to date; without a place, to the one that the server was started with.
-    Backup(Option<BackupTo>),
+    /// Bring a backup up to date, and perhaps read it back; without a place, the one that the server was started with.
+    Backup(Option<BackupTo>, bool),
+    /// The moments since a backup's state.
+    Moments(Option<PathBuf>),
+    /// Serve a state, as long as whoever asks is there: backup, which state, socket.
+    Past(Option<PathBuf>, Wanted, Option<PathBuf>),
 }
 
 /// What is answered.
@@ -33,6 +40,8 @@ pub(crate) enum Request {
 pub(crate) enum Answer {
     Status(Box<SetReport>),
     BackedUp(BackupReport),
+    Moments(Moments),
+    Past(PastReport),
     Failed(Failure),
 }
 
@@ -121,7 +130,7 @@ impl Server {
         Ok(Server(stream))
     }
 
-    fn ask(mut self, request: &Request) -> Result<Answer> {
+    fn ask(&mut self, request: &Request) -> Result<Answer> {
         let gone = |error: io::Error| Failure::new(format!("the server of the set does not answer: {}", plain(&error)));
         write_line(&mut self.0, request).map_err(gone)?;
         match read_line(&self.0).map_err(gone)? {
@@ -131,7 +140,7 @@ impl Server {
     }
 
     /// How the set is doing.
-    pub(crate) fn status(self) -> Result<SetReport> {
+    pub(crate) fn status(mut self) -> Result<SetReport> {
         // It answers at once, or never.
         let _ = self.0.set_read_timeout(Some(PATIENCE));
         match self.ask(&Request::Status)? {
@@ -141,11 +150,41 @@ impl Server {
     }
 
     /// Brings a backup up to date. It takes as long as it takes.
-    pub(crate) fn backup(self, to: Option<BackupTo>) -> Result<BackupReport> {
-        match self.ask(&Request::Backup(to))? {
+    pub(crate) fn backup(mut self, to: Option<BackupTo>, verify: bool) -> Result<BackupReport> {
+        match self.ask(&Request::Backup(to, verify))? {
             Answer::BackedUp(report) => Ok(report),
             _ => Err(senseless()),
         }
+    }
+
+    /// The moments since a backup's state.
+    pub(crate) fn moments(mut self, backup: Option<PathBuf>) -> Result<Moments> {
+        match self.ask(&Request::Moments(backup))? {
+            Answer::Moments(moments) => Ok(moments),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// Has a state served, until the answer is dropped.
+    pub(crate) fn past(mut self, backup: Option<PathBuf>, at: Wanted, socket: Option<PathBuf>) -> Result<ServedPast> {
+        match self.ask(&Request::Past(backup, at, socket))? {
+            Answer::Past(report) => Ok(ServedPast { report, stream: self.0 }),
+            _ => Err(senseless()),
+        }
+    }
+}
+
+/// A state that a set's server serves.
+pub(crate) struct ServedPast {
+    pub(crate) report: PastReport,
+    stream: UnixStream,
+}
+
+impl ServedPast {
+    /// Waits until the server ends, which is an error.
+    pub(crate) fn wait(mut self) -> Result<()> {
+        let _ = io::copy(&mut self.stream, &mut io::sink());
+        Err(Failure::new("the server of the set has ended"))
     }
 }
 
@@ -170,21 +209,42 @@ pub(crate) fn all() -> Result<Vec<SetReport>> {
     running(&directory_path()?).into_iter().map(|(_, server)| server.status()).collect()
 }
 
+/// What a request leads to.
+pub(super) enum Response {
+    Answer(Answer),
+    /// A state is to be served as long as the client is there.
+    Past(Box<PastServer>),
+}
+
 /// Takes one request from a client and answers it.
-pub(super) fn answer(stream: &UnixStream, respond: impl FnOnce(Request) -> Answer) -> io::Result<()> {
+pub(super) fn answer(stream: &UnixStream, respond: impl FnOnce(Request) -> Response) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let answer = match read_line(stream) {
+    let response = match read_line(stream) {
         Ok(request) => respond(request),
         // A command of another version asks what this one does not know.
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Answer::Failed(Failure::new(format!("the server does not know what it is asked: {error}")))
+            let failure = Failure::new(format!("the server does not know what it is asked: {error}"));
+            Response::Answer(Answer::Failed(failure))
         }
         Err(error) => return Err(error),
     };
-    let mut stream = stream;
-    write_line(&mut stream, &answer)
+    let mut to = stream;
+    match response {
+        Response::Answer(answer) => write_line(&mut to, &answer),
+        Response::Past(server) => {
+            write_line(&mut to, &Answer::Past(server.report.clone()))?;
+            stream.set_read_timeout(None)?;
+            let (stop, gone) = (Stop::new()?, stream.try_clone()?);
+            let on_gone = stop.clone();
+            spawn("past".into(), move || {
+                let _ = io::copy(&mut &gone, &mut io::sink());
+                on_gone.stop();
+            })?;
+            server.run(&stop).map_err(|failure| io::Error::other(failure.message))
+        }
+    }
 }
 
 fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  main thread   takes NBD clients, each of which gets threads of its own; ends by a signal
+//!  catch-up      brings main up to date while clients write to the log
 //!  signals       turns SIGINT, SIGTERM, SIGHUP into the end
 //!  control       takes commands, each of which gets a thread: a backup goes on while the status is asked
 //! ```
@@ -9,16 +10,17 @@
 //! A panic ends the process, as one in a mount's daemon does: the set comes out of it as out of a power cut.
 
 use super::backup::{self, BackupTo};
-use super::control::{self, Answer, Request};
+use super::control::{self, Answer, Request, Response};
+use super::past::{Moments, PastServer, Wanted};
 use super::report::{Served, SetReport};
 use super::sets;
 use crate::daemon::{abort_on_panic, notify, spawn};
 use crate::failure::{Failure, Result};
 use crate::mounts::plain;
-use crate::signals;
-use holdfast_block::Device;
+use crate::{signals, stack};
 use holdfast_block::flashlog::{Flashlog, Opened, Options};
 use holdfast_block::nbd::{Export, Limits, Listener, Server, Stop, Tls};
+use holdfast_block::{Access, Device, FileDevice};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::OwnedFd;
@@ -108,6 +110,7 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     };
     let device: Arc<dyn Device> = flashlog.clone();
     let mut export = Export::new(&serving.name, device).described(&format!("Flashlog {uuid}"));
+    export = export.with_extents(flashlog.clone());
     if serving.read_only {
         export = export.read_only();
     }
@@ -120,12 +123,17 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     let set = Arc::new(Set { flashlog, serving, uris, backup });
     let stop = Stop::new().map_err(says)?;
     watch_signals(stop.clone())?;
+    let main_side = set.flashlog.clone();
+    let catching_up = spawn("catch-up".into(), move || main_side.serve_main()).map_err(says)?;
     let control = Control::start(&set, &control_path)?;
     ready(&Ready { report: set.report(), control: control_path, opened });
     notify::ready(&format!("Flashlog {uuid} is served"));
     let served = server.run(&listeners, &stop).map_err(says);
     notify::stopping("bringing main up to date");
     control.end();
+    set.flashlog.end_main();
+    // A panic would have ended the process.
+    let _ = catching_up.join();
     // The next opening has nothing to do then; without it, it does this.
     let settled = set.flashlog.settle().map_err(says);
     served.and(settled)
@@ -157,18 +165,43 @@ impl Set {
         SetReport::new(&self.flashlog.status(), &served)
     }
 
-    fn respond(&self, request: Request) -> Answer {
-        let answer = match request {
-            Request::Status => Ok(Answer::Status(Box::new(self.report()))),
-            Request::Backup(to) => self.back_up(to),
+    fn respond(&self, request: Request) -> Response {
+        let response = match request {
+            Request::Status => Ok(Response::Answer(Answer::Status(Box::new(self.report())))),
+            Request::Backup(to, verify) => self.back_up(to, verify).map(Response::Answer),
+            Request::Moments(backup) => self.moments(backup).map(Response::Answer),
+            Request::Past(backup, at, socket) => {
+                self.past(backup, at, socket).map(|past| Response::Past(Box::new(past)))
+            }
         };
-        answer.unwrap_or_else(|failure| {
+        response.unwrap_or_else(|failure| {
             tracing::warn!("{failure}");
-            Answer::Failed(failure)
+            Response::Answer(Answer::Failed(failure))
         })
     }
 
-    fn back_up(&self, to: Option<BackupTo>) -> Result<Answer> {
+    fn moments(&self, backup: Option<PathBuf>) -> Result<Answer> {
+        let barriers = self.flashlog.barriers(self.backup_device(backup)?).map_err(sets::explain)?;
+        Ok(Answer::Moments(Moments::of(&barriers)))
+    }
+
+    fn past(&self, backup: Option<PathBuf>, at: Wanted, socket: Option<PathBuf>) -> Result<PastServer> {
+        let past = self.flashlog.past(self.backup_device(backup)?, at.at()).map_err(sets::explain)?;
+        PastServer::new(past, socket.as_deref())
+    }
+
+    /// The backup that was named, or the last one. Several states may be looked at at once, and nobody makes a backup meanwhile.
+    fn backup_device(&self, path: Option<PathBuf>) -> Result<Arc<FileDevice>> {
+        let last = || self.backup.try_lock().and_then(|last| last.clone());
+        let Some(path) = path.or_else(last) else {
+            return Err(
+                Failure::usage("it is not known where the backup of this set is").hint("say where: --backup DEVICE")
+            );
+        };
+        stack::device(&path, Access::ReadOnlyUnlocked)
+    }
+
+    fn back_up(&self, to: Option<BackupTo>, verify: bool) -> Result<Answer> {
         let Some(mut last) = self.backup.try_lock() else {
             return Err(Failure::new("a backup is under way already"));
         };
@@ -177,7 +210,7 @@ impl Set {
             return Err(Failure::usage("it is not known where backups of this set go").hint("say where: --to DEVICE"));
         };
         tracing::info!("backup to {} begins", to.path.display());
-        let report = backup::run(&self.flashlog, &to)?;
+        let report = backup::run(&self.flashlog, &to, verify)?;
         tracing::info!("backup to {} is done", to.path.display());
         *last = Some(to.path);
         Ok(Answer::BackedUp(report))
@@ -234,7 +267,7 @@ fn take_commands(listener: &Listener, stop: &OwnedFd, set: &Arc<Set>) -> io::Res
     }
 }
 
-fn unix_uri(name: &str, path: &Path, with_tls: bool) -> String {
+pub(super) fn unix_uri(name: &str, path: &Path, with_tls: bool) -> String {
     let scheme = if with_tls { "nbds+unix" } else { "nbd+unix" };
     format!("{scheme}:///{}?socket={}", escaped(name.as_bytes()), escaped(path.as_os_str().as_encoded_bytes()))
 }

@@ -60,6 +60,11 @@ pub(crate) fn explain(error: Error) -> Failure {
         }
         Error::Incomplete { .. } => "a backup that is not complete is nothing to rebuild from; go on with the backup",
         Error::Gap { .. } => "what was written in between is nowhere; a full backup is needed",
+        Error::TooEarly { .. } => "holdfast flashlog at --list tells which moments there are",
+        Error::Later { .. } => {
+            "to give that up, say --drop-later; at --barrier shows the state without giving up anything"
+        }
+        Error::Busy { .. } => "try again when that is done",
         Error::TooSmall { .. } => "use a larger device",
         _ => return Failure::new(error.to_string()),
     };

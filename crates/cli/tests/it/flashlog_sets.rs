@@ -105,6 +105,20 @@ fn a_set_is_made_served_backed_up_and_rebuilt_when_main_is_gone() {
     assert_eq!((&second["full"], &second["copied_bytes"]), (&false.into(), &(64 << 10).into()));
     client.write(9 << 20, &bytes(4, 300));
     drop(client);
+    // What is not backed up, as a client sees it.
+    if Command::new("nbdinfo").arg("--version").output().is_ok() {
+        let ask = ["--map=x-holdfast:not-backed-up", "--json", server.uri()];
+        let map = Command::new("nbdinfo").args(ask).output().unwrap();
+        let map: Value = serde_json::from_slice(&map.stdout).unwrap_or_else(|error| panic!("{error}: {map:?}"));
+        let runs = map.as_array().unwrap().iter();
+        let lacking: Vec<(u64, u64)> = runs
+            .filter(|run| run["type"] == 1)
+            .map(|run| (run["offset"].as_u64().unwrap(), run["length"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(lacking, [(9 << 20, 64 << 10)], "{map}");
+    } else {
+        eprintln!("SKIPPED: there is no nbdinfo");
+    }
     server.stop();
 
     fs::remove_file(rig.path("main")).unwrap();
@@ -182,8 +196,13 @@ fn a_set_that_is_not_served_is_backed_up_by_the_command_and_a_backup_elsewhere_i
     let rig = set();
     rig.run(["flashlog", "backup", "--to", "backup"]).exits(1).says("no server of a set was found");
     let words = ["flashlog", "backup", "--main", "main", "--log", "log", "--to", "backup"];
-    assert!(rig.run(words).exits(0).out.contains("is a complete copy: 31.0 MiB"));
+    let verify = [&words[..], &["--verify"]].concat();
+    assert!(rig.run(words).exits(0).out.contains("is a complete copy: 31.0 MiB were copied"));
     assert!(rig.run(words).exits(0).out.contains("is up to date: 0 B were new"));
+    assert!(rig.run(&verify).exits(0).out.contains("All of it was read back: 31.0 MiB"));
+    crate::rig::flip(&rig.path("backup"), 12_345);
+    assert!(rig.run(&verify).exits(3).out.contains("DAMAGED: 4.00 KiB, first block 3 of the set"));
+    crate::rig::flip(&rig.path("backup"), 12_345);
     let status = rig.run(["flashlog", "status", "backup", "--json"]).exits(0).json();
     assert_eq!((&status["devices"][0]["role"], &status["sets"]), (&"backup".into(), &Value::Array(Vec::new())));
     rig.run(["flashlog", "create", "--main", "m2", "--log", "l2", "--size", "16M"]).exits(0);
@@ -278,4 +297,60 @@ fn a_set_for_reading_takes_no_writes() {
     fs::write(rig.path("precious"), "x").unwrap();
     rig.run([&["flashlog", "serve"], &SET[..], &["--socket", "precious"]].concat()).exits(1).says("precious");
     assert_eq!(fs::read(rig.path("precious")).unwrap(), b"x");
+}
+
+#[test]
+fn a_set_is_looked_at_as_it_was_and_goes_back() {
+    let rig = set();
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    client.write(0, b"before");
+    rig.run(["flashlog", "at", "--list"]).exits(2).says("it is not known where the backup");
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    client.write(0, b"letter");
+    client.write(4096, b"another");
+    client.write(0, b"oh, no");
+    let moments = rig.run(["flashlog", "at", "--list", "--json"]).exits(0).json()["moments"].clone();
+    let numbers: Vec<u64> =
+        moments.as_array().unwrap().iter().map(|moment| moment["number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers.len(), 3, "{moments}");
+    let good = numbers[1].to_string();
+    {
+        // While the set is used, and after what it was has been written over.
+        let mut command = rig.command();
+        command.args(["flashlog", "at", "--barrier", &good, "--socket", "then", "--json"]);
+        let at = Server::spawn(command);
+        assert_eq!(at.begun["moment"]["number"], numbers[1]);
+        let mut then = Client::connect(&rig.path("then"));
+        assert_eq!((then.read(0, 6), then.read(4096, 7)), (b"letter".to_vec(), b"another".to_vec()));
+        assert!(then.try_write(0, b"x").is_err());
+        client.write(8192, b"more");
+        rig.run(["flashlog", "backup"]).exits(1).says("in use by a state that is being read");
+        at.kill();
+        // The server sees that nobody wants it any more, and then backups can be made again.
+        crate::rig::eventually("the state is given up", || !rig.path("then").exists());
+    }
+    drop(client);
+    server.stop();
+
+    let offline = ["flashlog", "at", "--backup", "backup", "--log", "log"];
+    let listed = rig.run([&offline[..], &["--list"]].concat()).exits(0).out;
+    assert!(listed.contains(&format!("  {good}  20")) && listed.lines().count() == 5, "{listed}");
+    rig.run(offline).exits(2).says("which state?");
+    let at = {
+        let mut command = rig.command();
+        command.args(offline).args(["--time", "2106-01-01 00:00:00", "--socket", "then", "--json"]);
+        Server::spawn(command)
+    };
+    assert_eq!(Client::connect(&rig.path("then")).read(0, 6), b"oh, no");
+    at.stop();
+    let rebuild = ["flashlog", "rebuild", "--backup", "backup", "--log", "log", "--main", "new", "--barrier", &good];
+    rig.run(rebuild).exits(1).says("which would be gone");
+    assert!(!rig.path("new").exists());
+    let rebuilt = rig.run([&rebuild[..], &["--drop-later"]].concat()).exits(0).out;
+    assert!(rebuilt.contains(&format!("It is as it was at barrier {good}, ")), "{rebuilt}");
+    let server = Server::start(&rig, &["--main", "new", "--log", "log"]);
+    let mut client = server.client();
+    assert_eq!((client.read(0, 6), client.read(8192, 4)), (b"letter".to_vec(), vec![0; 4]));
+    server.stop();
 }

@@ -5,8 +5,9 @@ mod model;
 pub(crate) use model::{FlashlogFigure, FlashlogModel};
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use holdfast_block::flashlog::Mode;
+use holdfast_block::flashlog::{At, Mode};
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -32,7 +33,7 @@ pub(crate) enum FlashlogAction {
     #[command(after_help = "\
 Examples:
   holdfast flashlog create --main disk.img --size 8G --log /media/stick/log.img
-  sudo holdfast flashlog create --main /dev/sdx --log /dev/sdy --backup /dev/sdz
+  sudo holdfast flashlog create --main /dev/sdx --log /dev/sdy
 Files are made if they do not exist. What holds anything is refused, unless
 --force says that it may go; main keeps what it has even then, but for its last
 MiB. The set is as large as main, less about a MiB. The larger the log, the
@@ -74,11 +75,26 @@ backup of this set yet is made one, if it holds nothing.")]
 
     /// Make a new main from backup and log
     #[command(after_help = "\
-Example:
+Examples:
   holdfast flashlog rebuild --backup B --log L --main NEW
-The new device has everything that was in the log. The old one is refused from
-then on. Nothing is taken from the backup, and this can be done again.")]
+  holdfast flashlog rebuild --backup B --log L --main NEW --barrier 4711
+The new device has everything that was in the log, or what was in it at a
+barrier (at --list tells which there are). The old one is refused from then on.
+Nothing is taken from the backup, and this can be done again.")]
     Rebuild(FlashlogRebuild),
+
+    /// Look at a set as it was, read-only: list the moments, serve one of them
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog at --list                        the moments since the backup
+  holdfast flashlog at --time '2026-11-22 18:30:00'  the last one not after it
+  holdfast flashlog at --barrier 4711
+  holdfast flashlog at --backup B --log L --list     not served; main may be dead
+Each flush of a client is a moment that can be gone back to (a barrier), until
+the next backup. The state is served to NBD clients until Ctrl-C; meanwhile the
+set can be used, and no backup is made. To go back for good: rebuild --barrier.
+Times are UTC.")]
+    At(FlashlogAt),
 
     /// Tell how long disk, RAID, backup and Flashlog live, and what they cost
     #[command(after_help = "\
@@ -203,6 +219,9 @@ pub(crate) struct FlashlogBackup {
     /// Size of a file that is made for it; default: a sixteenth more than the set
     #[arg(long, value_parser = crate::size::parse, requires = "to")]
     pub(crate) size: Option<u64>,
+    /// Then read all of it back, and compare it with its checksums
+    #[arg(long)]
+    pub(crate) verify: bool,
     /// Overwrite whatever is there
     #[arg(long, requires = "to")]
     pub(crate) force: bool,
@@ -228,4 +247,56 @@ pub(crate) struct FlashlogRebuild {
     /// Overwrite whatever is there
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) moment: FlashlogMoment,
+    /// What the log has behind that moment may go
+    #[arg(long, requires = "moment")]
+    pub(crate) drop_later: bool,
+    /// Go on where blocks of the backup are damaged and the log has no others
+    #[arg(long)]
+    pub(crate) accept_damage: bool,
+}
+
+/// Which state.
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogMoment {
+    /// The last moment whose number is not greater
+    #[arg(long, value_name = "N", group = "moment")]
+    pub(crate) barrier: Option<u64>,
+    /// The last moment that is not later, as '2026-11-22 18:30:00' (UTC) or in seconds since 1970
+    #[arg(long, value_name = "TIME", group = "moment", value_parser = crate::date::parse)]
+    pub(crate) time: Option<i64>,
+}
+
+impl FlashlogMoment {
+    /// `None`: all that there is.
+    pub(crate) fn at(&self) -> Option<At> {
+        let time = |seconds: i64| {
+            // The whole second counts: times are shown without what is behind the point.
+            let end = Duration::from_secs(u64::try_from(seconds).unwrap_or(0)) + Duration::from_nanos(999_999_999);
+            At::Time(SystemTime::UNIX_EPOCH + end)
+        };
+        self.barrier.map(At::Barrier).or(self.time.map(time))
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogAt {
+    /// Show the moments
+    #[arg(long, group = "moment")]
+    pub(crate) list: bool,
+    #[command(flatten)]
+    pub(crate) moment: FlashlogMoment,
+    /// Backup of the set; default: where the last one of the server went
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) backup: Option<PathBuf>,
+    /// Log of a set that is not served
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "backup")]
+    pub(crate) log: Option<PathBuf>,
+    /// Unix socket for clients, for this user only; default: one in the runtime directory
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "list")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Socket for commands of the set's server
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "log")]
+    pub(crate) control: Option<PathBuf>,
 }

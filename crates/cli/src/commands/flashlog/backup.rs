@@ -2,7 +2,7 @@
 
 use super::absolute;
 use crate::args::FlashlogBackup;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, exit};
 use crate::flashlog::backup::{self, BackupReport, BackupTo};
 use crate::flashlog::control::{Server, Target};
 use crate::flashlog::sets;
@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use holdfast_block::flashlog::Options;
 use std::path::Path;
 
-pub(super) fn run(arguments: &FlashlogBackup, format: Format) -> Result<()> {
+pub(super) fn run(arguments: &FlashlogBackup, format: Format) -> Result<u8> {
     let to = match &arguments.to {
         Some(path) => {
             let (size_bytes, force) = (arguments.size, arguments.force);
@@ -21,7 +21,7 @@ pub(super) fn run(arguments: &FlashlogBackup, format: Format) -> Result<()> {
     };
     let report = back_up(arguments, to)?;
     print(format, &report);
-    Ok(())
+    Ok(if report.is_good() { exit::OK } else { exit::UNPROTECTED })
 }
 
 fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupReport> {
@@ -29,7 +29,7 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
     let of_set: Vec<&Path> = [main, log].into_iter().flatten().map(|path| &**path).collect();
     if let Some(server) = find(control.as_deref(), &of_set, to.as_ref())? {
         let _shown = Progress::unknown("backing up");
-        return server.backup(to);
+        return server.backup(to, arguments.verify);
     }
     let (Some(main), Some(log)) = (main, log) else {
         return Err(Failure::new("no server of a set was found").hint("say which set: --main DEVICE --log DEVICE"));
@@ -40,7 +40,7 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
     };
     let _shown = Progress::unknown("backing up");
     let (set, _) = sets::open(main, log, &Options::default())?;
-    let report = backup::run(&set, &to)?;
+    let report = backup::run(&set, &to, arguments.verify)?;
     set.settle().map_err(|error| Failure::new(error.to_string()))?;
     Ok(report)
 }

@@ -1,5 +1,6 @@
 //! `holdfast flashlog`: a disk, a log of what is written to it, and a backup.
 
+mod at;
 mod backup;
 mod create;
 mod model;
@@ -18,8 +19,9 @@ pub(crate) fn run(action: &FlashlogAction, format: Format, level: Option<LogLeve
         FlashlogAction::Create(arguments) => create::run(arguments, format).map(|()| exit::OK),
         FlashlogAction::Serve(arguments) => serve::run(arguments, format, level).map(|()| exit::OK),
         FlashlogAction::Status(arguments) => status::run(arguments, format),
-        FlashlogAction::Backup(arguments) => backup::run(arguments, format).map(|()| exit::OK),
-        FlashlogAction::Rebuild(arguments) => rebuild::run(arguments, format).map(|()| exit::OK),
+        FlashlogAction::Backup(arguments) => backup::run(arguments, format),
+        FlashlogAction::Rebuild(arguments) => rebuild::run(arguments, format),
+        FlashlogAction::At(arguments) => at::run(arguments, format).map(|()| exit::OK),
         FlashlogAction::Model(arguments) => model::run(arguments, format).map(|()| exit::OK),
     }
 }

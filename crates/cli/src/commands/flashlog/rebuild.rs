@@ -1,15 +1,17 @@
 //! `holdfast flashlog rebuild`: main from backup and log.
 
 use crate::args::FlashlogRebuild;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, exit};
+use crate::flashlog::backup::BadBlocks;
 use crate::flashlog::ground::{self, Wanted};
+use crate::flashlog::past::Moment;
 use crate::flashlog::sets::{self, explain};
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::progress::Progress;
 use crate::{quoting, size, stack};
 use holdfast_block::Access;
-use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Flashlog, Options, Role};
+use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Flashlog, Options, Rebuild, Role};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -17,8 +19,13 @@ struct Rebuilt {
     set: String,
     main: String,
     size_bytes: u64,
+    /// If it is not all that there was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moment: Option<Moment>,
     /// What came from the log.
     replayed_bytes: u64,
+    /// Damaged on the backup, and not in the log: zeros, or what is left of it.
+    damaged: BadBlocks,
     #[serde(skip)]
     serve: String,
 }
@@ -26,17 +33,20 @@ struct Rebuilt {
 impl Report for Rebuilt {
     fn words(&self) -> String {
         let (size, replayed) = (size::show(self.size_bytes), size::show(self.replayed_bytes));
+        let moment =
+            self.moment.as_ref().map_or(String::new(), |moment| format!("It is as it was at {}.\n", moment.words()));
         format!(
-            "{} is main of the Flashlog {} now: {size} of the backup, then {replayed} of the log.\nServe it with: {}\n",
+            "{} is main of the Flashlog {} now: {size} of the backup, then {replayed} of the log.\n{moment}{}Serve it with: {}\n",
             quoting::name(&self.main),
             self.set,
+            self.damaged.words("DAMAGED on the backup, and nowhere else"),
             self.serve
         )
     }
 }
 
-pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<()> {
-    let FlashlogRebuild { backup, log, main, size, force } = arguments;
+pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
+    let FlashlogRebuild { backup, log, main, size, force, moment, drop_later, accept_damage } = arguments;
     let backup = stack::device(backup, Access::ReadWrite)?;
     let log_device = stack::device(log, Access::ReadWrite)?;
     let label = sets::inspect(&backup)?.filter(|label| label.role == Role::Backup).ok_or_else(|| {
@@ -48,8 +58,13 @@ pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<()> {
     let wanted = Wanted { path: main, role, size_bytes, default_bytes, force, keeps: false };
     let mut ground = ground::take(&wanted, |_| false)?;
     let _shown = Progress::unknown("making main anew");
-    let name = sets::random_uuid()?;
-    flashlog::rebuild(backup, log_device.clone(), ground.device.clone(), name).map_err(explain)?;
+    let how = Rebuild {
+        name: sets::random_uuid()?,
+        at: moment.at().unwrap_or_default(),
+        drop_later: *drop_later,
+        accept_damage: *accept_damage,
+    };
+    let rebuilt = flashlog::rebuild_at(backup, log_device.clone(), ground.device.clone(), &how).map_err(explain)?;
     ground.keep();
     // What the log has is brought to it at once, so that the next opening has nothing to do.
     let (set, opened) = Flashlog::open(ground.device.clone(), log_device, &Options::default()).map_err(explain)?;
@@ -60,9 +75,11 @@ pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<()> {
             set: label.set.to_string(),
             main: main.display().to_string(),
             size_bytes: sets::bytes(label.blocks),
+            moment: rebuilt.barrier.as_ref().map(Moment::of),
             replayed_bytes: sets::bytes(opened.blocks),
+            damaged: BadBlocks::of(&rebuilt.damaged),
             serve: format!("holdfast flashlog serve --main {} --log {}", shell(main), shell(log)),
         },
     );
-    Ok(())
+    Ok(if rebuilt.damaged.is_empty() { exit::OK } else { exit::UNPROTECTED })
 }

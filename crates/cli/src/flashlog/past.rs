@@ -1,0 +1,152 @@
+//! Moments that a set can be looked at, and serving the state at one, read-only.
+
+use super::control;
+use crate::date;
+use crate::failure::{Failure, Result};
+use crate::mounts::plain;
+use crate::output::Report;
+use crate::size;
+use holdfast_block::Device;
+use holdfast_block::flashlog::{At, Barrier, Past};
+use holdfast_block::nbd::{Export, Listener, Server, Stop};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A barrier, for people.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Moment {
+    number: u64,
+    /// Since 1970.
+    seconds: u64,
+    time: String,
+    /// Written since the one before.
+    bytes: u64,
+}
+
+impl Moment {
+    pub(crate) fn of(barrier: &Barrier) -> Moment {
+        let seconds = barrier.time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let time = date::utc(i64::try_from(seconds).unwrap_or(i64::MAX));
+        Moment { number: barrier.number, seconds, time, bytes: super::sets::bytes(barrier.blocks) }
+    }
+
+    pub(crate) fn words(&self) -> String {
+        format!("barrier {}, {}", self.number, self.time)
+    }
+}
+
+/// Those that there are. The answer of a server has room for the last ones only.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Moments {
+    pub(crate) moments: Vec<Moment>,
+    /// How many there are before these.
+    pub(crate) earlier: u64,
+}
+
+/// Most that are listed.
+const LISTED_MAX: usize = 400;
+
+impl Moments {
+    pub(crate) fn of(barriers: &[Barrier]) -> Moments {
+        let earlier = barriers.len().saturating_sub(LISTED_MAX);
+        Moments { moments: barriers[earlier..].iter().map(Moment::of).collect(), earlier: earlier as u64 }
+    }
+}
+
+impl Report for Moments {
+    fn words(&self) -> String {
+        let mut text = match (self.moments.len(), self.earlier) {
+            (0, _) => "Nothing was flushed since the backup.\n".to_string(),
+            (_, 0) => "  barrier  time                     written\n".to_string(),
+            (_, earlier) => format!("{earlier} earlier ones can be had by number or time.\n"),
+        };
+        for Moment { number, time, bytes, .. } in &self.moments {
+            text.push_str(&format!("  {number:>7}  {time}  {}\n", size::show(*bytes)));
+        }
+        text
+    }
+}
+
+/// Which state, on its way to a server.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Wanted {
+    Barrier(u64),
+    /// Nanoseconds since 1970.
+    Time(u64),
+}
+
+impl Wanted {
+    pub(crate) fn of(at: At) -> Option<Wanted> {
+        match at {
+            At::Barrier(number) => Some(Wanted::Barrier(number)),
+            At::Time(time) => {
+                let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+                Some(Wanted::Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn at(self) -> At {
+        match self {
+            Wanted::Barrier(number) => At::Barrier(number),
+            Wanted::Time(nanoseconds) => At::Time(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds)),
+        }
+    }
+}
+
+/// A state that is being served.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PastReport {
+    /// None before the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) moment: Option<Moment>,
+    pub(crate) uri: String,
+    pub(crate) size_bytes: u64,
+}
+
+impl Report for PastReport {
+    fn words(&self) -> String {
+        let state = self.moment.as_ref().map_or("the backup's state".to_string(), Moment::words);
+        format!("Serving {state}, read-only, until Ctrl-C.\nClients: {}\n", self.uri)
+    }
+}
+
+/// A server of one state.
+pub(crate) struct PastServer {
+    pub(crate) report: PastReport,
+    server: Server,
+    listener: Listener,
+}
+
+impl PastServer {
+    /// At a socket, or at one of its own in the runtime directory.
+    pub(crate) fn new(past: Past, socket: Option<&Path>) -> Result<PastServer> {
+        let path = match socket {
+            Some(path) => path.to_path_buf(),
+            None => own_socket()?,
+        };
+        let listener = Listener::unix(&path, 0o600).map_err(|error| Failure::at(&path, plain(&error)))?;
+        let report = PastReport {
+            moment: past.barrier().as_ref().map(Moment::of),
+            uri: super::server::unix_uri("", &path, false),
+            size_bytes: super::sets::size_bytes(&past),
+        };
+        let name = past.name().to_string();
+        let server = Server::new(vec![Export::new("", Arc::new(past)).described(&name).read_only()]);
+        Ok(PastServer { report, server, listener })
+    }
+
+    pub(crate) fn run(self, stop: &Stop) -> Result<()> {
+        self.server.run(&[self.listener], stop).map_err(|error| Failure::new(plain(&error)))
+    }
+}
+
+/// A path where nobody else's is.
+fn own_socket() -> Result<PathBuf> {
+    let name = super::sets::random_uuid()?;
+    Ok(control::directory()?.join(format!("flashlog-at-{name}.nbd")))
+}
