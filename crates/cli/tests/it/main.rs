@@ -9,6 +9,7 @@ mod damage;
 mod errors;
 mod flashlog;
 mod flashlog_sets;
+mod flashlog_story;
 mod full;
 mod grow;
 mod inject;
