@@ -129,7 +129,9 @@ impl Behind {
         if of.backup != label.backup || from.page < label.tail.page {
             return Err(Error::Gap { device, first: label.tail.page, needed: from.page });
         }
-        Ok(Behind { rings, label, from, end, backup: device })
+        // Of a set in use the tail goes on; pages that are written then have room as seen from there.
+        let tail = if end.is_some() { from } else { label.tail };
+        Ok(Behind { rings, label: Label { tail, ..label }, from, end, backup: device })
     }
 
     fn scan(&self) -> Scan<'_> {
@@ -201,7 +203,13 @@ impl Behind {
 
     /// The newest version of each block up to a point, in the order of addresses.
     pub(super) fn newest(&self, to: Point) -> Result<Vec<Kept>, Error> {
-        let (mut scan, mut all, mut most) = (self.scan(), Vec::new(), COMPACT_LEAST);
+        self.newest_between(self.from, to)
+    }
+
+    /// The same from another point on.
+    pub(super) fn newest_between(&self, from: Point, to: Point) -> Result<Vec<Kept>, Error> {
+        let (mut all, mut most) = (Vec::new(), COMPACT_LEAST);
+        let mut scan = Scan::new(&self.rings, &self.label, from, false).without_mending();
         while scan.at.page < to.page {
             let page = scan.next_there()?;
             all.extend(page.entries.iter().flat_map(Kept::of));

@@ -370,7 +370,13 @@ impl Device for Flashlog {
     fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
         let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         let count = check_request(&self.name, Operation::Read, self.blocks, first, length_bytes)?;
-        let found = self.stages.lock().find_all(first, count);
+        let found = {
+            let stages = self.stages.lock();
+            if let Some((address, (expected, got))) = stages.known_bad.range(first..first + count).next() {
+                return Err(self.damaged(Side::Main, Operation::Read, *address, *expected, *got).error);
+            }
+            stages.find_all(first, count)
+        };
         if found.iter().all(Option::is_none) {
             return self.main.read(first, bufs);
         }

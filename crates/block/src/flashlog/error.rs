@@ -141,6 +141,12 @@ pub enum Error {
         /// What it is used for.
         with: &'static str,
     },
+    /// So much was written meanwhile that the log has let go of what the backup does not have.
+    #[error("{device}: the log was full, and has let go of what is wanted of it")]
+    LetGo {
+        /// Name of the log.
+        device: Arc<str>,
+    },
     /// So much was written during a backup that the log was full again and again. The next call goes on.
     #[error("{device}: the log was full {PASSES_MOST} times during one backup: it is not complete")]
     Overflowed {

@@ -30,9 +30,9 @@
 //! | `device` | the [`Device`](crate::Device), and what it does when one below fails |
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
-//! | `sums`, `verify` | checksums of a backup's blocks; reading it back |
 //! | `alone`, `attach` | main without a log; giving it one |
 //! | `lasting`, `policy` | the device that goes on when the log fails |
+//! | `sums`, `verify`, `scrub` | checksums of a backup's blocks; reading it back; comparing main with it |
 //! | `rebuild` | main from backup and log |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
 //! | `lacking` | what the backup does not have, for NBD clients |
@@ -67,6 +67,9 @@ mod policy;
 mod rebuild;
 mod ring;
 mod scan;
+mod scrub;
+#[cfg(test)]
+mod scrub_tests;
 mod serve;
 #[cfg(test)]
 mod serve_tests;
@@ -95,6 +98,7 @@ pub use open::Opened;
 pub use past::Past;
 pub use policy::{Action, BadPolicy, Policy};
 pub use rebuild::{Later, Rebuild, Rebuilt, later, rebuild, rebuild_at};
+pub use scrub::Scrubbed;
 pub use staging::finish_backup;
 pub use status::Status;
 pub use stray::{has_outgrown_labels, wipe};

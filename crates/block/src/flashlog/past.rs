@@ -171,10 +171,10 @@ impl Flashlog {
     /// # Errors
     /// As for [`barriers`](super::barriers); [`Error::Busy`] while a backup is being made.
     pub fn barriers(&self, backup: Arc<dyn Device>) -> Result<Vec<Barrier>, Error> {
-        let (_backup, behind, _hold) = self.behind(backup, At::Now)?;
-        let survey = behind.survey()?;
+        let (_backup, behind, hold) = self.behind(backup, At::Now)?;
+        let survey = behind.survey().map_err(|error| self.or_let_go(hold.losses, error))?;
         match survey.damage {
-            Some(damage) => Err(damage),
+            Some(damage) => Err(self.or_let_go(hold.losses, damage)),
             None => Ok(survey.barriers.into_iter().map(|(barrier, _)| barrier).collect()),
         }
     }
@@ -186,7 +186,16 @@ impl Flashlog {
     /// As for [`Past::open`]; [`Error::Busy`] while a backup is being made.
     pub fn past(&self, backup: Arc<dyn Device>, at: At) -> Result<Past, Error> {
         let (backup, behind, hold) = self.behind(backup, at)?;
-        Past::of(backup, behind, at, Some(hold))
+        let losses = hold.losses;
+        // What was let go of meanwhile may have been overwritten, which looks like damage.
+        Past::of(backup, behind, at, Some(hold)).map_err(|error| self.or_let_go(losses, error))
+    }
+
+    fn or_let_go(&self, losses: u64, error: Error) -> Error {
+        match self.uses.losses() == losses {
+            true => error,
+            false => Error::LetGo { device: self.rings.device.name().into() },
+        }
     }
 
     fn behind(&self, backup: Arc<dyn Device>, at: At) -> Result<(Backup, Behind, Hold), Error> {
@@ -240,7 +249,7 @@ impl Uses {
             Use::Readers(count) => Use::Readers(count + 1),
             Use::Backup => return Err(Error::Busy { device: Arc::clone(device), with: "a backup" }),
         };
-        Ok(Hold { uses: Arc::clone(self), losses: self.losses.load(Ordering::Acquire) })
+        Ok(Hold { uses: Arc::clone(self), losses: self.losses() })
     }
 
     /// Somebody makes a backup.
@@ -257,6 +266,11 @@ impl Uses {
         Err(Error::Busy { device: Arc::clone(device), with })
     }
 
+    /// How often the log has let go of what the backup did not have.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+
     /// The log lets go of what the backup does not have. Before it is written over.
     pub(super) fn lose(&self) {
         self.losses.fetch_add(1, Ordering::Release);
@@ -265,7 +279,7 @@ impl Uses {
 
 impl Hold {
     fn is_lost(&self) -> bool {
-        self.uses.losses.load(Ordering::Acquire) != self.losses
+        self.uses.losses() != self.losses
     }
 }
 

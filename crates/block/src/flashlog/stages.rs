@@ -70,6 +70,8 @@ pub(super) struct Stages {
     /// Everything before is durable on main.
     pub(super) applied: Point,
     pub(super) company: Company,
+    /// Blocks of main that nobody has as they were, with the checksums that they should have, and that they have.
+    pub(super) known_bad: BTreeMap<u64, (u64, u64)>,
 }
 
 /// Who is there beside those who write and read.
@@ -92,6 +94,9 @@ impl Stages {
 
     /// A write has come.
     pub(super) fn accept(&mut self, first: u64, chunk: Arc<Chunk>) {
+        if !self.known_bad.is_empty() {
+            self.known_bad.retain(|address, _| !(first..first + chunk.blocks() as u64).contains(address));
+        }
         let map = Arc::make_mut(&mut self.maps[Stage::Gathered as usize]);
         for (index, sum) in chunk.sums().iter().enumerate() {
             let version = Version { sum: *sum, place: Place::Memory(Arc::clone(&chunk), index) };

@@ -1,0 +1,229 @@
+//! Main and backup compared while the set is in use: a block that is damaged on one is made good from the other, or from the log.
+
+use super::Error;
+use super::at::{Behind, Kept, is_good};
+use super::device::{Failure, Flashlog, Side};
+use super::format::{GROUP_BLOCKS, GroupSums, Point};
+use super::ring::Area;
+use super::staging::Backup;
+use super::sums::SumsReader;
+use super::verify::read_each;
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
+use holdfast_integrity::crc64;
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// What a comparison of main and backup has shown, by address.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Scrubbed {
+    /// Blocks compared.
+    pub blocks: u64,
+    /// They were damaged on main, and are good again.
+    pub main_repaired: Vec<u64>,
+    /// They were damaged on the backup, and are good again.
+    pub backup_repaired: Vec<u64>,
+    /// They are damaged on the backup. They have been written since its state, so that the next backup replaces them.
+    pub waiting: Vec<u64>,
+    /// They are damaged on main, and nobody has them as they were. Reading them fails until they are written.
+    pub lost: Vec<u64>,
+    /// Their checksums on the backup were damaged, and main has something else than the backup: nobody knows which is right. The backup's
+    /// count as damaged from now on.
+    pub doubtful: Vec<u64>,
+}
+
+impl Scrubbed {
+    /// Nothing is damaged any more.
+    pub fn is_good(&self) -> bool {
+        self.waiting.is_empty() && self.lost.is_empty() && self.doubtful.is_empty()
+    }
+}
+
+impl Flashlog {
+    /// Compares main with a backup, block by block, and makes good what is damaged on one of them. The set stays in use. What was written
+    /// since the backup's state is compared with the log instead, as far as main has it. In memory: as for a [`Past`](super::Past).
+    ///
+    /// # Errors
+    /// [`Error`] tells which device cannot be used, and why; [`Error::Gap`] if the backup is to be brought up to date before. Damaged
+    /// blocks are no error.
+    pub fn scrub(&self, device: Arc<dyn Device>) -> Result<Scrubbed, Error> {
+        let _writing = self.uses.write(&self.name)?;
+        let losses = self.uses.losses();
+        self.latch.check(&self.name, Operation::Write, None, 0)?;
+        let backup = Backup::open(device)?;
+        let end = self.durable_point()?;
+        self.catch_up()?;
+        let behind = {
+            let head = self.head.lock();
+            if head.keep.is_none() {
+                let (device, first) = (backup.labels.device.name().into(), head.labels.label.tail.page);
+                return Err(Error::Gap { device, first, needed: backup.point().page });
+            }
+            Behind::open(&backup, &head.labels, end)?
+        };
+        let (newest, done) = (Vec::new(), Scrubbed::default());
+        let mut scrub = Scrub { set: self, backup, behind, newest, since: BTreeMap::new(), to: end, done };
+        match scrub.all() {
+            Ok(()) => Ok(scrub.done),
+            // What was let go of may have been overwritten, which looks like damage.
+            Err(Stopped::Other(_)) if self.uses.losses() != losses => {
+                Err(Error::LetGo { device: self.rings.device.name().into() })
+            }
+            Err(Stopped::Other(error)) => Err(error),
+            Err(Stopped::Failed(failure)) => Ok(self.watch(Err(failure))?),
+        }
+    }
+}
+
+/// Why it ended early.
+enum Stopped {
+    /// Writing to main failed, which the set must know.
+    Failed(Failure),
+    Other(Error),
+}
+
+impl<E: Into<Error>> From<E> for Stopped {
+    fn from(error: E) -> Stopped {
+        Stopped::Other(error.into())
+    }
+}
+
+struct Scrub<'a> {
+    set: &'a Flashlog,
+    backup: Backup,
+    behind: Behind,
+    /// What the log has behind the backup's state.
+    newest: Vec<Kept>,
+    /// What it got since this began, up to a point.
+    since: BTreeMap<u64, Kept>,
+    to: Point,
+    done: Scrubbed,
+}
+
+type Block = [u8; BLOCK_SIZE];
+
+impl Scrub<'_> {
+    fn all(&mut self) -> Result<(), Stopped> {
+        self.newest = self.behind.newest(self.to)?;
+        let mut reader = SumsReader::default();
+        for group in 0..self.backup.groups() {
+            let sums = reader.read(&self.backup, group)?;
+            self.group(group, sums.as_deref())?;
+        }
+        Ok(self.backup.flush()?)
+    }
+
+    fn group(&mut self, group: u64, sums: Option<&GroupSums>) -> Result<(), Stopped> {
+        let (first, count) = self.backup.group_blocks(group);
+        let read = |device: &dyn Device| {
+            let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
+            let could = read_each(device, first, &mut bytes);
+            let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+            blocks.iter().zip(could).map(|(block, could)| could.then(|| crc64(block))).collect::<Vec<Option<u64>>>()
+        };
+        let (on_main, on_backup) = (read(&*self.set.main), read(&*self.backup.labels.device));
+        let doubtful = self.done.doubtful.len();
+        for (at, address) in (0..).zip(first..first + count) {
+            let sum = sums.map(|sums| sums[at]);
+            let expected = self.in_log(address).map(|kept| kept.sum).or(sum);
+            if sum.is_none() || on_backup[at] != sum || on_main[at] != expected {
+                self.judge(address, sum)?;
+            }
+            self.done.blocks += 1;
+        }
+        if sums.is_none() {
+            let mut anew = self.backup.sums_anew(group)?;
+            for address in &self.done.doubtful[doubtful..] {
+                let sum = &mut anew[(address % GROUP_BLOCKS) as usize];
+                *sum = !*sum;
+            }
+            self.backup.write_sums(&(first..).zip(anew.iter().copied()).take(count as usize).collect())?;
+        }
+        Ok(())
+    }
+
+    /// The newest version of a block that the log has behind the backup's state.
+    fn in_log(&self, address: u64) -> Option<Kept> {
+        let before = || self.newest.binary_search_by_key(&address, |kept| kept.address).ok().map(|at| self.newest[at]);
+        self.since.get(&address).copied().or_else(before)
+    }
+
+    /// Looks at one block again while nobody writes to main, and makes it good.
+    fn judge(&mut self, address: u64, sum: Option<u64>) -> Result<(), Stopped> {
+        let set = self.set;
+        let _main_side = set.main_side.lock();
+        let (durable, is_coming) = {
+            let stages = set.stages.lock();
+            (stages.durable, stages.find(address).is_some())
+        };
+        // Main has nothing that is not in the log, durably.
+        for kept in self.behind.newest_between(self.to, durable)? {
+            self.since.insert(kept.address, kept);
+        }
+        self.to = durable;
+        let in_log = self.in_log(address);
+        let main = read_block(&*set.main, address);
+        let backup = read_block(&*self.backup.labels.device, address);
+        let Some(sum) = sum else {
+            if in_log.is_none() && !is_coming && main != backup {
+                self.done.doubtful.push(address);
+            }
+            return Ok(());
+        };
+        if !has_sum(&backup, sum) {
+            match mended(&backup, sum).or_else(|| main.clone().filter(|block| crc64(&block[..]) == sum)) {
+                Some(block) => {
+                    let aligned = AlignedBuf::copy_of(&*block);
+                    self.backup.labels.device.write(address, &[IoSlice::new(&aligned)])?;
+                    self.done.backup_repaired.push(address);
+                }
+                None if in_log.is_some() || is_coming => self.done.waiting.push(address),
+                // Main's is told below.
+                None => {}
+            }
+        }
+        let expected = in_log.map_or(sum, |kept| kept.sum);
+        if is_coming || has_sum(&main, expected) {
+            return Ok(());
+        }
+        let from_log = || in_log.and_then(|kept| mended(&self.read_log(kept), expected));
+        let from_backup = || mended(&backup, expected);
+        match mended(&main, expected).or_else(from_log).or_else(from_backup) {
+            Some(block) => {
+                let aligned = AlignedBuf::copy_of(&*block);
+                let written = set.main.write(address, &[IoSlice::new(&aligned)]).and_then(|()| set.main.flush());
+                written.map_err(|error| Stopped::Failed(Failure { side: Side::Main, error }))?;
+                self.done.main_repaired.push(address);
+            }
+            None => {
+                let got = main.as_ref().map_or(0, |block| crc64(&block[..]));
+                let mut stages = set.stages.lock();
+                if stages.find(address).is_none() {
+                    stages.known_bad.insert(address, (expected, got));
+                    self.done.lost.push(address);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_log(&self, kept: Kept) -> Option<Box<Block>> {
+        let mut block = Box::new([0; BLOCK_SIZE]);
+        self.set.rings.read(Area::Data, kept.position, &mut block[..]).ok().map(|()| block)
+    }
+}
+
+fn read_block(device: &dyn Device, address: u64) -> Option<Box<Block>> {
+    let mut block = Box::new([0; BLOCK_SIZE]);
+    device.read(address, &mut [IoSliceMut::new(&mut block[..])]).ok().map(|()| block)
+}
+
+fn has_sum(block: &Option<Box<Block>>, sum: u64) -> bool {
+    block.as_ref().is_some_and(|block| crc64(&block[..]) == sum)
+}
+
+/// A block with this checksum, if need be with one bit flipped back.
+fn mended(block: &Option<Box<Block>>, sum: u64) -> Option<Box<Block>> {
+    let mut block = block.clone()?;
+    is_good(&mut block, sum).then_some(block)
+}

@@ -1,0 +1,170 @@
+//! Main, backup and log against each other: what is damaged on one is made good from another, and spoils none.
+use super::backup_tests::{BLOCKS, Set, contents};
+use super::tests::{block, get, open, put};
+use super::*;
+use crate::{BLOCK_SIZE, Device, MemoryDevice};
+use std::io::IoSliceMut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn flip(device: &MemoryDevice, at: u64, bits: u8) {
+    device.alter(at, |bytes| bytes[77] ^= bits).unwrap();
+}
+
+fn read_error(device: &Flashlog, at: u64) -> crate::Error {
+    let mut bytes = vec![0; BLOCK_SIZE];
+    device.read(at, &mut [IoSliceMut::new(&mut bytes)]).unwrap_err()
+}
+
+#[test]
+fn flips_on_main_or_backup_are_made_good_from_whoever_has_the_block() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        for bits in [1, 7] {
+            let (set, device) = Set::new();
+            drop(device);
+            let (device, _) = open(&set.main, &set.log, mode).unwrap();
+            put(&device, 700, 7).unwrap();
+            device.backup(set.backup.clone()).unwrap();
+            let old = contents(&*set.backup);
+            // 3 and 4 are in the log behind the backup's state; 5 is only in memory.
+            put(&device, 3, 33).unwrap();
+            put(&device, 4, 44).unwrap();
+            device.settle().unwrap();
+            put(&device, 5, 55).unwrap();
+            let new = contents(&device);
+            for at in [3, 700, 1023] {
+                flip(&set.main, at, bits);
+            }
+            for at in [4, 10, 510, 511] {
+                flip(&set.backup, at, bits);
+            }
+            let scrubbed = device.scrub(set.backup.clone()).unwrap();
+            assert_eq!(scrubbed.blocks, BLOCKS);
+            assert_eq!(scrubbed.main_repaired, [3, 700, 1023]);
+            // What is flipped back needs no other. Main has another version of 4.
+            let (repaired, waiting) =
+                if bits == 1 { (vec![4, 10, 510, 511], vec![]) } else { (vec![10, 510, 511], vec![4]) };
+            assert_eq!((scrubbed.backup_repaired.clone(), scrubbed.waiting.clone()), (repaired, waiting), "{mode:?}");
+            assert_eq!((scrubbed.lost.len(), scrubbed.doubtful.len(), scrubbed.is_good()), (0, 0, bits == 1));
+            assert!(contents(&device) == new && (bits != 1 || contents(&*set.backup) == old));
+            device.backup(set.backup.clone()).unwrap();
+            assert!(contents(&*set.backup) == new && verify_backup(set.backup.clone()).unwrap().is_good());
+            let nothing = Scrubbed { blocks: BLOCKS, ..Scrubbed::default() };
+            assert_eq!(device.scrub(set.backup.clone()).unwrap(), nothing);
+        }
+    }
+}
+
+#[test]
+fn what_nobody_has_is_told_read_and_copied_nowhere_until_it_is_written() {
+    let (set, device) = Set::new();
+    put(&device, 20, 200).unwrap();
+    device.settle().unwrap();
+    for device in [&set.main, &set.backup] {
+        flip(device, 9, 7);
+    }
+    // Block 20 is on main and in the log, whose data begins at block 768.
+    let at = (768..set.log.blocks()).find(|at| get(&*set.log, *at) == block(200)).unwrap();
+    flip(&set.main, 20, 7);
+    flip(&set.log, at, 14);
+    let scrubbed = device.scrub(set.backup.clone()).unwrap();
+    assert_eq!((scrubbed.lost.clone(), scrubbed.is_good()), (vec![9, 20], false));
+    for at in [9, 20] {
+        let error = read_error(&device, at);
+        assert!(matches!(error, crate::Error::Damaged { first, .. } if first == at), "{error}");
+    }
+    // A copy does not take it over what the backup has.
+    let before = get(&*set.backup, 20);
+    device.create_backup(set.backup.clone(), Uuid([61; 16])).unwrap();
+    assert!(matches!(device.backup(set.backup.clone()), Err(Error::Device(crate::Error::Damaged { .. }))));
+    assert_eq!(get(&*set.backup, 20), before);
+    for at in [9, 20] {
+        put(&device, at, at * 100).unwrap();
+        assert_eq!(get(&device, at), block(at * 100));
+    }
+    device.backup(set.backup.clone()).unwrap();
+    assert!(device.scrub(set.backup.clone()).unwrap().is_good());
+    assert!(contents(&*set.backup) == contents(&device));
+}
+
+#[test]
+fn damaged_checksums_come_back_where_main_and_backup_agree() {
+    let (set, device) = Set::new();
+    put(&device, 3, 33).unwrap();
+    device.settle().unwrap();
+    flip(&set.backup, BLOCKS, 7);
+    flip(&set.main, 100, 7);
+    let scrubbed = device.scrub(set.backup.clone()).unwrap();
+    assert_eq!((scrubbed.doubtful, scrubbed.main_repaired.len(), scrubbed.backup_repaired.len()), (vec![100], 0, 0));
+    let verified = verify_backup(set.backup.clone()).unwrap();
+    assert_eq!((verified.bad_blocks(), verified.damaged.first().cloned()), (1, Some(100..101)));
+    // Whoever knows better writes it.
+    put(&device, 100, 101).unwrap();
+    device.backup(set.backup.clone()).unwrap();
+    assert!(verify_backup(set.backup.clone()).unwrap().is_good());
+    assert!(device.scrub(set.backup.clone()).unwrap().is_good());
+}
+
+/// Ends a writer.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_set_that_is_written_meanwhile_has_nothing_damaged() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (set, device) = Set::new();
+        drop(device);
+        let (device, _) = open(&set.main, &set.log, mode).unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut number = 1;
+                while !is_done.load(Ordering::Relaxed) {
+                    put(&device, number * 7 % 600, number).unwrap();
+                    if number % 10 == 0 {
+                        device.flush().unwrap();
+                    }
+                    number += 1;
+                }
+            });
+            // Also if this fails: the writer is waited for.
+            let _ends = Ends(&is_done);
+            for round in 0..15 {
+                match device.scrub(set.backup.clone()) {
+                    Ok(scrubbed) => {
+                        assert_eq!(scrubbed, Scrubbed { blocks: BLOCKS, ..Scrubbed::default() }, "round {round}");
+                    }
+                    Err(Error::LetGo { .. } | Error::Gap { .. }) => {}
+                    Err(error) => panic!("round {round}: {error}"),
+                }
+                match device.backup(set.backup.clone()) {
+                    Ok(_) | Err(Error::Overflowed { .. }) => {}
+                    Err(error) => panic!("round {round}: {error}"),
+                }
+            }
+        });
+        device.backup(set.backup.clone()).unwrap();
+        assert!(contents(&*set.backup) == contents(&device));
+    }
+}
+
+#[test]
+fn a_backup_that_must_be_brought_up_to_date_is_not_compared() {
+    let (set, device) = Set::new();
+    let past = device.past(set.backup.clone(), At::Now).unwrap();
+    assert!(matches!(device.scrub(set.backup.clone()), Err(Error::Busy { .. })));
+    drop(past);
+    for number in 0..6000 {
+        put(&device, number % BLOCKS, number + 9).unwrap();
+    }
+    assert!(matches!(device.scrub(set.backup.clone()), Err(Error::Gap { .. })));
+    let old: Arc<MemoryDevice> = Arc::new((*set.backup).clone());
+    device.backup(set.backup.clone()).unwrap();
+    assert!(device.scrub(set.backup.clone()).unwrap().is_good());
+    assert!(matches!(device.scrub(old), Err(Error::Gap { .. })));
+}
