@@ -1,7 +1,7 @@
 //! How a set that is in use is doing.
 
 use super::device::{Flashlog, Mode};
-use super::format::Uuid;
+use super::format::{Regions, Uuid};
 use crate::Error;
 
 /// How a set is doing at one moment.
@@ -27,10 +27,12 @@ pub struct Status {
     pub log_blocks: (u64, u64),
     /// The same of pages.
     pub log_pages: (u64, u64),
-    /// The backup that needs nothing but the log to be brought up to date.
+    /// The backup for which the log is kept.
     pub backup: Option<Uuid>,
     /// Blocks written to the log since that backup's state, those that were written several times counted several times.
     pub since_backup_blocks: Option<u64>,
+    /// Blocks in regions that this backup lacks and that are not in the log any more, which was full: the next backup copies them.
+    pub changed_blocks: u64,
     /// Number of the next barrier.
     pub barrier: u64,
 }
@@ -55,6 +57,7 @@ impl Flashlog {
             log_pages: (next.page - tail.page, areas.meta_blocks),
             backup: (label.backup != Uuid::NONE).then_some(label.backup),
             since_backup_blocks: head.keep.map(|keep| next.data - keep.data),
+            changed_blocks: head.changed.as_ref().map_or(0, Regions::marked_blocks),
             barrier: head.barrier,
         }
     }
@@ -86,7 +89,7 @@ mod tests {
         assert_eq!((status.set, status.backup, status.since_backup_blocks), (Uuid([1; 16]), None, None));
         flashlog.create_backup(backup.clone(), Uuid([4; 16])).unwrap();
         flashlog.backup(backup).unwrap();
-        assert_eq!(flashlog.status().since_backup_blocks, Some(0));
+        assert_eq!((flashlog.status().since_backup_blocks, flashlog.status().changed_blocks), (Some(0), 0));
         write(5);
         flashlog.catch_up().unwrap();
         let status = flashlog.status();
