@@ -263,7 +263,7 @@ fn states(lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
         states.push(State { moment, ..State::random((0, &lives[0]), 0, rng) });
         states.push(State::random((0, &lives[0]), 0, rng));
     }
-    for (number, life) in lives.iter().enumerate().skip(1) {
+    for (number, life) in (1..).zip(&lives[1..]) {
         // The set may have been closed before it asked for so much.
         let Some((_, from)) = life.lost else { continue };
         states.extend((0..STATES_OF_A_LOSS).map(|_| State::random((number, life), from, rng)));
