@@ -5,7 +5,7 @@ mod inject;
 mod reliability;
 
 pub(crate) use flashlog::{
-    Flashlog, FlashlogAction, FlashlogAt, FlashlogBackup, FlashlogCreate, FlashlogFigure, FlashlogModel,
+    Flashlog, FlashlogAction, FlashlogAt, FlashlogBackup, FlashlogCreate, FlashlogFigure, FlashlogMode, FlashlogModel,
     FlashlogRebuild, FlashlogServe, FlashlogStatus,
 };
 pub(crate) use inject::{FaultKind, Inject, TargetKind};
@@ -96,6 +96,8 @@ Examples:
   holdfast create /data/my.store --size 100G
   holdfast create /data/my.store --reserve 5%    of which root alone has 5 %
   sudo holdfast create /dev/sdx                  a whole disk
+  sudo holdfast create --main /dev/sdx --log /dev/sdy --backup /dev/sdz
+                                 a disk, a log on a stick, and a first backup
 A file or disk that holds anything is refused, unless --force says that it
 may go. The space is taken from the host at once, so that it cannot run out
 under the store.")]
@@ -250,8 +252,23 @@ Examples:
 #[derive(Args, Debug)]
 pub(crate) struct Create {
     /// File (made if there is none) or block device
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub(crate) store: PathBuf,
+    #[arg(value_hint = ValueHint::FilePath, required_unless_present = "main")]
+    pub(crate) store: Option<PathBuf>,
+    /// The same, as the main disk of a Flashlog: everything that is written is on its log, too
+    #[arg(long, value_name = "FILE|DISK", value_hint = ValueHint::FilePath, conflicts_with = "store", requires = "log")]
+    pub(crate) main: Option<PathBuf>,
+    /// The log of the Flashlog: a file (made if there is none), or a USB stick or SSD, all of which it takes
+    #[arg(long, value_name = "FILE|DISK", value_hint = ValueHint::FilePath)]
+    pub(crate) log: Option<PathBuf>,
+    /// Size of a log in a file; default: an eighth of the store's
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse, requires = "log")]
+    pub(crate) log_size: Option<u64>,
+    /// Make a first backup on this file (made if there is none) or disk
+    #[arg(long, value_name = "FILE|DISK", value_hint = ValueHint::FilePath, requires = "log")]
+    pub(crate) backup: Option<PathBuf>,
+    /// When the Flashlog answers a flush: when main has everything, too, or when the log has it
+    #[arg(long, value_enum, requires = "log", default_value = "sync")]
+    pub(crate) mode: FlashlogMode,
     /// Size of the store, as 512M, 8G, 1.5T; default: 8G for a new file or one of 0 bytes, all of what is there otherwise
     #[arg(long, value_parser = crate::size::parse)]
     pub(crate) size: Option<u64>,
@@ -322,6 +339,9 @@ pub(crate) struct Status {
     /// A store, or a directory in a mount; default: everything that is mounted
     #[arg(value_name = "STORE|DIR", value_hint = ValueHint::AnyPath)]
     pub(crate) path: Option<PathBuf>,
+    /// Where the log of its Flashlog is, for a store that is not mounted; default: it is looked for beside it and on all disks
+    #[arg(long, value_name = "FILE|DISK", value_hint = ValueHint::FilePath, requires = "path")]
+    pub(crate) log: Option<PathBuf>,
     /// Print metrics in the text format of Prometheus
     #[arg(long)]
     pub(crate) metrics: bool,
@@ -345,6 +365,9 @@ pub(crate) struct Check {
     /// Write good copies over bad ones
     #[arg(long)]
     pub(crate) repair: bool,
+    /// Where the log of its Flashlog is; default: it is looked for beside it and on all disks
+    #[arg(long, value_name = "FILE|DISK", value_hint = ValueHint::FilePath)]
+    pub(crate) log: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

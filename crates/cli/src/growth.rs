@@ -1,5 +1,6 @@
 //! Making a store larger: what a mount can be asked, what it answers, and the work itself, mounted or not.
 
+use crate::disks::Disks;
 use crate::failure::{Failure, Result};
 use crate::report::SpaceFigures;
 use crate::size;
@@ -55,7 +56,13 @@ pub(crate) struct Grown {
 }
 
 /// Makes a store larger that is open.
-pub(crate) fn grow(stack: &Stack, device: &FileDevice, request: &GrowRequest) -> Result<Grown> {
+pub(crate) fn grow(stack: &Stack, disks: &Disks, request: &GrowRequest) -> Result<Grown> {
+    if let Some(set) = disks.set() {
+        let set = set.label.set;
+        return Err(Failure::new(format!("the store is on the Flashlog {set}, whose size is settled when it is made"))
+            .hint("make a larger set, and copy the files"));
+    }
+    let device = &**disks.main();
     const BLOCK: u64 = BLOCK_SIZE as u64;
     let before_bytes = stack.module.blocks() * BLOCK;
     let wanted_bytes = match request.size {

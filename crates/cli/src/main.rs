@@ -6,6 +6,7 @@
 //! | `commands/` | one file for each command |
 //! | `advice` | what to do about what a check found |
 //! | `helper` | called by mount(8) under the name `mount.holdfast` |
+//! | `disks` | what a store is on: a file or disk, or a Flashlog's; opening it |
 //! | `stack` | puts the layers together |
 //! | `daemon/` | serves a mount: threads, signals, the end; starting it in the background; its log |
 //! | `logging` | what is logged, and how a line looks |
@@ -30,6 +31,7 @@ mod args;
 mod commands;
 mod daemon;
 mod date;
+mod disks;
 mod duration;
 mod ecc;
 mod failure;
@@ -102,7 +104,7 @@ fn main() -> ExitCode {
         Command::Mount(arguments) => commands::mount::run(arguments, timeout, format, cli.log_level).map(|()| exit::OK),
         Command::Unmount(arguments) => commands::unmount::run(arguments, timeout, format).map(|()| exit::OK),
         Command::Up(arguments) => commands::up::run(arguments, timeout, format, cli.log_level).map(|()| exit::OK),
-        Command::Status(arguments) => commands::status::run(arguments, format).map(|()| exit::OK),
+        Command::Status(arguments) => commands::status::run(arguments, format),
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
         Command::Scrub(arguments) => commands::scrub::run(arguments, format),
         Command::Snapshot(arguments) => commands::snapshot::run(&arguments.action, format).map(|()| exit::OK),

@@ -3,6 +3,7 @@
 //! One family for each figure, with a sample for each store; a store that does not say a figure has no sample. Counters count
 //! since the store was opened, so they begin anew with each mount.
 
+use crate::flashlog::report::SetReport;
 use crate::quoting;
 use crate::report::{CacheFigures, Condition, Figures, StoreReport};
 use std::fmt::Write;
@@ -38,6 +39,10 @@ fn of(report: &StoreReport, value: impl Fn(&Figures) -> u64) -> Option<f64> {
     report.figures.as_ref().map(|figures| value(figures) as f64)
 }
 
+fn of_set(report: &StoreReport, value: impl Fn(&SetReport) -> u64) -> Option<f64> {
+    report.flashlog.as_ref().map(|set| value(set) as f64)
+}
+
 fn of_cache(report: &StoreReport, value: impl Fn(&CacheFigures) -> u64) -> Option<f64> {
     report.cache.as_ref().map(|cache| value(cache) as f64)
 }
@@ -59,6 +64,19 @@ const FAMILIES: &[Family] = &[
     }),
     gauge("holdfast_latched", "Whether no changes are taken because a device failed.", |r| {
         r.figures.as_ref().and_then(|_| is(r.latched))
+    }),
+    gauge("holdfast_flashlog_protected", "Whether the failure of one device of its Flashlog loses nothing.", |r| {
+        (r.flashlog.is_some() || r.flashlog_device.is_some()).then_some(()).and_then(|()| is(!r.is_unprotected()))
+    }),
+    gauge("holdfast_flashlog_behind_bytes", "In the log, and not on main for certain.", |r| {
+        of_set(r, |s| s.behind_bytes)
+    }),
+    gauge("holdfast_flashlog_log_bytes", "Room for data in the log.", |r| of_set(r, |s| s.log_bytes)),
+    gauge("holdfast_flashlog_log_used_bytes", "Of it kept, for main or for the next backup.", |r| {
+        of_set(r, |s| s.log_used_bytes)
+    }),
+    gauge("holdfast_flashlog_since_backup_bytes", "Written to the log since the state of the backup.", |r| {
+        r.flashlog.as_ref().and_then(|set| set.since_backup_bytes).map(|bytes| bytes as f64)
     }),
     gauge("holdfast_recovery_point_epoch", "Epoch of the last recovery point.", |r| of(r, |f| f.epoch)),
     gauge("holdfast_objects", "Files, directories and everything else.", |r| of(r, |f| f.objects)),

@@ -3,9 +3,12 @@
 //! Three kinds: what the kernel sees to ([`Flags`]), what the daemon sees to, and what only mount(8) and systemd read in
 //! /etc/fstab, which is let pass. What other FUSE file systems take and this one does not has a line that says why.
 
+use crate::disks::Given;
+use crate::flashlog::report::mode_name;
 use crate::protect::Protect;
 use crate::size;
 use clap::builder::PossibleValue;
+use holdfast_block::flashlog::Mode;
 use holdfast_fuse::{Caching, Flags};
 use holdfast_integrity::Protection;
 use holdfast_naming::Atime;
@@ -37,6 +40,8 @@ pub(crate) struct MountOptions {
     pub(crate) protection: Option<Protection>,
     /// How the memory of metadata is locked.
     pub(crate) protect: Protect,
+    /// The devices of a Flashlog, if it is on one.
+    pub(crate) disks: Given,
 }
 
 const CACHE_BYTES_MIN: u64 = 16 << 20;
@@ -60,6 +65,7 @@ impl Default for MountOptions {
             discard: false,
             protection: None,
             protect: Protect::default(),
+            disks: Given::default(),
         }
     }
 }
@@ -191,6 +197,8 @@ impl MountOptions {
             (self.discard == wanted.discard, "discard"),
             (self.protection == wanted.protection, "protection"),
             (self.protect == wanted.protect, "protect"),
+            (self.disks.log == wanted.disks.log, "log"),
+            (self.disks.mode == wanted.disks.mode, "log-mode"),
             (flags.synchronous == wanted.flags.synchronous, "sync"),
             (flags.dir_synchronous == wanted.flags.dir_synchronous, "dirsync"),
         ] {
@@ -233,6 +241,12 @@ impl MountOptions {
         word(self.discard, "discard");
         word(self.protection.is_some(), &format!("protection={}", self.protection.unwrap_or_default()));
         word(self.protect != default.protect, &format!("protect={}", self.protect));
+        let Given { log, mode } = &self.disks;
+        word(
+            log.is_some(),
+            &format!("log={}", log.iter().map(|path| path.display()).map(|path| path.to_string()).collect::<String>()),
+        );
+        word(mode.is_some(), &format!("log-mode={}", mode.map_or("", mode_name)));
         word(*allow_other, "allow_other");
         word(*nonempty, "nonempty");
         words.join(",")
@@ -295,7 +309,14 @@ impl MountOptions {
             ("protect", Some(value)) => {
                 self.protect = value.parse().map_err(|error| format!("mount option protect: {error}"))?;
             }
-            ("cache" | "epoch" | "threads" | "quota" | "protection" | "protect", None) => {
+            ("log", Some("")) => return Err("mount option log: a path is missing".into()),
+            ("log", Some(path)) => self.disks.log = Some(path.into()),
+            ("log-mode", Some("sync")) => self.disks.mode = Some(Mode::Synchronous),
+            ("log-mode", Some("async")) => self.disks.mode = Some(Mode::Asynchronous),
+            ("log-mode", Some(value)) => {
+                return Err(format!("mount option log-mode: {value:?} is neither sync nor async"));
+            }
+            ("cache" | "epoch" | "threads" | "quota" | "protection" | "protect" | "log" | "log-mode", None) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
             }
             ("subtype", Some("holdfast")) | ("remount", None) => {}
@@ -356,6 +377,10 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("protect=keys", "the same, and do not mount where it has none"),
     OptionHelp("protect=pages", "lock it with mprotect: slow, to find a culprit"),
     OptionHelp("protect=off", "do not lock it"),
+    OptionHelp("log=PATH", "the log of a store on a Flashlog, where it is not found"),
+    OptionHelp("", "by itself: beside main, or on a disk"),
+    OptionHelp("log-mode=MODE", "sync: a flush waits for main as well; async: main gets"),
+    OptionHelp("", "it later; default: as the last time"),
     OptionHelp("discard", "give freed space back to the host by and by"),
     OptionHelp("nodiscard", "keep it (default); see holdfast trim"),
     OptionHelp("relatime", "update times of last access now and then (default)"),
@@ -431,7 +456,7 @@ mod tests {
     #[test]
     fn words_of_mount_8_do_what_they_say() {
         let options =
-            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages").unwrap();
+            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages,log=/dev/x,log-mode=async").unwrap();
         let all = Flags {
             read_only: true,
             no_suid: true,
@@ -473,9 +498,17 @@ mod tests {
         for fine in ["ro", "rw,relatime", "nodev,noexec,suid", "strictatime,nodiratime", "nonempty"] {
             assert_eq!(now.can_become(&now.clone().and(&[fine.into()]).unwrap()), Ok(()), "{fine}");
         }
-        for bad in
-            ["cache=32M", "cache=kernel", "epoch=77", "threads=5", "allow_other", "sync", "dirsync", "protect=off"]
-        {
+        for bad in [
+            "cache=32M",
+            "cache=kernel",
+            "epoch=77",
+            "threads=5",
+            "allow_other",
+            "sync",
+            "dirsync",
+            "protect=off",
+            "log=/x",
+        ] {
             let error = now.can_become(&now.clone().and(&[bad.into()]).unwrap()).unwrap_err();
             assert!(error.contains(bad.split('=').next().unwrap()), "{bad}: {error}");
         }
@@ -513,6 +546,9 @@ mod tests {
             ("protect=some", "protect: \"some\" is none of auto, keys, pages and off"),
             ("epoch=5s", "epoch"),
             ("threads=65", "threads"),
+            ("log", "log needs a value"),
+            ("log=", "log: a path is missing"),
+            ("log-mode=fast", "log-mode: \"fast\" is neither sync nor async"),
             ("strictatime,cache=kernel", "exclude each other"),
             ("allow_root", "allow_other lets root in"),
             ("fsname=x", "fsname is not taken"),
@@ -531,7 +567,9 @@ mod tests {
     fn the_help_lists_every_option_that_is_taken() {
         for option in OPTIONS {
             let name = option.0;
-            let tried = name.replace("SIZE", "64M").replace("MS", "100").replace("=N", "=3").replace("MODE", "static");
+            let tried = name.replace("SIZE", "64M").replace("MS", "100").replace("=N", "=3").replace("PATH", "/log");
+            let mode = if name.starts_with("log") { "async" } else { "static" };
+            let tried = tried.replace("MODE", mode);
             assert!(parse(&tried).is_ok(), "{name}");
         }
         assert_eq!(help().lines().count(), OPTIONS.len());

@@ -1,5 +1,6 @@
 //! The state of a store, as `status` tells it and as a running mount tells it to `status`.
 
+use crate::flashlog::report::SetReport;
 use crate::output::{self, Report, count, table};
 use crate::paths::shell;
 use crate::quoting::{self, cut};
@@ -49,12 +50,27 @@ pub(crate) struct StoreReport {
     /// The page pool of a mount.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<CacheFigures>,
+    /// The Flashlog that it is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) flashlog: Option<SetReport>,
+    /// Of a store that is looked at on one device of a set alone: which that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) flashlog_device: Option<OneDevice>,
     /// The last scrub of a mounted store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) scrub: Option<ScrubReport>,
     /// The process that serves a mount.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) daemon: Option<Daemon>,
+}
+
+/// A device of a set without the others.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct OneDevice {
+    pub(crate) role: String,
+    pub(crate) set: String,
+    /// It is main, which has gone on without its log.
+    pub(crate) alone: bool,
 }
 
 /// What only somebody who has the store open can say.
@@ -304,6 +320,8 @@ impl StoreReport {
             latched: false,
             figures: None,
             cache: None,
+            flashlog: None,
+            flashlog_device: None,
             scrub: None,
             daemon: None,
         }
@@ -315,6 +333,9 @@ impl StoreReport {
             cut(&mut report.store);
             report.mounted_on.as_mut().map(cut);
             report.read_only.as_mut().map(cut);
+            if let Some(set) = &mut report.flashlog {
+                [&mut set.main, &mut set.log].into_iter().chain(set.problem.as_mut()).for_each(cut);
+            }
             if let Some(figures) = &mut report.figures {
                 figures.devices.iter_mut().for_each(cut);
                 for deletion in &mut figures.snapshot_deletions {
@@ -325,6 +346,17 @@ impl StoreReport {
                 daemon.log = None;
             }
         })
+    }
+
+    /// Whether it is on a Flashlog that has lost one of its devices.
+    pub(crate) fn is_unprotected(&self) -> bool {
+        self.flashlog.as_ref().is_some_and(|set| !set.protected)
+            || self.flashlog_device.as_ref().is_some_and(|device| device.alone)
+    }
+
+    /// Whether it is the backup of a set, which is never closed.
+    pub(crate) fn is_backup(&self) -> bool {
+        self.flashlog_device.as_ref().is_some_and(|device| !device.alone)
     }
 
     fn headline(&self) -> String {
@@ -338,6 +370,7 @@ impl StoreReport {
             (Condition::Inaccessible, directory) => {
                 format!("{directory}  ({store}): another user's, made without allow_other; not accessible")
             }
+            (Condition::Clean | Condition::Unclean, _) if self.is_backup() => format!("{store}: a backup, not mounted"),
             (Condition::Clean, _) => format!("{store}: not mounted, clean"),
             (Condition::Unclean, directory) if self.mounted_on.is_some() => {
                 format!("{store}: not closed in order, as the daemon of its mount on {directory} has died")
@@ -434,6 +467,16 @@ impl Report for StoreReport {
                     }
                 },
             ));
+        }
+        if let Some(set) = &self.flashlog {
+            rows.extend(set.rows());
+        }
+        if let Some(OneDevice { role, set, alone }) = &self.flashlog_device {
+            let is = format!("this is the {role} device of set {set}");
+            rows.push(match alone {
+                true => ("Flashlog", format!("NOT PROTECTED: {is}, which has gone on without its log")),
+                false => ("Flashlog", is),
+            });
         }
         if let Some(cache) = &self.cache {
             let mut text = format!(

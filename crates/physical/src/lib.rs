@@ -78,4 +78,5 @@ pub use format::{label_start, log_blocks};
 pub use locked_block::tell_aim;
 pub use meta_block::{MetadataProtection, PROTECTION_BYTES_PER_BLOCK};
 pub use module::{Module, OpenOptions};
+pub use open::blocks_of_store;
 pub use snapshot::DeletionSlice;

@@ -135,6 +135,12 @@ pub(crate) fn read_labels(device: &dyn Device, blocks: u64) -> Result<Vec<(u64, 
     Ok(states)
 }
 
+/// Blocks of the store on a device, if its labels can be read: fewer than those of the device if that has been enlarged since, or has
+/// something else at its end.
+pub fn blocks_of_store(device: &dyn Device) -> Option<u64> {
+    read_label(device).ok().map(|label| label.blocks)
+}
+
 /// The label that the valid ones agree on. They may differ in the size of the device, if the power failed while the store grew: then
 /// the first one counts ([`crate::grow`]).
 pub(crate) fn read_label(device: &dyn Device) -> Result<Label> {

@@ -8,7 +8,7 @@ use super::past::Uses;
 use super::ring::{Area, Rings};
 use super::stages::{Place, Stages, Version};
 use super::turns::{RealTimer, Timer, Turn};
-use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, check_request};
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, Read, check_request};
 use holdfast_integrity::crc64;
 use parking_lot::Mutex;
 use std::fmt;
@@ -389,6 +389,25 @@ impl Device for Flashlog {
             rest = later;
         }
         Ok(())
+    }
+
+    /// If main has everything, one batch of main's.
+    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        let is_on_main = |read: &Read<'_>| {
+            let length_bytes = read.bufs.iter().map(|buf| buf.len() as u64).sum();
+            let count = check_request(&self.name, Operation::Read, self.blocks, read.first, length_bytes);
+            let stages = self.stages.lock();
+            count.is_ok_and(|count| (read.first..read.first + count).all(|address| stages.find(address).is_none()))
+        };
+        if reads.iter().all(is_on_main) {
+            return self.main.read_batch(reads);
+        }
+        let mut outcome = Ok(());
+        for read in reads {
+            read.result = self.read(read.first, read.bufs);
+            outcome = outcome.and_then(|()| read.result.clone());
+        }
+        outcome
     }
 
     fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {

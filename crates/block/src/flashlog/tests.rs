@@ -1,6 +1,6 @@
 //! Sets over memory devices: modes, loss of a device, damage, foreign devices.
 use super::*;
-use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation};
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation, Read};
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -457,4 +457,64 @@ fn many_threads_write_flush_and_read() {
             assert!(get(&*main, at) == block(at / 64 * 10_000 + newest));
         }
     }
+}
+
+/// Counts batches of reads.
+struct Batches(Arc<MemoryDevice>, AtomicI64);
+
+impl Device for Batches {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.0.blocks()
+    }
+
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+        self.0.read(first, bufs)
+    }
+
+    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), crate::Error> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.read_batch(reads)
+    }
+
+    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        self.0.write(first, bufs)
+    }
+
+    fn flush(&self) -> Result<(), crate::Error> {
+        self.0.flush()
+    }
+
+    fn discard(&self, first: u64, count: u64) -> Result<(), crate::Error> {
+        self.0.discard(first, count)
+    }
+}
+
+#[test]
+fn a_batch_of_reads_is_one_of_main_if_main_has_everything() {
+    let (main, log) = set();
+    let main = Arc::new(Batches(main, AtomicI64::new(0)));
+    let (device, _) = Flashlog::open(main.clone(), log, &options(Mode::Asynchronous)).unwrap();
+    for at in 0..4 {
+        put(&device, at, at).unwrap();
+    }
+    device.settle().unwrap();
+    let read = |at: [u64; 2]| {
+        let [mut one, mut other] = [0; 2].map(|_| vec![0; BLOCK_SIZE]);
+        let (mut a, mut b) = ([IoSliceMut::new(&mut one)], [IoSliceMut::new(&mut other)]);
+        let mut reads = [Read::new(at[0], &mut a), Read::new(at[1], &mut b)];
+        let outcome = device.read_batch(&mut reads);
+        let each = reads.map(|read| read.result.is_ok());
+        (outcome.is_ok(), each, [one, other], main.1.load(Ordering::Relaxed))
+    };
+    assert_eq!(read([1, 3]), (true, [true; 2], [block(1), block(3)], 1));
+    put(&device, 3, 9).unwrap();
+    assert_eq!(read([1, 3]), (true, [true; 2], [block(1), block(9)], 1));
+    assert_eq!(read([1, 2]), (true, [true; 2], [block(1), block(2)], 2));
+    // Of main, but not of the set.
+    let (is_ok, each, _, batches) = read([300, 2]);
+    assert_eq!((is_ok, each, batches), (false, [false, true], 2));
 }

@@ -2,6 +2,7 @@
 
 use crate::advice::Found;
 use crate::args::Check;
+use crate::disks::{Disks, Given};
 use crate::failure::{Failure, Result, exit};
 use crate::holder;
 use crate::output::{Format, Report, count, note, print};
@@ -192,7 +193,9 @@ pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Resul
     // For its hint.
     stack::locate(&arguments.store)?;
     let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
-    let device = holder::device(&arguments.store, access, timeout, &mut note)?;
+    let main = holder::device(&arguments.store, access, timeout, &mut note)?;
+    let disks = Disks::on(main, &Given { log: arguments.log.clone(), mode: None })?;
+    let device = disks.device();
     let options = CheckOptions { repair: arguments.repair, ..CheckOptions::default() };
     let mut found = check_blocks(device.clone(), &options)?;
     // Nothing is wrong with the store, but something is with a file.
@@ -215,6 +218,7 @@ pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Resul
             ((Names { incomplete: true, findings, ..Names::default() }, true), Vec::new(), Vec::new())
         }
     };
+    disks.close()?;
     let errors = found.found + names.findings.len() as u64;
     let kinds = damage.iter().map(|damage| damage.as_ref().and_then(|damage| damage.kind));
     let findings: Vec<_> = found.findings.iter().zip(kinds.chain(std::iter::repeat(None))).collect();

@@ -1,7 +1,10 @@
 //! `holdfast create`: a new store in a file or on a disk.
 
+use super::flashlog::distinct;
 use crate::args::{Create, ProtectionWanted};
 use crate::failure::{Failure, Result};
+use crate::flashlog::ground::{self, Ground};
+use crate::flashlog::{backup, report::mode_name, sets};
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::probe::{self, Contents};
@@ -9,6 +12,7 @@ use crate::progress::{Progress, Unit};
 use crate::quoting;
 use crate::size::Share;
 use crate::{mounts, size, stack};
+use holdfast_block::flashlog::{self, Flashlog, Mode, Options, Role, Uuid};
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use holdfast_integrity::Protection;
 use holdfast_physical::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN};
@@ -17,7 +21,7 @@ use serde::Serialize;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Of a store in a new file.
@@ -37,6 +41,9 @@ pub(crate) struct Created {
     reserved: bool,
     /// How the contents of files are protected.
     protection: String,
+    /// The Flashlog that it is on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flashlog: Option<CreatedSet>,
     #[serde(skip)]
     shell_path: String,
 }
@@ -48,6 +55,17 @@ impl Report for Created {
         if self.protection != Protection::default().to_string() {
             text.push_str(&format!("The contents of files are protected as by the mode {}.\n", self.protection));
         }
+        if let Some(CreatedSet { set, log, log_bytes, mode, backup }) = &self.flashlog {
+            let (log, size) = (quoting::name(log), size::show(*log_bytes));
+            text.push_str(&format!("It is on the Flashlog {set}, with a log of {size} on {log} ({mode}).\n"));
+            text.push_str(&match backup {
+                Some(backup) => format!("Its first backup is on {}.\n", quoting::name(backup)),
+                None => {
+                    "Without a backup, its log cannot replace a lost main disk: holdfast flashlog backup --to DEVICE\n"
+                        .into()
+                }
+            });
+        }
         if !self.reserved {
             text.push_str("This host does not set space aside: if it runs out, the store takes no more changes.\n");
         }
@@ -56,12 +74,33 @@ impl Report for Created {
     }
 }
 
+/// What was made for a store on a Flashlog.
+#[derive(Serialize, Debug)]
+struct CreatedSet {
+    set: String,
+    log: String,
+    log_bytes: u64,
+    mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backup: Option<String>,
+}
+
 /// What a new store is to be, besides its size.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Wanted {
     /// What only root may fill.
     reserve: Option<Share>,
     protection: Protection,
+    set: Option<WantedSet>,
+}
+
+/// Where the log of a new store is to be, and its backup.
+#[derive(Clone)]
+struct WantedSet {
+    log: PathBuf,
+    log_bytes: Option<u64>,
+    backup: Option<PathBuf>,
+    mode: Mode,
 }
 
 fn wanted(arguments: &Create) -> Wanted {
@@ -69,11 +108,23 @@ fn wanted(arguments: &Create) -> Wanted {
         ProtectionWanted::Auto => super::reliability::recommended(),
         ProtectionWanted::Mode(mode) => mode,
     };
-    Wanted { reserve: arguments.reserve, protection }
+    let set = arguments.log.as_ref().map(|log| WantedSet {
+        log: log.clone(),
+        log_bytes: arguments.log_size,
+        backup: arguments.backup.clone(),
+        mode: arguments.mode.mode(),
+    });
+    Wanted { reserve: arguments.reserve, protection, set }
 }
 
 pub(crate) fn run(arguments: &Create, format: Format) -> Result<()> {
-    print(format, &create(&arguments.store, arguments.size, wanted(arguments), arguments.force)?);
+    // One of them is there, the command line says.
+    let Some(store) = arguments.store.as_ref().or(arguments.main.as_ref()) else {
+        return Err(Failure::usage("which file or disk is to be a store?"));
+    };
+    let all = [Some(store), arguments.log.as_ref(), arguments.backup.as_ref()];
+    distinct(&all.into_iter().flatten().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    print(format, &create(store, arguments.size, wanted(arguments), arguments.force)?);
     Ok(())
 }
 
@@ -142,7 +193,7 @@ fn in_new_file(store: &Path, size_bytes: u64, wanted: Wanted) -> Result<Created>
             _ => failure,
         }
     })?;
-    make(store, device, wanted, false).inspect_err(|_| {
+    make(store, device, &wanted, false).inspect_err(|_| {
         // What is left would only be in the way of the next try.
         let _ = fs::remove_file(store);
     })
@@ -164,6 +215,11 @@ fn over(store: &Path, size_bytes: Option<u64>, wanted: Wanted, force: bool, is_d
     let length_bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0));
     let length_bytes = length_bytes.map_err(|error| Failure::at(store, mounts::plain(&error.into())))?;
     if !force {
+        if let Some(label) = sets::inspect(&held)? {
+            let is = format!("the {} device of Flashlog {}", label.role, label.set);
+            return Err(Failure::new(format!("{} is {is}; nothing was changed", store.display()))
+                .hint("to overwrite it, say --force"));
+        }
         let contents = {
             let progress = Progress::of("looking at what it holds", length_bytes, Unit::Bytes);
             probe::probe(&file, length_bytes, is_disk, &mut |at| progress.is_at(at))
@@ -196,7 +252,7 @@ fn over(store: &Path, size_bytes: Option<u64>, wanted: Wanted, force: bool, is_d
     }
     drop((file, held));
     let device = FileDevice::open(store, Access::ReadWrite).map_err(stack::says)?;
-    make(store, device, wanted, force)
+    make(store, device, &wanted, force)
 }
 
 pub(crate) fn resize(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
@@ -223,13 +279,56 @@ fn take(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
     }
 }
 
-fn make(store: &Path, device: FileDevice, wanted: Wanted, overwrite: bool) -> Result<Created> {
-    let (blocks, reserved) = (device.blocks(), device.is_reserved());
-    let size_bytes = blocks * BLOCK_SIZE as u64;
+fn make(store: &Path, device: FileDevice, wanted: &Wanted, overwrite: bool) -> Result<Created> {
+    let main = Arc::new(device);
+    let Some(set) = &wanted.set else {
+        flashlog::wipe(&*main).map_err(sets::explain)?;
+        let reserved = main.is_reserved();
+        return make_on(store, main, wanted, overwrite, reserved);
+    };
+    let take = |path, role, size_bytes, default_bytes| {
+        ground::take(&ground::Wanted { path, role, size_bytes, default_bytes, keeps: false, force: overwrite }, |_| {
+            false
+        })
+    };
+    let main_bytes = sets::size_bytes(&*main);
+    let mut log = take(&set.log, Role::Log, set.log_bytes, sets::log_bytes_for(main_bytes))?;
+    let backup = set.backup.as_deref();
+    let mut backup_ground: Option<Ground> = match backup {
+        Some(path) => Some(take(path, Role::Backup, None, backup::default_bytes(main_bytes))?),
+        None => None,
+    };
+    let uuid = || stack::uuid().map(Uuid);
+    let names = flashlog::Create { set: uuid()?, main: uuid()?, log: uuid()? };
+    flashlog::create(main.clone(), log.device.clone(), &names).map_err(sets::explain)?;
+    let options = Options { mode: set.mode, ..Options::default() };
+    let (flashlog, _) = Flashlog::open(main.clone(), log.device.clone(), &options).map_err(sets::explain)?;
+    let flashlog = Arc::new(flashlog);
+    let created = make_on(store, flashlog.clone(), wanted, overwrite, main.is_reserved() && log.device.is_reserved())?;
+    if let Some(ground) = &mut backup_ground {
+        let _shown = Progress::unknown("making the first backup");
+        flashlog.create_backup(ground.device.clone(), uuid()?).map_err(sets::explain)?;
+        flashlog.backup(ground.device.clone()).map_err(sets::explain)?;
+        ground.keep();
+    }
+    flashlog.settle().map_err(stack::says)?;
+    log.keep();
+    let set = CreatedSet {
+        set: names.set.to_string(),
+        log: set.log.display().to_string(),
+        log_bytes: sets::size_bytes(&*log.device),
+        mode: mode_name(set.mode),
+        backup: backup.map(|path| path.display().to_string()),
+    };
+    Ok(Created { flashlog: Some(set), ..created })
+}
+
+fn make_on(store: &Path, device: Arc<dyn Device>, wanted: &Wanted, overwrite: bool, reserved: bool) -> Result<Created> {
+    let size_bytes = sets::size_bytes(&*device);
     check_reserve(wanted.reserve, size_bytes)?;
     let set_aside_bytes = wanted.reserve.map_or(0, |share| share.of(size_bytes));
     let _shown = Progress::unknown("making the store");
-    let stack = stack::create(Arc::new(device), overwrite, set_aside_bytes, wanted.protection)?;
+    let stack = stack::create(device, overwrite, set_aside_bytes, wanted.protection)?;
     Ok(Created {
         store: store.display().to_string(),
         uuid: crate::report::show_uuid(&stack.module.store_uuid()),
@@ -237,6 +336,7 @@ fn make(store: &Path, device: FileDevice, wanted: Wanted, overwrite: bool) -> Re
         available_bytes: crate::report::SpaceFigures::from(&stack.status().space).available_bytes,
         reserved,
         protection: wanted.protection.to_string(),
+        flashlog: None,
         shell_path: shell(store),
     })
 }

@@ -1,6 +1,7 @@
 //! `holdfast grow`: a store made larger, mounted or not.
 
 use crate::args::Grow;
+use crate::disks::{self, Given};
 use crate::failure::{Failure, Result};
 use crate::growth::{self, GrowReply, GrowRequest, Grown};
 use crate::mounts::Mount;
@@ -70,12 +71,12 @@ fn ask(mount: &Mount, request: &GrowRequest) -> Result<Grown> {
 }
 
 fn unmounted(store: &Path, request: &GrowRequest) -> Result<Grown> {
-    let device = stack::device(store, Access::ReadWrite)?;
+    let disks = disks::open(store, Access::ReadWrite, &Given::default())?;
     let settings = Settings { read_only: false, ..Settings::to_look() };
-    let stack = Stack::open(device.clone(), &settings)?;
-    let grown = growth::grow(&stack, &device, request);
+    let stack = Stack::open(disks.device(), &settings)?;
+    let grown = growth::grow(&stack, &disks, request);
     // It has been opened for changes, so it is left in order also if it has not grown.
-    let closed = stack.cache.close().map_err(stack::says);
+    let closed = stack.cache.close().map_err(stack::says).and_then(|()| disks.close());
     let grown = grown?;
     closed.map(|()| grown)
 }

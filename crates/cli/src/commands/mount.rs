@@ -39,6 +39,7 @@ pub(crate) fn notes(report: &StoreReport) -> String {
     if let Some(daemon) = report.daemon.as_ref().filter(|daemon| !daemon.was_clean) {
         let (point, batches) = (daemon.recovered_from, count(daemon.batches_replayed, "batch", "batches"));
         text.push_str(&match report.read_only {
+            _ if report.is_backup() => format!("It is a backup, and shows recovery point {point}.\n"),
             None => format!(
                 "It had not been closed in order: {batches} of its intent log replayed on recovery point {point}. What \
                  was neither synced nor in that point, the last seconds at most, is gone.\n"
@@ -103,7 +104,8 @@ pub(crate) fn run(arguments: &Mount, timeout: Duration, format: Format, log_leve
 
 fn launch<'a>(mounting: &'a Mounting, options: &'a [String], log_level: Option<LogLevel>) -> Launch<'a> {
     let Mounting { store, directory, timeout, lab, .. } = mounting;
-    Launch { store, directory, options, timeout: *timeout, log_level, lab: *lab }
+    let log = mounting.options.disks.log.as_deref();
+    Launch { store, directory, options, log, timeout: *timeout, log_level, lab: *lab }
 }
 
 /// As mount(8) does it: says nothing if all went well, unless asked to, or to somebody who sits before it and waits.
@@ -130,7 +132,7 @@ pub(crate) fn try_out(arguments: &Mount) -> Result<()> {
 
 /// Whatever can be wrong with the command line.
 fn prepare(arguments: &Mount, timeout: Duration) -> Result<Mounting> {
-    let options = MountOptions::parse(&arguments.options).map_err(Failure::usage)?;
+    let mut options = MountOptions::parse(&arguments.options).map_err(Failure::usage)?;
     let given = &arguments.store;
     if given.is_dir() && arguments.directory.is_file() {
         let (store, directory) = (shell(given), shell(&arguments.directory));
@@ -139,6 +141,12 @@ fn prepare(arguments: &Mount, timeout: Duration) -> Result<Mounting> {
     }
     let store = crate::stack::locate(&arguments.store)?;
     let directory = directory(&arguments.directory, options.nonempty)?;
+    if let Some(log) = &mut options.disks.log {
+        *log = mounts::resolve(log)?;
+        if log.as_os_str().as_encoded_bytes().contains(&b',') {
+            return Err(Failure::usage(format!("mount option log: a comma in {} ends the option", log.display())));
+        }
+    }
     users::may_mount()?;
     let log = arguments.report_ready.then(|| daemon::log::path(&store)).flatten();
     let metadata_pages = String::new();

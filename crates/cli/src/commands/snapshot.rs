@@ -1,6 +1,7 @@
 //! `holdfast snapshot`: states of the files that are kept.
 
 use crate::args::SnapshotAction;
+use crate::disks::{self, Given};
 use crate::failure::{Failure, Result};
 use crate::mounts::Mount;
 use crate::output::{Format, Report, print};
@@ -52,7 +53,8 @@ impl Store {
         if path.is_dir() || target::of_store(&path)?.is_some() {
             return Store::mounted(&path);
         }
-        let stack = Stack::open(stack::device(&path, Access::ReadOnly)?, &Settings::to_look())?;
+        let stack =
+            Stack::open(disks::open(&path, Access::ReadOnly, &Given::default())?.device(), &Settings::to_look())?;
         Ok(Store::Closed(Box::new(stack), LastComparison::default()))
     }
 

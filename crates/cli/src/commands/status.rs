@@ -1,7 +1,8 @@
 //! `holdfast status`: how stores and mounts are doing.
 
 use crate::args::Status;
-use crate::failure::{Failure, Result};
+use crate::disks::{self, Given};
+use crate::failure::{Failure, Result, exit};
 use crate::metrics;
 use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::output::{Format, Report, print, print_text};
@@ -35,29 +36,44 @@ impl Report for All {
 /// How long a mount has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(crate) fn run(arguments: &Status, format: Format) -> Result<()> {
+pub(crate) fn run(arguments: &Status, format: Format) -> Result<u8> {
+    let given = Given { log: arguments.log.clone(), mode: None };
     match &arguments.path {
         Some(directory) if arguments.ask => {
             let mount = mounts::at(directory)?.ok_or_else(|| Failure::new("nothing is mounted there"))?;
             print(format, &ask(&mount));
+            Ok(exit::OK)
         }
         _ if arguments.metrics && format == Format::Json => {
-            return Err(Failure::usage("--metrics and --json are two formats; choose one"));
+            Err(Failure::usage("--metrics and --json are two formats; choose one"))
         }
         path if arguments.metrics => {
             let reports = match path {
                 None => mounts::of_holdfast()?.iter().map(look).collect(),
-                Some(path) => vec![one(path)?],
+                Some(path) => vec![one(path, &given)?],
             };
             print_text(&metrics::text(&reports));
+            Ok(code(&reports))
         }
-        None => print(format, &All { mounts: mounts::of_holdfast()?.iter().map(look).collect() }),
-        Some(path) => print(format, &one(path)?),
+        None => {
+            let all = All { mounts: mounts::of_holdfast()?.iter().map(look).collect() };
+            print(format, &all);
+            Ok(code(&all.mounts))
+        }
+        Some(path) => {
+            let report = one(path, &given)?;
+            print(format, &report);
+            Ok(code(&[report]))
+        }
     }
-    Ok(())
 }
 
-fn one(path: &Path) -> Result<StoreReport> {
+/// Whether a store is on a Flashlog that has lost one of its devices.
+fn code(reports: &[StoreReport]) -> u8 {
+    if reports.iter().any(StoreReport::is_unprotected) { exit::UNPROTECTED } else { exit::OK }
+}
+
+fn one(path: &Path, given: &Given) -> Result<StoreReport> {
     let path = stack::locate(path)?;
     if let Some(mount) = mounts::at(&path)?.filter(|mount| mount.file_system == FILE_SYSTEM) {
         return Ok(look(&mount));
@@ -72,7 +88,7 @@ fn one(path: &Path) -> Result<StoreReport> {
         Some(report) if report.condition != Condition::Abandoned => Ok(report),
         abandoned => {
             let mounted_on = abandoned.and_then(|report| report.mounted_on);
-            Ok(StoreReport { mounted_on, ..unmounted(&path)? })
+            Ok(StoreReport { mounted_on, ..unmounted(&path, given)? })
         }
     }
 }
@@ -126,11 +142,13 @@ fn ask(mount: &Mount) -> StoreReport {
 }
 
 /// The state of a store that is not mounted. Nothing in it is changed.
-fn unmounted(store: &Path) -> Result<StoreReport> {
+fn unmounted(store: &Path, given: &Given) -> Result<StoreReport> {
     let _shown = Progress::unknown("opening the store");
-    let stack = Stack::open(stack::device(store, Access::ReadOnly)?, &Settings::to_look())?;
+    let disks = disks::open(store, Access::ReadOnly, given)?;
+    let stack = Stack::open(disks.device(), &Settings::to_look())?;
     let condition = if stack.module.is_clean() { Condition::Clean } else { Condition::Unclean };
     let mut report = StoreReport::bare(store, condition, None);
     report.figures = Some(stack.figures(stack.status()));
+    disks.tell(&mut report);
     Ok(report)
 }

@@ -115,7 +115,8 @@ fn up(given: Option<&Path>, timeout: Duration, log_level: Option<LogLevel>) -> R
     }
     let store = mounts::resolve(&store)?;
     let report =
-        Launch { store: &store, directory: &directory, options: &[], timeout, log_level, lab: false }.run(&mut note)?;
+        Launch { store: &store, directory: &directory, options: &[], log: None, timeout, log_level, lab: false }
+            .run(&mut note)?;
     Ok(Raised { done, report })
 }
 

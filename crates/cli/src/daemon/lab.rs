@@ -128,7 +128,7 @@ fn on_disk(live: &Live, request: &InjectRequest, object: Option<ObjectKey>, copi
     if live.read_only {
         return Err(Failure::new("it is mounted read-only: nothing is written to its disk, nor damaged there"));
     }
-    let device: Arc<dyn Device> = live.device.clone();
+    let device: Arc<dyn Device> = live.disks.bare()?.clone();
     let selection = Selection { class: request.kind, object, page: request.page, copies, seed: request.seed };
     let fault = match request.bit {
         Some(bit) => Fault::FlipBit { bit },

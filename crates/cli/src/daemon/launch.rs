@@ -36,6 +36,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) store: &'a Path,
     pub(crate) directory: &'a Path,
     pub(crate) options: &'a [String],
+    /// Where the log of its Flashlog is: absolute.
+    pub(crate) log: Option<&'a Path>,
     /// How long it may wait for whoever has the store and shows no sign of life.
     pub(crate) timeout: Duration,
     pub(crate) log_level: Option<LogLevel>,
@@ -91,6 +93,12 @@ impl Launch<'_> {
         }
         for list in self.options {
             arguments.extend([OsString::from("-o"), OsString::from(list)]);
+        }
+        if let Some(path) = self.log {
+            // Behind what the user gave, which may be relative.
+            let mut option = OsString::from("log=");
+            option.push(path);
+            arguments.extend([OsString::from("-o"), option]);
         }
         arguments.extend(["--".into(), self.store.into(), self.directory.into()]);
         arguments

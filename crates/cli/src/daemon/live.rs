@@ -5,10 +5,10 @@
 //! lock is held without a gap. What the kernel holds (open files, names it remembers) goes over to the new stack.
 
 use super::scrub::Scrubber;
+use crate::disks::Disks;
 use crate::failure::{Failure, Result};
 use crate::options::MountOptions;
 use crate::stack::{self, Settings, Stack};
-use holdfast_block::FileDevice;
 use holdfast_fuse::Caching;
 use holdfast_naming::{Atime, ErrorKind};
 use holdfast_object::{Hold, Kind, ObjectCache, ObjectId, PAGE_SIZE};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// A stack at work.
 pub(super) struct Live {
     pub(super) stack: Arc<Stack>,
-    pub(super) device: Arc<FileDevice>,
+    pub(super) disks: Arc<Disks>,
     pub(super) scrubber: Scrubber,
     /// As it was opened: nothing is written.
     pub(super) read_only: bool,
@@ -28,7 +28,7 @@ pub(super) struct Live {
 /// What comes in its place, by a remount.
 pub(super) struct Anew {
     pub(super) stack: Arc<Stack>,
-    pub(super) device: Arc<FileDevice>,
+    pub(super) disks: Arc<Disks>,
     pub(super) read_only: bool,
     /// The store may have other contents than were seen until now: the intent log was replayed.
     pub(super) replayed: bool,
@@ -43,12 +43,12 @@ const NOT_OPENED_AGAIN: &str =
     "it was closed for a remount, and could not be opened again: unmount it, and mount it again";
 
 impl Live {
-    /// Opens the store on `device` as the options say. `does` is told of what may take long.
-    pub(super) fn open(device: Arc<FileDevice>, options: &MountOptions, does: &mut dyn FnMut(&str)) -> Result<Live> {
-        let stack = open_watched(&device, options, does)?;
+    /// Opens the store on `disks` as the options say. `does` is told of what may take long.
+    pub(super) fn open(disks: Arc<Disks>, options: &MountOptions, does: &mut dyn FnMut(&str)) -> Result<Live> {
+        let stack = open_watched(&disks, options, does)?;
         begin(&stack, options)?;
         let scrubber = Scrubber::start(&stack);
-        Ok(Live { stack, device, scrubber, read_only: options.flags.read_only })
+        Ok(Live { stack, disks, scrubber, read_only: options.flags.read_only })
     }
 
     /// The same store opened as `options` say, for writing or for reading only, in the place of this. No request is under way; the
@@ -62,13 +62,17 @@ impl Live {
 
     fn for_reading(&self, options: &MountOptions) -> Result<Anew> {
         self.stack.cache.close().map_err(stack::says)?;
-        let stack = taken_over(&self.device, options, &self.stack).inspect_err(|_| {
+        if let Err(failure) = self.disks.close() {
+            // The store is closed, and what is not on main is in the log.
+            tracing::error!("{failure}");
+        }
+        let stack = taken_over(&self.disks, options, &self.stack).inspect_err(|_| {
             // Nothing is pending. The recovery point that closes a store is not one to go on from.
             let _ = self.stack.cache.shut_down(NOT_OPENED_AGAIN);
         })?;
         begin(&stack, options)?;
-        let device = self.device.clone();
-        Ok(Anew { stack, device, read_only: true, replayed: false, refusal: None, down: None })
+        let disks = self.disks.clone();
+        Ok(Anew { stack, disks, read_only: true, replayed: false, refusal: None, down: None })
     }
 
     /// Opening it writes: the log is replayed, recovery points are published. What this has read before then is not what the store has
@@ -84,11 +88,8 @@ impl Live {
                  with cache=kernel the kernel keeps those of open files",
             ));
         }
-        let device = match self.device.is_writable() {
-            true => self.device.clone(),
-            false => Arc::new(FileDevice::open_writable(self.device.clone()).map_err(stack::says)?),
-        };
-        let (last, mut failure) = match open(&device, options) {
+        let disks = self.disks.for_writing(&options.disks)?;
+        let (last, mut failure) = match open(&disks, options) {
             Err(failure) => (None, failure),
             Ok(stack) => {
                 let adopted = stack.cache.adopt_sessions(&self.stack.cache).map_err(stack::says);
@@ -99,7 +100,7 @@ impl Live {
                 });
                 let Err(failure) = begun else {
                     let replayed = stack.recovered.batches > 0;
-                    return Ok(Anew { stack, device, read_only: false, replayed, refusal: None, down: None });
+                    return Ok(Anew { stack, disks, read_only: false, replayed, refusal: None, down: None });
                 };
                 if let Err(error) = stack.cache.close() {
                     tracing::error!("it could not be closed in order: {error}");
@@ -111,7 +112,7 @@ impl Live {
         options.flags.read_only = true;
         let mut down = None;
         let holder = last.as_ref().unwrap_or(&self.stack);
-        let stack = taken_over(&device, &options, holder).unwrap_or_else(|error| {
+        let stack = taken_over(&disks, &options, holder).unwrap_or_else(|error| {
             tracing::error!("it was opened for writing, and could not be opened again for reading only: {error}");
             failure.message += &format!("; and it could not be opened again for reading only: {error}");
             match last {
@@ -126,7 +127,7 @@ impl Live {
                 }
             }
         });
-        Ok(Anew { stack, device, read_only: true, replayed: true, refusal: Some(failure), down })
+        Ok(Anew { stack, disks, read_only: true, replayed: true, refusal: Some(failure), down })
     }
 
     fn has_open_files(&self) -> bool {
@@ -147,23 +148,24 @@ impl Live {
             Failure::new(format!("{} could not be closed in order: {path}{error}", store.display()))
         })?;
         self.stack.log_bad("was not stored as it was written, and is not now");
+        self.disks.close()?;
         tracing::info!("closed in order, at recovery point {}", self.stack.status().epoch);
         Ok(())
     }
 }
 
 /// Opened as the options say, with what the kernel holds of another stack.
-fn taken_over(device: &Arc<FileDevice>, options: &MountOptions, of: &Stack) -> Result<Arc<Stack>> {
-    let stack = open(device, options)?;
+fn taken_over(disks: &Disks, options: &MountOptions, of: &Stack) -> Result<Arc<Stack>> {
+    let stack = open(disks, options)?;
     stack.cache.adopt_sessions(&of.cache).map_err(stack::says)?;
     Ok(stack)
 }
 
-fn open(device: &Arc<FileDevice>, options: &MountOptions) -> Result<Arc<Stack>> {
-    open_watched(device, options, &mut |_| {})
+fn open(disks: &Disks, options: &MountOptions) -> Result<Arc<Stack>> {
+    open_watched(disks, options, &mut |_| {})
 }
 
-fn open_watched(device: &Arc<FileDevice>, options: &MountOptions, does: &mut dyn FnMut(&str)) -> Result<Arc<Stack>> {
+fn open_watched(disks: &Disks, options: &MountOptions, does: &mut dyn FnMut(&str)) -> Result<Arc<Stack>> {
     let read_only = options.flags.read_only;
     let settings = Settings {
         read_only,
@@ -176,9 +178,9 @@ fn open_watched(device: &Arc<FileDevice>, options: &MountOptions, does: &mut dyn
         protection: options.protection,
     };
     if settings.discard && !read_only {
-        device.give_up_reservation();
+        disks.main().give_up_reservation();
     }
-    let stack = Stack::open_watched(device.clone(), &settings, does)?;
+    let stack = Stack::open_watched(disks.device(), &settings, does)?;
     match (stack.was_clean, &stack.recovered) {
         (true, recovered) => tracing::info!("it had been closed in order, at recovery point {}", recovered.from),
         (false, _) if read_only => {}
@@ -238,6 +240,7 @@ fn report_lost(stack: &Stack) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disks::Given;
     use holdfast_block::Access as DeviceAccess;
     use holdfast_integrity::Protection;
     use holdfast_naming::{Access, Create, Namespace, Request};
@@ -250,15 +253,15 @@ mod tests {
         options
     }
 
-    fn device(path: &Path, access: DeviceAccess) -> Arc<FileDevice> {
-        Arc::new(FileDevice::open(path, access).unwrap())
+    fn disks(path: &Path, access: DeviceAccess) -> Arc<Disks> {
+        Arc::new(crate::disks::open(path, access, &Given::default()).unwrap())
     }
 
     /// Leaves a store after a crash: recovery points have "old" in a file, the intent log "new".
     fn crashed(path: &Path) -> ObjectId {
         File::create(path).unwrap().set_len(16 << 20).unwrap();
-        drop(stack::create(device(path, DeviceAccess::ReadWrite), false, 0, Protection::Uniform).unwrap());
-        let stack = open(&device(path, DeviceAccess::ReadWrite), &options(false)).unwrap();
+        drop(stack::create(disks(path, DeviceAccess::ReadWrite).device(), false, 0, Protection::Uniform).unwrap());
+        let stack = open(&disks(path, DeviceAccess::ReadWrite), &options(false)).unwrap();
         let how = Create { mode: 0o644, exclusive: true, wanted: Access::WRITE, truncate: false };
         let created = stack.namespace.create(&Request::ROOT, ObjectId::ROOT, b"f", &how).unwrap();
         let id = created.found.id;
@@ -279,7 +282,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let id = crashed(&path);
-        let live = Live::open(device(&path, DeviceAccess::ReadOnly), &options(true), &mut |_| {}).unwrap();
+        let live = Live::open(disks(&path, DeviceAccess::ReadOnly), &options(true), &mut |_| {}).unwrap();
         live.stack.namespace.open(&Request::ROOT, id, Access::READ, false).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, vec![0; bytes.len()]).unwrap();
@@ -301,7 +304,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let id = crashed(&path);
-        let mut live = Live::open(device(&path, DeviceAccess::ReadOnly), &options(true), &mut |_| {}).unwrap();
+        let mut live = Live::open(disks(&path, DeviceAccess::ReadOnly), &options(true), &mut |_| {}).unwrap();
         live.stack.namespace.open(&Request::ROOT, id, Access::READ, false).unwrap();
         assert_eq!((live.stack.module.is_clean(), &read(&live.stack.namespace, id)[..]), (false, &b"old"[..]));
 
@@ -314,7 +317,7 @@ mod tests {
         assert_eq!((anew.stack.cache.held(), live.stack.cache.held()), (vec![id], vec![]));
         let before = std::fs::read(&path).unwrap();
         assert!(anew.stack.namespace.write(&Request::ROOT, id, 0, b"xxx", false).is_err());
-        (live.stack, live.device) = (anew.stack, anew.device);
+        (live.stack, live.disks) = (anew.stack, anew.disks);
         live.close(&path).unwrap();
         assert!(std::fs::read(&path).unwrap() == before, "nothing is written to it");
 

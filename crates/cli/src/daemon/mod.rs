@@ -5,6 +5,8 @@
 //!  fuse-0 …         receive requests and answer them: naming and cache code runs here
 //!  writer           closes epochs in time
 //!  scrub            verifies blocks, once it has been asked to
+//!  main             writes to the main disk of a Flashlog what is in its log
+//!  control, command take commands about the Flashlog that the store is on, if it is on one
 //!  signals          turns SIGINT, SIGTERM, SIGHUP into a message to the main thread
 //! ```
 //!
@@ -20,10 +22,12 @@ pub(crate) mod notify;
 mod own;
 mod remount;
 mod scrub;
+mod set;
 
 pub(crate) use launch::{Launch, Told, tell};
 pub(crate) use remount::{RemountReply, RemountRequest};
 
+use crate::disks::Disks;
 use crate::failure::{Failure, Result};
 use crate::growth::{self, GrowReply};
 use crate::holder;
@@ -33,7 +37,7 @@ use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
 use crate::snapshots::{self, LastComparison, SnapshotReply, SnapshotRequest};
 use crate::users;
-use holdfast_block::{Access, Device};
+use holdfast_block::Access;
 use holdfast_cache::Cache;
 use holdfast_fuse::adapter::{self, Filesystem, Served, Synchronous};
 use holdfast_fuse::control::{Control, STATUS_JSON_BYTES_MAX, Trimmed};
@@ -43,6 +47,7 @@ use live::Live;
 use own::OwnMount;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use serde::de::DeserializeOwned;
+use set::Backups;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -104,6 +109,7 @@ pub(crate) fn serve(
     signals::block().map_err(|error| Failure::new(format!("cannot block signals: {error}")))?;
     abort_on_panic();
     let live = open(mounting, told)?;
+    let backups = Backups::of(&live.disks);
     let state = Arc::new(State {
         mounting: mounting.clone(),
         served: Arc::new(Served::new(live.stack.namespace.clone())),
@@ -111,6 +117,7 @@ pub(crate) fn serve(
         kernel: OnceLock::new(),
         compared: LastComparison::default(),
         down: OnceLock::new(),
+        backups,
         options: Mutex::new(mounting.options.clone()),
         remounting: Mutex::new(()),
     });
@@ -131,6 +138,7 @@ pub(crate) fn serve(
     let outcome = workers.start(mounting.options.threads, &session, &state, &sender);
     let outcome = outcome.and_then(|()| watch_signals(sender));
     let writer = Writer::start(&state);
+    let commands = set::take_commands(&state);
     let outcome = outcome.and_then(|()| {
         tracing::info!("mounted on {}", mounting.directory.display());
         tracing::info!("metadata pages: {}", mounting.metadata_pages);
@@ -150,6 +158,9 @@ pub(crate) fn serve(
         Err(_) => workers.end_mount(&own),
     }
     notify::stopping("writing what is not on the disk yet");
+    if let Some(commands) = commands {
+        commands.end();
+    }
     state.live.read().scrubber.stop();
     writer.stop(&state);
     if state.is_down() {
@@ -177,7 +188,8 @@ fn open(mounting: &Mounting, told: impl Fn(Told)) -> Result<Live> {
         tracing::info!("{text}");
         told(Told::Waits(text.to_string()));
     })?;
-    Live::open(device, &mounting.options, &mut |what| told(Told::Does(what.to_string())))
+    let disks = Disks::on(device, &mounting.options.disks)?;
+    Live::open(Arc::new(disks), &mounting.options, &mut |what| told(Told::Does(what.to_string())))
 }
 
 fn mount(mounting: &Mounting) -> Result<(Session, OwnMount)> {
@@ -376,6 +388,7 @@ struct State {
     compared: LastComparison,
     /// Why nothing is answered any more: [`Control::shut_down`], or a remount after which nothing can be shown.
     down: OnceLock<&'static str>,
+    backups: Backups,
     /// As they are now: a remount changes some of them.
     options: Mutex<MountOptions>,
     /// Held by a remount, from its beginning to its end.
@@ -423,6 +436,10 @@ impl State {
         report.latched = !asked_for && report.read_only.is_some();
         report.cache = Some(CacheFigures::from(&cache));
         report.figures = Some(stack.figures(status));
+        live.disks.tell(&mut report);
+        if let Some(set) = &mut report.flashlog {
+            self.backups.tell(set);
+        }
         report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..live.scrubber.report() });
         report.daemon = Some(Daemon {
             pid: std::process::id(),
@@ -499,7 +516,7 @@ impl Control for State {
             false => Err(Failure::new("only root and the user who mounted the store make it larger")),
             true => asked(request).and_then(|request| {
                 let live = self.up()?;
-                growth::grow(&live.stack, &live.device, &request)
+                growth::grow(&live.stack, &live.disks, &request)
             }),
         };
         serde_json::to_vec(&grown.map_or_else(GrowReply::Refused, GrowReply::Done)).unwrap_or_default()
@@ -519,7 +536,7 @@ impl Control for State {
         if from_bytes == 0 {
             // What was deleted is free then.
             live.stack.cache.sync_all()?;
-            live.device.give_up_reservation();
+            live.disks.main().give_up_reservation();
         }
         let bytes = |blocks: u64| blocks.saturating_mul(PAGE_SIZE as u64);
         let first = from_bytes / PAGE_SIZE as u64;
@@ -527,7 +544,7 @@ impl Control for State {
         let discarded = live.stack.cache.trim(first..next)?;
         Ok(Trimmed {
             next_bytes: bytes(next),
-            size_bytes: bytes(live.device.blocks()),
+            size_bytes: bytes(live.disks.device().blocks()),
             discarded_bytes: bytes(discarded),
         })
     }

@@ -102,9 +102,9 @@ fn attempt(state: &State, wanted: &MountOptions, deadline: Instant, patience: Du
         }
         Ok(anew.stack.namespace.clone())
     });
-    let exchanged = anew.map(|Anew { stack, device, read_only, replayed, refusal, .. }| {
+    let exchanged = anew.map(|Anew { stack, disks, read_only, replayed, refusal, .. }| {
         let held = stack.cache.held();
-        (live.stack, live.device, live.read_only) = (stack, device, read_only);
+        (live.stack, live.disks, live.read_only) = (stack, disks, read_only);
         Exchanged { replayed, held, refusal }
     });
     if state.check_up().is_ok() {

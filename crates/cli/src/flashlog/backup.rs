@@ -26,6 +26,9 @@ pub(crate) struct BackupTo {
 pub(crate) struct BackupReport {
     set: String,
     backup: String,
+    /// Of a store that is mounted: it has this recovery point, or a later one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) recovery_point: Option<u64>,
     /// The device is a backup of this set only now.
     new: bool,
     /// Everything was copied.
@@ -99,10 +102,11 @@ impl BackupReport {
 impl Report for BackupReport {
     fn words(&self) -> String {
         let (backup, copied) = (quoting::name(&self.backup), size::show(self.copied_bytes));
+        let point = self.recovery_point.map(|point| format!(", at recovery point {point}")).unwrap_or_default();
         let verified = self.verified.as_ref().map_or(String::new(), VerifiedReport::words);
         let done = match self.full {
-            true => format!("{backup} is a complete copy: {copied} were copied.\n"),
-            false => format!("{backup} is up to date: {copied} were new.\n"),
+            true => format!("{backup} is a complete copy{point}: {copied} were copied.\n"),
+            false => format!("{backup} is up to date{point}: {copied} were new.\n"),
         };
         done + &verified
     }
@@ -136,6 +140,7 @@ pub(crate) fn run(flashlog: &Flashlog, to: &BackupTo, verify: bool) -> Result<Ba
     Ok(BackupReport {
         set: status.set.to_string(),
         backup: shown(&to.path),
+        recovery_point: None,
         new,
         full: done.is_full,
         copied_bytes: sets::bytes(done.blocks + done.copied_blocks),

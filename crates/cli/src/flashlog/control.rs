@@ -8,8 +8,11 @@ use super::sets;
 use crate::daemon::spawn;
 use crate::failure::{Failure, Result};
 use crate::mounts::plain;
+use crate::stack;
 use holdfast_block::flashlog::Uuid;
-use holdfast_block::nbd::Stop;
+use holdfast_block::nbd::{Listener, Stop};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::OwnedFd;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -18,6 +21,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What is asked.
@@ -210,14 +215,69 @@ pub(crate) fn all() -> Result<Vec<SetReport>> {
 }
 
 /// What a request leads to.
-pub(super) enum Response {
+pub(crate) enum Response {
     Answer(Answer),
     /// A state is to be served as long as the client is there.
     Past(Box<PastServer>),
 }
 
+/// The thread that takes commands.
+pub(crate) struct Commands {
+    stop: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
+}
+
+impl Commands {
+    /// Listens at a path, and has `respond` answer each command in a thread of its own: a backup goes on while the status is asked.
+    pub(crate) fn take(path: &Path, respond: impl Fn(Request) -> Response + Send + Sync + 'static) -> Result<Commands> {
+        let listener = Listener::unix(path, 0o600).map_err(|error| Failure::at(path, plain(&error)))?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(stack::says)?;
+        let stop = Arc::new(stop);
+        let stopped = stop.clone();
+        let run = move || {
+            if let Err(error) = take_commands(&listener, &stopped, Arc::new(respond)) {
+                tracing::error!(%error, "no commands are taken any more");
+            }
+        };
+        let thread = spawn("control".into(), run).map_err(stack::says)?;
+        Ok(Commands { stop, thread })
+    }
+
+    /// No more commands. One that is under way, a backup, is cut off with the process; the next one goes on with it.
+    pub(crate) fn end(self) {
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        let _ = self.thread.join();
+    }
+}
+
+fn take_commands(
+    listener: &Listener,
+    stop: &OwnedFd,
+    respond: Arc<impl Fn(Request) -> Response + Send + Sync + 'static>,
+) -> io::Result<()> {
+    loop {
+        let mut waited = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        match poll(&mut waited, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        if !waited[0].revents().is_empty() {
+            return Ok(());
+        }
+        let Ok(client) = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) else { continue };
+        let (client, respond) = (UnixStream::from(client), respond.clone());
+        let talk = move || {
+            if let Err(error) = answer(&client, |request| respond(request)) {
+                tracing::debug!(%error, "a command went away");
+            }
+        };
+        // If there is no thread for it, the command sees the end of the connection.
+        let _ = spawn("command".into(), talk);
+    }
+}
+
 /// Takes one request from a client and answers it.
-pub(super) fn answer(stream: &UnixStream, respond: impl FnOnce(Request) -> Response) -> io::Result<()> {
+fn answer(stream: &UnixStream, respond: impl FnOnce(Request) -> Response) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;

@@ -5,9 +5,19 @@ use crate::output::{Report, table};
 use crate::{quoting, size};
 use holdfast_block::flashlog::{Condition, Inspected, Mode, Status};
 use serde::{Deserialize, Serialize};
+use std::time::SystemTime;
+
+/// A backup of a mounted store.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct LastBackup {
+    /// It has this one, or a later one.
+    pub(crate) recovery_point: u64,
+    pub(crate) to: String,
+    pub(crate) at: SystemTime,
+}
 
 /// A set that is being served.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct SetReport {
     pub(crate) set: String,
     /// A failure of one device loses nothing that was answered.
@@ -33,6 +43,12 @@ pub(crate) struct SetReport {
     /// Written since that backup's state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since_backup_bytes: Option<u64>,
+    /// The last one of the mount that the set is used by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_backup: Option<LastBackup>,
+    /// Where it takes commands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) control: Option<String>,
     /// A backup is under way.
     pub(crate) backing_up: bool,
     /// Clients may not write.
@@ -69,6 +85,8 @@ impl SetReport {
             log_pages_percent: (100 * pages).checked_div(pages_most).unwrap_or(0),
             backup: status.backup.map(|uuid| uuid.to_string()),
             since_backup_bytes: status.since_backup_blocks.map(sets::bytes),
+            last_backup: None,
+            control: None,
             backing_up: served.backing_up,
             read_only: served.read_only,
             uris: served.uris.to_vec(),
@@ -84,18 +102,15 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-impl Report for SetReport {
-    fn words(&self) -> String {
-        let protection = match &self.problem {
+impl SetReport {
+    fn protection(&self) -> String {
+        match &self.problem {
             None => "protected: log and main".to_string(),
             Some(problem) => format!("NOT PROTECTED: {problem}"),
-        };
-        let backup = match (&self.backup, self.since_backup_bytes, self.backing_up) {
-            (_, _, true) => "under way".to_string(),
-            (Some(backup), Some(bytes), _) => format!("{backup}, {} written since", size::show(bytes)),
-            (Some(backup), None, _) => format!("{backup}; the next one is a full copy"),
-            (None, ..) => "none; the next one is a full copy".to_string(),
-        };
+        }
+    }
+
+    fn main_and_log(&self) -> [(&'static str, String); 2] {
         let log = format!(
             "{}, {} of {} kept ({} % of its pages)",
             quoting::name(&self.log),
@@ -103,16 +118,42 @@ impl Report for SetReport {
             size::show(self.log_bytes),
             self.log_pages_percent
         );
+        let main = format!("{}, {} behind", quoting::name(&self.main), size::show(self.behind_bytes));
+        [("main", main), ("log", log)]
+    }
+
+    fn last_backup(&self) -> String {
+        match (&self.backup, self.since_backup_bytes, self.backing_up) {
+            (_, _, true) => "under way".to_string(),
+            (Some(backup), Some(bytes), _) => {
+                let point = self.last_backup.as_ref().map(|last| format!(" at recovery point {}", last.recovery_point));
+                format!("{backup}{}, {} written since", point.unwrap_or_default(), size::show(bytes))
+            }
+            (Some(backup), None, _) => format!("{backup}; the next one is a full copy"),
+            (None, ..) => "none; the next one is a full copy".to_string(),
+        }
+    }
+
+    /// What the status of a store on it tells.
+    pub(crate) fn rows(&self) -> Vec<(&'static str, String)> {
+        let mut rows = vec![("Flashlog", format!("{} ({}, set {})", self.protection(), self.mode, self.set))];
+        rows.extend(self.main_and_log());
+        rows.push(("backup", self.last_backup()));
+        rows
+    }
+}
+
+impl Report for SetReport {
+    fn words(&self) -> String {
         let access = if self.read_only { ", read-only" } else { "" };
         let mut rows = vec![
-            ("state", protection),
+            ("state", self.protection()),
             ("size", size::show(self.size_bytes)),
             ("mode", format!("{}{access}", self.mode)),
-            ("main", format!("{}, {} behind", quoting::name(&self.main), size::show(self.behind_bytes))),
-            ("log", log),
-            ("backup", backup),
-            ("server", format!("process {}", self.pid)),
         ];
+        rows.extend(self.main_and_log());
+        rows.push(("backup", self.last_backup()));
+        rows.push(("server", format!("process {}", self.pid)));
         rows.extend(self.uris.iter().map(|uri| ("clients", uri.clone())));
         format!("Flashlog {}\n{}", self.set, table(&rows))
     }

@@ -10,7 +10,7 @@
 //! A panic ends the process, as one in a mount's daemon does: the set comes out of it as out of a power cut.
 
 use super::backup::{self, BackupTo};
-use super::control::{self, Answer, Request, Response};
+use super::control::{self, Answer, Commands, Request, Response};
 use super::past::{Moments, PastServer, Wanted};
 use super::report::{Served, SetReport};
 use super::sets;
@@ -22,13 +22,8 @@ use holdfast_block::flashlog::{Flashlog, Opened, Options};
 use holdfast_block::nbd::{Export, Limits, Listener, Server, Stop, Tls};
 use holdfast_block::{Access, Device, FileDevice};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fd::OwnedFd;
-use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 /// How a set is to be served.
 pub(crate) struct Serving {
@@ -125,7 +120,8 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     watch_signals(stop.clone())?;
     let main_side = set.flashlog.clone();
     let catching_up = spawn("catch-up".into(), move || main_side.serve_main()).map_err(says)?;
-    let control = Control::start(&set, &control_path)?;
+    let asked = set.clone();
+    let control = Commands::take(&control_path, move |request| asked.respond(request))?;
     ready(&Ready { report: set.report(), control: control_path, opened });
     notify::ready(&format!("Flashlog {uuid} is served"));
     let served = server.run(&listeners, &stop).map_err(says);
@@ -214,56 +210,6 @@ impl Set {
         tracing::info!("backup to {} is done", to.path.display());
         *last = Some(to.path);
         Ok(Answer::BackedUp(report))
-    }
-}
-
-/// The thread that takes commands.
-struct Control {
-    stop: Arc<OwnedFd>,
-    thread: JoinHandle<()>,
-}
-
-impl Control {
-    fn start(set: &Arc<Set>, path: &Path) -> Result<Control> {
-        let listener = Listener::unix(path, 0o600).map_err(|error| Failure::at(path, plain(&error)))?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(says)?;
-        let stop = Arc::new(stop);
-        let (stopped, set) = (stop.clone(), set.clone());
-        let run = move || {
-            if let Err(error) = take_commands(&listener, &stopped, &set) {
-                tracing::error!(%error, "no commands are taken any more");
-            }
-        };
-        let thread = spawn("control".into(), run).map_err(says)?;
-        Ok(Control { stop, thread })
-    }
-
-    /// No more commands. One that is under way, a backup, is cut off with the process; the next one goes on with it.
-    fn end(self) {
-        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
-        let _ = self.thread.join();
-    }
-}
-
-fn take_commands(listener: &Listener, stop: &OwnedFd, set: &Arc<Set>) -> io::Result<()> {
-    loop {
-        let mut waited = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-        match poll(&mut waited, None) {
-            Err(rustix::io::Errno::INTR) => continue,
-            other => other?,
-        };
-        if !waited[0].revents().is_empty() {
-            return Ok(());
-        }
-        let Ok(client) = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) else { continue };
-        let (client, set) = (UnixStream::from(client), set.clone());
-        let talk = move || {
-            if let Err(error) = control::answer(&client, |request| set.respond(request)) {
-                tracing::debug!(%error, "a command went away");
-            }
-        };
-        // If there is no thread for it, the command sees the end of the connection.
-        let _ = spawn("command".into(), talk);
     }
 }
 

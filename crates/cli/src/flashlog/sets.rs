@@ -37,6 +37,11 @@ pub(crate) fn look_for_label(path: &Path) -> Result<Inspected> {
     })
 }
 
+/// Of a file for a log, if nobody says.
+pub(crate) fn log_bytes_for(main_bytes: u64) -> u64 {
+    (main_bytes / 8).clamp(16 << 20, 64 << 30)
+}
+
 /// How large a device is, in bytes.
 pub(crate) fn bytes(blocks: u64) -> u64 {
     blocks.saturating_mul(holdfast_block::BLOCK_SIZE as u64)

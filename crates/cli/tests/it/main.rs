@@ -26,6 +26,7 @@ mod mounts;
 mod nbd;
 mod newcomers;
 mod no_room;
+mod on_flashlog;
 mod protection;
 mod reliability;
 mod remounts;

@@ -68,6 +68,7 @@ Examples:
   holdfast flashlog backup --to /dev/sdz              the set that is served
   holdfast flashlog backup --main M --log L --to B    not served
   holdfast flashlog backup                            where the last one went
+  holdfast flashlog backup /mnt --to /dev/sdz         a store that is mounted
 The first one copies everything, the next ones what is new. If it is cut off,
 the backup has its last state, and the next call goes on. A device that is no
 backup of this set yet is made one, if it holds nothing.")]
@@ -207,6 +208,9 @@ pub(crate) struct FlashlogStatus {
 
 #[derive(Args, Debug)]
 pub(crate) struct FlashlogBackup {
+    /// Directory in a mount of a store on the set, or its main device: what is backed up is a recovery point
+    #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["main", "control"])]
+    pub(crate) target: Option<PathBuf>,
     /// File (made if there is none) or disk for it; default: where the last one of the server went
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) to: Option<PathBuf>,

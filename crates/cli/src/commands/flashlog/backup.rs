@@ -2,14 +2,17 @@
 
 use super::absolute;
 use crate::args::FlashlogBackup;
+use crate::commands::status;
 use crate::failure::{Failure, Result, exit};
 use crate::flashlog::backup::{self, BackupReport, BackupTo};
 use crate::flashlog::control::{Server, Target};
 use crate::flashlog::sets;
 use crate::output::{Format, print};
 use crate::progress::Progress;
+use crate::target;
 use holdfast_block::flashlog::Options;
-use std::path::Path;
+use holdfast_fuse::control;
+use std::path::{Path, PathBuf};
 
 pub(super) fn run(arguments: &FlashlogBackup, format: Format) -> Result<u8> {
     let to = match &arguments.to {
@@ -26,6 +29,14 @@ pub(super) fn run(arguments: &FlashlogBackup, format: Format) -> Result<u8> {
 
 fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupReport> {
     let FlashlogBackup { main, log, control, .. } = arguments;
+    if let Some(target) = &arguments.target {
+        let socket = of_mount(target)?;
+        let _shown = Progress::unknown("backing up");
+        return match Server::find(Target { control: Some(&socket), devices: &[] })? {
+            Some(server) => server.backup(to, arguments.verify),
+            None => Err(Failure::at(&socket, "nobody listens there")),
+        };
+    }
     let of_set: Vec<&Path> = [main, log].into_iter().flatten().map(|path| &**path).collect();
     if let Some(server) = find(control.as_deref(), &of_set, to.as_ref())? {
         let _shown = Progress::unknown("backing up");
@@ -43,6 +54,24 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
     let report = backup::run(&set, &to, arguments.verify)?;
     set.settle().map_err(|error| Failure::new(error.to_string()))?;
     Ok(report)
+}
+
+/// Where the mount takes commands about its set. What was written counts, also if it is still in the kernel's keeping.
+fn of_mount(target: &Path) -> Result<PathBuf> {
+    let mount = target::mount(target)?;
+    let report = status::look(&mount);
+    let Some(set) = report.flashlog else {
+        return Err(Failure::new(format!(
+            "{} is on no Flashlog, so it has no backup of that kind",
+            mount.source.display()
+        ))
+        .hint("holdfast create --main DISK --log STICK makes a store on one"));
+    };
+    target::ask(&mount, "could not take all that was written", control::hand_down)?;
+    set.control.map(PathBuf::from).ok_or_else(|| {
+        Failure::new(format!("{} takes no commands about its Flashlog", mount.directory.display()))
+            .hint("its log tells why: holdfast status tells where that is")
+    })
 }
 
 /// The server of the set that was named; otherwise of the set that the backup is of, if it is one; otherwise the only one.

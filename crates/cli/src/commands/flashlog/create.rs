@@ -51,8 +51,7 @@ pub(super) fn run(arguments: &FlashlogCreate, format: Format) -> Result<()> {
     // All that can be refused is before anything is changed.
     let mut main_ground = take(main, Role::Main, *size, DEFAULT_BYTES)?;
     let main_bytes = sets::size_bytes(&*main_ground.device);
-    let log_default = (main_bytes / 8).clamp(16 << 20, 64 << 30);
-    let mut log_ground = take(log, Role::Log, *log_size, log_default)?;
+    let mut log_ground = take(log, Role::Log, *log_size, sets::log_bytes_for(main_bytes))?;
     let mut backup_ground: Option<Ground> = match backup {
         Some(path) => Some(take(path, Role::Backup, *backup_size, backup::default_bytes(main_bytes))?),
         None => None,
@@ -85,7 +84,7 @@ pub(super) fn run(arguments: &FlashlogCreate, format: Format) -> Result<()> {
 }
 
 /// The same one twice is a slip.
-fn distinct(paths: &[&Path]) -> Result<()> {
+pub(crate) fn distinct(paths: &[&Path]) -> Result<()> {
     let resolved = |path: &Path| fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok();
     for (at, path) in paths.iter().enumerate() {
         if paths[..at].iter().any(|other| resolved(other) == resolved(path)) {

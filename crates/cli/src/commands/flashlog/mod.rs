@@ -8,6 +8,8 @@ mod rebuild;
 mod serve;
 mod status;
 
+pub(super) use create::distinct;
+
 use crate::args::{Command, FlashlogAction, LogLevel};
 use crate::failure::{Failure, Result, exit};
 use crate::output::Format;

@@ -1,0 +1,97 @@
+//! The Flashlog that a mount's store is on: commands about it, and backups at recovery points. Commands find the mount as they find the
+//! server of a set, by a socket that is named after the set.
+
+use super::State;
+use crate::failure::{Failure, Result};
+use crate::flashlog::backup::{self, BackupReport, BackupTo};
+use crate::flashlog::control::{self, Answer, Commands, Request, Response};
+use crate::flashlog::report::{LastBackup, SetReport};
+use crate::stack::says;
+use holdfast_fuse::control::Control;
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// What the mount knows of its set, besides the set itself.
+#[derive(Default)]
+pub(super) struct Backups {
+    /// Where commands come in.
+    pub(super) socket: Option<PathBuf>,
+    /// Where the last one went; whoever has it makes one.
+    to: Mutex<Option<PathBuf>>,
+    last: Mutex<Option<LastBackup>>,
+}
+
+impl Backups {
+    /// Of a mount of this store; there is a socket for a set only.
+    pub(super) fn of(disks: &crate::disks::Disks) -> Backups {
+        let socket =
+            disks.set().map(|set| control::directory().map(|directory| control::socket_of(&directory, set.label.set)));
+        let socket = socket.transpose().unwrap_or_else(|failure| {
+            tracing::warn!("no commands are taken about its Flashlog: {failure}");
+            None
+        });
+        Backups { socket, ..Backups::default() }
+    }
+
+    /// Adds to the report of a set what the mount knows of it.
+    pub(super) fn tell(&self, report: &mut SetReport) {
+        report.backing_up = self.to.is_locked();
+        report.last_backup = self.last.lock().clone();
+        report.control = self.socket.as_ref().map(|path| path.display().to_string());
+    }
+}
+
+/// Takes commands from now on.
+pub(super) fn take_commands(state: &Arc<State>) -> Option<Commands> {
+    let asked = state.clone();
+    let commands = Commands::take(state.backups.socket.as_deref()?, move |request| respond(&asked, request));
+    commands.inspect_err(|failure| tracing::warn!("no commands are taken about its Flashlog: {failure}")).ok()
+}
+
+fn respond(state: &State, request: Request) -> Response {
+    let answer = match request {
+        Request::Status => match state.report().flashlog {
+            Some(report) => Ok(Answer::Status(Box::new(report))),
+            None => Err(Failure::new("the store is on no Flashlog any more")),
+        },
+        Request::Backup(to, verify) => back_up(state, to, verify).map(Answer::BackedUp),
+        Request::Moments(_) | Request::Past(..) => Err(Failure::new("states of a store that is mounted are not shown")
+            .hint("unmount it first; or look at the backup: holdfast mount BACKUP DIR -o ro")),
+    };
+    Response::Answer(answer.unwrap_or_else(|failure| {
+        tracing::warn!("{failure}");
+        Answer::Failed(failure)
+    }))
+}
+
+/// Makes a recovery point, and a backup that has it. What is written meanwhile is in the backup as well, or not: at any moment what the
+/// store has in all is a recovery point, and what belongs to the next one.
+fn back_up(state: &State, to: Option<BackupTo>, verify: bool) -> Result<BackupReport> {
+    let Some(mut last) = state.backups.to.try_lock() else {
+        return Err(Failure::new("a backup is under way already"));
+    };
+    let remembered = last.clone().map(|path| BackupTo { path, size_bytes: None, force: false });
+    // Not held longer: a remount may come in between, and then these are as good as before.
+    let (disks, is_read_only) = {
+        let live = state.up()?;
+        (live.disks.clone(), live.read_only)
+    };
+    let Some(set) = disks.set().filter(|set| !set.is_read_only) else {
+        return Err(Failure::new("it was mounted for reading only, and its Flashlog is only looked at"));
+    };
+    let Some(to) = to.or(remembered).or_else(|| disks.backup_device()) else {
+        return Err(Failure::usage("it is not known where backups of this set go").hint("say where: --to DEVICE"));
+    };
+    let recovery_point =
+        if is_read_only { state.live.read().stack.status().epoch } else { state.sync().map_err(says)? };
+    tracing::info!(recovery_point, "a backup to {} begins", to.path.display());
+    let mut report = backup::run(&set.flashlog, &to, verify)?;
+    report.recovery_point = Some(recovery_point);
+    tracing::info!(recovery_point, "the backup to {} is done", to.path.display());
+    *state.backups.last.lock() =
+        Some(LastBackup { recovery_point, to: to.path.display().to_string(), at: SystemTime::now() });
+    *last = Some(to.path);
+    Ok(report)
+}

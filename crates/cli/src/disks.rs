@@ -1,0 +1,319 @@
+//! What a store is on: one file or disk, or the main and the log device of a Flashlog. The one place that finds out and opens them.
+//!
+//! A main device says so itself, in its last MiB. It is never used without its log, which is the only one to have what main lacks, and
+//! which would not get what is changed. For reading only, main and log are looked at as they are, and what opening them changes
+//! is changed in memory; the backup of a set can be looked at by itself.
+
+use crate::daemon::spawn;
+use crate::failure::{Failure, Result};
+use crate::flashlog::backup::BackupTo;
+use crate::flashlog::report::{Served, SetReport};
+use crate::flashlog::sets::{explain, inspect};
+use crate::report::{OneDevice, StoreReport};
+use crate::scratch::Scratch;
+use crate::{holder, stack};
+use holdfast_block::flashlog::{
+    Condition, Flashlog, Inspected, Mode, Options, Role, Status, Uuid, finish_backup, has_outgrown_labels,
+};
+use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What the user says about the devices of a set.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Given {
+    /// Where the log is.
+    pub(crate) log: Option<PathBuf>,
+    /// What an answered flush says, if not as the last time.
+    pub(crate) mode: Option<Mode>,
+}
+
+/// The opened file or disk of a store, or those of its set.
+pub(crate) struct Disks {
+    main: Arc<FileDevice>,
+    kind: Kind,
+}
+
+enum Kind {
+    /// It is the store.
+    Plain,
+    /// Main without its log, which has everything, for reading.
+    Alone(Inspected),
+    /// The backup of a set, at the end of a state; as a mount for reading sees it.
+    Backup(Inspected, Arc<dyn Device>),
+    Set(Set),
+}
+
+/// The set that a store is on.
+pub(crate) struct Set {
+    pub(crate) flashlog: Arc<Flashlog>,
+    /// What its label said before it was opened.
+    pub(crate) label: Inspected,
+    log: Arc<FileDevice>,
+    /// Main and log stay as they are.
+    pub(crate) is_read_only: bool,
+    /// Brings main up to date while the log takes more.
+    at_main: Option<JoinHandle<()>>,
+}
+
+/// Opens what a store is on, exclusively. What is in use is refused at once.
+pub(crate) fn open(store: &Path, access: Access, given: &Given) -> Result<Disks> {
+    Disks::on(stack::device(store, access)?, given)
+}
+
+/// How long a log is waited for.
+const LOG_WAIT: Duration = Duration::from_secs(10);
+
+/// Blocks of the largest set with a main device of so many.
+fn set_blocks_most(device_blocks: u64) -> u64 {
+    const MIB_BLOCKS: u64 = (1 << 20) / BLOCK_SIZE as u64;
+    (device_blocks / MIB_BLOCKS).saturating_sub(1) * MIB_BLOCKS
+}
+
+impl Disks {
+    /// What the store is on that begins on this file or disk: opened as that is.
+    pub(crate) fn on(main: Arc<FileDevice>, given: &Given) -> Result<Disks> {
+        let store_blocks = holdfast_physical::blocks_of_store(&*main);
+        // What is where labels would be is the store's, whatever it is.
+        if store_blocks.is_some_and(|blocks| blocks > set_blocks_most(main.blocks())) {
+            return Disks::plain(main, given);
+        }
+        let (shown, is_writable) = (main.name().to_string(), main.is_writable());
+        match inspect(&main)? {
+            None => {
+                let has_moved = store_blocks.map(|blocks| has_outgrown_labels(&*main, blocks));
+                if has_moved.transpose().map_err(explain)? == Some(true) {
+                    return Err(Failure::new(format!(
+                        "{shown} was the main disk of a Flashlog, and its size has changed"
+                    ))
+                    .hint("give it the size that it had; without its log it is not used"));
+                }
+                Disks::plain(main, given)
+            }
+            Some(label) => match (label.role, label.condition) {
+                (Role::Log, _) => Err(Failure::new(format!("{shown} is the log of a Flashlog, not its main disk"))
+                    .hint(format!("the store is on the main disk of set {}", label.set))),
+                (Role::Backup, _) if is_writable => Err(Failure::new(format!("{shown} is the backup of a Flashlog"))
+                    .hint("it is changed by backups only; to look at it, mount it with -o ro")),
+                (Role::Backup, _) => Disks::backup(main, label),
+                (Role::Main, Condition::Alone) if !is_writable => Ok(Disks { main, kind: Kind::Alone(label) }),
+                (Role::Main, _) => {
+                    let log = found_log(&main, &label, given.log.as_deref())?;
+                    let set = Set::open(&main, log, label, given.mode)?;
+                    Ok(Disks { main, kind: Kind::Set(set) })
+                }
+            },
+        }
+    }
+
+    fn plain(main: Arc<FileDevice>, given: &Given) -> Result<Disks> {
+        match &given.log {
+            None => Ok(Disks { main, kind: Kind::Plain }),
+            Some(log) => {
+                let (main, log) = (main.name(), log.display());
+                Err(Failure::usage(format!("{main} is not the main disk of a Flashlog: it has no log, also not {log}")))
+            }
+        }
+    }
+
+    fn backup(device: Arc<FileDevice>, label: Inspected) -> Result<Disks> {
+        let shown: Arc<dyn Device> = match label.condition {
+            Condition::Staged => Arc::new(Scratch::over(device.clone())),
+            _ => device.clone(),
+        };
+        finish_backup(shown.clone()).map_err(explain)?;
+        Ok(Disks { main: device, kind: Kind::Backup(label, shown) })
+    }
+
+    /// What the store is on.
+    pub(crate) fn device(&self) -> Arc<dyn Device> {
+        match &self.kind {
+            Kind::Plain | Kind::Alone(_) => self.main.clone(),
+            Kind::Backup(_, shown) => shown.clone(),
+            Kind::Set(set) => set.flashlog.clone(),
+        }
+    }
+
+    /// The file or disk that the store begins on: main, of a set.
+    pub(crate) fn main(&self) -> &Arc<FileDevice> {
+        &self.main
+    }
+
+    pub(crate) fn set(&self) -> Option<&Set> {
+        match &self.kind {
+            Kind::Set(set) => Some(set),
+            _ => None,
+        }
+    }
+
+    /// The same for writing, under the locks of these.
+    pub(crate) fn for_writing(self: &Arc<Disks>, given: &Given) -> Result<Arc<Disks>> {
+        if self.main.is_writable() {
+            return Ok(self.clone());
+        }
+        let again =
+            |device: &Arc<FileDevice>| FileDevice::open_writable(device.clone()).map(Arc::new).map_err(stack::says);
+        let main = again(&self.main)?;
+        let Kind::Set(Set { log, label, .. }) = &self.kind else { return Disks::on(main, given).map(Arc::new) };
+        let set = Set::open(&main, again(log)?, label.clone(), given.mode)?;
+        Ok(Arc::new(Disks { main, kind: Kind::Set(set) }))
+    }
+
+    /// Main has everything, and the next opening nothing to do. For a store that has been closed.
+    pub(crate) fn close(&self) -> Result<()> {
+        match &self.kind {
+            Kind::Set(set) if !set.is_read_only => set.flashlog.settle().map_err(stack::says),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds to a report what it is on.
+    pub(crate) fn tell(&self, report: &mut StoreReport) {
+        match &self.kind {
+            Kind::Plain => {}
+            Kind::Alone(label) | Kind::Backup(label, _) => {
+                let (role, set) = (label.role.to_string(), label.set.to_string());
+                report.flashlog_device = Some(OneDevice { role, set, alone: label.role == Role::Main });
+            }
+            Kind::Set(set) => {
+                let status = set.flashlog.status();
+                let mode = if set.is_read_only { set.label.mode } else { status.mode };
+                let served = Served {
+                    main: self.main.name(),
+                    log: set.log.name(),
+                    backing_up: false,
+                    read_only: set.is_read_only,
+                    uris: &[],
+                };
+                report.flashlog = Some(SetReport::new(&Status { mode, ..status }, &served));
+            }
+        }
+    }
+
+    /// The backup that the set's log is kept for, if it is there: on a disk, or a file beside main.
+    pub(crate) fn backup_device(&self) -> Option<BackupTo> {
+        let backup = self.set()?.flashlog.status().backup?;
+        let path = search(Path::new(self.main.name()), Role::Backup, backup)?;
+        Some(BackupTo { path, size_bytes: None, force: false })
+    }
+
+    /// The file or disk that has what is in the store: what is done to it there is seen.
+    pub(crate) fn bare(&self) -> Result<&Arc<FileDevice>> {
+        self.close().map(|()| &self.main)
+    }
+}
+
+impl Set {
+    fn open(main: &Arc<FileDevice>, log: Arc<FileDevice>, label: Inspected, mode: Option<Mode>) -> Result<Set> {
+        let is_read_only = !main.is_writable();
+        let (below, options): ([Arc<dyn Device>; 2], _) = match is_read_only {
+            false => {
+                let options = Options { mode: mode.unwrap_or(label.mode), ..Options::default() };
+                ([main.clone(), log.clone()], options)
+            }
+            // In this mode nothing that is in the log is copied, and all of it is in the index.
+            true => {
+                let options = Options { mode: Mode::Asynchronous, index_blocks: u64::MAX, ..Options::default() };
+                ([main, &log].map(|device| Arc::new(Scratch::over(device.clone())) as Arc<dyn Device>), options)
+            }
+        };
+        let [over_main, over_log] = below;
+        let (flashlog, opened) = Flashlog::open(over_main, over_log, &options).map_err(explain)?;
+        if !is_read_only {
+            let (generation, blocks) = (opened.generation, opened.blocks);
+            tracing::info!(set = %label.set, log = log.name(), generation, blocks, "the Flashlog is open");
+        }
+        let flashlog = Arc::new(flashlog);
+        let served = flashlog.clone();
+        // Without it, whoever writes does its work.
+        let at_main = (!is_read_only).then(|| spawn("main".into(), move || served.serve_main()).ok()).flatten();
+        Ok(Set { flashlog, label, log, is_read_only, at_main })
+    }
+}
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        self.flashlog.end_main();
+        if let Some(thread) = self.at_main.take() {
+            // A panic has been told, or has ended the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The log of a main device, opened as that is.
+fn found_log(main: &Arc<FileDevice>, label: &Inspected, given: Option<&Path>) -> Result<Arc<FileDevice>> {
+    let access = if main.is_writable() { Access::ReadWrite } else { Access::ReadOnly };
+    let shown = main.name();
+    let path = match given {
+        Some(path) => path.to_path_buf(),
+        None => search(Path::new(shown), Role::Log, label.log).ok_or_else(|| match label.condition {
+            Condition::Alone => Failure::new(format!("{shown} has gone on without its log, and takes no old one"))
+                .hint("with -o ro it can be mounted; it needs a new log"),
+            _ => {
+                Failure::new(format!("{shown} is the main disk of a Flashlog, and its log {} is not there", label.log))
+                    .hint("plug it in, or say where it is: -o log=PATH for a mount, --log PATH otherwise")
+            }
+        })?,
+    };
+    // Main is free already, so whoever had both is about to let go of it.
+    let log = holder::device(&path, access, LOG_WAIT, &mut |_| {})?;
+    match inspect(&log)? {
+        Some(found) if found.role == Role::Log && found.uuid == label.log => Ok(log),
+        Some(found) => {
+            let is = format!("the {} device {} of set {}", found.role, found.uuid, found.set);
+            Err(Failure::new(format!("{} is not the log of {shown} but {is}", path.display()))
+                .hint(format!("it has the log {}", label.log)))
+        }
+        None => Err(Failure::new(format!("{} is no log of a Flashlog", path.display()))
+            .hint(format!("{shown} has the log {}", label.log))),
+    }
+}
+
+/// Looks for a device of a set: among the files beside main, and among all disks.
+fn search(main: &Path, role: Role, uuid: Uuid) -> Option<PathBuf> {
+    beside(main).chain(disks()).find(|path| is_device(path, role, uuid))
+}
+
+/// The first files in main's directory, if main is a file.
+fn beside(main: &Path) -> impl Iterator<Item = PathBuf> {
+    const LOOKED_AT: usize = 1000;
+    let parent = main.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = main.is_file().then(|| std::fs::read_dir(parent).ok()).flatten();
+    // Opening anything else could wait, or do something.
+    let files = entries.into_iter().flatten().take(LOOKED_AT).flatten();
+    files.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())).map(|entry| entry.path())
+}
+
+/// All disks and partitions of this machine, but for those that have no medium in general, or take long to say so.
+fn disks() -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+    let is_slow =
+        |name: &OsStr| ["sr", "fd", "ram"].iter().any(|kind| name.as_encoded_bytes().starts_with(kind.as_bytes()));
+    entries.map(|entry| entry.file_name()).filter(move |name| !is_slow(name)).map(|name| Path::new("/dev").join(name))
+}
+
+fn is_device(path: &Path, role: Role, uuid: Uuid) -> bool {
+    let device = || FileDevice::open(path, Access::ReadOnlyUnlocked).map(Arc::new).ok();
+    (role != Role::Log || begins_as_log(path))
+        && device()
+            .and_then(|device| inspect(&device).ok().flatten())
+            .is_some_and(|found| found.role == role && found.uuid == uuid)
+}
+
+/// Whether it may be a log, by a few bytes.
+fn begins_as_log(path: &Path) -> bool {
+    // The first label and its copy; every later one in this place begins in the same way.
+    const FIRST_LABELS: [u64; 2] = [2 * BLOCK_SIZE as u64, 3 * BLOCK_SIZE as u64];
+    const MAGIC: &[u8; 8] = b"HFFLASHL";
+    let Ok(file) = File::open(path) else { return false };
+    FIRST_LABELS.iter().any(|at| {
+        let mut bytes = [0; MAGIC.len()];
+        file.read_exact_at(&mut bytes, *at).is_ok() && bytes == *MAGIC
+    })
+}

@@ -1,0 +1,383 @@
+//! Stores on a Flashlog: made, mounted, looked at; backups at recovery points; devices that are lost.
+
+use crate::rig::{Ran, Rig, await_end, fuse, kill};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What files have, by path.
+type Tree = BTreeMap<PathBuf, Vec<u8>>;
+
+fn tree(directory: &Path) -> Tree {
+    let mut files = Tree::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(
+                tree(&path).into_iter().map(|(name, bytes)| (Path::new(path.file_name().unwrap()).join(name), bytes)),
+            );
+        } else {
+            files.insert(path.file_name().unwrap().into(), fs::read(&path).unwrap());
+        }
+    }
+    files
+}
+
+/// Some files with contents of their own.
+fn fill(directory: &Path, name: &str, count: usize) {
+    let below = directory.join(name);
+    fs::create_dir(&below).unwrap();
+    for number in 0..count {
+        let line = format!("{name} {number}\n");
+        fs::write(below.join(format!("{number}")), line.repeat(1 + 997 * number % 4000)).unwrap();
+    }
+}
+
+/// Main `a`, log `b` and backup `c`, mounted on `m`.
+fn mounted(rig: &Rig, mode: &str) -> PathBuf {
+    rig.run(["create", "--main", "a", "--log", "b", "--backup", "c", "--size", "64M", "--mode", mode]).exits(0);
+    let directory = rig.directory("m");
+    rig.run(["mount", "a", "m"]).exits(0);
+    directory
+}
+
+/// Brings the backup up to date; gives the recovery point.
+fn back_up(rig: &Rig) -> u64 {
+    let report = rig.run(["flashlog", "backup", "m", "--to", "c", "--json"]).exits(0).json();
+    report["recovery_point"].as_u64().unwrap()
+}
+
+/// That a store is there, in order, and its recovery point.
+fn checked(rig: &Rig, store: &str) -> u64 {
+    let report = rig.run(["check", store, "--json"]).exits(0).json();
+    assert_eq!(report["errors"], 0, "{report}");
+    report["epoch"].as_u64().unwrap()
+}
+
+fn destroy(path: &Path) {
+    let length = fs::metadata(path).unwrap().len();
+    OpenOptions::new().write(true).truncate(true).open(path).unwrap().set_len(length).unwrap();
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn a_store_on_a_flashlog_is_used_as_any_other() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let made = rig
+        .run(["create", "--main", "a", "--log", "b", "--size", "64M", "--log-size", "8M", "--mode", "async"])
+        .exits(0);
+    assert!(made.out.contains("on the Flashlog") && made.out.contains("(async)"), "{made:?}");
+    let directory = rig.directory("m");
+    rig.run(["mount", "a", "m"]).exits(0);
+    // Around the log several times.
+    for round in 0..4 {
+        fill(&directory, &format!("round{round}"), 20);
+        rig.run(["sync", "m"]).exits(0);
+    }
+    let files = tree(&directory);
+    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    let set = &status["flashlog"];
+    assert_eq!((set["protected"].as_bool(), set["mode"].as_str()), (Some(true), Some("async")), "{status}");
+    let metrics = rig.run(["status", "m", "--metrics"]).exits(0).out;
+    assert!(
+        metrics.lines().any(|line| line.starts_with("holdfast_flashlog_protected{") && line.ends_with(" 1")),
+        "{metrics}"
+    );
+    let refused = rig.run(["grow", "m", "+8M"]).exits(1);
+    refused.says("the store is on the Flashlog");
+    rig.run(["snapshot", "create", "m", "one"]).exits(0);
+    rig.run(["scrub", "m", "--wait"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+
+    checked(&rig, "a");
+    let words = rig.run(["status", "a"]).exits(0).out;
+    assert!(words.contains("protected: log and main (async, set ") && words.contains(" 0 B behind"), "{words}");
+    assert!(rig.run(["snapshot", "list", "a"]).exits(0).out.contains("one"));
+    rig.run(["mount", "a", "m", "-o", "ro"]).exits(0);
+    assert_eq!(tree(&directory), files);
+    let flags = rig.run(["status", "m"]).exits(0).out;
+    assert!(flags.contains("protected: log and main (async, set "), "{flags}");
+    rig.run(["unmount", "m"]).exits(0);
+    // What is asked for with a mount stays.
+    rig.run(["mount", "a", "m", "-o", "log-mode=sync"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    let status = rig.run(["status", "a", "--json"]).exits(0).json();
+    assert_eq!(status["flashlog"]["mode"], "sync");
+}
+
+#[test]
+fn a_main_disk_without_its_log_is_never_used() {
+    let rig = Rig::new();
+    rig.run(["create", "--main", "a", "--log", "b", "--size", "64M"]).exits(0);
+    rig.run(["create", "--main", "other", "--log", "other.log", "--size", "64M"]).exits(0);
+    rig.directory("m");
+    rig.directory("away");
+    let set = rig.run(["status", "a", "--json"]).exits(0).json();
+    let set = set["flashlog"]["set"].as_str().unwrap().to_string();
+    fs::rename(rig.path("b"), rig.path("away/b")).unwrap();
+    let lacks = |ran: Ran, code: i32| {
+        let err = ran.exits(code).says("a is the main disk of a Flashlog, and its log ").err;
+        assert!(err.contains("is not there") && err.contains("-o log=PATH"), "{err}");
+    };
+    lacks(rig.run(["mount", "a", "m"]), 1);
+    lacks(rig.run(["mount", "a", "m", "-o", "ro"]), 1);
+    lacks(rig.run(["check", "a"]), 8);
+    lacks(rig.run(["status", "a"]), 1);
+    // Told where it is.
+    rig.run(["check", "a", "--log", "away/b"]).exits(0);
+    rig.run(["status", "a", "--log", "away/b"]).exits(0);
+    if fuse() {
+        rig.run(["mount", "a", "m", "-o", "log=away/b"]).exits(0);
+        rig.run(["unmount", "m"]).exits(0);
+    }
+    rig.run(["check", "a", "--log", "other.log"]).exits(8).says("other.log is not the log of ");
+    rig.run(["check", "a", "--log", "other"]).exits(8).says("but the main device");
+    File::create(rig.path("empty")).unwrap().set_len(8 << 20).unwrap();
+    rig.run(["check", "a", "--log", "empty"]).exits(8).says("is no log of a Flashlog");
+    rig.run(["check", "away/b"]).exits(8).says("is the log of a Flashlog, not its main disk").says(&set);
+    rig.run(["status", "other", "--log", "away/b"]).exits(1).says("is not the log of");
+
+    // Larger by hand, its labels are not where they were.
+    OpenOptions::new().write(true).open(rig.path("a")).unwrap().set_len(70 << 20).unwrap();
+    for options in ["rw", "ro"] {
+        let enlarged = rig.run(["mount", "a", "m", "-o", &format!("{options},log=away/b")]).exits(1);
+        enlarged.says("was the main disk of a Flashlog, and its size has changed");
+    }
+    OpenOptions::new().write(true).open(rig.path("a")).unwrap().set_len(64 << 20).unwrap();
+    rig.run(["check", "a", "--log", "away/b"]).exits(0);
+
+    // A store of its own is one, also on what was a device of a set.
+    rig.run(["create", "a"]).exits(1).says("is the main device of Flashlog");
+    rig.run(["create", "away/b", "--size", "64M"]).exits(1).says("is the log device of Flashlog");
+    for store in ["a", "away/b"] {
+        rig.run(["create", store, "--size", "64M", "--force"]).exits(0);
+        let status = rig.run(["status", store, "--json"]).exits(0).json();
+        assert!(status.get("flashlog").is_none(), "{status}");
+    }
+    rig.run(["check", "a", "--log", "other.log"]).exits(16).says("is not the main disk of a Flashlog");
+    for wrong in [&["--main", "x"][..], &["x", "--main", "y", "--log", "z"], &["--main", "x", "--log", "x"]] {
+        rig.run([&["create"], wrong].concat()).exits(2);
+    }
+    assert!(!rig.path("x").exists());
+}
+
+#[test]
+fn a_backup_is_a_store_at_a_recovery_point() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let directory = mounted(&rig, "sync");
+    assert_eq!(rig.run(["status", "c", "--json"]).exits(0).json()["flashlog_device"]["role"], "backup");
+    fill(&directory, "first", 30);
+    let first = tree(&directory);
+    let point = back_up(&rig);
+    fill(&directory, "second", 30);
+    assert!(checked(&rig, "c") >= point);
+    rig.run(["mount", "c", "m"]).exits(1);
+    let other = rig.directory("n");
+    rig.run(["mount", "c", "n"]).exits(1).says("is the backup of a Flashlog");
+    rig.run(["mount", "c", "n", "-o", "ro"]).exits(0);
+    assert_eq!(tree(&other), first, "nothing that came later");
+    rig.run(["unmount", "n"]).exits(0);
+    rig.run(["sync", "m"]).exits(0);
+    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    assert_eq!(status["flashlog"]["last_backup"]["recovery_point"], point, "{status}");
+    assert!(status["flashlog"]["since_backup_bytes"].as_u64().unwrap() > 0, "{status}");
+
+    // It is known where it went, and found again by the next mount.
+    rig.run(["flashlog", "backup", "m"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "a", "m"]).exits(0);
+    let report = rig.run(["flashlog", "backup", "m", "--json"]).exits(0).json();
+    assert_eq!(report["full"], false, "{report}");
+    rig.run(["mount", "c", "n", "-o", "ro"]).exits(0);
+    assert_eq!(tree(&other), tree(&directory));
+    rig.run(["unmount", "n"]).exits(0);
+    rig.store("plain", "64M");
+    rig.run(["mount", "plain", "n"]).exits(0);
+    rig.run(["flashlog", "backup", "n", "--to", "c"]).exits(1).says("is on no Flashlog");
+}
+
+#[test]
+fn each_backup_is_consistent_while_files_are_written() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let directory = mounted(&rig, "async");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0.. {
+                if stop.load(Ordering::Acquire) {
+                    return;
+                }
+                let path = directory.join(format!("{}", number % 50));
+                let mut file = File::create(&path).unwrap();
+                file.write_all(&vec![number as u8; 1000 * (number % 70)]).unwrap();
+                if number % 5 == 0 {
+                    file.sync_all().unwrap();
+                    fs::rename(&path, directory.join("renamed")).unwrap();
+                }
+            }
+        });
+        let mut last = 0;
+        for _ in 0..6 {
+            let point = back_up(&rig);
+            assert!(point >= last);
+            last = checked(&rig, "c");
+            assert!(last >= point, "{last} is before {point}");
+        }
+        stop.store(true, Ordering::Release);
+    });
+}
+
+#[test]
+fn a_backup_that_is_killed_has_a_consistent_state_and_goes_on() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let directory = mounted(&rig, "sync");
+    for round in 0..4 {
+        fill(&directory, &format!("round{round}"), 60);
+        let before = checked(&rig, "c");
+        let mut backup = rig.command();
+        let backup = backup.args(["flashlog", "backup", "m", "--to", "c"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let daemon = rig.daemon("m");
+        let mut backup = backup.spawn().unwrap();
+        // How far it is by then is chance; the explorer of crashes cuts at each request.
+        let label = || {
+            let mut bytes = vec![0; 1 << 20];
+            let file = File::open(rig.path("c")).unwrap();
+            file.read_exact_at(&mut bytes, file.metadata().unwrap().len() - (1 << 20)).unwrap();
+            bytes
+        };
+        let old = label();
+        while round % 2 == 0 && label() == old && backup.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        kill(daemon, Signal::KILL);
+        await_end(daemon);
+        backup.wait().unwrap();
+        assert!(checked(&rig, "c") >= before);
+        rig.run(["mount", "a", "m"]).exits(0);
+        let point = back_up(&rig);
+        assert!(checked(&rig, "c") >= point);
+    }
+}
+
+#[test]
+fn a_lost_main_disk_comes_back_from_backup_and_log() {
+    if !fuse() {
+        return;
+    }
+    for mode in ["sync", "async"] {
+        let rig = Rig::new();
+        let directory = mounted(&rig, mode);
+        fill(&directory, "first", 30);
+        back_up(&rig);
+        fill(&directory, "second", 30);
+        fs::remove_file(directory.join("first/7")).unwrap();
+        fs::write(directory.join("first/8"), "written again").unwrap();
+        rig.run(["sync", "m"]).exits(0);
+        let files = tree(&directory);
+        // Without warning.
+        rig.kill_daemon("m");
+        rig.run(["unmount", "m"]);
+        destroy(&rig.path("a"));
+        rig.run(["mount", "a", "m"]).exits(1);
+        rig.run(["flashlog", "rebuild", "--backup", "c", "--log", "b", "--main", "new"]).exits(0);
+        checked(&rig, "new");
+        rig.run(["mount", "new", "m"]).exits(0);
+        assert_eq!(tree(&directory), files, "{mode}");
+        fill(&directory, "third", 10);
+        let files = tree(&directory);
+        back_up(&rig);
+        rig.run(["unmount", "m"]).exits(0);
+        checked(&rig, "new");
+        rig.run(["mount", "c", "m", "-o", "ro"]).exits(0);
+        assert_eq!(tree(&directory), files, "{mode}");
+    }
+}
+
+/// A log of which only so much can be written: a sparse file where there is no more space.
+struct SmallHost(PathBuf);
+
+impl SmallHost {
+    fn new(rig: &Rig, size: &str) -> SmallHost {
+        let path = rig.directory("small");
+        let options = format!("size={size}");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&path).status();
+        assert!(mounted.unwrap().success());
+        SmallHost(path)
+    }
+}
+
+impl Drop for SmallHost {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_failing_log_makes_the_store_read_only_and_status_says_so() {
+    if !fuse() {
+        return;
+    }
+    if !is_root() {
+        eprintln!("SKIPPED: not root, so there is no host that is too small");
+        return;
+    }
+    let rig = Rig::new();
+    let host = SmallHost::new(&rig, "6M");
+    File::create(host.0.join("b")).unwrap().set_len(64 << 20).unwrap();
+    rig.run(["create", "--main", "a", "--log", "small/b", "--size", "64M"]).exits(0);
+    let directory = rig.directory("m");
+    rig.run(["mount", "a", "m", "-o", "log=small/b"]).exits(0);
+    fill(&directory, "before", 10);
+    rig.run(["sync", "m"]).exits(0);
+    let before = tree(&directory);
+    let written = (0..200).try_for_each(|number| {
+        let mut file = File::create(directory.join(format!("{number}")))?;
+        file.write_all(&[7; 256 << 10])?;
+        file.sync_all()
+    });
+    assert!(written.is_err());
+    let status = rig.run(["status", "m"]).exits(3).out;
+    assert!(status.contains("NOT PROTECTED") && status.contains("small/b"), "{status}");
+    let status = rig.run(["status", "m", "--json"]).exits(3).json();
+    assert_eq!((status["flashlog"]["protected"].as_bool(), status["latched"].as_bool()), (Some(false), Some(true)));
+    assert!(status["read_only"].as_str().unwrap().contains("small/b"), "{status}");
+    let metrics = rig.run(["status", "m", "--metrics"]).exits(3).out;
+    assert!(
+        metrics.lines().any(|line| line.starts_with("holdfast_flashlog_protected{") && line.ends_with(" 0")),
+        "{metrics}"
+    );
+    assert_eq!(
+        tree(&directory.join("before")),
+        before.into_iter().map(|(path, bytes)| (path.strip_prefix("before").unwrap().into(), bytes)).collect()
+    );
+    rig.run(["unmount", "m"]);
+
+    // Main has everything, and says that it is alone.
+    rig.run(["mount", "a", "m", "-o", "log=small/b"]).exits(1);
+    rig.run(["mount", "a", "m"]).exits(1).says("has gone on without its log");
+    let status = rig.run(["status", "a"]).exits(3).out;
+    assert!(status.contains("NOT PROTECTED: this is the main device of set"), "{status}");
+    checked(&rig, "a");
+    rig.run(["mount", "a", "m", "-o", "ro"]).exits(0);
+    assert_eq!(tree(&directory.join("before")).len(), 10);
+}
