@@ -4,7 +4,6 @@ use super::Error;
 use super::device::{Failure, Flashlog, Order, Side};
 use super::format::{Regions, Role, State};
 use super::labels::Labelled;
-use super::stages::Place;
 use crate::{Device, Error as DeviceError, Operation, check_request};
 use parking_lot::{Mutex, RwLock};
 use std::io::{IoSlice, IoSliceMut};
@@ -129,11 +128,15 @@ impl Flashlog {
     /// Brings what was answered to main, if it is in memory, and says there that main is alone. Whether it is.
     pub(super) fn rescue_to_main(&self) -> Result<bool, Failure> {
         let mut main = self.main_side.lock();
-        let blocks = self.stages.lock().newest();
-        if blocks.values().any(|version| matches!(version.place, Place::Log(_))) {
-            // Some are in the log alone. Main stays at the state that it has.
-            return Ok(false);
-        }
+        let blocks = {
+            let stages = self.stages.lock();
+            if stages.has_some_in_log() {
+                // Some are in the log alone. Main stays at the state that it has: even if memory has newer versions of all of them, main
+                // would lack what was flushed until it has these.
+                return Ok(false);
+            }
+            stages.newest()
+        };
         // The log may lack these.
         let changed = |of: u64| {
             let mut regions = Regions::none(of);

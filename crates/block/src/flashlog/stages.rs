@@ -193,6 +193,11 @@ impl Stages {
         found
     }
 
+    /// Whether there are versions that only the log has, newest or not.
+    pub(super) fn has_some_in_log(&self) -> bool {
+        self.maps.iter().flat_map(|map| map.values()).any(|version| matches!(version.place, Place::Log(_)))
+    }
+
     /// The newest version of all blocks that main does not have for certain.
     pub(super) fn newest(&self) -> Map {
         let mut all = Map::new();
