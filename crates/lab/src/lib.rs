@@ -11,7 +11,9 @@
 //! | `soak` | random actions on the stack, compared with the model |
 //! | `torture` | full stores, emptied and filled again, with power cuts |
 //! | `explorer` | power cuts anywhere in random workloads, recovered and judged |
-//! | `flashlog` | power cuts over the devices of a Flashlog |
+//! | `flashlog` | power cuts over the devices of a Flashlog, and their loss |
+//! | `schemes` | a disk, a mirror, a backup, snapshots, a Flashlog × every mishap |
+//! | `numbered` | blocks that say which write they are of |
 //! | `faults` | every kind of block × every fault |
 //! | `protection` | each protection mode × flips at each moment of a page's life |
 //! | `requests` | FUSE requests that no kernel would send |
@@ -33,9 +35,11 @@ mod look;
 mod maker;
 pub mod metadata;
 pub mod model;
+mod numbered;
 pub mod protection;
 pub mod requests;
 pub mod running;
+pub mod schemes;
 pub mod soak;
 pub mod stack;
 pub mod torture;

@@ -4,6 +4,7 @@ use super::Options;
 use super::state::nearest;
 use super::watch::{LOG, Loss, Moment, Watched};
 use crate::device::CrashImages;
+use crate::numbered::{block, content};
 use holdfast_block::flashlog::{self, Create, Flashlog, Mode, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, Error, MemoryDevice};
 use rand::Rng;
@@ -22,16 +23,6 @@ pub(super) const BACKUP_BLOCKS: u64 = 1536;
 const COMMON: u64 = 3;
 /// So many actions are tried after one has told that a device failed.
 const STEPS_AFTER: usize = 6;
-
-/// What a block has, by number: 0 is zeros.
-pub(super) fn block(content: u64) -> [u8; BLOCK_SIZE] {
-    let mut bytes = [0; BLOCK_SIZE];
-    let (words, _none) = bytes.as_chunks_mut::<8>();
-    for (at, word) in words.iter_mut().enumerate().filter(|_| content != 0) {
-        *word = (content + at as u64 * 0x1_0000_0000).to_le_bytes();
-    }
-    bytes
-}
 
 /// Why it cannot be said which contents a device has.
 #[derive(Debug)]
@@ -58,12 +49,6 @@ pub(super) fn contents(device: &dyn Device) -> Result<Vec<u64>, Unread> {
     let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
     let content = |(at, found)| content(found).ok_or(Unread::Foreign(at));
     blocks.iter().enumerate().map(content).collect()
-}
-
-/// Which content a block has, if it is something that was written.
-pub(super) fn content(found: &[u8; BLOCK_SIZE]) -> Option<u64> {
-    let content = u64::from_le_bytes(*found.first_chunk::<8>().expect("a block has 8 bytes"));
-    (*found == block(content)).then_some(content)
 }
 
 /// What a life begins with.

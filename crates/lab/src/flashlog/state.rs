@@ -1,10 +1,11 @@
 //! One crash state, opened and judged.
 
 use super::State;
-use super::life::{BLOCKS, Life, MAIN_BLOCKS, Start, content, contents};
+use super::life::{BLOCKS, Life, MAIN_BLOCKS, Start, contents};
 use super::lost::{self, Recovered};
 use super::watch::{BACKUP, LOG, MAIN, Moment, Watched};
 use crate::device::CrashMode;
+use crate::numbered::content;
 use holdfast_block::flashlog::{self, Flashlog, Opened, Uuid};
 use holdfast_block::{BLOCK_SIZE, MemoryDevice};
 use rand::{Rng, SeedableRng};

@@ -17,6 +17,7 @@ mod power;
 mod protection;
 mod regressions;
 mod requests;
+mod schemes;
 mod soak;
 mod torture;
 

@@ -1,0 +1,35 @@
+//! What each scheme loses by each mishap.
+
+use holdfast_lab::schemes::{Lost, Mishap, Scheme, markdown, renewed, run};
+
+/// What a Flashlog promises, and what the others cannot do.
+fn expected(scheme: Scheme, mishap: Mishap) -> Lost {
+    match (scheme, mishap) {
+        (Scheme::Flashlog, Mishap::PowerFailure | Mishap::KernelPanic) => Lost::Unflushed,
+        (Scheme::Flashlog, Mishap::MemoryFault) => Lost::Since,
+        (Scheme::Flashlog, Mishap::Malware) => Lost::SinceSaved,
+        (Scheme::Flashlog, _) => Lost::Nothing,
+        (Scheme::Snapshots, Mishap::PowerFailure | Mishap::KernelPanic | Mishap::ControllerGone) => Lost::Unflushed,
+        (_, Mishap::PowerFailure) => Lost::Mixture,
+        (_, Mishap::KernelPanic | Mishap::ControllerGone) => Lost::Nothing,
+        (Scheme::Raid1, Mishap::DeviceFailure) => Lost::Nothing,
+        (Scheme::Backup, _) => Lost::SinceSaved,
+        (Scheme::Snapshots, Mishap::MemoryFault | Mishap::Deletion) => Lost::SinceSaved,
+        _ => Lost::Everything,
+    }
+}
+
+#[test]
+fn each_scheme_loses_what_the_table_says() {
+    let cells = run().unwrap();
+    for cell in &cells {
+        assert_eq!(cell.lost, expected(cell.scheme, cell.mishap), "{cell:?}");
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flashlog-table.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let renewed = renewed(&page, &markdown(&cells)).unwrap();
+    assert!(
+        page == renewed,
+        "docs/flashlog-table.md is made by: cargo run -p holdfast-lab --bin mishap-table -- --write"
+    );
+}
