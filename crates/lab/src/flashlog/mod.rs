@@ -11,6 +11,7 @@
 //! before, so that what was cut off lies about in the log. The last one is lived again and again, each time with one device that fails
 //! for good at one of its requests.
 
+pub mod flips;
 mod life;
 mod lost;
 mod state;

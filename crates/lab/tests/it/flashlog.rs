@@ -1,6 +1,6 @@
 //! Power cuts over all devices of a Flashlog, and the loss of one: a bounded number of states on each run, and each planted mistake is found.
 use crate::number;
-use holdfast_lab::flashlog::{ORDERS, Options, explore};
+use holdfast_lab::flashlog::{ORDERS, Options, explore, flips};
 
 /// With another seed on each run: `HOLDFAST_FLASHLOG_SEED=…` repeats one.
 #[test]
@@ -22,4 +22,15 @@ fn planted_mistakes_are_found() {
         assert!(failure.is_some(), "{name} was not found in {} states", report.states);
         println!("{name}: found after {} states: {}", report.states, failure.unwrap());
     }
+}
+
+/// With another seed on each run: `HOLDFAST_FLIPS_SEED=…` repeats one. More: `cargo run --release -p holdfast-lab --bin flashlog-flips`.
+#[test]
+fn flipped_bits_are_told_or_made_good_and_never_copied() {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let seed = number("HOLDFAST_FLIPS_SEED", now.as_secs() % 1_000_000 * 1000);
+    println!("HOLDFAST_FLIPS_SEED={seed} cargo test -p holdfast-lab --test it flipped_bits");
+    let rows = flips::run(seed, 5).unwrap();
+    println!("{}", flips::markdown(&rows));
+    assert_eq!(flips::broken(&rows), [""; 0]);
 }
