@@ -120,6 +120,7 @@ impl Flashlog {
                 stages.leave_memory(&batch, head.next.data);
             }
             stages.promote(Stage::Writing, Stage::Logged);
+            stages.logged = next;
         }
         head.next = next;
         head.is_unflushed = true;
@@ -178,7 +179,7 @@ impl Flashlog {
     /// Marks the regions of all pages that are kept for the backup, up to a point before which main has everything, and lets go of
     /// them: the next backup copies these regions.
     fn let_go_of_kept(&self, head: &mut Head, to: Point) -> Result<(), Failure> {
-        let from = head.keep.unwrap_or(to);
+        let (from, let_go_of) = (head.keep.unwrap_or(to), head.labels.label.tail);
         let mut marked = regions_between(&self.rings, &head.labels.label, from, to).map_err(Failure::of(Side::Log))?;
         head.changed_since.add(&marked);
         if let Some(before) = &head.changed {
@@ -189,12 +190,13 @@ impl Flashlog {
         tracing::warn!(device = &*self.name, blocks, "the log is full: the next backup copies changed regions");
         head.labels.write_map(&marked, |label| label.tail = to).map_err(Failure::of(Side::Log))?;
         (head.changed, head.keep) = (Some(marked), Some(to));
+        self.trim(head, let_go_of);
         Ok(())
     }
 
     /// Writes a label of the log that lets go of what main has. Only then is it overwritten.
     pub(super) fn write_points(&self, head: &mut Head, applied: Point) -> Result<(), Failure> {
-        let (tail, barrier) = (head.tail(applied), head.barrier);
+        let (tail, barrier, let_go_of) = (head.tail(applied), head.barrier, head.labels.label.tail);
         if self.options.order == Order::ReuseBeforeLabel {
             (head.labels.label.tail, head.labels.label.applied) = (tail, applied);
             return Ok(());
@@ -202,7 +204,9 @@ impl Flashlog {
         let written = head.labels.write(|label| {
             (label.tail, label.applied, label.barrier) = (tail, applied, barrier);
         });
-        head.note(written.map_err(Failure::of(Side::Log)))
+        head.note(written.map_err(Failure::of(Side::Log)))?;
+        self.trim(head, let_go_of);
+        Ok(())
     }
 
     fn no_room(&self, reason: &'static str) -> Failure {

@@ -66,7 +66,7 @@ impl Flashlog {
         main.check()?;
         let (blocks, point) = {
             let mut stages = self.stages.lock();
-            stages.promote(Stage::Durable, Stage::Applying);
+            stages.take_durable();
             if self.options.order == Order::MainBeforeLog {
                 stages.promote(Stage::Logged, Stage::Applying);
             }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What an answered flush says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,6 +46,15 @@ pub enum Order {
     RescueBeforeLabel,
 }
 
+/// When main catches up in asynchronous mode. With neither, it sleeps as long as the log and the index have room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CatchUp {
+    /// When nothing was written for so long.
+    pub idle_after: Option<Duration>,
+    /// When something that main does not have was written so long ago.
+    pub age_most: Option<Duration>,
+}
+
 /// How a set is used.
 #[derive(Clone)]
 pub struct Options {
@@ -60,6 +69,8 @@ pub struct Options {
     pub index_blocks: u64,
     /// The clock, for times in the log.
     pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,
+    /// Asynchronous mode: when a thread that serves main has it catch up, beside when a bound is near.
+    pub catch_up: CatchUp,
     /// How threads wait for each other.
     pub timer: Arc<dyn Timer>,
     /// A mistake for a test to find.
@@ -74,6 +85,7 @@ impl Default for Options {
             memory_blocks: 16_384,
             index_blocks: 1 << 20,
             now: Arc::new(SystemTime::now),
+            catch_up: CatchUp::default(),
             timer: Arc::new(RealTimer::default()),
             order: Order::Correct,
         }
@@ -82,10 +94,13 @@ impl Default for Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { mode, gather_blocks, memory_blocks, index_blocks, now: _, timer: _, order } = self;
+        let Options { mode, gather_blocks, memory_blocks, index_blocks, now: _, catch_up, timer: _, order } = self;
         let mut all = f.debug_struct("Options");
         all.field("mode", mode).field("gather_blocks", gather_blocks).field("memory_blocks", memory_blocks);
-        all.field("index_blocks", index_blocks).field("order", order).finish_non_exhaustive()
+        all.field("index_blocks", index_blocks)
+            .field("catch_up", catch_up)
+            .field("order", order)
+            .finish_non_exhaustive()
     }
 }
 
@@ -184,7 +199,10 @@ impl Flashlog {
         }
         match self.options.mode {
             Mode::Synchronous => self.catch_up_to_durable(),
-            Mode::Asynchronous => Ok(()),
+            Mode::Asynchronous => {
+                self.tell_server_if_near();
+                Ok(())
+            }
         }
     }
 
@@ -196,6 +214,7 @@ impl Flashlog {
     /// Takes one piece of a write. Whether enough is gathered to write it to the log.
     fn accept(&self, first: u64, chunk: Chunk) -> Result<bool, Error> {
         let (chunk, blocks) = (Arc::new(chunk), self.gather_blocks);
+        let now = self.options.timer.now();
         loop {
             {
                 let mut stages = self.stages.lock();
@@ -204,7 +223,13 @@ impl Flashlog {
                 let gathered = stages.gathered_blocks();
                 if gathered == 0 || gathered + chunk.blocks() as u64 <= 2 * blocks {
                     stages.accept(first, Arc::clone(&chunk));
-                    return Ok(stages.gathered_blocks() >= blocks);
+                    let (is_enough, is_first) = (stages.gathered_blocks() >= blocks, stages.age.begin(now));
+                    let is_told = is_first && stages.company.servers > 0;
+                    drop(stages);
+                    if is_told {
+                        self.options.timer.wake();
+                    }
+                    return Ok(is_enough);
                 }
             }
             self.append_gathered_now()?;
@@ -232,14 +257,17 @@ impl Flashlog {
         if !is_over {
             return Ok(());
         }
-        self.watch((|| {
-            {
-                let mut head = self.head.lock();
-                self.append(&mut head, false)?;
-                self.flush_log(&mut head)?;
-            }
-            self.catch_up_to_durable()
-        })())
+        self.watch(self.bring_all())
+    }
+
+    /// Brings everything that was written to main.
+    pub(super) fn bring_all(&self) -> Result<(), Failure> {
+        {
+            let mut head = self.head.lock();
+            self.append(&mut head, false)?;
+            self.flush_log(&mut head)?;
+        }
+        self.catch_up_to_durable()
     }
 
     pub(super) fn damaged(&self, side: Side, operation: Operation, first: u64, expected: u64, got: u64) -> Failure {

@@ -26,6 +26,7 @@
 //! | `chunk`, `stages` | what main does not have yet |
 //! | `append` | to the log |
 //! | `catch_up` | from memory or the log to main |
+//! | `trim` | discarding what the log has let go of |
 //! | `serve`, `turns` | the same in a thread of the caller's; how threads wait for each other |
 //! | `device` | the [`Device`](crate::Device), and what it does when one below fails |
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
@@ -80,6 +81,7 @@ mod stray;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod trim;
 mod turns;
 mod verify;
 #[cfg(test)]
@@ -89,7 +91,7 @@ pub use at::{At, Barrier, barriers};
 pub use attach::Attached;
 pub use backup::BackedUp;
 pub use create::{Create, create, log_blocks_least};
-pub use device::{Flashlog, Mode, Options, Order};
+pub use device::{CatchUp, Flashlog, Mode, Options, Order};
 pub use error::Error;
 pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
 pub use inspect::{Condition, Inspected, inspect};

@@ -119,9 +119,11 @@ impl Flashlog {
         }
         let next = self.head.lock().next;
         let mut stages = self.stages.lock();
-        stages.durable = next;
+        (stages.logged, stages.durable) = (next, next);
         if stages.index_blocks() == 0 {
             (stages.written, stages.applied) = (next, next);
+        } else {
+            stages.age.begin(self.options.timer.now());
         }
         Ok(opened)
     }

@@ -3,9 +3,10 @@
 //! Nothing depends on that thread: whoever needs main to be up to date sees to it with what is there. With it, a writer flushes the log
 //! in pieces, so that main can begin with one while the log gets the next, and waits for memory instead of making room itself.
 
-use super::device::{Flashlog, Mode};
+use super::device::{CatchUp, Flashlog, Mode};
 use super::stages::{Stage, Stages};
 use crate::{Error, Operation};
+use std::time::Duration;
 
 /// What the thread can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,12 +15,16 @@ enum Work {
     Write,
     /// Flush main.
     Flush,
-    Nothing,
+    /// Bring main up to date with everything.
+    All,
+    /// Nothing until then, or until there is a wake.
+    Nothing(Option<Duration>),
 }
 
 impl Flashlog {
     /// Brings main up to date while others write, until [`Flashlog::end_main`] is called or a device fails. For a thread of its own: in
-    /// synchronous mode log and main then work at once. A set without such a thread takes turns.
+    /// synchronous mode log and main then work at once; in asynchronous mode it goes by [`Options::catch_up`](super::Options::catch_up).
+    /// A set without such a thread takes turns.
     pub fn serve_main(&self) {
         let _serving = Serving::begin(self);
         self.serve();
@@ -40,12 +45,18 @@ impl Flashlog {
                     return;
                 }
                 let work = self.work(&stages);
-                stages.company.idle += usize::from(work == Work::Nothing);
+                stages.company.idle += usize::from(matches!(work, Work::Nothing(_)));
                 work
             };
-            if work == Work::Nothing {
-                self.options.timer.wait(ticket, None);
+            if let Work::Nothing(until) = work {
+                self.options.timer.wait(ticket, until);
                 self.stages.lock().company.idle -= 1;
+                continue;
+            }
+            if work == Work::All {
+                if self.watch(self.bring_all()).is_err() {
+                    return;
+                }
                 continue;
             }
             let Some(mut main) = self.main_side.try_lock() else {
@@ -68,7 +79,7 @@ impl Flashlog {
     /// What is next. Flushes of main cost a disk a revolution, so there are not more than are needed: for memory, or room in the log.
     fn work(&self, stages: &Stages) -> Work {
         if self.options.mode == Mode::Asynchronous {
-            return Work::Nothing;
+            return self.asynchronous_work(stages);
         }
         let (memory, areas) = (self.options.memory_blocks, self.rings.areas);
         let unflushed = stages.memory_of(Stage::Applied);
@@ -85,13 +96,49 @@ impl Flashlog {
         } else if has_durable {
             Work::Write
         } else {
-            Work::Nothing
+            Work::Nothing(None)
+        }
+    }
+
+    /// Main sleeps until a bound is near, or the policy's time has come.
+    fn asynchronous_work(&self, stages: &Stages) -> Work {
+        if self.is_near(stages) {
+            return Work::All;
+        }
+        let CatchUp { idle_after, age_most } = self.options.catch_up;
+        let idle_at = idle_after.map(|after| stages.age.newest + after);
+        let Some(oldest) = stages.age.oldest else { return Work::Nothing(None) };
+        let at = idle_at.into_iter().chain(age_most.map(|most| oldest + most)).min();
+        match at {
+            Some(at) if at <= self.options.timer.now() => Work::All,
+            at => Work::Nothing(at),
+        }
+    }
+
+    /// Whether log or index are so full that writers would have to wait soon.
+    fn is_near(&self, stages: &Stages) -> bool {
+        let (areas, applied) = (self.rings.areas, stages.applied);
+        let behind = stages.index_blocks();
+        behind > 0 && behind >= self.options.index_blocks / 4 * 3
+            || stages.logged.data - applied.data >= areas.data_blocks / 4 * 3
+            || stages.logged.page - applied.page >= areas.meta_blocks / 4 * 3
+    }
+
+    /// Asynchronous mode: wakes the thread that serves main, if it is time.
+    pub(super) fn tell_server_if_near(&self) {
+        let is_near = {
+            let stages = self.stages.lock();
+            stages.company.idle > 0 && self.is_near(&stages)
+        };
+        if is_near {
+            self.options.timer.wake();
         }
     }
 
     /// If a thread serves main: makes the log durable in pieces for it, and waits for it if memory is full. Otherwise `Ok(false)`.
     pub(super) fn is_relieved_by_server(&self) -> Result<bool, Error> {
         if self.options.mode == Mode::Asynchronous {
+            self.tell_server_if_near();
             return Ok(false);
         }
         let memory = self.options.memory_blocks;

@@ -1,7 +1,7 @@
 //! A thread that serves main: order of the devices, failures, ends.
 use super::tests::{Unplugged, block, get, names, open, options, put};
 use super::*;
-use crate::{BLOCK_SIZE, Device, Error, Filter, MemoryDevice};
+use crate::{BLOCK_SIZE, Device, Error, Filter, MemoryDevice, Operation};
 use holdfast_integrity::crc64;
 use parking_lot::{Condvar, Mutex};
 use rand::{Rng, SeedableRng};
@@ -9,7 +9,8 @@ use rand_pcg::Pcg64Mcg;
 use std::collections::HashSet;
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Blocks of the set's device.
 const BLOCKS: u64 = 1024;
@@ -345,6 +346,138 @@ fn main_fails_where_room_is_made_for_a_write() {
         for number in answered.saturating_sub(BLOCKS - 1).max(1)..=answered {
             let found = get(&device, number % BLOCKS);
             assert!(found == block(number) || found == block(number + BLOCKS), "{mode:?}: {number} of {answered}");
+        }
+    }
+}
+
+/// Time that a test moves.
+#[derive(Default)]
+struct Moved {
+    /// Now, wakes, and waits that have begun.
+    state: Mutex<(Duration, u64, u64)>,
+    changed: Condvar,
+}
+
+impl Moved {
+    fn change(&self, change: impl FnOnce(&mut (Duration, u64, u64))) {
+        change(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Lets time pass, and the other thread come to rest.
+    fn pass(&self, seconds: u64) {
+        let waits = self.state.lock().2;
+        self.change(|state| {
+            state.0 += Duration::from_secs(seconds);
+            state.1 += 1;
+        });
+        self.changed.wait_while(&mut self.state.lock(), |state| state.2 == waits);
+    }
+}
+
+impl Timer for Moved {
+    fn now(&self) -> Duration {
+        self.state.lock().0
+    }
+
+    fn ticket(&self) -> u64 {
+        self.state.lock().1
+    }
+
+    fn wait(&self, ticket: u64, until: Option<Duration>) {
+        self.change(|state| state.2 += 1);
+        self.changed
+            .wait_while(&mut self.state.lock(), |state| state.1 == ticket && until.is_none_or(|until| state.0 < until));
+    }
+
+    fn wake(&self) {
+        self.change(|state| state.1 += 1);
+    }
+}
+
+/// Blocks that main lacks after each of some writes, which come every four seconds, and after each of three pauses of four.
+fn behind(catch_up: CatchUp) -> (Vec<u64>, Vec<u64>) {
+    let (main, log) = set();
+    let timer = Arc::new(Moved::default());
+    let options = Options { catch_up, timer: timer.clone(), ..options(Mode::Asynchronous) };
+    let (device, _) = Flashlog::open(main, log, &options).unwrap();
+    served(&device, || {
+        let after = |number| {
+            if let Some(number) = number {
+                put(&device, number, number).unwrap();
+            }
+            timer.pass(4);
+            device.behind_blocks()
+        };
+        ((1..=6).map(|number| after(Some(number))).collect(), (0..3).map(|_| after(None)).collect())
+    })
+}
+
+#[test]
+fn main_catches_up_when_nothing_is_written_or_what_it_lacks_is_old() {
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let never = CatchUp::default();
+    assert_eq!(behind(never), (vec![1, 2, 3, 4, 5, 6], vec![6, 6, 6]));
+    assert_eq!(behind(CatchUp { idle_after: seconds(8), ..never }), (vec![1, 2, 3, 4, 5, 6], vec![0, 0, 0]));
+    assert_eq!(behind(CatchUp { age_most: seconds(12), ..never }), (vec![1, 2, 0, 1, 2, 0], vec![0, 0, 0]));
+    let both = CatchUp { idle_after: seconds(4), age_most: seconds(12) };
+    assert_eq!(behind(both), (vec![0; 6], vec![0; 3]));
+}
+
+#[test]
+fn main_catches_up_before_writers_must_wait() {
+    let (main, log) = set();
+    let options = Options { index_blocks: 400, ..options(Mode::Asynchronous) };
+    let (device, _) = Flashlog::open(main, log, &options).unwrap();
+    served(&device, || {
+        (0..296).for_each(|at| put(&device, at, at).unwrap());
+        assert_eq!(device.behind_blocks(), 296);
+        (296..304).for_each(|at| put(&device, at, at).unwrap());
+        while device.behind_blocks() > 0 {
+            std::thread::yield_now();
+        }
+    });
+}
+
+/// A log that can be trimmed, or fails to be.
+struct Trimmed {
+    device: Arc<MemoryDevice>,
+    is_able: bool,
+    blocks: AtomicU64,
+}
+
+impl Filter for Trimmed {
+    fn below(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    fn on_discard(&self, first: u64, count: u64) -> Result<(), Error> {
+        assert!(first.is_multiple_of(AREA_UNIT_BLOCKS) && count.is_multiple_of(AREA_UNIT_BLOCKS));
+        self.blocks.fetch_add(count, Ordering::Relaxed);
+        if self.is_able {
+            return self.device.discard(first, count);
+        }
+        let (device, operation, source) = ("log".into(), Operation::Discard, Arc::new(std::io::Error::other("no")));
+        Err(Error::Io { device, operation, first: Some(first), length_bytes: 0, source })
+    }
+}
+
+#[test]
+fn a_log_is_trimmed_behind_its_tail_and_one_that_cannot_be_does_as_well() {
+    for (mode, is_able) in [(Mode::Synchronous, true), (Mode::Asynchronous, true), (Mode::Asynchronous, false)] {
+        let (main, log) = set();
+        let trimmed = Arc::new(Trimmed { device: log.clone(), is_able, blocks: AtomicU64::new(0) });
+        let (device, _) = Flashlog::open(main.clone(), trimmed.clone(), &options(mode)).unwrap();
+        for number in 0..20_000 {
+            put(&device, number * 7 % BLOCKS, number).unwrap();
+        }
+        device.flush().unwrap();
+        drop(device);
+        let blocks = trimmed.blocks.load(Ordering::Relaxed);
+        assert!((10_000..21_000).contains(&blocks) || !is_able, "{mode:?}: {blocks} blocks were discarded");
+        let (device, _) = open(&main, &log, mode).unwrap();
+        for number in 20_000 - BLOCKS..20_000 {
+            assert_eq!(get(&device, number * 7 % BLOCKS), block(number), "{mode:?} {number}");
         }
     }
 }

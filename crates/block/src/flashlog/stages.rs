@@ -12,6 +12,7 @@ use super::chunk::Chunk;
 use super::format::Point;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
@@ -69,9 +70,34 @@ pub(super) struct Stages {
     pub(super) written: Point,
     /// Everything before is durable on main.
     pub(super) applied: Point,
+    /// Everything before is in the log, perhaps not durably.
+    pub(super) logged: Point,
     pub(super) company: Company,
     /// Blocks of main that nobody has as they were, with the checksums that they should have, and that they have.
     pub(super) known_bad: BTreeMap<u64, (u64, u64)>,
+    pub(super) age: Age,
+}
+
+/// When what main does not have was written.
+#[derive(Default)]
+pub(super) struct Age {
+    /// The last write.
+    pub(super) newest: Duration,
+    /// The first one that main may not have durably.
+    pub(super) oldest: Option<Duration>,
+    /// The first one of what is not on its way to main yet.
+    waiting: Option<Duration>,
+}
+
+impl Age {
+    /// A write has come. Whether main had everything.
+    pub(super) fn begin(&mut self, now: Duration) -> bool {
+        self.newest = now;
+        self.waiting.get_or_insert(now);
+        let had_all = self.oldest.is_none();
+        self.oldest.get_or_insert(now);
+        had_all
+    }
 }
 
 /// Who is there beside those who write and read.
@@ -89,7 +115,7 @@ pub(super) struct Company {
 
 impl Stages {
     pub(super) fn at(points: Point) -> Stages {
-        Stages { durable: points, written: points, applied: points, ..Stages::default() }
+        Stages { logged: points, durable: points, written: points, applied: points, ..Stages::default() }
     }
 
     /// A write has come.
@@ -164,6 +190,14 @@ impl Stages {
         self.memory_blocks[Stage::Writing as usize] = 0;
     }
 
+    /// What is `Durable` goes to main.
+    pub(super) fn take_durable(&mut self) {
+        self.promote(Stage::Durable, Stage::Applying);
+        if [Stage::Gathered, Stage::Writing, Stage::Logged].iter().all(|stage| self.map(*stage).is_empty()) {
+            self.age.waiting = None;
+        }
+    }
+
     /// What was `Applying` is on main, and with it everything in the log before `point`.
     pub(super) fn written(&mut self, point: Point) {
         self.promote(Stage::Applying, Stage::Applied);
@@ -175,6 +209,7 @@ impl Stages {
         self.maps[Stage::Applied as usize] = Arc::default();
         self.memory_blocks[Stage::Applied as usize] = 0;
         self.applied = self.written;
+        self.age.oldest = self.age.waiting;
     }
 
     /// The newest version of a block, if main does not have it for certain.
