@@ -60,6 +60,8 @@ pub(super) struct Start {
     pub(super) contents: Vec<u64>,
     /// Which state the backup has.
     pub(super) backed_up: Vec<u64>,
+    /// The block writes that lead from there to the state at first: a backup may be at any state between, as it goes there in steps.
+    pub(super) since_backed_up: Vec<(usize, u64)>,
     /// The next content that nobody has written.
     pub(super) next_content: u64,
     /// Blocks written in all lives so far.
@@ -110,6 +112,7 @@ impl Start {
             backup,
             has_backup,
             backed_up: contents.clone(),
+            since_backed_up: Vec::new(),
             contents,
             next_content,
             written,
@@ -128,6 +131,8 @@ pub(super) struct Life {
     pub(super) has_backup: bool,
     /// Which state the backup had at first.
     pub(super) backed_up: Vec<u64>,
+    /// The block writes that lead from there to the state at first: a backup may be at any state between, as it goes there in steps.
+    pub(super) since_backed_up: Vec<(usize, u64)>,
     /// Of main, log and backup.
     pub(super) images: [CrashImages; 3],
     /// Writes and flushes that each of them got.
@@ -171,6 +176,7 @@ impl Life {
             base: start.contents.clone(),
             has_backup: start.has_backup,
             backed_up: start.backed_up.clone(),
+            since_backed_up: start.since_backed_up.clone(),
             moments: watched.moments(),
             images: watched.images(),
             requests: watched.requests(),

@@ -29,6 +29,13 @@ pub(super) struct Seen {
     pub(super) left: Start,
 }
 
+/// The state of a backup from which main was made anew.
+struct Rebuilt {
+    backed_up: Vec<u64>,
+    /// After so many of the writes since the state that it had at first.
+    number: usize,
+}
+
 /// What a power cut leaves of each device.
 pub(super) struct Images {
     pub(super) main: MemoryDevice,
@@ -67,10 +74,21 @@ pub(super) fn examine(life: &Life, state: &State, is_nested: bool) -> Result<See
         Some(device) => lost::examine(life, moment, &images, device)?,
     };
     let (next_content, written, options) = (life.next_content, life.written, life.options.clone());
+    let is_rebuilt = rebuilt.is_some();
     // A copy that was not complete is made anew by the next backup, and has no state until then.
-    let (is_rebuilt, backed_up) = (rebuilt.is_some(), rebuilt.unwrap_or_default());
+    let (backed_up, since_backed_up) = match rebuilt {
+        Some(Rebuilt { backed_up, number }) if !contents.is_empty() => {
+            let begun = &life.writes[..moment.progress.begun.min(life.writes.len())];
+            let reached = nearest(&life.base, begun, moment.progress.flushed, &contents)?;
+            let writes = [&life.since_backed_up, &life.writes[..reached]].concat();
+            // Where the same state was twice, the other one may have been meant.
+            (backed_up, writes.get(number..).unwrap_or_default().to_vec())
+        }
+        _ => (contents.clone(), Vec::new()),
+    };
     let (has_backup, Images { main, log, backup }) = (life.has_backup, images);
-    let left = Start { main, log, backup, has_backup, contents, backed_up, next_content, written, options };
+    let left =
+        Start { main, log, backup, has_backup, contents, backed_up, since_backed_up, next_content, written, options };
     Ok(Seen { opened, nested, is_rebuilt, recovered, left })
 }
 
@@ -130,7 +148,7 @@ pub(super) fn nearest(base: &[u64], writes: &[(usize, u64)], least: usize, found
 
 /// Main is lost: another is made from backup and log. What the backup has must be a state that there was, and with the log it must be one
 /// as main's. None if the backup is not complete, or the log was full and keeps nothing for it. Now and then it is cut off, and made again.
-fn rebuild(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<Option<Vec<u64>>, String> {
+fn rebuild(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<Option<Rebuilt>, String> {
     let main = MemoryDevice::new(MAIN_BLOCKS);
     let name = Uuid([7; 16]);
     let again = if rng.random_ratio(1, REBUILDS_CUT_OFF) {
@@ -154,11 +172,11 @@ fn rebuild(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) ->
         Err(error) => return Err(format!("main cannot be made anew: {error}")),
     }
     let backed_up = contents(&*main).map_err(|what| format!("on the backup, {}", String::from(what)))?;
-    if backed_up != life.backed_up {
-        judge(life, 0, moment.progress.begun, &backed_up).map_err(|what| format!("on the backup: {what}"))?;
-    }
+    let begun = &life.writes[..moment.progress.begun.min(life.writes.len())];
+    let writes = [&life.since_backed_up, begun].concat();
+    let number = nearest(&life.backed_up, &writes, 0, &backed_up).map_err(|what| format!("on the backup: {what}"))?;
     open(life, moment, &main, &log).map_err(|what| format!("with a main made anew: {what}"))?;
-    Ok(Some(backed_up))
+    Ok(Some(Rebuilt { backed_up, number }))
 }
 
 /// The next backup, after the power cut, has what the set has: what was begun is gone on with, and nothing is forgotten.
