@@ -85,9 +85,9 @@ fn the_tour_of_flipped_bits_works() {
     assert!(out.contains("numbers lab/numbers differ"), "{out}\n{error}");
 }
 
-/// The command lines of the README's first five minutes: those for make, and the others.
-fn first_five_minutes() -> (Vec<&'static str>, Vec<&'static str>) {
-    let (_, section) = README.split_once("## Five minutes\n").unwrap();
+/// The command lines of a section of the README.
+fn commands_of(section: &str) -> Vec<&'static str> {
+    let (_, section) = README.split_once(&format!("## {section}\n")).unwrap();
     let (section, _) = section.split_once("\n## ").unwrap();
     let mut inside = false;
     let mut lines = Vec::new();
@@ -99,12 +99,13 @@ fn first_five_minutes() -> (Vec<&'static str>, Vec<&'static str>) {
             _ => {}
         }
     }
-    lines.into_iter().partition(|line| line.starts_with("make "))
+    lines
 }
 
 #[test]
 fn the_first_five_minutes_of_the_readme_work() {
-    let (make, lines) = first_five_minutes();
+    let (make, lines): (Vec<_>, Vec<_>) =
+        commands_of("Five minutes").into_iter().partition(|line| line.starts_with("make "));
     let targets: Vec<_> = make.iter().filter_map(|line| line.split_whitespace().nth(1)).collect();
     assert_eq!(targets, ["run", "test", "install"], "what they do, other tests try");
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -130,4 +131,27 @@ fn the_first_five_minutes_of_the_readme_work() {
     rig.run(["unmount", "m"]);
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}\n{error}");
+}
+
+#[test]
+fn the_disk_the_stick_and_the_backup_of_the_readme_work() {
+    let rig = Rig::new();
+    let lines = commands_of("A disk, a stick and a backup");
+    assert!(lines.len() >= 5, "{lines:?}");
+    let line = |line: &&str| {
+        // It is copied whole, and nothing is on it.
+        let line = line.replace("1G", "64M");
+        let (command, _) = line.split_once(" #").unwrap_or((&line, ""));
+        match command.trim_end().strip_suffix('&') {
+            // A person reads what it says before going on.
+            Some(server) => format!(
+                "set -m; {server} >told & until [ -s told ]; do kill -0 %1 || exit 1; sleep 0.05; done # it tells nobody but the reader\n"
+            ),
+            None => format!("{command} || {{ echo 'failed: {command}'; exit 1; }}\n"),
+        }
+    };
+    let output = bash(&rig, &lines.iter().map(line).collect::<String>());
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{error}");
+    assert!(rig.path("new.img").exists(), "{out}");
 }
