@@ -5,8 +5,8 @@ mod inject;
 mod reliability;
 
 pub(crate) use flashlog::{
-    Flashlog, FlashlogAction, FlashlogAt, FlashlogBackup, FlashlogCreate, FlashlogFigure, FlashlogMode, FlashlogModel,
-    FlashlogRebuild, FlashlogServe, FlashlogStatus,
+    Flashlog, FlashlogAction, FlashlogAt, FlashlogAttach, FlashlogBackup, FlashlogCreate, FlashlogDetach,
+    FlashlogFigure, FlashlogMode, FlashlogModel, FlashlogRebuild, FlashlogServe, FlashlogStatus,
 };
 pub(crate) use inject::{FaultKind, Inject, TargetKind};
 pub(crate) use reliability::{Ecc, Reliability};

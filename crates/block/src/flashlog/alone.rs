@@ -8,6 +8,7 @@ use crate::{Device, Error as DeviceError, Operation, check_request};
 use parking_lot::{Mutex, RwLock};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Most blocks that are marked ahead of a writer that goes on where it was: 64 MiB.
 const AHEAD_BLOCKS_MOST: u64 = 16_384;
@@ -27,6 +28,8 @@ pub(super) struct Alone {
     name: Arc<str>,
     pub(super) blocks: u64,
     pub(super) main: Arc<dyn Device>,
+    /// When it came to be alone; `None` if it was when it was opened.
+    pub(super) time: Option<SystemTime>,
     pub(super) marks: Mutex<Marks>,
     /// A log is there again: whoever comes from then on goes to the set. Writers share it.
     pub(super) gate: RwLock<bool>,
@@ -34,24 +37,27 @@ pub(super) struct Alone {
 
 impl Alone {
     /// Opens main without its log.
-    pub(super) fn open(main: Arc<dyn Device>) -> Result<Alone, Error> {
+    pub(super) fn open(main: Arc<dyn Device>, now: SystemTime) -> Result<Alone, Error> {
         let mut labels = Labelled::read(main, Role::Main)?;
-        match labels.label.state {
-            State::Alone => {}
+        let time = match labels.label.state {
+            State::Alone => None,
             State::CatchingUp => return Err(Error::Mixture { device: labels.device.name().into() }),
-            _ => go_alone(&mut labels, &Regions::none)?,
-        }
-        Self::of(labels)
+            _ => {
+                go_alone(&mut labels, &Regions::none)?;
+                Some(now)
+            }
+        };
+        Self::of(labels, time)
     }
 
     /// Main, whose label says that it is alone.
-    pub(super) fn of(labels: Labelled) -> Result<Alone, Error> {
+    pub(super) fn of(labels: Labelled, time: Option<SystemTime>) -> Result<Alone, Error> {
         let blocks = labels.label.blocks;
         let map = labels.read_map()?.unwrap_or_else(|| Regions::none(blocks));
         let (main, since) = (Arc::clone(&labels.device), Regions::none(blocks));
         let name = format!("flashlog of {} without a log", main.name()).into();
         let marks = Mutex::new(Marks { labels, map, since, ahead: (0, 0) });
-        Ok(Alone { name, blocks, main, marks, gate: RwLock::new(false) })
+        Ok(Alone { name, blocks, main, time, marks, gate: RwLock::new(false) })
     }
 
     /// Whether a log has taken over.
@@ -170,7 +176,7 @@ impl Flashlog {
         }
         let main = self.main_side.lock();
         let labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
-        Some(Alone::of(labels))
+        Some(Alone::of(labels, Some((self.options.now)())))
     }
 
     /// Lets the log go: main gets everything, and is alone from then on. This set takes no changes any more.

@@ -17,6 +17,9 @@ pub(super) struct Lacking {
 }
 
 impl Flashlog {
+    /// What NBD clients may ask of a set.
+    pub(super) const CONTEXTS: &[Context] = &[Context::Allocation, Context::BackUp];
+
     /// Brings up to now what is known of the blocks that the backup lacks. `None`: there is no backup that could have any.
     fn lacking<T>(&self, ask: impl FnOnce(&Regions) -> T) -> Result<Option<T>, Error> {
         let mut known = self.lacking.lock();
@@ -52,7 +55,7 @@ impl Flashlog {
 
 impl Extents for Flashlog {
     fn contexts(&self) -> &[Context] {
-        &[Context::Allocation, Context::BackUp]
+        Self::CONTEXTS
     }
 
     fn extent(&self, context: Context, first: u64, most: u64) -> Result<Extent, Error> {

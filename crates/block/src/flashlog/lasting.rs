@@ -4,12 +4,14 @@ use super::alone::Alone;
 use super::attach::Attached;
 use super::device::{Flashlog, Options};
 use super::policy::{Action, Policy};
-use super::{Error, Uuid};
+use super::{Error, Status, Uuid};
+use crate::nbd::{Context, Extent, Extents, NOT_BACKED_UP};
 use crate::{Device, Error as DeviceError};
 use parking_lot::{Mutex, RwLock};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 /// Whether what is written survives the loss of a device.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub enum Protection {
     Alone {
         /// The generation in which the log was there last.
         since: u64,
+        /// When it went; `None` if main was alone already when it was opened.
+        time: Option<SystemTime>,
         /// Blocks in regions that have changed since.
         changed_blocks: u64,
     },
@@ -61,7 +65,7 @@ impl Lasting {
     /// # Errors
     /// [`Error::Mixture`] if main is nothing without the log.
     pub fn open_alone(main: Arc<dyn Device>, options: &Options, policy: Policy) -> Result<Lasting, Error> {
-        let alone = Alone::open(main)?;
+        let alone = Alone::open(main, (options.now)())?;
         tracing::warn!(device = alone.name(), "main is without a log: what is written is not protected");
         let blocks = alone.blocks;
         Ok(Self::new(Now::Alone(Arc::new(alone)), blocks, options.clone(), policy))
@@ -86,17 +90,33 @@ impl Lasting {
 
     /// How well what is written is protected.
     pub fn protection(&self) -> Protection {
-        match self.now() {
-            Now::Set(set) => match set.latch.cause() {
-                Some(_) if self.goes_on_without(&set) => self.protection(),
-                Some(cause) => Protection::Stopped { cause: cause.clone() },
-                None => Protection::Protected,
-            },
-            Now::Alone(alone) => {
-                let marks = alone.marks.lock();
-                let (since, changed_blocks) = (marks.labels.label.left, marks.map.marked_blocks());
-                Protection::Alone { since, changed_blocks }
-            }
+        self.look().1
+    }
+
+    /// The same, and how the set is doing. Of a log that is not there all figures are 0.
+    pub fn status(&self) -> (Status, Protection) {
+        match self.look() {
+            (Now::Set(set), protection) => (set.status(), protection),
+            (Now::Alone(alone), protection) => (alone.status(self.options.mode), protection),
+        }
+    }
+
+    fn look(&self) -> (Now, Protection) {
+        loop {
+            let now = self.now();
+            let protection = match &now {
+                Now::Set(set) => match set.latch.cause() {
+                    Some(_) if self.goes_on_without(set) => continue,
+                    Some(cause) => Protection::Stopped { cause: cause.clone() },
+                    None => Protection::Protected,
+                },
+                Now::Alone(alone) => {
+                    let marks = alone.marks.lock();
+                    let (since, changed_blocks) = (marks.labels.label.left, marks.map.marked_blocks());
+                    Protection::Alone { since, time: alone.time, changed_blocks }
+                }
+            };
+            return (now, protection);
         }
     }
 
@@ -235,6 +255,21 @@ impl Lasting {
             if !has_changed {
                 return Err(error);
             }
+        }
+    }
+}
+
+impl Extents for Lasting {
+    fn contexts(&self) -> &[Context] {
+        Flashlog::CONTEXTS
+    }
+
+    /// What no log takes, no backup gets before the log is back: all of it is said to lack.
+    fn extent(&self, context: Context, first: u64, most: u64) -> Result<Extent, DeviceError> {
+        match (self.look().0, context) {
+            (Now::Set(set), _) => set.extent(context, first, most),
+            (Now::Alone(_), Context::BackUp) => Ok(Extent { blocks: most, flags: NOT_BACKED_UP }),
+            (Now::Alone(_), _) => Ok(Extent { blocks: most, flags: 0 }),
         }
     }
 }

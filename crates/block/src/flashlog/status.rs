@@ -1,5 +1,6 @@
 //! How a set that is in use is doing.
 
+use super::alone::Alone;
 use super::device::{Flashlog, Mode};
 use super::format::{Regions, Uuid};
 use crate::Error;
@@ -59,6 +60,30 @@ impl Flashlog {
             since_backup_blocks: head.keep.map(|keep| next.data - keep.data),
             changed_blocks: head.changed.as_ref().map_or(0, Regions::marked_blocks),
             barrier: head.barrier,
+        }
+    }
+}
+
+impl Alone {
+    /// How main is doing without its log.
+    pub(super) fn status(&self, mode: Mode) -> Status {
+        let marks = self.marks.lock();
+        let label = &marks.labels.label;
+        Status {
+            mode,
+            failure: None,
+            set: label.set,
+            main: label.main,
+            log: label.log,
+            generation: label.generation,
+            blocks: self.blocks,
+            behind_blocks: 0,
+            log_blocks: (0, 0),
+            log_pages: (0, 0),
+            backup: None,
+            since_backup_blocks: None,
+            changed_blocks: 0,
+            barrier: 0,
         }
     }
 }

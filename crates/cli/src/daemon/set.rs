@@ -59,6 +59,9 @@ fn respond(state: &State, request: Request) -> Response {
         Request::Backup(to, verify) => back_up(state, to, verify).map(Answer::BackedUp),
         Request::Moments(_) | Request::Past(..) => Err(Failure::new("states of a store that is mounted are not shown")
             .hint("unmount it first; or look at the backup: holdfast mount BACKUP DIR -o ro")),
+        Request::Attach { .. } | Request::Detach => {
+            Err(Failure::new("a store that is mounted keeps its log").hint("unmount it first"))
+        }
     };
     Response::Answer(answer.unwrap_or_else(|failure| {
         tracing::warn!("{failure}");

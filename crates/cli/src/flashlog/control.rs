@@ -1,6 +1,7 @@
 //! How a command asks the server of a set: a unix socket, named after the set, in the runtime directory. A request is one line of JSON, the
 //! answer another. The socket is its owner's, and whoever may open it may have the server do what its user may.
 
+use super::attach::{AttachReport, DetachReport, NewLog};
 use super::backup::{BackupReport, BackupTo};
 use super::past::{Moments, PastReport, PastServer, Wanted};
 use super::report::SetReport;
@@ -37,6 +38,10 @@ pub(crate) enum Request {
     Moments(Option<PathBuf>),
     /// Serve a state, as long as whoever asks is there: backup, which state, socket.
     Past(Option<PathBuf>, Wanted, Option<PathBuf>),
+    /// Give main the log that it had, or a new one.
+    Attach { log: PathBuf, new: Option<NewLog> },
+    /// Let the log go; main is alone then.
+    Detach,
 }
 
 /// What is answered.
@@ -47,6 +52,8 @@ pub(crate) enum Answer {
     BackedUp(BackupReport),
     Moments(Moments),
     Past(PastReport),
+    Attached(AttachReport),
+    Detached(DetachReport),
     Failed(Failure),
 }
 
@@ -166,6 +173,22 @@ impl Server {
     pub(crate) fn moments(mut self, backup: Option<PathBuf>) -> Result<Moments> {
         match self.ask(&Request::Moments(backup))? {
             Answer::Moments(moments) => Ok(moments),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// Gives main a log. It takes as long as it takes.
+    pub(crate) fn attach(mut self, log: PathBuf, new: Option<NewLog>) -> Result<AttachReport> {
+        match self.ask(&Request::Attach { log, new })? {
+            Answer::Attached(report) => Ok(report),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// Lets the log go.
+    pub(crate) fn detach(mut self) -> Result<DetachReport> {
+        match self.ask(&Request::Detach)? {
+            Answer::Detached(report) => Ok(report),
             _ => Err(senseless()),
         }
     }

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `ground` | where a device of a set is made: a new file, or what is there and may go |
 //! | `sets` | opening devices and sets, and what to say when that fails |
+//! | `attach` | giving main a log while it is used, and letting it go |
 //! | `backup` | bringing a backup up to date |
 //! | `past` | moments of a set, and serving the state at one |
 //! | `control` | how a command asks the server of a set |
 //! | `server` | serving a set |
 //! | `report` | how a set is doing, in words and as data |
 
+pub(crate) mod attach;
 pub(crate) mod backup;
 pub(crate) mod control;
 pub(crate) mod ground;

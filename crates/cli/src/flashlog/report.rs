@@ -2,10 +2,10 @@
 
 use super::sets;
 use crate::output::{Report, table};
-use crate::{quoting, size};
-use holdfast_block::flashlog::{Condition, Inspected, Mode, Status};
+use crate::{date, quoting, size};
+use holdfast_block::flashlog::{Condition, Inspected, Mode, Protection, Status};
 use serde::{Deserialize, Serialize};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A backup of a mounted store.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -14,6 +14,18 @@ pub(crate) struct LastBackup {
     pub(crate) recovery_point: u64,
     pub(crate) to: String,
     pub(crate) at: SystemTime,
+}
+
+/// Main has no log.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct AloneReport {
+    /// When it came to that; of a main that was alone when its server began, nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) since_s: Option<u64>,
+    /// The generation in which the log was there last.
+    pub(crate) since_generation: u64,
+    /// What the log lacks, by region.
+    pub(crate) changed_bytes: u64,
 }
 
 /// A set that is being served.
@@ -25,10 +37,14 @@ pub(crate) struct SetReport {
     /// What is wrong, if anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
+    /// Main goes on without its log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) alone: Option<AloneReport>,
     pub(crate) mode: String,
     pub(crate) generation: u64,
     pub(crate) size_bytes: u64,
     pub(crate) main: String,
+    /// Or the one that main had.
     pub(crate) log: String,
     /// Waits for main.
     pub(crate) behind_bytes: u64,
@@ -74,6 +90,7 @@ impl SetReport {
             set: status.set.to_string(),
             protected: status.failure.is_none(),
             problem: status.failure.as_ref().map(|error| format!("no changes are taken: {error}")),
+            alone: None,
             mode: mode_name(status.mode).into(),
             generation: status.generation,
             size_bytes: sets::bytes(status.blocks),
@@ -95,6 +112,23 @@ impl SetReport {
     }
 }
 
+impl SetReport {
+    /// Of a set that may be without its log.
+    pub(crate) fn lasting((status, protection): &(Status, Protection), served: &Served<'_>) -> SetReport {
+        let mut report = SetReport::new(status, served);
+        if let Protection::Alone { since, time, changed_blocks } = protection {
+            let since_s = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|time| time.as_secs());
+            let when = since_s.and_then(|seconds| i64::try_from(seconds).ok()).map(date::utc);
+            let when = when.unwrap_or_else(|| format!("generation {since}"));
+            report.protected = false;
+            report.problem = Some(format!("main is without a log since {when}"));
+            let changed_bytes = sets::bytes(*changed_blocks);
+            report.alone = Some(AloneReport { since_s, since_generation: *since, changed_bytes });
+        }
+        report
+    }
+}
+
 pub(crate) fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Synchronous => "sync",
@@ -111,6 +145,12 @@ impl SetReport {
     }
 
     fn main_and_log(&self) -> [(&'static str, String); 2] {
+        let had = if self.log.is_empty() { "" } else { &format!(", it was {}", quoting::name(&self.log)) };
+        let main = format!("{}, {} behind", quoting::name(&self.main), size::show(self.behind_bytes));
+        if let Some(alone) = &self.alone {
+            let log = format!("none{had}, which lacks {}", size::show(alone.changed_bytes));
+            return [("main", quoting::name(&self.main)), ("log", log)];
+        }
         let log = format!(
             "{}, {} of {} kept ({} % of its pages)",
             quoting::name(&self.log),
@@ -118,13 +158,13 @@ impl SetReport {
             size::show(self.log_bytes),
             self.log_pages_percent
         );
-        let main = format!("{}, {} behind", quoting::name(&self.main), size::show(self.behind_bytes));
         [("main", main), ("log", log)]
     }
 
     fn last_backup(&self) -> String {
         match (&self.backup, self.since_backup_bytes, self.backing_up) {
             (_, _, true) => "under way".to_string(),
+            _ if self.alone.is_some() => "none is made without a log".to_string(),
             (Some(backup), Some(bytes), _) => {
                 let point = self.last_backup.as_ref().map(|last| format!(" at recovery point {}", last.recovery_point));
                 format!("{backup}{}, {} written since", point.unwrap_or_default(), size::show(bytes))

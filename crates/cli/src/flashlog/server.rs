@@ -9,6 +9,7 @@
 //!
 //! A panic ends the process, as one in a mount's daemon does: the set comes out of it as out of a power cut.
 
+use super::attach::{self, AttachReport, DetachReport, NewLog};
 use super::backup::{self, BackupTo};
 use super::control::{self, Answer, Commands, Request, Response};
 use super::past::{Moments, PastServer, Wanted};
@@ -18,21 +19,28 @@ use crate::daemon::{abort_on_panic, notify, spawn};
 use crate::failure::{Failure, Result};
 use crate::mounts::plain;
 use crate::{signals, stack};
-use holdfast_block::flashlog::{Flashlog, Opened, Options};
+use holdfast_block::flashlog::{Flashlog, Lasting, Options, Policy, Protection};
 use holdfast_block::nbd::{Export, Limits, Listener, Server, Stop, Tls};
 use holdfast_block::{Access, Device, FileDevice};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest that a detached log may be held by those who were at it.
+const LET_GO: Duration = Duration::from_secs(2);
 
 /// How a set is to be served.
 pub(crate) struct Serving {
     /// Absolute, as the others are.
     pub(crate) main: PathBuf,
-    pub(crate) log: PathBuf,
+    /// Without one main is served alone.
+    pub(crate) log: Option<PathBuf>,
     /// Where backups go if nobody says.
     pub(crate) backup: Option<PathBuf>,
     pub(crate) options: Options,
+    pub(crate) policy: Policy,
     pub(crate) read_only: bool,
     /// Unix sockets for clients.
     pub(crate) sockets: Vec<PathBuf>,
@@ -49,16 +57,21 @@ pub(crate) struct Serving {
 pub(crate) struct Ready {
     pub(crate) report: SetReport,
     pub(crate) control: PathBuf,
-    pub(crate) opened: Opened,
+    /// What the log had and main may not have had.
+    pub(crate) replayed_blocks: u64,
 }
 
 /// Who can be asked about the set.
 struct Set {
-    flashlog: Arc<Flashlog>,
+    lasting: Arc<Lasting>,
     serving: Serving,
     uris: Vec<String>,
     /// Where backups go, and whoever has it makes one.
     backup: Mutex<Option<PathBuf>>,
+    /// Path of the log, or of the last one that there was.
+    log: Mutex<String>,
+    /// Whoever has it attaches or detaches a log.
+    changing: Mutex<()>,
 }
 
 /// Serves until a signal. `inherited` are the sockets of the service manager.
@@ -73,9 +86,9 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
         Some((directory, verify)) => Some(Tls::from_directory(directory, *verify).map_err(says)?),
         None => None,
     };
-    let (flashlog, opened) = sets::open(&serving.main, &serving.log, &serving.options)?;
-    let flashlog = Arc::new(flashlog);
-    let uuid = flashlog.status().set;
+    let (lasting, replayed_blocks) = open(&serving)?;
+    let lasting = Arc::new(lasting);
+    let uuid = lasting.status().0.set;
     let mut listeners = inherited;
     let with_tls = tls.is_some();
     let given = serving.sockets.len() + serving.listen.len() + listeners.len();
@@ -103,9 +116,9 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
         Some(path) => path.clone(),
         None => control::socket_of(&control::directory()?, uuid),
     };
-    let device: Arc<dyn Device> = flashlog.clone();
+    let device: Arc<dyn Device> = lasting.clone();
     let mut export = Export::new(&serving.name, device).described(&format!("Flashlog {uuid}"));
-    export = export.with_extents(flashlog.clone());
+    export = export.with_extents(lasting.clone());
     if serving.read_only {
         export = export.read_only();
     }
@@ -115,24 +128,40 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
         server = server.with_tls(tls);
     }
     let backup = Mutex::new(serving.backup.clone());
-    let set = Arc::new(Set { flashlog, serving, uris, backup });
+    let log = serving.log.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let (log, changing) = (Mutex::new(log), Mutex::new(()));
+    let set = Arc::new(Set { lasting, serving, uris, backup, log, changing });
     let stop = Stop::new().map_err(says)?;
     watch_signals(stop.clone())?;
-    let main_side = set.flashlog.clone();
+    let main_side = set.lasting.clone();
     let catching_up = spawn("catch-up".into(), move || main_side.serve_main()).map_err(says)?;
     let asked = set.clone();
     let control = Commands::take(&control_path, move |request| asked.respond(request))?;
-    ready(&Ready { report: set.report(), control: control_path, opened });
+    ready(&Ready { report: set.report(), control: control_path, replayed_blocks });
     notify::ready(&format!("Flashlog {uuid} is served"));
     let served = server.run(&listeners, &stop).map_err(says);
     notify::stopping("bringing main up to date");
     control.end();
-    set.flashlog.end_main();
+    set.lasting.end_main();
     // A panic would have ended the process.
     let _ = catching_up.join();
     // The next opening has nothing to do then; without it, it does this.
-    let settled = set.flashlog.settle().map_err(says);
+    let settled = set.lasting.settle().map_err(says);
     served.and(settled)
+}
+
+/// The set, and how many blocks its log had that main may not have had.
+fn open(serving: &Serving) -> Result<(Lasting, u64)> {
+    match &serving.log {
+        Some(log) => {
+            let (set, opened) = sets::open(&serving.main, log, &serving.options)?;
+            Ok((Lasting::of(set, serving.policy), opened.blocks))
+        }
+        None => {
+            let main = stack::device(&serving.main, Access::ReadWrite)?;
+            Ok((Lasting::open_alone(main, &serving.options, serving.policy).map_err(sets::explain)?, 0))
+        }
+    }
 }
 
 fn says(error: impl std::fmt::Display) -> Failure {
@@ -153,12 +182,12 @@ impl Set {
     fn report(&self) -> SetReport {
         let served = Served {
             main: &self.serving.main.display().to_string(),
-            log: &self.serving.log.display().to_string(),
+            log: &self.log.lock(),
             backing_up: self.backup.is_locked(),
             read_only: self.serving.read_only,
             uris: &self.uris,
         };
-        SetReport::new(&self.flashlog.status(), &served)
+        SetReport::lasting(&self.lasting.status(), &served)
     }
 
     fn respond(&self, request: Request) -> Response {
@@ -169,6 +198,10 @@ impl Set {
             Request::Past(backup, at, socket) => {
                 self.past(backup, at, socket).map(|past| Response::Past(Box::new(past)))
             }
+            Request::Attach { log, new } => {
+                self.attach(log, new.as_ref()).map(|report| Response::Answer(Answer::Attached(report)))
+            }
+            Request::Detach => self.detach().map(|report| Response::Answer(Answer::Detached(report))),
         };
         response.unwrap_or_else(|failure| {
             tracing::warn!("{failure}");
@@ -176,13 +209,47 @@ impl Set {
         })
     }
 
+    /// The set with its log.
+    fn flashlog(&self) -> Result<Arc<Flashlog>> {
+        self.lasting.set().ok_or_else(|| {
+            Failure::new("the set is without its log").hint("give it one: holdfast flashlog attach --log LOG")
+        })
+    }
+
+    fn attach(&self, path: PathBuf, new: Option<&NewLog>) -> Result<AttachReport> {
+        let Some(_changing) = self.changing.try_lock() else { return Err(is_changing()) };
+        if matches!(self.lasting.protection(), Protection::Protected) {
+            return Err(Failure::new("the set has its log").hint("to take it away: holdfast flashlog detach"));
+        }
+        let report = attach::take(&path, new, sets::bytes(self.lasting.blocks()))?.give_to(&self.lasting, &path)?;
+        self.log.lock().clone_from(&report.log);
+        Ok(report)
+    }
+
+    fn detach(&self) -> Result<DetachReport> {
+        let Some(_changing) = self.changing.try_lock() else { return Err(is_changing()) };
+        let Some(_no_backup) = self.backup.try_lock() else {
+            return Err(Failure::new("a backup is under way").hint("try again when it is done"));
+        };
+        let flashlog = self.flashlog()?;
+        let (set, held) = (flashlog.status().set.to_string(), Arc::downgrade(&flashlog));
+        drop(flashlog);
+        self.lasting.detach_log().map_err(sets::explain)?;
+        // Who was at it is done soon; whoever gets the answer may attach it again at once.
+        let begun = Instant::now();
+        while held.strong_count() > 0 && begun.elapsed() < LET_GO {
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(DetachReport { set, log: self.log.lock().clone(), free: held.strong_count() == 0 })
+    }
+
     fn moments(&self, backup: Option<PathBuf>) -> Result<Answer> {
-        let barriers = self.flashlog.barriers(self.backup_device(backup)?).map_err(sets::explain)?;
+        let barriers = self.flashlog()?.barriers(self.backup_device(backup)?).map_err(sets::explain)?;
         Ok(Answer::Moments(Moments::of(&barriers)))
     }
 
     fn past(&self, backup: Option<PathBuf>, at: Wanted, socket: Option<PathBuf>) -> Result<PastServer> {
-        let past = self.flashlog.past(self.backup_device(backup)?, at.at()).map_err(sets::explain)?;
+        let past = self.flashlog()?.past(self.backup_device(backup)?, at.at()).map_err(sets::explain)?;
         PastServer::new(past, socket.as_deref())
     }
 
@@ -206,11 +273,15 @@ impl Set {
             return Err(Failure::usage("it is not known where backups of this set go").hint("say where: --to DEVICE"));
         };
         tracing::info!("backup to {} begins", to.path.display());
-        let report = backup::run(&self.flashlog, &to, verify)?;
+        let report = backup::run(&*self.flashlog()?, &to, verify)?;
         tracing::info!("backup to {} is done", to.path.display());
         *last = Some(to.path);
         Ok(Answer::BackedUp(report))
     }
+}
+
+fn is_changing() -> Failure {
+    Failure::new("a log is being attached or detached")
 }
 
 pub(super) fn unix_uri(name: &str, path: &Path, with_tls: bool) -> String {

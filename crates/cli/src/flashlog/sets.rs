@@ -58,6 +58,9 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::NoLabel { .. } => "holdfast flashlog status DEVICE tells what a device is",
         Error::OtherRole { .. } => "the devices may have been given in another order: status DEVICE tells what each is",
         Error::OtherSet { .. } => "it is another set's: holdfast flashlog status DEVICE tells which",
+        Error::Alone { .. } => {
+            "give it its log back: holdfast flashlog attach --main MAIN --log LOG; or serve --without-log"
+        }
         Error::Replaced { role: Role::Main, .. } => "main was made anew from the backup; this is the one before",
         Error::Replaced { .. } => "use the one that the set has now; status DEVICE tells which that is",
         Error::Older { .. } => {

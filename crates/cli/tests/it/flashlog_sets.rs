@@ -1,6 +1,7 @@
 //! `holdfast flashlog`: sets made, served, backed up and rebuilt.
 
 use crate::nbd::Client;
+use crate::on_flashlog::SmallHost;
 use crate::rig::{PATIENCE, Rig, await_end, kill};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -81,6 +82,19 @@ fn bytes(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 512) as u8 ^ seed).collect()
 }
 
+/// First byte and length of what is not backed up, as a client sees it.
+fn not_backed_up(server: &Server) -> Option<Vec<(u64, u64)>> {
+    if Command::new("nbdinfo").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: there is no nbdinfo");
+        return None;
+    }
+    let map =
+        Command::new("nbdinfo").args(["--map=x-holdfast:not-backed-up", "--json", server.uri()]).output().unwrap();
+    let map: Value = serde_json::from_slice(&map.stdout).unwrap_or_else(|error| panic!("{error}: {map:?}"));
+    let runs = map.as_array().unwrap().iter().filter(|run| run["type"] == 1);
+    Some(runs.map(|run| (run["offset"].as_u64().unwrap(), run["length"].as_u64().unwrap())).collect())
+}
+
 #[test]
 fn a_set_is_made_served_backed_up_and_rebuilt_when_main_is_gone() {
     let rig = set();
@@ -105,19 +119,8 @@ fn a_set_is_made_served_backed_up_and_rebuilt_when_main_is_gone() {
     assert_eq!((&second["full"], &second["copied_bytes"]), (&false.into(), &(64 << 10).into()));
     client.write(9 << 20, &bytes(4, 300));
     drop(client);
-    // What is not backed up, as a client sees it.
-    if Command::new("nbdinfo").arg("--version").output().is_ok() {
-        let ask = ["--map=x-holdfast:not-backed-up", "--json", server.uri()];
-        let map = Command::new("nbdinfo").args(ask).output().unwrap();
-        let map: Value = serde_json::from_slice(&map.stdout).unwrap_or_else(|error| panic!("{error}: {map:?}"));
-        let runs = map.as_array().unwrap().iter();
-        let lacking: Vec<(u64, u64)> = runs
-            .filter(|run| run["type"] == 1)
-            .map(|run| (run["offset"].as_u64().unwrap(), run["length"].as_u64().unwrap()))
-            .collect();
-        assert_eq!(lacking, [(9 << 20, 64 << 10)], "{map}");
-    } else {
-        eprintln!("SKIPPED: there is no nbdinfo");
+    if let Some(lacking) = not_backed_up(&server) {
+        assert_eq!(lacking, [(9 << 20, 64 << 10)]);
     }
     server.stop();
 
@@ -353,4 +356,119 @@ fn a_set_is_looked_at_as_it_was_and_goes_back() {
     let mut client = server.client();
     assert_eq!((client.read(0, 6), client.read(8192, 4)), (b"letter".to_vec(), vec![0; 4]));
     server.stop();
+}
+
+#[test]
+fn a_log_is_detached_and_attached_while_clients_write() {
+    let rig = set();
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    client.write(0, &bytes(1, 1 << 20));
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    rig.run(["flashlog", "attach", "--log", "log"]).exits(1).says("the set has its log");
+
+    // Main goes on alone, and says so to everybody.
+    let detached = rig.run(["flashlog", "detach", "--json"]).exits(0).json();
+    assert_eq!((&detached["free"], detached["log"].as_str().unwrap().ends_with("/log")), (&true.into(), true));
+    rig.run(["flashlog", "detach", "--main", "main"]).exits(1).says("without its log");
+    client.write(1 << 20, &bytes(2, 128 << 10));
+    let status = rig.run(["flashlog", "status", "--json"]).exits(3).json();
+    let alone = &status["sets"][0]["alone"];
+    assert_eq!((&status["sets"][0]["protected"], &alone["changed_bytes"]), (&false.into(), &(128 << 10).into()));
+    assert!(alone["since_s"].as_u64().unwrap() > 1_700_000_000, "{status}");
+    for refused in [&["backup"][..], &["at", "--list"]] {
+        rig.run([&["flashlog"], refused].concat()).exits(1).says("without its log");
+    }
+    if let Some(lacking) = not_backed_up(&server) {
+        assert_eq!(lacking, [(0, 31 << 20)], "what is on main alone");
+    }
+    // Another set's log does not do.
+    rig.run(["flashlog", "create", "--main", "main2", "--log", "log2", "--size", "32M"]).exits(0);
+    rig.run(["flashlog", "attach", "--main", "main", "--log", "log2"]).exits(1).says("belongs to set");
+    rig.run(["flashlog", "attach", "--main", "main", "--log", "log2", "--new"]).exits(1).says("holds the log device");
+    let back = rig.run(["flashlog", "attach", "--log", "log", "--json"]).exits(0).json();
+    assert_eq!((&back["new"], &back["copied_bytes"]), (&false.into(), &(128 << 10).into()));
+    rig.run(["flashlog", "status"]).exits(0);
+    if let Some(lacking) = not_backed_up(&server) {
+        assert_eq!(lacking, [(1 << 20, 128 << 10)]);
+    }
+
+    // Alone when it ended: nobody goes on without being asked, and the log comes back without a server, too.
+    rig.run(["flashlog", "detach"]).exits(0);
+    client.write(2 << 20, &bytes(3, 64 << 10));
+    drop(client);
+    server.stop();
+    rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1).says("attach");
+    let server = Server::start(&rig, &["--main", "main", "--without-log", "--on-log-failure", "sync=stop"]);
+    assert_eq!((&server.begun["protected"], &server.begun["alone"]["since_s"]), (&false.into(), &Value::Null));
+    let mut client = server.client();
+    client.write(3 << 20, &bytes(4, 64 << 10));
+    drop(client);
+    server.stop();
+    let back = rig.run(["flashlog", "attach", "--main", "main", "--log", "log", "--json"]).exits(0).json();
+    assert_eq!(back["copied_bytes"], 128 << 10);
+    rig.run(["flashlog", "attach", "--main", "main", "--log", "log"]).exits(1).says("has not been used without");
+
+    // Backup and log are everything again.
+    fs::remove_file(rig.path("main")).unwrap();
+    rig.run(["flashlog", "rebuild", "--backup", "backup", "--log", "log", "--main", "main"]).exits(0);
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    let written = [(0, 1, 1 << 20), (1 << 20, 2, 128 << 10), (2 << 20, 3, 64 << 10), (3 << 20, 4, 64 << 10)];
+    for (at, seed, length) in written {
+        assert!(client.read(at, length) == bytes(seed, length), "what is at {at}");
+    }
+    drop(client);
+    server.stop();
+
+    // The log is lost; another takes its place, and the next backup is a copy.
+    fs::remove_file(rig.path("log")).unwrap();
+    let server = Server::start(&rig, &["--main", "main", "--without-log"]);
+    rig.run(["flashlog", "attach", "--log", "new log", "--new", "--log-size", "16M"]).exits(0);
+    rig.run(["flashlog", "status"]).exits(0);
+    let copy = rig.run(["flashlog", "backup", "--to", "backup", "--json"]).exits(0).json();
+    assert_eq!(copy["full"], true);
+    server.stop();
+    for wrong in [&["--main", "main"][..], &["--main", "main", "--log", "log", "--on-log-failure", "sync=retry"]] {
+        rig.run([&["flashlog", "serve"], wrong].concat()).exits(2);
+    }
+}
+
+#[test]
+fn a_log_that_fails_is_gone_on_without_as_the_policy_says() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: not root, so there is no host that is too small");
+        return;
+    }
+    for (arguments, goes_on) in
+        [(&[][..], true), (&["--on-log-failure", "sync=stop"], false), (&["--mode", "async"], false)]
+    {
+        let rig = Rig::new();
+        let host = SmallHost::new(&rig, "2M");
+        fs::File::create(host.0.join("log")).unwrap().set_len(64 << 20).unwrap();
+        rig.run(["flashlog", "create", "--main", "main", "--log", "small/log", "--size", "32M"]).exits(0);
+        let server = Server::start(&rig, &[&["--main", "main", "--log", "small/log"], arguments].concat());
+        let mut client = server.client();
+        let written = (0..16).try_for_each(|number| {
+            client.try_write(number << 18, &bytes(number as u8, 1 << 18))?;
+            client.try_flush()
+        });
+        assert_eq!(written.is_ok(), goes_on, "{arguments:?}: {written:?}");
+        let status = rig.run(["flashlog", "status", "--json"]).exits(3).json();
+        let problem = status["sets"][0]["problem"].as_str().unwrap();
+        assert!(
+            problem.starts_with(if goes_on { "main is without a log" } else { "no changes are taken" }),
+            "{status}"
+        );
+        if goes_on {
+            let room = Command::new("mount").args(["-o", "remount,size=80M"]).arg(&host.0).status();
+            assert!(room.unwrap().success());
+            rig.run(["flashlog", "attach", "--log", "small/log"]).exits(0);
+            rig.run(["flashlog", "status"]).exits(0);
+            client.write(0, &bytes(77, 1 << 18));
+            assert!(client.read(15 << 18, 1 << 18) == bytes(15, 1 << 18));
+            drop(client);
+            server.stop();
+        }
+    }
 }

@@ -130,6 +130,23 @@ fn a_laptop_loses_its_disk_and_nothing_else() {
     assert_eq!(mounted.contents(), before);
     mounted.write("on the train", 5, 500_000);
     run("sync", &["-f", mounted.directory.to_str().unwrap()]);
+    // The stick is pulled out while the file system is in use: work goes on, and everybody is told what that means.
+    let detached = rig.run(["flashlog", "detach"]).exits(0);
+    assert!(detached.out.contains("NOT PROTECTED"), "{detached:?}");
+    fs::rename(rig.path("stick"), rig.path("at home")).unwrap();
+    mounted.write("in the tunnel", 6, 2_000_000);
+    mounted.write("thesis", 7, 3_200_000);
+    fs::remove_file(mounted.directory.join("photo")).unwrap();
+    run("sync", &["-f", mounted.directory.to_str().unwrap()]);
+    let status = rig.run(["flashlog", "status"]).exits(3);
+    assert!(status.out.contains("main is without a log since 20"), "{status:?}");
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(1).says("without its log");
+    // It is there again, while work goes on.
+    fs::rename(rig.path("at home"), rig.path("stick")).unwrap();
+    rig.run(["flashlog", "attach", "--log", "stick"]).exits(0);
+    rig.run(["flashlog", "status"]).exits(0);
+    mounted.write("home again", 8, 300_000);
+    run("sync", &["-f", mounted.directory.to_str().unwrap()]);
     let last = mounted.contents();
     server.kill();
     drop(mounted);

@@ -314,10 +314,10 @@ fn a_lost_main_disk_comes_back_from_backup_and_log() {
 }
 
 /// A log of which only so much can be written: a sparse file where there is no more space.
-struct SmallHost(PathBuf);
+pub(crate) struct SmallHost(pub(crate) PathBuf);
 
 impl SmallHost {
-    fn new(rig: &Rig, size: &str) -> SmallHost {
+    pub(crate) fn new(rig: &Rig, size: &str) -> SmallHost {
         let path = rig.directory("small");
         let options = format!("size={size}");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&path).status();

@@ -5,7 +5,7 @@ mod model;
 pub(crate) use model::{FlashlogFigure, FlashlogModel};
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
-use holdfast_block::flashlog::{At, Mode};
+use holdfast_block::flashlog::{At, Mode, Policy};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -49,7 +49,9 @@ Examples:
   nbdinfo \"$(holdfast flashlog status --json | jq -r '.sets[0].uris[0]')\"
 It stays in the foreground, and ends by Ctrl-C or SIGTERM, with everything on
 main. Without --socket and --listen it takes the sockets of a service manager
-(systemd.socket(5)), or makes one in the runtime directory.")]
+(systemd.socket(5)), or makes one in the runtime directory.
+A log that fails or is pulled out is gone on without in sync mode, and main is
+alone then: status says so, and attach gives it a log again.")]
     Serve(FlashlogServe),
 
     /// Tell how sets and their devices are doing
@@ -97,6 +99,26 @@ set can be used, and no backup is made. To go back for good: rebuild --barrier.
 Times are UTC.")]
     At(FlashlogAt),
 
+    /// Give main its log back while it is used, or a new one
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog attach --log /media/stick/log.img      the stick is back
+  holdfast flashlog attach --log /dev/sdy --new            the old one is lost
+  holdfast flashlog attach --main M --log L                not served
+The log gets what was written without it, while the set is in use. If it has no
+room for that, the next backup copies it from main; with a new log, the next
+backup copies everything.")]
+    Attach(FlashlogAttach),
+
+    /// Let the log go while the set is used: main goes on alone
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog detach
+  holdfast flashlog detach --main disk.img         if several sets are served
+Main gets everything first. What is written then is on no other device, until
+attach gives main its log back.")]
+    Detach(FlashlogDetach),
+
     /// Tell how long disk, RAID, backup and Flashlog live, and what they cost
     #[command(after_help = "\
 Examples:
@@ -141,8 +163,14 @@ pub(crate) struct FlashlogServe {
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) main: PathBuf,
     /// Its log device
-    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
-    pub(crate) log: PathBuf,
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, required_unless_present = "without_log")]
+    pub(crate) log: Option<PathBuf>,
+    /// Main is served alone: what is written is on no other device
+    #[arg(long, conflicts_with = "log")]
+    pub(crate) without_log: bool,
+    /// What becomes of the set when its log fails, by mode: main goes on alone, or takes no changes
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    pub(crate) on_log_failure: Policy,
     /// Where backups go if `backup` does not say
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) backup: Option<PathBuf>,
@@ -229,6 +257,38 @@ pub(crate) struct FlashlogBackup {
     /// Overwrite whatever is there
     #[arg(long, requires = "to")]
     pub(crate) force: bool,
+    /// Socket for commands of the set's server
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogAttach {
+    /// The log
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) log: PathBuf,
+    /// Main device of the set; default: the set that is served
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) main: Option<PathBuf>,
+    /// It is another one than before: what main knew of the old one is given up
+    #[arg(long)]
+    pub(crate) new: bool,
+    /// Size of a file for a new log; default: an eighth of main
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse, requires = "new")]
+    pub(crate) log_size: Option<u64>,
+    /// Overwrite whatever a new log holds
+    #[arg(long, requires = "new")]
+    pub(crate) force: bool,
+    /// Socket for commands of the set's server
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogDetach {
+    /// Main device of the set; default: the set that is served
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) main: Option<PathBuf>,
     /// Socket for commands of the set's server
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
     pub(crate) control: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! `holdfast flashlog`: a disk, a log of what is written to it, and a backup.
 
 mod at;
+mod attach;
 mod backup;
 mod create;
 mod model;
@@ -24,6 +25,8 @@ pub(crate) fn run(action: &FlashlogAction, format: Format, level: Option<LogLeve
         FlashlogAction::Backup(arguments) => backup::run(arguments, format),
         FlashlogAction::Rebuild(arguments) => rebuild::run(arguments, format),
         FlashlogAction::At(arguments) => at::run(arguments, format).map(|()| exit::OK),
+        FlashlogAction::Attach(arguments) => attach::attach(arguments, format).map(|()| exit::OK),
+        FlashlogAction::Detach(arguments) => attach::detach(arguments, format).map(|()| exit::OK),
         FlashlogAction::Model(arguments) => model::run(arguments, format).map(|()| exit::OK),
     }
 }

@@ -28,6 +28,9 @@ impl Report for Begun {
     fn words(&self) -> String {
         let (size, mode) = (size::show(self.set.size_bytes), &self.set.mode);
         let mut text = format!("Serving the Flashlog {} ({size}, {mode}).\n", self.set.set);
+        if let Some(problem) = &self.set.problem {
+            text.push_str(&format!("NOT PROTECTED: {problem}.\n"));
+        }
         if self.replayed_bytes > 0 {
             text.push_str(&format!("{} of the log may not have been on main.\n", size::show(self.replayed_bytes)));
         }
@@ -48,9 +51,10 @@ pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLe
     let one = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
     let serving = Serving {
         main: absolute(&arguments.main)?,
-        log: absolute(&arguments.log)?,
+        log: one(&arguments.log)?,
         backup: one(&arguments.backup)?,
         options: Options { mode: arguments.mode.mode(), ..Options::default() },
+        policy: arguments.on_log_failure,
         read_only: arguments.read_only,
         sockets: all(&arguments.socket)?,
         listen: arguments.listen.clone(),
@@ -59,8 +63,8 @@ pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLe
         connections: arguments.connections.into(),
         control: one(&arguments.control)?,
     };
-    server::serve(serving, inherited, |Ready { report, control, opened }| {
+    server::serve(serving, inherited, |Ready { report, control, replayed_blocks }| {
         let control = control.display().to_string();
-        print(format, &Begun { set: report.clone(), control, replayed_bytes: sets::bytes(opened.blocks) });
+        print(format, &Begun { set: report.clone(), control, replayed_bytes: sets::bytes(*replayed_blocks) });
     })
 }

@@ -1,0 +1,65 @@
+//! `holdfast flashlog attach` and `detach`: by the server of the set; a set that is not served is opened here to get its log back.
+
+use super::{absolute, distinct};
+use crate::args::{FlashlogAttach, FlashlogDetach};
+use crate::failure::{Failure, Result};
+use crate::flashlog::attach::{self, AttachReport, NewLog};
+use crate::flashlog::control::{Server, Target};
+use crate::flashlog::sets;
+use crate::output::{Format, print};
+use crate::progress::Progress;
+use crate::stack;
+use holdfast_block::Access;
+use holdfast_block::flashlog::{Condition, Lasting, Options, Policy};
+use std::path::Path;
+
+pub(super) fn attach(arguments: &FlashlogAttach, format: Format) -> Result<()> {
+    print(format, &attached(arguments)?);
+    Ok(())
+}
+
+fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
+    let FlashlogAttach { log, main, new, log_size, force, control } = arguments;
+    let new = new.then_some(NewLog { size_bytes: *log_size, force: *force });
+    // A new log is of no set, and main tells which it is of.
+    let of_set: Vec<&Path> = match (main, &new) {
+        (Some(main), _) => vec![main],
+        (None, None) => vec![log],
+        (None, Some(_)) => Vec::new(),
+    };
+    let server = match control {
+        Some(control) => Server::find(Target { control: Some(control), devices: &[] })?,
+        None => Server::find(Target { control: None, devices: &of_set })?,
+    };
+    let _shown = Progress::unknown("attaching the log");
+    if let Some(server) = server {
+        return server.attach(absolute(log)?, new);
+    }
+    let Some(main) = main else {
+        return Err(Failure::new("no server of a set was found").hint("say which main gets it: --main DEVICE"));
+    };
+    distinct(&[main, log])?;
+    let label = sets::look_for_label(main)?;
+    if label.condition != Condition::Alone && new.is_none() {
+        return Err(Failure::new(format!("{}: main has not been used without its log", main.display()))
+            .hint("the set can be served as it is: holdfast flashlog serve"));
+    }
+    let log_device = attach::take(log, new.as_ref(), sets::bytes(label.blocks))?;
+    let device = stack::device(main, Access::ReadWrite)?;
+    let set = Lasting::open_alone(device, &Options::default(), Policy::default()).map_err(sets::explain)?;
+    let report = log_device.give_to(&set, log)?;
+    set.settle().map_err(stack::says)?;
+    Ok(report)
+}
+
+pub(super) fn detach(arguments: &FlashlogDetach, format: Format) -> Result<()> {
+    let FlashlogDetach { main, control } = arguments;
+    let devices: Vec<&Path> = main.iter().map(|path| &**path).collect();
+    let Some(server) = Server::find(Target { control: control.as_deref(), devices: &devices })? else {
+        return Err(Failure::new("no server of a set was found")
+            .hint("a set that is not served needs no detaching: serve it --without-log"));
+    };
+    let _shown = Progress::unknown("bringing main up to date");
+    print(format, &server.detach()?);
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Giving main a log while it is used, and letting it go.
+
+use super::ground::{self, Ground, Wanted};
+use super::sets::{self, explain};
+use crate::failure::Result;
+use crate::output::Report;
+use crate::{quoting, size, stack};
+use holdfast_block::flashlog::{Attached, Lasting, Role};
+use holdfast_block::{Access, FileDevice};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A log that is to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NewLog {
+    /// Of a file that is made for it.
+    pub(crate) size_bytes: Option<u64>,
+    /// Whatever is there may go.
+    pub(crate) force: bool,
+}
+
+/// Main has a log again.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct AttachReport {
+    pub(crate) set: String,
+    pub(crate) log: String,
+    /// Not the one that main had.
+    new: bool,
+    /// The log got these.
+    copied_bytes: u64,
+    /// It had no room for them: the next backup copies these from main.
+    changed_bytes: u64,
+}
+
+impl Report for AttachReport {
+    fn words(&self) -> String {
+        let log = quoting::name(&self.log);
+        match (self.new, self.changed_bytes) {
+            (true, _) => format!("Main has the new log {log}. The next backup copies everything.\n"),
+            (_, 0) => format!("Main has its log {log} back, which got {}.\n", size::show(self.copied_bytes)),
+            (_, changed) => format!(
+                "Main has its log {log} back, which has no room for what changed. The next backup copies {}: make it soon.\n",
+                size::show(changed)
+            ),
+        }
+    }
+}
+
+/// Main is without its log.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct DetachReport {
+    pub(crate) set: String,
+    pub(crate) log: String,
+    /// Nobody has the log open any more.
+    pub(crate) free: bool,
+}
+
+impl Report for DetachReport {
+    fn words(&self) -> String {
+        let log = quoting::name(&self.log);
+        let free = match self.free {
+            true => format!("{log} can be taken away"),
+            false => format!("{log} can be taken away when nobody looks at a state of it any more"),
+        };
+        format!("Main has everything; {free}. NOT PROTECTED: what is written from now on is on main alone.\n")
+    }
+}
+
+/// A log that main is to have.
+pub(crate) enum Log {
+    /// The one that it had.
+    Had(Arc<FileDevice>),
+    New(Ground),
+}
+
+/// Takes a log for exclusive use, for a set of this size. Nothing is changed, but that a file is made for a new one.
+pub(crate) fn take(path: &Path, new: Option<&NewLog>, set_bytes: u64) -> Result<Log> {
+    let Some(new) = new else { return stack::device(path, Access::ReadWrite).map(Log::Had) };
+    let wanted = Wanted {
+        path,
+        role: Role::Log,
+        size_bytes: new.size_bytes,
+        default_bytes: sets::log_bytes_for(set_bytes),
+        force: new.force,
+        keeps: false,
+    };
+    ground::take(&wanted, |_| false).map(Log::New)
+}
+
+impl Log {
+    /// Gives it to main.
+    pub(crate) fn give_to(self, set: &Lasting, path: &Path) -> Result<AttachReport> {
+        let attached = match self {
+            Log::Had(log) => set.attach_log(log).map_err(explain)?,
+            Log::New(mut ground) => {
+                let attached = set.attach_new_log(ground.device.clone(), sets::random_uuid()?).map_err(explain)?;
+                ground.keep();
+                attached
+            }
+        };
+        let (copied, changed) = match attached {
+            Attached::New => (0, 0),
+            Attached::Back { blocks } => (blocks, 0),
+            Attached::BackWithMap { blocks } => (0, blocks),
+        };
+        Ok(AttachReport {
+            set: set.status().0.set.to_string(),
+            log: path.display().to_string(),
+            new: attached == Attached::New,
+            copied_bytes: sets::bytes(copied),
+            changed_bytes: sets::bytes(changed),
+        })
+    }
+}
