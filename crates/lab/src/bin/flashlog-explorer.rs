@@ -30,6 +30,9 @@ struct Arguments {
     /// Actions in a life.
     #[arg(long, default_value_t = Options::default().steps)]
     steps: usize,
+    /// So often the last life is lived once more, with a device that fails
+    #[arg(long, default_value_t = Options::default().losses)]
+    losses: usize,
     /// A mistake to be found: main-before-log, no-flush-of-main, reuse-before-label, any-generation, no-rescue or rescue-before-label.
     #[arg(long, value_parser = order, default_value = "nothing")]
     plant: Order,
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         states: arguments.states,
         time: arguments.seconds.map(Duration::from_secs),
         steps: arguments.steps,
+        losses: arguments.losses,
         order: arguments.plant,
     };
     let (report, failure) = explore(&options);

@@ -36,8 +36,6 @@ const NESTED_EACH: u64 = 4;
 const DATA_BLOCKS: u64 = 512;
 /// Most lives of a workload.
 const LIVES: u64 = 3;
-/// Lives with a device that fails, of each workload.
-const LOSSES: usize = 40;
 /// States of each of these.
 const STATES_OF_A_LOSS: usize = 12;
 
@@ -54,13 +52,15 @@ pub struct Options {
     pub time: Option<Duration>,
     /// Actions in a life.
     pub steps: usize,
+    /// So often the last life is lived once more, with a device that fails.
+    pub losses: usize,
     /// A mistake to be found.
     pub order: Order,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { seed: 1, state: None, states: 2_000, time: None, steps: 60, order: Order::Correct }
+        Options { seed: 1, state: None, states: 2_000, time: None, steps: 60, losses: 40, order: Order::Correct }
     }
 }
 
@@ -286,7 +286,7 @@ fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, 
     let mut lives = vec![Life::live(&start, options.steps, None, rng)?];
     let requests = lives[0].requests;
     let devices: Vec<usize> = [MAIN, LOG, BACKUP].into_iter().filter(|device| requests[*device] > 0).collect();
-    for _ in 0..LOSSES {
+    for _ in 0..options.losses {
         let device = devices[rng.random_range(0..devices.len())];
         let loss = Loss { device, request: rng.random_range(0..requests[device]), is_begun: rng.random() };
         let life = Life::live(&start, options.steps, Some(loss), &mut begin.clone());
@@ -302,6 +302,9 @@ fn replay(seed: u64, state: Option<u64>, options: &Options) -> String {
     }
     if options.steps != Options::default().steps {
         command += &format!(" --steps {}", options.steps);
+    }
+    if options.losses != Options::default().losses {
+        command += &format!(" --losses {}", options.losses);
     }
     if let Some((name, _)) = ORDERS[1..].iter().find(|(_, order)| *order == options.order) {
         command += &format!(" --plant {name}");
