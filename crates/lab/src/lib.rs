@@ -21,10 +21,12 @@
 //! | `enemy` | every kind of block × every injection × mount, remount, create, read |
 //! | `metadata` | metadata in memory, every kind and field × every way to write to it |
 //! | `maker` | a store in use and the model, side by side |
+//! | `document` | tables of pages under `docs/` |
 //! | `look` | reading everything in a store that may be damaged |
 
 pub mod campaign;
 pub mod device;
+pub mod document;
 pub mod enemy;
 pub mod explorer;
 pub mod faults;

@@ -4,6 +4,7 @@
 //! again (t2–t3), there also after it has been in memory for longer than t_switch. Then it is read as an application would, and once
 //! more from a stack that is opened anew.
 
+use crate::document::Place;
 use crate::maker::Maker;
 use crate::model::{Data, Node};
 use crate::stack::{self, Stack, StackOptions};
@@ -228,12 +229,5 @@ pub fn markdown(cells: &[Cell]) -> String {
     out
 }
 
-const BEGIN: &str = "<!-- flips: begin -->\n";
-const END: &str = "<!-- flips: end -->\n";
-
-/// The page with the table in its place; `None` if it has no place for it.
-pub fn renewed(page: &str, table: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}{table}{END}{after}"))
-}
+/// Where the table stands.
+pub const PLACE: Place = Place { page: "docs/protection.md", mark: "flips" };

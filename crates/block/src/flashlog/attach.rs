@@ -8,7 +8,7 @@ use super::append::{pages, regions_between};
 use super::chunk::Chunk;
 use super::create::log_blocks_least;
 use super::device::{Flashlog, Options};
-use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, Role, Staging, State, Uuid};
+use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::{Error, Opened};
@@ -102,24 +102,12 @@ impl Alone {
         self.main.flush()?;
         let of_main = self.marks.lock().labels.label.clone();
         let generation = of_main.generation + 1;
+        let areas = Areas::between(LABEL_AREA_BLOCKS, log.blocks());
         let label = Label {
-            role: Role::Log,
             state: State::Opening,
-            sequence: 0,
             log: name,
             generation,
-            device_blocks: log.blocks(),
-            areas: Areas::between(LABEL_AREA_BLOCKS, log.blocks()),
-            tail: Point::default(),
-            applied: Point::default(),
-            start: 0,
-            backup: Uuid::NONE,
-            staging: Staging::default(),
-            rebuilt: 0,
-            map: 0,
-            has_map: false,
-            left: 0,
-            ..of_main
+            ..of_main.of_newcomer(Role::Log, log.blocks(), areas)
         };
         Labelled::create(Arc::clone(&log), label)?;
         let (flashlog, opened) = self.say_together(log, generation, Some(name), options)?;

@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::at::{At, Barrier, Behind, Survey};
-use super::format::{Areas, LABEL_AREA_BLOCKS, Label, Point, Role, Staging, State, Uuid};
+use super::format::{Areas, LABEL_AREA_BLOCKS, Label, Point, Role, State, Uuid};
 use super::labels::Labelled;
 use super::staging::Backup;
 use super::sums::Base;
@@ -131,25 +131,7 @@ pub fn rebuild_at(
     if let (false, Some(first)) = (how.accept_damage, damaged.first()) {
         return Err(base.damaged(first.start)?.into());
     }
-    let label = Label {
-        role: Role::Main,
-        state: State::Open,
-        sequence: 0,
-        main: how.name,
-        device_blocks: blocks,
-        areas: Areas::default(),
-        applied: Point::default(),
-        tail: Point::default(),
-        start: 0,
-        backup: Uuid::NONE,
-        staging: Staging::default(),
-        rebuilt: 0,
-        barrier: 0,
-        map: 0,
-        has_map: false,
-        left: 0,
-        ..end.clone()
-    };
+    let label = Label { main: how.name, ..end.of_newcomer(Role::Main, blocks, Areas::default()) };
     // It flushes main before it writes the label.
     Labelled::create(main, label)?;
     // What was read of the log is there; that it is durable is certain only now.

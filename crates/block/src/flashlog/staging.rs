@@ -75,24 +75,11 @@ impl Backup {
         let start = of.blocks + sums_area_blocks(of.blocks);
         let areas = Areas::between(start, blocks - LABEL_AREA_BLOCKS);
         let label = Label {
-            role: Role::Backup,
             state: State::Copying,
-            sequence: 0,
-            device_blocks: blocks,
-            areas,
-            tail: Point::default(),
-            applied: Point::default(),
-            start: 0,
             backup: name,
             // That of no log: whoever makes a copy fills it in.
             log: Uuid::NONE,
-            staging: Staging::default(),
-            rebuilt: 0,
-            barrier: 0,
-            map: 0,
-            has_map: false,
-            left: 0,
-            ..of.clone()
+            ..of.of_newcomer(Role::Backup, blocks, areas)
         };
         Labelled::create(device, label)?;
         Ok(())

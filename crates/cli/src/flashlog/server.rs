@@ -238,6 +238,7 @@ impl Set {
         // Who was at it is done soon; whoever gets the answer may attach it again at once.
         let begun = Instant::now();
         while held.strong_count() > 0 && begun.elapsed() < LET_GO {
+            // An `Arc` tells nobody when its last holder lets go of it.
             thread::sleep(Duration::from_millis(5));
         }
         Ok(DetachReport { set, log: self.log.lock().clone(), free: held.strong_count() == 0 })

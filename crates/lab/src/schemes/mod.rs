@@ -11,6 +11,7 @@ mod flashlog;
 mod medium;
 mod plain;
 
+use crate::document::Place;
 use crate::numbered::block;
 use holdfast_block::{BLOCK_SIZE, MemoryDevice};
 use medium::{BLOCKS, Contents, Fuse, Medium};
@@ -390,12 +391,5 @@ pub fn markdown(cells: &[Cell]) -> String {
     out
 }
 
-const BEGIN: &str = "<!-- table: begin -->\n";
-const END: &str = "<!-- table: end -->\n";
-
-/// The page with the table in its place; `None` if it has no place for it.
-pub fn renewed(page: &str, table: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}{table}{END}{after}"))
-}
+/// Where the table stands.
+pub const PLACE: Place = Place { page: "docs/flashlog-table.md", mark: "table" };

@@ -1,7 +1,7 @@
 //! What each protection mode makes of flipped bits.
 
 use holdfast_integrity::{Algorithm, Protection};
-use holdfast_lab::protection::{Cell, Flips, Got, Moment, markdown, renewed, run};
+use holdfast_lab::protection::{Cell, Flips, Got, Moment, PLACE, markdown, run};
 
 /// Whether a checksum sees the flips.
 fn sees(algorithm: Algorithm, flips: Flips) -> bool {
@@ -36,9 +36,7 @@ fn each_mode_does_what_its_row_says() {
         let got = (*read, *reopened, *is_told);
         assert_eq!(got, expected(*mode, *flips, *moment), "{mode}, {flips:?}, {moment:?}");
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protection.md");
-    let page = std::fs::read_to_string(path).unwrap();
-    let renewed = renewed(&page, &markdown(&cells)).unwrap();
+    let (page, renewed) = PLACE.renewed(&markdown(&cells)).unwrap();
     assert!(
         page == renewed,
         "docs/protection.md is made by: cargo run -p holdfast-lab --bin protection-table -- --write"

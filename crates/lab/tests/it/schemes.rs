@@ -1,6 +1,6 @@
 //! What each scheme loses by each mishap.
 
-use holdfast_lab::schemes::{Lost, Mishap, Scheme, markdown, renewed, run};
+use holdfast_lab::schemes::{Lost, Mishap, PLACE, Scheme, markdown, run};
 
 /// What a Flashlog promises, and what the others cannot do.
 fn expected(scheme: Scheme, mishap: Mishap) -> Lost {
@@ -25,9 +25,7 @@ fn each_scheme_loses_what_the_table_says() {
     for cell in &cells {
         assert_eq!(cell.lost, expected(cell.scheme, cell.mishap), "{cell:?}");
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flashlog-table.md");
-    let page = std::fs::read_to_string(path).unwrap();
-    let renewed = renewed(&page, &markdown(&cells)).unwrap();
+    let (page, renewed) = PLACE.renewed(&markdown(&cells)).unwrap();
     assert!(
         page == renewed,
         "docs/flashlog-table.md is made by: cargo run -p holdfast-lab --bin mishap-table -- --write"

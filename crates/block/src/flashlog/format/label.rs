@@ -243,6 +243,34 @@ impl Areas {
 }
 
 impl Label {
+    /// That of a device which comes to this set: what the set is, and nothing of how far one of its devices has got.
+    pub(crate) fn of_newcomer(&self, role: Role, device_blocks: u64, areas: Areas) -> Label {
+        let Label { set, main, log, generation, blocks, is_asynchronous, .. } = *self;
+        Label {
+            role,
+            state: State::Open,
+            sequence: 0,
+            set,
+            main,
+            log,
+            generation,
+            blocks,
+            device_blocks,
+            areas,
+            tail: Point::default(),
+            applied: Point::default(),
+            start: 0,
+            backup: Uuid::NONE,
+            staging: Staging::default(),
+            rebuilt: 0,
+            is_asynchronous,
+            barrier: 0,
+            map: 0,
+            has_map: false,
+            left: 0,
+        }
+    }
+
     /// First block of the area of labels.
     pub(crate) fn area(role: Role, device_blocks: u64) -> u64 {
         match role {
