@@ -10,6 +10,7 @@
 //! | `stack` | the whole stack in one process, on any device |
 //! | `soak` | random actions on the stack, compared with the model |
 //! | `torture` | full stores, emptied and filled again, with power cuts |
+//! | `budget` | how much an explorer explores, from which seed |
 //! | `explorer` | power cuts anywhere in random workloads, recovered and judged |
 //! | `flashlog` | power cuts over the devices of a Flashlog, and their loss |
 //! | `schemes` | a disk, a mirror, a backup, snapshots, a Flashlog × every mishap |
@@ -22,9 +23,12 @@
 //! | `metadata` | metadata in memory, every kind and field × every way to write to it |
 //! | `maker` | a store in use and the model, side by side |
 //! | `document` | tables of pages under `docs/` |
+//! | `caught` | a panic as an error |
 //! | `look` | reading everything in a store that may be damaged |
 
+pub mod budget;
 pub mod campaign;
+mod caught;
 pub mod device;
 pub mod document;
 pub mod enemy;

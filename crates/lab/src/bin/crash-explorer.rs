@@ -1,33 +1,17 @@
 //! Explores power cuts: `crash-explorer --seed 1 --states 2000`. Exit code 0: all states are as promised; 1: one is not.
 
 use clap::Parser;
+use holdfast_lab::budget::{Budget, headline};
 use holdfast_lab::device::CrashMode;
 use holdfast_lab::explorer::{Failure, Options, Plant, Report, explore};
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Runs random workloads on a small store in memory, cuts the power anywhere (between flushes and within them; writes
 /// dropped, torn, reordered), recovers, and compares with what the store promises.
 #[derive(Parser)]
 struct Arguments {
-    /// Seed of the first workload; the next ones have the next numbers.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Only this state of the first workload.
-    #[arg(long)]
-    state: Option<u64>,
-    /// Ends after so many states.
-    #[arg(long, default_value_t = 2_000)]
-    states: u64,
-    /// Ends after so many seconds, if that is earlier.
-    #[arg(long)]
-    seconds: Option<u64>,
-    /// Fail if fewer states than this were explored in the time given.
-    #[arg(long, default_value_t = 0)]
-    at_least: u64,
-    /// Actions of a workload.
-    #[arg(long, default_value_t = Options::default().steps)]
-    steps: usize,
+    #[command(flatten)]
+    budget: Budget,
     /// Runs no actions while others are being written.
     #[arg(long)]
     no_interleave: bool,
@@ -53,20 +37,12 @@ fn main() -> ExitCode {
         // A panic is a finding, and is reported as one.
         std::panic::set_hook(Box::new(|_| ()));
     }
-    let options = Options {
-        seed: arguments.seed,
-        state: arguments.state,
-        states: arguments.states,
-        time: arguments.seconds.map(Duration::from_secs),
-        steps: arguments.steps,
-        interleave: !arguments.no_interleave,
-        plant: arguments.plant,
-    };
+    let options = Options { budget: arguments.budget, interleave: !arguments.no_interleave, plant: arguments.plant };
     let (report, failure) = explore(&options);
     if arguments.json {
         println!("{}", json(&report, failure.as_deref()));
     } else {
-        print(&report, options.seed);
+        print(&report, options.budget.seed);
         if let Some(failure) = &failure {
             println!("\nNOT AS PROMISED: {failure}");
             if arguments.verbose {
@@ -75,21 +51,13 @@ fn main() -> ExitCode {
             }
         }
     }
-    if report.states < arguments.at_least {
-        println!("TOO FEW: {} states explored, {} wanted", report.states, arguments.at_least);
-        return ExitCode::FAILURE;
-    }
-    if failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    options.budget.verdict(report.states, failure.is_some())
 }
 
 fn print(report: &Report, first_seed: u64) {
-    let seconds = report.took.as_secs_f64();
     println!(
-        "{} crash states in {seconds:.1} s ({:.0}/s): workloads {first_seed} to {} with {} transactions, {} actions ran \
-         during writes",
-        report.states,
-        report.states as f64 / seconds.max(0.001),
-        report.last_seed,
+        "{} with {} transactions, {} actions ran during writes",
+        headline(report.states, report.took.as_secs_f64(), first_seed, report.last_seed),
         report.transactions,
         report.interleaved
     );

@@ -3,33 +3,17 @@
 
 use clap::Parser;
 use holdfast_block::flashlog::Order;
+use holdfast_lab::budget::{Budget, headline};
 use holdfast_lab::flashlog::{ORDERS, Options, explore};
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Runs random workloads on a small Flashlog in memory, cuts the power at any request to any device (writes dropped, torn,
 /// reordered, on each device by itself), also after one of them has failed for good, opens it again, and compares with every state that
 /// there was.
 #[derive(Parser)]
 struct Arguments {
-    /// Seed of the first workload; the next ones have the next numbers.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Only this state of the first workload.
-    #[arg(long)]
-    state: Option<u64>,
-    /// Ends after so many states.
-    #[arg(long, default_value_t = 2_000)]
-    states: u64,
-    /// Ends after so many seconds, if that is earlier.
-    #[arg(long)]
-    seconds: Option<u64>,
-    /// Fail if fewer states than this were explored in the time given.
-    #[arg(long, default_value_t = 0)]
-    at_least: u64,
-    /// Actions in a life.
-    #[arg(long, default_value_t = Options::default().steps)]
-    steps: usize,
+    #[command(flatten)]
+    budget: Budget,
     /// So often the last life is lived once more, with a device that fails
     #[arg(long, default_value_t = Options::default().losses)]
     losses: usize,
@@ -52,23 +36,11 @@ fn main() -> ExitCode {
         // A panic is a finding, and is reported as one.
         std::panic::set_hook(Box::new(|_| ()));
     }
-    let options = Options {
-        seed: arguments.seed,
-        state: arguments.state,
-        states: arguments.states,
-        time: arguments.seconds.map(Duration::from_secs),
-        steps: arguments.steps,
-        losses: arguments.losses,
-        order: arguments.plant,
-    };
+    let options = Options { budget: arguments.budget, losses: arguments.losses, order: arguments.plant };
     let (report, failure) = explore(&options);
-    let seconds = report.took.as_secs_f64();
     println!(
-        "{} crash states in {seconds:.1} s ({:.0}/s): workloads {} to {}; crashes of recoveries {}; synchronous {}",
-        report.states,
-        report.states as f64 / seconds.max(0.001),
-        options.seed,
-        report.last_seed,
+        "{}; crashes of recoveries {}; synchronous {}",
+        headline(report.states, report.took.as_secs_f64(), options.budget.seed, report.last_seed),
         report.nested,
         report.synchronous
     );
@@ -89,9 +61,5 @@ fn main() -> ExitCode {
             failure.trace.iter().for_each(|line| println!("{line}"));
         }
     }
-    if failure.is_none() && report.states < arguments.at_least {
-        println!("TOO FEW: {} states explored, {} wanted", report.states, arguments.at_least);
-        return ExitCode::FAILURE;
-    }
-    if failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    options.budget.verdict(report.states, failure.is_some())
 }

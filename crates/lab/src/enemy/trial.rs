@@ -3,6 +3,7 @@
 use super::foresight::{Check, Foresight};
 use super::reference::{Reference, SEAL_NS, catalogue};
 use super::{Trial, Verdict, Work, copies};
+use crate::caught::caught;
 use crate::look::{Seen, walk};
 use crate::maker::{Maker, STEP_NS};
 use crate::model::{Action, Data, Driver, Model, Node};
@@ -14,7 +15,6 @@ use holdfast_physical::check::{CheckOptions, check};
 use holdfast_physical::inject::{
     self, BlockClass, Catalogue, Change, Copies, Fault, InjectError, Injection, Selection,
 };
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What was met while the work was done.
@@ -87,7 +87,7 @@ fn run_with(
         strike(&device, &injection)?;
         done = Some((Foresight::of(&device, &injection, look_first), injection));
     }
-    let outcome = catch_unwind(AssertUnwindSafe(|| match work {
+    let outcome = caught(|| match work {
         Work::Mount => mount(store, &device, &mut met).map(drop),
         Work::Read => read(store, &device, &mut met),
         Work::Create => create(store, &device, &mut met),
@@ -97,15 +97,8 @@ fn run_with(
             done = Some((Foresight::of(device, &injection, look_first), injection));
             Ok(true)
         }),
-    }));
-    match outcome {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => met.seen.wrong.push(error),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-            met.seen.wrong.push(format!("panic: {}", text.unwrap_or("of unknown kind")));
-        }
-    }
+    });
+    met.seen.wrong.extend(outcome.err());
     let Some((foresight, injection)) = done else { return Ok(None) };
     judge(&device, &injection, &foresight, met, &mut trial)?;
     Ok(Some(trial))

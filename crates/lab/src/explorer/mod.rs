@@ -20,6 +20,8 @@ mod snapshots;
 mod state;
 mod workload;
 
+use crate::budget::Budget;
+use crate::caught::caught;
 use crate::device::{CrashImages, CrashMode};
 use crate::model::{Driver, Model};
 use crate::stack::{self, Stack, StackOptions};
@@ -32,7 +34,6 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use workload::{Run, Start};
@@ -127,16 +128,8 @@ impl Plant {
 /// What to explore.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Of the first workload; each further one has the next number.
-    pub seed: u64,
-    /// Only this state of the first workload.
-    pub state: Option<u64>,
-    /// Ends after so many states.
-    pub states: u64,
-    /// Ends after this time.
-    pub time: Option<Duration>,
-    /// Actions of a workload.
-    pub steps: usize,
+    /// Which workloads, how many states.
+    pub budget: Budget,
     /// Runs actions while others are being written.
     pub interleave: bool,
     /// A bug to be found.
@@ -145,7 +138,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { seed: 1, state: None, states: 2_000, time: None, steps: 60, interleave: true, plant: Plant::Nothing }
+        Options { budget: Budget::default(), interleave: true, plant: Plant::Nothing }
     }
 }
 
@@ -224,9 +217,8 @@ pub fn explore(options: &Options) -> (Report, Option<Box<Failure>>) {
     let begun = Instant::now();
     let mut report = Report::default();
     let mut failure = None;
-    for seed in options.seed.. {
-        let late = options.time.is_some_and(|time| begun.elapsed() >= time);
-        if report.states >= options.states || late || options.state.is_some() && seed != options.seed {
+    for seed in options.budget.seeds() {
+        if options.budget.is_spent(report.states, begun) {
             break;
         }
         report.last_seed = seed;
@@ -255,10 +247,10 @@ fn explore_workload(seed: Seed, options: &Options, begun: Instant, report: &mut 
     report.interleaved += run.interleaved as u64;
     report.sealed += run.sealed as u64;
     for (number, state) in (0..).zip(states(seed, &run.images)) {
-        if options.state.is_some_and(|only| only != number) {
+        if !options.budget.wants(number) {
             continue;
         }
-        if report.states >= options.states || options.time.is_some_and(|time| begun.elapsed() >= time) {
+        if options.budget.is_spent(report.states, begun) {
             return Ok(());
         }
         let seen = caught(|| {
@@ -300,12 +292,12 @@ fn record(seed: Seed, options: &Options) -> Result<Run, String> {
     let mut start = Start { device: (*device).clone(), model, driver, snapshots: Vec::new(), now_ns };
     for life in 0..[0, 0, 1, 2][rng.random_range(0..4)] {
         let past = Seed(seed.derive(&format!("life {life}")));
-        let run =
-            workload::run(&start, past, options, options.steps / 2).map_err(|error| format!("life {life}: {error}"))?;
+        let run = workload::run(&start, past, options, options.budget.steps / 2)
+            .map_err(|error| format!("life {life}: {error}"))?;
         let next = workload::next_life(&run, &mut rng).map_err(|error| format!("end of life {life}: {error}"))?;
         start = next.unwrap_or(start);
     }
-    workload::run(&start, seed, options, options.steps)
+    workload::run(&start, seed, options, options.budget.steps)
 }
 
 /// The states of a recorded workload: each gap between flushes in each mode, cut off just before the flush that ends it;
@@ -328,14 +320,7 @@ fn states(seed: Seed, images: &CrashImages) -> Vec<State> {
 }
 
 fn replay(seed: u64, state: Option<u64>, options: &Options) -> String {
-    let mut command = format!("cargo run --release -p holdfast-lab --bin crash-explorer -- --seed {seed}");
-    if let Some(state) = state {
-        command += &format!(" --state {state}");
-    }
-    let default = Options::default();
-    if options.steps != default.steps {
-        command += &format!(" --steps {}", options.steps);
-    }
+    let mut command = options.budget.replay("crash-explorer", seed, state);
     if !options.interleave {
         command += " --no-interleave";
     }
@@ -343,13 +328,4 @@ fn replay(seed: u64, state: Option<u64>, options: &Options) -> String {
         command += &format!(" --plant {}", options.plant.name());
     }
     command
-}
-
-fn caught<T>(act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| Err(panic_text(&*panic)))
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    format!("panic: {}", text.unwrap_or("of unknown kind"))
 }

@@ -2,13 +2,13 @@
 
 use super::damage::{Copies, Fault, device};
 use super::reference::{BlockKind, Reference};
+use crate::caught::caught;
 use crate::look::{Seen, walk};
 use crate::model::{Action, Data, Driver, Model};
 use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device};
 use holdfast_naming::{Atime, Namespace, NewNode, SetAttr, XattrMode};
 use holdfast_object::{Clock, Kind, ManualClock, SnapshotId};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What became of a phase of a trial.
@@ -96,14 +96,12 @@ pub(super) fn run(store: &Reference, kind: BlockKind, fault: Fault, copies: Copi
         older: None,
     };
     for part in [mount_and_read, mount_and_change] {
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let outcome = caught(|| {
             let device = device(&store.image, &store.targets[&kind], fault, copies);
             part(store, device, &mut cell);
-        }));
-        if let Err(panic) = outcome {
-            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-            cell.wrong.push(format!("panic: {}", text.unwrap_or("of unknown kind")));
-        }
+            Ok(())
+        });
+        cell.wrong.extend(outcome.err());
     }
     cell
 }

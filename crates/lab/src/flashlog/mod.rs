@@ -17,6 +17,8 @@ mod lost;
 mod state;
 mod watch;
 
+use crate::budget::Budget;
+use crate::caught::caught;
 use crate::device::CrashMode;
 use holdfast_block::flashlog::Order;
 use life::{Life, Start};
@@ -25,7 +27,6 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use state::Seen;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use watch::{BACKUP, LOG, Loss, MAIN};
@@ -42,16 +43,8 @@ const STATES_OF_A_LOSS: usize = 12;
 /// What to explore.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Of the first workload; each further one has the next number.
-    pub seed: u64,
-    /// Only this state of the first workload.
-    pub state: Option<u64>,
-    /// Ends after so many states.
-    pub states: u64,
-    /// Ends after this time.
-    pub time: Option<Duration>,
-    /// Actions in a life.
-    pub steps: usize,
+    /// Which workloads, how many states; a workload's actions are those of its last life.
+    pub budget: Budget,
     /// So often the last life is lived once more, with a device that fails.
     pub losses: usize,
     /// A mistake to be found.
@@ -60,7 +53,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { seed: 1, state: None, states: 2_000, time: None, steps: 60, losses: 40, order: Order::Correct }
+        Options { budget: Budget::default(), losses: 40, order: Order::Correct }
     }
 }
 
@@ -155,9 +148,8 @@ pub fn explore(options: &Options) -> (Report, Option<Box<Failure>>) {
     let begun = Instant::now();
     let mut report = Report::default();
     let mut failure = None;
-    for seed in options.seed.. {
-        let is_late = options.time.is_some_and(|time| begun.elapsed() >= time);
-        if report.states >= options.states || is_late || options.state.is_some() && seed != options.seed {
+    for seed in options.budget.seeds() {
+        if options.budget.is_spent(report.states, begun) {
             break;
         }
         report.last_seed = seed;
@@ -180,12 +172,11 @@ fn explore_workload(seed: u64, options: &Options, begun: Instant, report: &mut R
     report.workloads += 1;
     report.rounds += lives[0].written / DATA_BLOCKS;
     let states: Vec<(u64, State)> = (0..).zip(states(&lives, &mut rng)).collect();
-    let only = |(number, _): &&(u64, State)| options.state.is_none_or(|only| only == *number);
-    let states: Vec<(u64, State)> = states.iter().filter(only).copied().collect();
+    let states: Vec<(u64, State)> = states.into_iter().filter(|(number, _)| options.budget.wants(*number)).collect();
     // Several threads take the next one; a failure is that with the lowest number, so that it is the same whenever this is done again.
     let next = AtomicUsize::new(0);
-    let limit = (options.states - report.states) as usize;
-    let is_over = |at: usize| at >= limit || options.time.is_some_and(|time| begun.elapsed() >= time);
+    let explored = report.states;
+    let is_over = |at: usize| options.budget.is_spent(explored + at as u64, begun);
     let work = || {
         let mut done = Vec::new();
         loop {
@@ -278,31 +269,25 @@ fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, 
     // The other half has a log that goes around as soon as main has everything.
     let mut start = Start::new(options, !seed.is_multiple_of(2), rng)?;
     for _ in 1..rng.random_range(1..=LIVES) {
-        let life = Life::live(&start, options.steps / 2, None, rng)?;
+        let life = Life::live(&start, options.budget.steps / 2, None, rng)?;
         let state = State::random((0, &life), 0, rng);
         start = state::examine(&life, &state, false)?.left;
     }
     let begin = rng.clone();
-    let mut lives = vec![Life::live(&start, options.steps, None, rng)?];
+    let mut lives = vec![Life::live(&start, options.budget.steps, None, rng)?];
     let requests = lives[0].requests;
     let devices: Vec<usize> = [MAIN, LOG, BACKUP].into_iter().filter(|device| requests[*device] > 0).collect();
     for _ in 0..options.losses {
         let device = devices[rng.random_range(0..devices.len())];
         let loss = Loss { device, request: rng.random_range(0..requests[device]), is_begun: rng.random() };
-        let life = Life::live(&start, options.steps, Some(loss), &mut begin.clone());
+        let life = Life::live(&start, options.budget.steps, Some(loss), &mut begin.clone());
         lives.push(life.map_err(|what| format!("{loss}: {what}"))?);
     }
     Ok(lives)
 }
 
 fn replay(seed: u64, state: Option<u64>, options: &Options) -> String {
-    let mut command = format!("cargo run --release -p holdfast-lab --bin flashlog-explorer -- --seed {seed}");
-    if let Some(state) = state {
-        command += &format!(" --state {state}");
-    }
-    if options.steps != Options::default().steps {
-        command += &format!(" --steps {}", options.steps);
-    }
+    let mut command = options.budget.replay("flashlog-explorer", seed, state);
     if options.losses != Options::default().losses {
         command += &format!(" --losses {}", options.losses);
     }
@@ -310,11 +295,4 @@ fn replay(seed: u64, state: Option<u64>, options: &Options) -> String {
         command += &format!(" --plant {name}");
     }
     command
-}
-
-fn caught<T>(act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-        Err(format!("panic: {}", text.unwrap_or("of unknown kind")))
-    })
 }

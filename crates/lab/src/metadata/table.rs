@@ -1,7 +1,7 @@
 //! The results for people.
 
-use super::trial::PANIC;
 use super::{Done, Moment, Trial, Verdict, What};
+use crate::caught::PANIC;
 use holdfast_physical::scribble::{MetaKind, Pattern};
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -3,6 +3,7 @@
 use super::between::Moment;
 use super::script::{Run, see_all};
 use super::{Cell, Trial, Verdict, What};
+use crate::caught::caught;
 use crate::enemy::reference::Reference;
 use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
@@ -13,11 +14,7 @@ use holdfast_physical::{MetadataProtection, Module, OpenOptions};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io::IoSliceMut;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-
-/// How the error of a trial begins in which something panicked.
-pub(super) const PANIC: &str = "panic: ";
 
 /// Fields that can be struck at a moment.
 pub(super) type Fields = BTreeSet<(MetaKind, State, String)>;
@@ -111,7 +108,7 @@ pub(super) fn run(
     };
     let struck = Arc::new(Mutex::new(None));
     let (note, wanted) = (struck.clone(), cell.clone());
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
+    let outcome = caught(|| {
         let mut run = Run::open(store, twin.script, metadata)?;
         run.up_to_recovery_point(Box::new(move |number, _, module| {
             if number == event {
@@ -136,16 +133,9 @@ pub(super) fn run(
         trial.errors.append(&mut run.errors);
         went_on?;
         trial.stored.extend(mount_again(run)?);
-        Ok::<(), String>(())
-    }));
-    match outcome {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => trial.errors.push(error),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-            trial.errors.push(format!("{PANIC}{}", text.unwrap_or("of unknown kind")));
-        }
-    }
+        Ok(())
+    });
+    trial.errors.extend(outcome.err());
     trial.struck = struck.lock().take()?;
     Some(trial)
 }

@@ -1,6 +1,7 @@
 //! The crash explorer finds nothing in the stack, and finds bugs that are planted.
 
 use super::number;
+use holdfast_lab::budget::Budget;
 use holdfast_lab::explorer::{Options, Plant, explore};
 
 /// States within which a planted bug must be found.
@@ -10,7 +11,7 @@ const PLANTED_STATES_MAX: u64 = 800;
 #[test]
 fn every_power_cut_is_survived() {
     let states = number("HOLDFAST_STATES", 2_000);
-    let options = Options { seed: number("HOLDFAST_SEED", 1), states, ..Options::default() };
+    let options = Options { budget: Budget::new(number("HOLDFAST_SEED", 1), states), ..Options::default() };
     let (report, failure) = explore(&options);
     if let Some(failure) = failure {
         panic!("{failure}\n{}", failure.trace.join("\n"));
@@ -29,7 +30,7 @@ fn every_power_cut_is_survived() {
 
 #[test]
 fn one_seed_gives_one_result() {
-    let options = Options { seed: 11, states: 60, interleave: false, ..Options::default() };
+    let options = Options { budget: Budget::new(11, 60), interleave: false, ..Options::default() };
     let counts = |options: &Options| {
         let (report, failure) = explore(options);
         assert!(failure.is_none(), "{failure:?}");
@@ -86,7 +87,7 @@ fn is_found(plant: Plant) {
 }
 
 fn is_found_within(plant: Plant, states: u64) {
-    let options = Options { plant, interleave: false, states, ..Options::default() };
+    let options = Options { plant, interleave: false, budget: Budget::new(1, states) };
     let (report, failure) = explore(&options);
     let failure = failure.unwrap_or_else(|| panic!("{} is not found: {report:?}", plant.name()));
     // In a state, or in one of the crashes between the lives of a store.
@@ -95,11 +96,12 @@ fn is_found_within(plant: Plant, states: u64) {
     assert!(by_a_crash, "the running stack sees no difference, only a crash does: {failure}");
     assert!(failure.replay.contains(plant.name()), "{}", failure.replay);
 
-    let again = Options { seed: failure.seed, state: failure.state, ..options.clone() };
+    let budget = Budget { seed: failure.seed, state: failure.state, ..options.budget.clone() };
+    let again = Options { budget, ..options };
     let (_, same) = explore(&again);
     assert_eq!(same.map(|same| (same.state, same.what.clone())), Some((failure.state, failure.what.clone())));
 
-    let sound = Options { plant: Plant::Nothing, states: report.states + 1, ..options };
+    let sound = Options { plant: Plant::Nothing, budget: Budget::new(1, report.states + 1), ..options };
     let (_, none) = explore(&sound);
     assert!(none.is_none(), "{none:?}");
 }

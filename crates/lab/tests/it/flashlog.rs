@@ -1,6 +1,7 @@
 //! Power cuts over all devices of a Flashlog, and the loss of one: a bounded number of states on each run, and each planted mistake is found.
 use crate::number;
 use holdfast_block::flashlog::Order;
+use holdfast_lab::budget::Budget;
 use holdfast_lab::flashlog::{ORDERS, Options, explore, flips};
 
 /// With another seed on each run: `HOLDFAST_FLASHLOG_SEED=…` repeats one.
@@ -9,7 +10,7 @@ fn power_cuts_leave_states_that_there_were() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     let seed = number("HOLDFAST_FLASHLOG_SEED", now.as_secs() % 1_000_000 * 1000);
     println!("HOLDFAST_FLASHLOG_SEED={seed} cargo test -p holdfast-lab --test it flashlog");
-    let (report, failure) = explore(&Options { seed, states: 1_000, ..Options::default() });
+    let (report, failure) = explore(&Options { budget: Budget::new(seed, 1_000), ..Options::default() });
     assert!(failure.is_none(), "{}", failure.unwrap());
     assert!(report.replayed > 100 && report.nested > 100, "{report:?}");
     assert!(report.lost[..2].iter().all(|states| *states > 10), "{report:?}");
@@ -23,7 +24,8 @@ fn planted_mistakes_are_found() {
             // of holdfast-block, in past_tests.rs and verify_tests.rs, fail with it.
             continue;
         }
-        let (report, failure) = explore(&Options { seed: 20, states: 20_000, order: *order, ..Options::default() });
+        let (report, failure) =
+            explore(&Options { budget: Budget::new(20, 20_000), order: *order, ..Options::default() });
         assert!(failure.is_some(), "{name} was not found in {} states", report.states);
         println!("{name}: found after {} states: {}", report.states, failure.unwrap());
     }
