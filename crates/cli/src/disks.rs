@@ -1,19 +1,20 @@
 //! What a store is on: one file or disk, or the main and the log device of a Flashlog. The one place that finds out and opens them.
 //!
-//! A main device says so itself, in its last MiB. It is never used without its log, which is the only one to have what main lacks, and
-//! which would not get what is changed. For reading only, main and log are looked at as they are, and what opening them changes
-//! is changed in memory; the backup of a set can be looked at by itself.
+//! A main device says so itself, in its last MiB. It is used without its log only if that is wanted: the log may have what main lacks, and
+//! does not get what is changed. A log that is back gets that from main when both are opened. For reading only, main and log are looked at
+//! as they are, and what opening them changes is changed in memory; the backup of a set can be looked at by itself.
 
 use crate::daemon::spawn;
 use crate::failure::{Failure, Result};
 use crate::flashlog::backup::BackupTo;
+use crate::flashlog::in_use::InUse;
 use crate::flashlog::report::{Served, SetReport};
 use crate::flashlog::sets::{explain, inspect};
 use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
 use crate::{holder, stack};
 use holdfast_block::flashlog::{
-    Condition, Flashlog, Inspected, Mode, Options, Role, Status, Uuid, finish_backup, has_outgrown_labels,
+    Condition, Flashlog, Inspected, Lasting, Mode, Options, Policy, Role, Uuid, finish_backup, has_outgrown_labels,
 };
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use std::ffi::OsStr;
@@ -29,8 +30,12 @@ use std::time::Duration;
 pub(crate) struct Given {
     /// Where the log is.
     pub(crate) log: Option<PathBuf>,
+    /// Main is used alone.
+    pub(crate) without_log: bool,
     /// What an answered flush says, if not as the last time.
     pub(crate) mode: Option<Mode>,
+    /// What becomes of the set when its log fails.
+    pub(crate) policy: Policy,
 }
 
 /// The opened file or disk of a store, or those of its set.
@@ -42,8 +47,6 @@ pub(crate) struct Disks {
 enum Kind {
     /// It is the store.
     Plain,
-    /// Main without its log, which has everything, for reading.
-    Alone(Inspected),
     /// The backup of a set, at the end of a state; as a mount for reading sees it.
     Backup(Inspected, Arc<dyn Device>),
     Set(Set),
@@ -51,10 +54,11 @@ enum Kind {
 
 /// The set that a store is on.
 pub(crate) struct Set {
-    pub(crate) flashlog: Arc<Flashlog>,
-    /// What its label said before it was opened.
+    pub(crate) in_use: InUse,
+    /// What main's label said before it was opened.
     pub(crate) label: Inspected,
-    log: Arc<FileDevice>,
+    /// The log, if it stays as it is. One that is written to may go, and nobody holds it then.
+    looked_at: Option<Arc<FileDevice>>,
     /// Main and log stay as they are.
     pub(crate) is_read_only: bool,
     /// Brings main up to date while the log takes more.
@@ -101,10 +105,11 @@ impl Disks {
                 (Role::Backup, _) if is_writable => Err(Failure::new(format!("{shown} is the backup of a Flashlog"))
                     .hint("it is changed by backups only; to look at it, mount it with -o ro")),
                 (Role::Backup, _) => Disks::backup(main, label),
-                (Role::Main, Condition::Alone) if !is_writable => Ok(Disks { main, kind: Kind::Alone(label) }),
-                (Role::Main, _) => {
-                    let log = found_log(&main, &label, given.log.as_deref())?;
-                    let set = Set::open(&main, log, label, given.mode)?;
+                (Role::Main, condition) => {
+                    // To look at, it has everything.
+                    let is_alone = given.without_log || !is_writable && condition == Condition::Alone;
+                    let log = if is_alone { None } else { Some(found_log(&main, &label, given.log.as_deref())?) };
+                    let set = Set::open(&main, log, label, given)?;
                     Ok(Disks { main, kind: Kind::Set(set) })
                 }
             },
@@ -112,12 +117,13 @@ impl Disks {
     }
 
     fn plain(main: Arc<FileDevice>, given: &Given) -> Result<Disks> {
-        match &given.log {
-            None => Ok(Disks { main, kind: Kind::Plain }),
-            Some(log) => {
-                let (main, log) = (main.name(), log.display());
-                Err(Failure::usage(format!("{main} is not the main disk of a Flashlog: it has no log, also not {log}")))
+        let is_none = format!("{} is not the main disk of a Flashlog: it has no log", main.name());
+        match given {
+            Given { log: Some(log), .. } => Err(Failure::usage(format!("{is_none}, also not {}", log.display()))),
+            Given { without_log: true, .. } => {
+                Err(Failure::usage(is_none).hint("mount it without the option without-log"))
             }
+            _ => Ok(Disks { main, kind: Kind::Plain }),
         }
     }
 
@@ -133,9 +139,9 @@ impl Disks {
     /// What the store is on.
     pub(crate) fn device(&self) -> Arc<dyn Device> {
         match &self.kind {
-            Kind::Plain | Kind::Alone(_) => self.main.clone(),
+            Kind::Plain => self.main.clone(),
             Kind::Backup(_, shown) => shown.clone(),
-            Kind::Set(set) => set.flashlog.clone(),
+            Kind::Set(set) => set.in_use.lasting.clone(),
         }
     }
 
@@ -159,15 +165,17 @@ impl Disks {
         let again =
             |device: &Arc<FileDevice>| FileDevice::open_writable(device.clone()).map(Arc::new).map_err(stack::says);
         let main = again(&self.main)?;
-        let Kind::Set(Set { log, label, .. }) = &self.kind else { return Disks::on(main, given).map(Arc::new) };
-        let set = Set::open(&main, again(log)?, label.clone(), given.mode)?;
+        let Kind::Set(Set { looked_at: Some(log), label, .. }) = &self.kind else {
+            return Disks::on(main, given).map(Arc::new);
+        };
+        let set = Set::open(&main, Some(again(log)?), label.clone(), given)?;
         Ok(Arc::new(Disks { main, kind: Kind::Set(set) }))
     }
 
     /// Main has everything, and the next opening nothing to do. For a store that has been closed.
     pub(crate) fn close(&self) -> Result<()> {
         match &self.kind {
-            Kind::Set(set) if !set.is_read_only => set.flashlog.settle().map_err(stack::says),
+            Kind::Set(set) if !set.is_read_only => set.in_use.lasting.settle().map_err(stack::says),
             _ => Ok(()),
         }
     }
@@ -176,28 +184,30 @@ impl Disks {
     pub(crate) fn tell(&self, report: &mut StoreReport) {
         match &self.kind {
             Kind::Plain => {}
-            Kind::Alone(label) | Kind::Backup(label, _) => {
+            Kind::Backup(label, _) => {
                 let (role, set) = (label.role.to_string(), label.set.to_string());
-                report.flashlog_device = Some(OneDevice { role, set, alone: label.role == Role::Main });
+                report.flashlog_device = Some(OneDevice { role, set });
             }
             Kind::Set(set) => {
-                let status = set.flashlog.status();
-                let mode = if set.is_read_only { set.label.mode } else { status.mode };
+                let (mut status, protection) = set.in_use.lasting.status();
+                if set.is_read_only {
+                    status.mode = set.label.mode;
+                }
                 let served = Served {
                     main: self.main.name(),
-                    log: set.log.name(),
+                    log: &set.in_use.log(),
                     backing_up: false,
                     read_only: set.is_read_only,
                     uris: &[],
                 };
-                report.flashlog = Some(SetReport::new(&Status { mode, ..status }, &served));
+                report.flashlog = Some(SetReport::lasting(&(status, protection), &served));
             }
         }
     }
 
     /// The backup that the set's log is kept for, if it is there: on a disk, or a file beside main.
     pub(crate) fn backup_device(&self) -> Option<BackupTo> {
-        let backup = self.set()?.flashlog.status().backup?;
+        let backup = self.set()?.in_use.lasting.status().0.backup?;
         let path = search(Path::new(self.main.name()), Role::Backup, backup)?;
         Some(BackupTo { path, size_bytes: None, force: false })
     }
@@ -209,36 +219,47 @@ impl Disks {
 }
 
 impl Set {
-    fn open(main: &Arc<FileDevice>, log: Arc<FileDevice>, label: Inspected, mode: Option<Mode>) -> Result<Set> {
+    fn open(main: &Arc<FileDevice>, log: Option<Arc<FileDevice>>, label: Inspected, given: &Given) -> Result<Set> {
         let is_read_only = !main.is_writable();
-        let (below, options): ([Arc<dyn Device>; 2], _) = match is_read_only {
-            false => {
-                let options = Options { mode: mode.unwrap_or(label.mode), ..Options::default() };
-                ([main.clone(), log.clone()], options)
-            }
+        let options = match is_read_only {
+            false => Options { mode: given.mode.unwrap_or(label.mode), ..Options::default() },
             // In this mode nothing that is in the log is copied, and all of it is in the index.
-            true => {
-                let options = Options { mode: Mode::Asynchronous, index_blocks: u64::MAX, ..Options::default() };
-                ([main, &log].map(|device| Arc::new(Scratch::over(device.clone())) as Arc<dyn Device>), options)
+            true => Options { mode: Mode::Asynchronous, index_blocks: u64::MAX, ..Options::default() },
+        };
+        let below = |device: &Arc<FileDevice>| -> Arc<dyn Device> {
+            if is_read_only { Arc::new(Scratch::over(device.clone())) } else { device.clone() }
+        };
+        let was_alone = label.condition == Condition::Alone;
+        let lasting = match &log {
+            Some(log) if !was_alone => {
+                let (flashlog, opened) = Flashlog::open(below(main), below(log), &options).map_err(explain)?;
+                if !is_read_only {
+                    let (generation, blocks) = (opened.generation, opened.blocks);
+                    tracing::info!(set = %label.set, log = log.name(), generation, blocks, "the Flashlog is open");
+                }
+                Lasting::of(flashlog, given.policy)
+            }
+            log => {
+                let lasting = Lasting::open_alone(below(main), &options, given.policy).map_err(explain)?;
+                if let Some(log) = log {
+                    lasting.attach_log(below(log)).map_err(explain)?;
+                }
+                lasting
             }
         };
-        let [over_main, over_log] = below;
-        let (flashlog, opened) = Flashlog::open(over_main, over_log, &options).map_err(explain)?;
-        if !is_read_only {
-            let (generation, blocks) = (opened.generation, opened.blocks);
-            tracing::info!(set = %label.set, log = log.name(), generation, blocks, "the Flashlog is open");
-        }
-        let flashlog = Arc::new(flashlog);
-        let served = flashlog.clone();
+        let path = log.as_ref().map(|log| Path::new(log.name()));
+        let in_use = InUse::new(lasting, path);
+        let served = in_use.lasting.clone();
         // Without it, whoever writes does its work.
         let at_main = (!is_read_only).then(|| spawn("main".into(), move || served.serve_main()).ok()).flatten();
-        Ok(Set { flashlog, label, log, is_read_only, at_main })
+        let looked_at = log.filter(|_| is_read_only);
+        Ok(Set { in_use, label, looked_at, is_read_only, at_main })
     }
 }
 
 impl Drop for Set {
     fn drop(&mut self) {
-        self.flashlog.end_main();
+        self.in_use.lasting.end_main();
         if let Some(thread) = self.at_main.take() {
             // A panic has been told, or has ended the process.
             let _ = thread.join();
@@ -253,12 +274,20 @@ fn found_log(main: &Arc<FileDevice>, label: &Inspected, given: Option<&Path>) ->
     let path = match given {
         Some(path) => path.to_path_buf(),
         None => search(Path::new(shown), Role::Log, label.log).ok_or_else(|| match label.condition {
-            Condition::Alone => Failure::new(format!("{shown} has gone on without its log, and takes no old one"))
-                .hint("with -o ro it can be mounted; it needs a new log"),
-            _ => {
-                Failure::new(format!("{shown} is the main disk of a Flashlog, and its log {} is not there", label.log))
-                    .hint("plug it in, or say where it is: -o log=PATH for a mount, --log PATH otherwise")
+            Condition::Alone => {
+                Failure::new(format!("{shown} has gone on without its log {}, which is not there", label.log)).hint(
+                    "plug it in, or say where it is: -o log=PATH; go on without it: -o without-log; with another: \
+                     holdfast flashlog attach --main MAIN --log LOG --new",
+                )
             }
+            _ => Failure::new(format!(
+                "{shown} is the main disk of a Flashlog, and its log {} is not there",
+                label.log
+            ))
+            .hint(
+                "plug it in, or say where it is: -o log=PATH for a mount, --log PATH otherwise; to mount main alone: \
+                         -o without-log",
+            ),
         })?,
     };
     // Main is free already, so whoever had both is about to let go of it.

@@ -155,6 +155,9 @@ impl MountOptions {
                     .into(),
             );
         }
+        if self.disks.without_log && self.disks.log.is_some() {
+            return Err("mount options log and without-log exclude each other".into());
+        }
         Ok(self)
     }
 
@@ -198,7 +201,9 @@ impl MountOptions {
             (self.protection == wanted.protection, "protection"),
             (self.protect == wanted.protect, "protect"),
             (self.disks.log == wanted.disks.log, "log"),
+            (self.disks.without_log == wanted.disks.without_log, "without-log"),
             (self.disks.mode == wanted.disks.mode, "log-mode"),
+            (self.disks.policy == wanted.disks.policy, "on-log-failure"),
             (flags.synchronous == wanted.flags.synchronous, "sync"),
             (flags.dir_synchronous == wanted.flags.dir_synchronous, "dirsync"),
         ] {
@@ -241,12 +246,15 @@ impl MountOptions {
         word(self.discard, "discard");
         word(self.protection.is_some(), &format!("protection={}", self.protection.unwrap_or_default()));
         word(self.protect != default.protect, &format!("protect={}", self.protect));
-        let Given { log, mode } = &self.disks;
+        let Given { log, without_log, mode, policy } = &self.disks;
         word(
             log.is_some(),
             &format!("log={}", log.iter().map(|path| path.display()).map(|path| path.to_string()).collect::<String>()),
         );
+        word(*without_log, "without-log");
         word(mode.is_some(), &format!("log-mode={}", mode.map_or("", mode_name)));
+        // A comma would end the option.
+        word(*policy != default.disks.policy, &format!("on-log-failure={policy}").replace(',', ":"));
         word(*allow_other, "allow_other");
         word(*nonempty, "nonempty");
         words.join(",")
@@ -316,7 +324,16 @@ impl MountOptions {
             ("log-mode", Some(value)) => {
                 return Err(format!("mount option log-mode: {value:?} is neither sync nor async"));
             }
-            ("cache" | "epoch" | "threads" | "quota" | "protection" | "protect" | "log" | "log-mode", None) => {
+            ("without-log", None) => self.disks.without_log = true,
+            ("on-log-failure", Some(value)) => {
+                let policy = value.replace(':', ",").parse();
+                self.disks.policy = policy.map_err(|error| format!("mount option on-log-failure: {error}"))?;
+            }
+            (
+                "cache" | "epoch" | "threads" | "quota" | "protection" | "protect" | "log" | "log-mode"
+                | "on-log-failure",
+                None,
+            ) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
             }
             ("subtype", Some("holdfast")) | ("remount", None) => {}
@@ -379,6 +396,11 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("protect=off", "do not lock it"),
     OptionHelp("log=PATH", "the log of a store on a Flashlog, where it is not found"),
     OptionHelp("", "by itself: beside main, or on a disk"),
+    OptionHelp("without-log", "mount main alone: what is written is on no other device,"),
+    OptionHelp("", "until `holdfast flashlog attach` gives it a log"),
+    OptionHelp("on-log-failure=HOW", "what becomes of the store when its log fails:"),
+    OptionHelp("", "sync=alone:async=stop (default): by mode, goes on with"),
+    OptionHelp("", "main alone, or takes no changes"),
     OptionHelp("log-mode=MODE", "sync: a flush waits for main as well; async: main gets"),
     OptionHelp("", "it later; default: as the last time"),
     OptionHelp("discard", "give freed space back to the host by and by"),
@@ -456,7 +478,7 @@ mod tests {
     #[test]
     fn words_of_mount_8_do_what_they_say() {
         let options =
-            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages,log=/dev/x,log-mode=async").unwrap();
+            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages,log=/dev/x,log-mode=async,on-log-failure=sync=stop:async=alone").unwrap();
         let all = Flags {
             read_only: true,
             no_suid: true,
@@ -508,6 +530,8 @@ mod tests {
             "dirsync",
             "protect=off",
             "log=/x",
+            "without-log",
+            "on-log-failure=sync=stop",
         ] {
             let error = now.can_become(&now.clone().and(&[bad.into()]).unwrap()).unwrap_err();
             assert!(error.contains(bad.split('=').next().unwrap()), "{bad}: {error}");
@@ -548,6 +572,8 @@ mod tests {
             ("threads=65", "threads"),
             ("log", "log needs a value"),
             ("log=", "log: a path is missing"),
+            ("log=/x,without-log", "log and without-log exclude each other"),
+            ("on-log-failure=sync", "on-log-failure: \"sync\" is no policy"),
             ("log-mode=fast", "log-mode: \"fast\" is neither sync nor async"),
             ("strictatime,cache=kernel", "exclude each other"),
             ("allow_root", "allow_other lets root in"),
@@ -567,7 +593,12 @@ mod tests {
     fn the_help_lists_every_option_that_is_taken() {
         for option in OPTIONS {
             let name = option.0;
-            let tried = name.replace("SIZE", "64M").replace("MS", "100").replace("=N", "=3").replace("PATH", "/log");
+            let tried = name
+                .replace("HOW", "sync=stop:async=stop")
+                .replace("SIZE", "64M")
+                .replace("MS", "100")
+                .replace("=N", "=3")
+                .replace("PATH", "/log");
             let mode = if name.starts_with("log") { "async" } else { "static" };
             let tried = tried.replace("MODE", mode);
             assert!(parse(&tried).is_ok(), "{name}");

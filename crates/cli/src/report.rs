@@ -53,7 +53,7 @@ pub(crate) struct StoreReport {
     /// The Flashlog that it is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) flashlog: Option<SetReport>,
-    /// Of a store that is looked at on one device of a set alone: which that is.
+    /// Of a store that is looked at on the backup of a set: which that is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) flashlog_device: Option<OneDevice>,
     /// The last scrub of a mounted store.
@@ -69,8 +69,6 @@ pub(crate) struct StoreReport {
 pub(crate) struct OneDevice {
     pub(crate) role: String,
     pub(crate) set: String,
-    /// It is main, which has gone on without its log.
-    pub(crate) alone: bool,
 }
 
 /// What only somebody who has the store open can say.
@@ -351,12 +349,11 @@ impl StoreReport {
     /// Whether it is on a Flashlog that has lost one of its devices.
     pub(crate) fn is_unprotected(&self) -> bool {
         self.flashlog.as_ref().is_some_and(|set| !set.protected)
-            || self.flashlog_device.as_ref().is_some_and(|device| device.alone)
     }
 
     /// Whether it is the backup of a set, which is never closed.
     pub(crate) fn is_backup(&self) -> bool {
-        self.flashlog_device.as_ref().is_some_and(|device| !device.alone)
+        self.flashlog_device.is_some()
     }
 
     fn headline(&self) -> String {
@@ -471,12 +468,8 @@ impl Report for StoreReport {
         if let Some(set) = &self.flashlog {
             rows.extend(set.rows());
         }
-        if let Some(OneDevice { role, set, alone }) = &self.flashlog_device {
-            let is = format!("this is the {role} device of set {set}");
-            rows.push(match alone {
-                true => ("Flashlog", format!("NOT PROTECTED: {is}, which has gone on without its log")),
-                false => ("Flashlog", is),
-            });
+        if let Some(OneDevice { role, set }) = &self.flashlog_device {
+            rows.push(("Flashlog", format!("this is the {role} device of set {set}")));
         }
         if let Some(cache) = &self.cache {
             let mut text = format!(

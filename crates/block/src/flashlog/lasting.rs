@@ -6,7 +6,7 @@ use super::device::{Flashlog, Options};
 use super::policy::{Action, Policy};
 use super::{Error, Status, Uuid};
 use crate::nbd::{Context, Extent, Extents, NOT_BACKED_UP};
-use crate::{Device, Error as DeviceError};
+use crate::{Device, Error as DeviceError, Read};
 use parking_lot::{Mutex, RwLock};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -287,6 +287,13 @@ impl Device for Lasting {
         self.act(|now| match now {
             Now::Set(set) => set.read(first, bufs),
             Now::Alone(alone) => alone.read(first, bufs),
+        })
+    }
+
+    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), DeviceError> {
+        self.act(|now| match now {
+            Now::Set(set) => set.read_batch(reads),
+            Now::Alone(alone) => alone.read_batch(reads),
         })
     }
 

@@ -502,7 +502,7 @@ fn a_batch_of_reads_is_one_of_main_if_main_has_everything() {
         put(&device, at, at).unwrap();
     }
     device.settle().unwrap();
-    let read = |at: [u64; 2]| {
+    let read = |device: &dyn Device, at: [u64; 2]| {
         let [mut one, mut other] = [0; 2].map(|_| vec![0; BLOCK_SIZE]);
         let (mut a, mut b) = ([IoSliceMut::new(&mut one)], [IoSliceMut::new(&mut other)]);
         let mut reads = [Read::new(at[0], &mut a), Read::new(at[1], &mut b)];
@@ -510,11 +510,18 @@ fn a_batch_of_reads_is_one_of_main_if_main_has_everything() {
         let each = reads.map(|read| read.result.is_ok());
         (outcome.is_ok(), each, [one, other], main.1.load(Ordering::Relaxed))
     };
-    assert_eq!(read([1, 3]), (true, [true; 2], [block(1), block(3)], 1));
+    assert_eq!(read(&device, [1, 3]), (true, [true; 2], [block(1), block(3)], 1));
     put(&device, 3, 9).unwrap();
-    assert_eq!(read([1, 3]), (true, [true; 2], [block(1), block(9)], 1));
-    assert_eq!(read([1, 2]), (true, [true; 2], [block(1), block(2)], 2));
+    assert_eq!(read(&device, [1, 3]), (true, [true; 2], [block(1), block(9)], 1));
+    assert_eq!(read(&device, [1, 2]), (true, [true; 2], [block(1), block(2)], 2));
     // Of main, but not of the set.
-    let (is_ok, each, _, batches) = read([300, 2]);
+    let (is_ok, each, _, batches) = read(&device, [300, 2]);
     assert_eq!((is_ok, each, batches), (false, [false, true], 2));
+    // So it is with a set that outlasts its log, and without the log.
+    let device = Lasting::of(device, Policy::default());
+    assert_eq!(read(&device, [1, 2]), (true, [true; 2], [block(1), block(2)], 3));
+    device.detach_log().unwrap();
+    assert_eq!(read(&device, [1, 3]), (true, [true; 2], [block(1), block(9)], 4));
+    let (is_ok, each, _, batches) = read(&device, [300, 2]);
+    assert_eq!((is_ok, each, batches), (false, [false, true], 4));
 }

@@ -194,7 +194,7 @@ pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Resul
     stack::locate(&arguments.store)?;
     let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
     let main = holder::device(&arguments.store, access, timeout, &mut note)?;
-    let disks = Disks::on(main, &Given { log: arguments.log.clone(), mode: None })?;
+    let disks = Disks::on(main, &Given { log: arguments.log.clone(), ..Given::default() })?;
     let device = disks.device();
     let options = CheckOptions { repair: arguments.repair, ..CheckOptions::default() };
     let mut found = check_blocks(device.clone(), &options)?;

@@ -67,6 +67,9 @@ pub(crate) fn notes(report: &StoreReport) -> String {
 /// does nothing.
 pub(crate) fn alarms(report: &StoreReport) -> Vec<String> {
     let mut alarms: Vec<String> = report.figures.iter().filter_map(|figures| figures.space.useless_quota()).collect();
+    if let Some(problem) = report.flashlog.as_ref().and_then(|set| set.problem.as_ref()) {
+        alarms.push(format!("NOT PROTECTED: {}", quoting::line(problem)));
+    }
     let Some(daemon) = &report.daemon else { return alarms };
     if daemon.synced_pages_lost > 0 {
         let pages = count(daemon.synced_pages_lost, "synced page is LOST", "synced pages are LOST");
@@ -142,7 +145,7 @@ fn prepare(arguments: &Mount, timeout: Duration) -> Result<Mounting> {
     let store = crate::stack::locate(&arguments.store)?;
     let directory = directory(&arguments.directory, options.nonempty)?;
     if let Some(log) = &mut options.disks.log {
-        *log = mounts::resolve(log)?;
+        *log = mounts::resolve(log).map_err(|failure| failure.hint("to mount main without its log: -o without-log"))?;
         if log.as_os_str().as_encoded_bytes().contains(&b',') {
             return Err(Failure::usage(format!("mount option log: a comma in {} ends the option", log.display())));
         }

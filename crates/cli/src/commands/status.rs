@@ -37,7 +37,7 @@ impl Report for All {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(arguments: &Status, format: Format) -> Result<u8> {
-    let given = Given { log: arguments.log.clone(), mode: None };
+    let given = Given { log: arguments.log.clone(), ..Given::default() };
     match &arguments.path {
         Some(directory) if arguments.ask => {
             let mount = mounts::at(directory)?.ok_or_else(|| Failure::new("nothing is mounted there"))?;

@@ -1,15 +1,17 @@
-//! The Flashlog that a mount's store is on: commands about it, and backups at recovery points. Commands find the mount as they find the
+//! The Flashlog that a mount's store is on: commands about it, its log that comes and goes, and backups at recovery points. Commands find the mount as they find the
 //! server of a set, by a socket that is named after the set.
 
 use super::State;
+use crate::disks::Set;
 use crate::failure::{Failure, Result};
 use crate::flashlog::backup::{self, BackupReport, BackupTo};
 use crate::flashlog::control::{self, Answer, Commands, Request, Response};
+use crate::flashlog::in_use::which_backup;
 use crate::flashlog::report::{LastBackup, SetReport};
 use crate::stack::says;
 use holdfast_fuse::control::Control;
 use parking_lot::Mutex;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -51,22 +53,45 @@ pub(super) fn take_commands(state: &Arc<State>) -> Option<Commands> {
 }
 
 fn respond(state: &State, request: Request) -> Response {
-    let answer = match request {
+    let response = match request {
         Request::Status => match state.report().flashlog {
-            Some(report) => Ok(Answer::Status(Box::new(report))),
+            Some(report) => Ok(Response::Answer(Answer::Status(Box::new(report)))),
             None => Err(Failure::new("the store is on no Flashlog any more")),
         },
-        Request::Backup(to, verify) => back_up(state, to, verify).map(Answer::BackedUp),
-        Request::Moments(_) | Request::Past(..) => Err(Failure::new("states of a store that is mounted are not shown")
-            .hint("unmount it first; or look at the backup: holdfast mount BACKUP DIR -o ro")),
-        Request::Attach { .. } | Request::Detach => {
-            Err(Failure::new("a store that is mounted keeps its log").hint("unmount it first"))
+        Request::Backup(to, verify) => {
+            back_up(state, to, verify).map(|report| Response::Answer(Answer::BackedUp(report)))
         }
+        Request::Moments(backup) => with_backup(state, backup, |set, backup| set.in_use.moments(backup)),
+        Request::Past(backup, at, socket) => {
+            with_backup(state, backup, |set, backup| set.in_use.past(backup, at, socket.as_deref()))
+        }
+        Request::Attach { log, new } => with_set(state, |set| set.in_use.attach(&log, new.as_ref()))
+            .map(|report| Response::Answer(Answer::Attached(report))),
+        Request::Detach => with_set(state, |set| set.in_use.detach(&state.backups.to))
+            .map(|report| Response::Answer(Answer::Detached(report))),
     };
-    Response::Answer(answer.unwrap_or_else(|failure| {
+    response.unwrap_or_else(|failure| {
         tracing::warn!("{failure}");
-        Answer::Failed(failure)
-    }))
+        Response::Answer(Answer::Failed(failure))
+    })
+}
+
+/// Does something with the set that the mount has open for changes.
+fn with_set<T>(state: &State, act: impl FnOnce(&Set) -> Result<T>) -> Result<T> {
+    // Not held longer: a remount may come in between, and then these are as good as before.
+    let disks = state.up()?.disks.clone();
+    match disks.set() {
+        Some(set) if !set.is_read_only => act(set),
+        _ => Err(Failure::new("it was mounted for reading only, and its Flashlog is only looked at")),
+    }
+}
+
+/// Does something with the set and the backup that was named, or the last one.
+fn with_backup<T>(state: &State, named: Option<PathBuf>, act: impl FnOnce(&Set, &Path) -> Result<T>) -> Result<T> {
+    let last = || state.backups.to.try_lock()?.clone();
+    let found = || Some(state.live.read().disks.backup_device()?.path);
+    let backup = named.or_else(last).or_else(found).ok_or_else(which_backup)?;
+    with_set(state, |set| act(set, &backup))
 }
 
 /// Makes a recovery point, and a backup that has it. What is written meanwhile is in the backup as well, or not: at any moment what the
@@ -76,21 +101,15 @@ fn back_up(state: &State, to: Option<BackupTo>, verify: bool) -> Result<BackupRe
         return Err(Failure::new("a backup is under way already"));
     };
     let remembered = last.clone().map(|path| BackupTo { path, size_bytes: None, force: false });
-    // Not held longer: a remount may come in between, and then these are as good as before.
-    let (disks, is_read_only) = {
-        let live = state.up()?;
-        (live.disks.clone(), live.read_only)
-    };
-    let Some(set) = disks.set().filter(|set| !set.is_read_only) else {
-        return Err(Failure::new("it was mounted for reading only, and its Flashlog is only looked at"));
-    };
-    let Some(to) = to.or(remembered).or_else(|| disks.backup_device()) else {
+    let flashlog = with_set(state, |set| set.in_use.flashlog())?;
+    let Some(to) = to.or(remembered).or_else(|| state.live.read().disks.backup_device()) else {
         return Err(Failure::usage("it is not known where backups of this set go").hint("say where: --to DEVICE"));
     };
+    let is_read_only = state.live.read().read_only;
     let recovery_point =
         if is_read_only { state.live.read().stack.status().epoch } else { state.sync().map_err(says)? };
     tracing::info!(recovery_point, "a backup to {} begins", to.path.display());
-    let mut report = backup::run(&set.flashlog, &to, verify)?;
+    let mut report = backup::run(&flashlog, &to, verify)?;
     report.recovery_point = Some(recovery_point);
     tracing::info!(recovery_point, "the backup to {} is done", to.path.display());
     *state.backups.last.lock() =

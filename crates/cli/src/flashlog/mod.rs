@@ -7,6 +7,7 @@
 //! | `attach` | giving main a log while it is used, and letting it go |
 //! | `backup` | bringing a backup up to date |
 //! | `past` | moments of a set, and serving the state at one |
+//! | `in_use` | a set in use by a server or a mount: its log comes and goes, its past can be looked at |
 //! | `control` | how a command asks the server of a set |
 //! | `server` | serving a set |
 //! | `report` | how a set is doing, in words and as data |
@@ -15,6 +16,7 @@ pub(crate) mod attach;
 pub(crate) mod backup;
 pub(crate) mod control;
 pub(crate) mod ground;
+pub(crate) mod in_use;
 pub(crate) mod past;
 pub(crate) mod report;
 pub(crate) mod server;

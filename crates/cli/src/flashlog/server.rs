@@ -9,27 +9,21 @@
 //!
 //! A panic ends the process, as one in a mount's daemon does: the set comes out of it as out of a power cut.
 
-use super::attach::{self, AttachReport, DetachReport, NewLog};
 use super::backup::{self, BackupTo};
 use super::control::{self, Answer, Commands, Request, Response};
-use super::past::{Moments, PastServer, Wanted};
+use super::in_use::{InUse, which_backup};
 use super::report::{Served, SetReport};
 use super::sets;
 use crate::daemon::{abort_on_panic, notify, spawn};
 use crate::failure::{Failure, Result};
 use crate::mounts::plain;
 use crate::{signals, stack};
-use holdfast_block::flashlog::{Flashlog, Lasting, Options, Policy, Protection};
+use holdfast_block::flashlog::{Lasting, Options, Policy};
 use holdfast_block::nbd::{Export, Limits, Listener, Server, Stop, Tls};
-use holdfast_block::{Access, Device, FileDevice};
+use holdfast_block::{Access, Device};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// Longest that a detached log may be held by those who were at it.
-const LET_GO: Duration = Duration::from_secs(2);
 
 /// How a set is to be served.
 pub(crate) struct Serving {
@@ -63,15 +57,11 @@ pub(crate) struct Ready {
 
 /// Who can be asked about the set.
 struct Set {
-    lasting: Arc<Lasting>,
+    in_use: InUse,
     serving: Serving,
     uris: Vec<String>,
     /// Where backups go, and whoever has it makes one.
     backup: Mutex<Option<PathBuf>>,
-    /// Path of the log, or of the last one that there was.
-    log: Mutex<String>,
-    /// Whoever has it attaches or detaches a log.
-    changing: Mutex<()>,
 }
 
 /// Serves until a signal. `inherited` are the sockets of the service manager.
@@ -87,7 +77,8 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
         None => None,
     };
     let (lasting, replayed_blocks) = open(&serving)?;
-    let lasting = Arc::new(lasting);
+    let in_use = InUse::new(lasting, serving.log.as_deref());
+    let lasting = in_use.lasting.clone();
     let uuid = lasting.status().0.set;
     let mut listeners = inherited;
     let with_tls = tls.is_some();
@@ -128,12 +119,10 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
         server = server.with_tls(tls);
     }
     let backup = Mutex::new(serving.backup.clone());
-    let log = serving.log.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
-    let (log, changing) = (Mutex::new(log), Mutex::new(()));
-    let set = Arc::new(Set { lasting, serving, uris, backup, log, changing });
+    let set = Arc::new(Set { in_use, serving, uris, backup });
     let stop = Stop::new().map_err(says)?;
     watch_signals(stop.clone())?;
-    let main_side = set.lasting.clone();
+    let main_side = lasting.clone();
     let catching_up = spawn("catch-up".into(), move || main_side.serve_main()).map_err(says)?;
     let asked = set.clone();
     let control = Commands::take(&control_path, move |request| asked.respond(request))?;
@@ -142,11 +131,11 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     let served = server.run(&listeners, &stop).map_err(says);
     notify::stopping("bringing main up to date");
     control.end();
-    set.lasting.end_main();
+    lasting.end_main();
     // A panic would have ended the process.
     let _ = catching_up.join();
     // The next opening has nothing to do then; without it, it does this.
-    let settled = set.lasting.settle().map_err(says);
+    let settled = lasting.settle().map_err(says);
     served.and(settled)
 }
 
@@ -182,26 +171,27 @@ impl Set {
     fn report(&self) -> SetReport {
         let served = Served {
             main: &self.serving.main.display().to_string(),
-            log: &self.log.lock(),
+            log: &self.in_use.log(),
             backing_up: self.backup.is_locked(),
             read_only: self.serving.read_only,
             uris: &self.uris,
         };
-        SetReport::lasting(&self.lasting.status(), &served)
+        SetReport::lasting(&self.in_use.lasting.status(), &served)
     }
 
     fn respond(&self, request: Request) -> Response {
+        let in_use = &self.in_use;
         let response = match request {
             Request::Status => Ok(Response::Answer(Answer::Status(Box::new(self.report())))),
             Request::Backup(to, verify) => self.back_up(to, verify).map(Response::Answer),
-            Request::Moments(backup) => self.moments(backup).map(Response::Answer),
+            Request::Moments(backup) => self.backup_or(backup).and_then(|backup| in_use.moments(&backup)),
             Request::Past(backup, at, socket) => {
-                self.past(backup, at, socket).map(|past| Response::Past(Box::new(past)))
+                self.backup_or(backup).and_then(|backup| in_use.past(&backup, at, socket.as_deref()))
             }
             Request::Attach { log, new } => {
-                self.attach(log, new.as_ref()).map(|report| Response::Answer(Answer::Attached(report)))
+                in_use.attach(&log, new.as_ref()).map(|report| Response::Answer(Answer::Attached(report)))
             }
-            Request::Detach => self.detach().map(|report| Response::Answer(Answer::Detached(report))),
+            Request::Detach => in_use.detach(&self.backup).map(|report| Response::Answer(Answer::Detached(report))),
         };
         response.unwrap_or_else(|failure| {
             tracing::warn!("{failure}");
@@ -209,60 +199,9 @@ impl Set {
         })
     }
 
-    /// The set with its log.
-    fn flashlog(&self) -> Result<Arc<Flashlog>> {
-        self.lasting.set().ok_or_else(|| {
-            Failure::new("the set is without its log").hint("give it one: holdfast flashlog attach --log LOG")
-        })
-    }
-
-    fn attach(&self, path: PathBuf, new: Option<&NewLog>) -> Result<AttachReport> {
-        let Some(_changing) = self.changing.try_lock() else { return Err(is_changing()) };
-        if matches!(self.lasting.protection(), Protection::Protected) {
-            return Err(Failure::new("the set has its log").hint("to take it away: holdfast flashlog detach"));
-        }
-        let report = attach::take(&path, new, sets::bytes(self.lasting.blocks()))?.give_to(&self.lasting, &path)?;
-        self.log.lock().clone_from(&report.log);
-        Ok(report)
-    }
-
-    fn detach(&self) -> Result<DetachReport> {
-        let Some(_changing) = self.changing.try_lock() else { return Err(is_changing()) };
-        let Some(_no_backup) = self.backup.try_lock() else {
-            return Err(Failure::new("a backup is under way").hint("try again when it is done"));
-        };
-        let flashlog = self.flashlog()?;
-        let (set, held) = (flashlog.status().set.to_string(), Arc::downgrade(&flashlog));
-        drop(flashlog);
-        self.lasting.detach_log().map_err(sets::explain)?;
-        // Who was at it is done soon; whoever gets the answer may attach it again at once.
-        let begun = Instant::now();
-        while held.strong_count() > 0 && begun.elapsed() < LET_GO {
-            // An `Arc` tells nobody when its last holder lets go of it.
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(DetachReport { set, log: self.log.lock().clone(), free: held.strong_count() == 0 })
-    }
-
-    fn moments(&self, backup: Option<PathBuf>) -> Result<Answer> {
-        let barriers = self.flashlog()?.barriers(self.backup_device(backup)?).map_err(sets::explain)?;
-        Ok(Answer::Moments(Moments::of(&barriers)))
-    }
-
-    fn past(&self, backup: Option<PathBuf>, at: Wanted, socket: Option<PathBuf>) -> Result<PastServer> {
-        let past = self.flashlog()?.past(self.backup_device(backup)?, at.at()).map_err(sets::explain)?;
-        PastServer::new(past, socket.as_deref())
-    }
-
-    /// The backup that was named, or the last one. Several states may be looked at at once, and nobody makes a backup meanwhile.
-    fn backup_device(&self, path: Option<PathBuf>) -> Result<Arc<FileDevice>> {
-        let last = || self.backup.try_lock().and_then(|last| last.clone());
-        let Some(path) = path.or_else(last) else {
-            return Err(
-                Failure::usage("it is not known where the backup of this set is").hint("say where: --backup DEVICE")
-            );
-        };
-        stack::device(&path, Access::ReadOnlyUnlocked)
+    /// The backup that was named, or the last one.
+    fn backup_or(&self, named: Option<PathBuf>) -> Result<PathBuf> {
+        named.or_else(|| self.backup.try_lock()?.clone()).ok_or_else(which_backup)
     }
 
     fn back_up(&self, to: Option<BackupTo>, verify: bool) -> Result<Answer> {
@@ -274,15 +213,11 @@ impl Set {
             return Err(Failure::usage("it is not known where backups of this set go").hint("say where: --to DEVICE"));
         };
         tracing::info!("backup to {} begins", to.path.display());
-        let report = backup::run(&*self.flashlog()?, &to, verify)?;
+        let report = backup::run(&*self.in_use.flashlog()?, &to, verify)?;
         tracing::info!("backup to {} is done", to.path.display());
         *last = Some(to.path);
         Ok(Answer::BackedUp(report))
     }
-}
-
-fn is_changing() -> Failure {
-    Failure::new("a log is being attached or detached")
 }
 
 pub(super) fn unix_uri(name: &str, path: &Path, with_tls: bool) -> String {

@@ -26,7 +26,7 @@ impl Server {
         Server::spawn(command)
     }
 
-    fn spawn(mut command: Command) -> Server {
+    pub(crate) fn spawn(mut command: Command) -> Server {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut text = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());

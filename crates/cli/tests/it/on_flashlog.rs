@@ -1,5 +1,7 @@
 //! Stores on a Flashlog: made, mounted, looked at; backups at recovery points; devices that are lost.
 
+use crate::flashlog_sets::Server;
+use crate::nbd::Client;
 use crate::rig::{Ran, Rig, await_end, fuse, kill};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -134,6 +136,7 @@ fn a_main_disk_without_its_log_is_never_used() {
     lacks(rig.run(["mount", "a", "m", "-o", "ro"]), 1);
     lacks(rig.run(["check", "a"]), 8);
     lacks(rig.run(["status", "a"]), 1);
+    rig.run(["mount", "a", "m", "-o", "without-log,log=away/b"]).exits(2).says("exclude each other");
     // Told where it is.
     rig.run(["check", "a", "--log", "away/b"]).exits(0);
     rig.run(["status", "a", "--log", "away/b"]).exits(0);
@@ -333,7 +336,7 @@ impl Drop for SmallHost {
 }
 
 #[test]
-fn a_failing_log_makes_the_store_read_only_and_status_says_so() {
+fn a_failing_log_makes_the_store_read_only_if_that_is_wanted_and_status_says_so() {
     if !fuse() {
         return;
     }
@@ -346,7 +349,7 @@ fn a_failing_log_makes_the_store_read_only_and_status_says_so() {
     File::create(host.0.join("b")).unwrap().set_len(64 << 20).unwrap();
     rig.run(["create", "--main", "a", "--log", "small/b", "--size", "64M"]).exits(0);
     let directory = rig.directory("m");
-    rig.run(["mount", "a", "m", "-o", "log=small/b"]).exits(0);
+    rig.run(["mount", "a", "m", "-o", "log=small/b,on-log-failure=sync=stop"]).exits(0);
     fill(&directory, "before", 10);
     rig.run(["sync", "m"]).exits(0);
     let before = tree(&directory);
@@ -373,11 +376,191 @@ fn a_failing_log_makes_the_store_read_only_and_status_says_so() {
     rig.run(["unmount", "m"]);
 
     // Main has everything, and says that it is alone.
-    rig.run(["mount", "a", "m", "-o", "log=small/b"]).exits(1);
     rig.run(["mount", "a", "m"]).exits(1).says("has gone on without its log");
     let status = rig.run(["status", "a"]).exits(3).out;
-    assert!(status.contains("NOT PROTECTED: this is the main device of set"), "{status}");
+    assert!(status.contains("NOT PROTECTED: main is without a log since generation"), "{status}");
     checked(&rig, "a");
     rig.run(["mount", "a", "m", "-o", "ro"]).exits(0);
     assert_eq!(tree(&directory.join("before")).len(), 10);
+    rig.run(["flashlog", "attach", "m", "--log", "small/b"]).exits(1).says("for reading only");
+}
+
+/// That everybody who asks about a mount hears that its main is alone.
+fn is_said_to_be_alone(rig: &Rig, mount: &str) {
+    let words = rig.run(["status", mount]).exits(3).out;
+    assert!(words.contains("NOT PROTECTED: main is without a log since 20"), "{words}");
+    let status = rig.run(["status", mount, "--json"]).exits(3).json();
+    let (set, latched) = (&status["flashlog"], &status["latched"]);
+    assert_eq!((set["protected"].as_bool(), latched.as_bool()), (Some(false), Some(false)), "{status}");
+    assert!(set["alone"]["since_s"].as_u64().unwrap() > 1_700_000_000, "{status}");
+    let metrics = rig.run(["status", mount, "--metrics"]).exits(3).out;
+    assert!(
+        metrics.lines().any(|line| line.starts_with("holdfast_flashlog_protected{") && line.ends_with(" 0")),
+        "{metrics}"
+    );
+    assert!(rig.run(["flashlog", "status"]).exits(3).out.contains("NOT PROTECTED: main is without a log since 20"));
+    let log = fs::read_to_string(status["daemon"]["log"].as_str().unwrap()).unwrap();
+    assert!(log.contains("main is without a log: what is written is not protected"), "{log}");
+}
+
+/// That main can be lost: backup and log have everything. The new main is mounted in its place.
+fn main_is_lost(rig: &Rig, log: &str) {
+    let files = tree(&rig.path("m"));
+    rig.run(["sync", "m"]).exits(0);
+    rig.kill_daemon("m");
+    rig.run(["unmount", "m"]);
+    destroy(&rig.path("a"));
+    let _ = fs::remove_file(rig.path("new"));
+    rig.run(["flashlog", "rebuild", "--backup", "c", "--log", log, "--main", "new"]).exits(0);
+    rig.run(["check", "new", "--log", log]).exits(0);
+    rig.run(["mount", "new", "m", "-o", &format!("log={log}")]).exits(0);
+    assert_eq!(tree(&rig.path("m")), files);
+}
+
+#[test]
+fn a_mounted_store_goes_on_when_its_log_fails() {
+    if !fuse() {
+        return;
+    }
+    if !is_root() {
+        eprintln!("SKIPPED: not root, so there is no host that is too small");
+        return;
+    }
+    let rig = Rig::new();
+    let host = SmallHost::new(&rig, "6M");
+    File::create(host.0.join("b")).unwrap().set_len(64 << 20).unwrap();
+    rig.run(["create", "--main", "a", "--log", "small/b", "--backup", "c", "--size", "64M"]).exits(0);
+    let directory = rig.directory("m");
+    rig.run(["mount", "a", "m", "-o", "log=small/b"]).exits(0);
+    fill(&directory, "before", 10);
+    back_up(&rig);
+    for number in 0..60 {
+        let mut file = File::create(directory.join(format!("{number}"))).unwrap();
+        file.write_all(&[number; 256 << 10]).unwrap();
+        file.sync_all().unwrap();
+    }
+    is_said_to_be_alone(&rig, "m");
+    rig.run(["flashlog", "backup", "m", "--to", "c"]).exits(1).says("without its log");
+    // The log has room again.
+    let larger = Command::new("mount").args(["-o", "remount,size=80M"]).arg(&host.0).status();
+    assert!(larger.unwrap().success());
+    rig.run(["flashlog", "attach", "m", "--log", "small/b"]).exits(0);
+    rig.run(["status", "m"]).exits(0);
+    fill(&directory, "after", 10);
+    main_is_lost(&rig, "small/b");
+    rig.run(["flashlog", "backup", "m", "--to", "c"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    checked(&rig, "c");
+}
+
+/// Like `Rig::kill_daemon`, for a mount that is not protected.
+fn kill_alone(rig: &Rig) {
+    let status = rig.run(["status", "m", "--json"]).exits(3).json();
+    let daemon = i32::try_from(status["daemon"]["pid"].as_i64().unwrap()).unwrap();
+    kill(daemon, Signal::KILL);
+    await_end(daemon);
+}
+
+#[test]
+fn a_stick_is_taken_and_brought_back_while_the_store_is_used() {
+    if !fuse() {
+        return;
+    }
+    for mode in ["sync", "async"] {
+        let rig = Rig::new();
+        let directory = mounted(&rig, mode);
+        rig.directory("at home");
+        let (stick, at_home) = (rig.path("b"), rig.path("at home/b"));
+        fill(&directory, "first", 20);
+        back_up(&rig);
+        fill(&directory, "second", 20);
+        let detached = rig.run(["flashlog", "detach"]).exits(0).out;
+        assert!(detached.contains("b can be taken away") && detached.contains("NOT PROTECTED"), "{detached}");
+        fs::rename(&stick, &at_home).unwrap();
+        fill(&directory, "alone", 20);
+        rig.run(["sync", "m"]).exits(0);
+        is_said_to_be_alone(&rig, "m");
+        rig.run(["flashlog", "backup", "m"]).exits(1).says("without its log");
+        rig.run(["flashlog", "detach", "m"]).exits(1).says("without its log");
+
+        // Nobody goes on without it unasked.
+        let files = tree(&directory);
+        kill_alone(&rig);
+        rig.run(["unmount", "m"]);
+        rig.run(["mount", "a", "m"]).exits(1).says("without-log");
+        let mounted = rig.run(["mount", "a", "m", "-o", "without-log"]).exits(0);
+        assert!(mounted.err.contains("NOT PROTECTED: main is without a log since generation"), "{mounted:?}");
+        assert_eq!(tree(&directory), files);
+        fill(&directory, "still alone", 20);
+        rig.run(["sync", "m"]).exits(0);
+        fs::rename(&at_home, &stick).unwrap();
+        let attached = rig.run(["flashlog", "attach", "--log", "b"]).exits(0).out;
+        assert!(attached.contains("Main has its log"), "{attached}");
+        rig.run(["status", "m"]).exits(0);
+        fill(&directory, "home again", 20);
+        main_is_lost(&rig, "b");
+
+        // It is back before the store is mounted again.
+        back_up(&rig);
+        rig.run(["flashlog", "detach", "m"]).exits(0);
+        fill(&directory, "in the tunnel", 20);
+        rig.run(["sync", "m"]).exits(0);
+        kill_alone(&rig);
+        rig.run(["unmount", "m"]);
+        rig.run(["mount", "new", "m"]).exits(0);
+        rig.run(["status", "m"]).exits(0);
+        fs::rename(rig.path("new"), rig.path("a")).unwrap();
+        main_is_lost(&rig, "b");
+    }
+}
+
+#[test]
+fn a_mounted_store_gets_a_new_log() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let directory = mounted(&rig, "sync");
+    fill(&directory, "first", 20);
+    back_up(&rig);
+    rig.run(["flashlog", "detach", "m"]).exits(0);
+    fs::remove_file(rig.path("b")).unwrap();
+    fill(&directory, "second", 20);
+    rig.run(["flashlog", "attach", "m", "--log", "b2"]).exits(1).says("b2");
+    let attached = rig.run(["flashlog", "attach", "m", "--log", "b2", "--new", "--json"]).exits(0).json();
+    assert_eq!(attached["new"], true, "{attached}");
+    rig.run(["status", "m"]).exits(0);
+    let report = rig.run(["flashlog", "backup", "m", "--to", "c", "--json"]).exits(0).json();
+    assert_eq!(report["full"], true, "{report}");
+    fill(&directory, "third", 20);
+    main_is_lost(&rig, "b2");
+}
+
+#[test]
+fn a_deleted_file_is_found_in_the_state_of_a_store_that_is_mounted() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let directory = mounted(&rig, "sync");
+    fs::write(directory.join("letter"), "first").unwrap();
+    back_up(&rig);
+    fs::write(directory.join("letter"), "second").unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    let moments = rig.run(["flashlog", "at", "--list", "--json"]).exits(0).json()["moments"].clone();
+    let good = moments.as_array().unwrap().last().unwrap()["number"].to_string();
+    fs::remove_file(directory.join("letter")).unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    let mut command = rig.command();
+    command.args(["flashlog", "at", "--barrier", &good, "--socket", "then", "--json"]);
+    let at = Server::spawn(command);
+    let mut then = Client::connect(&rig.path("then"));
+    let bytes: Vec<u8> = (0..then.size_bytes >> 20).flat_map(|at| then.read(at << 20, 1 << 20)).collect();
+    fs::write(rig.path("then.img"), bytes).unwrap();
+    drop(then);
+    at.kill();
+    let other = rig.directory("n");
+    rig.run(["mount", "then.img", "n", "-o", "ro"]).exits(0);
+    assert_eq!(fs::read(other.join("letter")).unwrap(), b"second");
+    rig.run(["unmount", "n"]).exits(0);
 }

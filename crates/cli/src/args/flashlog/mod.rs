@@ -103,8 +103,9 @@ Times are UTC.")]
     #[command(after_help = "\
 Examples:
   holdfast flashlog attach --log /media/stick/log.img      the stick is back
+  holdfast flashlog attach /mnt --log /media/stick/log     of a store that is mounted
   holdfast flashlog attach --log /dev/sdy --new            the old one is lost
-  holdfast flashlog attach --main M --log L                not served
+  holdfast flashlog attach --main M --log L                neither served nor mounted
 The log gets what was written without it, while the set is in use. If it has no
 room for that, the next backup copies it from main; with a new log, the next
 backup copies everything.")]
@@ -114,7 +115,8 @@ backup copies everything.")]
     #[command(after_help = "\
 Examples:
   holdfast flashlog detach
-  holdfast flashlog detach --main disk.img         if several sets are served
+  holdfast flashlog detach /mnt                    of a store that is mounted
+  holdfast flashlog detach --main disk.img         if several sets are in use
 Main gets everything first. What is written then is on no other device, until
 attach gives main its log back.")]
     Detach(FlashlogDetach),
@@ -264,10 +266,13 @@ pub(crate) struct FlashlogBackup {
 
 #[derive(Args, Debug)]
 pub(crate) struct FlashlogAttach {
+    /// Directory in a mount of a store on the set, or its main device; default: the set that is served, or mounted
+    #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["main", "control"])]
+    pub(crate) target: Option<PathBuf>,
     /// The log
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) log: PathBuf,
-    /// Main device of the set; default: the set that is served
+    /// Main device of the set
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) main: Option<PathBuf>,
     /// It is another one than before: what main knew of the old one is given up
@@ -286,7 +291,10 @@ pub(crate) struct FlashlogAttach {
 
 #[derive(Args, Debug)]
 pub(crate) struct FlashlogDetach {
-    /// Main device of the set; default: the set that is served
+    /// Directory in a mount of a store on the set, or its main device; default: the set that is served, or mounted
+    #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["main", "control"])]
+    pub(crate) target: Option<PathBuf>,
+    /// Main device of the set
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) main: Option<PathBuf>,
     /// Socket for commands of the set's server

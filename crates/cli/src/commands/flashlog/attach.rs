@@ -1,6 +1,7 @@
-//! `holdfast flashlog attach` and `detach`: by the server of the set; a set that is not served is opened here to get its log back.
+//! `holdfast flashlog attach` and `detach`: by the server of the set, or the mount that uses it; a set that is not in use is opened here to
+//! get its log back.
 
-use super::{absolute, distinct};
+use super::{absolute, backup, distinct};
 use crate::args::{FlashlogAttach, FlashlogDetach};
 use crate::failure::{Failure, Result};
 use crate::flashlog::attach::{self, AttachReport, NewLog};
@@ -19,7 +20,7 @@ pub(super) fn attach(arguments: &FlashlogAttach, format: Format) -> Result<()> {
 }
 
 fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
-    let FlashlogAttach { log, main, new, log_size, force, control } = arguments;
+    let FlashlogAttach { target, log, main, new, log_size, force, control } = arguments;
     let new = new.then_some(NewLog { size_bytes: *log_size, force: *force });
     // A new log is of no set, and main tells which it is of.
     let of_set: Vec<&Path> = match (main, &new) {
@@ -27,22 +28,25 @@ fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
         (None, None) => vec![log],
         (None, Some(_)) => Vec::new(),
     };
-    let server = match control {
-        Some(control) => Server::find(Target { control: Some(control), devices: &[] })?,
-        None => Server::find(Target { control: None, devices: &of_set })?,
+    let server = match (target, control) {
+        (Some(target), _) => Some(of_mount(target)?),
+        (None, Some(control)) => Server::find(Target { control: Some(control), devices: &[] })?,
+        (None, None) => Server::find(Target { control: None, devices: &of_set })?,
     };
     let _shown = Progress::unknown("attaching the log");
     if let Some(server) = server {
         return server.attach(absolute(log)?, new);
     }
     let Some(main) = main else {
-        return Err(Failure::new("no server of a set was found").hint("say which main gets it: --main DEVICE"));
+        return Err(
+            Failure::new("no server of a set was found, and no mount").hint("say which main gets it: --main DEVICE")
+        );
     };
     distinct(&[main, log])?;
     let label = sets::look_for_label(main)?;
     if label.condition != Condition::Alone && new.is_none() {
         return Err(Failure::new(format!("{}: main has not been used without its log", main.display()))
-            .hint("the set can be served as it is: holdfast flashlog serve"));
+            .hint("it can be mounted or served with its log as it is"));
     }
     let log_device = attach::take(log, new.as_ref(), sets::bytes(label.blocks))?;
     let device = stack::device(main, Access::ReadWrite)?;
@@ -53,13 +57,24 @@ fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
 }
 
 pub(super) fn detach(arguments: &FlashlogDetach, format: Format) -> Result<()> {
-    let FlashlogDetach { main, control } = arguments;
+    let FlashlogDetach { target, main, control } = arguments;
     let devices: Vec<&Path> = main.iter().map(|path| &**path).collect();
-    let Some(server) = Server::find(Target { control: control.as_deref(), devices: &devices })? else {
-        return Err(Failure::new("no server of a set was found")
-            .hint("a set that is not served needs no detaching: serve it --without-log"));
+    let server = match target {
+        Some(target) => Some(of_mount(target)?),
+        None => Server::find(Target { control: control.as_deref(), devices: &devices })?,
     };
+    let server = server.ok_or_else(|| {
+        Failure::new("no server of a set was found, and no mount")
+            .hint("a set that is not in use needs no detaching: flashlog serve --without-log, mount -o without-log")
+    })?;
     let _shown = Progress::unknown("bringing main up to date");
     print(format, &server.detach()?);
     Ok(())
+}
+
+/// What takes commands for a mount.
+fn of_mount(target: &Path) -> Result<Server> {
+    let (_, socket) = backup::of_mount(target)?;
+    Server::find(Target { control: Some(&socket), devices: &[] })?
+        .ok_or_else(|| Failure::at(&socket, "nobody listens there"))
 }

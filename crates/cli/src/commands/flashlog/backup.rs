@@ -7,6 +7,7 @@ use crate::failure::{Failure, Result, exit};
 use crate::flashlog::backup::{self, BackupReport, BackupTo};
 use crate::flashlog::control::{Server, Target};
 use crate::flashlog::sets;
+use crate::mounts::Mount;
 use crate::output::{Format, print};
 use crate::progress::Progress;
 use crate::target;
@@ -30,7 +31,9 @@ pub(super) fn run(arguments: &FlashlogBackup, format: Format) -> Result<u8> {
 fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupReport> {
     let FlashlogBackup { main, log, control, .. } = arguments;
     if let Some(target) = &arguments.target {
-        let socket = of_mount(target)?;
+        let (mount, socket) = of_mount(target)?;
+        // What was written counts, also if it is still in the kernel's keeping.
+        target::ask(&mount, "could not take all that was written", control::hand_down)?;
         let _shown = Progress::unknown("backing up");
         return match Server::find(Target { control: Some(&socket), devices: &[] })? {
             Some(server) => server.backup(to, arguments.verify),
@@ -56,22 +59,19 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
     Ok(report)
 }
 
-/// Where the mount takes commands about its set. What was written counts, also if it is still in the kernel's keeping.
-fn of_mount(target: &Path) -> Result<PathBuf> {
+/// A mount, and where it takes commands about its set.
+pub(super) fn of_mount(target: &Path) -> Result<(Mount, PathBuf)> {
     let mount = target::mount(target)?;
     let report = status::look(&mount);
     let Some(set) = report.flashlog else {
-        return Err(Failure::new(format!(
-            "{} is on no Flashlog, so it has no backup of that kind",
-            mount.source.display()
-        ))
-        .hint("holdfast create --main DISK --log STICK makes a store on one"));
+        return Err(Failure::new(format!("{} is on no Flashlog", mount.source.display()))
+            .hint("holdfast create --main DISK --log STICK makes a store on one"));
     };
-    target::ask(&mount, "could not take all that was written", control::hand_down)?;
-    set.control.map(PathBuf::from).ok_or_else(|| {
-        Failure::new(format!("{} takes no commands about its Flashlog", mount.directory.display()))
-            .hint("its log tells why: holdfast status tells where that is")
-    })
+    match set.control {
+        Some(socket) => Ok((mount, socket.into())),
+        None => Err(Failure::new(format!("{} takes no commands about its Flashlog", mount.directory.display()))
+            .hint("its log tells why: holdfast status tells where that is")),
+    }
 }
 
 /// The server of the set that was named; otherwise of the set that the backup is of, if it is one; otherwise the only one.

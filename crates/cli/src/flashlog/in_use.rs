@@ -1,0 +1,101 @@
+//! A set in use, by a server or a mount: its log, which comes and goes, and its past.
+
+use super::attach::{self, AttachReport, DetachReport, NewLog};
+use super::control::{Answer, Response};
+use super::past::{Moments, PastServer, Wanted};
+use super::sets;
+use crate::failure::{Failure, Result};
+use crate::stack;
+use holdfast_block::flashlog::{Flashlog, Lasting, Protection};
+use holdfast_block::{Access, Device};
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest that a detached log may be held by those who were at it.
+const LET_GO: Duration = Duration::from_secs(2);
+
+/// A set and which log it has.
+pub(crate) struct InUse {
+    pub(crate) lasting: Arc<Lasting>,
+    /// Path of the log, or of the last one that there was.
+    log: Mutex<String>,
+    /// Whoever has it attaches or detaches a log.
+    changing: Mutex<()>,
+}
+
+impl InUse {
+    pub(crate) fn new(lasting: Lasting, log: Option<&Path>) -> InUse {
+        let log = log.map(|path| path.display().to_string()).unwrap_or_default();
+        InUse { lasting: Arc::new(lasting), log: Mutex::new(log), changing: Mutex::new(()) }
+    }
+
+    /// Path of the log, or of the last one that there was; empty if there was none.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().clone()
+    }
+
+    /// The set with its log.
+    pub(crate) fn flashlog(&self) -> Result<Arc<Flashlog>> {
+        self.lasting.set().ok_or_else(|| {
+            Failure::new("the set is without its log").hint("give it one: holdfast flashlog attach --log LOG")
+        })
+    }
+
+    /// Gives main a log.
+    pub(crate) fn attach(&self, path: &Path, new: Option<&NewLog>) -> Result<AttachReport> {
+        let Some(_changing) = self.changing.try_lock() else { return Err(is_changing()) };
+        if matches!(self.lasting.protection(), Protection::Protected) {
+            return Err(Failure::new("the set has its log").hint("to take it away: holdfast flashlog detach"));
+        }
+        let report = attach::take(path, new, sets::bytes(self.lasting.blocks()))?.give_to(&self.lasting, path)?;
+        self.log.lock().clone_from(&report.log);
+        Ok(report)
+    }
+
+    /// Lets the log go. Whoever has `backup` makes one, and needs the log.
+    pub(crate) fn detach(&self, backup: &Mutex<Option<PathBuf>>) -> Result<DetachReport> {
+        let Some(_changing) = self.changing.try_lock() else { return Err(is_changing()) };
+        let Some(_no_backup) = backup.try_lock() else {
+            return Err(Failure::new("a backup is under way").hint("try again when it is done"));
+        };
+        let flashlog = self.flashlog()?;
+        let (set, held) = (flashlog.status().set.to_string(), Arc::downgrade(&flashlog));
+        drop(flashlog);
+        self.lasting.detach_log().map_err(sets::explain)?;
+        // Who was at it is done soon; whoever gets the answer may attach it again at once.
+        let begun = Instant::now();
+        while held.strong_count() > 0 && begun.elapsed() < LET_GO {
+            // An `Arc` tells nobody when its last holder lets go of it.
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(DetachReport { set, log: self.log(), free: held.strong_count() == 0 })
+    }
+
+    /// The moments since the state of a backup.
+    pub(crate) fn moments(&self, backup: &Path) -> Result<Response> {
+        let barriers = self.flashlog()?.barriers(backup_device(backup)?).map_err(sets::explain)?;
+        Ok(Response::Answer(Answer::Moments(Moments::of(&barriers))))
+    }
+
+    /// A state since that of a backup. Several may be looked at at once, and nobody makes a backup meanwhile.
+    pub(crate) fn past(&self, backup: &Path, at: Wanted, socket: Option<&Path>) -> Result<Response> {
+        let past = self.flashlog()?.past(backup_device(backup)?, at.at()).map_err(sets::explain)?;
+        PastServer::new(past, socket).map(|server| Response::Past(Box::new(server)))
+    }
+}
+
+fn is_changing() -> Failure {
+    Failure::new("a log is being attached or detached")
+}
+
+fn backup_device(path: &Path) -> Result<Arc<dyn Device>> {
+    Ok(stack::device(path, Access::ReadOnlyUnlocked)?)
+}
+
+/// What to say if a command does not name the backup, and nobody knows it.
+pub(crate) fn which_backup() -> Failure {
+    Failure::usage("it is not known where the backup of this set is").hint("say where: --backup DEVICE")
+}
