@@ -8,13 +8,15 @@ use crate::daemon::spawn;
 use crate::failure::{Failure, Result};
 use crate::flashlog::backup::BackupTo;
 use crate::flashlog::in_use::InUse;
+use crate::flashlog::places::Places;
 use crate::flashlog::report::{Served, SetReport};
 use crate::flashlog::sets::{explain, inspect};
 use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
 use crate::{holder, stack};
 use holdfast_block::flashlog::{
-    Condition, Flashlog, Inspected, Lasting, Mode, Options, Policy, Role, Uuid, finish_backup, has_outgrown_labels,
+    Condition, Flashlog, Inspected, Lasting, Mode, Options, Policy, Role, Uuid, Watch, finish_backup,
+    has_outgrown_labels,
 };
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use std::ffi::OsStr;
@@ -34,7 +36,7 @@ pub(crate) struct Given {
     pub(crate) without_log: bool,
     /// What an answered flush says, if not as the last time.
     pub(crate) mode: Option<Mode>,
-    /// What becomes of the set when its log fails.
+    /// What is done when a device fails.
     pub(crate) policy: Policy,
 }
 
@@ -200,7 +202,8 @@ impl Disks {
                     read_only: set.is_read_only,
                     uris: &[],
                 };
-                report.flashlog = Some(SetReport::lasting(&(status, protection), &served));
+                let told = SetReport::lasting(&(status, protection), &served);
+                report.flashlog = Some(told.with_policy(set.in_use.lasting.policy()));
             }
         }
     }
@@ -226,23 +229,30 @@ impl Set {
             // In this mode nothing that is in the log is copied, and all of it is in the index.
             true => Options { mode: Mode::Asynchronous, index_blocks: u64::MAX, ..Options::default() },
         };
-        let below = |device: &Arc<FileDevice>| -> Arc<dyn Device> {
-            if is_read_only { Arc::new(Scratch::over(device.clone())) } else { device.clone() }
+        let watch = Watch::new(given.policy.clone(), &options, Box::new(Places::default()));
+        let options = Options { watch: Some(watch.clone()), ..options };
+        let below = |device: &Arc<FileDevice>, role| -> Result<Arc<dyn Device>> {
+            match is_read_only {
+                true => Ok(Arc::new(Scratch::over(device.clone()))),
+                false => watch.over(role, device.clone()).map_err(explain),
+            }
         };
+        let over_main = below(main, Role::Main)?;
         let was_alone = label.condition == Condition::Alone;
         let lasting = match &log {
             Some(log) if !was_alone => {
-                let (flashlog, opened) = Flashlog::open(below(main), below(log), &options).map_err(explain)?;
+                let (flashlog, opened) =
+                    Flashlog::open(over_main, below(log, Role::Log)?, &options).map_err(explain)?;
                 if !is_read_only {
                     let (generation, blocks) = (opened.generation, opened.blocks);
                     tracing::info!(set = %label.set, log = log.name(), generation, blocks, "the Flashlog is open");
                 }
-                Lasting::of(flashlog, given.policy)
+                Lasting::of(flashlog, given.policy.clone())
             }
             log => {
-                let lasting = Lasting::open_alone(below(main), &options, given.policy).map_err(explain)?;
+                let lasting = Lasting::open_alone(over_main, &options, given.policy.clone()).map_err(explain)?;
                 if let Some(log) = log {
-                    lasting.attach_log(below(log)).map_err(explain)?;
+                    lasting.attach_log(below(log, Role::Log)?).map_err(explain)?;
                 }
                 lasting
             }

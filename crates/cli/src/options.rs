@@ -203,7 +203,7 @@ impl MountOptions {
             (self.disks.log == wanted.disks.log, "log"),
             (self.disks.without_log == wanted.disks.without_log, "without-log"),
             (self.disks.mode == wanted.disks.mode, "log-mode"),
-            (self.disks.policy == wanted.disks.policy, "on-log-failure"),
+            (self.disks.policy == wanted.disks.policy, "on-failure"),
             (flags.synchronous == wanted.flags.synchronous, "sync"),
             (flags.dir_synchronous == wanted.flags.dir_synchronous, "dirsync"),
         ] {
@@ -254,7 +254,7 @@ impl MountOptions {
         word(*without_log, "without-log");
         word(mode.is_some(), &format!("log-mode={}", mode.map_or("", mode_name)));
         // A comma would end the option.
-        word(*policy != default.disks.policy, &format!("on-log-failure={policy}").replace(',', ":"));
+        word(*policy != default.disks.policy, &format!("on-failure={policy}").replace(',', "/"));
         word(*allow_other, "allow_other");
         word(*nonempty, "nonempty");
         words.join(",")
@@ -325,13 +325,12 @@ impl MountOptions {
                 return Err(format!("mount option log-mode: {value:?} is neither sync nor async"));
             }
             ("without-log", None) => self.disks.without_log = true,
-            ("on-log-failure", Some(value)) => {
-                let policy = value.replace(':', ",").parse();
-                self.disks.policy = policy.map_err(|error| format!("mount option on-log-failure: {error}"))?;
+            ("on-failure", Some(value)) => {
+                let policy = value.replace('/', ",").parse();
+                self.disks.policy = policy.map_err(|error| format!("mount option on-failure: {error}"))?;
             }
             (
-                "cache" | "epoch" | "threads" | "quota" | "protection" | "protect" | "log" | "log-mode"
-                | "on-log-failure",
+                "cache" | "epoch" | "threads" | "quota" | "protection" | "protect" | "log" | "log-mode" | "on-failure",
                 None,
             ) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
@@ -398,9 +397,9 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("", "by itself: beside main, or on a disk"),
     OptionHelp("without-log", "mount main alone: what is written is on no other device,"),
     OptionHelp("", "until `holdfast flashlog attach` gives it a log"),
-    OptionHelp("on-log-failure=HOW", "what becomes of the store when its log fails:"),
-    OptionHelp("", "sync=alone:async=stop (default): by mode, goes on with"),
-    OptionHelp("", "main alone, or takes no changes"),
+    OptionHelp("on-failure=HOW", "what is done when main or log fails, where it is not"),
+    OptionHelp("", "the default: log.gone=wait:60s/log.write=read-only; as"),
+    OptionHelp("", "for holdfast flashlog serve, with / instead of commas"),
     OptionHelp("log-mode=MODE", "sync: a flush waits for main as well; async: main gets"),
     OptionHelp("", "it later; default: as the last time"),
     OptionHelp("discard", "give freed space back to the host by and by"),
@@ -478,7 +477,7 @@ mod tests {
     #[test]
     fn words_of_mount_8_do_what_they_say() {
         let options =
-            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages,log=/dev/x,log-mode=async,on-log-failure=sync=stop:async=alone").unwrap();
+            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages,log=/dev/x,log-mode=async,on-failure=sync.log.gone=wait:1m+stop/async.log.write=alone").unwrap();
         let all = Flags {
             read_only: true,
             no_suid: true,
@@ -531,7 +530,7 @@ mod tests {
             "protect=off",
             "log=/x",
             "without-log",
-            "on-log-failure=sync=stop",
+            "on-failure=sync.log.gone=stop",
         ] {
             let error = now.can_become(&now.clone().and(&[bad.into()]).unwrap()).unwrap_err();
             assert!(error.contains(bad.split('=').next().unwrap()), "{bad}: {error}");
@@ -573,7 +572,7 @@ mod tests {
             ("log", "log needs a value"),
             ("log=", "log: a path is missing"),
             ("log=/x,without-log", "log and without-log exclude each other"),
-            ("on-log-failure=sync", "on-log-failure: \"sync\" is no policy"),
+            ("on-failure=sync", "on-failure: \"sync\": write DEVICE"),
             ("log-mode=fast", "log-mode: \"fast\" is neither sync nor async"),
             ("strictatime,cache=kernel", "exclude each other"),
             ("allow_root", "allow_other lets root in"),
@@ -594,7 +593,7 @@ mod tests {
         for option in OPTIONS {
             let name = option.0;
             let tried = name
-                .replace("HOW", "sync=stop:async=stop")
+                .replace("HOW", "log.gone=wait:60s/log.write=read-only")
                 .replace("SIZE", "64M")
                 .replace("MS", "100")
                 .replace("=N", "=3")

@@ -206,7 +206,7 @@ impl Flashlog {
         });
         if let Err(failure) = done {
             drop(is_alone);
-            return self.watch(Err(failure));
+            return self.heed(Err(failure));
         }
         self.options.timer.wake();
         *is_alone = self.rescue_to_main().map_err(|failure| failure.error)?;

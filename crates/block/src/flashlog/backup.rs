@@ -106,7 +106,7 @@ impl Flashlog {
         let done = self.append(&mut head, true).and_then(|()| self.flush_log(&mut head));
         let next = head.next;
         drop(head);
-        Ok(self.watch(done).map(|()| next)?)
+        Ok(self.heed(done).map(|()| next)?)
     }
 
     /// Finds out whether log and map have what the backup needs. If not, everything counts as changed, and the log keeps what comes from now
@@ -137,7 +137,7 @@ impl Flashlog {
         });
         (head.changed, head.changed_since) = (Some(all), Regions::none(self.blocks));
         drop(head);
-        self.watch(written.map_err(Failure::of(Side::Log)))?;
+        self.heed(written.map_err(Failure::of(Side::Log)))?;
         backup.labels.write(|label| {
             label.state = State::Copying;
             (label.applied, label.staging, label.map) = (now, Staging::default(), 0);
@@ -225,7 +225,7 @@ impl Flashlog {
         };
         head.changed_since = Regions::none(blocks);
         drop(head);
-        Ok(self.watch(written.map_err(Failure::of(Side::Log)))?)
+        Ok(self.heed(written.map_err(Failure::of(Side::Log)))?)
     }
 
     /// The same by way of the staging area, so that the backup keeps its state until it has the next one. None if there is no room, or if
@@ -285,7 +285,7 @@ impl Flashlog {
         head.changed = None;
         let written = head.labels.write(|label| label.has_map = false).map_err(Failure::of(Side::Log));
         drop(head);
-        Ok(self.watch(written)?)
+        Ok(self.heed(written)?)
     }
 
     /// One step: as many pages of the log as have room in the staging area. How many blocks it was.

@@ -3,17 +3,20 @@
 use super::append::Head;
 use super::catch_up::MainSide;
 use super::chunk::Chunk;
+use super::format::Role;
 use super::lacking::Lacking;
 use super::past::Uses;
+use super::patience::Watch;
 use super::ring::{Area, Rings};
 use super::stages::{Place, Stages, Version};
+use super::status::Status;
 use super::turns::{RealTimer, Timer, Turn};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, Read, check_request};
 use holdfast_integrity::crc64;
 use parking_lot::Mutex;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 /// What an answered flush says.
@@ -73,6 +76,8 @@ pub struct Options {
     pub catch_up: CatchUp,
     /// How threads wait for each other.
     pub timer: Arc<dyn Timer>,
+    /// What has befallen the devices, if somebody watches them.
+    pub watch: Option<Arc<Watch>>,
     /// A mistake for a test to find.
     pub order: Order,
 }
@@ -87,6 +92,7 @@ impl Default for Options {
             now: Arc::new(SystemTime::now),
             catch_up: CatchUp::default(),
             timer: Arc::new(RealTimer::default()),
+            watch: None,
             order: Order::Correct,
         }
     }
@@ -94,7 +100,7 @@ impl Default for Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { mode, gather_blocks, memory_blocks, index_blocks, now: _, catch_up, timer: _, order } = self;
+        let Options { mode, gather_blocks, memory_blocks, index_blocks, catch_up, order, .. } = self;
         let mut all = f.debug_struct("Options");
         all.field("mode", mode).field("gather_blocks", gather_blocks).field("memory_blocks", memory_blocks);
         all.field("index_blocks", index_blocks)
@@ -128,7 +134,7 @@ impl Failure {
 /// Main and log as one device. See the module's documentation.
 ///
 /// Locks, from the outside in: `head`, `main_side`, `stages`. The last is not held while a device works. Nobody has any of them while a
-/// failure is [watched](Flashlog::watch).
+/// failure is [heeded](Flashlog::heed).
 pub struct Flashlog {
     pub(super) name: Arc<str>,
     pub(super) blocks: u64,
@@ -141,11 +147,15 @@ pub struct Flashlog {
     pub(super) main_side: Turn<MainSide>,
     pub(super) stages: Mutex<Stages>,
     pub(super) latch: Latch,
+    /// Where the failure was that closed it.
+    pub(super) failed: OnceLock<Side>,
     pub(super) uses: Arc<Uses>,
     /// The log has failed or left, and main has everything that was answered. Held while that is being seen to; outside of all others.
     pub(super) is_alone: Mutex<bool>,
     /// What the backup lacks, if it was asked for. Taken before the other locks.
     pub(super) lacking: Mutex<Option<Lacking>>,
+    /// How it was doing when somebody last asked, for when a device is waited for.
+    pub(super) last_status: Mutex<Option<Status>>,
 }
 
 impl Flashlog {
@@ -156,7 +166,7 @@ impl Flashlog {
     /// As for [`Device::flush`].
     pub fn settle(&self) -> Result<(), Error> {
         self.latch.check(&self.name, Operation::Flush, None, 0)?;
-        self.watch(self.do_settle())
+        self.heed(self.do_settle())
     }
 
     /// Brings main up to what is durable in the log. In asynchronous mode this is when main is active.
@@ -165,7 +175,12 @@ impl Flashlog {
     /// As for [`Device::flush`].
     pub fn catch_up(&self) -> Result<(), Error> {
         self.latch.check(&self.name, Operation::Flush, None, 0)?;
-        self.watch(self.catch_up_to_durable())
+        self.heed(self.catch_up_to_durable())
+    }
+
+    /// Who watches the devices, if anybody does.
+    pub fn watch(&self) -> Option<&Arc<Watch>> {
+        self.options.watch.as_ref()
     }
 
     /// Blocks that are not on main for certain, those that are under way in several versions counted several times.
@@ -218,7 +233,7 @@ impl Flashlog {
         loop {
             {
                 let mut stages = self.stages.lock();
-                // Under this lock: what is accepted before the latch closes is rescued, see `watch`.
+                // Under this lock: what is accepted before the latch closes is rescued, see `heed`.
                 self.latch.check(&self.name, Operation::Write, Some(first), chunk.bytes().len() as u64)?;
                 let gathered = stages.gathered_blocks();
                 if gathered == 0 || gathered + chunk.blocks() as u64 <= 2 * blocks {
@@ -238,7 +253,7 @@ impl Flashlog {
 
     fn append_gathered_now(&self) -> Result<(), Error> {
         let done = self.append(&mut self.head.lock(), false);
-        self.watch(done)
+        self.heed(done)
     }
 
     /// Keeps memory within its bounds.
@@ -257,7 +272,7 @@ impl Flashlog {
         if !is_over {
             return Ok(());
         }
-        self.watch(self.bring_all())
+        self.heed(self.bring_all())
     }
 
     /// Brings everything that was written to main.
@@ -280,10 +295,11 @@ impl Flashlog {
     }
 
     /// Passes a result on; the first failure closes the latch, and what was answered goes to the device that is left.
-    pub(super) fn watch<T>(&self, result: Result<T, Failure>) -> Result<T, Error> {
+    pub(super) fn heed<T>(&self, result: Result<T, Failure>) -> Result<T, Error> {
         result.map_err(|failure| {
             let mut is_alone = self.is_alone.lock();
             if self.latch.close(&failure.error) {
+                let _ = self.failed.set(failure.side);
                 tracing::error!(device = &*self.name, side = ?failure.side, error = %failure.error, "a device failed");
                 self.options.timer.wake();
                 match self.rescue(failure.side) {
@@ -295,6 +311,19 @@ impl Flashlog {
             }
             failure.error
         })
+    }
+
+    /// The device that has failed, or the one that has not what was written.
+    pub(super) fn failed_role(&self) -> Role {
+        match self.failed.get() {
+            Some(Side::Log) | None => Role::Log,
+            Some(Side::Main | Side::Memory) => Role::Main,
+        }
+    }
+
+    /// Takes no changes any more because of what this device has done; what was answered goes to the other one.
+    pub(super) fn fail(&self, side: Side, error: Error) {
+        let _: Result<(), Error> = self.heed(Err(Failure { side, error }));
     }
 
     /// For those who have waited for main: what is left to do after a failure is the rescue's, which may need the log.
@@ -456,7 +485,7 @@ impl Device for Flashlog {
 
     fn flush(&self) -> Result<(), Error> {
         self.latch.check(&self.name, Operation::Flush, None, 0)?;
-        self.watch(self.do_flush())?;
+        self.heed(self.do_flush())?;
         // Another thread's failure may have been what ended this one's wait.
         self.latch.check(&self.name, Operation::Flush, None, 0)
     }

@@ -2,11 +2,13 @@
 
 use super::alone::Alone;
 use super::attach::Attached;
-use super::device::{Flashlog, Options};
-use super::policy::{Action, Policy};
+use super::device::{Flashlog, Options, Side};
+use super::format::Role;
+use super::patience::Watch;
+use super::policy::{Action, Policy, Symptom};
 use super::{Error, Status, Uuid};
 use crate::nbd::{Context, Extent, Extents, NOT_BACKED_UP};
-use crate::{Device, Error as DeviceError, Read};
+use crate::{BLOCK_SIZE, Device, Error as DeviceError, Latch, Operation, Read};
 use parking_lot::{Mutex, RwLock};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -40,12 +42,14 @@ enum Now {
     Alone(Arc<Alone>),
 }
 
-/// A set as one device, with its log or without. What becomes of it when the log fails is a [`Policy`]'s.
+/// A set as one device, with its log or without. What becomes of it when a device fails is a [`Policy`]'s.
 pub struct Lasting {
     name: Arc<str>,
     blocks: u64,
     options: Options,
     policy: Policy,
+    /// A device has failed, and no changes are taken from whoever asks here. The set has a latch of its own.
+    ended: Latch,
     now: RwLock<Now>,
     /// One log at a time is attached or detached.
     changing: Mutex<()>,
@@ -77,7 +81,8 @@ impl Lasting {
             Now::Alone(alone) => alone.name().into(),
         };
         let (now, changing) = (RwLock::new(now), Mutex::new(()));
-        Lasting { name, blocks, options, policy, now, changing, is_ending: AtomicBool::new(false) }
+        let (ended, is_ending) = (Latch::new(), AtomicBool::new(false));
+        Lasting { name, blocks, options, policy, ended, now, changing, is_ending }
     }
 
     /// The set, if it has its log: for backups and the like.
@@ -86,6 +91,16 @@ impl Lasting {
             Now::Set(set) => Some(set),
             Now::Alone(_) => None,
         }
+    }
+
+    /// Who watches the devices, if anybody does.
+    pub fn watch(&self) -> Option<&Arc<Watch>> {
+        self.options.watch.as_ref()
+    }
+
+    /// What is done when a device fails.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// How well what is written is protected.
@@ -97,7 +112,7 @@ impl Lasting {
     pub fn status(&self) -> (Status, Protection) {
         match self.look() {
             (Now::Set(set), protection) => (set.status(), protection),
-            (Now::Alone(alone), protection) => (alone.status(self.options.mode), protection),
+            (Now::Alone(alone), protection) => (alone.status(&self.options), protection),
         }
     }
 
@@ -110,11 +125,14 @@ impl Lasting {
                     Some(cause) => Protection::Stopped { cause: cause.clone() },
                     None => Protection::Protected,
                 },
-                Now::Alone(alone) => {
-                    let marks = alone.marks.lock();
-                    let (since, changed_blocks) = (marks.labels.label.left, marks.map.marked_blocks());
-                    Protection::Alone { since, time: alone.time, changed_blocks }
-                }
+                Now::Alone(alone) => match self.ended.cause() {
+                    Some(cause) => Protection::Stopped { cause: cause.clone() },
+                    None => {
+                        let marks = alone.marks.lock();
+                        let (since, changed_blocks) = (marks.labels.label.left, marks.map.marked_blocks());
+                        Protection::Alone { since, time: alone.time, changed_blocks }
+                    }
+                },
             };
             return (now, protection);
         }
@@ -125,7 +143,7 @@ impl Lasting {
     /// # Errors
     /// As for [`Device::flush`].
     pub fn settle(&self) -> Result<(), DeviceError> {
-        self.act(|now| match now {
+        self.act(Operation::Flush, (None, 0), |now| match now {
             Now::Set(set) => set.settle(),
             Now::Alone(alone) => alone.flush(),
         })
@@ -213,9 +231,56 @@ impl Lasting {
         self.now.read().clone()
     }
 
+    /// Does what the policy says of a failure of main or log that somebody else got from the set: a backup, say. Whoever uses this device need
+    /// not tell it what it has answered.
+    pub fn heed(&self, error: &DeviceError) {
+        self.heed_with(&self.now(), error);
+    }
+
+    fn heed_with(&self, now: &Now, error: &DeviceError) {
+        let root = error.root();
+        let is_of = |device: &Arc<dyn Device>| root.device() == device.name();
+        let (role, side) = match now {
+            _ if !root.is_device_failure() => return,
+            Now::Set(set) if is_of(&set.rings.device) => (Role::Log, Side::Log),
+            Now::Set(set) if is_of(&set.main) => (Role::Main, Side::Main),
+            Now::Alone(alone) if is_of(&alone.main) => (Role::Main, Side::Main),
+            _ => return,
+        };
+        if self.policy.entry(role, Symptom::of(error), self.options.mode).action == Action::Tell {
+            return;
+        }
+        match now {
+            Now::Set(set) if set.latch.cause().is_none() => set.fail(side, root.clone()),
+            Now::Set(_) => {}
+            Now::Alone(_) => {
+                if self.ended.close(root) {
+                    tracing::error!(device = &*self.name, error = %root, "a device failed: no changes are taken");
+                }
+            }
+        }
+    }
+
+    /// Refuses what the policy does not let through any more.
+    fn check(&self, now: &Now, operation: Operation, place: (Option<u64>, u64)) -> Result<(), DeviceError> {
+        let (latch, role) = match now {
+            Now::Set(set) => (&set.latch, set.failed_role()),
+            Now::Alone(_) => (&self.ended, Role::Main),
+        };
+        let Some(cause) = latch.cause() else { return Ok(()) };
+        let is_stopped = || self.policy.entry(role, Symptom::of(cause), self.options.mode).action == Action::Stop;
+        // The set itself refuses changes.
+        if operation != Operation::Read && matches!(now, Now::Alone(_)) || is_stopped() {
+            return latch.check(&self.name, operation, place.0, place.1);
+        }
+        Ok(())
+    }
+
     /// Whether the set has ended and main takes over, as the policy wants it.
     fn goes_on_without(&self, set: &Arc<Flashlog>) -> bool {
-        if set.latch.cause().is_none() || self.policy.log_fails(self.options.mode) == Action::Stop {
+        let Some(cause) = set.latch.cause() else { return false };
+        let entry = self.policy.entry(Role::Log, Symptom::of(cause), self.options.mode);
+        if set.failed_role() != Role::Log || entry.action != Action::GoOnAlone {
             return false;
         }
         match self.go_alone(set) {
@@ -241,13 +306,19 @@ impl Lasting {
     }
 
     /// Does it with what there is, and again if that has changed meanwhile.
-    fn act<T>(&self, mut act: impl FnMut(&Now) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
+    fn act<T>(
+        &self,
+        operation: Operation,
+        place: (Option<u64>, u64),
+        mut act: impl FnMut(&Now) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
         loop {
             let now = self.now();
-            let error = match act(&now) {
+            let error = match self.check(&now, operation, place).and_then(|()| act(&now)) {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
+            self.heed_with(&now, &error);
             let has_changed = match &now {
                 Now::Set(set) => self.goes_on_without(set),
                 Now::Alone(alone) => alone.is_over(),
@@ -284,35 +355,39 @@ impl Device for Lasting {
     }
 
     fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceError> {
-        self.act(|now| match now {
+        let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.act(Operation::Read, (Some(first), length_bytes), |now| match now {
             Now::Set(set) => set.read(first, bufs),
             Now::Alone(alone) => alone.read(first, bufs),
         })
     }
 
     fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), DeviceError> {
-        self.act(|now| match now {
+        let place = (reads.first().map(|read| read.first), 0);
+        self.act(Operation::Read, place, |now| match now {
             Now::Set(set) => set.read_batch(reads),
             Now::Alone(alone) => alone.read_batch(reads),
         })
     }
 
     fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceError> {
-        self.act(|now| match now {
+        let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.act(Operation::Write, (Some(first), length_bytes), |now| match now {
             Now::Set(set) => set.write(first, bufs),
             Now::Alone(alone) => alone.write(first, bufs),
         })
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
-        self.act(|now| match now {
+        self.act(Operation::Flush, (None, 0), |now| match now {
             Now::Set(set) => set.flush(),
             Now::Alone(alone) => alone.flush(),
         })
     }
 
     fn discard(&self, first: u64, count: u64) -> Result<(), DeviceError> {
-        self.act(|now| match now {
+        let place = (Some(first), count.saturating_mul(BLOCK_SIZE as u64));
+        self.act(Operation::Discard, place, |now| match now {
             Now::Set(set) => set.discard(first, count),
             Now::Alone(alone) => alone.discard(first, count),
         })

@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 const BLOCKS: u64 = 512;
-const ALONE: Policy = Policy { synchronous: Action::GoOnAlone, asynchronous: Action::GoOnAlone };
+
+fn alone() -> Policy {
+    "log=alone".parse().unwrap()
+}
 
 struct Devices {
     main: Arc<MemoryDevice>,
@@ -105,7 +108,7 @@ fn a_set_goes_on_without_its_log_and_takes_it_back() {
             drop(set);
             let opened = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Synchronous));
             assert!(matches!(opened, Err(Error::Alone { .. })), "{what}");
-            Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), ALONE).unwrap()
+            Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), alone()).unwrap()
         };
         if !ends_at_once {
             devices.write_some(&set, 30_000, 20);
@@ -152,7 +155,7 @@ fn an_attaching_that_is_cut_off_anywhere_leaves_main_alone_or_the_set_whole() {
         for requests in 0..40 {
             let what = format!("new {is_new}, main {of_main}, cut off after {requests} requests");
             let (devices, set) = Devices::new(Mode::Synchronous);
-            let set = Lasting::of(set, ALONE);
+            let set = Lasting::of(set, alone());
             set.detach_log().unwrap();
             devices.write_some(&set, 20_000, 60);
             set.flush().unwrap();
@@ -161,7 +164,7 @@ fn an_attaching_that_is_cut_off_anywhere_leaves_main_alone_or_the_set_whole() {
                 true => (Unplugged::after(&devices.main, requests), Unplugged::after(&devices.log, 1000)),
                 false => (Unplugged::after(&devices.main, 1000), Unplugged::after(&devices.log, requests)),
             };
-            let set = Lasting::open_alone(main, &options(Mode::Synchronous), ALONE).unwrap();
+            let set = Lasting::open_alone(main, &options(Mode::Synchronous), alone()).unwrap();
             let done = match is_new {
                 true => set.attach_new_log(log, Uuid([80; 16])),
                 false => set.attach_log(log),
@@ -175,10 +178,10 @@ fn an_attaching_that_is_cut_off_anywhere_leaves_main_alone_or_the_set_whole() {
             // What a new start finds.
             let opened = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Synchronous));
             let set = match opened {
-                Ok((set, _)) => Lasting::of(set, ALONE),
+                Ok((set, _)) => Lasting::of(set, alone()),
                 Err(_) => {
                     assert!(done.is_err(), "{what}");
-                    let set = Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), ALONE).unwrap();
+                    let set = Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), alone()).unwrap();
                     devices.check(&set, &what);
                     devices.write_some(&set, 30_000, 10);
                     match is_new {
@@ -229,7 +232,7 @@ fn a_set_is_written_while_its_log_comes_back() {
     for writes in 1..5 {
         let (devices, set) = Devices::new(Mode::Synchronous);
         let devices: &'static Devices = Box::leak(Box::new(devices));
-        let set: &'static Lasting = Box::leak(Box::new(Lasting::of(set, ALONE)));
+        let set: &'static Lasting = Box::leak(Box::new(Lasting::of(set, alone())));
         set.detach_log().unwrap();
         devices.write_some(set, 20_000, 250);
         let busy = Busy { devices, set, left: AtomicI64::new(writes) };
@@ -244,7 +247,7 @@ fn a_set_is_written_while_its_log_comes_back() {
 #[test]
 fn what_has_no_room_in_the_log_is_copied_by_the_next_backup() {
     let (devices, set) = Devices::new(Mode::Synchronous);
-    let set = Lasting::of(set, ALONE);
+    let set = Lasting::of(set, alone());
     // The log has nearly as much as it has room for.
     devices.write_some(&set, 11_000, 800);
     set.detach_log().unwrap();
@@ -274,7 +277,7 @@ fn a_main_that_is_nothing_without_its_log_is_refused() {
     failing.left.store(4, Ordering::Relaxed);
     assert!(set.catch_up().is_err());
     drop(set);
-    let refused = Lasting::open_alone(devices.main.clone(), &options(Mode::Asynchronous), ALONE);
+    let refused = Lasting::open_alone(devices.main.clone(), &options(Mode::Asynchronous), alone());
     assert!(matches!(refused.err(), Some(Error::Mixture { .. })));
     let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Asynchronous)).unwrap();
     devices.check(&set, "with the log");
@@ -286,7 +289,7 @@ fn logs_of_others_and_older_ones_are_refused() {
     let old = Arc::new((*devices.log).clone());
     drop(set);
     let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Synchronous)).unwrap();
-    let set = Lasting::of(set, ALONE);
+    let set = Lasting::of(set, alone());
     set.detach_log().unwrap();
     let refused = [
         (old, "older"),
@@ -316,7 +319,7 @@ fn a_policy_may_be_to_stop() {
     drop(set);
     let failing = Unplugged::after(&devices.log, 1000);
     let set = Flashlog::open(devices.main.clone(), failing.clone(), &options(Mode::Synchronous)).unwrap().0;
-    let set = Lasting::of(set, "sync=stop".parse().unwrap());
+    let set = Lasting::of(set, "sync.log=read-only".parse().unwrap());
     failing.left.store(3, Ordering::Relaxed);
     put(&set, 3, 1).unwrap();
     let failed = (0..100).find(|number| put(&set, *number, 5).is_err() || set.flush().is_err());
@@ -326,7 +329,7 @@ fn a_policy_may_be_to_stop() {
     set.read(200, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
     drop(set);
     // Whoever goes on after all opens main alone.
-    let set = Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), ALONE).unwrap();
+    let set = Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), alone()).unwrap();
     set.attach_log(devices.log.clone()).unwrap();
 }
 
@@ -334,7 +337,7 @@ fn a_policy_may_be_to_stop() {
 fn threads_write_while_the_log_comes_and_goes() {
     for mode in [Mode::Synchronous, Mode::Asynchronous] {
         let (devices, set) = Devices::new(mode);
-        let set = Lasting::of(set, ALONE);
+        let set = Lasting::of(set, alone());
         std::thread::scope(|scope| {
             let server = scope.spawn(|| set.serve_main());
             let writers: Vec<_> = (0..3u64)

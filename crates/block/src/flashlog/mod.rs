@@ -32,7 +32,8 @@
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
 //! | `alone`, `attach` | main without a log; giving it one |
-//! | `lasting`, `policy` | the device that goes on when the log fails |
+//! | `lasting`, `policy` | the device that goes on when the log fails; what is done when a device fails |
+//! | `patience` | devices that are read again, or waited for, before that |
 //! | `sums`, `verify`, `scrub` | checksums of a backup's blocks; reading it back; comparing main with it |
 //! | `rebuild` | main from backup and log |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
@@ -64,6 +65,9 @@ mod open;
 mod past;
 #[cfg(test)]
 mod past_tests;
+mod patience;
+#[cfg(test)]
+mod patience_tests;
 mod policy;
 mod rebuild;
 mod ring;
@@ -98,7 +102,8 @@ pub use inspect::{Condition, Inspected, inspect};
 pub use lasting::{Lasting, Protection};
 pub use open::Opened;
 pub use past::Past;
-pub use policy::{Action, BadPolicy, Policy};
+pub use patience::{Source, Trouble, Watch};
+pub use policy::{Action, BadPolicy, Entry, Patience, Policy, Symptom};
 pub use rebuild::{Later, Rebuild, Rebuilt, later, rebuild, rebuild_at};
 pub use scrub::Scrubbed;
 pub use staging::finish_backup;

@@ -12,7 +12,7 @@ use super::stages::{Place, Stages, Version};
 use super::turns::Turn;
 use crate::{Device, Latch};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What an opening has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,6 +40,8 @@ impl Flashlog {
         judge(&main, &log)?;
         let flashlog = Self::assemble(main, log, options)?;
         let opened = flashlog.recover()?;
+        // There is one to tell from now on, whatever the devices do.
+        flashlog.status();
         Ok((flashlog, opened))
     }
 
@@ -71,9 +73,11 @@ impl Flashlog {
                 Arc::clone(&options.timer),
             ),
             latch: Latch::new(),
+            failed: OnceLock::new(),
             uses: Arc::default(),
             is_alone: Mutex::new(false),
             lacking: Mutex::default(),
+            last_status: Mutex::default(),
         })
     }
 

@@ -70,7 +70,7 @@ impl Flashlog {
                 Err(Error::LetGo { device: self.rings.device.name().into() })
             }
             Err(Stopped::Other(error)) => Err(error),
-            Err(Stopped::Failed(failure)) => Ok(self.watch(Err(failure))?),
+            Err(Stopped::Failed(failure)) => Ok(self.heed(Err(failure))?),
         }
     }
 }

@@ -54,7 +54,7 @@ impl Flashlog {
                 continue;
             }
             if work == Work::All {
-                if self.watch(self.bring_all()).is_err() {
+                if self.heed(self.bring_all()).is_err() {
                     return;
                 }
                 continue;
@@ -69,7 +69,7 @@ impl Flashlog {
                 _ => self.flush_main(&mut main),
             });
             drop(main);
-            if self.watch(done).is_err() {
+            if self.heed(done).is_err() {
                 return;
             }
             self.options.timer.wake();
@@ -153,7 +153,7 @@ impl Flashlog {
         };
         if is_enough || is_over {
             let flushed = self.flush_log(&mut self.head.lock());
-            self.watch(flushed)?;
+            self.heed(flushed)?;
             self.options.timer.wake();
         }
         if !is_over {

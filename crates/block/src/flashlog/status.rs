@@ -1,9 +1,15 @@
 //! How a set that is in use is doing.
 
 use super::alone::Alone;
-use super::device::{Flashlog, Mode};
-use super::format::{Regions, Uuid};
+use super::append::Head;
+use super::device::{Flashlog, Mode, Options};
+use super::format::{Regions, Role, Uuid};
+use super::patience::Trouble;
 use crate::Error;
+use std::time::Duration;
+
+/// So long the status is asked for between those who write, before it waits its turn.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How a set is doing at one moment.
 #[derive(Clone, Debug)]
@@ -36,12 +42,41 @@ pub struct Status {
     pub changed_blocks: u64,
     /// Number of the next barrier.
     pub barrier: u64,
+    /// What has befallen the devices, if they are watched.
+    pub troubles: Vec<(Role, Trouble)>,
 }
 
 impl Flashlog {
-    /// How the set is doing now. Waits for what is being written to the log; if that is full, until main has caught up.
+    /// How the set is doing now. Waits for what is being written to the log; if that is full, until main has caught up. While a device that
+    /// has gone is waited for, what was known last, with what is known now of the devices.
     pub fn status(&self) -> Status {
-        let head = self.head.lock();
+        let timer = &self.options.timer;
+        let until = timer.now() + PATIENCE;
+        let status = loop {
+            let ticket = timer.ticket();
+            if self.options.watch.as_ref().is_some_and(|watch| watch.is_waiting())
+                && let Some(last) = self.last_status.lock().clone()
+            {
+                let failure = self.latch.cause().cloned();
+                return Status { failure, behind_blocks: self.behind_blocks(), troubles: self.troubles(), ..last };
+            }
+            if let Some(head) = self.head.try_lock() {
+                break self.status_at(&head);
+            }
+            if timer.now() >= until {
+                break self.status_at(&self.head.lock());
+            }
+            timer.wait(ticket, Some(until));
+        };
+        *self.last_status.lock() = Some(status.clone());
+        status
+    }
+
+    fn troubles(&self) -> Vec<(Role, Trouble)> {
+        self.options.watch.as_ref().map_or_else(Vec::new, |watch| watch.troubles())
+    }
+
+    fn status_at(&self, head: &Head) -> Status {
         let (label, areas, next) = (&head.labels.label, self.rings.areas, head.next);
         let applied = self.stages.lock().applied;
         let tail = head.tail(applied);
@@ -60,17 +95,18 @@ impl Flashlog {
             since_backup_blocks: head.keep.map(|keep| next.data - keep.data),
             changed_blocks: head.changed.as_ref().map_or(0, Regions::marked_blocks),
             barrier: head.barrier,
+            troubles: self.troubles(),
         }
     }
 }
 
 impl Alone {
     /// How main is doing without its log.
-    pub(super) fn status(&self, mode: Mode) -> Status {
+    pub(super) fn status(&self, options: &Options) -> Status {
         let marks = self.marks.lock();
         let label = &marks.labels.label;
         Status {
-            mode,
+            mode: options.mode,
             failure: None,
             set: label.set,
             main: label.main,
@@ -84,6 +120,7 @@ impl Alone {
             since_backup_blocks: None,
             changed_blocks: 0,
             barrier: 0,
+            troubles: options.watch.as_ref().map_or_else(Vec::new, |watch| watch.troubles()),
         }
     }
 }

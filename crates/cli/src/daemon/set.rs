@@ -109,7 +109,12 @@ fn back_up(state: &State, to: Option<BackupTo>, verify: bool) -> Result<BackupRe
     let recovery_point =
         if is_read_only { state.live.read().stack.status().epoch } else { state.sync().map_err(says)? };
     tracing::info!(recovery_point, "a backup to {} begins", to.path.display());
-    let mut report = backup::run(&flashlog, &to, verify)?;
+    let mut report = backup::run(&flashlog, &to, verify, |error| {
+        // Of a set that is not there any more nobody needs to know it.
+        if let Ok(lasting) = with_set(state, |set| Ok(set.in_use.lasting.clone())) {
+            lasting.heed(error);
+        }
+    })?;
     report.recovery_point = Some(recovery_point);
     tracing::info!(recovery_point, "the backup to {} is done", to.path.display());
     *state.backups.last.lock() =

@@ -6,7 +6,7 @@ use crate::failure::Result;
 use crate::output::Report;
 use crate::{quoting, size, stack};
 use holdfast_block::flashlog::{Attached, Lasting, Role};
-use holdfast_block::{Access, FileDevice};
+use holdfast_block::{Access, Device, FileDevice};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
@@ -91,10 +91,15 @@ pub(crate) fn take(path: &Path, new: Option<&NewLog>, set_bytes: u64) -> Result<
 impl Log {
     /// Gives it to main.
     pub(crate) fn give_to(self, set: &Lasting, path: &Path) -> Result<AttachReport> {
+        let over = |log: Arc<FileDevice>| match set.watch() {
+            Some(watch) => watch.over(Role::Log, log).map_err(explain),
+            None => Ok(log as Arc<dyn Device>),
+        };
         let attached = match self {
-            Log::Had(log) => set.attach_log(log).map_err(explain)?,
+            Log::Had(log) => set.attach_log(over(log)?).map_err(explain)?,
             Log::New(mut ground) => {
-                let attached = set.attach_new_log(ground.device.clone(), sets::random_uuid()?).map_err(explain)?;
+                let log = over(ground.device.clone())?;
+                let attached = set.attach_new_log(log, sets::random_uuid()?).map_err(explain)?;
                 ground.keep();
                 attached
             }

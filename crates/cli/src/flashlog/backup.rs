@@ -5,10 +5,12 @@ use super::sets::{self, explain};
 use crate::failure::Result;
 use crate::output::Report;
 use crate::{quoting, size};
-use holdfast_block::flashlog::{Flashlog, Role, Verified, verify_backup};
+use holdfast_block::Device;
+use holdfast_block::flashlog::{Error, Flashlog, Role, Verified, verify_backup};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Where a backup goes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -112,8 +114,13 @@ impl Report for BackupReport {
     }
 }
 
-/// Makes the device a backup of the set if it is none yet, and brings it up to date.
-pub(crate) fn run(flashlog: &Flashlog, to: &BackupTo, verify: bool) -> Result<BackupReport> {
+/// Makes the device a backup of the set if it is none yet, and brings it up to date. `heed` gets what a device of the set failed at.
+pub(crate) fn run(
+    flashlog: &Flashlog,
+    to: &BackupTo,
+    verify: bool,
+    heed: impl FnOnce(&holdfast_block::Error),
+) -> Result<BackupReport> {
     let status = flashlog.status();
     let set_bytes = sets::bytes(status.blocks);
     let wanted = Wanted {
@@ -132,9 +139,20 @@ pub(crate) fn run(flashlog: &Flashlog, to: &BackupTo, verify: bool) -> Result<Ba
     }
     // From here on it is worth going on with.
     ground.keep();
-    let done = flashlog.backup(ground.device.clone()).map_err(explain)?;
+    let mut device: Arc<dyn Device> = ground.device.clone();
+    // If it goes, it can be opened again only if nobody has it.
+    drop(ground);
+    if let Some(watch) = flashlog.watch() {
+        device = watch.over(Role::Backup, device).map_err(explain)?;
+    }
+    let done = flashlog.backup(device.clone()).map_err(|error| {
+        if let Error::Device(error) = &error {
+            heed(error);
+        }
+        explain(error)
+    })?;
     let verified = match verify {
-        true => Some(VerifiedReport::of(&verify_backup(ground.device.clone()).map_err(explain)?)),
+        true => Some(VerifiedReport::of(&verify_backup(device).map_err(explain)?)),
         false => None,
     };
     Ok(BackupReport {

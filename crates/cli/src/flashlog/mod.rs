@@ -3,6 +3,7 @@
 //! | file | job |
 //! |---|---|
 //! | `ground` | where a device of a set is made: a new file, or what is there and may go |
+//! | `places` | where devices are that go and come back |
 //! | `sets` | opening devices and sets, and what to say when that fails |
 //! | `attach` | giving main a log while it is used, and letting it go |
 //! | `backup` | bringing a backup up to date |
@@ -18,6 +19,7 @@ pub(crate) mod control;
 pub(crate) mod ground;
 pub(crate) mod in_use;
 pub(crate) mod past;
+pub(crate) mod places;
 pub(crate) mod report;
 pub(crate) mod server;
 pub(crate) mod sets;

@@ -3,8 +3,9 @@
 use super::sets;
 use crate::output::{Report, table};
 use crate::{date, quoting, size};
-use holdfast_block::flashlog::{Condition, Inspected, Mode, Protection, Status};
+use holdfast_block::flashlog::{Condition, Inspected, Mode, Policy, Protection, Role, Status, Trouble};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A backup of a mounted store.
@@ -28,6 +29,61 @@ pub(crate) struct AloneReport {
     pub(crate) changed_bytes: u64,
 }
 
+/// How a device of a set has failed so far.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct TroubleReport {
+    device: String,
+    /// It has gone, and is waited for since then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    waiting_since_s: Option<u64>,
+    /// Why what is in its place is not the one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+    /// So often it was gone and came back.
+    returns: u64,
+    /// Reads that did not fail when they were tried again.
+    mended_reads: u64,
+    /// Reads that failed, which was told to whoever asked.
+    failed_reads: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last: Option<String>,
+}
+
+impl TroubleReport {
+    fn of((role, trouble): &(Role, Trouble)) -> TroubleReport {
+        TroubleReport {
+            device: role.to_string(),
+            waiting_since_s: trouble.waiting_since.and_then(seconds),
+            refused: trouble.refused.clone(),
+            returns: trouble.returns,
+            mended_reads: trouble.mended_reads,
+            failed_reads: trouble.failed_reads,
+            last: trouble.last.as_ref().map(ToString::to_string),
+        }
+    }
+
+    /// What is wrong now, if anything is.
+    fn problem(&self) -> Option<String> {
+        let TroubleReport { device, failed_reads, .. } = self;
+        let last = self.last.as_deref().unwrap_or_default();
+        if let Some(since_s) = self.waiting_since_s {
+            let other =
+                self.refused.as_ref().map(|why| format!("; what is there is not it: {why}")).unwrap_or_default();
+            return Some(format!("the {device} device has gone, and is waited for since {}{other}", moment(since_s)));
+        }
+        (*failed_reads > 0)
+            .then(|| format!("{failed_reads} reads of the {device} device have failed, the last: {last}"))
+    }
+}
+
+fn seconds(time: SystemTime) -> Option<u64> {
+    time.duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs())
+}
+
+fn moment(seconds: u64) -> String {
+    i64::try_from(seconds).map_or_else(|_| "then".into(), date::utc)
+}
+
 /// A set that is being served.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct SetReport {
@@ -40,6 +96,12 @@ pub(crate) struct SetReport {
     /// Main goes on without its log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) alone: Option<AloneReport>,
+    /// What has befallen its devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) troubles: Vec<TroubleReport>,
+    /// What is done when a device fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) on_failure: Option<BTreeMap<String, String>>,
     pub(crate) mode: String,
     pub(crate) generation: u64,
     pub(crate) size_bytes: u64,
@@ -86,11 +148,16 @@ pub(crate) struct Served<'a> {
 impl SetReport {
     pub(crate) fn new(status: &Status, served: &Served<'_>) -> SetReport {
         let (pages, pages_most) = status.log_pages;
+        let troubles: Vec<TroubleReport> = status.troubles.iter().map(TroubleReport::of).collect();
+        let stopped = status.failure.as_ref().map(|error| format!("no changes are taken: {error}"));
+        let problem = stopped.or_else(|| troubles.iter().find_map(TroubleReport::problem));
         SetReport {
             set: status.set.to_string(),
-            protected: status.failure.is_none(),
-            problem: status.failure.as_ref().map(|error| format!("no changes are taken: {error}")),
+            protected: problem.is_none(),
+            problem,
             alone: None,
+            troubles,
+            on_failure: None,
             mode: mode_name(status.mode).into(),
             generation: status.generation,
             size_bytes: sets::bytes(status.blocks),
@@ -113,17 +180,27 @@ impl SetReport {
 }
 
 impl SetReport {
+    /// With what is done when a device fails.
+    pub(crate) fn with_policy(self, policy: &Policy) -> SetReport {
+        let mode = if self.mode == mode_name(Mode::Synchronous) { Mode::Synchronous } else { Mode::Asynchronous };
+        SetReport { on_failure: Some(policy.rows(mode).into_iter().collect()), ..self }
+    }
+
     /// Of a set that may be without its log.
     pub(crate) fn lasting((status, protection): &(Status, Protection), served: &Served<'_>) -> SetReport {
         let mut report = SetReport::new(status, served);
         if let Protection::Alone { since, time, changed_blocks } = protection {
-            let since_s = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|time| time.as_secs());
-            let when = since_s.and_then(|seconds| i64::try_from(seconds).ok()).map(date::utc);
-            let when = when.unwrap_or_else(|| format!("generation {since}"));
+            let since_s = time.and_then(seconds);
+            let when = since_s.map_or_else(|| format!("generation {since}"), moment);
             report.protected = false;
             report.problem = Some(format!("main is without a log since {when}"));
             let changed_bytes = sets::bytes(*changed_blocks);
             report.alone = Some(AloneReport { since_s, since_generation: *since, changed_bytes });
+        }
+        // Main alone has a latch of its own.
+        if let Protection::Stopped { cause } = protection {
+            report.protected = false;
+            report.problem = Some(format!("no changes are taken: {cause}"));
         }
         report
     }

@@ -12,13 +12,14 @@
 use super::backup::{self, BackupTo};
 use super::control::{self, Answer, Commands, Request, Response};
 use super::in_use::{InUse, which_backup};
+use super::places::Places;
 use super::report::{Served, SetReport};
 use super::sets;
 use crate::daemon::{abort_on_panic, notify, spawn};
 use crate::failure::{Failure, Result};
 use crate::mounts::plain;
 use crate::{signals, stack};
-use holdfast_block::flashlog::{Lasting, Options, Policy};
+use holdfast_block::flashlog::{Flashlog, Lasting, Options, Policy, Role, Watch};
 use holdfast_block::nbd::{Export, Limits, Listener, Server, Stop, Tls};
 use holdfast_block::{Access, Device};
 use parking_lot::Mutex;
@@ -76,7 +77,8 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
         Some((directory, verify)) => Some(Tls::from_directory(directory, *verify).map_err(says)?),
         None => None,
     };
-    let (lasting, replayed_blocks) = open(&serving)?;
+    let watch = Watch::new(serving.policy.clone(), &serving.options, Box::new(Places::default()));
+    let (lasting, replayed_blocks) = open(&serving, &watch)?;
     let in_use = InUse::new(lasting, serving.log.as_deref());
     let lasting = in_use.lasting.clone();
     let uuid = lasting.status().0.set;
@@ -121,7 +123,7 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     let backup = Mutex::new(serving.backup.clone());
     let set = Arc::new(Set { in_use, serving, uris, backup });
     let stop = Stop::new().map_err(says)?;
-    watch_signals(stop.clone())?;
+    watch_signals(stop.clone(), watch)?;
     let main_side = lasting.clone();
     let catching_up = spawn("catch-up".into(), move || main_side.serve_main()).map_err(says)?;
     let asked = set.clone();
@@ -140,16 +142,17 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
 }
 
 /// The set, and how many blocks its log had that main may not have had.
-fn open(serving: &Serving) -> Result<(Lasting, u64)> {
+fn open(serving: &Serving, watch: &Arc<Watch>) -> Result<(Lasting, u64)> {
+    let take = |path, role| watch.over(role, stack::device(path, Access::ReadWrite)?).map_err(sets::explain);
+    let (main, policy) = (take(&serving.main, Role::Main)?, serving.policy.clone());
+    let options = Options { watch: Some(watch.clone()), ..serving.options.clone() };
     match &serving.log {
         Some(log) => {
-            let (set, opened) = sets::open(&serving.main, log, &serving.options)?;
-            Ok((Lasting::of(set, serving.policy), opened.blocks))
+            let log = take(log, Role::Log)?;
+            let (set, opened) = Flashlog::open(main, log, &options).map_err(sets::explain)?;
+            Ok((Lasting::of(set, policy), opened.blocks))
         }
-        None => {
-            let main = stack::device(&serving.main, Access::ReadWrite)?;
-            Ok((Lasting::open_alone(main, &serving.options, serving.policy).map_err(sets::explain)?, 0))
-        }
+        None => Ok((Lasting::open_alone(main, &options, policy).map_err(sets::explain)?, 0)),
     }
 }
 
@@ -157,12 +160,14 @@ fn says(error: impl std::fmt::Display) -> Failure {
     Failure::new(error.to_string())
 }
 
-fn watch_signals(stop: Stop) -> Result<()> {
+fn watch_signals(stop: Stop, devices: Arc<Watch>) -> Result<()> {
     let watch = move || {
         if let Ok(name) = signals::wait() {
             tracing::info!("{name}: ending");
         }
         stop.stop();
+        // Whoever waits for a device would keep the server from ending.
+        devices.end();
     };
     spawn("signals".into(), watch).map(drop).map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))
 }
@@ -176,7 +181,7 @@ impl Set {
             read_only: self.serving.read_only,
             uris: &self.uris,
         };
-        SetReport::lasting(&self.in_use.lasting.status(), &served)
+        SetReport::lasting(&self.in_use.lasting.status(), &served).with_policy(self.in_use.lasting.policy())
     }
 
     fn respond(&self, request: Request) -> Response {
@@ -213,7 +218,8 @@ impl Set {
             return Err(Failure::usage("it is not known where backups of this set go").hint("say where: --to DEVICE"));
         };
         tracing::info!("backup to {} begins", to.path.display());
-        let report = backup::run(&*self.in_use.flashlog()?, &to, verify)?;
+        let (lasting, set) = (&self.in_use.lasting, self.in_use.flashlog()?);
+        let report = backup::run(&set, &to, verify, |error| lasting.heed(error))?;
         tracing::info!("backup to {} is done", to.path.display());
         *last = Some(to.path);
         Ok(Answer::BackedUp(report))

@@ -399,7 +399,7 @@ fn a_log_is_detached_and_attached_while_clients_write() {
     drop(client);
     server.stop();
     rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1).says("attach");
-    let server = Server::start(&rig, &["--main", "main", "--without-log", "--on-log-failure", "sync=stop"]);
+    let server = Server::start(&rig, &["--main", "main", "--without-log", "--on-failure", "sync.log=read-only"]);
     assert_eq!((&server.begun["protected"], &server.begun["alone"]["since_s"]), (&false.into(), &Value::Null));
     let mut client = server.client();
     client.write(3 << 20, &bytes(4, 64 << 10));
@@ -429,9 +429,56 @@ fn a_log_is_detached_and_attached_while_clients_write() {
     let copy = rig.run(["flashlog", "backup", "--to", "backup", "--json"]).exits(0).json();
     assert_eq!(copy["full"], true);
     server.stop();
-    for wrong in [&["--main", "main"][..], &["--main", "main", "--log", "log", "--on-log-failure", "sync=retry"]] {
+    for wrong in [&["--main", "main"][..], &["--main", "main", "--log", "log", "--on-failure", "log.flush=retry:3"]] {
         rig.run([&["flashlog", "serve"], wrong].concat()).exits(2);
     }
+}
+
+#[test]
+fn a_log_that_has_gone_is_waited_for_and_told_of() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: not root, so there is no host that is too small");
+        return;
+    }
+    let rig = Rig::new();
+    let host = SmallHost::new(&rig, "2M");
+    fs::File::create(host.0.join("log")).unwrap().set_len(64 << 20).unwrap();
+    rig.run(["flashlog", "create", "--main", "main", "--log", "small/log", "--size", "32M"]).exits(0);
+    let arguments = ["--main", "main", "--log", "small/log", "--on-failure", "log.gone=wait:1h"];
+    let server = Server::start(&rig, &arguments);
+    let mut client = server.client();
+    client.write(0, &bytes(1, 1 << 18));
+    // It fails, and nothing is in its place.
+    fs::rename(host.0.join("log"), host.0.join("away")).unwrap();
+    let writer = std::thread::spawn(move || {
+        for number in 1..16_u64 {
+            client.try_write(number << 18, &bytes(number as u8, 1 << 18))?;
+            client.try_flush()?;
+        }
+        Ok::<_, std::io::Error>(client)
+    });
+    let waiting = loop {
+        let status = rig.run(["flashlog", "status", "--json"]).json();
+        if status["sets"][0]["problem"].is_string() {
+            break status;
+        }
+        assert!(!writer.is_finished());
+    };
+    let set = &waiting["sets"][0];
+    assert!(set["problem"].as_str().unwrap().starts_with("the log device has gone, and is waited for"), "{waiting}");
+    assert_eq!((&set["protected"], &set["on_failure"]["log.gone"]), (&false.into(), &"wait:1h+alone".into()));
+    rig.run(["flashlog", "status"]).exits(3);
+    let room = Command::new("mount").args(["-o", "remount,size=80M"]).arg(&host.0).status();
+    assert!(room.unwrap().success());
+    fs::rename(host.0.join("away"), host.0.join("log")).unwrap();
+    let mut client = writer.join().unwrap().unwrap();
+    let status = rig.run(["flashlog", "status", "--json"]).exits(0).json();
+    assert_eq!(status["sets"][0]["troubles"][0]["returns"], 1);
+    for number in 1..16_u64 {
+        assert!(client.read(number << 18, 1 << 18) == bytes(number as u8, 1 << 18), "{number}");
+    }
+    drop(client);
+    server.stop();
 }
 
 #[test]
@@ -441,7 +488,7 @@ fn a_log_that_fails_is_gone_on_without_as_the_policy_says() {
         return;
     }
     for (arguments, goes_on) in
-        [(&[][..], true), (&["--on-log-failure", "sync=stop"], false), (&["--mode", "async"], false)]
+        [(&[][..], true), (&["--on-failure", "sync.log=read-only"], false), (&["--mode", "async"], false)]
     {
         let rig = Rig::new();
         let host = SmallHost::new(&rig, "2M");

@@ -349,7 +349,7 @@ fn a_failing_log_makes_the_store_read_only_if_that_is_wanted_and_status_says_so(
     File::create(host.0.join("b")).unwrap().set_len(64 << 20).unwrap();
     rig.run(["create", "--main", "a", "--log", "small/b", "--size", "64M"]).exits(0);
     let directory = rig.directory("m");
-    rig.run(["mount", "a", "m", "-o", "log=small/b,on-log-failure=sync=stop"]).exits(0);
+    rig.run(["mount", "a", "m", "-o", "log=small/b,on-failure=sync.log=read-only"]).exits(0);
     fill(&directory, "before", 10);
     rig.run(["sync", "m"]).exits(0);
     let before = tree(&directory);

@@ -170,9 +170,11 @@ pub(crate) struct FlashlogServe {
     /// Main is served alone: what is written is on no other device
     #[arg(long, conflicts_with = "log")]
     pub(crate) without_log: bool,
-    /// What becomes of the set when its log fails, by mode: main goes on alone, or takes no changes
-    #[arg(long, value_name = "POLICY", default_value_t)]
-    pub(crate) on_log_failure: Policy,
+    /// What is done when a device fails, where it is not the default: DEVICE.FAILURE=[retry:TIMES:PAUSE+|wait:TIME+]ACTION, with commas in
+    /// between. DEVICE: main, log, backup; FAILURE: read, write, flush, gone; ACTION: tell, alone, read-only, stop. `sync.` or `async.` in
+    /// front is for one mode. status --json shows all of it
+    #[arg(long, value_name = "POLICY", default_value = "", hide_default_value = true)]
+    pub(crate) on_failure: Policy,
     /// Where backups go if `backup` does not say
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) backup: Option<PathBuf>,

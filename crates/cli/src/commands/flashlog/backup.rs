@@ -54,7 +54,7 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
     };
     let _shown = Progress::unknown("backing up");
     let (set, _) = sets::open(main, log, &Options::default())?;
-    let report = backup::run(&set, &to, arguments.verify)?;
+    let report = backup::run(&set, &to, arguments.verify, |_| ())?;
     set.settle().map_err(|error| Failure::new(error.to_string()))?;
     Ok(report)
 }

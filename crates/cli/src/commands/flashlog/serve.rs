@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLe
         log: one(&arguments.log)?,
         backup: one(&arguments.backup)?,
         options: Options { mode: arguments.mode.mode(), ..Options::default() },
-        policy: arguments.on_log_failure,
+        policy: arguments.on_failure.clone(),
         read_only: arguments.read_only,
         sockets: all(&arguments.socket)?,
         listen: arguments.listen.clone(),

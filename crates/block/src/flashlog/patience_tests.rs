@@ -1,0 +1,430 @@
+//! Devices that fail in each way, with each thing that can be done then; devices that go and come back, and others in their place.
+use super::tests::{block, get, names, options, put};
+use super::*;
+use crate::{BLOCK_SIZE, Device, Error as DeviceError, Filter, MemoryDevice, Operation};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const BLOCKS: u64 = 256;
+
+/// A device that fails at what it is told to.
+struct Failing {
+    device: MemoryDevice,
+    /// What fails, and with which error of the system; so often; before that so many go well.
+    at: Mutex<Option<(Symptom, i32)>>,
+    times: AtomicI64,
+    spared: AtomicI64,
+}
+
+impl Failing {
+    fn over(device: MemoryDevice) -> Arc<Failing> {
+        let (times, spared) = (AtomicI64::new(i64::MAX), AtomicI64::new(0));
+        Arc::new(Failing { device, at: Mutex::default(), times, spared })
+    }
+
+    fn fail(&self, symptom: Symptom) {
+        let errno = if symptom == Symptom::Gone { libc::ENODEV } else { libc::EIO };
+        *self.at.lock().unwrap() = Some((symptom, errno));
+    }
+
+    fn judge(&self, operation: Operation, symptom: Symptom, first: Option<u64>) -> Result<(), DeviceError> {
+        let at = *self.at.lock().unwrap();
+        let Some((_, errno)) = at.filter(|(at, _)| *at == symptom || *at == Symptom::Gone) else { return Ok(()) };
+        if self.spared.fetch_sub(1, Ordering::Relaxed) > 0 || self.times.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            return Ok(());
+        }
+        let (device, source) = (self.device.name().into(), Arc::new(io::Error::from_raw_os_error(errno)));
+        Err(DeviceError::Io { device, operation, first, length_bytes: BLOCK_SIZE as u64, source })
+    }
+}
+
+impl Filter for Failing {
+    fn below(&self) -> &dyn Device {
+        &self.device
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceError> {
+        self.judge(Operation::Read, Symptom::Read, Some(first))?;
+        self.device.read(first, bufs)
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceError> {
+        self.judge(Operation::Write, Symptom::Write, Some(first))?;
+        self.device.write(first, bufs)
+    }
+
+    fn on_flush(&self) -> Result<(), DeviceError> {
+        self.judge(Operation::Flush, Symptom::Flush, None)?;
+        self.device.flush()
+    }
+}
+
+/// What is in the places of the devices.
+#[derive(Default)]
+struct Places {
+    there: Mutex<Vec<(Role, Arc<dyn Device>)>>,
+    /// So often somebody looks until it is put there.
+    looks: AtomicI64,
+    looked: AtomicU64,
+    is_away: Mutex<Vec<Role>>,
+}
+
+impl Source for Arc<Places> {
+    fn opened(&self, _name: &str) {}
+
+    fn is_there(&self, name: &str) -> bool {
+        !self.is_away.lock().unwrap().iter().any(|role| role.to_string() == name)
+    }
+
+    fn reopen(&self, name: &str) -> Option<Arc<dyn Device>> {
+        self.looked.fetch_add(1, Ordering::Relaxed);
+        if self.looks.fetch_sub(1, Ordering::Relaxed) > 0 {
+            return None;
+        }
+        self.there.lock().unwrap().iter().find(|(of, _)| of.to_string() == name).map(|(_, device)| Arc::clone(device))
+    }
+}
+
+/// Time goes on when somebody waits for it.
+#[derive(Default)]
+struct Jumping(Mutex<Duration>, AtomicU64);
+
+impl Timer for Jumping {
+    fn now(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+
+    fn ticket(&self) -> u64 {
+        self.1.load(Ordering::SeqCst)
+    }
+
+    fn wait(&self, ticket: u64, until: Option<Duration>) {
+        match until {
+            Some(until) => {
+                let mut now = self.0.lock().unwrap();
+                *now = until.max(*now);
+            }
+            None => assert_ne!(self.ticket(), ticket, "one thread waits for itself"),
+        }
+    }
+
+    fn wake(&self) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+struct Rig {
+    main: Arc<Failing>,
+    log: Arc<Failing>,
+    places: Arc<Places>,
+    watch: Arc<Watch>,
+    set: Lasting,
+}
+
+impl Rig {
+    fn new(mode: Mode, policy: &str) -> Rig {
+        let policy: Policy = policy.parse().unwrap();
+        let main = Failing::over(MemoryDevice::new(BLOCKS + 256).named("main"));
+        let log = Failing::over(MemoryDevice::new(256 * 6).named("log"));
+        create(main.clone(), log.clone(), &names(1)).unwrap();
+        let places = Arc::new(Places::default());
+        let timed = Options { timer: Arc::new(Jumping::default()), ..options(mode) };
+        let watch = Watch::new(policy.clone(), &timed, Box::new(Arc::clone(&places)));
+        let [over_main, over_log] = [(Role::Main, main.clone()), (Role::Log, log.clone())]
+            .map(|(role, device)| watch.over(role, device).unwrap());
+        let timed = Options { watch: Some(Arc::clone(&watch)), ..timed };
+        let (set, _) = Flashlog::open(over_main, over_log, &timed).unwrap();
+        Rig { main, log, places, watch, set: Lasting::of(set, policy) }
+    }
+
+    fn device(&self, role: Role) -> &Arc<Failing> {
+        if role == Role::Main { &self.main } else { &self.log }
+    }
+
+    /// Something for each device to fail at; gives what was answered, and whether all was.
+    fn use_it(&self, numbers: std::ops::Range<u64>) -> (Vec<u64>, bool) {
+        let mut answered = Vec::new();
+        for number in numbers {
+            if put(&self.set, number % 100, number).is_err() {
+                return (answered, false);
+            }
+            answered.push(number);
+            let is_durable = if number % 10 == 9 { self.set.settle() } else { self.set.flush() };
+            if is_durable.is_err() {
+                return (answered, false);
+            }
+        }
+        let settled = self.set.settle().is_ok();
+        let mut bytes = vec![0; BLOCK_SIZE];
+        let is_read = (0..BLOCKS).all(|at| self.set.read(at, &mut [IoSliceMut::new(&mut bytes)]).is_ok());
+        (answered, settled && is_read)
+    }
+
+    fn trouble(&self, role: Role) -> Trouble {
+        self.set.status().0.troubles.into_iter().find(|(of, _)| *of == role).map(|(_, t)| t).unwrap_or_default()
+    }
+
+    /// That whoever asks is told: the set is not protected, or reads have failed.
+    fn is_told(&self) -> bool {
+        let (status, protection) = self.set.status();
+        !matches!(protection, Protection::Protected) || status.troubles.iter().any(|(_, of)| of.failed_reads > 0)
+    }
+}
+
+#[test]
+fn each_failure_of_main_and_log_is_followed_by_what_the_policy_says_and_is_told() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        for role in [Role::Main, Role::Log] {
+            for symptom in Symptom::ALL {
+                for action in [Action::Tell, Action::GoOnAlone, Action::ReadOnly, Action::Stop] {
+                    let what = format!("{mode:?} {role}.{symptom}={action}");
+                    let mut policy = Policy::default();
+                    let entry = Entry { patience: Patience::None, action };
+                    if policy.set(role, symptom, mode, entry).is_err() {
+                        continue;
+                    }
+                    check(mode, role, symptom, action, &policy.to_string(), &what);
+                }
+            }
+        }
+    }
+}
+
+fn check(mode: Mode, role: Role, symptom: Symptom, action: Action, policy: &str, what: &str) {
+    let rig = Rig::new(mode, policy);
+    assert!(rig.use_it(0..50).1, "{what}");
+    put(&rig.set, 200, 7).unwrap();
+    rig.device(role).fail(symptom);
+    let (answered, is_all) = rig.use_it(50..60);
+    if role == Role::Log && symptom == Symptom::Read && mode == Mode::Synchronous {
+        // Nothing reads the log but a backup.
+        let backup = Arc::new(MemoryDevice::new(2048));
+        let log = rig.set.set().unwrap();
+        log.create_backup(backup.clone(), Uuid([9; 16])).unwrap();
+        log.backup(backup.clone()).unwrap();
+        assert!(rig.use_it(60..61).1);
+        let Err(Error::Device(error)) = log.backup(backup) else { panic!("{what}: it can be read") };
+        rig.set.heed(&error);
+    } else {
+        // In asynchronous mode main may have everything, or not.
+        let is_alone = matches!(rig.set.protection(), Protection::Alone { .. });
+        assert_eq!(is_all, is_alone, "{what}");
+        assert!(is_alone || action != Action::GoOnAlone || mode == Mode::Asynchronous, "{what}");
+    }
+    assert!(rig.is_told(), "{what}");
+    let mut bytes = vec![0; BLOCK_SIZE];
+    let reads = rig.set.read(250, &mut [IoSliceMut::new(&mut bytes)]);
+    let (changed, protection) = (put(&rig.set, 3, 77), rig.set.protection());
+    let can_read = role == Role::Log || !matches!(symptom, Symptom::Read | Symptom::Gone);
+    match action {
+        Action::Tell => {
+            assert!(reads.is_ok() == can_read || !matches!(protection, Protection::Protected), "{what}");
+        }
+        Action::GoOnAlone if mode == Mode::Synchronous => {
+            assert!(matches!(protection, Protection::Alone { .. }), "{what}: {protection:?}");
+            assert!(changed.is_ok() && reads.is_ok(), "{what}: {changed:?}");
+        }
+        Action::GoOnAlone => assert!(!matches!(protection, Protection::Protected), "{what}"),
+        Action::ReadOnly => {
+            assert!(matches!(protection, Protection::Stopped { .. }), "{what}: {protection:?}");
+            assert!(changed.is_err() && reads.is_ok() == can_read, "{what}: {changed:?} {reads:?}");
+        }
+        Action::Stop => {
+            assert!(matches!(protection, Protection::Stopped { .. }), "{what}: {protection:?}");
+            assert!(changed.is_err() && matches!(reads, Err(DeviceError::Latched { .. })), "{what}: {reads:?}");
+        }
+    }
+    // What was flushed is on what is left: main, or what main is made of.
+    let is_on_main = mode == Mode::Synchronous || role == Role::Main;
+    if is_on_main && role == Role::Log && !answered.is_empty() {
+        *rig.log.at.lock().unwrap() = None;
+        assert!(get(&rig.main.device, answered[0] % 100) == block(answered[0]), "{what}");
+    }
+}
+
+#[test]
+fn reads_are_tried_again_and_pass_if_one_of_them_does() {
+    let rig = Rig::new(Mode::Synchronous, "main.read=retry:3:1s");
+    assert!(rig.use_it(0..50).1);
+    for (fails, is_ok) in [(1, true), (3, true), (4, false)] {
+        rig.main.times.store(fails, Ordering::Relaxed);
+        rig.main.fail(Symptom::Read);
+        let mut bytes = vec![0; BLOCK_SIZE];
+        assert_eq!(rig.set.read(7, &mut [IoSliceMut::new(&mut bytes)]).is_ok(), is_ok, "{fails} fail");
+        assert!(!is_ok || bytes == block(7));
+        assert!(rig.main.times.load(Ordering::Relaxed) <= 0);
+    }
+    let trouble = rig.trouble(Role::Main);
+    assert_eq!((trouble.mended_reads, trouble.failed_reads, trouble.last.is_some()), (2, 1, true));
+    assert!(rig.is_told());
+}
+
+/// A copy as the device is, without what it has not flushed if that is lost.
+fn now(device: &Failing) -> MemoryDevice {
+    device.device.clone()
+}
+
+#[test]
+fn a_device_that_has_gone_is_waited_for_and_nothing_is_missing() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        for role in [Role::Main, Role::Log] {
+            for spared in 0..30 {
+                let what = format!("{mode:?} {role} goes after {spared} requests");
+                let rig = Rig::new(mode, &format!("{role}.gone=wait:60s"));
+                assert!(rig.use_it(0..50).1);
+                let flushed = now(rig.device(role));
+                // It comes back as its last flush has left it, after a while; or with everything that it had.
+                rig.places.looks.store(7, Ordering::Relaxed);
+                let device = rig.device(role);
+                if spared % 2 == 1 {
+                    // An adapter that says something else, while nothing is there.
+                    device.fail(Symptom::Write);
+                    rig.places.is_away.lock().unwrap().push(role);
+                } else {
+                    device.fail(Symptom::Gone);
+                }
+                device.spared.store(spared, Ordering::Relaxed);
+                let back: Arc<dyn Device> = match spared {
+                    0 => Arc::new(flushed),
+                    // What it has got meanwhile.
+                    _ => Arc::new(Back(Arc::clone(device))),
+                };
+                rig.places.there.lock().unwrap().push((role, back));
+                let (answered, is_all) = rig.use_it(50..150);
+                assert!(is_all && answered.len() == 100, "{what}");
+                assert!(matches!(rig.set.protection(), Protection::Protected), "{what}");
+                assert_eq!((rig.trouble(role).returns, rig.trouble(role).waiting_since), (1, None), "{what}");
+                for number in answered {
+                    assert!(get(&rig.set, number % 100) == block(number), "{what}: {number}");
+                }
+            }
+        }
+    }
+}
+
+/// The same device, whole again.
+struct Back(Arc<Failing>);
+
+impl Filter for Back {
+    fn below(&self) -> &dyn Device {
+        &self.0.device
+    }
+}
+
+#[test]
+fn what_was_not_flushed_is_written_again_to_a_device_that_has_lost_it() {
+    let rig = Rig::new(Mode::Asynchronous, "log.gone=wait:60s");
+    assert!(rig.use_it(0..50).1);
+    let flushed = now(&rig.log);
+    // Written to the log, and never flushed.
+    for number in 100..180 {
+        put(&rig.set, number, number).unwrap();
+    }
+    rig.places.there.lock().unwrap().push((Role::Log, Arc::new(flushed)));
+    rig.log.fail(Symptom::Gone);
+    rig.set.flush().unwrap();
+    assert_eq!(rig.trouble(Role::Log).returns, 1);
+    for number in 100..180 {
+        assert!(get(&rig.set, number) == block(number), "{number}");
+    }
+    rig.set.settle().unwrap();
+    assert!((100..180).all(|number| get(&rig.main.device, number) == block(number)));
+}
+
+#[test]
+fn another_device_in_its_place_and_one_that_comes_too_late_are_no_return() {
+    let older = |rig: &Rig| now(&rig.log);
+    let foreign = |_: &Rig| {
+        let (main, log) = (Arc::new(MemoryDevice::new(1024)), Arc::new(MemoryDevice::new(256 * 6)));
+        create(main, log.clone(), &names(40)).unwrap();
+        (*log).clone()
+    };
+    let empty = |_: &Rig| MemoryDevice::new(256 * 6);
+    type Make<'a> = &'a dyn Fn(&Rig) -> MemoryDevice;
+    for (make, why) in
+        [(&older as Make, "not as it was flushed"), (&foreign as Make, "set"), (&empty as Make, "no label")]
+    {
+        let rig = Rig::new(Mode::Synchronous, "log.gone=wait:60s");
+        assert!(rig.use_it(0..20).1);
+        let other = make(&rig);
+        for number in 20..30 {
+            put(&rig.set, number, number).unwrap();
+            rig.set.flush().unwrap();
+        }
+        rig.places.there.lock().unwrap().push((Role::Log, Arc::new(other)));
+        let device = rig.set.set().unwrap();
+        rig.log.fail(Symptom::Gone);
+        assert!(rig.use_it(30..40).1, "main goes on alone: {why}");
+        drop(device);
+        assert!(matches!(rig.set.protection(), Protection::Alone { .. }), "{why}");
+        assert!((0..40).all(|number| get(&rig.main.device, number) == block(number)), "{why}");
+        let trouble = rig.trouble(Role::Log);
+        assert_eq!((trouble.returns, trouble.waiting_since), (0, None), "{why}");
+        // A minute, five times a second.
+        assert!((300..302).contains(&rig.places.looked.load(Ordering::Relaxed)), "{why}");
+    }
+}
+
+#[test]
+fn the_status_tells_of_a_wait_while_it_lasts_and_the_end_ends_it() {
+    let real = Options { timer: Arc::new(RealTimer::default()), ..options(Mode::Synchronous) };
+    let policy: Policy = "log.gone=wait:1h".parse().unwrap();
+    let main = Arc::new(MemoryDevice::new(BLOCKS + 256).named("main"));
+    let log = Failing::over(MemoryDevice::new(256 * 6).named("log"));
+    create(main.clone(), log.clone(), &names(1)).unwrap();
+    let watch = Watch::new(policy.clone(), &real, Box::new(Arc::new(Places::default())));
+    let over = watch.over(Role::Log, log.clone()).unwrap();
+    let real = Options { watch: Some(Arc::clone(&watch)), ..real };
+    let set = Lasting::of(Flashlog::open(main.clone(), over, &real).unwrap().0, policy);
+    put(&set, 3, 3).unwrap();
+    log.fail(Symptom::Gone);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| set.flush());
+        loop {
+            let ticket = real.timer.ticket();
+            let troubles = set.status().0.troubles;
+            if troubles.iter().any(|(role, of)| *role == Role::Log && of.waiting_since.is_some()) {
+                break;
+            }
+            real.timer.wait(ticket, Some(real.timer.now() + Duration::from_millis(5)));
+        }
+        // Main can be read meanwhile.
+        assert!(get(&set, 3) == block(3));
+        watch.end();
+        writer.join().unwrap().unwrap();
+    });
+    assert!(matches!(set.protection(), Protection::Alone { .. }));
+    assert!(get(&*main, 3) == block(3));
+}
+
+#[test]
+fn a_backup_is_waited_for_and_its_failures_are_told_to_whoever_makes_it() {
+    for symptom in Symptom::ALL {
+        for waits in [false, true] {
+            if waits && symptom != Symptom::Gone {
+                continue;
+            }
+            let rig = Rig::new(Mode::Synchronous, if waits { "backup.gone=wait:60s" } else { "" });
+            let failing = Failing::over(MemoryDevice::new(2048).named("backup"));
+            let set = rig.set.set().unwrap();
+            set.create_backup(failing.clone(), Uuid([9; 16])).unwrap();
+            assert!(rig.use_it(0..20).1);
+            let backup = rig.watch.over(Role::Backup, failing.clone()).unwrap();
+            rig.places.there.lock().unwrap().push((Role::Backup, Arc::new(Back(failing.clone()))));
+            failing.spared.store(2, Ordering::Relaxed);
+            failing.fail(symptom);
+            let done = set.backup(backup.clone()).and_then(|_| verify_backup(backup.clone()).map(|_| ()));
+            assert_eq!(done.is_ok(), waits, "{symptom}, waits: {waits}: {done:?}");
+            if let Err(Error::Device(error)) = done {
+                rig.set.heed(&error);
+            }
+            let trouble = rig.trouble(Role::Backup);
+            assert!(trouble.last.is_some() && trouble.returns == u64::from(waits), "{symptom}: {trouble:?}");
+            // The set is none the worse.
+            assert!(matches!(rig.set.protection(), Protection::Protected));
+            assert!(rig.use_it(20..40).1);
+        }
+    }
+}
