@@ -98,8 +98,8 @@ pub use protected::{ChainError, Piece, Protected, Source, assemble};
 pub use protection::{PageSums, Protection, StoredSums, UnknownProtection};
 pub use rolling::{
     ADLER32_OF_ZEROS, CRC64_OF_ZEROS, Delta, FlippedBits, ROLLING_BLOCK, adler32, adler32_add_delta, adler32_change,
-    crc64_change, crc64_change_slot, crc64_change_word, crc64_neutral, fletcher256_add_delta, fletcher256_change,
-    tally,
+    crc64_and_tally, crc64_change, crc64_change_slot, crc64_change_word, crc64_neutral, fletcher256_add_delta,
+    fletcher256_change, tally,
 };
 pub use set_digest::SetDigest;
 pub use sums::{fletcher256, xor64};

@@ -17,7 +17,8 @@ use crate::format::{POINTERS, RECORD_BYTES};
 use crate::locked_block::{LockedBlock, Slot};
 use crate::own_records::misled;
 use holdfast_integrity::{
-    CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, identity_mix, identity_tag, prefetch_line, tally,
+    CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, crc64_and_tally, identity_mix, identity_tag,
+    prefetch_line, tally,
 };
 use holdfast_object::{Corruption, DomainId, Error, ObjectId, ObjectKey, Place, Result};
 
@@ -211,8 +212,8 @@ impl MetaBlock {
         if !self.rolls() {
             return Ok(());
         }
-        let got = (crc64(self.bytes()) ^ key.mix(), tally(self.bytes()));
-        Scribble::between((self.sums.sum, self.sums.tally), got)
+        let (crc, tally) = crc64_and_tally(self.bytes());
+        Scribble::between((self.sums.sum, self.sums.tally), (crc ^ key.mix(), tally))
     }
 
     /// Whether this is the block of that identity.

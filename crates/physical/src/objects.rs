@@ -280,15 +280,16 @@ impl Trees {
             // It becomes another block.
             seen.remove(&page);
         }
-        self.with_system(base, REFERENCES, |trees, record| {
-            trees.make_dirty(base, key, record, 0, page)?;
-            let mut block = trees.dirty_mut(NodeKey::new(key, 0, page));
-            block.put_counter((address % COUNTERS) as usize, count);
-            if count == 0 && block.is_zero() {
-                trees.remove_pages(base, key, record, page, page + 1)?;
-            }
-            Ok(())
-        })
+        let node = NodeKey::new(key, 0, page);
+        if !self.dirty.contains_key(&node) {
+            self.with_system(base, REFERENCES, |trees, record| trees.make_dirty(base, key, record, 0, page))?;
+        }
+        let mut block = self.dirty_mut(node);
+        block.put_counter((address % COUNTERS) as usize, count);
+        if count == 0 && block.is_zero() {
+            self.with_system(base, REFERENCES, |trees, record| trees.remove_pages(base, key, record, page, page + 1))?;
+        }
+        Ok(())
     }
 
     /// One more pointer names the block.

@@ -743,6 +743,9 @@ impl Trees {
             },
         };
         if let Some(block) = block {
+            if base.disk.metadata.audits() {
+                self.audit.dropped(key, &block);
+            }
             let mut slots = (0..POINTERS).filter(|slot| !block.pointer_kind_is_hole(*slot as usize)).peekable();
             while let Some(slot) = slots.next() {
                 if let Some(next) = next {
@@ -754,7 +757,6 @@ impl Trees {
                     base.cache.get(node, block.pointer(*next as usize).address[0])
                 });
                 let behind = behind.as_ref().map(|(block, _)| &**block);
-                self.audit.dropped(key, &child);
                 self.free_subtree(base, key, record, &child, level - 1, index * POINTERS + slot, behind);
             }
         }

@@ -9,7 +9,7 @@
 
 use crate::format::BITS;
 use crate::meta_block::Scribble;
-use holdfast_integrity::{CRC64_OF_ZEROS, Delta, FlippedBits, crc64, tally};
+use holdfast_integrity::{CRC64_OF_ZEROS, Delta, FlippedBits, crc64_and_tally};
 use std::collections::BTreeMap;
 
 /// Words of 64 bits in a chunk: what one block of the on-disk bitmap describes.
@@ -35,7 +35,8 @@ impl Sums {
         for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *bytes = word.to_le_bytes();
         }
-        Sums { crc: crc64(&bytes), tally: tally(&bytes) }
+        let (crc, tally) = crc64_and_tally(&bytes);
+        Sums { crc, tally }
     }
 
     /// Of words that were all zero, by the bits that were changed since.

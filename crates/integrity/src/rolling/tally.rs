@@ -9,9 +9,9 @@ pub(super) const LANES: usize = 16;
 const ROWS: usize = ROLLING_BLOCK / 64;
 
 /// Odd.
-const ALPHA: [u32; LANES] = random(0, 1);
+pub(super) static ALPHA: [u32; LANES] = random(0, 1);
 /// Even, but no multiples of four. With this the weights of a lane are odd and all different.
-const BETA: [u32; LANES] = random(LANES as u64, 2);
+pub(super) static BETA: [u32; LANES] = random(LANES as u64, 2);
 
 /// Weights by row and lane.
 pub(super) type Weights = [[u32; LANES]; ROWS];

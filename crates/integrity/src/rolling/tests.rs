@@ -145,6 +145,39 @@ fn the_tally_of_both_codes_is_as_defined() {
     assert_eq!(tally(&[0; ROLLING_BLOCK]), 0);
 }
 
+#[test]
+fn both_sums_of_a_block_in_one_pass() {
+    let mut rng = Pcg64Mcg::seed_from_u64(68);
+    // Each byte alone, so that none is left out; and blocks full of them.
+    let single = (0..ROLLING_BLOCK).map(|at| {
+        let mut block = Box::new([0; ROLLING_BLOCK]);
+        block[at] = 1 << (at % 8);
+        block
+    });
+    let full: Vec<_> = (0..100).map(|_| block(&mut rng)).collect();
+    let ones = Box::new([0xff; ROLLING_BLOCK]);
+    for block in single.chain(full).chain([ones]) {
+        assert_eq!(crc64_and_tally(&block), (crc64(&block[..]), tally(&block)));
+    }
+}
+
+/// A planted error: one bit of one of the keys that fold a block, or that its last rows are multiplied by.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_mutated_key_is_seen_in_the_sum_of_a_block() {
+    let mut rng = Pcg64Mcg::seed_from_u64(69);
+    let block = block(&mut rng);
+    for key in WORDS - 65..WORDS {
+        let mut keys = KEYS;
+        keys[key] ^= 1 << rng.random_range(0..64);
+        let Some((crc64, _)) = x86::sums(&keys, &block) else {
+            eprintln!("this CPU has no VPCLMULQDQ and AVX-512: the code that needs them is not tested");
+            return;
+        };
+        assert_ne!(Some(crc64), x86::sums(&KEYS, &block).map(|(crc64, _)| crc64), "key {key}");
+    }
+}
+
 /// A planted error: one bit of one weight.
 #[test]
 fn a_mutated_weight_is_seen() {

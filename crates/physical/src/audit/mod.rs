@@ -22,7 +22,7 @@ use crate::alloc::{Alloc, fixed};
 use crate::commit::CommitOrder;
 use crate::format::blockptr::Glance;
 use crate::format::{
-    BITS, BlockPointer, COUNTERS, DeadRun, LABEL_BLOCKS, Label, POINTERS, RECORDS, SNAPSHOTS, Superblock, SystemKind,
+    BITS, COUNTERS, DeadRun, LABEL_BLOCKS, Label, POINTERS, RECORDS, SNAPSHOTS, Superblock, SystemKind,
 };
 use crate::meta_block::{MetaBlock, NodeKey, Scribble};
 use crate::module::log_area;
@@ -210,10 +210,12 @@ impl Audit {
         self.listed
     }
 
-    /// A pointer in a tree block that goes away as a whole.
-    pub(crate) fn dropped(&mut self, key: ObjectKey, pointer: &BlockPointer) {
+    /// A tree block goes away as a whole, with all of its pointers.
+    pub(crate) fn dropped(&mut self, key: ObjectKey, block: &MetaBlock) {
         let mut gone = Pointers::default();
-        gone.gone(&Glance::of(pointer));
+        for slot in block.bytes().as_chunks().0 {
+            gone.gone(&Glance::at(slot));
+        }
         self.pointers.add(&gone);
         self.count(key, gone.doubled, gone.pages);
     }

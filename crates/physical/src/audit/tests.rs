@@ -5,7 +5,7 @@ use crate::alloc::Zone;
 use crate::commit::tests::Rig;
 use crate::format::blockptr::PointerKind;
 use crate::format::snapshot::{DEAD_BYTES, StoredSnapshot};
-use crate::format::{POINTERS, RECORD_BYTES, Record};
+use crate::format::{BlockPointer, POINTERS, RECORD_BYTES, Record};
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, OwnedBlock};
 use crate::objects::{BITMAP, REFERENCES, dead_of};
 use crate::tree::Change;

@@ -146,7 +146,12 @@ impl Edit<'_> {
     pub(crate) fn put_counter(&mut self, slot: usize, value: u32) {
         let old = self.block.counter(slot);
         self.count(|changes, _| changes.counter(slot, old, value));
-        self.change_any(slot * 4, &value.to_le_bytes());
+        // As a part of its word, of which a change costs a quarter of that of bytes anywhere.
+        let (word, shift) = (slot / 2, slot % 2 * 32);
+        self.block.change(slot * 4, &value.to_le_bytes(), |block| {
+            let before = block.word(word);
+            Delta::of_word(word, before, before ^ u64::from(block.counter(slot) ^ value) << shift)
+        });
     }
 
     /// Puts an encoded entry of a snapshot list, or zeros.
