@@ -104,6 +104,7 @@ step unit 1200 cargo test --workspace --no-fail-fast
 step explorer $([ "$mode" = test ] && echo 600 || echo 7500) $EXPLORER --seed "$SEED" $explorer
 # shellcheck disable=SC2086
 step flashlog $([ "$mode" = test ] && echo 600 || echo 2400) cargo run --quiet --release -p holdfast-lab --bin flashlog-explorer -- --seed "$SEED" $flashlog
+[ "$mode" = test ] || step flips 1800 cargo run --quiet --release -p holdfast-lab --bin flashlog-flips -- --seed "$SEED" --trials 200
 [ "$mode" = test ] || step enemy 3600 cargo run --quiet --release -p holdfast-lab --bin enemy-table -- --seed "$SEED" --trials 200
 [ "$mode" = test ] || step metadata 3600 cargo run --quiet --release -p holdfast-lab --bin metadata-campaign -- --seed "$SEED" --injections 20000
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s

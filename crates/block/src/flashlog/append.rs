@@ -13,6 +13,11 @@ use std::sync::Arc;
 /// Pages for this many blocks in entries of one block each, the fewest that a page has room for.
 const BLOCKS_OF_A_PAGE: u64 = 124;
 
+/// Pages that so many blocks may take.
+pub(super) fn pages_for(blocks: u64) -> u64 {
+    blocks.div_ceil(BLOCKS_OF_A_PAGE) + 1
+}
+
 /// The end of the log. Whoever has it is the only one who writes to the log device, but for what is damaged and written again.
 pub(super) struct Head {
     pub(super) labels: Labelled,
@@ -21,6 +26,8 @@ pub(super) struct Head {
     pub(super) is_unflushed: bool,
     /// There are blocks since the last page that is a barrier.
     pub(super) is_unmarked: bool,
+    /// Nothing has come since the log's label, or its last page, has said that everything before is durable.
+    pub(super) is_sealed: bool,
     /// Number of the next barrier.
     pub(super) barrier: u64,
     /// A backup has everything before; what is behind is kept for it.
@@ -66,7 +73,7 @@ impl Flashlog {
             return Ok(());
         }
         let blocks_most = 2 * self.gather_blocks;
-        let made = self.make_room(head, 2 * blocks_most, 2 * (blocks_most.div_ceil(BLOCKS_OF_A_PAGE) + 1));
+        let made = self.make_room(head, 2 * blocks_most, 2 * pages_for(blocks_most));
         head.note(made)?;
         self.append_gathered(head, is_barrier)
     }
@@ -79,10 +86,7 @@ impl Flashlog {
     }
 
     fn write_gathered(&self, head: &mut Head, is_barrier: bool) -> Result<(), Failure> {
-        let (batch, durable, applied) = {
-            let mut stages = self.stages.lock();
-            (stages.take_gathered(), stages.durable, stages.applied)
-        };
+        let batch = self.stages.lock().take_gathered();
         let is_barrier = is_barrier && (head.is_unmarked || !batch.is_empty());
         if batch.is_empty() && !is_barrier {
             return Ok(());
@@ -90,6 +94,27 @@ impl Flashlog {
         for (first, chunk) in &batch {
             self.verify_chunk(*first, chunk)?;
         }
+        self.write_pages(head, &batch, is_barrier)?;
+        head.is_sealed = false;
+        head.is_unmarked = !is_barrier;
+        head.barrier += u64::from(is_barrier);
+        Ok(())
+    }
+
+    /// A page without blocks, which says that everything before it is durable.
+    pub(super) fn append_seal(&self, head: &mut Head) -> Result<(), Failure> {
+        head.check()?;
+        let written = self.write_pages(head, &[], false);
+        head.note(written)?;
+        head.is_sealed = true;
+        Ok(())
+    }
+
+    fn write_pages(&self, head: &mut Head, batch: &[(u64, Arc<Chunk>)], is_barrier: bool) -> Result<(), Failure> {
+        let (durable, applied) = {
+            let stages = self.stages.lock();
+            (stages.durable, stages.applied)
+        };
         let head_of_pages = PageHead {
             log: head.labels.label.log,
             number: 0,
@@ -102,7 +127,7 @@ impl Flashlog {
             barrier: head.barrier,
             time: (self.options.now)(),
         };
-        let (pages, next) = pages(&batch, head.next, &head_of_pages);
+        let (pages, next) = pages(batch, head.next, &head_of_pages);
         let (tail, areas) = (head.labels.label.tail, self.rings.areas);
         if next.page - tail.page > areas.meta_blocks || next.data - tail.data > areas.data_blocks {
             // After main has failed, in an earlier session as well, and nothing could be let go of.
@@ -117,28 +142,34 @@ impl Flashlog {
         {
             let mut stages = self.stages.lock();
             if self.is_read_from_log() {
-                stages.leave_memory(&batch, head.next.data);
+                stages.leave_memory(batch, head.next.data);
             }
             stages.promote(Stage::Writing, Stage::Logged);
             stages.logged = next;
+            stages.sealing.written();
         }
         head.next = next;
         head.is_unflushed = true;
-        head.is_unmarked = !is_barrier;
-        head.barrier += u64::from(is_barrier);
         Ok(())
     }
 
     /// Flushes the log; what is in it then may go to main.
     pub(super) fn flush_log(&self, head: &mut Head) -> Result<(), Failure> {
         head.check()?;
-        if head.is_unflushed {
+        let was_unflushed = head.is_unflushed;
+        if was_unflushed {
             head.note(self.rings.device.flush().map_err(Failure::of(Side::Log)))?;
             head.is_unflushed = false;
         }
-        let mut stages = self.stages.lock();
-        stages.promote(Stage::Logged, Stage::Durable);
-        stages.durable = head.next;
+        let is_told = {
+            let mut stages = self.stages.lock();
+            stages.promote(Stage::Logged, Stage::Durable);
+            stages.durable = head.next;
+            was_unflushed && self.note_flushed(head, &mut stages)
+        };
+        if is_told {
+            self.options.timer.wake();
+        }
         Ok(())
     }
 
@@ -197,12 +228,14 @@ impl Flashlog {
     /// Writes a label of the log that lets go of what main has. Only then is it overwritten.
     pub(super) fn write_points(&self, head: &mut Head, applied: Point) -> Result<(), Failure> {
         let (tail, barrier, let_go_of) = (head.tail(applied), head.barrier, head.labels.label.tail);
+        let durable = self.stages.lock().durable.page;
         if self.options.order == Order::ReuseBeforeLabel {
             (head.labels.label.tail, head.labels.label.applied) = (tail, applied);
             return Ok(());
         }
         let written = head.labels.write(|label| {
             (label.tail, label.applied, label.barrier) = (tail, applied, barrier);
+            label.durable = durable;
         });
         head.note(written.map_err(Failure::of(Side::Log)))?;
         self.trim(head, let_go_of);

@@ -1,9 +1,9 @@
 //! Moments to go back to: the barriers that the log has behind a backup's state. Nothing here writes.
 
 use super::Error;
-use super::format::{Entry, Label, Page, Point, Role, State};
+use super::format::{Entry, Fault, Label, Page, Point, Role, State, hex};
 use super::labels::Labelled;
-use super::ring::Rings;
+use super::ring::{Area, Rings};
 use super::scan::{Scan, has_data};
 use super::staging::Backup;
 use crate::{BLOCK_SIZE, Device};
@@ -104,7 +104,9 @@ impl Behind {
     /// Of a set that is not in use.
     pub(super) fn closed(backup: &Backup, log: &Labelled) -> Result<Behind, Error> {
         let rings = Rings { device: Arc::clone(&log.device), areas: log.label.areas };
-        Self::new(backup, rings, log.label.clone(), None)
+        let behind = Self::new(backup, rings, log.label.clone(), None)?;
+        behind.verify_join()?;
+        Ok(behind)
     }
 
     /// Of a set in use, whose log is durable up to there.
@@ -138,6 +140,25 @@ impl Behind {
         Scan::new(&self.rings, &self.label, self.from, false).without_mending()
     }
 
+    /// That the log has, in front of the backup's state, the page that the backup knows, as far as that page can be read: otherwise it has
+    /// lost what the backup has, and has gone on from an earlier state.
+    fn verify_join(&self) -> Result<(), Error> {
+        let Point { page, previous, .. } = self.from;
+        if page <= self.label.tail.page {
+            return Ok(());
+        }
+        let mut bytes = [0; BLOCK_SIZE];
+        self.rings.read(Area::Meta, page - 1, &mut bytes)?;
+        match Page::decode_mending(&mut bytes, self.label.blocks) {
+            Ok(found) if found.head.log == self.label.log && found.head.number == page - 1 && found.sum != previous => {
+                let (device, block) = (self.rings.device.name().into(), self.rings.block(Area::Meta, page - 1));
+                let fault = Fault::new("the page before the backup's state", hex(previous), hex(found.sum));
+                Err(Error::Damaged { device, block, fault })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The next page, unless it is behind what is durable.
     fn next(&self, scan: &mut Scan<'_>) -> Result<Option<Page>, Error> {
         if self.end.is_some_and(|end| scan.at.page >= end.page) { Ok(None) } else { scan.next() }
@@ -146,7 +167,7 @@ impl Behind {
     /// Reads all pages, twice, and the data of those that nothing says were durable: the end is where an opening would find it.
     pub(super) fn survey(&self) -> Result<Survey, Error> {
         let mut scan = self.scan();
-        let mut durable = self.end.map_or(self.label.start, |end| end.page);
+        let mut durable = self.end.map_or(self.label.start.max(self.label.durable), |end| end.page);
         while let Some(page) = self.next(&mut scan)? {
             durable = durable.max(page.head.durable);
         }

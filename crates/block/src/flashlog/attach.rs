@@ -276,6 +276,7 @@ impl Joining {
             let state = if map.is_some() { State::Opening } else { State::Open };
             (label.state, label.generation, label.start) = (state, generation, start.page);
             label.barrier = barrier;
+            label.durable = if map.is_some() { start.page } else { next.page };
             (label.tail, label.applied) = if map.is_some() { (start, start) } else { (tail, next) };
         };
         match map {

@@ -97,6 +97,7 @@ impl Flashlog {
             backup.labels.write(|label| (label.state, label.staging) = (State::Open, Staging::default()))?;
         }
         self.forget_changed(&backup)?;
+        self.say_durable(backup.label().applied)?;
         Ok((done, backup.written))
     }
 
@@ -286,6 +287,16 @@ impl Flashlog {
         let written = head.labels.write(|label| label.has_map = false).map_err(Failure::of(Side::Log));
         drop(head);
         Ok(self.heed(written)?)
+    }
+
+    /// The log's label says that it has what a backup has, so that it cannot be taken for what a power cut left out; and it lets go of it.
+    fn say_durable(&self, to: Point) -> Result<(), Error> {
+        let mut head = self.head.lock();
+        let applied = self.stages.lock().applied;
+        let is_said = head.labels.label.durable >= to.page;
+        let done = if is_said { Ok(()) } else { self.write_points(&mut head, applied) };
+        drop(head);
+        Ok(self.heed(done)?)
     }
 
     /// One step: as many pages of the log as have room in the staging area. How many blocks it was.

@@ -57,6 +57,7 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
         map: 0,
         has_map: false,
         left: 0,
+        durable: 0,
     };
     Labelled::create(log, label.clone())?;
     Labelled::create(

@@ -152,6 +152,7 @@ mod tests {
             map: 0,
             has_map: false,
             left: 0,
+            durable: 0,
         }
     }
 

@@ -24,7 +24,7 @@
 //! | `labels` | who a device is: newest label, next label |
 //! | `ring` | positions to blocks of the log |
 //! | `chunk`, `stages` | what main does not have yet |
-//! | `append` | to the log |
+//! | `append`, `seal` | to the log; saying that it is durable when nothing follows |
 //! | `catch_up` | from memory or the log to main |
 //! | `trim` | discarding what the log has let go of |
 //! | `serve`, `turns` | the same in a thread of the caller's; how threads wait for each other |
@@ -75,6 +75,9 @@ mod scan;
 mod scrub;
 #[cfg(test)]
 mod scrub_tests;
+mod seal;
+#[cfg(test)]
+mod seal_tests;
 mod serve;
 #[cfg(test)]
 mod serve_tests;

@@ -65,6 +65,7 @@ impl Flashlog {
                     labels: log,
                     is_unflushed: false,
                     is_unmarked: false,
+                    is_sealed: true,
                     barrier: 0,
                     failed: None,
                     changed,
@@ -91,7 +92,6 @@ impl Flashlog {
             head.barrier = head.labels.label.barrier;
             if let Some(last) = last {
                 head.barrier = head.barrier.max(last.barrier + u64::from(last.is_barrier));
-                head.is_unmarked = !last.is_barrier;
             }
             // What was read is there; that it is durable is certain only now. The mended pages and blocks too.
             self.rings.device.flush()?;
@@ -143,7 +143,7 @@ impl Flashlog {
         let mut head = self.head.lock();
         let label = head.labels.label.clone();
         let mut scan = self.scan(&label);
-        let (mut pages, mut durable) = (0, label.start);
+        let (mut pages, mut durable) = (0, label.start.max(label.durable));
         while let Some(page) = scan.next()? {
             pages += 1;
             durable = durable.max(page.head.durable);
@@ -158,6 +158,7 @@ impl Flashlog {
             if page.head.number >= durable && !self.has_data(&page)? {
                 break;
             }
+            head.is_unmarked = !page.head.is_barrier && (head.is_unmarked || page.blocks() > 0);
             (head.next, last) = (scan.at, Some(page.head));
             pages -= 1;
         }
@@ -198,6 +199,7 @@ impl Flashlog {
         head.labels.write(|label| {
             label.state = State::Opening;
             (label.generation, label.start, label.barrier) = (generation, start, barrier);
+            label.durable = start;
             label.is_asynchronous = is_asynchronous;
         })?;
         main.labels.write(|label| (label.generation, label.is_asynchronous) = (generation, is_asynchronous))?;

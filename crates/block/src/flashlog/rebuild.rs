@@ -21,7 +21,7 @@ pub struct Rebuild {
     pub name: Uuid,
     /// The state that the set is to have.
     pub at: At,
-    /// What the log has behind that state may be given up.
+    /// What the log has behind that state may be given up; of [`At::Now`], what is behind the first page that is damaged.
     pub drop_later: bool,
     /// Damaged blocks of the backup that the log does not replace are copied as they are. They will not be told from others any more.
     pub accept_damage: bool,
@@ -84,6 +84,7 @@ pub fn later(backup: Arc<dyn Device>, log: Arc<dyn Device>, at: At) -> Result<La
 ///
 /// # Errors
 /// [`Error`] tells which device cannot be used, and why. Nothing has changed on the log then, and this can be done again.
+/// [`Error::Damaged`] if the log has less than its label or a later page says that was durable.
 pub fn rebuild(backup: Arc<dyn Device>, log: Arc<dyn Device>, main: Arc<dyn Device>, name: Uuid) -> Result<u64, Error> {
     let how = Rebuild { name, at: At::Now, drop_later: false, accept_damage: false };
     rebuild_at(backup, log, main, &how).map(|rebuilt| rebuilt.blocks)
@@ -109,12 +110,16 @@ pub fn rebuild_at(
     if blocks < least {
         return Err(Error::TooSmall { device: main.name().into(), role: Role::Main, blocks, least });
     }
-    // Of everything, the next opening finds out where it ends.
     let mut end = log.label.clone();
     let (mut barrier, mut to) = (None, None);
-    if how.at != At::Now {
-        let survey = behind.survey()?;
-        let (point, found) = behind.choose(&survey, how.at)?;
+    let survey = behind.survey()?;
+    // Of everything, the next opening finds out where it ends. If the log is damaged, the end is where that begins, and it is for the caller
+    // to say that this will do.
+    if how.at != At::Now || survey.damage.is_some() {
+        let (point, found) = match how.at {
+            At::Now if how.drop_later => (survey.end, None),
+            at => behind.choose(&survey, at)?,
+        };
         let later = Later::than(point, &survey);
         if !how.drop_later && !later.is_nothing() {
             return Err(Error::Later { device: log.device.name().into(), later: Box::new(later) });
@@ -124,6 +129,7 @@ pub fn rebuild_at(
         (end.generation, end.start, end.state) = (end.generation + 1, point.page, State::Open);
         let next = survey.barriers.last().map_or(0, |(last, _)| last.number + 1);
         end.barrier = end.barrier.max(next);
+        end.durable = end.durable.min(point.page);
     }
     let base = Base::of(backup)?;
     let damaged = copy(&base, &*main)?;
@@ -137,8 +143,8 @@ pub fn rebuild_at(
     // What was read of the log is there; that it is durable is certain only now.
     log.device.flush()?;
     log.write(|label| {
-        (label.generation, label.start, label.state, label.barrier) =
-            (end.generation, end.start, end.state, end.barrier);
+        (label.generation, label.start, label.state, label.barrier, label.durable) =
+            (end.generation, end.start, end.state, end.barrier, end.durable);
         label.main = how.name;
         label.applied = of.applied;
         label.rebuilt = end.generation;

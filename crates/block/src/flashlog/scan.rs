@@ -104,11 +104,14 @@ impl<'a> Scan<'a> {
             && (head.data + page.blocks()).checked_sub(self.label.tail.data).is_some_and(|used| used <= room)
     }
 
-    /// That the end is one. A later page that counts the missing one as durable says that it is damage.
+    /// That the end is one. If the label, or a later page, counts the missing one as durable, it was damaged.
     pub(super) fn verify_end(&mut self) -> Result<(), Error> {
         let missing = self.at.page;
-        let fault = if missing < self.label.start {
-            Some(Fault::new("pages before this generation", self.label.start, missing))
+        let Label { start, durable, .. } = *self.label;
+        let fault = if missing < start {
+            Some(Fault::new("pages before this generation", start, missing))
+        } else if missing < durable {
+            Some(Fault::new("pages that were durable when the label was written", durable, missing))
         } else {
             self.later_page(missing)?
         };
@@ -125,7 +128,8 @@ impl<'a> Scan<'a> {
         let end = self.label.tail.page.saturating_add(self.rings.areas.meta_blocks);
         for number in missing + 1..end.min(missing + LOOK_AHEAD_PAGES) {
             let blocks = self.label.blocks;
-            let Ok(page) = Page::decode(self.bytes(number)?, blocks) else { continue };
+            let mut bytes = *self.bytes(number)?;
+            let Ok(page) = Page::decode_mending(&mut bytes, blocks) else { continue };
             let head = &page.head;
             let is_ours = head.log == self.label.log && head.generation == self.label.generation;
             if is_ours && head.number == number && head.durable > missing {

@@ -17,6 +17,8 @@ enum Work {
     Flush,
     /// Bring main up to date with everything.
     All,
+    /// Write the seal.
+    Seal,
     /// Nothing until then, or until there is a wake.
     Nothing(Option<Duration>),
 }
@@ -44,7 +46,7 @@ impl Flashlog {
                 if stages.company.is_ending || self.latch.cause().is_some() {
                     return;
                 }
-                let work = self.work(&stages);
+                let work = self.work_or_seal(&mut stages);
                 stages.company.idle += usize::from(matches!(work, Work::Nothing(_)));
                 work
             };
@@ -53,8 +55,9 @@ impl Flashlog {
                 self.stages.lock().company.idle -= 1;
                 continue;
             }
-            if work == Work::All {
-                if self.heed(self.bring_all()).is_err() {
+            if matches!(work, Work::All | Work::Seal) {
+                let done = if work == Work::All { self.bring_all() } else { self.write_seal() };
+                if self.heed(done).is_err() {
                     return;
                 }
                 continue;
@@ -73,6 +76,17 @@ impl Flashlog {
                 return;
             }
             self.options.timer.wake();
+        }
+    }
+
+    /// What is next; of an idle log, saying that what it has is durable.
+    fn work_or_seal(&self, stages: &mut Stages) -> Work {
+        let (work, seal) = (self.work(stages), stages.sealing.time());
+        stages.sealing.is_awaited = seal.is_some();
+        match (work, seal) {
+            (Work::Nothing(_), Some(at)) if at <= self.options.timer.now() => Work::Seal,
+            (Work::Nothing(until), Some(at)) => Work::Nothing(Some(until.map_or(at, |until| until.min(at)))),
+            (work, _) => work,
         }
     }
 

@@ -38,7 +38,7 @@ fn tight(mode: Mode) -> Options {
 }
 
 /// Runs something while main is served.
-fn served<T>(device: &Flashlog, act: impl FnOnce() -> T) -> T {
+pub(super) fn served<T>(device: &Flashlog, act: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         scope.spawn(|| device.serve_main());
         while device.stages.lock().company.idle == 0 {
@@ -352,7 +352,7 @@ fn main_fails_where_room_is_made_for_a_write() {
 
 /// Time that a test moves.
 #[derive(Default)]
-struct Moved {
+pub(super) struct Moved {
     /// Now, wakes, and waits that have begun.
     state: Mutex<(Duration, u64, u64)>,
     changed: Condvar,
@@ -365,7 +365,7 @@ impl Moved {
     }
 
     /// Lets time pass, and the other thread come to rest.
-    fn pass(&self, seconds: u64) {
+    pub(super) fn pass(&self, seconds: u64) {
         let waits = self.state.lock().2;
         self.change(|state| {
             state.0 += Duration::from_secs(seconds);

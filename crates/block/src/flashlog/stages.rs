@@ -10,6 +10,7 @@
 
 use super::chunk::Chunk;
 use super::format::Point;
+use super::seal::Sealing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,6 +77,7 @@ pub(super) struct Stages {
     /// Blocks of main that nobody has as they were, with the checksums that they should have, and that they have.
     pub(super) known_bad: BTreeMap<u64, (u64, u64)>,
     pub(super) age: Age,
+    pub(super) sealing: Sealing,
 }
 
 /// When what main does not have was written.

@@ -74,6 +74,9 @@ pub(crate) fn explain(error: Error) -> Failure {
         }
         Error::Busy { .. } => "try again when that is done",
         Error::TooSmall { .. } => "use a larger device",
+        Error::Damaged { .. } => {
+            "if it is the log: rebuild --drop-later goes on with what is in front of it; serve --without-log with main as it is"
+        }
         _ => return Failure::new(error.to_string()),
     };
     Failure::new(error.to_string()).hint(hint)

@@ -37,6 +37,10 @@ pub enum Target {
     Page,
     /// Data in the log.
     LogData,
+    /// A page of a log that was idle for a second, so that a seal is behind the last one.
+    SealedPage,
+    /// Data in the same.
+    SealedData,
     /// Checksums of a backup's data.
     Sums,
     /// A page of what a backup that was cut off had staged.
@@ -52,14 +56,16 @@ const NAMES: [&str; 3] = ["main", "log", "backup"];
 
 impl Target {
     /// In the order of the table.
-    pub const ALL: [Target; 13] = [
+    pub const ALL: [Target; 15] = [
         Target::Label(0),
         Target::Labels(0),
         Target::Data(0),
         Target::Label(1),
         Target::Labels(1),
         Target::Page,
+        Target::SealedPage,
         Target::LogData,
+        Target::SealedData,
         Target::Label(2),
         Target::Labels(2),
         Target::Data(2),
@@ -71,7 +77,7 @@ impl Target {
     fn device(self) -> usize {
         match self {
             Target::Label(device) | Target::Labels(device) | Target::Data(device) => device,
-            Target::Page | Target::LogData => 1,
+            Target::Page | Target::SealedPage | Target::LogData | Target::SealedData => 1,
             Target::Sums | Target::StagedPage | Target::StagedData => 2,
         }
     }
@@ -83,11 +89,17 @@ impl Target {
             Target::Data(_) => "data",
             Target::Page => "page",
             Target::LogData => "data",
+            Target::SealedPage => "page, idle for a second",
+            Target::SealedData => "data, idle for a second",
             Target::Sums => "checksums",
             Target::StagedPage => "staged page",
             Target::StagedData => "staged data",
         };
         format!("{}: {what}", NAMES[self.device()])
+    }
+
+    fn is_sealed(self) -> bool {
+        matches!(self, Target::SealedPage | Target::SealedData)
     }
 
     /// Where it may be on its device.
@@ -98,8 +110,8 @@ impl Target {
             Target::Label(0) | Target::Labels(0) => BLOCKS..MAIN_BLOCKS,
             Target::Label(1) | Target::Labels(1) => 0..256,
             Target::Label(_) | Target::Labels(_) => BACKUP_BLOCKS - 256..BACKUP_BLOCKS,
-            Target::Page => 256..512,
-            Target::LogData => 512..least,
+            Target::Page | Target::SealedPage => 256..512,
+            Target::LogData | Target::SealedData => 512..least,
             Target::Sums => SUMS..STAGED_PAGES,
             Target::StagedPage => STAGED_PAGES..STAGED_DATA,
             Target::StagedData => STAGED_DATA..BACKUP_BLOCKS - 256,
@@ -355,6 +367,9 @@ fn trial(target: Target, flips: u32, rng: &mut Pcg64Mcg) -> Result<Seen, String>
             return Err("the backup was not cut off".to_string());
         }
     }
+    if target.is_sealed() {
+        device.seal().map_err(says)?;
+    }
     let moment = [Moment::InUse, Moment::Closed, Moment::Cut][rng.random_range(0..3)];
     if moment == Moment::Closed {
         device.settle().map_err(says)?;
@@ -384,9 +399,8 @@ fn trial(target: Target, flips: u32, rng: &mut Pcg64Mcg) -> Result<Seen, String>
     if target.device() == BACKUP {
         seen.is_told |= !flashlog::verify_backup(as_hit.backup.clone()).is_ok_and(|found| found.is_good());
     }
-    // Whoever makes main anew asks the log's pages where it ends, and not how the set was closed.
     let from_others = as_hit.rebuilt(&mut seen);
-    let mut is_restored = from_others.is_some_and(|device| as_hit.compare(&device, true, &mut seen));
+    let mut is_restored = from_others.is_some_and(|device| as_hit.compare(&device, is_cut, &mut seen));
     if let Some(device) = device.or_else(|| set.open().ok()) {
         set.compare(&device, is_cut, &mut seen);
         seen.is_told |= device.catch_up().is_err();
@@ -438,6 +452,7 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
             ("damage is copied to another device", row.spread == 0),
             ("something cannot be got back that another device had", row.missing == 0),
             ("one bit is taken for a power cut", row.flips > 1 || row.cut == 0),
+            ("damage in front of a seal is taken for a power cut", !row.target.is_sealed() || row.cut == 0),
             ("damage is taken for a power cut that is not in the log", row.target.device() == LOG || row.cut == 0),
         ];
         broken.extend(promises.iter().filter(|(_, is_kept)| !is_kept).map(|(what, _)| format!("{what}: {row:?}")));

@@ -228,6 +228,10 @@ impl Living<'_> {
                 Err(_) if self.watched.lost_at().is_some() => Ok("backup, failed".to_string()),
                 Err(error) => Err(format!("backup: {error}")),
             },
+            99 => {
+                let done = self.device.seal();
+                self.changed("seal", done)
+            }
             94..96 => {
                 let done = self.device.settle();
                 self.flushed("settle", done)

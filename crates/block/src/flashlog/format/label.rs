@@ -58,7 +58,8 @@ struct Raw {
     has_map: u8,
     reserved_2: [u8; 7],
     left: U64,
-    reserved_3: [u8; 3792],
+    durable: U64,
+    reserved_3: [u8; 3784],
     barrier: U64,
     crc: U64,
 }
@@ -68,6 +69,7 @@ const _: () = assert!(std::mem::offset_of!(Raw, generation) == 80);
 const _: () = assert!(std::mem::offset_of!(Raw, tail) == 136);
 const _: () = assert!(std::mem::offset_of!(Raw, backup) == 192);
 const _: () = assert!(std::mem::offset_of!(Raw, map) == 264);
+const _: () = assert!(std::mem::offset_of!(Raw, durable) == 288);
 const _: () = assert!(std::mem::offset_of!(Raw, barrier) == 4080);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
 
@@ -198,6 +200,8 @@ pub(crate) struct Label {
     pub(crate) has_map: bool,
     /// Of a main that is alone: the generation in which its log was there last.
     pub(crate) left: u64,
+    /// Of a log: pages before this one were durable when the label was written. If one is missing, it was damaged.
+    pub(crate) durable: u64,
 }
 
 /// What a backup is about to become. All zero on other devices.
@@ -268,6 +272,7 @@ impl Label {
             map: 0,
             has_map: false,
             left: 0,
+            durable: 0,
         }
     }
 
@@ -325,6 +330,7 @@ impl Label {
             map: U64::new(self.map),
             has_map: u8::from(self.has_map),
             left: U64::new(self.left),
+            durable: U64::new(self.durable),
             ..Raw::new_zeroed()
         };
         raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
@@ -412,6 +418,7 @@ impl Label {
             map: raw.map.get(),
             has_map: raw.has_map == 1,
             left: raw.left.get(),
+            durable: raw.durable.get(),
         };
         // With room for all that will ever be added to them.
         let numbers = [label.sequence, label.generation, label.rebuilt, label.map];
@@ -438,6 +445,7 @@ impl Label {
         }
         if role != Role::Log {
             expect_zero("barrier in the label of another device", raw.barrier.as_bytes())?;
+            expect_zero("durable pages in the label of another device", raw.durable.as_bytes())?;
         }
         expect_zero("reserved bytes of the label", &[raw.reserved])?;
         expect_zero("reserved bytes of the label", &raw.reserved_2)?;
@@ -467,7 +475,9 @@ impl Label {
         let (tail, applied) = (self.tail, self.applied);
         let used = applied.page.checked_sub(tail.page).zip(applied.data.checked_sub(tail.data));
         let fits = used.is_some_and(|(pages, data)| pages <= self.areas.meta_blocks && data <= self.areas.data_blocks);
-        if fits && [applied.page, applied.data, self.start, self.barrier].iter().all(|at| *at < NUMBER_END) {
+        if fits
+            && [applied.page, applied.data, self.start, self.barrier, self.durable].iter().all(|at| *at < NUMBER_END)
+        {
             return Ok(());
         }
         Err(Fault::new("points of the log", "in order, within the areas", format!("{tail:?}, {applied:?}")))
@@ -512,6 +522,7 @@ mod tests {
             map: 21,
             has_map: true,
             left: 0,
+            durable: 22,
         }
     }
 
@@ -526,6 +537,7 @@ mod tests {
             staging: Staging { to: Point { page: 13, data: 14, previous: 15 }, pages: 16, sum: 17, copied: 18 },
             rebuilt: 0,
             barrier: 0,
+            durable: 0,
             has_map: false,
             ..log()
         }
@@ -542,6 +554,7 @@ mod tests {
             backup: Uuid::NONE,
             rebuilt: 0,
             barrier: 0,
+            durable: 0,
             ..log()
         }
     }
@@ -577,11 +590,11 @@ mod tests {
         let [of_asynchronous, _] = Label { is_asynchronous: true, ..log() }.encode();
         assert_eq!(&of_asynchronous[12..16], b"\x02\x02\x01\0");
         assert_eq!([136, 144, 152, 160, 168, 176, 184, 192].map(|at| bytes[at]), [5, 6, 7, 8, 9, 10, 11, 12]);
-        assert_eq!([256, 264, 272, 4080].map(|at| bytes[at]), [19, 21, 1, 20]);
+        assert_eq!([256, 264, 272, 288, 4080].map(|at| bytes[at]), [19, 21, 1, 22, 20]);
         let [of_backup, _] = backup().encode();
         assert_eq!([208, 216, 224, 232, 240, 248].map(|at| of_backup[at]), [13, 14, 15, 16, 17, 18]);
         let sums = [log(), main(), backup()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
-        let of_log = [0x6529_386d_c950_733c, 0x8d1b_437b_1eb4_dd76];
+        let of_log = [0x681b_7605_afaa_ee1f, 0x8029_0d13_784e_4055];
         let of_main = [0xd0ae_2bce_fb88_47d5, 0x389c_50d8_2c6c_e99f];
         let of_backup = [0x23ff_a451_2b51_f85f, 0xcbcd_df47_fcb5_5615];
         assert_eq!(sums, [of_log, of_main, of_backup]);
@@ -620,7 +633,8 @@ mod tests {
             (272, 2),
             (273, 1),
             (280, 1),
-            (288, 1),
+            (295, 0x10),
+            (296, 1),
             (4079, 1),
             (4087, 0xff),
         ];
@@ -634,8 +648,18 @@ mod tests {
         bytes[160] = 1;
         seal(&mut bytes);
         assert!(matches!(Label::decode(&bytes, 2060, 2304), Decoded::Damaged(_)));
-        let edits =
-            [(96, 0), (136, 1), (184, 1), (232 + 1, 2), (248 + 2, 1), (215, 0xff), (256, 1), (272, 1), (4080, 1)];
+        let edits = [
+            (96, 0),
+            (136, 1),
+            (184, 1),
+            (232 + 1, 2),
+            (248 + 2, 1),
+            (215, 0xff),
+            (256, 1),
+            (272, 1),
+            (288, 1),
+            (4080, 1),
+        ];
         for (at, value) in edits {
             let mut bytes = backup().encode()[0];
             bytes[at] = value;
