@@ -34,6 +34,8 @@ pub(crate) struct Given {
     pub(crate) log: Option<PathBuf>,
     /// Main is used alone.
     pub(crate) without_log: bool,
+    /// What only the log may have is given up then.
+    pub(crate) accept_loss: bool,
     /// What an answered flush says, if not as the last time.
     pub(crate) mode: Option<Mode>,
     /// What is done when a device fails.
@@ -250,7 +252,10 @@ impl Set {
                 Lasting::of(flashlog, given.policy.clone())
             }
             log => {
-                let lasting = Lasting::open_alone(over_main, &options, given.policy.clone()).map_err(explain)?;
+                // Whoever only reads gives up nothing.
+                let may_lose = given.accept_loss || is_read_only;
+                let lasting = Lasting::open_alone(over_main, &options, given.policy.clone(), may_lose);
+                let lasting = lasting.map_err(explain)?;
                 if let Some(log) = log {
                     lasting.attach_log(below(log, Role::Log)?).map_err(explain)?;
                 }

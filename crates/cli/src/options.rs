@@ -158,6 +158,9 @@ impl MountOptions {
         if self.disks.without_log && self.disks.log.is_some() {
             return Err("mount options log and without-log exclude each other".into());
         }
+        if self.disks.accept_loss && !self.disks.without_log {
+            return Err("mount option accept-loss is for mounting without-log".into());
+        }
         Ok(self)
     }
 
@@ -202,6 +205,7 @@ impl MountOptions {
             (self.protect == wanted.protect, "protect"),
             (self.disks.log == wanted.disks.log, "log"),
             (self.disks.without_log == wanted.disks.without_log, "without-log"),
+            (self.disks.accept_loss == wanted.disks.accept_loss, "accept-loss"),
             (self.disks.mode == wanted.disks.mode, "log-mode"),
             (self.disks.policy == wanted.disks.policy, "on-failure"),
             (flags.synchronous == wanted.flags.synchronous, "sync"),
@@ -246,12 +250,13 @@ impl MountOptions {
         word(self.discard, "discard");
         word(self.protection.is_some(), &format!("protection={}", self.protection.unwrap_or_default()));
         word(self.protect != default.protect, &format!("protect={}", self.protect));
-        let Given { log, without_log, mode, policy } = &self.disks;
+        let Given { log, without_log, accept_loss, mode, policy } = &self.disks;
         word(
             log.is_some(),
             &format!("log={}", log.iter().map(|path| path.display()).map(|path| path.to_string()).collect::<String>()),
         );
         word(*without_log, "without-log");
+        word(*accept_loss, "accept-loss");
         word(mode.is_some(), &format!("log-mode={}", mode.map_or("", mode_name)));
         // A comma would end the option.
         word(*policy != default.disks.policy, &format!("on-failure={policy}").replace(',', "/"));
@@ -325,6 +330,7 @@ impl MountOptions {
                 return Err(format!("mount option log-mode: {value:?} is neither sync nor async"));
             }
             ("without-log", None) => self.disks.without_log = true,
+            ("accept-loss", None) => self.disks.accept_loss = true,
             ("on-failure", Some(value)) => {
                 let policy = value.replace('/', ",").parse();
                 self.disks.policy = policy.map_err(|error| format!("mount option on-failure: {error}"))?;
@@ -397,6 +403,8 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("", "by itself: beside main, or on a disk"),
     OptionHelp("without-log", "mount main alone: what is written is on no other device,"),
     OptionHelp("", "until `holdfast flashlog attach` gives it a log"),
+    OptionHelp("accept-loss", "with without-log, after asynchronous mode: give up what"),
+    OptionHelp("", "only the log may have"),
     OptionHelp("on-failure=HOW", "what is done when main or log fails, where it is not"),
     OptionHelp("", "the default: log.gone=wait:60s/log.write=read-only; as"),
     OptionHelp("", "for holdfast flashlog serve, with / instead of commas"),
@@ -572,6 +580,7 @@ mod tests {
             ("log", "log needs a value"),
             ("log=", "log: a path is missing"),
             ("log=/x,without-log", "log and without-log exclude each other"),
+            ("accept-loss", "accept-loss is for mounting without-log"),
             ("on-failure=sync", "on-failure: \"sync\": write DEVICE"),
             ("log-mode=fast", "log-mode: \"fast\" is neither sync nor async"),
             ("strictatime,cache=kernel", "exclude each other"),

@@ -8,6 +8,7 @@ use crate::{Device, Error as DeviceError, Operation, Read, check_request};
 use parking_lot::{Mutex, RwLock};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 /// Most blocks that are marked ahead of a writer that goes on where it was: 64 MiB.
@@ -36,12 +37,15 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    /// Opens main without its log.
-    pub(super) fn open(main: Arc<dyn Device>, now: SystemTime) -> Result<Alone, Error> {
+    /// Opens main without its log. What only the log may have is given up if `may_lose` says so.
+    pub(super) fn open(main: Arc<dyn Device>, now: SystemTime, may_lose: bool) -> Result<Alone, Error> {
         let mut labels = Labelled::read(main, Role::Main)?;
         let time = match labels.label.state {
             State::Alone => None,
             State::CatchingUp => return Err(Error::Mixture { device: labels.device.name().into() }),
+            _ if labels.label.is_asynchronous && !may_lose => {
+                return Err(Error::PerhapsBehind { device: labels.device.name().into() });
+            }
             _ => {
                 go_alone(&mut labels, &Regions::none)?;
                 Some(now)
@@ -202,6 +206,7 @@ impl Flashlog {
         let reason = "the log was detached";
         let error = DeviceError::Unsuitable { device: self.rings.device.name().into(), reason };
         let done = self.settle_with(|| {
+            self.is_leaving.store(true, Ordering::SeqCst);
             self.latch.close(&error);
         });
         if let Err(failure) = done {

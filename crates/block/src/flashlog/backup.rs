@@ -177,7 +177,13 @@ impl Flashlog {
         let is_going_on = backup.label().state == State::Copying && backup.label().map == pass.map;
         let mut at = if is_going_on { backup.label().staging.copied } else { 0 };
         if !is_going_on {
-            self.head.lock().changed_since = Regions::none(self.blocks);
+            let mut head = self.head.lock();
+            if head.labels.label.map != pass.map {
+                // There is more of it since the pass was planned, which must not be forgotten.
+                return Ok(backup.label().applied);
+            }
+            head.changed_since = Regions::none(self.blocks);
+            drop(head);
             backup.labels.write(|label| {
                 (label.state, label.map, label.staging) = (State::Copying, pass.map, Staging::default());
             })?;

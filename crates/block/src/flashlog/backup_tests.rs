@@ -314,6 +314,31 @@ fn main_is_made_anew_from_backup_and_log() {
 }
 
 #[test]
+fn a_main_that_is_being_made_anew_is_nobodys_main() {
+    let (set, device) = Set::new();
+    write_some(&device, 1000..1300);
+    device.flush().unwrap();
+    let before = contents(&device);
+    device.settle().unwrap();
+    drop(device);
+    let copy = |device: &MemoryDevice| Arc::new(device.clone());
+    let mut refused = 0;
+    for requests in 0.. {
+        let (main, log) = (copy(&set.main), copy(&set.log));
+        let failing = Unplugged::after(&main, requests);
+        if rebuild(copy(&set.backup), log.clone(), failing, Uuid([70; 16])).is_ok() {
+            break;
+        }
+        match open(&main, &log, Mode::Synchronous) {
+            Ok((device, _)) => assert!(contents(&device) == before, "cut off after {requests} requests"),
+            Err(Error::NoLabel { role: Role::Main, .. } | Error::Replaced { role: Role::Main, .. }) => refused += 1,
+            Err(error) => panic!("cut off after {requests} requests: {error}"),
+        }
+    }
+    assert!(refused > 3);
+}
+
+#[test]
 fn damage_in_the_log_never_gets_onto_a_backup() {
     let (set, device) = Set::new();
     let data_start = 256 + 2 * 256;

@@ -8,7 +8,7 @@ use super::lacking::Lacking;
 use super::past::Uses;
 use super::patience::Watch;
 use super::ring::{Area, Rings};
-use super::stages::{Place, Stages, Version};
+use super::stages::{Place, Stage, Stages, Version};
 use super::status::Status;
 use super::turns::{RealTimer, Timer, Turn};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, Read, check_request};
@@ -16,6 +16,7 @@ use holdfast_integrity::crc64;
 use parking_lot::Mutex;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -150,6 +151,8 @@ pub struct Flashlog {
     /// Where the failure was that closed it.
     pub(super) failed: OnceLock<Side>,
     pub(super) uses: Arc<Uses>,
+    /// The latch was closed because the log is let go: no failure, so that no policy says what becomes of it.
+    pub(super) is_leaving: AtomicBool,
     /// The log has failed or left, and main has everything that was answered. Held while that is being seen to; outside of all others.
     pub(super) is_alone: Mutex<bool>,
     /// What the backup lacks, if it was asked for. Taken before the other locks.
@@ -238,7 +241,8 @@ impl Flashlog {
                 let gathered = stages.gathered_blocks();
                 if gathered == 0 || gathered + chunk.blocks() as u64 <= 2 * blocks {
                     stages.accept(first, Arc::clone(&chunk));
-                    let (is_enough, is_first) = (stages.gathered_blocks() >= blocks, stages.age.begin(now));
+                    let (is_enough, is_first) =
+                        (stages.gathered_blocks() >= blocks, stages.age.begin(Stage::Gathered, now));
                     let is_told = is_first && stages.company.servers > 0;
                     drop(stages);
                     if is_told {

@@ -88,6 +88,14 @@ pub enum Error {
         /// Name of main.
         device: Arc<str>,
     },
+    /// The set was in asynchronous mode, so that its log may have what has been answered and main has not.
+    #[error(
+        "{device}: in asynchronous mode the log may have what main has not; it is given up if main goes on without it"
+    )]
+    PerhapsBehind {
+        /// Name of main.
+        device: Arc<str>,
+    },
     /// The set has a log, or has none, and this is for the other case.
     #[error("{device}: this cannot be done {with}")]
     Protection {

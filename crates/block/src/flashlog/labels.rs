@@ -35,13 +35,7 @@ impl Labelled {
 
     /// Makes the device one of a set. Labels that it may have had are gone first, also those of another role.
     pub(super) fn create(device: Arc<dyn Device>, label: Label) -> Result<Labelled, crate::Error> {
-        let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
-        let other = if label.role == Role::Log { Role::Main } else { Role::Log };
-        if let Decoded::Valid(_) = newest(&*device, other)? {
-            device.write(Label::area(other, device.blocks()), &[IoSlice::new(&zeros)])?;
-        }
-        device.write(Label::area(label.role, device.blocks()), &[IoSlice::new(&zeros)])?;
-        device.flush()?;
+        wipe(&*device, label.role)?;
         let mut labelled = Labelled { device, label };
         labelled.write(|_| ())?;
         Ok(labelled)
@@ -94,6 +88,17 @@ impl Labelled {
         let area = Label::area(self.label.role, self.label.device_blocks);
         area + LABELS_BLOCKS + sequence % 2 * MAP_SLOT_BLOCKS
     }
+}
+
+/// Takes a device out of whatever set it was of, durably, before it gets other contents or another role.
+pub(super) fn wipe(device: &dyn Device, role: Role) -> Result<(), crate::Error> {
+    let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
+    let other = if role == Role::Log { Role::Main } else { Role::Log };
+    if let Decoded::Valid(_) = newest(device, other)? {
+        device.write(Label::area(other, device.blocks()), &[IoSlice::new(&zeros)])?;
+    }
+    device.write(Label::area(role, device.blocks()), &[IoSlice::new(&zeros)])?;
+    device.flush()
 }
 
 /// The newest label in the area for a role; if there is none, what speaks against it.

@@ -2,18 +2,22 @@
 
 use super::append::regions_between;
 use super::device::Flashlog;
-use super::format::{Point, Regions};
+use super::format::{Label, Point, Regions};
 use crate::Error;
 use crate::nbd::{Context, Extent, Extents, NOT_BACKED_UP};
 
 /// What was found out when it was asked for last.
 pub(super) struct Lacking {
-    /// The log is kept from here on, with the map of this number for what was before.
+    /// The log is kept from here on, with the map of this number, if there is one, for what was before.
     from: Point,
-    map: u64,
+    map: Option<u64>,
     /// What is in the log up to here.
     to: Point,
     regions: Regions,
+}
+
+fn map_of(label: &Label) -> Option<u64> {
+    label.has_map.then_some(label.map)
 }
 
 impl Flashlog {
@@ -31,7 +35,7 @@ impl Flashlog {
             }
             let Some(keep) = head.keep else { return Ok(None) };
             let label = head.labels.label.clone();
-            let is_known = known.as_ref().is_some_and(|known| known.from == keep && known.map == label.map);
+            let is_known = known.as_ref().is_some_and(|known| known.from == keep && known.map == map_of(&label));
             let changed = if is_known { None } else { Some(head.changed.clone()) };
             (label, keep, head.next, changed)
         };
@@ -39,7 +43,7 @@ impl Flashlog {
             (None, Some(known)) => known,
             (changed, _) => {
                 let regions = changed.flatten().unwrap_or_else(|| Regions::none(self.blocks));
-                Lacking { from: keep, map: label.map, to: keep, regions }
+                Lacking { from: keep, map: map_of(&label), to: keep, regions }
             }
         };
         if now.to.page < next.page {

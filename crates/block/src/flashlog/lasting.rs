@@ -4,6 +4,7 @@ use super::alone::Alone;
 use super::attach::Attached;
 use super::device::{Flashlog, Options, Side};
 use super::format::Role;
+use super::past::Uses;
 use super::patience::Watch;
 use super::policy::{Action, Policy, Symptom};
 use super::{Error, Status, Uuid};
@@ -50,6 +51,8 @@ pub struct Lasting {
     policy: Policy,
     /// A device has failed, and no changes are taken from whoever asks here. The set has a latch of its own.
     ended: Latch,
+    /// Of all the sets that it has been: whoever reads a state of one needs the backup as it is.
+    uses: Arc<Uses>,
     now: RwLock<Now>,
     /// One log at a time is attached or detached.
     changing: Mutex<()>,
@@ -64,25 +67,31 @@ impl Lasting {
     }
 
     /// Opens main without its log, which is lost or not there. What is written changes main at once. A main that was alone goes on as it is;
-    /// one that was not is alone from then on.
+    /// one that was not is alone from then on. Of a set that was in asynchronous mode, the log may have what was answered and main has not:
+    /// that is given up for good if `may_lose`.
     ///
     /// # Errors
-    /// [`Error::Mixture`] if main is nothing without the log.
-    pub fn open_alone(main: Arc<dyn Device>, options: &Options, policy: Policy) -> Result<Lasting, Error> {
-        let alone = Alone::open(main, (options.now)())?;
+    /// [`Error::Mixture`] if main is nothing without the log; [`Error::PerhapsBehind`] without `may_lose`.
+    pub fn open_alone(
+        main: Arc<dyn Device>,
+        options: &Options,
+        policy: Policy,
+        may_lose: bool,
+    ) -> Result<Lasting, Error> {
+        let alone = Alone::open(main, (options.now)(), may_lose)?;
         tracing::warn!(device = alone.name(), "main is without a log: what is written is not protected");
         let blocks = alone.blocks;
         Ok(Self::new(Now::Alone(Arc::new(alone)), blocks, options.clone(), policy))
     }
 
     fn new(now: Now, blocks: u64, options: Options, policy: Policy) -> Lasting {
-        let name = match &now {
-            Now::Set(set) => set.name().into(),
-            Now::Alone(alone) => alone.name().into(),
+        let (name, uses) = match &now {
+            Now::Set(set) => (set.name().into(), Arc::clone(&set.uses)),
+            Now::Alone(alone) => (alone.name().into(), Arc::default()),
         };
         let (now, changing) = (RwLock::new(now), Mutex::new(()));
         let (ended, is_ending) = (Latch::new(), AtomicBool::new(false));
-        Lasting { name, blocks, options, policy, ended, now, changing, is_ending }
+        Lasting { name, blocks, options, policy, ended, uses, now, changing, is_ending }
     }
 
     /// The set, if it has its log: for backups and the like.
@@ -190,7 +199,8 @@ impl Lasting {
             return Err(self.refuse("with a log"));
         }
         let Now::Alone(alone) = self.now() else { return Err(self.refuse("with a log")) };
-        let (set, _opened, attached) = join(&alone)?;
+        let (mut set, _opened, attached) = join(&alone)?;
+        set.uses = Arc::clone(&self.uses);
         let set = Arc::new(set);
         *self.now.write() = Now::Set(Arc::clone(&set));
         if self.is_ending.load(Ordering::SeqCst) {
@@ -280,7 +290,9 @@ impl Lasting {
     fn goes_on_without(&self, set: &Arc<Flashlog>) -> bool {
         let Some(cause) = set.latch.cause() else { return false };
         let entry = self.policy.entry(Role::Log, Symptom::of(cause), self.options.mode);
-        if set.failed_role() != Role::Log || entry.action != Action::GoOnAlone {
+        let is_wanted = set.is_leaving.load(Ordering::SeqCst)
+            || set.failed_role() == Role::Log && entry.action == Action::GoOnAlone;
+        if !is_wanted {
             return false;
         }
         match self.go_alone(set) {

@@ -9,6 +9,10 @@ use std::sync::{Arc, Mutex};
 
 const BLOCKS: u64 = 512;
 
+fn stop() -> Policy {
+    "log=stop".parse().unwrap()
+}
+
 fn alone() -> Policy {
     "log=alone".parse().unwrap()
 }
@@ -108,7 +112,7 @@ fn a_set_goes_on_without_its_log_and_takes_it_back() {
             drop(set);
             let opened = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Synchronous));
             assert!(matches!(opened, Err(Error::Alone { .. })), "{what}");
-            Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), alone()).unwrap()
+            Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), alone(), false).unwrap()
         };
         if !ends_at_once {
             devices.write_some(&set, 30_000, 20);
@@ -164,7 +168,7 @@ fn an_attaching_that_is_cut_off_anywhere_leaves_main_alone_or_the_set_whole() {
                 true => (Unplugged::after(&devices.main, requests), Unplugged::after(&devices.log, 1000)),
                 false => (Unplugged::after(&devices.main, 1000), Unplugged::after(&devices.log, requests)),
             };
-            let set = Lasting::open_alone(main, &options(Mode::Synchronous), alone()).unwrap();
+            let set = Lasting::open_alone(main, &options(Mode::Synchronous), alone(), false).unwrap();
             let done = match is_new {
                 true => set.attach_new_log(log, Uuid([80; 16])),
                 false => set.attach_log(log),
@@ -181,7 +185,8 @@ fn an_attaching_that_is_cut_off_anywhere_leaves_main_alone_or_the_set_whole() {
                 Ok((set, _)) => Lasting::of(set, alone()),
                 Err(_) => {
                     assert!(done.is_err(), "{what}");
-                    let set = Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), alone()).unwrap();
+                    let set =
+                        Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), alone(), false).unwrap();
                     devices.check(&set, &what);
                     devices.write_some(&set, 30_000, 10);
                     match is_new {
@@ -277,10 +282,42 @@ fn a_main_that_is_nothing_without_its_log_is_refused() {
     failing.left.store(4, Ordering::Relaxed);
     assert!(set.catch_up().is_err());
     drop(set);
-    let refused = Lasting::open_alone(devices.main.clone(), &options(Mode::Asynchronous), alone());
+    let refused = Lasting::open_alone(devices.main.clone(), &options(Mode::Asynchronous), alone(), true);
     assert!(matches!(refused.err(), Some(Error::Mixture { .. })));
     let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Asynchronous)).unwrap();
     devices.check(&set, "with the log");
+}
+
+#[test]
+fn what_a_log_may_have_is_given_up_only_if_that_is_said() {
+    let (devices, set) = Devices::new(Mode::Asynchronous);
+    drop(set);
+    let open = |may_lose| Lasting::open_alone(devices.main.clone(), &options(Mode::Asynchronous), alone(), may_lose);
+    assert!(matches!(open(false).err(), Some(Error::PerhapsBehind { .. })));
+    // Nothing has changed by that.
+    let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Asynchronous)).unwrap();
+    devices.check(&set, "with the log");
+    let set = Lasting::of(set, alone());
+    set.detach_log().unwrap();
+    drop(set);
+    devices.check(&open(false).unwrap(), "a log that was detached has nothing that main has not");
+    let (_, set) = Devices::new(Mode::Asynchronous);
+    drop(set);
+    assert!(is_alone(&open(true).unwrap()));
+}
+
+#[test]
+fn a_state_that_is_read_keeps_its_backup_also_when_the_set_has_another_log() {
+    let (devices, set) = Devices::new(Mode::Synchronous);
+    let set = Lasting::of(set, alone());
+    let past = set.set().unwrap().past(devices.backup.clone(), At::Now).unwrap();
+    set.detach_log().unwrap();
+    set.attach_new_log(Arc::new(MemoryDevice::new(2048)), Uuid([80; 16])).unwrap();
+    let backup = || set.set().unwrap().backup(devices.backup.clone());
+    assert!(matches!(backup(), Err(Error::Busy { .. })));
+    drop(past);
+    backup().unwrap();
+    devices.check(&*devices.backup, "a new copy");
 }
 
 #[test]
@@ -329,17 +366,28 @@ fn a_policy_may_be_to_stop() {
     set.read(200, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
     drop(set);
     // Whoever goes on after all opens main alone.
-    let set = Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), alone()).unwrap();
+    let set = Lasting::open_alone(devices.main.clone(), &options(Mode::Synchronous), alone(), false).unwrap();
     set.attach_log(devices.log.clone()).unwrap();
+}
+
+struct Ends<'a>(&'a Lasting);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.end_main();
+    }
 }
 
 #[test]
 fn threads_write_while_the_log_comes_and_goes() {
     for mode in [Mode::Synchronous, Mode::Asynchronous] {
         let (devices, set) = Devices::new(mode);
-        let set = Lasting::of(set, alone());
+        // A policy is for failures: a log that is detached has none.
+        let set = Lasting::of(set, stop());
         std::thread::scope(|scope| {
-            let server = scope.spawn(|| set.serve_main());
+            scope.spawn(|| set.serve_main());
+            // Also if this fails: the server is waited for.
+            let _ends = Ends(&set);
             let writers: Vec<_> = (0..3u64)
                 .map(|thread| {
                     let (set, devices) = (&set, &devices);
@@ -363,8 +411,6 @@ fn threads_write_while_the_log_comes_and_goes() {
             for writer in writers {
                 writer.join().unwrap();
             }
-            set.end_main();
-            server.join().unwrap();
         });
         set.flush().unwrap();
         devices.check(&set, "threads");

@@ -8,10 +8,11 @@ use super::format::{Label, Page, PageHead, Regions, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::Rings;
 use super::scan::{Scan, has_data};
-use super::stages::{Place, Stages, Version};
+use super::stages::{Place, Stage, Stages, Version};
 use super::turns::Turn;
 use crate::{Device, Latch};
 use parking_lot::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 /// What an opening has found.
@@ -76,6 +77,7 @@ impl Flashlog {
             latch: Latch::new(),
             failed: OnceLock::new(),
             uses: Arc::default(),
+            is_leaving: AtomicBool::new(false),
             is_alone: Mutex::new(false),
             lacking: Mutex::default(),
             last_status: Mutex::default(),
@@ -127,7 +129,7 @@ impl Flashlog {
         if stages.index_blocks() == 0 {
             (stages.written, stages.applied) = (next, next);
         } else {
-            stages.age.begin(self.options.timer.now());
+            stages.age.begin(Stage::Durable, self.options.timer.now());
         }
         Ok(opened)
     }

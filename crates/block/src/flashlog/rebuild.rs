@@ -3,7 +3,7 @@
 use super::Error;
 use super::at::{At, Barrier, Behind, Survey};
 use super::format::{Areas, LABEL_AREA_BLOCKS, Label, Point, Role, State, Uuid};
-use super::labels::Labelled;
+use super::labels::{Labelled, wipe};
 use super::staging::Backup;
 use super::sums::Base;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
@@ -132,6 +132,8 @@ pub fn rebuild_at(
         end.durable = end.durable.min(point.page);
     }
     let base = Base::of(backup)?;
+    // If it was the set's main, it is none from here on: cut off, it would be a mixture that nobody recognises.
+    wipe(&*main, Role::Main)?;
     let damaged = copy(&base, &*main)?;
     let damaged = not_replaced(damaged, &behind, to)?;
     if let (false, Some(first)) = (how.accept_damage, damaged.first()) {

@@ -152,6 +152,8 @@ impl Scrub<'_> {
     fn judge(&mut self, address: u64, sum: Option<u64>) -> Result<(), Stopped> {
         let set = self.set;
         let _main_side = set.main_side.lock();
+        // A main that goes on alone has newer blocks than the log.
+        set.latch.check(&set.name, Operation::Read, Some(address), BLOCK_SIZE as u64)?;
         let (durable, is_coming) = {
             let stages = set.stages.lock();
             (stages.durable, stages.find(address).is_some())

@@ -2,7 +2,7 @@
 use super::backup_tests::{BLOCKS, Set, contents};
 use super::tests::{block, get, open, put};
 use super::*;
-use crate::{BLOCK_SIZE, Device, MemoryDevice};
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -167,4 +167,45 @@ fn a_backup_that_must_be_brought_up_to_date_is_not_compared() {
     device.backup(set.backup.clone()).unwrap();
     assert!(device.scrub(set.backup.clone()).unwrap().is_good());
     assert!(matches!(device.scrub(old), Err(Error::Gap { .. })));
+}
+
+/// A backup device: when it is first read at some block, main goes on alone and that block is written.
+struct Parting {
+    below: Arc<MemoryDevice>,
+    set: Lasting,
+    at: u64,
+    is_done: AtomicBool,
+}
+
+impl Filter for Parting {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+        let blocks = bufs.iter().map(|buf| buf.len() / BLOCK_SIZE).sum::<usize>() as u64;
+        if (first..first + blocks).contains(&self.at) && !self.is_done.swap(true, Ordering::Relaxed) {
+            self.set.detach_log().unwrap();
+            put(&self.set, self.at, 99).unwrap();
+        }
+        self.below.read(first, bufs)
+    }
+}
+
+#[test]
+fn what_main_has_written_alone_meanwhile_is_no_damage() {
+    let (set, device) = Set::new();
+    device.backup(set.backup.clone()).unwrap();
+    put(&device, 100, 5).unwrap();
+    device.flush().unwrap();
+    // So that it looks at the block again.
+    flip(&set.backup, 100, 1);
+    let lasting = Lasting::of(device, Policy::default());
+    let flashlog = lasting.set().unwrap();
+    let parting = Parting { below: set.backup.clone(), set: lasting, at: 100, is_done: AtomicBool::new(false) };
+    let parting = Arc::new(parting);
+    let scrubbed = flashlog.scrub(parting.clone());
+    assert!(parting.is_done.load(Ordering::Relaxed));
+    assert!(scrubbed.is_err(), "{scrubbed:?}");
+    assert!(get(&parting.set, 100) == block(99));
 }

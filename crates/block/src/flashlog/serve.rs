@@ -121,7 +121,7 @@ impl Flashlog {
         }
         let CatchUp { idle_after, age_most } = self.options.catch_up;
         let idle_at = idle_after.map(|after| stages.age.newest + after);
-        let Some(oldest) = stages.age.oldest else { return Work::Nothing(None) };
+        let Some(oldest) = stages.age.oldest() else { return Work::Nothing(None) };
         let at = idle_at.into_iter().chain(age_most.map(|most| oldest + most)).min();
         match at {
             Some(at) if at <= self.options.timer.now() => Work::All,

@@ -85,20 +85,27 @@ pub(super) struct Stages {
 pub(super) struct Age {
     /// The last write.
     pub(super) newest: Duration,
-    /// The first one that main may not have durably.
-    pub(super) oldest: Option<Duration>,
-    /// The first one of what is not on its way to main yet.
-    waiting: Option<Duration>,
+    /// The first write of each stage.
+    first: [Option<Duration>; STAGES],
 }
 
 impl Age {
-    /// A write has come. Whether main had everything.
-    pub(super) fn begin(&mut self, now: Duration) -> bool {
+    /// A write has come to a stage. Whether main had everything.
+    pub(super) fn begin(&mut self, stage: Stage, now: Duration) -> bool {
+        let had_all = self.oldest().is_none();
         self.newest = now;
-        self.waiting.get_or_insert(now);
-        let had_all = self.oldest.is_none();
-        self.oldest.get_or_insert(now);
+        self.first[stage as usize].get_or_insert(now);
         had_all
+    }
+
+    /// The first write that main may not have durably.
+    pub(super) fn oldest(&self) -> Option<Duration> {
+        self.first.iter().flatten().min().copied()
+    }
+
+    fn promote(&mut self, from: Stage, to: Stage) {
+        let both = [self.first[from as usize].take(), self.first[to as usize]];
+        self.first[to as usize] = both.into_iter().flatten().min();
     }
 }
 
@@ -163,6 +170,7 @@ impl Stages {
     pub(super) fn promote(&mut self, from: Stage, to: Stage) {
         let [newer, older] = [from, to].map(|stage| std::mem::take(&mut self.maps[stage as usize]));
         self.maps[to as usize] = merge(newer, older);
+        self.age.promote(from, to);
         self.memory_blocks[to as usize] += std::mem::take(&mut self.memory_blocks[from as usize]);
     }
 
@@ -195,9 +203,6 @@ impl Stages {
     /// What is `Durable` goes to main.
     pub(super) fn take_durable(&mut self) {
         self.promote(Stage::Durable, Stage::Applying);
-        if [Stage::Gathered, Stage::Writing, Stage::Logged].iter().all(|stage| self.map(*stage).is_empty()) {
-            self.age.waiting = None;
-        }
     }
 
     /// What was `Applying` is on main, and with it everything in the log before `point`.
@@ -211,7 +216,7 @@ impl Stages {
         self.maps[Stage::Applied as usize] = Arc::default();
         self.memory_blocks[Stage::Applied as usize] = 0;
         self.applied = self.written;
-        self.age.oldest = self.age.waiting;
+        self.age.first[Stage::Applied as usize] = None;
     }
 
     /// The newest version of a block, if main does not have it for certain.
@@ -279,6 +284,23 @@ fn merge(newer: Arc<Map>, older: Arc<Map>) -> Arc<Map> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_written_while_main_caught_up_has_its_own_age() {
+        let seconds = Duration::from_secs;
+        let mut stages = Stages::default();
+        assert!(stages.age.begin(Stage::Gathered, seconds(1)));
+        assert!(!stages.age.begin(Stage::Gathered, seconds(2)));
+        stages.take_gathered();
+        stages.age.begin(Stage::Gathered, seconds(5));
+        stages.promote(Stage::Writing, Stage::Logged);
+        stages.promote(Stage::Logged, Stage::Durable);
+        stages.take_durable();
+        stages.written(Point::default());
+        assert_eq!(stages.age.oldest(), Some(seconds(1)));
+        stages.applied();
+        assert_eq!(stages.age.oldest(), Some(seconds(5)));
+    }
 
     #[test]
     fn of_two_maps_the_newer_versions_count_whatever_their_sizes() {

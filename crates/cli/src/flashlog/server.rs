@@ -32,6 +32,8 @@ pub(crate) struct Serving {
     pub(crate) main: PathBuf,
     /// Without one main is served alone.
     pub(crate) log: Option<PathBuf>,
+    /// Then what only the log may have is given up.
+    pub(crate) accept_loss: bool,
     /// Where backups go if nobody says.
     pub(crate) backup: Option<PathBuf>,
     pub(crate) options: Options,
@@ -152,7 +154,10 @@ fn open(serving: &Serving, watch: &Arc<Watch>) -> Result<(Lasting, u64)> {
             let (set, opened) = Flashlog::open(main, log, &options).map_err(sets::explain)?;
             Ok((Lasting::of(set, policy), opened.blocks))
         }
-        None => Ok((Lasting::open_alone(main, &options, policy).map_err(sets::explain)?, 0)),
+        None => {
+            let lasting = Lasting::open_alone(main, &options, policy, serving.accept_loss);
+            Ok((lasting.map_err(sets::explain)?, 0))
+        }
     }
 }
 

@@ -61,6 +61,9 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::Alone { .. } => {
             "give it its log back: holdfast flashlog attach --main MAIN --log LOG; or serve --without-log"
         }
+        Error::PerhapsBehind { .. } => {
+            "with its log nothing is lost; --accept-loss (of a mount: -o accept-loss) gives that up, if the log is gone for good"
+        }
         Error::Replaced { role: Role::Main, .. } => "main was made anew from the backup; this is the one before",
         Error::Replaced { .. } => "use the one that the set has now; status DEVICE tells which that is",
         Error::Older { .. } => {

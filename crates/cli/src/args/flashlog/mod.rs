@@ -170,6 +170,9 @@ pub(crate) struct FlashlogServe {
     /// Main is served alone: what is written is on no other device
     #[arg(long, conflicts_with = "log")]
     pub(crate) without_log: bool,
+    /// In asynchronous mode, give up for good what only the log may have
+    #[arg(long, requires = "without_log")]
+    pub(crate) accept_loss: bool,
     /// What is done when a device fails, where it is not the default: DEVICE.FAILURE=[retry:TIMES:PAUSE+|wait:TIME+]ACTION, with commas in
     /// between. DEVICE: main, log, backup; FAILURE: read, write, flush, gone; ACTION: tell, alone, read-only, stop. `sync.` or `async.` in
     /// front is for one mode. status --json shows all of it
@@ -286,6 +289,9 @@ pub(crate) struct FlashlogAttach {
     /// Overwrite whatever a new log holds
     #[arg(long, requires = "new")]
     pub(crate) force: bool,
+    /// In asynchronous mode, give up for good what only the old log may have
+    #[arg(long, requires_all = ["new", "main"])]
+    pub(crate) accept_loss: bool,
     /// Socket for commands of the set's server
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
     pub(crate) control: Option<PathBuf>,

@@ -20,7 +20,7 @@ pub(super) fn attach(arguments: &FlashlogAttach, format: Format) -> Result<()> {
 }
 
 fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
-    let FlashlogAttach { target, log, main, new, log_size, force, control } = arguments;
+    let FlashlogAttach { target, log, main, new, log_size, force, accept_loss, control } = arguments;
     let new = new.then_some(NewLog { size_bytes: *log_size, force: *force });
     // A new log is of no set, and main tells which it is of.
     let of_set: Vec<&Path> = match (main, &new) {
@@ -50,7 +50,8 @@ fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
     }
     let log_device = attach::take(log, new.as_ref(), sets::bytes(label.blocks))?;
     let device = stack::device(main, Access::ReadWrite)?;
-    let set = Lasting::open_alone(device, &Options::default(), Policy::default()).map_err(sets::explain)?;
+    let set =
+        Lasting::open_alone(device, &Options::default(), Policy::default(), *accept_loss).map_err(sets::explain)?;
     let report = log_device.give_to(&set, log)?;
     set.settle().map_err(stack::says)?;
     Ok(report)

@@ -52,6 +52,7 @@ pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLe
     let serving = Serving {
         main: absolute(&arguments.main)?,
         log: one(&arguments.log)?,
+        accept_loss: arguments.accept_loss,
         backup: one(&arguments.backup)?,
         options: Options { mode: arguments.mode.mode(), ..Options::default() },
         policy: arguments.on_failure.clone(),
