@@ -30,6 +30,7 @@
 //! | `serve`, `turns` | the same in a thread of the caller's; how threads wait for each other |
 //! | `device` | the [`Device`](crate::Device), and what it does when one below fails |
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
+//! | `sparse` | zeros of a copy, which take no room |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
 //! | `alone`, `attach` | main without a log; giving it one |
 //! | `lasting`, `policy` | the device that goes on when the log fails; what is done when a device fails |
@@ -81,6 +82,7 @@ mod seal_tests;
 mod serve;
 #[cfg(test)]
 mod serve_tests;
+mod sparse;
 mod stages;
 mod staging;
 mod status;

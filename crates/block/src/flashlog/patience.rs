@@ -7,6 +7,7 @@ use super::device::Options;
 use super::format::{Decoded, LABELS_BLOCKS, Label, Role, Uuid};
 use super::labels::newest;
 use super::policy::{Patience, Policy, Symptom};
+use super::sparse::write_zeros;
 use super::turns::Timer;
 use super::{Error, Mode};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError, Read, Write};
@@ -412,17 +413,6 @@ impl Patient {
     fn relieve(&self) -> Result<(), DeviceError> {
         if self.memory.lock().bytes > UNFLUSHED_BYTES_MOST { self.flush() } else { Ok(()) }
     }
-}
-
-/// Where a device cannot do it otherwise.
-fn write_zeros(device: &dyn Device, first: u64, count: u64) -> Result<(), DeviceError> {
-    const RUN_BLOCKS: u64 = 256;
-    let zeros = AlignedBuf::zeroed((RUN_BLOCKS.min(count) as usize) * BLOCK_SIZE);
-    for at in (first..first + count).step_by(RUN_BLOCKS as usize) {
-        let blocks = RUN_BLOCKS.min(first + count - at) as usize;
-        device.write(at, &[IoSlice::new(&zeros[..blocks * BLOCK_SIZE])])?;
-    }
-    Ok(())
 }
 
 fn gathered(bufs: &[IoSlice<'_>]) -> AlignedBuf {

@@ -4,10 +4,10 @@ use super::Error;
 use super::at::{At, Barrier, Behind, Survey};
 use super::format::{Areas, LABEL_AREA_BLOCKS, Label, Point, Role, State, Uuid};
 use super::labels::{Labelled, wipe};
+use super::sparse::Zeros;
 use super::staging::Backup;
 use super::sums::Base;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
-use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -158,11 +158,13 @@ pub fn rebuild_at(
 fn copy(base: &Base, main: &dyn Device) -> Result<Vec<u64>, Error> {
     let blocks = base.backup.label().blocks;
     let (mut bytes, mut damaged) = (AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE), Vec::new());
+    let mut zeros = Zeros::default();
     for first in (0..blocks).step_by(COPY_BLOCKS as usize) {
         let part = &mut bytes[..COPY_BLOCKS.min(blocks - first) as usize * BLOCK_SIZE];
         damaged.extend(base.read(first, part)?);
-        main.write(first, &[IoSlice::new(part)])?;
+        zeros.write(main, first, part)?;
     }
+    zeros.end(main)?;
     Ok(damaged)
 }
 

@@ -12,6 +12,7 @@ use super::format::{
 };
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
+use super::sparse::Zeros;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,8 @@ const UNWRITTEN_SUMS_MOST: usize = 1 << 16;
 pub(super) struct Backup {
     pub(super) labels: Labelled,
     pub(super) rings: Rings,
+    /// Zeros of a copy that are still to come to their place.
+    zeros: Zeros,
     /// Checksums of what was written to its place since the last flush.
     unwritten_sums: BTreeMap<u64, u64>,
     /// Groups of blocks that were written to since it was opened.
@@ -98,7 +101,7 @@ impl Backup {
     pub(super) fn look(device: Arc<dyn Device>) -> Result<Backup, Error> {
         let labels = Labelled::read(Arc::clone(&device), Role::Backup)?;
         let rings = Rings { device, areas: labels.label.areas };
-        Ok(Backup { rings, labels, unwritten_sums: BTreeMap::new(), written: BTreeSet::new() })
+        Ok(Backup { rings, labels, zeros: Zeros::default(), unwritten_sums: BTreeMap::new(), written: BTreeSet::new() })
     }
 
     /// The state that it has, with what is staged.
@@ -131,28 +134,33 @@ impl Backup {
         room.saturating_sub(self.groups()).max(room / 2)
     }
 
-    /// Writes blocks with these checksums to their place. Only while it has no state.
+    /// Writes blocks with these checksums to their place; zeros without taking room, if the device can. Only while it has no state.
     pub(super) fn write(
         &mut self,
         first: u64,
         bytes: &[u8],
         sums: impl IntoIterator<Item = u64>,
     ) -> Result<(), crate::Error> {
-        self.rings.device.write(first, &[IoSlice::new(bytes)])?;
+        self.zeros.write(&*self.rings.device, first, bytes)?;
         self.unwritten_sums.extend((first..).zip(sums));
         self.written.extend(first / GROUP_BLOCKS..(first + (bytes.len() / BLOCK_SIZE) as u64).div_ceil(GROUP_BLOCKS));
         if self.unwritten_sums.len() >= UNWRITTEN_SUMS_MOST {
-            let sums = std::mem::take(&mut self.unwritten_sums);
-            self.write_sums(&sums)?;
+            self.write_rest()?;
         }
         Ok(())
     }
 
     /// Makes blocks and checksums durable.
     pub(super) fn flush(&mut self) -> Result<(), crate::Error> {
-        let sums = std::mem::take(&mut self.unwritten_sums);
-        self.write_sums(&sums)?;
+        self.write_rest()?;
         self.rings.device.flush()
+    }
+
+    /// Checksums may be made of blocks, so the zeros come first.
+    fn write_rest(&mut self) -> Result<(), crate::Error> {
+        self.zeros.end(&*self.rings.device)?;
+        let sums = std::mem::take(&mut self.unwritten_sums);
+        self.write_sums(&sums)
     }
 
     /// Begins to stage.

@@ -137,6 +137,10 @@ pub(crate) fn run(
     if new {
         flashlog.create_backup(ground.device.clone(), sets::random_uuid()?).map_err(explain)?;
     }
+    if ground.is_new() {
+        // There was room for all of it. What it has nothing of it need not take.
+        ground.device.give_up_reservation();
+    }
     // From here on it is worth going on with.
     ground.keep();
     let mut device: Arc<dyn Device> = ground.device.clone();

@@ -41,6 +41,11 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
+    /// A file was made for it.
+    pub(crate) fn is_new(&self) -> bool {
+        self.new.is_some()
+    }
+
     /// The file stays.
     pub(crate) fn keep(&mut self) {
         self.new = None;
