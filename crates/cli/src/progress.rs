@@ -41,7 +41,7 @@ pub(crate) enum Unit {
 /// Work in progress. When it is dropped, the work is done.
 pub(crate) struct Progress {
     what: &'static str,
-    total: u64,
+    total: Cell<u64>,
     bar: ProgressBar,
     last_line: Cell<Instant>,
     /// How the bar looks from the first step on, until then.
@@ -71,7 +71,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(total, target());
         bar.set_style(style(template));
         bar.set_message(what);
-        let (total, last_line) = (total.unwrap_or(0), Cell::new(Instant::now()));
+        let (total, last_line) = (Cell::new(total.unwrap_or(0)), Cell::new(Instant::now()));
         Progress { what, total, bar, last_line, moving: Cell::new(None) }
     }
 
@@ -92,6 +92,13 @@ impl Progress {
         std::thread::sleep(ASKED_EVERY);
     }
 
+    /// So much is done, of as much as is known by now.
+    pub(crate) fn is_at_of(&self, done: u64, total: u64) {
+        self.total.set(total);
+        self.bar.set_length(total);
+        self.is_at(done);
+    }
+
     /// So much is done.
     pub(crate) fn is_at(&self, done: u64) {
         if done > 0
@@ -99,10 +106,10 @@ impl Progress {
         {
             self.bar.set_style(moving);
         }
-        self.bar.set_position(done.min(self.total));
+        self.bar.set_position(done.min(self.total.get()));
         if self.bar.is_hidden() && self.last_line.get().elapsed() >= LINES_APART {
             self.last_line.set(Instant::now());
-            tracing::info!("{}: {} %", self.what, percent(done, self.total));
+            tracing::info!("{}: {} %", self.what, percent(done, self.total.get()));
         }
     }
 }

@@ -36,6 +36,27 @@ pub struct BackedUp {
     pub steps: u64,
 }
 
+/// How far a backup is, for whoever waits for it.
+struct Way<'a> {
+    done: u64,
+    total: u64,
+    tell: &'a mut dyn FnMut(u64, u64),
+}
+
+impl Way<'_> {
+    /// So much is still to be copied, as far as it is known.
+    fn is_left(&mut self, blocks: u64) {
+        self.total = self.done + blocks;
+        (self.tell)(self.done, self.total);
+    }
+
+    fn did(&mut self, blocks: u64) {
+        self.done += blocks;
+        self.total = self.total.max(self.done);
+        (self.tell)(self.done, self.total);
+    }
+}
+
 /// What a backup needs that is not in the log any more.
 struct Pass {
     regions: Regions,
@@ -61,11 +82,25 @@ impl Flashlog {
     /// # Errors
     /// [`Error`] tells which device failed or is the wrong one. A failure of the backup device does not touch the set.
     pub fn backup(&self, device: Arc<dyn Device>) -> Result<BackedUp, Error> {
-        self.backup_noting(device).map(|(done, _)| done)
+        self.backup_telling(device, &mut |_, _| ())
+    }
+
+    /// The same; `tell` gets how many blocks are copied, and of how many, as far as that is known: more may be written meanwhile, and of what
+    /// was written several times only the last counts.
+    ///
+    /// # Errors
+    /// As for [`Flashlog::backup`].
+    pub fn backup_telling(&self, device: Arc<dyn Device>, tell: &mut dyn FnMut(u64, u64)) -> Result<BackedUp, Error> {
+        self.backup_noting(device, tell).map(|(done, _)| done)
     }
 
     /// The same, and tells which groups of blocks it has written to.
-    pub(super) fn backup_noting(&self, device: Arc<dyn Device>) -> Result<(BackedUp, BTreeSet<u64>), Error> {
+    pub(super) fn backup_noting(
+        &self,
+        device: Arc<dyn Device>,
+        tell: &mut dyn FnMut(u64, u64),
+    ) -> Result<(BackedUp, BTreeSet<u64>), Error> {
+        let mut way = Way { done: 0, total: 0, tell };
         let _writing = self.uses.write(&self.name)?;
         let mut backup = Backup::open(device)?;
         let mut done = BackedUp::default();
@@ -77,13 +112,13 @@ impl Flashlog {
                     return Err(Error::Overflowed { device: self.rings.device.name().into() });
                 }
                 passes += 1;
-                end = self.copy_changed(&mut backup, pass, passes, &mut done)?;
+                end = self.copy_changed(&mut backup, pass, passes, &mut done, &mut way)?;
                 continue;
             }
             if backup.label().applied.page >= end.page {
                 break;
             }
-            let step = self.copy_newest(&mut backup, end);
+            let step = self.copy_newest(&mut backup, end, &mut way);
             // What was let go of meanwhile may have been overwritten, which looks like damage.
             if step.is_err() && self.pass_for(&backup).is_some() {
                 continue;
@@ -162,10 +197,17 @@ impl Flashlog {
 
     /// Copies regions as they are when it gets there; what is written meanwhile comes from the log. Everything that the backup has then was
     /// written before the point that this gives.
-    fn copy_changed(&self, backup: &mut Backup, pass: Pass, passes: u64, done: &mut BackedUp) -> Result<Point, Error> {
+    fn copy_changed(
+        &self,
+        backup: &mut Backup,
+        pass: Pass,
+        passes: u64,
+        done: &mut BackedUp,
+        way: &mut Way<'_>,
+    ) -> Result<Point, Error> {
         if backup.label().state != State::Copying {
             let has_room = pass.regions.marked_blocks() <= backup.staging_blocks() && passes <= STAGED_PASSES_MOST;
-            if has_room && let Some(end) = self.stage_changed(backup, &pass, done)? {
+            if has_room && let Some(end) = self.stage_changed(backup, &pass, done, way)? {
                 return Ok(end);
             }
             if self.pass_for(backup).is_some_and(|now| now.map != pass.map) {
@@ -188,6 +230,7 @@ impl Flashlog {
                 (label.state, label.map, label.staging) = (State::Copying, pass.map, Staging::default());
             })?;
         }
+        way.is_left(pass.regions.marked_from(at));
         let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
         let mut unnoted_blocks = 0;
         while let Some((first, count)) = pass.regions.next_run(at, COPY_BLOCKS) {
@@ -197,6 +240,7 @@ impl Flashlog {
             backup.write(first, part, blocks.iter().map(|block| crc64(block)))?;
             at = first + count;
             done.copied_blocks += count;
+            way.did(count);
             unnoted_blocks += count;
             if unnoted_blocks >= NOTE_BLOCKS {
                 // What was read must not be missing from the log later on.
@@ -237,7 +281,14 @@ impl Flashlog {
 
     /// The same by way of the staging area, so that the backup keeps its state until it has the next one. None if there is no room, or if
     /// the log was full meanwhile.
-    fn stage_changed(&self, backup: &mut Backup, pass: &Pass, done: &mut BackedUp) -> Result<Option<Point>, Error> {
+    fn stage_changed(
+        &self,
+        backup: &mut Backup,
+        pass: &Pass,
+        done: &mut BackedUp,
+        way: &mut Way<'_>,
+    ) -> Result<Option<Point>, Error> {
+        way.is_left(pass.regions.marked_from(0));
         let mut stager = backup.stager();
         let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
         let mut at = 0;
@@ -247,16 +298,19 @@ impl Flashlog {
             let (blocks, _none) = part.as_chunks::<BLOCK_SIZE>();
             let sums: Vec<(u64, u64)> = (first..).zip(blocks.iter().map(|block| crc64(block))).collect();
             backup.stage(&mut stager, &sums, part)?;
+            way.did(count);
             at = first + count;
         }
         // What was written since a region was read comes on top of it, from the log.
         let (end, marked_blocks) = (self.durable_point()?, pass.regions.marked_blocks());
         let staged = self.newest_versions(pass.keep, end, backup.staging_blocks() - marked_blocks).and_then(|newest| {
             let (all, to) = newest;
+            way.is_left(all.len() as u64);
             for batch in all.chunks(COPY_BLOCKS as usize) {
                 let bytes = self.read_newest(batch)?;
                 let sums: Vec<(u64, u64)> = batch.iter().map(|kept| (kept.address, kept.sum)).collect();
                 backup.stage(&mut stager, &sums, &bytes)?;
+                way.did(batch.len() as u64);
             }
             Ok((all.len() as u64, to))
         });
@@ -306,7 +360,7 @@ impl Flashlog {
     }
 
     /// One step: as many pages of the log as have room in the staging area. How many blocks it was.
-    fn copy_newest(&self, backup: &mut Backup, end: Point) -> Result<u64, Error> {
+    fn copy_newest(&self, backup: &mut Backup, end: Point, way: &mut Way<'_>) -> Result<u64, Error> {
         // Not more than memory is allowed for, but a page at least.
         let blocks_most = backup.staging_blocks().min(self.options.index_blocks);
         let from = backup.label().applied;
@@ -314,6 +368,7 @@ impl Flashlog {
         if to == from {
             (all, to) = self.newest_versions(from, Point { page: from.page + 1, ..end }, u64::MAX)?;
         }
+        way.is_left(all.len() as u64 + end.data.saturating_sub(to.data));
         let is_copying = backup.label().state == State::Copying;
         let mut stager = backup.stager();
         for batch in all.chunks(COPY_BLOCKS as usize) {
@@ -331,6 +386,7 @@ impl Flashlog {
                 let sums: Vec<(u64, u64)> = batch.iter().map(|kept| (kept.address, kept.sum)).collect();
                 backup.stage(&mut stager, &sums, &bytes)?;
             }
+            way.did(batch.len() as u64);
         }
         if is_copying {
             backup.flush()?;

@@ -54,6 +54,22 @@ fn write_some(device: &Flashlog, numbers: std::ops::Range<u64>) {
 }
 
 #[test]
+fn how_far_a_backup_is_goes_up_to_all_of_it() {
+    let (set, device) = Set::new();
+    let new = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)).named("new"));
+    write_some(&device, 1000..1500);
+    for (backup, all) in [(set.backup.clone(), 300), (new.clone(), BLOCKS)] {
+        if all == BLOCKS {
+            device.create_backup(new.clone(), Uuid([61; 16])).unwrap();
+        }
+        let mut told = Vec::new();
+        device.backup_telling(backup, &mut |done, total| told.push((done, total))).unwrap();
+        assert_eq!((told[0], *told.last().unwrap()), ((0, all), (all, all)));
+        assert!(told.is_sorted() && told.iter().all(|(done, total)| done <= total), "{told:?}");
+    }
+}
+
+#[test]
 fn a_backup_has_the_newest_version_of_each_block_once() {
     let (set, device) = Set::new();
     assert!(contents(&*set.backup) == contents(&device));

@@ -22,7 +22,7 @@ impl Zeros {
         let mut rest = blocks;
         let mut from = 0;
         while !rest.is_empty() {
-            let zeros = rest.iter().take_while(|block| is_zero(*block)).count();
+            let zeros = rest.iter().take_while(|block| is_zero(block)).count();
             let begins_so = zeros == blocks.len() || zeros >= ZEROS_LEAST;
             if begins_so {
                 self.add(device, first + from as u64, zeros as u64)?;

@@ -107,7 +107,7 @@ impl Flashlog {
     /// # Errors
     /// As for [`Flashlog::backup`]; damaged blocks are no error.
     pub fn backup_and_verify(&self, device: Arc<dyn Device>) -> Result<(BackedUp, Verified), Error> {
-        let (done, written) = self.backup_noting(Arc::clone(&device))?;
+        let (done, written) = self.backup_noting(Arc::clone(&device), &mut |_, _| ())?;
         Ok((done, verify(Backup::look(device)?, written)?))
     }
 }

@@ -5,7 +5,7 @@ use super::State;
 use crate::disks::Set;
 use crate::failure::{Failure, Result};
 use crate::flashlog::backup::{self, BackupReport, BackupTo};
-use crate::flashlog::control::{self, Answer, Commands, Request, Response};
+use crate::flashlog::control::{self, Answer, Commands, Copied, Request, Response};
 use crate::flashlog::in_use::which_backup;
 use crate::flashlog::report::{LastBackup, SetReport};
 use crate::stack::says;
@@ -48,18 +48,19 @@ impl Backups {
 /// Takes commands from now on.
 pub(super) fn take_commands(state: &Arc<State>) -> Option<Commands> {
     let asked = state.clone();
-    let commands = Commands::take(state.backups.socket.as_deref()?, move |request| respond(&asked, request));
+    let commands =
+        Commands::take(state.backups.socket.as_deref()?, move |request, tell| respond(&asked, request, tell));
     commands.inspect_err(|failure| tracing::warn!("no commands are taken about its Flashlog: {failure}")).ok()
 }
 
-fn respond(state: &State, request: Request) -> Response {
+fn respond(state: &State, request: Request, tell: &mut dyn FnMut(Copied)) -> Response {
     let response = match request {
         Request::Status => match state.report().flashlog {
             Some(report) => Ok(Response::Answer(Answer::Status(Box::new(report)))),
             None => Err(Failure::new("the store is on no Flashlog any more")),
         },
         Request::Backup(to, verify) => {
-            back_up(state, to, verify).map(|report| Response::Answer(Answer::BackedUp(report)))
+            back_up(state, to, verify, tell).map(|report| Response::Answer(Answer::BackedUp(report)))
         }
         Request::Moments(backup) => with_backup(state, backup, |set, backup| set.in_use.moments(backup)),
         Request::Past(backup, at, socket) => {
@@ -96,7 +97,7 @@ fn with_backup<T>(state: &State, named: Option<PathBuf>, act: impl FnOnce(&Set, 
 
 /// Makes a recovery point, and a backup that has it. What is written meanwhile is in the backup as well, or not: at any moment what the
 /// store has in all is a recovery point, and what belongs to the next one.
-fn back_up(state: &State, to: Option<BackupTo>, verify: bool) -> Result<BackupReport> {
+fn back_up(state: &State, to: Option<BackupTo>, verify: bool, tell: &mut dyn FnMut(Copied)) -> Result<BackupReport> {
     let Some(mut last) = state.backups.to.try_lock() else {
         return Err(Failure::new("a backup is under way already"));
     };
@@ -109,7 +110,7 @@ fn back_up(state: &State, to: Option<BackupTo>, verify: bool) -> Result<BackupRe
     let recovery_point =
         if is_read_only { state.live.read().stack.status().epoch } else { state.sync().map_err(says)? };
     tracing::info!(recovery_point, "a backup to {} begins", to.path.display());
-    let mut report = backup::run(&flashlog, &to, verify, |error| {
+    let mut report = backup::run(&flashlog, &to, verify, tell, |error| {
         // Of a set that is not there any more nobody needs to know it.
         if let Ok(lasting) = with_set(state, |set| Ok(set.in_use.lasting.clone())) {
             lasting.heed(error);

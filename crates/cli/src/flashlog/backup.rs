@@ -1,5 +1,6 @@
 //! Bringing a backup of an opened set up to date, by the server or by a command.
 
+use super::control::Copied;
 use super::ground::{self, Wanted};
 use super::sets::{self, explain};
 use crate::failure::Result;
@@ -114,11 +115,13 @@ impl Report for BackupReport {
     }
 }
 
-/// Makes the device a backup of the set if it is none yet, and brings it up to date. `heed` gets what a device of the set failed at.
+/// Makes the device a backup of the set if it is none yet, and brings it up to date. `tell` gets how far it is, `heed` what a device of
+/// the set failed at.
 pub(crate) fn run(
     flashlog: &Flashlog,
     to: &BackupTo,
     verify: bool,
+    tell: &mut dyn FnMut(Copied),
     heed: impl FnOnce(&holdfast_block::Error),
 ) -> Result<BackupReport> {
     let status = flashlog.status();
@@ -149,7 +152,10 @@ pub(crate) fn run(
     if let Some(watch) = flashlog.watch() {
         device = watch.over(Role::Backup, device).map_err(explain)?;
     }
-    let done = flashlog.backup(device.clone()).map_err(|error| {
+    let done = flashlog.backup_telling(device.clone(), &mut |done, total| {
+        tell(Copied { done_bytes: sets::bytes(done), total_bytes: sets::bytes(total) });
+    });
+    let done = done.map_err(|error| {
         if let Error::Device(error) = &error {
             heed(error);
         }

@@ -1,5 +1,5 @@
 //! How a command asks the server of a set: a unix socket, named after the set, in the runtime directory. A request is one line of JSON, the
-//! answer another. The socket is its owner's, and whoever may open it may have the server do what its user may.
+//! answer another, after lines that tell how far a backup is. The socket is its owner's, and whoever may open it may have the server do what its user may.
 
 use super::attach::{AttachReport, DetachReport, NewLog};
 use super::backup::{BackupReport, BackupTo};
@@ -24,7 +24,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is asked.
 #[derive(Debug, Serialize, Deserialize)]
@@ -44,10 +44,20 @@ pub(crate) enum Request {
     Detach,
 }
 
+/// How far a backup is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Copied {
+    pub(crate) done_bytes: u64,
+    /// As far as it is known.
+    pub(crate) total_bytes: u64,
+}
+
 /// What is answered.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
+    /// What was asked for is under way; another answer follows.
+    Under(Copied),
     Status(Box<SetReport>),
     BackedUp(BackupReport),
     Moments(Moments),
@@ -61,6 +71,9 @@ pub(crate) enum Answer {
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// How long the other side may take for a line that it has begun.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often is told how far something is.
+const TELL_EVERY: Duration = Duration::from_millis(100);
 
 /// Another place for sockets, above all.
 const DIRECTORY_VARIABLE: &str = "HOLDFAST_RUNTIME_DIR";
@@ -143,11 +156,19 @@ impl Server {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Answer> {
+        self.ask_watching(request, &mut |_| ())
+    }
+
+    fn ask_watching(&mut self, request: &Request, watch: &mut dyn FnMut(Copied)) -> Result<Answer> {
         let gone = |error: io::Error| Failure::new(format!("the server of the set does not answer: {}", plain(&error)));
         write_line(&mut self.0, request).map_err(gone)?;
-        match read_line(&self.0).map_err(gone)? {
-            Answer::Failed(failure) => Err(failure),
-            answer => Ok(answer),
+        let mut from = BufReader::new(&self.0);
+        loop {
+            match read_line(&mut from).map_err(gone)? {
+                Answer::Under(copied) => watch(copied),
+                Answer::Failed(failure) => return Err(failure),
+                answer => return Ok(answer),
+            }
         }
     }
 
@@ -161,9 +182,14 @@ impl Server {
         }
     }
 
-    /// Brings a backup up to date. It takes as long as it takes.
-    pub(crate) fn backup(mut self, to: Option<BackupTo>, verify: bool) -> Result<BackupReport> {
-        match self.ask(&Request::Backup(to, verify))? {
+    /// Brings a backup up to date. It takes as long as it takes; `watch` gets how far it is.
+    pub(crate) fn backup(
+        mut self,
+        to: Option<BackupTo>,
+        verify: bool,
+        watch: &mut dyn FnMut(Copied),
+    ) -> Result<BackupReport> {
+        match self.ask_watching(&Request::Backup(to, verify), watch)? {
             Answer::BackedUp(report) => Ok(report),
             _ => Err(senseless()),
         }
@@ -252,7 +278,11 @@ pub(crate) struct Commands {
 
 impl Commands {
     /// Listens at a path, and has `respond` answer each command in a thread of its own: a backup goes on while the status is asked.
-    pub(crate) fn take(path: &Path, respond: impl Fn(Request) -> Response + Send + Sync + 'static) -> Result<Commands> {
+    /// How far it is goes to the function that it gets with the command.
+    pub(crate) fn take(
+        path: &Path,
+        respond: impl Fn(Request, &mut dyn FnMut(Copied)) -> Response + Send + Sync + 'static,
+    ) -> Result<Commands> {
         let listener = Listener::unix(path, 0o600).map_err(|error| Failure::at(path, plain(&error)))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(stack::says)?;
         let stop = Arc::new(stop);
@@ -276,7 +306,7 @@ impl Commands {
 fn take_commands(
     listener: &Listener,
     stop: &OwnedFd,
-    respond: Arc<impl Fn(Request) -> Response + Send + Sync + 'static>,
+    respond: Arc<impl Fn(Request, &mut dyn FnMut(Copied)) -> Response + Send + Sync + 'static>,
 ) -> io::Result<()> {
     loop {
         let mut waited = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
@@ -290,7 +320,7 @@ fn take_commands(
         let Ok(client) = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) else { continue };
         let (client, respond) = (UnixStream::from(client), respond.clone());
         let talk = move || {
-            if let Err(error) = answer(&client, |request| respond(request)) {
+            if let Err(error) = answer(&client, |request, tell| respond(request, tell)) {
                 tracing::debug!(%error, "a command went away");
             }
         };
@@ -300,12 +330,20 @@ fn take_commands(
 }
 
 /// Takes one request from a client and answers it.
-fn answer(stream: &UnixStream, respond: impl FnOnce(Request) -> Response) -> io::Result<()> {
+fn answer(stream: &UnixStream, respond: impl FnOnce(Request, &mut dyn FnMut(Copied)) -> Response) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let response = match read_line(stream) {
-        Ok(request) => respond(request),
+    let mut told = None::<Instant>;
+    let mut tell = |copied| {
+        if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+            told = Some(Instant::now());
+            // Whoever asked may be gone; the work goes on.
+            let _ = write_line(&mut &*stream, &Answer::Under(copied));
+        }
+    };
+    let response = match read_line(&mut BufReader::new(stream)) {
+        Ok(request) => respond(request, &mut tell),
         // A command of another version asks what this one does not know.
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             let failure = Failure::new(format!("the server does not know what it is asked: {error}"));
@@ -336,9 +374,9 @@ fn write_line(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     to.write_all(&line)
 }
 
-fn read_line<T: DeserializeOwned>(from: &UnixStream) -> io::Result<T> {
+fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<T> {
     let mut line = Vec::new();
-    BufReader::new(from.take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;
+    from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
     if line.last() != Some(&b'\n') {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

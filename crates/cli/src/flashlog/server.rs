@@ -10,7 +10,7 @@
 //! A panic ends the process, as one in a mount's daemon does: the set comes out of it as out of a power cut.
 
 use super::backup::{self, BackupTo};
-use super::control::{self, Answer, Commands, Request, Response};
+use super::control::{self, Answer, Commands, Copied, Request, Response};
 use super::in_use::{InUse, which_backup};
 use super::places::Places;
 use super::report::{Served, SetReport};
@@ -129,7 +129,7 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     let main_side = lasting.clone();
     let catching_up = spawn("catch-up".into(), move || main_side.serve_main()).map_err(says)?;
     let asked = set.clone();
-    let control = Commands::take(&control_path, move |request| asked.respond(request))?;
+    let control = Commands::take(&control_path, move |request, tell| asked.respond(request, tell))?;
     ready(&Ready { report: set.report(), control: control_path, replayed_blocks });
     notify::ready(&format!("Flashlog {uuid} is served"));
     let served = server.run(&listeners, &stop).map_err(says);
@@ -189,11 +189,11 @@ impl Set {
         SetReport::lasting(&self.in_use.lasting.status(), &served).with_policy(self.in_use.lasting.policy())
     }
 
-    fn respond(&self, request: Request) -> Response {
+    fn respond(&self, request: Request, tell: &mut dyn FnMut(Copied)) -> Response {
         let in_use = &self.in_use;
         let response = match request {
             Request::Status => Ok(Response::Answer(Answer::Status(Box::new(self.report())))),
-            Request::Backup(to, verify) => self.back_up(to, verify).map(Response::Answer),
+            Request::Backup(to, verify) => self.back_up(to, verify, tell).map(Response::Answer),
             Request::Moments(backup) => self.backup_or(backup).and_then(|backup| in_use.moments(&backup)),
             Request::Past(backup, at, socket) => {
                 self.backup_or(backup).and_then(|backup| in_use.past(&backup, at, socket.as_deref()))
@@ -214,7 +214,7 @@ impl Set {
         named.or_else(|| self.backup.try_lock()?.clone()).ok_or_else(which_backup)
     }
 
-    fn back_up(&self, to: Option<BackupTo>, verify: bool) -> Result<Answer> {
+    fn back_up(&self, to: Option<BackupTo>, verify: bool, tell: &mut dyn FnMut(Copied)) -> Result<Answer> {
         let Some(mut last) = self.backup.try_lock() else {
             return Err(Failure::new("a backup is under way already"));
         };
@@ -224,7 +224,7 @@ impl Set {
         };
         tracing::info!("backup to {} begins", to.path.display());
         let (lasting, set) = (&self.in_use.lasting, self.in_use.flashlog()?);
-        let report = backup::run(&set, &to, verify, |error| lasting.heed(error))?;
+        let report = backup::run(&set, &to, verify, tell, |error| lasting.heed(error))?;
         tracing::info!("backup to {} is done", to.path.display());
         *last = Some(to.path);
         Ok(Answer::BackedUp(report))

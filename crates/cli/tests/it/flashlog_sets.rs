@@ -6,8 +6,9 @@ use crate::rig::{PATIENCE, Rig, await_end, kill};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -432,6 +433,26 @@ fn a_log_is_detached_and_attached_while_clients_write() {
     for wrong in [&["--main", "main"][..], &["--main", "main", "--log", "log", "--on-failure", "log.flush=retry:3"]] {
         rig.run([&["flashlog", "serve"], wrong].concat()).exits(2);
     }
+}
+
+#[test]
+fn whoever_waits_for_a_backup_is_told_how_far_it_is() {
+    let rig = set();
+    let server = Server::start(&rig, &SET);
+    let stream = UnixStream::connect(server.begun["control"].as_str().unwrap()).unwrap();
+    let to = serde_json::json!({ "path": rig.path("backup"), "size_bytes": null, "force": false });
+    writeln!(&stream, "{}", serde_json::json!({ "backup": [to, true] })).unwrap();
+    let answers: Vec<Value> =
+        BufReader::new(&stream).lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let (last, under) = answers.split_last().unwrap();
+    assert!(last["backed-up"].is_object() && !under.is_empty(), "{answers:?}");
+    assert!(under.iter().all(|answer| answer["under"]["total_bytes"] == 31 << 20), "{answers:?}");
+    assert_eq!(under[0]["under"]["done_bytes"], 0);
+    // And what is nothing takes no room.
+    let room = fs::metadata(rig.path("backup")).unwrap();
+    let needed = 24 << 20;
+    assert!(room.blocks() * 512 < needed && room.len() > needed, "{} bytes are allocated", room.blocks() * 512);
+    server.stop();
 }
 
 #[test]

@@ -135,6 +135,16 @@ impl Regions {
         regions * self.region_blocks - if self.is_marked(last) { beyond } else { 0 }
     }
 
+    /// The same from a block on.
+    pub(crate) fn marked_from(&self, mut at: u64) -> u64 {
+        let mut blocks = 0;
+        while let Some((first, count)) = self.next_run(at, u64::MAX) {
+            blocks += count;
+            at = first + count;
+        }
+        blocks
+    }
+
     /// The next marked blocks from one on, at most so many.
     pub(crate) fn next_run(&self, from: u64, most: u64) -> Option<(u64, u64)> {
         let end = regions_of(self.blocks, self.region_blocks);

@@ -5,11 +5,11 @@ use crate::args::FlashlogBackup;
 use crate::commands::status;
 use crate::failure::{Failure, Result, exit};
 use crate::flashlog::backup::{self, BackupReport, BackupTo};
-use crate::flashlog::control::{Server, Target};
+use crate::flashlog::control::{Copied, Server, Target};
 use crate::flashlog::sets;
 use crate::mounts::Mount;
 use crate::output::{Format, print};
-use crate::progress::Progress;
+use crate::progress::{Progress, Unit};
 use crate::target;
 use holdfast_block::flashlog::Options;
 use holdfast_fuse::control;
@@ -34,16 +34,16 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
         let (mount, socket) = of_mount(target)?;
         // What was written counts, also if it is still in the kernel's keeping.
         target::ask(&mount, "could not take all that was written", control::hand_down)?;
-        let _shown = Progress::unknown("backing up");
+        let mut bar = Bar::new();
         return match Server::find(Target { control: Some(&socket), devices: &[] })? {
-            Some(server) => server.backup(to, arguments.verify),
+            Some(server) => server.backup(to, arguments.verify, &mut |copied| bar.is_at(copied)),
             None => Err(Failure::at(&socket, "nobody listens there")),
         };
     }
     let of_set: Vec<&Path> = [main, log].into_iter().flatten().map(|path| &**path).collect();
     if let Some(server) = find(control.as_deref(), &of_set, to.as_ref())? {
-        let _shown = Progress::unknown("backing up");
-        return server.backup(to, arguments.verify);
+        let mut bar = Bar::new();
+        return server.backup(to, arguments.verify, &mut |copied| bar.is_at(copied));
     }
     let (Some(main), Some(log)) = (main, log) else {
         return Err(Failure::new("no server of a set was found").hint("say which set: --main DEVICE --log DEVICE"));
@@ -52,12 +52,30 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
         return Err(Failure::usage("the set is not served, so it is not known where its backups go")
             .hint("say where: --to DEVICE"));
     };
-    let _shown = Progress::unknown("backing up");
+    let mut bar = Bar::new();
     let (set, _) = sets::open(main, log, &Options::default())?;
-    let report = backup::run(&set, &to, arguments.verify, |_| ())?;
+    let report = backup::run(&set, &to, arguments.verify, &mut |copied| bar.is_at(copied), |_| ())?;
     set.settle().map_err(|error| Failure::new(error.to_string()))?;
     Ok(report)
 }
+
+/// What shows how far a backup is. How much there is to copy is known only after a while.
+struct Bar(Progress, bool);
+
+impl Bar {
+    fn new() -> Bar {
+        Bar(Progress::unknown(WHAT), false)
+    }
+
+    fn is_at(&mut self, Copied { done_bytes, total_bytes }: Copied) {
+        if !self.1 {
+            *self = Bar(Progress::of(WHAT, total_bytes, Unit::Bytes), true);
+        }
+        self.0.is_at_of(done_bytes, total_bytes);
+    }
+}
+
+const WHAT: &str = "backing up";
 
 /// A mount, and where it takes commands about its set.
 pub(super) fn of_mount(target: &Path) -> Result<(Mount, PathBuf)> {
