@@ -214,7 +214,7 @@ impl Disks {
     pub(crate) fn backup_device(&self) -> Option<BackupTo> {
         let backup = self.set()?.in_use.lasting.status().0.backup?;
         let path = search(Path::new(self.main.name()), Role::Backup, backup)?;
-        Some(BackupTo { path, size_bytes: None, force: false })
+        Some(BackupTo::remembered(path))
     }
 
     /// The file or disk that has what is in the store: what is done to it there is seen.

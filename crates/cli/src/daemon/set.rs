@@ -101,7 +101,7 @@ fn back_up(state: &State, to: Option<BackupTo>, verify: bool, tell: &mut dyn FnM
     let Some(mut last) = state.backups.to.try_lock() else {
         return Err(Failure::new("a backup is under way already"));
     };
-    let remembered = last.clone().map(|path| BackupTo { path, size_bytes: None, force: false });
+    let remembered = last.clone().map(BackupTo::remembered);
     let flashlog = with_set(state, |set| set.in_use.flashlog())?;
     let Some(to) = to.or(remembered).or_else(|| state.live.read().disks.backup_device()) else {
         return Err(Failure::usage("it is not known where backups of this set go").hint("say where: --to DEVICE"));

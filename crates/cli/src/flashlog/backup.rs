@@ -3,7 +3,7 @@
 use super::control::Copied;
 use super::ground::{self, Wanted};
 use super::sets::{self, explain};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output::Report;
 use crate::{quoting, size};
 use holdfast_block::Device;
@@ -22,6 +22,16 @@ pub(crate) struct BackupTo {
     pub(crate) size_bytes: Option<u64>,
     /// Whatever is there may go.
     pub(crate) force: bool,
+    /// Nobody has named it this time: if the set has a backup, this must be it.
+    #[serde(default)]
+    pub(crate) is_remembered: bool,
+}
+
+impl BackupTo {
+    /// Where backups went before.
+    pub(crate) fn remembered(path: PathBuf) -> BackupTo {
+        BackupTo { path, size_bytes: None, force: false, is_remembered: true }
+    }
 }
 
 /// What a backup did.
@@ -135,6 +145,15 @@ pub(crate) fn run(
         keeps: false,
     };
     let is_own = |label: &holdfast_block::flashlog::Inspected| label.role == Role::Backup && label.set == status.set;
+    // Where a disk is not mounted, its directory may be there: a new file would be none of what the log is kept for.
+    if to.is_remembered && status.backup.is_some() {
+        let hint = "plug in its disk, or say where a new one is to be made: --to DEVICE";
+        let label = sets::look_for_label(&to.path).map_err(|failure| failure.hint(hint))?;
+        if !is_own(&label) {
+            let what = format!("{} is not the backup of this set", to.path.display());
+            return Err(Failure::new(what).hint(hint));
+        }
+    }
     let mut ground = ground::take(&wanted, is_own)?;
     let new = !ground.label.as_ref().is_some_and(is_own);
     if new {

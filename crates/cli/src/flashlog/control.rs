@@ -12,7 +12,7 @@ use crate::mounts::plain;
 use crate::stack;
 use holdfast_block::flashlog::Uuid;
 use holdfast_block::nbd::{Listener, Stop};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,8 @@ pub(crate) enum Answer {
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// How long the other side may take for a line that it has begun.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Until commands are taken again, if one could not be.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// How often is told how far something is.
 const TELL_EVERY: Duration = Duration::from_millis(100);
@@ -317,7 +319,15 @@ fn take_commands(
         if !waited[0].revents().is_empty() {
             return Ok(());
         }
-        let Ok(client) = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) else { continue };
+        let client = match rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {
+            Ok(client) => client,
+            Err(error) => {
+                tracing::debug!(%error, "a command cannot be taken");
+                // If there are no file descriptors, whoever asks is there to be polled all the time.
+                poll(&mut waited[..1], Some(&PAUSE))?;
+                continue;
+            }
+        };
         let (client, respond) = (UnixStream::from(client), respond.clone());
         let talk = move || {
             if let Err(error) = answer(&client, |request, tell| respond(request, tell)) {

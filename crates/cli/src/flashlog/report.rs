@@ -88,7 +88,7 @@ fn moment(seconds: u64) -> String {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct SetReport {
     pub(crate) set: String,
-    /// A failure of one device loses nothing that was answered.
+    /// Main and log work, and have between them and the backup, if there is one, each block twice.
     pub(crate) protected: bool,
     /// What is wrong, if anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,6 +121,9 @@ pub(crate) struct SetReport {
     /// Written since that backup's state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since_backup_bytes: Option<u64>,
+    /// In regions that have changed since then, and that the log does not keep any more: no other device has them.
+    #[serde(default)]
+    pub(crate) changed_bytes: u64,
     /// The last one of the mount that the set is used by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_backup: Option<LastBackup>,
@@ -150,7 +153,14 @@ impl SetReport {
         let (pages, pages_most) = status.log_pages;
         let troubles: Vec<TroubleReport> = status.troubles.iter().map(TroubleReport::of).collect();
         let stopped = status.failure.as_ref().map(|error| format!("no changes are taken: {error}"));
-        let problem = stopped.or_else(|| troubles.iter().find_map(TroubleReport::problem));
+        let changed_bytes = sets::bytes(status.changed_blocks);
+        // A backup that is being made, or is to be made for the first time, is told of where the backup is.
+        let is_overtaken = status.backup.is_some() && changed_bytes > 0 && !served.backing_up;
+        let overtaken = is_overtaken.then(|| {
+            let changed = size::show(changed_bytes);
+            format!("the log does not keep all that the backup lacks: up to {changed} are on main alone until the next backup")
+        });
+        let problem = stopped.or_else(|| troubles.iter().find_map(TroubleReport::problem)).or(overtaken);
         SetReport {
             set: status.set.to_string(),
             protected: problem.is_none(),
@@ -169,6 +179,7 @@ impl SetReport {
             log_pages_percent: (100 * pages).checked_div(pages_most).unwrap_or(0),
             backup: status.backup.map(|uuid| uuid.to_string()),
             since_backup_bytes: status.since_backup_blocks.map(sets::bytes),
+            changed_bytes,
             last_backup: None,
             control: None,
             backing_up: served.backing_up,
@@ -247,7 +258,7 @@ impl SetReport {
                 format!("{backup}{}, {} written since", point.unwrap_or_default(), size::show(bytes))
             }
             (Some(backup), None, _) => format!("{backup}; the next one is a full copy"),
-            (None, ..) => "none; the next one is a full copy".to_string(),
+            (None, ..) => "none: what the log does not keep any more is on main alone".to_string(),
         }
     }
 

@@ -211,14 +211,18 @@ impl Set {
 
     /// The backup that was named, or the last one.
     fn backup_or(&self, named: Option<PathBuf>) -> Result<PathBuf> {
-        named.or_else(|| self.backup.try_lock()?.clone()).ok_or_else(which_backup)
+        match (named, self.backup.try_lock()) {
+            (Some(named), _) => Ok(named),
+            (None, Some(last)) => last.clone().ok_or_else(which_backup),
+            (None, None) => Err(Failure::new("a backup is under way").hint("try again when that is done")),
+        }
     }
 
     fn back_up(&self, to: Option<BackupTo>, verify: bool, tell: &mut dyn FnMut(Copied)) -> Result<Answer> {
         let Some(mut last) = self.backup.try_lock() else {
             return Err(Failure::new("a backup is under way already"));
         };
-        let remembered = last.clone().map(|path| BackupTo { path, size_bytes: None, force: false });
+        let remembered = last.clone().map(BackupTo::remembered);
         let Some(to) = to.or(remembered) else {
             return Err(Failure::usage("it is not known where backups of this set go").hint("say where: --to DEVICE"));
         };

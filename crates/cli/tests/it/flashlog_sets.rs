@@ -540,3 +540,53 @@ fn a_log_that_fails_is_gone_on_without_as_the_policy_says() {
         }
     }
 }
+
+#[test]
+fn what_is_on_main_alone_is_told_and_a_backup_that_is_not_there_is_not_made_anew() {
+    let rig = set();
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    fs::rename(rig.path("backup"), rig.path("away")).unwrap();
+    rig.run(["flashlog", "backup"]).exits(1).says("backup: open failed: No such file");
+    assert!(!rig.path("backup").exists());
+    fs::write(rig.path("backup"), bytes(9, 40 << 20)).unwrap();
+    rig.run(["flashlog", "backup"]).exits(1).says("no device of a Flashlog");
+    fs::rename(rig.path("away"), rig.path("backup")).unwrap();
+    // More than the log keeps.
+    for at in 0..24 {
+        client.write(at << 20, &bytes(at as u8, 1 << 20));
+    }
+    client.try_flush().unwrap();
+    let status = rig.run(["flashlog", "status", "--json"]).exits(3).json();
+    let set = &status["sets"][0];
+    assert!(set["changed_bytes"].as_u64() >= Some(1 << 20), "{status}");
+    assert!(set["problem"].as_str().unwrap().contains("on main alone until the next backup"), "{status}");
+    rig.run(["flashlog", "backup"]).exits(0);
+    rig.run(["flashlog", "status"]).exits(0);
+    drop(client);
+    server.stop();
+}
+
+/// In asynchronous mode a log may have what main has not.
+#[test]
+fn what_only_a_log_may_have_is_given_up_only_if_that_is_said() {
+    let rig = set();
+    let server = Server::start(&rig, &["--main", "main", "--log", "log", "--mode", "async"]);
+    let mut client = server.client();
+    client.write(3 << 20, &bytes(5, 64 << 10));
+    client.try_flush().unwrap();
+    drop(client);
+    server.kill();
+    let alone = ["flashlog", "serve", "--main", "main", "--without-log"];
+    rig.run(alone).exits(1).says("the log may have what main has not");
+    // With its log nothing is lost.
+    let server = Server::start(&rig, &["--main", "main", "--log", "log", "--mode", "async"]);
+    let mut client = server.client();
+    assert_eq!(client.read(3 << 20, 64 << 10), bytes(5, 64 << 10));
+    drop(client);
+    server.kill();
+    let server = Server::start(&rig, &["--main", "main", "--without-log", "--accept-loss"]);
+    assert_eq!(server.begun["protected"], false);
+    server.stop();
+}

@@ -50,8 +50,8 @@ fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
     }
     let log_device = attach::take(log, new.as_ref(), sets::bytes(label.blocks))?;
     let device = stack::device(main, Access::ReadWrite)?;
-    let set =
-        Lasting::open_alone(device, &Options::default(), Policy::default(), *accept_loss).map_err(sets::explain)?;
+    let options = Options { mode: label.mode, ..Options::default() };
+    let set = Lasting::open_alone(device, &options, Policy::default(), *accept_loss).map_err(sets::explain)?;
     let report = log_device.give_to(&set, log)?;
     set.settle().map_err(stack::says)?;
     Ok(report)

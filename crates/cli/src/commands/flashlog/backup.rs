@@ -19,7 +19,7 @@ pub(super) fn run(arguments: &FlashlogBackup, format: Format) -> Result<u8> {
     let to = match &arguments.to {
         Some(path) => {
             let (size_bytes, force) = (arguments.size, arguments.force);
-            Some(BackupTo { path: absolute(path)?, size_bytes, force })
+            Some(BackupTo { path: absolute(path)?, size_bytes, force, is_remembered: false })
         }
         None => None,
     };
@@ -52,8 +52,9 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
         return Err(Failure::usage("the set is not served, so it is not known where its backups go")
             .hint("say where: --to DEVICE"));
     };
+    let options = Options { mode: sets::look_for_label(main)?.mode, ..Options::default() };
     let mut bar = Bar::new();
-    let (set, _) = sets::open(main, log, &Options::default())?;
+    let (set, _) = sets::open(main, log, &options)?;
     let report = backup::run(&set, &to, arguments.verify, &mut |copied| bar.is_at(copied), |_| ())?;
     set.settle().map_err(|error| Failure::new(error.to_string()))?;
     Ok(report)

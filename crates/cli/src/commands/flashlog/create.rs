@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &FlashlogCreate, format: Format) -> Result<()> {
         let (force, keeps) = (*force, role == Role::Main);
         ground::take(&Wanted { path, role, size_bytes, default_bytes, force, keeps }, |_| false)
     };
-    // All that can be refused is before anything is changed.
+    // What is on the devices can be refused before anything is changed.
     let mut main_ground = take(main, Role::Main, *size, DEFAULT_BYTES)?;
     let main_bytes = sets::size_bytes(&*main_ground.device);
     let mut log_ground = take(log, Role::Log, *log_size, sets::log_bytes_for(main_bytes))?;

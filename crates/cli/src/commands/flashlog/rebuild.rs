@@ -11,7 +11,7 @@ use crate::paths::shell;
 use crate::progress::Progress;
 use crate::{quoting, size, stack};
 use holdfast_block::Access;
-use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Flashlog, Options, Rebuild, Role};
+use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Flashlog, Mode, Options, Rebuild, Role};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -67,7 +67,9 @@ pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
     let rebuilt = flashlog::rebuild_at(backup, log_device.clone(), ground.device.clone(), &how).map_err(explain)?;
     ground.keep();
     // What the log has is brought to it at once, so that the next opening has nothing to do.
-    let (set, opened) = Flashlog::open(ground.device.clone(), log_device, &Options::default()).map_err(explain)?;
+    let mode = sets::inspect(&log_device)?.map_or(Mode::default(), |label| label.mode);
+    let options = Options { mode, ..Options::default() };
+    let (set, opened) = Flashlog::open(ground.device.clone(), log_device, &options).map_err(explain)?;
     set.settle().map_err(|error| Failure::new(error.to_string()))?;
     print(
         format,
