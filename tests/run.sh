@@ -96,7 +96,8 @@ echo "seed $SEED"
 # First, as the tests of `unit` run some of these programs, too.
 step install 900 bash -c "install_all $mode"
 step fmt 60 cargo fmt --all --check
-step clippy 600 cargo clippy --workspace --all-targets -- -D warnings
+# The feature has no dependency, and is built nowhere else.
+step clippy 600 cargo clippy --workspace --all-targets --features holdfast/ublk -- -D warnings
 step unit 1200 cargo test --workspace --no-fail-fast
 # The random tests that a variable lengthens: more seeds, longer fuzzing, more kills.
 [ "$mode" = test ] || step release 5400 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --no-fail-fast --release

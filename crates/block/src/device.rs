@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use crate::{Error, Operation};
+use crate::{AlignedBuf, Error, Operation};
 
 /// Size of a block in bytes: the unit of every address and length.
 pub const BLOCK_SIZE: usize = 4096;
@@ -141,6 +141,18 @@ pub fn check_request(
         return Err(Error::OutOfRange { device: Arc::clone(device), operation, first, length_bytes, blocks });
     }
     Ok(count)
+}
+
+/// Writes zeros, to a device that cannot do it otherwise: see [`Device::zero`].
+pub(crate) fn write_zeros(device: &dyn Device, first: u64, count: u64) -> Result<(), Error> {
+    /// 1 MiB.
+    const RUN_BLOCKS: u64 = 256;
+    let zeros = AlignedBuf::zeroed(RUN_BLOCKS.min(count) as usize * BLOCK_SIZE);
+    for at in (first..first + count).step_by(RUN_BLOCKS as usize) {
+        let blocks = RUN_BLOCKS.min(first + count - at) as usize;
+        device.write(at, &[IoSlice::new(&zeros[..blocks * BLOCK_SIZE])])?;
+    }
+    Ok(())
 }
 
 /// Total length of the buffers of a read.

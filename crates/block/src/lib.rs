@@ -3,7 +3,7 @@
 //! A [`Device`] is a row of 4 KiB blocks that can be read, written, flushed and discarded. Two are here: a regular file
 //! or disk ([`FileDevice`], with direct I/O and exclusive use) and memory ([`MemoryDevice`], cloned copy-on-write in
 //! microseconds). [`flashlog`] makes one of two: a disk, and a log of what is written to it. A [`Filter`] stands in front of
-//! a device and changes something of what goes through it. The fault devices and the write recorder live in `holdfast-lab`.
+//! a device and changes something of what goes through it. [`nbd`] serves a device to clients, `ublk` (a feature) to the kernel. The fault devices and the write recorder live in `holdfast-lab`.
 //!
 //! What every device promises, and no more:
 //! - A read returns what the last completed write of the block carried, unless the medium lies. Checksums are the
@@ -24,6 +24,8 @@ pub mod flashlog;
 mod latch;
 mod memory;
 pub mod nbd;
+#[cfg(feature = "ublk")]
+pub mod ublk;
 
 pub use aligned::AlignedBuf;
 pub use device::{BLOCK_SIZE, Device, Read, Write, check_request};

@@ -1,6 +1,7 @@
 //! Writing a copy whose zeros take no room, where the device can do that: holes in a file, what a disk has instead.
 
-use crate::{AlignedBuf, BLOCK_SIZE, Device, Error};
+use crate::device::write_zeros;
+use crate::{BLOCK_SIZE, Device, Error};
 use std::io::IoSlice;
 use std::ops::Range;
 
@@ -8,8 +9,6 @@ use std::ops::Range;
 const ZEROS_LEAST: usize = 16;
 /// So many are gathered at most. 1 GiB.
 const ZEROS_MOST: u64 = 1 << 18;
-/// Blocks of one write of zeros: 1 MiB.
-const RUN_BLOCKS: u64 = 256;
 
 /// Zeros that a copy has come to, and that the device has not got yet.
 #[derive(Default)]
@@ -71,16 +70,6 @@ fn up_to_zeros(blocks: &[[u8; BLOCK_SIZE]]) -> usize {
 fn is_zero(block: &[u8; BLOCK_SIZE]) -> bool {
     // In pieces, so that it ends early and the compiler takes many bytes at once.
     block.chunks(256).all(|piece| piece.iter().fold(0, |all, byte| all | byte) == 0)
-}
-
-/// Where a device cannot do it otherwise.
-pub(super) fn write_zeros(device: &dyn Device, first: u64, count: u64) -> Result<(), Error> {
-    let zeros = AlignedBuf::zeroed(RUN_BLOCKS.min(count) as usize * BLOCK_SIZE);
-    for at in (first..first + count).step_by(RUN_BLOCKS as usize) {
-        let blocks = RUN_BLOCKS.min(first + count - at) as usize;
-        device.write(at, &[IoSlice::new(&zeros[..blocks * BLOCK_SIZE])])?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -43,6 +43,9 @@ pub(crate) struct Serving {
     pub(crate) sockets: Vec<PathBuf>,
     /// Addresses for clients.
     pub(crate) listen: Vec<String>,
+    /// A disk of the kernel's as well.
+    #[cfg(feature = "ublk")]
+    pub(crate) ublk: bool,
     /// Certificates, and whether clients must have one.
     pub(crate) tls: Option<(PathBuf, bool)>,
     pub(crate) name: String,
@@ -122,6 +125,13 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     if let Some(tls) = tls {
         server = server.with_tls(tls);
     }
+    #[cfg(feature = "ublk")]
+    let disk = match serving.ublk {
+        true => Some(holdfast_block::ublk::Ublk::start(lasting.clone(), serving.read_only).map_err(says)?),
+        false => None,
+    };
+    #[cfg(feature = "ublk")]
+    uris.extend(disk.iter().map(|disk| disk.path().display().to_string()));
     let backup = Mutex::new(serving.backup.clone());
     let set = Arc::new(Set { in_use, serving, uris, backup });
     let stop = Stop::new().map_err(says)?;
@@ -134,6 +144,8 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     notify::ready(&format!("Flashlog {uuid} is served"));
     let served = server.run(&listeners, &stop).map_err(says);
     notify::stopping("bringing main up to date");
+    #[cfg(feature = "ublk")]
+    let served = served.and(disk.map_or(Ok(()), |disk| disk.stop().map_err(says)));
     control.end();
     lasting.end_main();
     // A panic would have ended the process.

@@ -455,6 +455,18 @@ fn whoever_waits_for_a_backup_is_told_how_far_it_is() {
     server.stop();
 }
 
+#[cfg(feature = "ublk")]
+#[test]
+fn a_kernel_without_ublk_is_told_before_anything_is_served() {
+    if Path::new("/dev/ublk-control").exists() {
+        eprintln!("SKIPPED: this kernel has ublk");
+        return;
+    }
+    let rig = set();
+    rig.run([&["flashlog", "serve", "--ublk"], &SET[..]].concat()).exits(1).says("this kernel has no ublk");
+    Server::start(&rig, &SET).stop();
+}
+
 #[test]
 fn a_log_that_has_gone_is_waited_for_and_told_of() {
     if !rustix::process::geteuid().is_root() {

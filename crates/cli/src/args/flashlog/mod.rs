@@ -193,6 +193,10 @@ pub(crate) struct FlashlogServe {
     /// Address for clients: HOST:PORT, or HOST
     #[arg(long, value_name = "ADDRESS", value_hint = ValueHint::Hostname)]
     pub(crate) listen: Vec<String>,
+    /// A disk of this machine's kernel, /dev/ublkbN, as well; Linux 6.4 and later, with the module ublk_drv
+    #[cfg(feature = "ublk")]
+    #[arg(long)]
+    pub(crate) ublk: bool,
     /// Directory with server-cert.pem and server-key.pem: nobody gets anything without TLS
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) tls_certificates: Option<PathBuf>,

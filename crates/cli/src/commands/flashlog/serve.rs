@@ -59,6 +59,8 @@ pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLe
         read_only: arguments.read_only,
         sockets: all(&arguments.socket)?,
         listen: arguments.listen.clone(),
+        #[cfg(feature = "ublk")]
+        ublk: arguments.ublk,
         tls: one(&arguments.tls_certificates)?.map(|directory| (directory, arguments.tls_verify_peer)),
         name: arguments.name.clone(),
         connections: arguments.connections.into(),
