@@ -12,6 +12,7 @@ use crate::mounts::plain;
 use crate::stack;
 use holdfast_block::flashlog::Uuid;
 use holdfast_block::nbd::{Listener, Stop};
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use serde::de::DeserializeOwned;
@@ -23,6 +24,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -274,8 +276,19 @@ pub(crate) enum Response {
 
 /// The thread that takes commands.
 pub(crate) struct Commands {
-    stop: Arc<OwnedFd>,
+    ending: Ending,
+    /// Ends when no state is served any more.
+    served: Receiver<()>,
     thread: JoinHandle<()>,
+}
+
+/// For those who serve a state, which ends with the commands.
+#[derive(Clone)]
+struct Ending {
+    /// Readable from then on.
+    stop: Arc<OwnedFd>,
+    /// Who serves a state has a copy, as its socket is to be gone before the process is. None: no more are served.
+    serving: Arc<Mutex<Option<Sender<()>>>>,
 }
 
 impl Commands {
@@ -287,31 +300,34 @@ impl Commands {
     ) -> Result<Commands> {
         let listener = Listener::unix(path, 0o600).map_err(|error| Failure::at(path, plain(&error)))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(stack::says)?;
-        let stop = Arc::new(stop);
-        let stopped = stop.clone();
+        let (serving, served) = channel();
+        let ending = Ending { stop: Arc::new(stop), serving: Arc::new(Mutex::new(Some(serving))) };
+        let of_thread = ending.clone();
         let run = move || {
-            if let Err(error) = take_commands(&listener, &stopped, Arc::new(respond)) {
+            if let Err(error) = take_commands(&listener, &of_thread, Arc::new(respond)) {
                 tracing::error!(%error, "no commands are taken any more");
             }
         };
         let thread = spawn("control".into(), run).map_err(stack::says)?;
-        Ok(Commands { stop, thread })
+        Ok(Commands { ending, served, thread })
     }
 
-    /// No more commands. One that is under way, a backup, is cut off with the process; the next one goes on with it.
+    /// No more commands, and no states are served. A backup that is under way is cut off with the process; the next one goes on with it.
     pub(crate) fn end(self) {
-        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.ending.stop, &1_u64.to_ne_bytes());
         let _ = self.thread.join();
+        self.ending.serving.lock().take();
+        let _ = self.served.recv_timeout(PATIENCE);
     }
 }
 
 fn take_commands(
     listener: &Listener,
-    stop: &OwnedFd,
+    ending: &Ending,
     respond: Arc<impl Fn(Request, &mut dyn FnMut(Copied)) -> Response + Send + Sync + 'static>,
 ) -> io::Result<()> {
     loop {
-        let mut waited = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        let mut waited = [PollFd::new(&*ending.stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
         match poll(&mut waited, None) {
             Err(rustix::io::Errno::INTR) => continue,
             other => other?,
@@ -328,9 +344,9 @@ fn take_commands(
                 continue;
             }
         };
-        let (client, respond) = (UnixStream::from(client), respond.clone());
+        let (client, respond, ending) = (UnixStream::from(client), respond.clone(), ending.clone());
         let talk = move || {
-            if let Err(error) = answer(&client, |request, tell| respond(request, tell)) {
+            if let Err(error) = answer(&client, ending, |request, tell| respond(request, tell)) {
                 tracing::debug!(%error, "a command went away");
             }
         };
@@ -339,8 +355,23 @@ fn take_commands(
     }
 }
 
+/// Until a client has gone, who has nothing more to say, or commands end.
+fn wait_for_either(client: &UnixStream, end: &OwnedFd) {
+    loop {
+        let mut waited = [PollFd::new(client, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
+        match poll(&mut waited, None) {
+            Err(rustix::io::Errno::INTR) => {}
+            _ => return,
+        }
+    }
+}
+
 /// Takes one request from a client and answers it.
-fn answer(stream: &UnixStream, respond: impl FnOnce(Request, &mut dyn FnMut(Copied)) -> Response) -> io::Result<()> {
+fn answer(
+    stream: &UnixStream,
+    ending: Ending,
+    respond: impl FnOnce(Request, &mut dyn FnMut(Copied)) -> Response,
+) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -365,13 +396,13 @@ fn answer(stream: &UnixStream, respond: impl FnOnce(Request, &mut dyn FnMut(Copi
     match response {
         Response::Answer(answer) => write_line(&mut to, &answer),
         Response::Past(server) => {
+            let Some(_serving) = ending.serving.lock().clone() else { return Ok(()) };
             write_line(&mut to, &Answer::Past(server.report.clone()))?;
-            stream.set_read_timeout(None)?;
-            let (stop, gone) = (Stop::new()?, stream.try_clone()?);
-            let on_gone = stop.clone();
+            let (stop, client) = (Stop::new()?, stream.try_clone()?);
+            let on_end = stop.clone();
             spawn("past".into(), move || {
-                let _ = io::copy(&mut &gone, &mut io::sink());
-                on_gone.stop();
+                wait_for_either(&client, &ending.stop);
+                on_end.stop();
             })?;
             server.run(&stop).map_err(|failure| io::Error::other(failure.message))
         }

@@ -334,8 +334,15 @@ fn a_set_is_looked_at_as_it_was_and_goes_back() {
         // The server sees that nobody wants it any more, and then backups can be made again.
         crate::rig::eventually("the state is given up", || !rig.path("then").exists());
     }
+    let mut command = rig.command();
+    command.args(["flashlog", "at", "--barrier", &good, "--json"]);
+    let at = Server::spawn(command);
+    let socket = PathBuf::from(at.begun["uri"].as_str().unwrap().split_once("socket=").unwrap().1);
+    assert!(socket.exists());
     drop(client);
     server.stop();
+    assert!(!socket.exists(), "a state's socket goes with the server");
+    drop(at);
 
     let offline = ["flashlog", "at", "--backup", "backup", "--log", "log"];
     let listed = rig.run([&offline[..], &["--list"]].concat()).exits(0).out;
