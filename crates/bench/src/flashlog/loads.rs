@@ -21,6 +21,9 @@ const OBJECT_BLOCKS: u64 = 8;
 const OBJECT_TIME: Duration = Duration::from_millis(200);
 const OBJECTS_A_FLUSH: u64 = 25;
 
+/// Of a pause. A Flashlog takes the disk for asleep then; its motor turns, so that starting it is nobody's.
+const PAUSE: Duration = Duration::from_secs(8);
+
 /// What is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Load {
@@ -113,6 +116,7 @@ impl Bench {
         }
         if load == Load::Rewrite {
             self.settle()?;
+            self.clock.pass(PAUSE);
         }
         if load == Load::MixedReads {
             self.scatter(1, self.sizes.scattered, false)?;

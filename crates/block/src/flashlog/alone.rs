@@ -1,6 +1,7 @@
 //! Main without a log: writes go to it at once, and a map on it says which regions the log does not have as they are.
 
 use super::Error;
+use super::catch_up::Pace;
 use super::device::{Failure, Flashlog, Order, Side};
 use super::format::{Regions, Role, State};
 use super::labels::Labelled;
@@ -153,7 +154,7 @@ impl Device for Alone {
 impl Flashlog {
     /// Brings what was answered to main, if it is in memory, and says there that main is alone. Whether it is.
     pub(super) fn rescue_to_main(&self) -> Result<bool, Failure> {
-        let mut main = self.main_side.lock();
+        let mut main = self.main_side_at_once();
         let blocks = {
             let stages = self.stages.lock();
             if stages.has_some_in_log() {
@@ -176,12 +177,12 @@ impl Flashlog {
         // power; but a mixture must be complete before it is said to be none.
         let is_mixture = main.labels.label.state == State::CatchingUp;
         if self.options.order == Order::RescueBeforeLabel {
-            self.write_to_main(&blocks)?;
+            self.write_to_main(&blocks, Pace::AtOnce)?;
         }
         if !is_mixture {
             go_alone(&mut main.labels, &changed).map_err(Failure::of(Side::Main))?;
         }
-        self.write_to_main(&blocks)?;
+        self.write_to_main(&blocks, Pace::AtOnce)?;
         main.labels.device.flush().map_err(Failure::of(Side::Main))?;
         if is_mixture {
             go_alone(&mut main.labels, &changed).map_err(Failure::of(Side::Main))?;
@@ -194,7 +195,7 @@ impl Flashlog {
         if !*self.is_alone.lock() {
             return None;
         }
-        let main = self.main_side.lock();
+        let main = self.main_side_at_once();
         let labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
         Some(Alone::of(labels, Some((self.options.now)())))
     }

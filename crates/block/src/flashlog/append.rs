@@ -140,7 +140,9 @@ impl Flashlog {
             .and_then(|()| self.rings.write(Area::Meta, head.next.page, &[&pages]));
         written.map_err(Failure::of(Side::Log))?;
         {
+            let now = self.options.timer.now();
             let mut stages = self.stages.lock();
+            stages.age.logged = now;
             if self.is_read_from_log() {
                 stages.leave_memory(batch, head.next.data);
             }

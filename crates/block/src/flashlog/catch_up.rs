@@ -5,6 +5,7 @@ use super::format::State;
 use super::labels::Labelled;
 use super::ring::Area;
 use super::stages::{Map, Place, Stage, Version};
+use super::turns::TurnGuard;
 use crate::{AlignedBuf, BLOCK_SIZE, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::io::{IoSlice, IoSliceMut};
@@ -14,6 +15,15 @@ use std::sync::Arc;
 const RUN_BLOCKS: usize = 256;
 /// Blocks that are on their way at once.
 const BATCH_BLOCKS: usize = 4 * RUN_BLOCKS;
+
+/// How reading from the log goes with writing to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pace {
+    /// Somebody waits for main.
+    AtOnce,
+    /// Writers go before, as long as the log has room for them.
+    Patient,
+}
 
 /// Whoever has it is the only one who writes to main.
 pub(super) struct MainSide {
@@ -32,15 +42,34 @@ impl MainSide {
 impl Flashlog {
     /// Brings main up to what is durable in the log.
     pub(super) fn catch_up_to_durable(&self) -> Result<(), Failure> {
-        let mut main = self.main_side.lock();
+        self.catch_up_with(&mut self.main_side_at_once(), Pace::AtOnce)
+    }
+
+    /// Main's turn, for whoever waits for it: a server that is patient goes on.
+    pub(super) fn main_side_at_once(&self) -> TurnGuard<'_, MainSide> {
+        let is_told = {
+            let mut stages = self.stages.lock();
+            stages.company.hurried += 1;
+            stages.company.patient > 0
+        };
+        if is_told {
+            self.options.timer.wake();
+        }
+        let main = self.main_side.lock();
+        self.stages.lock().company.hurried -= 1;
+        main
+    }
+
+    /// The same, at this pace.
+    pub(super) fn catch_up_with(&self, main: &mut MainSide, pace: Pace) -> Result<(), Failure> {
         self.check_latch()?;
         if !self.is_read_from_log() && main.labels.label.state != State::CatchingUp {
             // What a flush covers is on main at once in synchronous mode, so that main alone is like any disk that lost its power: it
             // has what was flushed.
-            self.write_durable(&mut main)?;
-            return self.flush_main(&mut main);
+            self.write_durable(main, pace)?;
+            return self.flush_main(main);
         }
-        self.apply_as_mixture(&mut main)?;
+        self.apply_as_mixture(main, pace)?;
         if main.labels.label.state == State::CatchingUp {
             main.labels.write(|label| label.state = State::Open).map_err(Failure::of(Side::Main))?;
         }
@@ -49,7 +78,7 @@ impl Flashlog {
 
     /// The same where main is a mixture on the way, which must not be taken for something else if the log is lost. Its label still says
     /// so afterwards.
-    pub(super) fn apply_as_mixture(&self, main: &mut MainSide) -> Result<(), Failure> {
+    pub(super) fn apply_as_mixture(&self, main: &mut MainSide, pace: Pace) -> Result<(), Failure> {
         let has_some = {
             let stages = self.stages.lock();
             [Stage::Durable, Stage::Applying, Stage::Applied].iter().any(|stage| !stages.map(*stage).is_empty())
@@ -57,12 +86,12 @@ impl Flashlog {
         if has_some && main.labels.label.state != State::CatchingUp {
             main.labels.write(|label| label.state = State::CatchingUp).map_err(Failure::of(Side::Main))?;
         }
-        self.write_durable(main)?;
+        self.write_durable(main, pace)?;
         self.flush_main(main)
     }
 
     /// Writes to main what is durable in the log.
-    pub(super) fn write_durable(&self, main: &mut MainSide) -> Result<(), Failure> {
+    pub(super) fn write_durable(&self, main: &mut MainSide, pace: Pace) -> Result<(), Failure> {
         main.check()?;
         let (blocks, point) = {
             let mut stages = self.stages.lock();
@@ -72,10 +101,13 @@ impl Flashlog {
             }
             (Arc::clone(stages.map(Stage::Applying)), stages.durable)
         };
-        self.write_to_main(&blocks)?;
+        self.write_to_main(&blocks, pace)?;
+        let used = (!blocks.is_empty()).then(|| self.options.timer.now());
         // Nobody else has it then, and it need not be copied.
         drop(blocks);
-        self.stages.lock().written(point);
+        let mut stages = self.stages.lock();
+        stages.written(point);
+        stages.age.main_used = used.or(stages.age.main_used);
         Ok(())
     }
 
@@ -99,27 +131,52 @@ impl Flashlog {
         Ok(())
     }
 
-    /// Writes these versions to main. Main is the caller's.
-    pub(super) fn write_to_main(&self, blocks: &Map) -> Result<(), Failure> {
-        let all: Vec<(u64, &Version)> = blocks.iter().map(|(address, version)| (*address, version)).collect();
-        let mut rest = &all[..];
-        while !rest.is_empty() {
-            let (batch, later) = rest.split_at(rest.len().min(BATCH_BLOCKS));
-            rest = later;
-            self.write_batch_to_main(batch)?;
+    /// Writes these versions to main. Main is the caller's. What memory has goes first, before it has to go, and without the log.
+    pub(super) fn write_to_main(&self, blocks: &Map, pace: Pace) -> Result<(), Failure> {
+        let (mut in_log, mut batch) = (Vec::new(), Vec::new());
+        let all: Vec<(&u64, &Version)> = blocks.iter().collect();
+        for some in all.chunks(BATCH_BLOCKS) {
+            {
+                let stages = self.stages.lock();
+                for (address, version) in some {
+                    match (&version.place, stages.held(version)) {
+                        (Place::Log(_), None) => in_log.push((*address, *version)),
+                        (_, held) => batch.push((**address, held.unwrap_or_else(|| (*version).clone()))),
+                    }
+                }
+            }
+            if batch.len() >= BATCH_BLOCKS {
+                self.write_batch_to_main(std::mem::take(&mut batch))?;
+            }
+        }
+        self.write_batch_to_main(batch)?;
+        for batch in in_log.chunks(BATCH_BLOCKS) {
+            if pace == Pace::Patient {
+                self.wait_for_log()?;
+            }
+            self.write_batch_to_main(batch.iter().map(|(address, version)| (**address, (*version).clone())).collect())?;
         }
         Ok(())
     }
 
-    fn write_batch_to_main(&self, batch: &[(u64, &Version)]) -> Result<(), Failure> {
+    fn write_batch_to_main(&self, mut batch: Vec<(u64, Version)>) -> Result<(), Failure> {
+        for (address, version) in &mut batch {
+            if let Place::Held(chunk, index, position) = &version.place
+                && crc64(chunk.block(*index)) != version.sum
+            {
+                tracing::warn!(device = &*self.name, block = address, "damage in memory: the log has the block");
+                version.place = Place::Log(*position);
+            }
+        }
         // One buffer for what comes from the log, in the order of the batch; memory is written from where it is.
         let mut read = AlignedBuf::zeroed(batch.iter().filter(|(_, version)| is_in_log(version)).count() * BLOCK_SIZE);
-        self.read_versions(batch, &mut read)?;
+        self.read_versions(&batch, &mut read)?;
         let (blocks, _none) = read.as_chunks::<BLOCK_SIZE>();
         let mut read = blocks.iter();
         let mut runs: Vec<(u64, Vec<IoSlice<'_>>)> = Vec::new();
-        for (address, version) in batch {
+        for (address, version) in &batch {
             let bytes: &[u8] = match &version.place {
+                Place::Held(chunk, index, _) => chunk.block(*index),
                 Place::Memory(chunk, index) => {
                     let bytes = chunk.block(*index);
                     let got = crc64(bytes);
@@ -142,12 +199,12 @@ impl Flashlog {
     }
 
     /// Reads, of these versions, those that are in the log, one after the other into `bytes`, and verifies them.
-    fn read_versions(&self, batch: &[(u64, &Version)], bytes: &mut [u8]) -> Result<(), Failure> {
+    fn read_versions(&self, batch: &[(u64, Version)], bytes: &mut [u8]) -> Result<(), Failure> {
         let in_log: Vec<(u64, &Version, u64)> = batch
             .iter()
             .filter_map(|(address, version)| match version.place {
-                Place::Log(position) => Some((*address, *version, position)),
-                Place::Memory(..) => None,
+                Place::Log(position) => Some((*address, version, position)),
+                Place::Memory(..) | Place::Held(..) => None,
             })
             .collect();
         let positions: Vec<u64> = in_log.iter().map(|(_, _, position)| *position).collect();

@@ -66,7 +66,8 @@ pub struct Options {
     pub mode: Mode,
     /// Blocks that are written to the log together.
     pub gather_blocks: u64,
-    /// Synchronous mode: so many blocks in memory, and they are flushed to log and main.
+    /// Synchronous mode: so many blocks in memory, and they are flushed to log and main. Asynchronous mode: so many of the blocks that
+    /// came last are kept in memory when they are in the log.
     pub memory_blocks: u64,
     /// Asynchronous mode: so many blocks in the index of those that are newer in the log, and main catches up. Of a backup: not more in
     /// one step.
@@ -224,7 +225,7 @@ impl Flashlog {
         }
     }
 
-    /// Whether memory is done with a block when the log has it.
+    /// Whether memory needs no block that the log has.
     pub(super) fn is_read_from_log(&self) -> bool {
         self.options.mode == Mode::Asynchronous
     }
@@ -362,6 +363,14 @@ impl Flashlog {
                     }
                     return Ok(true);
                 }
+                Place::Held(chunk, index, position) => {
+                    out.copy_from_slice(chunk.block(*index));
+                    if crc64(out) == version.sum {
+                        return Ok(true);
+                    }
+                    tracing::warn!(device = &*self.name, block = address, "damage in memory: the log has the block");
+                    *position
+                }
                 Place::Log(position) => *position,
             };
             self.rings.read(Area::Data, position, out).map_err(Failure::of(Side::Log))?;
@@ -414,7 +423,7 @@ impl Flashlog {
 /// Whether two blocks that are neighbours can be read from the log at once.
 fn are_neighbours_in_log(a: &Option<Version>, b: &Option<Version>) -> bool {
     match (a, b) {
-        (Some(Version { place: Place::Log(a), .. }), Some(b)) => b.is_at(a + 1),
+        (Some(Version { place: Place::Log(a), .. }), Some(Version { place: Place::Log(b), .. })) => a + 1 == *b,
         _ => false,
     }
 }

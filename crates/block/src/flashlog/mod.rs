@@ -55,6 +55,8 @@ mod device;
 mod error;
 #[cfg(test)]
 mod failure_tests;
+#[cfg(test)]
+mod follow_tests;
 mod format;
 mod inspect;
 mod labels;
@@ -71,6 +73,7 @@ mod patience;
 mod patience_tests;
 mod policy;
 mod rebuild;
+mod recent;
 mod ring;
 mod scan;
 mod scrub;

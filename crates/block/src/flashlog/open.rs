@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::append::Head;
-use super::catch_up::MainSide;
+use super::catch_up::{MainSide, Pace};
 use super::device::{Failure, Flashlog, Mode, Options, Order};
 use super::format::{Label, Page, PageHead, Regions, Role, State, Uuid};
 use super::labels::Labelled;
@@ -57,7 +57,7 @@ impl Flashlog {
             options: options.clone(),
             rings: Rings { device: Arc::clone(&log.device), areas },
             main: Arc::clone(&main.device),
-            stages: Mutex::new(Stages::at(log.label.applied)),
+            stages: Mutex::new(Stages::at(log.label.applied, options.memory_blocks)),
             main_side: Turn::new(MainSide { labels: main, failed: None }, Arc::clone(&options.timer)),
             head: Turn::new(
                 Head {
@@ -116,7 +116,7 @@ impl Flashlog {
             let is_over = self.stages.lock().index_blocks() > self.options.index_blocks;
             if is_over {
                 // Main may be further than the pages say, so that this takes some of it back, until it has everything that was found.
-                let done = self.apply_as_mixture(&mut self.main_side.lock());
+                let done = self.apply_as_mixture(&mut self.main_side.lock(), Pace::AtOnce);
                 done.map_err(|Failure { error, .. }| Error::Device(error))?;
             }
         }

@@ -130,7 +130,9 @@ impl Rig {
         let log = Failing::over(MemoryDevice::new(256 * 6).named("log"));
         create(main.clone(), log.clone(), &names(1)).unwrap();
         let places = Arc::new(Places::default());
-        let timed = Options { timer: Arc::new(Jumping::default()), ..options(mode) };
+        // Memory would give what is to be read from a log.
+        let memory_blocks = if mode == Mode::Asynchronous { 0 } else { options(mode).memory_blocks };
+        let timed = Options { memory_blocks, timer: Arc::new(Jumping::default()), ..options(mode) };
         let watch = Watch::new(policy.clone(), &timed, Box::new(Arc::clone(&places)));
         let [over_main, over_log] = [(Role::Main, main.clone()), (Role::Log, log.clone())]
             .map(|(role, device)| watch.over(role, device).unwrap());

@@ -151,7 +151,7 @@ impl Scrub<'_> {
     /// Looks at one block again while nobody writes to main, and makes it good.
     fn judge(&mut self, address: u64, sum: Option<u64>) -> Result<(), Stopped> {
         let set = self.set;
-        let _main_side = set.main_side.lock();
+        let _main_side = set.main_side_at_once();
         // A main that goes on alone has newer blocks than the log.
         set.latch.check(&set.name, Operation::Read, Some(address), BLOCK_SIZE as u64)?;
         let (durable, is_coming) = {

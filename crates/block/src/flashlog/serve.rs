@@ -3,10 +3,21 @@
 //! Nothing depends on that thread: whoever needs main to be up to date sees to it with what is there. With it, a writer flushes the log
 //! in pieces, so that main can begin with one while the log gets the next, and waits for memory instead of making room itself.
 
-use super::device::{CatchUp, Flashlog, Mode};
+use super::catch_up::Pace;
+use super::device::{CatchUp, Failure, Flashlog, Mode};
 use super::stages::{Stage, Stages};
 use crate::{Error, Operation};
 use std::time::Duration;
+
+/// Asynchronous mode: main begins when the log or the index is filled so far; what memory has not is read from the log when nobody
+/// writes to it.
+const NEAR_EIGHTHS: u64 = 6;
+/// And whether anybody does or not when it is filled so far.
+const FULL_EIGHTHS: u64 = 7;
+/// Nobody writes to the log if nobody has for so long.
+const QUIET: Duration = Duration::from_millis(100);
+/// A disk that was used so short a time ago turns.
+const AWAKE: Duration = Duration::from_secs(5);
 
 /// What the thread can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,8 +26,10 @@ enum Work {
     Write,
     /// Flush main.
     Flush,
-    /// Bring main up to date with everything.
-    All,
+    /// Bring main up to date with everything, and at which pace.
+    All(Pace),
+    /// Bring main up to date with what is in the log.
+    Follow,
     /// Write the seal.
     Seal,
     /// Nothing until then, or until there is a wake.
@@ -55,8 +68,12 @@ impl Flashlog {
                 self.stages.lock().company.idle -= 1;
                 continue;
             }
-            if matches!(work, Work::All | Work::Seal) {
-                let done = if work == Work::All { self.bring_all() } else { self.write_seal() };
+            if let Some(done) = match work {
+                Work::All(pace) => Some(self.bring(true, pace)),
+                Work::Follow => Some(self.bring(false, Pace::Patient)),
+                Work::Seal => Some(self.write_seal()),
+                _ => None,
+            } {
                 if self.heed(done).is_err() {
                     return;
                 }
@@ -68,7 +85,7 @@ impl Flashlog {
                 continue;
             };
             let done = self.check_latch().and_then(|()| match work {
-                Work::Write => self.write_durable(&mut main),
+                Work::Write => self.write_durable(&mut main, Pace::AtOnce),
                 _ => self.flush_main(&mut main),
             });
             drop(main);
@@ -116,35 +133,82 @@ impl Flashlog {
 
     /// Main sleeps until a bound is near, or the policy's time has come.
     fn asynchronous_work(&self, stages: &Stages) -> Work {
-        if self.is_near(stages) {
-            return Work::All;
+        if self.is_filled(stages, NEAR_EIGHTHS) {
+            return Work::All(Pace::Patient);
+        }
+        if self.is_followed(stages) {
+            return Work::Follow;
         }
         let CatchUp { idle_after, age_most } = self.options.catch_up;
         let idle_at = idle_after.map(|after| stages.age.newest + after);
         let Some(oldest) = stages.age.oldest() else { return Work::Nothing(None) };
-        let at = idle_at.into_iter().chain(age_most.map(|most| oldest + most)).min();
-        match at {
-            Some(at) if at <= self.options.timer.now() => Work::All,
+        let (now, old_at) = (self.options.timer.now(), age_most.map(|most| oldest + most));
+        match idle_at.into_iter().chain(old_at).min() {
+            // Who writes all the time must not put off what has an age.
+            Some(_) if old_at.is_some_and(|at| at <= now) => Work::All(Pace::AtOnce),
+            Some(at) if at <= now => Work::All(Pace::Patient),
             at => Work::Nothing(at),
         }
     }
 
-    /// Whether log or index are so full that writers would have to wait soon.
-    fn is_near(&self, stages: &Stages) -> bool {
+    /// Whether log or index are full to so many eighths.
+    fn is_filled(&self, stages: &Stages, eighths: u64) -> bool {
         let (areas, applied) = (self.rings.areas, stages.applied);
         let behind = stages.index_blocks();
-        behind > 0 && behind >= self.options.index_blocks / 4 * 3
-            || stages.logged.data - applied.data >= areas.data_blocks / 4 * 3
-            || stages.logged.page - applied.page >= areas.meta_blocks / 4 * 3
+        behind > 0 && behind >= self.options.index_blocks / 8 * eighths
+            || stages.logged.data - applied.data >= areas.data_blocks / 8 * eighths
+            || stages.logged.page - applied.page >= areas.meta_blocks / 8 * eighths
+    }
+
+    /// Whether main gets what came last while memory has it: it is awake anyway, and so much came that the log would be full soon.
+    fn is_followed(&self, stages: &Stages) -> bool {
+        let enough = (self.options.memory_blocks / 4).min(self.rings.areas.data_blocks / 4);
+        let is_awake = stages.age.main_used.is_some_and(|used| self.options.timer.now() < used + AWAKE);
+        is_awake && enough > 0 && stages.logged.data - stages.applied.data >= enough
+    }
+
+    /// Brings main up to date, with what is gathered as well or only with what is in the log.
+    fn bring(&self, with_gathered: bool, pace: Pace) -> Result<(), Failure> {
+        {
+            let mut head = self.head.lock();
+            if with_gathered {
+                self.append(&mut head, false)?;
+            }
+            self.flush_log(&mut head)?;
+        }
+        self.catch_up_with(&mut self.main_side.lock(), pace)
+    }
+
+    /// Returns when nobody writes to the log, or when there is no time for that.
+    pub(super) fn wait_for_log(&self) -> Result<(), Failure> {
+        loop {
+            let (ticket, now) = (self.options.timer.ticket(), self.options.timer.now());
+            self.check_latch()?;
+            let until = {
+                let mut stages = self.stages.lock();
+                let is_writing = !stages.map(Stage::Writing).is_empty();
+                let until = if is_writing { now } else { stages.age.logged } + QUIET;
+                let company = &mut stages.company;
+                let is_hurried = company.hurried > 0 || company.is_ending;
+                if is_hurried || until <= now || self.is_filled(&stages, FULL_EIGHTHS) {
+                    return Ok(());
+                }
+                stages.company.patient += 1;
+                until
+            };
+            self.options.timer.wait(ticket, Some(until));
+            self.stages.lock().company.patient -= 1;
+        }
     }
 
     /// Asynchronous mode: wakes the thread that serves main, if it is time.
     pub(super) fn tell_server_if_near(&self) {
-        let is_near = {
+        let is_time = {
             let stages = self.stages.lock();
-            stages.company.idle > 0 && self.is_near(&stages)
+            let is_near = || self.is_filled(&stages, NEAR_EIGHTHS) || self.is_followed(&stages);
+            stages.company.idle > 0 && is_near() || stages.company.patient > 0 && self.is_filled(&stages, FULL_EIGHTHS)
         };
-        if is_near {
+        if is_time {
             self.options.timer.wake();
         }
     }

@@ -25,7 +25,7 @@ fn seed(test: &str) -> u64 {
     seed
 }
 
-fn set() -> (Arc<MemoryDevice>, Arc<MemoryDevice>) {
+pub(super) fn set() -> (Arc<MemoryDevice>, Arc<MemoryDevice>) {
     let main = Arc::new(MemoryDevice::new(BLOCKS + 256).named("main"));
     let log = Arc::new(MemoryDevice::new(256 * 12).named("log"));
     assert_eq!(create(main.clone(), log.clone(), &names(1)).unwrap(), BLOCKS);

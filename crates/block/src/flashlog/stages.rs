@@ -10,6 +10,7 @@
 
 use super::chunk::Chunk;
 use super::format::Point;
+use super::recent::Recent;
 use super::seal::Sealing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(super) enum Place {
     Memory(Arc<Chunk>, usize),
     /// At this position of the data area.
     Log(u64),
+    /// Both, of what a stage says that it is in the log: see [`Stages::held`].
+    Held(Arc<Chunk>, usize, u64),
 }
 
 /// A block as one write made it.
@@ -47,7 +50,7 @@ pub(super) struct Version {
 impl Version {
     /// Whether it is at that place of the log.
     pub(super) fn is_at(&self, position: u64) -> bool {
-        matches!(self.place, Place::Log(at) if at == position)
+        matches!(self.place, Place::Log(at) | Place::Held(_, _, at) if at == position)
     }
 }
 
@@ -78,6 +81,8 @@ pub(super) struct Stages {
     pub(super) known_bad: BTreeMap<u64, (u64, u64)>,
     pub(super) age: Age,
     pub(super) sealing: Sealing,
+    /// Asynchronous mode: the end of what is in the log.
+    pub(super) recent: Recent,
 }
 
 /// When what main does not have was written.
@@ -87,6 +92,10 @@ pub(super) struct Age {
     pub(super) newest: Duration,
     /// The first write of each stage.
     first: [Option<Duration>; STAGES],
+    /// The log was last written to.
+    pub(super) logged: Duration,
+    /// Main last got something.
+    pub(super) main_used: Option<Duration>,
 }
 
 impl Age {
@@ -120,11 +129,17 @@ pub(super) struct Company {
     pub(super) is_ending: bool,
     /// Writers that wait for memory.
     pub(super) waiting: usize,
+    /// Servers that wait until nobody writes to the log.
+    pub(super) patient: usize,
+    /// Those who wait for what a server is doing.
+    pub(super) hurried: usize,
 }
 
 impl Stages {
-    pub(super) fn at(points: Point) -> Stages {
-        Stages { logged: points, durable: points, written: points, applied: points, ..Stages::default() }
+    /// Nothing, and how much of what is in the log is kept in memory as well.
+    pub(super) fn at(points: Point, recent_most: u64) -> Stages {
+        let recent = Recent::new(recent_most);
+        Stages { logged: points, durable: points, written: points, applied: points, recent, ..Stages::default() }
     }
 
     /// A write has come.
@@ -184,7 +199,7 @@ impl Stages {
         Arc::make_mut(&mut self.maps[Stage::Durable as usize]).insert(address, version);
     }
 
-    /// What was `Writing` is in the log from `position` on, one after the other, and memory is done with it.
+    /// What was `Writing` is in the log from `position` on, one after the other, and in memory only as long as there is room.
     pub(super) fn leave_memory(&mut self, batch: &[(u64, Arc<Chunk>)], mut position: u64) {
         let map = Arc::make_mut(&mut self.maps[Stage::Writing as usize]);
         for (first, chunk) in batch {
@@ -196,6 +211,7 @@ impl Stages {
                 }
                 position += 1;
             }
+            self.recent.push(position - chunk.blocks() as u64, Arc::clone(chunk));
         }
         self.memory_blocks[Stage::Writing as usize] = 0;
     }
@@ -217,6 +233,7 @@ impl Stages {
         self.memory_blocks[Stage::Applied as usize] = 0;
         self.applied = self.written;
         self.age.first[Stage::Applied as usize] = None;
+        self.recent.let_go_before(self.applied.data);
     }
 
     /// The newest version of a block, if main does not have it for certain.
@@ -224,12 +241,20 @@ impl Stages {
         self.maps.iter().find_map(|map| map.get(&address))
     }
 
+    /// The same version with its bytes, if it is in the log and memory still has it.
+    pub(super) fn held(&self, version: &Version) -> Option<Version> {
+        let Place::Log(position) = version.place else { return None };
+        let (chunk, index) = self.recent.find(position)?;
+        Some(Version { sum: version.sum, place: Place::Held(Arc::clone(chunk), index, position) })
+    }
+
     /// The same of blocks in a row.
     pub(super) fn find_all(&self, first: u64, count: u64) -> Vec<Option<Version>> {
         let mut found = vec![None; count as usize];
         for map in &self.maps {
             for (address, version) in map.range(first..first + count) {
-                found[(address - first) as usize].get_or_insert_with(|| version.clone());
+                let of = &mut found[(address - first) as usize];
+                of.get_or_insert_with(|| self.held(version).unwrap_or_else(|| version.clone()));
             }
         }
         found

@@ -163,7 +163,8 @@ impl Filter for Counted {
 fn neighbours_are_read_from_the_log_at_once() {
     let (main, log) = set();
     let counted = Arc::new(Counted { below: log, reads: AtomicI64::new(0) });
-    let (device, _) = Flashlog::open(main, counted.clone(), &options(Mode::Asynchronous)).unwrap();
+    let options = Options { memory_blocks: 0, ..options(Mode::Asynchronous) };
+    let (device, _) = Flashlog::open(main, counted.clone(), &options).unwrap();
     let mut expected: Vec<u8> = (0..64).flat_map(block).collect();
     device.write(10, &[IoSlice::new(&expected)]).unwrap();
     // Elsewhere in the log, and so the rest is in two parts.
@@ -179,7 +180,8 @@ fn neighbours_are_read_from_the_log_at_once() {
 #[test]
 fn a_bit_in_the_log_is_flipped_back_and_more_is_told() {
     let (main, log) = set();
-    let (device, _) = open(&main, &log, Mode::Asynchronous).unwrap();
+    let options = Options { memory_blocks: 0, ..options(Mode::Asynchronous) };
+    let (device, _) = Flashlog::open(main.clone(), log.clone(), &options).unwrap();
     put(&device, 9, 1).unwrap();
     put(&device, 10, 2).unwrap();
     device.flush().unwrap();
