@@ -93,7 +93,10 @@ pub use digest::Digest;
 pub use error::Mismatch;
 pub use flips::{FlipsMax, correct_flips};
 pub use identity::{identity_mix, identity_tag};
-pub use page::{MergeError, PAGE_SIZE, merge_page, merge_page_in_place, prefetch, prefetch_line, prefetch_start};
+pub use page::{
+    MergeError, PAGE_SIZE, merge_page, merge_page_in_place, prefetch, prefetch_ahead, prefetch_line, prefetch_part,
+    prefetch_start,
+};
 pub use protected::{ChainError, Piece, Protected, Source, assemble};
 pub use protection::{PageSums, Protection, StoredSums, UnknownProtection};
 pub use rolling::{

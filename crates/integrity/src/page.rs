@@ -27,6 +27,38 @@ pub fn prefetch_start(page: &[u8; PAGE_SIZE]) {
     ask_for(&page[..PREFETCH_START]);
 }
 
+/// Asks for a part of a page that is wanted soon.
+///
+/// # Panics
+/// `part` reaches beyond [`PAGE_SIZE`].
+#[inline]
+pub fn prefetch_part(page: &[u8; PAGE_SIZE], part: Range<usize>) {
+    ask_for(&page[part]);
+}
+
+/// Asks for what is verified after page `at` of several: of the next one the second half, of the one behind it the first half. A page that is the
+/// neighbour in memory of the one before it, the processor sees coming; of such a one only the beginning.
+///
+/// Pages that lie anywhere in memory, under CRC-64 on AMD EPYC: without asking 0.70 µs each, with [`prefetch_start`] 0.65, with all of the next page
+/// 0.56, with these halves 0.42, for the about two dozen lines that can be on the way at a time come fastest from two pages. Neighbours take 0.15, and
+/// 0.27 where halves are asked for.
+#[inline]
+pub fn prefetch_ahead<'a>(at: usize, page: impl Fn(usize) -> Option<&'a [u8; PAGE_SIZE]>) {
+    let is_neighbour = |page: &[u8; PAGE_SIZE], before: Option<&[u8; PAGE_SIZE]>| {
+        before.is_some_and(|before| before.as_ptr_range().end == page.as_ptr())
+    };
+    let (next, behind) = (page(at + 1), page(at + 2));
+    if let Some(behind) = behind.filter(|behind| !is_neighbour(behind, next)) {
+        prefetch_part(behind, 0..PAGE_SIZE / 2);
+    }
+    match next {
+        Some(next) if is_neighbour(next, page(at)) => prefetch_start(next),
+        // Nobody has asked for anything of the first two.
+        Some(next) => prefetch_part(next, if at == 0 { 0 } else { PAGE_SIZE / 2 }..PAGE_SIZE),
+        None => {}
+    }
+}
+
 /// Asks for the 64 bytes at `at`, of a page that is wanted once all the others have been asked for: where each takes its time, nothing waits.
 ///
 /// # Panics

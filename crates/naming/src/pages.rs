@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::sums;
-use holdfast_integrity::{Algorithm, Checksum};
+use holdfast_integrity::{Algorithm, Checksum, prefetch_ahead};
 use holdfast_object::{self as object, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageView, PinnedPage};
 use std::ops::Range;
 
@@ -22,6 +22,13 @@ fn bytes_of(view: &PageView) -> &[u8; PAGE_SIZE] {
     match view {
         PageView::Data(page) => page.bytes(),
         PageView::Zero => zero_page(),
+    }
+}
+
+fn to_be_verified(view: &PageView) -> Option<&[u8; PAGE_SIZE]> {
+    match view {
+        PageView::Data(page) if page.is_verified() => Some(page.bytes()),
+        _ => None,
     }
 }
 
@@ -120,9 +127,7 @@ impl ReadData {
         let mut data = ReadData::views(cache, id, offset, length)?;
         let first = offset / PAGE_SIZE as u64;
         for at in 0..data.pages.len() {
-            if let Some(PageView::Data(next)) = data.pages.get(at + 1) {
-                next.prefetch_start();
-            }
+            prefetch_ahead(at, |at| data.pages.get(at).and_then(to_be_verified));
             let view = std::mem::replace(&mut data.pages[at], PageView::Zero);
             data.pages[at] = verified(cache, id, first + at as u64, view)?;
         }

@@ -3,9 +3,10 @@
 use crate::audit::{Audit, Audits};
 use crate::error::{Error, Result};
 use crate::sums;
-use holdfast_integrity::{Algorithm, Checksum};
+use holdfast_integrity::{Algorithm, Checksum, prefetch_part};
 use holdfast_object::{
-    Fragment, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId, Transaction,
+    Fragment, FrameMut, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId,
+    Transaction,
 };
 use std::ops::Range;
 
@@ -178,9 +179,19 @@ impl<'a> Staged<'a> {
         }
         let mut fragments = Vec::with_capacity(count);
         let mut bad = Vec::new();
-        for (position, mut frame) in self.cache.frames(count)?.into_iter().enumerate() {
+        // While a checksum is made, the processor gets the frame that the bytes go to, or already the next one.
+        let ask_for = |frame: Option<&FrameMut>, part: Range<usize>| {
+            if let Some(frame) = frame.filter(|_| algorithm != Algorithm::None) {
+                prefetch_part(frame, part);
+            }
+        };
+        let mut frames = self.cache.frames(count)?.into_iter();
+        ask_for(frames.as_slice().first(), start..PAGE_SIZE.min(start + bytes.len()));
+        let mut position = 0;
+        while let Some(mut frame) = frames.next() {
             let (piece, rest) = bytes.split_at(bytes.len().min(PAGE_SIZE - start));
             let end = start + piece.len();
+            ask_for(frames.as_slice().first(), 0..rest.len().min(PAGE_SIZE));
             let checksum = match sums {
                 Some(sums) => sums::receive(piece, sums[position], algorithm, &mut frame[start..end]).ok(),
                 None => {
@@ -197,7 +208,7 @@ impl<'a> Staged<'a> {
                 }
                 None => bad.push(index),
             }
-            (bytes, index, start) = (rest, index + 1, 0);
+            (bytes, index, start, position) = (rest, index + 1, 0, position + 1);
         }
         assert!(bytes.is_empty(), "as many frames as asked for");
         if !bad.is_empty() {

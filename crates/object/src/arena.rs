@@ -18,7 +18,7 @@
 
 mod flip;
 
-use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64, prefetch, prefetch_start};
+use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64, prefetch};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
@@ -425,14 +425,8 @@ impl PinnedPage {
         }
     }
 
-    /// It is verified next, after the page before it: [`holdfast_integrity::prefetch_start`].
-    pub fn prefetch_start(&self) {
-        if self.is_verified() {
-            prefetch_start(self.bytes());
-        }
-    }
-
-    fn is_verified(&self) -> bool {
+    /// Whether [`PinnedPage::verify`] looks at its bytes.
+    pub fn is_verified(&self) -> bool {
         self.expected().algorithm() != Algorithm::None
     }
 

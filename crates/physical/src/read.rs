@@ -5,7 +5,7 @@ use crate::format::{BlockPointer, PAGES_MAX, RecordKind};
 use crate::meta_block::NodeKey;
 use crate::module::Module;
 use crate::own_records::misled;
-use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection, prefetch_start};
+use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection, prefetch_ahead};
 use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result};
 use std::io::IoSliceMut;
 
@@ -85,8 +85,8 @@ impl Module {
                     sums.push(PageSums::of(Checksum::none()));
                     continue;
                 }
-                if let Some(next) = buffers.get(at + 1).filter(|_| mode != Protection::None) {
-                    prefetch_start(next);
+                if mode != Protection::None {
+                    prefetch_ahead(at, |at| buffers.get(at).map(|buffer| &**buffer));
                 }
                 let loaded = match is_read.then(|| pointer.sums.load(&buffers[at][..], mode)) {
                     Some(Ok(loaded)) => loaded,

@@ -4,7 +4,7 @@ use crate::alloc::Zone;
 use crate::disk::Block;
 use crate::module::Module;
 use crate::read::page_place;
-use holdfast_integrity::{Algorithm, Checksum, Protection, StoredSums, crc64, prefetch_start};
+use holdfast_integrity::{Algorithm, Checksum, Protection, StoredSums, crc64, prefetch_ahead};
 use holdfast_object::{Epoch, Error, ObjectKey, PAGE_SIZE, PageIndex, PageRef, PinnedPage, Place, Placement, Result};
 
 /// Pages verified and then written together: 1 MiB, which stays in the processor's cache in between.
@@ -73,8 +73,8 @@ impl Module {
             pins.push((pin, outgoing.twice));
         }
         for (at, (pin, twice)) in pins.iter().enumerate() {
-            if let Some((next, _)) = pins.get(at + 1).filter(|_| self.protection != Protection::None) {
-                prefetch_start(next.bytes());
+            if self.protection != Protection::None {
+                prefetch_ahead(at, |at| pins.get(at).map(|(pin, _)| pin.bytes()));
             }
             // Metadata is under CRC-64 in every mode.
             let mode = if *twice { Protection::Uniform } else { self.protection };

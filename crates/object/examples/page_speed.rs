@@ -1,0 +1,110 @@
+//! How long pages of a pool take that come from DRAM: to verify them before they are written, and to take bytes into their frames.
+//!
+//! `cargo run --release -p holdfast-object --example page_speed`
+//!
+//! Pages in the order in which they lie in memory, and in a random one, as in a pool that has been used for a while. The ways take turns, a window
+//! of pages each, which none of them has seen for a while; of each the least and the median time of a page is printed.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use holdfast_integrity::{Algorithm, PAGE_SIZE, prefetch, prefetch_ahead, prefetch_start};
+use holdfast_object::{Arena, FrameMut, PinnedPage};
+
+/// 800 MiB: far more than any cache has.
+const FRAMES: usize = 200_000;
+const WINDOW: usize = 256;
+const ROUNDS: usize = 60;
+const SUM: Algorithm = Algorithm::Crc64Nvme;
+
+type Way<'a, T> = (&'a str, &'a dyn Fn(&mut [T]));
+
+/// Least and median of a page's time in nanoseconds, for each way.
+fn measure<T>(pages: &mut [T], ways: &[Way<'_, T>]) {
+    let mut times = vec![Vec::new(); ways.len()];
+    let mut first = 0;
+    for _ in 0..ROUNDS {
+        for ((_, way), times) in ways.iter().zip(&mut times) {
+            let window = &mut pages[first..first + WINDOW];
+            first = (first + WINDOW) % (FRAMES - WINDOW);
+            let start = Instant::now();
+            way(window);
+            times.push(start.elapsed().as_nanos() as f64 / WINDOW as f64);
+        }
+    }
+    for ((name, _), times) in ways.iter().zip(&mut times) {
+        times.sort_by(f64::total_cmp);
+        println!("  {name:48} {:4.0} ns, median {:4.0}", times[0], times[ROUNDS / 2]);
+    }
+}
+
+/// Into a random order, always the same.
+fn shuffle<T>(items: &mut [T]) {
+    let mut random = 88_172_645_463_325_252_u64;
+    for at in (1..items.len()).rev() {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        items.swap(at, (random % (at as u64 + 1)) as usize);
+    }
+}
+
+fn verify(pages: &mut [PinnedPage], ask: impl Fn(&[PinnedPage], usize)) {
+    for at in 0..pages.len() {
+        ask(pages, at);
+        pages[at].verify().expect("nobody has changed it");
+    }
+}
+
+fn receive(frames: &mut [FrameMut], bytes: &[u8; PAGE_SIZE], sums: bool, asks: bool) {
+    for at in 0..frames.len() {
+        if let Some(next) = frames.get(at + 1).filter(|_| asks) {
+            prefetch(next);
+        }
+        if sums {
+            black_box(SUM.sum(black_box(bytes)));
+        }
+        frames[at].copy_from_slice(black_box(bytes));
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    for (order, is_random) in [("in the order of memory", false), ("anywhere in memory", true)] {
+        let arena = Arena::new(FRAMES as u32, 4096)?;
+        let mut frames: Vec<FrameMut> = std::iter::from_fn(|| arena.allocate()).collect();
+        frames.iter_mut().zip(0u32..).for_each(|(frame, n)| frame.fill(n as u8));
+        if is_random {
+            shuffle(&mut frames);
+        }
+        let bytes = [7; PAGE_SIZE];
+        println!("taken in, {order}:");
+        let ways: [Way<'_, FrameMut>; 4] = [
+            ("copied", &|frames| receive(frames, &bytes, false, false)),
+            ("copied, next frame asked for", &|frames| receive(frames, &bytes, false, true)),
+            ("summed and copied", &|frames| receive(frames, &bytes, true, false)),
+            ("summed and copied, next frame asked for", &|frames| receive(frames, &bytes, true, true)),
+        ];
+        measure(&mut frames, &ways);
+        let publish = |frame: FrameMut| {
+            let sum = SUM.sum(&frame[..]);
+            frame.publish(sum)
+        };
+        let mut pages: Vec<PinnedPage> = frames.into_iter().map(publish).collect();
+        println!("verified, {order}:");
+        let next = |pages: &[PinnedPage], at: usize, ask: fn(&[u8; PAGE_SIZE])| {
+            if let Some(next) = pages.get(at + 1) {
+                ask(next.bytes());
+            }
+        };
+        let ways: [Way<'_, PinnedPage>; 4] = [
+            ("nothing asked for", &|pages| verify(pages, |_, _| ())),
+            ("the start of the next page", &|pages| verify(pages, |pages, at| next(pages, at, prefetch_start))),
+            ("all of the next page", &|pages| verify(pages, |pages, at| next(pages, at, prefetch))),
+            ("two halves, of neighbours the start", &|pages| {
+                verify(pages, |pages, at| prefetch_ahead(at, |at| pages.get(at).map(PinnedPage::bytes)));
+            }),
+        ];
+        measure(&mut pages, &ways);
+    }
+    Ok(())
+}
