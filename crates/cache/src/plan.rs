@@ -18,6 +18,9 @@ use std::sync::{Arc, LazyLock};
 const PAGE: u64 = PAGE_SIZE as u64;
 /// A page of zeroes.
 pub(crate) static ZEROES: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+/// What a [`PageRef`] to a page of zeroes can have for a checksum, under any algorithm.
+pub(crate) static ZERO_SUMS: LazyLock<[u64; Algorithm::ALL.len()]> =
+    LazyLock::new(|| Algorithm::ALL.map(|algorithm| algorithm.sum(&ZEROES).as_number()));
 static ZERO_SUM: LazyLock<Checksum> = LazyLock::new(|| Algorithm::Crc64Nvme.sum(&ZEROES));
 
 /// What has to be fetched before a plan can be made.

@@ -151,15 +151,15 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
             creates.push(Op::Create { id, attributes: without_size(&object.attributes) });
         }
         structural.extend(object.structural.iter().filter_map(|(at, op)| Some((*at, whole_pages(op.clone())?))));
+        if pages.len() + object.unlogged.len() > pages_max {
+            return None;
+        }
         let mut unlogged = Vec::with_capacity(object.unlogged.len());
         for &index in &object.unlogged {
             let page = object.pages[&index].page.clone();
             unlogged.push((index, page.page()));
             pages.push((id, index, page.page()));
             pins.push(page);
-        }
-        if pages.len() > pages_max {
-            return None;
         }
         let size = object.attributes.size;
         let (within, behind) = unlogged.split_at(pages_within(&unlogged, size));

@@ -15,6 +15,26 @@ pub(crate) fn allocate(rig: &Rig, id: ObjectId, pages: std::ops::Range<u64>, siz
     rig.submit(vec![Op::Write { id, fragments: pages.map(fragment).collect(), size_min }])
 }
 
+/// Under whatever checksum, and under none. What is no zeroes stays.
+#[test]
+fn stored_zeroes_do_not_fill_the_memory() {
+    let rig = Rig::new(8192);
+    let zeroes = rig.create(Kind::Regular);
+    for (index, algorithm) in (0..).zip(Algorithm::ALL) {
+        let mut frame = rig.cache.frames(1).unwrap().pop().unwrap();
+        frame.fill(0);
+        let pin = frame.publish(algorithm.sum(&[0; PAGE_SIZE]));
+        let fragments = vec![Fragment { index, start: 0, end: PAGE_SIZE as u16, page: pin.page() }];
+        rig.submit(vec![Op::Write { id: zeroes, fragments, size_min: (index + 1) * PAGE }]).unwrap();
+    }
+    let other = rig.create(Kind::Regular);
+    rig.write(other, 0, &[1; PAGE_SIZE]).unwrap();
+    rig.cache.sync_all().unwrap();
+    let resident = |id| rig.cache.quiet().resident_pages(|object, _| object == id).len();
+    assert_eq!((resident(other), resident(zeroes)), (1, 0));
+    assert_eq!(rig.contents(zeroes), Ok(vec![0; Algorithm::ALL.len() * PAGE_SIZE]));
+}
+
 fn blocks(rig: &Rig, id: ObjectId) -> u64 {
     rig.cache.attributes(id).unwrap().blocks
 }
