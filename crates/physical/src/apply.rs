@@ -82,6 +82,8 @@ impl Module {
         self.disk().check_sound()?;
         self.claim_first()?;
         let mut committing = self.committing.lock();
+        // Who takes an epoch back has the lock.
+        self.disk().check_sound()?;
         committing.heal(self.disk());
         committing.check_open()?;
         let last = self.superblock()?.epoch;

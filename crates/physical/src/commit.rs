@@ -58,6 +58,8 @@ pub(crate) struct Committing {
     pub(crate) applied: Doubled,
     /// Times in a row that an epoch was begun anew.
     pub(crate) restarts: Doubled,
+    /// Trees are those of the last recovery point, while who builds the epoch does not know yet that it is given up.
+    pub(crate) is_taken_back: bool,
     /// What `prepare` made and `publish` will publish.
     pub(crate) prepared: Option<SealedSuperblock>,
 }
@@ -82,14 +84,21 @@ impl Committing {
     }
 }
 
+/// What somebody has written to who must not.
+enum Bad {
+    Block(NodeKey),
+    Record(ObjectKey),
+}
+
 /// Blocks to write, by address.
 type Writes = Vec<(u64, Arc<MetaBlock>)>;
 
 impl Module {
     /// See [`holdfast_object::ObjectStore::prepare`].
     pub(crate) fn prepare_epoch(&self, epoch: Epoch) -> Result<()> {
-        self.disk().check_sound()?;
         let mut committing = self.committing.lock();
+        // Who takes an epoch back has the lock.
+        self.disk().check_sound()?;
         committing.heal(self.disk());
         committing.check_open()?;
         let (last, label) = (self.superblock()?, self.label()?);
@@ -152,8 +161,8 @@ impl Module {
 
     /// See [`holdfast_object::ObjectStore::publish`].
     pub(crate) fn publish_epoch(&self, epoch: Epoch) -> Result<()> {
-        self.disk().check_sound()?;
         let mut committing = self.committing.lock();
+        self.disk().check_sound()?;
         let Some(superblock) = committing.prepared.take_if(|superblock| superblock.epoch == epoch) else {
             return Err(Error::Protocol(format!("epoch {epoch} is not prepared")));
         };
@@ -455,28 +464,32 @@ impl Trees {
     }
 
     /// The same of all that the epoch being built consists of.
-    fn verify_all(&self, base: &Base) -> Result<()> {
-        self.verify_written(base)?;
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: what is not, which is counted and told.
+    pub(crate) fn verify_all(&self, base: &Base) -> Result<()> {
+        self.find_bad().map_err(|(bad, scribble)| match bad {
+            Bad::Block(key) => base.give_up_epoch(scribble, key),
+            Bad::Record(key) => base.give_up_record(scribble, key),
+        })
+    }
+
+    /// Whether all of that is what was legally made of it.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.find_bad().is_ok()
+    }
+
+    fn find_bad(&self) -> std::result::Result<(), (Bad, Scribble)> {
+        self.verify_dirty().map_err(|(key, scribble)| (Bad::Block(key), scribble))?;
         let system = self.system.iter().map(|(id, record)| (system_key(*id), record));
         let changed = self.changed.iter().filter_map(|(key, change)| match change {
             Change::Present(record) => Some((*key, record)),
             Change::Deleted => None,
         });
         for (key, record) in system.chain(changed) {
-            record.bytes().map_err(|scribble| base.give_up_record(scribble, key))?;
+            record.bytes().map_err(|scribble| (Bad::Record(key), scribble))?;
         }
         Ok(())
-    }
-
-    /// Whether all of that is what was legally made of it.
-    pub(crate) fn is_sound(&self) -> bool {
-        let mut changed = self.changed.values().filter_map(|change| match change {
-            Change::Present(record) => Some(record),
-            Change::Deleted => None,
-        });
-        self.verify_dirty().is_ok()
-            && self.system.values().all(|record| record.bytes().is_ok())
-            && changed.all(|record| record.bytes().is_ok())
     }
 
     /// Everything dirty has been written: it is clean from now on.

@@ -40,7 +40,8 @@ pub(crate) fn misled(disk: &Disk, place: Place, error: &Error) -> Error {
 }
 
 impl Module {
-    /// Looks for something, and once more if what led there had gone bad in memory: it is read again then.
+    /// Looks for something, and once more if what led there had gone bad in memory: it is read again then. If that cannot be, as the epoch being
+    /// built has changed it, the answer is that of the last recovery point. Called without any lock that is taken where changes are made.
     pub(crate) fn surely<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
         let scribbles = self.disk().counters.scribbles();
         let error = match look() {
@@ -51,7 +52,14 @@ impl Module {
         // Also of an epoch that is given up: the trees that it was seen in may have been those of a snapshot, and these know the records.
         let is_in_doubt = self.trees.read().is_in_doubt(&self.base);
         let has_noticed = self.disk().counters.scribbles() != scribbles;
-        if is_in_doubt || has_noticed || matches!(error, Error::GivenUp(_)) { look() } else { Err(error) }
+        if !is_in_doubt && !has_noticed && !matches!(error, Error::GivenUp(_)) {
+            return Err(error);
+        }
+        match look() {
+            // Not if it cannot be taken back either: the reason for that is told, and where damage was met is more to who reads.
+            Err(error @ Error::GivenUp(_)) => self.take_back_epoch().map_err(|_| error).and_then(|()| look()),
+            outcome => outcome,
+        }
     }
 
     /// Changes something for the epoch being built, which is given up if it was led astray by what had gone bad in memory.

@@ -5,12 +5,17 @@
 //! 2017, §3, does so by a failover to another machine). Blocks of the failed attempt are free again; those that were written ahead are not,
 //! as the intent log names them.
 //!
+//! Who reads may be the first to meet a changed block that has gone bad, of which there is none to read again. He does not wait for who builds the
+//! epoch, but takes it back: trees are those of the last recovery point then, which answer as well, as the layer above has all that is newer. Who
+//! builds it is refused all of it until he begins it anew.
+//!
 //! What goes bad again and again is memory that cannot be worked with: then the store stays at its last recovery point.
 
+use crate::commit::Committing;
 use crate::module::{Module, new_alloc};
 use crate::open::{load_bitmap, load_system};
 use crate::tree::Trees;
-use holdfast_object::{Error, Place, Result};
+use holdfast_object::{Corruption, Error, Place, Result};
 
 /// Failures in a row after which an epoch is not begun anew.
 const FAILURES_MAX: u64 = 3;
@@ -21,7 +26,37 @@ impl Module {
         let mut committing = self.committing.lock();
         let Some(why) = self.disk().given_up() else { return Ok(()) };
         self.disk().check_writable()?;
-        self.ambush.found(&why);
+        if !committing.is_taken_back {
+            self.take_back(&mut committing, &why)?;
+        }
+        committing.is_taken_back = false;
+        self.disk().begun_anew();
+        Ok(())
+    }
+
+    /// For who reads and has met what cannot be read again: the trees are those of the last recovery point afterwards. The epoch being built stays
+    /// given up.
+    ///
+    /// # Errors
+    /// As [`Module::begin_epoch_anew`].
+    pub(crate) fn take_back_epoch(&self) -> Result<()> {
+        let mut committing = self.committing.lock();
+        match self.disk().given_up() {
+            Some(why) if !committing.is_taken_back => {
+                self.disk().check_writable()?;
+                // It is told what has gone bad. If that is in what others look through, it is right again by now.
+                let _ = self.trees.read().verify_all(&self.base);
+                self.take_back(&mut committing, &why)?;
+                committing.is_taken_back = true;
+                Ok(())
+            }
+            // Somebody has been quicker.
+            _ => Ok(()),
+        }
+    }
+
+    fn take_back(&self, committing: &mut Committing, why: &Corruption) -> Result<()> {
+        self.ambush.found(why);
         // Nobody appends to the log, reads pages that have been found, or looks into trees meanwhile. Who writes ahead has blocks from the
         // allocator before it is taken over, or after.
         let _log = self.log.lock();
@@ -40,7 +75,6 @@ impl Module {
                 committing.prepared = None;
                 committing.restarts.add(1);
                 self.disk().counters.restarted();
-                self.disk().begun_anew();
                 let (epoch, attempt) = (self.epoch(), committing.restarts.get());
                 tracing::warn!(%why, epoch, attempt, "the next recovery point is begun anew from the last one");
                 Ok(())

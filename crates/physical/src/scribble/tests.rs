@@ -114,33 +114,35 @@ fn what_keeps_the_crc_is_seen_everywhere() {
 /// What such a pointer names is somebody else's block, and not a bad copy.
 #[test]
 fn nothing_is_repaired_through_a_pointer_that_has_gone_bad() {
-    let rig = rig();
-    let lab = rig.module.lab();
+    let kinds = [MetaKind::SystemTree, MetaKind::BlockTree];
     let is_changed = |target: &Target| target.state == State::Changed;
-    let targets = [MetaKind::SystemTree, MetaKind::BlockTree].into_iter().flat_map(|kind| lab.targets(kind));
+    let first = rig();
+    let listed = |rig: &Rig| {
+        let targets = kinds.into_iter().flat_map(|kind| rig.module.lab().targets(kind)).filter(is_changed);
+        let slots = |target: &Target| rig.module.lab().layout(target).expect("it is listed").used.len();
+        targets.flat_map(|target| (0..slots(&target)).map(move |slot| (target, slot))).collect::<Vec<_>>()
+    };
     let mut struck = 0;
-    for target in targets.filter(is_changed) {
-        let layout = lab.layout(&target).expect("it is listed");
-        for slot in layout.used {
-            let at = slot * layout.slot_bytes;
-            lab.strike(&target, at, &[2]).expect("it is there");
-            rig.module.base.cache.clear();
-            let before = rig.device.snapshot();
-            for object in [2, 3] {
-                let key = ObjectKey { domain: DomainId::MAIN, object: ObjectId(object) };
-                // Whatever they say.
-                let _ = [0, 64].map(|page| rig.module.seek(key, page, Seek::Hole));
-            }
-            let _ = (rig.module.snapshots(DomainId::MAIN), rig.module.objects(DomainId::MAIN, ObjectId(0), 10));
-            assert!(rig.device.snapshot() == before, "{target}, slot {slot}");
-            lab.strike(&target, at, &[2]).expect("it is there");
-            struck += 1;
+    for (target, number) in listed(&first) {
+        // Who reads takes the epoch back.
+        let rig = rig();
+        let lab = rig.module.lab();
+        let layout = lab.layout(&target).expect("the same as in the first");
+        let slot = layout.used[number];
+        lab.strike(&target, slot * layout.slot_bytes, &[2]).expect("it is there");
+        rig.module.base.cache.clear();
+        let before = rig.device.snapshot();
+        for object in [2, 3] {
+            let key = ObjectKey { domain: DomainId::MAIN, object: ObjectId(object) };
+            // Whatever they say.
+            let _ = [0, 64].map(|page| rig.module.seek(key, page, Seek::Hole));
         }
+        let _ = (rig.module.snapshots(DomainId::MAIN), rig.module.objects(DomainId::MAIN, ObjectId(0), 10));
+        assert!(rig.device.snapshot() == before, "{target}, slot {slot}");
+        rig.stored();
+        struck += 1;
     }
     assert!(struck > 1);
-    // All was put right again.
-    rig.commit().unwrap();
-    rig.stored();
 }
 
 /// Nobody notices, and all are told of.
@@ -298,6 +300,45 @@ fn the_device_is_not_blamed_and_not_repaired_for_what_went_bad_in_memory_a_momen
         assert_eq!((status.repaired, status.unrepaired), (0, 0), "{what}");
         goes_on(&rig, &what, || rig.write(2, 3));
         rig.stored();
+    }
+}
+
+/// There is none to read again, and nobody waits until the epoch is begun anew.
+#[test]
+fn what_leads_through_a_changed_block_that_went_bad_is_answered_by_the_last_recovery_point() {
+    for (level, fields) in [(1, "address[0]"), (2, "address[0] address[1]")] {
+        let rig = Rig::new();
+        rig.fill(2, 130);
+        rig.commit().unwrap();
+        let change = || rig.try_make(5).and_then(|()| rig.write(2, 3));
+        change().unwrap();
+        let choice = Choice {
+            states: vec![State::Changed],
+            object: Some((1, 2)),
+            level: Some(level),
+            slot: Some(1),
+            ..Choice::of(MetaKind::BlockTree, Pattern::Word, 3)
+        };
+        let strike = |field: &str| {
+            let choice = Choice { field: Some(field.into()), ..choice.clone() };
+            rig.module.lab().strike_chosen(&choice).unwrap().to_string()
+        };
+        let what = fields.split(' ').map(strike).collect::<Vec<_>>().join("; ");
+        rig.module.base.cache.clear();
+        // As a scrub would, and many readers.
+        for page in [1, 65, 129, 1] {
+            is_right(&rig, page, &what);
+        }
+        let counters = rig.module.status().counters;
+        assert_eq!((counters.restarts, rig.module.status().unrepaired), (1, 0), "{what}");
+        // Who builds the epoch is told, and not half of it is stored.
+        for refused in [rig.write(2, 4), rig.commit()] {
+            assert!(matches!(refused, Err(Error::GivenUp(_))), "{what}: {refused:?}");
+        }
+        goes_on(&rig, &what, change);
+        assert_eq!(rig.module.status().counters.restarts, 1, "{what}");
+        is_right(&rig, 3, &what);
+        assert_eq!(rig.stored().0, 2, "{what}");
     }
 }
 
