@@ -6,7 +6,7 @@ mod reliability;
 
 pub(crate) use flashlog::{
     Flashlog, FlashlogAction, FlashlogAt, FlashlogAttach, FlashlogBackup, FlashlogCreate, FlashlogDetach,
-    FlashlogFigure, FlashlogMode, FlashlogModel, FlashlogRebuild, FlashlogServe, FlashlogStatus,
+    FlashlogFigure, FlashlogMode, FlashlogModel, FlashlogRebuild, FlashlogScrub, FlashlogServe, FlashlogStatus,
 };
 pub(crate) use inject::{FaultKind, Inject, TargetKind};
 pub(crate) use reliability::{Ecc, Reliability};

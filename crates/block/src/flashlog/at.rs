@@ -115,6 +115,12 @@ impl Behind {
         Self::new(backup, rings, log.label.clone(), Some(end))
     }
 
+    /// The log by itself, from a point on.
+    pub(super) fn of_log(log: &Labelled, from: Point, end: Point) -> Behind {
+        let rings = Rings { device: Arc::clone(&log.device), areas: log.label.areas };
+        Behind { rings, label: log.label.clone(), from, end: Some(end), backup: "none".into() }
+    }
+
     fn new(backup: &Backup, rings: Rings, label: Label, end: Option<Point>) -> Result<Behind, Error> {
         let (of, from) = (backup.label(), backup.point());
         let device: Arc<str> = backup.labels.device.name().into();

@@ -35,7 +35,7 @@
 //! | `alone`, `attach` | main without a log; giving it one |
 //! | `lasting`, `policy` | the device that goes on when the log fails; what is done when a device fails |
 //! | `patience` | devices that are read again, or waited for, before that |
-//! | `sums`, `verify`, `scrub` | checksums of a backup's blocks; reading it back; comparing main with it |
+//! | `sums`, `verify`, `scrub`, `scrub_log` | checksums of a backup's blocks; reading it back; comparing main with it, or with the log |
 //! | `rebuild` | main from backup and log |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
 //! | `lacking` | what the backup does not have, for NBD clients |
@@ -77,6 +77,7 @@ mod recent;
 mod ring;
 mod scan;
 mod scrub;
+mod scrub_log;
 #[cfg(test)]
 mod scrub_tests;
 mod seal;

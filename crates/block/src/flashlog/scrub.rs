@@ -30,6 +30,8 @@ pub struct Scrubbed {
     /// Their checksums on the backup were damaged, and main has something else than the backup: nobody knows which is right. The backup's
     /// count as damaged from now on.
     pub doubtful: Vec<u64>,
+    /// Blocks of main that nobody has a checksum of: without a backup, all that the log does not have.
+    pub unverified: u64,
 }
 
 impl Scrubbed {
@@ -100,7 +102,7 @@ struct Scrub<'a> {
     done: Scrubbed,
 }
 
-type Block = [u8; BLOCK_SIZE];
+pub(super) type Block = [u8; BLOCK_SIZE];
 
 impl Scrub<'_> {
     fn all(&mut self) -> Result<(), Stopped> {
@@ -215,17 +217,17 @@ impl Scrub<'_> {
     }
 }
 
-fn read_block(device: &dyn Device, address: u64) -> Option<Box<Block>> {
+pub(super) fn read_block(device: &dyn Device, address: u64) -> Option<Box<Block>> {
     let mut block = Box::new([0; BLOCK_SIZE]);
     device.read(address, &mut [IoSliceMut::new(&mut block[..])]).ok().map(|()| block)
 }
 
-fn has_sum(block: &Option<Box<Block>>, sum: u64) -> bool {
+pub(super) fn has_sum(block: &Option<Box<Block>>, sum: u64) -> bool {
     block.as_ref().is_some_and(|block| crc64(&block[..]) == sum)
 }
 
 /// A block with this checksum, if need be with one bit flipped back.
-fn mended(block: &Option<Box<Block>>, sum: u64) -> Option<Box<Block>> {
+pub(super) fn mended(block: &Option<Box<Block>>, sum: u64) -> Option<Box<Block>> {
     let mut block = block.clone()?;
     is_good(&mut block, sum).then_some(block)
 }

@@ -209,3 +209,39 @@ fn what_main_has_written_alone_meanwhile_is_no_damage() {
     assert!(scrubbed.is_err(), "{scrubbed:?}");
     assert!(get(&parting.set, 100) == block(99));
 }
+
+#[test]
+fn without_a_backup_main_is_compared_with_what_the_log_has() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (set, device) = Set::new();
+        drop(device);
+        let (device, _) = open(&set.main, &set.log, mode).unwrap();
+        for at in 100..160 {
+            put(&device, at, 2 * at).unwrap();
+        }
+        device.settle().unwrap();
+        put(&device, 110, 7).unwrap();
+        let good = contents(&device);
+        flip(&set.main, 105, 7);
+        flip(&set.main, 120, 1);
+        // Nobody knows that this one is damaged.
+        flip(&set.main, 20, 1);
+        let scrubbed = device.scrub_with_log().unwrap();
+        let expected =
+            Scrubbed { blocks: 60, main_repaired: vec![105, 120], unverified: BLOCKS - 60, ..Scrubbed::default() };
+        assert_eq!(scrubbed, expected, "{mode:?}");
+        flip(&set.main, 20, 1);
+        assert!(contents(&device) == good);
+        // Neither has it any more.
+        flip(&set.main, 130, 7);
+        let log = set.log.snapshot();
+        let (blocks, _none) = log.as_chunks::<BLOCK_SIZE>();
+        let at = blocks.iter().position(|bytes| bytes[..] == block(260)[..]).unwrap();
+        flip(&set.log, at as u64, 7);
+        let scrubbed = device.scrub_with_log().unwrap();
+        assert_eq!((scrubbed.lost, scrubbed.main_repaired), (vec![130], vec![]), "{mode:?}");
+        assert!(matches!(read_error(&device, 130), crate::Error::Damaged { first: 130, .. }));
+        put(&device, 130, 1).unwrap();
+        assert_eq!(get(&device, 130), block(1));
+    }
+}

@@ -8,6 +8,7 @@ use crate::flashlog::backup::{self, BackupReport, BackupTo};
 use crate::flashlog::control::{self, Answer, Commands, Copied, Request, Response};
 use crate::flashlog::in_use::which_backup;
 use crate::flashlog::report::{LastBackup, SetReport};
+use crate::flashlog::scrub::{self, ScrubReport};
 use crate::stack::says;
 use holdfast_fuse::control::Control;
 use parking_lot::Mutex;
@@ -66,6 +67,12 @@ fn respond(state: &State, request: Request, tell: &mut dyn FnMut(Copied)) -> Res
         Request::Past(backup, at, socket) => {
             with_backup(state, backup, |set, backup| set.in_use.past(backup, at, socket.as_deref()))
         }
+        Request::Scrub { backup: _, log_only: true } => {
+            with_set(state, |set| scrub::run(&*set.in_use.flashlog()?, None)).map(scrubbed)
+        }
+        Request::Scrub { backup, log_only: false } => {
+            with_backup(state, backup, |set, backup| scrub::run(&*set.in_use.flashlog()?, Some(backup))).map(scrubbed)
+        }
         Request::Attach { log, new } => with_set(state, |set| set.in_use.attach(&log, new.as_ref()))
             .map(|report| Response::Answer(Answer::Attached(report))),
         Request::Detach => with_set(state, |set| set.in_use.detach(&state.backups.to))
@@ -75,6 +82,10 @@ fn respond(state: &State, request: Request, tell: &mut dyn FnMut(Copied)) -> Res
         tracing::warn!("{failure}");
         Response::Answer(Answer::Failed(failure))
     })
+}
+
+fn scrubbed(report: ScrubReport) -> Response {
+    Response::Answer(Answer::Scrubbed(report))
 }
 
 /// Does something with the set that the mount has open for changes.

@@ -5,6 +5,7 @@ use super::attach::{AttachReport, DetachReport, NewLog};
 use super::backup::{BackupReport, BackupTo};
 use super::past::{Moments, PastReport, PastServer, Wanted};
 use super::report::SetReport;
+use super::scrub::ScrubReport;
 use super::sets;
 use crate::daemon::spawn;
 use crate::failure::{Failure, Result};
@@ -44,6 +45,8 @@ pub(crate) enum Request {
     Attach { log: PathBuf, new: Option<NewLog> },
     /// Let the log go; main is alone then.
     Detach,
+    /// Compare main with this backup, or the last one, or with the log only.
+    Scrub { backup: Option<PathBuf>, log_only: bool },
 }
 
 /// How far a backup is.
@@ -66,6 +69,7 @@ pub(crate) enum Answer {
     Past(PastReport),
     Attached(AttachReport),
     Detached(DetachReport),
+    Scrubbed(ScrubReport),
     Failed(Failure),
 }
 
@@ -219,6 +223,14 @@ impl Server {
     pub(crate) fn detach(mut self) -> Result<DetachReport> {
         match self.ask(&Request::Detach)? {
             Answer::Detached(report) => Ok(report),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// Compares main with its backup, or with the log. It takes as long as it takes.
+    pub(crate) fn scrub(mut self, backup: Option<PathBuf>, log_only: bool) -> Result<ScrubReport> {
+        match self.ask(&Request::Scrub { backup, log_only })? {
+            Answer::Scrubbed(report) => Ok(report),
             _ => Err(senseless()),
         }
     }

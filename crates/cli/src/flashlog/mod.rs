@@ -7,6 +7,7 @@
 //! | `sets` | opening devices and sets, and what to say when that fails |
 //! | `attach` | giving main a log while it is used, and letting it go |
 //! | `backup` | bringing a backup up to date |
+//! | `scrub` | comparing main with its backup, or with its log |
 //! | `past` | moments of a set, and serving the state at one |
 //! | `in_use` | a set in use by a server or a mount: its log comes and goes, its past can be looked at |
 //! | `control` | how a command asks the server of a set |
@@ -21,5 +22,6 @@ pub(crate) mod in_use;
 pub(crate) mod past;
 pub(crate) mod places;
 pub(crate) mod report;
+pub(crate) mod scrub;
 pub(crate) mod server;
 pub(crate) mod sets;

@@ -14,7 +14,7 @@ use super::control::{self, Answer, Commands, Copied, Request, Response};
 use super::in_use::{InUse, which_backup};
 use super::places::Places;
 use super::report::{Served, SetReport};
-use super::sets;
+use super::{scrub, sets};
 use crate::daemon::{abort_on_panic, notify, spawn};
 use crate::failure::{Failure, Result};
 use crate::mounts::plain;
@@ -213,6 +213,7 @@ impl Set {
             Request::Attach { log, new } => {
                 in_use.attach(&log, new.as_ref()).map(|report| Response::Answer(Answer::Attached(report)))
             }
+            Request::Scrub { backup, log_only } => self.scrub(backup, log_only),
             Request::Detach => in_use.detach(&self.backup).map(|report| Response::Answer(Answer::Detached(report))),
         };
         response.unwrap_or_else(|failure| {
@@ -228,6 +229,12 @@ impl Set {
             (None, Some(last)) => last.clone().ok_or_else(which_backup),
             (None, None) => Err(Failure::new("a backup is under way").hint("try again when that is done")),
         }
+    }
+
+    fn scrub(&self, backup: Option<PathBuf>, log_only: bool) -> Result<Response> {
+        let backup = if log_only { None } else { Some(self.backup_or(backup)?) };
+        let report = scrub::run(&*self.in_use.flashlog()?, backup.as_deref())?;
+        Ok(Response::Answer(Answer::Scrubbed(report)))
     }
 
     fn back_up(&self, to: Option<BackupTo>, verify: bool, tell: &mut dyn FnMut(Copied)) -> Result<Answer> {

@@ -609,3 +609,40 @@ fn what_only_a_log_may_have_is_given_up_only_if_that_is_said() {
     assert_eq!(server.begun["protected"], false);
     server.stop();
 }
+
+#[test]
+fn main_is_compared_with_its_backup_or_with_the_log() {
+    let rig = set();
+    let scrub = |more: &[&str]| rig.run([&["flashlog", "scrub", "--json"], more].concat());
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    client.write(0, &bytes(1, 1 << 20));
+    scrub(&[]).exits(2);
+    let with_log = scrub(&["--log-only"]).exits(0).json();
+    assert_eq!((&with_log["compared_bytes"], &with_log["unverified_bytes"]), (&(1 << 20).into(), &(30 << 20).into()));
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    client.write(5 << 20, &bytes(2, 64 << 10));
+    // One that only the backup has as it was, and one that only the log has.
+    for at in [4096 * 10 + 5, (5 << 20) + 9] {
+        crate::rig::flip(&rig.path("main"), at);
+        crate::rig::flip(&rig.path("main"), at + 100);
+    }
+    let done = scrub(&[]).exits(0).json();
+    assert_eq!((&done["good"], &done["unverified_bytes"]), (&true.into(), &0.into()));
+    assert_eq!(done["main_repaired"]["runs"], serde_json::json!([[10, 1], [1280, 1]]));
+    assert_eq!(client.read(4096 * 10, 4096), bytes(1, 1 << 20)[40_960..45_056]);
+    drop(client);
+    server.stop();
+    let words = ["--main", "main", "--log", "log"];
+    scrub(&words).exits(2);
+    let other = [&words[..], &["--backup", "main"]].concat();
+    scrub(&other).exits(1);
+    crate::rig::flip(&rig.path("main"), 77);
+    let of_backup = [&words[..], &["--backup", "backup"]].concat();
+    assert_eq!(scrub(&of_backup).exits(0).json()["main_repaired"]["blocks"], 1);
+    // On both, and nobody else has it: told, and by the exit code.
+    for file in ["main", "backup"] {
+        (0..3).for_each(|at| crate::rig::flip(&rig.path(file), 4096 * 300 + at * 100));
+    }
+    assert_eq!(scrub(&of_backup).exits(3).json()["lost"]["runs"], serde_json::json!([[300, 1]]));
+}

@@ -76,6 +76,22 @@ the backup has its last state, and the next call goes on. A device that is no
 backup of this set yet is made one, if it holds nothing.")]
     Backup(FlashlogBackup),
 
+    /// Compare main with its backup, and make good what is damaged
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog scrub                          served: with the last backup
+  holdfast flashlog scrub --backup /media/backup/backup.img
+  holdfast flashlog scrub --log-only               the backup is not at hand
+  holdfast flashlog scrub --main M --log L --backup B      not served
+  holdfast flashlog scrub --json | jq .lost
+The set can be used meanwhile. What is damaged on main, backup or log is made
+good from whoever has it with the right checksum. Main has no checksums of its
+own: without a backup, only what the log still has can be verified, and how much
+that leaves out is said. Exit code 3: something is damaged that nobody has, or
+that waits for the next backup. What is lost cannot be read until it is written,
+which the set knows until it is closed.")]
+    Scrub(FlashlogScrub),
+
     /// Make a new main from backup and log
     #[command(after_help = "\
 Examples:
@@ -309,6 +325,28 @@ pub(crate) struct FlashlogDetach {
     /// Main device of the set
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) main: Option<PathBuf>,
+    /// Socket for commands of the set's server
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogScrub {
+    /// Directory in a mount of a store on the set, or its main device
+    #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["main", "control"])]
+    pub(crate) target: Option<PathBuf>,
+    /// Its backup; default: where the last one of the server went
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) backup: Option<PathBuf>,
+    /// Without a backup: only what the log still has
+    #[arg(long, conflicts_with = "backup")]
+    pub(crate) log_only: bool,
+    /// Main device of a set that is not served
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "log")]
+    pub(crate) main: Option<PathBuf>,
+    /// Its log device
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "main")]
+    pub(crate) log: Option<PathBuf>,
     /// Socket for commands of the set's server
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
     pub(crate) control: Option<PathBuf>,

@@ -74,7 +74,7 @@ pub(super) fn detach(arguments: &FlashlogDetach, format: Format) -> Result<()> {
 }
 
 /// What takes commands for a mount.
-fn of_mount(target: &Path) -> Result<Server> {
+pub(super) fn of_mount(target: &Path) -> Result<Server> {
     let (_, socket) = backup::of_mount(target)?;
     Server::find(Target { control: Some(&socket), devices: &[] })?
         .ok_or_else(|| Failure::at(&socket, "nobody listens there"))

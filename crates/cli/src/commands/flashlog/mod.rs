@@ -6,6 +6,7 @@ mod backup;
 mod create;
 mod model;
 mod rebuild;
+mod scrub;
 mod serve;
 mod status;
 
@@ -24,6 +25,7 @@ pub(crate) fn run(action: &FlashlogAction, format: Format, level: Option<LogLeve
         FlashlogAction::Status(arguments) => status::run(arguments, format),
         FlashlogAction::Backup(arguments) => backup::run(arguments, format),
         FlashlogAction::Rebuild(arguments) => rebuild::run(arguments, format),
+        FlashlogAction::Scrub(arguments) => scrub::run(arguments, format),
         FlashlogAction::At(arguments) => at::run(arguments, format).map(|()| exit::OK),
         FlashlogAction::Attach(arguments) => attach::attach(arguments, format).map(|()| exit::OK),
         FlashlogAction::Detach(arguments) => attach::detach(arguments, format).map(|()| exit::OK),

@@ -1,0 +1,120 @@
+//! Main verified with what its log still has, without a backup at hand.
+
+use super::at::{Behind, Kept};
+use super::device::{Failure, Flashlog, Side};
+use super::ring::Area;
+use super::scrub::{Scrubbed, has_sum, mended, read_block};
+use super::verify::read_each;
+use super::{Error, format::Point};
+use crate::{AlignedBuf, BLOCK_SIZE, Operation};
+use holdfast_integrity::crc64;
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+
+/// Blocks compared at once: 1 MiB.
+const BATCH_BLOCKS: usize = 256;
+
+impl Flashlog {
+    /// Compares main with the log, as far as that goes back, and makes good what is damaged on main. Of the other blocks there is no checksum
+    /// but a backup's: they are counted as [unverified](Scrubbed::unverified). The set stays in use.
+    ///
+    /// # Errors
+    /// [`Error::LetGo`] if so much was written meanwhile that the log has been written over; [`Error`] tells which device failed. Damaged
+    /// blocks are no error.
+    pub fn scrub_with_log(&self) -> Result<Scrubbed, Error> {
+        let _writing = self.uses.write(&self.name)?;
+        self.latch.check(&self.name, Operation::Write, None, 0)?;
+        let to = self.durable_point()?;
+        self.catch_up()?;
+        let (behind, from) = {
+            let head = self.head.lock();
+            let from = head.labels.label.tail;
+            (Behind::of_log(&head.labels, from, to), from)
+        };
+        let found = behind.newest_between(from, to).and_then(|newest| {
+            let mut scrub = WithLog { set: self, behind, since: BTreeMap::new(), to, done: Scrubbed::default() };
+            let runs = newest.chunk_by(|a, b| a.address + 1 == b.address);
+            for batch in runs.flat_map(|run| run.chunks(BATCH_BLOCKS)) {
+                scrub.compare(batch)?;
+            }
+            Ok(scrub.done)
+        });
+        // What is written over looks like damage.
+        let is_let_go = || self.head.lock().labels.label.tail.page > from.page;
+        match found {
+            Ok(mut done) => {
+                done.unverified = self.blocks - done.blocks;
+                Ok(done)
+            }
+            Err(Error::Damaged { .. }) if is_let_go() => Err(Error::LetGo { device: self.rings.device.name().into() }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+struct WithLog<'a> {
+    set: &'a Flashlog,
+    behind: Behind,
+    /// What the log got since this began, up to a point.
+    since: BTreeMap<u64, Kept>,
+    to: Point,
+    done: Scrubbed,
+}
+
+impl WithLog<'_> {
+    fn compare(&mut self, batch: &[Kept]) -> Result<(), Error> {
+        let mut bytes = AlignedBuf::zeroed(batch.len() * BLOCK_SIZE);
+        let could = read_each(&*self.set.main, batch[0].address, &mut bytes);
+        let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+        for ((block, could), kept) in blocks.iter().zip(could).zip(batch) {
+            if !could || crc64(block) != kept.sum {
+                self.judge(*kept)?;
+            }
+            self.done.blocks += 1;
+        }
+        Ok(())
+    }
+
+    /// Looks at one block again while nobody writes to main, and makes it good.
+    fn judge(&mut self, kept: Kept) -> Result<(), Error> {
+        let set = self.set;
+        let main_side = set.main_side_at_once();
+        // A main that goes on alone has newer blocks than the log.
+        set.latch.check(&set.name, Operation::Read, Some(kept.address), BLOCK_SIZE as u64)?;
+        let (durable, is_coming) = {
+            let stages = set.stages.lock();
+            (stages.durable, stages.find(kept.address).is_some())
+        };
+        // Main has nothing that is not in the log, durably.
+        for kept in self.behind.newest_between(self.to, durable)? {
+            self.since.insert(kept.address, kept);
+        }
+        self.to = durable;
+        let kept = self.since.get(&kept.address).copied().unwrap_or(kept);
+        let main = read_block(&*set.main, kept.address);
+        if is_coming || has_sum(&main, kept.sum) {
+            return Ok(());
+        }
+        let from_log = || {
+            let mut block = Box::new([0; BLOCK_SIZE]);
+            let read = set.rings.read(Area::Data, kept.position, &mut block[..]);
+            mended(&read.is_ok().then_some(block), kept.sum)
+        };
+        let Some(block) = mended(&main, kept.sum).or_else(from_log) else {
+            let got = main.as_ref().map_or(0, |block| crc64(&block[..]));
+            let mut stages = set.stages.lock();
+            // It may be written just now.
+            if stages.find(kept.address).is_none() {
+                stages.known_bad.insert(kept.address, (kept.sum, got));
+                self.done.lost.push(kept.address);
+            }
+            return Ok(());
+        };
+        let aligned = AlignedBuf::copy_of(&*block);
+        let written = set.main.write(kept.address, &[IoSlice::new(&aligned)]).and_then(|()| set.main.flush());
+        drop(main_side);
+        set.heed(written.map_err(|error| Failure { side: Side::Main, error }))?;
+        self.done.main_repaired.push(kept.address);
+        Ok(())
+    }
+}

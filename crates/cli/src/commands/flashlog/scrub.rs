@@ -1,0 +1,46 @@
+//! `holdfast flashlog scrub`: by the server or mount of the set, or by opening the set here.
+
+use super::absolute;
+use super::attach::of_mount;
+use crate::args::FlashlogScrub;
+use crate::failure::{Failure, Result, exit};
+use crate::flashlog::control::{Server, Target};
+use crate::flashlog::scrub::{self, ScrubReport};
+use crate::flashlog::sets;
+use crate::output::{Format, print};
+use crate::progress::Progress;
+use holdfast_block::flashlog::Options;
+use std::path::{Path, PathBuf};
+
+pub(super) fn run(arguments: &FlashlogScrub, format: Format) -> Result<u8> {
+    let report = scrub(arguments)?;
+    print(format, &report);
+    Ok(if report.is_good() { exit::OK } else { exit::UNPROTECTED })
+}
+
+fn scrub(arguments: &FlashlogScrub) -> Result<ScrubReport> {
+    let FlashlogScrub { target, backup, log_only, main, log, control } = arguments;
+    let backup: Option<PathBuf> = backup.as_ref().map(|path| absolute(path)).transpose()?;
+    let server = match target {
+        Some(target) => Some(of_mount(target)?),
+        None => {
+            let devices: Vec<&Path> = [main, log].into_iter().flatten().map(|path| &**path).collect();
+            Server::find(Target { control: control.as_deref(), devices: &devices })?
+        }
+    };
+    let _shown = Progress::unknown("comparing");
+    if let Some(server) = server {
+        return server.scrub(backup, *log_only);
+    }
+    let (Some(main), Some(log)) = (main, log) else {
+        return Err(Failure::new("no server of a set was found").hint("say which set: --main DEVICE --log DEVICE"));
+    };
+    if backup.is_none() && !log_only {
+        return Err(Failure::usage("the set is not served, so it is not known where its backup is")
+            .hint("say where: --backup DEVICE; or --log-only, if it is not at hand"));
+    }
+    let (set, _) = sets::open(main, log, &Options::default())?;
+    let report = scrub::run(&set, backup.as_deref())?;
+    set.settle().map_err(|error| Failure::new(error.to_string()))?;
+    Ok(report)
+}
