@@ -85,7 +85,7 @@ fn respond(state: &State, request: Request, tell: &mut dyn FnMut(Copied)) -> Res
 }
 
 fn scrubbed(report: ScrubReport) -> Response {
-    Response::Answer(Answer::Scrubbed(report))
+    Response::Answer(Answer::Scrubbed(Box::new(report)))
 }
 
 /// Does something with the set that the mount has open for changes.

@@ -69,7 +69,7 @@ pub(crate) enum Answer {
     Past(PastReport),
     Attached(AttachReport),
     Detached(DetachReport),
-    Scrubbed(ScrubReport),
+    Scrubbed(Box<ScrubReport>),
     Failed(Failure),
 }
 
@@ -230,7 +230,7 @@ impl Server {
     /// Compares main with its backup, or with the log. It takes as long as it takes.
     pub(crate) fn scrub(mut self, backup: Option<PathBuf>, log_only: bool) -> Result<ScrubReport> {
         match self.ask(&Request::Scrub { backup, log_only })? {
-            Answer::Scrubbed(report) => Ok(report),
+            Answer::Scrubbed(report) => Ok(*report),
             _ => Err(senseless()),
         }
     }

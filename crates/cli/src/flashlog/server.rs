@@ -234,7 +234,7 @@ impl Set {
     fn scrub(&self, backup: Option<PathBuf>, log_only: bool) -> Result<Response> {
         let backup = if log_only { None } else { Some(self.backup_or(backup)?) };
         let report = scrub::run(&*self.in_use.flashlog()?, backup.as_deref())?;
-        Ok(Response::Answer(Answer::Scrubbed(report)))
+        Ok(Response::Answer(Answer::Scrubbed(Box::new(report))))
     }
 
     fn back_up(&self, to: Option<BackupTo>, verify: bool, tell: &mut dyn FnMut(Copied)) -> Result<Answer> {
