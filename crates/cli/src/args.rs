@@ -470,6 +470,9 @@ pub(crate) struct Grow {
     /// New size, as 20G, or what is added to it, as +5G; default: all of the file or disk
     #[arg(value_parser = crate::growth::parse)]
     pub(crate) size: Option<NewSize>,
+    /// The log of a store on a Flashlog that is not mounted, where it is not found by itself
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) log: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

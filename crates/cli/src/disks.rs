@@ -15,8 +15,8 @@ use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
 use crate::{holder, stack};
 use holdfast_block::flashlog::{
-    Condition, Flashlog, Inspected, Lasting, Mode, Options, Policy, Role, Uuid, Watch, finish_backup,
-    has_outgrown_labels,
+    self, Condition, Flashlog, Inspected, Lasting, Mode, Options, Policy, Role, Uuid, Watch, finish_backup,
+    has_outgrown_labels, outgrown,
 };
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use std::ffi::OsStr;
@@ -92,14 +92,15 @@ impl Disks {
             return Disks::plain(main, given);
         }
         let (shown, is_writable) = (main.name().to_string(), main.is_writable());
-        match inspect(&main)? {
+        let (seen, label) = labelled(&main, store_blocks)?;
+        match label {
             None => {
                 let has_moved = store_blocks.map(|blocks| has_outgrown_labels(&*main, blocks));
                 if has_moved.transpose().map_err(explain)? == Some(true) {
                     return Err(Failure::new(format!(
-                        "{shown} was the main disk of a Flashlog, and its size has changed"
+                        "{shown} was the main disk of a Flashlog, its size has changed, and its labels are damaged"
                     ))
-                    .hint("give it the size that it had; without its log it is not used"));
+                    .hint("give it the size that it had, or make it anew from the backup: holdfast flashlog rebuild"));
                 }
                 Disks::plain(main, given)
             }
@@ -113,7 +114,7 @@ impl Disks {
                     // To look at, it has everything.
                     let is_alone = given.without_log || !is_writable && condition == Condition::Alone;
                     let log = if is_alone { None } else { Some(found_log(&main, &label, given.log.as_deref())?) };
-                    let set = Set::open(&main, log, label, given)?;
+                    let set = Set::open(&seen, log, label, !is_writable, given)?;
                     Ok(Disks { main, kind: Kind::Set(set) })
                 }
             },
@@ -172,7 +173,8 @@ impl Disks {
         let Kind::Set(Set { looked_at: Some(log), label, .. }) = &self.kind else {
             return Disks::on(main, given).map(Arc::new);
         };
-        let set = Set::open(&main, Some(again(log)?), label.clone(), given)?;
+        let (seen, _) = labelled(&main, holdfast_physical::blocks_of_store(&*main))?;
+        let set = Set::open(&seen, Some(again(log)?), label.clone(), false, given)?;
         Ok(Arc::new(Disks { main, kind: Kind::Set(set) }))
     }
 
@@ -210,6 +212,11 @@ impl Disks {
         }
     }
 
+    /// Whether the set's log is kept for a backup.
+    pub(crate) fn has_backup(&self) -> bool {
+        self.set().is_some_and(|set| set.in_use.lasting.status().0.backup.is_some())
+    }
+
     /// The backup that the set's log is kept for, if it is there: on a disk, or a file beside main.
     pub(crate) fn backup_device(&self) -> Option<BackupTo> {
         let backup = self.set()?.in_use.lasting.status().0.backup?;
@@ -224,8 +231,13 @@ impl Disks {
 }
 
 impl Set {
-    fn open(main: &Arc<FileDevice>, log: Option<Arc<FileDevice>>, label: Inspected, given: &Given) -> Result<Set> {
-        let is_read_only = !main.is_writable();
+    fn open(
+        main: &Arc<dyn Device>,
+        log: Option<Arc<FileDevice>>,
+        label: Inspected,
+        is_read_only: bool,
+        given: &Given,
+    ) -> Result<Set> {
         let options = match is_read_only {
             false => Options { mode: given.mode.unwrap_or(label.mode), ..Options::default() },
             // In this mode nothing that is in the log is copied, and all of it is in the index.
@@ -233,18 +245,18 @@ impl Set {
         };
         let watch = Watch::new(given.policy.clone(), &options, Box::new(Places::default()));
         let options = Options { watch: Some(watch.clone()), ..options };
-        let below = |device: &Arc<FileDevice>, role| -> Result<Arc<dyn Device>> {
+        let below = |device: Arc<dyn Device>, role| -> Result<Arc<dyn Device>> {
             match is_read_only {
-                true => Ok(Arc::new(Scratch::over(device.clone()))),
-                false => watch.over(role, device.clone()).map_err(explain),
+                true => Ok(Arc::new(Scratch::over(device))),
+                false => watch.over(role, device).map_err(explain),
             }
         };
-        let over_main = below(main, Role::Main)?;
+        let over_main = below(main.clone(), Role::Main)?;
         let was_alone = label.condition == Condition::Alone;
         let lasting = match &log {
             Some(log) if !was_alone => {
                 let (flashlog, opened) =
-                    Flashlog::open(over_main, below(log, Role::Log)?, &options).map_err(explain)?;
+                    Flashlog::open(over_main, below(log.clone(), Role::Log)?, &options).map_err(explain)?;
                 if !is_read_only {
                     let (generation, blocks) = (opened.generation, opened.blocks);
                     tracing::info!(set = %label.set, log = log.name(), generation, blocks, "the Flashlog is open");
@@ -257,7 +269,7 @@ impl Set {
                 let lasting = Lasting::open_alone(over_main, &options, given.policy.clone(), may_lose);
                 let lasting = lasting.map_err(explain)?;
                 if let Some(log) = log {
-                    lasting.attach_log(below(log, Role::Log)?).map_err(explain)?;
+                    lasting.attach_log(below(log.clone(), Role::Log)?).map_err(explain)?;
                 }
                 lasting
             }
@@ -278,6 +290,21 @@ impl Drop for Set {
         if let Some(thread) = self.at_main.take() {
             // A panic has been told, or has ended the process.
             let _ = thread.join();
+        }
+    }
+}
+
+/// What a device says that it is, if it is one of a set. A main that has become larger is as large as it was, until it grows.
+fn labelled(device: &Arc<FileDevice>, store_blocks: Option<u64>) -> Result<(Arc<dyn Device>, Option<Inspected>)> {
+    if let Some(label) = inspect(device)? {
+        return Ok((device.clone(), Some(label)));
+    }
+    let shorter = store_blocks.map(|blocks| outgrown(device.clone(), blocks)).transpose().map_err(explain)?.flatten();
+    match shorter {
+        None => Ok((device.clone(), None)),
+        Some(shorter) => {
+            let label = flashlog::inspect(&*shorter).map_err(explain)?;
+            Ok((shorter, label))
         }
     }
 }

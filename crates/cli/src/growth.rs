@@ -53,15 +53,13 @@ pub(crate) struct Grown {
     pub(crate) available_bytes: u64,
     /// Whether the host has set all of it aside.
     pub(crate) allocated: bool,
+    /// There is a backup, of the size before: the next one needs more room, and is a full copy.
+    #[serde(default)]
+    pub(crate) backup_outgrown: bool,
 }
 
 /// Makes a store larger that is open.
 pub(crate) fn grow(stack: &Stack, disks: &Disks, request: &GrowRequest) -> Result<Grown> {
-    if let Some(set) = disks.set() {
-        let set = set.label.set;
-        return Err(Failure::new(format!("the store is on the Flashlog {set}, whose size is settled when it is made"))
-            .hint("make a larger set, and copy the files"));
-    }
     let device = &**disks.main();
     const BLOCK: u64 = BLOCK_SIZE as u64;
     let before_bytes = stack.module.blocks() * BLOCK;
@@ -92,6 +90,7 @@ pub(crate) fn grow(stack: &Stack, disks: &Disks, request: &GrowRequest) -> Resul
             size_bytes,
             available_bytes: SpaceFigures::from(&stack.status().space).available_bytes,
             allocated: device.is_reserved(),
+            backup_outgrown: size_bytes > before_bytes && disks.has_backup(),
         }),
     }
 }

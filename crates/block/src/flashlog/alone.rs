@@ -2,6 +2,7 @@
 
 use super::Error;
 use super::catch_up::Pace;
+use super::create::set_blocks;
 use super::device::{Failure, Flashlog, Order, Side};
 use super::format::{Regions, Role, State};
 use super::labels::Labelled;
@@ -33,7 +34,7 @@ pub(super) struct Alone {
     /// When it came to be alone; `None` if it was when it was opened.
     pub(super) time: Option<SystemTime>,
     pub(super) marks: Mutex<Marks>,
-    /// A log is there again: whoever comes from then on goes to the set. Writers share it.
+    /// A log is there again, or main is larger: whoever comes from then on goes to what is there now. Writers share it.
     pub(super) gate: RwLock<bool>,
 }
 
@@ -65,9 +66,22 @@ impl Alone {
         Ok(Alone { name, blocks, main, time, marks, gate: RwLock::new(false) })
     }
 
-    /// Whether a log has taken over.
+    /// Whether something else has taken over.
     pub(super) fn is_over(&self) -> bool {
         *self.gate.read()
+    }
+
+    /// The same main as one of this size, which it has become; its set is larger then. Nothing goes through this one any more.
+    pub(super) fn grown(&self, device_blocks: u64) -> Result<Alone, Error> {
+        let mut gate = self.gate.write();
+        self.main.flush()?;
+        let marks = self.marks.lock();
+        let blocks = set_blocks(device_blocks);
+        let mut labels = Labelled { device: Arc::clone(&self.main), label: marks.labels.label.clone() };
+        labels.move_to_end(blocks, device_blocks, &marks.map.clone().of_larger(blocks))?;
+        let grown = Alone::of(labels, self.time)?;
+        *gate = true;
+        Ok(grown)
     }
 
     /// Marks what is about to be written, durably.
@@ -135,7 +149,10 @@ impl Device for Alone {
         let count = check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
         let gate = self.gate.read();
         if *gate {
-            return Err(DeviceError::Unsuitable { device: Arc::clone(&self.name), reason: "a log is there again" });
+            return Err(DeviceError::Unsuitable {
+                device: Arc::clone(&self.name),
+                reason: "a log is there again, or main is larger",
+            });
         }
         self.mark(first, count)?;
         self.main.write(first, bufs)

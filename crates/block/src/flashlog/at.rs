@@ -142,6 +142,11 @@ impl Behind {
         Ok(Behind { rings, label: Label { tail, ..label }, from, end, backup: device })
     }
 
+    /// Blocks of the set's device, which may be more than those of the backup.
+    pub(super) fn blocks(&self) -> u64 {
+        self.label.blocks
+    }
+
     fn scan(&self) -> Scan<'_> {
         Scan::new(&self.rings, &self.label, self.from, false).without_mending()
     }

@@ -80,7 +80,7 @@ impl Alone {
             _ => (Attached::Back { blocks: joining.blocks }, None),
         };
         self.main.flush()?;
-        joining.say_so(map.as_ref())?;
+        joining.say_so(self.blocks, map.as_ref())?;
         let (log, generation) = (Arc::clone(&joining.log.device), joining.log.label.generation);
         let (flashlog, opened) = self.say_together(log, generation, None, options)?;
         *gate = true;
@@ -255,7 +255,7 @@ impl Joining {
 
     /// What the backup lacks, if the log lets go of everything that it had.
     fn map_of_all(&self, alone: &Alone) -> Result<Regions, Error> {
-        let mut map = regions_between(&self.rings, &self.log.label, self.tail, self.start)?;
+        let mut map = regions_between(&self.rings, &self.log.label, self.tail, self.start)?.of_larger(alone.blocks);
         let from = match self.log.read_map()? {
             Some(before) => {
                 map.add(&before);
@@ -267,8 +267,8 @@ impl Joining {
         Ok(map.about(from, self.start.page))
     }
 
-    /// The log's label says that it has everything; or, with a map, that it begins anew behind what it had.
-    fn say_so(&mut self, map: Option<&Regions>) -> Result<(), Error> {
+    /// The log's label says that it has everything; or, with a map, that it begins anew behind what it had. The set may have become larger.
+    fn say_so(&mut self, blocks: u64, map: Option<&Regions>) -> Result<(), Error> {
         let (start, next, tail, barrier) = (self.start, self.next, self.tail, self.barrier);
         // Pages that it has got are of the generation before, and do not count.
         let generation = self.generation + u64::from(map.is_some());
@@ -279,7 +279,10 @@ impl Joining {
             label.durable = if map.is_some() { start.page } else { next.page };
             (label.tail, label.applied) = if map.is_some() { (start, start) } else { (tail, next) };
         };
-        match map {
+        let before = if blocks == self.log.label.blocks { None } else { self.log.read_map()? };
+        let before = before.map(|map| map.of_larger(blocks));
+        self.log.label.blocks = blocks;
+        match map.or(before.as_ref()) {
             Some(map) => self.log.write_map(map, change)?,
             None => self.log.write(change)?,
         }
@@ -308,7 +311,8 @@ fn judge(of_main: &Label, main: &Arc<dyn Device>, log: &Labelled) -> Result<(), 
         let (expected, got) = (of_main.left, of_log.generation);
         return Err(Error::Older { device: name(&log.device), expected, got });
     }
-    if of_main.blocks != of_log.blocks {
+    // Main may have become larger without it.
+    if of_main.blocks < of_log.blocks {
         let fault = super::Fault::new("blocks of the set's device", of_main.blocks, of_log.blocks);
         return Err(Error::Damaged { device: name(&log.device), block: of_log.place(), fault });
     }

@@ -103,6 +103,9 @@ impl Flashlog {
         let mut way = Way { done: 0, total: 0, tell };
         let _writing = self.uses.write(&self.name)?;
         let mut backup = Backup::open(device)?;
+        if backup.label().set == self.head.lock().labels.label.set {
+            backup.check_size(self.blocks)?;
+        }
         let mut done = BackedUp::default();
         let mut end = self.begin_backup(&mut backup)?;
         let mut passes = 0;

@@ -22,6 +22,11 @@ pub const fn log_blocks_least() -> u64 {
     LABEL_AREA_BLOCKS + 3 * AREA_UNIT_BLOCKS
 }
 
+/// Blocks of the set's device with a main of so many: what is before its labels, in whole MiB.
+pub(super) fn set_blocks(main_blocks: u64) -> u64 {
+    main_blocks.saturating_sub(LABEL_AREA_BLOCKS) / AREA_UNIT_BLOCKS * AREA_UNIT_BLOCKS
+}
+
 /// Makes a set. Main keeps what it has, but for the last MiB (and what is behind the last whole one); a set's device is smaller
 /// than main by these. What the log device had is lost.
 ///
@@ -34,7 +39,7 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
             return Err(Error::TooSmall { device: device.name().into(), role, blocks: device.blocks(), least });
         }
     }
-    let blocks = (main.blocks() - LABEL_AREA_BLOCKS) / AREA_UNIT_BLOCKS * AREA_UNIT_BLOCKS;
+    let blocks = set_blocks(main.blocks());
     let label = Label {
         role: Role::Log,
         state: State::Open,

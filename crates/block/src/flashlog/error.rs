@@ -149,6 +149,18 @@ pub enum Error {
         /// What it is used for.
         with: &'static str,
     },
+    /// The set has become larger since the backup was made, which is for its old size.
+    #[error(
+        "{device}: the set has become larger since this backup was made: {blocks} blocks, and the backup is of {of_backup}"
+    )]
+    Outgrown {
+        /// Name of the backup.
+        device: Arc<str>,
+        /// Blocks of the set's device.
+        blocks: u64,
+        /// Those that it had.
+        of_backup: u64,
+    },
     /// So much was written meanwhile that the log has let go of what the backup does not have.
     #[error("{device}: the log was full, and has let go of what is wanted of it")]
     LetGo {

@@ -65,6 +65,27 @@ impl Labelled {
         })
     }
 
+    /// The same for a main device, and its set, that have become larger: at its end now. The labels of the old end go; the set's data
+    /// comes there.
+    pub(super) fn move_to_end(&mut self, blocks: u64, device_blocks: u64, map: &Regions) -> Result<(), crate::Error> {
+        let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
+        let (old, new) = [self.label.device_blocks, device_blocks].map(|size| Label::area(Role::Main, size)).into();
+        if new != old {
+            // Whatever was there.
+            self.device.write(new, &[IoSlice::new(&zeros)])?;
+            self.device.flush()?;
+        }
+        let label = Label { blocks, device_blocks, ..self.label.clone() };
+        let mut moved = Labelled { device: Arc::clone(&self.device), label };
+        moved.write_map(map, |label| label.generation += 1)?;
+        *self = moved;
+        if new != old {
+            self.device.write(old, &[IoSlice::new(&zeros)])?;
+            self.device.flush()?;
+        }
+        Ok(())
+    }
+
     /// The map of regions that counts, if there is one. One that is damaged means that everything may have changed.
     pub(super) fn read_map(&self) -> Result<Option<Regions>, crate::Error> {
         if !self.label.has_map {
@@ -103,7 +124,11 @@ pub(super) fn wipe(device: &dyn Device, role: Role) -> Result<(), crate::Error> 
 
 /// The newest label in the area for a role; if there is none, what speaks against it.
 pub(super) fn newest(device: &dyn Device, role: Role) -> Result<Decoded, crate::Error> {
-    let blocks = device.blocks();
+    newest_of(device, role, device.blocks())
+}
+
+/// The same of a device that is, or was, of this size.
+pub(super) fn newest_of(device: &dyn Device, role: Role, blocks: u64) -> Result<Decoded, crate::Error> {
     let mut best = Decoded::Nothing;
     if blocks < LABEL_AREA_BLOCKS {
         return Ok(best);

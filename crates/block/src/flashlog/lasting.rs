@@ -2,8 +2,9 @@
 
 use super::alone::Alone;
 use super::attach::Attached;
+use super::create::set_blocks;
 use super::device::{Flashlog, Options, Side};
-use super::format::Role;
+use super::format::{AREA_UNIT_BLOCKS, LABEL_AREA_BLOCKS, Role};
 use super::past::Uses;
 use super::patience::Watch;
 use super::policy::{Action, Policy, Symptom};
@@ -13,7 +14,7 @@ use crate::{BLOCK_SIZE, Device, Error as DeviceError, Latch, Operation, Read};
 use parking_lot::{Mutex, RwLock};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// Whether what is written survives the loss of a device.
@@ -46,7 +47,7 @@ enum Now {
 /// A set as one device, with its log or without. What becomes of it when a device fails is a [`Policy`]'s.
 pub struct Lasting {
     name: Arc<str>,
-    blocks: u64,
+    blocks: AtomicU64,
     options: Options,
     policy: Policy,
     /// A device has failed, and no changes are taken from whoever asks here. The set has a latch of its own.
@@ -90,7 +91,7 @@ impl Lasting {
             Now::Alone(alone) => (alone.name().into(), Arc::default()),
         };
         let (now, changing) = (RwLock::new(now), Mutex::new(()));
-        let (ended, is_ending) = (Latch::new(), AtomicBool::new(false));
+        let (blocks, ended, is_ending) = (AtomicU64::new(blocks), Latch::new(), AtomicBool::new(false));
         Lasting { name, blocks, options, policy, ended, uses, now, changing, is_ending }
     }
 
@@ -165,11 +166,54 @@ impl Lasting {
     pub fn detach_log(&self) -> Result<(), Error> {
         let _changing = self.changing.lock();
         let Now::Set(set) = self.now() else { return Err(self.refuse("without a log")) };
+        self.part(&set)
+    }
+
+    fn part(&self, set: &Arc<Flashlog>) -> Result<(), Error> {
         set.leave_log()?;
-        match self.go_alone(&set)? {
+        match self.go_alone(set)? {
             true => Ok(()),
             false => Err(self.refuse("while the log has what main has not")),
         }
+    }
+
+    /// Main is larger, and the set becomes so. The log leaves, main's labels go to its new end while main is alone, and the log comes back;
+    /// cut off in between, main is alone, as large as it was or as it is to be, and takes its log.
+    fn grow_onto(&self, device_blocks: u64) -> Result<u64, Error> {
+        let uses = self.uses.write(&self.name)?;
+        let log = match self.now() {
+            Now::Set(set) => {
+                self.part(&set)?;
+                Some(Arc::clone(&set.rings.device))
+            }
+            Now::Alone(_) => None,
+        };
+        let Now::Alone(alone) = self.now() else { return Err(self.refuse("with a log")) };
+        let grown = Arc::new(alone.grown(device_blocks)?);
+        *self.now.write() = Now::Alone(Arc::clone(&grown));
+        self.blocks.store(grown.blocks, Ordering::Release);
+        tracing::info!(device = &*self.name, blocks = grown.blocks, "the set has become larger");
+        drop(uses);
+        if let Some(log) = log {
+            match grown.join(log, &self.options) {
+                Ok((set, _opened, _attached)) => self.take_over(set),
+                Err(error) => {
+                    tracing::error!(device = &*self.name, %error, "main is larger, and its log does not come back")
+                }
+            }
+        }
+        Ok(grown.blocks)
+    }
+
+    /// What is done with main from now on is done with this set.
+    fn take_over(&self, mut set: Flashlog) {
+        set.uses = Arc::clone(&self.uses);
+        let set = Arc::new(set);
+        *self.now.write() = Now::Set(Arc::clone(&set));
+        if self.is_ending.load(Ordering::SeqCst) {
+            set.end_main();
+        }
+        self.options.timer.wake();
     }
 
     /// Gives main the log that it had. It gets what has changed meanwhile; the set is in use all the time, and stands still only at the end.
@@ -199,14 +243,8 @@ impl Lasting {
             return Err(self.refuse("with a log"));
         }
         let Now::Alone(alone) = self.now() else { return Err(self.refuse("with a log")) };
-        let (mut set, _opened, attached) = join(&alone)?;
-        set.uses = Arc::clone(&self.uses);
-        let set = Arc::new(set);
-        *self.now.write() = Now::Set(Arc::clone(&set));
-        if self.is_ending.load(Ordering::SeqCst) {
-            set.end_main();
-        }
-        self.options.timer.wake();
+        let (set, _opened, attached) = join(&alone)?;
+        self.take_over(set);
         tracing::info!(device = &*self.name, ?attached, "main has a log again");
         Ok(attached)
     }
@@ -363,7 +401,7 @@ impl Device for Lasting {
     }
 
     fn blocks(&self) -> u64 {
-        self.blocks
+        self.blocks.load(Ordering::Acquire)
     }
 
     fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceError> {
@@ -402,6 +440,36 @@ impl Device for Lasting {
         self.act(Operation::Discard, place, |now| match now {
             Now::Set(set) => set.discard(first, count),
             Now::Alone(alone) => alone.discard(first, count),
+        })
+    }
+
+    fn grow(&self, blocks: u64) -> Result<u64, DeviceError> {
+        let _changing = self.changing.lock();
+        let before = self.blocks();
+        if (1..=before).contains(&blocks) {
+            return Ok(before);
+        }
+        let (main, from) = match self.now() {
+            Now::Set(set) => (Arc::clone(&set.main), set.main_side.lock().labels.label.device_blocks),
+            Now::Alone(alone) => (Arc::clone(&alone.main), alone.marks.lock().labels.label.device_blocks),
+        };
+        // The labels of both ends must have a place of their own.
+        let wanted = blocks.next_multiple_of(AREA_UNIT_BLOCKS).max(from) + LABEL_AREA_BLOCKS;
+        let device_blocks = main.grow(if blocks == 0 { 0 } else { wanted })?;
+        let has_place = device_blocks == from || device_blocks >= from + LABEL_AREA_BLOCKS;
+        if set_blocks(device_blocks) <= before || !has_place {
+            return Ok(before);
+        }
+        self.grow_onto(device_blocks).map_err(|error| match error {
+            Error::Device(error) => error,
+            error => {
+                tracing::error!(device = &*self.name, %error, "the set cannot become larger");
+                let reason = match error {
+                    Error::Busy { .. } => "its backup is in use, and the set cannot become larger now",
+                    _ => "the set cannot become larger; its log tells why",
+                };
+                DeviceError::Unsuitable { device: Arc::clone(&self.name), reason }
+            }
         })
     }
 }

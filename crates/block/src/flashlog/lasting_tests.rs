@@ -7,27 +7,27 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-const BLOCKS: u64 = 512;
+pub(super) const BLOCKS: u64 = 512;
 
 fn stop() -> Policy {
     "log=stop".parse().unwrap()
 }
 
-fn alone() -> Policy {
+pub(super) fn alone() -> Policy {
     "log=alone".parse().unwrap()
 }
 
-struct Devices {
-    main: Arc<MemoryDevice>,
-    log: Arc<MemoryDevice>,
-    backup: Arc<MemoryDevice>,
+pub(super) struct Devices {
+    pub(super) main: Arc<MemoryDevice>,
+    pub(super) log: Arc<MemoryDevice>,
+    pub(super) backup: Arc<MemoryDevice>,
     /// What each block was written with last.
     numbers: Mutex<Vec<u64>>,
 }
 
 impl Devices {
     /// A set with something on it, and a backup that lacks a part of that.
-    fn new(mode: Mode) -> (Devices, Flashlog) {
+    pub(super) fn new(mode: Mode) -> (Devices, Flashlog) {
         let devices = Devices {
             main: Arc::new(MemoryDevice::new(BLOCKS + 256).named("main")),
             log: Arc::new(MemoryDevice::new(256 * 6).named("log")),
@@ -47,7 +47,7 @@ impl Devices {
     }
 
     /// Writes, of which each is answered.
-    fn write_some(&self, device: &dyn Device, number: u64, count: u64) {
+    pub(super) fn write_some(&self, device: &dyn Device, number: u64, count: u64) {
         for number in number..number + count {
             let at = number * 37 % 300;
             put(device, at, number).unwrap();
@@ -58,7 +58,7 @@ impl Devices {
         }
     }
 
-    fn check(&self, device: &dyn Device, what: &str) {
+    pub(super) fn check(&self, device: &dyn Device, what: &str) {
         for (at, number) in (0..).zip(self.numbers.lock().unwrap().iter()) {
             assert!(get(device, at) == block(*number), "{what}: block {at} has not {number}");
         }

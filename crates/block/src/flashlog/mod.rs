@@ -32,9 +32,10 @@
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
 //! | `sparse` | zeros of a copy, which take no room |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
-//! | `alone`, `attach` | main without a log; giving it one |
+//! | `alone`, `attach` | main without a log; giving it one; a larger main |
 //! | `lasting`, `policy` | the device that goes on when the log fails; what is done when a device fails |
 //! | `patience` | devices that are read again, or waited for, before that |
+//! | `outgrown` | a main that has become larger, whose labels are where it ended before |
 //! | `sums`, `verify`, `scrub`, `scrub_log` | checksums of a backup's blocks; reading it back; comparing main with it, or with the log |
 //! | `rebuild` | main from backup and log |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
@@ -58,6 +59,8 @@ mod failure_tests;
 #[cfg(test)]
 mod follow_tests;
 mod format;
+#[cfg(test)]
+mod grow_tests;
 mod inspect;
 mod labels;
 mod lacking;
@@ -65,6 +68,7 @@ mod lasting;
 #[cfg(test)]
 mod lasting_tests;
 mod open;
+mod outgrown;
 mod past;
 #[cfg(test)]
 mod past_tests;
@@ -110,6 +114,7 @@ pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
 pub use inspect::{Condition, Inspected, inspect};
 pub use lasting::{Lasting, Protection};
 pub use open::Opened;
+pub use outgrown::outgrown;
 pub use past::Past;
 pub use patience::{Source, Trouble, Watch};
 pub use policy::{Action, BadPolicy, Entry, Patience, Policy, Symptom};

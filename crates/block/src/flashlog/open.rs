@@ -49,7 +49,8 @@ impl Flashlog {
     /// A set that has not looked at its log yet.
     pub(super) fn assemble(main: Labelled, log: Labelled, options: &Options) -> Result<Flashlog, Error> {
         let areas = log.label.areas;
-        let (blocks, changed) = (main.label.blocks, log.read_map()?);
+        let blocks = main.label.blocks;
+        let changed = log.read_map()?.map(|changed| changed.of_larger(blocks));
         Ok(Flashlog {
             name: format!("flashlog of {} and {}", main.device.name(), log.device.name()).into(),
             blocks,

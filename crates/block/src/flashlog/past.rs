@@ -51,6 +51,7 @@ impl Past {
     }
 
     fn of(backup: Backup, behind: Behind, at: At, held: Option<Hold>) -> Result<Past, Error> {
+        backup.check_size(behind.blocks())?;
         let (point, barrier) = behind.choose(&behind.survey()?, at)?;
         let in_log = behind.newest(point)?;
         let state = match &barrier {

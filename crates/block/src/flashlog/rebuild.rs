@@ -106,7 +106,8 @@ pub fn rebuild_at(
     let mut log = Labelled::read(log, Role::Log)?;
     let behind = Behind::closed(&backup, &log)?;
     let of = backup.label().clone();
-    let (blocks, least) = (main.blocks(), of.blocks + LABEL_AREA_BLOCKS);
+    // The set may have become larger since. What it has there is in the log, or was never written.
+    let (blocks, least) = (main.blocks(), behind.blocks().max(of.blocks) + LABEL_AREA_BLOCKS);
     if blocks < least {
         return Err(Error::TooSmall { device: main.name().into(), role: Role::Main, blocks, least });
     }
@@ -151,7 +152,7 @@ pub fn rebuild_at(
         label.applied = of.applied;
         label.rebuilt = end.generation;
     })?;
-    Ok(Rebuilt { blocks: of.blocks, barrier, damaged })
+    Ok(Rebuilt { blocks: log.label.blocks, barrier, damaged })
 }
 
 /// Copies what the backup has. Gives the blocks that are not as they should be; a single flipped bit is made good.

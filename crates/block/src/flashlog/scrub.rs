@@ -63,6 +63,7 @@ impl Flashlog {
             }
             Behind::open(&backup, &head.labels, end)?
         };
+        backup.check_size(self.blocks)?;
         let (newest, done) = (Vec::new(), Scrubbed::default());
         let mut scrub = Scrub { set: self, backup, behind, newest, since: BTreeMap::new(), to: end, done };
         match scrub.all() {

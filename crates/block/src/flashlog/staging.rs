@@ -104,6 +104,12 @@ impl Backup {
         Ok(Backup { rings, labels, zeros: Zeros::default(), unwritten_sums: BTreeMap::new(), written: BTreeSet::new() })
     }
 
+    /// That it is of a set of this size.
+    pub(super) fn check_size(&self, blocks: u64) -> Result<(), Error> {
+        let (device, of_backup) = (self.labels.device.name().into(), self.label().blocks);
+        if blocks == of_backup { Ok(()) } else { Err(Error::Outgrown { device, blocks, of_backup }) }
+    }
+
     /// The state that it has, with what is staged.
     pub(super) fn point(&self) -> Point {
         match self.label().state {

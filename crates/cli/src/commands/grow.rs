@@ -25,7 +25,7 @@ struct Told {
 
 impl Report for Told {
     fn words(&self) -> String {
-        let Grown { before_bytes, size_bytes, available_bytes, allocated } = self.grown;
+        let Grown { before_bytes, size_bytes, available_bytes, allocated, backup_outgrown } = self.grown;
         let (store, size, available) =
             (quoting::name(&self.store), size::show(size_bytes), size::show(available_bytes));
         if before_bytes == size_bytes {
@@ -35,6 +35,11 @@ impl Report for Told {
         text.push_str(&format!("{available} are available for files.\n"));
         if !allocated {
             text.push_str("Its host has not set all of it aside: if it runs out, the store takes no more changes.\n");
+        }
+        if backup_outgrown {
+            text.push_str(
+                "Its backup is of the size before. Make another one soon: holdfast flashlog backup DIR --to OTHER\n",
+            );
         }
         text
     }
@@ -51,7 +56,7 @@ pub(crate) fn run(arguments: &Grow, format: Format) -> Result<()> {
         let _shown = Progress::unknown("making room");
         match mount {
             Some(mount) => (mount.source.clone(), ask(&mount, &request)?),
-            None => (path.clone(), unmounted(&path, &request)?),
+            None => (path.clone(), unmounted(&path, arguments.log.as_deref(), &request)?),
         }
     };
     print(format, &Told { store: store.display().to_string(), grown });
@@ -70,8 +75,9 @@ fn ask(mount: &Mount, request: &GrowRequest) -> Result<Grown> {
     }
 }
 
-fn unmounted(store: &Path, request: &GrowRequest) -> Result<Grown> {
-    let disks = disks::open(store, Access::ReadWrite, &Given::default())?;
+fn unmounted(store: &Path, log: Option<&Path>, request: &GrowRequest) -> Result<Grown> {
+    let given = Given { log: log.map(Path::to_path_buf), ..Given::default() };
+    let disks = disks::open(store, Access::ReadWrite, &given)?;
     let settings = Settings { read_only: false, ..Settings::to_look() };
     let stack = Stack::open(disks.device(), &settings)?;
     let grown = growth::grow(&stack, &disks, request);

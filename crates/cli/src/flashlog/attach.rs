@@ -76,7 +76,13 @@ pub(crate) enum Log {
 
 /// Takes a log for exclusive use, for a set of this size. Nothing is changed, but that a file is made for a new one.
 pub(crate) fn take(path: &Path, new: Option<&NewLog>, set_bytes: u64) -> Result<Log> {
-    let Some(new) = new else { return stack::device(path, Access::ReadWrite).map(Log::Had) };
+    let Some(new) = new else {
+        let had = stack::device(path, Access::ReadWrite).map(Log::Had);
+        return had.map_err(|failure| match path.exists() {
+            true => failure,
+            false => failure.hint("is it plugged in? to make another log there: --new"),
+        });
+    };
     let wanted = Wanted {
         path,
         role: Role::Log,

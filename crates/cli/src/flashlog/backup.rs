@@ -144,7 +144,10 @@ pub(crate) fn run(
         force: to.force,
         keeps: false,
     };
-    let is_own = |label: &holdfast_block::flashlog::Inspected| label.role == Role::Backup && label.set == status.set;
+    // One from before the set became larger is given up only if that is wanted.
+    let is_own = |label: &holdfast_block::flashlog::Inspected| {
+        label.role == Role::Backup && label.set == status.set && (label.blocks == status.blocks || !to.force)
+    };
     // Where a disk is not mounted, its directory may be there: a new file would be none of what the log is kept for.
     if to.is_remembered && status.backup.is_some() {
         let hint = "plug in its disk, or say where a new one is to be made: --to DEVICE";

@@ -75,6 +75,9 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::Later { .. } => {
             "to give that up, say --drop-later; at --barrier shows the state without giving up anything"
         }
+        Error::Outgrown { .. } => {
+            "with the log it can still make main anew; make another backup: --to OTHER, or give this one up: --force --size SIZE"
+        }
         Error::Busy { .. } => "try again when that is done",
         Error::TooSmall { .. } => "use a larger device",
         Error::Damaged { .. } => {

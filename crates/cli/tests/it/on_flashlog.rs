@@ -96,8 +96,6 @@ fn a_store_on_a_flashlog_is_used_as_any_other() {
         metrics.lines().any(|line| line.starts_with("holdfast_flashlog_protected{") && line.ends_with(" 1")),
         "{metrics}"
     );
-    let refused = rig.run(["grow", "m", "+8M"]).exits(1);
-    refused.says("the store is on the Flashlog");
     rig.run(["snapshot", "create", "m", "one"]).exits(0);
     rig.run(["scrub", "m", "--wait"]).exits(0);
     rig.run(["unmount", "m"]).exits(0);
@@ -151,12 +149,10 @@ fn a_main_disk_without_its_log_is_never_used() {
     rig.run(["check", "away/b"]).exits(8).says("is the log of a Flashlog, not its main disk").says(&set);
     rig.run(["status", "other", "--log", "away/b"]).exits(1).says("is not the log of");
 
-    // Larger by hand, its labels are not where they were.
+    // Larger by hand, it is used as it was; without its labels it is not.
     OpenOptions::new().write(true).open(rig.path("a")).unwrap().set_len(70 << 20).unwrap();
-    for options in ["rw", "ro"] {
-        let enlarged = rig.run(["mount", "a", "m", "-o", &format!("{options},log=away/b")]).exits(1);
-        enlarged.says("was the main disk of a Flashlog, and its size has changed");
-    }
+    lacks(rig.run(["check", "a"]), 8);
+    rig.run(["check", "a", "--log", "away/b"]).exits(0);
     OpenOptions::new().write(true).open(rig.path("a")).unwrap().set_len(64 << 20).unwrap();
     rig.run(["check", "a", "--log", "away/b"]).exits(0);
 
@@ -411,7 +407,8 @@ fn main_is_lost(rig: &Rig, log: &str) {
     rig.run(["unmount", "m"]);
     destroy(&rig.path("a"));
     let _ = fs::remove_file(rig.path("new"));
-    rig.run(["flashlog", "rebuild", "--backup", "c", "--log", log, "--main", "new"]).exits(0);
+    let rebuilt = rig.run(["flashlog", "rebuild", "--backup", "c", "--log", log, "--main", "new"]).exits(0).out;
+    assert!(rebuilt.contains("Mount it with: holdfast mount new DIR -o log="), "{rebuilt}");
     rig.run(["check", "new", "--log", log]).exits(0);
     rig.run(["mount", "new", "m", "-o", &format!("log={log}")]).exits(0);
     assert_eq!(tree(&rig.path("m")), files);
@@ -526,7 +523,7 @@ fn a_mounted_store_gets_a_new_log() {
     rig.run(["flashlog", "detach", "m"]).exits(0);
     fs::remove_file(rig.path("b")).unwrap();
     fill(&directory, "second", 20);
-    rig.run(["flashlog", "attach", "m", "--log", "b2"]).exits(1).says("b2");
+    rig.run(["flashlog", "attach", "m", "--log", "b2"]).exits(1).says("to make another log there: --new");
     let attached = rig.run(["flashlog", "attach", "m", "--log", "b2", "--new", "--json"]).exits(0).json();
     assert_eq!(attached["new"], true, "{attached}");
     rig.run(["status", "m"]).exits(0);
@@ -563,4 +560,51 @@ fn a_deleted_file_is_found_in_the_state_of_a_store_that_is_mounted() {
     rig.run(["mount", "then.img", "n", "-o", "ro"]).exits(0);
     assert_eq!(fs::read(other.join("letter")).unwrap(), b"second");
     rig.run(["unmount", "n"]).exits(0);
+}
+
+#[test]
+fn a_store_grows_on_its_flashlog() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let directory = mounted(&rig, "sync");
+    fill(&directory, "first", 30);
+    let grown = rig.run(["grow", "m", "+32M"]).exits(0).out;
+    assert!(grown.contains("to 95.0 MiB") && grown.contains("Its backup is of the size before"), "{grown}");
+    rig.run(["status", "m"]).exits(0);
+    rig.run(["snapshot", "create", "m", "one"]).exits(0);
+    fill(&directory, "second", 30);
+    rig.run(["flashlog", "backup", "m"]).exits(1).says("the set has become larger since this backup was made");
+    // The old backup is worth as much as before.
+    main_is_lost(&rig, "b");
+    let report = rig.run(["flashlog", "backup", "m", "--to", "c2", "--json"]).exits(0).json();
+    assert_eq!(report["full"], true, "{report}");
+    // More than there was room for, on store and log.
+    for number in 0..6 {
+        fs::write(directory.join(format!("large{number}")), vec![number; 10 << 20]).unwrap();
+        rig.run(["sync", "m"]).exits(0);
+    }
+    rig.run(["flashlog", "backup", "m", "--to", "c2"]).exits(0);
+    checked(&rig, "c2");
+    let files = tree(&directory);
+    rig.run(["unmount", "m"]).exits(0);
+    assert!(rig.run(["grow", "new", "+16M"]).exits(0).out.contains("to 111 MiB"));
+    checked(&rig, "new");
+
+    // Larger by hand: as it was, until it is told to grow. A power cut then.
+    OpenOptions::new().write(true).open(rig.path("new")).unwrap().set_len(140 << 20).unwrap();
+    rig.run(["mount", "new", "m", "-o", "ro"]).exits(0);
+    assert_eq!(tree(&directory), files);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "new", "m"]).exits(0);
+    assert_eq!(tree(&directory), files);
+    assert!(rig.run(["grow", "m"]).exits(0).out.contains("to 139 MiB"));
+    rig.kill_daemon("m");
+    rig.run(["unmount", "m"]);
+    rig.run(["mount", "new", "m"]).exits(0);
+    assert_eq!(tree(&directory), files);
+    rig.run(["status", "m"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    checked(&rig, "new");
 }

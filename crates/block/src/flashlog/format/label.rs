@@ -342,6 +342,12 @@ impl Label {
         bytes.starts_with(&MAGIC)
     }
 
+    /// How large the device was that has these bytes, if they begin as a label does; they may be damaged.
+    pub(crate) fn device_blocks_said(bytes: &[u8; 4096]) -> Option<u64> {
+        let raw: Raw = zerocopy::transmute!(*bytes);
+        Self::is_begun(bytes).then_some(raw.device_blocks.get())
+    }
+
     /// Reads what block `block` of a device of `device_blocks` blocks has.
     pub(crate) fn decode(bytes: &[u8; 4096], block: u64, device_blocks: u64) -> Decoded {
         let raw: Raw = zerocopy::transmute!(*bytes);

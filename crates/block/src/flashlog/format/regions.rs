@@ -114,6 +114,16 @@ impl Regions {
         self.to = self.to.max(other.to);
     }
 
+    /// The same regions of a device that has become as large as this.
+    pub(crate) fn of_larger(self, blocks: u64) -> Regions {
+        if self.blocks == blocks {
+            return self;
+        }
+        let mut larger = Self::none(blocks).about(self.from, self.to);
+        larger.add(&self);
+        larger
+    }
+
     fn is_marked(&self, region: u64) -> bool {
         self.bits[(region / 64) as usize] & (1 << (region % 64)) != 0
     }

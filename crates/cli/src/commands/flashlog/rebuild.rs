@@ -26,8 +26,9 @@ struct Rebuilt {
     replayed_bytes: u64,
     /// Damaged on the backup, and not in the log: zeros, or what is left of it.
     damaged: BadBlocks,
+    /// What to do next.
     #[serde(skip)]
-    serve: String,
+    next: String,
 }
 
 impl Report for Rebuilt {
@@ -36,11 +37,11 @@ impl Report for Rebuilt {
         let moment =
             self.moment.as_ref().map_or(String::new(), |moment| format!("It is as it was at {}.\n", moment.words()));
         format!(
-            "{} is main of the Flashlog {} now: {size} of the backup, then {replayed} of the log.\n{moment}{}Serve it with: {}\n",
+            "{} is main of the Flashlog {} now: {size} of the backup, then {replayed} of the log.\n{moment}{}{}\n",
             quoting::name(&self.main),
             self.set,
             self.damaged.words("DAMAGED on the backup, and nowhere else"),
-            self.serve
+            self.next
         )
     }
 }
@@ -53,7 +54,9 @@ pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
         Failure::new(format!("{}: no backup of a Flashlog", arguments.backup.display()))
             .hint("holdfast flashlog status DEVICE tells what a device is")
     })?;
-    let default_bytes = sets::bytes(label.blocks + AREA_UNIT_BLOCKS);
+    // The set may have become larger than it was when the backup was made.
+    let blocks = sets::inspect(&log_device)?.map_or(label.blocks, |of_log| of_log.blocks.max(label.blocks));
+    let default_bytes = sets::bytes(blocks + AREA_UNIT_BLOCKS);
     let (role, size_bytes, force) = (Role::Main, *size, *force);
     let wanted = Wanted { path: main, role, size_bytes, default_bytes, force, keeps: false };
     let mut ground = ground::take(&wanted, |_| false)?;
@@ -76,11 +79,14 @@ pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
         &Rebuilt {
             set: label.set.to_string(),
             main: main.display().to_string(),
-            size_bytes: sets::bytes(label.blocks),
+            size_bytes: sets::bytes(rebuilt.blocks),
             moment: rebuilt.barrier.as_ref().map(Moment::of),
             replayed_bytes: sets::bytes(opened.blocks),
             damaged: BadBlocks::of(&rebuilt.damaged),
-            serve: format!("holdfast flashlog serve --main {} --log {}", shell(main), shell(log)),
+            next: match holdfast_physical::blocks_of_store(&*ground.device) {
+                Some(_) => format!("Mount it with: holdfast mount {} DIR -o log={}", shell(main), shell(log)),
+                None => format!("Serve it with: holdfast flashlog serve --main {} --log {}", shell(main), shell(log)),
+            },
         },
     );
     Ok(if rebuilt.damaged.is_empty() { exit::OK } else { exit::UNPROTECTED })

@@ -1,0 +1,156 @@
+//! Sets that become larger with their main device: while they are used, cut off anywhere, with a backup from before, by hand.
+use super::lasting_tests::{BLOCKS, Devices, alone};
+use super::staging::Backup;
+use super::tests::{Unplugged, block, get, options, put};
+use super::*;
+use crate::{Device, MemoryDevice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const LARGER: u64 = 2 * BLOCKS;
+const LAST: u64 = 77_777;
+
+/// That main can be lost: this backup and the log have everything, also what is in the last block.
+fn check_without_main(devices: &Devices, backup: &MemoryDevice, mode: Mode, blocks: u64, what: &str) {
+    let copies = || (Arc::new(backup.clone()), Arc::new((*devices.log).clone()));
+    let (of, log) = copies();
+    let too_small = Arc::new(MemoryDevice::new(blocks + 255));
+    assert!(matches!(rebuild(of, log, too_small, Uuid([71; 16])), Err(Error::TooSmall { .. })), "{what}");
+    let (of, log) = copies();
+    let main = Arc::new(MemoryDevice::new(blocks + 256));
+    assert_eq!(rebuild(of, log.clone(), main.clone(), Uuid([71; 16])).unwrap(), blocks, "{what}");
+    let (set, _) = Flashlog::open(main, log, &options(mode)).unwrap();
+    devices.check(&set, what);
+    assert!(get(&set, blocks - 1) == block(LAST), "{what}");
+}
+
+fn is_protected(set: &Lasting) -> bool {
+    matches!(set.protection(), Protection::Protected)
+}
+
+/// Main with its labels, wherever they are.
+fn seen(main: &Arc<MemoryDevice>, set_blocks: u64) -> Arc<dyn Device> {
+    match inspect(&**main).unwrap() {
+        Some(_) => main.clone(),
+        None => outgrown(main.clone(), set_blocks).unwrap().expect("labels"),
+    }
+}
+
+#[test]
+fn a_set_becomes_larger_while_it_is_used_with_its_log_and_without() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (devices, set) = Devices::new(mode);
+        let set = Lasting::of(set, alone());
+        assert_eq!((set.grow(0).unwrap(), set.grow(BLOCKS).unwrap()), (BLOCKS, BLOCKS));
+        assert_eq!((set.grow(LARGER).unwrap(), set.blocks()), (LARGER, LARGER));
+        assert!(is_protected(&set));
+        devices.check(&set, "grown");
+        devices.write_some(&set, 20_000, 30);
+        put(&set, LARGER - 1, LAST).unwrap();
+        set.flush().unwrap();
+        // What is on the old backup is worth as much as before, but it cannot become larger.
+        let of_set = set.set().unwrap();
+        assert!(matches!(of_set.backup(devices.backup.clone()), Err(Error::Outgrown { .. })));
+        assert!(matches!(of_set.scrub(devices.backup.clone()), Err(Error::Outgrown { .. })));
+        assert!(matches!(of_set.past(devices.backup.clone(), At::Now), Err(Error::Outgrown { .. })));
+        check_without_main(&devices, &devices.backup, mode, LARGER, "with the old backup");
+        let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(LARGER)));
+        of_set.create_backup(backup.clone(), Uuid([61; 16])).unwrap();
+        of_set.backup(backup.clone()).unwrap();
+        drop(of_set);
+        devices.write_some(&set, 30_000, 30);
+        set.flush().unwrap();
+        check_without_main(&devices, &backup, mode, LARGER, "with a new backup");
+
+        // Without its log, which comes back to a larger set; a third time, from its end.
+        set.detach_log().unwrap();
+        assert_eq!(set.grow(3 * BLOCKS).unwrap(), 3 * BLOCKS);
+        put(&set, 3 * BLOCKS - 1, LAST).unwrap();
+        devices.write_some(&set, 40_000, 30);
+        set.attach_log(devices.log.clone()).unwrap();
+        assert!(is_protected(&set));
+        check_without_main(&devices, &backup, mode, 3 * BLOCKS, "attached");
+        drop(set);
+        let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(mode)).unwrap();
+        assert_eq!(set.blocks(), 3 * BLOCKS);
+        devices.check(&set, "opened again");
+    }
+}
+
+#[test]
+fn a_set_does_not_become_larger_while_its_backup_is_in_use() {
+    let (devices, set) = Devices::new(Mode::Synchronous);
+    let set = Lasting::of(set, alone());
+    let past = set.set().unwrap().past(devices.backup.clone(), At::Now).unwrap();
+    assert!(set.grow(LARGER).unwrap_err().to_string().contains("its backup is in use"));
+    assert!(is_protected(&set) && set.blocks() == BLOCKS);
+    drop(past);
+    assert_eq!(set.grow(LARGER).unwrap(), LARGER);
+}
+
+#[test]
+fn growing_that_is_cut_off_anywhere_leaves_a_set_that_opens_and_lacks_nothing() {
+    let mut sizes = [0; 2];
+    for of_main in [true, false] {
+        for requests in 0..40 {
+            let what = format!("main {of_main}, cut off after {requests} requests");
+            let (devices, set) = Devices::new(Mode::Synchronous);
+            drop(set);
+            // By hand: its labels are found where they were.
+            devices.main.grow(LARGER + 256).unwrap();
+            let (main, log) = (Unplugged::after(&devices.main, 1000), Unplugged::after(&devices.log, 1000));
+            let shorter = outgrown(main.clone(), BLOCKS).unwrap().expect("labels");
+            let (set, _) = Flashlog::open(shorter, log.clone(), &options(Mode::Synchronous)).unwrap();
+            let set = Lasting::of(set, alone());
+            devices.write_some(&set, 20_000, 20);
+            set.flush().unwrap();
+            if of_main { &main } else { &log }.left.store(requests, Ordering::Relaxed);
+            let grown = set.grow(0);
+            if !of_main {
+                // Main goes on, whatever became of the log.
+                devices.write_some(&set, 25_000, 5);
+                set.flush().unwrap();
+            }
+            drop(set);
+
+            let main = seen(&devices.main, BLOCKS);
+            let set = match Flashlog::open(main.clone(), devices.log.clone(), &options(Mode::Synchronous)) {
+                Ok((set, _)) => Lasting::of(set, alone()),
+                Err(error) => {
+                    assert!(matches!(error, Error::Alone { .. }), "{what}: {error}");
+                    let set = Lasting::open_alone(main, &options(Mode::Synchronous), alone(), false).unwrap();
+                    set.attach_log(devices.log.clone()).unwrap();
+                    set
+                }
+            };
+            assert!([BLOCKS, LARGER].contains(&set.blocks()), "{what}: {}", set.blocks());
+            assert!(grown.is_err() || set.blocks() == LARGER, "{what}");
+            sizes[usize::from(set.blocks() == LARGER)] += 1;
+            devices.check(&set, &what);
+            assert_eq!(set.grow(0).unwrap(), LARGER, "{what}");
+            put(&set, LARGER - 1, LAST).unwrap();
+            devices.write_some(&set, 30_000, 10);
+            set.flush().unwrap();
+            check_without_main(&devices, &devices.backup, Mode::Synchronous, LARGER, &what);
+            drop(set);
+            // Nothing of the old labels is left where somebody would look for them.
+            devices.main.grow(LARGER + 1000).unwrap();
+            let (set, _) =
+                Flashlog::open(seen(&devices.main, LARGER), devices.log.clone(), &options(Mode::Synchronous)).unwrap();
+            devices.check(&set, &what);
+        }
+    }
+    assert!(sizes.iter().all(|count| *count > 5), "it was cut off on both sides of the step: {sizes:?}");
+}
+
+#[test]
+fn a_main_without_labels_where_it_ended_has_outgrown_none() {
+    for blocks in [BLOCKS, BLOCKS + 700, 5000] {
+        assert!(outgrown(Arc::new(MemoryDevice::new(blocks)), BLOCKS).unwrap().is_none());
+    }
+    let (devices, set) = Devices::new(Mode::Synchronous);
+    drop(set);
+    assert!(outgrown(devices.main.clone(), BLOCKS + 256).unwrap().is_none(), "nothing is behind that");
+    devices.main.grow(LARGER).unwrap();
+    assert!(outgrown(devices.main.clone(), BLOCKS + 257).unwrap().is_none(), "not there");
+}

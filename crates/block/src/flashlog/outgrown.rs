@@ -1,0 +1,91 @@
+//! A main device that has become larger, whose labels are where it ended before.
+
+use super::Error;
+use super::format::{Decoded, LABEL_AREA_BLOCKS, Label, Role};
+use super::labels::newest_of;
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError, Read, Write};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Main as large as its labels say, until it is made larger from here.
+struct Shorter {
+    below: Arc<dyn Device>,
+    blocks: AtomicU64,
+}
+
+/// A main device that ended soon after `set_blocks` blocks when its labels were written, and is larger by now: as large as it was, so that
+/// its labels are found, until it [grows](Device::grow). `None` if no such labels are there.
+///
+/// # Errors
+/// [`Error::Device`].
+pub fn outgrown(main: Arc<dyn Device>, set_blocks: u64) -> Result<Option<Arc<dyn Device>>, Error> {
+    // In front of its labels main has less than a MiB that is not of the set.
+    let count = (2 * LABEL_AREA_BLOCKS).min(main.blocks().saturating_sub(set_blocks));
+    if count == 0 {
+        return Ok(None);
+    }
+    let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
+    main.read(set_blocks, &mut [IoSliceMut::new(&mut bytes)])?;
+    let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+    let mut sizes: Vec<u64> = blocks.iter().filter_map(Label::device_blocks_said).collect();
+    sizes.retain(|size| (set_blocks + LABEL_AREA_BLOCKS..=set_blocks + count).contains(size));
+    sizes.sort_unstable();
+    sizes.dedup();
+    let mut best: Option<Label> = None;
+    for size in sizes {
+        if let Decoded::Valid(label) = newest_of(&*main, Role::Main, size)?
+            && label.role == Role::Main
+            && best.as_ref().is_none_or(|best| best.generation < label.generation)
+        {
+            best = Some(*label);
+        }
+    }
+    Ok(best.map(|label| -> Arc<dyn Device> {
+        Arc::new(Shorter { below: main, blocks: AtomicU64::new(label.device_blocks) })
+    }))
+}
+
+impl Device for Shorter {
+    fn name(&self) -> &str {
+        self.below.name()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Acquire)
+    }
+
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceError> {
+        self.below.read(first, bufs)
+    }
+
+    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), DeviceError> {
+        self.below.read_batch(reads)
+    }
+
+    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceError> {
+        self.below.write(first, bufs)
+    }
+
+    fn write_batch(&self, writes: &[Write<'_>]) -> Result<(), DeviceError> {
+        self.below.write_batch(writes)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.below.flush()
+    }
+
+    fn discard(&self, first: u64, count: u64) -> Result<(), DeviceError> {
+        self.below.discard(first, count)
+    }
+
+    fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, DeviceError> {
+        self.below.zero(first, count, keep)
+    }
+
+    fn grow(&self, blocks: u64) -> Result<u64, DeviceError> {
+        let blocks = self.below.grow(blocks)?;
+        self.blocks.fetch_max(blocks, Ordering::AcqRel);
+        Ok(blocks)
+    }
+}
