@@ -72,7 +72,8 @@ impl Stack {
             device_uuid: *b"holdfast bench d",
             set_aside_blocks: 0,
             protection: options.mode,
-            overwrite: false,
+            // Whoever gives a device gives all of it.
+            overwrite: true,
         };
         let arena = Arena::new(64, 1 << 20).map_err(other)?;
         Module::create(device.clone(), arena, options.clock.clone(), &create).map_err(other)?;

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use holdfast_bench::error::Result;
-use holdfast_bench::flashlog::{Bench, Load, Log, Setup, Sizes, backup_table, backups, tables};
+use holdfast_bench::flashlog::{Bench, Log, Setup, Sizes, backup_table, backups, real, tables};
+use holdfast_bench::machine;
 use holdfast_bench::program::{self, Progress};
 
 /// Compares Flashlog, with a stick or an SSD for a log and in both modes, with disk, stick and SSD alone: all modelled, in simulated
@@ -16,6 +17,24 @@ struct Arguments {
     /// Also write the tables into this document, between its marker lines
     #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/flashlog-speed.md")]
     write: Option<PathBuf>,
+    /// Measure real devices in real time instead, with the processor's: files in this directory
+    #[arg(long, value_name = "DIR")]
+    real: Option<PathBuf>,
+    /// With --real: a disk or file for main. What it has is lost
+    #[arg(long, value_name = "DEVICE", requires = "real", requires = "overwrite")]
+    main: Option<PathBuf>,
+    /// With --real: a disk or file for the log. What it has is lost
+    #[arg(long, value_name = "DEVICE", requires = "real", requires = "overwrite")]
+    log: Option<PathBuf>,
+    /// What is on --main and --log may be lost
+    #[arg(long)]
+    overwrite: bool,
+    /// With --real: MiB of a load; main has four times as much, the log twice
+    #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u64).range(16..))]
+    mib: u64,
+    /// With --real: how often each is measured
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
 }
 
 fn main() -> ExitCode {
@@ -23,15 +42,24 @@ fn main() -> ExitCode {
 }
 
 fn compare(arguments: &Arguments) -> Result<()> {
+    if let Some(dir) = &arguments.real {
+        let machine = machine::describe(dir);
+        println!("Command: `{}`. {machine}.\n", program::command_line());
+        let Arguments { main, log, mib, rounds, .. } = arguments;
+        let (dir, main, log) = (dir.clone(), main.clone(), log.clone());
+        let progress = Progress::default();
+        let measured = real::measure(&real::Options { dir, main, log, mib: *mib, rounds: *rounds }, &progress)?;
+        drop(progress);
+        println!("{measured}");
+        return Ok(());
+    }
     let preamble = format!("Command: `{}`", program::command_line());
     println!("{preamble}\n");
     let progress = Progress::default();
     let mut results = Vec::new();
-    for load in Load::RATES.into_iter().chain(Load::AWAKE) {
-        for setup in Setup::ALL {
-            progress.say(&format!("{}, {}", load.name(), setup.name()));
-            results.push((load, setup, Bench::new(setup, Sizes::default())?.run(load)?));
-        }
+    for (load, setup) in Setup::runs() {
+        progress.say(&format!("{}, {}", load.name(), setup.name()));
+        results.push((load, setup, Bench::new(setup, Sizes::default())?.run(load)?));
     }
     progress.say("backups");
     let backups = [backups(Log::Stick, Sizes::default())?, backups(Log::Ssd, Sizes::default())?];

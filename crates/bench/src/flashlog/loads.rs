@@ -1,7 +1,7 @@
 //! What is done to the devices.
 
-use super::{Bench, MIB_BLOCKS, of_device};
-use holdfast_block::BLOCK_SIZE;
+use super::{AnyModel, Bench, MIB_BLOCKS, of_device, used};
+use holdfast_block::{BLOCK_SIZE, Device};
 use holdfast_lab::device::timed::{Activity, Timed};
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
@@ -21,6 +21,10 @@ const OBJECT_BLOCKS: u64 = 8;
 const OBJECT_TIME: Duration = Duration::from_millis(200);
 const OBJECTS_A_FLUSH: u64 = 25;
 
+/// Work with pauses: seconds from one to the next, and of them those in which a MiB each is written.
+const ROUND_S: u64 = 120;
+const ROUND_WORK_S: u64 = 20;
+
 /// Of a pause. A Flashlog takes the disk for asleep then; its motor turns, so that starting it is nobody's.
 const PAUSE: Duration = Duration::from_secs(8);
 
@@ -35,6 +39,8 @@ pub enum Load {
     Overflow,
     /// Scattered writes of so many blocks, then a flush.
     Scattered(u64),
+    /// Scattered reads of so many blocks, of what is not new.
+    Reads(u64),
     /// Scattered writes of 4 KiB, each durable before the next.
     Durable,
     /// Scattered reads of 4 KiB, half of them of what was written just before.
@@ -43,6 +49,10 @@ pub enum Load {
     Mixed,
     /// Files of 1 MiB are read, which are not new, and written elsewhere.
     Copy,
+    /// Files are read from another disk, a MiB after the other, and written in a row.
+    CopyIn,
+    /// Ten minutes: 20 s in which a MiB each second is written, then 100 s in which nothing is.
+    Pauses,
     /// Ten minutes of computing, of which each 200 ms give 32 KiB somewhere; durable every 5 s. What is read is in memory.
     Compilation,
     /// Half a MiB each second for ten minutes, durable every 5 s.
@@ -50,22 +60,23 @@ pub enum Load {
 }
 
 impl Load {
-    /// All of the table of rates. Beside them are those whose rate is given.
-    pub const RATES: [Load; 11] = [
+    /// The table of rates.
+    pub const RATES: [Load; 8] = [
         Load::Sequential,
         Load::Rewrite,
         Load::Overflow,
-        Load::Scattered(1),
-        Load::Scattered(16),
-        Load::Scattered(256),
-        Load::Scattered(4096),
+        Load::CopyIn,
         Load::Durable,
         Load::MixedReads,
         Load::Mixed,
         Load::Copy,
     ];
-    /// Those whose rate is given: what counts is how long a disk is awake.
-    pub const AWAKE: [Load; 2] = [Load::Stream, Load::Compilation];
+    /// Blocks of the requests of the tables of scattered ones: 4 KiB to 16 MiB.
+    pub const RECORDS: [u64; 7] = [1, 4, 16, 64, 256, 1024, 4096];
+    /// What counts is how long a disk is awake.
+    pub const AWAKE: [Load; 4] = [Load::Stream, Load::Compilation, Load::Pauses, Load::CopyIn];
+    /// What counts is what it does to flash.
+    pub const WEAR: [Load; 3] = [Load::Sequential, Load::Scattered(1), Load::Durable];
 
     /// Its name in tables.
     pub fn name(self) -> String {
@@ -73,16 +84,22 @@ impl Load {
             Load::Sequential => "write, 1 MiB in a row".into(),
             Load::Rewrite => "rewrite, 1 MiB in a row".into(),
             Load::Overflow => "rewrite at once, more than a log".into(),
-            Load::Scattered(blocks) if blocks < MIB_BLOCKS => format!("write, scattered, {} KiB", 4 * blocks),
-            Load::Scattered(blocks) => format!("write, scattered, {} MiB", blocks / MIB_BLOCKS),
+            Load::Scattered(blocks) => format!("write, scattered, {}", length(blocks)),
+            Load::Reads(blocks) => format!("read, scattered, {}", length(blocks)),
             Load::Durable => "write, scattered, 4 KiB, each flushed".into(),
             Load::MixedReads => "read, scattered, 4 KiB, half of it new".into(),
             Load::Mixed => "write, 1 MiB in a row, and read as much of it".into(),
             Load::Copy => "copy of files of 1 MiB".into(),
+            Load::CopyIn => "copy of files from another disk".into(),
+            Load::Pauses => "work with pauses".into(),
             Load::Stream => "stream".into(),
             Load::Compilation => "compilation".into(),
         }
     }
+}
+
+fn length(blocks: u64) -> String {
+    if blocks < MIB_BLOCKS { format!("{} KiB", 4 * blocks) } else { format!("{} MiB", blocks / MIB_BLOCKS) }
 }
 
 /// What a load took.
@@ -121,16 +138,23 @@ impl Bench {
         if load == Load::MixedReads {
             self.scatter(1, self.sizes.scattered, false)?;
         }
+        let source = match load {
+            Load::CopyIn => Some(used(self.sizes.load, AnyModel::Disk, &self.clock)?),
+            _ => None,
+        };
         let (start_s, main, log) = (self.seconds(), self.main.activity(), self.log.as_deref().map(Timed::activity));
         let blocks = match load {
             Load::Sequential | Load::Rewrite | Load::Overflow => self.in_a_row()?,
             Load::Scattered(blocks) => {
                 self.scatter(blocks, (self.sizes.load / blocks).min(self.sizes.scattered), false)?
             }
+            Load::Reads(blocks) => self.read_all(blocks, (self.sizes.load / blocks).min(self.sizes.scattered))?,
             Load::Durable => self.scatter(1, self.sizes.scattered / 4, true)?,
             Load::MixedReads => self.read_mixed()?,
             Load::Mixed => self.mixed()?,
             Load::Copy => self.copy()?,
+            Load::CopyIn => source.as_deref().map_or(Ok(0), |source| self.copy_from(source))?,
+            Load::Pauses => self.work_with_pauses()?,
             Load::Stream => self.stream()?,
             Load::Compilation => self.compile()?,
         };
@@ -173,6 +197,14 @@ impl Bench {
         self.flush().map(|()| blocks * count)
     }
 
+    fn read_all(&self, blocks: u64, count: u64) -> Result<u64> {
+        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
+        for first in self.places(blocks, count) {
+            self.read(first, &mut bytes)?;
+        }
+        Ok(blocks * count)
+    }
+
     fn read_mixed(&self) -> Result<u64> {
         let mut bytes = vec![0; BLOCK_SIZE];
         let mut elsewhere = Generator::new(&[9]);
@@ -200,6 +232,29 @@ impl Bench {
             self.write(to + number as u64 * MIB_BLOCKS, &bytes)?;
         }
         self.flush().map(|()| self.sizes.load)
+    }
+
+    fn copy_from(&self, source: &Timed) -> Result<u64> {
+        let mut bytes = vec![0; MIB_BLOCKS as usize * BLOCK_SIZE];
+        for first in (0..self.sizes.load).step_by(MIB_BLOCKS as usize) {
+            source.read(first, &mut [IoSliceMut::new(&mut bytes)]).map_err(of_device)?;
+            self.write(first, &bytes)?;
+        }
+        self.flush().map(|()| self.sizes.load)
+    }
+
+    fn work_with_pauses(&self) -> Result<u64> {
+        let bytes = vec![0x22; MIB_BLOCKS as usize * BLOCK_SIZE];
+        let count = STREAM_S / ROUND_S * ROUND_WORK_S;
+        for (number, first) in (1..).zip(self.places(MIB_BLOCKS, count)) {
+            self.write(first, &bytes)?;
+            self.clock.pass(Duration::from_secs(1));
+            if number % ROUND_WORK_S == 0 {
+                self.flush()?;
+                self.clock.pass(Duration::from_secs(ROUND_S - ROUND_WORK_S));
+            }
+        }
+        Ok(count * MIB_BLOCKS)
     }
 
     fn compile(&self) -> Result<u64> {

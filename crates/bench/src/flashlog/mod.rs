@@ -1,10 +1,12 @@
 //! Flashlog on modelled devices, in simulated time: after the thesis's chapter 6.2.
 //!
 //! Disk, stick and SSD are those of [`holdfast_lab::device::timed`]; time passes only while they work, so that the figures are those of the devices and
-//! the order of requests, the same on every machine. A thread serves main, in the same time. What the processor needs is in other measurements.
+//! the order of requests, the same on every machine. A thread serves main, in the same time. What the processor needs is in [`real`].
 
 mod backups;
 mod loads;
+mod naive;
+pub mod real;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -13,7 +15,7 @@ pub use backups::{backup_table, backups};
 pub use loads::{Load, Measured};
 pub use tables::tables;
 
-use holdfast_block::flashlog::{self, Create, Flashlog, Mode, Options, Uuid};
+use holdfast_block::flashlog::{self, CatchUp, Create, Flashlog, Mode, Options, Uuid};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_lab::device::timed::{
     Disk, DiskOptions, Model, Pace, Ssd, SsdOptions, Stick, StickOptions, Timed, Virtual,
@@ -61,6 +63,28 @@ pub enum Setup {
     Ssd,
     /// A disk, and this log.
     Flashlog(Log, Mode),
+    /// A disk and a stick in asynchronous mode, where main catches up by a rule.
+    Ruled(Rule),
+    /// A stick with the layout of [`naive::Naive`].
+    Naive,
+}
+
+/// When main catches up beside when the log is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// When nothing was written for 30 s.
+    Idle,
+    /// When what it lacks is two minutes old.
+    Age,
+}
+
+impl Rule {
+    fn catch_up(self) -> CatchUp {
+        match self {
+            Rule::Idle => CatchUp { idle_after: Some(Duration::from_secs(30)), age_most: None },
+            Rule::Age => CatchUp { idle_after: None, age_most: Some(Duration::from_secs(120)) },
+        }
+    }
 }
 
 /// What is the log.
@@ -84,9 +108,54 @@ impl Setup {
         Setup::Flashlog(Log::Ssd, Mode::Asynchronous),
     ];
 
+    /// Those with a disk whose motor may stop.
+    pub const AWAKE: [Setup; 7] = [
+        Setup::Disk,
+        Setup::Flashlog(Log::Stick, Mode::Synchronous),
+        Setup::Flashlog(Log::Stick, Mode::Asynchronous),
+        Setup::Ruled(Rule::Idle),
+        Setup::Ruled(Rule::Age),
+        Setup::Flashlog(Log::Ssd, Mode::Synchronous),
+        Setup::Flashlog(Log::Ssd, Mode::Asynchronous),
+    ];
+    /// Those with a stick that wears.
+    pub const WEAR: [Setup; 4] = [
+        Setup::Stick,
+        Setup::Naive,
+        Setup::Flashlog(Log::Stick, Mode::Synchronous),
+        Setup::Flashlog(Log::Stick, Mode::Asynchronous),
+    ];
+
+    /// What is run, once each.
+    pub fn runs() -> Vec<(Load, Setup)> {
+        let scattered = Load::RECORDS.iter().flat_map(|blocks| [Load::Reads(*blocks), Load::Scattered(*blocks)]);
+        let rates = Load::RATES.into_iter().chain(scattered).flat_map(|load| Setup::ALL.map(|setup| (load, setup)));
+        let awake = Load::AWAKE.into_iter().flat_map(|load| Setup::AWAKE.map(|setup| (load, setup)));
+        let wear = Load::WEAR.into_iter().flat_map(|load| Setup::WEAR.map(|setup| (load, setup)));
+        let mut all: Vec<(Load, Setup)> = Vec::new();
+        for run in rates.chain(awake).chain(wear) {
+            if !all.contains(&run) {
+                all.push(run);
+            }
+        }
+        all
+    }
+
+    /// Its log, and how it is used.
+    fn of_set(self) -> Option<(Log, Mode, CatchUp)> {
+        match self {
+            Setup::Flashlog(log, mode) => Some((log, mode, CatchUp::default())),
+            Setup::Ruled(rule) => Some((Log::Stick, Mode::Asynchronous, rule.catch_up())),
+            Setup::Disk | Setup::Stick | Setup::Ssd | Setup::Naive => None,
+        }
+    }
+
     /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
+            Setup::Ruled(Rule::Idle) => "the same, idle_after 30 s",
+            Setup::Ruled(Rule::Age) => "the same, age_most 120 s",
+            Setup::Naive => "naive log on a stick",
             Setup::Disk => "disk",
             Setup::Stick => "stick",
             Setup::Ssd => "SSD",
@@ -126,21 +195,25 @@ impl Bench {
     pub fn new(setup: Setup, sizes: Sizes) -> Result<Bench> {
         let clock = Arc::new(Virtual::default());
         let timed = |blocks, model| used(blocks, model, &clock);
-        let (main, mode) = match setup {
-            Setup::Disk => (timed(sizes.main, AnyModel::Disk)?, None),
-            Setup::Stick => (timed(sizes.main, AnyModel::Stick)?, None),
-            Setup::Ssd => (timed(sizes.main, AnyModel::Ssd)?, None),
-            Setup::Flashlog(log, mode) => (timed(sizes.main, AnyModel::Disk)?, Some((log, mode))),
+        let main = match setup {
+            Setup::Disk | Setup::Flashlog(..) | Setup::Ruled(_) => timed(sizes.main, AnyModel::Disk)?,
+            Setup::Stick => timed(sizes.main, AnyModel::Stick)?,
+            Setup::Naive => timed(sizes.log, AnyModel::Stick)?,
+            Setup::Ssd => timed(sizes.main, AnyModel::Ssd)?,
         };
-        let Some((log, mode)) = mode else {
-            return Ok(Bench { clock, device: main.clone(), main, log: None, flashlog: None, server: None, sizes });
+        let Some((log, mode, catch_up)) = setup.of_set() else {
+            let device: Arc<dyn Device> = match setup {
+                Setup::Naive => Arc::new(naive::Naive::new(main.clone(), sizes.main)),
+                _ => main.clone(),
+            };
+            return Ok(Bench { clock, device, main, log: None, flashlog: None, server: None, sizes });
         };
         let log = timed(sizes.log, if log == Log::Stick { AnyModel::Stick } else { AnyModel::Ssd })?;
         let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
         flashlog::create(main.clone(), log.clone(), &names).map_err(of_set)?;
         let pace = clock.clone();
         let now = Arc::new(move || SystemTime::UNIX_EPOCH + Duration::from_nanos(pace.now_ns()));
-        let options = Options { mode, now, timer: clock.clone(), ..Options::default() };
+        let options = Options { mode, now, catch_up, timer: clock.clone(), ..Options::default() };
         let (device, _opened) = Flashlog::open(main.clone(), log.clone(), &options).map_err(of_set)?;
         let flashlog = Arc::new(device);
         let (guest, served, time) = (clock.guest(), flashlog.clone(), clock.clone());

@@ -32,8 +32,11 @@ impl Results {
 /// All tables.
 pub fn tables(results: &Results) -> String {
     format!(
-        "## Rates, MB/s\n\n{}\n## How long a disk is awake\n\n{}\n## Wear of the flash\n\n{}\n## Goals\n\n{}",
-        rates(results),
+        "## Rates, MB/s\n\n{}\n## Scattered reads, MB/s\n\n{}\n## Scattered writes, MB/s\n\n{}\n\
+         ## How long a disk is awake\n\n{}\n## Wear of the flash\n\n{}\n## Goals\n\n{}",
+        rates(results, &Load::RATES),
+        rates(results, &Load::RECORDS.map(Load::Reads)),
+        rates(results, &Load::RECORDS.map(Load::Scattered)),
         awake(results),
         wear(results),
         goals(results)
@@ -44,24 +47,24 @@ fn cell(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), number)
 }
 
-fn rates(results: &Results) -> String {
+fn rates(results: &Results, loads: &[Load]) -> String {
     let header: Vec<String> = ["load"].into_iter().chain(Setup::ALL.map(Setup::name)).map(str::to_owned).collect();
-    let body = Load::RATES.map(|load| {
-        let cells = Setup::ALL.map(|setup| cell(results.rate(load, setup)));
+    let body = loads.iter().map(|load| {
+        let cells = Setup::ALL.map(|setup| cell(results.rate(*load, setup)));
         [vec![load.name()], cells.to_vec()].concat()
     });
-    table(&header, body.to_vec())
+    table(&header, body.collect())
 }
 
 fn awake(results: &Results) -> String {
     let header =
-        ["load", "setup", "disk at work, % of the time", "its motor on, %", "motor started"].map(str::to_owned);
-    let setups = [Setup::Disk, SYNC_STICK, ASYNC_STICK, SYNC_SSD, ASYNC_SSD];
-    let all = Load::AWAKE.iter().flat_map(|load| setups.map(|setup| (*load, setup)));
+        ["load", "setup", "time, s", "disk at work, % of it", "its motor on, %", "motor started"].map(str::to_owned);
+    let all = Load::AWAKE.iter().flat_map(|load| Setup::AWAKE.map(|setup| (*load, setup)));
     let body = all.filter_map(|(load, setup)| {
         let measured = results.of(load, setup)?;
         let percent = |ns: u64| number(ns as f64 / 1e7 / measured.seconds);
-        let numbers = [percent(measured.main.busy_ns), percent(measured.main.motor.on_ns)];
+        let time = number(measured.seconds);
+        let numbers = [time, percent(measured.main.busy_ns), percent(measured.main.motor.on_ns)];
         let starts = measured.main.motor.starts.to_string();
         Some([vec![load.name(), setup.name().to_owned()], numbers.to_vec(), vec![starts]].concat())
     });
@@ -69,13 +72,15 @@ fn awake(results: &Results) -> String {
 }
 
 fn wear(results: &Results) -> String {
-    let header = ["load", "flash", "pages written", "programmed", "erase blocks erased"].map(str::to_owned);
+    let header =
+        ["load", "flash", "pages written", "programmed", "erase blocks erased", "most of one"].map(str::to_owned);
     let mut body = Vec::new();
-    for load in [Load::Sequential, Load::Scattered(1), Load::Durable] {
-        for setup in [Setup::Stick, SYNC_STICK, ASYNC_STICK] {
+    for load in Load::WEAR {
+        for setup in Setup::WEAR {
             let Some(measured) = results.of(load, setup) else { continue };
             let wear = measured.log.unwrap_or(measured.main).wear;
-            let numbers = [measured.bytes >> 12, wear.programmed, wear.erased].map(|number| number.to_string());
+            let numbers = [measured.bytes >> 12, wear.programmed, wear.erased, wear.erased_most];
+            let numbers = numbers.map(|number| number.to_string());
             let flash = if setup == Setup::Stick { "stick alone" } else { setup.name() };
             body.push([vec![load.name(), flash.to_owned()], numbers.to_vec()].concat());
         }
@@ -123,7 +128,8 @@ fn goals(results: &Results) -> String {
         let measured = results.of(load, setup)?;
         Some(1.0 - measured.main.motor.on_ns as f64 / 1e9 / measured.seconds)
     };
-    for (load, setup) in Load::AWAKE.iter().flat_map(|load| [ASYNC_STICK, ASYNC_SSD].map(|setup| (*load, setup))) {
+    let sleepers = [ASYNC_STICK, ASYNC_SSD];
+    for (load, setup) in [Load::Stream, Load::Compilation].iter().flat_map(|load| sleepers.map(|of| (*load, of))) {
         let what = format!("{}, {}: part of the time that the disk's motor is off", load.name(), setup.name());
         judge(what, 0.9, idle(load, setup));
     }

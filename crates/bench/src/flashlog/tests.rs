@@ -37,6 +37,31 @@ fn a_disk_stands_still_while_a_stream_goes_to_the_log() {
     assert!(on < 0.1, "its motor is on for {on} of the time");
 }
 
+/// What the layout is for: neither header nor page is written again where it was.
+#[test]
+fn a_naive_log_wears_a_stick_many_times_as_much() {
+    let programmed = |setup| {
+        let measured = Bench::new(setup, small()).unwrap().run(Load::Scattered(1)).unwrap();
+        measured.log.unwrap_or(measured.main).wear.programmed as f64
+    };
+    let times = programmed(Setup::Naive) / programmed(Setup::Flashlog(Log::Stick, Mode::Synchronous));
+    assert!(times >= 20.0, "{times}");
+}
+
+/// By a rule main is awake in each pause, and without one never.
+#[test]
+fn a_rule_wakes_the_disk_in_pauses_and_main_has_everything_then() {
+    let motor_on = |setup| {
+        let measured =
+            Bench::new(setup, Sizes { log: 224 * MIB_BLOCKS, ..small() }).unwrap().run(Load::Pauses).unwrap();
+        (measured.main.written_bytes > 40 << 20, measured.main.motor.starts)
+    };
+    assert_eq!(motor_on(Setup::Flashlog(Log::Stick, Mode::Asynchronous)), (false, 0));
+    for rule in [Rule::Idle, Rule::Age] {
+        assert!(motor_on(Setup::Ruled(rule)).0, "{rule:?}");
+    }
+}
+
 #[test]
 fn a_table_has_every_load_and_setup() {
     let measured = |load| (load, Setup::Disk, Bench::new(Setup::Disk, small()).unwrap().run(load).unwrap());

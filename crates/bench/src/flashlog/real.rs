@@ -1,0 +1,326 @@
+//! A Flashlog on real devices, in real time, beside its devices alone: rates, and what the processor does for them.
+//!
+//! Rounds are interleaved, so that a slow phase of the machine hits all; ratios are taken within a round. Each measurement ends with what makes it
+//! durable. Main, log and backup are files in one directory, or given: then they may be different disks.
+
+use super::{Load, MIB_BLOCKS, of_device, of_set};
+use crate::cpu;
+use crate::error::{At, Error, Result};
+use crate::measure::Summary;
+use crate::pattern::Generator;
+use crate::program::Progress;
+use crate::report::{number, table};
+use crate::stack::{self, Stack, other};
+use holdfast_block::flashlog::{self, Create, Flashlog, Mode, Uuid};
+use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
+use holdfast_integrity::Protection;
+use holdfast_naming::{NewNode, Request};
+use holdfast_object::{Durability, ObjectId, SystemClock};
+use std::io::{IoSlice, IoSliceMut};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Memory for a store's files.
+const POOL_BYTES: u64 = 32 << 20;
+/// Scattered requests, and those that are flushed each.
+const SCATTERED: u64 = 1000;
+const FLUSHED: u64 = 50;
+/// What a backup needs beside the set's size.
+const BESIDE_BLOCKS: u64 = 64 * MIB_BLOCKS;
+
+/// Where, and how much.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory of the files.
+    pub dir: PathBuf,
+    /// Devices or files that are there, instead of files in the directory. What they have is lost.
+    pub main: Option<PathBuf>,
+    /// The same for the log.
+    pub log: Option<PathBuf>,
+    /// MiB of a load. Main has four times as much, the log twice.
+    pub mib: u64,
+    /// How often each is measured.
+    pub rounds: usize,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    Device(Load),
+    /// A file of a store on the device, in pieces of 1 MiB, then synced.
+    File,
+}
+
+impl Work {
+    const ALL: [Work; 8] = [
+        Work::Device(Load::Sequential),
+        Work::Device(Load::Scattered(1)),
+        Work::Device(Load::Scattered(16)),
+        Work::Device(Load::Scattered(MIB_BLOCKS)),
+        Work::Device(Load::Durable),
+        Work::Device(Load::Reads(1)),
+        Work::Device(Load::Reads(MIB_BLOCKS)),
+        Work::File,
+    ];
+
+    fn name(self) -> String {
+        match self {
+            Work::Device(load) => load.name(),
+            Work::File => "a file of a store on it, 1 MiB in a row".into(),
+        }
+    }
+}
+
+/// On what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum On {
+    Main,
+    Log,
+    Set(Mode),
+}
+
+const ALL_ON: [On; 4] = [On::Main, On::Log, On::Set(Mode::Synchronous), On::Set(Mode::Asynchronous)];
+
+/// What one run took.
+#[derive(Clone, Copy)]
+struct Run {
+    mb_per_s: f64,
+    /// Of the time, all threads of this process.
+    cpu_percent: f64,
+}
+
+/// The devices of the bench.
+struct Devices {
+    options: Options,
+    main: PathBuf,
+    log: PathBuf,
+    made: Vec<PathBuf>,
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        for path in &self.made {
+            // Who looks for the room finds the file.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Main or log alone, or a set of both with a thread that serves main.
+struct Opened {
+    device: Arc<dyn Device>,
+    set: Option<(Arc<Flashlog>, JoinHandle<()>)>,
+}
+
+impl Opened {
+    /// Main has everything; the devices are free.
+    fn close(self) -> Result<()> {
+        let Some((set, server)) = self.set else { return Ok(()) };
+        let settled = set.settle().map_err(of_device);
+        set.end_main();
+        // Its panic has been told where it was.
+        let _ = server.join();
+        settled
+    }
+}
+
+impl Devices {
+    fn new(options: &Options) -> Result<Devices> {
+        let mut devices =
+            Devices { options: options.clone(), main: PathBuf::new(), log: PathBuf::new(), made: Vec::new() };
+        devices.main = devices.place(options.main.clone(), "main", 4 * options.mib + 1)?;
+        devices.log = devices.place(options.log.clone(), "log", 2 * options.mib)?;
+        Ok(devices)
+    }
+
+    /// A file of so many MiB, written from end to end, if none is given.
+    fn place(&mut self, given: Option<PathBuf>, name: &str, mib: u64) -> Result<PathBuf> {
+        if let Some(path) = given {
+            return Ok(path);
+        }
+        let path = self.options.dir.join(format!("holdfast-flashlog-{name}.img"));
+        let device = FileDevice::create_file(&path, mib << 20).map_err(of_device)?;
+        self.made.push(path.clone());
+        let zeros = vec![0; 1 << 20];
+        for at in 0..mib {
+            device.write(at * MIB_BLOCKS, &[IoSlice::new(&zeros)]).map_err(of_device)?;
+        }
+        device.flush().map_err(of_device)?;
+        Ok(path)
+    }
+
+    fn open(&self, on: On) -> Result<Opened> {
+        let file = |path| FileDevice::open(path, Access::ReadWrite).map_err(of_device);
+        let mode = match on {
+            On::Main => return Ok(Opened { device: Arc::new(file(&self.main)?), set: None }),
+            On::Log => return Ok(Opened { device: Arc::new(file(&self.log)?), set: None }),
+            On::Set(mode) => mode,
+        };
+        let (main, log) = (Arc::new(file(&self.main)?), Arc::new(file(&self.log)?));
+        let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
+        flashlog::create(main.clone(), log.clone(), &names).map_err(of_set)?;
+        let options = flashlog::Options { mode, ..flashlog::Options::default() };
+        let (set, _) = Flashlog::open(main, log, &options).map_err(of_set)?;
+        let set = Arc::new(set);
+        let served = set.clone();
+        let server = std::thread::spawn(move || served.serve_main());
+        Ok(Opened { device: set.clone(), set: Some((set, server)) })
+    }
+
+    fn run(&self, work: Work, on: On, round: usize) -> Result<Run> {
+        let opened = self.open(on)?;
+        let (start, cpu) = (Instant::now(), cpu::own());
+        let (bytes, seconds, cpu_s) = match work {
+            Work::Device(load) => {
+                let bytes = self.load(load, &*opened.device, round as u64)?;
+                (bytes, start.elapsed(), cpu::own().saturating_sub(cpu))
+            }
+            Work::File => self.file(&opened.device)?,
+        };
+        opened.close()?;
+        let seconds = seconds.as_secs_f64().max(1e-9);
+        Ok(Run { mb_per_s: bytes as f64 / 1e6 / seconds, cpu_percent: 100.0 * cpu_s.as_secs_f64() / seconds })
+    }
+
+    /// Gives the bytes that were moved.
+    fn load(&self, load: Load, device: &dyn Device, round: u64) -> Result<u64> {
+        let (length, most) = match load {
+            Load::Scattered(length) | Load::Reads(length) => (length, SCATTERED),
+            Load::Durable => (1, FLUSHED),
+            _ => (MIB_BLOCKS, u64::MAX),
+        };
+        let (count, area) = (most.min(self.options.mib * MIB_BLOCKS / length), device.blocks().min(self.area()));
+        let (mut bytes, mut random) = (vec![0; length as usize * BLOCK_SIZE], Generator::new(&[length, round]));
+        Generator::new(&[round]).fill(&mut bytes);
+        for number in 0..count {
+            let at = if load == Load::Sequential { number } else { random.below(area / length) } * length;
+            if matches!(load, Load::Reads(_)) {
+                device.read(at, &mut [IoSliceMut::new(&mut bytes)]).map_err(of_device)?;
+            } else {
+                device.write(at, &[IoSlice::new(&bytes)]).map_err(of_device)?;
+            }
+            if load == Load::Durable {
+                device.flush().map_err(of_device)?;
+            }
+        }
+        device.flush().map_err(of_device)?;
+        Ok(count * length * BLOCK_SIZE as u64)
+    }
+
+    /// Where requests are scattered: twice a load, which a log alone has as well.
+    fn area(&self) -> u64 {
+        2 * self.options.mib * MIB_BLOCKS
+    }
+
+    /// Bytes, time, and processor time; making the store and closing it are not in them.
+    fn file(&self, device: &Arc<dyn Device>) -> Result<(u64, Duration, Duration)> {
+        let options = stack::Options::new(Protection::default(), POOL_BYTES, Arc::new(SystemClock::default()));
+        let stack = Stack::create(device.clone(), &options).at("make a store on", device.name())?;
+        let namespace = &stack.namespace;
+        let file = namespace.mknod(&Request::ROOT, ObjectId::ROOT, b"file", NewNode::Regular, 0o644);
+        let id = file.map_err(other).at("make a file on", device.name())?.id;
+        let mut bytes = vec![0; 1 << 20];
+        Generator::new(&[7]).fill(&mut bytes);
+        let (start, cpu) = (Instant::now(), cpu::own());
+        for at in 0..self.options.mib {
+            let written = namespace.write(&Request::ROOT, id, at << 20, &bytes, false);
+            written.map_err(other).at("write a file on", device.name())?;
+        }
+        namespace.sync(id, Durability::All).map_err(other).at("sync a file on", device.name())?;
+        let took = (self.options.mib << 20, start.elapsed(), cpu::own().saturating_sub(cpu));
+        stack.close().at("close a store on", device.name())?;
+        Ok(took)
+    }
+
+    /// Seconds of a full copy and of the next one, and the blocks of that.
+    fn backups(&mut self) -> Result<(f64, f64, u64)> {
+        let mib = 4 * self.options.mib + BESIDE_BLOCKS / MIB_BLOCKS;
+        let path = self.place(None, "backup", mib)?;
+        let opened = self.open(On::Set(Mode::Asynchronous))?;
+        let Some((set, _)) = &opened.set else { return Err(Error::Usage("a set was opened as a device".into())) };
+        let backup = Arc::new(FileDevice::open(&path, Access::ReadWrite).map_err(of_device)?);
+        set.create_backup(backup.clone(), Uuid([4; 16])).map_err(of_set)?;
+        let start = Instant::now();
+        set.backup(backup.clone()).map_err(of_set)?;
+        let full_s = start.elapsed().as_secs_f64();
+        for _ in 0..4 {
+            // The same places each time.
+            self.load(Load::Scattered(1), &*opened.device, 1)?;
+        }
+        let start = Instant::now();
+        let done = set.backup(backup).map_err(of_set)?;
+        let next_s = start.elapsed().as_secs_f64();
+        opened.close()?;
+        Ok((full_s, next_s, done.blocks))
+    }
+}
+
+/// Measures, and gives the table.
+///
+/// # Errors
+/// Of the devices.
+pub fn measure(options: &Options, progress: &Progress) -> Result<String> {
+    let mut devices = Devices::new(options)?;
+    let mut runs: Vec<[Vec<Run>; 4]> = Work::ALL.map(|_| Default::default()).into();
+    for round in 0..options.rounds {
+        for (work, runs) in Work::ALL.iter().zip(&mut runs) {
+            for step in 0..ALL_ON.len() {
+                // Who begins changes from round to round.
+                let which = (step + round) % ALL_ON.len();
+                progress.say(&format!("round {}, {}, {:?}", round + 1, work.name(), ALL_ON[which]));
+                runs[which].push(devices.run(*work, ALL_ON[which], round)?);
+            }
+        }
+    }
+    progress.say("backups");
+    let (full_s, next_s, blocks) = devices.backups()?;
+    let header = ["load", "main", "log", "Flashlog, sync", "Flashlog, async", "sync / slower", "async / log"];
+    let body = Work::ALL.iter().zip(&runs).map(|(work, runs)| row(*work, runs)).collect();
+    let backups = format!(
+        "A full copy of {} MiB to a backup: {} s; the next one, of {blocks} blocks that were scattered and written four times each: {} s.",
+        4 * options.mib,
+        number(full_s),
+        number(next_s)
+    );
+    Ok(format!(
+        "MB/s, and processor time of the process in % of the time, medians of {} rounds of {} MiB.\n\n{}\n{backups}\n",
+        options.rounds,
+        options.mib,
+        table(&header.map(str::to_owned), body)
+    ))
+}
+
+fn row(work: Work, runs: &[Vec<Run>; 4]) -> Vec<String> {
+    let median =
+        |values: &[f64]| Summary::of(values.iter().copied()).map_or_else(|| "–".to_owned(), |s| number(s.median));
+    let rates = [0, 1, 2, 3].map(|at| runs[at].iter().map(|run| run.mb_per_s).collect::<Vec<f64>>());
+    let cells = [0, 1, 2, 3].map(|at| {
+        let cpu: Vec<f64> = runs[at].iter().map(|run| run.cpu_percent).collect();
+        format!("{} ({} %)", median(&rates[at]), median(&cpu))
+    });
+    let slower: Vec<f64> = rates[0].iter().zip(&rates[1]).map(|(main, log)| main.min(*log)).collect();
+    let ratio = |of: &[f64], to: &[f64]| {
+        Summary::of_ratios(of, to)
+            .map_or_else(|| "–".to_owned(), |s| format!("{:.2} ({:.2}–{:.2})", s.median, s.min, s.max))
+    };
+    [vec![work.name()], cells.to_vec(), vec![ratio(&rates[2], &slower), ratio(&rates[3], &rates[1])]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_one_runs_in_a_directory_and_leaves_nothing_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = Options { dir: dir.path().into(), main: None, log: None, mib: 16, rounds: 1 };
+        let text = measure(&options, &Progress::default()).expect("it runs");
+        assert!(
+            Work::ALL.iter().all(|work| text.contains(&work.name())) && text.contains("full copy of 64 MiB"),
+            "{text}"
+        );
+        assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0);
+    }
+}
