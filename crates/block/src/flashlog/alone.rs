@@ -3,7 +3,7 @@
 use super::Error;
 use super::catch_up::Pace;
 use super::create::set_blocks;
-use super::device::{Failure, Flashlog, Order, Side};
+use super::device::{Failure, Flashlog, Options, Order, Side};
 use super::format::{Regions, Role, State};
 use super::labels::Labelled;
 use crate::{Device, Error as DeviceError, Operation, Read, check_request};
@@ -36,11 +36,12 @@ pub(super) struct Alone {
     pub(super) marks: Mutex<Marks>,
     /// A log is there again, or main is larger: whoever comes from then on goes to what is there now. Writers share it.
     pub(super) gate: RwLock<bool>,
+    order: Order,
 }
 
 impl Alone {
     /// Opens main without its log. What only the log may have is given up if `may_lose` says so.
-    pub(super) fn open(main: Arc<dyn Device>, now: SystemTime, may_lose: bool) -> Result<Alone, Error> {
+    pub(super) fn open(main: Arc<dyn Device>, options: &Options, may_lose: bool) -> Result<Alone, Error> {
         let mut labels = Labelled::read(main, Role::Main)?;
         let time = match labels.label.state {
             State::Alone => None,
@@ -50,20 +51,20 @@ impl Alone {
             }
             _ => {
                 go_alone(&mut labels, &Regions::none)?;
-                Some(now)
+                Some((options.now)())
             }
         };
-        Self::of(labels, time)
+        Self::of(labels, time, options.order)
     }
 
     /// Main, whose label says that it is alone.
-    pub(super) fn of(labels: Labelled, time: Option<SystemTime>) -> Result<Alone, Error> {
+    pub(super) fn of(labels: Labelled, time: Option<SystemTime>, order: Order) -> Result<Alone, Error> {
         let blocks = labels.label.blocks;
         let map = labels.read_map()?.unwrap_or_else(|| Regions::none(blocks));
         let (main, since) = (Arc::clone(&labels.device), Regions::none(blocks));
         let name = format!("flashlog of {} without a log", main.name()).into();
         let marks = Mutex::new(Marks { labels, map, since, ahead: (0, 0) });
-        Ok(Alone { name, blocks, main, time, marks, gate: RwLock::new(false) })
+        Ok(Alone { name, blocks, main, time, marks, gate: RwLock::new(false), order })
     }
 
     /// Whether something else has taken over.
@@ -79,7 +80,7 @@ impl Alone {
         let blocks = set_blocks(device_blocks);
         let mut labels = Labelled { device: Arc::clone(&self.main), label: marks.labels.label.clone() };
         labels.move_to_end(blocks, device_blocks, &marks.map.clone().of_larger(blocks))?;
-        let grown = Alone::of(labels, self.time)?;
+        let grown = Alone::of(labels, self.time, self.order)?;
         *gate = true;
         Ok(grown)
     }
@@ -154,6 +155,10 @@ impl Device for Alone {
                 reason: "a log is there again, or main is larger",
             });
         }
+        if self.order == Order::ChangeBeforeMap {
+            self.main.write(first, bufs)?;
+            return self.mark(first, count);
+        }
         self.mark(first, count)?;
         self.main.write(first, bufs)
     }
@@ -214,7 +219,7 @@ impl Flashlog {
         }
         let main = self.main_side_at_once();
         let labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
-        Some(Alone::of(labels, Some((self.options.now)())))
+        Some(Alone::of(labels, Some((self.options.now)()), self.options.order))
     }
 
     /// Lets the log go: main gets everything, and is alone from then on. This set takes no changes any more.

@@ -124,6 +124,7 @@ impl Flashlog {
             applied: applied.page,
             durable: durable.page,
             is_barrier,
+            is_partial: false,
             barrier: head.barrier,
             time: (self.options.now)(),
         };

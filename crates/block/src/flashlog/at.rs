@@ -197,7 +197,9 @@ impl Behind {
             if page.head.number >= durable && !self.has_data(&page)? {
                 break;
             }
-            survey.end = scan.at;
+            if !page.head.is_partial {
+                survey.end = scan.at;
+            }
             survey.rest_blocks += page.blocks();
             if page.head.is_barrier {
                 let blocks = std::mem::take(&mut survey.rest_blocks);

@@ -7,7 +7,7 @@ use super::alone::Alone;
 use super::append::{pages, regions_between};
 use super::chunk::Chunk;
 use super::create::log_blocks_least;
-use super::device::{Flashlog, Options};
+use super::device::{Flashlog, Options, Order};
 use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
@@ -200,6 +200,9 @@ impl Joining {
     fn copy(&mut self, alone: &Alone, regions: &Regions, options: &Options) -> Result<bool, Error> {
         let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
         let mut at = 0;
+        if options.order == Order::AttachSkipsBlock {
+            at = regions.next_run(0, 1).map_or(0, |(first, count)| first + count);
+        }
         while let Some((first, count)) = regions.next_run(at, COPY_BLOCKS) {
             if !self.has_room(count) {
                 return Ok(false);
@@ -242,6 +245,8 @@ impl Joining {
             applied: self.start.page,
             durable: self.start.page,
             is_barrier,
+            // Until the last one main's regions are there in part.
+            is_partial: !is_barrier,
             barrier: self.barrier,
             time: (options.now)(),
         };

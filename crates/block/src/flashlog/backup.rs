@@ -306,17 +306,18 @@ impl Flashlog {
         }
         // What was written since a region was read comes on top of it, from the log.
         let (end, marked_blocks) = (self.durable_point()?, pass.regions.marked_blocks());
-        let staged = self.newest_versions(pass.keep, end, backup.staging_blocks() - marked_blocks).and_then(|newest| {
-            let (all, to) = newest;
-            way.is_left(all.len() as u64);
-            for batch in all.chunks(COPY_BLOCKS as usize) {
-                let bytes = self.read_newest(batch)?;
-                let sums: Vec<(u64, u64)> = batch.iter().map(|kept| (kept.address, kept.sum)).collect();
-                backup.stage(&mut stager, &sums, &bytes)?;
-                way.did(batch.len() as u64);
-            }
-            Ok((all.len() as u64, to))
-        });
+        let staged =
+            self.newest_versions(pass.keep, end, Some(backup.staging_blocks() - marked_blocks)).and_then(|newest| {
+                let (all, to) = newest;
+                way.is_left(all.len() as u64);
+                for batch in all.chunks(COPY_BLOCKS as usize) {
+                    let bytes = self.read_newest(batch)?;
+                    let sums: Vec<(u64, u64)> = batch.iter().map(|kept| (kept.address, kept.sum)).collect();
+                    backup.stage(&mut stager, &sums, &bytes)?;
+                    way.did(batch.len() as u64);
+                }
+                Ok((all.len() as u64, to))
+            });
         if self.head.lock().labels.label.map != pass.map {
             return Ok(None);
         }
@@ -364,12 +365,20 @@ impl Flashlog {
 
     /// One step: as many pages of the log as have room in the staging area. How many blocks it was.
     fn copy_newest(&self, backup: &mut Backup, end: Point, way: &mut Way<'_>) -> Result<u64, Error> {
-        // Not more than memory is allowed for, but a page at least.
+        // Not more than memory is allowed for, but a state at least.
         let blocks_most = backup.staging_blocks().min(self.options.index_blocks);
         let from = backup.label().applied;
-        let (mut all, mut to) = self.newest_versions(from, end, blocks_most)?;
+        let (mut all, mut to) = self.newest_versions(from, end, Some(blocks_most))?;
         if to == from {
-            (all, to) = self.newest_versions(from, Point { page: from.page + 1, ..end }, u64::MAX)?;
+            (all, to) = self.newest_versions(from, end, None)?;
+        }
+        if backup.label().state != State::Copying && all.len() as u64 > backup.staging_blocks() {
+            // What a log got when it came back, with no state in between.
+            let (device, blocks) = (backup.labels.device.name(), all.len());
+            tracing::warn!(device, blocks, "the staging area has no room: the backup has no state until this is done");
+            backup.labels.write(|label| {
+                (label.state, label.map, label.staging) = (State::Copying, 0, Staging::default());
+            })?;
         }
         way.is_left(all.len() as u64 + end.data.saturating_sub(to.data));
         let is_copying = backup.label().state == State::Copying;
@@ -400,18 +409,28 @@ impl Flashlog {
         Ok(all.len() as u64)
     }
 
-    /// What a part of the log comes to, in the order of addresses: from a point on, up to the end, or up to where the next page would make it more than so many.
-    fn newest_versions(&self, from: Point, end: Point, blocks_most: u64) -> Result<(Vec<Kept>, Point), Error> {
+    /// What a part of the log comes to, in the order of addresses, and where it ends, which is a state: from a point on, up to the end, or up to
+    /// where it would become more than so many; or up to the first state, however many that takes.
+    fn newest_versions(&self, from: Point, end: Point, blocks_most: Option<u64>) -> Result<(Vec<Kept>, Point), Error> {
         let label = self.head.lock().labels.label.clone();
         let mut scan = Scan::new(&self.rings, &label, from, false);
         let (mut newest, mut to) = (BTreeMap::new(), from);
-        while to.page < end.page {
+        let mut partial: Vec<Kept> = Vec::new();
+        while scan.at.page < end.page {
             let page = scan.next_there()?;
-            if newest.len() as u64 + page.blocks() > blocks_most {
+            let blocks = newest.len() as u64 + partial.len() as u64 + page.blocks();
+            if blocks_most.is_some_and(|most| blocks > most) {
                 break;
             }
-            newest.extend(page.entries.iter().flat_map(Kept::of).map(|kept| (kept.address, kept)));
+            partial.extend(page.entries.iter().flat_map(Kept::of));
+            if page.head.is_partial {
+                continue;
+            }
+            newest.extend(partial.drain(..).map(|kept| (kept.address, kept)));
             to = scan.at;
+            if blocks_most.is_none() {
+                break;
+            }
         }
         Ok((newest.into_values().collect(), to))
     }

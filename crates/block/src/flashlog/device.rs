@@ -48,6 +48,10 @@ pub enum Order {
     NoRescue,
     /// When the log fails, main gets what the log may not have before it says that it is alone.
     RescueBeforeLabel,
+    /// Without a log, a region is changed before the map says so.
+    ChangeBeforeMap,
+    /// A log that comes back does not get one of the changed blocks.
+    AttachSkipsBlock,
 }
 
 /// When main catches up in asynchronous mode. With neither, it sleeps as long as the log and the index have room.

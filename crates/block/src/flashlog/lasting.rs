@@ -79,7 +79,7 @@ impl Lasting {
         policy: Policy,
         may_lose: bool,
     ) -> Result<Lasting, Error> {
-        let alone = Alone::open(main, (options.now)(), may_lose)?;
+        let alone = Alone::open(main, options, may_lose)?;
         tracing::warn!(device = alone.name(), "main is without a log: what is written is not protected");
         let blocks = alone.blocks;
         Ok(Self::new(Now::Alone(Arc::new(alone)), blocks, options.clone(), policy))

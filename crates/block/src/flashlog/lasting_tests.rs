@@ -433,3 +433,32 @@ impl Devices {
         }
     }
 }
+
+#[test]
+fn a_backup_never_has_a_part_of_what_a_log_got_when_it_came_back() {
+    let (set, device) = super::backup_tests::Set::new();
+    drop(device);
+    // So few that the pages of one attaching are more than one step.
+    let options = Options { index_blocks: 20, ..options(Mode::Synchronous) };
+    let (device, _) = Flashlog::open(set.main.clone(), set.log.clone(), &options).unwrap();
+    device.backup(set.backup.clone()).unwrap();
+    let lasting = Lasting::of(device, alone());
+    let old = super::backup_tests::contents(&*set.backup);
+    lasting.detach_log().unwrap();
+    for at in (0..600).step_by(40) {
+        put(&lasting, at, 5000 + at).unwrap();
+    }
+    assert!(matches!(lasting.attach_log(set.log.clone()).unwrap(), Attached::Back { blocks } if blocks > 200));
+    let new = super::backup_tests::contents(&lasting);
+    for requests in 0.. {
+        let backup = Arc::new((*set.backup).clone());
+        let done = lasting.set().unwrap().backup(Unplugged::after(&backup, requests));
+        finish_backup(backup.clone()).unwrap();
+        let found = super::backup_tests::contents(&*backup);
+        assert!(found == old || found == new, "cut off at request {requests}");
+        if done.is_ok() {
+            assert!(found == new && requests > 5);
+            break;
+        }
+    }
+}

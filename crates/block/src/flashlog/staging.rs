@@ -180,6 +180,7 @@ impl Backup {
             applied: 0,
             durable: 0,
             is_barrier: false,
+            is_partial: false,
             barrier: 0,
             time: SystemTime::UNIX_EPOCH,
         };

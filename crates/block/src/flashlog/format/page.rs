@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 const MAGIC: [u8; 8] = *b"HFFLPAGE";
 const BARRIER: u32 = 1;
+const PARTIAL: u32 = 2;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -73,6 +74,8 @@ pub(crate) struct PageHead {
     pub(crate) durable: u64,
     /// It is the last one before a flush.
     pub(crate) is_barrier: bool,
+    /// There is no state behind it: it goes on in the next page.
+    pub(crate) is_partial: bool,
     /// Number of the barrier that it is or comes before.
     pub(crate) barrier: u64,
     /// When it was written.
@@ -175,7 +178,11 @@ impl PageBuilder {
         let mut raw = Raw {
             magic: MAGIC,
             version: U32::new(FORMAT_VERSION),
-            flags: U32::new(if head.is_barrier { BARRIER } else { 0 }),
+            flags: U32::new(match head {
+                PageHead { is_barrier: true, .. } => BARRIER,
+                PageHead { is_partial: true, .. } => PARTIAL,
+                _ => 0,
+            }),
             log: head.log.0,
             number: U64::new(head.number),
             previous: U64::new(head.previous),
@@ -229,8 +236,8 @@ impl Page {
         if raw.version.get() != FORMAT_VERSION {
             return Err(Fault::new("version of the page", FORMAT_VERSION, raw.version));
         }
-        if raw.flags.get() > BARRIER {
-            return Err(Fault::new("flags of the page", "0 or 1", raw.flags));
+        if raw.flags.get() > PARTIAL {
+            return Err(Fault::new("flags of the page", "0 to 2", raw.flags));
         }
         expect_zero("reserved bytes of the page", &raw.reserved)?;
         let head = PageHead {
@@ -242,6 +249,7 @@ impl Page {
             applied: raw.applied.get(),
             durable: raw.durable.get(),
             is_barrier: raw.flags.get() == BARRIER,
+            is_partial: raw.flags.get() == PARTIAL,
             barrier: raw.barrier.get(),
             time: SystemTime::UNIX_EPOCH + Duration::from_nanos(raw.time_ns.get()),
         };
@@ -307,6 +315,7 @@ mod tests {
             applied: 5,
             durable: 6,
             is_barrier: true,
+            is_partial: false,
             barrier: 4,
             time: SystemTime::UNIX_EPOCH + Duration::from_nanos(3_000_000_001),
         }
@@ -390,7 +399,7 @@ mod tests {
     fn nonsense_behind_a_good_checksum_is_refused() {
         let (good, _) = page();
         let edits =
-            [(0, 0), (8, 2), (12, 2), (39, 0xff), (63, 0xff), (64, 7), (72, 10), (96, 3), (97, 9), (98, 1), (110, 1)];
+            [(0, 0), (8, 2), (12, 3), (39, 0xff), (63, 0xff), (64, 7), (72, 10), (96, 3), (97, 9), (98, 1), (110, 1)];
         let more = [(112, 9), (120, 0), (120, 9), (121, 9), (122, 1), (169, 9), (184, 1), (4087, 1)];
         for (at, value) in edits.into_iter().chain(more) {
             let mut bytes = good;
