@@ -15,7 +15,7 @@ use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
 use crate::{holder, stack};
 use holdfast_block::flashlog::{
-    self, Condition, Flashlog, Inspected, Lasting, Mode, Options, Policy, Role, Uuid, Watch, finish_backup,
+    self, CatchUp, Condition, Flashlog, Inspected, Lasting, Mode, Options, Policy, Role, Uuid, Watch, finish_backup,
     has_outgrown_labels, outgrown,
 };
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
@@ -38,6 +38,8 @@ pub(crate) struct Given {
     pub(crate) accept_loss: bool,
     /// What an answered flush says, if not as the last time.
     pub(crate) mode: Option<Mode>,
+    /// When main catches up in asynchronous mode.
+    pub(crate) catch_up: CatchUp,
     /// What is done when a device fails.
     pub(crate) policy: Policy,
 }
@@ -239,7 +241,10 @@ impl Set {
         given: &Given,
     ) -> Result<Set> {
         let options = match is_read_only {
-            false => Options { mode: given.mode.unwrap_or(label.mode), ..Options::default() },
+            false => {
+                let mode = given.mode.unwrap_or(label.mode);
+                Options { mode, catch_up: given.catch_up, ..Options::default() }
+            }
             // In this mode nothing that is in the log is copied, and all of it is in the index.
             true => Options { mode: Mode::Asynchronous, index_blocks: u64::MAX, ..Options::default() },
         };

@@ -1,5 +1,7 @@
 //! Lengths of time as people write them, in seconds.
 
+use std::time::Duration;
+
 const MINUTE_S: f64 = 60.0;
 const HOUR_S: f64 = 3600.0;
 const DAY_S: f64 = 24.0 * HOUR_S;
@@ -29,6 +31,11 @@ pub(crate) fn parse(text: &str) -> Result<f64, String> {
     } else {
         Err(format!("{text:?} is out of range: from 0 to {YEARS_MAX} years"))
     }
+}
+
+/// The same as a [`Duration`].
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    parse(text).map(Duration::from_secs_f64)
 }
 
 #[cfg(test)]

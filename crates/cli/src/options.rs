@@ -4,11 +4,12 @@
 //! /etc/fstab, which is let pass. What other FUSE file systems take and this one does not has a line that says why.
 
 use crate::disks::Given;
+use crate::duration;
 use crate::flashlog::report::mode_name;
 use crate::protect::Protect;
 use crate::size;
 use clap::builder::PossibleValue;
-use holdfast_block::flashlog::Mode;
+use holdfast_block::flashlog::{CatchUp, Mode};
 use holdfast_fuse::{Caching, Flags};
 use holdfast_integrity::Protection;
 use holdfast_naming::Atime;
@@ -207,6 +208,7 @@ impl MountOptions {
             (self.disks.without_log == wanted.disks.without_log, "without-log"),
             (self.disks.accept_loss == wanted.disks.accept_loss, "accept-loss"),
             (self.disks.mode == wanted.disks.mode, "log-mode"),
+            (self.disks.catch_up == wanted.disks.catch_up, "idle-after and age-most"),
             (self.disks.policy == wanted.disks.policy, "on-failure"),
             (flags.synchronous == wanted.flags.synchronous, "sync"),
             (flags.dir_synchronous == wanted.flags.dir_synchronous, "dirsync"),
@@ -250,7 +252,7 @@ impl MountOptions {
         word(self.discard, "discard");
         word(self.protection.is_some(), &format!("protection={}", self.protection.unwrap_or_default()));
         word(self.protect != default.protect, &format!("protect={}", self.protect));
-        let Given { log, without_log, accept_loss, mode, policy } = &self.disks;
+        let Given { log, without_log, accept_loss, mode, catch_up, policy } = &self.disks;
         word(
             log.is_some(),
             &format!("log={}", log.iter().map(|path| path.display()).map(|path| path.to_string()).collect::<String>()),
@@ -258,6 +260,9 @@ impl MountOptions {
         word(*without_log, "without-log");
         word(*accept_loss, "accept-loss");
         word(mode.is_some(), &format!("log-mode={}", mode.map_or("", mode_name)));
+        for (name, time) in [("idle-after", catch_up.idle_after), ("age-most", catch_up.age_most)] {
+            word(time.is_some(), &format!("{name}={}s", time.unwrap_or_default().as_secs_f64()));
+        }
         // A comma would end the option.
         word(*policy != default.disks.policy, &format!("on-failure={policy}").replace(',', "/"));
         word(*allow_other, "allow_other");
@@ -329,6 +334,11 @@ impl MountOptions {
             ("log-mode", Some(value)) => {
                 return Err(format!("mount option log-mode: {value:?} is neither sync nor async"));
             }
+            ("idle-after" | "age-most", Some(value)) => {
+                let time = duration::parse_time(value).map_err(|error| format!("mount option {name}: {error}"))?;
+                let CatchUp { idle_after, age_most } = &mut self.disks.catch_up;
+                *(if name == "age-most" { age_most } else { idle_after }) = Some(time);
+            }
             ("without-log", None) => self.disks.without_log = true,
             ("accept-loss", None) => self.disks.accept_loss = true,
             ("on-failure", Some(value)) => {
@@ -336,7 +346,8 @@ impl MountOptions {
                 self.disks.policy = policy.map_err(|error| format!("mount option on-failure: {error}"))?;
             }
             (
-                "cache" | "epoch" | "threads" | "quota" | "protection" | "protect" | "log" | "log-mode" | "on-failure",
+                "cache" | "epoch" | "threads" | "quota" | "protection" | "protect" | "log" | "log-mode" | "on-failure"
+                | "idle-after" | "age-most",
                 None,
             ) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
@@ -410,6 +421,10 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("", "for holdfast flashlog serve, with / instead of commas"),
     OptionHelp("log-mode=MODE", "sync: a flush waits for main as well; async: main gets"),
     OptionHelp("", "it later; default: as the last time"),
+    OptionHelp("idle-after=TIME", "with log-mode=async: main gets what it lacks when"),
+    OptionHelp("", "nothing was written for so long (30s, 5m), and not"),
+    OptionHelp("", "only when the log is nearly full"),
+    OptionHelp("age-most=TIME", "the same when something that it lacks is so old"),
     OptionHelp("discard", "give freed space back to the host by and by"),
     OptionHelp("nodiscard", "keep it (default); see holdfast trim"),
     OptionHelp("relatime", "update times of last access now and then (default)"),
@@ -485,7 +500,7 @@ mod tests {
     #[test]
     fn words_of_mount_8_do_what_they_say() {
         let options =
-            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages,log=/dev/x,log-mode=async,on-failure=sync.log.gone=wait:1m+stop/async.log.write=alone").unwrap();
+            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages,log=/dev/x,log-mode=async,idle-after=30s,age-most=5m,on-failure=sync.log.gone=wait:1m+stop/async.log.write=alone").unwrap();
         let all = Flags {
             read_only: true,
             no_suid: true,
@@ -582,6 +597,8 @@ mod tests {
             ("log=/x,without-log", "log and without-log exclude each other"),
             ("accept-loss", "accept-loss is for mounting without-log"),
             ("on-failure=sync", "on-failure: \"sync\": write DEVICE"),
+            ("age-most", "age-most needs a value"),
+            ("idle-after=soon", "idle-after: \"soon\""),
             ("log-mode=fast", "log-mode: \"fast\" is neither sync nor async"),
             ("strictatime,cache=kernel", "exclude each other"),
             ("allow_root", "allow_other lets root in"),
@@ -606,7 +623,8 @@ mod tests {
                 .replace("SIZE", "64M")
                 .replace("MS", "100")
                 .replace("=N", "=3")
-                .replace("PATH", "/log");
+                .replace("PATH", "/log")
+                .replace("TIME", "30s");
             let mode = if name.starts_with("log") { "async" } else { "static" };
             let tried = tried.replace("MODE", mode);
             // It says what may be lost with another one.

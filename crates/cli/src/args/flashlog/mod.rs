@@ -200,6 +200,12 @@ pub(crate) struct FlashlogServe {
     /// What a client's flush waits for
     #[arg(long, value_enum, default_value = "sync")]
     pub(crate) mode: FlashlogMode,
+    /// With --mode async, main gets what it lacks when nothing was written for so long, and not only when the log is nearly full
+    #[arg(long, value_name = "TIME", value_parser = crate::duration::parse_time)]
+    pub(crate) idle_after: Option<Duration>,
+    /// The same when something that it lacks is so old
+    #[arg(long, value_name = "TIME", value_parser = crate::duration::parse_time)]
+    pub(crate) age_most: Option<Duration>,
     /// Clients may only read
     #[arg(long)]
     pub(crate) read_only: bool,

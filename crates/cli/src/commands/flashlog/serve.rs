@@ -1,7 +1,7 @@
 //! `holdfast flashlog serve`: a set for NBD clients.
 
 use super::absolute;
-use crate::args::{FlashlogServe, LogLevel};
+use crate::args::{FlashlogMode, FlashlogServe, LogLevel};
 use crate::failure::{Failure, Result};
 use crate::flashlog::report::SetReport;
 use crate::flashlog::server::{self, Ready, Serving};
@@ -9,7 +9,7 @@ use crate::logging;
 use crate::mounts::plain;
 use crate::output::{Format, Report, print};
 use crate::{flashlog::sets, quoting, size};
-use holdfast_block::flashlog::Options;
+use holdfast_block::flashlog::{CatchUp, Options};
 use holdfast_block::nbd::Listener;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -49,12 +49,16 @@ pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLe
         .map_err(|error| Failure::new(format!("the sockets of the service manager: {}", plain(&error))))?;
     let all = |paths: &[PathBuf]| paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>();
     let one = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
+    let catch_up = CatchUp { idle_after: arguments.idle_after, age_most: arguments.age_most };
+    if catch_up != CatchUp::default() && arguments.mode == FlashlogMode::Sync {
+        return Err(Failure::usage("--idle-after and --age-most are for --mode async: main has everything otherwise"));
+    }
     let serving = Serving {
         main: absolute(&arguments.main)?,
         log: one(&arguments.log)?,
         accept_loss: arguments.accept_loss,
         backup: one(&arguments.backup)?,
-        options: Options { mode: arguments.mode.mode(), ..Options::default() },
+        options: Options { mode: arguments.mode.mode(), catch_up, ..Options::default() },
         policy: arguments.on_failure.clone(),
         read_only: arguments.read_only,
         sockets: all(&arguments.socket)?,
