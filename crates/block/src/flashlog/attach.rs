@@ -269,12 +269,19 @@ impl Joining {
             None => self.tail.page,
         };
         map.add(&alone.marks.lock().map);
-        Ok(map.about(from, self.start.page))
+        Ok(map.about(from, self.behind().page))
+    }
+
+    /// Where the log begins anew, if it gets no pages of what main has done alone. One number is left out, which stands for that: a backup
+    /// that had everything when the log went has not got this far.
+    fn behind(&self) -> Point {
+        Point { page: self.start.page + 1, ..self.start }
     }
 
     /// The log's label says that it has everything; or, with a map, that it begins anew behind what it had. The set may have become larger.
     fn say_so(&mut self, blocks: u64, map: Option<&Regions>) -> Result<(), Error> {
-        let (start, next, tail, barrier) = (self.start, self.next, self.tail, self.barrier);
+        let (next, tail, barrier) = (self.next, self.tail, self.barrier);
+        let start = if map.is_some() { self.behind() } else { self.start };
         // Pages that it has got are of the generation before, and do not count.
         let generation = self.generation + u64::from(map.is_some());
         let change = |label: &mut Label| {

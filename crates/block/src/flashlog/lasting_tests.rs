@@ -273,6 +273,30 @@ fn what_has_no_room_in_the_log_is_copied_by_the_next_backup() {
     devices.check_without_main(Mode::Synchronous, "by regions");
 }
 
+/// The backup is as far as the log was when it went, and lacks only what no page tells of.
+#[test]
+fn what_main_has_written_alone_is_copied_by_a_backup_that_had_everything_before() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (devices, set) = Devices::new(mode);
+        set.backup(devices.backup.clone()).unwrap();
+        let devices: &'static Devices = Box::leak(Box::new(devices));
+        let set: &'static Lasting = Box::leak(Box::new(Lasting::of(set, alone())));
+        set.detach_log().unwrap();
+        devices.write_some(set, 20_000, 300);
+        // So much is written while the log gets what it lacks that it has no room for all of it.
+        let busy = Busy { devices, set, left: AtomicI64::new(1000) };
+        let attached = set.attach_log(Arc::new(busy)).unwrap();
+        assert!(matches!(attached, Attached::BackWithMap { .. }), "{attached:?}");
+        let main = Arc::new(MemoryDevice::new(BLOCKS + 256));
+        let refused = rebuild(devices.backup.clone(), devices.log.clone(), main, Uuid([70; 16]));
+        assert!(matches!(refused, Err(Error::Gap { .. })), "{refused:?}");
+        devices.write_some(set, 40_000, 10);
+        set.flush().unwrap();
+        devices.check_backup(&set.set().unwrap(), "by regions");
+        devices.check_without_main(mode, "by regions");
+    }
+}
+
 #[test]
 fn a_main_that_is_nothing_without_its_log_is_refused() {
     let (devices, set) = Devices::new(Mode::Asynchronous);
