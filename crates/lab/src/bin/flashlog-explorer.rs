@@ -17,7 +17,8 @@ struct Arguments {
     /// So often the last life is lived once more, with a device that fails
     #[arg(long, default_value_t = Options::default().losses)]
     losses: usize,
-    /// A mistake to be found: main-before-log, no-flush-of-main, reuse-before-label, any-generation, no-rescue or rescue-before-label.
+    /// A mistake to be found: main-before-log, no-flush-of-main, reuse-before-label, any-generation, no-rescue, rescue-before-label,
+    /// change-before-map or attach-skips-block.
     #[arg(long, value_parser = order, default_value = "nothing")]
     plant: Order,
     /// Prints what the last life did, and each panic where it happens.
@@ -55,6 +56,8 @@ fn main() -> ExitCode {
          in {}",
         report.alone, report.copied
     );
+    let [lasting, alone] = report.lasting;
+    println!("a set that outlasts its log: {lasting}, and main was alone in {alone}");
     if let Some(failure) = &failure {
         println!("\nNOT AS PROMISED: {failure}");
         if arguments.verbose {

@@ -144,6 +144,8 @@ pub(super) struct Life {
     pub(super) trace: Vec<String>,
     /// Blocks written in this and all lives before.
     pub(super) written: u64,
+    /// Of a set that outlasts its log.
+    pub(super) is_lasting: bool,
 }
 
 impl Life {
@@ -172,7 +174,19 @@ impl Life {
             Err(_) if watched.lost_at().is_some() => trace.push("the opening failed".to_string()),
             Err(error) => return Err(format!("opening: {error}")),
         }
-        Ok(Life {
+        Ok(Life::recorded(start, &watched, loss, writes, next_content, trace))
+    }
+
+    /// What was recorded of one.
+    pub(super) fn recorded(
+        start: &Start,
+        watched: &Watched,
+        loss: Option<Loss>,
+        writes: Vec<(usize, u64)>,
+        next_content: u64,
+        trace: Vec<String>,
+    ) -> Life {
+        Life {
             base: start.contents.clone(),
             has_backup: start.has_backup,
             backed_up: start.backed_up.clone(),
@@ -186,7 +200,8 @@ impl Life {
             trace,
             written: start.written + writes.len() as u64,
             writes,
-        })
+            is_lasting: false,
+        }
     }
 
     pub(super) fn is_synchronous(&self) -> bool {
@@ -195,7 +210,7 @@ impl Life {
 }
 
 /// A life while it goes on.
-struct Living<'a> {
+pub(super) struct Living<'a> {
     start: &'a Start,
     watched: &'a Watched,
     device: Flashlog,
@@ -240,7 +255,8 @@ impl Living<'_> {
         }
     }
 
-    fn write(&mut self, rng: &mut Pcg64Mcg) -> Result<String, String> {
+    /// Where something is written next, and what.
+    pub(super) fn random_write(next_content: &mut u64, rng: &mut Pcg64Mcg) -> (usize, Vec<u64>) {
         let count = if rng.random_bool(0.1) { rng.random_range(1..100) } else { rng.random_range(1..8) };
         // Half of the writes are to a few blocks, that are written again before they are on main.
         let end = if rng.random_bool(0.5) { 16 } else { BLOCKS - count };
@@ -249,11 +265,17 @@ impl Living<'_> {
             .map(|_| match rng.random_bool(0.3) {
                 true => rng.random_range(0..COMMON),
                 false => {
-                    self.next_content += 1;
-                    self.next_content
+                    *next_content += 1;
+                    *next_content
                 }
             })
             .collect();
+        (first, content)
+    }
+
+    fn write(&mut self, rng: &mut Pcg64Mcg) -> Result<String, String> {
+        let (first, content) = Self::random_write(&mut self.next_content, rng);
+        let count = content.len();
         self.writes.extend((first..).zip(content.iter().copied()));
         let begun = self.writes.len();
         self.watched.progress(|progress| progress.begun = begun);

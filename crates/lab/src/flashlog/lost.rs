@@ -52,7 +52,7 @@ fn alone(life: &Life, moment: &Moment, images: &Images) -> Result<Option<Vec<u64
     match Flashlog::open(main, log, &life.options) {
         Err(Error::Alone { .. }) => {
             if !moment.progress.is_rescued {
-                judge_main(life, moment, &images.main)?;
+                judge_main(life, moment, moment.progress.flushed, &images.main)?;
                 return Ok(Some(Vec::new()));
             }
             let found = contents(&images.main)?;

@@ -4,6 +4,7 @@
 //!  life.rs    random writes, flushes, … ─► Flashlog ─► watch.rs ─► Recorder (main, log, backup)
 //!  state.rs   an image of each device at one moment ─► Flashlog::open ─► compared with every state that there was
 //!  lost.rs    the same where a device has failed: come back, or replaced
+//!  lasting.rs both of a set that goes on without its log, and takes it back, or a new one, while it is in use
 //! ```
 //!
 //! A *moment* is after one request to any device, or one answer to the workload. A *state* is a moment, and for each device by itself
@@ -12,6 +13,7 @@
 //! for good at one of its requests.
 
 pub mod flips;
+mod lasting;
 mod life;
 mod lost;
 mod state;
@@ -35,6 +37,8 @@ use watch::{BACKUP, LOG, Loss, MAIN};
 const NESTED_EACH: u64 = 4;
 /// Blocks of the log's data area.
 const DATA_BLOCKS: u64 = 512;
+/// Of so many workloads, one is of a set that outlasts its log.
+const LASTING_EACH: u64 = 4;
 /// Most lives of a workload.
 const LIVES: u64 = 3;
 /// States of each of these.
@@ -58,7 +62,7 @@ impl Default for Options {
 }
 
 /// The mistakes as on the command line.
-pub const ORDERS: [(&str, Order); 7] = [
+pub const ORDERS: [(&str, Order); 9] = [
     ("nothing", Order::Correct),
     ("main-before-log", Order::MainBeforeLog),
     ("no-flush-of-main", Order::NoFlushOfMain),
@@ -66,6 +70,8 @@ pub const ORDERS: [(&str, Order); 7] = [
     ("any-generation", Order::AnyGeneration),
     ("no-rescue", Order::NoRescue),
     ("rescue-before-label", Order::RescueBeforeLabel),
+    ("change-before-map", Order::ChangeBeforeMap),
+    ("attach-skips-block", Order::AttachSkipsBlock),
 ];
 
 /// What was explored.
@@ -89,6 +95,8 @@ pub struct Report {
     pub alone: u64,
     /// Of those of the backup, the ones in which another was made.
     pub copied: u64,
+    /// States of a set that outlasts its log; of them, those in which main was alone.
+    pub lasting: [u64; 2],
     /// Workloads.
     pub workloads: u64,
     /// Times that the data area was gone around.
@@ -213,6 +221,7 @@ fn explore_workload(seed: u64, options: &Options, begun: Instant, report: &mut R
 
 /// What one state adds to the report.
 struct Tally {
+    is_lasting: bool,
     is_synchronous: bool,
     is_replayed: bool,
     is_cut: bool,
@@ -224,6 +233,7 @@ struct Tally {
 impl Tally {
     fn of(life: &Life, seen: &Seen) -> Tally {
         Tally {
+            is_lasting: life.is_lasting,
             is_synchronous: life.is_synchronous(),
             is_replayed: seen.opened.blocks > 0,
             is_cut: seen.opened.cut_pages > 0,
@@ -243,7 +253,9 @@ impl Tally {
         if let Some(device) = self.recovered.device {
             report.lost[device] += 1;
         }
-        report.alone += u64::from(self.recovered.is_alone);
+        report.alone += u64::from(self.recovered.is_alone && !self.is_lasting);
+        report.lasting[0] += u64::from(self.is_lasting);
+        report.lasting[1] += u64::from(self.is_lasting && self.recovered.is_alone);
         report.copied += u64::from(self.recovered.is_copied);
     }
 }
@@ -266,6 +278,9 @@ fn states(lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
 
 /// Lives until the last one, which is explored: as it is, and with devices that fail.
 fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, String> {
+    if seed % LASTING_EACH == LASTING_EACH - 1 {
+        return lasting_lives(options, rng);
+    }
     // The other half has a log that goes around as soon as main has everything.
     let mut start = Start::new(options, !seed.is_multiple_of(2), rng)?;
     for _ in 1..rng.random_range(1..=LIVES) {
@@ -281,6 +296,20 @@ fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, 
         let device = devices[rng.random_range(0..devices.len())];
         let loss = Loss { device, request: rng.random_range(0..requests[device]), is_begun: rng.random() };
         let life = Life::live(&start, options.budget.steps, Some(loss), &mut begin.clone());
+        lives.push(life.map_err(|what| format!("{loss}: {what}"))?);
+    }
+    Ok(lives)
+}
+
+/// Lives of a set that outlasts its log: as it is, and with the log pulled out.
+fn lasting_lives(options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, String> {
+    let start = Start::new(options, true, rng)?;
+    let begin = rng.clone();
+    let mut lives = vec![lasting::live(&start, options.budget.steps, None, rng)?];
+    let requests = lives[0].requests[LOG];
+    for _ in 0..options.losses {
+        let loss = Loss { device: LOG, request: rng.random_range(0..requests), is_begun: rng.random() };
+        let life = lasting::live(&start, options.budget.steps, Some(loss), &mut begin.clone());
         lives.push(life.map_err(|what| format!("{loss}: {what}"))?);
     }
     Ok(lives)

@@ -1,6 +1,7 @@
 //! One crash state, opened and judged.
 
 use super::State;
+use super::lasting;
 use super::life::{BLOCKS, Life, MAIN_BLOCKS, Start, contents};
 use super::lost::{self, Recovered};
 use super::watch::{BACKUP, LOG, MAIN, Moment, Watched};
@@ -30,7 +31,7 @@ pub(super) struct Seen {
 }
 
 /// The state of a backup from which main was made anew.
-struct Rebuilt {
+pub(super) struct Rebuilt {
     backed_up: Vec<u64>,
     /// After so many of the writes since the state that it had at first.
     number: usize,
@@ -51,10 +52,13 @@ pub(super) fn examine(life: &Life, state: &State, is_nested: bool) -> Result<See
     let (main, log) = (image(MAIN), image(LOG));
     let backup = if life.has_backup { image(BACKUP) } else { MemoryDevice::new(0) };
     let images = Images { main, log, backup };
+    if life.is_lasting {
+        return lasting::examine(life, moment, images, &mut rng);
+    }
     let lost = life.lost.map(|(loss, _)| loss.device);
     // A main that failed is behind; what is promised of it is for the log to keep.
     if life.is_synchronous() && moment.progress.is_open && lost != Some(MAIN) {
-        judge_main(life, moment, &images.main)?;
+        judge_main(life, moment, moment.progress.flushed, &images.main)?;
     }
     // A log that failed is behind, when main has everything.
     let is_behind = lost == Some(LOG) && life.is_synchronous() && moment.progress.is_rescued;
@@ -148,7 +152,12 @@ pub(super) fn nearest(base: &[u64], writes: &[(usize, u64)], least: usize, found
 
 /// Main is lost: another is made from backup and log. What the backup has must be a state that there was, and with the log it must be one
 /// as main's. None if the backup is not complete, or the log was full and keeps nothing for it. Now and then it is cut off, and made again.
-fn rebuild(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<Option<Rebuilt>, String> {
+pub(super) fn rebuild(
+    life: &Life,
+    moment: &Moment,
+    images: &Images,
+    rng: &mut Pcg64Mcg,
+) -> Result<Option<Rebuilt>, String> {
     let main = MemoryDevice::new(MAIN_BLOCKS);
     let name = Uuid([7; 16]);
     let again = if rng.random_ratio(1, REBUILDS_CUT_OFF) {
@@ -169,6 +178,8 @@ fn rebuild(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) ->
     match flashlog::rebuild(backup, log.clone(), main.clone(), name) {
         Ok(_) => {}
         Err(flashlog::Error::Incomplete { .. } | flashlog::Error::Gap { .. }) => return Ok(None),
+        // It has had a new log since.
+        Err(flashlog::Error::Replaced { .. }) if life.is_lasting => return Ok(None),
         Err(error) => return Err(format!("main cannot be made anew: {error}")),
     }
     let backed_up = contents(&*main).map_err(|what| format!("on the backup, {}", String::from(what)))?;
@@ -180,7 +191,7 @@ fn rebuild(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) ->
 }
 
 /// The next backup, after the power cut, has what the set has: what was begun is gone on with, and nothing is forgotten.
-fn back_up(life: &Life, images: &Images) -> Result<(), String> {
+pub(super) fn back_up(life: &Life, images: &Images) -> Result<(), String> {
     let (main, log) = (Arc::new(images.main.clone()), Arc::new(images.log.clone()));
     let (device, _) = Flashlog::open(main, log, &life.options).map_err(|error| format!("cannot be opened: {error}"))?;
     let backup = Arc::new(images.backup.clone());
@@ -188,9 +199,9 @@ fn back_up(life: &Life, images: &Images) -> Result<(), String> {
     if contents(&*backup)? == contents(&device)? { Ok(()) } else { Err("the next backup lacks something".to_string()) }
 }
 
-/// Main, if the log is lost as well: each block as it was flushed, or as written since.
-pub(super) fn judge_main(life: &Life, moment: &Moment, main: &MemoryDevice) -> Result<(), String> {
-    let (flushed, begun) = (moment.progress.flushed, moment.progress.begun.min(life.writes.len()));
+/// Main, if the log is lost as well: each block as it was after so many writes, or as written since.
+pub(super) fn judge_main(life: &Life, moment: &Moment, flushed: usize, main: &MemoryDevice) -> Result<(), String> {
+    let begun = moment.progress.begun.min(life.writes.len());
     let mut allowed: Vec<BTreeSet<u64>> = life.base.iter().map(|content| BTreeSet::from([*content])).collect();
     for (number, (at, content)) in life.writes[..begun].iter().enumerate() {
         if number < flushed {

@@ -23,6 +23,12 @@ pub(super) struct Progress {
     pub(super) flushed: usize,
     /// The set has been opened: main has what the life began with.
     pub(super) is_open: bool,
+    /// Of a set that outlasts its log: main alone must have so many blocks' writes ...
+    pub(super) on_main: usize,
+    /// ... and backup and log these.
+    pub(super) in_log: usize,
+    /// A new log is being made of what was the log.
+    pub(super) is_new: bool,
     /// A call has told that a device failed, and has brought what had been answered to the one that is left.
     pub(super) is_rescued: bool,
     /// The action.
@@ -68,6 +74,8 @@ struct Seen {
     requests: [usize; 3],
     /// The moment at which the device has failed.
     lost_at: Option<usize>,
+    /// It is there again.
+    is_back: bool,
 }
 
 /// All recorders, and the moments so far.
@@ -108,7 +116,14 @@ impl Watched {
     }
 
     pub(super) fn has_lost(&self, device: usize) -> bool {
-        self.loss.is_some_and(|loss| loss.device == device) && self.lost_at().is_some()
+        let seen = self.seen.lock();
+        self.loss.is_some_and(|loss| loss.device == device) && seen.lost_at.is_some() && !seen.is_back
+    }
+
+    /// The device that has failed was only pulled out, and is there again.
+    pub(super) fn put_back(&self) {
+        let mut seen = self.seen.lock();
+        seen.is_back = seen.lost_at.is_some();
     }
 
     pub(super) fn progress(&self, change: impl FnOnce(&mut Progress)) {
@@ -128,7 +143,7 @@ impl Watched {
         let number = seen.requests[device];
         seen.requests[device] += 1;
         match self.loss {
-            Some(loss) if loss.device == device && number >= loss.request => {
+            Some(loss) if loss.device == device && number >= loss.request && !seen.is_back => {
                 let is_first = seen.lost_at.is_none();
                 if is_first {
                     seen.lost_at = Some(seen.moments.len());

@@ -1,0 +1,319 @@
+//! A set that outlasts its log: main goes on alone, the log, or a new one, comes while writes go on, and it goes again.
+
+use super::life::{BLOCKS, Life, Living, MAIN_BLOCKS, Start};
+use super::lost::Recovered;
+use super::state::{Images, Seen, back_up, judge, judge_main, rebuild};
+use super::watch::{LOG, Loss, Moment, Progress, Watched};
+use crate::numbered::block;
+use holdfast_block::flashlog::{self, Error, Flashlog, Lasting, Opened, Policy, Uuid};
+use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
+use rand::Rng;
+use rand_pcg::Pcg64Mcg;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// A name for each new log.
+fn name(number: u8) -> Uuid {
+    Uuid([100 + number; 16])
+}
+
+fn policy() -> Policy {
+    "log=alone".parse().expect("a policy")
+}
+
+/// A life of such a set. With a loss, the log is pulled out at that request, and put back when it is attached again.
+pub(super) fn live(start: &Start, steps: usize, loss: Option<Loss>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
+    let watched = Watched::over([&start.main, &start.log, &start.backup], loss);
+    let [main, log, backup] = Watched::devices(&watched);
+    let mut trace = Vec::new();
+    let (mut writes, mut next_content) = (Vec::new(), start.next_content);
+    match Flashlog::open(main, log.clone(), &start.options) {
+        Ok((set, _)) => {
+            watched.progress(|progress| progress.is_open = true);
+            let set = Lasting::of(set, policy());
+            let (start, watched) = (start, &*watched);
+            let mut changing =
+                Changing { start, watched, set, log, backup, writes, next_content, new_logs: 0, is_spoiled: false };
+            for step in 0..steps {
+                watched.progress(|progress| progress.step = step);
+                let done = changing.act(rng)?;
+                watched.note();
+                let (text, is_over) = done.map_or_else(|| ("it has ended".to_string(), true), |text| (text, false));
+                trace.push(format!("{step}: {text}; {} blocks written", changing.writes.len()));
+                if is_over {
+                    break;
+                }
+            }
+            (writes, next_content) = (changing.writes, changing.next_content);
+        }
+        Err(_) if watched.lost_at().is_some() => trace.push("the opening failed".to_string()),
+        Err(error) => return Err(format!("opening: {error}")),
+    }
+    Ok(Life { is_lasting: true, ..Life::recorded(start, &watched, loss, writes, next_content, trace) })
+}
+
+/// Such a life while it goes on.
+struct Changing<'a> {
+    start: &'a Start,
+    watched: &'a Watched,
+    set: Lasting,
+    log: Arc<dyn Device>,
+    backup: Arc<dyn Device>,
+    writes: Vec<(usize, u64)>,
+    next_content: u64,
+    new_logs: u8,
+    /// The log has the beginnings of a new one: it is nobody's any more.
+    is_spoiled: bool,
+}
+
+impl Changing<'_> {
+    /// Does something. What it was, as text; none if the set takes no changes any more, as the log that failed has what main has not.
+    fn act(&mut self, rng: &mut Pcg64Mcg) -> Result<Option<String>, String> {
+        match rng.random_range(0..100) {
+            0..60 => self.write(rng),
+            60..76 => self.flush(),
+            76..80 => match self.set.settle() {
+                Ok(()) => {
+                    let on_both = self.writes.len();
+                    self.has(on_both, true);
+                    Ok(Some("settle".to_string()))
+                }
+                Err(error) => self.failed("settle", &error),
+            },
+            80..86 => self.back_up(),
+            86..90 => self.read(),
+            _ if self.set.set().is_some() => self.detach(),
+            _ => self.attach(rng.random_ratio(1, 4)),
+        }
+    }
+
+    /// So many of the writes are durable; `on_main` if main alone has them.
+    fn has(&mut self, count: usize, on_main: bool) {
+        let is_together = self.set.set().is_some();
+        self.watched.progress(|progress| {
+            progress.flushed = count;
+            if on_main || !is_together {
+                progress.on_main = count;
+            }
+            if is_together {
+                progress.in_log = count;
+            }
+        });
+    }
+
+    /// A call that failed: that is allowed if the log did, in asynchronous mode, where it may have had what main had not.
+    fn failed(&self, what: &str, error: &dyn std::fmt::Display) -> Result<Option<String>, String> {
+        match self.watched.has_lost(LOG) && !self.is_synchronous() {
+            true => Ok(None),
+            false => Err(format!("{what}: {error}")),
+        }
+    }
+
+    fn is_synchronous(&self) -> bool {
+        self.start.options.mode == flashlog::Mode::Synchronous
+    }
+
+    fn write(&mut self, rng: &mut Pcg64Mcg) -> Result<Option<String>, String> {
+        let (first, content) = Living::random_write(&mut self.next_content, rng);
+        self.writes.extend((first..).zip(content.iter().copied()));
+        let begun = self.writes.len();
+        self.watched.progress(|progress| progress.begun = begun);
+        let bytes: Vec<u8> = content.iter().flat_map(|content| block(*content)).collect();
+        match self.set.write(first as u64, &[IoSlice::new(&bytes)]) {
+            Ok(()) => Ok(Some(format!("write {} from {first}", content.len()))),
+            Err(error) => self.failed("write", &error),
+        }
+    }
+
+    fn flush(&mut self) -> Result<Option<String>, String> {
+        match self.set.flush() {
+            Ok(()) => {
+                let count = self.writes.len();
+                let is_synchronous = self.is_synchronous();
+                self.has(count, is_synchronous);
+                Ok(Some("flush".to_string()))
+            }
+            Err(error) => self.failed("flush", &error),
+        }
+    }
+
+    fn back_up(&mut self) -> Result<Option<String>, String> {
+        let Some(set) = self.set.set() else { return self.read() };
+        match set.backup(Arc::clone(&self.backup)) {
+            Ok(done) => Ok(Some(format!("backup of {} blocks in {} steps", done.blocks, done.steps))),
+            // Whoever asks next goes on without it.
+            Err(_) if self.watched.has_lost(LOG) => Ok(Some("backup, failed".to_string())),
+            Err(error) => Err(format!("backup: {error}")),
+        }
+    }
+
+    fn read(&mut self) -> Result<Option<String>, String> {
+        let mut expected = self.start.contents.clone();
+        self.writes.iter().for_each(|(at, content)| expected[*at] = *content);
+        let found = match bytes(&self.set) {
+            Ok(found) => found,
+            Err(error) => return self.failed("read", &error),
+        };
+        let (blocks, _none) = found.as_chunks::<BLOCK_SIZE>();
+        let wrong = blocks.iter().zip(&expected).filter(|(found, expected)| **found != block(**expected)).count();
+        if wrong == 0 {
+            Ok(Some("read".to_string()))
+        } else {
+            Err(format!("{wrong} blocks are not as they were written"))
+        }
+    }
+
+    fn detach(&mut self) -> Result<Option<String>, String> {
+        match self.set.detach_log() {
+            Ok(()) => {
+                let count = self.writes.len();
+                self.watched.progress(|progress| {
+                    (progress.flushed, progress.on_main, progress.in_log) = (count, count, count);
+                });
+                Ok(Some("detach".to_string()))
+            }
+            Err(_) if self.watched.has_lost(LOG) => Ok(Some("detach, failed".to_string())),
+            Err(error) => Err(format!("detach: {error}")),
+        }
+    }
+
+    fn attach(&mut self, is_new: bool) -> Result<Option<String>, String> {
+        self.watched.put_back();
+        let is_new = is_new || self.is_spoiled;
+        let done = if is_new {
+            self.is_spoiled = true;
+            self.watched.progress(|progress| progress.is_new = true);
+            self.new_logs += 1;
+            self.set.attach_new_log(Arc::clone(&self.log), name(self.new_logs))
+        } else {
+            self.set.attach_log(Arc::clone(&self.log))
+        };
+        match done {
+            Ok(attached) => {
+                self.is_spoiled = false;
+                let count = self.writes.len();
+                self.watched.progress(|progress| {
+                    (progress.flushed, progress.on_main, progress.in_log) = (count, count, count);
+                    progress.is_new = false;
+                });
+                Ok(Some(format!("attach: {attached:?}")))
+            }
+            Err(_) if self.watched.has_lost(LOG) => Ok(Some("attach, failed".to_string())),
+            Err(error) => Err(format!("attach, new {is_new}: {error}")),
+        }
+    }
+}
+
+fn bytes(device: &dyn Device) -> Result<Vec<u8>, holdfast_block::Error> {
+    let mut bytes = vec![0; BLOCKS * BLOCK_SIZE];
+    device.read(0, &mut [IoSliceMut::new(&mut bytes)]).map(|()| bytes)
+}
+
+fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
+    Arc::new(device.clone())
+}
+
+fn says(what: &str) -> impl Fn(Error) -> String {
+    move |error| format!("{what}: {error}")
+}
+
+/// What must hold after a power cut: main alone has what it must; the set opens with its log, or says that main is alone; and a main that
+/// is opened alone, changed, and gets its log back is everything, with the backup.
+pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pcg64Mcg) -> Result<Seen, String> {
+    let progress = moment.progress;
+    if progress.is_open {
+        judge_main(life, moment, progress.on_main, &images.main)?;
+    }
+    let mut is_rebuilt = false;
+    if !progress.is_new {
+        // What backup and log have by themselves.
+        let of_log = Moment { progress: Progress { flushed: progress.in_log, ..progress }, ..*moment };
+        is_rebuilt = rebuild(life, &of_log, &images, rng)?.is_some();
+    }
+    let mut recovered = Recovered::default();
+    let opened = match Flashlog::open(copy(&images.main), copy(&images.log), &life.options) {
+        Ok((set, opened)) => {
+            let found = super::life::contents(&set)?;
+            judge(life, progress.flushed, progress.begun, &found)?;
+            drop(set);
+            back_up(life, &images)?;
+            opened
+        }
+        Err(Error::Alone { .. }) => {
+            recovered.is_alone = true;
+            Opened::default()
+        }
+        // The log is neither the old one nor the new one.
+        Err(_) if progress.is_new => Opened::default(),
+        Err(error) => return Err(format!("cannot be opened: {error}")),
+    };
+    go_on_alone(life, moment, &images, recovered.is_alone, rng)?;
+    let Images { main, log, backup } = images;
+    let left = Start {
+        main,
+        log,
+        backup,
+        has_backup: true,
+        contents: life.base.clone(),
+        backed_up: life.base.clone(),
+        since_backed_up: Vec::new(),
+        next_content: life.next_content,
+        written: life.written,
+        options: life.options.clone(),
+    };
+    Ok(Seen { opened, nested: 0, is_rebuilt, recovered, left })
+}
+
+/// Main is opened without its log and changed; then it gets it back.
+fn go_on_alone(
+    life: &Life,
+    moment: &Moment,
+    images: &Images,
+    is_alone: bool,
+    rng: &mut Pcg64Mcg,
+) -> Result<(), String> {
+    let (main, log, backup) = (copy(&images.main), copy(&images.log), copy(&images.backup));
+    let set = match Lasting::open_alone(main.clone(), &life.options, policy(), true) {
+        Ok(set) => set,
+        // It is being brought from one state to another, by the log.
+        Err(Error::Mixture { .. }) if !(is_alone || life.is_synchronous() && moment.progress.is_open) => return Ok(()),
+        Err(error) => return Err(format!("main alone cannot be opened: {error}")),
+    };
+    let read = || bytes(&set).map_err(|error| format!("main alone cannot be read: {error}"));
+    let before = read()?;
+    if bytes(&*main).is_ok_and(|on_main| on_main != before) {
+        return Err("main alone is not what main has".to_string());
+    }
+    if rng.random() {
+        let number = life.next_content + 1;
+        let written = set.write(rng.random_range(0..BLOCKS as u64), &[IoSlice::new(&block(number))]);
+        written.and_then(|()| set.flush()).map_err(|error| format!("main alone cannot be written: {error}"))?;
+    }
+    let before = read()?;
+    let attached = match set.attach_log(log.clone()) {
+        Err(_) if moment.progress.is_new => {
+            set.attach_new_log(log.clone(), name(99)).map_err(says("a new log cannot be attached"))?
+        }
+        attached => attached.map_err(says("the log cannot be attached again"))?,
+    };
+    if read()? != before {
+        return Err(format!("the set has something else when it has its log again ({attached:?})"));
+    }
+    let is_right = |found: Vec<u8>, what: &str| match found == before {
+        true => Ok(()),
+        false => Err(format!("when the log is back ({attached:?}), {what} something else than the set")),
+    };
+    let new_main = Arc::new(MemoryDevice::new(MAIN_BLOCKS));
+    let now = copy(&log);
+    match flashlog::rebuild(copy(&backup), now.clone(), new_main.clone(), Uuid([7; 16])) {
+        Ok(_) => {
+            let (device, _) = Flashlog::open(new_main, now, &life.options).map_err(says("a main made anew"))?;
+            is_right(bytes(&device).map_err(|error| error.to_string())?, "backup and log make")?;
+        }
+        Err(Error::Incomplete { .. } | Error::Gap { .. } | Error::Replaced { .. }) => {}
+        Err(error) => return Err(format!("when the log is back, main cannot be made anew: {error}")),
+    }
+    let with_log = set.set().ok_or("the set has no log when it was attached")?;
+    with_log.backup(backup.clone()).map_err(says("the next backup"))?;
+    is_right(bytes(&*backup).map_err(|error| error.to_string())?, "the next backup has")
+}
