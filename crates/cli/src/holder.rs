@@ -11,8 +11,9 @@ use crate::stack;
 use clap::Parser;
 use holdfast_block::{Access, FileDevice};
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -197,14 +198,32 @@ fn processes() -> impl Iterator<Item = u32> {
 /// Whether a process has the store open, and a file locked (proc(5), `fdinfo`), which others that wait for it have not. A disk
 /// is open for one only.
 fn holds(pid: u32, store: &Path) -> bool {
-    let is_file = fs::metadata(store).is_ok_and(|store| store.is_file());
+    let file = fs::metadata(store).ok().filter(Metadata::is_file);
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     descriptors.flatten().any(|descriptor| {
-        let information = || {
-            let information = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", descriptor.file_name().display()));
-            information.is_ok_and(|text| text.lines().any(|line| line.starts_with("lock:")))
+        let has_its_path = || fs::read_link(descriptor.path()).is_ok_and(|target| target == store);
+        let Some(file) = &file else { return has_its_path() };
+        let information = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", descriptor.file_name().display()));
+        let information = information.unwrap_or_default();
+        let mut locks = information.lines().filter(|line| line.starts_with("lock:")).peekable();
+        if locks.peek().is_none() {
+            return false;
+        }
+        // The path of a process with another root, or in another name space of mounts, need not be the one from here. The number
+        // of the inode comes first: asking for the file itself waits, if it lies in a mount whose daemon does not answer.
+        let mut is_it = || {
+            let same = |other: Metadata| (other.dev(), other.ino()) == (file.dev(), file.ino());
+            locks.any(|lock| locked_inode(lock) == Some(file.ino())) && fs::metadata(descriptor.path()).is_ok_and(same)
         };
-        fs::read_link(descriptor.path()).is_ok_and(|target| target == store) && (!is_file || information())
+        has_its_path() || is_it()
+    })
+}
+
+/// The inode of `lock: 1: FLOCK  ADVISORY  WRITE 359 00:13:11691 0 EOF`.
+fn locked_inode(lock: &str) -> Option<u64> {
+    lock.split_ascii_whitespace().find_map(|word| match word.split(':').collect::<Vec<_>>()[..] {
+        [_, _, inode] => inode.parse().ok(),
+        _ => None,
     })
 }
 
@@ -290,6 +309,26 @@ mod tests {
         assert!(matches!(holder, Holder::Closing(..)), "{holder:?}");
         // It is gone since it was found.
         assert!(matches!(state(ending.id(), Path::new("/store")), Holder::Closing(..)));
+    }
+
+    #[test]
+    fn the_inode_of_a_lock_is_the_last_part_of_its_place() {
+        assert_eq!(locked_inode("lock:\t1: FLOCK  ADVISORY  WRITE 359 00:13:11691 0 EOF"), Some(11691));
+        assert_eq!(locked_inode("lock:\t1: FLOCK  ADVISORY  WRITE 359 00:13 0 EOF"), None);
+        assert_eq!(locked_inode("lock:"), None);
+    }
+
+    #[test]
+    fn a_holder_is_found_where_the_store_has_another_path() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let directory = fs::canonicalize(directory.path()).unwrap();
+        let [one, other, third] = ["one", "other", "third"].map(|name| directory.join(name));
+        fs::write(&one, [0; 4096]).unwrap();
+        fs::hard_link(&one, &other).unwrap();
+        fs::write(&third, [0; 4096]).unwrap();
+        let _device = FileDevice::open(&one, Access::ReadOnly).unwrap();
+        let own = std::process::id();
+        assert!(holds(own, &other) && !holds(own, &third));
     }
 
     #[test]
