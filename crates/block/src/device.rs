@@ -8,6 +8,16 @@ use crate::{AlignedBuf, Error, Operation};
 /// Size of a block in bytes: the unit of every address and length.
 pub const BLOCK_SIZE: usize = 4096;
 
+/// What [`Device::read_batch`] does on a device that has nothing better: one after the other, all of them.
+pub(crate) fn read_one_by_one<D: Device + ?Sized>(device: &D, reads: &mut [Read<'_>]) -> Result<(), Error> {
+    let mut outcome = Ok(());
+    for read in reads {
+        read.result = device.read(read.first, read.bufs);
+        outcome = outcome.and_then(|()| read.result.clone());
+    }
+    outcome
+}
+
 /// A row of 4 KiB blocks. See the crate's documentation for what is promised about order and durability.
 pub trait Device: Send + Sync {
     /// Name for messages: the path, or "memory".
@@ -47,14 +57,7 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// That of the first read in the slice which failed; the others have been tried all the same.
     fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
-        let mut outcome = Ok(());
-        for read in reads {
-            read.result = self.read(read.first, read.bufs);
-            if outcome.is_ok() {
-                outcome = read.result.clone();
-            }
-        }
-        outcome
+        read_one_by_one(self, reads)
     }
 
     /// Makes every write that had completed before the call durable.

@@ -6,6 +6,7 @@ use super::create::set_blocks;
 use super::device::{Failure, Flashlog, Options, Order, Side};
 use super::format::{Regions, Role, State};
 use super::labels::Labelled;
+use crate::device::read_one_by_one;
 use crate::{Device, Error as DeviceError, Operation, Read, check_request};
 use parking_lot::{Mutex, RwLock};
 use std::io::{IoSlice, IoSliceMut};
@@ -137,12 +138,7 @@ impl Device for Alone {
         if reads.iter().all(is_inside) {
             return self.main.read_batch(reads);
         }
-        let mut outcome = Ok(());
-        for read in reads {
-            read.result = self.read(read.first, read.bufs);
-            outcome = outcome.and_then(|()| read.result.clone());
-        }
-        outcome
+        read_one_by_one(self, reads)
     }
 
     fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceError> {

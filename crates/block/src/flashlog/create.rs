@@ -1,7 +1,7 @@
 //! Making a set of two devices.
 
 use super::Error;
-use super::format::{AREA_UNIT_BLOCKS, Areas, LABEL_AREA_BLOCKS, Label, Point, Role, Staging, State, Uuid};
+use super::format::{AREA_UNIT_BLOCKS, Areas, LABEL_AREA_BLOCKS, Label, Role, Uuid};
 use super::labels::Labelled;
 use crate::Device;
 use std::sync::Arc;
@@ -40,35 +40,13 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
         }
     }
     let blocks = set_blocks(main.blocks());
-    let label = Label {
-        role: Role::Log,
-        state: State::Open,
-        sequence: 0,
-        set: names.set,
-        main: names.main,
-        log: names.log,
-        generation: 1,
-        blocks,
-        device_blocks: log.blocks(),
-        areas: Areas::between(LABEL_AREA_BLOCKS, log.blocks()),
-        tail: Point::default(),
-        applied: Point::default(),
-        start: 0,
-        backup: Uuid::NONE,
-        staging: Staging::default(),
-        rebuilt: 0,
-        is_asynchronous: false,
-        barrier: 0,
-        map: 0,
-        has_map: false,
-        left: 0,
-        durable: 0,
+    let first = |role, device: &Arc<dyn Device>, areas| {
+        Label::first([names.set, names.main, names.log], blocks, role, device.blocks(), areas)
     };
-    Labelled::create(log, label.clone())?;
-    Labelled::create(
-        Arc::clone(&main),
-        Label { role: Role::Main, device_blocks: main.blocks(), areas: Areas::default(), ..label },
-    )?;
+    let of_log = first(Role::Log, &log, Areas::between(LABEL_AREA_BLOCKS, log.blocks()));
+    Labelled::create(log, of_log)?;
+    let of_main = first(Role::Main, &main, Areas::default());
+    Labelled::create(main, of_main)?;
     Ok(blocks)
 }
 

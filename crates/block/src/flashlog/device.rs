@@ -11,12 +11,14 @@ use super::ring::{Area, Rings};
 use super::stages::{Place, Stage, Stages, Version};
 use super::status::Status;
 use super::turns::{RealTimer, Timer, Turn};
+use crate::device::read_one_by_one;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, Read, check_request};
 use holdfast_integrity::crc64;
 use parking_lot::Mutex;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -164,6 +166,8 @@ pub struct Flashlog {
     pub(super) lacking: Mutex<Option<Lacking>>,
     /// How it was doing when somebody last asked, for when a device is waited for.
     pub(super) last_status: Mutex<Option<Status>>,
+    /// Those who wait for the end of this set. The last field: its devices go before.
+    pub(super) awaited: Mutex<Vec<Sender<()>>>,
 }
 
 impl Flashlog {
@@ -184,6 +188,13 @@ impl Flashlog {
     pub fn catch_up(&self) -> Result<(), Error> {
         self.latch.check(&self.name, Operation::Flush, None, 0)?;
         self.heed(self.catch_up_to_durable())
+    }
+
+    /// Is disconnected when the last one who has this set has let go of it, and so of its devices. Nothing is ever sent.
+    pub fn until_gone(&self) -> Receiver<()> {
+        let (sender, receiver) = channel();
+        self.awaited.lock().push(sender);
+        receiver
     }
 
     /// Who watches the devices, if anybody does.
@@ -476,12 +487,7 @@ impl Device for Flashlog {
         if reads.iter().all(is_on_main) {
             return self.main.read_batch(reads);
         }
-        let mut outcome = Ok(());
-        for read in reads {
-            read.result = self.read(read.first, read.bufs);
-            outcome = outcome.and_then(|()| read.result.clone());
-        }
-        outcome
+        read_one_by_one(self, reads)
     }
 
     fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {

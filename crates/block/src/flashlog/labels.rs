@@ -155,35 +155,13 @@ pub(super) fn newest_of(device: &dyn Device, role: Role, blocks: u64) -> Result<
 mod tests {
     use super::*;
     use crate::MemoryDevice;
-    use crate::flashlog::format::{Areas, LABEL_PAIRS, Point, Staging, State, Uuid};
+    use crate::flashlog::format::{Areas, LABEL_PAIRS, Uuid};
 
     fn label(role: Role) -> Label {
         let is_log = role == Role::Log;
         let areas = Areas { meta_start: 256, meta_blocks: 256, data_start: 512, data_blocks: 256 };
-        Label {
-            role,
-            state: State::Open,
-            sequence: 0,
-            set: Uuid([1; 16]),
-            main: Uuid([2; 16]),
-            log: Uuid([3; 16]),
-            generation: 1,
-            blocks: 256,
-            device_blocks: 1024,
-            areas: if is_log { areas } else { Areas::default() },
-            tail: Point::default(),
-            applied: Point::default(),
-            start: 0,
-            backup: Uuid::NONE,
-            staging: Staging::default(),
-            rebuilt: 0,
-            is_asynchronous: false,
-            barrier: 0,
-            map: 0,
-            has_map: false,
-            left: 0,
-            durable: 0,
-        }
+        let names = [[1; 16], [2; 16], [3; 16]].map(Uuid);
+        Label::first(names, 256, role, 1024, if is_log { areas } else { Areas::default() })
     }
 
     #[test]

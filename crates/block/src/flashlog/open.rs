@@ -82,6 +82,7 @@ impl Flashlog {
             is_alone: Mutex::new(false),
             lacking: Mutex::default(),
             last_status: Mutex::default(),
+            awaited: Mutex::default(),
         })
     }
 

@@ -9,7 +9,7 @@ use super::labels::newest;
 use super::policy::{Patience, Policy, Symptom};
 use super::turns::Timer;
 use super::{Error, Mode};
-use crate::device::write_zeros;
+use crate::device::{read_one_by_one, write_zeros};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError, Read, Write};
 use holdfast_integrity::crc64;
 use parking_lot::{Mutex, RwLock};
@@ -450,12 +450,7 @@ impl Device for Patient {
         if is_done.is_ok() {
             return Ok(());
         }
-        let mut outcome = Ok(());
-        for read in reads {
-            read.result = self.read(read.first, read.bufs);
-            outcome = outcome.and_then(|()| read.result.clone());
-        }
-        outcome
+        read_one_by_one(self, reads)
     }
 
     fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceError> {

@@ -11,8 +11,8 @@ use holdfast_block::{Access, Device};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 /// Longest that a detached log may be held by those who were at it.
 const LET_GO: Duration = Duration::from_secs(2);
@@ -62,16 +62,12 @@ impl InUse {
             return Err(Failure::new("a backup is under way").hint("try again when it is done"));
         };
         let flashlog = self.flashlog()?;
-        let (set, held) = (flashlog.status().set.to_string(), Arc::downgrade(&flashlog));
+        let (set, gone) = (flashlog.status().set.to_string(), flashlog.until_gone());
         drop(flashlog);
         self.lasting.detach_log().map_err(sets::explain)?;
         // Who was at it is done soon; whoever gets the answer may attach it again at once.
-        let begun = Instant::now();
-        while held.strong_count() > 0 && begun.elapsed() < LET_GO {
-            // An `Arc` tells nobody when its last holder lets go of it.
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(DetachReport { set, log: self.log(), free: held.strong_count() == 0 })
+        let free = gone.recv_timeout(LET_GO) == Err(RecvTimeoutError::Disconnected);
+        Ok(DetachReport { set, log: self.log(), free })
     }
 
     /// The moments since the state of a backup.

@@ -325,6 +325,21 @@ impl SmallHost {
     }
 }
 
+/// A rig in which the log is `small/b`, if mounts can be made here.
+fn rig_with_small_log() -> Option<(Rig, SmallHost)> {
+    if !fuse() {
+        return None;
+    }
+    if !is_root() {
+        eprintln!("SKIPPED: not root, so there is no host that is too small");
+        return None;
+    }
+    let rig = Rig::new();
+    let host = SmallHost::new(&rig, "6M");
+    File::create(host.0.join("b")).unwrap().set_len(64 << 20).unwrap();
+    Some((rig, host))
+}
+
 impl Drop for SmallHost {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
@@ -333,16 +348,7 @@ impl Drop for SmallHost {
 
 #[test]
 fn a_failing_log_makes_the_store_read_only_if_that_is_wanted_and_status_says_so() {
-    if !fuse() {
-        return;
-    }
-    if !is_root() {
-        eprintln!("SKIPPED: not root, so there is no host that is too small");
-        return;
-    }
-    let rig = Rig::new();
-    let host = SmallHost::new(&rig, "6M");
-    File::create(host.0.join("b")).unwrap().set_len(64 << 20).unwrap();
+    let Some((rig, _host)) = rig_with_small_log() else { return };
     rig.run(["create", "--main", "a", "--log", "small/b", "--size", "64M"]).exits(0);
     let directory = rig.directory("m");
     rig.run(["mount", "a", "m", "-o", "log=small/b,on-failure=sync.log=read-only"]).exits(0);
@@ -416,16 +422,7 @@ fn main_is_lost(rig: &Rig, log: &str) {
 
 #[test]
 fn a_mounted_store_goes_on_when_its_log_fails() {
-    if !fuse() {
-        return;
-    }
-    if !is_root() {
-        eprintln!("SKIPPED: not root, so there is no host that is too small");
-        return;
-    }
-    let rig = Rig::new();
-    let host = SmallHost::new(&rig, "6M");
-    File::create(host.0.join("b")).unwrap().set_len(64 << 20).unwrap();
+    let Some((rig, host)) = rig_with_small_log() else { return };
     rig.run(["create", "--main", "a", "--log", "small/b", "--backup", "c", "--size", "64M"]).exits(0);
     let directory = rig.directory("m");
     rig.run(["mount", "a", "m", "-o", "log=small/b"]).exits(0);

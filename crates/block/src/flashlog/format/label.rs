@@ -247,9 +247,14 @@ impl Areas {
 }
 
 impl Label {
-    /// That of a device which comes to this set: what the set is, and nothing of how far one of its devices has got.
-    pub(crate) fn of_newcomer(&self, role: Role, device_blocks: u64, areas: Areas) -> Label {
-        let Label { set, main, log, generation, blocks, is_asynchronous, .. } = *self;
+    /// That of a device of a new set of so many blocks, of which the set, main and log have these names.
+    pub(crate) fn first(
+        [set, main, log]: [Uuid; 3],
+        blocks: u64,
+        role: Role,
+        device_blocks: u64,
+        areas: Areas,
+    ) -> Label {
         Label {
             role,
             state: State::Open,
@@ -257,7 +262,7 @@ impl Label {
             set,
             main,
             log,
-            generation,
+            generation: 1,
             blocks,
             device_blocks,
             areas,
@@ -267,13 +272,19 @@ impl Label {
             backup: Uuid::NONE,
             staging: Staging::default(),
             rebuilt: 0,
-            is_asynchronous,
+            is_asynchronous: false,
             barrier: 0,
             map: 0,
             has_map: false,
             left: 0,
             durable: 0,
         }
+    }
+
+    /// That of a device which comes to this set: what the set is, and nothing of how far one of its devices has got.
+    pub(crate) fn of_newcomer(&self, role: Role, device_blocks: u64, areas: Areas) -> Label {
+        let Label { set, main, log, generation, blocks, is_asynchronous, .. } = *self;
+        Label { generation, is_asynchronous, ..Label::first([set, main, log], blocks, role, device_blocks, areas) }
     }
 
     /// First block of the area of labels.
