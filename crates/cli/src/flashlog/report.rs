@@ -88,7 +88,7 @@ fn moment(seconds: u64) -> String {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct SetReport {
     pub(crate) set: String,
-    /// Main and log work, and have between them and the backup, if there is one, each block twice.
+    /// Main and log work, and have between them and the backup each block twice.
     pub(crate) protected: bool,
     /// What is wrong, if anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,7 +160,18 @@ impl SetReport {
             let changed = size::show(changed_bytes);
             format!("the log does not keep all that the backup lacks: up to {changed} are on main alone until the next backup")
         });
-        let problem = stopped.or_else(|| troubles.iter().find_map(TroubleReport::problem)).or(overtaken);
+        // Main is made anew from backup and log, so its death would lose what neither has.
+        let single = match (status.backup, status.since_backup_blocks) {
+            (None, _) => Some(
+                "no backup goes with the log: what it does not keep any more is on main alone until one is made"
+                    .to_string(),
+            ),
+            (Some(_), None) => {
+                Some("what was written since the backup is on main alone until the next one".to_string())
+            }
+            (Some(_), Some(_)) => None,
+        };
+        let problem = stopped.or_else(|| troubles.iter().find_map(TroubleReport::problem)).or(overtaken).or(single);
         SetReport {
             set: status.set.to_string(),
             protected: problem.is_none(),
@@ -227,7 +238,7 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
 impl SetReport {
     fn protection(&self) -> String {
         match &self.problem {
-            None => "protected: log and main".to_string(),
+            None => "protected: main, log and backup".to_string(),
             Some(problem) => format!("NOT PROTECTED: {problem}"),
         }
     }
@@ -258,7 +269,7 @@ impl SetReport {
                 format!("{backup}{}, {} written since", point.unwrap_or_default(), size::show(bytes))
             }
             (Some(backup), None, _) => format!("{backup}; the next one is a full copy"),
-            (None, ..) => "none: what the log does not keep any more is on main alone".to_string(),
+            (None, ..) => "none".to_string(),
         }
     }
 

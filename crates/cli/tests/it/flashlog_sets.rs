@@ -103,8 +103,9 @@ fn a_set_is_made_served_backed_up_and_rebuilt_when_main_is_gone() {
     let mut client = server.client();
     assert_eq!(client.size_bytes, 31 << 20);
     client.write(0, &bytes(1, 1 << 20));
-    let status = rig.run(["flashlog", "status", "--json"]).exits(0).json();
-    assert_eq!((&status["sets"][0]["protected"], &status["sets"][0]["mode"]), (&true.into(), &"sync".into()));
+    let status = rig.run(["flashlog", "status", "--json"]).exits(3).json();
+    assert_eq!((&status["sets"][0]["protected"], &status["sets"][0]["mode"]), (&false.into(), &"sync".into()));
+    assert!(status["sets"][0]["problem"].as_str().unwrap().starts_with("no backup goes with the log"), "{status}");
     rig.run(["flashlog", "backup"]).exits(2).says("it is not known where backups of this set go");
     let first = rig.run(["flashlog", "backup", "--to", "backup", "--json"]).exits(0).json();
     assert_eq!(
@@ -114,7 +115,10 @@ fn a_set_is_made_served_backed_up_and_rebuilt_when_main_is_gone() {
     client.write(5 << 20, &bytes(2, 64 << 10));
     client.write(5 << 20, &bytes(3, 64 << 10));
     let status = rig.run(["flashlog", "status", "--json"]).exits(0).json();
-    assert_eq!(status["sets"][0]["since_backup_bytes"], 128 << 10);
+    assert_eq!(
+        (&status["sets"][0]["since_backup_bytes"], &status["sets"][0]["protected"]),
+        (&(128 << 10).into(), &true.into())
+    );
     // The server knows where the last one went, and each block goes once.
     let second = rig.run(["flashlog", "backup", "--json"]).exits(0).json();
     assert_eq!((&second["full"], &second["copied_bytes"]), (&false.into(), &(64 << 10).into()));
@@ -188,7 +192,7 @@ fn a_server_that_is_killed_leaves_what_was_flushed_and_a_socket_that_the_next_on
     let server = Server::start(&rig, &arguments);
     assert!(server.begun["replayed_bytes"].as_u64().unwrap() >= 200_000);
     assert_eq!(server.client().read(1 << 20, 200_000), bytes(5, 200_000));
-    assert_eq!(rig.run(["flashlog", "status", "log", "--json"]).exits(0).json()["sets"][0]["mode"], "async");
+    assert_eq!(rig.run(["flashlog", "status", "log", "--json"]).exits(3).json()["sets"][0]["mode"], "async");
     server.stop();
     assert!(!rig.path("nbd").exists());
     let left: Vec<_> = fs::read_dir(rig.path("run")).unwrap().collect();
@@ -228,7 +232,7 @@ fn servers_are_told_apart_by_device_and_by_socket() {
     let first = Server::start(&rig, &SET);
     let second = Server::start(&rig, &["--main", "m2", "--log", "l2", "--backup", "b2", "--name", "x y"]);
     assert!(second.uri().starts_with("nbd+unix:///x%20y?socket="), "{}", second.uri());
-    assert_eq!(rig.run(["flashlog", "status", "--json"]).exits(0).json()["sets"].as_array().unwrap().len(), 2);
+    assert_eq!(rig.run(["flashlog", "status", "--json"]).exits(3).json()["sets"].as_array().unwrap().len(), 2);
     rig.run(["flashlog", "backup", "--to", "b"]).exits(2).says("2 sets are served");
     let control = second.begun["control"].as_str().unwrap();
     let report = rig.run(["flashlog", "backup", "--control", control, "--json"]).exits(0).json();
@@ -433,9 +437,10 @@ fn a_log_is_detached_and_attached_while_clients_write() {
     fs::remove_file(rig.path("log")).unwrap();
     let server = Server::start(&rig, &["--main", "main", "--without-log"]);
     rig.run(["flashlog", "attach", "--log", "new log", "--new", "--log-size", "16M"]).exits(0);
-    rig.run(["flashlog", "status"]).exits(0);
+    assert!(rig.run(["flashlog", "status"]).exits(3).out.contains("NOT PROTECTED: no backup goes with the log"));
     let copy = rig.run(["flashlog", "backup", "--to", "backup", "--json"]).exits(0).json();
     assert_eq!(copy["full"], true);
+    rig.run(["flashlog", "status"]).exits(0);
     server.stop();
     for wrong in [&["--main", "main"][..], &["--main", "main", "--log", "log", "--on-failure", "log.flush=retry:3"]] {
         rig.run([&["flashlog", "serve"], wrong].concat()).exits(2);
@@ -486,6 +491,7 @@ fn a_log_that_has_gone_is_waited_for_and_told_of() {
     rig.run(["flashlog", "create", "--main", "main", "--log", "small/log", "--size", "32M"]).exits(0);
     let arguments = ["--main", "main", "--log", "small/log", "--on-failure", "log.gone=wait:1h"];
     let server = Server::start(&rig, &arguments);
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
     let mut client = server.client();
     client.write(0, &bytes(1, 1 << 18));
     // It fails, and nothing is in its place.
@@ -535,6 +541,7 @@ fn a_log_that_fails_is_gone_on_without_as_the_policy_says() {
         fs::File::create(host.0.join("log")).unwrap().set_len(64 << 20).unwrap();
         rig.run(["flashlog", "create", "--main", "main", "--log", "small/log", "--size", "32M"]).exits(0);
         let server = Server::start(&rig, &[&["--main", "main", "--log", "small/log"], arguments].concat());
+        rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
         let mut client = server.client();
         let written = (0..16).try_for_each(|number| {
             client.try_write(number << 18, &bytes(number as u8, 1 << 18))?;

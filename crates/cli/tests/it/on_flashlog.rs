@@ -88,26 +88,30 @@ fn a_store_on_a_flashlog_is_used_as_any_other() {
         rig.run(["sync", "m"]).exits(0);
     }
     let files = tree(&directory);
-    let status = rig.run(["status", "m", "--json"]).exits(0).json();
-    let set = &status["flashlog"];
-    assert_eq!((set["protected"].as_bool(), set["mode"].as_str()), (Some(true), Some("async")), "{status}");
-    let metrics = rig.run(["status", "m", "--metrics"]).exits(0).out;
-    assert!(
-        metrics.lines().any(|line| line.starts_with("holdfast_flashlog_protected{") && line.ends_with(" 1")),
-        "{metrics}"
-    );
+    let is_protected = |code: i32| {
+        let status = rig.run(["status", "m", "--json"]).exits(code).json();
+        let set = &status["flashlog"];
+        assert_eq!((set["protected"].as_bool(), set["mode"].as_str()), (Some(code == 0), Some("async")), "{status}");
+        let metrics = rig.run(["status", "m", "--metrics"]).exits(code).out;
+        let ends = if code == 0 { " 1" } else { " 0" };
+        let of_set = |line: &str| line.starts_with("holdfast_flashlog_protected{") && line.ends_with(ends);
+        assert!(metrics.lines().any(of_set), "{metrics}");
+    };
+    is_protected(3);
+    rig.run(["flashlog", "backup", "m", "--to", "c"]).exits(0);
+    is_protected(0);
     rig.run(["snapshot", "create", "m", "one"]).exits(0);
     rig.run(["scrub", "m", "--wait"]).exits(0);
     rig.run(["unmount", "m"]).exits(0);
 
     checked(&rig, "a");
     let words = rig.run(["status", "a"]).exits(0).out;
-    assert!(words.contains("protected: log and main (async, set ") && words.contains(" 0 B behind"), "{words}");
+    assert!(words.contains("protected: main, log and backup (async, set ") && words.contains(" 0 B behind"), "{words}");
     assert!(rig.run(["snapshot", "list", "a"]).exits(0).out.contains("one"));
     rig.run(["mount", "a", "m", "-o", "ro"]).exits(0);
     assert_eq!(tree(&directory), files);
     let flags = rig.run(["status", "m"]).exits(0).out;
-    assert!(flags.contains("protected: log and main (async, set "), "{flags}");
+    assert!(flags.contains("protected: main, log and backup (async, set "), "{flags}");
     rig.run(["unmount", "m"]).exits(0);
     // What is asked for with a mount stays.
     rig.run(["mount", "a", "m", "-o", "log-mode=sync"]).exits(0);
@@ -123,7 +127,7 @@ fn a_main_disk_without_its_log_is_never_used() {
     rig.run(["create", "--main", "other", "--log", "other.log", "--size", "64M"]).exits(0);
     rig.directory("m");
     rig.directory("away");
-    let set = rig.run(["status", "a", "--json"]).exits(0).json();
+    let set = rig.run(["status", "a", "--json"]).exits(3).json();
     let set = set["flashlog"]["set"].as_str().unwrap().to_string();
     fs::rename(rig.path("b"), rig.path("away/b")).unwrap();
     let lacks = |ran: Ran, code: i32| {
@@ -137,7 +141,7 @@ fn a_main_disk_without_its_log_is_never_used() {
     rig.run(["mount", "a", "m", "-o", "without-log,log=away/b"]).exits(2).says("exclude each other");
     // Told where it is.
     rig.run(["check", "a", "--log", "away/b"]).exits(0);
-    rig.run(["status", "a", "--log", "away/b"]).exits(0);
+    rig.run(["status", "a", "--log", "away/b"]).exits(3);
     if fuse() {
         rig.run(["mount", "a", "m", "-o", "log=away/b"]).exits(0);
         rig.run(["unmount", "m"]).exits(0);
@@ -523,7 +527,7 @@ fn a_mounted_store_gets_a_new_log() {
     rig.run(["flashlog", "attach", "m", "--log", "b2"]).exits(1).says("to make another log there: --new");
     let attached = rig.run(["flashlog", "attach", "m", "--log", "b2", "--new", "--json"]).exits(0).json();
     assert_eq!(attached["new"], true, "{attached}");
-    rig.run(["status", "m"]).exits(0);
+    assert!(rig.run(["status", "m"]).exits(3).out.contains("NOT PROTECTED: no backup goes with the log"));
     let report = rig.run(["flashlog", "backup", "m", "--to", "c", "--json"]).exits(0).json();
     assert_eq!(report["full"], true, "{report}");
     fill(&directory, "third", 20);
