@@ -17,6 +17,7 @@ use holdfast_integrity::Protection;
 use holdfast_naming::{NewNode, Request};
 use holdfast_object::{Durability, ObjectId, SystemClock};
 use std::io::{IoSlice, IoSliceMut};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -78,10 +79,12 @@ impl Work {
 enum On {
     Main,
     Log,
+    /// The same to each of them, from a thread each: what there is for those who write everything twice.
+    Both,
     Set(Mode),
 }
 
-const ALL_ON: [On; 4] = [On::Main, On::Log, On::Set(Mode::Synchronous), On::Set(Mode::Asynchronous)];
+const ALL_ON: [On; 5] = [On::Main, On::Log, On::Both, On::Set(Mode::Synchronous), On::Set(Mode::Asynchronous)];
 
 /// What one run took.
 #[derive(Clone, Copy)]
@@ -151,13 +154,19 @@ impl Devices {
         Ok(path)
     }
 
-    fn open(&self, on: On) -> Result<Opened> {
+    fn open(&self, on: On) -> Result<Vec<Opened>> {
         let file = |path| FileDevice::open(path, Access::ReadWrite).map_err(of_device);
-        let mode = match on {
-            On::Main => return Ok(Opened { device: Arc::new(file(&self.main)?), set: None }),
-            On::Log => return Ok(Opened { device: Arc::new(file(&self.log)?), set: None }),
-            On::Set(mode) => mode,
-        };
+        let alone = |path| Ok(Opened { device: Arc::new(file(path)?), set: None });
+        match on {
+            On::Main => Ok(vec![alone(&self.main)?]),
+            On::Log => Ok(vec![alone(&self.log)?]),
+            On::Both => Ok(vec![alone(&self.main)?, alone(&self.log)?]),
+            On::Set(mode) => Ok(vec![self.open_set(mode)?]),
+        }
+    }
+
+    fn open_set(&self, mode: Mode) -> Result<Opened> {
+        let file = |path| FileDevice::open(path, Access::ReadWrite).map_err(of_device);
         let (main, log) = (Arc::new(file(&self.main)?), Arc::new(file(&self.log)?));
         let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
         flashlog::create(main.clone(), log.clone(), &names).map_err(of_set)?;
@@ -171,15 +180,26 @@ impl Devices {
 
     fn run(&self, work: Work, on: On, round: usize) -> Result<Run> {
         let opened = self.open(on)?;
-        let (start, cpu) = (Instant::now(), cpu::own());
-        let (bytes, seconds, cpu_s) = match work {
-            Work::Device(load) => {
-                let bytes = self.load(load, &*opened.device, round as u64)?;
-                (bytes, start.elapsed(), cpu::own().saturating_sub(cpu))
-            }
-            Work::File => self.file(&opened.device)?,
-        };
-        opened.close()?;
+        let runs = std::thread::scope(|scope| {
+            let one = |opened: &Opened| match work {
+                Work::Device(load) => {
+                    let (start, cpu) = (Instant::now(), cpu::own());
+                    let bytes = self.load(load, &*opened.device, round as u64)?;
+                    Ok((bytes, start.elapsed(), cpu::own().saturating_sub(cpu)))
+                }
+                Work::File => self.file(&opened.device),
+            };
+            let others: Vec<_> = opened[1..].iter().map(|opened| scope.spawn(move || one(opened))).collect();
+            let first = one(&opened[0]);
+            let others = others.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            [first].into_iter().chain(others).collect::<Result<Vec<_>>>()
+        })?;
+        opened.into_iter().try_for_each(Opened::close)?;
+        // Of several, the slowest; each has the same bytes, which count once.
+        let (bytes, seconds, cpu_s) = runs
+            .into_iter()
+            .max_by_key(|(_, took, _)| *took)
+            .ok_or_else(|| Error::Usage("nothing was opened".into()))?;
         let seconds = seconds.as_secs_f64().max(1e-9);
         Ok(Run { mb_per_s: bytes as f64 / 1e6 / seconds, cpu_percent: 100.0 * cpu_s.as_secs_f64() / seconds })
     }
@@ -238,7 +258,7 @@ impl Devices {
     fn backups(&mut self) -> Result<(f64, f64, u64)> {
         let mib = 4 * self.options.mib + BESIDE_BLOCKS / MIB_BLOCKS;
         let path = self.place(None, "backup", mib)?;
-        let opened = self.open(On::Set(Mode::Asynchronous))?;
+        let opened = self.open_set(Mode::Asynchronous)?;
         let Some((set, _)) = &opened.set else { return Err(Error::Usage("a set was opened as a device".into())) };
         let backup = Arc::new(FileDevice::open(&path, Access::ReadWrite).map_err(of_device)?);
         set.create_backup(backup.clone(), Uuid([4; 16])).map_err(of_set)?;
@@ -263,7 +283,7 @@ impl Devices {
 /// Of the devices.
 pub fn measure(options: &Options, progress: &Progress) -> Result<String> {
     let mut devices = Devices::new(options)?;
-    let mut runs: Vec<[Vec<Run>; 4]> = Work::ALL.map(|_| Default::default()).into();
+    let mut runs: Vec<[Vec<Run>; ALL_ON.len()]> = Work::ALL.map(|_| Default::default()).into();
     for round in 0..options.rounds {
         for (work, runs) in Work::ALL.iter().zip(&mut runs) {
             for step in 0..ALL_ON.len() {
@@ -276,7 +296,18 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<String> {
     }
     progress.say("backups");
     let (full_s, next_s, blocks) = devices.backups()?;
-    let header = ["load", "main", "log", "Flashlog, sync", "Flashlog, async", "sync / slower", "async / log"];
+    let header = [
+        "load",
+        "main",
+        "log",
+        "both at once",
+        "Flashlog, sync",
+        "Flashlog, async",
+        "sync / slower",
+        "async / log",
+        "sync / both",
+        "async / both",
+    ];
     let body = Work::ALL.iter().zip(&runs).map(|(work, runs)| row(*work, runs)).collect();
     let backups = format!(
         "A full copy of {} MiB to a backup: {} s; the next one, of {blocks} blocks that were scattered and written four times each: {} s.",
@@ -292,20 +323,23 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<String> {
     ))
 }
 
-fn row(work: Work, runs: &[Vec<Run>; 4]) -> Vec<String> {
+fn row(work: Work, runs: &[Vec<Run>; ALL_ON.len()]) -> Vec<String> {
     let median =
         |values: &[f64]| Summary::of(values.iter().copied()).map_or_else(|| "–".to_owned(), |s| number(s.median));
-    let rates = [0, 1, 2, 3].map(|at| runs[at].iter().map(|run| run.mb_per_s).collect::<Vec<f64>>());
-    let cells = [0, 1, 2, 3].map(|at| {
+    let [main, log, both, sync, other] =
+        [0, 1, 2, 3, 4].map(|at| runs[at].iter().map(|run| run.mb_per_s).collect::<Vec<f64>>());
+    let cells = [0, 1, 2, 3, 4].map(|at| {
         let cpu: Vec<f64> = runs[at].iter().map(|run| run.cpu_percent).collect();
-        format!("{} ({} %)", median(&rates[at]), median(&cpu))
+        let rates: Vec<f64> = runs[at].iter().map(|run| run.mb_per_s).collect();
+        format!("{} ({} %)", median(&rates), median(&cpu))
     });
-    let slower: Vec<f64> = rates[0].iter().zip(&rates[1]).map(|(main, log)| main.min(*log)).collect();
+    let slower: Vec<f64> = main.iter().zip(&log).map(|(main, log)| main.min(*log)).collect();
     let ratio = |of: &[f64], to: &[f64]| {
         Summary::of_ratios(of, to)
             .map_or_else(|| "–".to_owned(), |s| format!("{:.2} ({:.2}–{:.2})", s.median, s.min, s.max))
     };
-    [vec![work.name()], cells.to_vec(), vec![ratio(&rates[2], &slower), ratio(&rates[3], &rates[1])]].concat()
+    let ratios = vec![ratio(&sync, &slower), ratio(&other, &log), ratio(&sync, &both), ratio(&other, &both)];
+    [vec![work.name()], cells.to_vec(), ratios].concat()
 }
 
 #[cfg(test)]
