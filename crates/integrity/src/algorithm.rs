@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, Mismatch, crc32c, crc64, fletcher256, xor64};
+use crate::sums::xor64_copied;
+use crate::{Digest, Mismatch, crc32c, crc64, crc64_copied, fletcher256, xor64};
 
 /// Length in bytes of the longest checksum.
 pub const DIGEST_MAX: usize = 32;
@@ -112,6 +113,24 @@ impl Algorithm {
             Algorithm::Xxh3 => Checksum::of_le(self, &twox_hash::XxHash3_64::oneshot(bytes).to_le_bytes()),
             Algorithm::Blake3 => Checksum::of_le(self, blake3::hash(bytes).as_bytes()),
         }
+    }
+
+    /// Copies `from` to `to`, which is as long, and gives the checksum of what was read. A block of 4 KiB is read once for both under CRC-64 and
+    /// xor64, if the CPU can.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn sum_copied(self, from: &[u8], to: &mut [u8]) -> Checksum {
+        if let (Ok(from), Ok(to)) = (from.try_into(), (&mut *to).try_into()) {
+            match self {
+                Algorithm::Crc64Nvme => return Checksum::crc64(crc64_copied(from, to)),
+                Algorithm::Xor64 => return Checksum::from_number(self, xor64_copied(from, to)),
+                _ => {}
+            }
+        }
+        let sum = self.sum(from);
+        to.copy_from_slice(from);
+        sum
     }
 
     /// Starts a checksum over bytes that come in pieces.
@@ -262,7 +281,15 @@ impl Checksum {
     /// # Errors
     /// [`Mismatch`] when they differ. Never for [`Algorithm::None`].
     pub fn verify(&self, bytes: &[u8]) -> Result<(), Mismatch> {
-        let got = self.algorithm.sum(bytes);
+        self.verify_summed(bytes, None)
+    }
+
+    /// The same for whoever has just made a checksum of the bytes, which is used if it is of the same algorithm.
+    ///
+    /// # Errors
+    /// As for [`Checksum::verify`].
+    pub fn verify_summed(&self, bytes: &[u8], just_made: Option<Checksum>) -> Result<(), Mismatch> {
+        let got = just_made.filter(|sum| sum.algorithm == self.algorithm).unwrap_or_else(|| self.algorithm.sum(bytes));
         if got == *self { Ok(()) } else { Err(Mismatch { expected: *self, got }) }
     }
 }

@@ -213,13 +213,26 @@ impl StoredSums {
     /// # Errors
     /// [`Mismatch`] if the bytes have not the checksum `page.memory`, in a mode that looks.
     pub fn generate(bytes: &[u8], page: PageSums, mode: Protection) -> Result<StoredSums, Mismatch> {
+        StoredSums::generate_summed(bytes, None, page, mode)
+    }
+
+    /// The same for whoever has just made a checksum of the bytes: where bytes are verified under its algorithm, they are compared with it.
+    ///
+    /// # Errors
+    /// As for [`StoredSums::generate`].
+    pub fn generate_summed(
+        bytes: &[u8],
+        just_made: Option<Checksum>,
+        page: PageSums,
+        mode: Protection,
+    ) -> Result<StoredSums, Mismatch> {
         let known = |algorithm| [page.memory, page.strong].into_iter().find(|sum| sum.algorithm() == algorithm);
         let get = |algorithm: Algorithm| known(algorithm).unwrap_or_else(|| algorithm.sum(std::hint::black_box(bytes)));
         let primary = get(mode.stored());
         let secondary = if mode.stores_both() { get(mode.memory()) } else { Checksum::none() };
         let is_passed_on = primary == page.memory;
         if mode.verifies_at_device() || !is_passed_on && mode != Protection::None {
-            page.memory.verify(std::hint::black_box(bytes))?;
+            page.memory.verify_summed(std::hint::black_box(bytes), just_made)?;
         }
         Ok(StoredSums { primary, secondary })
     }
@@ -229,12 +242,25 @@ impl StoredSums {
     /// # Errors
     /// [`Mismatch`] if the bytes have not the stored checksum, in a mode that looks.
     pub fn load(&self, bytes: &[u8], mode: Protection) -> Result<PageSums, Mismatch> {
+        self.load_summed(bytes, None, mode)
+    }
+
+    /// The same for whoever has just made a checksum of the bytes: where they are verified under its algorithm, they are compared with it.
+    ///
+    /// # Errors
+    /// As for [`StoredSums::load`].
+    pub fn load_summed(
+        &self,
+        bytes: &[u8],
+        just_made: Option<Checksum>,
+        mode: Protection,
+    ) -> Result<PageSums, Mismatch> {
         let stored = |algorithm| [self.primary, self.secondary].into_iter().find(|sum| sum.algorithm() == algorithm);
         let wanted = mode.memory();
         let memory = stored(wanted).unwrap_or_else(|| wanted.sum(std::hint::black_box(bytes)));
         let is_passed_on = memory == self.primary;
         if mode.verifies_at_device() || !is_passed_on && mode != Protection::None {
-            self.primary.verify(std::hint::black_box(bytes))?;
+            self.primary.verify_summed(std::hint::black_box(bytes), just_made)?;
         }
         let strong = if mode.switches_after().is_some() { self.primary } else { Checksum::none() };
         let strong = if strong.algorithm() == Protection::STRONG { strong } else { Checksum::none() };
@@ -303,6 +329,11 @@ mod tests {
             assert_eq!(loaded.strong.algorithm() != Algorithm::None, mode.switches_after().is_some(), "{mode}");
             let before = StoredSums::generate(&flipped, fresh, mode).is_err();
             let on_device = stored.load(&flipped, mode).is_err();
+            // Whoever has just made a checksum of them, of whatever algorithm, is told the same.
+            for just_made in Algorithm::ALL.map(|algorithm| Some(algorithm.sum(&flipped))) {
+                assert_eq!(StoredSums::generate_summed(&flipped, just_made, fresh, mode).is_err(), before, "{mode}");
+                assert_eq!(stored.load_summed(&flipped, just_made, mode).is_err(), on_device, "{mode}");
+            }
             let by_reader = fresh.memory.verify(&flipped).is_err();
             let expected = match mode {
                 Protection::None => (false, false, false),

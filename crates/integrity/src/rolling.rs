@@ -46,12 +46,16 @@
 //! A pointer with Adler-32 costs 55, with Fletcher-256 41.
 
 mod adler;
+mod blocks;
 mod fletcher;
 mod tally;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_blocks;
 
 pub use adler::{ADLER32_OF_ZEROS, adler32, adler32_add_delta, adler32_change};
+pub use blocks::{crc64_and_tally, crc64_copied, crc64_each};
 pub use fletcher::{fletcher256_add_delta, fletcher256_change};
 pub use tally::tally;
 
@@ -85,23 +89,6 @@ static KEYS: Keys = {
     }
     keys
 };
-
-/// The CRC-64 and the tally of a block, which is read once where the CPU has VPCLMULQDQ and AVX-512.
-///
-/// ```
-/// use holdfast_integrity::{crc64, crc64_and_tally, tally};
-///
-/// let block: [u8; 4096] = std::array::from_fn(|at| at as u8);
-/// assert_eq!(crc64_and_tally(&block), (crc64(&block), tally(&block)));
-/// ```
-#[inline]
-pub fn crc64_and_tally(block: &[u8; ROLLING_BLOCK]) -> (u64, u32) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some((crc64, tally)) = x86::sums(&KEYS, block) {
-        return (CRC64_OF_ZEROS ^ crc64, tally);
-    }
-    (crc64(block), tally(block))
-}
 
 /// What a change does to the checksum and the tally of a block.
 ///

@@ -1,9 +1,10 @@
 //! xor64 and the limb sums of Fletcher-256 with AVX-512 and AVX2, chosen at run time.
 //!
-//! The `unsafe` of this crate is here and in `rolling/x86.rs`: vector loads, and the calls of functions that need a CPU feature. Every function
+//! The `unsafe` of this crate is here, in `rolling/x86.rs` and in `rolling/x86_blocks.rs`: vector loads, and the calls of functions that need a CPU feature. Every function
 //! returns `None` where neither feature is there; the callers then use the portable code. The tests in `tests.rs`
 //! hold each against it.
 
+use crate::PAGE_SIZE;
 use std::arch::x86_64::*;
 
 /// Below this many bytes the portable code is as fast.
@@ -40,6 +41,13 @@ pub(crate) fn xor64(bytes: &[u8]) -> Option<u64> {
         return Some(unsafe { xor64_avx2(bytes) });
     }
     None
+}
+
+/// Copies a block, and gives the xor64 of what was read of it; or does nothing, if the CPU has no suitable unit.
+#[inline]
+pub(crate) fn xor64_copied(from: &[u8; PAGE_SIZE], to: &mut [u8; PAGE_SIZE]) -> Option<u64> {
+    // SAFETY: the feature was detected.
+    is_x86_feature_detected!("avx512f").then(|| unsafe { xor64_copied_avx512(from, to) })
 }
 
 /// Limb sums of the first words of `words` (the count is returned, a multiple of the vector's words), or `None`.
@@ -105,6 +113,18 @@ fn xor64_avx512(bytes: &[u8]) -> u64 {
     }
     let sum = _mm512_xor_si512(_mm512_xor_si512(acc[0], acc[1]), _mm512_xor_si512(acc[2], acc[3]));
     lanes512(sum).into_iter().fold(crate::sums::xor64_portable(tail), |x, y| x ^ y)
+}
+
+#[target_feature(enable = "avx512f")]
+fn xor64_copied_avx512(from: &[u8; PAGE_SIZE], to: &mut [u8; PAGE_SIZE]) -> u64 {
+    let mut sum = _mm512_setzero_si512();
+    for (from, to) in from.as_chunks::<64>().0.iter().zip(to.as_chunks_mut::<64>().0) {
+        let chunk = load512(from);
+        sum = _mm512_xor_si512(sum, chunk);
+        // SAFETY: `to` is 64 writable bytes, and the store has no demand on alignment.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), chunk) };
+    }
+    lanes512(sum).into_iter().fold(0, |x, y| x ^ y)
 }
 
 #[target_feature(enable = "avx2")]

@@ -1,5 +1,6 @@
 //! The two word-wise sums, xor64 and Fletcher-256: definition, portable code, and the choice of the fast code.
 
+use crate::PAGE_SIZE;
 #[cfg(target_arch = "x86_64")]
 use crate::simd;
 
@@ -14,6 +15,17 @@ pub fn xor64(bytes: &[u8]) -> u64 {
         return sum;
     }
     xor64_portable(bytes)
+}
+
+/// Copies a block, and gives the xor64 of what was read of it.
+pub(crate) fn xor64_copied(from: &[u8; PAGE_SIZE], to: &mut [u8; PAGE_SIZE]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(sum) = simd::xor64_copied(from, to) {
+        return sum;
+    }
+    let sum = xor64(from);
+    to.copy_from_slice(from);
+    sum
 }
 
 pub(crate) fn xor64_portable(bytes: &[u8]) -> u64 {

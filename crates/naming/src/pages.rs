@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::sums;
-use holdfast_integrity::{Algorithm, Checksum, prefetch_ahead};
+use holdfast_integrity::{Algorithm, Checksum, crc64_each, prefetch_ahead};
 use holdfast_object::{self as object, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageView, PinnedPage};
 use std::ops::Range;
 
@@ -30,6 +30,44 @@ fn to_be_verified(view: &PageView) -> Option<&[u8; PAGE_SIZE]> {
         PageView::Data(page) if page.is_verified() => Some(page.bytes()),
         _ => None,
     }
+}
+
+/// So many pages are verified together.
+const TOGETHER: usize = 32;
+
+/// Verifies pages, `first` being the index of the first one; a bad one is read again from below, and takes the place of its view.
+fn verify(cache: &dyn ObjectCache, id: ObjectId, first: PageIndex, views: &mut [PageView]) -> Result<()> {
+    if let [view] = views {
+        *view = verified(cache, id, first, std::mem::replace(view, PageView::Zero))?;
+        return Ok(());
+    }
+    let mut index = first;
+    for views in views.chunks_mut(TOGETHER) {
+        // Those under CRC-64, of which all are summed before one is compared.
+        let mut blocks = [zero_page(); TOGETHER];
+        let (mut expected, mut of, mut count) = ([0; TOGETHER], [0; TOGETHER], 0);
+        for (at, view) in views.iter().enumerate() {
+            if let PageView::Data(page) = view
+                && let Some(sum) = page.crc64()
+            {
+                (blocks[count], expected[count], of[count]) = (page.bytes(), sum, at);
+                count += 1;
+            }
+        }
+        let mut sums = [0; TOGETHER];
+        crc64_each(&blocks[..count], &mut sums[..count]);
+        let mut is_good = [false; TOGETHER];
+        (0..count).for_each(|n| is_good[of[n]] = sums[n] == expected[n]);
+        for at in 0..views.len() {
+            if !is_good[at] {
+                prefetch_ahead(at, |at| views.get(at).and_then(to_be_verified));
+                let view = std::mem::replace(&mut views[at], PageView::Zero);
+                views[at] = verified(cache, id, index + at as u64, view)?;
+            }
+        }
+        index += views.len() as u64;
+    }
+    Ok(())
 }
 
 /// How often a page is read again before it is given up.
@@ -126,29 +164,24 @@ impl ReadData {
     pub(crate) fn read(cache: &dyn ObjectCache, id: ObjectId, offset: u64, length: usize) -> Result<ReadData> {
         let mut data = ReadData::views(cache, id, offset, length)?;
         let first = offset / PAGE_SIZE as u64;
-        for at in 0..data.pages.len() {
-            prefetch_ahead(at, |at| data.pages.get(at).and_then(to_be_verified));
-            let view = std::mem::replace(&mut data.pages[at], PageView::Zero);
-            data.pages[at] = verified(cache, id, first + at as u64, view)?;
-        }
+        verify(cache, id, first, &mut data.pages)?;
         Ok(data)
     }
 
-    /// Reads as [`ReadData::read`] does, into memory of the caller's. Each page is verified right before it is copied, so that it comes from
+    /// Reads as [`ReadData::read`] does, into memory of the caller's. Pages are copied right after they are verified, so that they come from
     /// memory once.
     pub(crate) fn read_into(cache: &dyn ObjectCache, id: ObjectId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let mut data = ReadData::views(cache, id, offset, buffer.len())?;
-        let first = offset / PAGE_SIZE as u64;
+        let mut first = offset / PAGE_SIZE as u64;
         let (mut start, mut rest) = (data.start, buffer);
-        for at in 0..data.pages.len() {
-            let view = std::mem::replace(&mut data.pages[at], PageView::Zero);
-            let view = verified(cache, id, first + at as u64, view)?;
-            if let Some(PageView::Data(next)) = data.pages.get(at + 1) {
-                next.prefetch();
+        for views in data.pages.chunks_mut(TOGETHER) {
+            verify(cache, id, first, views)?;
+            for view in &*views {
+                let (piece, after) = rest.split_at_mut(rest.len().min(PAGE_SIZE - start));
+                piece.copy_from_slice(&bytes_of(view)[start..start + piece.len()]);
+                (start, rest) = (0, after);
             }
-            let (piece, after) = rest.split_at_mut(rest.len().min(PAGE_SIZE - start));
-            piece.copy_from_slice(&bytes_of(&view)[start..start + piece.len()]);
-            (start, rest) = (0, after);
+            first += views.len() as u64;
         }
         Ok(())
     }

@@ -5,8 +5,7 @@ use crate::error::{Error, Result};
 use crate::sums;
 use holdfast_integrity::{Algorithm, Checksum, prefetch_part};
 use holdfast_object::{
-    Fragment, FrameMut, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId,
-    Transaction,
+    Fragment, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId, Transaction,
 };
 use std::ops::Range;
 
@@ -102,8 +101,7 @@ impl<'a> Staged<'a> {
         let frames = self.cache.frames(images.len())?;
         let fragments = images.zip(frames).map(|((index, image), mut frame)| {
             // The checksum is of the bytes where they come from, so that a copy gone wrong is seen.
-            let checksum = Algorithm::Crc64Nvme.sum(image);
-            frame.copy_from_slice(image);
+            let checksum = Algorithm::Crc64Nvme.sum_copied(image, &mut frame[..]);
             let pin = frame.publish(checksum);
             let page = pin.page();
             self.pins.push(pin);
@@ -179,26 +177,21 @@ impl<'a> Staged<'a> {
         }
         let mut fragments = Vec::with_capacity(count);
         let mut bad = Vec::new();
-        // While a checksum is made, the processor gets the frame that the bytes go to, or already the next one.
-        let ask_for = |frame: Option<&FrameMut>, part: Range<usize>| {
-            if let Some(frame) = frame.filter(|_| algorithm != Algorithm::None) {
-                prefetch_part(frame, part);
-            }
-        };
         let mut frames = self.cache.frames(count)?.into_iter();
-        ask_for(frames.as_slice().first(), start..PAGE_SIZE.min(start + bytes.len()));
+        if let Some(frame) = frames.as_slice().first() {
+            prefetch_part(frame, start..PAGE_SIZE.min(start + bytes.len()));
+        }
         let mut position = 0;
         while let Some(mut frame) = frames.next() {
             let (piece, rest) = bytes.split_at(bytes.len().min(PAGE_SIZE - start));
             let end = start + piece.len();
-            ask_for(frames.as_slice().first(), 0..rest.len().min(PAGE_SIZE));
+            // While a page comes in, the processor gets the frame of the next one. A neighbour in memory it sees coming.
+            if let Some(next) = frames.as_slice().first().filter(|next| next.as_ptr() != frame.as_ptr_range().end) {
+                prefetch_part(next, 0..rest.len().min(PAGE_SIZE));
+            }
             let checksum = match sums {
                 Some(sums) => sums::receive(piece, sums[position], algorithm, &mut frame[start..end]).ok(),
-                None => {
-                    let checksum = algorithm.sum(piece);
-                    frame[start..end].copy_from_slice(piece);
-                    Some(checksum)
-                }
+                None => Some(algorithm.sum_copied(piece, &mut frame[start..end])),
             };
             match checksum {
                 Some(checksum) => {

@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use holdfast_integrity::{Algorithm, PAGE_SIZE, prefetch, prefetch_ahead, prefetch_start};
+use holdfast_integrity::{Algorithm, PAGE_SIZE, crc64_each, prefetch, prefetch_ahead, prefetch_start};
 use holdfast_object::{Arena, FrameMut, PinnedPage};
 
 /// 800 MiB: far more than any cache has.
@@ -56,15 +56,19 @@ fn verify(pages: &mut [PinnedPage], ask: impl Fn(&[PinnedPage], usize)) {
     }
 }
 
-fn receive(frames: &mut [FrameMut], bytes: &[u8; PAGE_SIZE], sums: bool, asks: bool) {
+fn verify_together(pages: &mut [PinnedPage]) {
+    let blocks: Vec<_> = pages.iter().map(PinnedPage::bytes).collect();
+    let mut sums = [0; WINDOW];
+    crc64_each(&blocks, &mut sums);
+    assert!(pages.iter().zip(sums).all(|(page, sum)| page.crc64() == Some(sum)), "nobody has changed them");
+}
+
+fn receive(frames: &mut [FrameMut], asks: bool, take: impl Fn(&mut FrameMut)) {
     for at in 0..frames.len() {
         if let Some(next) = frames.get(at + 1).filter(|_| asks) {
             prefetch(next);
         }
-        if sums {
-            black_box(SUM.sum(black_box(bytes)));
-        }
-        frames[at].copy_from_slice(black_box(bytes));
+        take(&mut frames[at]);
     }
 }
 
@@ -78,11 +82,21 @@ fn main() -> std::io::Result<()> {
         }
         let bytes = [7; PAGE_SIZE];
         println!("taken in, {order}:");
-        let ways: [Way<'_, FrameMut>; 4] = [
-            ("copied", &|frames| receive(frames, &bytes, false, false)),
-            ("copied, next frame asked for", &|frames| receive(frames, &bytes, false, true)),
-            ("summed and copied", &|frames| receive(frames, &bytes, true, false)),
-            ("summed and copied, next frame asked for", &|frames| receive(frames, &bytes, true, true)),
+        let copy = |frame: &mut FrameMut| frame.copy_from_slice(black_box(&bytes));
+        let sum_and_copy = |frame: &mut FrameMut| {
+            black_box(SUM.sum(black_box(&bytes)));
+            frame.copy_from_slice(black_box(&bytes));
+        };
+        let sum_copied = |frame: &mut FrameMut| {
+            black_box(SUM.sum_copied(black_box(&bytes), &mut frame[..]));
+        };
+        let ways: [Way<'_, FrameMut>; 6] = [
+            ("copied", &|frames| receive(frames, false, copy)),
+            ("copied, next frame asked for", &|frames| receive(frames, true, copy)),
+            ("summed, then copied", &|frames| receive(frames, false, sum_and_copy)),
+            ("summed, then copied, next frame asked for", &|frames| receive(frames, true, sum_and_copy)),
+            ("summed while copied", &|frames| receive(frames, false, sum_copied)),
+            ("summed while copied, next frame asked for", &|frames| receive(frames, true, sum_copied)),
         ];
         measure(&mut frames, &ways);
         let publish = |frame: FrameMut| {
@@ -96,7 +110,8 @@ fn main() -> std::io::Result<()> {
                 ask(next.bytes());
             }
         };
-        let ways: [Way<'_, PinnedPage>; 4] = [
+        let ways: [Way<'_, PinnedPage>; 5] = [
+            ("eight side by side, neighbours in turn", &|pages| verify_together(pages)),
             ("nothing asked for", &|pages| verify(pages, |_, _| ())),
             ("the start of the next page", &|pages| verify(pages, |pages, at| next(pages, at, prefetch_start))),
             ("all of the next page", &|pages| verify(pages, |pages, at| next(pages, at, prefetch))),

@@ -18,7 +18,7 @@
 
 mod flip;
 
-use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64, prefetch};
+use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
@@ -410,19 +410,17 @@ impl PinnedPage {
     /// Its bytes, if they match the checksum now. In the modes without checksums in memory they always do.
     pub fn verify(&self) -> Result<&[u8; PAGE_SIZE], Mismatch> {
         let bytes = self.bytes();
-        let fast = self.arena.descriptor(self.page.frame).fast.load(Ordering::Relaxed);
         // By far the most frequent: without a detour by way of any algorithm.
-        if fast == Algorithm::Crc64Nvme.id() && !self.is_switched && crc64(bytes) == self.page.checksum {
+        if self.crc64().is_some_and(|expected| crc64(bytes) == expected) {
             return Ok(bytes);
         }
         self.expected().verify(bytes).map(|()| bytes)
     }
 
-    /// It is verified next, while the page before it is copied: [`holdfast_integrity::prefetch`].
-    pub fn prefetch(&self) {
-        if self.is_verified() {
-            prefetch(self.bytes());
-        }
+    /// The checksum that counts for this reader, if it is a CRC-64.
+    pub fn crc64(&self) -> Option<u64> {
+        let fast = self.arena.descriptor(self.page.frame).fast.load(Ordering::Relaxed);
+        (fast == Algorithm::Crc64Nvme.id() && !self.is_switched).then_some(self.page.checksum)
     }
 
     /// Whether [`PinnedPage::verify`] looks at its bytes.

@@ -170,11 +170,50 @@ fn a_mutated_key_is_seen_in_the_sum_of_a_block() {
     for key in WORDS - 65..WORDS {
         let mut keys = KEYS;
         keys[key] ^= 1 << rng.random_range(0..64);
-        let Some((crc64, _)) = x86::sums(&keys, &block) else {
+        let Some((crc64, _)) = x86_blocks::sums(&keys, &block) else {
             eprintln!("this CPU has no VPCLMULQDQ and AVX-512: the code that needs them is not tested");
             return;
         };
-        assert_ne!(Some(crc64), x86::sums(&KEYS, &block).map(|(crc64, _)| crc64), "key {key}");
+        assert_ne!(Some(crc64), x86_blocks::sums(&KEYS, &block).map(|(crc64, _)| crc64), "key {key}");
+    }
+    // Side by side there is one row of each block at the end.
+    for key in WORDS - 9..WORDS {
+        let mut keys = KEYS;
+        keys[key] ^= 1 << rng.random_range(0..64);
+        let mut sums = [0; 8];
+        x86_blocks::each(&keys, &[&*block; 8], &mut sums);
+        assert!(sums.iter().all(|sum| *sum != crc64(&block[..])), "key {key}");
+    }
+}
+
+#[test]
+fn blocks_are_summed_wherever_they_lie_and_however_many_there_are() {
+    let mut rng = Pcg64Mcg::seed_from_u64(70);
+    let mut bytes = vec![0; 40 * ROLLING_BLOCK];
+    rng.fill(&mut bytes[..]);
+    let all: Vec<&Block> = bytes.as_chunks::<ROLLING_BLOCK>().0.iter().collect();
+    let scattered: Vec<&Block> = (0..40).map(|at| all[at * 7 % 40]).collect();
+    for (blocks, count) in [&all, &scattered].into_iter().flat_map(|blocks| (0..=40).map(move |count| (blocks, count)))
+    {
+        let mut sums = vec![0; count];
+        crc64_each(&blocks[..count], &mut sums);
+        assert!(sums.iter().zip(blocks).all(|(sum, block)| *sum == crc64(&block[..])), "{count}");
+    }
+}
+
+#[test]
+fn a_copy_is_what_was_summed() {
+    let mut rng = Pcg64Mcg::seed_from_u64(71);
+    for _ in 0..100 {
+        let (from, mut to) = (block(&mut rng), block(&mut rng));
+        assert_eq!((crc64_copied(&from, &mut to), &to), (crc64(&from[..]), &from));
+    }
+    for algorithm in crate::Algorithm::ALL {
+        for length in [0, 1, 100, ROLLING_BLOCK - 1, ROLLING_BLOCK, 2 * ROLLING_BLOCK] {
+            let (mut from, mut to) = (vec![0; length], vec![0; length]);
+            rng.fill(&mut from[..]);
+            assert_eq!((algorithm.sum_copied(&from, &mut to), &to), (algorithm.sum(&from), &from), "{algorithm}");
+        }
     }
 }
 

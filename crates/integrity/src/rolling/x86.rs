@@ -1,14 +1,14 @@
-//! Changes of the CRC-64 by carry-less multiplication, the tally in vectors, and both of a whole block in one pass, chosen at run time.
+//! Changes of the CRC-64 by carry-less multiplication, and the tally in vectors, chosen at run time.
 //!
 //! The `unsafe` here is vector loads and stores, and the calls of functions that need a CPU feature. Every function returns `None` where the CPU has not both PCLMULQDQ
-//! and AVX2 ([`sums`]: VPCLMULQDQ and AVX-512); the callers then use the portable code. The tests in `tests.rs` hold each against it.
+//! and AVX2; the callers then use the portable code. The tests in `tests.rs` hold each against it.
 //!
 //! Numbers are in the CRC's reflected order: the lowest bit has the highest power.
 
 use std::arch::x86_64::*;
 
 use super::tally::{self, LANES, WEIGHTS, Weights};
-use super::{Delta, Keys, ROLLING_BLOCK, WORDS, each_word};
+use super::{Delta, Keys, ROLLING_BLOCK, each_word};
 use crate::crc::POLY;
 
 /// The polynomial without x^0, its 65 bits moved up by none: x^64 at bit 0.
@@ -30,7 +30,7 @@ const QUOTIENT_TOP: u64 = {
 
 /// Whether the CPU has what the code here needs.
 #[inline]
-fn has() -> bool {
+pub(super) fn has() -> bool {
     is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("avx2")
 }
 
@@ -38,14 +38,6 @@ fn has() -> bool {
 pub(super) fn tally(block: &[u8; ROLLING_BLOCK]) -> Option<u32> {
     // SAFETY: the features were detected.
     has().then(|| unsafe { tally_avx2(block) })
-}
-
-/// The CRC-64 of a block less that of zeros, and its tally.
-#[inline]
-pub(super) fn sums(keys: &Keys, block: &[u8; ROLLING_BLOCK]) -> Option<(u64, u32)> {
-    let has = is_x86_feature_detected!("vpclmulqdq") && is_x86_feature_detected!("avx512f") && has();
-    // SAFETY: the features were detected.
-    has.then(|| unsafe { sums_avx512(keys, block) })
 }
 
 #[inline]
@@ -94,7 +86,7 @@ fn product(a: u64, b: u64) -> __m128i {
 /// A number of 128 bits, bit 127 being x^0, modulo the polynomial (Barrett's reduction).
 #[target_feature(enable = "pclmulqdq,avx2")]
 #[inline]
-fn reduce(wide: __m128i) -> u64 {
+pub(super) fn reduce(wide: __m128i) -> u64 {
     // What is above x^63, divided by the polynomial: its powers below x^0 drop out above bit 63.
     let quotient = _mm_clmulepi64_si128::<0>(wide, number(QUOTIENT_TOP));
     // That times the polynomial, of which x^0 is missing in POLY_TOP: the quotient itself.
@@ -176,53 +168,6 @@ fn tally_avx2(block: &[u8; ROLLING_BLOCK]) -> u32 {
         lanes
     };
     tally::of_lanes(&joined(a), &joined(b))
-}
-
-/// Rows of 64 bytes that are in the CRC's vectors at a time: as many as it takes for multiplications not to wait for each other.
-const FOLDED_ROWS: usize = 8;
-
-/// Both sums of a block, which is read once. The CRC is folded: what a vector stands for moves on by the vectors' rows, and the row that
-/// lies there is added, until only the last rows are left; these are multiplied by their keys, as changes are.
-#[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
-fn sums_avx512(keys: &Keys, block: &[u8; ROLLING_BLOCK]) -> (u64, u32) {
-    // SAFETY: `words` is 64 readable bytes, and the load has no demand on alignment.
-    let load = |words: &[u64; 8]| unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
-    let row_of = |bytes: &[u8; 64]| {
-        // SAFETY: `bytes` is 64 readable bytes, and the load has no demand on alignment.
-        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
-    };
-    // Lanes of 128 bits, the first word of each a power of x^64 above the second. Key i is that of word i: x^(64 · (512 − i) − 1).
-    let last = WORDS - 8 * FOLDED_ROWS;
-    let (first_key, second_key) = (_mm512_set1_epi64(keys[last - 1] as i64), _mm512_set1_epi64(keys[last] as i64));
-    let zero = _mm512_setzero_si512();
-    let (mut folded, mut a, mut b) = ([zero; FOLDED_ROWS], zero, zero);
-    for rows in block.as_chunks::<64>().0.as_chunks::<FOLDED_ROWS>().0 {
-        for (folded, row) in folded.iter_mut().zip(rows) {
-            let row = row_of(row);
-            let first = _mm512_clmulepi64_epi128::<0x00>(*folded, first_key);
-            let second = _mm512_clmulepi64_epi128::<0x11>(*folded, second_key);
-            *folded = _mm512_xor_si512(_mm512_xor_si512(first, second), row);
-            a = _mm512_add_epi32(a, row);
-            b = _mm512_add_epi32(b, a);
-        }
-    }
-    let mut wide = zero;
-    for (folded, keys) in folded.iter().zip(keys[last..].as_chunks::<8>().0) {
-        let keys = load(keys);
-        let first = _mm512_clmulepi64_epi128::<0x00>(*folded, keys);
-        let second = _mm512_clmulepi64_epi128::<0x11>(*folded, keys);
-        wide = _mm512_xor_si512(_mm512_xor_si512(first, second), wide);
-    }
-    let wide = _mm256_xor_si256(_mm512_castsi512_si256(wide), _mm512_extracti64x4_epi64::<1>(wide));
-    let wide = _mm_xor_si128(_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide));
-    // The sum over lanes, each times its weights, as in `tally::of_lanes`.
-    let weigh = |weights: &[u32; LANES], sums: __m512i| {
-        // SAFETY: `weights` is 64 readable bytes, and the load has no demand on alignment.
-        let weights = unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) };
-        _mm512_mullo_epi32(weights, sums)
-    };
-    let tally = _mm512_reduce_add_epi32(_mm512_add_epi32(weigh(&tally::ALPHA, a), weigh(&tally::BETA, b))) as u32;
-    (reduce(wide), tally)
 }
 
 #[target_feature(enable = "avx2")]

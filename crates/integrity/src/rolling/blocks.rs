@@ -1,0 +1,100 @@
+//! The CRC-64 of whole blocks: of several side by side, of one while it is copied, and together with its tally.
+
+#[cfg(target_arch = "x86_64")]
+use super::{KEYS, x86_blocks};
+use super::{ROLLING_BLOCK, tally};
+use crate::crc64;
+#[cfg(target_arch = "x86_64")]
+use crate::prefetch_part;
+use crate::{PAGE_SIZE, prefetch_ahead};
+
+type Block = [u8; ROLLING_BLOCK];
+
+const _: () = assert!(ROLLING_BLOCK == PAGE_SIZE);
+
+/// So many blocks are summed side by side.
+const ABREAST: usize = 8;
+/// Of each of the next ones so many bytes are asked for meanwhile; what comes behind, the processor sees coming.
+#[cfg(target_arch = "x86_64")]
+const ASKED: usize = 128;
+
+/// The CRC-64 and the tally of a block, which is read once where the CPU has VPCLMULQDQ and AVX-512.
+///
+/// ```
+/// use holdfast_integrity::{crc64, crc64_and_tally, tally};
+///
+/// let block: [u8; 4096] = std::array::from_fn(|at| at as u8);
+/// assert_eq!(crc64_and_tally(&block), (crc64(&block), tally(&block)));
+/// ```
+#[inline]
+pub fn crc64_and_tally(block: &[u8; ROLLING_BLOCK]) -> (u64, u32) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(sums) = x86_blocks::sums(&KEYS, block) {
+        return sums;
+    }
+    (crc64(block), tally(block))
+}
+
+/// Copies a block, and gives the CRC-64 of what was read of it. Each byte is read once where the CPU has VPCLMULQDQ and AVX-512, and copying
+/// takes nearly no time beside the multiplications.
+///
+/// ```
+/// use holdfast_integrity::{crc64, crc64_copied};
+///
+/// let block: [u8; 4096] = std::array::from_fn(|at| at as u8);
+/// let mut copy = [0; 4096];
+/// assert_eq!((crc64_copied(&block, &mut copy), copy), (crc64(&block), block));
+/// ```
+#[inline]
+pub fn crc64_copied(from: &[u8; ROLLING_BLOCK], to: &mut [u8; ROLLING_BLOCK]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(crc64) = x86_blocks::copied(&KEYS, from, to) {
+        return crc64;
+    }
+    let crc64 = crc64(from);
+    to.copy_from_slice(from);
+    crc64
+}
+
+/// The CRC-64s of blocks that come from memory, each read once.
+///
+/// Eight that lie anywhere are summed side by side where the CPU has VPCLMULQDQ and AVX-512: what the processor fetches ahead by itself ends with
+/// each page, and then does so for eight of them at a time. A page takes 0.25 µs on AMD EPYC in this way, one after the other 0.39 if each is
+/// asked for ([`prefetch_ahead`]) and 0.62 if not. Neighbours are summed one after the other, 0.14 µs each (side by side 0.18).
+///
+/// # Panics
+/// If `sums` is not as long as `blocks`.
+pub fn crc64_each(blocks: &[&[u8; ROLLING_BLOCK]], sums: &mut [u64]) {
+    assert_eq!(blocks.len(), sums.len(), "one sum for each block");
+    let mut first = 0;
+    for sums in sums.chunks_mut(ABREAST) {
+        if !abreast(&blocks[first..], sums) {
+            for (at, sum) in (first..).zip(sums) {
+                prefetch_ahead(at, |at| blocks.get(at).copied());
+                *sum = crc64(blocks[at]);
+            }
+        }
+        first += ABREAST;
+    }
+}
+
+/// Sums the first blocks side by side, if there are as many, they lie anywhere, and the CPU can.
+fn abreast(blocks: &[&Block], sums: &mut [u64]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let (Some((some, next)), Ok(sums)) = (blocks.split_first_chunk::<ABREAST>(), sums.try_into())
+        && !are_neighbours(some)
+    {
+        next.iter().take(ABREAST).for_each(|next| prefetch_part(next, 0..ASKED));
+        return x86_blocks::each(&KEYS, some, sums);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (blocks, sums);
+    false
+}
+
+/// Whether most of them lie behind each other.
+#[cfg(target_arch = "x86_64")]
+fn are_neighbours(blocks: &[&Block; ABREAST]) -> bool {
+    let pairs = blocks.windows(2).filter(|pair| pair[0].as_ptr_range().end == pair[1].as_ptr());
+    pairs.count() >= ABREAST / 2
+}

@@ -1,0 +1,117 @@
+//! The CRC-64 of whole blocks by carry-less multiplication in vectors of 64 bytes, chosen at run time.
+//!
+//! The `unsafe` here is vector loads and stores, and the calls of functions that need a CPU feature. Where the CPU has not VPCLMULQDQ and AVX-512,
+//! nothing is done and the functions say so. The tests in `tests.rs` hold each against the portable code.
+
+use std::arch::x86_64::*;
+
+use super::tally::{self, LANES};
+use super::x86::{has, reduce};
+use super::{CRC64_OF_ZEROS, Keys, ROLLING_BLOCK, WORDS};
+
+type Block = [u8; ROLLING_BLOCK];
+
+/// Rows of 64 bytes that are in the CRC's vectors at a time, of all blocks together: as many as it takes for multiplications not to wait for each
+/// other.
+const FOLDED_ROWS: usize = 8;
+
+#[inline]
+fn has_vectors() -> bool {
+    is_x86_feature_detected!("vpclmulqdq") && is_x86_feature_detected!("avx512f") && has()
+}
+
+/// The CRC-64 of a block, and its tally.
+#[inline]
+pub(super) fn sums(keys: &Keys, block: &Block) -> Option<(u64, u32)> {
+    // SAFETY: the features were detected.
+    has_vectors().then(|| unsafe { sums_avx512(keys, block) })
+}
+
+/// Copies a block, and gives the CRC-64 of what was read of it.
+#[inline]
+pub(super) fn copied(keys: &Keys, from: &Block, to: &mut Block) -> Option<u64> {
+    // SAFETY: the features were detected.
+    has_vectors().then(|| unsafe { copied_avx512(keys, from, to) })
+}
+
+/// The CRC-64s of blocks side by side. Whether the CPU can.
+#[inline]
+pub(super) fn each(keys: &Keys, blocks: &[&Block; FOLDED_ROWS], sums: &mut [u64; FOLDED_ROWS]) -> bool {
+    let has = has_vectors();
+    if has {
+        // SAFETY: the features were detected.
+        *sums = unsafe { folded_avx512::<FOLDED_ROWS, 1>(keys, blocks, |_, _| {}) };
+    }
+    has
+}
+
+#[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
+fn sums_avx512(keys: &Keys, block: &Block) -> (u64, u32) {
+    let zero = _mm512_setzero_si512();
+    let (mut a, mut b) = (zero, zero);
+    let [crc64] = folded_avx512::<1, FOLDED_ROWS>(keys, &[block], |_, row| {
+        a = _mm512_add_epi32(a, row);
+        b = _mm512_add_epi32(b, a);
+    });
+    // The sum over lanes, each times its weights, as in `tally::of_lanes`.
+    let weigh = |weights: &[u32; LANES], sums: __m512i| {
+        // SAFETY: `weights` is 64 readable bytes, and the load has no demand on alignment.
+        let weights = unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) };
+        _mm512_mullo_epi32(weights, sums)
+    };
+    let tally = _mm512_reduce_add_epi32(_mm512_add_epi32(weigh(&tally::ALPHA, a), weigh(&tally::BETA, b))) as u32;
+    (crc64, tally)
+}
+
+#[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
+fn copied_avx512(keys: &Keys, from: &Block, to: &mut Block) -> u64 {
+    let to = to.as_chunks_mut::<64>().0;
+    let [crc64] = folded_avx512::<1, FOLDED_ROWS>(keys, &[from], |at, row| {
+        // SAFETY: a row of `to` is 64 writable bytes, and the store has no demand on alignment.
+        unsafe { _mm512_storeu_si512(to[at].as_mut_ptr().cast(), row) }
+    });
+    crc64
+}
+
+/// The CRC-64s of `N` blocks, which are read side by side, `ROWS` rows of 64 bytes of each at a time; `see` gets each row, with its number, while
+/// multiplications are on their way. The CRC is folded: what a vector stands for moves on by the vectors' rows, and the row that lies there is
+/// added, until only the last rows are left; these are multiplied by their keys, as changes are.
+#[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
+#[inline]
+fn folded_avx512<const N: usize, const ROWS: usize>(
+    keys: &Keys,
+    blocks: &[&Block; N],
+    mut see: impl FnMut(usize, __m512i),
+) -> [u64; N] {
+    const { assert!(N * ROWS == FOLDED_ROWS) };
+    // Lanes of 128 bits, the first word of each a power of x^64 above the second. Key i is that of word i: x^(64 · (512 − i) − 1).
+    let last = WORDS - 8 * ROWS;
+    let (first_key, second_key) = (_mm512_set1_epi64(keys[last - 1] as i64), _mm512_set1_epi64(keys[last] as i64));
+    let zero = _mm512_setzero_si512();
+    let mut folded = [[zero; ROWS]; N];
+    for at in (0..ROLLING_BLOCK / 64).step_by(ROWS) {
+        for (block, folded) in blocks.iter().zip(&mut folded) {
+            let rows = &block.as_chunks::<64>().0[at..at + ROWS];
+            for ((folded, row), of) in folded.iter_mut().zip(rows).zip(0..) {
+                // SAFETY: `row` is 64 readable bytes, and the load has no demand on alignment.
+                let row = unsafe { _mm512_loadu_si512(row.as_ptr().cast()) };
+                let first = _mm512_clmulepi64_epi128::<0x00>(*folded, first_key);
+                let second = _mm512_clmulepi64_epi128::<0x11>(*folded, second_key);
+                *folded = _mm512_xor_si512(_mm512_xor_si512(first, second), row);
+                see(at + of, row);
+            }
+        }
+    }
+    folded.map(|folded| {
+        let mut wide = zero;
+        for (folded, keys) in folded.iter().zip(keys[last..].as_chunks::<8>().0) {
+            // SAFETY: `keys` is 64 readable bytes, and the load has no demand on alignment.
+            let keys = unsafe { _mm512_loadu_si512(keys.as_ptr().cast()) };
+            let first = _mm512_clmulepi64_epi128::<0x00>(*folded, keys);
+            let second = _mm512_clmulepi64_epi128::<0x11>(*folded, keys);
+            wide = _mm512_xor_si512(_mm512_xor_si512(first, second), wide);
+        }
+        let wide = _mm256_xor_si256(_mm512_castsi512_si256(wide), _mm512_extracti64x4_epi64::<1>(wide));
+        CRC64_OF_ZEROS ^ reduce(_mm_xor_si128(_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide)))
+    })
+}
