@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use crate::nbd::Extent;
 use crate::{AlignedBuf, Error, Operation};
 
 /// Size of a block in bytes: the unit of every address and length.
@@ -81,6 +82,19 @@ pub trait Device: Send + Sync {
     fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, Error> {
         let _ = (first, count, keep);
         Ok(false)
+    }
+
+    /// Whether [`Device::zero`] comes to writing as much, here or further below: for whoever would rather leave it then.
+    fn writes_zeros(&self, keep: bool) -> bool {
+        let _ = keep;
+        true
+    }
+
+    /// What is known of the run of blocks that begins at `first`, without reading it: [`HOLE`](crate::nbd::HOLE) and
+    /// [`ZERO`](crate::nbd::ZERO). By default, that they are data.
+    fn allocation(&self, first: u64, most: u64) -> Extent {
+        let _ = first;
+        Extent { blocks: most, flags: 0 }
     }
 
     /// Makes the device at least `blocks` blocks large, durably; the new blocks read as zeros if the device has made them. One that has

@@ -41,6 +41,20 @@ pub trait Filter: Send + Sync {
     fn on_discard(&self, first: u64, count: u64) -> Result<(), Error> {
         self.below().discard(first, count)
     }
+
+    /// Comes for [`Device::zero`]. Zeros are written if this is not taken up, so that nothing passes by.
+    ///
+    /// # Errors
+    /// As there.
+    fn on_zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, Error> {
+        let _ = (first, count, keep);
+        Ok(false)
+    }
+
+    /// Comes for [`Device::writes_zeros`]: whether [`Filter::on_zero`] is not taken up.
+    fn has_to_write_zeros(&self) -> bool {
+        true
+    }
 }
 
 impl<F: Filter> Device for F {
@@ -66,6 +80,14 @@ impl<F: Filter> Device for F {
 
     fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
         self.on_discard(first, count)
+    }
+
+    fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, Error> {
+        self.on_zero(first, count, keep)
+    }
+
+    fn writes_zeros(&self, _keep: bool) -> bool {
+        self.has_to_write_zeros()
     }
 }
 

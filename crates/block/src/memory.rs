@@ -191,6 +191,15 @@ impl Device for MemoryDevice {
         self.discard(first, count).map(|()| true)
     }
 
+    fn writes_zeros(&self, _keep: bool) -> bool {
+        false
+    }
+
+    fn allocation(&self, first: u64, most: u64) -> Extent {
+        let unknown = Extent { blocks: most, flags: 0 };
+        self.extent(Context::Allocation, first, most).unwrap_or(unknown)
+    }
+
     fn grow(&self, blocks: u64) -> Result<u64, Error> {
         let mut groups = self.groups.write();
         let blocks = blocks.max(self.blocks());

@@ -24,13 +24,14 @@ mod transfer;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::Errno;
 
 use crate::device::{check_request, total, total_mut};
+use crate::nbd::{Context, Extent, Extents};
 use crate::{BLOCK_SIZE, Device, Error, Latch, Operation, Read, Write};
 use open::Opened;
 use ring::Rings;
@@ -65,12 +66,22 @@ pub struct FileDevice {
     /// What direct I/O asks of memory; `None` when the page cache is used.
     direct: Option<Alignment>,
     reserved: AtomicBool,
+    zeros: Zeros,
     latch: Latch,
     rings: Rings,
     /// Held for its lock: the file under a loop device.
     _backing: Option<OwnedFd>,
     /// Held for its lock: see [`FileDevice::open_writable`].
     _locked: Option<Arc<FileDevice>>,
+}
+
+/// Whether zeros can be made without being written.
+#[derive(Default, Debug)]
+struct Zeros {
+    /// The file system, or disk, has not taken some.
+    are_refused: AtomicBool,
+    /// The disk does not do it; found out when it is asked for.
+    disk_writes: OnceLock<bool>,
 }
 
 impl FileDevice {
@@ -122,7 +133,21 @@ impl FileDevice {
         let Opened { name, fd, kind, blocks, direct, reserved, backing } = opened;
         let blocks = AtomicU64::new(blocks);
         let (reserved, latch, rings) = (AtomicBool::new(reserved), Latch::new(), Rings::default());
-        FileDevice { name, fd, kind, access, blocks, direct, reserved, latch, rings, _backing: backing, _locked: None }
+        let zeros = Zeros::default();
+        FileDevice {
+            name,
+            fd,
+            kind,
+            access,
+            blocks,
+            direct,
+            reserved,
+            zeros,
+            latch,
+            rings,
+            _backing: backing,
+            _locked: None,
+        }
     }
 
     /// Whether transfers go past the page cache. If not, the caller may want to warn.
@@ -275,9 +300,23 @@ impl Device for FileDevice {
             }
             Err(errno) => {
                 tracing::debug!(device = %self.name, first, count, %errno, "zeros have to be written");
+                self.zeros.are_refused.store(true, Ordering::Relaxed);
                 Ok(false)
             }
         }
+    }
+
+    fn writes_zeros(&self, keep: bool) -> bool {
+        let are_refused = self.zeros.are_refused.load(Ordering::Relaxed);
+        match self.kind {
+            Kind::RegularFile => are_refused,
+            Kind::Disk => keep || are_refused || *self.zeros.disk_writes.get_or_init(|| !open::makes_zeros(&self.fd)),
+        }
+    }
+
+    fn allocation(&self, first: u64, most: u64) -> Extent {
+        let unknown = Extent { blocks: most, flags: 0 };
+        self.extent(Context::Allocation, first, most).unwrap_or(unknown)
     }
 
     /// A file is enlarged as it is: allocated in full, or sparse. A disk is only measured again.

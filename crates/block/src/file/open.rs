@@ -249,6 +249,15 @@ fn sync_parent(path: &Path) -> rustix::io::Result<()> {
     }
 }
 
+/// Whether a disk makes zeros without their being sent to it, as its kernel says.
+pub(super) fn makes_zeros(disk: &OwnedFd) -> bool {
+    let Ok(number) = rustix::fs::fstat(disk).map(|stat| stat.st_rdev) else { return false };
+    let of = format!("/sys/dev/block/{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    // A partition's queue is its disk's.
+    let said = ["queue", "../queue"].map(|at| std::fs::read_to_string(format!("{of}/{at}/write_zeroes_max_bytes")));
+    said.into_iter().flatten().next().is_some_and(|most| most.trim().parse::<u64>().is_ok_and(|most| most > 0))
+}
+
 /// Tells a disk that a range of bytes is no longer needed.
 pub(super) fn trim(disk: &OwnedFd, start_bytes: u64, length_bytes: u64) -> rustix::io::Result<()> {
     const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);

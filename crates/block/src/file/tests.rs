@@ -42,6 +42,7 @@ fn device_over(fd: OwnedFd) -> FileDevice {
         blocks: 100.into(),
         direct: None,
         reserved: false.into(),
+        zeros: Default::default(),
         latch: Latch::new(),
         rings: Rings::default(),
         _backing: None,

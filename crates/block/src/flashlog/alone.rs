@@ -7,6 +7,7 @@ use super::device::{Failure, Flashlog, Options, Order, Side};
 use super::format::{Regions, Role, State};
 use super::labels::Labelled;
 use crate::device::read_one_by_one;
+use crate::nbd::Extent;
 use crate::{Device, Error as DeviceError, Operation, Read, check_request};
 use parking_lot::{Mutex, RwLock};
 use std::io::{IoSlice, IoSliceMut};
@@ -86,6 +87,28 @@ impl Alone {
         Ok(grown)
     }
 
+    /// Changes blocks on main, and marks them before.
+    fn change<T>(
+        &self,
+        first: u64,
+        count: u64,
+        change: impl FnOnce() -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        let gate = self.gate.read();
+        if *gate {
+            return Err(DeviceError::Unsuitable {
+                device: Arc::clone(&self.name),
+                reason: "a log is there again, or main is larger",
+            });
+        }
+        if self.order == Order::ChangeBeforeMap {
+            let changed = change()?;
+            return self.mark(first, count).map(|()| changed);
+        }
+        self.mark(first, count)?;
+        change()
+    }
+
     /// Marks what is about to be written, durably.
     fn mark(&self, first: u64, count: u64) -> Result<(), DeviceError> {
         let mut marks = self.marks.lock();
@@ -144,19 +167,7 @@ impl Device for Alone {
     fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceError> {
         let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         let count = check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
-        let gate = self.gate.read();
-        if *gate {
-            return Err(DeviceError::Unsuitable {
-                device: Arc::clone(&self.name),
-                reason: "a log is there again, or main is larger",
-            });
-        }
-        if self.order == Order::ChangeBeforeMap {
-            self.main.write(first, bufs)?;
-            return self.mark(first, count);
-        }
-        self.mark(first, count)?;
-        self.main.write(first, bufs)
+        self.change(first, count, || self.main.write(first, bufs))
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
@@ -165,7 +176,26 @@ impl Device for Alone {
 
     fn discard(&self, first: u64, count: u64) -> Result<(), DeviceError> {
         let length_bytes = count.saturating_mul(crate::BLOCK_SIZE as u64);
-        check_request(&self.name, Operation::Discard, self.blocks, first, length_bytes).map(|_| ())
+        check_request(&self.name, Operation::Discard, self.blocks, first, length_bytes)?;
+        if self.writes_zeros(false) {
+            return Ok(());
+        }
+        // Zeros, as with a log. What main does not take after all stays as it was.
+        self.change(first, count, || self.main.zero(first, count, false)).map(|_| ())
+    }
+
+    fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, DeviceError> {
+        let length_bytes = count.saturating_mul(crate::BLOCK_SIZE as u64);
+        check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
+        self.change(first, count, || self.main.zero(first, count, keep))
+    }
+
+    fn writes_zeros(&self, keep: bool) -> bool {
+        self.main.writes_zeros(keep)
+    }
+
+    fn allocation(&self, first: u64, most: u64) -> Extent {
+        self.main.allocation(first, most)
     }
 }
 

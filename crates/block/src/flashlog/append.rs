@@ -10,8 +10,9 @@ use super::stages::Stage;
 use crate::{AlignedBuf, Error, Operation};
 use std::sync::Arc;
 
-/// Pages for this many blocks in entries of one block each, the fewest that a page has room for.
-const BLOCKS_OF_A_PAGE: u64 = 124;
+/// So many blocks have room in a page at least: 124 in entries of one block each, some fewer with zeros in between, as these
+/// [count in memory](Chunk::memory_blocks).
+const BLOCKS_OF_A_PAGE: u64 = 120;
 
 /// Pages that so many blocks may take.
 pub(super) fn pages_for(blocks: u64) -> u64 {
@@ -134,7 +135,7 @@ impl Flashlog {
             // After main has failed, in an earlier session as well, and nothing could be let go of.
             return Err(self.no_room("the log has no room for what is in memory"));
         }
-        let data: Vec<&[u8]> = batch.iter().map(|(_, chunk)| chunk.bytes()).collect();
+        let data: Vec<&[u8]> = batch.iter().map(|(_, chunk)| chunk.bytes()).filter(|bytes| !bytes.is_empty()).collect();
         let written = self
             .rings
             .write(Area::Data, head.next.data, &data)
@@ -268,7 +269,7 @@ pub(super) fn regions_between(rings: &Rings, label: &Label, from: Point, to: Poi
         match scan.next() {
             Ok(Some(page)) => {
                 for entry in &page.entries {
-                    regions.mark(entry.first, entry.sums.len() as u64);
+                    regions.mark(entry.first, entry.blocks());
                 }
             }
             Err(super::Error::Device(error)) => return Err(error),
@@ -299,8 +300,12 @@ pub(super) fn pages(batch: &[(u64, Arc<Chunk>)], at: Point, head: &PageHead) -> 
     let mut data = at.data;
     for (first, chunk) in batch {
         let mut done = 0;
-        while done < chunk.blocks() {
-            match builder.append(data, first + done as u64, &chunk.sums()[done..]) {
+        while done < chunk.covered_blocks() {
+            let appended = match chunk.as_zeros() {
+                Some(zeros) => builder.append_zeros(data, first + done, zeros.count - done, zeros.keep),
+                None => builder.append(data, first + done, &chunk.sums()[done as usize..]) as u64,
+            };
+            match appended {
                 0 => data = finish(std::mem::replace(&mut builder, PageBuilder::new()), false),
                 some => done += some,
             }

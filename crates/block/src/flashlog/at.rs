@@ -1,7 +1,8 @@
 //! Moments to go back to: the barriers that the log has behind a backup's state. Nothing here writes.
 
 use super::Error;
-use super::format::{Entry, Fault, Label, Page, Point, Role, State, hex};
+use super::chunk::zero_sum;
+use super::format::{Entry, Fault, Label, Of, Page, Point, Role, State, hex};
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::scan::{Scan, has_data};
@@ -88,15 +89,30 @@ pub(super) struct Survey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Kept {
     pub(super) address: u64,
-    pub(super) position: u64,
+    /// Position of its data, or of zeros that of what follows; the lowest bit says which.
+    packed: u64,
     pub(super) sum: u64,
 }
 
 impl Kept {
     /// The blocks of an entry.
     pub(super) fn of(entry: &Entry) -> impl Iterator<Item = Kept> {
-        let places = (entry.first..).zip(entry.data..).zip(&entry.sums);
-        places.map(|((address, position), sum)| Kept { address, position, sum: *sum })
+        let (first, data) = (entry.first, entry.data);
+        (0..entry.blocks()).map(move |index| match &entry.of {
+            Of::Data(sums) => {
+                Kept { address: first + index, packed: (data + index) << 1 | 1, sum: sums[index as usize] }
+            }
+            Of::Zeros { .. } => Kept { address: first + index, packed: data << 1, sum: zero_sum() },
+        })
+    }
+
+    /// Position of its data; none if it is zeros.
+    pub(super) fn position(&self) -> Option<u64> {
+        (self.packed & 1 == 1).then_some(self.packed >> 1)
+    }
+
+    pub(super) fn is_zeros(&self) -> bool {
+        self.position().is_none()
     }
 }
 
@@ -259,13 +275,13 @@ impl Behind {
 
     /// Whether all data of a page is there, or can be made good.
     fn has_data(&self, page: &Page) -> Result<bool, Error> {
-        has_data(&self.rings, page, |block, kept| Ok(is_good(block, kept.sum)))
+        has_data(&self.rings, page, |block, kept, _| Ok(is_good(block, kept.sum)))
     }
 }
 
-/// Keeps of each address the newest version only, which has the greatest position.
+/// Keeps of each address the newest version only, which has the greatest position. (Zeros are in front of the data at theirs.)
 fn compact(all: &mut Vec<Kept>) {
-    all.sort_unstable_by_key(|kept| (kept.address, kept.position));
+    all.sort_unstable_by_key(|kept| (kept.address, kept.packed));
     all.dedup_by(|later, earlier| {
         let is_same = later.address == earlier.address;
         if is_same {
@@ -286,7 +302,7 @@ mod tests {
 
     #[test]
     fn an_index_keeps_the_newest_version_of_each_block() {
-        let kept = |address, position| Kept { address, position, sum: address + position };
+        let kept = |address, packed| Kept { address, packed, sum: address + packed };
         let mut all = vec![kept(9, 1), kept(3, 2), kept(9, 3), kept(4, 4), kept(9, 5), kept(3, 6)];
         compact(&mut all);
         assert_eq!(all, [kept(3, 6), kept(4, 4), kept(9, 5)]);

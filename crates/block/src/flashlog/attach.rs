@@ -172,7 +172,7 @@ impl Alone {
         while scan.at.page < next.page {
             let page = scan.next_there()?;
             for entry in page.entries.iter().filter(|_| page.head.number >= on_main) {
-                behind.mark(entry.first, entry.sums.len() as u64);
+                behind.mark(entry.first, entry.blocks());
             }
         }
         let log = Labelled { device: Arc::clone(&probe.rings.device), label };

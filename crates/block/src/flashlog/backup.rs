@@ -4,7 +4,7 @@
 use super::Error;
 use super::at::Kept;
 use super::device::{Failure, Flashlog, Side};
-use super::format::{Point, Regions, Staging, State, Uuid};
+use super::format::{GROUP_BLOCKS, Point, Regions, Staging, State, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
 use super::staging::Backup;
@@ -311,9 +311,7 @@ impl Flashlog {
                 let (all, to) = newest;
                 way.is_left(all.len() as u64);
                 for batch in all.chunks(COPY_BLOCKS as usize) {
-                    let bytes = self.read_newest(batch)?;
-                    let sums: Vec<(u64, u64)> = batch.iter().map(|kept| (kept.address, kept.sum)).collect();
-                    backup.stage(&mut stager, &sums, &bytes)?;
+                    backup.stage_kept(&mut stager, batch, &self.read_newest(batch)?)?;
                     way.did(batch.len() as u64);
                 }
                 Ok((all.len() as u64, to))
@@ -372,7 +370,7 @@ impl Flashlog {
         if to == from {
             (all, to) = self.newest_versions(from, end, None)?;
         }
-        if backup.label().state != State::Copying && all.len() as u64 > backup.staging_blocks() {
+        if backup.label().state != State::Copying && !backup.has_room_for(&all) {
             // What a log got when it came back, with no state in between.
             let (device, blocks) = (backup.labels.device.name(), all.len());
             tracing::warn!(device, blocks, "the staging area has no room: the backup has no state until this is done");
@@ -395,8 +393,7 @@ impl Flashlog {
                     at += run.len();
                 }
             } else {
-                let sums: Vec<(u64, u64)> = batch.iter().map(|kept| (kept.address, kept.sum)).collect();
-                backup.stage(&mut stager, &sums, &bytes)?;
+                backup.stage_kept(&mut stager, batch, &bytes)?;
             }
             way.did(batch.len() as u64);
         }
@@ -416,17 +413,27 @@ impl Flashlog {
         let mut scan = Scan::new(&self.rings, &label, from, false);
         let (mut newest, mut to) = (BTreeMap::new(), from);
         let mut partial: Vec<Kept> = Vec::new();
+        // Zeros take no room for data, but for their checksums, and in memory.
+        let (mut data_blocks, mut zero_groups) = (0, BTreeSet::new());
         while scan.at.page < end.page {
             let page = scan.next_there()?;
-            let blocks = newest.len() as u64 + partial.len() as u64 + page.blocks();
-            if blocks_most.is_some_and(|most| blocks > most) {
+            for zeros in page.entries.iter().filter(|entry| entry.sums().is_empty()) {
+                zero_groups.extend(zeros.first / GROUP_BLOCKS..(zeros.first + zeros.blocks()).div_ceil(GROUP_BLOCKS));
+            }
+            let staged = data_blocks + partial.len() as u64 + page.data_blocks() + zero_groups.len() as u64;
+            let in_memory = newest.len() as u64 + partial.len() as u64 + page.blocks();
+            if blocks_most.is_some_and(|most| staged > most || in_memory > most.max(self.options.index_blocks)) {
                 break;
             }
             partial.extend(page.entries.iter().flat_map(Kept::of));
             if page.head.is_partial {
                 continue;
             }
-            newest.extend(partial.drain(..).map(|kept| (kept.address, kept)));
+            for kept in partial.drain(..) {
+                let before: Option<Kept> = newest.insert(kept.address, kept);
+                data_blocks += u64::from(!kept.is_zeros());
+                data_blocks -= u64::from(before.is_some_and(|before| !before.is_zeros()));
+            }
             to = scan.at;
             if blocks_most.is_none() {
                 break;
@@ -435,16 +442,21 @@ impl Flashlog {
         Ok((newest.into_values().collect(), to))
     }
 
-    /// Reads blocks from the log and verifies them.
+    /// Reads blocks from the log and verifies them; zeros are as they are.
     fn read_newest(&self, batch: &[Kept]) -> Result<AlignedBuf, Error> {
         let mut bytes = AlignedBuf::zeroed(batch.len() * BLOCK_SIZE);
-        let positions: Vec<u64> = batch.iter().map(|kept| kept.position).collect();
-        self.rings.read_each(Area::Data, &positions, &mut bytes)?;
-        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-        for (block, kept) in blocks.iter_mut().zip(batch) {
-            if crc64(block) != kept.sum {
-                let made_good = self.make_good(block, kept.address, kept.sum, kept.position);
-                made_good.map_err(|Failure { error, .. }| error)?;
+        let mut rest = &mut bytes[..];
+        for run in batch.chunk_by(|a, b| a.is_zeros() == b.is_zeros()) {
+            let (now, later) = rest.split_at_mut(run.len() * BLOCK_SIZE);
+            rest = later;
+            let positions: Vec<u64> = run.iter().filter_map(Kept::position).collect();
+            self.rings.read_each(Area::Data, &positions, now)?;
+            let (blocks, _none) = now.as_chunks_mut::<BLOCK_SIZE>();
+            for ((block, kept), position) in blocks.iter_mut().zip(run).zip(positions) {
+                if crc64(block) != kept.sum {
+                    let made_good = self.make_good(block, kept.address, kept.sum, position);
+                    made_good.map_err(|Failure { error, .. }| error)?;
+                }
             }
         }
         Ok(bytes)

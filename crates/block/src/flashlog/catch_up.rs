@@ -1,5 +1,6 @@
 //! Bringing main up to date: the newest version of each block, in the order of addresses, verified just before it is written.
 
+use super::chunk::zero_block;
 use super::device::{Failure, Flashlog, Order, Side};
 use super::format::State;
 use super::labels::Labelled;
@@ -134,7 +135,7 @@ impl Flashlog {
     /// Writes these versions to main. Main is the caller's. What memory has goes first, before it has to go, and without the log.
     pub(super) fn write_to_main(&self, blocks: &Map, pace: Pace) -> Result<(), Failure> {
         let (mut in_log, mut batch) = (Vec::new(), Vec::new());
-        let all: Vec<(&u64, &Version)> = blocks.iter().collect();
+        let all = self.make_zeros_on_main(blocks.iter().collect()).map_err(Failure::of(Side::Main))?;
         for some in all.chunks(BATCH_BLOCKS) {
             {
                 let stages = self.stages.lock();
@@ -186,6 +187,7 @@ impl Flashlog {
                     bytes
                 }
                 Place::Log(_) => read.next().expect("read above, one for each"),
+                Place::Zeros(_) => zero_block(),
             };
             match runs.last_mut() {
                 Some((first, run)) if *first + run.len() as u64 == *address && run.len() < RUN_BLOCKS => {
@@ -204,7 +206,7 @@ impl Flashlog {
             .iter()
             .filter_map(|(address, version)| match version.place {
                 Place::Log(position) => Some((*address, version, position)),
-                Place::Memory(..) | Place::Held(..) => None,
+                Place::Memory(..) | Place::Held(..) | Place::Zeros(_) => None,
             })
             .collect();
         let positions: Vec<u64> = in_log.iter().map(|(_, _, position)| *position).collect();

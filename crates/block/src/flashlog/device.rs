@@ -12,6 +12,7 @@ use super::stages::{Place, Stage, Stages, Version};
 use super::status::Status;
 use super::turns::{RealTimer, Timer, Turn};
 use crate::device::read_one_by_one;
+use crate::nbd::Extent;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, Read, check_request};
 use holdfast_integrity::crc64;
 use parking_lot::Mutex;
@@ -54,6 +55,8 @@ pub enum Order {
     ChangeBeforeMap,
     /// A log that comes back does not get one of the changed blocks.
     AttachSkipsBlock,
+    /// An opening does not bring to main what the log says of zeros.
+    ForgetsZeros,
 }
 
 /// When main catches up in asynchronous mode. With neither, it sleeps as long as the log and the index have room.
@@ -253,9 +256,14 @@ impl Flashlog {
             {
                 let mut stages = self.stages.lock();
                 // Under this lock: what is accepted before the latch closes is rescued, see `heed`.
-                self.latch.check(&self.name, Operation::Write, Some(first), chunk.bytes().len() as u64)?;
+                self.latch.check(
+                    &self.name,
+                    Operation::Write,
+                    Some(first),
+                    chunk.covered_blocks() * BLOCK_SIZE as u64,
+                )?;
                 let gathered = stages.gathered_blocks();
-                if gathered == 0 || gathered + chunk.blocks() as u64 <= 2 * blocks {
+                if gathered == 0 || gathered + chunk.memory_blocks() <= 2 * blocks {
                     stages.accept(first, Arc::clone(&chunk));
                     let (is_enough, is_first) =
                         (stages.gathered_blocks() >= blocks, stages.age.begin(Stage::Gathered, now));
@@ -269,6 +277,15 @@ impl Flashlog {
             }
             self.append_gathered_now()?;
         }
+    }
+
+    /// The same, and writes to the log what is enough.
+    pub(super) fn take(&self, first: u64, chunk: Chunk) -> Result<(), Error> {
+        if self.accept(first, chunk)? {
+            self.append_gathered_now()?;
+            self.relieve()?;
+        }
+        Ok(())
     }
 
     fn append_gathered_now(&self) -> Result<(), Error> {
@@ -387,6 +404,10 @@ impl Flashlog {
                     *position
                 }
                 Place::Log(position) => *position,
+                Place::Zeros(_) => {
+                    out.fill(0);
+                    return Ok(true);
+                }
             };
             self.rings.read(Area::Data, position, out).map_err(Failure::of(Side::Log))?;
             if crc64(out) == version.sum {
@@ -497,10 +518,7 @@ impl Device for Flashlog {
         while done < count {
             let blocks = (count - done).min(self.gather_blocks);
             let chunk = Chunk::arrive(bufs, done as usize * BLOCK_SIZE, blocks as usize);
-            if self.accept(first + done, chunk)? {
-                self.append_gathered_now()?;
-                self.relieve()?;
-            }
+            self.take(first + done, chunk)?;
             done += blocks;
         }
         Ok(())
@@ -513,11 +531,25 @@ impl Device for Flashlog {
         self.latch.check(&self.name, Operation::Flush, None, 0)
     }
 
-    /// Nothing is given up: a discard is not part of the order in which the log has the writes, and main, done at once, would be at
-    /// no state that it had.
+    /// They become zeros, unless main would have to write them: then nothing is given up.
     fn discard(&self, first: u64, count: u64) -> Result<(), Error> {
         let length_bytes = count.saturating_mul(BLOCK_SIZE as u64);
         check_request(&self.name, Operation::Discard, self.blocks, first, length_bytes)?;
-        self.latch.check(&self.name, Operation::Discard, Some(first), length_bytes)
+        self.latch.check(&self.name, Operation::Discard, Some(first), length_bytes)?;
+        if self.writes_zeros(false) { Ok(()) } else { self.write_zeros(first, count, false) }
+    }
+
+    fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, Error> {
+        let length_bytes = count.saturating_mul(BLOCK_SIZE as u64);
+        check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
+        self.write_zeros(first, count, keep).map(|()| true)
+    }
+
+    fn writes_zeros(&self, keep: bool) -> bool {
+        self.main.writes_zeros(keep)
+    }
+
+    fn allocation(&self, first: u64, most: u64) -> Extent {
+        self.allocated(first, most)
     }
 }

@@ -4,7 +4,7 @@ use super::append::regions_between;
 use super::device::Flashlog;
 use super::format::{Label, Point, Regions};
 use crate::Error;
-use crate::nbd::{Context, Extent, Extents, NOT_BACKED_UP};
+use crate::nbd::{Context, Extent, Extents, NOT_BACKED_UP, ZERO};
 
 /// What was found out when it was asked for last.
 pub(super) struct Lacking {
@@ -64,7 +64,7 @@ impl Extents for Flashlog {
 
     fn extent(&self, context: Context, first: u64, most: u64) -> Result<Extent, Error> {
         if context != Context::BackUp {
-            return Ok(Extent { blocks: most, flags: 0 });
+            return Ok(self.allocated(first, most));
         }
         let run = self.lacking(|regions| regions.next_run(first, most))?;
         Ok(match run {
@@ -73,6 +73,11 @@ impl Extents for Flashlog {
             Some(Some((at, _))) => Extent { blocks: most.min(at - first), flags: 0 },
             Some(None) => Extent { blocks: most, flags: 0 },
         })
+    }
+
+    fn zeros_ahead(&self, first: u64, most: u64) -> u64 {
+        let Extent { blocks, flags } = self.allocated(first, most);
+        if flags & ZERO == 0 { 0 } else { blocks }
     }
 }
 

@@ -9,7 +9,7 @@ use super::past::Uses;
 use super::patience::Watch;
 use super::policy::{Action, Policy, Symptom};
 use super::{Error, Status, Uuid};
-use crate::nbd::{Context, Extent, Extents, NOT_BACKED_UP};
+use crate::nbd::{Context, Extent, Extents, NOT_BACKED_UP, ZERO};
 use crate::{BLOCK_SIZE, Device, Error as DeviceError, Latch, Operation, Read};
 use parking_lot::{Mutex, RwLock};
 use std::io::{IoSlice, IoSliceMut};
@@ -390,8 +390,13 @@ impl Extents for Lasting {
         match (self.look().0, context) {
             (Now::Set(set), _) => set.extent(context, first, most),
             (Now::Alone(_), Context::BackUp) => Ok(Extent { blocks: most, flags: NOT_BACKED_UP }),
-            (Now::Alone(_), _) => Ok(Extent { blocks: most, flags: 0 }),
+            (Now::Alone(alone), _) => Ok(alone.allocation(first, most)),
         }
+    }
+
+    fn zeros_ahead(&self, first: u64, most: u64) -> u64 {
+        let Extent { blocks, flags } = self.allocation(first, most);
+        if flags & ZERO == 0 { 0 } else { blocks }
     }
 }
 
@@ -441,6 +446,28 @@ impl Device for Lasting {
             Now::Set(set) => set.discard(first, count),
             Now::Alone(alone) => alone.discard(first, count),
         })
+    }
+
+    fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, DeviceError> {
+        let place = (Some(first), count.saturating_mul(BLOCK_SIZE as u64));
+        self.act(Operation::Write, place, |now| match now {
+            Now::Set(set) => set.zero(first, count, keep),
+            Now::Alone(alone) => alone.zero(first, count, keep),
+        })
+    }
+
+    fn writes_zeros(&self, keep: bool) -> bool {
+        match self.now() {
+            Now::Set(set) => set.writes_zeros(keep),
+            Now::Alone(alone) => alone.writes_zeros(keep),
+        }
+    }
+
+    fn allocation(&self, first: u64, most: u64) -> Extent {
+        match self.now() {
+            Now::Set(set) => set.allocation(first, most),
+            Now::Alone(alone) => alone.allocation(first, most),
+        }
     }
 
     fn grow(&self, blocks: u64) -> Result<u64, DeviceError> {

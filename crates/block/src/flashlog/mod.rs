@@ -26,6 +26,7 @@
 //! | `chunk`, `stages` | what main does not have yet |
 //! | `append`, `seal` | to the log; saying that it is durable when nothing follows |
 //! | `catch_up` | from memory or the log to main |
+//! | `zeros` | discards and zeros, as entries of the log without data |
 //! | `trim` | discarding what the log has let go of |
 //! | `serve`, `turns` | the same in a thread of the caller's; how threads wait for each other |
 //! | `device` | the [`Device`](crate::Device), and what it does when one below fails |
@@ -103,6 +104,9 @@ mod turns;
 mod verify;
 #[cfg(test)]
 mod verify_tests;
+mod zeros;
+#[cfg(test)]
+mod zeros_tests;
 
 pub use at::{At, Barrier, barriers};
 pub use attach::Attached;

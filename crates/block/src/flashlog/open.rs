@@ -3,8 +3,9 @@
 use super::Error;
 use super::append::Head;
 use super::catch_up::{MainSide, Pace};
+use super::chunk::zero_sum;
 use super::device::{Failure, Flashlog, Mode, Options, Order};
-use super::format::{Label, Page, PageHead, Regions, Role, State, Uuid};
+use super::format::{Label, Of, Page, PageHead, Regions, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::Rings;
 use super::scan::{Scan, has_data};
@@ -171,8 +172,8 @@ impl Flashlog {
 
     /// Whether all data of a page is there.
     fn has_data(&self, page: &Page) -> Result<bool, Error> {
-        has_data(&self.rings, page, |block, kept| {
-            match self.verify_or_mend(block, kept.address, kept.sum, kept.position) {
+        has_data(&self.rings, page, |block, kept, position| {
+            match self.verify_or_mend(block, kept.address, kept.sum, position) {
                 Ok(()) => Ok(true),
                 Err(Failure { error: crate::Error::Damaged { .. }, .. }) => Ok(false),
                 Err(Failure { error, .. }) => Err(error),
@@ -184,9 +185,19 @@ impl Flashlog {
     fn remember(&self, page: &Page) {
         let mut stages = self.stages.lock();
         for entry in &page.entries {
-            for (index, sum) in (0..).zip(&entry.sums) {
-                let version = Version { sum: *sum, place: Place::Log(entry.data + index) };
-                stages.found(entry.first + index, version);
+            match &entry.of {
+                Of::Data(sums) => {
+                    for (index, sum) in (0..).zip(sums) {
+                        let version = Version { sum: *sum, place: Place::Log(entry.data + index) };
+                        stages.found(entry.first + index, version);
+                    }
+                }
+                Of::Zeros { .. } if self.options.order == Order::ForgetsZeros => {}
+                Of::Zeros { count, keep } => {
+                    for address in entry.first..entry.first + count {
+                        stages.found(address, Version { sum: zero_sum(), place: Place::Zeros(*keep) });
+                    }
+                }
             }
         }
     }

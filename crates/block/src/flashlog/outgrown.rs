@@ -3,6 +3,7 @@
 use super::Error;
 use super::format::{Decoded, LABEL_AREA_BLOCKS, Label, Role};
 use super::labels::newest_of;
+use crate::nbd::Extent;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError, Read, Write};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -81,6 +82,14 @@ impl Device for Shorter {
 
     fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, DeviceError> {
         self.below.zero(first, count, keep)
+    }
+
+    fn writes_zeros(&self, keep: bool) -> bool {
+        self.below.writes_zeros(keep)
+    }
+
+    fn allocation(&self, first: u64, most: u64) -> Extent {
+        self.below.allocation(first, most)
     }
 
     fn grow(&self, blocks: u64) -> Result<u64, DeviceError> {

@@ -33,8 +33,8 @@ pub struct Past {
 #[derive(Clone, Copy)]
 struct Place {
     is_in_log: bool,
-    /// Of the device that it is on.
-    block: u64,
+    /// Of the device that it is on; none if it is zeros.
+    block: Option<u64>,
     sum: Option<u64>,
 }
 
@@ -85,7 +85,8 @@ impl Past {
             |address: u64| self.in_log.binary_search_by_key(&address, |kept| kept.address).map(|at| self.in_log[at]);
         let place = |(address, based): (u64, Based)| match in_log(address) {
             Ok(kept) => {
-                Place { is_in_log: true, block: self.log.block(Area::Data, kept.position), sum: Some(kept.sum) }
+                let block = kept.position().map(|position| self.log.block(Area::Data, position));
+                Place { is_in_log: true, block, sum: Some(kept.sum) }
             }
             Err(_) => Place { is_in_log: false, block: based.block, sum: based.sum },
         };
@@ -95,10 +96,19 @@ impl Past {
     fn fill(&self, first: u64, bytes: &mut AlignedBuf) -> Result<(), crate::Error> {
         let (mut blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         let places = self.places(first, blocks.len() as u64)?;
-        for run in places.chunk_by(|a, b| a.is_in_log == b.is_in_log && a.block + 1 == b.block) {
+        let are_neighbours = |a: &Place, b: &Place| match (a.block, b.block) {
+            (Some(of_a), Some(of_b)) => a.is_in_log == b.is_in_log && of_a + 1 == of_b,
+            (of_a, of_b) => of_a == of_b,
+        };
+        for run in places.chunk_by(are_neighbours) {
             let (now, later) = blocks.split_at_mut(run.len());
             blocks = later;
-            self.device(run[0].is_in_log).read(run[0].block, &mut [IoSliceMut::new(now.as_flattened_mut())])?;
+            match run[0].block {
+                Some(block) => {
+                    self.device(run[0].is_in_log).read(block, &mut [IoSliceMut::new(now.as_flattened_mut())])?;
+                }
+                None => now.as_flattened_mut().fill(0),
+            }
             for (block, place) in now.iter_mut().zip(run) {
                 self.verify(block, place)?;
             }
@@ -119,7 +129,7 @@ impl Past {
             let reason = "the log was full and has let go of this state";
             return Err(crate::Error::Unsuitable { device: Arc::clone(&self.name), reason });
         }
-        let (device, first) = (self.device(place.is_in_log).name().into(), place.block);
+        let (device, first) = (self.device(place.is_in_log).name().into(), place.block.unwrap_or_default());
         let (expected, got) = (place.sum.unwrap_or_default(), crc64(block));
         Err(crate::Error::Damaged { device, operation: Operation::Read, first, expected, got })
     }

@@ -10,6 +10,7 @@ use super::policy::{Patience, Policy, Symptom};
 use super::turns::Timer;
 use super::{Error, Mode};
 use crate::device::{read_one_by_one, write_zeros};
+use crate::nbd::Extent;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError, Read, Write};
 use holdfast_integrity::crc64;
 use parking_lot::{Mutex, RwLock};
@@ -501,6 +502,16 @@ impl Device for Patient {
             }
             Ok(is_done)
         })
+    }
+
+    /// Of a device that is waited for, nothing is known.
+    fn writes_zeros(&self, keep: bool) -> bool {
+        self.now.read().device.as_ref().map_or(true, |device| device.writes_zeros(keep))
+    }
+
+    fn allocation(&self, first: u64, most: u64) -> Extent {
+        let unknown = Extent { blocks: most, flags: 0 };
+        self.now.read().device.as_ref().map_or(unknown, |device| device.allocation(first, most))
     }
 
     fn grow(&self, blocks: u64) -> Result<u64, DeviceError> {

@@ -16,14 +16,17 @@ const LOOK_AHEAD_PAGES: u64 = 256;
 pub(super) fn has_data(
     rings: &Rings,
     page: &Page,
-    mut is_good: impl FnMut(&mut [u8; BLOCK_SIZE], Kept) -> Result<bool, crate::Error>,
+    mut is_good: impl FnMut(&mut [u8; BLOCK_SIZE], Kept, u64) -> Result<bool, crate::Error>,
 ) -> Result<bool, Error> {
     for entry in &page.entries {
-        let mut bytes = AlignedBuf::zeroed(entry.sums.len() * BLOCK_SIZE);
+        if entry.sums().is_empty() {
+            continue;
+        }
+        let mut bytes = AlignedBuf::zeroed(entry.sums().len() * BLOCK_SIZE);
         rings.read(Area::Data, entry.data, &mut bytes)?;
         let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-        for (block, kept) in blocks.iter_mut().zip(Kept::of(entry)) {
-            if !is_good(block, kept)? {
+        for ((block, kept), position) in blocks.iter_mut().zip(Kept::of(entry)).zip(entry.data..) {
+            if !is_good(block, kept, position)? {
                 return Ok(false);
             }
         }
@@ -70,7 +73,8 @@ impl<'a> Scan<'a> {
             if self.mends && bytes != found {
                 self.rings.write(Area::Meta, self.at.page, &[&AlignedBuf::copy_of(&bytes)])?;
             }
-            self.at = Point { page: page.head.number + 1, data: page.head.data + page.blocks(), previous: page.sum };
+            self.at =
+                Point { page: page.head.number + 1, data: page.head.data + page.data_blocks(), previous: page.sum };
         }
         Ok(page)
     }
@@ -101,7 +105,7 @@ impl<'a> Scan<'a> {
             && head.previous == self.at.previous
             && head.data == self.at.data
             && (is_of_its_time || self.any_generation)
-            && (head.data + page.blocks()).checked_sub(self.label.tail.data).is_some_and(|used| used <= room)
+            && (head.data + page.data_blocks()).checked_sub(self.label.tail.data).is_some_and(|used| used <= room)
     }
 
     /// That the end is one. If the label, or a later page, counts the missing one as durable, it was damaged.

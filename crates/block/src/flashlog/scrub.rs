@@ -214,7 +214,10 @@ impl Scrub<'_> {
 
     fn read_log(&self, kept: Kept) -> Option<Box<Block>> {
         let mut block = Box::new([0; BLOCK_SIZE]);
-        self.set.rings.read(Area::Data, kept.position, &mut block[..]).ok().map(|()| block)
+        match kept.position() {
+            Some(position) => self.set.rings.read(Area::Data, position, &mut block[..]).ok().map(|()| block),
+            None => Some(block),
+        }
     }
 }
 

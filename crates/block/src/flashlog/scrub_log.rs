@@ -97,8 +97,11 @@ impl WithLog<'_> {
         }
         let from_log = || {
             let mut block = Box::new([0; BLOCK_SIZE]);
-            let read = set.rings.read(Area::Data, kept.position, &mut block[..]);
-            mended(&read.is_ok().then_some(block), kept.sum)
+            let is_read = match kept.position() {
+                Some(position) => set.rings.read(Area::Data, position, &mut block[..]).is_ok(),
+                None => true,
+            };
+            mended(&is_read.then_some(block), kept.sum)
         };
         let Some(block) = mended(&main, kept.sum).or_else(from_log) else {
             let got = main.as_ref().map_or(0, |block| crc64(&block[..]));

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 /// Fewer blocks of zeros are written: what a hole costs is not less. 64 KiB.
-const ZEROS_LEAST: usize = 16;
+pub(super) const ZEROS_LEAST: usize = 16;
 /// So many are gathered at most. 1 GiB.
 const ZEROS_MOST: u64 = 1 << 18;
 
@@ -36,7 +36,8 @@ impl Zeros {
         Ok(())
     }
 
-    fn add(&mut self, device: &dyn Device, first: u64, count: u64) -> Result<(), Error> {
+    /// Zeros; they may wait for more of them.
+    pub(super) fn add(&mut self, device: &dyn Device, first: u64, count: u64) -> Result<(), Error> {
         if self.0.end != first || self.0.end - self.0.start >= ZEROS_MOST {
             self.end(device)?;
             self.0 = first..first;
@@ -48,11 +49,13 @@ impl Zeros {
     /// The device gets what it has not got.
     pub(super) fn end(&mut self, device: &dyn Device) -> Result<(), Error> {
         let Range { start, end } = std::mem::take(&mut self.0);
-        if start == end || device.zero(start, end - start, false)? {
-            return Ok(());
-        }
-        write_zeros(device, start, end - start)
+        if start == end { Ok(()) } else { make_zeros(device, start, end - start, false) }
     }
+}
+
+/// Makes blocks zeros, by writing them if it cannot be done otherwise.
+pub(super) fn make_zeros(device: &dyn Device, first: u64, count: u64, keep: bool) -> Result<(), Error> {
+    if device.zero(first, count, keep)? { Ok(()) } else { write_zeros(device, first, count) }
 }
 
 /// Blocks that are followed by the end, or by enough zeros.

@@ -8,7 +8,7 @@
 //!
 //! A block may be in several stages; the newest version is the one that is least far.
 
-use super::chunk::Chunk;
+use super::chunk::{Chunk, zero_sum};
 use super::format::Point;
 use super::recent::Recent;
 use super::seal::Sealing;
@@ -38,6 +38,8 @@ pub(super) enum Place {
     Log(u64),
     /// Both, of what a stage says that it is in the log: see [`Stages::held`].
     Held(Arc<Chunk>, usize, u64),
+    /// Nowhere: it is zeros. Whether its room is not given up.
+    Zeros(bool),
 }
 
 /// A block as one write made it.
@@ -145,14 +147,18 @@ impl Stages {
     /// A write has come.
     pub(super) fn accept(&mut self, first: u64, chunk: Arc<Chunk>) {
         if !self.known_bad.is_empty() {
-            self.known_bad.retain(|address, _| !(first..first + chunk.blocks() as u64).contains(address));
+            self.known_bad.retain(|address, _| !(first..first + chunk.covered_blocks()).contains(address));
         }
         let map = Arc::make_mut(&mut self.maps[Stage::Gathered as usize]);
         for (index, sum) in chunk.sums().iter().enumerate() {
             let version = Version { sum: *sum, place: Place::Memory(Arc::clone(&chunk), index) };
             map.insert(first + index as u64, version);
         }
-        self.memory_blocks[Stage::Gathered as usize] += chunk.blocks() as u64;
+        if let Some(zeros) = chunk.as_zeros() {
+            let version = Version { sum: zero_sum(), place: Place::Zeros(zeros.keep) };
+            map.extend((first..first + zeros.count).map(|address| (address, version.clone())));
+        }
+        self.memory_blocks[Stage::Gathered as usize] += chunk.memory_blocks();
         self.gathered.push((first, chunk));
     }
 
@@ -202,7 +208,7 @@ impl Stages {
     /// What was `Writing` is in the log from `position` on, one after the other, and in memory only as long as there is room.
     pub(super) fn leave_memory(&mut self, batch: &[(u64, Arc<Chunk>)], mut position: u64) {
         let map = Arc::make_mut(&mut self.maps[Stage::Writing as usize]);
-        for (first, chunk) in batch {
+        for (first, chunk) in batch.iter().filter(|(_, chunk)| chunk.as_zeros().is_none()) {
             for index in 0..chunk.blocks() {
                 if let Some(version) = map.get_mut(&(first + index as u64))
                     && matches!(&version.place, Place::Memory(of, at) if Arc::ptr_eq(of, chunk) && *at == index)
@@ -234,6 +240,11 @@ impl Stages {
         self.applied = self.written;
         self.age.first[Stage::Applied as usize] = None;
         self.recent.let_go_before(self.applied.data);
+    }
+
+    /// The first block from this one on that main does not have for certain.
+    pub(super) fn next_address(&self, first: u64) -> Option<u64> {
+        self.maps.iter().filter_map(|map| map.range(first..).next()).map(|(address, _)| *address).min()
     }
 
     /// The newest version of a block, if main does not have it for certain.

@@ -6,6 +6,7 @@
 
 use super::Error;
 use super::at::Kept;
+use super::chunk::zero_sum;
 use super::format::{
     AREA_UNIT_BLOCKS, Areas, Damaged, Fault, GROUP_BLOCKS, LABEL_AREA_BLOCKS, Label, Page, PageBuilder, PageHead,
     Point, Role, Staging, State, Uuid, hex, sums_area_blocks,
@@ -140,6 +141,13 @@ impl Backup {
         room.saturating_sub(self.groups()).max(room / 2)
     }
 
+    /// Whether these can be staged at once.
+    pub(super) fn has_room_for(&self, all: &[Kept]) -> bool {
+        let data = all.iter().filter(|kept| !kept.is_zeros()).count();
+        let groups = all.chunk_by(|a, b| a.address / GROUP_BLOCKS == b.address / GROUP_BLOCKS).count();
+        (data + groups) as u64 <= self.rings.areas.data_blocks
+    }
+
     /// Writes blocks with these checksums to their place; zeros without taking room, if the device can. Only while it has no state.
     pub(super) fn write(
         &mut self,
@@ -206,6 +214,26 @@ impl Backup {
         Ok(())
     }
 
+    /// The same of blocks of the log, with their bytes; zeros take no room.
+    pub(super) fn stage_kept(&self, stager: &mut Stager, batch: &[Kept], bytes: &[u8]) -> Result<(), crate::Error> {
+        let is_same = |a: &Kept, b: &Kept| match (a.is_zeros(), b.is_zeros()) {
+            (true, true) => a.address + 1 == b.address,
+            (of_a, of_b) => of_a == of_b,
+        };
+        let mut rest = bytes;
+        for run in batch.chunk_by(is_same) {
+            let (now, later) = rest.split_at(run.len() * BLOCK_SIZE);
+            rest = later;
+            if run[0].is_zeros() {
+                stager.append_zeros(run[0].address, run.len() as u64);
+            } else {
+                let sums: Vec<(u64, u64)> = run.iter().map(|kept| (kept.address, kept.sum)).collect();
+                self.stage(stager, &sums, now)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes what is staged the next state.
     pub(super) fn commit(&mut self, mut stager: Stager, to: Point) -> Result<(), Error> {
         // The blocks of checksums are staged like others: a power cut leaves all of them or none.
@@ -217,6 +245,10 @@ impl Backup {
             self.stage(&mut stager, &blocks, &AlignedBuf::copy_of(&bytes))?;
         }
         stager.finish_page();
+        if stager.pages.len() as u64 > self.rings.areas.meta_blocks {
+            let (device, reason) = (self.rings.device.name().into(), "its staging area has no room for these pages");
+            return Err(crate::Error::Unsuitable { device, reason }.into());
+        }
         self.rings.write(Area::Meta, 0, &[&AlignedBuf::copy_of(&stager.pages.concat())])?;
         self.flush()?;
         let pages = stager.pages.len() as u64;
@@ -234,7 +266,7 @@ impl Backup {
         while !rest.is_empty() {
             let mut blocks = 0;
             let fit = |page: &&Page| {
-                blocks += page.blocks();
+                blocks += page.data_blocks();
                 blocks <= APPLY_BLOCKS
             };
             let (batch, later) = rest.split_at(rest.iter().take_while(fit).count().max(1));
@@ -253,25 +285,31 @@ impl Backup {
 
     /// The same of pages whose data is in a row, read at once, so that a disk's arm goes there and back once for all of it.
     fn apply_pages(&self, pages: &[Page]) -> Result<(), Error> {
-        let blocks: u64 = pages.iter().map(Page::blocks).sum();
-        if blocks == 0 {
-            // Nothing but barriers was in the log.
-            return Ok(());
-        }
+        let blocks: u64 = pages.iter().map(Page::data_blocks).sum();
         let mut bytes = AlignedBuf::zeroed(blocks as usize * BLOCK_SIZE);
-        let position = pages[0].head.data;
-        self.rings.read(Area::Data, position, &mut bytes)?;
+        if blocks > 0 {
+            self.rings.read(Area::Data, pages[0].head.data, &mut bytes)?;
+        }
         let (mut rest, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         // Of a block that is there more than once the last one counts.
         let mut newest = BTreeMap::new();
         for entry in pages.iter().flat_map(|page| &page.entries) {
-            let (run, later) = rest.split_at_mut(entry.sums.len());
+            let (run, later) = rest.split_at_mut(entry.sums().len());
             rest = later;
-            for (index, (block, sum)) in (0..).zip(run.iter_mut().zip(&entry.sums)) {
+            if run.is_empty() {
+                newest.extend((entry.first..entry.first + entry.blocks()).map(|address| (address, None)));
+            }
+            for (index, (block, sum)) in (0..).zip(run.iter_mut().zip(entry.sums())) {
                 self.verify(block, *sum, entry.data + index)?;
-                newest.insert(entry.first + index, &block[..]);
+                newest.insert(entry.first + index, Some(&block[..]));
             }
         }
+        let mut zeros = Zeros::default();
+        for (address, _) in newest.iter().filter(|(_, block)| block.is_none()) {
+            zeros.add(&*self.rings.device, *address, 1)?;
+        }
+        zeros.end(&*self.rings.device)?;
+        let newest = newest.into_iter().filter_map(|(address, block)| Some((address, block?)));
         let mut runs: Vec<(u64, Vec<IoSlice<'_>>)> = Vec::new();
         for (address, block) in newest {
             match runs.last_mut() {
@@ -306,7 +344,7 @@ impl Backup {
         let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         for (number, block) in (0..).zip(blocks) {
             let decoded = Page::decode_mending(block, self.rings.areas.meta_start);
-            let next = pages.last().map_or(0, |last| last.head.data + last.blocks());
+            let next = pages.last().map_or(0, |last| last.head.data + last.data_blocks());
             match decoded {
                 Ok(page)
                     if page.head.log == self.label().backup
@@ -333,6 +371,17 @@ impl Backup {
 }
 
 impl Stager {
+    fn append_zeros(&mut self, first: u64, count: u64) {
+        self.sums.extend((first..first + count).map(|address| (address, zero_sum())));
+        let mut done = 0;
+        while done < count {
+            match self.builder.append_zeros(self.head.data, first + done, count - done, false) {
+                0 => self.finish_page(),
+                some => done += some,
+            }
+        }
+    }
+
     fn finish_page(&mut self) {
         let builder = std::mem::replace(&mut self.builder, PageBuilder::new());
         let blocks = builder.blocks();

@@ -123,10 +123,20 @@ pub(super) struct Base {
 /// A block of a backup: where it is, and the checksum that it should have.
 #[derive(Clone, Copy)]
 pub(super) struct Based {
-    /// Block of the device.
-    pub(super) block: u64,
+    /// Block of the device; none if it is zeros, and not in its place yet.
+    pub(super) block: Option<u64>,
     /// `None` if its checksum is damaged itself.
     pub(super) sum: Option<u64>,
+}
+
+impl Based {
+    /// Whether both can be read at once.
+    pub(super) fn are_neighbours(a: &Based, b: &Based) -> bool {
+        match (a.block, b.block) {
+            (Some(a), Some(b)) => a + 1 == b,
+            (a, b) => a == b,
+        }
+    }
 }
 
 impl Base {
@@ -142,9 +152,11 @@ impl Base {
 
     fn sums(&self, group: u64) -> Result<Option<Box<GroupSums>>, crate::Error> {
         let own = self.backup.sums_block(group);
-        let Some(kept) = self.find_staged(own) else { return self.reader.lock().read(&self.backup, group) };
+        let Some(position) = self.find_staged(own).and_then(Kept::position) else {
+            return self.reader.lock().read(&self.backup, group);
+        };
         let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
-        self.backup.rings.read(Area::Data, kept.position, &mut bytes)?;
+        self.backup.rings.read(Area::Data, position, &mut bytes)?;
         Ok(bytes.first_chunk().and_then(|bytes| sums::decode(bytes, own)))
     }
 
@@ -154,7 +166,8 @@ impl Base {
         let mut group: Option<(u64, Option<Box<GroupSums>>)> = None;
         for address in first..first + count {
             if let Some(kept) = self.find_staged(address) {
-                found.push(Based { block: self.backup.rings.block(Area::Data, kept.position), sum: Some(kept.sum) });
+                let block = kept.position().map(|position| self.backup.rings.block(Area::Data, position));
+                found.push(Based { block, sum: Some(kept.sum) });
                 continue;
             }
             let number = address / GROUP_BLOCKS;
@@ -163,7 +176,7 @@ impl Base {
                 _ => group.insert((number, self.sums(number)?)),
             };
             let sum = sums.as_ref().map(|sums| sums[(address % GROUP_BLOCKS) as usize]);
-            found.push(Based { block: address, sum });
+            found.push(Based { block: Some(address), sum });
         }
         Ok(found)
     }
@@ -172,10 +185,16 @@ impl Base {
     pub(super) fn read(&self, first: u64, bytes: &mut [u8]) -> Result<Vec<u64>, crate::Error> {
         let (mut blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         let (found, mut at, mut damaged) = (self.find(first, blocks.len() as u64)?, first, Vec::new());
-        for run in found.chunk_by(|a, b| a.block + 1 == b.block) {
+        for run in found.chunk_by(Based::are_neighbours) {
             let (now, later) = blocks.split_at_mut(run.len());
             blocks = later;
-            let could = read_each(&*self.backup.labels.device, run[0].block, now.as_flattened_mut());
+            let could = match run[0].block {
+                Some(block) => read_each(&*self.backup.labels.device, block, now.as_flattened_mut()),
+                None => {
+                    now.as_flattened_mut().fill(0);
+                    vec![true; run.len()]
+                }
+            };
             for ((block, based), could) in now.iter_mut().zip(run).zip(could) {
                 if !could || !based.sum.is_some_and(|sum| is_good(block, sum)) {
                     damaged.push(at);
@@ -191,9 +210,11 @@ impl Base {
         let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
         let based = self.find(address, 1)?[0];
         let device = &self.backup.labels.device;
-        device.read(based.block, &mut [IoSliceMut::new(&mut bytes)])?;
+        // Zeros that are staged have nothing that could be damaged.
+        let first = based.block.unwrap_or(address);
+        device.read(first, &mut [IoSliceMut::new(&mut bytes)])?;
         let (device, operation, got) = (device.name().into(), Operation::Read, crc64(&bytes));
         let expected = based.sum.unwrap_or_default();
-        Ok(crate::Error::Damaged { device, operation, first: based.block, expected, got })
+        Ok(crate::Error::Damaged { device, operation, first, expected, got })
     }
 }

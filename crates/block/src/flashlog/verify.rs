@@ -2,6 +2,7 @@
 
 use super::Error;
 use super::backup::BackedUp;
+use super::chunk::zero_sum;
 use super::device::Flashlog;
 use super::format::State;
 use super::staging::Backup;
@@ -73,8 +74,12 @@ fn verify(backup: Backup, groups: impl IntoIterator<Item = u64>) -> Result<Verif
         let (first, count) = base.backup.group_blocks(group);
         let found = base.find(first, count)?;
         let mut address = first;
-        for run in found.chunk_by(|a, b| a.block + 1 == b.block) {
-            for (based, got) in run.iter().zip(read_sums(&*device, run[0].block, run.len())) {
+        for run in found.chunk_by(Based::are_neighbours) {
+            let sums = match run[0].block {
+                Some(block) => read_sums(&*device, block, run.len()),
+                None => vec![Some(zero_sum()); run.len()],
+            };
+            for (based, got) in run.iter().zip(sums) {
                 verified.note(address, based, got);
                 address += 1;
             }

@@ -162,7 +162,8 @@ impl Export {
     /// Makes the bytes read as zeros, allocated if `keep`. If `fast`, then faster than by writing them, or not at all.
     pub(super) fn zero(&self, bytes: &Range<u64>, keep: bool, fast: bool) -> Result<(), Refusal> {
         let whole = within(bytes);
-        let done = !whole.is_empty() && {
+        let is_left = whole.is_empty() || fast && self.device.writes_zeros(keep);
+        let done = !is_left && {
             let _hold = self.edges.hold(whole.clone(), false);
             self.device.zero(whole.start, whole.end - whole.start, keep)?
         };

@@ -145,6 +145,22 @@ impl Device for Recorder {
         self.record(recorded, || self.inner.discard(first, count))
     }
 
+    fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, Error> {
+        let length_bytes = count.saturating_mul(BLOCK_SIZE as u64);
+        let count = check_request(&self.name, Operation::Write, self.blocks(), first, length_bytes)?;
+        let zeros = Arc::new([0; BLOCK_SIZE]);
+        let recorded = Recorded { first, blocks: vec![zeros; count as usize] };
+        self.record(recorded, || match self.inner.zero(first, count, keep)? {
+            true => Ok(()),
+            false => self.inner.write(first, &[IoSlice::new(&vec![0; count as usize * BLOCK_SIZE])]),
+        })?;
+        Ok(true)
+    }
+
+    fn writes_zeros(&self, keep: bool) -> bool {
+        self.inner.writes_zeros(keep)
+    }
+
     /// Every image is as large as the device is now: that it grows is durable before anything uses it.
     fn grow(&self, blocks: u64) -> Result<u64, Error> {
         let blocks = self.inner.grow(blocks)?;

@@ -70,7 +70,8 @@ impl Changing<'_> {
     /// Does something. What it was, as text; none if the set takes no changes any more, as the log that failed has what main has not.
     fn act(&mut self, rng: &mut Pcg64Mcg) -> Result<Option<String>, String> {
         match rng.random_range(0..100) {
-            0..60 => self.write(rng),
+            0..51 => self.write(rng),
+            51..60 => self.zeros(rng),
             60..76 => self.flush(),
             76..80 => match self.set.settle() {
                 Ok(()) => {
@@ -115,13 +116,28 @@ impl Changing<'_> {
 
     fn write(&mut self, rng: &mut Pcg64Mcg) -> Result<Option<String>, String> {
         let (first, content) = Living::random_write(&mut self.next_content, rng);
+        let bytes: Vec<u8> = content.iter().flat_map(|content| block(*content)).collect();
+        self.change("write", first, &content, |set| set.write(first as u64, &[IoSlice::new(&bytes)]))
+    }
+
+    fn zeros(&mut self, rng: &mut Pcg64Mcg) -> Result<Option<String>, String> {
+        let (first, count, how) = Living::random_zeros(rng);
+        self.change(how.name(), first as usize, &vec![0; count as usize], |set| how.make(set, first, count))
+    }
+
+    fn change(
+        &mut self,
+        what: &str,
+        first: usize,
+        content: &[u64],
+        change: impl FnOnce(&Lasting) -> Result<(), holdfast_block::Error>,
+    ) -> Result<Option<String>, String> {
         self.writes.extend((first..).zip(content.iter().copied()));
         let begun = self.writes.len();
         self.watched.progress(|progress| progress.begun = begun);
-        let bytes: Vec<u8> = content.iter().flat_map(|content| block(*content)).collect();
-        match self.set.write(first as u64, &[IoSlice::new(&bytes)]) {
-            Ok(()) => Ok(Some(format!("write {} from {first}", content.len()))),
-            Err(error) => self.failed("write", &error),
+        match change(&self.set) {
+            Ok(()) => Ok(Some(format!("{what} {} from {first}", content.len()))),
+            Err(error) => self.failed(what, &error),
         }
     }
 

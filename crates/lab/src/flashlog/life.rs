@@ -209,6 +209,30 @@ impl Life {
     }
 }
 
+/// How blocks become zeros.
+#[derive(Clone, Copy)]
+pub(super) enum Zeros {
+    Discarded,
+    Written { keep: bool },
+}
+
+impl Zeros {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Zeros::Discarded => "discard",
+            Zeros::Written { .. } => "write zeros",
+        }
+    }
+
+    /// The devices here make zeros, so a discard is taken.
+    pub(super) fn make(self, device: &dyn Device, first: u64, count: u64) -> Result<(), Error> {
+        match self {
+            Zeros::Discarded => device.discard(first, count),
+            Zeros::Written { keep } => device.zero(first, count, keep).map(|is_done| assert!(is_done)),
+        }
+    }
+}
+
 /// A life while it goes on.
 pub(super) struct Living<'a> {
     start: &'a Start,
@@ -228,7 +252,8 @@ impl Living<'_> {
     fn act(&mut self, rng: &mut Pcg64Mcg) -> Result<String, String> {
         self.failed += usize::from(self.failed > 0);
         match rng.random_range(0..100) {
-            0..70 => self.write(rng),
+            0..60 => self.write(rng),
+            60..70 => self.zeros(rng),
             70..90 => {
                 let done = self.device.flush();
                 self.flushed("flush", done)
@@ -273,16 +298,38 @@ impl Living<'_> {
         (first, content)
     }
 
+    /// Which blocks become zeros next, and how.
+    pub(super) fn random_zeros(rng: &mut Pcg64Mcg) -> (u64, u64, Zeros) {
+        let (first, content) = Self::random_write(&mut 0, rng);
+        let how = [Zeros::Discarded, Zeros::Written { keep: false }, Zeros::Written { keep: true }];
+        (first as u64, content.len() as u64, how[rng.random_range(0..3)])
+    }
+
     fn write(&mut self, rng: &mut Pcg64Mcg) -> Result<String, String> {
         let (first, content) = Self::random_write(&mut self.next_content, rng);
+        let bytes: Vec<u8> = content.iter().flat_map(|content| block(*content)).collect();
+        self.change("write", first, &content, |device| device.write(first as u64, &[IoSlice::new(&bytes)]))
+    }
+
+    fn zeros(&mut self, rng: &mut Pcg64Mcg) -> Result<String, String> {
+        let (first, count, how) = Self::random_zeros(rng);
+        self.change(how.name(), first as usize, &vec![0; count as usize], |device| how.make(device, first, count))
+    }
+
+    fn change(
+        &mut self,
+        what: &str,
+        first: usize,
+        content: &[u64],
+        change: impl FnOnce(&Flashlog) -> Result<(), Error>,
+    ) -> Result<String, String> {
         let count = content.len();
         self.writes.extend((first..).zip(content.iter().copied()));
         let begun = self.writes.len();
         self.watched.progress(|progress| progress.begun = begun);
-        let bytes: Vec<u8> = content.iter().flat_map(|content| block(*content)).collect();
-        let done = self.device.write(first as u64, &[IoSlice::new(&bytes)]);
+        let done = change(&self.device);
         let is_answered = done.is_ok();
-        let text = self.changed("write", done)?;
+        let text = self.changed(what, done)?;
         if is_answered {
             self.answered = begun;
         } else {

@@ -62,7 +62,7 @@ impl Default for Options {
 }
 
 /// The mistakes as on the command line.
-pub const ORDERS: [(&str, Order); 9] = [
+pub const ORDERS: [(&str, Order); 10] = [
     ("nothing", Order::Correct),
     ("main-before-log", Order::MainBeforeLog),
     ("no-flush-of-main", Order::NoFlushOfMain),
@@ -72,6 +72,7 @@ pub const ORDERS: [(&str, Order); 9] = [
     ("rescue-before-label", Order::RescueBeforeLabel),
     ("change-before-map", Order::ChangeBeforeMap),
     ("attach-skips-block", Order::AttachSkipsBlock),
+    ("forgets-zeros", Order::ForgetsZeros),
 ];
 
 /// What was explored.

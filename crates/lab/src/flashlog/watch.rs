@@ -199,4 +199,17 @@ impl Filter for Watch {
         self.0.note();
         counted.map_err(|(error, _)| error)
     }
+
+    fn on_zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, Error> {
+        let counted = self.0.count(self.1, Operation::Write);
+        if matches!(counted, Ok(()) | Err((_, true))) {
+            self.below().zero(first, count, keep)?;
+        }
+        self.0.note();
+        counted.map(|()| true).map_err(|(error, _)| error)
+    }
+
+    fn has_to_write_zeros(&self) -> bool {
+        false
+    }
 }

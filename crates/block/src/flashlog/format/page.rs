@@ -46,10 +46,21 @@ struct RawEntry {
     first: U64,
     data: U64,
     count: U16,
-    reserved: [u8; 6],
+    kind: U16,
+    reserved: [u8; 4],
 }
 const ENTRY_BYTES: usize = 24;
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
+const _: () = assert!(std::mem::offset_of!(RawEntry, kind) == 18);
+
+/// Kinds of entries.
+const DATA: u16 = 0;
+const ZEROS: u16 = 1;
+const ZEROS_KEPT: u16 = 2;
+
+/// Most blocks of zeros that one page names: 16 MiB. With their checksums, what a page comes to has room in the smallest staging area, and
+/// foreign bytes cannot ask for much memory.
+pub(crate) const PAGE_ZEROS_MOST: u64 = 4096;
 
 /// Blocks of the largest entry: a page that has no other.
 #[cfg(test)]
@@ -82,15 +93,42 @@ pub(crate) struct PageHead {
     pub(crate) time: SystemTime,
 }
 
-/// Consecutive blocks that were written together.
+/// Consecutive blocks that were written together, or became zeros together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     /// Address of the first block.
     pub(crate) first: u64,
-    /// Position of its data.
+    /// Position of its data; of zeros, which have none, of what follows.
     pub(crate) data: u64,
-    /// Checksum of each block.
-    pub(crate) sums: Vec<u64>,
+    /// What it has of its blocks.
+    pub(crate) of: Of,
+}
+
+/// What an entry has of its blocks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Of {
+    /// Checksum of each.
+    Data(Vec<u64>),
+    /// They are zeros, so many; with `keep`, without giving up their room.
+    Zeros { count: u64, keep: bool },
+}
+
+impl Entry {
+    /// How many.
+    pub(crate) fn blocks(&self) -> u64 {
+        match &self.of {
+            Of::Data(sums) => sums.len() as u64,
+            Of::Zeros { count, .. } => *count,
+        }
+    }
+
+    /// Checksums of those that have data.
+    pub(crate) fn sums(&self) -> &[u64] {
+        match &self.of {
+            Of::Data(sums) => sums,
+            Of::Zeros { .. } => &[],
+        }
+    }
 }
 
 /// A decoded page.
@@ -117,13 +155,14 @@ pub(crate) struct PageBuilder {
     used: usize,
     entries: u16,
     blocks: u64,
-    /// Where the last entry is, and the address and position after it.
-    last: Option<(usize, u64)>,
+    zeros: u64,
+    /// Where the last entry is, its kind, and the address after it.
+    last: Option<(usize, u16, u64)>,
 }
 
 impl PageBuilder {
     pub(crate) fn new() -> PageBuilder {
-        PageBuilder { body: [0; BODY_BYTES], used: 0, entries: 0, blocks: 0, last: None }
+        PageBuilder { body: [0; BODY_BYTES], used: 0, entries: 0, blocks: 0, zeros: 0, last: None }
     }
 
     /// Blocks of data that belong to it.
@@ -134,7 +173,7 @@ impl PageBuilder {
     /// Appends blocks, as many as there is room for, and says how many: 0 if it is full. `data` is the position of the page's first
     /// block.
     pub(crate) fn append(&mut self, data: u64, first: u64, sums: &[u64]) -> usize {
-        let continues = self.last.filter(|(_, next)| *next == first).map(|(at, _)| at);
+        let continues = self.continues(DATA, first);
         let room = BODY_BYTES - self.used;
         let count = match continues {
             Some(_) => room / 8,
@@ -144,32 +183,58 @@ impl PageBuilder {
         if count == 0 {
             return 0;
         }
-        let at = match continues {
-            Some(at) => at,
-            None => {
-                let entry = RawEntry {
-                    first: U64::new(first),
-                    data: U64::new(data + self.blocks),
-                    count: U16::new(0),
-                    reserved: [0; 6],
-                };
-                let at = self.used;
-                self.body[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
-                self.used += ENTRY_BYTES;
-                self.entries += 1;
-                at
-            }
-        };
-        let count_at = at + std::mem::offset_of!(RawEntry, count);
-        let before = u16::from_le_bytes([self.body[count_at], self.body[count_at + 1]]);
-        self.body[count_at..count_at + 2].copy_from_slice(&(before + count as u16).to_le_bytes());
+        let at = continues.unwrap_or_else(|| self.begin_entry(DATA, data, first));
+        self.lengthen(at, count as u16);
         for sum in &sums[..count] {
             self.body[self.used..self.used + 8].copy_from_slice(&sum.to_le_bytes());
             self.used += 8;
         }
         self.blocks += count as u64;
-        self.last = Some((at, first + count as u64));
+        self.last = Some((at, DATA, first + count as u64));
         count
+    }
+
+    /// The same of blocks that become zeros.
+    pub(crate) fn append_zeros(&mut self, data: u64, first: u64, count: u64, keep: bool) -> u64 {
+        let kind = if keep { ZEROS_KEPT } else { ZEROS };
+        let continues = self.continues(kind, first);
+        let has_room = continues.is_some() || BODY_BYTES - self.used >= ENTRY_BYTES;
+        let count = if has_room { count.min(PAGE_ZEROS_MOST - self.zeros) } else { 0 };
+        if count == 0 {
+            return 0;
+        }
+        let at = continues.unwrap_or_else(|| self.begin_entry(kind, data, first));
+        // Not more than a page's, so it fits.
+        self.lengthen(at, count as u16);
+        self.zeros += count;
+        self.last = Some((at, kind, first + count));
+        count
+    }
+
+    /// Where the last entry is, if a block at this address goes on with it.
+    fn continues(&self, kind: u16, first: u64) -> Option<usize> {
+        self.last.filter(|(_, of, next)| *of == kind && *next == first).map(|(at, ..)| at)
+    }
+
+    fn begin_entry(&mut self, kind: u16, data: u64, first: u64) -> usize {
+        let entry = RawEntry {
+            first: U64::new(first),
+            data: U64::new(data + self.blocks),
+            count: U16::new(0),
+            kind: U16::new(kind),
+            reserved: [0; 4],
+        };
+        let at = self.used;
+        self.body[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
+        self.used += ENTRY_BYTES;
+        self.entries += 1;
+        at
+    }
+
+    fn lengthen(&mut self, at: usize, count: u16) {
+        let count_at = at + std::mem::offset_of!(RawEntry, count);
+        let before = u16::from_le_bytes([self.body[count_at], self.body[count_at + 1]]);
+        self.body[count_at..count_at + 2].copy_from_slice(&(before + count).to_le_bytes());
     }
 
     /// The page, and its checksum.
@@ -265,13 +330,18 @@ impl Page {
     fn entries(raw: &Raw, head: &PageHead, blocks: u64) -> Result<Vec<Entry>, Fault> {
         let mut entries = Vec::with_capacity(usize::from(raw.entries.get()).min(BODY_BYTES / ENTRY_BYTES));
         let mut rest = &raw.body[..];
-        let mut data = head.data;
+        let (mut data, mut zeros) = (head.data, 0);
         for number in 0..raw.entries.get() {
             let Ok((entry, after)) = RawEntry::read_from_prefix(rest) else {
                 return Err(Fault::new("entries of the page", "as many as have room", raw.entries));
             };
-            let count = usize::from(entry.count.get());
-            if count == 0 || after.len() < count * 8 {
+            let (count, kind) = (usize::from(entry.count.get()), entry.kind.get());
+            if kind > ZEROS_KEPT {
+                return Err(Fault::new("kind of an entry", "0 to 2", kind));
+            }
+            let data_blocks = if kind == DATA { count } else { 0 };
+            zeros += (count - data_blocks) as u64;
+            if count == 0 || after.len() < data_blocks * 8 || zeros > PAGE_ZEROS_MOST {
                 return Err(Fault::new(
                     "blocks of an entry",
                     "1 to as many as have room",
@@ -285,10 +355,14 @@ impl Page {
                 return Err(Fault::new("an entry", format!("one within {blocks} blocks at {data}"), got));
             }
             expect_zero("reserved bytes of an entry", &entry.reserved)?;
-            let (sums, after) = after.split_at(count * 8);
+            let (sums, after) = after.split_at(data_blocks * 8);
             let (sums, _none) = sums.as_chunks::<8>();
-            entries.push(Entry { first, data, sums: sums.iter().map(|sum| u64::from_le_bytes(*sum)).collect() });
-            data += count as u64;
+            let of = match kind {
+                DATA => Of::Data(sums.iter().map(|sum| u64::from_le_bytes(*sum)).collect()),
+                _ => Of::Zeros { count: count as u64, keep: kind == ZEROS_KEPT },
+            };
+            entries.push(Entry { first, data, of });
+            data += data_blocks as u64;
             rest = after;
         }
         expect_zero("unused bytes of the page", rest)?;
@@ -296,8 +370,13 @@ impl Page {
     }
 
     /// Blocks of data that belong to it.
+    pub(crate) fn data_blocks(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.sums().len() as u64).sum()
+    }
+
+    /// Blocks that it names, those that became zeros as well.
     pub(crate) fn blocks(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.sums.len() as u64).sum()
+        self.entries.iter().map(Entry::blocks).sum()
     }
 }
 
@@ -325,6 +404,9 @@ mod tests {
         let mut builder = PageBuilder::new();
         assert_eq!(builder.append(100, 50, &[11, 12]), 2);
         assert_eq!(builder.append(100, 52, &[13]), 1);
+        assert_eq!(builder.append_zeros(100, 30, 2, false), 2);
+        assert_eq!(builder.append_zeros(100, 32, 3, false), 3);
+        assert_eq!(builder.append_zeros(100, 35, 1, true), 1);
         assert_eq!(builder.append(100, 7, &[14]), 1);
         assert_eq!(builder.blocks(), 4);
         builder.finish(&head())
@@ -339,10 +421,16 @@ mod tests {
     fn a_page_reads_back_and_neighbours_are_one_entry() {
         let (bytes, sum) = page();
         let page = Page::decode(&bytes, 53).unwrap();
-        let entries =
-            vec![Entry { first: 50, data: 100, sums: vec![11, 12, 13] }, Entry { first: 7, data: 103, sums: vec![14] }];
+        let zeros = |count, keep| Of::Zeros { count, keep };
+        let all = [
+            (50, 100, Of::Data(vec![11, 12, 13])),
+            (30, 103, zeros(5, false)),
+            (35, 103, zeros(1, true)),
+            (7, 103, Of::Data(vec![14])),
+        ];
+        let entries = all.map(|(first, data, of)| Entry { first, data, of }).into();
         assert_eq!(page, Page { head: head(), entries, sum });
-        assert_eq!(page.blocks(), 4);
+        assert_eq!((page.data_blocks(), page.blocks()), (4, 10));
         assert!(matches!(Page::decode(&bytes, 52), Err(Damaged::Other(_))));
     }
 
@@ -353,9 +441,11 @@ mod tests {
         assert_eq!(&bytes[..16], b"HFFLPAGE\x01\0\0\0\x01\0\0\0");
         assert_eq!([16, 32, 40, 48, 56, 64, 72, 80].map(|at| bytes[at]), [3, 9, 8, 7, 100, 5, 6, 4]);
         assert_eq!(u64::from_le_bytes(bytes[88..96].try_into().unwrap()), 3_000_000_001);
-        assert_eq!([96, 104, 112, 120, 128, 136, 144].map(|at| bytes[at]), [2, 50, 100, 3, 11, 12, 13]);
-        assert_eq!([152, 160, 168, 176, 184].map(|at| bytes[at]), [7, 103, 1, 14, 0]);
-        assert_eq!(sum, 0x25c3_d416_74e7_b7e2);
+        assert_eq!([96, 104, 112, 120, 122, 128, 136, 144].map(|at| bytes[at]), [4, 50, 100, 3, 0, 11, 12, 13]);
+        assert_eq!([152, 160, 168, 170].map(|at| bytes[at]), [30, 103, 5, 1]);
+        assert_eq!([176, 184, 192, 194].map(|at| bytes[at]), [35, 103, 1, 2]);
+        assert_eq!([200, 208, 216, 218, 224, 232].map(|at| bytes[at]), [7, 103, 1, 0, 14, 0]);
+        assert_eq!(sum, 0x8df4_1b82_1fe3_bee4);
     }
 
     #[test]
@@ -365,10 +455,17 @@ mod tests {
         assert_eq!(builder.append(0, 0, &sums), ENTRY_BLOCKS_MAX);
         assert_eq!(builder.append(0, 5000, &sums), 0);
         let (bytes, _) = builder.finish(&PageHead { data: 0, ..head() });
-        assert_eq!(Page::decode(&bytes, 1000).unwrap().entries[0].sums, sums[..ENTRY_BLOCKS_MAX]);
+        assert_eq!(Page::decode(&bytes, 1000).unwrap().entries[0].sums(), &sums[..ENTRY_BLOCKS_MAX]);
         let mut builder = PageBuilder::new();
         let singles = (0..1000).take_while(|at| builder.append(0, at * 2, &[1]) == 1).count();
         assert_eq!(singles, BODY_BYTES / 32);
+        let mut builder = PageBuilder::new();
+        assert_eq!(builder.append_zeros(0, 0, 3000, false), 3000);
+        assert_eq!(builder.append_zeros(0, 5000, 3000, true), PAGE_ZEROS_MOST - 3000);
+        assert_eq!((builder.append_zeros(0, 0, 1, true), builder.append(0, 0, &[1])), (0, 1));
+        let mut builder = PageBuilder::new();
+        let runs = (0..1000).take_while(|at| builder.append_zeros(0, at * 2, 1, false) == 1).count();
+        assert_eq!(runs, BODY_BYTES / ENTRY_BYTES);
     }
 
     #[test]
@@ -400,8 +497,9 @@ mod tests {
         let (good, _) = page();
         let edits =
             [(0, 0), (8, 2), (12, 3), (39, 0xff), (63, 0xff), (64, 7), (72, 10), (96, 3), (97, 9), (98, 1), (110, 1)];
-        let more = [(112, 9), (120, 0), (120, 9), (121, 9), (122, 1), (169, 9), (184, 1), (4087, 1)];
-        for (at, value) in edits.into_iter().chain(more) {
+        let more = [(112, 9), (120, 0), (120, 9), (121, 9), (122, 1), (122, 3), (124, 1)];
+        let zeros = [(168, 0), (169, 16), (170, 0), (170, 3), (184, 9), (217, 9), (232, 1), (4087, 1)];
+        for (at, value) in edits.into_iter().chain(more).chain(zeros) {
             let mut bytes = good;
             bytes[at] = value;
             seal(&mut bytes);

@@ -11,6 +11,7 @@ use rand_pcg::Pcg64Mcg;
 use super::super::protocol::flag;
 use super::client::{CACHE, Client, DISCONNECT, FLUSH, Got, READ, STATUS, TRIM, WRITE, ZEROES, request};
 use super::{LIMITS, memory, seed};
+use crate::flashlog::{self, Uuid};
 use crate::nbd::{Context, Export, Extent, Extents, NOT_BACKED_UP, Server};
 use crate::{Device, Error, Filter, MemoryDevice};
 
@@ -185,6 +186,39 @@ fn the_state_of_blocks_is_told_in_every_context_that_was_chosen() {
         assert_eq!(status(flag::REQ_ONE, 100, 8192), [vec![(8192, 0)], vec![(8092, 0)]]);
         // Not more than a bounded number of runs.
         assert_eq!(status(0, 0, 6000 << 12)[1].len(), 1024);
+    });
+}
+
+#[test]
+fn zeros_and_trims_of_a_flashlog_are_holes_at_once() {
+    let [main, log] = [1280, 1024].map(|blocks| Arc::new(MemoryDevice::new(blocks)));
+    let names = flashlog::Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
+    flashlog::create(main.clone(), log.clone(), &names).unwrap();
+    let options = flashlog::Options { mode: flashlog::Mode::Asynchronous, ..flashlog::Options::default() };
+    let set = Arc::new(flashlog::Flashlog::open(main.clone(), log, &options).unwrap().0);
+    let server = Server::new(vec![Export::new("disk", set.clone()).with_extents(set.clone())]).limited(LIMITS);
+    scope(|scope| {
+        let mut client = Client::ready(scope, &server, true, &["base:allocation"]);
+        assert_eq!(client.does(WRITE, 0, 0, 80 << 12, &[7; 80 << 12]), 0);
+        assert_eq!(client.does(ZEROES, flag::FAST_ZERO, 100, 20 << 12, &[]), 0);
+        assert_eq!(client.does(TRIM, 0, 30 << 12, 20 << 12, &[]), 0);
+        assert_eq!(client.does(ZEROES, flag::NO_HOLE, 60 << 12, 4 << 12, &[]), 0);
+        let mut expected = vec![7; 80 << 12];
+        for range in [100..100 + (20 << 12), 30 << 12..50 << 12, 60 << 12..64 << 12] {
+            expected[range].fill(0);
+        }
+        for is_on_main in [false, true] {
+            assert!(client.read(0, 80 << 12, flag::DF) == expected, "on main: {is_on_main}");
+            client.put(&request(STATUS, 0, 9, 0, 60 << 12));
+            let Got::Chunk { done: true, kind: 5, cookie: 9, payload } = client.got() else { panic!("no status") };
+            let numbers: Vec<u32> = payload.as_chunks::<4>().0.iter().map(|bytes| u32::from_be_bytes(*bytes)).collect();
+            let runs = [(1, 0), (19, 3), (10, 0), (20, 3), (10, 0)];
+            assert_eq!(numbers[1..], runs.map(|(blocks, flags)| [blocks << 12, flags]).concat());
+            set.settle().unwrap();
+        }
+        assert!(main.snapshot()[..80 << 12] == expected);
+        client.put(&request(DISCONNECT, 0, 0, 0, 0));
+        assert!(client.is_over());
     });
 }
 
