@@ -499,7 +499,7 @@ impl Trees {
         }
         self.fresh.clear();
         self.changed.clear();
-        self.kept.published(&self.audit);
+        self.kept.published(&self.audit, self.metadata);
         self.audit = Audit::default();
     }
 }

@@ -433,7 +433,8 @@ impl Trees {
         }
     }
 
-    fn insert_dirty(&mut self, key: NodeKey, block: OwnedBlock) {
+    fn insert_dirty(&mut self, key: NodeKey, mut block: OwnedBlock) {
+        block.count_under(self.kept.newest_epoch(DomainId::MAIN));
         let before = self.dirty.insert(key, Dirty { block, address: [0; 2] });
         debug_assert!(before.is_none(), "{key:?} is dirty already");
         self.fresh.push(key);
@@ -454,9 +455,8 @@ impl Trees {
             }
             record.levels += 1;
             let node = NodeKey::new(key, record.levels, 0);
-            let mut block = base.new_block(node);
-            block.edit(node).put_pointer(0, &record.root);
-            self.insert_dirty(node, block);
+            self.insert_dirty(node, base.new_block(node));
+            self.dirty_mut(node).put_pointer(0, &record.root);
             record.root = BlockPointer::PENDING;
         }
     }
@@ -560,6 +560,9 @@ impl Trees {
             self.audit.metadata_gone(self.metadata);
             self.metadata = self.metadata.saturating_sub(1);
             if let Some(birth_log) = birth_log {
+                if self.kept.has(DomainId::MAIN, birth_log) {
+                    self.audit.kept_gone(self.kept.metadata_of_newest(DomainId::MAIN).unwrap_or(0));
+                }
                 self.kept.metadata_gone(DomainId::MAIN, birth_log);
             }
         }
@@ -744,7 +747,7 @@ impl Trees {
         };
         if let Some(block) = block {
             if base.disk.metadata.audits() {
-                self.audit.dropped(key, &block);
+                self.audit.dropped(key, &block, self.kept.newest_epoch(DomainId::MAIN));
             }
             let mut slots = (0..POINTERS).filter(|slot| !block.pointer_kind_is_hole(*slot as usize)).peekable();
             while let Some(slot) = slots.next() {

@@ -15,8 +15,11 @@ use holdfast_object::Epoch;
 pub(crate) struct Pointers {
     /// All that they name, second copies too.
     pub(super) addresses: Digest,
-    /// Those with a second address.
+    /// Those with a second address, and those of them that were born no later than `newest_snapshot`.
     pub(super) doubled: u64,
+    pub(super) kept: u64,
+    /// Epoch of the newest snapshot of `main`, or 0.
+    newest_snapshot: Epoch,
     /// Those to pages.
     pub(super) pages: u64,
     /// Those that stand for a dirty block.
@@ -34,6 +37,8 @@ impl Default for Pointers {
         Pointers {
             addresses: Digest::NOTHING,
             doubled: 0,
+            kept: 0,
+            newest_snapshot: 0,
             pages: 0,
             pending: 0,
             newest: 0,
@@ -46,6 +51,16 @@ impl Default for Pointers {
 }
 
 impl Pointers {
+    /// Nothing yet, while this is the epoch of the newest snapshot of `main`, or 0.
+    pub(super) fn under(newest_snapshot: Epoch) -> Pointers {
+        Pointers { newest_snapshot, ..Pointers::default() }
+    }
+
+    /// Whether the newest snapshot has it too, of those with a second address.
+    fn is_kept(&self, pointer: &Glance) -> bool {
+        pointer.address[1] != 0 && pointer.birth_log <= self.newest_snapshot
+    }
+
     fn count(&mut self, pointer: &Glance, times: u64) {
         if pointer.address[0] == 0 {
             let pending = u64::from(pointer.kind == PointerKind::Tree);
@@ -56,6 +71,9 @@ impl Pointers {
         if pointer.address[1] != 0 {
             addresses += Digest::of(pointer.address[1]);
             self.doubled = self.doubled.wrapping_add(times);
+            if self.is_kept(pointer) {
+                self.kept = self.kept.wrapping_add(times);
+            }
         }
         self.addresses += addresses.times(times);
         if pointer.kind == PointerKind::Data {
@@ -84,6 +102,7 @@ impl Pointers {
     pub(super) fn add(&mut self, other: &Pointers) {
         self.addresses += other.addresses;
         self.doubled = self.doubled.wrapping_add(other.doubled);
+        self.kept = self.kept.wrapping_add(other.kept);
         self.pages = self.pages.wrapping_add(other.pages);
         self.pending = self.pending.wrapping_add(other.pending);
         self.newest = self.newest.max(other.newest);
@@ -100,8 +119,9 @@ impl Pointers {
 pub(crate) struct Changes {
     /// In its slots, or the roots of its records.
     pub(super) pointers: Pointers,
-    /// Roots with a second address, by slot of the record.
+    /// Roots with a second address, by slot of the record; and those of them that the newest snapshot has too.
     pub(super) doubled: [i8; RECORDS as usize],
+    pub(super) kept: [i8; RECORDS as usize],
     /// Records whose root is not of the level that they say.
     pub(super) wrong_levels: u64,
     /// Bits that are set; addresses, as often as their counters say; slots of records; or [`entry_number`]s of snapshots.
@@ -127,6 +147,11 @@ pub(super) fn entry_number(place: u64, sum: u64) -> u64 {
 }
 
 impl Changes {
+    /// None yet, while this is the epoch of the newest snapshot of `main`, or 0.
+    pub(crate) fn under(newest_snapshot: Epoch) -> Changes {
+        Changes { pointers: Pointers::under(newest_snapshot), ..Changes::default() }
+    }
+
     pub(crate) fn pointer(&mut self, old: &[u8; POINTER_BYTES], new: &[u8; POINTER_BYTES]) {
         self.pointers.gone(&Glance::at(old));
         self.pointers.put(&Glance::at(new));
@@ -137,6 +162,7 @@ impl Changes {
         self.pointers.gone(&old.root);
         self.pointers.put(&new.root);
         self.doubled[slot] += i8::from(new.root.address[1] != 0) - i8::from(old.root.address[1] != 0);
+        self.kept[slot] += i8::from(self.pointers.is_kept(&new.root)) - i8::from(self.pointers.is_kept(&old.root));
         self.wrong_levels += u64::from(new.root.address[0] != 0 && new.root.level != new.levels);
         self.pages_told = self.pages_told.wrapping_add(new.blocks).wrapping_sub(old.blocks);
         if new.generation != old.generation {
@@ -173,8 +199,8 @@ impl Changes {
 
     /// What an auditor finds who does not see the updates: he compares the block with a copy from before its first change, as Recon does
     /// (*Recon: Verifying File System Consistency at Runtime*, FAST 2012).
-    pub(crate) fn between(key: NodeKey, before: &[u8; 4096], after: &[u8; 4096]) -> Changes {
-        let mut changes = Changes::default();
+    pub(crate) fn between(key: NodeKey, before: &[u8; 4096], after: &[u8; 4096], newest_snapshot: Epoch) -> Changes {
+        let mut changes = Changes::under(newest_snapshot);
         if key.level > 0 {
             each_other(before, after, |_, old, new| changes.pointer(old, new));
             return changes;

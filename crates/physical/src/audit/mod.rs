@@ -42,8 +42,9 @@ pub(crate) struct Audit {
     // In the bytes.
     /// Of trees and records; `doubled` and `pages` are of all, the store's own too.
     pointers: Pointers,
-    /// Pointers with a second address in what `main` has.
+    /// Pointers with a second address in what `main` has, and those of them that its newest snapshot has too.
     doubled: u64,
+    kept: u64,
     /// Pointers to pages of objects.
     pages: u64,
     wrong_levels: u64,
@@ -90,6 +91,19 @@ pub(crate) struct Audit {
     pages_unknown: u64,
     objects_uncounted: u64,
     metadata_uncounted: u64,
+    kept_uncounted: u64,
+
+    /// What the newest snapshot is, if it is another one than at the last recovery point.
+    kept_start: Option<KeptStart>,
+}
+
+/// Where the count of what the newest snapshot of `main` has of its metadata starts from.
+#[derive(Clone, Copy)]
+pub(crate) enum KeptStart {
+    /// It was made in this epoch, and has all.
+    All,
+    /// It is the newest again, or there is none any more: what was known of it.
+    Known(u64),
 }
 
 /// State of a store whose next recovery point has a bitmap that is not the last one's, changed.
@@ -159,7 +173,7 @@ impl Audit {
         add(&mut self.wrong_levels, changes.wrong_levels);
         if key.level > 0 {
             add(&mut self.wrong_levels, (pointers.levels & !(1 << (key.level - 1))).count_ones().into());
-            self.count(key.object_key(), pointers.doubled, pointers.pages);
+            self.count(key.object_key(), pointers);
             return;
         }
         let domain = key.object / 16;
@@ -168,12 +182,14 @@ impl Audit {
             Some(SystemKind::ObjectTable) if key.object == 0 => {
                 let main = table_of(DomainId::MAIN);
                 if key.index == main / RECORDS {
-                    add(&mut self.doubled, i64::from(changes.doubled[(main % RECORDS) as usize]) as u64);
+                    let slot = (main % RECORDS) as usize;
+                    add(&mut self.doubled, i64::from(changes.doubled[slot]) as u64);
+                    add(&mut self.kept, i64::from(changes.kept[slot]) as u64);
                 }
             }
             Some(SystemKind::ObjectTable) => {
                 let object = ObjectKey { domain: DomainId(domain as u16), object: ObjectId(0) };
-                self.count(object, pointers.doubled, pointers.pages);
+                self.count(object, pointers);
                 self.records += ids(changes.numbers, RECORDS);
                 self.nameless += ids(changes.nameless, RECORDS);
                 add(&mut self.pages_told, changes.pages_told);
@@ -210,22 +226,23 @@ impl Audit {
         self.listed
     }
 
-    /// A tree block goes away as a whole, with all of its pointers.
-    pub(crate) fn dropped(&mut self, key: ObjectKey, block: &MetaBlock) {
-        let mut gone = Pointers::default();
+    /// A tree block goes away as a whole, with all of its pointers. `newest_snapshot`: epoch of that of `main`, or 0.
+    pub(crate) fn dropped(&mut self, key: ObjectKey, block: &MetaBlock, newest_snapshot: Epoch) {
+        let mut gone = Pointers::under(newest_snapshot);
         for slot in block.bytes().as_chunks().0 {
             gone.gone(&Glance::at(slot));
         }
         self.pointers.add(&gone);
-        self.count(key, gone.doubled, gone.pages);
+        self.count(key, &gone);
     }
 
-    fn count(&mut self, key: ObjectKey, doubled: u64, pages: u64) {
+    fn count(&mut self, key: ObjectKey, pointers: &Pointers) {
         if holder(key) == Some(DomainId::MAIN) {
-            add(&mut self.doubled, doubled);
+            add(&mut self.doubled, pointers.doubled);
+            add(&mut self.kept, pointers.kept);
         }
         if key.domain != DomainId::SYSTEM {
-            add(&mut self.pages, pages);
+            add(&mut self.pages, pointers.pages);
         }
     }
 
@@ -270,6 +287,11 @@ impl Audit {
         add(&mut self.generations, count);
     }
 
+    /// Another snapshot of `main` is the newest from now on.
+    pub(crate) fn newest_snapshot_is(&mut self, start: KeptStart) {
+        self.kept_start = Some(start);
+    }
+
     // ---- contradictions
 
     /// Nothing names the blocks any more; they stay as they are.
@@ -311,6 +333,11 @@ impl Audit {
     /// A block of metadata goes away of a domain that has `counted`.
     pub(crate) fn metadata_gone(&mut self, counted: u64) {
         add(&mut self.metadata_uncounted, u64::from(counted == 0));
+    }
+
+    /// A block of metadata goes away that the newest snapshot has too, and it had `counted`.
+    pub(crate) fn kept_gone(&mut self, counted: u64) {
+        add(&mut self.kept_uncounted, u64::from(counted == 0));
     }
 }
 
@@ -362,7 +389,7 @@ struct Equation {
 }
 
 /// In the order in which a failure is told: what explains others comes first.
-const EQUATIONS: [Equation; 20] = [
+const EQUATIONS: [Equation; 21] = [
     Equation {
         name: "pending",
         left: "placeholders for blocks without an address put, less those replaced",
@@ -510,6 +537,22 @@ const EQUATIONS: [Equation; 20] = [
             let Audit { doubled, metadata_uncounted, .. } = *facts.sums;
             let counted = grown(facts.next.metadata, facts.start.metadata);
             (counted, Digest::of_count(doubled) + Digest::of_count(metadata_uncounted))
+        },
+    },
+    Equation {
+        name: "metadata kept",
+        left: "blocks of metadata of the superblock that the newest snapshot of the domain main has too",
+        right: "those before, less pointers of main to such gone, and more put; at most all",
+        sides: |facts| {
+            let Audit { kept, kept_uncounted, kept_start, .. } = *facts.sums;
+            let start = match kept_start {
+                None => facts.last.metadata_kept,
+                Some(KeptStart::All) => facts.start.metadata,
+                Some(KeptStart::Known(kept)) => kept,
+            };
+            // Not below 0 either: the code stops there, and says so.
+            let counted = start.wrapping_add(kept).wrapping_add(kept_uncounted);
+            (Digest::of_count(facts.next.metadata_kept), Digest::of_count(counted.min(facts.next.metadata)))
         },
     },
     Equation {

@@ -15,6 +15,8 @@ impl Audit {
         cells.own("pages_unknown", &mut self.pages_unknown);
         cells.own("objects_uncounted", &mut self.objects_uncounted);
         cells.own("metadata_uncounted", &mut self.metadata_uncounted);
+        cells.own("kept", &mut self.kept);
+        cells.own("kept_uncounted", &mut self.kept_uncounted);
         cells
     }
 }

@@ -92,7 +92,7 @@ fn every_kind_of_update_is_counted_at_a_cost() {
     tell("a run of a dead list", whole, alone);
 
     let mut audit = Audit::default();
-    let (alone, least) = nanos(|turn| audit.dropped(KEY.object_key(), black_box(&blocks[place(turn).0])));
+    let (alone, least) = nanos(|turn| audit.dropped(KEY.object_key(), black_box(&blocks[place(turn).0]), 2));
     println!("{:24} {alone:7.1} ({least:6.1}) ns, with all 64 pointers", "a block dropped");
     let (alone, least) = nanos(|_| audit.absorb(KEY, black_box(&Box::<Changes>::default())));
     println!("{:24} {alone:7.1} ({least:6.1}) ns, with the memory for its sums", "a changed block");

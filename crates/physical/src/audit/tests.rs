@@ -54,7 +54,7 @@ fn tell(trees: &mut Trees, change: fn(&mut Record)) -> Record {
 }
 
 /// By the equation that is to find it.
-const PLANTS: [(&str, &str, Plant); 26] = [
+const PLANTS: [(&str, &str, Plant); 27] = [
     ("pending", "a placeholder without a block", |_, trees| put(trees, BlockPointer::PENDING)),
     ("levels", "a page as a tree block", |_, trees| {
         put(trees, BlockPointer { kind: PointerKind::Tree, level: 1, ..data(1000) });
@@ -118,6 +118,9 @@ const PLANTS: [(&str, &str, Plant); 26] = [
         trees.kept.alter(DomainId::MAIN, true, backdate)
     }),
     ("metadata", "a wrong count of metadata", |_, trees| trees.metadata += 1),
+    ("metadata kept", "a wrong count of what a snapshot keeps", |_, trees| {
+        trees.kept.miscount(DomainId::MAIN).unwrap();
+    }),
     ("size", "a wrong count of blocks", |rig, _| rig.module.base.alloc.lock().miscount_total()),
 ];
 
@@ -303,6 +306,13 @@ fn a_copy_that_fails_keeps_no_reference() {
     rig.commit().unwrap();
 }
 
+/// Epoch of the newest snapshot while random updates are made.
+const SNAPSHOT: Epoch = 3;
+
+fn is_kept(pointer: &BlockPointer) -> bool {
+    pointer.address[1] != 0 && pointer.birth_log <= SNAPSHOT
+}
+
 /// Bytes of a block, of which the sums are those of a new block in which they were put.
 fn sums_of(block: &MetaBlock, kind: usize) -> Changes {
     let mut sums = Changes::default();
@@ -312,6 +322,7 @@ fn sums_of(block: &MetaBlock, kind: usize) -> Changes {
                 let pointer = block.pointer(slot);
                 pointer.addresses().for_each(|address| sums.pointers.addresses += Digest::of(address));
                 add(&mut sums.pointers.doubled, u64::from(pointer.address[1] != 0));
+                add(&mut sums.pointers.kept, is_kept(&pointer).into());
                 add(&mut sums.pointers.pages, u64::from(pointer.kind == PointerKind::Data));
                 add(&mut sums.pointers.pending, u64::from(pointer == BlockPointer::PENDING));
             }
@@ -322,6 +333,8 @@ fn sums_of(block: &MetaBlock, kind: usize) -> Changes {
                 record.root.addresses().for_each(|address| sums.pointers.addresses += Digest::of(address));
                 sums.doubled[slot] = i8::from(record.root.address[1] != 0);
                 add(&mut sums.pointers.doubled, u64::from(record.root.address[1] != 0));
+                sums.kept[slot] = is_kept(&record.root).into();
+                add(&mut sums.pointers.kept, is_kept(&record.root).into());
                 add(&mut sums.pointers.pages, u64::from(record.root.kind == PointerKind::Data));
                 add(&mut sums.pages_told, record.attributes.blocks);
                 sums.numbers += Digest::of(slot as u64);
@@ -354,9 +367,9 @@ fn sums_of(block: &MetaBlock, kind: usize) -> Changes {
 
 /// What of the sums does not depend on the order of updates.
 fn sums(changes: &Changes) -> impl PartialEq + std::fmt::Debug + use<> {
-    let Pointers { addresses, doubled, pages, pending, .. } = changes.pointers;
+    let Pointers { addresses, doubled, kept, pages, pending, .. } = changes.pointers;
     let Changes { numbers, nameless, pages_told, dead, .. } = *changes;
-    ((addresses, doubled, pages, pending), changes.doubled, (numbers, nameless, pages_told, dead))
+    ((addresses, doubled, kept, pages, pending), (changes.doubled, changes.kept), (numbers, nameless, pages_told, dead))
 }
 
 fn random_record(rng: &mut impl Rng) -> [u8; RECORD_BYTES] {
@@ -374,7 +387,8 @@ fn random_record(rng: &mut impl Rng) -> [u8; RECORD_BYTES] {
 
 fn random_pointer(rng: &mut impl Rng) -> BlockPointer {
     let second = if rng.random() { rng.random_range(5000..9000) } else { 0 };
-    BlockPointer { address: [rng.random_range(100..5000), second], ..data(0) }
+    let birth_log = rng.random_range(SNAPSHOT - 1..SNAPSHOT + 3);
+    BlockPointer { address: [rng.random_range(100..5000), second], birth_log, ..data(0) }
 }
 
 /// Takes the counting out of any update, and this fails.
@@ -387,6 +401,7 @@ fn what_updates_count_is_what_the_bytes_have() {
         let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
         for (kind, key) in [pointers, records, bits, counters, runs].into_iter().enumerate() {
             let mut block = OwnedBlock::new(key, MetadataProtection::Audited);
+            block.count_under(SNAPSHOT);
             let mut update = |mut block: Edit<'_>| match kind {
                 0 => {
                     let some =
@@ -411,14 +426,19 @@ fn what_updates_count_is_what_the_bytes_have() {
             (0..50).for_each(|_| update(block.edit(key)));
             let before = sums_of(&block, kind);
             let bytes = *block.bytes();
-            let compared = Changes::between(key, &[0; 4096], &bytes);
+            let compared = Changes::between(key, &[0; 4096], &bytes, SNAPSHOT);
             let changed = block.release(key).unwrap();
             assert_eq!(sums(&changed), sums(&before), "seed {seed}, kind {kind}: from nothing");
             assert_eq!(sums(&compared), sums(&before), "seed {seed}, kind {kind}: compared, from nothing");
             let mut block = OwnedBlock::from(MetaBlock::clone(&block), MetadataProtection::Audited);
+            block.count_under(SNAPSHOT);
             (0..50).for_each(|_| update(block.edit(key)));
             let (now, changed) = (sums_of(&block, kind), block.release(key).unwrap());
-            assert_eq!(sums(&Changes::between(key, &bytes, block.bytes())), sums(&changed), "seed {seed}, kind {kind}");
+            assert_eq!(
+                sums(&Changes::between(key, &bytes, block.bytes(), SNAPSHOT)),
+                sums(&changed),
+                "seed {seed}, kind {kind}"
+            );
             let mut pointers = before.pointers.clone();
             pointers.add(&changed.pointers);
             let apart = Changes { pointers, ..before.clone() };
@@ -431,6 +451,8 @@ fn what_updates_count_is_what_the_bytes_have() {
             assert_eq!(now.pages_told, before.pages_told.wrapping_add(changed.pages_told), "seed {seed}, kind {kind}");
             let doubled = std::array::from_fn(|slot| before.doubled[slot] + changed.doubled[slot]);
             assert_eq!(now.doubled, doubled, "seed {seed}, kind {kind}");
+            let kept = std::array::from_fn(|slot| before.kept[slot] + changed.kept[slot]);
+            assert_eq!(now.kept, kept, "seed {seed}, kind {kind}");
         }
     }
 }

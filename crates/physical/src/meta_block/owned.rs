@@ -8,6 +8,7 @@ use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{DeadRun, RECORD_BYTES};
 use holdfast_integrity::Delta;
+use holdfast_object::Epoch;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -27,8 +28,8 @@ enum Watched {
     Not,
     /// Each update counts.
     Counted(Box<Changes>),
-    /// By the bytes from before.
-    Copied(Box<[u8; 4096]>),
+    /// By the bytes from before, and the epoch of the newest snapshot of `main`.
+    Copied(Box<[u8; 4096]>, Epoch),
 }
 
 impl Deref for OwnedBlock {
@@ -50,11 +51,20 @@ impl OwnedBlock {
         let watched = match protection {
             MetadataProtection::Off | MetadataProtection::Rolling => Watched::Not,
             MetadataProtection::Audited => Watched::Counted(Box::default()),
-            MetadataProtection::Compared => Watched::Copied(Box::new(*block.bytes())),
+            MetadataProtection::Compared => Watched::Copied(Box::new(*block.bytes()), 0),
         };
         // That of its copy is not its own.
         block.put_address(0);
         OwnedBlock { block: Arc::new(block), released: false, watched }
+    }
+
+    /// Before the first change: what is counted is counted for this epoch of the newest snapshot of `main`, or 0.
+    pub(crate) fn count_under(&mut self, newest_snapshot: Epoch) {
+        match &mut self.watched {
+            Watched::Not => {}
+            Watched::Counted(changes) => **changes = Changes::under(newest_snapshot),
+            Watched::Copied(_, newest) => *newest = newest_snapshot,
+        }
     }
 
     /// For whoever reads it. He keeps it as it is now.
@@ -76,7 +86,7 @@ impl OwnedBlock {
         assert!(!self.released, "a metadata block of a recovery point is not changed");
         let changes = match &mut self.watched {
             Watched::Counted(changes) => Some(&mut **changes),
-            Watched::Not | Watched::Copied(_) => None,
+            Watched::Not | Watched::Copied(..) => None,
         };
         Edit { block: Arc::make_mut(&mut self.block), changes }
     }
@@ -87,7 +97,7 @@ impl OwnedBlock {
         match std::mem::replace(&mut self.watched, Watched::Not) {
             Watched::Not => None,
             Watched::Counted(changes) => Some(*changes),
-            Watched::Copied(before) => Some(Changes::between(key, &before, self.bytes())),
+            Watched::Copied(before, newest) => Some(Changes::between(key, &before, self.bytes(), newest)),
         }
     }
 

@@ -32,6 +32,8 @@ pub enum LogicBug {
     ObjectCount,
     /// The count of blocks of metadata.
     MetadataCount,
+    /// The count of blocks of metadata that the newest snapshot has too.
+    MetadataKeptCount,
     /// The generation of the next object.
     Generation,
     /// The count of pages of an object.
@@ -60,7 +62,7 @@ pub enum LogicBug {
 
 impl LogicBug {
     /// All of them.
-    pub const ALL: [LogicBug; 21] = [
+    pub const ALL: [LogicBug; 22] = [
         LogicBug::BitWithoutPointer,
         LogicBug::PointerWithoutBit,
         LogicBug::PointerToUsedBlock,
@@ -70,6 +72,7 @@ impl LogicBug {
         LogicBug::BlockCount,
         LogicBug::ObjectCount,
         LogicBug::MetadataCount,
+        LogicBug::MetadataKeptCount,
         LogicBug::Generation,
         LogicBug::PageCount,
         LogicBug::ReferenceTooMany,
@@ -96,6 +99,7 @@ impl LogicBug {
             LogicBug::BlockCount => "block-count",
             LogicBug::ObjectCount => "object-count",
             LogicBug::MetadataCount => "metadata-count",
+            LogicBug::MetadataKeptCount => "metadata-kept-count",
             LogicBug::Generation => "generation",
             LogicBug::PageCount => "page-count",
             LogicBug::ReferenceTooMany => "reference-too-many",
@@ -184,6 +188,12 @@ impl Lab<'_> {
             LogicBug::MetadataCount => {
                 trees.metadata += 1;
                 Some(format!("{} blocks of metadata, one more than there are", trees.metadata))
+            }
+            LogicBug::MetadataKeptCount => {
+                let kept = trees.kept.miscount(DomainId::MAIN);
+                kept.map(|[counted, wrong]| {
+                    format!("the newest snapshot has {wrong} blocks of metadata instead of {counted}")
+                })
             }
             LogicBug::Generation => {
                 trees.next_generation -= 1;

@@ -9,6 +9,7 @@
 //! - a slice depends on nothing but the list and the snapshots there are, so others can be made and deleted between two.
 
 use super::{EntrySums, Kept, OfDomain, Slot};
+use crate::audit::KeptStart;
 use crate::commit::CommitOrder;
 use crate::format::{DEAD_RUNS, DeadRun, SNAPSHOTS, StoredSnapshot};
 use crate::guarded::Doubled;
@@ -209,6 +210,7 @@ impl Module {
         trees.put_listed(&self.base, domain, slot, (!is_over).then_some(&stored))?;
         committing.applied.set(epoch);
         let of_domain = trees.kept.domains.entry(domain).or_default();
+        let was_newest = of_domain.held.pop_if(|newest| newest.stored.id == id).is_some();
         of_domain.held.retain(|held| held.stored.id != id);
         of_domain.deleted.retain(|deleted| deleted.stored.id != id);
         if !is_over {
@@ -218,6 +220,10 @@ impl Module {
             *blocks = blocks.saturating_sub(runs.iter().map(DeadRun::blocks_in_all).sum());
         }
         debug_assert!(!of_domain.dying.contains_key(&slot), "nothing has been applied for this epoch");
+        if was_newest && domain == DomainId::MAIN {
+            let kept = trees.kept.metadata_of_newest(domain).unwrap_or(0);
+            trees.audit.newest_snapshot_is(KeptStart::Known(kept));
+        }
         trees.tell_kept(&self.base);
         trees.cut_dead(&self.base, domain, slot, page, &left)?;
         trees.audit.dead_page_cut(&gone);

@@ -26,7 +26,7 @@ mod diff;
 mod heal;
 mod scribble;
 
-use crate::audit::{Audit, Digest, listed_digest};
+use crate::audit::{Audit, Digest, KeptStart, listed_digest};
 use crate::commit::{CommitOrder, Committing};
 use crate::form_sums::FormSums;
 use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
@@ -160,9 +160,14 @@ impl Kept {
         self.listed
     }
 
-    /// What has changed is a recovery point.
-    pub(crate) fn published(&mut self, audit: &Audit) {
+    /// What has changed is a recovery point, of which `main` has so many blocks of metadata.
+    pub(crate) fn published(&mut self, audit: &Audit, metadata: u64) {
         self.listed += audit.listed();
+        // As the superblock says, from which the next epoch starts.
+        let newest = self.domains.get_mut(&DomainId::MAIN).and_then(|main| main.held.last_mut());
+        if let Some(newest) = newest.filter(|newest| newest.metadata.get() > metadata) {
+            newest.metadata.set(metadata);
+        }
     }
 
     /// Entries as they follow from what is in memory, which has been verified.
@@ -215,8 +220,13 @@ impl Kept {
     }
 
     /// Blocks of metadata that the newest snapshot has and the domain still has too, if there is a snapshot.
-    fn metadata_of_newest(&self, domain: DomainId) -> Option<u64> {
+    pub(crate) fn metadata_of_newest(&self, domain: DomainId) -> Option<u64> {
         self.of(domain).last().map(|newest| newest.metadata.get())
+    }
+
+    /// Epoch of the newest snapshot of a domain; 0 if there is none.
+    pub(crate) fn newest_epoch(&self, domain: DomainId) -> Epoch {
+        self.of(domain).last().map_or(0, |newest| newest.stored.epoch)
     }
 
     /// Whether a snapshot of the domain has what a pointer of this logical birth names.
@@ -528,6 +538,9 @@ impl Module {
         let of_domain = trees.kept.domains.entry(domain).or_default();
         of_domain.last_id.set(id.0.into());
         of_domain.held.push(Held::new(slot, domain, stored, metadata));
+        if domain == DomainId::MAIN {
+            trees.audit.newest_snapshot_is(KeptStart::All);
+        }
         trees.tell_kept(&self.base);
         committing.applied.set(epoch);
         Ok(id)
