@@ -56,8 +56,12 @@ impl Module {
             return Err(error);
         }
         match look() {
-            // Not if it cannot be taken back either: the reason for that is told, and where damage was met is more to who reads.
-            Err(error @ Error::GivenUp(_)) => self.take_back_epoch().map_err(|_| error).and_then(|()| look()),
+            Err(error @ Error::GivenUp(_)) => match self.take_back_epoch() {
+                Ok(()) => look(),
+                // It was once too often, and the trees are those of the last recovery point all the same; or they cannot be read again. The
+                // reason for that is told, and where damage was met is more to who reads.
+                Err(_) => look().map_err(|_| error),
+            },
             outcome => outcome,
         }
     }

@@ -9,7 +9,8 @@
 //! epoch, but takes it back: trees are those of the last recovery point then, which answer as well, as the layer above has all that is newer. Who
 //! builds it is refused all of it until he begins it anew.
 //!
-//! What goes bad again and again is memory that cannot be worked with: then the store stays at its last recovery point.
+//! What goes bad again and again is memory that cannot be worked with: then the store stays at its last recovery point, and takes no changes. Who
+//! reads is answered by the trees of that point then, too, and by what the layer above has.
 
 use crate::commit::Committing;
 use crate::module::{Module, new_alloc};
@@ -62,17 +63,20 @@ impl Module {
         let _log = self.log.lock();
         let _gate = self.gate.write();
         let mut trees = self.trees.write();
-        let outcome = if committing.restarts.get() + 1 < FAILURES_MAX {
-            self.last_recovery_point()
-                .map_err(|error| format!("{why}; and the last recovery point cannot be read again: {error}"))
-        } else {
-            Err(format!("{why}; it failed {FAILURES_MAX} times in a row"))
-        };
-        match outcome {
-            Ok(last) => {
+        let outcome = self
+            .last_recovery_point()
+            .map_err(|error| format!("{why}; and the last recovery point cannot be read again: {error}"))
+            .and_then(|last| {
                 *trees = last;
                 committing.applied.set(0);
                 committing.prepared = None;
+                match committing.restarts.get() + 1 < FAILURES_MAX {
+                    true => Ok(()),
+                    false => Err(format!("{why}; it failed {FAILURES_MAX} times in a row")),
+                }
+            });
+        match outcome {
+            Ok(()) => {
                 committing.restarts.add(1);
                 self.disk().counters.restarted();
                 let (epoch, attempt) = (self.epoch(), committing.restarts.get());

@@ -3,6 +3,7 @@
 use super::*;
 use crate::check::{CheckOptions, check};
 use crate::format::POINTERS;
+use crate::format::blockptr::POINTER_BYTES;
 use crate::objects::map_of;
 use crate::{CreateOptions, MetadataProtection, OpenOptions};
 use holdfast_block::{Device, MemoryDevice};
@@ -623,4 +624,38 @@ fn memory_that_goes_bad_again_and_again_is_not_worked_with() {
     assert!(error.to_string().contains("it failed 3 times in a row"), "{error}");
     assert!(matches!(rig.commit(), Err(Error::ReadOnly(_))));
     assert_eq!(rig.stored(), before);
+}
+
+/// Who reads is answered by the last recovery point then, and not by what has gone bad.
+#[test]
+fn what_is_read_is_right_when_the_store_takes_no_changes_any_more() {
+    for is_read_first in [false, true] {
+        let rig = Rig::new();
+        rig.fill(2, 70);
+        rig.commit().unwrap();
+        let leaf = NodeKey { domain: 1, object: 2, level: 1, index: 0 };
+        let read = || {
+            let mut frames = [rig.arena.allocate().unwrap()];
+            let key = ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) };
+            rig.module.read(key, 5, &mut frames).map(|_| frames[0][0])
+        };
+        let before = read().unwrap();
+        for round in 0..3 {
+            rig.write(2, 6).unwrap();
+            let mut trees = rig.module.trees.write();
+            let block = &mut trees.dirty.get_mut(&leaf).unwrap().block;
+            // The pointer to the page that is read.
+            block.scribble(5 * POINTER_BYTES, &[0x55; 16]);
+            drop(trees);
+            if round == 2 && is_read_first {
+                assert_eq!(read().unwrap(), before);
+                break;
+            }
+            rig.commit_is_given_up();
+            let outcome = rig.module.begin_anew();
+            assert_eq!(outcome.is_err(), round == 2, "{outcome:?}");
+        }
+        assert!(matches!(rig.write(2, 6), Err(Error::ReadOnly(_))));
+        assert_eq!(read().unwrap(), before);
+    }
 }
