@@ -731,8 +731,12 @@ impl Alloc {
         self.verify_placements()
     }
 
+    /// Whether blocks that were written ahead are those whose bits say so.
     fn verify_placements(&self) -> std::result::Result<(), Scribble> {
-        Scribble::unless_equal("number of blocks written ahead", self.placements.len() as u64, self.placed.count())
+        let (bits, blocks) = (self.placed.count(), self.placements.len() as u64);
+        Scribble::unless_equal("number of blocks written ahead", blocks, bits)?;
+        let same = self.placements.keys().filter(|block| self.placed.contains(**block)).count();
+        Scribble::unless_equal("number of blocks written ahead whose bits say so", blocks, same as u64)
     }
 }
 

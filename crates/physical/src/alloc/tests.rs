@@ -8,6 +8,11 @@ impl Alloc {
         self.placements.pop_first().expect("one");
     }
 
+    pub(crate) fn move_placement(&mut self) {
+        let (block, placed) = self.placements.pop_first().expect("one");
+        self.placements.insert(block + 1, placed);
+    }
+
     pub(crate) fn is_used(&self, block: u64) -> bool {
         self.used.get(block)
     }

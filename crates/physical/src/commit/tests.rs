@@ -514,12 +514,13 @@ fn system(rig: &Rig, id: u64, write: fn(&mut Record)) {
 /// What is in use for as long as the store is open, or the epoch, and is in no block: the allocator's bits, and records.
 #[test]
 fn no_scribble_on_bits_and_records_becomes_a_recovery_point() {
-    let writes: [(&str, Write); 13] = [
+    let writes: [(&str, Write); 14] = [
         ("what is in use looks free", |rig| alloc_of(rig).scribble_used(page_of(rig))),
         ("what is free looks used", |rig| alloc_of(rig).scribble_used(3000)),
         ("a block is freed that nobody frees", |rig| assert!(alloc_of(rig).scribble_pending(page_of(rig)))),
         ("what is in use is taken for written ahead", |rig| assert!(alloc_of(rig).scribble_placed(page_of(rig)))),
         ("what is written ahead is forgotten", |rig| alloc_of(rig).lose_placement()),
+        ("another block is taken for one written ahead", |rig| alloc_of(rig).move_placement()),
         ("levels of a tree that is not changed", |rig| system(rig, REFERENCES, |record| record.levels ^= 1)),
         ("size", |rig| changed(rig, |record| record.attributes.size ^= 1 << 40)),
         ("number of blocks", |rig| changed(rig, |record| record.attributes.blocks ^= 1)),
