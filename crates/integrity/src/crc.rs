@@ -9,6 +9,13 @@ use crc_fast::CrcAlgorithm;
 /// of no bytes, 0.
 #[inline]
 pub fn crc64(bytes: &[u8]) -> u64 {
+    crate::rolling::crc64_of_block(bytes).unwrap_or_else(|| crc64_by_library(bytes))
+}
+
+/// The same of any bytes by the library, which is the judge of code of our own in the tests. That takes 76 ns for 4 KiB on AMD EPYC; the library 98, or
+/// 170 where the bytes do not begin at a multiple of 16.
+#[inline]
+pub(crate) fn crc64_by_library(bytes: &[u8]) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }
 

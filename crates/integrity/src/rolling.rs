@@ -55,6 +55,7 @@ mod x86;
 mod x86_blocks;
 
 pub use adler::{ADLER32_OF_ZEROS, adler32, adler32_add_delta, adler32_change};
+pub(crate) use blocks::crc64_of_block;
 pub use blocks::{crc64_and_tally, crc64_copied, crc64_each};
 pub use fletcher::{fletcher256_add_delta, fletcher256_change};
 pub use tally::tally;

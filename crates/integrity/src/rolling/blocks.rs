@@ -18,6 +18,17 @@ const ABREAST: usize = 8;
 #[cfg(target_arch = "x86_64")]
 const ASKED: usize = 128;
 
+/// The CRC-64 of bytes that are one block, if the CPU has VPCLMULQDQ and AVX-512.
+#[inline]
+pub(crate) fn crc64_of_block(bytes: &[u8]) -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    if let Ok(block) = bytes.try_into() {
+        return x86_blocks::crc64(&KEYS, block);
+    }
+    let _ = bytes;
+    None
+}
+
 /// The CRC-64 and the tally of a block, which is read once where the CPU has VPCLMULQDQ and AVX-512.
 ///
 /// ```

@@ -27,6 +27,14 @@ pub(super) fn sums(keys: &Keys, block: &Block) -> Option<(u64, u32)> {
     has_vectors().then(|| unsafe { sums_avx512(keys, block) })
 }
 
+/// The CRC-64 of a block.
+#[inline]
+pub(super) fn crc64(keys: &Keys, block: &Block) -> Option<u64> {
+    // SAFETY: the features were detected.
+    let [crc64] = has_vectors().then(|| unsafe { folded_avx512::<1, FOLDED_ROWS>(keys, &[block], |_, _| {}) })?;
+    Some(crc64)
+}
+
 /// Copies a block, and gives the CRC-64 of what was read of it.
 #[inline]
 pub(super) fn copied(keys: &Keys, from: &Block, to: &mut Block) -> Option<u64> {
@@ -84,21 +92,27 @@ fn folded_avx512<const N: usize, const ROWS: usize>(
     mut see: impl FnMut(usize, __m512i),
 ) -> [u64; N] {
     const { assert!(N * ROWS == FOLDED_ROWS) };
+    let mut read = |block: &Block, at: usize| {
+        // SAFETY: a row of `block` is 64 readable bytes, and the load has no demand on alignment.
+        let row = unsafe { _mm512_loadu_si512(block.as_chunks::<64>().0[at].as_ptr().cast()) };
+        see(at, row);
+        row
+    };
     // Lanes of 128 bits, the first word of each a power of x^64 above the second. Key i is that of word i: x^(64 · (512 − i) − 1).
     let last = WORDS - 8 * ROWS;
-    let (first_key, second_key) = (_mm512_set1_epi64(keys[last - 1] as i64), _mm512_set1_epi64(keys[last] as i64));
+    let onward = _mm512_broadcast_i32x4(_mm_set_epi64x(keys[last] as i64, keys[last - 1] as i64));
     let zero = _mm512_setzero_si512();
     let mut folded = [[zero; ROWS]; N];
-    for at in (0..ROLLING_BLOCK / 64).step_by(ROWS) {
+    // The first rows are where they begin: nothing is multiplied.
+    for (block, folded) in blocks.iter().zip(&mut folded) {
+        for (of, folded) in folded.iter_mut().enumerate() {
+            *folded = read(block, of);
+        }
+    }
+    for at in (ROWS..ROLLING_BLOCK / 64).step_by(ROWS) {
         for (block, folded) in blocks.iter().zip(&mut folded) {
-            let rows = &block.as_chunks::<64>().0[at..at + ROWS];
-            for ((folded, row), of) in folded.iter_mut().zip(rows).zip(0..) {
-                // SAFETY: `row` is 64 readable bytes, and the load has no demand on alignment.
-                let row = unsafe { _mm512_loadu_si512(row.as_ptr().cast()) };
-                let first = _mm512_clmulepi64_epi128::<0x00>(*folded, first_key);
-                let second = _mm512_clmulepi64_epi128::<0x11>(*folded, second_key);
-                *folded = _mm512_xor_si512(_mm512_xor_si512(first, second), row);
-                see(at + of, row);
+            for (of, folded) in folded.iter_mut().enumerate() {
+                *folded = multiplied(*folded, onward, read(block, at + of));
             }
         }
     }
@@ -106,12 +120,19 @@ fn folded_avx512<const N: usize, const ROWS: usize>(
         let mut wide = zero;
         for (folded, keys) in folded.iter().zip(keys[last..].as_chunks::<8>().0) {
             // SAFETY: `keys` is 64 readable bytes, and the load has no demand on alignment.
-            let keys = unsafe { _mm512_loadu_si512(keys.as_ptr().cast()) };
-            let first = _mm512_clmulepi64_epi128::<0x00>(*folded, keys);
-            let second = _mm512_clmulepi64_epi128::<0x11>(*folded, keys);
-            wide = _mm512_xor_si512(_mm512_xor_si512(first, second), wide);
+            wide = multiplied(*folded, unsafe { _mm512_loadu_si512(keys.as_ptr().cast()) }, wide);
         }
         let wide = _mm256_xor_si256(_mm512_castsi512_si256(wide), _mm512_extracti64x4_epi64::<1>(wide));
         CRC64_OF_ZEROS ^ reduce(_mm_xor_si128(_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide)))
     })
+}
+
+/// Each word by its key, the two of a lane added up, and `more`.
+#[target_feature(enable = "vpclmulqdq,avx512f")]
+#[inline]
+fn multiplied(words: __m512i, keys: __m512i, more: __m512i) -> __m512i {
+    let first = _mm512_clmulepi64_epi128::<0x00>(words, keys);
+    let second = _mm512_clmulepi64_epi128::<0x11>(words, keys);
+    // The xor of three.
+    _mm512_ternarylogic_epi64::<0x96>(first, second, more)
 }
