@@ -1,14 +1,21 @@
-//! In which bytes a clean block in memory differs from what the device has of it: for whoever is to find out who has written there.
+//! In which bytes a clean block in memory differs from what the device has of it, and since when it was as that: for whoever is to find out
+//! who has written there.
 
 use crate::disk::Disk;
 use crate::meta_block::{MetaBlock, NodeKey};
+use holdfast_object::Epoch;
 use std::fmt::Write;
 
 /// Most bytes that are told.
 const BYTES_MAX: usize = 16;
 
-/// In words. Nothing depends on it, so errors are part of them.
-pub(crate) fn told(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64) -> String {
+/// In words. Nothing depends on it, so errors are part of them. `written`: for which epoch the block was; 0: nobody knows.
+pub(crate) fn told(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64, written: Epoch) -> String {
+    let differs = differs(disk, block, key, address);
+    if written == 0 { differs } else { format!("{differs}; last changed legally for epoch {written}") }
+}
+
+fn differs(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64) -> String {
     let stored = match disk.read_unverified(address) {
         Ok(bytes) => bytes.verify_identified(block.checksum(key), key.mix()),
         Err(error) => return format!("the device cannot say which bytes differ: {error}"),
@@ -43,6 +50,25 @@ fn between(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commit::tests::Rig;
+    use crate::objects::{system_key, table_of};
+    use holdfast_object::DomainId;
+
+    #[test]
+    fn a_scribble_is_told_with_its_bytes_and_the_epoch_of_the_last_change() {
+        let rig = Rig::new();
+        rig.fill(2, 1);
+        rig.commit().unwrap();
+        let (base, table) = (&rig.module.base, system_key(table_of(DomainId::MAIN)));
+        let root = rig.module.trees.read().system[&table.object.0].root;
+        let key = NodeKey { domain: 0, object: table.object.0, level: root.level, index: 0 };
+        rig.scribble_cached(key, &root, 77);
+        let (block, _) = base.cache.get(key, root.address[0]).unwrap();
+        let told = told(&base.disk, &block, key, root.address[0], root.birth_phys);
+        assert!(told.starts_with("1 bytes differ, from byte 77 to 77: expected "), "{told}");
+        let epoch = rig.module.epoch();
+        assert!(told.ends_with(&format!("; last changed legally for epoch {epoch}")), "{told}");
+    }
 
     #[test]
     fn bytes_are_named() {

@@ -60,7 +60,7 @@ impl Base {
         }
         let now_ms = self.now_ms();
         if now_ms.wrapping_sub(checked_ms) >= LOOK_AGAIN_MS {
-            if self.is_scribbled(&block, key, address) {
+            if self.is_scribbled(&block, key, address, pointer.birth_phys) {
                 self.cache.take(key, address);
                 return None;
             }
@@ -87,7 +87,7 @@ impl Base {
     /// Takes a clean block out of memory, if it is there and what it was when it was read.
     fn take_clean(&self, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
         let block = self.cache.take(key, pointer.address[0])?;
-        (!self.is_scribbled(&block, key, pointer.address[0])).then_some(block)
+        (!self.is_scribbled(&block, key, pointer.address[0], pointer.birth_phys)).then_some(block)
     }
 
     /// Somebody has written to a block that the epoch being built has changed, so it cannot be read again: no recovery point is made of it.
@@ -118,13 +118,14 @@ impl Base {
         outcome.or_else(|error| self.check_alloc(alloc).and(Err(error)))
     }
 
-    /// Whether somebody has written to a clean block who must not, which is counted and told then.
-    fn is_scribbled(&self, block: &MetaBlock, key: NodeKey, address: u64) -> bool {
+    /// Whether somebody has written to a clean block who must not, which is counted and told then. `written`: for which epoch it was, or 0.
+    fn is_scribbled(&self, block: &MetaBlock, key: NodeKey, address: u64, written: Epoch) -> bool {
         let scribble = block.verify(key).err();
         if let Some(scribble) = scribble {
             self.disk.counters.scribbled();
             let error = scribble.at(key.place(&self.disk, address));
-            tracing::error!(%error, differs = difference::told(&self.disk, block, key, address), "the block is read again");
+            let differs = difference::told(&self.disk, block, key, address, written);
+            tracing::error!(%error, differs, "the block is read again");
         }
         scribble.is_some()
     }
@@ -134,7 +135,7 @@ impl Base {
         let mut found = false;
         for (key, address) in self.cache.versions() {
             if let Some((block, _)) = self.cache.get(key, address)
-                && self.is_scribbled(&block, key, address)
+                && self.is_scribbled(&block, key, address, 0)
             {
                 self.cache.take(key, address);
                 found = true;
@@ -212,7 +213,7 @@ fn slot_of(index: u64) -> usize {
 fn copy_to_change(trees: &Trees, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<OwnedBlock> {
     // Verified after it has been copied: what is changed is good.
     let copy = base.cache.take(key, pointer.address[0]).map(|block| MetaBlock::clone(&block));
-    let block = match copy.filter(|copy| !base.is_scribbled(copy, key, pointer.address[0])) {
+    let block = match copy.filter(|copy| !base.is_scribbled(copy, key, pointer.address[0], pointer.birth_phys)) {
         Some(copy) => copy,
         None => MetaBlock::load(
             &base.disk,
