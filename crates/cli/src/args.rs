@@ -6,7 +6,8 @@ mod reliability;
 
 pub(crate) use flashlog::{
     Flashlog, FlashlogAction, FlashlogAt, FlashlogAttach, FlashlogBackup, FlashlogCreate, FlashlogDetach,
-    FlashlogFigure, FlashlogMode, FlashlogModel, FlashlogRebuild, FlashlogScrub, FlashlogServe, FlashlogStatus,
+    FlashlogFigure, FlashlogGrow, FlashlogMode, FlashlogModel, FlashlogRebuild, FlashlogScrub, FlashlogServe,
+    FlashlogStatus,
 };
 pub(crate) use inject::{FaultKind, Inject, TargetKind};
 pub(crate) use reliability::{Ecc, Reliability};

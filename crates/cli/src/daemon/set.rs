@@ -77,6 +77,7 @@ fn respond(state: &State, request: Request, tell: &mut dyn FnMut(Copied)) -> Res
             .map(|report| Response::Answer(Answer::Attached(report))),
         Request::Detach => with_set(state, |set| set.in_use.detach(&state.backups.to))
             .map(|report| Response::Answer(Answer::Detached(report))),
+        Request::Grow(_) => Err(Failure::new("the set grows with the store on it").hint("holdfast grow DIR")),
     };
     response.unwrap_or_else(|failure| {
         tracing::warn!("{failure}");

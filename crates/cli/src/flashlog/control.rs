@@ -3,12 +3,14 @@
 
 use super::attach::{AttachReport, DetachReport, NewLog};
 use super::backup::{BackupReport, BackupTo};
+use super::grow::GrowReport;
 use super::past::{Moments, PastReport, PastServer, Wanted};
 use super::report::SetReport;
 use super::scrub::ScrubReport;
 use super::sets;
 use crate::daemon::spawn;
 use crate::failure::{Failure, Result};
+use crate::growth::NewSize;
 use crate::mounts::plain;
 use crate::stack;
 use holdfast_block::flashlog::Uuid;
@@ -45,6 +47,8 @@ pub(crate) enum Request {
     Attach { log: PathBuf, new: Option<NewLog> },
     /// Let the log go; main is alone then.
     Detach,
+    /// Make the set larger; without a size, as large as main is.
+    Grow(Option<NewSize>),
     /// Compare main with this backup, or the last one, or with the log only.
     Scrub { backup: Option<PathBuf>, log_only: bool },
 }
@@ -69,6 +73,7 @@ pub(crate) enum Answer {
     Past(PastReport),
     Attached(AttachReport),
     Detached(DetachReport),
+    Grown(GrowReport),
     Scrubbed(Box<ScrubReport>),
     Failed(Failure),
 }
@@ -223,6 +228,14 @@ impl Server {
     pub(crate) fn detach(mut self) -> Result<DetachReport> {
         match self.ask(&Request::Detach)? {
             Answer::Detached(report) => Ok(report),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// Makes the set larger.
+    pub(crate) fn grow(mut self, size: Option<NewSize>) -> Result<GrowReport> {
+        match self.ask(&Request::Grow(size))? {
+            Answer::Grown(report) => Ok(report),
             _ => Err(senseless()),
         }
     }

@@ -2,9 +2,11 @@
 
 use super::attach::{self, AttachReport, DetachReport, NewLog};
 use super::control::{Answer, Response};
+use super::grow::{self, GrowReport};
 use super::past::{Moments, PastServer, Wanted};
 use super::sets;
 use crate::failure::{Failure, Result};
+use crate::growth::NewSize;
 use crate::stack;
 use holdfast_block::flashlog::{Flashlog, Lasting, Protection};
 use holdfast_block::{Access, Device};
@@ -68,6 +70,15 @@ impl InUse {
         // Who was at it is done soon; whoever gets the answer may attach it again at once.
         let free = gone.recv_timeout(LET_GO) == Err(RecvTimeoutError::Disconnected);
         Ok(DetachReport { set, log: self.log(), free })
+    }
+
+    /// Makes the set larger. Main is without its log for a moment, so it is as for [`InUse::detach`].
+    pub(crate) fn grow(&self, size: Option<NewSize>, backup: &Mutex<Option<PathBuf>>) -> Result<GrowReport> {
+        let Some(_changing) = self.changing.try_lock() else { return Err(is_changing()) };
+        let Some(_no_backup) = backup.try_lock() else {
+            return Err(Failure::new("a backup is under way").hint("try again when it is done"));
+        };
+        grow::run(&self.lasting, size)
     }
 
     /// The moments since the state of a backup.

@@ -6,6 +6,7 @@
 //! | `places` | where devices are that go and come back |
 //! | `sets` | opening devices and sets, and what to say when that fails |
 //! | `attach` | giving main a log while it is used, and letting it go |
+//! | `grow` | making a set larger that is served |
 //! | `backup` | bringing a backup up to date |
 //! | `scrub` | comparing main with its backup, or with its log |
 //! | `past` | moments of a set, and serving the state at one |
@@ -18,6 +19,7 @@ pub(crate) mod attach;
 pub(crate) mod backup;
 pub(crate) mod control;
 pub(crate) mod ground;
+pub(crate) mod grow;
 pub(crate) mod in_use;
 pub(crate) mod past;
 pub(crate) mod places;

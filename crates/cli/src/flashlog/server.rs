@@ -157,12 +157,13 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
 
 /// The set, and how many blocks its log had that main may not have had.
 fn open(serving: &Serving, watch: &Arc<Watch>) -> Result<(Lasting, u64)> {
-    let take = |path, role| watch.over(role, stack::device(path, Access::ReadWrite)?).map_err(sets::explain);
-    let (main, policy) = (take(&serving.main, Role::Main)?, serving.policy.clone());
+    let over = |device, role| watch.over(role, device).map_err(sets::explain);
+    let main = sets::main(&serving.main, Access::ReadWrite, serving.log.as_deref())?;
+    let (main, policy) = (over(main, Role::Main)?, serving.policy.clone());
     let options = Options { watch: Some(watch.clone()), ..serving.options.clone() };
     match &serving.log {
         Some(log) => {
-            let log = take(log, Role::Log)?;
+            let log = over(stack::device(log, Access::ReadWrite)?, Role::Log)?;
             let (set, opened) = Flashlog::open(main, log, &options).map_err(sets::explain)?;
             Ok((Lasting::of(set, policy), opened.blocks))
         }
@@ -214,6 +215,10 @@ impl Set {
                 in_use.attach(&log, new.as_ref()).map(|report| Response::Answer(Answer::Attached(report)))
             }
             Request::Scrub { backup, log_only } => self.scrub(backup, log_only),
+            Request::Grow(_) if self.serving.read_only => Err(Failure::new("the set is served for reading only")),
+            Request::Grow(size) => {
+                in_use.grow(size, &self.backup).map(|report| Response::Answer(Answer::Grown(report)))
+            }
             Request::Detach => in_use.detach(&self.backup).map(|report| Response::Answer(Answer::Detached(report))),
         };
         response.unwrap_or_else(|failure| {

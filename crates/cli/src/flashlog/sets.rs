@@ -14,9 +14,21 @@ pub(crate) fn random_uuid() -> Result<Uuid> {
 
 /// Opens main and log for exclusive use, and puts the set together.
 pub(crate) fn open(main: &Path, log: &Path, options: &Options) -> Result<(Flashlog, Opened)> {
-    let main = stack::device(main, Access::ReadWrite)?;
+    let main = self::main(main, Access::ReadWrite, Some(log))?;
     let log = stack::device(log, Access::ReadWrite)?;
     Flashlog::open(main, log, options).map_err(explain)
+}
+
+/// Opens main. One that has become larger than its set is as large as it was, until that grows; its log tells how large the set is.
+pub(crate) fn main(path: &Path, access: Access, log: Option<&Path>) -> Result<Arc<dyn Device>> {
+    let main = stack::device(path, access)?;
+    if inspect(&main)?.is_some() {
+        return Ok(main);
+    }
+    // What is wrong with the log is told by whoever opens it.
+    let Some(label) = log.and_then(|log| look(log).ok().flatten()) else { return Ok(main) };
+    let shorter = flashlog::outgrown(main.clone(), label.blocks).map_err(explain)?;
+    Ok(shorter.unwrap_or(main))
 }
 
 /// What a device's label says.

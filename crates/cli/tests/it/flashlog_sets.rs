@@ -448,6 +448,53 @@ fn a_log_is_detached_and_attached_while_clients_write() {
 }
 
 #[test]
+fn a_served_set_becomes_larger_and_clients_see_it_when_they_connect_again() {
+    let rig = set();
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    let before = client.size_bytes;
+    client.write(0, &bytes(1, 1 << 20));
+    rig.run(["flashlog", "grow", "1M"]).exits(2).says("cannot become smaller");
+    let grown = rig.run(["flashlog", "grow", "+8M", "--json"]).exits(0).json();
+    let size = before + (8 << 20);
+    assert_eq!((&grown["before_bytes"], &grown["size_bytes"]), (&before.into(), &size.into()));
+    assert_eq!(grown["protected"], true);
+    // Who is there goes on; who comes gets all of it.
+    client.write(1 << 20, &bytes(2, 1 << 20));
+    let mut later = server.client();
+    assert_eq!(later.size_bytes, size);
+    later.write(size - 4096, &bytes(3, 4096));
+    let check = |server: &Server, size_now: u64| {
+        let mut client = server.client();
+        assert_eq!(client.size_bytes, size_now);
+        assert!(client.read(0, 2 << 20) == [bytes(1, 1 << 20), bytes(2, 1 << 20)].concat());
+        assert!(client.read(size - 4096, 4096) == bytes(3, 4096));
+    };
+    server.kill();
+    let server = Server::start(&rig, &SET);
+    check(&server, size);
+    server.stop();
+
+    // Main is larger, and its labels are where it ended: cut off there, or enlarged by hand.
+    let main = fs::File::options().write(true).open(rig.path("main")).unwrap();
+    main.set_len(main.metadata().unwrap().len() + (8 << 20)).unwrap();
+    drop(main);
+    let server = Server::start(&rig, &SET);
+    check(&server, size);
+    let grown = rig.run(["flashlog", "grow", "--main", "main"]).exits(0);
+    assert!(grown.out.contains("connect again"), "{grown:?}");
+    check(&server, size + (8 << 20));
+    assert!(rig.run(["flashlog", "grow"]).exits(0).out.contains("already"));
+    // Without its log as well, which comes back to a larger set.
+    rig.run(["flashlog", "detach"]).exits(0);
+    let grown = rig.run(["flashlog", "grow", "+4M", "--json"]).exits(0).json();
+    assert_eq!(grown["protected"], false);
+    server.stop();
+    rig.run(["flashlog", "attach", "--main", "main", "--log", "log"]).exits(0);
+    check(&Server::start(&rig, &SET), size + (12 << 20));
+}
+
+#[test]
 fn whoever_waits_for_a_backup_is_told_how_far_it_is() {
     let rig = set();
     let server = Server::start(&rig, &SET);

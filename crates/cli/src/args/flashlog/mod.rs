@@ -4,6 +4,7 @@ mod model;
 
 pub(crate) use model::{FlashlogFigure, FlashlogModel};
 
+use crate::growth::NewSize;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use holdfast_block::flashlog::{At, Mode, Policy};
 use std::path::PathBuf;
@@ -136,6 +137,17 @@ Examples:
 Main gets everything first. What is written then is on no other device, until
 attach gives main its log back.")]
     Detach(FlashlogDetach),
+
+    /// Make a set larger that is served
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog grow 20G               main, and the set with it
+  holdfast flashlog grow +5G --main disk.img    if several sets are served
+  holdfast flashlog grow                   as large as main has become
+Clients see the new size when they connect again. Main has no log for a moment;
+if that is cut off, attach --main M --log L puts both together. A store on a set
+grows by: holdfast grow DIR.")]
+    Grow(FlashlogGrow),
 
     /// Tell how long disk, RAID, backup and Flashlog live, and what they cost
     #[command(after_help = "\
@@ -328,6 +340,19 @@ pub(crate) struct FlashlogDetach {
     /// Directory in a mount of a store on the set, or its main device; default: the set that is served, or mounted
     #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["main", "control"])]
     pub(crate) target: Option<PathBuf>,
+    /// Main device of the set
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
+    pub(crate) main: Option<PathBuf>,
+    /// Socket for commands of the set's server
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogGrow {
+    /// New size of the set, as 20G, or what is added to it, as +5G; default: all of main
+    #[arg(value_parser = crate::growth::parse)]
+    pub(crate) size: Option<NewSize>,
     /// Main device of the set
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) main: Option<PathBuf>,

@@ -11,7 +11,7 @@ use crate::output::{Format, print};
 use crate::progress::Progress;
 use crate::stack;
 use holdfast_block::Access;
-use holdfast_block::flashlog::{Condition, Lasting, Options, Policy};
+use holdfast_block::flashlog::{self, Condition, Lasting, Options, Policy};
 use std::path::Path;
 
 pub(super) fn attach(arguments: &FlashlogAttach, format: Format) -> Result<()> {
@@ -43,13 +43,18 @@ fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
         );
     };
     distinct(&[main, log])?;
-    let label = sets::look_for_label(main)?;
+    let of_main = sets::main(main, Access::ReadOnlyUnlocked, Some(log))?;
+    let label = match flashlog::inspect(&*of_main).map_err(sets::explain)? {
+        Some(label) => label,
+        None => sets::look_for_label(main)?,
+    };
+    drop(of_main);
     if label.condition != Condition::Alone && new.is_none() {
         return Err(Failure::new(format!("{}: main has not been used without its log", main.display()))
             .hint("it can be mounted or served with its log as it is"));
     }
     let log_device = attach::take(log, new.as_ref(), sets::bytes(label.blocks))?;
-    let device = stack::device(main, Access::ReadWrite)?;
+    let device = sets::main(main, Access::ReadWrite, Some(log))?;
     let options = Options { mode: label.mode, ..Options::default() };
     let set = Lasting::open_alone(device, &options, Policy::default(), *accept_loss).map_err(sets::explain)?;
     let report = log_device.give_to(&set, log)?;

@@ -4,6 +4,7 @@ mod at;
 mod attach;
 mod backup;
 mod create;
+mod grow;
 mod model;
 mod rebuild;
 mod scrub;
@@ -29,6 +30,7 @@ pub(crate) fn run(action: &FlashlogAction, format: Format, level: Option<LogLeve
         FlashlogAction::At(arguments) => at::run(arguments, format).map(|()| exit::OK),
         FlashlogAction::Attach(arguments) => attach::attach(arguments, format).map(|()| exit::OK),
         FlashlogAction::Detach(arguments) => attach::detach(arguments, format).map(|()| exit::OK),
+        FlashlogAction::Grow(arguments) => grow::run(arguments, format).map(|()| exit::OK),
         FlashlogAction::Model(arguments) => model::run(arguments, format).map(|()| exit::OK),
     }
 }
