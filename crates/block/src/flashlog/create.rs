@@ -3,6 +3,7 @@
 use super::Error;
 use super::format::{AREA_UNIT_BLOCKS, Areas, LABEL_AREA_BLOCKS, Label, Role, Uuid};
 use super::labels::Labelled;
+use super::staging::Backup;
 use crate::Device;
 use std::sync::Arc;
 
@@ -25,6 +26,14 @@ pub const fn log_blocks_least() -> u64 {
 /// Blocks of the set's device with a main of so many: what is before its labels, in whole MiB.
 pub(super) fn set_blocks(main_blocks: u64) -> u64 {
     main_blocks.saturating_sub(LABEL_AREA_BLOCKS) / AREA_UNIT_BLOCKS * AREA_UNIT_BLOCKS
+}
+
+/// That a backup of a set on this main has room on a device: for whoever makes both, before anything is changed.
+///
+/// # Errors
+/// [`Error::TooSmall`].
+pub fn check_backup(main: &dyn Device, backup: &dyn Device) -> Result<(), Error> {
+    Backup::check_room(backup, set_blocks(main.blocks()))
 }
 
 /// Makes a set. Main keeps what it has, but for the last MiB (and what is behind the last whole one); a set's device is smaller

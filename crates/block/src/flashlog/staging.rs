@@ -70,14 +70,25 @@ impl Backup {
         blocks + sums_area_blocks(blocks) + 3 * AREA_UNIT_BLOCKS + LABEL_AREA_BLOCKS
     }
 
-    /// Makes a device a backup of a set, with nothing on it yet.
-    pub(super) fn create(device: Arc<dyn Device>, of: &Label, name: Uuid) -> Result<(), Error> {
-        let (blocks, least) = (device.blocks(), Self::blocks_least(of.blocks));
+    /// That a device is not smaller.
+    pub(super) fn check_room(device: &dyn Device, set_blocks: u64) -> Result<(), Error> {
+        let (blocks, least) = (device.blocks(), Self::blocks_least(set_blocks));
         if blocks < least {
             return Err(Error::TooSmall { device: device.name().into(), role: Role::Backup, blocks, least });
         }
-        let start = of.blocks + sums_area_blocks(of.blocks);
-        let areas = Areas::between(start, blocks - LABEL_AREA_BLOCKS);
+        Ok(())
+    }
+
+    /// The staging area of a backup of so many blocks, on a device that has room.
+    pub(super) fn areas(set_blocks: u64, device_blocks: u64) -> Areas {
+        Areas::between(set_blocks + sums_area_blocks(set_blocks), device_blocks - LABEL_AREA_BLOCKS)
+    }
+
+    /// Makes a device a backup of a set, with nothing on it yet.
+    pub(super) fn create(device: Arc<dyn Device>, of: &Label, name: Uuid) -> Result<(), Error> {
+        Self::check_room(&*device, of.blocks)?;
+        let blocks = device.blocks();
+        let areas = Self::areas(of.blocks, blocks);
         let label = Label {
             state: State::Copying,
             backup: name,

@@ -298,6 +298,9 @@ fn make(store: &Path, device: FileDevice, wanted: &Wanted, overwrite: bool) -> R
         Some(path) => Some(take(path, Role::Backup, None, backup::default_bytes(main_bytes))?),
         None => None,
     };
+    if let Some(ground) = &backup_ground {
+        flashlog::check_backup(&*main, &*ground.device).map_err(sets::explain)?;
+    }
     let uuid = || stack::uuid().map(Uuid);
     let names = flashlog::Create { set: uuid()?, main: uuid()?, log: uuid()? };
     flashlog::create(main.clone(), log.device.clone(), &names).map_err(sets::explain)?;

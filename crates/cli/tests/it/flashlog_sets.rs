@@ -448,6 +448,28 @@ fn a_log_is_detached_and_attached_while_clients_write() {
 }
 
 #[test]
+fn a_backup_that_is_too_small_is_refused_before_anything_has_labels() {
+    let rig = Rig::new();
+    for (name, mib) in [("main", 32), ("log", 16), ("backup", 32)] {
+        fs::File::create(rig.path(name)).unwrap().set_len(mib << 20).unwrap();
+    }
+    let main = [&["flashlog", "create"][..], &SET].concat();
+    rig.run([&main[..], &["--backup", "backup"]].concat()).exits(1).says("too small for a backup device");
+    rig.run(["create", "--main", "main", "--log", "log", "--backup", "backup"])
+        .exits(1)
+        .says("too small for a backup device");
+    for device in ["main", "log", "backup"] {
+        let holds = fs::read(rig.path(device)).unwrap();
+        assert!(holds.iter().all(|byte| *byte == 0), "{device} has something");
+    }
+    // A file that was to be made for it is not left behind.
+    let sized = ["--backup", "new", "--backup-size", "32M"];
+    rig.run([&main[..], &sized].concat()).exits(1).says("too small for a backup device");
+    assert!(!rig.path("new").exists());
+    rig.run([&main[..], &["--backup", "new", "--backup-size", "40M"]].concat()).exits(0);
+}
+
+#[test]
 fn a_served_set_becomes_larger_and_clients_see_it_when_they_connect_again() {
     let rig = set();
     let server = Server::start(&rig, &SET);

@@ -56,6 +56,9 @@ pub(super) fn run(arguments: &FlashlogCreate, format: Format) -> Result<()> {
         Some(path) => Some(take(path, Role::Backup, *backup_size, backup::default_bytes(main_bytes))?),
         None => None,
     };
+    if let Some(ground) = &backup_ground {
+        flashlog::check_backup(&*main_ground.device, &*ground.device).map_err(sets::explain)?;
+    }
     let names = Create { set: sets::random_uuid()?, main: sets::random_uuid()?, log: sets::random_uuid()? };
     let (main_device, log_device) = (main_ground.device.clone(), log_ground.device.clone());
     let blocks = flashlog::create(main_device.clone(), log_device.clone(), &names).map_err(sets::explain)?;
