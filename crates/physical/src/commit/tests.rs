@@ -660,3 +660,52 @@ fn what_is_read_is_right_when_the_store_takes_no_changes_any_more() {
         assert_eq!(read().unwrap(), before);
     }
 }
+
+/// An audit that counts otherwise would give up a sound epoch.
+#[test]
+fn what_the_newest_snapshot_keeps_is_audited_as_trees_go_and_snapshots_do() {
+    let mut rig = Rig::new();
+    let snapshot = |rig: &Rig, name| {
+        let (epoch, now) = (rig.module.epoch() + 1, Timestamp { secs: 1, nanos: 0 });
+        let id = rig.module.snapshot_create(DomainId::MAIN, epoch, name, now).unwrap();
+        rig.commit().unwrap();
+        id
+    };
+    let kept = |rig: &Rig| rig.module.superblock().unwrap().metadata_kept;
+    rig.fill(2, 200);
+    rig.commit().unwrap();
+    snapshot(&rig, "first");
+    let second = snapshot(&rig, "second");
+    let both_kept = kept(&rig);
+    // More metadata than the count, which is cut to all there is.
+    rig.make(5);
+    rig.fill(5, 200);
+    rig.commit().unwrap();
+    // A tree with blocks of metadata below its top.
+    rig.delete(2);
+    rig.commit().unwrap();
+    assert!(kept(&rig) < both_kept);
+    rig.make(3);
+    rig.fill(3, 200);
+    rig.commit().unwrap();
+    // From now on of the first it is known only what it kept when the second was made, which is more than it does.
+    rig.module.close().unwrap();
+    let (device, arena, clock) = (rig.device.clone(), rig.arena.clone(), rig.clock.clone());
+    rig.module = Module::open(device, arena, clock, &OpenOptions::default()).unwrap();
+    while rig.module.snapshot_delete(DomainId::MAIN, rig.module.epoch() + 1, second).unwrap() {
+        rig.commit().unwrap();
+    }
+    rig.commit().unwrap();
+    assert_eq!(kept(&rig), both_kept);
+    // Less than that is left, and then more again.
+    rig.delete(3);
+    rig.delete(5);
+    rig.commit().unwrap();
+    let all = kept(&rig);
+    assert!(all < both_kept);
+    rig.make(4);
+    rig.fill(4, 200);
+    rig.commit().unwrap();
+    assert!(kept(&rig) <= all);
+    rig.stored();
+}
