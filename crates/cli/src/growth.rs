@@ -53,7 +53,7 @@ pub(crate) struct Grown {
     pub(crate) available_bytes: u64,
     /// Whether the host has set all of it aside.
     pub(crate) allocated: bool,
-    /// There is a backup, of the size before: the next one needs more room, and is a full copy.
+    /// There is a backup, of the size before: the next one needs more room.
     #[serde(default)]
     pub(crate) backup_outgrown: bool,
 }

@@ -104,7 +104,7 @@ impl Flashlog {
         let _writing = self.uses.write(&self.name)?;
         let mut backup = Backup::open(device)?;
         if backup.label().set == self.head.lock().labels.label.set {
-            backup.check_size(self.blocks)?;
+            self.enlarge(&mut backup)?;
         }
         let mut done = BackedUp::default();
         let mut end = self.begin_backup(&mut backup)?;
@@ -158,12 +158,7 @@ impl Flashlog {
             let device = backup.labels.device.name().into();
             return Err(Error::OtherSet { device, expected: of_log.set, got: of_backup.set });
         }
-        let first = head.changed.as_ref().map_or(of_log.tail.page, |changed| changed.from);
-        let is_known = head.keep.is_some()
-            && of_log.backup == of_backup.backup
-            && of_log.log == of_backup.log
-            && (first..=head.next.page).contains(&of_backup.applied.page);
-        if is_known {
+        if self.keeps_for(&head, &of_backup) {
             return Ok(now);
         }
         // The log first: once a backup counts on it, it keeps what the backup needs.

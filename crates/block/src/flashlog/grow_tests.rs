@@ -50,7 +50,10 @@ fn a_set_becomes_larger_while_it_is_used_with_its_log_and_without() {
         set.flush().unwrap();
         // What is on the old backup is worth as much as before, but it cannot become larger.
         let of_set = set.set().unwrap();
-        assert!(matches!(of_set.backup(devices.backup.clone()), Err(Error::Outgrown { .. })));
+        assert!(
+            matches!(of_set.backup(devices.backup.clone()), Err(Error::Outgrown { .. })),
+            "its device is too small"
+        );
         assert!(matches!(of_set.scrub(devices.backup.clone()), Err(Error::Outgrown { .. })));
         assert!(matches!(of_set.past(devices.backup.clone(), At::Now), Err(Error::Outgrown { .. })));
         check_without_main(&devices, &devices.backup, mode, LARGER, "with the old backup");
@@ -153,4 +156,66 @@ fn a_main_without_labels_where_it_ended_has_outgrown_none() {
     assert!(outgrown(devices.main.clone(), BLOCKS + 256).unwrap().is_none(), "nothing is behind that");
     devices.main.grow(LARGER).unwrap();
     assert!(outgrown(devices.main.clone(), BLOCKS + 257).unwrap().is_none(), "not there");
+}
+
+/// A set that has become larger since its backup, on a device with room for more.
+fn outgrown_backup(mode: Mode, larger: u64) -> (Devices, Lasting, Arc<MemoryDevice>) {
+    let (devices, set) = Devices::new(mode);
+    let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(3 * BLOCKS)));
+    set.create_backup(backup.clone(), Uuid([61; 16])).unwrap();
+    set.backup(backup.clone()).unwrap();
+    devices.write_some(&set, 20_000, 30);
+    let set = Lasting::of(set, alone());
+    assert_eq!(set.grow(larger).unwrap(), larger);
+    devices.write_some(&set, 30_000, 30);
+    put(&set, larger - 1, LAST).unwrap();
+    set.flush().unwrap();
+    (devices, set, backup)
+}
+
+fn is_same(set: &Lasting, backup: &MemoryDevice, what: &str) {
+    let all = |device: &dyn Device| (0..set.blocks()).map(|at| get(device, at)).collect::<Vec<_>>();
+    assert!(all(set) == all(backup), "{what}");
+}
+
+#[test]
+fn a_backup_becomes_larger_with_its_set_where_its_device_has_room() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (devices, set, backup) = outgrown_backup(mode, LARGER);
+        let done = set.set().unwrap().backup(backup.clone()).unwrap();
+        assert!(!done.is_full, "only what is new is copied: {done:?}");
+        is_same(&set, &backup, "enlarged");
+        assert!(verify_backup(backup.clone()).unwrap().is_good());
+        check_without_main(&devices, &backup, mode, LARGER, "with the larger backup");
+        // A new log does not know what the backup has: it is copied anew.
+        set.detach_log().unwrap();
+        assert_eq!(set.grow(3 * BLOCKS).unwrap(), 3 * BLOCKS);
+        set.attach_new_log(devices.log.clone(), Uuid([62; 16])).unwrap();
+        put(&set, 3 * BLOCKS - 1, LAST).unwrap();
+        assert!(set.set().unwrap().backup(backup.clone()).unwrap().is_full);
+        is_same(&set, &backup, "copied anew");
+        assert!(verify_backup(backup.clone()).unwrap().is_good());
+        devices.write_some(&set, 40_000, 30);
+        set.set().unwrap().backup(backup.clone()).unwrap();
+        is_same(&set, &backup, "the next one");
+    }
+}
+
+#[test]
+fn a_backup_that_is_cut_off_while_it_becomes_larger_has_a_state_at_every_request() {
+    let mut cut_off = 0;
+    for requests in (0..).step_by(3) {
+        let (devices, set, backup) = outgrown_backup(Mode::Synchronous, LARGER);
+        let done = set.set().unwrap().backup(Unplugged::after(&backup, requests));
+        // Its old state, or that with zeros behind, or the new one: with the log, everything in any case.
+        check_without_main(&devices, &backup, Mode::Synchronous, LARGER, &format!("after {requests} requests"));
+        assert!(verify_backup(backup.clone()).unwrap().is_good(), "after {requests} requests");
+        set.set().unwrap().backup(backup.clone()).unwrap();
+        is_same(&set, &backup, &format!("the next one after {requests} requests"));
+        if done.is_ok() {
+            break;
+        }
+        cut_off += 1;
+    }
+    assert!(cut_off > 5, "{cut_off} were cut off");
 }

@@ -32,6 +32,7 @@
 //! | `device` | the [`Device`](crate::Device), and what it does when one below fails |
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
 //! | `sparse` | zeros of a copy, which take no room |
+//! | `enlarge` | a backup that becomes larger with its set |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
 //! | `alone`, `attach` | main without a log; giving it one; a larger main |
 //! | `lasting`, `policy` | the device that goes on when the log fails; what is done when a device fails |
@@ -54,6 +55,7 @@ mod catch_up;
 mod chunk;
 mod create;
 mod device;
+mod enlarge;
 mod error;
 #[cfg(test)]
 mod failure_tests;

@@ -111,9 +111,12 @@ impl Backup {
 
     /// Opens it for reading: it stays as it is.
     pub(super) fn look(device: Arc<dyn Device>) -> Result<Backup, Error> {
-        let labels = Labelled::read(Arc::clone(&device), Role::Backup)?;
-        let rings = Rings { device, areas: labels.label.areas };
-        Ok(Backup { rings, labels, zeros: Zeros::default(), unwritten_sums: BTreeMap::new(), written: BTreeSet::new() })
+        Labelled::read(device, Role::Backup).map(Self::labelled)
+    }
+
+    pub(super) fn labelled(labels: Labelled) -> Backup {
+        let rings = Rings { device: Arc::clone(&labels.device), areas: labels.label.areas };
+        Backup { rings, labels, zeros: Zeros::default(), unwritten_sums: BTreeMap::new(), written: BTreeSet::new() }
     }
 
     /// That it is of a set of this size.
@@ -255,23 +258,29 @@ impl Backup {
             let bytes: Vec<u8> = changed.iter().flat_map(|(_, bytes)| bytes).copied().collect();
             self.stage(&mut stager, &blocks, &AlignedBuf::copy_of(&bytes))?;
         }
-        stager.finish_page();
-        if stager.pages.len() as u64 > self.rings.areas.meta_blocks {
-            let (device, reason) = (self.rings.device.name().into(), "its staging area has no room for these pages");
-            return Err(crate::Error::Unsuitable { device, reason }.into());
-        }
-        self.rings.write(Area::Meta, 0, &[&AlignedBuf::copy_of(&stager.pages.concat())])?;
+        let (pages, sum) = self.write_pages(stager)?;
         self.flush()?;
-        let pages = stager.pages.len() as u64;
         self.labels.write(|label| {
             label.state = State::Staged;
-            label.staging = Staging { to, pages, sum: stager.head.previous, copied: 0 };
+            label.staging = Staging { to, pages, sum, copied: 0 };
         })?;
         self.apply()
     }
 
+    /// Writes the pages of what is staged. How many they are, and the checksum of the last one.
+    pub(super) fn write_pages(&self, mut stager: Stager) -> Result<(u64, u64), crate::Error> {
+        stager.finish_page();
+        let pages = stager.pages.len() as u64;
+        if pages > self.rings.areas.meta_blocks {
+            let (device, reason) = (self.rings.device.name().into(), "its staging area has no room for these pages");
+            return Err(crate::Error::Unsuitable { device, reason });
+        }
+        self.rings.write(Area::Meta, 0, &[&AlignedBuf::copy_of(&stager.pages.concat())])?;
+        Ok((pages, stager.head.previous))
+    }
+
     /// Copies what is staged to its place. Doing it again is doing it once.
-    fn apply(&mut self) -> Result<(), Error> {
+    pub(super) fn apply(&mut self) -> Result<(), Error> {
         let pages = self.staged_pages()?;
         let mut rest = &pages[..];
         while !rest.is_empty() {
@@ -382,7 +391,7 @@ impl Backup {
 }
 
 impl Stager {
-    fn append_zeros(&mut self, first: u64, count: u64) {
+    pub(super) fn append_zeros(&mut self, first: u64, count: u64) {
         self.sums.extend((first..first + count).map(|address| (address, zero_sum())));
         let mut done = 0;
         while done < count {

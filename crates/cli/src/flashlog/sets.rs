@@ -88,7 +88,7 @@ pub(crate) fn explain(error: Error) -> Failure {
             "to give that up, say --drop-later; at --barrier shows the state without giving up anything"
         }
         Error::Outgrown { .. } => {
-            "with the log it can still make main anew; make another backup: --to OTHER, or give this one up: --force --size SIZE"
+            "its device has no room for more, but with the log it makes main anew; make another: --to OTHER, or give it up: --force --size SIZE"
         }
         Error::Busy { .. } => "try again when that is done",
         Error::TooSmall { .. } => "use a larger device",

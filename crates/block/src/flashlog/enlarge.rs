@@ -1,0 +1,162 @@
+//! A backup that becomes larger with its set, on a device that has room.
+//!
+//! Its blocks stay in their place; checksums and staging area move back. The new areas are written where nothing counts yet, and one label
+//! takes the backup from its state to the same one with zeros behind it, staged as entries without data. What the set has there is for the
+//! next pass, which the log's map says before. So the backup has a state at any moment. Where the new areas would lie over the old
+//! checksums, or the staging area has no room for so many zeros, the label says that it has no state until all is copied.
+
+use super::Error;
+use super::append::Head;
+use super::device::{Failure, Flashlog, Side};
+use super::format::{
+    GROUP_BLOCKS, Label, PAGE_ZEROS_MOST, Point, Regions, Staging, State, Uuid, hex, sums, sums_area_blocks,
+};
+use super::labels::Labelled;
+use super::staging::Backup;
+use super::sums::SumsReader;
+use crate::AlignedBuf;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+/// Blocks of checksums that are written at once: 1 MiB.
+const RUN_BLOCKS: u64 = 256;
+
+impl Flashlog {
+    /// Makes a backup as large as the set, if it is smaller and has become so by the set's growing.
+    pub(super) fn enlarge(&self, backup: &mut Backup) -> Result<(), Error> {
+        let (device, of_backup) = (backup.labels.device.name().into(), backup.label().blocks);
+        if of_backup == self.blocks {
+            return Ok(());
+        }
+        if of_backup > self.blocks || Backup::check_room(&*backup.labels.device, self.blocks).is_err() {
+            return Err(Error::Outgrown { device, blocks: self.blocks, of_backup });
+        }
+        let now = self.durable_point()?;
+        let is_kept = backup.label().state == State::Open && backup.has_room_to_enlarge(self.blocks) && {
+            let mut head = self.head.lock();
+            let is_known = self.keeps_for(&head, backup.label()) && backup.label().applied.page < now.page;
+            is_known && {
+                let marked = self.mark_new(&mut head, backup, now);
+                drop(head);
+                self.heed(marked)?;
+                true
+            }
+        };
+        tracing::info!(
+            device = backup.labels.device.name(),
+            of_backup,
+            blocks = self.blocks,
+            is_kept,
+            "it is enlarged"
+        );
+        if is_kept { backup.enlarge(self.blocks) } else { backup.begin_anew(self.blocks) }
+    }
+
+    /// Whether log and map have what a backup lacks.
+    pub(super) fn keeps_for(&self, head: &Head, of_backup: &Label) -> bool {
+        let of_log = &head.labels.label;
+        let first = head.changed.as_ref().map_or(of_log.tail.page, |changed| changed.from);
+        head.keep.is_some()
+            && of_log.backup == of_backup.backup
+            && of_log.log == of_backup.log
+            && (first..=head.next.page).contains(&of_backup.applied.page)
+    }
+
+    /// The log's map says that the backup lacks all of what is new of the set.
+    fn mark_new(&self, head: &mut Head, backup: &Backup, now: Point) -> Result<(), Failure> {
+        let (from, first) = (backup.label().applied.page, backup.label().blocks);
+        let mut map = Regions::none(self.blocks).about(from, now.page);
+        map.mark(first, self.blocks - first);
+        if let Some(before) = &head.changed {
+            map.add(before);
+            map.from = before.from.min(from);
+        }
+        head.labels.write_map(&map, |_| ()).map_err(Failure::of(Side::Log))?;
+        head.changed = Some(map);
+        Ok(())
+    }
+}
+
+impl Backup {
+    /// Whether the new areas leave the old checksums alone, and have room for zeros for all that is new.
+    fn has_room_to_enlarge(&self, blocks: u64) -> bool {
+        let before = self.label().blocks;
+        let areas = Self::areas(blocks, self.label().device_blocks);
+        blocks >= before + sums_area_blocks(before) && (blocks - before).div_ceil(PAGE_ZEROS_MOST) < areas.meta_blocks
+    }
+
+    /// The same device with areas for so many blocks; nothing is written.
+    fn of_blocks(&self, blocks: u64) -> Backup {
+        let mut label = self.label().clone();
+        (label.blocks, label.areas) = (blocks, Self::areas(blocks, label.device_blocks));
+        Self::labelled(Labelled { device: Arc::clone(&self.labels.device), label })
+    }
+
+    /// The same state, with zeros behind it.
+    fn enlarge(&mut self, blocks: u64) -> Result<(), Error> {
+        let mut larger = self.of_blocks(blocks);
+        let before = self.label().blocks;
+        self.write_sums_of(&larger)?;
+        let mut stager = larger.stager();
+        stager.append_zeros(before, blocks - before);
+        let (pages, sum) = larger.write_pages(stager)?;
+        larger.rings.device.flush()?;
+        let to = self.label().applied;
+        larger.labels.write(|label| {
+            label.state = State::Staged;
+            label.staging = Staging { to, pages, sum, copied: 0 };
+        })?;
+        *self = larger;
+        self.apply()
+    }
+
+    /// No state, until it is copied whole.
+    fn begin_anew(&mut self, blocks: u64) -> Result<(), Error> {
+        let device = self.labels.device.name();
+        tracing::warn!(device, "the backup has no state until it is copied anew, as large as the set is now");
+        let mut larger = self.of_blocks(blocks);
+        larger.labels.write(|label| {
+            (label.state, label.staging, label.map) = (State::Copying, Staging::default(), 0);
+            // That of no log, so that it is copied whole.
+            label.log = Uuid::NONE;
+        })?;
+        *self = larger;
+        Ok(())
+    }
+
+    /// Writes the checksums that this one has, and those of zeros behind, where a larger one has them.
+    fn write_sums_of(&self, larger: &Backup) -> Result<(), Error> {
+        let mut reader = SumsReader::default();
+        let (groups, blocks) = (self.groups(), self.label().blocks);
+        for first in (0..larger.groups()).step_by(RUN_BLOCKS as usize) {
+            let mut bytes = Vec::new();
+            for group in first..larger.groups().min(first + RUN_BLOCKS) {
+                let mut sums = match group < groups {
+                    true => match reader.read(self, group)? {
+                        Some(sums) => sums,
+                        None => return Err(self.damaged_sums(group)),
+                    },
+                    false => Box::new([0; GROUP_BLOCKS as usize]),
+                };
+                let (of_group, count) = larger.group_blocks(group);
+                for (address, sum) in (of_group..of_group + count).zip(sums.iter_mut()) {
+                    if address >= blocks {
+                        *sum = super::chunk::zero_sum();
+                    }
+                }
+                bytes.extend_from_slice(&sums::encode(larger.sums_block(group), &sums));
+            }
+            larger.rings.device.write(larger.sums_block(first), &[IoSlice::new(&AlignedBuf::copy_of(&bytes))])?;
+        }
+        Ok(())
+    }
+
+    fn damaged_sums(&self, group: u64) -> Error {
+        let fault = super::Fault::new(
+            "checksums of the backup",
+            "as they were written",
+            format!("damaged, group {}", hex(group)),
+        );
+        Error::Damaged { device: self.labels.device.name().into(), block: self.sums_block(group), fault }
+    }
+}
