@@ -136,11 +136,10 @@ impl Flashlog {
             return Err(self.no_room("the log has no room for what is in memory"));
         }
         let data: Vec<&[u8]> = batch.iter().map(|(_, chunk)| chunk.bytes()).filter(|bytes| !bytes.is_empty()).collect();
-        let written = self
-            .rings
-            .write(Area::Data, head.next.data, &data)
-            .and_then(|()| self.rings.write(Area::Meta, head.next.page, &[&pages]));
-        written.map_err(Failure::of(Side::Log))?;
+        // A page without its blocks, after a power cut, is cut off by their checksums.
+        let both: [(Area, u64, &[&[u8]]); 2] =
+            [(Area::Data, head.next.data, &data), (Area::Meta, head.next.page, &[&pages])];
+        self.rings.write_at_once(&both).map_err(Failure::of(Side::Log))?;
         {
             let now = self.options.timer.now();
             let mut stages = self.stages.lock();

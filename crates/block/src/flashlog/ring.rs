@@ -1,7 +1,7 @@
 //! The two rings of a log device: from positions that only ever grow to blocks of the device.
 
 use super::format::Areas;
-use crate::{BLOCK_SIZE, Device, Error};
+use crate::{BLOCK_SIZE, Device, Error, Write};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -40,6 +40,27 @@ impl Rings {
 
     /// Writes whole blocks at a position and the ones after it: one write, or two around the end of the area.
     pub(super) fn write(&self, area: Area, position: u64, blocks: &[&[u8]]) -> Result<(), Error> {
+        self.write_at_once(&[(area, position, blocks)])
+    }
+
+    /// The same at several places, all of them on their way at once. They must not overlap.
+    pub(super) fn write_at_once(&self, all: &[(Area, u64, &[&[u8]])]) -> Result<(), Error> {
+        let parts: Vec<(u64, Vec<IoSlice<'_>>)> =
+            all.iter().flat_map(|(area, position, blocks)| self.parts(*area, *position, blocks)).collect();
+        match &parts[..] {
+            [] => Ok(()),
+            [(first, bufs)] => self.device.write(*first, bufs),
+            several => {
+                let writes: Vec<Write<'_>> =
+                    several.iter().map(|(first, bufs)| Write { first: *first, bufs }).collect();
+                self.device.write_batch(&writes)
+            }
+        }
+    }
+
+    /// Where on the device they go.
+    fn parts<'a>(&self, area: Area, position: u64, blocks: &[&'a [u8]]) -> Vec<(u64, Vec<IoSlice<'a>>)> {
+        let mut parts = Vec::new();
         let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(blocks.len() + 1);
         let mut rest = self.to_end(area, position) as usize * BLOCK_SIZE;
         let mut at = position;
@@ -54,14 +75,16 @@ impl Rings {
                 slices.push(IoSlice::new(before));
             }
             if !slices.is_empty() {
-                self.device.write(self.block(area, at), &slices)?;
+                parts.push((self.block(area, at), std::mem::take(&mut slices)));
             }
             at += self.to_end(area, at);
-            slices.clear();
             slices.push(IoSlice::new(after));
             rest = self.bounds(area).1 as usize * BLOCK_SIZE - after.len();
         }
-        if slices.is_empty() { Ok(()) } else { self.device.write(self.block(area, at), &slices) }
+        if !slices.is_empty() {
+            parts.push((self.block(area, at), slices));
+        }
+        parts
     }
 
     /// Fills a block each from these positions, those in a row at once.
