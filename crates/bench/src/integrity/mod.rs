@@ -31,7 +31,7 @@ use holdfast_integrity::{Algorithm, Protection};
 use self::access::Access;
 use self::embedded::InProcess;
 use self::mounted::Mounted;
-pub use self::statistics::{Ratio, Verdict};
+pub use self::statistics::{Multiple, Ratio, Verdict};
 pub use self::tables::{load_tables, switch_table, tables};
 pub(crate) use self::tables::{median, per_request, shown};
 use crate::cpu;

@@ -38,6 +38,58 @@ impl Ratio {
     }
 }
 
+/// How many times as much one addition to a base costs as another, with the 95 % interval.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Multiple {
+    /// The ratio of the medians of both additions; infinite if the lesser one's is nothing or less.
+    pub middle: f64,
+    /// Lower end of the interval, 0 or more.
+    pub low: f64,
+    /// Upper end; infinite if the lesser addition may be nothing.
+    pub high: f64,
+}
+
+impl Multiple {
+    /// Of `more` over `less`, both beyond `base`, round by round. `None` without rounds, or if no multiple fits.
+    ///
+    /// A multiple *k* is in the interval if the sign test does not refuse that `more` beyond `base` and *k* times `less` beyond `base` have
+    /// the same median (Fieller's method, with that test). A ratio of each round would say nothing where `less` is near 0.
+    pub fn of(base: &[f64], less: &[f64], more: &[f64]) -> Option<Multiple> {
+        let beyond = |costs: &[f64]| -> Vec<f64> { costs.iter().zip(base).map(|(cost, base)| cost - base).collect() };
+        let (less, more) = (beyond(less), beyond(more));
+        let rounds = less.len().min(more.len());
+        if rounds == 0 {
+            return None;
+        }
+        let most = rounds - 1 - rank(rounds);
+        let differences = |k: f64| less.iter().zip(&more).map(move |(less, more)| more - k * less);
+        let fits = |k: &f64| {
+            let (below, above) = differences(*k).fold((0, 0), |(below, above), difference| {
+                // Where the two meet, a round is on neither side.
+                let is_level = difference.abs() <= 1e-9 * (1.0 + k.abs());
+                (below + usize::from(!is_level && difference < 0.0), above + usize::from(!is_level && difference > 0.0))
+            });
+            below <= most && above <= most
+        };
+        // Sides change at these only; the last is beyond all of them.
+        let mut ends: Vec<f64> = less.iter().zip(&more).map(|(less, more)| more / less).collect();
+        ends.retain(|end| end.is_finite() && *end > 0.0);
+        ends.sort_by(f64::total_cmp);
+        let beyond_all = ends.last().map_or(1.0, |last| 2.0 * last + 1.0);
+        let low = std::iter::once(0.0).chain(ends.iter().copied()).chain([beyond_all]).find(fits)?;
+        let high = if fits(&beyond_all) { f64::INFINITY } else { ends.iter().rev().copied().find(fits).unwrap_or(low) };
+        let (less, more) = (middle_of(less), middle_of(more));
+        let middle = if less > 0.0 { more / less } else { f64::INFINITY };
+        Some(Multiple { middle, low, high })
+    }
+}
+
+/// The middle one of an odd number of differences, or the upper one of the two in the middle.
+fn middle_of(mut differences: Vec<f64>) -> f64 {
+    differences.sort_by(f64::total_cmp);
+    differences[differences.len() / 2]
+}
+
 /// How many of `pairs` sorted ratios lie outside the interval at each end: the most for which the two tails of the binomial
 /// distribution with p = 1/2 stay within [`MISSES`].
 fn rank(pairs: usize) -> usize {
@@ -134,6 +186,36 @@ mod tests {
         }
         assert!((1880..1975).contains(&covered), "{covered} of 2000");
         assert!(told > 1000, "{told} of 2000");
+    }
+
+    /// 1,000 times 31 rounds, in which the machine's noise is as large as the lesser addition: the interval has the true multiple.
+    #[test]
+    fn the_interval_of_a_multiple_covers_the_truth() {
+        let mut generator = Generator::new(&[5]);
+        let mut noise = || generator.below(2001) as f64 / 1000.0 - 1.0;
+        let (mut covered, mut told) = (0, 0);
+        for _ in 0..1000 {
+            let base: Vec<f64> = (0..31).map(|_| 90.0 + noise()).collect();
+            let [less, more]: [Vec<f64>; 2] =
+                [1.0, 8.0].map(|beyond| base.iter().map(|base| base + beyond + noise()).collect());
+            let multiple = Multiple::of(&base, &less, &more).expect("31 rounds");
+            covered += u32::from(multiple.low <= 8.0 && 8.0 <= multiple.high);
+            told += u32::from(multiple.low > 4.0);
+        }
+        assert!(covered > 930, "{covered} of 1000");
+        assert!(told > 900, "{told} of 1000");
+    }
+
+    #[test]
+    fn a_multiple_of_nothing_has_no_upper_end() {
+        let base = vec![90.0; 31];
+        let less: Vec<f64> = (0..31).map(|round| 90.0 + f64::from(round % 3) - 1.0).collect();
+        let multiple = Multiple::of(&base, &less, &[95.0; 31]).expect("31 rounds");
+        assert_eq!((multiple.middle, multiple.high), (f64::INFINITY, f64::INFINITY));
+        assert!(multiple.low >= 5.0, "{multiple:?}");
+        let exact = Multiple::of(&base, &[91.0; 31], &[100.0; 31]).expect("31 rounds");
+        assert_eq!(exact, Multiple { middle: 10.0, low: 10.0, high: 10.0 });
+        assert_eq!(Multiple::of(&[], &[], &[]), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use holdfast_physical::PROTECTION_BYTES_PER_BLOCK;
 
 use super::{Load, Plan, Row, Step};
-use crate::integrity::{Cost, Ratio, Verdict, median, per_request, shown};
+use crate::integrity::{Cost, Multiple, Ratio, Verdict, median, per_request, shown};
 use crate::pattern::BLOCK;
 use crate::report::{number, table};
 
@@ -46,17 +46,27 @@ pub fn tables(plan: &Plan, rows: &[Row]) -> String {
     format!("## CPU time of an operation\n\n{ratios}{}\n## Goals\n\n{goals}", audits(plan, rows))
 }
 
-/// What the audit adds to rolling checksums, by counting updates and by comparison with copies; nothing if one of the three was not measured.
+/// What the audit adds to rolling checksums, by counting updates and by comparison with copies, and how many times as much the latter is (with
+/// its interval; the goal is ten for transactions); nothing if one of the three was not measured.
 fn audits(plan: &Plan, rows: &[Row]) -> String {
     let position = |wanted| plan.steps.iter().position(|step| *step == wanted);
     let positions = [Step::Rolling, Step::Audited, Step::Compared].map(position);
     let [Some(rolling), Some(audited), Some(compared)] = positions else { return String::new() };
-    let header = ["load", "counting updates, ns", "comparing with copies, ns"].map(str::to_owned);
+    let header = ["load", "counting updates, ns", "comparing with copies, ns", "times as much"].map(str::to_owned);
     let body = rows.iter().map(|row| {
         let [rolling, audited, compared] = [rolling, audited, compared].map(|step| micros(&row.costs[step]));
-        vec![row.load.name().to_owned(), more(&rolling, &audited), more(&rolling, &compared)]
+        let times = Multiple::of(&rolling, &audited, &compared);
+        let times = times.map_or_else(|| "–".to_owned(), |times| multiple(&times));
+        vec![row.load.name().to_owned(), more(&rolling, &audited), more(&rolling, &compared), times]
     });
     format!("\n## The audit: more than rolling checksums\n\n{}", table(&header, body.collect()))
+}
+
+/// `∞`: the lesser cost cannot be told from nothing.
+fn multiple(times: &Multiple) -> String {
+    let [middle, low, high] = [times.middle, times.low, times.high]
+        .map(|times| if times.is_finite() { format!("{times:.1}") } else { "∞".to_owned() });
+    format!("{middle} ({low}–{high})")
 }
 
 /// The median of what an operation takes more than its pair, in nanoseconds.
@@ -124,7 +134,7 @@ mod tests {
         let text = tables(&Plan { steps, ..plan() }, &[Row { load: Load::Create, costs }]);
         let table = text.split_once("## The audit").expect("all three were measured").1;
         let line = table.lines().find(|line| line.contains("creation")).expect("a row");
-        assert!(line.contains("+20.0") && line.contains("+300.0"), "{line}");
+        assert!(line.contains("+20.0") && line.contains("+300.0") && line.contains("15.0 (15.0–15.0)"), "{line}");
     }
 
     #[test]
