@@ -154,7 +154,7 @@ impl Judged {
         let switch = t_switch_s.map_or(String::new(), |seconds| format!(" with t_switch {}", time(seconds)));
         format!(
             "Recommended: {mode}{switch}, the cheapest mode that keeps the goal for pages up to {} in memory.\n\
-             (Stores are `uniform` today; the other modes are for comparison as yet.)",
+             (`holdfast create --protection auto` takes what is recommended for the machine it runs on.)",
             time(*uptime_s)
         )
     }
