@@ -105,7 +105,7 @@ pub use rolling::{
     crc64_and_tally, crc64_change, crc64_change_slot, crc64_change_word, crc64_copied, crc64_each, crc64_neutral,
     fletcher256_add_delta, fletcher256_change, tally,
 };
-pub use set_digest::SetDigest;
+pub use set_digest::{SetDigest, SlotSums};
 pub use sums::{fletcher256, xor64};
 pub use unverified::{Unverified, Verified};
 

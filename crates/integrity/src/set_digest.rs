@@ -1,5 +1,9 @@
 //! Sums of numbers that come and go: what the audits of all layers compare.
 
+mod slots;
+
+pub use slots::SlotSums;
+
 use std::ops::{Add, AddAssign, Neg, Sub, SubAssign};
 
 /// Of a set in which a number may be several times, or fewer than none: how many there are, their sum, and the sum of their squares. All

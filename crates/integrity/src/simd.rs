@@ -1,7 +1,7 @@
 //! xor64 and the limb sums of Fletcher-256 with AVX-512 and AVX2, chosen at run time.
 //!
-//! The `unsafe` of this crate is here, in `rolling/x86.rs` and in `rolling/x86_blocks.rs`: vector loads, and the calls of functions that need a CPU feature. Every function
-//! returns `None` where neither feature is there; the callers then use the portable code. The tests in `tests.rs`
+//! The `unsafe` of this crate is here, in `rolling/x86.rs`, in `rolling/x86_blocks.rs` and in `set_digest/slots.rs`: vector loads, and the calls of functions that
+//! need a CPU feature. Every function here returns `None` where neither feature is there; the callers then use the portable code. The tests in `tests.rs`
 //! hold each against it.
 
 use crate::PAGE_SIZE;

@@ -7,7 +7,7 @@ use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{DeadRun, RECORD_BYTES, RECORDS, SystemKind};
 use crate::meta_block::NodeKey;
 use crate::objects::system_kind;
-use holdfast_integrity::crc64;
+use holdfast_integrity::{SlotSums, crc64};
 use holdfast_object::Epoch;
 
 /// Block pointers put less those that have gone.
@@ -97,6 +97,18 @@ impl Pointers {
 
     pub(super) fn gone(&mut self, pointer: &Glance) {
         self.count(pointer, u64::MAX);
+    }
+
+    /// All pointers of a block go with it.
+    pub(super) fn all_gone(&mut self, block: &[u8; 4096]) {
+        match SlotSums::of(block, Glance::KIND_MASK, Glance::DATA) {
+            // Each of them has one address, as pages of files do.
+            Some(all) if all.seconds == 0 => {
+                self.addresses -= all.numbers;
+                self.pages = self.pages.wrapping_sub(all.marked);
+            }
+            _ => block.as_chunks().0.iter().for_each(|slot| self.gone(&Glance::at(slot))),
+        }
     }
 
     pub(super) fn add(&mut self, other: &Pointers) {

@@ -229,9 +229,7 @@ impl Audit {
     /// A tree block goes away as a whole, with all of its pointers. `newest_snapshot`: epoch of that of `main`, or 0.
     pub(crate) fn dropped(&mut self, key: ObjectKey, block: &MetaBlock, newest_snapshot: Epoch) {
         let mut gone = Pointers::under(newest_snapshot);
-        for slot in block.bytes().as_chunks().0 {
-            gone.gone(&Glance::at(slot));
-        }
+        gone.all_gone(block.bytes());
         self.pointers.add(&gone);
         self.count(key, &gone);
     }

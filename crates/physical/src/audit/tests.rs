@@ -3,7 +3,7 @@
 use super::*;
 use crate::alloc::Zone;
 use crate::commit::tests::Rig;
-use crate::format::blockptr::PointerKind;
+use crate::format::blockptr::{POINTER_BYTES, PointerKind};
 use crate::format::snapshot::{DEAD_BYTES, StoredSnapshot};
 use crate::format::{BlockPointer, POINTERS, RECORD_BYTES, Record};
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, OwnedBlock};
@@ -454,6 +454,37 @@ fn what_updates_count_is_what_the_bytes_have() {
             let kept = std::array::from_fn(|slot| before.kept[slot] + changed.kept[slot]);
             assert_eq!(now.kept, kept, "seed {seed}, kind {kind}");
         }
+    }
+}
+
+/// Pointers of any sort, also in blocks without a hole, and those that nobody puts there.
+#[test]
+fn a_block_that_is_dropped_is_counted_as_its_slots_are() {
+    for seed in 0..200 {
+        let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
+        let (odd_ones, highest) = (rng.random_range(0..3), [1 << 20, 1 << 48][rng.random_range(0..2)]);
+        let (newest_snapshot, has_seconds) = (rng.random_range(0..3), rng.random());
+        let mut block = [0; 4096];
+        for slot in block.as_chunks_mut::<POINTER_BYTES>().0 {
+            let second = if has_seconds && rng.random() { rng.random_range(0..highest) } else { 0 };
+            *slot = BlockPointer { address: [rng.random_range(1..highest), second], ..data(0) }.encode();
+            // Kind, level, flag.
+            slot[22] = if rng.random() { 1 } else { rng.random_range(0..0x80) };
+        }
+        for _ in 0..odd_ones {
+            let slot = &mut block.as_chunks_mut::<POINTER_BYTES>().0[rng.random_range(0..POINTERS) as usize];
+            match rng.random_range(0..4) {
+                0 => slot.fill(0),
+                1 => *slot = BlockPointer::PENDING.encode(),
+                2 => *slot = BlockPointer::lost(3).encode(),
+                _ => slot[..6].fill(0),
+            }
+        }
+        let mut by_slot = Pointers::under(newest_snapshot);
+        let mut whole = by_slot.clone();
+        whole.all_gone(&block);
+        block.as_chunks().0.iter().for_each(|slot| by_slot.gone(&Glance::at(slot)));
+        assert_eq!(whole, by_slot, "seed {seed}");
     }
 }
 

@@ -31,6 +31,7 @@ struct Raw {
 }
 const _: () = assert!(size_of::<Raw>() == POINTER_BYTES);
 const _: () = assert!(std::mem::offset_of!(Raw, shape) == 22);
+const KIND_SHIFT: usize = 8 * (std::mem::offset_of!(Raw, shape) - 16);
 const _: () = assert!(std::mem::offset_of!(Raw, primary) == 24);
 
 pub(crate) const FIELDS: Fields =
@@ -90,6 +91,10 @@ pub(crate) struct Glance {
 
 impl Glance {
     pub(crate) const PENDING: Glance = Glance::of(&BlockPointer::PENDING);
+
+    /// Where the kind is in the little-endian word in bytes 16 to 23 of an encoded pointer, which begins with both addresses; and a page's.
+    pub(crate) const KIND_MASK: u64 = (KIND_BITS as u64) << KIND_SHIFT;
+    pub(crate) const DATA: u64 = (PointerKind::Data as u64) << KIND_SHIFT;
 
     /// At an encoded pointer.
     pub(crate) fn at(bytes: &[u8; POINTER_BYTES]) -> Glance {
