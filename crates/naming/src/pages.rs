@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::sums;
-use holdfast_integrity::{Algorithm, Checksum, crc64_each, prefetch_ahead};
+use holdfast_integrity::{Algorithm, Checksum, crc64_copied, crc64_each, prefetch_ahead};
 use holdfast_object::{self as object, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageView, PinnedPage};
 use std::ops::Range;
 
@@ -172,6 +172,15 @@ impl ReadData {
     /// memory once.
     pub(crate) fn read_into(cache: &dyn ObjectCache, id: ObjectId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let mut data = ReadData::views(cache, id, offset, buffer.len())?;
+        if let [PageView::Data(page)] = &data.pages[..]
+            && let (Some(expected), Ok(whole)) = (page.crc64(), <&mut [u8; PAGE_SIZE]>::try_from(&mut *buffer))
+        {
+            // Summed while it is copied. What does not match does not stay there.
+            if crc64_copied(page.bytes(), whole) == expected {
+                return Ok(());
+            }
+            whole.fill(0);
+        }
         let mut first = offset / PAGE_SIZE as u64;
         let (mut start, mut rest) = (data.start, buffer);
         for views in data.pages.chunks_mut(TOGETHER) {

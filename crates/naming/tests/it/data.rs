@@ -164,6 +164,10 @@ fn a_page_spoilt_in_memory_is_read_again() {
     world.write(file, 0, &[5; 9000]);
     world.cache.spoil(file, 1, 12_345, true);
     assert_eq!(world.read_all(file), [5; 9000]);
+    world.cache.spoil(file, 1, 12_345, true);
+    let mut whole = [1; 4096];
+    assert_eq!(world.space.read_into(file, 4096, &mut whole), Ok(4096));
+    assert_eq!(whole, [5; 4096]);
 }
 
 #[test]
@@ -175,6 +179,9 @@ fn spoilt_bytes_never_get_out() {
     let corrupt = |error: Error| matches!(error, Error::Object(ObjectError::Corrupt(_)));
     assert!(corrupt(world.space.read(file, 0, 9000).unwrap_err()));
     assert!(corrupt(world.space.read_into(file, 0, &mut [0; 9000]).unwrap_err()));
+    let mut whole = [1; 4096];
+    assert!(corrupt(world.space.read_into(file, 4096, &mut whole).unwrap_err()));
+    assert_eq!(whole, [0; 4096], "a page that is summed while it is copied");
     assert_eq!(world.space.read(file, 0, 4096).unwrap().to_vec(), [5; 4096], "the block before is fine");
     let (from, to) = (Position { id: file, offset: 5000 }, Position { id: other, offset: 0 });
     assert!(corrupt(world.space.copy_range(REQUEST, from, to, 10, false).unwrap_err()));
