@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use holdfast_block::flashlog::{Create, Flashlog, Lasting, Mode, Options, Policy, Uuid, create};
 use holdfast_block::nbd::{Export, Extents, Limits, Listener, Server, Stop, Tls};
 use holdfast_block::{Access, Device, FileDevice, MemoryDevice};
 
@@ -18,6 +19,12 @@ struct Arguments {
     /// Memory of so many MiB instead.
     #[arg(long, conflicts_with = "path")]
     memory: Option<u64>,
+    /// A file or disk for the log of a Flashlog, whose main device the path is. A new set is made of them: what the log has is lost, and main's last MiB.
+    #[arg(long, requires = "path")]
+    log: Option<PathBuf>,
+    /// With --log, in asynchronous mode.
+    #[arg(long, requires = "log")]
+    asynchronous: bool,
     /// A unix socket to listen on, for its owner only. Without this and --listen, those of the service manager.
     #[arg(long)]
     socket: Vec<PathBuf>,
@@ -62,11 +69,20 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     // Before anything else opens files.
     let mut listeners = Listener::inherited()?;
     block_signals()?;
+    let access = if arguments.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let open = if arguments.buffered { FileDevice::open_buffered } else { FileDevice::open };
+    let mut set = None;
     let mut export = match (&arguments.path, arguments.memory) {
         (Some(path), _) => {
-            let access = if arguments.read_only { Access::ReadOnly } else { Access::ReadWrite };
-            let open = if arguments.buffered { FileDevice::open_buffered } else { FileDevice::open };
-            exported(arguments, Arc::new(open(path, access)?))
+            let main = Arc::new(open(path, access)?);
+            match &arguments.log {
+                Some(log) => {
+                    let log = Arc::new(open(log, Access::ReadWrite)?);
+                    let lasting = set.insert(flashlog(arguments, main, log)?);
+                    exported(arguments, lasting.clone())
+                }
+                None => exported(arguments, main),
+            }
         }
         (None, mib) => exported(arguments, Arc::new(MemoryDevice::new(mib.unwrap_or(0) << 8))),
     };
@@ -100,7 +116,25 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         wait_for_signal();
         on_signal.stop();
     });
-    Ok(server.run(&listeners, &stop)?)
+    let main_side = set.clone();
+    let catching_up = std::thread::spawn(move || main_side.iter().for_each(|set| set.serve_main()));
+    let served = server.run(&listeners, &stop);
+    set.iter().for_each(|set| set.end_main());
+    catching_up.join().map_err(|_panic| "catching up has panicked")?;
+    set.iter().try_for_each(|set| set.settle())?;
+    Ok(served?)
+}
+
+fn flashlog(
+    arguments: &Arguments,
+    main: Arc<FileDevice>,
+    log: Arc<FileDevice>,
+) -> Result<Arc<Lasting>, Box<dyn std::error::Error>> {
+    let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
+    create(main.clone(), log.clone(), &names)?;
+    let mode = if arguments.asynchronous { Mode::Asynchronous } else { Mode::Synchronous };
+    let (set, _opened) = Flashlog::open(main, log, &Options { mode, ..Options::default() })?;
+    Ok(Arc::new(Lasting::of(set, Policy::default())))
 }
 
 fn exported<D: Device + Extents + 'static>(arguments: &Arguments, device: Arc<D>) -> Export {
