@@ -233,6 +233,7 @@ impl Checksum {
         Ok(Self::of_le(algorithm, stored))
     }
 
+    #[inline]
     pub(crate) fn of_le(algorithm: Algorithm, digest: &[u8]) -> Self {
         debug_assert_eq!(digest.len(), algorithm.digest_len());
         let mut bytes = [0; DIGEST_MAX];
@@ -265,12 +266,14 @@ impl Checksum {
     }
 
     /// A checksum of 8 bytes at most from its number.
+    #[inline]
     pub fn from_number(algorithm: Algorithm, number: u64) -> Self {
         debug_assert!(algorithm.digest_len() <= 8, "{algorithm}");
         Self::of_le(algorithm, &number.to_le_bytes()[..algorithm.digest_len()])
     }
 
     /// The checksum as a number, for the algorithms with 64 bits.
+    #[inline]
     pub fn as_u64(&self) -> Option<u64> {
         let (word, _) = self.bytes.split_first_chunk::<8>()?;
         (self.algorithm.digest_len() == 8).then(|| u64::from_le_bytes(*word))

@@ -106,7 +106,7 @@ pub use rolling::{
     fletcher256_add_delta, fletcher256_change, tally,
 };
 pub use set_digest::{SetDigest, SlotSums};
-pub use sums::{fletcher256, xor64};
+pub use sums::{fletcher256, fletcher256_and_xor64_each, xor64};
 pub use unverified::{Unverified, Verified};
 
 #[cfg(test)]

@@ -68,6 +68,23 @@ pub fn prefetch_line(page: &[u8; PAGE_SIZE], at: usize) {
     ask_for(&page[at..=at]);
 }
 
+/// Of each of the blocks that are summed side by side next so many bytes are asked for; what comes behind, the processor sees coming.
+#[cfg(target_arch = "x86_64")]
+const ASKED: usize = 128;
+
+/// Asks for the beginnings of blocks that are summed side by side after others.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn ask_for_starts(blocks: &[&[u8; PAGE_SIZE]]) {
+    blocks.iter().for_each(|block| prefetch_part(block, 0..ASKED));
+}
+
+/// Whether most of them lie behind each other: then one is better summed after the other.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn are_neighbours(blocks: &[&[u8; PAGE_SIZE]]) -> bool {
+    let pairs = blocks.windows(2).filter(|pair| pair[0].as_ptr_range().end == pair[1].as_ptr());
+    pairs.count() >= blocks.len() / 2
+}
+
 #[inline]
 fn ask_for(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]

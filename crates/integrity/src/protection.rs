@@ -12,7 +12,7 @@
 //! Source: Y. Zhang, D. S. Myers, A. C. and R. H. Arpaci-Dusseau, *Zettabyte Reliability with Flexible End-to-end Data Integrity*
 //! (MSST 2013), section III. What is not the contents of a regular file has CRC-64/NVME in every mode.
 
-use crate::{Algorithm, Checksum, Mismatch, UnknownAlgorithm};
+use crate::{Algorithm, Checksum, Mismatch, PAGE_SIZE, UnknownAlgorithm, crc64_each, fletcher256_and_xor64_each};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -106,6 +106,31 @@ impl Protection {
         match self {
             Protection::Dynamic { t_switch_s } if t_switch_s > 0 => Some(Duration::from_secs(u64::from(t_switch_s))),
             _ => None,
+        }
+    }
+
+    /// The checksums that pages have now, of those with which they are stored, made of all of them together, which is quicker than of one after the
+    /// other. Of none in the modes that do not look where bytes cross the boundary between memory and device.
+    pub fn sums_of<'a>(self, pages: impl Iterator<Item = &'a [u8; PAGE_SIZE]>) -> Vec<StoredSums> {
+        if !self.verifies_at_device() {
+            return Vec::new();
+        }
+        let pages: Vec<_> = pages.map(std::hint::black_box).collect();
+        match self.stored() {
+            Algorithm::Crc64Nvme => {
+                let mut sums = vec![0; pages.len()];
+                crc64_each(&pages, &mut sums);
+                sums.into_iter().map(|sum| StoredSums::of(Checksum::crc64(sum))).collect()
+            }
+            _ => {
+                let mut sums = Vec::with_capacity(pages.len());
+                fletcher256_and_xor64_each(&pages, |strong, fast| {
+                    let [primary, secondary] =
+                        [Checksum::of_le(Protection::STRONG, &strong), Checksum::from_number(Protection::FAST, fast)];
+                    sums.push(StoredSums { primary, secondary });
+                });
+                sums
+            }
         }
     }
 
@@ -207,6 +232,12 @@ impl StoredSums {
         StoredSums { primary, secondary: Checksum::none() }
     }
 
+    /// That of an algorithm, if it is there.
+    #[inline]
+    pub fn under(&self, algorithm: Algorithm) -> Option<Checksum> {
+        [self.primary, self.secondary].into_iter().find(|sum| sum.algorithm() == algorithm)
+    }
+
     /// The checksums with which a page of memory is stored: generated from `bytes` where they are not known, before `page`, under
     /// which the bytes were kept, is verified (case 2 of checksum chaining).
     ///
@@ -216,23 +247,26 @@ impl StoredSums {
         StoredSums::generate_summed(bytes, None, page, mode)
     }
 
-    /// The same for whoever has just made a checksum of the bytes: where bytes are verified under its algorithm, they are compared with it.
+    /// The same for whoever has just made checksums of the bytes, of whatever algorithms: they are what is generated and what the bytes are verified by.
     ///
     /// # Errors
     /// As for [`StoredSums::generate`].
     pub fn generate_summed(
         bytes: &[u8],
-        just_made: Option<Checksum>,
+        just_made: Option<StoredSums>,
         page: PageSums,
         mode: Protection,
     ) -> Result<StoredSums, Mismatch> {
+        let made = |algorithm| just_made.and_then(|made| made.under(algorithm));
         let known = |algorithm| [page.memory, page.strong].into_iter().find(|sum| sum.algorithm() == algorithm);
-        let get = |algorithm: Algorithm| known(algorithm).unwrap_or_else(|| algorithm.sum(std::hint::black_box(bytes)));
+        let get = |algorithm: Algorithm| {
+            known(algorithm).or_else(|| made(algorithm)).unwrap_or_else(|| algorithm.sum(std::hint::black_box(bytes)))
+        };
         let primary = get(mode.stored());
         let secondary = if mode.stores_both() { get(mode.memory()) } else { Checksum::none() };
         let is_passed_on = primary == page.memory;
         if mode.verifies_at_device() || !is_passed_on && mode != Protection::None {
-            page.memory.verify_summed(std::hint::black_box(bytes), just_made)?;
+            page.memory.verify_summed(std::hint::black_box(bytes), made(page.memory.algorithm()))?;
         }
         Ok(StoredSums { primary, secondary })
     }
@@ -245,22 +279,23 @@ impl StoredSums {
         self.load_summed(bytes, None, mode)
     }
 
-    /// The same for whoever has just made a checksum of the bytes: where they are verified under its algorithm, they are compared with it.
+    /// The same for whoever has just made checksums of the bytes, as for [`StoredSums::generate_summed`].
     ///
     /// # Errors
     /// As for [`StoredSums::load`].
     pub fn load_summed(
         &self,
         bytes: &[u8],
-        just_made: Option<Checksum>,
+        just_made: Option<StoredSums>,
         mode: Protection,
     ) -> Result<PageSums, Mismatch> {
-        let stored = |algorithm| [self.primary, self.secondary].into_iter().find(|sum| sum.algorithm() == algorithm);
+        let made = |algorithm| just_made.and_then(|made| made.under(algorithm));
         let wanted = mode.memory();
-        let memory = stored(wanted).unwrap_or_else(|| wanted.sum(std::hint::black_box(bytes)));
+        let memory = self.under(wanted).or_else(|| made(wanted));
+        let memory = memory.unwrap_or_else(|| wanted.sum(std::hint::black_box(bytes)));
         let is_passed_on = memory == self.primary;
         if mode.verifies_at_device() || !is_passed_on && mode != Protection::None {
-            self.primary.verify_summed(std::hint::black_box(bytes), just_made)?;
+            self.primary.verify_summed(std::hint::black_box(bytes), made(self.primary.algorithm()))?;
         }
         let strong = if mode.switches_after().is_some() { self.primary } else { Checksum::none() };
         let strong = if strong.algorithm() == Protection::STRONG { strong } else { Checksum::none() };
@@ -318,8 +353,8 @@ mod tests {
     /// Which mode notices a flip at which of the three times: before the block is stored, on the device, in memory afterwards.
     #[test]
     fn each_mode_notices_what_its_row_says() {
-        let bytes: Vec<u8> = (0..4096u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let mut flipped = bytes.clone();
+        let bytes: [u8; PAGE_SIZE] = std::array::from_fn(|at| ((at as u32).wrapping_mul(2_654_435_761) >> 24) as u8);
+        let mut flipped = bytes;
         flipped[1000] ^= 0x10;
         for mode in all() {
             let fresh = PageSums::of(mode.memory().sum(&bytes));
@@ -329,11 +364,18 @@ mod tests {
             assert_eq!(loaded.strong.algorithm() != Algorithm::None, mode.switches_after().is_some(), "{mode}");
             let before = StoredSums::generate(&flipped, fresh, mode).is_err();
             let on_device = stored.load(&flipped, mode).is_err();
-            // Whoever has just made a checksum of them, of whatever algorithm, is told the same.
-            for just_made in Algorithm::ALL.map(|algorithm| Some(algorithm.sum(&flipped))) {
+            // Whoever has just made checksums of them, of whatever algorithms, is told the same.
+            let made = all().into_iter().filter_map(|other| other.sums_of([&flipped].into_iter()).pop());
+            let made = made.chain(Algorithm::ALL.map(|algorithm| StoredSums::of(algorithm.sum(&flipped)))).map(Some);
+            for just_made in made {
                 assert_eq!(StoredSums::generate_summed(&flipped, just_made, fresh, mode).is_err(), before, "{mode}");
                 assert_eq!(stored.load_summed(&flipped, just_made, mode).is_err(), on_device, "{mode}");
             }
+            // And what it stores of good ones is what was stored without.
+            let just_made = mode.sums_of([&bytes].into_iter()).pop();
+            assert_eq!(just_made.is_some(), before || on_device, "{mode}");
+            assert_eq!(StoredSums::generate_summed(&bytes, just_made, fresh, mode), Ok(stored), "{mode}");
+            assert_eq!(stored.load_summed(&bytes, just_made, mode), Ok(loaded), "{mode}");
             let by_reader = fresh.memory.verify(&flipped).is_err();
             let expected = match mode {
                 Protection::None => (false, false, false),

@@ -5,7 +5,9 @@
 //! hold each against it.
 
 use crate::PAGE_SIZE;
+use std::arch::asm;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Below this many bytes the portable code is as fast.
 const SHORT: usize = 128;
@@ -70,6 +72,27 @@ pub(crate) fn fletcher_limbs(words: &[[u8; 16]]) -> Option<(usize, FletcherLimbs
     None
 }
 
+/// So many blocks are summed side by side.
+pub(crate) const ABREAST: usize = 8;
+/// Of so many at a time the sums are in vectors: five of the 32 for each.
+const AT_ONCE: usize = 4;
+/// Rows of 64 bytes of each of these before it is the turn of the others.
+const TURN: usize = 8;
+
+/// Limb sums and xor64 of a block that is read once, or nothing, if the CPU has no suitable unit.
+#[inline]
+pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE]) -> Option<(FletcherLimbs, u64)> {
+    // SAFETY: the feature was detected.
+    is_x86_feature_detected!("avx512f").then(|| unsafe { fletcher_and_xor64_avx512(block) })
+}
+
+/// The same of blocks side by side.
+#[inline]
+pub(crate) fn fletcher_and_xor64_each(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> Option<[(FletcherLimbs, u64); ABREAST]> {
+    // SAFETY: the feature was detected.
+    is_x86_feature_detected!("avx512f").then(|| unsafe { fletcher_and_xor64_each_avx512(blocks) })
+}
+
 #[target_feature(enable = "avx512f")]
 fn load512(chunk: &[u8; 64]) -> __m512i {
     // SAFETY: `chunk` is 64 readable bytes, and the load has no demand on alignment.
@@ -119,12 +142,24 @@ fn xor64_avx512(bytes: &[u8]) -> u64 {
 fn xor64_copied_avx512(from: &[u8; PAGE_SIZE], to: &mut [u8; PAGE_SIZE]) -> u64 {
     let mut sum = _mm512_setzero_si512();
     for (from, to) in from.as_chunks::<64>().0.iter().zip(to.as_chunks_mut::<64>().0) {
-        let chunk = load512(from);
-        sum = _mm512_xor_si512(sum, chunk);
+        let row = load512_once(from);
+        sum = _mm512_xor_si512(sum, row);
         // SAFETY: `to` is 64 writable bytes, and the store has no demand on alignment.
-        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), chunk) };
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), row) };
     }
     lanes512(sum).into_iter().fold(0, |x, y| x ^ y)
+}
+
+/// A load of which the compiler knows nothing. Of loads that it knows, each stored again, it makes a `memcpy` and reads all a second time.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn load512_once(chunk: &[u8; 64]) -> __m512i {
+    let row;
+    // SAFETY: `chunk` is 64 readable bytes, the load has no demand on alignment, and does nothing else.
+    unsafe {
+        asm!("vmovdqu64 {row}, [{chunk}]", row = lateout(zmm_reg) row, chunk = in(reg) chunk.as_ptr(), options(pure, readonly, nostack, preserves_flags));
+    }
+    row
 }
 
 #[target_feature(enable = "avx2")]
@@ -168,21 +203,84 @@ fn join<const LANES: usize>(
     out
 }
 
+/// Fletcher-256 of a run of vectors: the sums A and B of even and of odd limbs.
+#[derive(Clone, Copy)]
+struct Lanes512 {
+    a: [__m512i; 2],
+    b: [__m512i; 2],
+}
+
+impl Lanes512 {
+    #[target_feature(enable = "avx512f")]
+    fn zero() -> Lanes512 {
+        Lanes512 { a: [_mm512_setzero_si512(); 2], b: [_mm512_setzero_si512(); 2] }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn add(&mut self, v: __m512i) {
+        let limbs = [_mm512_and_si512(v, _mm512_set1_epi64(0xffff_ffff)), _mm512_srli_epi64::<32>(v)];
+        for (of, limbs) in limbs.into_iter().enumerate() {
+            self.a[of] = _mm512_add_epi64(self.a[of], limbs);
+            self.b[of] = _mm512_add_epi64(self.b[of], self.a[of]);
+        }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn join(self) -> FletcherLimbs {
+        join(lanes512(self.a[0]), lanes512(self.a[1]), lanes512(self.b[0]), lanes512(self.b[1]))
+    }
+}
+
 #[target_feature(enable = "avx512f")]
 fn fletcher_avx512(words: &[[u8; 16]]) -> (usize, FletcherLimbs) {
     let (vectors, _) = words.as_flattened().as_chunks::<64>();
-    let low = _mm512_set1_epi64(0xffff_ffff);
-    let zero = _mm512_setzero_si512();
-    let (mut a_even, mut a_odd, mut b_even, mut b_odd) = (zero, zero, zero, zero);
+    let mut lanes = Lanes512::zero();
     for vector in vectors {
-        let v = load512(vector);
-        a_even = _mm512_add_epi64(a_even, _mm512_and_si512(v, low));
-        a_odd = _mm512_add_epi64(a_odd, _mm512_srli_epi64::<32>(v));
-        b_even = _mm512_add_epi64(b_even, a_even);
-        b_odd = _mm512_add_epi64(b_odd, a_odd);
+        lanes.add(load512(vector));
     }
-    let sums = join(lanes512(a_even), lanes512(a_odd), lanes512(b_even), lanes512(b_odd));
-    (vectors.len() * 4, sums)
+    (vectors.len() * 4, lanes.join())
+}
+
+/// What a block adds up to so far: Fletcher-256 and xor64.
+type Both512 = (Lanes512, __m512i);
+
+#[target_feature(enable = "avx512f")]
+fn fletcher_and_xor64_each_avx512(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(FletcherLimbs, u64); ABREAST] {
+    let mut sums = [(Lanes512::zero(), _mm512_setzero_si512()); ABREAST];
+    for first in (0..PAGE_SIZE / 64).step_by(TURN) {
+        let groups = blocks.as_chunks::<AT_ONCE>().0.iter().zip(sums.as_chunks_mut::<AT_ONCE>().0);
+        groups.for_each(|(blocks, sums)| *sums = with_rows(*sums, blocks, first..first + TURN));
+    }
+    sums.map(|sums| of_lanes(sums))
+}
+
+#[target_feature(enable = "avx512f")]
+fn fletcher_and_xor64_avx512(block: &[u8; PAGE_SIZE]) -> (FletcherLimbs, u64) {
+    let [sums] = with_rows([(Lanes512::zero(), _mm512_setzero_si512())], &[block], 0..PAGE_SIZE / 64);
+    of_lanes(sums)
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn with_rows<const N: usize>(
+    mut sums: [Both512; N],
+    blocks: &[&[u8; PAGE_SIZE]; N],
+    rows: Range<usize>,
+) -> [Both512; N] {
+    for at in rows {
+        for (block, (fletcher, xor)) in blocks.iter().zip(&mut sums) {
+            let row = load512(&block.as_chunks::<64>().0[at]);
+            fletcher.add(row);
+            *xor = _mm512_xor_si512(*xor, row);
+        }
+    }
+    sums
+}
+
+#[target_feature(enable = "avx512f")]
+fn of_lanes((fletcher, xor): Both512) -> (FletcherLimbs, u64) {
+    (fletcher.join(), lanes512(xor).into_iter().fold(0, |x, y| x ^ y))
 }
 
 #[target_feature(enable = "avx2")]

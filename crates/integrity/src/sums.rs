@@ -1,8 +1,10 @@
 //! The two word-wise sums, xor64 and Fletcher-256: definition, portable code, and the choice of the fast code.
 
-use crate::PAGE_SIZE;
+#[cfg(target_arch = "x86_64")]
+use crate::page::{are_neighbours, ask_for_starts};
 #[cfg(target_arch = "x86_64")]
 use crate::simd;
+use crate::{PAGE_SIZE, prefetch_ahead};
 
 /// Exclusive or of all 64-bit little-endian words; an incomplete last word is filled up with zero bytes.
 ///
@@ -55,6 +57,49 @@ pub fn fletcher256(bytes: &[u8]) -> [u8; 32] {
     state.add_words(words);
     state.add_tail(tail);
     state.digest()
+}
+
+/// Gives `take` the Fletcher-256 and the xor64 of each of the blocks, which come from memory and are read once.
+///
+/// Where the CPU has AVX-512, eight that lie anywhere are summed side by side, as [`crate::crc64_each`] does it and for its reason: on AMD EPYC a page
+/// takes 0.27 µs, one after the other 0.34 if each is asked for.
+///
+/// ```
+/// use holdfast_integrity::{fletcher256, fletcher256_and_xor64_each, xor64};
+///
+/// let block: [u8; 4096] = std::array::from_fn(|at| at as u8);
+/// let mut sums = Vec::new();
+/// fletcher256_and_xor64_each(&[&block; 9], |fletcher, xor| sums.push((fletcher, xor)));
+/// assert_eq!(sums, [(fletcher256(&block), xor64(&block)); 9]);
+/// ```
+pub fn fletcher256_and_xor64_each(blocks: &[&[u8; PAGE_SIZE]], mut take: impl FnMut([u8; 32], u64)) {
+    let mut first = 0;
+    while let Some(rest) = blocks.get(first..).filter(|rest| !rest.is_empty()) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some((some, next)) = rest.split_first_chunk::<{ simd::ABREAST }>()
+            && !are_neighbours(some)
+        {
+            ask_for_starts(&next[..next.len().min(simd::ABREAST)]);
+            if let Some(each) = simd::fletcher_and_xor64_each(some) {
+                each.into_iter().for_each(|(limbs, xor)| take(Fletcher::of_block(&limbs), xor));
+                first += simd::ABREAST;
+                continue;
+            }
+        }
+        prefetch_ahead(first, |at| blocks.get(at).copied());
+        let (fletcher, xor) = fletcher256_and_xor64(rest[0]);
+        take(fletcher, xor);
+        first += 1;
+    }
+}
+
+/// The Fletcher-256 and the xor64 of a block, which is read once where the CPU has AVX-512.
+fn fletcher256_and_xor64(block: &[u8; PAGE_SIZE]) -> ([u8; 32], u64) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some((limbs, xor)) = simd::fletcher_and_xor64(block) {
+        return (Fletcher::of_block(&limbs), xor);
+    }
+    (fletcher256(block), xor64(block))
 }
 
 /// Bytes of a word of Fletcher-256.
@@ -125,6 +170,14 @@ impl Fletcher {
         self.b = add(self.b, mul(self.a, words as u64));
         self.a = add(self.a, value(&limbs.a));
         self.b = add(self.b, value(&limbs.b));
+    }
+
+    /// The Fletcher-256 of a block whose limb sums are known.
+    #[cfg(target_arch = "x86_64")]
+    fn of_block(limbs: &simd::FletcherLimbs) -> [u8; 32] {
+        let mut state = Fletcher::default();
+        state.add_limbs(PAGE_SIZE / WORD, limbs);
+        state.digest()
     }
 
     /// A word that counts `times` times becomes `new` instead of `old`.

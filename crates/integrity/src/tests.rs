@@ -126,3 +126,27 @@ fn long_fletcher() {
     plain.add_tail(tail);
     assert_eq!(fletcher256(&bytes), plain.digest());
 }
+
+/// The portable code is the judge, as in the tests of either sum alone.
+#[test]
+fn both_sums_of_blocks_wherever_they_lie_and_however_many_there_are() {
+    let bytes: Vec<u8> =
+        (0..20 * PAGE_SIZE as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect();
+    let neighbours: Vec<&[u8; PAGE_SIZE]> = bytes.as_chunks().0.iter().collect();
+    let scattered: Vec<_> = (0..20).map(|at| neighbours[at * 7 % 20]).collect();
+    for blocks in [neighbours, scattered] {
+        let expected: Vec<_> = blocks
+            .iter()
+            .map(|block| {
+                let mut state = Fletcher::default();
+                state.add_words_portable(block.as_chunks().0);
+                (state.digest(), crate::sums::xor64_portable(&block[..]))
+            })
+            .collect();
+        for count in 0..=blocks.len() {
+            let mut sums = Vec::new();
+            fletcher256_and_xor64_each(&blocks[..count], |fletcher, xor| sums.push((fletcher, xor)));
+            assert_eq!(sums, expected[..count], "{count}");
+        }
+    }
+}

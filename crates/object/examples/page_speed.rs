@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use holdfast_integrity::{Algorithm, PAGE_SIZE, crc64_each, prefetch, prefetch_ahead, prefetch_start};
+use holdfast_integrity::{Algorithm, PAGE_SIZE, Protection, crc64_each, prefetch, prefetch_ahead, prefetch_start};
 use holdfast_object::{Arena, FrameMut, PinnedPage};
 
 /// 800 MiB: far more than any cache has.
@@ -63,6 +63,21 @@ fn verify_together(pages: &mut [PinnedPage]) {
     assert!(pages.iter().zip(sums).all(|(page, sum)| page.crc64() == Some(sum)), "nobody has changed them");
 }
 
+/// As it is done before pages of `static` go to the device.
+fn sum_both_together(pages: &mut [PinnedPage]) {
+    black_box(Protection::Static { strong: false }.sums_of(pages.iter().map(PinnedPage::bytes)));
+}
+
+/// The same page by page: Fletcher-256 made and xor64 verified.
+fn sum_both_in_turn(pages: &mut [PinnedPage]) {
+    for at in 0..pages.len() {
+        prefetch_ahead(at, |at| pages.get(at).map(PinnedPage::bytes));
+        for algorithm in [Protection::STRONG, Protection::FAST] {
+            black_box(algorithm.sum(black_box(pages[at].bytes())));
+        }
+    }
+}
+
 fn receive(frames: &mut [FrameMut], asks: bool, take: impl Fn(&mut FrameMut)) {
     for at in 0..frames.len() {
         if let Some(next) = frames.get(at + 1).filter(|_| asks) {
@@ -90,13 +105,18 @@ fn main() -> std::io::Result<()> {
         let sum_copied = |frame: &mut FrameMut| {
             black_box(SUM.sum_copied(black_box(&bytes), &mut frame[..]));
         };
-        let ways: [Way<'_, FrameMut>; 6] = [
+        let xor_copied = |frame: &mut FrameMut| {
+            black_box(Protection::FAST.sum_copied(black_box(&bytes), &mut frame[..]));
+        };
+        let ways: [Way<'_, FrameMut>; 8] = [
             ("copied", &|frames| receive(frames, false, copy)),
             ("copied, next frame asked for", &|frames| receive(frames, true, copy)),
             ("summed, then copied", &|frames| receive(frames, false, sum_and_copy)),
             ("summed, then copied, next frame asked for", &|frames| receive(frames, true, sum_and_copy)),
             ("summed while copied", &|frames| receive(frames, false, sum_copied)),
             ("summed while copied, next frame asked for", &|frames| receive(frames, true, sum_copied)),
+            ("xor64 while copied", &|frames| receive(frames, false, xor_copied)),
+            ("xor64 while copied, next frame asked for", &|frames| receive(frames, true, xor_copied)),
         ];
         measure(&mut frames, &ways);
         let publish = |frame: FrameMut| {
@@ -110,8 +130,10 @@ fn main() -> std::io::Result<()> {
                 ask(next.bytes());
             }
         };
-        let ways: [Way<'_, PinnedPage>; 5] = [
+        let ways: [Way<'_, PinnedPage>; 7] = [
             ("eight side by side, neighbours in turn", &|pages| verify_together(pages)),
+            ("both of static, side by side, neighbours in turn", &|pages| sum_both_together(pages)),
+            ("both of static, in turn, two halves asked for", &|pages| sum_both_in_turn(pages)),
             ("nothing asked for", &|pages| verify(pages, |_, _| ())),
             ("the start of the next page", &|pages| verify(pages, |pages, at| next(pages, at, prefetch_start))),
             ("all of the next page", &|pages| verify(pages, |pages, at| next(pages, at, prefetch))),

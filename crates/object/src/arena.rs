@@ -419,8 +419,13 @@ impl PinnedPage {
 
     /// The checksum that counts for this reader, if it is a CRC-64.
     pub fn crc64(&self) -> Option<u64> {
+        self.number_under(Algorithm::Crc64Nvme)
+    }
+
+    /// The checksum that counts for this reader as a number, if it is of an algorithm, of 8 bytes at most.
+    pub fn number_under(&self, algorithm: Algorithm) -> Option<u64> {
         let fast = self.arena.descriptor(self.page.frame).fast.load(Ordering::Relaxed);
-        (fast == Algorithm::Crc64Nvme.id() && !self.is_switched).then_some(self.page.checksum)
+        (fast == algorithm.id() && !self.is_switched).then_some(self.page.checksum)
     }
 
     /// Whether [`PinnedPage::verify`] looks at its bytes.

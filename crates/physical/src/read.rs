@@ -5,8 +5,7 @@ use crate::format::{BlockPointer, PAGES_MAX, RecordKind};
 use crate::meta_block::NodeKey;
 use crate::module::Module;
 use crate::own_records::misled;
-use crate::write::sums_of;
-use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection, prefetch_ahead};
+use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection};
 use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result};
 use std::io::IoSliceMut;
 
@@ -78,10 +77,8 @@ impl Module {
         }
         let mut good = self.disk().read_runs(&addresses, slices).into_iter();
         let data = pointers.iter().zip(buffers.iter()).filter(|(pointer, _)| is_data(pointer));
-        let mut just_made = match mode {
-            Protection::Uniform if pointers.len() > 1 => sums_of(data.map(|(_, buffer)| &**buffer)).into_iter(),
-            _ => Vec::new().into_iter(),
-        };
+        let data = data.filter(|_| pointers.len() > 1).map(|(_, buffer)| &**buffer);
+        let mut just_made = mode.sums_of(data).into_iter();
         let mut sums = Vec::with_capacity(pointers.len());
         for run in runs() {
             let is_read = is_data(&run[0]) && good.next().unwrap_or(false);
@@ -92,9 +89,6 @@ impl Module {
                     continue;
                 }
                 let just_made = just_made.next();
-                if just_made.is_none() && mode != Protection::None {
-                    prefetch_ahead(at, |at| buffers.get(at).map(|buffer| &**buffer));
-                }
                 let loaded = match is_read.then(|| pointer.sums.load_summed(&buffers[at][..], just_made, mode)) {
                     Some(Ok(loaded)) => loaded,
                     _ => self.read_again(key, first + at as u64, pointer, buffers[at], mode)?,

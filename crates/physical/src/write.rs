@@ -4,7 +4,7 @@ use crate::alloc::Zone;
 use crate::disk::Block;
 use crate::module::Module;
 use crate::read::page_place;
-use holdfast_integrity::{Algorithm, Checksum, Protection, StoredSums, crc64, crc64_each, prefetch_ahead};
+use holdfast_integrity::{Algorithm, Checksum, Protection, StoredSums, crc64};
 use holdfast_object::{Epoch, Error, ObjectKey, PAGE_SIZE, PageIndex, PageRef, PinnedPage, Place, Placement, Result};
 
 /// Pages verified and then written together: 1 MiB, which stays in the processor's cache in between.
@@ -39,12 +39,10 @@ pub(crate) struct Stored {
     pub(crate) sums: StoredSums,
 }
 
-/// The CRC-64s that pages have now, made of all of them together, which is quicker than of one after the other.
-pub(crate) fn sums_of<'a>(pages: impl Iterator<Item = &'a [u8; PAGE_SIZE]>) -> Vec<Checksum> {
-    let pages: Vec<_> = pages.map(std::hint::black_box).collect();
-    let mut sums = vec![0; pages.len()];
-    crc64_each(&pages, &mut sums);
-    sums.into_iter().map(Checksum::crc64).collect()
+/// Whether just made checksums are those of `uniform` or `static`, and one of them is what the page has in memory.
+fn are_as_in_memory(sums: &StoredSums, pin: &PinnedPage, mode: Protection) -> bool {
+    let now = sums.under(mode.memory()).and_then(|sum| sum.as_u64());
+    now.is_some() && now == pin.number_under(mode.memory()) && mode.switches_after().is_none()
 }
 
 /// What became of a page: where it is, or nothing if its bytes did not match their checksum.
@@ -80,22 +78,19 @@ impl Module {
             };
             pins.push((pin, outgoing.twice));
         }
-        let just_made = match self.protection {
-            Protection::Uniform => sums_of(pins.iter().map(|(pin, _)| pin.bytes())),
-            _ => Vec::new(),
-        };
-        for (at, (pin, twice)) in pins.iter().enumerate() {
-            let just_made = just_made.get(at).copied();
+        // Metadata is under CRC-64 in every mode.
+        let modes = [self.protection, Protection::Uniform];
+        let mut just_made = [false, true].map(|twice| {
+            let pages = pins.iter().filter(|(_, is_twice)| *is_twice == twice).map(|(pin, _)| pin.bytes());
+            modes[usize::from(twice)].sums_of(pages).into_iter()
+        });
+        for (pin, twice) in &pins {
+            let (mode, just_made) = (modes[usize::from(*twice)], just_made[usize::from(*twice)].next());
             // By far the most frequent: without a detour by way of any algorithm.
-            if let Some(sum) = just_made.filter(|sum| sum.as_u64() == pin.crc64()) {
-                good.push(Some(StoredSums::of(sum)));
+            if let Some(sums) = just_made.filter(|sums| are_as_in_memory(sums, pin, mode)) {
+                good.push(Some(sums));
                 continue;
             }
-            if just_made.is_none() && self.protection != Protection::None {
-                prefetch_ahead(at, |at| pins.get(at).map(|(pin, _)| pin.bytes()));
-            }
-            // Metadata is under CRC-64 in every mode.
-            let mode = if *twice { Protection::Uniform } else { self.protection };
             good.push(StoredSums::generate_summed(pin.bytes(), just_made, pin.sums(), mode).ok().inspect(|sums| {
                 if mode.switches_after().is_some() {
                     pin.set_strong(sums.primary);
