@@ -101,7 +101,7 @@ pub use page::{
 pub use protected::{ChainError, Piece, Protected, Source, assemble};
 pub use protection::{PageSums, Protection, StoredSums, UnknownProtection};
 pub use rolling::{
-    ADLER32_OF_ZEROS, CRC64_OF_ZEROS, Delta, FlippedBits, ROLLING_BLOCK, adler32, adler32_add_delta, adler32_change,
+    ADLER32_OF_ZEROS, BitSum, CRC64_OF_ZEROS, Delta, ROLLING_BLOCK, adler32, adler32_add_delta, adler32_change,
     crc64_and_tally, crc64_change, crc64_change_slot, crc64_change_word, crc64_copied, crc64_each, crc64_neutral,
     fletcher256_add_delta, fletcher256_change, tally,
 };

@@ -46,6 +46,7 @@
 //! A pointer with Adler-32 costs 55, with Fletcher-256 41.
 
 mod adler;
+mod bit_sum;
 mod blocks;
 mod fletcher;
 mod tally;
@@ -55,6 +56,7 @@ mod x86;
 mod x86_blocks;
 
 pub use adler::{ADLER32_OF_ZEROS, adler32, adler32_add_delta, adler32_change};
+pub use bit_sum::BitSum;
 pub(crate) use blocks::crc64_of_block;
 pub use blocks::{crc64_and_tally, crc64_copied, crc64_each};
 pub use fletcher::{fletcher256_add_delta, fletcher256_change};
@@ -168,60 +170,6 @@ impl Delta {
     pub fn apply(self, crc64: &mut u64, tally: &mut u32) {
         *crc64 ^= self.crc64;
         *tally = tally.wrapping_add(self.tally);
-    }
-}
-
-/// Deltas of single bits, combined, and reduced once, when they are asked for: for sets of which a bit at a time goes in or out.
-///
-/// ```
-/// use holdfast_integrity::{CRC64_OF_ZEROS, FlippedBits, crc64, tally};
-///
-/// let mut bits = FlippedBits::default();
-/// bits.set(70);
-/// bits.set(5);
-/// bits.clear(70);
-/// let mut block = [0u8; 4096];
-/// block[0] = 1 << 5;
-/// assert_eq!((bits.delta().crc64, bits.delta().tally), (crc64(&block) ^ CRC64_OF_ZEROS, tally(&block)));
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlippedBits {
-    /// Bit 127 is x^0.
-    wide: u128,
-    tally: u32,
-}
-
-impl FlippedBits {
-    /// Bit number `bit` of the block (0 to 32,767; bit 0 is the lowest of byte 0) was clear and is set.
-    ///
-    /// # Panics
-    /// If there is no such bit.
-    #[inline]
-    pub fn set(&mut self, bit: usize) {
-        self.tally = self.tally.wrapping_add(self.flip(bit));
-    }
-
-    /// The bit was set and is clear.
-    ///
-    /// # Panics
-    /// If there is no such bit.
-    #[inline]
-    pub fn clear(&mut self, bit: usize) {
-        self.tally = self.tally.wrapping_sub(self.flip(bit));
-    }
-
-    /// Gives what the bit adds to the tally.
-    #[inline]
-    fn flip(&mut self, bit: usize) -> u32 {
-        // The carry-less product with a number of one bit.
-        self.wide ^= u128::from(KEYS[bit / 64]) << (bit % 64);
-        WEIGHTS.as_flattened()[bit / 32] << (bit % 32)
-    }
-
-    /// Of all of them. Takes as long as the CRC of a block.
-    pub fn delta(&self) -> Delta {
-        // What is above x^63, times x^64, which POLY is without its leading term.
-        Delta { crc64: (self.wide >> 64) as u64 ^ multiply(POLY, self.wide as u64), tally: self.tally }
     }
 }
 

@@ -386,6 +386,7 @@ impl Trees {
             put_record(&mut self.dirty, NodeKey::new(system_key(0), 0, id / RECORDS), *id, &bytes);
         }
         self.seal_group(base, groups[2], epoch, &mut writes)?;
+        self.audit.look_at_gone();
         writes.sort_unstable_by_key(|(address, _)| *address);
         Ok((writes, free))
     }
@@ -405,7 +406,8 @@ impl Trees {
                 seeded: true,
                 sums: StoredSums::of(Checksum::crc64(dirty.block.checksum(key))),
             };
-            dirty.block.release(key).iter().for_each(|changes| self.audit.absorb(key, changes));
+            let watched = dirty.block.release();
+            self.audit.complete(key, &dirty.block, watched);
             writes.extend(pointer.addresses().map(|address| (address, dirty.block.share())));
             let object = key.object_key();
             let record = match object.domain {

@@ -8,7 +8,7 @@
 
 mod owned;
 
-pub(crate) use owned::{Edit, OwnedBlock};
+pub(crate) use owned::{Edit, OwnedBlock, Watched};
 
 use crate::disk::{Block, Disk, RawBlock};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
@@ -72,7 +72,7 @@ pub enum MetadataProtection {
     /// By rolling checksums; and what changes is audited before it becomes a recovery point.
     #[default]
     Audited,
-    /// For measurements only: the same audit, of what a comparison with a copy made before a block's first change gives.
+    /// For measurements only: the same audit, of what a comparison with a copy made before a block's first change gives, as Recon does it.
     Compared,
 }
 

@@ -23,6 +23,7 @@ use crate::node_cache::NodeCache;
 use crate::objects::holder;
 use crate::sealed_record::SealedRecord;
 use crate::snapshot::Kept;
+use holdfast_integrity::prefetch;
 use holdfast_object::{Clock, DomainId, Epoch, Error, ObjectKey, PageIndex, Place, Result, Seek};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -60,6 +61,8 @@ impl Base {
         }
         let now_ms = self.now_ms();
         if now_ms.wrapping_sub(checked_ms) >= LOOK_AGAIN_MS {
+            // Nobody has had it for so long: it comes from memory.
+            prefetch(block.bytes());
             if self.is_scribbled(&block, key, address, pointer.birth_phys) {
                 self.cache.take(key, address);
                 return None;
@@ -690,7 +693,8 @@ impl Trees {
     /// Forgets a dirty block that nothing will point to.
     fn drop_dirty(&mut self, base: &Base, key: NodeKey) -> Option<Arc<MetaBlock>> {
         let mut dirty = self.dirty.remove(&key)?;
-        dirty.block.release(key).iter().for_each(|changes| self.audit.absorb(key, changes));
+        let watched = dirty.block.release();
+        self.audit.complete(key, &dirty.block, watched);
         if dirty.address[0] != 0 {
             self.metadata_gone(key.object_key(), None);
         }
@@ -747,9 +751,7 @@ impl Trees {
             },
         };
         if let Some(block) = block {
-            if base.disk.metadata.audits() {
-                self.audit.dropped(key, &block, self.kept.newest_epoch(DomainId::MAIN));
-            }
+            self.audit.dropped(key, &block, self.kept.newest_epoch(DomainId::MAIN), base.disk.metadata);
             let mut slots = (0..POINTERS).filter(|slot| !block.pointer_kind_is_hole(*slot as usize)).peekable();
             while let Some(slot) = slots.next() {
                 if let Some(next) = next {

@@ -2,14 +2,14 @@
 //!
 //! The allocator's bits are used for as long as the store is open, and the bitmap that a recovery point stores is put together from them.
 //! So they have what blocks of metadata have ([`crate::meta_block`]): two sums that every legal change of a word updates from the old
-//! and the new word alone; those of a [`Mask`], of which a bit at a time goes in or out, from the bits. What else writes to the words shows as soon as somebody looks.
+//! and the new word alone; a [`Mask`], of which a bit at a time goes in or out, has one of 128 bits ([`BitSum`]). What else writes to the words shows as soon as somebody looks.
 //!
 //! Invariants: sums are those of all legal changes since the words were zero, or were taken over from verified bytes; `count` of a
 //! [`Mask`] is the number of its bits, and it has no chunk without any.
 
 use crate::format::BITS;
 use crate::meta_block::Scribble;
-use holdfast_integrity::{CRC64_OF_ZEROS, Delta, FlippedBits, crc64_and_tally};
+use holdfast_integrity::{BitSum, CRC64_OF_ZEROS, Delta, crc64_and_tally};
 use std::collections::BTreeMap;
 
 /// Words of 64 bits in a chunk: what one block of the on-disk bitmap describes.
@@ -39,12 +39,6 @@ impl Sums {
         Sums { crc, tally }
     }
 
-    /// Of words that were all zero, by the bits that were changed since.
-    fn of_flipped(flipped: FlippedBits) -> Sums {
-        let Delta { crc64, tally } = flipped.delta();
-        Sums { crc: CRC64_OF_ZEROS ^ crc64, tally }
-    }
-
     /// The one way to change a word, which is the one number `at` of its chunk.
     pub(crate) fn put(&mut self, word: &mut u64, at: usize, value: u64) {
         Delta::of_word(at, *word, value).apply(&mut self.crc, &mut self.tally);
@@ -63,8 +57,8 @@ impl Sums {
 
 struct MaskChunk {
     words: Words,
-    /// All that went in and out.
-    flipped: FlippedBits,
+    /// By all that went in and out.
+    sum: BitSum,
     bits: u32,
 }
 
@@ -100,14 +94,14 @@ impl Mask {
     /// `false` if it is in already.
     pub(crate) fn insert(&mut self, block: u64) -> bool {
         let (chunk, word, bit) = position(block);
-        let new = || Box::new(MaskChunk { words: [0; CHUNK_WORDS], flipped: FlippedBits::default(), bits: 0 });
+        let new = || Box::new(MaskChunk { words: [0; CHUNK_WORDS], sum: BitSum::default(), bits: 0 });
         let chunk = self.chunks.entry(chunk).or_insert_with(new);
         let old = chunk.words[word];
         if old & bit != 0 {
             return false;
         }
         if !self.believed {
-            chunk.flipped.set((block % BITS) as usize);
+            chunk.sum.set((block % BITS) as usize);
         }
         chunk.words[word] = old | bit;
         chunk.bits = chunk.bits.wrapping_add(1);
@@ -122,14 +116,14 @@ impl Mask {
             return false;
         };
         if !self.believed {
-            chunk.flipped.clear((block % BITS) as usize);
+            chunk.sum.clear((block % BITS) as usize);
         }
         chunk.words[word] &= !bit;
         // What somebody else has put in was never counted; whoever verifies sees that.
         chunk.bits = chunk.bits.wrapping_sub(1);
         self.count = self.count.wrapping_sub(1);
         // By what legal changes have left of it.
-        if chunk.bits == 0 && Sums::of_flipped(chunk.flipped) == Sums::ZEROS {
+        if chunk.bits == 0 && chunk.sum == BitSum::default() {
             self.chunks.remove(&number);
         }
         true
@@ -145,7 +139,9 @@ impl Mask {
         if self.believed {
             return Ok(Some(words));
         }
-        Sums::of_flipped(chunk.flipped).verify(&words)?;
+        for (expected, got) in chunk.sum.halves().into_iter().zip(BitSum::of(&words).halves()) {
+            Scribble::unless_equal("sum of bits", expected, got)?;
+        }
         Scribble::unless_equal("number of bits", chunk.bits.into(), ones(&words))?;
         Ok(Some(words))
     }

@@ -5,7 +5,7 @@ use super::{KEYS, x86_blocks};
 use super::{ROLLING_BLOCK, tally};
 use crate::crc64;
 #[cfg(target_arch = "x86_64")]
-use crate::prefetch_part;
+use crate::page::{are_neighbours, ask_for_starts};
 use crate::{PAGE_SIZE, prefetch_ahead};
 
 type Block = [u8; ROLLING_BLOCK];
@@ -14,9 +14,6 @@ const _: () = assert!(ROLLING_BLOCK == PAGE_SIZE);
 
 /// So many blocks are summed side by side.
 const ABREAST: usize = 8;
-/// Of each of the next ones so many bytes are asked for meanwhile; what comes behind, the processor sees coming.
-#[cfg(target_arch = "x86_64")]
-const ASKED: usize = 128;
 
 /// The CRC-64 of bytes that are one block, if the CPU has VPCLMULQDQ and AVX-512.
 #[inline]
@@ -95,17 +92,10 @@ fn abreast(blocks: &[&Block], sums: &mut [u64]) -> bool {
     if let (Some((some, next)), Ok(sums)) = (blocks.split_first_chunk::<ABREAST>(), sums.try_into())
         && !are_neighbours(some)
     {
-        next.iter().take(ABREAST).for_each(|next| prefetch_part(next, 0..ASKED));
+        ask_for_starts(&next[..next.len().min(ABREAST)]);
         return x86_blocks::each(&KEYS, some, sums);
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (blocks, sums);
     false
-}
-
-/// Whether most of them lie behind each other.
-#[cfg(target_arch = "x86_64")]
-fn are_neighbours(blocks: &[&Block; ABREAST]) -> bool {
-    let pairs = blocks.windows(2).filter(|pair| pair[0].as_ptr_range().end == pair[1].as_ptr());
-    pairs.count() >= ABREAST / 2
 }

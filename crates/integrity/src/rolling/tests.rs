@@ -236,31 +236,3 @@ fn a_mutated_weight_is_seen() {
         assert_ne!(tally::change(&weights, range.start, &old[range.clone()], &new[range]), fact, "weight {word}");
     }
 }
-
-#[test]
-fn flipped_bits_are_what_the_block_changes_by() {
-    for seed in 0..50 {
-        let mut rng = Pcg64Mcg::seed_from_u64(seed);
-        let (mut block, mut bits) = ([0u8; ROLLING_BLOCK], FlippedBits::default());
-        let last = ROLLING_BLOCK * 8 - 1;
-        for round in 0..rng.random_range(1..2000) {
-            let bit = [0, last, 63, 64].get(round).copied().unwrap_or_else(|| rng.random_range(0..=last));
-            let mask = 1 << (bit % 8);
-            if block[bit / 8] & mask == 0 {
-                bits.set(bit);
-            } else {
-                bits.clear(bit);
-            }
-            block[bit / 8] ^= mask;
-        }
-        let expected = Delta { crc64: crc64(&block) ^ CRC64_OF_ZEROS, tally: tally(&block) };
-        assert_eq!(bits.delta(), expected, "seed {seed}");
-        assert_eq!(bits.delta(), change_by_words(&block), "seed {seed}");
-    }
-}
-
-/// What a block of zeros changes by, word after word.
-fn change_by_words(block: &Block) -> Delta {
-    let words = block.as_chunks::<8>().0.iter().enumerate();
-    words.fold(Delta::NONE, |sum, (at, word)| sum.combine(Delta::of_word(at, 0, u64::from_le_bytes(*word))))
-}

@@ -34,7 +34,7 @@ impl SlotSums {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the feature was detected on the line above.
-            return unsafe { x86::sums(block, mask, value) };
+            return unsafe { x86::plain(block, mask, value).or_else(|| x86::sums(block, mask, value)) };
         }
         portable(block, mask, value)
     }
@@ -62,6 +62,49 @@ fn portable(block: &Block, mask: u64, value: u64) -> Option<SlotSums> {
 mod x86 {
     use super::{Block, SLOT, SLOTS, SetDigest, SlotSums, WORD};
     use std::arch::x86_64::*;
+
+    /// The sums, if all slots are marked and have one number alone, which is below 2^32, as those of a file mostly are: with half of the
+    /// instructions that it takes to look at whatever there may be.
+    #[target_feature(enable = "avx2")]
+    pub(super) fn plain(block: &Block, mask: u64, value: u64) -> Option<SlotSums> {
+        let none = _mm256_setzero_si256();
+        let (mut sum, mut squares, mut zeros) = (none, none, none);
+        // Bits that any slot has in its first four words, and that all have.
+        let (mut any, mut all) = (none, _mm256_set1_epi64x(-1));
+        for slots in block.as_chunks::<{ 2 * SLOT }>().0 {
+            let [first, second] = [0, SLOT].map(|at| {
+                let bytes: &[u8; 32] = slots[at..].first_chunk().expect("32 bytes of a slot");
+                // SAFETY: 32 readable bytes, and the load has no demand on alignment.
+                unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+            });
+            any = _mm256_or_si256(any, _mm256_or_si256(first, second));
+            all = _mm256_and_si256(all, _mm256_and_si256(first, second));
+            // The first words of both; behind them what is not needed.
+            let numbers = _mm256_unpacklo_epi64(first, second);
+            sum = _mm256_add_epi64(sum, numbers);
+            squares = _mm256_add_epi64(squares, _mm256_mul_epu32(numbers, numbers));
+            zeros = _mm256_or_si256(zeros, _mm256_cmpeq_epi64(numbers, none));
+        }
+        let [any_0, any_1] = words(_mm256_castsi256_si128(any));
+        let [any_mark, _] = words(_mm256_extracti128_si256::<1>(any));
+        let [all_mark, _] = words(_mm256_extracti128_si256::<1>(all));
+        let is_plain = any_0 >> 32 == 0
+            && any_1 as u32 == 0
+            && [any_mark, all_mark].iter().all(|word| word & mask == value)
+            && words(_mm256_castsi256_si128(zeros)) == [0; 2];
+        let [sum, squares] = [sum, squares].map(|sums| {
+            let [first, second] = words(_mm256_castsi256_si128(sums));
+            first.wrapping_add(second)
+        });
+        let numbers = SetDigest { count: SLOTS as u64, sum, squares };
+        is_plain.then_some(SlotSums { numbers, seconds: 0, marked: SLOTS as u64 })
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn words(pair: __m128i) -> [u64; 2] {
+        [_mm_extract_epi64::<0>(pair) as u64, _mm_extract_epi64::<1>(pair) as u64]
+    }
 
     /// 16 bytes from `at` on of each of two slots.
     #[target_feature(enable = "avx2")]
@@ -109,8 +152,7 @@ mod x86 {
     #[target_feature(enable = "avx2")]
     #[inline]
     fn by_place(words: __m256i) -> [u64; 2] {
-        let both = _mm_add_epi64(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
-        [_mm_extract_epi64::<0>(both) as u64, _mm_extract_epi64::<1>(both) as u64]
+        self::words(_mm_add_epi64(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words)))
     }
 }
 
@@ -149,6 +191,30 @@ mod tests {
         let sums = SlotSums::of(&[0xff; SLOT * SLOTS], MASK, VALUE);
         let of_largest = SetDigest::of((1 << 48) - 1).times(128);
         assert_eq!(sums, Some(SlotSums { numbers: of_largest, seconds: 64, marked: 0 }));
+    }
+
+    /// What is like most blocks, and what differs from that in any bit.
+    #[test]
+    fn blocks_of_plain_slots_are_summed_alike() {
+        let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(7);
+        let mut plain = random(2);
+        for slot in plain.as_chunks_mut::<SLOT>().0 {
+            slot[..12].fill(0);
+            slot[..4].copy_from_slice(&rng.random_range(1..=u32::MAX).to_le_bytes());
+            slot[22] = slot[22] & !3 | 1;
+        }
+        let of_plain = portable(&plain, MASK, VALUE).unwrap();
+        assert_eq!((SlotSums::of(&plain, MASK, VALUE), of_plain.marked), (Some(of_plain), 64));
+        for slot in 0..SLOTS {
+            for bit in 0..24 * 8 {
+                let mut block = plain;
+                block[slot * SLOT + bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(SlotSums::of(&block, MASK, VALUE), portable(&block, MASK, VALUE), "{slot}, {bit}");
+            }
+            let mut block = plain;
+            block[slot * SLOT..][..4].fill(0);
+            assert_eq!(SlotSums::of(&block, MASK, VALUE), None, "{slot}");
+        }
     }
 
     #[test]

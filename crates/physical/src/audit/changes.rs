@@ -1,10 +1,11 @@
 //! What of one block has changed since the last recovery point, as sums over its bytes.
 
 use super::Digest;
+use super::compared::Lists;
 use crate::format::blockptr::{Glance, POINTER_BYTES, PointerKind};
 use crate::format::record::RecordGlance;
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
-use crate::format::{DeadRun, RECORD_BYTES, RECORDS, SystemKind};
+use crate::format::{BITS, DeadRun, RECORD_BYTES, RECORDS, SystemKind};
 use crate::meta_block::NodeKey;
 use crate::objects::system_kind;
 use holdfast_integrity::{SlotSums, crc64};
@@ -209,19 +210,34 @@ impl Changes {
         }
     }
 
-    /// What an auditor finds who does not see the updates: he compares the block with a copy from before its first change, as Recon does
-    /// (*Recon: Verifying File System Consistency at Runtime*, FAST 2012).
-    pub(crate) fn between(key: NodeKey, before: &[u8; 4096], after: &[u8; 4096], newest_snapshot: Epoch) -> Changes {
+    /// What an auditor finds who does not see the updates ([`super::compared`]); he lists blocks named and bits of the bitmap besides.
+    pub(super) fn between(
+        key: NodeKey,
+        before: &[u8; 4096],
+        after: &[u8; 4096],
+        newest_snapshot: Epoch,
+        lists: &mut Lists,
+    ) -> Changes {
         let mut changes = Changes::under(newest_snapshot);
         if key.level > 0 {
-            each_other(before, after, |_, old, new| changes.pointer(old, new));
+            each_other(before, after, |_, old, new| {
+                changes.pointer(old, new);
+                lists.pointer(&Glance::at(old), &Glance::at(new));
+            });
             return changes;
         }
         match system_kind(key.object) {
-            Some(SystemKind::ObjectTable) => each_other(before, after, |slot, old, new| changes.record(slot, old, new)),
-            Some(SystemKind::Bitmap | SystemKind::ObjectMap | SystemKind::OrphanMap) => {
+            Some(SystemKind::ObjectTable) => each_other(before, after, |slot, old, new| {
+                changes.record(slot, old, new);
+                lists.pointer(&RecordGlance::at(old).root, &RecordGlance::at(new).root);
+            }),
+            Some(kind @ (SystemKind::Bitmap | SystemKind::ObjectMap | SystemKind::OrphanMap)) => {
                 each_other(before, after, |word, old, new| {
-                    changes.word(word, u64::from_le_bytes(*old), u64::from_le_bytes(*new));
+                    let (old, new) = (u64::from_le_bytes(*old), u64::from_le_bytes(*new));
+                    changes.word(word, old, new);
+                    if kind == SystemKind::Bitmap {
+                        lists.word(key.index * BITS + word as u64 * 64, old, new);
+                    }
                 });
             }
             Some(SystemKind::References) => each_other(before, after, |slot, old, new| {

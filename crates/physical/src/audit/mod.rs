@@ -13,6 +13,7 @@
 //!   already, a bit that a record does not have), it says so here, and an equation has that as a term. Nothing else does.
 
 mod changes;
+mod compared;
 mod scribble;
 
 pub(crate) use changes::Changes;
@@ -24,14 +25,16 @@ use crate::format::blockptr::Glance;
 use crate::format::{
     BITS, COUNTERS, DeadRun, LABEL_BLOCKS, Label, POINTERS, RECORDS, SNAPSHOTS, Superblock, SystemKind,
 };
-use crate::meta_block::{MetaBlock, NodeKey, Scribble};
+use crate::meta_block::{MetaBlock, MetadataProtection, NodeKey, Scribble, Watched};
 use crate::module::log_area;
 use crate::objects::{holder, map_of, orphans_of, system_kind, table_of};
 use crate::tree::{Base, Trees, span};
 use crate::words::CHUNK_WORDS;
 use changes::{ENTRY_STEP, Pointers, births_of, blocks_of, entry_number};
+use compared::Compared;
 use holdfast_object::{Corruption, DomainId, Epoch, Error, ObjectId, ObjectKey, Place};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Sums since the last recovery point.
 #[derive(Default)]
@@ -95,6 +98,9 @@ pub(crate) struct Audit {
 
     /// What the newest snapshot is, if it is another one than at the last recovery point.
     kept_start: Option<KeptStart>,
+
+    /// What the auditor has who compares, if it is he.
+    compared: Option<Box<Compared>>,
 }
 
 /// Where the count of what the newest snapshot of `main` has of its metadata starts from.
@@ -166,8 +172,17 @@ impl Audit {
 
     // ---- in the bytes
 
+    /// A block is complete, or goes away.
+    pub(crate) fn complete(&mut self, key: NodeKey, block: &MetaBlock, watched: Watched) {
+        match watched {
+            Watched::Not => {}
+            Watched::Counted(changes, _) => changes.iter().for_each(|changes| self.absorb(key, changes)),
+            Watched::Copied(before, newest_snapshot) => self.compare(key, &before, block.bytes(), newest_snapshot),
+        }
+    }
+
     /// What has changed in a block that is complete, or that goes away.
-    pub(crate) fn absorb(&mut self, key: NodeKey, changes: &Changes) {
+    fn absorb(&mut self, key: NodeKey, changes: &Changes) {
         let pointers = &changes.pointers;
         self.pointers.add(pointers);
         add(&mut self.wrong_levels, changes.wrong_levels);
@@ -226,8 +241,23 @@ impl Audit {
         self.listed
     }
 
-    /// A tree block goes away as a whole, with all of its pointers. `newest_snapshot`: epoch of that of `main`, or 0.
-    pub(crate) fn dropped(&mut self, key: ObjectKey, block: &MetaBlock, newest_snapshot: Epoch) {
+    /// A tree block goes away as a whole. `newest_snapshot`: epoch of that of `main`, or 0.
+    pub(crate) fn dropped(
+        &mut self,
+        key: ObjectKey,
+        block: &Arc<MetaBlock>,
+        newest_snapshot: Epoch,
+        protection: MetadataProtection,
+    ) {
+        match protection {
+            MetadataProtection::Off | MetadataProtection::Rolling => {}
+            MetadataProtection::Audited => self.all_gone(key, block, newest_snapshot),
+            MetadataProtection::Compared => self.keep_gone(key, block.clone(), newest_snapshot),
+        }
+    }
+
+    /// With all of its pointers.
+    fn all_gone(&mut self, key: ObjectKey, block: &MetaBlock, newest_snapshot: Epoch) {
         let mut gone = Pointers::under(newest_snapshot);
         gone.all_gone(block.bytes());
         self.pointers.add(&gone);
@@ -351,6 +381,8 @@ struct Facts<'a> {
     /// Entries of the last recovery point's snapshot lists, and of the snapshots in memory.
     listed: Digest,
     snapshots: Digest,
+    /// See [`Audit::unmatched`].
+    unmatched: Option<Digest>,
 }
 
 impl Facts<'_> {
@@ -435,8 +467,11 @@ const EQUATIONS: [Equation; 21] = [
         right: "blocks that pointers name, and dead lists, more than before, without those named again",
         sides: |facts| {
             let Audit { bits, dead, shared, not_freed, .. } = *facts.sums;
-            let named = facts.all_pointers().addresses + dead - shared;
-            (bits - facts.start.bits - facts.newly_fixed(), named + not_freed)
+            let (set, named) = match facts.unmatched {
+                Some(unmatched) => (unmatched, facts.top().addresses),
+                None => (bits, facts.all_pointers().addresses),
+            };
+            (set - facts.start.bits - facts.newly_fixed(), named + dead - shared + not_freed)
         },
     },
     Equation {
@@ -619,6 +654,7 @@ impl Trees {
                 CommitOrder::ListNothing => self.kept.listed() + self.audit.listed,
                 _ => self.kept.in_memory(),
             },
+            unmatched: self.audit.unmatched(),
         };
         let failed = EQUATIONS.iter().filter_map(|equation| {
             let (left, right) = (equation.sides)(&facts);

@@ -1,12 +1,13 @@
 //! Logic bugs, planted: each equation finds its own, and the counting of each update is found missing.
 
+use super::compared::Lists;
 use super::*;
 use crate::alloc::Zone;
 use crate::commit::tests::Rig;
 use crate::format::blockptr::{POINTER_BYTES, PointerKind};
 use crate::format::snapshot::{DEAD_BYTES, StoredSnapshot};
 use crate::format::{BlockPointer, POINTERS, RECORD_BYTES, Record};
-use crate::meta_block::{Edit, MetaBlock, MetadataProtection, OwnedBlock};
+use crate::meta_block::{Edit, MetaBlock, OwnedBlock};
 use crate::objects::{BITMAP, REFERENCES, dead_of};
 use crate::tree::Change;
 use holdfast_integrity::{Checksum, StoredSums};
@@ -161,6 +162,62 @@ fn every_equation_finds_the_logic_bug_that_it_is_for() {
         rig.module.begin_anew().unwrap();
         rig.fill(2, 1);
         rig.commit().unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+}
+
+/// Whole tree blocks go away, clean ones and changed ones, with pages that a snapshot has, and pages that nobody else has.
+#[test]
+fn both_audits_judge_what_is_deleted() {
+    let plants: [(&str, Plant); 3] = [
+        ("nothing", |_, _| {}),
+        ("a block freed that has its pointer", |rig, trees| {
+            let page = trees.pages(&rig.module.base, OBJECT, &trees.get(&rig.module.base, OBJECT).unwrap(), 0, 1);
+            assert!(rig.module.base.free(page.unwrap()[0].address[0]));
+        }),
+        ("a block of what was deleted in use", |rig, _| {
+            rig.module.base.alloc.lock().allocate(rig.module.epoch() + 1, Zone::Data, 1).unwrap();
+        }),
+    ];
+    let both = [MetadataProtection::Audited, MetadataProtection::Compared];
+    for ((what, plant), protection) in plants.into_iter().flat_map(|plant| both.map(|how| (plant, how))) {
+        let rig = rig_with(protection);
+        rig.make(3);
+        rig.fill(3, 200);
+        rig.commit().unwrap();
+        rig.write(3, 70).unwrap();
+        rig.delete(3);
+        plant(&rig, &mut rig.module.trees.write());
+        match (rig.commit(), what) {
+            (Ok(()), "nothing") => assert_eq!(rig.stored().0, 1, "{protection:?}"),
+            (Err(error), what) if what != "nothing" => {
+                assert!(error.to_string().contains("\"blocks\": "), "{what}, {protection:?}: {error}");
+            }
+            (outcome, _) => panic!("{what}, {protection:?}: {outcome:?}"),
+        }
+    }
+}
+
+/// Of the metadata of an object that is dropped as a whole, the newest snapshot has what was born in its epoch or before, and no more.
+#[test]
+fn metadata_dropped_as_a_whole_is_counted_with_what_the_snapshot_has() {
+    for protection in [MetadataProtection::Audited, MetadataProtection::Compared] {
+        let rig = rig_with(protection);
+        rig.make(3);
+        rig.fill(3, 500);
+        // The last page under the topmost block, which goes as a whole then.
+        rig.write(3, POINTERS * POINTERS - 1).unwrap();
+        rig.commit().unwrap();
+        let (epoch, at) = (rig.module.epoch() + 1, Timestamp { secs: 2, nanos: 0 });
+        rig.module.snapshot_create(DomainId::MAIN, epoch, "newest", at).unwrap();
+        rig.commit().unwrap();
+        // Leaves of both sorts under one block; and so much of what the snapshot has not that "at most all" says nothing.
+        rig.write(3, 70).unwrap();
+        rig.make(4);
+        rig.fill(4, 900);
+        rig.commit().unwrap();
+        rig.delete(3);
+        rig.commit().unwrap_or_else(|error| panic!("{protection:?}: {error}"));
+        rig.stored();
     }
 }
 
@@ -372,6 +429,11 @@ fn sums(changes: &Changes) -> impl PartialEq + std::fmt::Debug + use<> {
     ((addresses, doubled, kept, pages, pending), (changes.doubled, changes.kept), (numbers, nameless, pages_told, dead))
 }
 
+fn counted(block: &mut OwnedBlock) -> Changes {
+    let Watched::Counted(changes, _) = block.release() else { panic!("its updates count") };
+    *changes.expect("it was updated")
+}
+
 fn random_record(rng: &mut impl Rng) -> [u8; RECORD_BYTES] {
     if rng.random_bool(0.3) {
         return [0; RECORD_BYTES];
@@ -426,16 +488,16 @@ fn what_updates_count_is_what_the_bytes_have() {
             (0..50).for_each(|_| update(block.edit(key)));
             let before = sums_of(&block, kind);
             let bytes = *block.bytes();
-            let compared = Changes::between(key, &[0; 4096], &bytes, SNAPSHOT);
-            let changed = block.release(key).unwrap();
+            let compared = Changes::between(key, &[0; 4096], &bytes, SNAPSHOT, &mut Lists::default());
+            let changed = counted(&mut block);
             assert_eq!(sums(&changed), sums(&before), "seed {seed}, kind {kind}: from nothing");
             assert_eq!(sums(&compared), sums(&before), "seed {seed}, kind {kind}: compared, from nothing");
             let mut block = OwnedBlock::from(MetaBlock::clone(&block), MetadataProtection::Audited);
             block.count_under(SNAPSHOT);
             (0..50).for_each(|_| update(block.edit(key)));
-            let (now, changed) = (sums_of(&block, kind), block.release(key).unwrap());
+            let (now, changed) = (sums_of(&block, kind), counted(&mut block));
             assert_eq!(
-                sums(&Changes::between(key, &bytes, block.bytes(), SNAPSHOT)),
+                sums(&Changes::between(key, &bytes, block.bytes(), SNAPSHOT, &mut Lists::default())),
                 sums(&changed),
                 "seed {seed}, kind {kind}"
             );

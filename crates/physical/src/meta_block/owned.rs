@@ -23,11 +23,11 @@ pub(crate) struct OwnedBlock {
 }
 
 /// How it is known what has changed since a block was read, or made.
-enum Watched {
+pub(crate) enum Watched {
     /// Not at all: nothing is audited.
     Not,
-    /// Each update counts.
-    Counted(Box<Changes>),
+    /// Each update counts, for this epoch of the newest snapshot of `main`, or 0. There is no memory for it before the first one.
+    Counted(Option<Box<Changes>>, Epoch),
     /// By the bytes from before, and the epoch of the newest snapshot of `main`.
     Copied(Box<[u8; 4096]>, Epoch),
 }
@@ -50,7 +50,7 @@ impl OwnedBlock {
     pub(crate) fn from(block: MetaBlock, protection: MetadataProtection) -> OwnedBlock {
         let watched = match protection {
             MetadataProtection::Off | MetadataProtection::Rolling => Watched::Not,
-            MetadataProtection::Audited => Watched::Counted(Box::default()),
+            MetadataProtection::Audited => Watched::Counted(None, 0),
             MetadataProtection::Compared => Watched::Copied(Box::new(*block.bytes()), 0),
         };
         // That of its copy is not its own.
@@ -62,8 +62,7 @@ impl OwnedBlock {
     pub(crate) fn count_under(&mut self, newest_snapshot: Epoch) {
         match &mut self.watched {
             Watched::Not => {}
-            Watched::Counted(changes) => **changes = Changes::under(newest_snapshot),
-            Watched::Copied(_, newest) => *newest = newest_snapshot,
+            Watched::Counted(_, newest) | Watched::Copied(_, newest) => *newest = newest_snapshot,
         }
     }
 
@@ -85,20 +84,20 @@ impl OwnedBlock {
         assert!(self.block.is(key), "{key:?} is another block: a legal change to it would go unseen");
         assert!(!self.released, "a metadata block of a recovery point is not changed");
         let changes = match &mut self.watched {
-            Watched::Counted(changes) => Some(&mut **changes),
+            Watched::Counted(changes, newest) => {
+                Some(&mut **changes.get_or_insert_with(|| Box::new(Changes::under(*newest))))
+            }
             Watched::Not | Watched::Copied(..) => None,
         };
         Edit { block: Arc::make_mut(&mut self.block), changes }
     }
 
-    /// No changes from now on: the block is as on the device. Gives what had changed until then, if it is to be audited.
-    pub(crate) fn release(&mut self, key: NodeKey) -> Option<Changes> {
+    /// No changes from now on: the block is as on the device. Gives what tells of changes until then, which is to be audited
+    /// ([`crate::audit::Audit::complete`]).
+    #[must_use]
+    pub(crate) fn release(&mut self) -> Watched {
         self.released = true;
-        match std::mem::replace(&mut self.watched, Watched::Not) {
-            Watched::Not => None,
-            Watched::Counted(changes) => Some(*changes),
-            Watched::Copied(before, newest) => Some(Changes::between(key, &before, self.bytes(), newest)),
-        }
+        std::mem::replace(&mut self.watched, Watched::Not)
     }
 
     /// What nobody may do: see [`crate::scribble`].
@@ -215,7 +214,7 @@ mod tests {
     fn a_released_block_does_not_change() {
         let mut block = OwnedBlock::new(KEY, MetadataProtection::Rolling);
         block.edit(KEY).set_bit(5, true);
-        block.release(KEY);
+        let _ = block.release();
         block.edit(KEY).set_bit(6, true);
     }
 
