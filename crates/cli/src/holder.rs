@@ -7,6 +7,7 @@ use crate::args::{Cli, Command};
 use crate::failure::{Failure, Result};
 use crate::mounts::{self, FILE_SYSTEM};
 use crate::paths::shell;
+use crate::report::Daemon;
 use crate::stack;
 use clap::Parser;
 use holdfast_block::{Access, FileDevice};
@@ -89,6 +90,25 @@ pub(crate) fn in_use(store: &Path) -> Failure {
 /// What a process has had the system do, for comparison with later; readable for whoever may stop it.
 pub(crate) fn work_done(pid: u32) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/io")).ok()
+}
+
+/// The name space that this process's number is of; `None` without /proc.
+pub(crate) fn pid_namespace() -> Option<String> {
+    Some(fs::read_link("/proc/self/ns/pid").ok()?.to_string_lossy().into_owned())
+}
+
+/// Whether the daemon's number means the same process here. An older daemon does not tell.
+pub(crate) fn is_of_here(daemon: &Daemon) -> bool {
+    daemon.pid_namespace.is_none() || daemon.pid_namespace == pid_namespace()
+}
+
+/// The number that a mount's daemon has here, whatever its own name space; `None` if it cannot be seen.
+pub(crate) fn number(daemon: &Daemon, store: &Path) -> Option<u32> {
+    if is_of_here(daemon) {
+        return Some(daemon.pid);
+    }
+    let path = mounts::resolve(store).unwrap_or_else(|_| store.to_path_buf());
+    processes().find(|&pid| holds(pid, &path))
 }
 
 /// What to do about a daemon that does not let go of its store.

@@ -1,6 +1,7 @@
 //! The state of a store, as `status` tells it and as a running mount tells it to `status`.
 
 use crate::flashlog::report::SetReport;
+use crate::holder;
 use crate::output::{self, Report, count, table};
 use crate::paths::shell;
 use crate::quoting::{self, cut};
@@ -243,7 +244,11 @@ impl From<&CacheStatus> for CacheFigures {
 /// The process that serves a mount.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Daemon {
+    /// As it sees itself.
     pub(crate) pid: u32,
+    /// The name space that this number is of, as /proc names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pid_namespace: Option<String>,
     /// Of the mount, as after `-o`.
     pub(crate) options: String,
     pub(crate) version: String,
@@ -513,7 +518,8 @@ impl Report for StoreReport {
                 rows.push(("metadata", format!("pages {}", daemon.metadata_pages)));
             }
             let log = daemon.log.as_deref().map(|log| format!(", log in {log}")).unwrap_or_default();
-            rows.push(("daemon", format!("process {}, version {}{log}", daemon.pid, daemon.version)));
+            let whose = if holder::is_of_here(daemon) { "" } else { " of another name space" };
+            rows.push(("daemon", format!("process {}{whose}, version {}{log}", daemon.pid, daemon.version)));
             if !daemon.was_clean {
                 let batches = count(daemon.batches_replayed, "batch", "batches");
                 rows.push(("recovered", format!("{batches} of the intent log, when it was mounted")));

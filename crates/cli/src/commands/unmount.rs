@@ -110,8 +110,9 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     let state = look(&mount);
     let abandoned = state.condition == Condition::Abandoned;
     // Named before it ends, so that its number cannot be another's.
-    let daemon = state.daemon.as_ref().and_then(|daemon| {
-        let pid = Pid::from_raw(i32::try_from(daemon.pid).ok()?)?;
+    let pid = state.daemon.as_ref().and_then(|daemon| holder::number(daemon, &mount.source));
+    let daemon = pid.and_then(|pid| {
+        let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
         pidfd_open(pid, PidfdFlags::empty()).ok()
     });
     // This process does not keep the mount in use itself.
@@ -126,13 +127,12 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     } else {
         match (arguments.force, &state.daemon) {
             // It cuts off whoever is still there after two seconds, and closes the store.
-            (true, Some(daemon)) => end(daemon.pid)?,
+            (true, Some(_)) => end(pid)?,
             _ => take_away(&directory, abandoned)?,
         }
     }
     if !abandoned {
         let _shown = Progress::unknown("writing what is not on the disk yet");
-        let pid = state.daemon.as_ref().map(|daemon| daemon.pid);
         wait(&mount, daemon, pid, if stuck { STUCK_WAIT } else { timeout })?;
     }
     let was = match () {
@@ -156,10 +156,12 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
 }
 
 /// Asks the daemon to end.
-fn end(pid: u32) -> Result<()> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let asked = pid.map(|pid| kill_process(pid, Signal::TERM));
-    asked.unwrap_or(Ok(())).map_err(|error| Failure::new(format!("the daemon cannot be asked to end: {error}")))
+fn end(pid: Option<u32>) -> Result<()> {
+    let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw) else {
+        let failure = Failure::new("the daemon cannot be asked to end: its process cannot be seen from here");
+        return Err(failure.hint("as root, or where it runs: send it SIGTERM, which cuts off whoever uses the mount"));
+    };
+    kill_process(pid, Signal::TERM).map_err(|error| Failure::new(format!("the daemon cannot be asked to end: {error}")))
 }
 
 /// Ends the connection of a mount whose daemon does not answer, and takes it out of the tree.

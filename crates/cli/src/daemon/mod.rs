@@ -443,6 +443,7 @@ impl State {
         report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..live.scrubber.report() });
         report.daemon = Some(Daemon {
             pid: std::process::id(),
+            pid_namespace: crate::holder::pid_namespace(),
             options: options.words(),
             version: env!("CARGO_PKG_VERSION").into(),
             lab: self.mounting.lab,

@@ -5,6 +5,7 @@
 mod c_library;
 mod caching;
 mod closing;
+mod confined;
 mod damage;
 mod errors;
 mod flashlog;

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-type File = holdfast_client::File<fs::File>;
+pub(crate) type File = holdfast_client::File<fs::File>;
 
 /// Offsets and lengths on and off block boundaries, short of one ioctl and beyond it, to more than a request.
 const TRANSFERS: [(u64, usize); 9] = [
@@ -23,12 +23,12 @@ const TRANSFERS: [(u64, usize); 9] = [
     (2_000_000, 0),
 ];
 
-fn opened(path: &Path) -> File {
+pub(crate) fn opened(path: &Path) -> File {
     let file = fs::File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     File::new(file).unwrap()
 }
 
-fn bytes(seed: usize, length: usize) -> Vec<u8> {
+pub(crate) fn bytes(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|index| ((index + seed) * 31 % 251) as u8).collect()
 }
 
@@ -37,7 +37,7 @@ fn sums(algorithm: Algorithm, offset: u64, bytes: &[u8]) -> Vec<Checksum> {
 }
 
 /// Writes and reads of all kinds; gives whether the mount could fetch bytes from this process.
-fn exercise(path: &Path) -> bool {
+pub(crate) fn exercise(path: &Path) -> bool {
     let mut file = opened(path);
     for algorithm in Algorithm::ALL {
         let mut expected = vec![0; 2 << 20];
