@@ -23,6 +23,17 @@ pub(crate) fn directory(variable: &str, default: &str) -> Result<PathBuf> {
     }
 }
 
+/// A file for a figure. Figures are SVG, so one that promises something else is refused.
+pub(crate) fn svg(path: &str) -> std::result::Result<PathBuf, String> {
+    let path = PathBuf::from(path);
+    match path.extension() {
+        Some(other) if !other.eq_ignore_ascii_case("svg") => {
+            Err(format!("figures are SVG; call it {}", path.with_extension("svg").display()))
+        }
+        _ => Ok(path),
+    }
+}
+
 /// A path as it can be typed into a shell.
 pub(crate) fn shell(path: &Path) -> String {
     crate::quoting::shell(path.as_os_str().as_bytes())

@@ -1,6 +1,6 @@
 //! The command line of `holdfast reliability`.
 
-use crate::duration;
+use crate::{duration, paths};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, FromArgMatches, ValueEnum, ValueHint};
 use holdfast_reliability::{ChecksumData, Config, Disk, Figure, Goal, Memory};
@@ -57,7 +57,7 @@ pub(crate) struct Reliability {
         conflicts_with_all = ["config", "ecc", "memory_fit", "uber", "flush", "residency", "uptime"])]
     pub(crate) figure: Option<Figure>,
     /// File for the figure
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "figure")]
+    #[arg(long, value_name = "FILE", value_parser = paths::svg, value_hint = ValueHint::FilePath, requires = "figure")]
     pub(crate) out: Option<PathBuf>,
 }
 

@@ -33,4 +33,10 @@ fn figures_are_drawn() {
         rig.run(["flashlog", "model", "--figure", figure, "--out", file.to_str().unwrap()]).exits(0);
         assert!(std::fs::read_to_string(file).unwrap().contains("Flashlog (SSD)"));
     }
+    // Nothing else is put into a file that promises something else.
+    for command in [&["flashlog", "model", "--figure", "costs"][..], &["reliability", "--figure", "5"]] {
+        let file = rig.path("figure.png");
+        let refused = rig.run(command.iter().copied().chain(["--out", file.to_str().unwrap()])).exits(2);
+        assert!(refused.err.contains("figures are SVG") && !file.exists(), "{}", refused.err);
+    }
 }

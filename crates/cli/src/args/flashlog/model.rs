@@ -1,6 +1,6 @@
 //! The command line of `holdfast flashlog model`.
 
-use crate::duration;
+use crate::{duration, paths};
 use clap::{Args, ValueEnum, ValueHint};
 use holdfast_reliability::{Bars, Devices, Prices};
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub(crate) struct FlashlogModel {
     #[arg(long, value_enum, requires = "out")]
     pub(crate) figure: Option<FlashlogFigure>,
     /// File for the figure
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "figure")]
+    #[arg(long, value_name = "FILE", value_parser = paths::svg, value_hint = ValueHint::FilePath, requires = "figure")]
     pub(crate) out: Option<PathBuf>,
 }
 
