@@ -40,6 +40,10 @@ struct Arguments {
     /// Size of the file, all of which is in memory for warm reads, in MiB [default: 1024, with --quick 128]
     #[arg(long)]
     file_mib: Option<u64>,
+    /// Rounds that the pools of warm reads last. Where the kernel puts a pool makes some hundredths, which stay as long as the pool does: 1 gives each
+    /// pair pools of its own [default: as --rounds]
+    #[arg(long)]
+    pool_rounds: Option<u64>,
     /// How much of it one measurement reads or writes, in MiB [default: 64, with --quick 8]
     #[arg(long)]
     sample_mib: Option<u64>,
@@ -142,8 +146,8 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
     let (file_mib, sample_mib) = if arguments.quick { (128, 8) } else { (1024, 64) };
     let file_mib = arguments.file_mib.unwrap_or(file_mib);
     let sample_mib = arguments.sample_mib.unwrap_or(sample_mib);
-    if sample_mib == 0 || sample_mib > file_mib || arguments.rounds == 0 {
-        let text = "--sample-mib must be at least 1 and at most --file-mib, --rounds at least 1";
+    if sample_mib == 0 || sample_mib > file_mib || arguments.rounds == 0 || arguments.pool_rounds == Some(0) {
+        let text = "--sample-mib must be at least 1 and at most --file-mib, --rounds and --pool-rounds at least 1";
         return Err(Error::Usage(text.to_owned()));
     }
     let is_wanted = |work: &Work| arguments.only.as_ref().is_none_or(|text| work.name().contains(text.as_str()));
@@ -159,6 +163,7 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
         file_mib,
         sample_mib,
         rounds: arguments.rounds,
+        pool_rounds: arguments.pool_rounds.unwrap_or(arguments.rounds),
         seed: arguments.setting.seed,
     })
 }

@@ -59,9 +59,12 @@ impl Subject for InProcess {
         self.running()?.namespace.sync_all().map_err(other).at("sync", &self.store).map(drop)
     }
 
-    fn restart(&mut self) -> Result<()> {
+    fn stop(&mut self) -> Result<()> {
         self.close()?;
-        forget_pages(&self.store)?;
+        forget_pages(&self.store)
+    }
+
+    fn start(&mut self) -> Result<()> {
         self.open = Some(self.assemble().at("open", &self.store)?);
         Ok(())
     }

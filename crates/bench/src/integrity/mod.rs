@@ -144,6 +144,9 @@ pub struct Plan {
     pub sample_mib: u64,
     /// Number of rounds, which is the number of pairs.
     pub rounds: u64,
+    /// Rounds that the pools of warm reads last before they are made anew. Where the kernel puts a pool makes some hundredths, which stay as
+    /// long as the pool does: at 1, each pair has pools of its own, and the interval has this in it.
+    pub pool_rounds: u64,
     /// Seed of random orders and contents.
     pub seed: u64,
 }
@@ -213,8 +216,10 @@ trait Subject {
     fn file(&self, way: Way) -> Result<Box<dyn Access>>;
     /// Makes everything durable.
     fn settle(&self) -> Result<()>;
-    /// Closes the store and opens it again: nothing of the file is in memory.
-    fn restart(&mut self) -> Result<()>;
+    /// Closes the store: nothing of the file is in memory.
+    fn stop(&mut self) -> Result<()>;
+    /// Opens it again.
+    fn start(&mut self) -> Result<()>;
     /// CPU time of the daemon so far; zero if there is none.
     fn daemon_cpu(&self) -> Result<Duration>;
     /// Pages read so far that were not in the pool.
@@ -288,21 +293,15 @@ fn row<S: Subject>(
     work: Work,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Row> {
-    let mut misses = Vec::new();
-    for (subject, mode) in subjects.iter().zip(&plan.modes) {
-        if work.action == Action::ReadWarm {
-            progress(&format!("{}, {}: reading all of the file in mode {mode}", way.name(), work.name()));
-            let whole = Plan { sample_mib: plan.file_mib, ..plan.clone() };
-            let through = Work { random: false, bytes: MIB as usize, ..work };
-            carry_out(&*subject.file(way)?, through, &whole.places(through, 0), &mut vec![0; MIB as usize], 0)?;
-        }
-        misses.push(subject.page_misses()?);
-    }
     let mut buffer = vec![0; work.bytes];
     Generator::new(&[plan.seed, 1]).fill(&mut buffer);
     let mut costs = vec![Vec::new(); subjects.len()];
     for round in 0..plan.rounds {
         let places = plan.places(work, round);
+        if work.action == Action::ReadWarm && round % plan.pool_rounds == 0 {
+            warm_up(plan, subjects, way, work, round, progress)?;
+        }
+        let misses = subjects.iter().map(Subject::page_misses).collect::<Result<Vec<u64>>>()?;
         for index in turns(subjects.len(), round) {
             progress(&format!(
                 "{}, {}: round {} of {}, {}",
@@ -314,15 +313,41 @@ fn row<S: Subject>(
             ));
             costs[index].push(measure(&mut subjects[index], way, work, &places, &mut buffer, round + 1)?);
         }
-    }
-    for ((subject, before), mode) in subjects.iter().zip(misses).zip(&plan.modes) {
-        let missed = subject.page_misses()?.saturating_sub(before);
-        if work.action == Action::ReadWarm && missed > 0 {
-            let place = format!("{}, {}, {mode}", way.name(), work.name());
-            return Err(Error::Usage(format!("{place}: {missed} pages of a warm read were not in the pool")));
+        for ((subject, before), mode) in subjects.iter().zip(misses).zip(&plan.modes) {
+            let missed = subject.page_misses()?.saturating_sub(before);
+            if work.action == Action::ReadWarm && missed > 0 {
+                let place = format!("{}, {}, {mode}", way.name(), work.name());
+                return Err(Error::Usage(format!("{place}: {missed} pages of a warm read were not in the pool")));
+            }
         }
     }
     Ok(Row { way, work, costs })
+}
+
+/// Reads all of the file, in all modes. In pools made anew, except in the first round: all are gone before the first comes back, so that they take
+/// each other's places in memory.
+fn warm_up<S: Subject>(
+    plan: &Plan,
+    subjects: &mut [S],
+    way: Way,
+    work: Work,
+    round: u64,
+    progress: &mut dyn FnMut(&str),
+) -> Result<()> {
+    if round > 0 {
+        subjects.iter_mut().try_for_each(Subject::stop)?;
+    }
+    for index in turns(subjects.len(), round) {
+        let (subject, mode) = (&mut subjects[index], plan.modes[index]);
+        progress(&format!("{}, {}: reading all of the file in mode {mode}", way.name(), work.name()));
+        if round > 0 {
+            subject.start()?;
+        }
+        let whole = Plan { sample_mib: plan.file_mib, ..plan.clone() };
+        let through = Work { random: false, bytes: MIB as usize, ..work };
+        carry_out(&*subject.file(way)?, through, &whole.places(through, 0), &mut vec![0; MIB as usize], 0)?;
+    }
+    Ok(())
 }
 
 fn measure<S: Subject>(
@@ -334,7 +359,8 @@ fn measure<S: Subject>(
     generation: u64,
 ) -> Result<Cost> {
     if work.action == Action::ReadCold {
-        subject.restart()?;
+        subject.stop()?;
+        subject.start()?;
     }
     let file = subject.file(way)?;
     let (daemon_before, own_before, start) = (subject.daemon_cpu()?, cpu::own(), Instant::now());

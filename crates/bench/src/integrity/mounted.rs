@@ -74,9 +74,12 @@ impl Subject for Mounted {
         self.peer.settle()
     }
 
-    fn restart(&mut self) -> Result<()> {
+    fn stop(&mut self) -> Result<()> {
         self.peer.unmount()?;
-        forget_pages(self.peer.store())?;
+        forget_pages(self.peer.store())
+    }
+
+    fn start(&mut self) -> Result<()> {
         self.peer.mount()
     }
 

@@ -165,7 +165,7 @@ mod tests {
 
     fn plan() -> Plan {
         let (ways, works) = (Way::ALL.to_vec(), Work::all());
-        Plan { modes: MODES.to_vec(), ways, works, file_mib: 1, sample_mib: 1, rounds: 30, seed: 1 }
+        Plan { modes: MODES.to_vec(), ways, works, file_mib: 1, sample_mib: 1, rounds: 30, pool_rounds: 30, seed: 1 }
     }
 
     #[test]

@@ -11,6 +11,7 @@ fn plan(file_mib: u64) -> Plan {
         works: Work::all(),
         file_mib,
         sample_mib: 1,
+        pool_rounds: 1,
         rounds: 2,
         seed: 1,
     }
