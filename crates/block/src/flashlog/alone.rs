@@ -203,11 +203,21 @@ impl Flashlog {
     /// Brings what was answered to main, if it is in memory, and says there that main is alone. Whether it is.
     pub(super) fn rescue_to_main(&self) -> Result<bool, Failure> {
         let mut main = self.main_side_at_once();
+        // Some are in the log alone: main stays at the state that it has. Even if memory has newer versions of all of them, main would lack
+        // what was flushed until it has these.
+        if self.stages.lock().has_some_in_log() {
+            return Ok(false);
+        }
+        if self.is_read_from_log() && main.labels.label.state != State::CatchingUp {
+            // What a flush has answered may be zeros, which need not be read from the log: main catches up with these as ever.
+            self.apply_as_mixture(&mut main, Pace::AtOnce)?;
+            if main.labels.label.state == State::CatchingUp {
+                main.labels.write(|label| label.state = State::Open).map_err(Failure::of(Side::Main))?;
+            }
+        }
         let blocks = {
             let stages = self.stages.lock();
             if stages.has_some_in_log() {
-                // Some are in the log alone. Main stays at the state that it has: even if memory has newer versions of all of them, main
-                // would lack what was flushed until it has these.
                 return Ok(false);
             }
             stages.newest()

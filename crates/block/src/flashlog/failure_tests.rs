@@ -144,29 +144,54 @@ fn a_rescue_of_what_the_log_lacks_that_is_cut_off_is_told() {
     }
 }
 
+/// What block 7 reads as when `change` was flushed to the log, `later` came, the log failed, and then main after so many requests; and whether main
+/// is alone then.
+fn block_7_without_log(
+    requests: i64,
+    change: fn(&Flashlog) -> Result<(), crate::Error>,
+    later: (u64, u64),
+) -> (Vec<u8>, bool) {
+    let (main, log) = set(256);
+    let (of_main, of_log) = (Unplugged::after(&main, 1000), Unplugged::after(&log, 1000));
+    let device = Flashlog::open(of_main.clone(), of_log.clone(), &options(Mode::Asynchronous)).unwrap().0;
+    put(&device, 7, 9).unwrap();
+    device.flush().unwrap();
+    device.catch_up().unwrap();
+    change(&device).unwrap();
+    device.flush().unwrap();
+    put(&device, later.0, later.1).unwrap();
+    of_log.left.store(0, Ordering::Relaxed);
+    of_main.left.store(requests, Ordering::Relaxed);
+    assert!(device.flush().is_err());
+    drop(device);
+    match open(&main, &log, Mode::Asynchronous) {
+        Ok((device, _)) => (get(&device, 7), false),
+        Err(error) => {
+            assert!(matches!(error, Error::Alone { .. }), "{error}");
+            (get(&*main, 7), true)
+        }
+    }
+}
+
 #[test]
 fn main_is_not_alone_while_it_lacks_what_was_flushed_to_the_log() {
     for requests in 0..10 {
-        let (main, log) = set(256);
-        let (of_main, of_log) = (Unplugged::after(&main, 1000), Unplugged::after(&log, 1000));
-        let device = Flashlog::open(of_main.clone(), of_log.clone(), &options(Mode::Asynchronous)).unwrap().0;
-        put(&device, 7, 1).unwrap();
-        device.flush().unwrap();
         // Memory has a newer version of all that only the log has.
-        put(&device, 7, 2).unwrap();
-        of_log.left.store(0, Ordering::Relaxed);
-        of_main.left.store(requests, Ordering::Relaxed);
-        assert!(device.flush().is_err());
-        drop(device);
-        let found = match open(&main, &log, Mode::Asynchronous) {
-            Ok((device, _)) => get(&device, 7),
-            Err(error) => {
-                assert!(matches!(error, Error::Alone { .. }), "{error}");
-                get(&*main, 7)
-            }
-        };
+        let (found, _) = block_7_without_log(requests, |device| put(device, 7, 1), (7, 2));
         assert!(found == block(1) || found == block(2), "main failed after {requests} requests");
     }
+}
+
+#[test]
+fn main_is_not_alone_while_it_lacks_zeros_that_were_flushed_to_the_log() {
+    let alone = (0..12).filter(|requests| {
+        let zeros = |device: &Flashlog| device.zero(7, 2, false).map(|done| assert!(done));
+        let (found, is_alone) = block_7_without_log(*requests, zeros, (100, 2));
+        assert!(found == [0; BLOCK_SIZE], "main failed after {requests} requests");
+        is_alone
+    });
+    // It goes on alone all the same: zeros need not be read from the log.
+    assert!(alone.count() > 0);
 }
 
 /// What the label of main says.
