@@ -198,7 +198,7 @@ impl Alone {
 impl Joining {
     /// Copies regions from main to the log. Whether there was room.
     fn copy(&mut self, alone: &Alone, regions: &Regions, options: &Options) -> Result<bool, Error> {
-        let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
+        let (mut bytes, memory) = (AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE), Arc::default());
         let mut at = 0;
         if options.order == Order::AttachSkipsBlock {
             at = regions.next_run(0, 1).map_or(0, |(first, count)| first + count);
@@ -209,7 +209,7 @@ impl Joining {
             }
             let part = &mut bytes[..count as usize * BLOCK_SIZE];
             alone.main.read(first, &mut [IoSliceMut::new(part)])?;
-            let chunk = Chunk::arrive(&[IoSlice::new(part)], 0, count as usize);
+            let chunk = Chunk::arrive(&[IoSlice::new(part)], 0, count as usize, &memory);
             self.append(&[(first, Arc::new(chunk))], false, options)?;
             self.blocks += count;
             at = first + count;

@@ -2,7 +2,7 @@
 
 use super::append::Head;
 use super::catch_up::MainSide;
-use super::chunk::Chunk;
+use super::chunk::{Chunk, Memory};
 use super::format::Role;
 use super::lacking::Lacking;
 use super::past::Uses;
@@ -165,6 +165,8 @@ pub struct Flashlog {
     pub(super) is_leaving: AtomicBool,
     /// The log has failed or left, and main has everything that was answered. Held while that is being seen to; outside of all others.
     pub(super) is_alone: Mutex<bool>,
+    /// For chunks that come.
+    pub(super) memory: Arc<Memory>,
     /// What the backup lacks, if it was asked for. Taken before the other locks.
     pub(super) lacking: Mutex<Option<Lacking>>,
     /// How it was doing when somebody last asked, for when a device is waited for.
@@ -517,7 +519,7 @@ impl Device for Flashlog {
         let mut done = 0;
         while done < count {
             let blocks = (count - done).min(self.gather_blocks);
-            let chunk = Chunk::arrive(bufs, done as usize * BLOCK_SIZE, blocks as usize);
+            let chunk = Chunk::arrive(bufs, done as usize * BLOCK_SIZE, blocks as usize, &self.memory);
             self.take(first + done, chunk)?;
             done += blocks;
         }

@@ -83,6 +83,7 @@ impl Flashlog {
             is_alone: Mutex::new(false),
             lacking: Mutex::default(),
             last_status: Mutex::default(),
+            memory: Arc::default(),
             awaited: Mutex::default(),
         })
     }

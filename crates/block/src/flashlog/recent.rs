@@ -65,7 +65,7 @@ mod tests {
     fn the_end_is_kept_within_the_bound_and_found_by_position() {
         let chunk = |byte: u8, blocks: usize| {
             let bytes = vec![byte; blocks * BLOCK_SIZE];
-            Arc::new(Chunk::arrive(&[IoSlice::new(&bytes)], 0, blocks))
+            Arc::new(Chunk::arrive(&[IoSlice::new(&bytes)], 0, blocks, &Arc::default()))
         };
         let mut recent = Recent::new(10);
         for (position, byte, blocks) in [(100, 1, 4), (104, 2, 1), (105, 3, 5), (110, 4, 3)] {
