@@ -1,6 +1,6 @@
 //! Asynchronous mode: what memory has is not read from the log, and reading from the log keeps no writer waiting.
 
-use super::serve_tests::{Moved, served, set};
+use super::serve_tests::{Moved, served, set, until};
 use super::tests::{block, get, options, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Error, Filter, MemoryDevice};
@@ -37,12 +37,6 @@ fn counted(memory_blocks: u64, timer: Arc<Moved>) -> (Flashlog, Arc<MemoryDevice
     let (device, _) = Flashlog::open(main.clone(), log.clone(), &options).unwrap();
     log.read.store(0, Ordering::Relaxed);
     (device, main, move || log.read.swap(0, Ordering::Relaxed))
-}
-
-fn until(is_so: impl Fn() -> bool) {
-    while !is_so() {
-        std::thread::yield_now();
-    }
 }
 
 #[test]

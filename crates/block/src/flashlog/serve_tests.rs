@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Blocks of the set's device.
 const BLOCKS: u64 = 1024;
@@ -37,16 +37,31 @@ fn tight(mode: Mode) -> Options {
     Options { memory_blocks: 48, index_blocks: 100, ..options(mode) }
 }
 
+/// Waits for what another thread does; what it will never do is a failure, and no test that hangs.
+pub(super) fn until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(300), "waited for in vain");
+        std::thread::yield_now();
+    }
+}
+
+/// Ends the thread that serves main, also when a test fails: the scope of the two waits for both.
+struct Ended<'a>(&'a Flashlog);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.end_main();
+    }
+}
+
 /// Runs something while main is served.
 pub(super) fn served<T>(device: &Flashlog, act: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         scope.spawn(|| device.serve_main());
-        while device.stages.lock().company.idle == 0 {
-            std::thread::yield_now();
-        }
-        let done = act();
-        device.end_main();
-        done
+        let _ended = Ended(device);
+        until(|| device.stages.lock().company.idle > 0);
+        act()
     })
 }
 
@@ -430,12 +445,11 @@ fn main_catches_up_before_writers_must_wait() {
     let options = Options { index_blocks: 400, ..options(Mode::Asynchronous) };
     let (device, _) = Flashlog::open(main, log, &options).unwrap();
     served(&device, || {
-        (0..296).for_each(|at| put(&device, at, at).unwrap());
-        assert_eq!(device.behind_blocks(), 296);
-        (296..304).for_each(|at| put(&device, at, at).unwrap());
-        while device.behind_blocks() > 0 {
-            std::thread::yield_now();
-        }
+        (0..299).for_each(|at| put(&device, at, at).unwrap());
+        assert_eq!(device.behind_blocks(), 299);
+        // The one that is near the bound, and none behind it: main may have all before that comes.
+        put(&device, 299, 299).unwrap();
+        until(|| device.behind_blocks() == 0);
     });
 }
 
