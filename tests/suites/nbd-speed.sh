@@ -6,8 +6,11 @@
 #   serve-sync, serve-async   the same by `holdfast flashlog serve`, if that is built: past the page cache, which nobody else here does
 #
 # All others go through the page cache, as nbdkit knows nothing else. A Flashlog writes everything to two files, so what it can be held against is
-# `twice`; reads have main alone, as one nbdkit. ROUNDS (default 5), RUNTIME_S of each job (default 2), PLACES: directories for the files (default /dev/shm
-# and the work directory). SIZE of the file (default 512M). JOBS runs only these, by number; SERVERS only these.
+# `twice`; reads have main alone, as one nbdkit. In jobs that end in "flushed", SIZE is written once and then flushed, and the time of that counts as well:
+# in the others nbdkit leaves everything in the page cache, while a Flashlog flushes both files whenever it has gathered enough.
+#
+# ROUNDS (default 5), RUNTIME_S of each job (default 2), PLACES: directories for the files (default /dev/shm and the work directory). SIZE of the file
+# (default 512M). JOBS runs only these, by number; SERVERS only these.
 . "$(dirname "$0")/lib.sh"
 # shellcheck disable=SC2046
 install_packages $(packages_for nbd) || exit 1
@@ -19,7 +22,8 @@ HOLDFAST=$SERVE   # nothing else of Holdfast's is needed
 suite_begin nbd-speed
 SIZE=${SIZE:-512M}
 read -r -a places <<<"${PLACES:-/dev/shm $WORK}"
-jobs=("randwrite 4k 1" "randwrite 4k 16" "randread 4k 1" "randread 4k 16" "write 1M 1" "write 1M 4" "read 1M 1" "read 1M 4")
+jobs=("randwrite 4k 1" "randwrite 4k 16" "randread 4k 1" "randread 4k 16" "write 1M 1" "write 1M 4" "read 1M 1" "read 1M 4"
+    "randwrite 4k 1 flushed" "randwrite 4k 16 flushed" "write 1M 1 flushed" "write 1M 4 flushed")
 read -r -a chosen <<<"${JOBS:-${!jobs[*]}}"
 default=(nbdkit twice holdfast sync async)
 [ ! -x "$CLI" ] || default+=(serve-sync serve-async)
@@ -32,8 +36,13 @@ trap 'cleanup; fail "interrupted or out of time"; suite_end' INT TERM
 
 # measure SERVER JOB: MB/s of one run, appended to a file of numbers.
 measure() {
-    local server=$1 mode bs depth sockets=("$WORK/s") jobs=() socket
-    read -r mode bs depth <<<"$2"
+    local server=$1 mode bs depth end load sockets=("$WORK/s") jobs=() socket
+    read -r mode bs depth end <<<"$2"
+    load=(--time_based --runtime="${RUNTIME_S:-2}")
+    if [ -n "$end" ]; then
+        load=(--end_fsync=1)
+        sync "$FILE" "$LOG"   # nobody pays for what others have left
+    fi
     rm -f "$WORK/s" "$WORK/t"
     case $server in
         nbdkit) nbdkit -f -U "$WORK/s" file "$FILE" >/dev/null 2>&1 9>&- & ;;
@@ -54,7 +63,7 @@ measure() {
         jobs+=(--name="job${#jobs[@]}" --uri="nbd+unix:///?socket=$socket" --size="$SIZE")
     done
     fio --ioengine=nbd --rw="$mode" --bs="$bs" --iodepth="$depth" \
-        --time_based --runtime="${RUNTIME_S:-2}" --randseed="$SEED" --norandommap --output-format=json "${jobs[@]}" >"$WORK/out.json" 2>>"$WORK/fio.log" || die "fio failed: $server $2"
+        "${load[@]}" --randseed="$SEED" --norandommap --output-format=json "${jobs[@]}" >"$WORK/out.json" 2>>"$WORK/fio.log" || die "fio failed: $server $2"
     # fio says before the document that it has connected.
     python3 -c 'import json, sys; jobs = json.loads("{" + sys.stdin.read().split("{", 1)[1])["jobs"]; print(round(min(job["read"]["bw_bytes"] + job["write"]["bw_bytes"] for job in jobs) / 1e6, 1))' \
         <"$WORK/out.json" >>"$WORK/$server.${2// /-}"
