@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `labels` | labels and rings of superblocks with each other |
 //! | `walk` | every block of every tree with its parent's pointer, both copies; records with what they count |
+//! | `births` | blocks that only snapshots reach with the runs of dead lists, by birth |
 //! | `account` | blocks reached with the bitmap, references counted with the reference table, objects with the maps |
 //! | `crate::log_check` | every block of the intent log with what its batches say |
 //! | `rewrite` | and writes a bitmap that is wrong anew |
 
 mod account;
+mod births;
 mod labels;
 mod report;
 mod rewrite;

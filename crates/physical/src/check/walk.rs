@@ -1,5 +1,6 @@
 //! Every block of every tree, from the superblock down, in both copies.
 
+use super::births::Births;
 use super::report::{BlockRole, BlockUse, Finding, FindingKind, Report};
 use crate::format::blockptr::PointerKind;
 use crate::format::{
@@ -100,6 +101,8 @@ pub(super) struct Walk<'a> {
     newest_snapshot: Epoch,
     /// Places of snapshots that are being deleted.
     deleted: Vec<(DomainId, u16)>,
+    /// Of the blocks in dead lists, when these have been read.
+    births: Births,
 }
 
 impl<'a> Walk<'a> {
@@ -122,8 +125,8 @@ impl<'a> Walk<'a> {
             bitmap_is_whole: true,
             ..Seen::default()
         };
-        let (state, newest_snapshot, deleted) = (SnapshotId::LIVE, 0, Vec::new());
-        Walk { base, superblock, pages, repair, report, visit, seen, state, newest_snapshot, deleted }
+        let (state, newest_snapshot, deleted, births) = (SnapshotId::LIVE, 0, Vec::new(), Births::default());
+        Walk { base, superblock, pages, repair, report, visit, seen, state, newest_snapshot, deleted, births }
     }
 
     pub(super) fn into_seen(self) -> Seen {
@@ -140,6 +143,7 @@ impl<'a> Walk<'a> {
         self.seen.live = self.seen.used.clone();
         let all = std::mem::take(&mut self.seen.dead);
         all.iter().for_each(|dead| self.dead(dead.domain, &dead.run));
+        self.births = Births::of(&all);
         self.seen.dead = all;
         if self.pages == ReadPages::None {
             // Blocks in use are those of the domains and those in dead lists.
@@ -194,10 +198,24 @@ impl<'a> Walk<'a> {
             if self.seen.live[word] & bit == 0 && self.seen.held[word] & bit == 0 {
                 self.seen.held[word] |= bit;
                 is_new = true;
+                if copy == 0 {
+                    self.born(pointer, key);
+                }
                 self.tell(owner, block, copy, key);
             }
         }
         is_new
+    }
+
+    /// What a snapshot has, and the domain has not, died with the birth that the snapshot's pointer says.
+    fn born(&mut self, pointer: &BlockPointer, key: NodeKey) {
+        let (address, born) = (pointer.address[0], pointer.birth_log);
+        let is_page = key.level == 0 && key.object_key().domain != DomainId::SYSTEM;
+        if let Some((told, told_page)) = self.births.contradicts(address, born, is_page) {
+            let sort = |is_page| if is_page { "a page" } else { "metadata" };
+            let what = format!("{} of epoch {born}, in a dead list as {} of {told}", sort(is_page), sort(told_page));
+            self.report.find(FindingKind::Snapshot, key.place(&self.base.disk, address), what);
+        }
     }
 
     fn object(&mut self, key: ObjectKey, record: &Record, in_snapshot: bool) {
