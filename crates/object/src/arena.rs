@@ -68,7 +68,7 @@ struct Descriptor {
     /// Algorithm of `strong_bytes`, written after them.
     strong: AtomicU8,
     reserved: [u8; 2],
-    /// When the page came into memory, in nanoseconds of the cache's clock, where that counts.
+    /// When the page came into memory, in nanoseconds of the cache's clock, where that counts; 0 if nobody has said so yet.
     since_ns: AtomicU64,
     strong_bytes: [AtomicU64; 4],
     reserved_2: u64,
@@ -288,6 +288,7 @@ impl FrameMut {
         let (fast, strong) = if is_fast { (sums.memory, sums.strong) } else { (Checksum::none(), sums.memory) };
         descriptor.fast.store(fast.algorithm().id(), Ordering::Relaxed);
         descriptor.set_strong(strong);
+        descriptor.since_ns.store(0, Ordering::Relaxed);
         let before = descriptor.references.swap(1, Ordering::AcqRel);
         debug_assert_eq!(before, 0, "frame {} published while referenced", this.frame);
         let page = PageRef { frame: this.frame, generation, checksum: fast.as_number() };
@@ -380,9 +381,11 @@ impl PinnedPage {
         }
     }
 
-    /// It is in memory since then, by the clock of whoever asks with [`PinnedPage::since_ns`].
+    /// It is in memory since now, by the clock of whoever asks with [`PinnedPage::since_ns`]; unless that has been said before, of a page that
+    /// another place gets, too: what was in memory for long can have been hit for long.
     pub fn set_since(&self, now_ns: u64) {
-        self.arena.descriptor(self.page.frame).since_ns.store(now_ns, Ordering::Relaxed);
+        let since = &self.arena.descriptor(self.page.frame).since_ns;
+        let _known = since.compare_exchange(0, now_ns.max(1), Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// See [`PinnedPage::set_since`].

@@ -1,7 +1,7 @@
 //! Flips in memory: never read, never written.
 
 use crate::rig::{Rig, pattern};
-use holdfast_integrity::Algorithm;
+use holdfast_integrity::{Algorithm, Protection};
 use holdfast_object::*;
 
 #[test]
@@ -98,4 +98,29 @@ fn a_bad_page_at_a_sync_costs_that_page_only() {
     let mut expected = pattern(2, PAGE_SIZE);
     expected.extend_from_slice(&pattern(1, 2 * PAGE_SIZE)[PAGE_SIZE..]);
     assert_eq!(rig.contents(id).unwrap(), expected, "the good page is new, the bad one as it was");
+}
+
+#[test]
+fn pages_that_are_old_are_read_under_the_strong_checksum_wherever_they_come_from() {
+    for made_in in [Protection::None, Protection::Uniform, Protection::Static { strong: false }] {
+        let rig = Rig::new(2048).remount_in(made_in);
+        let (id, copy) = (rig.create(Kind::Regular), rig.create(Kind::Regular));
+        let size_min = 3 * PAGE_SIZE as u64;
+        let bytes = pattern(1, 3 * PAGE_SIZE);
+        rig.write(id, 0, &bytes).unwrap();
+        let rig = rig.remount_in(Protection::Dynamic { t_switch_s: 92 });
+        let switched = || rig.cache.status().pages_switched;
+        let read = |id, pages| {
+            assert!(rig.contents(id).unwrap() == bytes, "{made_in}");
+            assert_eq!(switched(), pages, "{made_in}");
+        };
+        read(id, 0);
+        rig.clock.advance_ns(93_000_000_000);
+        read(id, 3);
+        // Two files have them now, and they are as old as they were.
+        let op = Op::Copy { source: id, source_first: 0, target: copy, target_first: 0, pages: 3, size_min };
+        rig.submit(vec![op]).unwrap();
+        read(copy, 6);
+        read(id, 9);
+    }
 }

@@ -2,7 +2,7 @@
 
 use holdfast_block::MemoryDevice;
 use holdfast_cache::{Cache, Options, Recovered};
-use holdfast_integrity::Algorithm;
+use holdfast_integrity::{Algorithm, Protection};
 use holdfast_logical::Logical;
 use holdfast_object::*;
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
@@ -36,9 +36,21 @@ impl Rig {
 
     /// Opens the store on `device` through something that stands in front of it.
     pub(crate) fn open_through(device: Arc<MemoryDevice>, front: Arc<dyn holdfast_block::Device>) -> Rig {
+        Rig::open_with(device, front, &OpenOptions::default())
+    }
+
+    /// Opens the store as a mount in this mode does.
+    pub(crate) fn remount_in(self, mode: Protection) -> Rig {
+        self.cache.close().unwrap();
+        let device = self.device.clone();
+        drop(self);
+        Rig::open_with(device.clone(), device, &OpenOptions { protection: Some(mode), ..OpenOptions::default() })
+    }
+
+    fn open_with(device: Arc<MemoryDevice>, front: Arc<dyn holdfast_block::Device>, options: &OpenOptions) -> Rig {
         let clock = Arc::new(ManualClock::new(2_000_000_000, 1_000));
         let arena = Arena::new(FRAMES, 64 << 10).unwrap();
-        let module = Module::open(front, arena.clone(), clock.clone(), &OpenOptions::default()).unwrap();
+        let module = Module::open(front, arena.clone(), clock.clone(), options).unwrap();
         let module = Arc::new(module);
         let store = Arc::new(Logical::assemble(vec![module.clone()]).unwrap());
         let (cache, recovered) =
