@@ -171,7 +171,7 @@ impl Serving<'_> {
                         side: Some(side),
                         errno,
                         device_address: place.and_then(|place| place.address),
-                        bad: place.and_then(|place| place.index).into_iter().collect(),
+                        bad: place.and_then(block_of_file).into_iter().collect(),
                         text,
                         ..reply
                     },
@@ -247,6 +247,12 @@ fn damage(error: &Error) -> Option<(Side, Option<&object::Place>)> {
     }
 }
 
+/// The block of the file that is bad. A bad block of its tree, or of the store's own objects, has an index of another kind.
+fn block_of_file(place: &object::Place) -> Option<u64> {
+    let is_of_file = place.object.is_none_or(|key| key.domain != object::DomainId::SYSTEM);
+    place.index.filter(|_| is_of_file && place.level.unwrap_or(0) == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,10 +273,19 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_which_side() {
+    fn errors_say_which_side_and_block() {
         let place = object::Place { index: Some(7), ..object::Place::default() };
         let stored = object::Place { device: Some("/dev/x".into()), address: Some(9), ..place.clone() };
         let corrupt = |place| Error::Object(object::Error::corrupt(place, "checksum", 1, 2));
+        assert_eq!(block_of_file(&place), Some(7));
+        assert_eq!(block_of_file(&object::Place { level: Some(0), ..place.clone() }), Some(7));
+        assert_eq!(
+            block_of_file(&object::Place { level: Some(1), ..place.clone() }),
+            None,
+            "the 7th block of its tree"
+        );
+        let table = object::ObjectKey { domain: object::DomainId::SYSTEM, object: object::ObjectId(16) };
+        assert_eq!(block_of_file(&object::Place { object: Some(table), ..place.clone() }), None);
         let side = |error: &Error| damage(error).map(|(side, place)| (side, place.and_then(|place| place.index)));
         assert_eq!(side(&corrupt(place.clone())), Some((Side::Memory, Some(7))));
         assert_eq!(side(&corrupt(stored)), Some((Side::Device, Some(7))));
