@@ -142,7 +142,7 @@ impl Judged {
         match self.t_switch.seconds {
             Some(seconds) => format!("t_switch: xor is strong enough in memory for {}.", time(seconds)),
             None if self.t_switch.held == "never" => {
-                "t_switch: xor is never strong enough in memory; `static` and `dynamic` use the strong checksum throughout."
+                "t_switch: xor is never strong enough in memory; take `uniform`, or `static=strong` or `dynamic=0`, which use the strong checksum throughout."
                     .into()
             }
             None => "t_switch: never needed, xor is always strong enough.".into(),

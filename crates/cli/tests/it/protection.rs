@@ -62,6 +62,12 @@ fn a_mode_that_there_is_not_is_refused() {
     let ran = rig.run(["create", "s", "--size", "4M", "--protection", "end-to-end=md5"]).exits(2);
     assert!(ran.err.contains("unknown checksum algorithm 'md5'"), "{ran:?}");
     rig.run(["create", "s", "--size", "4M", "--protection", "auto"]).exits(0);
+    let advice = rig.run(["reliability", "--json"]).exits(0).json();
+    let made = rig.run(["status", "s", "--json"]).exits(0).json();
+    let mode = advice["recommendation"]["mode"].as_str().expect("a mode");
+    // With a t_switch, if it is dynamic.
+    let is_so = made["protection"].as_str().is_some_and(|made| made.split('=').next() == Some(mode));
+    assert!(is_so, "{mode} is what the model says of this machine: {made}");
     rig.directory("m");
     let ran = rig.run(["mount", "s", "m", "-o", "protection=some"]);
     assert!(ran.err.contains("mount option protection: unknown protection mode 'some'"), "{ran:?}");

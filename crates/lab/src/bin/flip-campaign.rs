@@ -2,13 +2,13 @@
 
 use clap::Parser;
 use holdfast_integrity::Protection;
-use holdfast_lab::campaign::{Daemon, Options, Row, markdown, trial, trial_anywhere};
+use holdfast_lab::campaign::{Daemon, Options, Row, Targets, markdown, trial, trial_anywhere};
 use holdfast_lab::load::Load;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Sixteen random bits of the page pool flip while loads like filebench's run; then everything is read back. Exit code 1 if a mode that
+/// Sixteen random bits of the page pool and of its pages' checksums flip while loads like filebench's run; then everything is read back. Exit code 1 if a mode that
 /// promises otherwise let corrupt bytes be read or stored. With --anywhere they flip in a mounted store's daemon, in all of its
 /// memory but that pool, which nobody promises anything about: this counts what comes of it. It mounts, so it needs root.
 #[derive(Parser)]
@@ -28,8 +28,11 @@ struct Arguments {
     /// Verification switched off: what promises most runs without it, and must fail
     #[arg(long)]
     plant: bool,
+    /// Flip checksums of pages only, which bits seldom hit where all are as likely
+    #[arg(long)]
+    sums: bool,
     /// Flip what is not the page pool, in a daemon
-    #[arg(long, conflicts_with = "plant")]
+    #[arg(long, conflicts_with_all = ["plant", "sums"])]
     anywhere: bool,
     /// With --anywhere: a directory for the store
     #[arg(long, default_value = "target/flips")]
@@ -40,7 +43,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let Arguments { trials, seconds, seed, modes, plant, anywhere, dir, holdfast } = Arguments::parse();
+    let Arguments { trials, seconds, seed, modes, plant, sums, anywhere, dir, holdfast } = Arguments::parse();
     let daemon = match anywhere.then(|| daemon(dir, holdfast)).transpose() {
         Ok(daemon) => daemon,
         Err(error) => {
@@ -59,7 +62,8 @@ fn main() -> ExitCode {
         for row in &mut rows {
             let mode = if plant && promises(row.mode) { Protection::None } else { row.mode };
             let time = Duration::from_secs_f64(seconds);
-            let options = Options { load: row.load, mode, time, seed: seed + number };
+            let targets = if sums { Targets::Sums } else { Targets::All };
+            let options = Options { load: row.load, mode, targets, time, seed: seed + number };
             let outcome = match &daemon {
                 None => trial(&options),
                 Some(daemon) => trial_anywhere(&options, daemon),

@@ -2,7 +2,7 @@
 //!
 //! A trial: a load runs on the whole stack in this process, with real threads and the machine's clock; in the middle of it, 16 bits of
 //! the page pool flip at once; it goes on; then everything is read back, first as it is, then by a stack that is opened anew. What
-//! flips lies in the pages of the pool, whatever they hold at that moment. Each thread is between two steps of its load then: bytes do not
+//! flips lies in the pages of the pool, whatever they hold at that moment, and in the checksums that pages are kept under. Each thread is between two steps of its load then: bytes do not
 //! change while somebody in the process has a reference to them, which would be undefined behaviour. [`trial_anywhere`] does the same to a
 //! daemon of its own, from outside, in all of its memory but these pages.
 
@@ -19,7 +19,7 @@ use self::load::{Met, Worker};
 use self::target::{Target, says};
 use crate::load::Load;
 use holdfast_block::{Device, MemoryDevice};
-use holdfast_cache::Cache;
+use holdfast_cache::{Cache, FlipPart};
 use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Namespace};
@@ -54,10 +54,21 @@ pub struct Options {
     pub load: Load,
     /// How the contents of files are protected.
     pub mode: Protection,
+    /// What flips.
+    pub targets: Targets,
     /// How long the load runs; the bits flip in the middle.
     pub time: Duration,
     /// Of the load and of the flips. The threads meet as they will, so the same seed does not give the same trial.
     pub seed: u64,
+}
+
+/// In what of the pool bits flip.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Targets {
+    /// Pages and checksums, each bit as likely as any other.
+    All,
+    /// Checksums of pages, which one in five hundred bits is of.
+    Sums,
 }
 
 /// What came of it.
@@ -178,12 +189,7 @@ fn used(
         let written = catch_unwind(AssertUnwindSafe(|| {
             write_epochs(&stack.cache, options.time / 2);
             let nobody_looks = looking.write();
-            for _ in 0..FLIPS {
-                let arena = stack.cache.arena();
-                let (frame, bit) = (rng.random_range(0..arena.frames()), rng.random_range(0..PAGE_BITS));
-                // SAFETY: the workers look at pages in their steps only, and keep no reference from one to the next; nor does this thread.
-                unsafe { arena.flip(frame, bit) };
-            }
+            (0..FLIPS).for_each(|_| flip(&stack.cache, options.targets, &mut rng));
             drop(nobody_looks);
             write_epochs(&stack.cache, options.time / 2);
         }));
@@ -193,6 +199,35 @@ fn used(
         outcome.crashed |= stack.cache.status().read_only.is_some();
         ended.into_iter().collect()
     })
+}
+
+/// Flips one bit, while nobody looks at pages.
+fn flip(cache: &Cache, targets: Targets, rng: &mut Pcg64Mcg) {
+    let (arena, quiet) = (cache.arena(), cache.quiet());
+    let pages = quiet.resident_pages(|_, _| true);
+    let of_pages = match targets {
+        Targets::All => u64::from(arena.frames()) * u64::from(PAGE_BITS),
+        Targets::Sums => 0,
+    };
+    let of_sums: u64 = pages.iter().map(|page| u64::from(page.sum_bits)).sum();
+    if of_pages + of_sums == 0 {
+        return;
+    }
+    let mut at = rng.random_range(0..of_pages + of_sums);
+    if let Some(bit_of_sums) = at.checked_sub(of_pages) {
+        at = bit_of_sums;
+        for page in &pages {
+            match at.checked_sub(page.sum_bits.into()) {
+                Some(behind) => at = behind,
+                None => {
+                    return quiet.flip(page, FlipPart::Sum, &[at as u32]).expect("nobody changes what is in memory");
+                }
+            }
+        }
+    }
+    let (frame, bit) = (at / u64::from(PAGE_BITS), at % u64::from(PAGE_BITS));
+    // SAFETY: the workers look at pages in their steps only, and keep no reference from one to the next; nor does this thread.
+    unsafe { arena.flip(frame as u32, bit as u32) };
 }
 
 /// What the daemon's writer does, for so long.

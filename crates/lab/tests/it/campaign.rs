@@ -1,12 +1,12 @@
 //! The experiment of flipped bits under load: that it finds what there is to find, and nothing where there is nothing.
 
 use holdfast_integrity::Protection;
-use holdfast_lab::campaign::{Options, trial};
+use holdfast_lab::campaign::{Options, Targets, trial};
 use holdfast_lab::load::Load;
 use std::time::Duration;
 
 fn options(load: Load, mode: Protection, seed: u64) -> Options {
-    Options { load, mode, time: Duration::from_millis(600), seed }
+    Options { load, mode, targets: Targets::All, time: Duration::from_millis(600), seed }
 }
 
 #[test]
@@ -21,6 +21,18 @@ fn flips_in_the_pool_are_neither_read_nor_stored() {
             seed + number
         );
         assert!(outcome.operations > 0, "{load}: nothing was done");
+    }
+}
+
+/// A page whose checksum has flipped is taken for a bad one, which costs a read or an error, and no bytes.
+#[test]
+fn flips_in_checksums_are_neither_read_nor_stored() {
+    let seed = crate::number("HOLDFAST_SEED", 1);
+    for (number, mode) in (0u64..).zip([Protection::Uniform, Protection::Dynamic { t_switch_s: 92 }]) {
+        let options = Options { targets: Targets::Sums, ..options(Load::Oltp, mode, seed + number) };
+        let outcome = trial(&options).unwrap();
+        let is_sound = !(outcome.read || outcome.written || outcome.crashed) && outcome.operations > 0;
+        assert!(is_sound, "{mode}, seed {}: {outcome:?}; HOLDFAST_SEED sets the seed", seed + number);
     }
 }
 
