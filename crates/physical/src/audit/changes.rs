@@ -25,12 +25,14 @@ pub(crate) struct Pointers {
     pub(super) pages: u64,
     /// Those that stand for a dirty block.
     pub(super) pending: u64,
-    /// Of those put: the newest logical birth, the least and the highest address, levels as bits, and how many have births out of order.
+    /// Of those put: the newest logical birth, the least and the highest address, levels as bits, and how many have births out of order, or
+    /// are of a kind that their level has not.
     pub(super) newest: Epoch,
     pub(super) lowest: u64,
     pub(super) highest: u64,
     pub(super) levels: u16,
     pub(super) misborn: u64,
+    pub(super) wrong_kinds: u64,
 }
 
 impl Default for Pointers {
@@ -47,6 +49,7 @@ impl Default for Pointers {
             highest: 0,
             levels: 0,
             misborn: 0,
+            wrong_kinds: 0,
         }
     }
 }
@@ -93,6 +96,7 @@ impl Pointers {
             self.newest = self.newest.max(pointer.birth_log);
             let in_order = 0 < pointer.birth_phys && pointer.birth_phys <= pointer.birth_log;
             self.misborn += u64::from(!in_order);
+            self.wrong_kinds += u64::from((pointer.kind == PointerKind::Tree) != (pointer.level > 0));
         }
     }
 
@@ -123,6 +127,7 @@ impl Pointers {
         self.highest = self.highest.max(other.highest);
         self.levels |= other.levels;
         self.misborn += other.misborn;
+        self.wrong_kinds += other.wrong_kinds;
     }
 }
 

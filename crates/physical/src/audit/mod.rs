@@ -428,9 +428,9 @@ const EQUATIONS: [Equation; 21] = [
     },
     Equation {
         name: "levels",
-        left: "block pointers put that are not of the level below",
+        left: "block pointers put that are not of the level below, or of a kind that it has not",
         right: "none",
-        sides: |facts| (Digest::of_count(facts.sums.wrong_levels), Digest::NOTHING),
+        sides: |facts| (Digest::of_count(facts.sums.wrong_levels + facts.all_pointers().wrong_kinds), Digest::NOTHING),
     },
     Equation {
         name: "births",

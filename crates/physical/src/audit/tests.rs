@@ -56,10 +56,13 @@ fn tell(trees: &mut Trees, change: fn(&mut Record)) -> Record {
 }
 
 /// By the equation that is to find it.
-const PLANTS: [(&str, &str, Plant); 27] = [
+const PLANTS: [(&str, &str, Plant); 28] = [
     ("pending", "a placeholder without a block", |_, trees| put(trees, BlockPointer::PENDING)),
     ("levels", "a page as a tree block", |_, trees| {
         put(trees, BlockPointer { kind: PointerKind::Tree, level: 1, ..data(1000) });
+    }),
+    ("levels", "a tree block in the place of a page", |_, trees| {
+        put(trees, BlockPointer { kind: PointerKind::Tree, ..data(1000) });
     }),
     ("births", "a page of the future", |rig, trees| put(trees, BlockPointer::lost(rig.module.epoch() + 2))),
     ("birth order", "a page older than itself", |rig, trees| {
