@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 /// Blocks of the set's device.
 const BLOCKS: u64 = 1024;
 const THREADS: u64 = 4;
+/// For how long another thread is waited for.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn seed(test: &str) -> u64 {
     let seed = match std::env::var("HOLDFAST_SEED") {
@@ -41,7 +43,7 @@ fn tight(mode: Mode) -> Options {
 pub(super) fn until(is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(300), "waited for in vain");
+        assert!(begun.elapsed() < PATIENCE, "waited for in vain");
         std::thread::yield_now();
     }
 }
@@ -386,7 +388,8 @@ impl Moved {
             state.0 += Duration::from_secs(seconds);
             state.1 += 1;
         });
-        self.changed.wait_while(&mut self.state.lock(), |state| state.2 == waits);
+        let waited = self.changed.wait_while_for(&mut self.state.lock(), |state| state.2 == waits, PATIENCE);
+        assert!(!waited.timed_out(), "waited for in vain");
     }
 }
 
