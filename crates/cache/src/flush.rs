@@ -102,7 +102,7 @@ impl Cache {
         };
         let start_ns = self.clock.monotonic_ns();
         let mut refused = Ok(());
-        let mut attempt = |frozen: &FrozenEpoch| {
+        let mut attempt = |frozen: &mut FrozenEpoch| {
             if let Some(first) = &mut first {
                 refused = first(frozen.epoch);
                 if let Err(error @ (Error::Device(_) | Error::ReadOnly(_) | Error::GivenUp(_))) = &refused {
@@ -111,9 +111,9 @@ impl Cache {
             }
             self.write_epoch(frozen)
         };
-        let outcome = frozen.and_then(|frozen| {
+        let outcome = frozen.and_then(|mut frozen| {
             let written = loop {
-                match attempt(&frozen) {
+                match attempt(&mut frozen) {
                     Err(Error::GivenUp(_)) => self.store.begin_anew()?,
                     outcome => break outcome?,
                 }
@@ -144,7 +144,7 @@ impl Cache {
         }
     }
 
-    fn write_epoch(&self, frozen: &FrozenEpoch) -> Result<Written> {
+    fn write_epoch(&self, frozen: &mut FrozenEpoch) -> Result<Written> {
         let mut written = Written::default();
         let ops = without_passing(&frozen.ops).into_iter().filter_map(whole_pages).collect();
         let mut batch = Batch { domain: self.domain, epoch: frozen.epoch, ops };
@@ -174,6 +174,7 @@ impl Cache {
             batch.ops.push(Op::SetAttributes { id: object.id, set: all_attributes(&object.attributes) });
         }
         self.apply(&mut batch, &mut written)?;
+        self.renew_rejected(frozen, &mut batch, &mut written)?;
         self.mark_lost(frozen, &mut batch, &mut written)?;
         self.store.prepare(frozen.epoch)?;
         // While it can be begun anew: what is published has been written.
@@ -183,6 +184,28 @@ impl Cache {
         }
         self.store.publish(frozen.epoch)?;
         Ok(written)
+    }
+
+    /// Hands down the twins of pages of metadata that went bad in memory.
+    fn renew_rejected(&self, frozen: &mut FrozenEpoch, batch: &mut Batch, written: &mut Written) -> Result<()> {
+        for (id, index) in std::mem::take(&mut written.rejected) {
+            let object = frozen.objects.iter_mut().find(|object| object.id == id);
+            let bad = object.and_then(|object| {
+                let (_, page) = object.pages.iter_mut().find(|(at, _)| *at == index)?;
+                let (_, twin) = object.twins.iter().find(|(at, _)| *at == index)?;
+                // It may have been refused for the tree blocks above it.
+                page.verify().is_err().then_some((page, twin, object.attributes.size))
+            });
+            let renewed = bad.and_then(|(page, twin, size_min)| {
+                *page = self.state.write().renew_frozen(id, index, twin)?;
+                Some(Op::Write { id, fragments: vec![whole(index, page.page())], size_min })
+            });
+            match renewed {
+                Some(op) => batch.ops.push(op),
+                None => written.rejected.push((id, index)),
+            }
+        }
+        self.apply(batch, written)
     }
 
     /// Pages that went bad in memory and of which the store has no older version are lost with this recovery point: it would have
@@ -288,7 +311,7 @@ impl State {
             let Some(object) = self.objects.get_mut(&id) else { continue };
             for (index, page) in past.pages {
                 let Some(slot) = object.pages.get_mut(&index) else { continue };
-                if slot.residence != Residence::Frozen || slot.page.page() != page.page() {
+                if slot.residence != Residence::Frozen {
                     continue;
                 }
                 if rejected.contains(&(id, index)) {
@@ -299,6 +322,7 @@ impl State {
                     return Err(Error::Protocol(format!("the store does not say where page {index} of {id} is")));
                 };
                 slot.residence = Residence::Clean(identity);
+                slot.twin = None;
                 object.frozen_pages -= 1;
                 object.unlogged.remove(&index);
                 // Most pages are told by their checksum not to be: their bytes are not in the processor's cache any more.

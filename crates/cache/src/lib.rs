@@ -37,6 +37,7 @@ mod session;
 mod snapshots;
 mod state;
 mod sync;
+mod twin;
 
 use counters::Counters;
 use holdfast_integrity::Protection;
@@ -119,6 +120,8 @@ pub struct CacheStatus {
     pub read_only: Option<String>,
     /// Pages found corrupt in memory and replaced from below.
     pub pages_reread: u64,
+    /// Changed pages of metadata found corrupt in memory, whose twin took their place.
+    pub pages_renewed: u64,
     /// Changed pages found corrupt in memory, which so were not stored.
     pub pages_lost: u64,
     /// Of them not written again, nor cut off, since.
@@ -185,6 +188,7 @@ impl Cache {
             transactions: state.sequence,
             read_only: state.read_only.clone(),
             pages_reread: self.counters.reread.get(),
+            pages_renewed: state.renewed,
             pages_lost: state.errors,
             pages_bad: state.bad_pages(),
             page_hits: self.counters.hits.get(),

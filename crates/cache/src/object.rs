@@ -2,6 +2,7 @@
 
 use crate::errors::ErrorTable;
 use crate::ranges::Overlay;
+use crate::twin::Twin;
 use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, Epoch, Op, PageIndex, PinnedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +22,8 @@ pub(crate) enum Residence {
 pub(crate) struct Slot {
     pub(crate) page: PinnedPage,
     pub(crate) residence: Residence,
+    /// Of a page of metadata that the store does not have yet.
+    pub(crate) twin: Option<Twin>,
     /// Read since the eviction hand last passed.
     pub(crate) referenced: AtomicBool,
     /// The eviction hand has an entry for it.
@@ -32,7 +35,8 @@ pub(crate) struct Slot {
 /// Invariants (see [`Object::check`]):
 /// - `dirty` are exactly the pages whose slot is `Dirty`;
 /// - `unlogged` names only pages whose slot is `Dirty` or `Frozen`;
-/// - `bad` pages have no slot.
+/// - `bad` pages have no slot;
+/// - a page has a twin exactly if it is one of metadata and not `Clean`.
 pub(crate) struct Object {
     pub(crate) attributes: Attributes,
     /// For `Class::Own`: the attributes as of the last durable prefix of the object's own changes, with link count, names
@@ -202,6 +206,8 @@ impl Object {
                 "page {index} not in the dirty set"
             );
             assert!(!self.bad.contains(*index), "bad page {index} has bytes");
+            let has_twin = self.attributes.kind.is_metadata() && !matches!(slot.residence, Residence::Clean(_));
+            assert_eq!(slot.twin.is_some(), has_twin, "twin of page {index}");
         }
     }
 }

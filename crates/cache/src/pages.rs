@@ -12,7 +12,7 @@ use holdfast_object::{
 use std::sync::atomic::Ordering;
 
 /// Frames freed at least when the hand must go round.
-const EVICT_AT_LEAST: usize = 64;
+pub(crate) const EVICT_AT_LEAST: usize = 64;
 /// Objects that the hand looks at for each one that is loaded.
 const EVICT_OBJECT_STEPS: usize = 256;
 /// How often an epoch is written to get frames before giving up.
@@ -162,6 +162,9 @@ impl Cache {
                         let key = state.key(id);
                         tracing::warn!(%key, index, clean, "a page in memory does not match its checksum");
                         if !clean {
+                            if let Some(page) = state.renew(id, index, bad) {
+                                return Ok(PageView::Data(page));
+                            }
                             let error = bad_page(&state, id, index, &mismatch);
                             state.lose_dirty(id, index, &error);
                             return Err(error);

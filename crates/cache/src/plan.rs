@@ -414,12 +414,12 @@ impl<'a> Planner<'a> {
         Ok(None)
     }
 
-    /// A merge found damage: in a clean page it is mended from below; in the new bytes, or in a dirty page, it is an error.
+    /// A merge found damage: a clean page is mended from below, one of metadata by its twin; in the new bytes, or in a dirty page of a file, it is an error.
     fn refused(&mut self, id: ObjectId, index: PageIndex, old: &Old, error: MergeError) -> Result<()> {
         match (error, old) {
             (MergeError::OldPage(mismatch), Old::Page(page)) => {
                 let slot = self.state.objects.get(&id).and_then(|object| object.pages.get(&index));
-                if slot.is_some_and(|slot| matches!(slot.residence, Residence::Clean(_))) {
+                if slot.is_some_and(|slot| matches!(slot.residence, Residence::Clean(_)) || slot.twin.is_some()) {
                     self.want(Want::Reread(id, index, page.page()));
                     return Ok(());
                 }

@@ -3,6 +3,7 @@
 use crate::freeing::{Freeing, Writing};
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::OpLog;
+use crate::twin::Twin;
 use holdfast_integrity::Protection;
 use holdfast_object::space::{Demand, levels};
 use holdfast_object::{
@@ -84,6 +85,8 @@ pub(crate) struct FrozenObject {
     pub(crate) id: ObjectId,
     pub(crate) attributes: Attributes,
     pub(crate) pages: Vec<(PageIndex, PinnedPage)>,
+    /// Of metadata: of each of its pages.
+    pub(crate) twins: Vec<(PageIndex, Twin)>,
 }
 
 /// The epoch being written: a prefix of all transactions.
@@ -117,6 +120,7 @@ pub(crate) struct Gone {
 
 pub(crate) struct State {
     pub(crate) domain: DomainId,
+    pub(crate) arena: Arc<Arena>,
     /// How the contents of files are protected.
     pub(crate) protection: Protection,
     pub(crate) clock: Arc<dyn Clock>,
@@ -143,6 +147,8 @@ pub(crate) struct State {
     pub(crate) sequence: u64,
     /// Pages entered in error tables since the store was opened.
     pub(crate) errors: u64,
+    /// Pages whose twin took their place since the store was opened.
+    pub(crate) renewed: u64,
     /// What `errors` was when whoever syncs everything was told last.
     pub(crate) errors_told: u64,
     /// Objects with entries of which it is not known what the store makes of them.
@@ -169,6 +175,7 @@ impl State {
     ) -> State {
         State {
             domain,
+            arena: arena.clone(),
             protection,
             clock,
             has_snapshots: false,
@@ -184,6 +191,7 @@ impl State {
             log: OpLog::new(arena),
             sequence: 0,
             errors: 0,
+            renewed: 0,
             errors_told: 0,
             unsettled: BTreeSet::new(),
             read_only,
@@ -238,9 +246,13 @@ impl State {
         let object = self.objects.get_mut(&id).expect("planned object is present");
         object.bad.remove(index);
         object.levels = object.levels.max(levels(index));
+        let twin = object.attributes.kind.is_metadata().then(|| {
+            let before = object.pages.get_mut(&index).and_then(|slot| slot.twin.take());
+            Twin::of(&page, before)
+        });
         let old = object.pages.insert(
             index,
-            Slot { page, residence: Residence::Dirty, referenced: AtomicBool::new(true), queued: false },
+            Slot { page, residence: Residence::Dirty, twin, referenced: AtomicBool::new(true), queued: false },
         );
         let (queued, known) = match &old {
             Some(slot) => (slot.queued, true),
@@ -273,7 +285,13 @@ impl State {
         }
         object.pages.insert(
             index,
-            Slot { page, residence: Residence::Clean(identity), referenced: AtomicBool::new(false), queued: true },
+            Slot {
+                page,
+                residence: Residence::Clean(identity),
+                twin: None,
+                referenced: AtomicBool::new(false),
+                queued: true,
+            },
         );
         self.clean.push_back((id, index));
     }
@@ -380,15 +398,17 @@ impl State {
         for id in closed.objects {
             let Some(object) = self.objects.get_mut(&id) else { continue };
             let mut pages = Vec::with_capacity(object.dirty.len());
+            let mut twins = Vec::new();
             for index in std::mem::take(&mut object.dirty) {
                 let slot = object.pages.get_mut(&index).expect("dirty pages have slots");
                 slot.residence = Residence::Frozen;
                 object.frozen_pages += 1;
                 pages.push((index, slot.page.clone()));
+                twins.extend(slot.twin.clone().map(|twin| (index, twin)));
             }
             // A log batch of the next epoch may be replayed on this one: it must not take the time of change back.
             object.stable.ctime = object.stable.ctime.max(object.attributes.ctime);
-            objects.push(FrozenObject { id, attributes: object.attributes.clone(), pages });
+            objects.push(FrozenObject { id, attributes: object.attributes.clone(), pages, twins });
         }
         self.freezing = Some(epoch);
         let unsettled = self.unsettled_pages();

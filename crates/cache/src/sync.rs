@@ -211,14 +211,14 @@ fn without_size(attributes: &holdfast_object::Attributes) -> holdfast_object::At
 }
 
 impl State {
-    /// Gives up the captured pages whose bytes no longer match; whether there were any.
+    /// Gives up the captured pages whose bytes no longer match, or puts their twins in their place; whether there were any.
     fn lose_bad(&mut self, captured: &Capture) -> bool {
         let mut any = false;
         for ((id, index, page), pin) in captured.pages.iter().zip(&captured.pins) {
             let Err(mismatch) = pin.verify() else { continue };
             any = true;
             let current = self.objects.get(id).and_then(|object| object.pages.get(index));
-            if current.is_some_and(|slot| slot.page.page() == *page) {
+            if current.is_some_and(|slot| slot.page.page() == *page) && self.renew(*id, *index, *page).is_none() {
                 let error = bad_page(self, *id, *index, &mismatch);
                 self.lose_dirty(*id, *index, &error);
             }

@@ -184,6 +184,11 @@ const FAMILIES: &[Family] = &[
     counter("holdfast_cache_pages_reread_total", "Pages found corrupt in memory, and read again.", |r| {
         of_cache(r, |c| c.pages_reread)
     }),
+    counter(
+        "holdfast_cache_pages_renewed_total",
+        "Changed pages of directories, links and attributes found corrupt in memory, and made anew from their twins.",
+        |r| of_cache(r, |c| c.pages_renewed),
+    ),
     counter("holdfast_cache_pages_lost_total", "Changed pages found corrupt in memory, and not stored.", |r| {
         of_cache(r, |c| c.pages_lost)
     }),

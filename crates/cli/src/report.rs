@@ -202,6 +202,9 @@ pub(crate) struct CacheFigures {
     pub(crate) transactions: u64,
     /// Pages found corrupt in memory and read again.
     pub(crate) pages_reread: u64,
+    /// Changed pages of directories, links and attributes found corrupt in memory, whose twin took their place.
+    #[serde(default)]
+    pub(crate) pages_renewed: u64,
     /// Changed pages found corrupt in memory: not stored, and errors until they are written again.
     #[serde(default)]
     pub(crate) pages_bad: u64,
@@ -230,6 +233,7 @@ impl From<&CacheStatus> for CacheFigures {
             dirty_bytes: bytes(status.pages_dirty),
             transactions: status.transactions,
             pages_reread: status.pages_reread,
+            pages_renewed: status.pages_renewed,
             pages_bad: status.pages_bad,
             pages_lost: status.pages_lost,
             page_hits: status.page_hits,
@@ -483,8 +487,9 @@ impl Report for StoreReport {
                 size::show(cache.total_bytes),
                 size::show(cache.dirty_bytes)
             );
-            if cache.pages_reread > 0 {
-                text.push_str(&format!(", {} found corrupt IN MEMORY", count(cache.pages_reread, "page", "pages")));
+            let mended = cache.pages_reread + cache.pages_renewed;
+            if mended > 0 {
+                text.push_str(&format!(", {} found corrupt IN MEMORY", count(mended, "page", "pages")));
             }
             rows.push(("memory", text));
             if cache.pages_bad > 0 {

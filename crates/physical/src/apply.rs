@@ -98,6 +98,7 @@ impl Module {
         let mut plan = self.plan(batch)?;
         let landed = self.write_pages(batch.epoch, &plan.outgoing, false)?;
         committing.applied.set(batch.epoch);
+        committing.pages.note(batch, &plan.runs, &plan.outgoing, &landed);
         let mut applied = guard::open(|| self.change_all(batch, &mut plan, &landed))?;
         if replaces(&batch.ops) {
             self.keep_current(batch.domain, &mut applied)?;

@@ -19,6 +19,7 @@ use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
 use crate::sealed::{Sealed, SealedSuperblock};
 use crate::tree::{Base, Change, Dirty, Trees};
+use crate::written_pages::WrittenPages;
 use holdfast_guard as guard;
 use holdfast_integrity::{Checksum, StoredSums, prefetch};
 use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
@@ -60,6 +61,8 @@ pub(crate) struct Committing {
     pub(crate) restarts: Doubled,
     /// Trees are those of the last recovery point, while who builds the epoch does not know yet that it is given up.
     pub(crate) is_taken_back: bool,
+    /// Pages of metadata written since the last recovery point.
+    pub(crate) pages: WrittenPages,
     /// What `prepare` made and `publish` will publish.
     pub(crate) prepared: Option<SealedSuperblock>,
 }
@@ -152,6 +155,7 @@ impl Module {
         drop(writes);
         // Beside readers: nobody changes trees while `committing` is held.
         self.trees.read().verify_written(&self.base)?;
+        committing.pages.verify(&self.base, &self.arena)?;
         let mut trees = self.trees.write();
         guard::open(|| trees.settle(&self.base));
         drop(trees);
@@ -172,6 +176,7 @@ impl Module {
         }
         committing.applied.set(0);
         committing.restarts.set(0);
+        committing.pages.clear();
         self.published(&superblock);
         Ok(())
     }

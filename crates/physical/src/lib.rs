@@ -70,6 +70,7 @@ mod tree;
 mod trim;
 mod words;
 mod write;
+mod written_pages;
 
 pub use commit::CommitOrder;
 pub use create::CreateOptions;

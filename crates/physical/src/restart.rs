@@ -69,6 +69,7 @@ impl Module {
             .and_then(|last| {
                 *trees = last;
                 committing.applied.set(0);
+                committing.pages.clear();
                 committing.prepared = None;
                 match committing.restarts.get() + 1 < FAILURES_MAX {
                     true => Ok(()),

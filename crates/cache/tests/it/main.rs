@@ -16,4 +16,5 @@ mod scrub;
 mod seal;
 mod space;
 mod transactions;
+mod twins;
 mod unreachable;

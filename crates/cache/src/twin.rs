@@ -1,0 +1,86 @@
+//! Changed pages of metadata have a twin: the same bytes elsewhere in memory, until the store has the page.
+//!
+//! A block that a file's owner wrote can be written again by its owner. What a directory, a link or extended attributes
+//! have is the outcome of operations that were answered: no application writes it again. If such a page goes bad
+//! while it is dirty, its twin takes its place, and nobody notices.
+//!
+//! Invariant: a twin has its own copy of the checksum, so that neither the page nor what is known of it is needed
+//! to tell whether the twin is good.
+
+use crate::object::Residence;
+use crate::pages::EVICT_AT_LEAST;
+use crate::state::State;
+use holdfast_integrity::Checksum;
+use holdfast_object::{FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageRef, PinnedPage};
+use std::sync::Arc;
+
+/// A page's bytes and checksum once more.
+#[derive(Clone)]
+pub(crate) struct Twin(Arc<Copied>);
+
+struct Copied {
+    sum: Checksum,
+    bytes: [u8; PAGE_SIZE],
+}
+
+impl Twin {
+    /// Of a page that was just made. Takes the memory of the twin of the page's version before, if no epoch has that.
+    pub(crate) fn of(page: &PinnedPage, before: Option<Twin>) -> Twin {
+        let anew = || Twin(Arc::new(Copied { sum: page.sum(), bytes: *page.bytes() }));
+        let Some(mut twin) = before else { return anew() };
+        let Some(copied) = Arc::get_mut(&mut twin.0) else { return anew() };
+        copied.sum = page.sum();
+        copied.bytes.copy_from_slice(page.bytes());
+        twin
+    }
+
+    /// A page of it, if it is good.
+    fn page(&self, mut frame: FrameMut) -> Option<PinnedPage> {
+        frame.copy_from_slice(&self.0.bytes);
+        let page = frame.publish(self.0.sum);
+        page.verify().is_ok().then_some(page)
+    }
+}
+
+impl State {
+    /// The page that a twin makes. `None`: it is bad as well, or there is no frame for it.
+    pub(crate) fn page_of(&mut self, twin: &Twin) -> Option<PinnedPage> {
+        let frame = loop {
+            match self.arena.allocate() {
+                Some(frame) => break frame,
+                None if self.evict(EVICT_AT_LEAST) == 0 => return None,
+                None => {}
+            }
+        };
+        twin.page(frame)
+    }
+
+    /// Puts the twin of a changed page in its place, if `bad` is the page's newest version. `None` if there is no good one.
+    pub(crate) fn renew(&mut self, id: ObjectId, index: PageIndex, bad: PageRef) -> Option<PinnedPage> {
+        let slot = self.objects.get(&id)?.pages.get(&index).filter(|slot| slot.page.page() == bad)?;
+        let twin = slot.twin.clone()?;
+        let page = self.page_of(&twin)?;
+        self.put_renewed(id, index, page.clone());
+        Some(page)
+    }
+
+    /// Puts a page with the same bytes in place of a changed one.
+    fn put_renewed(&mut self, id: ObjectId, index: PageIndex, page: PinnedPage) {
+        let key = self.key(id);
+        tracing::warn!(%key, page = index, "a changed page of metadata went bad in memory: its twin takes its place");
+        self.renewed += 1;
+        if let Some(slot) = self.objects.get_mut(&id).and_then(|object| object.pages.get_mut(&index)) {
+            slot.page = page;
+        }
+    }
+
+    /// The same for a page of the epoch being written that the store has refused. `None` if its twin is no better.
+    pub(crate) fn renew_frozen(&mut self, id: ObjectId, index: PageIndex, twin: &Twin) -> Option<PinnedPage> {
+        let page = self.page_of(twin)?;
+        let slot = self.objects.get(&id).and_then(|object| object.pages.get(&index));
+        if slot.is_some_and(|slot| slot.residence == Residence::Frozen) {
+            self.put_renewed(id, index, page.clone());
+        }
+        Some(page)
+    }
+}

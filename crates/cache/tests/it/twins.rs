@@ -1,0 +1,121 @@
+//! Changed pages of metadata that go bad in memory: their twins take their place, and nobody notices.
+
+use crate::front::Front;
+use crate::rig::{Rig, pattern};
+use holdfast_cache::FlipPart;
+use holdfast_object::*;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// What a directory has after it was changed.
+fn newest() -> Vec<u8> {
+    pattern(2, 3 * PAGE_SIZE)
+}
+
+/// A directory of three old pages in the store and three new ones in memory.
+fn changed(rig: &Rig) -> ObjectId {
+    let id = rig.create(Kind::Directory);
+    rig.write(id, 0, &pattern(1, 3 * PAGE_SIZE)).unwrap();
+    rig.cache.sync_all().unwrap();
+    rig.write(id, 0, &newest()).unwrap();
+    id
+}
+
+/// Inverts a bit of a page, or of what it is kept under.
+fn hit(rig: &Rig, id: ObjectId, index: PageIndex, part: FlipPart) {
+    let quiet = rig.cache.quiet();
+    let pages = quiet.resident_pages(|object, _| object == id);
+    quiet.flip(&pages[index as usize], part, &[5]).unwrap();
+}
+
+fn read(rig: &Rig, id: ObjectId, index: PageIndex) {
+    let views = rig.cache.read(id, index, 1).unwrap();
+    let PageView::Data(page) = &views[0] else { panic!("no bytes") };
+    assert!(page.verify().is_err(), "it was hit");
+    let PageView::Data(page) = rig.cache.reread(id, index, page.page()).unwrap() else { panic!("no bytes") };
+    let at = index as usize * PAGE_SIZE;
+    assert_eq!(page.verify().unwrap()[..], newest()[at..at + PAGE_SIZE]);
+}
+
+#[test]
+fn whoever_finds_it() {
+    type Finder = fn(&Rig, ObjectId);
+    let finders: [(&str, Finder); 4] = [
+        ("the writer of epochs", |rig, _| assert!(rig.cache.sync_all().is_ok())),
+        ("a sync", |rig, id| ObjectCache::make_durable(&rig.cache, id, Durability::All).unwrap()),
+        ("a write to a part", |rig, id| rig.write(id, PAGE + 7, &newest()[PAGE_SIZE + 7..PAGE_SIZE + 11]).unwrap()),
+        ("a reader", |rig, id| read(rig, id, 1)),
+    ];
+    for (finder, find) in finders {
+        for part in [FlipPart::Bytes, FlipPart::Sum] {
+            for is_cut in [false, true] {
+                let rig = Rig::new(2048);
+                let id = changed(&rig);
+                hit(&rig, id, 1, part);
+                find(&rig, id);
+                rig.cache.check();
+                assert_eq!(rig.cache.bad_pages(id, 0, 100).unwrap(), [], "{finder}");
+                assert_eq!(rig.contents(id).unwrap(), newest(), "{finder}");
+                rig.cache.sync(id, Durability::All).unwrap_or_else(|error| panic!("{finder}: {error}"));
+                let status = rig.cache.status();
+                assert_eq!((status.pages_renewed, status.pages_lost), (1, 0), "{finder}, {part:?}");
+                let rig = if is_cut { rig.power_cut() } else { rig.remount() };
+                assert_eq!(rig.contents(id).unwrap(), newest(), "{finder}, cut: {is_cut}");
+            }
+        }
+    }
+}
+
+#[test]
+fn twins_go_with_the_recovery_point() {
+    let rig = Rig::new(2048);
+    let id = changed(&rig);
+    rig.cache.check();
+    rig.cache.sync_all().unwrap();
+    rig.cache.check();
+    hit(&rig, id, 1, FlipPart::Bytes);
+    read(&rig, id, 1);
+    let status = rig.cache.status();
+    assert_eq!((status.pages_renewed, status.pages_reread), (0, 1), "the store has it");
+}
+
+/// A page that goes bad at one of the device's writes: after it was verified, as all pages are before they are handed to the device.
+#[test]
+fn one_that_goes_bad_while_it_is_written_is_written_again() {
+    let mut restarts = 0;
+    for write in 0..12 {
+        let rig = Rig::new(2048);
+        let id = changed(&rig);
+        let device = rig.device.clone();
+        let rig = rig.remount();
+        drop(rig);
+        let (arena, at) = (Arc::new(OnceLock::<(Arc<Arena>, u32)>::new()), Arc::new(AtomicU32::new(0)));
+        let (of, counted) = (arena.clone(), at.clone());
+        let front = Front::new(device.clone(), move |first| {
+            if let Some((arena, frame)) = of.get()
+                && counted.fetch_add(1, Ordering::Relaxed) == write
+            {
+                // SAFETY: nobody looks at the page meanwhile: this is the only thread.
+                unsafe { arena.flip(*frame, 77) };
+            }
+            first
+        });
+        let rig = Rig::open_through(device, front);
+        rig.write(id, 0, &pattern(3, 3 * PAGE_SIZE)).unwrap();
+        let frame = {
+            let views = rig.cache.read(id, 1, 1).unwrap();
+            let PageView::Data(page) = &views[0] else { panic!("no bytes") };
+            page.page().frame
+        };
+        assert!(arena.set((rig.arena.clone(), frame)).is_ok());
+        rig.cache.sync_all().unwrap_or_else(|error| panic!("hit at write {write}: {error}"));
+        rig.cache.check();
+        restarts += rig.module.status().counters.restarts;
+        let was_hit = at.load(Ordering::Relaxed) > write;
+        let rig = rig.power_cut();
+        assert_eq!(rig.contents(id).unwrap(), pattern(3, 3 * PAGE_SIZE), "hit at write {write}: {was_hit}");
+    }
+    assert!(restarts > 0, "no write was hit between the verification and the superblock");
+}

@@ -1,0 +1,60 @@
+//! Pages of metadata are looked at again once their write is over: between their verification and the device's taking them, memory can go
+//! bad, and the superblock would name what was written then. As for blocks of metadata ([`crate::commit`]), that gives the epoch up, and
+//! whoever hands it down once more has a twin of the page.
+
+use crate::tree::Base;
+use crate::write::{Landed, Outgoing};
+use holdfast_integrity::prefetch;
+use holdfast_object::{Arena, Batch, Corruption, ObjectKey, Op, PageIndex, PageRef, Place, Result};
+use std::sync::Arc;
+
+/// The pages of metadata that the epoch being built has written. Whoever applied them keeps them in memory until it is published.
+#[derive(Default)]
+pub(crate) struct WrittenPages(Vec<(ObjectKey, PageIndex, PageRef)>);
+
+impl WrittenPages {
+    /// A batch was written. `runs` says of each of its operations whether it was carried out, `outgoing` and `landed` have the pages of these.
+    pub(crate) fn note(&mut self, batch: &Batch, runs: &[bool], outgoing: &[Outgoing], landed: &[Landed]) {
+        let mut pages = outgoing.iter().zip(landed);
+        for (op, runs) in batch.ops.iter().zip(runs) {
+            let (Op::Write { id, fragments, .. }, true) = (op, runs) else { continue };
+            let key = ObjectKey { domain: batch.domain, object: *id };
+            for (fragment, (outgoing, landed)) in fragments.iter().zip(&mut pages) {
+                if outgoing.twice && landed.is_some() {
+                    self.0.push((key, fragment.index, outgoing.page));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Whether all of them are what they were when they were verified, after the device has them.
+    ///
+    /// # Errors
+    /// [`holdfast_object::Error::GivenUp`]: one is not, which is counted and told.
+    pub(crate) fn verify(&self, base: &Base, arena: &Arc<Arena>) -> Result<()> {
+        if !base.disk.metadata.rolls() {
+            return Ok(());
+        }
+        let mut pages = self.0.iter().filter_map(|(key, index, page)| Some((key, index, arena.pin(*page)?))).peekable();
+        while let Some((key, index, page)) = pages.next() {
+            if let Some((.., next)) = pages.peek() {
+                prefetch(next.bytes());
+            }
+            let Err(mismatch) = page.verify() else { continue };
+            base.disk.counters.scribbled();
+            let place =
+                Place { object: Some(*key), level: Some(0), index: Some(*index), address: None, ..base.disk.place(0) };
+            return Err(base.disk.give_up(Corruption {
+                place,
+                what: "checksum of a page of metadata in memory, after it was written".into(),
+                expected: mismatch.expected.to_string(),
+                got: mismatch.got.to_string(),
+            }));
+        }
+        Ok(())
+    }
+}
