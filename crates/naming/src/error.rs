@@ -1,5 +1,6 @@
 //! What can go wrong with a name-space request. Each kind has one meaning; a front end turns it into its own number.
 
+use holdfast_integrity::Checksum;
 use holdfast_object::{self as object, ObjectId};
 use std::fmt;
 
@@ -38,6 +39,20 @@ impl fmt::Debug for Name {
 /// A failed request. Nothing of it was done.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
+    /// A page that a request was changing has gone bad in memory. Nothing was done: the request can be done anew.
+    #[error(
+        "page {page} of object {object} has gone bad in memory while it was changed: expected {expected}, got {got}"
+    )]
+    Scribbled {
+        /// Whose.
+        object: ObjectId,
+        /// Which.
+        page: u64,
+        /// What legal changes have left.
+        expected: Checksum,
+        /// What its bytes have.
+        got: Checksum,
+    },
     /// The directory has no entry of that name, or was removed itself.
     #[error("no {name} in directory {parent}")]
     NotFound {
@@ -275,6 +290,7 @@ impl Error {
             Error::CorruptDirectory { .. }
             | Error::CorruptAttributes { .. }
             | Error::CorruptTree { .. }
+            | Error::Scribbled { .. }
             | Error::Mismatch { .. } => ErrorKind::Corrupt,
             Error::Audit { .. } => ErrorKind::Internal,
             Error::Object(error) => match error {

@@ -23,6 +23,7 @@ mod name;
 mod namespace;
 mod pages;
 pub mod permission;
+mod rolled;
 mod stage;
 mod sums;
 mod xattr;

@@ -2,6 +2,7 @@
 
 use crate::audit::{Audit, Audits};
 use crate::error::{Error, Result};
+use crate::rolled::Rolled;
 use crate::sums;
 use holdfast_integrity::{Algorithm, Checksum, prefetch_part};
 use holdfast_object::{
@@ -89,25 +90,25 @@ impl<'a> Staged<'a> {
     }
 
     /// Writes whole pages of metadata, in ascending order of index.
+    ///
+    /// # Errors
+    /// [`Error::Scribbled`], and those of the cache. Then this is not to be submitted.
     pub(crate) fn pages<'b>(
         &mut self,
         id: ObjectId,
-        images: impl ExactSizeIterator<Item = (PageIndex, &'b [u8; PAGE_SIZE])>,
+        images: impl ExactSizeIterator<Item = (PageIndex, &'b Rolled)>,
         size_min: u64,
     ) -> Result<()> {
         if images.len() == 0 {
             return Ok(());
         }
         let frames = self.cache.frames(images.len())?;
-        let fragments = images.zip(frames).map(|((index, image), mut frame)| {
-            // The checksum is of the bytes where they come from, so that a copy gone wrong is seen.
-            let checksum = Algorithm::Crc64Nvme.sum_copied(image, &mut frame[..]);
-            let pin = frame.publish(checksum);
-            let page = pin.page();
+        let mut fragments = Vec::with_capacity(images.len());
+        for ((index, image), frame) in images.zip(frames) {
+            let pin = image.publish(id, index, frame)?;
+            fragments.push(Fragment { index, start: 0, end: PAGE_SIZE as u16, page: pin.page() });
             self.pins.push(pin);
-            Fragment { index, start: 0, end: PAGE_SIZE as u16, page }
-        });
-        let fragments = fragments.collect();
+        }
         self.ops.push(Op::Write { id, fragments, size_min });
         Ok(())
     }

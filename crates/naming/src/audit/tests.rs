@@ -6,7 +6,7 @@ use crate::directory::layout::*;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory_cache::MemoryCache;
 use crate::namespace::{Namespace, Options, RenameMode, Request, XattrMode};
-use holdfast_object::{Attributes, Kind, ManualClock, NamePlace, ObjectCache, ObjectId, Op};
+use holdfast_object::{Attributes, Kind, ManualClock, NamePlace, ObjectCache, ObjectId, Op, PAGE_SIZE};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -419,4 +419,35 @@ fn every_equation_has_a_bug_that_it_finds() {
     for name in planted {
         assert!(docs.contains(&format!("| {name} |")), "{name}");
     }
+}
+
+/// What hits a page while a request changes it gets no valid checksum: the request is done anew, and nobody notices.
+#[test]
+fn a_page_that_goes_bad_while_it_is_changed_is_made_anew() {
+    let requests: [Requested; 6] = [creates, links, unlinks, makes_directory, removes_directory, moves];
+    for (number, request) in requests.into_iter().enumerate() {
+        let expected = World::new();
+        request(&expected).unwrap();
+        for at in [0, 17, HEADER_BYTES + 6, HEADER_BYTES + NODE_BYTES + 2, 500, PAGE_SIZE - 1] {
+            let world = World::new();
+            plant::scribble(at);
+            request(&world).unwrap_or_else(|error| panic!("request {number}, byte {at}: {error}"));
+            assert!(!plant::is_scribble_left(), "request {number} has changed no page");
+            assert_eq!(names(&world), names(&expected), "request {number}, byte {at}");
+            world.is_sound();
+        }
+    }
+    let world = World::new();
+    let before = world.state();
+    plant::scribble_always(true);
+    let error = creates(&world).unwrap_err();
+    plant::scribble_always(false);
+    assert!(matches!(error, Error::Scribbled { page: 0, .. }) && error.kind() == ErrorKind::Corrupt, "{error}");
+    assert_eq!(world.state(), before, "nothing has happened");
+    creates(&world).unwrap();
+}
+
+fn names(world: &World) -> Vec<(Vec<u8>, Kind)> {
+    let entries = world.space.entries(REQUEST, world.directory).unwrap();
+    entries.into_iter().map(|(name, _, kind)| (name, kind)).collect()
 }

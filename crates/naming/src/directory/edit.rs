@@ -36,8 +36,7 @@ impl Directory<'_> {
         let key = vacancy.0.ok_or_else(|| Error::DirectoryFull { parent: self.id, name: name.into() })?;
         if self.header.is_none() {
             self.header = Some(self.fresh);
-            let image = node::build_node(self.id, 0, 0, &[]);
-            self.changed.insert(0, image);
+            self.put(0, 0, &[], 0)?;
         }
         let path = self.descend(key)?;
         let mut record = Vec::new();
@@ -45,7 +44,7 @@ impl Directory<'_> {
         let mut records = self.checked_records(path.leaf)?;
         let at = position(&records, 0, key);
         records.splice(at..at, record);
-        self.store(&path.steps, path.leaf.page, 0, records)?;
+        self.store(&path.steps, path.leaf.page, 0, records, at)?;
         self.called.push(Called { object, key, is_put: true });
         Ok(key)
     }
@@ -65,7 +64,7 @@ impl Directory<'_> {
         assert_eq!(node::record_key(&records, at), entry.key, "entry found before");
         let length = node::record_lengths(&records[at..], 0).next().unwrap_or(0);
         records.drain(at..at + length);
-        self.shrink(&path.steps, path.leaf.page, 0, records)?;
+        self.shrink(&path.steps, path.leaf.page, 0, records, at)?;
         self.called.push(Called { object: entry.object, key: entry.key, is_put: false });
         Ok(())
     }
@@ -80,7 +79,7 @@ impl Directory<'_> {
         node::push_entry(&mut record, entry.key, object, kind, name);
         assert_eq!(node::record_key(&records, at), entry.key, "entry found before");
         records[at..at + record.len()].copy_from_slice(&record);
-        self.put(path.leaf.page, 0, &records);
+        self.put(path.leaf.page, 0, &records, at)?;
         self.called.push(Called { object: entry.object, key: entry.key, is_put: false });
         self.called.push(Called { object, key: entry.key, is_put: true });
         Ok(Some(entry))
@@ -99,36 +98,37 @@ impl Directory<'_> {
         self.checked_records(Expect { page, level: Some(level), ..self.expect_root() })
     }
 
-    fn put(&mut self, page: u64, level: u8, records: &[u8]) {
-        let image = node::build_node(self.id, page, level, records);
+    /// Gives a page these records; the first `same` bytes of them it has already.
+    fn put(&mut self, page: u64, level: u8, records: &[u8], same: usize) -> Result<()> {
+        let mut image = self.take_version(page)?;
+        node::put_node(&mut image, self.id, page, level, records, same);
         self.changed.insert(page, image);
+        Ok(())
     }
 
-    /// Gives a node these records; splits it, and the branches above, if they are too many.
-    fn store(&mut self, steps: &[Step], page: u64, level: u8, records: Vec<u8>) -> Result<()> {
+    /// Gives a node these records, which begin with `same` bytes that it has already; splits it, and the branches above, if they are too many.
+    fn store(&mut self, steps: &[Step], page: u64, level: u8, records: Vec<u8>, same: usize) -> Result<()> {
         if records.len() <= capacity(page) {
-            self.put(page, level, &records);
-            return Ok(());
+            return self.put(page, level, &records, same);
         }
         let cut = middle(&records, level);
         let separator = node::record_key(&records, cut);
         let (left, right) = records.split_at(cut);
         let right_page = self.allocate()?;
-        self.put(right_page, level, right);
+        self.put(right_page, level, right, 0)?;
         let Some((step, above)) = steps.split_last() else {
             assert_eq!(page, 0, "only the root has no parent");
             let left_page = self.allocate()?;
-            self.put(left_page, level, left);
+            self.put(left_page, level, left, 0)?;
             let mut branches = Vec::new();
             node::push_branch(&mut branches, BranchRecord { key: 0, child: left_page });
             node::push_branch(&mut branches, BranchRecord { key: separator, child: right_page });
             if level == LEVEL_MAX {
                 return Err(self.expect_root().corrupt(HEADER_BYTES, "tree is too high"));
             }
-            self.put(0, level + 1, &branches);
-            return Ok(());
+            return self.put(0, level + 1, &branches, 0);
         };
-        self.put(page, level, left);
+        self.put(page, level, left, same.min(cut))?;
         let mut branches = self.records_of(step.page, level + 1)?;
         let mut branch = Vec::new();
         node::push_branch(&mut branch, BranchRecord { key: separator, child: right_page });
@@ -136,17 +136,16 @@ impl Directory<'_> {
         branches[..8].copy_from_slice(&step.low.to_le_bytes());
         let at = (step.slot + 1) * BRANCH_BYTES;
         branches.splice(at..at, branch);
-        self.store(above, step.page, level + 1, branches)
+        self.store(above, step.page, level + 1, branches, 0)
     }
 
-    /// Gives a node these records, fewer than before; joins it with a neighbour if they have become few.
-    fn shrink(&mut self, steps: &[Step], page: u64, level: u8, records: Vec<u8>) -> Result<()> {
+    /// Gives a node these records, fewer than before, which begin with `same` bytes that it has already; joins it with a neighbour if they have become few.
+    fn shrink(&mut self, steps: &[Step], page: u64, level: u8, records: Vec<u8>, same: usize) -> Result<()> {
         let Some((step, above)) = steps.split_last() else {
-            return self.shrink_root(level, records);
+            return self.shrink_root(level, records, same);
         };
         if records.len() >= SPARSE {
-            self.put(page, level, &records);
-            return Ok(());
+            return self.put(page, level, &records, same);
         }
         let mut branches = self.records_of(step.page, level + 1)?;
         let remove_branch = |branches: &mut Vec<u8>, slot: usize| {
@@ -155,7 +154,7 @@ impl Directory<'_> {
         if records.is_empty() {
             self.free(page)?;
             remove_branch(&mut branches, step.slot);
-            return self.shrink(above, step.page, level + 1, branches);
+            return self.shrink(above, step.page, level + 1, branches, step.slot * BRANCH_BYTES);
         }
         let count = branches.len() / BRANCH_BYTES;
         for left_slot in [step.slot.checked_sub(1), Some(step.slot)].into_iter().flatten() {
@@ -182,17 +181,16 @@ impl Directory<'_> {
             left.extend_from_slice(&right);
             let left_page = branch_child(&branches, left_slot);
             let right_page = branch_child(&branches, right_slot);
-            self.put(left_page, level, &left);
+            self.put(left_page, level, &left, 0)?;
             self.free(right_page)?;
             remove_branch(&mut branches, right_slot);
-            return self.shrink(above, step.page, level + 1, branches);
+            return self.shrink(above, step.page, level + 1, branches, right_slot * BRANCH_BYTES);
         }
-        self.put(page, level, &records);
-        Ok(())
+        self.put(page, level, &records, same)
     }
 
     /// Gives the root these records; takes over its only child if that fits, so that the tree gets lower.
-    fn shrink_root(&mut self, mut level: u8, mut records: Vec<u8>) -> Result<()> {
+    fn shrink_root(&mut self, mut level: u8, mut records: Vec<u8>, mut same: usize) -> Result<()> {
         while level > 0 && records.len() == BRANCH_BYTES {
             let child = branch_child(&records, 0);
             let below = self.records_of(child, level - 1)?;
@@ -200,25 +198,24 @@ impl Directory<'_> {
                 break;
             }
             self.free(child)?;
-            (level, records) = (level - 1, below);
+            (level, records, same) = (level - 1, below, 0);
         }
         if records.is_empty() {
             level = 0;
         }
         if level == 0 {
             // All other pages are free.
-            let changed = std::mem::take(&mut self.changed).into_keys().filter(|page| *page != 0);
+            let others = self.changed.split_off(&1);
             if let Some(header) = self.header.as_mut().filter(|header| header.pages > 1) {
                 let lost = (header.pages - 1).wrapping_sub(header.free_count);
                 match &mut self.cut {
                     Some(cut) => cut.lost = cut.lost.wrapping_add(lost),
-                    cut => *cut = Some(Cut { changed: changed.collect(), lost }),
+                    cut => *cut = Some(Cut { changed: others.into_keys().collect(), lost }),
                 }
                 (header.pages, header.free_head, header.free_count) = (1, 0, 0);
             }
         }
-        self.put(0, level, &records);
-        Ok(())
+        self.put(0, level, &records, same)
     }
 
     fn allocate(&mut self) -> Result<u64> {
@@ -246,8 +243,10 @@ impl Directory<'_> {
         if page == 0 || page >= header.pages || page == header.free_head {
             return Err(Expect { page, ..expect }.corrupt(0, "page is free already"));
         }
-        let image = node::build_free(self.id, page, header.free_head);
-        (header.free_head, header.free_count) = (page, header.free_count + 1);
+        let next = std::mem::replace(&mut header.free_head, page);
+        header.free_count += 1;
+        let mut image = self.take_version(page)?;
+        node::put_free(&mut image, self.id, page, next);
         self.changed.insert(page, image);
         Ok(())
     }

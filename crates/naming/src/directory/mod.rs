@@ -22,6 +22,7 @@ use crate::audit::{Audit, Called, Counting};
 use crate::error::{Error, Result};
 use crate::few::{Few, Nothing};
 use crate::pages;
+use crate::rolled::Rolled;
 use crate::stage::Staged;
 use holdfast_object::{Kind, ObjectCache, ObjectId, Op, PAGE_SIZE, PinnedPage};
 use layout::{HASH_BITS, Image, KEY_END, LEVEL_MAX, SLOT_BITS};
@@ -55,7 +56,7 @@ pub(crate) struct Directory<'a> {
     header: Option<Header>,
     /// What the header of a directory without pages will say.
     fresh: Header,
-    changed: BTreeMap<u64, Box<Image>>,
+    changed: BTreeMap<u64, Rolled>,
     /// All pages but the first were given up.
     cut: Option<Cut>,
     /// Names put in and taken out.
@@ -273,6 +274,20 @@ impl<'a> Directory<'a> {
         }
     }
 
+    /// The newest version of a page, to be changed and put back; zeroes if there is none.
+    fn take_version(&mut self, index: u64) -> Result<Rolled> {
+        if let Some(changed) = self.changed.remove(&index) {
+            return Ok(changed);
+        }
+        // After a cut, too, old pages are the store's until the transaction is carried out.
+        let is_stored = self.stored.is_some_and(|stored| index < stored.pages);
+        Ok(match is_stored.then(|| self.stored_page(index)).transpose()? {
+            Some(Page::Kept(page)) => Rolled::of(page),
+            Some(Page::Stored(page)) => Rolled::of(&page),
+            Some(Page::Changed(_)) | None => Rolled::zeroes(),
+        })
+    }
+
     fn page(&self, index: u64) -> Result<Page<'_>> {
         if let Some(image) = self.changed.get(&index) {
             return Ok(Page::Changed(image));
@@ -305,12 +320,10 @@ impl<'a> Directory<'a> {
     /// Adds the changes to a transaction: whole new pages, and the new size where it shrinks.
     pub(crate) fn stage(mut self, staged: &mut Staged<'_>) -> Result<()> {
         let Some(header) = self.header else { return Ok(()) };
-        if self.stored != self.header {
-            let mut image = Box::new(*self.page(0)?);
+        if self.stored != self.header || self.changed.contains_key(&0) {
+            let mut image = self.take_version(0)?;
             header.put(&mut image);
             self.changed.insert(0, image);
-        } else if let Some(image) = self.changed.get_mut(&0) {
-            header.put(image);
         }
         #[cfg(test)]
         crate::audit::plant::in_pages(&mut self.changed);
@@ -322,7 +335,7 @@ impl<'a> Directory<'a> {
             staged.op(Op::Truncate { id: self.id, size });
         }
         assert!(self.changed.keys().all(|&page| page < header.pages), "changed pages are within the directory");
-        staged.pages(self.id, self.changed.iter().map(|(&index, image)| (index, &**image)), size)
+        staged.pages(self.id, self.changed.iter().map(|(&index, image)| (index, image)), size)
     }
 
     /// Tells the audit what changes in the pages.
@@ -433,9 +446,10 @@ pub(crate) fn decode_page(bytes: &[u8]) -> bool {
     }
     for size in [0, PAGE_SIZE as u64, word(16).saturating_mul(PAGE_SIZE as u64), u64::MAX] {
         if let Ok(header) = Header::parse(&image, ObjectId(2), size) {
-            let mut again = image;
+            let mut again = Rolled::zeroes();
+            again.put(0, &image);
             header.put(&mut again);
-            assert!(again == image);
+            assert!(*again == image);
             is_one = true;
         }
     }

@@ -3,6 +3,7 @@
 use super::layout::*;
 use crate::error::{Error, Result};
 use crate::name;
+use crate::rolled::Rolled;
 use holdfast_object::{Kind, ObjectId, PAGE_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -237,8 +238,8 @@ pub(super) fn record_key(records: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(key)
 }
 
-/// A node's page. The header in page 0 is left zero.
-pub(super) fn build_node(owner: ObjectId, page: u64, level: u8, records: &[u8]) -> Box<Image> {
+/// Makes a page a node with these records, of which the first `same` bytes are there already.
+pub(super) fn put_node(image: &mut Rolled, owner: ObjectId, page: u64, level: u8, records: &[u8], same: usize) {
     assert!(records.len() <= capacity(page), "{} bytes of records in page {page}", records.len());
     assert!(level <= LEVEL_MAX, "level {level}");
     let raw = NodeRaw {
@@ -251,21 +252,18 @@ pub(super) fn build_node(owner: ObjectId, page: u64, level: u8, records: &[u8]) 
         owner: owner.0.into(),
         page: page.into(),
     };
-    let mut image = Box::new([0; PAGE_SIZE]);
-    let at = node_offset(page);
-    image[at..at + NODE_BYTES].copy_from_slice(raw.as_bytes());
+    image.put(node_offset(page), raw.as_bytes());
     let at = records_offset(page);
-    image[at..at + records.len()].copy_from_slice(records);
-    image
+    image.put(at + same, &records[same..]);
+    image.end(at + records.len());
 }
 
-/// A free page.
-pub(super) fn build_free(owner: ObjectId, page: u64, next: u64) -> Box<Image> {
+/// Makes a page a free one.
+pub(super) fn put_free(image: &mut Rolled, owner: ObjectId, page: u64, next: u64) {
     let raw =
         FreeRaw { magic: FREE_MAGIC, reserved: [0; 4], owner: owner.0.into(), page: page.into(), next: next.into() };
-    let mut image = Box::new([0; PAGE_SIZE]);
-    image[..FREE_BYTES].copy_from_slice(raw.as_bytes());
-    image
+    image.put(0, raw.as_bytes());
+    image.end(FREE_BYTES);
 }
 
 /// Reads a free page: the next one.
@@ -328,7 +326,7 @@ impl Header {
     }
 
     /// Puts it into page 0.
-    pub(super) fn put(&self, image: &mut Image) {
+    pub(super) fn put(&self, image: &mut Rolled) {
         let raw = HeaderRaw {
             magic: HEADER_MAGIC,
             seed: self.seed.into(),
@@ -338,6 +336,6 @@ impl Header {
             hash_bits: self.hash_bits,
             reserved: [0; 7],
         };
-        image[..HEADER_BYTES].copy_from_slice(raw.as_bytes());
+        image.put(0, raw.as_bytes());
     }
 }

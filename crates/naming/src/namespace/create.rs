@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::name::{self, SYMLINK_MAX};
 use crate::permission::Access;
+use crate::rolled::until_sound;
 use crate::stage::Staged;
 use crate::xattr::Xattrs;
 use holdfast_object::{AttrSet, Attributes, Class, Hold, Kind, NamePlace, ObjectId, Op, Timestamp};
@@ -117,6 +118,10 @@ impl Namespace {
     }
 
     fn make(&self, request: &Request, parent: ObjectId, name: &[u8], new: &New<'_>) -> Result<Found> {
+        until_sound(|| self.make_once(request, parent, name, new))
+    }
+
+    fn make_once(&self, request: &Request, parent: ObjectId, name: &[u8], new: &New<'_>) -> Result<Found> {
         if let Some(answer) = self.earlier(request)? {
             return self.answer_made(answer, new.open);
         }
@@ -226,6 +231,10 @@ impl Namespace {
 
     /// Gives an object another name. As after a lookup, the caller holds it once more.
     pub fn link(&self, request: &Request, id: ObjectId, parent: ObjectId, name: &[u8]) -> Result<Found> {
+        until_sound(|| self.link_once(request, id, parent, name))
+    }
+
+    fn link_once(&self, request: &Request, id: ObjectId, parent: ObjectId, name: &[u8]) -> Result<Found> {
         if let Some(answer) = self.earlier(request)? {
             return self.answer_made(answer, false);
         }

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::locks::{InUse, Use};
 use crate::name;
 use crate::permission::Access;
+use crate::rolled::until_sound;
 use holdfast_object::{AttrSet, Attributes, Kind, NamePlace, ObjectId, Op, Timestamp};
 
 /// An entry that is about to be removed, with its directory; both in exclusive use.
@@ -31,6 +32,10 @@ impl Namespace {
     }
 
     fn remove(&self, request: &Request, parent: ObjectId, name: &[u8], wants_directory: bool) -> Result<()> {
+        until_sound(|| self.remove_once(request, parent, name, wants_directory))
+    }
+
+    fn remove_once(&self, request: &Request, parent: ObjectId, name: &[u8], wants_directory: bool) -> Result<()> {
         if self.earlier(request)?.is_some() {
             return Ok(());
         }

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::name;
 use crate::permission::{self, Access};
+use crate::rolled::until_sound;
 use holdfast_object::{AttrSet, Attributes, Class, Kind, NamePlace, ObjectId, Op, Timestamp};
 
 /// What becomes of an entry that has the new name already.
@@ -102,7 +103,7 @@ impl Namespace {
             if self.pair(request, from, to)? != seen {
                 continue;
             }
-            let kept = self.rename_in_use(request, from, to, seen, mode)?;
+            let kept = until_sound(|| self.rename_in_use(request, from, to, seen, mode))?;
             drop(in_use);
             if let Some(id) = kept {
                 self.settle(id);

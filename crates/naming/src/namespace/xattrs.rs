@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::pages::ReadData;
 use crate::permission::{self, Access, SETGID, STICKY};
+use crate::rolled::{Rolled, until_sound};
 use crate::stage::Staged;
 use crate::xattr::{XATTR_LIST_MAX, XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX, Xattrs};
 use holdfast_object::{AttrSet, Attributes, Kind, ObjectId, Op, PAGE_SIZE, Timestamp};
@@ -90,7 +91,17 @@ impl Namespace {
         request: &Request,
         id: ObjectId,
         name: &[u8],
-        change: impl FnOnce(&mut Xattrs) -> Result<()>,
+        change: impl Fn(&mut Xattrs) -> Result<()>,
+    ) -> Result<()> {
+        until_sound(|| self.change_xattrs_once(request, id, name, &change))
+    }
+
+    fn change_xattrs_once(
+        &self,
+        request: &Request,
+        id: ObjectId,
+        name: &[u8],
+        change: impl Fn(&mut Xattrs) -> Result<()>,
     ) -> Result<()> {
         let _in_use = self.locks.lock(&[(id, Use::Exclusive)]);
         let attributes = self.inode(id)?;
@@ -307,17 +318,16 @@ fn no_attribute(id: ObjectId, name: &[u8]) -> Error {
 }
 
 /// The pages in which `new` differs from `old`; zeroes are behind the end of both.
-fn changed_pages(old: &[u8], new: &[u8]) -> Vec<(u64, [u8; PAGE_SIZE])> {
+fn changed_pages(old: &[u8], new: &[u8]) -> Vec<(u64, Rolled)> {
     let page = |bytes: &[u8], at: usize| {
         let rest = bytes.get(at..).unwrap_or_default();
-        let mut image = [0; PAGE_SIZE];
-        let length = rest.len().min(PAGE_SIZE);
-        image[..length].copy_from_slice(&rest[..length]);
+        let mut image = Rolled::zeroes();
+        image.put(0, &rest[..rest.len().min(PAGE_SIZE)]);
         image
     };
     (0..new.len().div_ceil(PAGE_SIZE))
         .map(|index| (index, page(new, index * PAGE_SIZE)))
-        .filter(|(index, image)| old.len() <= index * PAGE_SIZE || page(old, index * PAGE_SIZE) != *image)
+        .filter(|(index, image)| old.len() <= index * PAGE_SIZE || *page(old, index * PAGE_SIZE) != **image)
         .map(|(index, image)| (index as u64, image))
         .collect()
 }

@@ -1,0 +1,129 @@
+//! Pages of metadata in the making: one way to change them, which takes the checksum along.
+//!
+//! A page that is changed starts from the stored one and *its* checksum, and each change takes that along from the bytes that it
+//! changes alone, as everywhere in the store. So what hits the page on the way (or a path that goes around [`Rolled::put`]) does not get a
+//! valid checksum: [`Rolled::publish`] compares, once the bytes are where they stay, and the request is done anew.
+
+use crate::error::{Error, Result};
+use holdfast_integrity::{Algorithm, CRC64_OF_ZEROS, Checksum, crc64, crc64_change};
+use holdfast_object::{FrameMut, ObjectId, PAGE_SIZE, PageIndex, PinnedPage};
+use std::ops::Deref;
+
+/// How often a request is done that finds a page gone bad under its hands.
+const ATTEMPTS: usize = 3;
+
+/// Does a request anew that found a page which it was changing gone bad in memory: nothing of it was done.
+pub(crate) fn until_sound<T>(mut request: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..ATTEMPTS {
+        match request() {
+            Err(error @ Error::Scribbled { .. }) => tracing::error!(%error, "a request is done anew"),
+            outcome => return outcome,
+        }
+    }
+    request()
+}
+
+/// Zeroes, to be put.
+static ZEROES: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+
+/// A page's bytes, and the CRC-64 that legal changes have left.
+#[derive(Clone)]
+pub(crate) struct Rolled {
+    bytes: Box<[u8; PAGE_SIZE]>,
+    crc64: u64,
+}
+
+impl Rolled {
+    /// A page of zeroes.
+    pub(crate) fn zeroes() -> Rolled {
+        Rolled { bytes: Box::new(ZEROES), crc64: CRC64_OF_ZEROS }
+    }
+
+    /// A page that is stored: verified, and under the checksum that it was verified by.
+    pub(crate) fn of(page: &PinnedPage) -> Rolled {
+        let known = Some(page.sum()).filter(|sum| sum.algorithm() == Algorithm::Crc64Nvme);
+        let crc64 = known.and_then(|sum| sum.as_u64()).unwrap_or_else(|| crc64(page.bytes()));
+        Rolled { bytes: Box::new(*page.bytes()), crc64 }
+    }
+
+    /// Replaces the bytes from `at` on.
+    ///
+    /// # Panics
+    /// If they do not lie within the page.
+    pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
+        let old = &mut self.bytes[at..at + bytes.len()];
+        self.crc64 ^= crc64_change(at, old, bytes);
+        old.copy_from_slice(bytes);
+    }
+
+    /// From `at` on there are only zeroes.
+    pub(crate) fn end(&mut self, at: usize) {
+        let end = self.bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        if at < end {
+            self.put(at, &ZEROES[at..end]);
+        }
+    }
+
+    /// The page in the frame where it is to stay.
+    ///
+    /// # Errors
+    /// [`Error::Scribbled`]: its bytes are not what legal changes have made of it.
+    pub(crate) fn publish(&self, object: ObjectId, page: PageIndex, mut frame: FrameMut) -> Result<PinnedPage> {
+        // Of the bytes where they come from, so that a copy gone wrong is seen by the next reader.
+        let got = Algorithm::Crc64Nvme.sum_copied(&self.bytes[..], &mut frame[..]);
+        let expected = Checksum::crc64(self.crc64);
+        if got != expected {
+            return Err(Error::Scribbled { object, page, expected, got });
+        }
+        Ok(frame.publish(expected))
+    }
+
+    /// Changes a byte as nobody must.
+    #[cfg(test)]
+    pub(crate) fn scribble(&mut self, at: usize) {
+        self.bytes[at] ^= 4;
+    }
+}
+
+impl Deref for Rolled {
+    type Target = [u8; PAGE_SIZE];
+    fn deref(&self) -> &[u8; PAGE_SIZE] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_object::Arena;
+    use rand::{Rng, RngCore, SeedableRng};
+
+    #[test]
+    fn the_checksum_is_that_of_the_bytes_after_any_changes() {
+        let seed = rand::rng().random();
+        eprintln!("seed {seed}");
+        let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
+        let arena = Arena::new(2, 0).unwrap();
+        let mut page = Rolled::zeroes();
+        for _ in 0..300 {
+            let at = random.random_range(0..PAGE_SIZE);
+            let mut bytes = vec![0; random.random_range(0..=(PAGE_SIZE - at).min(600))];
+            random.fill_bytes(&mut bytes);
+            page.put(at, &bytes);
+            if random.random_ratio(1, 10) {
+                page.end(random.random_range(0..=PAGE_SIZE));
+            }
+            let published = page.publish(ObjectId(7), 3, arena.allocate().unwrap()).unwrap();
+            assert!(published.verify().is_ok() && published.bytes() == &*page);
+            if random.random_ratio(1, 4) {
+                page = Rolled::of(&published);
+            }
+        }
+        page.scribble(random.random_range(0..PAGE_SIZE));
+        let refused = page.publish(ObjectId(7), 3, arena.allocate().unwrap());
+        assert!(matches!(refused, Err(Error::Scribbled { object: ObjectId(7), page: 3, .. })));
+        // A legal change over it does not make it right.
+        page.put(0, &ZEROES);
+        assert!(page.publish(ObjectId(7), 3, arena.allocate().unwrap()).is_err());
+    }
+}
