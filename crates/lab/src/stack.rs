@@ -69,6 +69,8 @@ pub struct Stack {
     pub module: Arc<Module>,
     /// The layer above.
     pub cache: Arc<Cache>,
+    /// Where the cache's pages are.
+    pub arena: Arc<Arena>,
     /// What opening found.
     pub recovered: Recovered,
     /// Everybody's time.
@@ -144,8 +146,9 @@ impl Stack {
         let logical =
             Logical::assemble(vec![between(module.clone())]).map_err(|error| Error::Protocol(error.to_string()))?;
         let store: Arc<dyn ObjectStore> = Arc::new(logical);
-        let (cache, recovered) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, options.cache.clone())?;
-        Ok(Stack { module, cache: Arc::new(cache), recovered, clock: clock.clone() })
+        let (cache, recovered) =
+            Cache::open(store, arena.clone(), clock.clone(), DomainId::MAIN, options.cache.clone())?;
+        Ok(Stack { module, cache: Arc::new(cache), arena, recovered, clock: clock.clone() })
     }
 
     /// Inverts bits of a page in memory, past everything that looks after it.

@@ -1,9 +1,8 @@
 //! Writes to metadata in memory as nobody may, and prints what became of it. Exit code 1 if a promise is broken.
 
 use clap::{Parser, ValueEnum};
-use holdfast_lab::metadata::{Plan, markdown, run, text};
+use holdfast_lab::metadata::{Kind, Plan, markdown, run, text};
 use holdfast_physical::MetadataProtection;
-use holdfast_physical::scribble::MetaKind;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -39,9 +38,9 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let Arguments { seed, injections, kind, plant, write } = Arguments::parse();
-    let kind = kind.map(|name| MetaKind::ALL.into_iter().find(|kind| kind.name() == name));
+    let kind = kind.map(|name| Kind::all().find(|kind| kind.name() == name));
     if kind == Some(None) {
-        eprintln!("the kinds are: {}", MetaKind::ALL.map(MetaKind::name).join(", "));
+        eprintln!("the kinds are: {}", Kind::all().map(Kind::name).collect::<Vec<_>>().join(", "));
         return ExitCode::FAILURE;
     }
     // A panic is a finding, and is reported as one.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `script` | what is done with the store |
 //! | `between` | moments at which something can happen |
+//! | `pages` | what the cache has of metadata, and striking it |
 //! | `trial` | one strike, and what became of it |
 //! | `table` | the results for people |
 //!
@@ -14,6 +15,7 @@
 //! - *nobody notices*: each application operation has the answer that it should, then and later.
 
 mod between;
+mod pages;
 mod script;
 mod table;
 mod trial;
@@ -22,6 +24,7 @@ use crate::enemy::reference::Reference;
 pub use between::Moment;
 use holdfast_physical::MetadataProtection;
 use holdfast_physical::scribble::{LogicBug, MetaKind, Pattern, State};
+pub use pages::PageKind;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -29,13 +32,51 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use table::{markdown, text};
 use trial::Twin;
 
+/// A kind of metadata.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    /// In the store's memory.
+    Store(MetaKind),
+    /// A page in the cache.
+    Page(PageKind),
+}
+
+impl Kind {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Kind> {
+        MetaKind::ALL.into_iter().map(Kind::Store).chain(PageKind::ALL.into_iter().map(Kind::Page))
+    }
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Store(kind) => kind.name(),
+            Kind::Page(kind) => kind.name(),
+        }
+    }
+
+    /// How it is struck.
+    fn patterns(self) -> &'static [Pattern] {
+        match self {
+            Kind::Store(_) => &Pattern::ALL,
+            Kind::Page(_) => &pages::PATTERNS,
+        }
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// What is struck.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum What {
     /// A field of something in memory.
     Field {
         /// What it is.
-        kind: MetaKind,
+        kind: Kind,
         /// What it is to the epoch being built.
         state: State,
         /// By name.
@@ -105,7 +146,7 @@ pub struct Plan {
     /// Protection of the store: a weaker one than the default must make the campaign fail.
     pub metadata: MetadataProtection,
     /// Only this kind.
-    pub kind: Option<MetaKind>,
+    pub kind: Option<Kind>,
 }
 
 /// What a campaign has found.
@@ -114,7 +155,7 @@ pub struct Done {
     /// Each strike.
     pub trials: Vec<Trial>,
     /// Fields that there are, by kind.
-    pub fields: BTreeMap<MetaKind, BTreeSet<String>>,
+    pub fields: BTreeMap<Kind, BTreeSet<String>>,
     /// Cells, and how many of them have been struck.
     pub cells: (usize, usize),
 }
@@ -185,7 +226,7 @@ fn queues(plan: &Plan, twins: &[Twin], random: &mut Pcg64Mcg, done: &mut Done) -
             for (kind, state, field) in fields.iter().filter(|(kind, ..)| plan.kind.is_none_or(|only| only == *kind)) {
                 done.fields.entry(*kind).or_default().insert(field.clone());
                 let what = What::Field { kind: *kind, state: *state, field: field.clone() };
-                for pattern in Pattern::ALL {
+                for &pattern in kind.patterns() {
                     let cell = Cell { what: what.clone(), pattern: Some(pattern), moment };
                     places.entry(cell).or_default().push((script as u64, event));
                 }
@@ -197,7 +238,7 @@ fn queues(plan: &Plan, twins: &[Twin], random: &mut Pcg64Mcg, done: &mut Done) -
             }
         }
     }
-    let mut queues: BTreeMap<Option<MetaKind>, Vec<(u64, usize, Cell)>> = BTreeMap::new();
+    let mut queues: BTreeMap<Option<Kind>, Vec<(u64, usize, Cell)>> = BTreeMap::new();
     for (cell, places) in places {
         let (script, event) = places[random.random_range(0..places.len())];
         let kind = match cell.what {

@@ -1,6 +1,7 @@
 //! What is done with a store before, while and after its metadata in memory is struck: the same in every run of the same number.
 
 use super::between::{Between, Front, Moment, Watch};
+use super::pages::Pages;
 use crate::enemy::reference::Reference;
 use crate::look::walk;
 use crate::maker::Maker;
@@ -38,8 +39,14 @@ pub(super) struct Kept {
     driver: Driver,
 }
 
+/// What can be struck.
+pub(super) struct Memory {
+    pub(super) module: Arc<Module>,
+    pub(super) pages: Pages,
+}
+
 /// Told of each moment, by number.
-pub(super) type Strike = Box<dyn FnMut(usize, Moment, &Module) + Send>;
+pub(super) type Strike = Box<dyn FnMut(usize, Moment, &Memory) + Send>;
 
 fn in_model(model: &Model, path: &[&str]) -> Result<Node, String> {
     path.iter().try_fold(Node::ROOT, |node, name| {
@@ -83,9 +90,14 @@ impl Run {
         self.read_all("before");
         self.begin()?;
         let mut number = 0;
-        let (module, clock) = (self.module.clone(), self.maker.stack.clock.clone());
+        let stack = &self.maker.stack;
+        let pages = Pages::new(stack.cache.clone(), stack.arena.clone());
+        let (mut memory, clock) = (Memory { module: self.module.clone(), pages }, stack.clock.clone());
         let hook = Box::new(move |moment| {
-            strike(number, moment, &module);
+            if matches!(moment, Moment::Rest | Moment::Logged) {
+                memory.pages.look();
+            }
+            strike(number, moment, &memory);
             number += 1;
             clock.advance_ns(SECOND_NS);
         });

@@ -1,8 +1,8 @@
 //! The results for people.
 
-use super::{Done, Moment, Trial, Verdict, What};
+use super::{Done, Kind, Moment, Trial, Verdict, What};
 use crate::caught::PANIC;
-use holdfast_physical::scribble::{MetaKind, Pattern};
+use holdfast_physical::scribble::Pattern;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -52,11 +52,9 @@ fn of<'a>(trials: impl Iterator<Item = &'a Trial>) -> Row {
 }
 
 fn by_kind(done: &Done) -> String {
-    let of_kind =
-        |trial: &&Trial, wanted: MetaKind| matches!(trial.cell.what, What::Field { kind, .. } if kind == wanted);
-    let kinds = MetaKind::ALL
-        .into_iter()
-        .map(|kind| (kind.name().to_string(), of(done.trials.iter().filter(|trial| of_kind(trial, kind)))));
+    let of_kind = |trial: &&Trial, wanted: Kind| matches!(trial.cell.what, What::Field { kind, .. } if kind == wanted);
+    let kinds =
+        Kind::all().map(|kind| (kind.name().to_string(), of(done.trials.iter().filter(|trial| of_kind(trial, kind)))));
     let bugs = ("logic bugs".to_string(), of(done.trials.iter().filter(|trial| trial.cell.pattern.is_none())));
     let all = ("**all**".to_string(), of(done.trials.iter()));
     table("kind", kinds.chain([bugs, all]).filter(|(_, row)| row.injections > 0))
@@ -113,7 +111,7 @@ fn group_of(field: &str) -> &'static str {
 
 /// Kind × what a field says: what the store did, and what an application got.
 fn by_group(done: &Done) -> String {
-    let mut groups: BTreeMap<(MetaKind, &str), Vec<&Trial>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Kind, &str), Vec<&Trial>> = BTreeMap::new();
     for trial in &done.trials {
         if let What::Field { kind, field, .. } = &trial.cell.what {
             groups.entry((*kind, group_of(field))).or_default().push(trial);
@@ -179,6 +177,8 @@ const LEFT_OUT: &str = "## Left out\n\n\
     - *Keys of maps in memory, and pointers of the program itself*: what is not found there is looked for on the device, or is missing in an equation; a wrong \
     pointer ends the process, and the last recovery point and the log stand.\n\
     - *Settings of the mount* (quota aside, which is struck): which protection files get, how much of a deletion is done at a time. They are no state of the store.\n\
+    - *Patterns that keep the checksum, in pages of directories, links and attributes*: these have one sum, and no tally beside it. A multiple of the polynomial is not \
+    seen there unless it makes no sense, or the audit of names meets it.
     - *Contents of files* in the page pool have checksums of their own ([protection.md](protection.md)).\n\
     - *What the layers above have not handed down yet* (attributes of open files, sessions, objects without a name that somebody has open, which pages are dirty): it is \
     in no block of metadata. What becomes of it goes through the equations of names ([audit.md](audit.md)), and a page is found by its checksum; a \

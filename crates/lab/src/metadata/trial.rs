@@ -1,8 +1,8 @@
 //! One strike, and what became of it.
 
 use super::between::Moment;
-use super::script::{Run, see_all};
-use super::{Cell, Trial, Verdict, What};
+use super::script::{Memory, Run, see_all};
+use super::{Cell, Kind, Trial, Verdict, What};
 use crate::caught::caught;
 use crate::enemy::reference::Reference;
 use crate::stack::{Stack, StackOptions};
@@ -17,7 +17,7 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 /// Fields that can be struck at a moment.
-pub(super) type Fields = BTreeSet<(MetaKind, State, String)>;
+pub(super) type Fields = BTreeSet<(Kind, State, String)>;
 
 /// A script without a strike.
 pub(super) struct Twin {
@@ -44,12 +44,14 @@ fn facts(device: &MemoryDevice) -> Result<[Vec<String>; 2], String> {
     Ok([of(Exactness::Epochs)?, of(Exactness::Contents)?])
 }
 
-fn survey(lab: &Lab<'_>) -> Fields {
-    let mut fields = Fields::new();
+fn survey(memory: &Memory) -> Fields {
+    let pages = memory.pages.survey().into_iter();
+    let mut fields: Fields = pages.map(|(kind, state, field)| (Kind::Page(kind), state, field.to_string())).collect();
+    let lab = memory.module.lab();
     for kind in MetaKind::ALL {
         for target in lab.targets(kind) {
             let Some(layout) = lab.layout(&target) else { continue };
-            fields.extend(layout.fields.into_iter().map(|(name, ..)| (kind, target.state, name)));
+            fields.extend(layout.fields.into_iter().map(|(name, ..)| (Kind::Store(kind), target.state, name)));
         }
     }
     fields
@@ -60,7 +62,7 @@ impl Twin {
         let found = Arc::new(Mutex::new(Vec::new()));
         let note = found.clone();
         let mut run = Run::open(store, script, metadata)?;
-        run.up_to_recovery_point(Box::new(move |_, moment, module| note.lock().push((moment, survey(&module.lab())))))?;
+        run.up_to_recovery_point(Box::new(move |_, moment, memory| note.lock().push((moment, survey(memory)))))?;
         let image = MemoryDevice::clone(&run.device);
         run.go_on()?;
         if let Some(error) = run.errors.first() {
@@ -73,13 +75,17 @@ impl Twin {
 }
 
 /// Strikes at a cell, if it is there; tells what was hit.
-fn strike(lab: &Lab<'_>, cell: &Cell, seed: u64) -> Option<String> {
+fn strike(memory: &Memory, cell: &Cell, seed: u64) -> Option<String> {
+    let lab: Lab<'_> = memory.module.lab();
     match (&cell.what, cell.pattern) {
+        (What::Field { kind: Kind::Page(kind), state, field }, Some(pattern)) => {
+            memory.pages.strike(*kind, *state, field, pattern, seed)
+        }
         (What::Bug(bug), _) => {
             let told = lab.logic_bug(*bug, seed >> 1).unwrap_or_else(|error| Some(format!("not done: {error}")));
             told.map(|told| format!("{bug}: {told}"))
         }
-        (What::Field { kind, state, field }, Some(pattern)) => {
+        (What::Field { kind: Kind::Store(kind), state, field }, Some(pattern)) => {
             let (states, field) = (vec![*state], Some(field.clone()));
             let choice = Choice { states, field, ..Choice::of(*kind, pattern, seed) };
             lab.strike_chosen(&choice).ok().map(|struck| struck.to_string())
@@ -110,9 +116,9 @@ pub(super) fn run(
     let (note, wanted) = (struck.clone(), cell.clone());
     let outcome = caught(|| {
         let mut run = Run::open(store, twin.script, metadata)?;
-        run.up_to_recovery_point(Box::new(move |number, _, module| {
+        run.up_to_recovery_point(Box::new(move |number, _, memory| {
             if number == event {
-                *note.lock() = strike(&module.lab(), &wanted, choice);
+                *note.lock() = strike(memory, &wanted, choice);
             }
         }))?;
         if struck.lock().is_none() {
@@ -120,11 +126,11 @@ pub(super) fn run(
         }
         let counters = run.module.status().counters;
         let image = MemoryDevice::clone(&run.device);
-        let is_noticed = counters.scribbles + counters.audit_failures + counters.restarts > 0;
+        let is_noticed = counters.scribbles + counters.audit_failures + counters.restarts + bad_pages(&run) > 0;
         trial.stored = judge(&image, twin, is_noticed);
         let went_on = run.go_on();
         let counters = run.module.status().counters;
-        trial.verdict = match (counters.audit_failures, counters.scribbles) {
+        trial.verdict = match (counters.audit_failures, counters.scribbles + bad_pages(&run)) {
             (0, 0) => Verdict::Harmless,
             (0, _) => Verdict::Scribble,
             _ => Verdict::Logic,
@@ -138,6 +144,12 @@ pub(super) fn run(
     trial.errors.extend(outcome.err());
     trial.struck = struck.lock().take()?;
     Some(trial)
+}
+
+/// Pages found to be bad in memory.
+fn bad_pages(run: &Run) -> u64 {
+    let status = run.maker.stack.cache.status();
+    status.pages_reread + status.pages_renewed + status.pages_lost
 }
 
 /// What of a recovery point is not as it is without a strike.
