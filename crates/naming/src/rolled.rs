@@ -43,7 +43,9 @@ impl Rolled {
     pub(crate) fn of(page: &PinnedPage) -> Rolled {
         let known = Some(page.sum()).filter(|sum| sum.algorithm() == Algorithm::Crc64Nvme);
         let crc64 = known.and_then(|sum| sum.as_u64()).unwrap_or_else(|| crc64(page.bytes()));
-        Rolled { bytes: Box::new(*page.bytes()), crc64 }
+        // By way of a vector: an array would be copied to the stack first.
+        let bytes = page.bytes().to_vec().into_boxed_slice().try_into().expect("a page has the bytes of a page");
+        Rolled { bytes, crc64 }
     }
 
     /// Replaces the bytes from `at` on.
@@ -56,9 +58,8 @@ impl Rolled {
         old.copy_from_slice(bytes);
     }
 
-    /// From `at` on there are only zeroes.
-    pub(crate) fn end(&mut self, at: usize) {
-        let end = self.bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    /// From `at` on there are only zeroes, as there are from `end` on already.
+    pub(crate) fn end(&mut self, at: usize, end: usize) {
         if at < end {
             self.put(at, &ZEROES[at..end]);
         }
@@ -111,7 +112,7 @@ mod tests {
             random.fill_bytes(&mut bytes);
             page.put(at, &bytes);
             if random.random_ratio(1, 10) {
-                page.end(random.random_range(0..=PAGE_SIZE));
+                page.end(random.random_range(0..=PAGE_SIZE), PAGE_SIZE);
             }
             let published = page.publish(ObjectId(7), 3, arena.allocate().unwrap()).unwrap();
             assert!(published.verify().is_ok() && published.bytes() == &*page);

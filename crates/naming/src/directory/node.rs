@@ -252,18 +252,30 @@ pub(super) fn put_node(image: &mut Rolled, owner: ObjectId, page: u64, level: u8
         owner: owner.0.into(),
         page: page.into(),
     };
+    let end_before = end_of(image, page);
     image.put(node_offset(page), raw.as_bytes());
     let at = records_offset(page);
     image.put(at + same, &records[same..]);
-    image.end(at + records.len());
+    image.end(at + records.len(), end_before);
+}
+
+/// From where on there are only zeroes in a page that was verified. What it says of that is a part of what changes: if it has gone bad since, so
+/// has the checksum.
+fn end_of(image: &Image, page: u64) -> usize {
+    match NodeRaw::ref_from_prefix(&image[node_offset(page)..]) {
+        Ok((raw, _)) if raw.magic == NODE_MAGIC => PAGE_SIZE.min(records_offset(page) + usize::from(raw.used.get())),
+        _ if image[..FREE_MAGIC.len()] == FREE_MAGIC => FREE_BYTES,
+        _ => image.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1),
+    }
 }
 
 /// Makes a page a free one.
 pub(super) fn put_free(image: &mut Rolled, owner: ObjectId, page: u64, next: u64) {
     let raw =
         FreeRaw { magic: FREE_MAGIC, reserved: [0; 4], owner: owner.0.into(), page: page.into(), next: next.into() };
+    let end_before = end_of(image, page);
     image.put(0, raw.as_bytes());
-    image.end(FREE_BYTES);
+    image.end(FREE_BYTES, end_before);
 }
 
 /// Reads a free page: the next one.
