@@ -27,6 +27,14 @@ check "all of them ran to their end" test $status = 0
 [ $status = 0 ] || tail -n 40 "$WORK/unittest.log"
 cd "$WORK" || exit 1
 check "the package says which types it has" test -e "$(echo "$WORK"/python/lib/python3*/site-packages/holdfast/py.typed)"
+# A bit flips on the disk, while nobody has the block in memory.
+bounded 60 "$WORK/python/bin/python" "$ROOT/crates/python/tests/on_disk.py" write "$MNT/on-disk" || die "on_disk.py cannot write"
 fs_unmount
 check "the store is sound" fs_check
+check "a block is flipped on the disk" python3 "$ROOT/crates/python/tests/on_disk.py" flip "$IMAGE"
+fs_mount
+check "a flipped bit on the disk is told, and a block that is written again is good" \
+    bounded 60 "$WORK/python/bin/python" "$ROOT/crates/python/tests/on_disk.py" survive "$MNT/on-disk"
+fs_unmount
+check "the store is sound again" fs_check
 suite_end

@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 /* What this header describes; holdfast_abi_version() says what the library has. Equal upper 16 bits: compatible. */
-#define HOLDFAST_ABI_VERSION 0x00010000u
+#define HOLDFAST_ABI_VERSION 0x00010001u
 
 #define HOLDFAST_BLOCK_BYTES 4096
 #define HOLDFAST_SUM_BYTES_MAX 32
@@ -57,7 +57,11 @@ struct holdfast_error {
     uint64_t device_address; /* the 4 KiB block of the device, or HOLDFAST_NO_ADDRESS */
     uint64_t blocks[HOLDFAST_ERROR_BLOCKS]; /* the first bad blocks of the file, ascending */
     char text[200];          /* in words, ends with NUL */
-    uint64_t reserved[4];
+    /* 1: the bytes of this transfer did not have their checksums where they arrived, and of a write nothing in the request was taken. 0: what is
+       bad was there before; a synchronous write can tell it though its own bytes were taken. From version 0x00010001 on. */
+    uint32_t in_transfer;
+    uint32_t reserved_1;
+    uint64_t reserved[3];
 };
 
 /* What a mount offers. */

@@ -22,7 +22,9 @@ pub struct HoldfastError {
     pub device_address: u64,
     pub blocks: [u64; ERROR_BLOCKS],
     pub text: [c_char; TEXT_BYTES],
-    pub reserved: [u64; 4],
+    pub in_transfer: u32,
+    pub reserved_1: u32,
+    pub reserved: [u64; 3],
 }
 const _: () = assert!(size_of::<HoldfastError>() == 528);
 
@@ -79,7 +81,9 @@ impl From<&Error> for HoldfastError {
             device_address: error.device_address.unwrap_or(NO_ADDRESS),
             blocks,
             text: words(&error.words()),
-            reserved: [0; 4],
+            in_transfer: u32::from(error.in_transfer),
+            reserved_1: 0,
+            reserved: [0; 3],
         }
     }
 }

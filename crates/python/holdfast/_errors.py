@@ -14,6 +14,7 @@ class _Failed(OSError):
         done: int = 0,
         blocks: list[int] | None = None,
         device_address: int | None = None,
+        in_transfer: bool = False,
     ) -> None:
         super().__init__(errno, words)
         #: Where bytes went bad: "memory" or "device".
@@ -28,9 +29,12 @@ class _Failed(OSError):
         self.blocks = list(blocks or ())
         #: The 4 KiB block of the device, if one is concerned and known.
         self.device_address = device_address
+        #: Whether the bytes of this transfer did not have their checksums where they arrived: of a write nothing in the request was taken. If not,
+        #: the blocks had gone bad before; a synchronous write can tell that though its own bytes were taken.
+        self.in_transfer = in_transfer
 
     def __reduce__(self):  # type: ignore[no-untyped-def]
-        fields = (self.side, self.operation, self.offset, self.done, self.blocks, self.device_address)
+        fields = (self.side, self.operation, self.offset, self.done, self.blocks, self.device_address, self.in_transfer)
         return type(self), (self.errno, self.strerror, *fields)
 
 

@@ -37,7 +37,8 @@ fn raised(py: Python<'_>, error: Error) -> PyErr {
         Operation::Write => "write",
     };
     let words = error.words().into_owned();
-    let details = (error.errno, words, side, operation, error.offset, error.done, error.blocks, error.device_address);
+    let Error { errno, offset, done, blocks, device_address, in_transfer, .. } = error;
+    let details = (errno, words, side, operation, offset, done, blocks, device_address, in_transfer);
     let made = py.import("holdfast._errors").and_then(|module| module.getattr(name)?.call1(details));
     made.map_or_else(|failed| failed, PyErr::from_value)
 }

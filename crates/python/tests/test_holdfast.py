@@ -237,6 +237,7 @@ class Files(unittest.TestCase):
                 f.pread(len(other), 0)
             error = raised.exception
             self.assertEqual((error.side, error.operation, error.blocks, error.errno), ("memory", "read", [5], 5))
+            self.assertFalse(error.in_transfer, "it was bad before")
             self.assertIsInstance(error, OSError)
             again = pickle.loads(pickle.dumps(error))
             self.assertEqual((str(again), again.blocks), (str(error), [5]))

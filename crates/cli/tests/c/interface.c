@@ -30,7 +30,7 @@ int main(int argc, char **argv)
     MUST(holdfast_abi_version() == HOLDFAST_ABI_VERSION);
     /* The library's idea of the layouts. */
     MUST(sizeof(struct holdfast_error) == 528 && offsetof(struct holdfast_error, blocks) == 40);
-    MUST(offsetof(struct holdfast_error, text) == 296 && offsetof(struct holdfast_error, reserved) == 496);
+    MUST(offsetof(struct holdfast_error, text) == 296 && offsetof(struct holdfast_error, in_transfer) == 496);
     MUST(sizeof(struct holdfast_features) == 104 && offsetof(struct holdfast_features, mode) == 32);
     MUST(offsetof(struct holdfast_features, may_read) == 24 && offsetof(struct holdfast_features, reserved) == 72);
 
@@ -68,7 +68,7 @@ int main(int argc, char **argv)
         MUST(holdfast_pwrite_sums(fd, written, LENGTH, START, algorithm, sums, &error) == -1 && errno == EIO);
         MUST(error.kind == HOLDFAST_ERROR_MEMORY && error.operation == HOLDFAST_WRITE && error.errnum == EIO);
         MUST(error.block_count == 1 && error.blocks[0] == 1 && error.offset == START && error.done == 0);
-        MUST(error.device_address == HOLDFAST_NO_ADDRESS && strlen(error.text) > 0);
+        MUST(error.device_address == HOLDFAST_NO_ADDRESS && strlen(error.text) > 0 && error.in_transfer == 1);
         MUST(holdfast_pwrite_sums(fd, written, LENGTH, START, algorithm, sums, NULL) == -1);
         MUST(holdfast_pread(fd, back, LENGTH, START, &error) == LENGTH && back[100] == algorithm + 1);
     }

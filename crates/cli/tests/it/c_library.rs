@@ -38,6 +38,19 @@ fn ran(command: &mut Command) -> String {
     out.into_owned()
 }
 
+/// A program that uses the library.
+pub(crate) fn compiled(rig: &Rig, name: &str) -> PathBuf {
+    let libraries = installed(rig);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
+    let program = rig.path(&name.replace('.', "-"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-I"]);
+    compiler.arg(sources().join("include")).arg(&source).arg("-o").arg(&program);
+    compiler.arg("-L").arg(&libraries).arg("-lholdfast").arg(format!("-Wl,-rpath,{}", libraries.display()));
+    ran(&mut compiler);
+    program
+}
+
 #[test]
 fn the_library_exports_what_the_header_declares() {
     let header = fs::read_to_string(sources().join("include/holdfast.h")).unwrap();
@@ -86,15 +99,8 @@ fn a_c_program_writes_reads_and_sees_a_flipped_bit() {
         return;
     }
     let rig = Rig::new();
-    let libraries = installed(&rig);
     let mount = rig.mounted("");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/interface.c");
-    let program = rig.path("interface");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-I"]);
-    compiler.arg(sources().join("include")).arg(&source).arg("-o").arg(&program);
-    compiler.arg("-L").arg(&libraries).arg("-lholdfast").arg(format!("-Wl,-rpath,{}", libraries.display()));
-    ran(&mut compiler);
+    let program = compiled(&rig, "interface.c");
     assert_eq!(ran(Command::new(&program).arg(mount.join("f"))), "done\n");
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);

@@ -39,6 +39,7 @@ mod shutdown;
 mod snapshots;
 mod stores;
 mod summed;
+mod survives;
 mod terminal;
 mod tour;
 mod trim;

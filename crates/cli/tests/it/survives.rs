@@ -1,0 +1,114 @@
+//! What the interface is for: a C program and an unmodified program under `holdfast run` each survive a flipped bit in a clean page, in a changed
+//! page and on the disk. The same of a Rust program: `confined.rs`; of a Python program: `tests/suites/python.sh`.
+
+use crate::c_library::compiled;
+use crate::rig::{PATIENCE, Rig, flip, fuse, places};
+use crate::run::library;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 10;
+/// Of the blocks, those that go bad: on the disk, clean in memory, and changed.
+const OF_DISK: usize = 2;
+const OF_CLEAN: usize = 5;
+const OF_CHANGED: usize = 3;
+
+/// What the programs write.
+fn made(seed: usize) -> Vec<u8> {
+    (0..BLOCK * BLOCKS).map(|at| ((at * 31 + at / BLOCK * 7 + seed * 101) % 251) as u8).collect()
+}
+
+/// Runs a program; at each of the lines that it says, does something and lets it go on.
+fn with(mut command: Command, mut at: impl FnMut(&str)) {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let (said, waits) = std::sync::mpsc::channel();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    let reader = std::thread::spawn(move || out.lines().try_for_each(|line| said.send(line.unwrap())));
+    let mut is_done = false;
+    loop {
+        match waits.recv_timeout(PATIENCE) {
+            Ok(line) if line == "done" => is_done = true,
+            Ok(line) => {
+                at(&line);
+                stdin.write_all(b"\n").unwrap();
+            }
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(error) => {
+                child.kill().unwrap();
+                panic!("{command:?}: {error}");
+            }
+        }
+    }
+    drop(reader);
+    ended(child, is_done, &command);
+}
+
+fn ended(mut child: Child, is_done: bool, command: &Command) {
+    let status = child.wait().unwrap();
+    assert!(status.success() && is_done, "{command:?}: {status}");
+}
+
+/// `program` gives the command for a step.
+fn survives(rig: &Rig, program: impl Fn(&Path, &str) -> Command) {
+    let file = rig.lab("cache=16M,epoch=60000").join("f");
+    with(program(&file, "memory"), |line| {
+        if line == "stored" {
+            rig.run(["sync", "m"]).exits(0);
+            rig.flip("/f", OF_CLEAN, "clean");
+        } else {
+            assert_eq!(line, "changed");
+            rig.flip("/f", OF_CHANGED, "dirty");
+        }
+    });
+    rig.run(["unmount", "m"]).exits(0);
+
+    let store = rig.path("s");
+    // Wherever it is: in the intent log, too, which had it at the fsync.
+    let block = &made(2)[OF_DISK * BLOCK..][..BLOCK];
+    let stored: Vec<_> = places(&store, block).into_iter().filter(|at| at.is_multiple_of(BLOCK as u64)).collect();
+    assert!(!stored.is_empty(), "stored as it is");
+    stored.into_iter().for_each(|at| flip(&store, at + 100));
+    rig.run(["mount", "s", "m"]).exits(0);
+    with(program(&file, "disk"), |line| panic!("{line}"));
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert!(fs::read(&file).unwrap() == made(2), "the block was written again");
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn a_c_program_survives_flipped_bits() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let binary = compiled(&rig, "survives.c");
+    survives(&rig, |file, step| {
+        let mut command = Command::new(&binary);
+        command.arg(file).arg(step);
+        command
+    });
+}
+
+#[test]
+fn an_unmodified_program_survives_flipped_bits() {
+    if !fuse() {
+        return;
+    }
+    if Command::new("python3").arg("--version").output().is_err() {
+        return eprintln!("SKIPPED: there is no python3");
+    }
+    let rig = Rig::new();
+    library();
+    let script: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/py/survives.py");
+    survives(&rig, |file, step| {
+        let mut command = rig.command();
+        command.args(["run", "--", "python3"]).arg(&script).arg(file).arg(step);
+        command
+    });
+}
