@@ -26,6 +26,9 @@
 //! | `users` | what an ordinary user may |
 //! | `watch` | gives up on a mount that shows no sign of life |
 
+/// What verifies nothing is for the lab alone.
+const _: () = assert!(!holdfast_integrity::IS_BLIND, "`holdfast` is not built with the feature `blind`");
+
 mod advice;
 mod args;
 mod commands;

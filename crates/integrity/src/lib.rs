@@ -109,5 +109,8 @@ pub use set_digest::{SetDigest, SlotSums};
 pub use sums::{fletcher256, fletcher256_and_xor64_each, xor64};
 pub use unverified::{Unverified, Verified};
 
+/// Whether verification is switched off (feature `blind`): a planted fault, which the lab's experiments must find.
+pub const IS_BLIND: bool = cfg!(feature = "blind");
+
 #[cfg(test)]
 mod tests;

@@ -251,11 +251,22 @@ pub struct Row {
     pub outcomes: Vec<Outcome>,
 }
 
+/// Whether a mode says that corrupt bytes of the pool are neither read nor stored.
+fn promises(mode: Protection) -> bool {
+    !matches!(mode, Protection::None | Protection::Disk)
+}
+
+/// Trials in which a mode that verifies memory let corrupt bytes out.
+pub fn broken(rows: &[Row]) -> usize {
+    let outcomes = rows.iter().filter(|row| promises(row.mode)).flat_map(|row| &row.outcomes);
+    outcomes.filter(|outcome| outcome.read || outcome.written).count()
+}
+
 /// The table of the dissertation.
 pub fn markdown(rows: &[Row]) -> String {
     let mut out = String::from(
-        "| load | mode | trials | R, corrupt read | W, corrupt stored | C, crash | told | S, nothing noticed | R of one bit | W of one bit | S of one bit |\n\
-         |---|---|---:|---|---|---|---|---|---|---|---|\n",
+        "| load | mode | trials | R, corrupt read | W, corrupt stored | C, crash | told | S, nothing noticed | R of one bit | W of one bit | C of one bit | S of one bit |\n\
+         |---|---|---:|---|---|---|---|---|---|---|---|---|\n",
     );
     for Row { load, mode, outcomes } in rows {
         let trials = outcomes.len() as u64;
@@ -266,9 +277,10 @@ pub fn markdown(rows: &[Row]) -> String {
         let [crashed, told, sound] = [of(&|o| o.crashed), of(&|o| o.told), of(&|o| o.is_sound())];
         let _ = writeln!(
             out,
-            "| {load} | `{mode}` | {trials} | {read} | {written} | {crashed} | {told} | {sound} | {} | {} | {} |",
+            "| {load} | `{mode}` | {trials} | {read} | {written} | {crashed} | {told} | {sound} | {} | {} | {} | {} |",
             read.of_one(FLIPS),
             written.of_one(FLIPS),
+            crashed.of_one(FLIPS),
             sound.of_one_sound(FLIPS)
         );
     }

@@ -1,7 +1,7 @@
 //! The experiment of flipped bits under load: that it finds what there is to find, and nothing where there is nothing.
 
 use holdfast_integrity::Protection;
-use holdfast_lab::campaign::{Options, Targets, trial};
+use holdfast_lab::campaign::{Options, Outcome, Row, Targets, broken, trial};
 use holdfast_lab::load::Load;
 use std::time::Duration;
 
@@ -42,4 +42,16 @@ fn without_verification_corrupt_bytes_are_read() {
     const TRIALS: u64 = 10;
     let is_read = |seed| trial(&options(Load::Webserver, Protection::None, seed)).unwrap().read;
     assert!((0..TRIALS).any(is_read), "{TRIALS} trials without a corrupt byte: the flips miss what is read");
+}
+
+#[test]
+fn one_corrupt_byte_read_or_stored_breaks_the_promise_of_a_mode_that_verifies_memory() {
+    let (sound, told) = (Outcome::default(), Outcome { told: true, crashed: true, ..Outcome::default() });
+    let (read, written) = (Outcome { read: true, ..sound }, Outcome { written: true, ..sound });
+    for (mode, promises) in [("uniform", 1), ("dynamic=92", 1), ("static", 1), ("disk", 0), ("none", 0)] {
+        let row = |outcomes| [Row { load: Load::Oltp, mode: mode.parse().unwrap(), outcomes }];
+        assert_eq!(broken(&row(vec![sound, told, sound])), 0, "{mode}");
+        assert_eq!(broken(&row(vec![sound, read])), promises, "{mode}");
+        assert_eq!(broken(&row(vec![written, sound])), promises, "{mode}");
+    }
 }
