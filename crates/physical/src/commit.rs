@@ -116,6 +116,7 @@ impl Module {
         let scribbles = self.disk().counters.scribbles();
         let (writes, superblock) = {
             let mut trees = self.trees.write();
+            trees.check_identities(&self.base)?;
             let sealed = guard::open(|| {
                 trees.stage(&self.base, epoch)?;
                 trees.seal(&self.base, epoch)
@@ -141,6 +142,7 @@ impl Module {
                 root: Record::clone(&trees.system[&0]),
                 ..last
             };
+            trees.check_identities(&self.base)?;
             trees.audit_epoch(&self.base, &label, &last, &superblock)?;
             (writes, SealedSuperblock::new(&superblock))
         };

@@ -212,13 +212,25 @@ impl MetaBlock {
         if !self.rolls() {
             return Ok(());
         }
+        self.is_block(key)?;
         let (crc, tally) = crc64_and_tally(self.bytes());
         Scribble::between((self.sums.sum, self.sums.tally), (crc ^ key.mix(), tally))
     }
 
     /// Whether this is the block of that identity.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub(crate) fn is_block(&self, key: NodeKey) -> std::result::Result<(), Scribble> {
+        if !self.rolls() {
+            return Ok(());
+        }
+        Scribble::unless_equal("identity", tag_of(key.mix()).into(), self.sums.tag.into())
+    }
+
+    /// The same for who need not know which it is.
     pub(crate) fn is(&self, key: NodeKey) -> bool {
-        !self.rolls() || self.sums.tag == tag_of(key.mix())
+        self.is_block(key).is_ok()
     }
 
     pub(crate) fn bytes(&self) -> &[u8; 4096] {

@@ -18,7 +18,7 @@ use crate::difference;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record, split_address};
-use crate::meta_block::{Edit, MetaBlock, NodeKey, OwnedBlock, Scribble};
+use crate::meta_block::{Edit, MetaBlock, MetadataProtection, NodeKey, OwnedBlock, Scribble};
 use crate::node_cache::NodeCache;
 use crate::objects::holder;
 use crate::sealed_record::SealedRecord;
@@ -175,6 +175,8 @@ pub(crate) enum Change {
 /// All trees, as of the last applied operation.
 #[derive(Default)]
 pub(crate) struct Trees {
+    /// A change that was meant for another block than there was. Nothing of the epoch gets to the device then.
+    pub(crate) astray: Option<Astray>,
     pub(crate) dirty: FxHashMap<NodeKey, Dirty>,
     /// Keys put into `dirty` that have no address yet, and some that are gone.
     pub(crate) fresh: Vec<NodeKey>,
@@ -196,6 +198,14 @@ pub(crate) struct Trees {
     pub(crate) audit: Audit,
     /// Of the clock, in seconds: when `system` and the tables of snapshots were last verified.
     pub(crate) looked_s: AtomicU32,
+}
+
+/// A legal change of a wrong block.
+pub(crate) struct Astray {
+    meant: NodeKey,
+    scribble: Scribble,
+    /// Where it went instead.
+    block: OwnedBlock,
 }
 
 /// Pages under a block of `level`.
@@ -446,7 +456,23 @@ impl Trees {
 
     /// A block that is dirty, to change it.
     pub(crate) fn dirty_mut(&mut self, key: NodeKey) -> Edit<'_> {
-        self.dirty.get_mut(&key).expect("make_dirty comes first").block.edit(key)
+        let block = &mut self.dirty.get_mut(&key).expect("make_dirty comes first").block;
+        match block.is_block(key) {
+            Ok(()) => block.edit(key),
+            // The change goes where nothing comes of it, and so does the epoch: see [`Trees::check_identities`].
+            Err(scribble) => {
+                let astray = || OwnedBlock::new(key, MetadataProtection::Rolling);
+                self.astray.insert(Astray { meant: key, scribble, block: astray() }).block.edit(key)
+            }
+        }
+    }
+
+    /// Whether every change of the epoch being built has met the block that it was meant for.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: one has met another.
+    pub(crate) fn check_identities(&self, base: &Base) -> Result<()> {
+        self.astray.as_ref().map_or(Ok(()), |astray| Err(base.give_up_epoch(astray.scribble, astray.meant)))
     }
 
     /// Adds levels above the root until there are at least `levels`.

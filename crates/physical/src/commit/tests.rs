@@ -9,8 +9,8 @@ use crate::{CreateOptions, MetadataProtection, OpenOptions};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_integrity::{Algorithm, crc64_neutral};
 use holdfast_object::{
-    Arena, Attributes, Batch, Class, Fragment, Kind, ManualClock, ObjectId, ObjectStore, Op, PAGE_SIZE, PinnedPage,
-    ScrubCursor, Timestamp,
+    Arena, Attributes, Batch, Class, Corruption, Fragment, Kind, ManualClock, ObjectId, ObjectStore, Op, PAGE_SIZE,
+    PinnedPage, ScrubCursor, Timestamp,
 };
 
 pub(crate) struct Rig {
@@ -199,6 +199,34 @@ fn no_scribble_on_a_changed_block_becomes_a_recovery_point() {
             rig.make(4);
         });
         assert_eq!(rig.stored().0, before.0 + 2, "at {at}");
+    }
+}
+
+/// A logic bug that changes another block than it means, by legal ways, with the checksum following.
+#[test]
+fn a_change_that_meets_another_block_costs_the_epoch_and_nothing_else() {
+    let object = ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) };
+    for is_changed_further in [false, true] {
+        let rig = Rig::new();
+        let before = rig.stored();
+        rig.write(2, 0).unwrap();
+        rig.write(2, POINTERS).unwrap();
+        {
+            let mut trees = rig.module.trees.write();
+            let leaves = [0, 1].map(|index| NodeKey::new(object, 1, index));
+            let [one, other] = leaves.map(|leaf| trees.dirty.remove(&leaf).unwrap());
+            trees.dirty.insert(leaves[0], other);
+            trees.dirty.insert(leaves[1], one);
+        }
+        if is_changed_further {
+            rig.write(2, 1).unwrap();
+        }
+        let error = rig.commit().unwrap_err();
+        let is_it = |found: &Corruption| found.place.object == Some(object) && found.what.starts_with("identity");
+        assert!(matches!(&error, Error::GivenUp(found) if is_it(found)), "{error}");
+        rig.commit_is_given_up();
+        assert_eq!(rig.stored(), before);
+        rig.begin_anew(|rig| [0, 1, POINTERS].into_iter().for_each(|index| rig.write(2, index).unwrap()));
     }
 }
 

@@ -75,7 +75,7 @@ impl OwnedBlock {
         self.block
     }
 
-    /// To change it. `key`: the block that the caller means.
+    /// To change it. `key`: the block that the caller means, which it [is](MetaBlock::is_block).
     ///
     /// # Panics
     /// It is another one, or has been released.
