@@ -20,6 +20,7 @@
 //! | `quoting` | names of any bytes, as they are printed and as a shell takes them |
 //! | `holder` | who holds a store, and waiting for a daemon that is closing it |
 //! | `mounts`, `paths`, `probe`, `signals` | the world outside: mounts, directories, what a disk holds, signals |
+//! | `audited` | which equations must hold in a mount |
 //! | `protect` | locks the memory of metadata against stray writes |
 //! | `process` | this process's arguments, another one's end |
 //! | `target` | the mount that a command is about |
@@ -31,6 +32,7 @@ const _: () = assert!(!holdfast_integrity::IS_BLIND, "`holdfast` is not built wi
 
 mod advice;
 mod args;
+mod audited;
 mod commands;
 mod daemon;
 mod date;

@@ -3,6 +3,7 @@
 //! Three kinds: what the kernel sees to ([`Flags`]), what the daemon sees to, and what only mount(8) and systemd read in
 //! /etc/fstab, which is let pass. What other FUSE file systems take and this one does not has a line that says why.
 
+use crate::audited::Audited;
 use crate::disks::Given;
 use crate::duration;
 use crate::flashlog::report::mode_name;
@@ -39,6 +40,8 @@ pub(crate) struct MountOptions {
     pub(crate) discard: bool,
     /// How the contents of files are protected, if not as the store says.
     pub(crate) protection: Option<Protection>,
+    /// Which equations must hold.
+    pub(crate) audit: Audited,
     /// How the memory of metadata is locked.
     pub(crate) protect: Protect,
     /// The devices of a Flashlog, if it is on one.
@@ -65,6 +68,7 @@ impl Default for MountOptions {
             quota_bytes: None,
             discard: false,
             protection: None,
+            audit: Audited::default(),
             protect: Protect::default(),
             disks: Given::default(),
         }
@@ -203,6 +207,7 @@ impl MountOptions {
             (*quota_bytes == wanted.quota_bytes, "quota"),
             (self.discard == wanted.discard, "discard"),
             (self.protection == wanted.protection, "protection"),
+            (self.audit == wanted.audit, "audit"),
             (self.protect == wanted.protect, "protect"),
             (self.disks.log == wanted.disks.log, "log"),
             (self.disks.without_log == wanted.disks.without_log, "without-log"),
@@ -251,6 +256,7 @@ impl MountOptions {
         word(self.quota_bytes.is_some(), &format!("quota={}", self.quota_bytes.unwrap_or(0)));
         word(self.discard, "discard");
         word(self.protection.is_some(), &format!("protection={}", self.protection.unwrap_or_default()));
+        word(self.audit != default.audit, &format!("audit={}", self.audit));
         word(self.protect != default.protect, &format!("protect={}", self.protect));
         let Given { log, without_log, accept_loss, mode, catch_up, policy } = &self.disks;
         word(
@@ -324,6 +330,9 @@ impl MountOptions {
                 let mode = value.parse().map_err(|error| format!("mount option protection: {error}"))?;
                 self.protection = Some(mode);
             }
+            ("audit", Some(value)) => {
+                self.audit = value.parse().map_err(|error| format!("mount option audit: {error}"))?;
+            }
             ("protect", Some(value)) => {
                 self.protect = value.parse().map_err(|error| format!("mount option protect: {error}"))?;
             }
@@ -346,8 +355,8 @@ impl MountOptions {
                 self.disks.policy = policy.map_err(|error| format!("mount option on-failure: {error}"))?;
             }
             (
-                "cache" | "epoch" | "threads" | "quota" | "protection" | "protect" | "log" | "log-mode" | "on-failure"
-                | "idle-after" | "age-most",
+                "cache" | "epoch" | "threads" | "quota" | "protection" | "audit" | "protect" | "log" | "log-mode"
+                | "on-failure" | "idle-after" | "age-most",
                 None,
             ) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
@@ -405,6 +414,10 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("", "EDQUOT; at least 1M"),
     OptionHelp("protection=MODE", "checksums of file contents from now on, if not as the"),
     OptionHelp("", "store was made: see create --protection"),
+    OptionHelp("audit=all", "what changes must fit together, or is not stored: sums of"),
+    OptionHelp("", "recovery points and of changes of names (default)"),
+    OptionHelp("audit=store", "not of changes of names, which cost the most"),
+    OptionHelp("audit=none", "not at all"),
     OptionHelp("protect=auto", "lock the memory of metadata against stray writes,"),
     OptionHelp("", "where the processor has protection keys (default)"),
     OptionHelp("protect=keys", "the same, and do not mount where it has none"),

@@ -1,5 +1,6 @@
 //! The state of a store, as `status` tells it and as a running mount tells it to `status`.
 
+use crate::audited::Audited;
 use crate::flashlog::report::SetReport;
 use crate::holder;
 use crate::output::{self, Report, count, table};
@@ -262,6 +263,9 @@ pub(crate) struct Daemon {
     /// How the memory of metadata is locked against stray writes, in words.
     #[serde(default)]
     pub(crate) metadata_pages: String,
+    /// Which equations must hold: `all`, `store` or `none`.
+    #[serde(default)]
+    pub(crate) audit: Audited,
     /// Where its log is, if it is in a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log: Option<String>,
@@ -521,6 +525,9 @@ impl Report for StoreReport {
             rows.push(("options", daemon.options.clone()));
             if !daemon.metadata_pages.is_empty() {
                 rows.push(("metadata", format!("pages {}", daemon.metadata_pages)));
+            }
+            if let Some(warning) = daemon.audit.warning() {
+                rows.push(("audit", warning.into()));
             }
             let log = daemon.log.as_deref().map(|log| format!(", log in {log}")).unwrap_or_default();
             let whose = if holder::is_of_here(daemon) { "" } else { " of another name space" };

@@ -1,5 +1,6 @@
 //! Puts the layers together: device → physical → logical → cache → naming. The one place that knows them all.
 
+use crate::audited::Audited;
 use crate::failure::{Failure, Result};
 use crate::holder;
 use crate::report::{Figures, SnapshotFigures};
@@ -9,7 +10,7 @@ use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Enforce, Namespace};
 use holdfast_object::{Arena, Clock, DomainId, Error, ObjectStore, PAGE_SIZE, Snapshots, StoreStatus, SystemClock};
-use holdfast_physical::{Module, OpenOptions};
+use holdfast_physical::{MetadataProtection, Module, OpenOptions};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,6 +34,8 @@ pub(crate) struct Settings {
     pub(crate) discard: bool,
     /// How the contents of files are protected, if not as the store says.
     pub(crate) protection: Option<Protection>,
+    /// Which equations must hold.
+    pub(crate) audit: Audited,
 }
 
 impl Settings {
@@ -47,6 +50,7 @@ impl Settings {
             quota_bytes: None,
             discard: false,
             protection: None,
+            audit: Audited::All,
         }
     }
 }
@@ -85,6 +89,10 @@ impl Stack {
             quota_blocks: settings.quota_bytes.map(|bytes| bytes / PAGE_SIZE as u64),
             discard: settings.discard && !settings.read_only,
             protection: settings.protection,
+            metadata: match settings.audit {
+                Audited::All | Audited::Store => MetadataProtection::default(),
+                Audited::Nothing => MetadataProtection::Rolling,
+            },
             ..OpenOptions::default()
         };
         let cache_options = CacheOptions { epoch_age_max_ms: settings.epoch_ms, ..CacheOptions::for_frames(frames) };
@@ -103,8 +111,9 @@ impl Stack {
         let seed = u64::from_le_bytes(random()?);
         // The kernel checks permissions: the mount always has `default_permissions`.
         let Settings { atime, no_directory_atime, .. } = *settings;
+        let unaudited = settings.audit != Audited::All;
         let options =
-            holdfast_naming::Options { enforce: Enforce::Outside, atime, no_directory_atime, seed, unaudited: false };
+            holdfast_naming::Options { enforce: Enforce::Outside, atime, no_directory_atime, seed, unaudited };
         let namespace = Arc::new(Namespace::new(cache.clone(), clock, options).with_snapshots(cache.clone()));
         Ok(Stack { module, cache, namespace, recovered, was_clean })
     }

@@ -176,6 +176,7 @@ fn open_watched(disks: &Disks, options: &MountOptions, does: &mut dyn FnMut(&str
         quota_bytes: options.quota_bytes,
         discard: options.discard,
         protection: options.protection,
+        audit: options.audit,
     };
     if settings.discard && !read_only {
         disks.main().give_up_reservation();

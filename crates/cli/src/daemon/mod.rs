@@ -142,6 +142,9 @@ pub(crate) fn serve(
     let outcome = outcome.and_then(|()| {
         tracing::info!("mounted on {}", mounting.directory.display());
         tracing::info!("metadata pages: {}", mounting.metadata_pages);
+        if let Some(warning) = mounting.options.audit.warning() {
+            tracing::warn!("audit: {warning}");
+        }
         if mounting.lab {
             tracing::warn!("for the lab: its memory and its disk can be damaged on purpose");
         }
@@ -448,6 +451,7 @@ impl State {
             version: env!("CARGO_PKG_VERSION").into(),
             lab: self.mounting.lab,
             metadata_pages: self.mounting.metadata_pages.clone(),
+            audit: self.mounting.options.audit,
             log: self.mounting.log.as_ref().map(|log| log.display().to_string()),
             was_clean: stack.was_clean,
             recovered_from: stack.recovered.from,

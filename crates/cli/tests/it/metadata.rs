@@ -482,3 +482,29 @@ fn works(directory: &Path, round: usize) -> std::io::Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn what_is_not_audited_is_told() {
+    if !fuse() {
+        return;
+    }
+    for (audit, says, is_found) in [("store", "NOT AUDITED", true), ("none", "OFF", false)] {
+        let rig = Rig::new();
+        let mut work = Work::new(&rig, &format!("{OPTIONS},audit={audit}"));
+        work.go_on(0);
+        let done = inject(&rig, "--logic-bug object-count --seed 0");
+        assert_eq!(done["recovery_point"]["audit_failures"], u64::from(is_found), "{done}");
+        work.is_right();
+        let told = rig.run(["status", "m"]).exits(0).out;
+        assert!(told.lines().any(|line| line.contains("audit") && line.contains(says)), "{told}");
+        assert_eq!(rig.run(["status", "m", "--json"]).exits(0).json()["daemon"]["audit"], audit);
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["check", "s"]).exits(if is_found { 0 } else { 4 });
+    }
+    let rig = Rig::new();
+    rig.mounted("");
+    assert_eq!(rig.run(["status", "m", "--json"]).exits(0).json()["daemon"]["audit"], "all");
+    assert!(!rig.run(["status", "m"]).exits(0).out.contains("audit"), "nothing to be told");
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "s", "m", "-o", "audit=names"]).exits(2).says("neither all nor store nor none");
+}
