@@ -187,7 +187,7 @@ fn what_a_recovery_point_is_made_of_is_struck_and_found_in_time() {
         ("record", "the record"),
         ("allocator", "(allocation bitmap)"),
         ("superblock", "superblock"),
-        ("dead-run", "a logic bug"),
+        ("dead-run", "runs that are to join a dead list"),
         ("audit", "a logic bug"),
     ];
     let rig = Rig::new();

@@ -259,6 +259,10 @@ impl Changes {
 
     pub(crate) fn dead_run(&mut self, old: &[u8; DEAD_BYTES], new: &[u8; DEAD_BYTES]) {
         let (old, new) = (DeadRun::glance(old), DeadRun::glance(new));
+        for first in new.address.into_iter().filter(|address| new.count > 0 && *address != 0) {
+            self.pointers.lowest = self.pointers.lowest.min(first);
+            self.pointers.highest = self.pointers.highest.max(first.saturating_add(u64::from(new.count) - 1));
+        }
         self.dead += blocks_of(&new) - blocks_of(&old);
         self.dead_births += births_of(&new) - births_of(&old);
     }

@@ -228,7 +228,11 @@ fn the_check_finds_births_of_dead_blocks_that_are_not_those_of_the_snapshot() {
         let rig = rig_with_all_in_a_snapshot();
         rig.fill(2, 4);
         let mut trees = rig.module.trees.write();
-        trees.kept.dying(DomainId::MAIN).filter(|run| run.is_page).for_each(change);
+        trees.kept.alter_dying(DomainId::MAIN, |run| {
+            if run.is_page {
+                change(run);
+            }
+        });
         drop(trees);
         rig.commit().unwrap();
         if is_wrong {

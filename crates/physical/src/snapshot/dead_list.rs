@@ -4,6 +4,7 @@
 //! gaps. A last page that cannot be read is left as it is, and the list goes on behind it.
 
 use super::Kept;
+use super::dying::Dying;
 use crate::damage::is_damage;
 use crate::format::{DEAD_RUNS, DeadRun, Record};
 use crate::meta_block::{MetaBlock, NodeKey};
@@ -77,7 +78,7 @@ impl Trees {
             }
         }
         if let Some(of_domain) = self.kept.domains.get(&domain) {
-            runs.extend(of_domain.dying.get(&slot).into_iter().flatten());
+            runs.extend(of_domain.dying.get(&slot).map_or(&[][..], Dying::runs));
         }
         Ok((runs, true))
     }
@@ -156,7 +157,9 @@ impl Trees {
         let domains: Vec<DomainId> = self.kept.domains().collect();
         for domain in domains {
             while let Some((slot, mut runs)) = self.kept.first_dying(domain) {
-                let outcome = self.append_dead(base, domain, slot, &mut runs);
+                let first = NodeKey::new(system_key(dead_of(domain)), 0, pages_of(slot).start);
+                let sound = runs.verify().map_err(|scribble| base.give_up_epoch(scribble, first));
+                let outcome = sound.and_then(|()| self.append_dead(base, domain, slot, &mut runs));
                 if outcome.is_err() {
                     self.kept.still_dying(domain, slot, runs);
                     return outcome;
@@ -167,7 +170,7 @@ impl Trees {
     }
 
     /// Takes from `runs` what it has appended.
-    fn append_dead(&mut self, base: &Base, domain: DomainId, slot: u16, runs: &mut Vec<DeadRun>) -> Result<()> {
+    fn append_dead(&mut self, base: &Base, domain: DomainId, slot: u16, runs: &mut Dying) -> Result<()> {
         let (key, pages) = (system_key(dead_of(domain)), pages_of(slot));
         self.with_system(base, key.object.0, |trees, record| {
             let end = trees.dead_end(base, record, domain, slot)?;
@@ -186,7 +189,7 @@ impl Trees {
                     Err(error) => return Err(error),
                 }
             }
-            while !runs.is_empty() {
+            while !runs.runs().is_empty() {
                 if page >= pages.end {
                     let limit = PAGES * DEAD_RUNS;
                     return Err(Error::Limit { what: "runs of blocks of a snapshot", limit, got: limit + 1 });
@@ -194,7 +197,7 @@ impl Trees {
                 trees.make_dirty(base, key, record, 0, page)?;
                 let mut block = trees.dirty_mut(NodeKey::new(key, 0, page));
                 let room = DEAD_RUNS as usize - at;
-                for (run, at) in runs.drain(..room.min(runs.len())).zip(at..) {
+                for (run, at) in runs.take(room).into_iter().zip(at..) {
                     block.put_dead_run(at, &run);
                 }
                 (page, at) = (page + 1, 0);
@@ -205,11 +208,11 @@ impl Trees {
 }
 
 impl Kept {
-    fn first_dying(&mut self, domain: DomainId) -> Option<(u16, Vec<DeadRun>)> {
+    fn first_dying(&mut self, domain: DomainId) -> Option<(u16, Dying)> {
         self.domains.get_mut(&domain)?.dying.pop_first()
     }
 
-    fn still_dying(&mut self, domain: DomainId, slot: u16, runs: Vec<DeadRun>) {
+    fn still_dying(&mut self, domain: DomainId, slot: u16, runs: Dying) {
         self.domains.entry(domain).or_default().dying.insert(slot, runs);
     }
 }

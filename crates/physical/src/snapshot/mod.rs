@@ -23,6 +23,7 @@
 mod dead_list;
 mod delete;
 mod diff;
+mod dying;
 mod heal;
 mod scribble;
 
@@ -41,6 +42,7 @@ pub(crate) use dead_list::{runs_in, slot_of};
 use delete::Deleted;
 pub use delete::DeletionSlice;
 pub(crate) use diff::Side;
+use dying::Dying;
 use holdfast_integrity::crc64;
 use holdfast_object::{
     DomainId, Epoch, Error, ObjectKey, Place, Result, Seek, SnapshotCount, SnapshotId, SnapshotInfo, Timestamp,
@@ -137,7 +139,7 @@ struct OfDomain {
     /// Deleted, with a part of their dead lists left.
     deleted: Vec<Deleted>,
     /// Runs that the epoch being built adds to dead lists, by slot.
-    dying: BTreeMap<u16, Vec<DeadRun>>,
+    dying: BTreeMap<u16, Dying>,
     /// Blocks named in all dead lists, copies counted, once they have been counted.
     dead_blocks: Mutex<Option<u64>>,
     /// The number given last.
@@ -303,10 +305,7 @@ impl OfDomain {
         if let Some(blocks) = self.dead_blocks.get_mut() {
             *blocks += run.blocks_in_all();
         }
-        let runs = self.dying.entry(slot).or_default();
-        if !runs.last_mut().is_some_and(|last| last.merge(&run)) {
-            runs.push(run);
-        }
+        self.dying.entry(slot).or_default().put(run);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What nobody may do to what is known of snapshots: see [`crate::scribble`].
 
+use super::dying::Dying;
 use super::{Deleted, Kept, OfDomain};
 use crate::format::DeadRun;
 use crate::objects::table_of;
@@ -38,16 +39,30 @@ impl Kept {
         self.domains.get_mut(&domain)?.held.get_mut(nth)?.view.system.get_mut(&table_of(domain))
     }
 
-    /// Runs that are to join dead lists.
+    /// Runs that are to join dead lists, past their sum.
     pub(crate) fn dying(&mut self, domain: DomainId) -> impl Iterator<Item = &mut DeadRun> {
-        self.domains.get_mut(&domain).into_iter().flat_map(|of_domain| of_domain.dying.values_mut().flatten())
+        let of_domain = self.domains.get_mut(&domain).into_iter();
+        of_domain.flat_map(|of_domain| of_domain.dying.values_mut().flat_map(Dying::scribbled))
+    }
+
+    /// A logic bug: these runs are others.
+    #[cfg(test)]
+    pub(crate) fn alter_dying(&mut self, domain: DomainId, change: impl Fn(&mut DeadRun)) {
+        for runs in self.domains.get_mut(&domain).into_iter().flat_map(|of_domain| of_domain.dying.values_mut()) {
+            for nth in 0..runs.runs().len() {
+                runs.alter(nth, |mut run| {
+                    change(&mut run);
+                    Some(run)
+                });
+            }
+        }
     }
 
     /// A logic bug: one of them is lost.
     pub(crate) fn lose_dying(&mut self, domain: DomainId, choice: u64) -> Option<DeadRun> {
         let of_domain = self.domains.get_mut(&domain)?;
-        let runs = of_domain.dying.values_mut().find(|runs| !runs.is_empty())?;
-        Some(runs.remove((choice % runs.len() as u64) as usize))
+        let runs = of_domain.dying.values_mut().find(|runs| !runs.runs().is_empty())?;
+        Some(runs.alter((choice % runs.runs().len() as u64) as usize, |_| None))
     }
 
     /// A logic bug: the newest snapshot of a domain seems to have a block of metadata less, or more. Gives how many it has, and seems to have.
