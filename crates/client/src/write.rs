@@ -3,7 +3,8 @@
 //! A short transfer is one ioctl with checksums and bytes. For a longer one the mount is given the bytes' address, which works where it
 //! may read this process's memory; otherwise the bytes go inline, some blocks at a time.
 
-use crate::error::{Error, Result};
+use crate::descriptor;
+use crate::error::{Error, Kind, Result};
 use crate::parts;
 use crate::transport::{self, Payload, inline_bytes};
 use holdfast_integrity::{Algorithm, Checksum};
@@ -14,6 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How often bytes are sent again that went bad on the way.
 const ATTEMPTS_MAX: usize = 3;
+
+/// Blocks that had gone bad before, of which the error of a write names so many at most; [`descriptor::bad_blocks`] gives all.
+const BAD_TOLD_MAX: usize = 1024;
 
 /// A transfer in progress.
 pub(crate) struct Write<'a, 'b> {
@@ -56,7 +60,7 @@ impl Write<'_, '_> {
                     grew |= step.grew;
                 }
                 Err(error) => {
-                    written = Err(error.after(done));
+                    written = Err(self.with_all_bad(error).after(done));
                     break;
                 }
             }
@@ -69,6 +73,18 @@ impl Write<'_, '_> {
             transport::learn_size(self.fd).map_err(|error| self.error_at(done, &error).after(done))?;
         }
         written.map(|()| done)
+    }
+
+    /// A reply has room for the blocks of its request. Others that had gone bad before, which a synchronous write tells, are asked for.
+    fn with_all_bad(&self, mut error: Error) -> Error {
+        if error.kind == Kind::Memory && !error.in_transfer {
+            // Without them the error is what it was.
+            let others = descriptor::bad_blocks(self.fd, 0, BAD_TOLD_MAX).unwrap_or_default();
+            error.blocks.extend(others);
+            error.blocks.sort_unstable();
+            error.blocks.dedup();
+        }
+        error
     }
 
     fn step(&self, at: usize, left: usize, sums: &[Checksum]) -> Result<Step> {

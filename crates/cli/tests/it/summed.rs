@@ -4,7 +4,7 @@ use crate::rig::{Rig, flip, fuse, places};
 use holdfast_client::{Algorithm, Checksum, Kind, Operation, pieces};
 use std::fs;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -370,4 +370,35 @@ fn a_flipped_bit_in_the_mounts_memory_is_mended_or_told() {
     drop(file);
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn a_synchronous_write_names_all_blocks_that_had_gone_bad_before() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let path = rig.lab("cache=16M,epoch=60000").join("f");
+    let file = opened(&path);
+    file.write_at(&bytes(1, 9 * 4096), 0).unwrap();
+    file.get_ref().sync_all().unwrap();
+    file.write_at(&bytes(2, 9 * 4096), 0).unwrap();
+    [1, 3, 8].into_iter().for_each(|page| rig.flip("/f", page, "dirty"));
+    let synchronous = fs::File::options().read(true).write(true).custom_flags(libc::O_DSYNC).open(&path).unwrap();
+    let synchronous = File::new(synchronous).unwrap();
+    // Its own block lies between them, and is good.
+    let error = synchronous.write_at(&bytes(3, 4096), 5 * 4096).unwrap_err();
+    assert_eq!((error.kind, error.operation, error.in_transfer), (Kind::Memory, Operation::Write, false), "{error}");
+    assert_eq!(error.blocks, [1, 3, 8], "{error}");
+    synchronous.write_at(&bytes(3, 4096), 5 * 4096).unwrap();
+    for block in error.blocks {
+        let whole = bytes(2, 9 * 4096);
+        synchronous.write_at(&whole[block as usize * 4096..][..4096], block * 4096).unwrap();
+    }
+    assert!(file.bad_blocks().unwrap().is_empty());
+    let mut expected = bytes(2, 9 * 4096);
+    expected[5 * 4096..6 * 4096].copy_from_slice(&bytes(3, 4096));
+    assert!(fs::read(&path).unwrap() == expected);
+    drop((file, synchronous));
+    rig.run(["unmount", "m"]).exits(0);
 }
