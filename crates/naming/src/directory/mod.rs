@@ -279,8 +279,9 @@ impl<'a> Directory<'a> {
         if let Some(changed) = self.changed.remove(&index) {
             return Ok(changed);
         }
-        // After a cut, too, old pages are the store's until the transaction is carried out.
-        let is_stored = self.stored.is_some_and(|stored| index < stored.pages);
+        // Of a cut directory only the first page is left.
+        let is_left = index == 0 || self.cut.is_none();
+        let is_stored = is_left && self.stored.is_some_and(|stored| index < stored.pages);
         Ok(match is_stored.then(|| self.stored_page(index)).transpose()? {
             Some(Page::Kept(page)) => Rolled::of(page),
             Some(Page::Stored(page)) => Rolled::of(&page),
