@@ -2,15 +2,16 @@
 //!
 //! A page of a file is hit at one of the moments of its life: written and not stored yet (t0–t1), on the device (t1–t2), or in memory
 //! again (t2–t3), there also after it has been in memory for longer than t_switch. Then it is read as an application would, and once
-//! more from a stack that is opened anew.
+//! more from a stack that is opened anew; where reading is an error, once more after the application has written the page again. A page of a
+//! directory is hit as well: of that the device has two copies, of which one is hit, and the memory has a twin until it is stored.
 
 use crate::document::Place;
 use crate::maker::Maker;
-use crate::model::{Data, Node};
+use crate::model::{Action, Data, Node};
 use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
 use holdfast_integrity::{Algorithm, Protection};
-use holdfast_naming::Atime;
+use holdfast_naming::{Atime, Request};
 use holdfast_object::{Durability, ObjectCache, ObjectId, PAGE_SIZE};
 use holdfast_physical::check::{BlockRole, block_uses};
 use std::fmt::Write;
@@ -33,6 +34,18 @@ const MODES: [Protection; 9] = [
     Protection::Dynamic { t_switch_s: 0 },
     Protection::Uniform,
 ];
+
+/// Modes in which a page of a directory is hit: it is under CRC-64 in all.
+const MODES_OF_DIRECTORIES: [Protection; 2] = [Protection::None, Protection::Uniform];
+
+/// Whose page is hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// A file's: one copy on the device.
+    File,
+    /// A directory's: two.
+    Directory,
+}
 
 /// When bits flip.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +104,8 @@ impl Got {
 pub struct Cell {
     /// The store's mode.
     pub mode: Protection,
+    /// Whose page it was.
+    pub owner: Owner,
     /// Which bits flipped.
     pub flips: Flips,
     /// When.
@@ -101,6 +116,8 @@ pub struct Cell {
     pub reopened: Got,
     /// Whether an fsync told of it.
     pub is_told: bool,
+    /// If reading was an error: what is read when the application has written the page again, with an fsync that succeeded, and the store has been closed and opened.
+    pub again: Option<Got>,
 }
 
 /// All trials.
@@ -109,10 +126,16 @@ pub struct Cell {
 /// In words, if something that has nothing to do with the flips fails.
 pub fn run() -> Result<Vec<Cell>, String> {
     let mut cells = Vec::new();
-    for mode in MODES {
+    let files = MODES.into_iter().map(|mode| (mode, Owner::File));
+    let directories = MODES_OF_DIRECTORIES.into_iter().map(|mode| (mode, Owner::Directory));
+    for (mode, owner) in files.chain(directories) {
         for flips in [Flips::One, Flips::Pair] {
             for moment in Moment::ALL {
-                cells.push(trial(mode, flips, moment)?);
+                let mut cell = trial(mode, owner, flips, moment, false)?;
+                if cell.read == Got::Error && owner == Owner::File {
+                    cell.again = Some(trial(mode, owner, flips, moment, true)?.reopened);
+                }
+                cells.push(cell);
             }
         }
     }
@@ -121,7 +144,8 @@ pub fn run() -> Result<Vec<Cell>, String> {
 
 struct Trial {
     maker: Maker,
-    file: ObjectId,
+    owner: Owner,
+    object: ObjectId,
 }
 
 fn says(error: impl std::fmt::Display) -> String {
@@ -132,24 +156,31 @@ fn bytes(seed: u64) -> Vec<u8> {
     Data { seed, length: PAGES * PAGE_SIZE }.bytes()
 }
 
-fn trial(mode: Protection, flips: Flips, moment: Moment) -> Result<Cell, String> {
+fn trial(mode: Protection, owner: Owner, flips: Flips, moment: Moment, writes_again: bool) -> Result<Cell, String> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
     let clock = stack::clock();
     let options = StackOptions::new(256);
     stack::create_with(device.clone(), &clock, mode).map_err(says)?;
     let stack = Stack::open(device.clone(), &options, &clock).map_err(says)?;
     let mut maker = Maker::new(stack);
-    let node = maker.file(Node::ROOT, "file", PAGES)?;
-    maker.write(node, 0, 1, PAGES * PAGE_SIZE)?;
-    let file = maker.driver.object(node).ok_or("the file has no object")?;
-    let mut trial = Trial { maker, file };
+    let node = match owner {
+        Owner::File => maker.file(Node::ROOT, "file", PAGES)?,
+        Owner::Directory => {
+            let made = Node(maker.model.created());
+            maker.act(Action::Mkdir { parent: Node::ROOT, name: b"directory".to_vec(), mode: 0o755 })?;
+            made
+        }
+    };
+    let object = maker.driver.object(node).ok_or("there is no object")?;
+    let mut trial = Trial { maker, owner, object };
+    trial.change(node, 1)?;
     trial.maker.stack.cache.sync_all().map_err(says)?;
-    trial.maker.write(node, 0, 2, PAGES * PAGE_SIZE)?;
+    trial.change(node, 2)?;
     if moment == Moment::Dirty {
         trial.flip(flips)?;
     }
     trial.maker.stack.cache.sync_all().map_err(says)?;
-    let told = |trial: &Trial| trial.maker.stack.cache.sync(trial.file, Durability::All).is_err();
+    let told = |trial: &Trial| trial.maker.stack.cache.sync(trial.object, Durability::All).is_err();
     let mut is_told = told(&trial);
     match moment {
         Moment::Dirty => {}
@@ -158,7 +189,8 @@ fn trial(mode: Protection, flips: Flips, moment: Moment) -> Result<Cell, String>
             let uses = block_uses(device.clone()).map_err(says)?;
             let mine = uses.iter().find(|used| {
                 let object = used.object.map(|key| key.object);
-                used.role == BlockRole::Data && object == Some(trial.file) && (used.level, used.index) == (0, PAGE)
+                let is_page = matches!(used.role, BlockRole::Data | BlockRole::MetadataPage);
+                is_page && object == Some(trial.object) && (used.level, used.index) == (0, trial.page())
             });
             let block = mine.ok_or("the page has no block")?.block;
             let hit = |bytes: &mut [u8; PAGE_SIZE]| {
@@ -176,10 +208,13 @@ fn trial(mode: Protection, flips: Flips, moment: Moment) -> Result<Cell, String>
     }
     let read = trial.got();
     is_told |= told(&trial);
+    if writes_again && read == Got::Error {
+        trial.write_again()?;
+    }
     trial.maker.stack.close().map_err(says)?;
     trial.maker.stack = Stack::open(device, &options, &clock).map_err(says)?;
     let reopened = trial.got();
-    Ok(Cell { mode, flips, moment, read, reopened, is_told })
+    Ok(Cell { mode, owner, flips, moment, read, reopened, is_told, again: None })
 }
 
 /// The bits of a page that flip.
@@ -193,12 +228,53 @@ fn bits(flips: Flips) -> &'static [u32] {
 
 impl Trial {
     fn flip(&self, flips: Flips) -> Result<(), String> {
-        self.maker.stack.flip(self.file, PAGE, bits(flips)).map_err(says)
+        self.maker.stack.flip(self.object, self.page(), bits(flips)).map_err(says)
+    }
+
+    /// The page that is hit.
+    fn page(&self) -> u64 {
+        match self.owner {
+            Owner::File => PAGE,
+            Owner::Directory => 0,
+        }
+    }
+
+    /// Writes the file, or makes a file in the directory, for the first or the second time.
+    fn change(&mut self, node: Node, time: u64) -> Result<(), String> {
+        match self.owner {
+            Owner::File => self.maker.write(node, 0, time, PAGES * PAGE_SIZE),
+            Owner::Directory => self.maker.file(node, &time.to_string(), 1).map(drop),
+        }
+    }
+
+    /// As an application does that was told of an error: the page once more, and an fsync.
+    fn write_again(&self) -> Result<(), String> {
+        let stack = &self.maker.stack;
+        let (namespace, at) = (stack.namespace(Atime::Never), PAGE as usize * PAGE_SIZE);
+        let page = &bytes(2)[at..at + PAGE_SIZE];
+        namespace.write(&Request::ROOT, self.object, at as u64, page, false).map_err(says)?;
+        stack.cache.sync(self.object, Durability::All).map_err(says)
+    }
+
+    /// What is in the directory: both files, or only the first.
+    fn listed(&self) -> Got {
+        let namespace = self.maker.stack.namespace(Atime::Never);
+        let Ok(entries) = namespace.entries(&Request::ROOT, self.object) else { return Got::Error };
+        let mut names: Vec<_> = entries.into_iter().map(|(name, ..)| name).collect();
+        names.sort();
+        match &names[..] {
+            [first, second] if (&first[..], &second[..]) == (b"1", b"2") => Got::Good,
+            [only] if only == b"1" => Got::Old,
+            _ => Got::Wrong,
+        }
     }
 
     fn got(&self) -> Got {
+        if self.owner == Owner::Directory {
+            return self.listed();
+        }
         let namespace = self.maker.stack.namespace(Atime::Never);
-        match namespace.read(self.file, 0, PAGES * PAGE_SIZE) {
+        match namespace.read(self.object, 0, PAGES * PAGE_SIZE) {
             Err(_) => Got::Error,
             Ok(data) if data.to_vec() == bytes(2) => Got::Good,
             Ok(data) => {
@@ -219,10 +295,12 @@ pub fn markdown(cells: &[Cell]) -> String {
     );
     for row in cells.chunks(Moment::ALL.len()) {
         let flips = if row[0].flips == Flips::One { "one bit" } else { "a pair" };
-        let _ = write!(out, "| `{}` | {flips} |", row[0].mode);
+        let owner = if row[0].owner == Owner::File { "" } else { ", a directory" };
+        let _ = write!(out, "| `{}`{owner} | {flips} |", row[0].mode);
         for cell in row {
             let told = if cell.is_told { ", `fsync` tells" } else { "" };
-            let _ = write!(out, " {}{told}; {} |", cell.read.name(), cell.reopened.name());
+            let again = cell.again.map(|got| format!("; again: {}", got.name())).unwrap_or_default();
+            let _ = write!(out, " {}{told}; {}{again} |", cell.read.name(), cell.reopened.name());
         }
         out.push('\n');
     }
