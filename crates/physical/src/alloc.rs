@@ -5,15 +5,17 @@
 //! - *in use*: set in `used`;
 //! - *pending*: set in `used` and in `pending`: freed in *e*. The last recovery point still needs it, so it is handed out
 //!   only after *e* is published ([`Alloc::publish`]);
-//! - *placed*: set in `used`, named in `placements`: written ahead for an epoch that may be later than *e*.
+//! - *placed*: set in `used`, named in `placements`: written ahead for an epoch that may be later than *e*;
+//! - *held*: set in `used` and in `held`: freed since a recovery point that somebody still reads ([`Alloc::hold`]). In memory only: a store
+//!   that is opened anew has it free.
 //!
 //! Also a block that *e* itself wrote is not handed out again in *e*: its address and birth name its contents
 //! ([`holdfast_object::BlockIdentity`]), and a reader or the intent log may know it by then.
 //!
-//! The bitmap that *e* writes is `used`, less pending, less placed ([`Alloc::page`]). `touched` has the chunks where it may
+//! The bitmap that *e* writes is `used`, less pending, less placed, less held ([`Alloc::page`]). `touched` has the chunks where it may
 //! differ from the one on the device.
 //!
-//! All three are bits whose sums roll ([`crate::words`]). They are verified when a bitmap is put together from them, and the chunks that
+//! All are bits whose sums roll ([`crate::words`]). They are verified when a bitmap is put together from them, and the chunks that
 //! blocks are handed out from (or discarded in) also when nobody has looked in this second, as what is written to a block that only
 //! seemed free cannot be taken back. From what has gone bad nothing is handed out, and no bitmap is made: [`Alloc::scribble`].
 
@@ -53,6 +55,10 @@ pub(crate) struct Alloc {
     /// Freed by the epoch being built.
     pending: Mask,
     placed: Mask,
+    /// Freed since the recovery point that `holder` reads.
+    held: Mask,
+    /// Who reads it.
+    holder: Option<u64>,
     /// For what they were written ahead: of each that is in `placed`.
     placements: BTreeMap<u64, Placed>,
     /// The chunk that somebody has written to who must not.
@@ -107,6 +113,8 @@ impl Alloc {
             used,
             pending: Mask::default(),
             placed: Mask::default(),
+            held: Mask::default(),
+            holder: None,
             placements: BTreeMap::new(),
             scribble: None,
             clock,
@@ -140,6 +148,7 @@ impl Alloc {
         self.used.believe();
         self.pending.believe();
         self.placed.believe();
+        self.held.believe();
     }
 
     pub(crate) fn chunks(&self) -> u64 {
@@ -245,7 +254,7 @@ impl Alloc {
         Space {
             total: self.total,
             free: self.used.free(),
-            pending: self.pending.count(),
+            pending: self.pending.count().wrapping_add(self.held.count()),
             reserve: self.reserve_now(self.limits.kept.get()).min(self.used.free()),
             set_aside: self.limits.set_aside.get(),
             quota: self.limits.quota.get(),
@@ -288,7 +297,8 @@ impl Alloc {
     /// Free blocks as the epoch being built will have them.
     pub(crate) fn free_after_publish(&self) -> u64 {
         // What has gone bad shows when it is verified.
-        self.used.free().wrapping_add(self.pending.count()).wrapping_add(self.placed.count())
+        let apart = [&self.pending, &self.placed, &self.held].map(Mask::count);
+        apart.into_iter().fold(self.used.free(), u64::wrapping_add)
     }
 
     pub(crate) fn total(&self) -> u64 {
@@ -300,7 +310,7 @@ impl Alloc {
     pub(crate) fn reserve(&mut self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
         match self.check_room(blocks, purpose) {
             // Nothing is refused for counts that have gone bad.
-            Err(_) if self.put_counts_right() => self.check_room(blocks, purpose)?,
+            Err(_) if self.give_up_held() | self.put_counts_right() => self.check_room(blocks, purpose)?,
             outcome => outcome?,
         }
         self.reservations.entry(epoch).or_default().reserved.add(blocks);
@@ -545,6 +555,7 @@ impl Alloc {
     /// up.
     fn no_space(&mut self, needed: u64, blocks: &[u64]) -> Error {
         self.cancel(blocks);
+        self.give_up_held();
         self.put_counts_right();
         Error::NoSpace { needed, available: blocks.len() as u64 }
     }
@@ -584,7 +595,7 @@ impl Alloc {
         if block >= self.used.blocks() {
             return false;
         }
-        if !self.is_marked(block) || self.placed.contains(block) {
+        if !self.is_marked(block) || self.placed.contains(block) || self.held.contains(block) {
             return false;
         }
         if self.reuse_at_once {
@@ -615,13 +626,13 @@ impl Alloc {
         runs
     }
 
-    /// The epoch is a recovery point: what it freed can be handed out. What has gone bad since it was written stays in use, and is
+    /// The epoch is a recovery point: what it freed can be handed out, or is held. What has gone bad since it was written stays in use, and is
     /// noticed ([`Alloc::scribble`]).
     pub(crate) fn publish(&mut self, epoch: Epoch) {
         let chunks: Vec<u64> = self.pending.chunks().collect();
         for chunk in chunks {
             match self.used.chunk(chunk).and_then(|_| self.pending.words(chunk)) {
-                Ok(mask) => self.used.clear_mask(chunk, &mask.unwrap_or([0; CHUNK_WORDS])),
+                Ok(mask) => self.put_back(chunk, &mask.unwrap_or([0; CHUNK_WORDS])),
                 Err(scribble) => self.note_scribble(chunk, scribble),
             }
         }
@@ -716,7 +727,8 @@ impl Alloc {
     /// Somebody has written to them who must not.
     pub(crate) fn page(&self, chunk: u64) -> std::result::Result<Words, Scribble> {
         let mut words = self.used.chunk(chunk)?;
-        for mask in [self.pending.words(chunk)?, self.placed.words(chunk)?].iter().flatten() {
+        let apart = [self.pending.words(chunk)?, self.placed.words(chunk)?, self.held.words(chunk)?];
+        for mask in apart.iter().flatten() {
             words.iter_mut().zip(mask).for_each(|(word, mask)| *word &= !mask);
         }
         Ok(words)
@@ -745,6 +757,7 @@ pub(crate) fn fixed(blocks: u64, log: &Range<u64>) -> impl Iterator<Item = Range
     [0..2 * LABEL_BLOCKS, log.clone(), blocks - 2 * LABEL_BLOCKS..blocks].into_iter()
 }
 
+mod held;
 mod room;
 mod scribble;
 #[cfg(test)]

@@ -21,7 +21,8 @@
 //! | `trim` | discards of free blocks |
 //! | `scribble` | for the lab: what memory has of the metadata, changes of it that nobody may make, and logic bugs |
 //! | `inject` | a catalogue of blocks by kind, and damage to them on purpose |
-//! | `create`, `open`, `check` | a store's beginning, its opening, its offline check |
+//! | `create`, `open`, `check` | a store's beginning, its opening, everything in it compared with everything |
+//! | `frozen` | a recovery point that stays as it is, for the check of a store in use |
 //! | `mend` | damaged labels and superblocks, when a store is opened |
 //! | `decoders` | decoders of single structures, for fuzzing |
 
@@ -41,6 +42,7 @@ mod difference;
 mod disk;
 mod form_sums;
 mod format;
+mod frozen;
 mod grow;
 mod guarded;
 pub mod inject;
@@ -76,6 +78,7 @@ pub use commit::CommitOrder;
 pub use create::CreateOptions;
 pub use format::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN, FORMAT_VERSION, LABEL_BLOCKS, LABELS, RING_SLOTS};
 pub use format::{label_start, log_blocks};
+pub use frozen::Frozen;
 pub use locked_block::tell_aim;
 pub use meta_block::{MetadataProtection, PROTECTION_BYTES_PER_BLOCK};
 pub use module::{Module, OpenOptions};

@@ -25,7 +25,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 /// How a store is opened.
@@ -98,6 +98,8 @@ pub struct Module {
     pub(crate) deletion_slice: DeletionSlice,
     /// What the lab has in store for the next recovery point.
     pub(crate) ambush: Ambush,
+    /// How often somebody has asked for a recovery point to be kept ([`Module::freeze`]), which tells them from each other.
+    pub(crate) holders: AtomicU64,
 }
 
 /// The trees. Whoever locks them may read memory that is locked against writes ([`crate::locked_block`]), and has no other way to it.
@@ -164,6 +166,7 @@ impl Module {
             protection,
             deletion_slice: DeletionSlice::default(),
             ambush: Ambush::default(),
+            holders: AtomicU64::new(0),
         }
     }
 

@@ -45,6 +45,7 @@ impl Alloc {
         self.used.count_cells(cells);
         cells.own("freed", self.pending.scribbled_count());
         cells.own("ahead", self.placed.scribbled_count());
+        cells.own("held", self.held.scribbled_count());
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Rig {
     pub(crate) device: Arc<MemoryDevice>,
     pub(crate) arena: Arc<Arena>,
     clock: Arc<ManualClock>,
-    pub(crate) module: Module,
+    pub(crate) module: Arc<Module>,
 }
 
 fn open(device: Arc<MemoryDevice>) -> Module {
@@ -37,7 +37,7 @@ impl Rig {
         let (arena, clock) = (Arena::new(64, 0).unwrap(), Arc::new(ManualClock::new(0, 1)));
         Module::create(device.clone(), arena.clone(), clock.clone(), &options).unwrap();
         let options = OpenOptions { metadata, ..OpenOptions::default() };
-        let module = Module::open(device.clone(), arena.clone(), clock.clone(), &options).unwrap();
+        let module = Arc::new(Module::open(device.clone(), arena.clone(), clock.clone(), &options).unwrap());
         let rig = Rig { device, arena, clock, module };
         rig.make(2);
         rig.commit().unwrap();
@@ -486,6 +486,23 @@ fn a_superblock_that_goes_bad_before_it_is_written_is_never_written() {
 }
 
 #[test]
+fn what_is_kept_for_a_reader_is_not_while_an_epoch_is_begun_anew() {
+    let rig = Rig::new();
+    let frozen = Arc::new(rig.module.freeze().unwrap());
+    rig.fill(2, 3);
+    rig.commit().unwrap();
+    assert_eq!(frozen.over(), None);
+    rig.make(3);
+    let epoch = rig.module.epoch() + 1;
+    rig.module.prepare(epoch).unwrap();
+    rig.module.committing.lock().prepared.as_mut().unwrap().scribbled().scribble(0, &[0x10], false);
+    rig.module.publish(epoch).unwrap_err();
+    rig.begin_anew(|rig| rig.make(3));
+    assert!(frozen.over().is_some_and(|why| why.contains("anew")));
+    assert!(check(frozen, &CheckOptions::default()).is_err());
+}
+
+#[test]
 fn another_recovery_point_is_not_taken_for_the_last_one() {
     let rig = Rig::new();
     let before = rig.stored();
@@ -719,7 +736,7 @@ fn what_the_newest_snapshot_keeps_is_audited_as_trees_go_and_snapshots_do() {
     // From now on of the first it is known only what it kept when the second was made, which is more than it does.
     rig.module.close().unwrap();
     let (device, arena, clock) = (rig.device.clone(), rig.arena.clone(), rig.clock.clone());
-    rig.module = Module::open(device, arena, clock, &OpenOptions::default()).unwrap();
+    rig.module = Arc::new(Module::open(device, arena, clock, &OpenOptions::default()).unwrap());
     while rig.module.snapshot_delete(DomainId::MAIN, rig.module.epoch() + 1, second).unwrap() {
         rig.commit().unwrap();
     }

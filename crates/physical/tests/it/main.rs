@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod deletions;
 mod faults;
+mod frozen;
 mod fuzz;
 mod intent_log;
 mod kept;

@@ -51,7 +51,7 @@ pub(crate) struct Rig {
     pub(crate) top: Arc<dyn Device>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) module: Module,
+    pub(crate) module: Arc<Module>,
     pub(crate) options: OpenOptions,
     /// Pages of batches that may have to be applied again.
     pins: Vec<PinnedPage>,
@@ -68,14 +68,14 @@ impl Rig {
         let (arena, clock) = (Arena::new(4096, 0).unwrap(), clock());
         Module::create(top.clone(), arena.clone(), clock.clone(), &options()).unwrap();
         let options = OpenOptions { node_cache_bytes: 1 << 18, commit_order, ..OpenOptions::default() };
-        let module = Module::open(top.clone(), arena.clone(), clock.clone(), &options).unwrap();
+        let module = Arc::new(Module::open(top.clone(), arena.clone(), clock.clone(), &options).unwrap());
         Rig { device, top, arena, clock, module, options, pins: Vec::new() }
     }
 
     /// Opens what is on the device now, as after a crash.
     pub(crate) fn reopen(&mut self) {
         self.pins.clear();
-        self.module = self.open_on(self.top.clone()).unwrap();
+        self.module = Arc::new(self.open_on(self.top.clone()).unwrap());
     }
 
     pub(crate) fn open_on(&self, device: Arc<dyn Device>) -> Result<Module> {

@@ -1,0 +1,138 @@
+//! Blocks that newer recovery points have freed, kept for whoever still reads an older one.
+//!
+//! One reader at a time, who reads from the device itself ([`crate::frozen`]). He comes after everybody else: where there is no room, all is
+//! handed out, and he is told when he looks next ([`Alloc::is_held_by`]). So a block that was held is written to only after its reader has
+//! been told that it is not any more, if he looks after each read.
+
+use super::Alloc;
+use crate::format::BITS;
+use crate::words::{CHUNK_WORDS, Words};
+
+impl Alloc {
+    /// From now on keeps what recovery points free, for this reader; one before him is given up.
+    pub(crate) fn hold(&mut self, holder: u64) {
+        self.let_go();
+        self.holder = Some(holder);
+    }
+
+    /// Whether all blocks of the recovery point that was the last one at [`Alloc::hold`] are still as they were.
+    pub(crate) fn is_held_by(&self, holder: u64) -> bool {
+        self.holder == Some(holder)
+    }
+
+    /// The reader has what he wanted.
+    pub(crate) fn release(&mut self, holder: u64) {
+        if self.is_held_by(holder) {
+            self.let_go();
+        }
+    }
+
+    /// There is no room: hands out what is held. Whether there was any.
+    pub(super) fn give_up_held(&mut self) -> bool {
+        let any = self.held.count() > 0;
+        if any {
+            self.let_go();
+        }
+        any
+    }
+
+    /// Blocks of a chunk that a recovery point has freed.
+    pub(super) fn put_back(&mut self, chunk: u64, mask: &Words) {
+        if self.holder.is_none() {
+            return self.used.clear_mask(chunk, mask);
+        }
+        for (word, bits) in (0..).zip(mask).filter(|(_, bits)| **bits != 0) {
+            for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
+                self.held.insert(chunk * BITS + word * 64 + bit);
+            }
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.holder = None;
+        let chunks: Vec<u64> = self.held.chunks().collect();
+        for chunk in chunks {
+            match self.used.chunk(chunk).and_then(|_| self.held.words(chunk)) {
+                Ok(mask) => self.used.clear_mask(chunk, &mask.unwrap_or([0; CHUNK_WORDS])),
+                // What has gone bad stays in use, and is noticed.
+                Err(scribble) => self.note_scribble(chunk, scribble),
+            }
+        }
+        self.held.clear();
+        self.search_anew();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::alloc::{Alloc, Zone};
+    use holdfast_object::{Purpose, SystemClock};
+    use std::sync::Arc;
+
+    fn alloc() -> Alloc {
+        Alloc::new(8192, 32..160, false, Arc::new(SystemClock::default()))
+    }
+
+    fn is_free_in_bitmap(alloc: &Alloc, block: u64) -> bool {
+        alloc.page(0).unwrap()[(block / 64) as usize] >> (block % 64) & 1 == 0
+    }
+
+    #[test]
+    fn what_is_held_is_free_on_the_device_and_handed_out_only_when_it_is_released() {
+        let mut alloc = alloc();
+        let all = alloc.space().free;
+        let blocks = alloc.allocate_many(2, Zone::Data, 1000).unwrap();
+        alloc.publish(2);
+        alloc.hold(7);
+        for &block in &blocks {
+            assert!(alloc.free(block));
+        }
+        alloc.publish(3);
+        assert!(alloc.is_held_by(7) && !alloc.is_held_by(8));
+        assert_eq!((alloc.space().free, alloc.space().pending), (all - 1000, 1000));
+        assert_eq!(alloc.free_after_publish(), all);
+        for &block in &blocks {
+            assert!(alloc.is_used(block) && is_free_in_bitmap(&alloc, block) && !alloc.free(block));
+        }
+        alloc.release(8);
+        assert!(alloc.is_held_by(7), "another's");
+        alloc.release(7);
+        assert!(!alloc.is_held_by(7));
+        assert_eq!((alloc.space().free, alloc.space().pending), (all, 0));
+        assert!(!alloc.is_used(blocks[0]) && alloc.scribble().is_none());
+    }
+
+    #[test]
+    fn a_reader_comes_after_everybody_else() {
+        let mut alloc = alloc();
+        let free = alloc.space().free - alloc.space().reserve;
+        let blocks = alloc.allocate_many(2, Zone::Data, free).unwrap();
+        alloc.publish(2);
+        alloc.hold(7);
+        assert!(alloc.reserve(3, 1, Purpose::Ordinary).is_err(), "full");
+        assert!(alloc.is_held_by(7), "nothing is held, so nothing is gained");
+        assert!(alloc.free(blocks[0]));
+        alloc.publish(3);
+        alloc.reserve(4, 1, Purpose::Ordinary).unwrap();
+        assert!(!alloc.is_held_by(7), "he is told");
+    }
+
+    #[test]
+    fn one_reader_at_a_time_and_what_somebody_scribbles_shows() {
+        let mut alloc = alloc();
+        let blocks = alloc.allocate_many(2, Zone::Data, 10).unwrap();
+        alloc.publish(2);
+        alloc.hold(7);
+        assert!(alloc.free(blocks[0]));
+        alloc.publish(3);
+        alloc.hold(8);
+        assert!(!alloc.is_held_by(7) && !alloc.is_used(blocks[0]));
+        assert!(alloc.free(blocks[1]));
+        alloc.publish(4);
+        let words = alloc.held.scribbled(0).unwrap();
+        words[(blocks[5] / 64) as usize] ^= 1 << (blocks[5] % 64);
+        assert!(alloc.page(0).is_err(), "no bitmap is made of it");
+        alloc.release(8);
+        assert!(alloc.scribble().is_some() && alloc.is_used(blocks[5]), "nor is it handed out");
+    }
+}
