@@ -8,6 +8,8 @@ use std::path::Path;
 /// What a check has found.
 pub(crate) struct Found<'a> {
     pub(crate) store: &'a Path,
+    /// Where it is mounted, if it is.
+    pub(crate) mounted: Option<&'a Path>,
     /// Of the blocks, each with what its object is, if that is known and it is one of a domain.
     pub(crate) findings: &'a [(&'a Finding, Option<Kind>)],
     pub(crate) bitmap: BitmapRemedy,
@@ -42,15 +44,28 @@ impl Found<'_> {
             .collect();
         remedies.extend(self.names_are_wrong.then_some(Remedy::NewStore));
         let store = shell(self.store);
-        let words = [
-            (Remedy::Repair, format!("to put right what can be: holdfast check --repair {store}")),
-            (
-                Remedy::RepairAfterReplay,
+        let (repair, repair_after_replay, replay) = match self.mounted.map(shell) {
+            None => (
+                format!("to put right what can be: holdfast check --repair {store}"),
                 format!(
                     "to put right which blocks are free: mount the store once, which replays its intent log, unmount it, then: \
                      holdfast check --repair {store}"
                 ),
+                "to be rid of what the intent log has no use for any more: mount the store once".to_string(),
             ),
+            Some(directory) => (
+                format!(
+                    "to put right what can be: holdfast unmount {directory}, then: holdfast check --repair {store}"
+                ),
+                format!(
+                    "to put right which blocks are free: holdfast unmount {directory}, then: holdfast check --repair {store}"
+                ),
+                format!("to be rid of what the intent log has no use for any more: holdfast sync {directory}"),
+            ),
+        };
+        let words = [
+            (Remedy::Repair, repair),
+            (Remedy::RepairAfterReplay, repair_after_replay),
             (
                 Remedy::WriteAgain,
                 "to mend a file: write the bytes named, or all of it, again from a backup; the rest of it is good".into(),
@@ -71,7 +86,7 @@ impl Found<'_> {
                 Remedy::DeleteSnapshot,
                 "what is bad in a snapshot only stays so, and goes with it: holdfast snapshot delete DIR NAME".into(),
             ),
-            (Remedy::Replay, "to be rid of what the intent log has no use for any more: mount the store once".into()),
+            (Remedy::Replay, replay),
             (
                 Remedy::NewStore,
                 "the store's own records are damaged: mount it with -o ro, copy what is needed, make a new store".into(),
@@ -137,7 +152,7 @@ mod tests {
     }
 
     fn advice(findings: &[(&Finding, Option<Kind>)], bitmap: BitmapRemedy, repair: bool) -> String {
-        let found = Found { store: Path::new("/s"), findings, bitmap, names_are_wrong: false, repair };
+        let found = Found { store: Path::new("/s"), mounted: None, findings, bitmap, names_are_wrong: false, repair };
         let mut advice = found.advice();
         assert!(advice.pop().is_none_or(|last| last.starts_with("if this happens again")));
         advice.join("|")

@@ -146,12 +146,17 @@ sync(1) command cannot do this: Linux does not pass it on to FUSE file systems.
 fsync(2) on single files works as everywhere.")]
     Sync(Sync),
 
-    /// Read a whole store that is not mounted, and compare everything with everything
+    /// Read a whole store, and compare everything with everything
     #[command(after_help = "\
 Examples:
   holdfast check /data/my.store            report only, change nothing
   holdfast check /data/my.store --repair   also put right what can be
---repair writes good copies over bad ones, and a wrong bitmap anew.
+  holdfast check /mnt                      while it is mounted and used
+A mounted store is checked as it is when the check begins; it goes on
+meanwhile, but for space: what is freed comes back at the end, or as soon as
+somebody needs it, and then the check ends without a result.
+--repair, of a store that is not mounted, writes good copies over bad ones, and
+a wrong bitmap anew.
 File data is stored once: where it is bad, it cannot be repaired, and reading
 it is an error until it is written again.
 Exit codes are fsck's, added up: 0 nothing wrong, 1 errors corrected, 4 errors
@@ -360,8 +365,8 @@ pub(crate) struct Sync {
 
 #[derive(Args, Debug)]
 pub(crate) struct Check {
-    /// File or block device with a store
-    #[arg(value_hint = ValueHint::FilePath)]
+    /// File or block device with a store, or a directory in the mount of one
+    #[arg(value_name = "STORE|DIR", value_hint = ValueHint::AnyPath)]
     pub(crate) store: PathBuf,
     /// Write good copies over bad ones
     #[arg(long)]

@@ -16,6 +16,7 @@
 //! | `metrics` | what `status` tells, for Prometheus |
 //! | `progress` | how far long work has come |
 //! | `scrub` | what a scrub has done, and what a mount can be asked about it |
+//! | `check` | what a check finds, and what a mount can be asked about it |
 //! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
 //! | `quoting` | names of any bytes, as they are printed and as a shell takes them |
 //! | `holder` | who holds a store, and waiting for a daemon that is closing it |
@@ -33,6 +34,7 @@ const _: () = assert!(!holdfast_integrity::IS_BLIND, "`holdfast` is not built wi
 mod advice;
 mod args;
 mod audited;
+mod check;
 mod commands;
 mod daemon;
 mod date;

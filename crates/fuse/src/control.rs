@@ -14,6 +14,7 @@
 //! | [`FS_IOC_SHUTDOWN`] | `_IOR('X', 125, u32)` | zeros: the number that other file systems have for it |
 //! | [`HOLDFAST_IOC_GROW`] | `_IOWR('H', 6, [u8; 16000])` | the same, both ways: how large the store is to be, and what it is |
 //! | [`HOLDFAST_IOC_INJECT`] | `_IOWR('H', 8, [u8; 16000])` | the same, both ways: damage on purpose, and what it was; ENOTTY if the mount was not made for it |
+//! | [`HOLDFAST_IOC_CHECK`] | `_IOWR('H', 9, [u8; 16000])` | the same, both ways: a request about a check, and the reply to it |
 //!
 //! The kernel carries at most 16,383 bytes in an ioctl of a FUSE file system, whence the size of those that carry JSON.
 
@@ -55,6 +56,9 @@ pub const HOLDFAST_IOC_REMOUNT: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b
 /// Damages pages and blocks on purpose, in a mount made for it.
 pub const HOLDFAST_IOC_INJECT: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 8);
 
+/// Asks for a check, or about it.
+pub const HOLDFAST_IOC_CHECK: u32 = opcode::read_write::<[u8; STATUS_BYTES]>(b'H', 9);
+
 // _IOC of <asm-generic/ioctl.h>: direction (read is 2, write 1) << 30, size << 16, type << 8, number.
 const _: () = assert!(HOLDFAST_IOC_SYNC == 2 << 30 | 8 << 16 | (b'H' as u32) << 8 | 1);
 const _: () = assert!(HOLDFAST_IOC_STATUS == 2 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 2);
@@ -63,6 +67,7 @@ const _: () = assert!(HOLDFAST_IOC_SNAPSHOT == 3 << 30 | (STATUS_BYTES as u32) <
 const _: () = assert!(HOLDFAST_IOC_GROW == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 6);
 const _: () = assert!(HOLDFAST_IOC_REMOUNT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 7);
 const _: () = assert!(HOLDFAST_IOC_INJECT == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 8);
+const _: () = assert!(HOLDFAST_IOC_CHECK == 3 << 30 | (STATUS_BYTES as u32) << 16 | (b'H' as u32) << 8 | 9);
 const _: () = assert!(HOLDFAST_IOC_TRIM == 3 << 30 | 24 << 16 | (b'H' as u32) << 8 | 4);
 // XFS_IOC_GOINGDOWN of <xfs/xfs_fs.h>.
 const _: () = assert!(FS_IOC_SHUTDOWN == 0x8004_587d);
@@ -92,6 +97,9 @@ pub trait Control: Send + Sync {
 
     /// Does what a JSON object asks about scrubbing; answers with another one of at most [`STATUS_JSON_BYTES_MAX`] bytes.
     fn scrub_json(&self, request: &[u8]) -> Vec<u8>;
+
+    /// Does what a JSON object of the user `uid` asks about a check; answers with another one of at most [`STATUS_JSON_BYTES_MAX`] bytes.
+    fn check_json(&self, uid: u32, request: &[u8]) -> Vec<u8>;
 
     /// Does what a JSON object of the user `uid` asks about snapshots; answers with another one of at most
     /// [`STATUS_JSON_BYTES_MAX`] bytes.
@@ -173,6 +181,7 @@ pub fn answer(
             }),
         }),
         HOLDFAST_IOC_SCRUB => asked(&|request| Some(control.scrub_json(request))),
+        HOLDFAST_IOC_CHECK => asked(&|request| Some(control.check_json(uid, request))),
         HOLDFAST_IOC_SNAPSHOT => asked(&|request| Some(control.snapshot_json(uid, request))),
         HOLDFAST_IOC_GROW => asked(&|request| Some(control.grow_json(uid, request))),
         HOLDFAST_IOC_REMOUNT => asked(&|request| Some(control.remount_json(uid, request))),
@@ -269,6 +278,14 @@ pub fn scrub(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
     exchange::<HOLDFAST_IOC_SCRUB>(directory, request)
 }
 
+/// Asks the mount that `directory` is in for a check, or about it. Request and reply are JSON objects.
+///
+/// # Errors
+/// As for [`scrub`].
+pub fn check(directory: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
+    exchange::<HOLDFAST_IOC_CHECK>(directory, request)
+}
+
 /// Has the kernel hand down what it has kept of the mount that `directory` is in.
 ///
 /// # Errors
@@ -344,6 +361,10 @@ mod tests {
             request.iter().rev().copied().collect()
         }
 
+        fn check_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
+            [&[uid as u8], request].concat()
+        }
+
         fn snapshot_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
             [&[uid as u8], request].concat()
         }
@@ -388,6 +409,8 @@ mod tests {
         let control = Fixed(Ok(7), Vec::new());
         let reply = answer(&control, 0, HOLDFAST_IOC_SCRUB, &pack_status(b"abc")).unwrap().unwrap();
         assert_eq!(unpack_status(&reply).unwrap(), b"cba");
+        let reply = answer(&control, 8, HOLDFAST_IOC_CHECK, &pack_status(b"abc")).unwrap().unwrap();
+        assert_eq!(unpack_status(&reply).unwrap(), b"\x08abc");
         let reply = answer(&control, 9, HOLDFAST_IOC_SNAPSHOT, &pack_status(b"abc")).unwrap().unwrap();
         assert_eq!(unpack_status(&reply).unwrap(), b"\x09abc");
         let reply = answer(&control, 9, HOLDFAST_IOC_GROW, &pack_status(b"abc")).unwrap().unwrap();

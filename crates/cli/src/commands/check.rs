@@ -1,352 +1,114 @@
-//! `holdfast check`: everything in a store compared with everything, while it is not mounted.
+//! `holdfast check`: everything in a store compared with everything. A store that is not mounted is read here; one that is, by its mount.
 
-use crate::advice::Found;
 use crate::args::Check;
+use crate::check::{CheckReply, CheckRequest, Checked, Stage, Subject, examine};
 use crate::disks::{Disks, Given};
 use crate::failure::{Failure, Result, exit};
 use crate::holder;
-use crate::output::{Format, Report, count, note, print};
+use crate::mounts::Mount;
+use crate::output::{Format, note, print};
+use crate::paths::shell;
 use crate::progress::{self, Progress, Unit};
-use crate::quoting;
-use crate::scratch::Scratch;
 use crate::signals;
-use crate::size;
-use crate::stack::{self, Settings, Stack};
-use holdfast_block::{Access, Device};
-use holdfast_naming::check::{Finding as NamesFinding, check_watched as check_names};
-use holdfast_object::{DomainId, Kind, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE};
-use holdfast_physical::check::{self as physical_check, CheckOptions, Finding, FindingKind};
-use serde::Serialize;
-use std::sync::Arc;
+use crate::{stack, target};
+use holdfast_block::Access;
+use holdfast_fuse::control;
 use std::time::Duration;
 
-/// Objects asked for in one go.
-const LISTED: usize = 1024;
-
-/// What a check found.
-#[derive(Serialize, Debug)]
-struct Checked {
-    store: String,
-    uuid: String,
-    /// Recovery point that was checked.
-    epoch: u64,
-    /// Whether the store had been closed in order.
-    clean: bool,
-    blocks: Blocks,
-    names: Names,
-    /// In all.
-    errors: u64,
-    /// Of them corrected.
-    corrected: u64,
-    /// What to do about what is left.
-    advice: Vec<String>,
-    exit_code: u8,
-}
-
-/// The device: labels, trees, both copies, the bitmap, counts.
-#[derive(Serialize, Debug)]
-struct Blocks {
-    used: u64,
-    metadata: u64,
-    pages: u64,
-    /// Pages known to be lost; they read as an error, and are no error of the store.
-    lost_pages: u64,
-    /// Batches of the intent log, which the next mount replays.
-    log_batches: u64,
-    /// What a power cut leaves at the end of the intent log, or a disk that has lost a write; no errors.
-    remarks: Vec<BlockFinding>,
-    /// Something could not be read, so lost space was not looked for.
-    incomplete: bool,
-    /// The first ones.
-    findings: Vec<BlockFinding>,
-    found: u64,
-    corrected: u64,
-    /// Of what was found, blocks without a good copy.
-    unreadable: u64,
-}
-
-#[derive(Serialize, Debug)]
-struct BlockFinding {
-    #[serde(flatten)]
-    finding: Finding,
-    #[serde(flatten)]
-    damage: Option<Damage>,
-}
-
-/// What the names were found to be, and whether something is wrong with them that no bad block explains.
-type NamesFound = (Names, bool);
-
-/// What a finding means for a file.
-#[derive(Serialize, Debug)]
-struct Damage {
-    path: String,
-    /// What it is, if that can be read.
-    #[serde(skip)]
-    kind: Option<Kind>,
-    /// The bytes of the file that are in the bad block, or behind it, if it is about some.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_byte: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_byte: Option<u64>,
-}
-
-/// The name space.
-#[derive(Serialize, Debug, Default)]
-struct Names {
-    objects: u64,
-    directories: u64,
-    entries: u64,
-    /// Objects without a name; the next mount deletes them.
-    orphans: u64,
-    /// A directory could not be read, so links and connections were not compared.
-    incomplete: bool,
-    findings: Vec<String>,
-}
-
-/// What fsck(8) calls it.
-fn exit_code(errors: u64, corrected: u64) -> u8 {
-    let some = if corrected > 0 { exit::CHECK_CORRECTED } else { exit::OK };
-    some | if errors > corrected { exit::CHECK_UNCORRECTED } else { exit::OK }
-}
-
-impl std::fmt::Display for BlockFinding {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let BlockFinding { finding, damage } = self;
-        write!(f, "{}", quoting::line(&finding.to_string()))?;
-        let Some(Damage { path, first_byte, last_byte, .. }) = damage else { return Ok(()) };
-        write!(f, ", in {}", quoting::name(path))?;
-        match (first_byte, last_byte) {
-            (Some(first), Some(last)) => write!(f, ", bytes {first} to {last}"),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Checked {
-    /// What became of what was found, in the words of a scrub.
-    fn sums(&self) -> String {
-        let lost = self.blocks.unreadable.saturating_add(self.blocks.lost_pages);
-        let others = self.errors.saturating_sub(self.corrected).saturating_sub(lost);
-        let sums = [
-            (self.corrected, count(self.corrected, "block", "blocks") + " repaired"),
-            (lost, count(lost, "block", "blocks") + " LOST"),
-            (others, count(others, "other error", "other errors") + " NOT corrected"),
-        ];
-        let sums: Vec<_> = sums.into_iter().filter_map(|(number, sum)| (number > 0).then_some(sum)).collect();
-        if sums.is_empty() { String::new() } else { sums.join("; ") + "\n" }
-    }
-}
-
-impl Report for Checked {
-    fn words(&self) -> String {
-        let Checked { blocks, names, .. } = self;
-        let mut text = String::new();
-        for finding in &blocks.findings {
-            text.push_str(&format!("{finding}\n"));
-        }
-        match blocks.found.saturating_sub(blocks.findings.len() as u64) {
-            0 => {}
-            more => text.push_str(&format!("and {more} more, in the sums only\n")),
-        }
-        for finding in &names.findings {
-            text.push_str(&format!("{}\n", quoting::line(finding)));
-        }
-        text.push_str(&format!(
-            "{}: recovery point {}, {} in use, {} of files read; {} in {}, {}\n",
-            quoting::name(&self.store),
-            self.epoch,
-            size::show(blocks.used.saturating_mul(PAGE_SIZE as u64)),
-            size::show(blocks.pages.saturating_mul(PAGE_SIZE as u64)),
-            count(names.entries, "name", "names"),
-            count(names.directories, "directory", "directories"),
-            count(names.objects, "object", "objects"),
-        ));
-        if !self.clean {
-            let batches = count(blocks.log_batches, "batch", "batches");
-            text.push_str(&format!("not closed in order; the next mount replays {batches} of the intent log\n"));
-        }
-        for remark in &blocks.remarks {
-            text.push_str(&format!("no error: {remark}\n"));
-        }
-        if names.orphans > 0 {
-            let files = count(names.orphans, "file", "files");
-            text.push_str(&format!("{files} without a name, open at the end; deleted at the next mount\n"));
-        }
-        if blocks.incomplete || names.incomplete {
-            text.push_str("not everything could be read, so not everything could be compared\n");
-        }
-        text.push_str(&self.sums());
-        text.push_str(&match (self.errors, self.corrected) {
-            (0, _) => "no errors\n".to_string(),
-            (errors, 0) => format!("{}\n", count(errors, "ERROR", "ERRORS")),
-            (errors, corrected) => format!("{}, {corrected} corrected\n", count(errors, "ERROR", "ERRORS")),
-        });
-        for advice in &self.advice {
-            text.push_str(&format!("  {advice}\n"));
-        }
-        text
-    }
-}
-
+/// Gives the exit code.
 pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Result<u8> {
-    cancel_on_signal(format)?;
-    // For its hint.
-    stack::locate(&arguments.store)?;
-    let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
-    let main = holder::device(&arguments.store, access, timeout, &mut note)?;
-    let disks = Disks::on(main, &Given { log: arguments.log.clone(), ..Given::default() })?;
-    let device = disks.device();
-    let options = CheckOptions { repair: arguments.repair, ..CheckOptions::default() };
-    let mut found = check_blocks(device.clone(), &options)?;
-    // Nothing is wrong with the store, but something is with a file.
-    found.found += found.lost_pages;
-    found.findings.extend(found.lost.drain(..).map(|place| Finding {
-        kind: FindingKind::Lost,
-        place,
-        what: "lost: an error when it is read, until it is written again".to_string(),
-        repaired: false,
-    }));
-    let ((names, names_are_wrong), damage, remarks) = match Stack::open(device.clone(), &Settings::to_look()) {
-        Ok(stack) => {
-            let replayed = replayed(device, &found);
-            let named = replayed.as_ref().unwrap_or(&stack);
-            let remarks = damage(named, &found.remarks);
-            (names(&stack, &found), damage(named, &found.findings), remarks)
+    let store = stack::locate(&arguments.store)?;
+    // A file in a mount may be a store of its own.
+    let mount = if store.is_dir() { Some(target::mount(&store)?) } else { target::of_store(&store)? };
+    let checked = match mount {
+        Some(mount) if !arguments.repair => mounted(&mount, format)?,
+        Some(mount) => {
+            let failure =
+                Failure::new(format!("{} is mounted on {}", mount.source.display(), mount.directory.display()));
+            let directory = shell(&mount.directory);
+            return Err(failure.hint(format!(
+                "without --repair it is checked as it is; copies are put right by holdfast scrub {directory}, the rest when it is not \
+                 mounted: holdfast unmount {directory}"
+            )));
         }
-        Err(failure) => {
-            let findings = vec![format!("names could not be checked: {failure}")];
-            ((Names { incomplete: true, findings, ..Names::default() }, true), Vec::new(), Vec::new())
-        }
-    };
-    disks.close()?;
-    let errors = found.found + names.findings.len() as u64;
-    let kinds = damage.iter().map(|damage| damage.as_ref().and_then(|damage| damage.kind));
-    let findings: Vec<_> = found.findings.iter().zip(kinds.chain(std::iter::repeat(None))).collect();
-    let (store, bitmap, repair) = (&*arguments.store, found.bitmap, arguments.repair);
-    let advice = Found { store, findings: &findings, bitmap, names_are_wrong, repair }.advice();
-    let checked = Checked {
-        store: arguments.store.display().to_string(),
-        uuid: crate::report::show_uuid(&found.store_uuid),
-        epoch: found.epoch,
-        clean: found.clean,
-        names,
-        errors,
-        corrected: found.repaired,
-        advice,
-        exit_code: exit_code(errors, found.repaired),
-        blocks: blocks(found, damage, remarks),
+        None => unmounted(arguments, timeout, format)?,
     };
     print(format, &checked);
     Ok(checked.exit_code)
 }
 
-/// The first look, at all blocks.
-fn check_blocks(device: Arc<dyn Device>, options: &CheckOptions) -> Result<physical_check::Report> {
-    let mut progress: Option<Progress> = None;
-    let report = physical_check::check_watched(device, options, &mut |at| {
-        let bytes = |blocks: u64| blocks.saturating_mul(PAGE_SIZE as u64);
-        let total = bytes(at.blocks_total);
-        progress.get_or_insert_with(|| Progress::of("checking blocks", total, Unit::Bytes)).is_at(bytes(at.blocks));
-    });
-    report.map_err(stack::says)
+fn unmounted(arguments: &Check, timeout: Duration, format: Format) -> Result<Checked> {
+    cancel_on_signal(format, || {})?;
+    let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
+    let main = holder::device(&arguments.store, access, timeout, &mut note)?;
+    let disks = Disks::on(main, &Given { log: arguments.log.clone(), ..Given::default() })?;
+    let subject = Subject { device: disks.device(), store: &arguments.store, mounted: None, repair: arguments.repair };
+    let mut bar = Bar::default();
+    let checked = examine(subject, &mut |stage, at, total| bar.is_at(stage, at, total))?;
+    disks.close()?;
+    Ok(checked)
 }
 
-/// What the next mount will have, in memory: files that only the intent log has are found by their names there.
-fn replayed(device: Arc<dyn Device>, found: &physical_check::Report) -> Option<Stack> {
-    let is_about_a_file = |finding: &Finding| finding.place.object.is_some();
-    if found.log_batches == 0 || !found.findings.iter().chain(&found.remarks).any(is_about_a_file) {
-        return None;
-    }
-    let settings = Settings { read_only: false, ..Settings::to_look() };
-    Stack::open(Arc::new(Scratch::over(device)), &settings).ok()
-}
-
-fn blocks(report: physical_check::Report, damage: Vec<Option<Damage>>, remarks: Vec<Option<Damage>>) -> Blocks {
-    let with = |findings: Vec<Finding>, damage: Vec<Option<Damage>>| -> Vec<BlockFinding> {
-        let damage = damage.into_iter().chain(std::iter::repeat_with(|| None));
-        findings.into_iter().zip(damage).map(|(finding, damage)| BlockFinding { finding, damage }).collect()
-    };
-    Blocks {
-        used: report.used_blocks,
-        metadata: report.metadata_blocks,
-        pages: report.pages,
-        lost_pages: report.lost_pages,
-        log_batches: report.log_batches,
-        incomplete: report.incomplete,
-        remarks: with(report.remarks, remarks),
-        findings: with(report.findings, damage),
-        found: report.found,
-        corrected: report.repaired,
-        unreadable: report.unreadable,
-    }
-}
-
-/// What findings mean for files.
-fn damage(stack: &Stack, findings: &[Finding]) -> Vec<Option<Damage>> {
-    let of = |finding: &Finding| {
-        let ObjectKey { object, .. } = finding.place.object.filter(|key| key.domain == DomainId::MAIN)?;
-        let path = String::from_utf8_lossy(&stack.namespace.path_of(object)).into_owned();
-        // Behind the end nothing can be read anyhow.
-        let attributes = stack.cache.attributes(object).ok();
-        let (size, kind) = attributes.map_or((u64::MAX, None), |attributes| (attributes.size, Some(attributes.kind)));
-        let bytes = finding.pages().and_then(|(_, pages)| {
-            let byte = |page: u64| page.saturating_mul(PAGE_SIZE as u64).min(size);
-            let (first, end) = (byte(pages.start), byte(pages.end));
-            (first < end).then(|| (first, end - 1))
-        });
-        Some(Damage { path, kind, first_byte: bytes.map(|bytes| bytes.0), last_byte: bytes.map(|bytes| bytes.1) })
-    };
-    findings.iter().map(of).collect()
-}
-
-fn names(stack: &Stack, found: &physical_check::Report) -> NamesFound {
-    let progress = Progress::of("checking names", found.objects, Unit::Objects);
-    let mut objects = Vec::new();
-    let mut after = ObjectId::NONE;
-    let mut findings = Vec::new();
+/// The mount does it, while this waits.
+fn mounted(mount: &Mount, format: Format) -> Result<Checked> {
+    let at_end = mount.clone();
+    cancel_on_signal(format, move || drop(ask(&at_end, CheckRequest::Cancel)))?;
+    let mut bar = Bar::default();
+    let mut reply = ask(mount, CheckRequest::Begin)?;
     loop {
-        match stack.module.objects(DomainId::MAIN, after, LISTED) {
-            Ok(found) => {
-                let Some((last, _)) = found.last() else { break };
-                after = last.object;
-                objects.extend(found.into_iter().map(|(key, attributes)| (key.object, attributes)));
-            }
-            Err(error) => {
-                findings.push(format!("objects beyond {after}: {error}"));
-                break;
+        match reply {
+            CheckReply::Done(checked) => return Ok(*checked),
+            CheckReply::Refused(message) => return Err(Failure::new(message)),
+            CheckReply::Running { stage, at, total } => {
+                bar.is_at(stage, at, total);
+                bar.pause();
+                reply = ask(mount, CheckRequest::Status)?;
             }
         }
     }
-    let listed = findings.is_empty();
-    let report = check_names(&*stack.cache, objects, &mut |reached| progress.is_at(reached));
-    let is_explained = |wrong: &NamesFinding| match wrong {
-        NamesFinding::Unreadable { object, .. } => {
-            let key = ObjectKey { domain: DomainId::MAIN, object: *object };
-            let is_bad =
-                |finding: &Finding| finding.kind == FindingKind::Unreadable && finding.place.object == Some(key);
-            found.findings.iter().any(is_bad)
-        }
-        _ => false,
-    };
-    let are_wrong = !listed || !report.findings.iter().all(is_explained);
-    findings.extend(report.findings.iter().map(ToString::to_string));
-    let names = Names {
-        objects: report.objects,
-        directories: report.directories,
-        entries: report.entries,
-        orphans: report.orphans.len() as u64,
-        incomplete: report.incomplete || !listed,
-        findings,
-    };
-    (names, are_wrong)
 }
 
-/// SIGINT and the like end the process with fsck's code for it. A repair writes whole blocks that were good before, so it
+fn ask(mount: &Mount, request: CheckRequest) -> Result<CheckReply> {
+    let request = serde_json::to_vec(&request).map_err(stack::says)?;
+    let reply = target::ask(mount, "could not be asked about a check", |file| control::check(file, &request))?;
+    serde_json::from_slice(&reply)
+        .map_err(|error| Failure::at(&mount.directory, format!("the mount gave no answer that makes sense: {error}")))
+}
+
+/// One bar for each stage.
+#[derive(Default)]
+struct Bar(Option<(Stage, Progress)>);
+
+impl Bar {
+    fn is_at(&mut self, stage: Stage, at: u64, total: u64) {
+        if self.0.as_ref().is_none_or(|(shown, _)| *shown != stage) {
+            // The one before is gone before the next is there.
+            self.0 = None;
+            let (what, unit) = match stage {
+                Stage::Blocks => ("checking blocks", Unit::Bytes),
+                Stage::Names => ("checking names", Unit::Objects),
+            };
+            self.0 = Some((stage, Progress::of(what, total, unit)));
+        }
+        if let Some((_, progress)) = &self.0 {
+            progress.is_at(at);
+        }
+    }
+
+    fn pause(&self) {
+        if let Some((_, progress)) = &self.0 {
+            progress.pause();
+        }
+    }
+}
+
+/// SIGINT and the like end the process with fsck's code for it, after `stop`. A repair writes whole blocks that were good before, so it
 /// can end anywhere.
-fn cancel_on_signal(format: Format) -> Result<()> {
+fn cancel_on_signal(format: Format, stop: impl FnOnce() + Send + 'static) -> Result<()> {
     signals::block().map_err(|error| Failure::new(format!("cannot block signals: {error}")))?;
     let watch = move || {
         if let Ok(name) = signals::wait() {
+            stop();
             let failure = Failure { code: exit::CHECK_CANCELLED, ..Failure::new(format!("cancelled by {name}")) };
             progress::clear_line();
             crate::output::print_failure(format, &failure);
@@ -355,17 +117,4 @@ fn cancel_on_signal(format: Format) -> Result<()> {
     };
     let started = std::thread::Builder::new().name("signals".into()).spawn(watch);
     started.map(drop).map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exit_codes_are_those_of_fsck() {
-        assert_eq!(exit_code(0, 0), 0);
-        assert_eq!(exit_code(3, 3), 1);
-        assert_eq!(exit_code(3, 0), 4);
-        assert_eq!(exit_code(3, 1), 5);
-    }
 }

@@ -5,6 +5,7 @@
 //!  fuse-0 …         receive requests and answer them: naming and cache code runs here
 //!  writer           closes epochs in time
 //!  scrub            verifies blocks, once it has been asked to
+//!  check            compares everything in a recovery point with everything, once it has been asked to
 //!  main             writes to the main disk of a Flashlog what is in its log
 //!  control, command take commands about the Flashlog that the store is on, if it is on one
 //!  signals          turns SIGINT, SIGTERM, SIGHUP into a message to the main thread
@@ -14,6 +15,7 @@
 //! for ever, and locks and state half changed. An abort is a power cut, which the store is made for. The hook does
 //! it and not `panic = "abort"` in the profile, so that it holds for every profile and the log gets the message first.
 
+mod check;
 mod lab;
 mod launch;
 mod live;
@@ -27,6 +29,7 @@ mod set;
 pub(crate) use launch::{Launch, Told, tell};
 pub(crate) use remount::{RemountReply, RemountRequest};
 
+use crate::check::{CheckReply, CheckRequest};
 use crate::disks::Disks;
 use crate::failure::{Failure, Result};
 use crate::growth::{self, GrowReply};
@@ -37,6 +40,7 @@ use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
 use crate::snapshots::{self, LastComparison, SnapshotReply, SnapshotRequest};
 use crate::users;
+use check::Checker;
 use holdfast_block::Access;
 use holdfast_cache::Cache;
 use holdfast_fuse::adapter::{self, Filesystem, Served, Synchronous};
@@ -116,6 +120,7 @@ pub(crate) fn serve(
         live: RwLock::new(live),
         kernel: OnceLock::new(),
         compared: LastComparison::default(),
+        checker: Checker::default(),
         down: OnceLock::new(),
         backups,
         options: Mutex::new(mounting.options.clone()),
@@ -165,6 +170,7 @@ pub(crate) fn serve(
         commands.end();
     }
     state.live.read().scrubber.stop();
+    state.checker.stop();
     writer.stop(&state);
     if state.is_down() {
         tracing::info!("left as it was; the next mount recovers it");
@@ -389,6 +395,8 @@ struct State {
     /// The connection, once there is one.
     kernel: OnceLock<OwnedFd>,
     compared: LastComparison,
+    /// Stopped before the stack is exchanged.
+    checker: Checker,
     /// Why nothing is answered any more: [`Control::shut_down`], or a remount after which nothing can be shown.
     down: OnceLock<&'static str>,
     backups: Backups,
@@ -500,6 +508,21 @@ impl Control for State {
             Err(failure) => ScrubReply::Refused(failure.message),
         };
         reply.to_json(STATUS_JSON_BYTES_MAX)
+    }
+
+    fn check_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {
+        let outcome = match self.is_owner(uid) {
+            false => Err(Failure::new("only root and the user who mounted the store check it")),
+            true => asked(request).and_then(|request| {
+                let live = self.up()?;
+                match request {
+                    CheckRequest::Begin => self.checker.begin(&live.stack, &self.mounting),
+                    CheckRequest::Status => Ok(self.checker.reply()),
+                    CheckRequest::Cancel => Ok(self.checker.stop()),
+                }
+            }),
+        };
+        outcome.unwrap_or_else(|failure| CheckReply::Refused(failure.message)).to_json(STATUS_JSON_BYTES_MAX)
     }
 
     fn snapshot_json(&self, uid: u32, request: &[u8]) -> Vec<u8> {

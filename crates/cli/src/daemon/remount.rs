@@ -94,6 +94,8 @@ fn attempt(state: &State, wanted: &MountOptions, deadline: Instant, patience: Du
     state.check_up()?;
     // It may be writing its record. What that is on was there before the mount, so it waits for no request.
     live.scrubber.halt();
+    // It looks through the stack that is exchanged.
+    state.checker.stop();
     let mut anew = None;
     let outcome: Option<Result<()>> = state.served.exchange(patience, || {
         let anew = anew.insert(live.opened_anew(wanted)?);

@@ -4,6 +4,7 @@
 
 mod c_library;
 mod caching;
+mod check_mounted;
 mod closing;
 mod confined;
 mod damage;

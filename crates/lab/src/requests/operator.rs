@@ -30,6 +30,10 @@ impl Control for Operator {
         request.to_vec()
     }
 
+    fn check_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
+        request.to_vec()
+    }
+
     fn snapshot_json(&self, _uid: u32, request: &[u8]) -> Vec<u8> {
         request.to_vec()
     }

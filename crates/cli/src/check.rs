@@ -1,0 +1,416 @@
+//! What a check of a store finds: everything compared with everything, of the last recovery point of a store that is not mounted, or of one
+//! that a mount keeps while it goes on ([`holdfast_physical::Frozen`]).
+
+use crate::advice::Found;
+use crate::failure::Result;
+use crate::failure::exit;
+use crate::output::{self, Report, count};
+use crate::quoting;
+use crate::scratch::Scratch;
+use crate::size;
+use crate::stack::{self, Settings, Stack};
+use holdfast_block::Device;
+use holdfast_naming::check::{Finding as NamesFinding, check_watched as check_names};
+use holdfast_object::{DomainId, Kind, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE};
+use holdfast_physical::check::{self as physical_check, CheckOptions, Finding, FindingKind};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Objects asked for in one go.
+const LISTED: usize = 1024;
+
+/// What is checked.
+pub(crate) struct Subject<'a> {
+    pub(crate) device: Arc<dyn Device>,
+    /// For what is said of it.
+    pub(crate) store: &'a Path,
+    /// Where it is mounted, if it is.
+    pub(crate) mounted: Option<&'a Path>,
+    /// Errors are corrected.
+    pub(crate) repair: bool,
+}
+
+/// What a check is at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Stage {
+    /// In bytes.
+    Blocks,
+    /// In objects.
+    Names,
+}
+
+/// Is told how far a check is, and of how much.
+pub(crate) type Watch<'a> = &'a mut dyn FnMut(Stage, u64, u64);
+
+/// What a check found.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) struct Checked {
+    store: String,
+    /// Where it is mounted, if it is: what is newer than the recovery point was not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mounted: Option<PathBuf>,
+    uuid: String,
+    /// Recovery point that was checked.
+    epoch: u64,
+    /// Whether the store had been closed in order.
+    clean: bool,
+    blocks: Blocks,
+    names: Names,
+    /// In all.
+    errors: u64,
+    /// Of them corrected.
+    corrected: u64,
+    /// What to do about what is left.
+    advice: Vec<String>,
+    pub(crate) exit_code: u8,
+}
+
+/// The device: labels, trees, both copies, the bitmap, counts.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+struct Blocks {
+    used: u64,
+    metadata: u64,
+    pages: u64,
+    /// Pages known to be lost; they read as an error, and are no error of the store.
+    lost_pages: u64,
+    /// Batches of the intent log, which the next mount replays.
+    log_batches: u64,
+    /// What a power cut leaves at the end of the intent log, or a disk that has lost a write; no errors.
+    remarks: Vec<BlockFinding>,
+    /// Something could not be read, so lost space was not looked for.
+    incomplete: bool,
+    /// The first ones.
+    findings: Vec<BlockFinding>,
+    found: u64,
+    corrected: u64,
+    /// Of what was found, blocks without a good copy.
+    unreadable: u64,
+}
+
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+struct BlockFinding {
+    #[serde(flatten)]
+    finding: Finding,
+    #[serde(flatten)]
+    damage: Option<Damage>,
+}
+
+/// What the names were found to be, and whether something is wrong with them that no bad block explains.
+type NamesFound = (Names, bool);
+
+/// What a finding means for a file.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+struct Damage {
+    path: String,
+    /// What it is, if that can be read.
+    #[serde(skip)]
+    kind: Option<Kind>,
+    /// The bytes of the file that are in the bad block, or behind it, if it is about some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_byte: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_byte: Option<u64>,
+}
+
+/// The name space.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug, Default)]
+struct Names {
+    objects: u64,
+    directories: u64,
+    entries: u64,
+    /// Objects without a name; the next mount deletes them.
+    orphans: u64,
+    /// A directory could not be read, so links and connections were not compared.
+    incomplete: bool,
+    findings: Vec<String>,
+}
+
+/// What fsck(8) calls it.
+fn exit_code(errors: u64, corrected: u64) -> u8 {
+    let some = if corrected > 0 { exit::CHECK_CORRECTED } else { exit::OK };
+    some | if errors > corrected { exit::CHECK_UNCORRECTED } else { exit::OK }
+}
+
+impl std::fmt::Display for BlockFinding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let BlockFinding { finding, damage } = self;
+        write!(f, "{}", quoting::line(&finding.to_string()))?;
+        let Some(Damage { path, first_byte, last_byte, .. }) = damage else { return Ok(()) };
+        write!(f, ", in {}", quoting::name(path))?;
+        match (first_byte, last_byte) {
+            (Some(first), Some(last)) => write!(f, ", bytes {first} to {last}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Checked {
+    /// What became of what was found, in the words of a scrub.
+    fn sums(&self) -> String {
+        let lost = self.blocks.unreadable.saturating_add(self.blocks.lost_pages);
+        let others = self.errors.saturating_sub(self.corrected).saturating_sub(lost);
+        let sums = [
+            (self.corrected, count(self.corrected, "block", "blocks") + " repaired"),
+            (lost, count(lost, "block", "blocks") + " LOST"),
+            (others, count(others, "other error", "other errors") + " NOT corrected"),
+        ];
+        let sums: Vec<_> = sums.into_iter().filter_map(|(number, sum)| (number > 0).then_some(sum)).collect();
+        if sums.is_empty() { String::new() } else { sums.join("; ") + "\n" }
+    }
+}
+
+impl Report for Checked {
+    fn words(&self) -> String {
+        let Checked { blocks, names, .. } = self;
+        let mut text = String::new();
+        for finding in &blocks.findings {
+            text.push_str(&format!("{finding}\n"));
+        }
+        match blocks.found.saturating_sub(blocks.findings.len() as u64) {
+            0 => {}
+            more => text.push_str(&format!("and {more} more, in the sums only\n")),
+        }
+        for finding in &names.findings {
+            text.push_str(&format!("{}\n", quoting::line(finding)));
+        }
+        text.push_str(&format!(
+            "{}: recovery point {}, {} in use, {} of files read; {} in {}, {}\n",
+            quoting::name(&self.store),
+            self.epoch,
+            size::show(blocks.used.saturating_mul(PAGE_SIZE as u64)),
+            size::show(blocks.pages.saturating_mul(PAGE_SIZE as u64)),
+            count(names.entries, "name", "names"),
+            count(names.directories, "directory", "directories"),
+            count(names.objects, "object", "objects"),
+        ));
+        if let Some(directory) = &self.mounted {
+            let directory = quoting::name(directory.display().to_string());
+            text.push_str(&format!("mounted on {directory}; what has changed since was not looked at\n"));
+        } else if !self.clean {
+            let batches = count(blocks.log_batches, "batch", "batches");
+            text.push_str(&format!("not closed in order; the next mount replays {batches} of the intent log\n"));
+        }
+        for remark in &blocks.remarks {
+            text.push_str(&format!("no error: {remark}\n"));
+        }
+        if names.orphans > 0 {
+            let files = count(names.orphans, "file", "files");
+            text.push_str(&match self.mounted {
+                Some(_) => format!("{files} without a name, open or being deleted\n"),
+                None => format!("{files} without a name, open at the end; deleted at the next mount\n"),
+            });
+        }
+        if blocks.incomplete || names.incomplete {
+            text.push_str("not everything could be read, so not everything could be compared\n");
+        }
+        text.push_str(&self.sums());
+        text.push_str(&match (self.errors, self.corrected) {
+            (0, _) => "no errors\n".to_string(),
+            (errors, 0) => format!("{}\n", count(errors, "ERROR", "ERRORS")),
+            (errors, corrected) => format!("{}, {corrected} corrected\n", count(errors, "ERROR", "ERRORS")),
+        });
+        for advice in &self.advice {
+            text.push_str(&format!("  {advice}\n"));
+        }
+        text
+    }
+}
+
+/// Compares everything with everything.
+///
+/// # Errors
+/// The store cannot be made out, or a repair failed.
+pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked> {
+    let Subject { device, store, mounted, repair } = subject;
+    let options = CheckOptions { repair, ..CheckOptions::default() };
+    let mut found = check_blocks(device.clone(), &options, watch)?;
+    // Nothing is wrong with the store, but something is with a file.
+    found.found += found.lost_pages;
+    found.findings.extend(found.lost.drain(..).map(|place| Finding {
+        kind: FindingKind::Lost,
+        place,
+        what: "lost: an error when it is read, until it is written again".to_string(),
+        repaired: false,
+    }));
+    let ((names, names_are_wrong), damage, remarks) = match Stack::open(device.clone(), &Settings::to_look()) {
+        Ok(stack) => {
+            let replayed = replayed(device.clone(), &found);
+            let named = replayed.as_ref().unwrap_or(&stack);
+            let remarks = damage(named, &found.remarks);
+            (names(&stack, &found, watch), damage(named, &found.findings), remarks)
+        }
+        Err(failure) => {
+            let findings = vec![format!("names could not be checked: {failure}")];
+            ((Names { incomplete: true, findings, ..Names::default() }, true), Vec::new(), Vec::new())
+        }
+    };
+    let errors = found.found + names.findings.len() as u64;
+    let kinds = damage.iter().map(|damage| damage.as_ref().and_then(|damage| damage.kind));
+    let findings: Vec<_> = found.findings.iter().zip(kinds.chain(std::iter::repeat(None))).collect();
+    let bitmap = found.bitmap;
+    let advice = Found { store, mounted, findings: &findings, bitmap, names_are_wrong, repair }.advice();
+    Ok(Checked {
+        store: store.display().to_string(),
+        mounted: mounted.map(Path::to_path_buf),
+        uuid: crate::report::show_uuid(&found.store_uuid),
+        epoch: found.epoch,
+        clean: found.clean,
+        names,
+        errors,
+        corrected: found.repaired,
+        advice,
+        exit_code: exit_code(errors, found.repaired),
+        blocks: blocks(found, damage, remarks),
+    })
+}
+
+/// The first look, at all blocks.
+fn check_blocks(device: Arc<dyn Device>, options: &CheckOptions, watch: Watch<'_>) -> Result<physical_check::Report> {
+    let report = physical_check::check_watched(device, options, &mut |at| {
+        let bytes = |blocks: u64| blocks.saturating_mul(PAGE_SIZE as u64);
+        watch(Stage::Blocks, bytes(at.blocks), bytes(at.blocks_total));
+    });
+    report.map_err(stack::says)
+}
+
+/// What the next mount will have, in memory: files that only the intent log has are found by their names there.
+fn replayed(device: Arc<dyn Device>, found: &physical_check::Report) -> Option<Stack> {
+    let is_about_a_file = |finding: &Finding| finding.place.object.is_some();
+    if found.log_batches == 0 || !found.findings.iter().chain(&found.remarks).any(is_about_a_file) {
+        return None;
+    }
+    let settings = Settings { read_only: false, ..Settings::to_look() };
+    Stack::open(Arc::new(Scratch::over(device)), &settings).ok()
+}
+
+fn blocks(report: physical_check::Report, damage: Vec<Option<Damage>>, remarks: Vec<Option<Damage>>) -> Blocks {
+    let with = |findings: Vec<Finding>, damage: Vec<Option<Damage>>| -> Vec<BlockFinding> {
+        let damage = damage.into_iter().chain(std::iter::repeat_with(|| None));
+        findings.into_iter().zip(damage).map(|(finding, damage)| BlockFinding { finding, damage }).collect()
+    };
+    Blocks {
+        used: report.used_blocks,
+        metadata: report.metadata_blocks,
+        pages: report.pages,
+        lost_pages: report.lost_pages,
+        log_batches: report.log_batches,
+        incomplete: report.incomplete,
+        remarks: with(report.remarks, remarks),
+        findings: with(report.findings, damage),
+        found: report.found,
+        corrected: report.repaired,
+        unreadable: report.unreadable,
+    }
+}
+
+/// What findings mean for files.
+fn damage(stack: &Stack, findings: &[Finding]) -> Vec<Option<Damage>> {
+    let of = |finding: &Finding| {
+        let ObjectKey { object, .. } = finding.place.object.filter(|key| key.domain == DomainId::MAIN)?;
+        let path = String::from_utf8_lossy(&stack.namespace.path_of(object)).into_owned();
+        // Behind the end nothing can be read anyhow.
+        let attributes = stack.cache.attributes(object).ok();
+        let (size, kind) = attributes.map_or((u64::MAX, None), |attributes| (attributes.size, Some(attributes.kind)));
+        let bytes = finding.pages().and_then(|(_, pages)| {
+            let byte = |page: u64| page.saturating_mul(PAGE_SIZE as u64).min(size);
+            let (first, end) = (byte(pages.start), byte(pages.end));
+            (first < end).then(|| (first, end - 1))
+        });
+        Some(Damage { path, kind, first_byte: bytes.map(|bytes| bytes.0), last_byte: bytes.map(|bytes| bytes.1) })
+    };
+    findings.iter().map(of).collect()
+}
+
+fn names(stack: &Stack, found: &physical_check::Report, watch: Watch<'_>) -> NamesFound {
+    let mut objects = Vec::new();
+    let mut after = ObjectId::NONE;
+    let mut findings = Vec::new();
+    loop {
+        match stack.module.objects(DomainId::MAIN, after, LISTED) {
+            Ok(found) => {
+                let Some((last, _)) = found.last() else { break };
+                after = last.object;
+                objects.extend(found.into_iter().map(|(key, attributes)| (key.object, attributes)));
+            }
+            Err(error) => {
+                findings.push(format!("objects beyond {after}: {error}"));
+                break;
+            }
+        }
+    }
+    let listed = findings.is_empty();
+    let report = check_names(&*stack.cache, objects, &mut |reached| watch(Stage::Names, reached, found.objects));
+    let is_explained = |wrong: &NamesFinding| match wrong {
+        NamesFinding::Unreadable { object, .. } => {
+            let key = ObjectKey { domain: DomainId::MAIN, object: *object };
+            let is_bad =
+                |finding: &Finding| finding.kind == FindingKind::Unreadable && finding.place.object == Some(key);
+            found.findings.iter().any(is_bad)
+        }
+        _ => false,
+    };
+    let are_wrong = !listed || !report.findings.iter().all(is_explained);
+    findings.extend(report.findings.iter().map(ToString::to_string));
+    let names = Names {
+        objects: report.objects,
+        directories: report.directories,
+        entries: report.entries,
+        orphans: report.orphans.len() as u64,
+        incomplete: report.incomplete || !listed,
+        findings,
+    };
+    (names, are_wrong)
+}
+
+/// What a mount is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum CheckRequest {
+    /// Begins a check of what there is now; one under way goes on.
+    Begin,
+    Status,
+    Cancel,
+}
+
+/// What it answers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum CheckReply {
+    Running {
+        stage: Stage,
+        at: u64,
+        total: u64,
+    },
+    Done(Box<Checked>),
+    /// There is nothing to tell of, or it came to nothing.
+    Refused(String),
+}
+
+impl CheckReply {
+    /// As JSON of at most so many bytes: the last findings are left out if it would be longer.
+    pub(crate) fn to_json(&self, bytes_max: usize) -> Vec<u8> {
+        output::json_within(self, bytes_max, |reply| {
+            if let CheckReply::Done(checked) = reply {
+                let Checked { blocks, names, .. } = &mut **checked;
+                blocks.findings.truncate(blocks.findings.len() / 2);
+                blocks.remarks.truncate(blocks.remarks.len() / 2);
+                names.findings.truncate(names.findings.len() / 2);
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_fsck() {
+        assert_eq!(exit_code(0, 0), 0);
+        assert_eq!(exit_code(3, 3), 1);
+        assert_eq!(exit_code(3, 0), 4);
+        assert_eq!(exit_code(3, 1), 5);
+    }
+}
