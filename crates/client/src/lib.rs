@@ -34,6 +34,9 @@
 //! Mappings (mmap) have no checksums. Stores through a shared mapping are seen by a read that starts after them; a page that stays
 //! mapped while it is written by this interface is old in the mapping until the kernel drops it.
 
+// With it go the libraries for C and Python, which are built on this one.
+const _: () = assert!(!holdfast_integrity::IS_BLIND, "the client is not built with the feature `blind`");
+
 pub mod descriptor;
 mod error;
 mod file;
