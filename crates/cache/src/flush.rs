@@ -1,6 +1,7 @@
 //! Writing an epoch: freeze it, hand it down, make it a recovery point.
 
 use crate::Cache;
+use crate::involved::Involved;
 use crate::object::Residence;
 use crate::pages::{bad_page, unreachable_page};
 use crate::plan::{ZERO_SUMS, ZEROES};
@@ -114,7 +115,11 @@ impl Cache {
         let outcome = frozen.and_then(|mut frozen| {
             let written = loop {
                 match attempt(&mut frozen) {
-                    Err(Error::GivenUp(_)) => self.store.begin_anew()?,
+                    Err(Error::GivenUp(why)) => {
+                        let (epoch, transactions) = (frozen.epoch, Involved(&frozen));
+                        tracing::warn!(%why, epoch, %transactions, "an epoch is given up");
+                        self.store.begin_anew()?;
+                    }
                     outcome => break outcome?,
                 }
             };

@@ -24,6 +24,7 @@ mod counters;
 mod errors;
 mod flush;
 mod freeing;
+mod involved;
 mod lab;
 mod object;
 mod oplog;

@@ -231,7 +231,11 @@ fn each_logic_bug_is_found_by_the_audit_and_told() {
         assert!(struck["logic_bug"] == bug && !struck["what"].as_str().unwrap().is_empty(), "{done}");
         assert_eq!((&made["audit_failures"], &made["scribbles"]), (&1.into(), &0.into()), "{done}");
         assert_eq!((&made["restarts"], &made["read_only"]), (&1.into(), &Value::Null), "{done}");
-        assert!(made["found"][0].as_str().unwrap().contains("a logic bug"), "{done}");
+        let found = made["found"][0].as_str().unwrap();
+        assert!(found.contains("a logic bug"), "{done}");
+        let log = log(&rig);
+        let given_up = log.lines().rfind(|line| line.contains("an epoch is given up")).expect("told");
+        assert!(given_up.contains("all up to transaction ") && given_up.contains(" objects changed: "), "{given_up}");
         work.is_right();
     }
     assert!(rig.run(["status", "m"]).exits(0).out.contains(&format!("{many} logic bugs found IN MEMORY")));
