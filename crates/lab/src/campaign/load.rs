@@ -173,8 +173,8 @@ impl<T: Target> Worker<T> {
     }
 
     fn append(&mut self, target: &T, file: usize, length: usize) {
-        // Begun anew when it is large.
-        let from = if self.files[file].size > 512 * KIB { 0 } else { self.files[file].size };
+        // Begun anew when it has doubled, so that the files keep to what the store has room for.
+        let from = if self.files[file].size >= 2 * self.file_bytes { 0 } else { self.files[file].size };
         self.write(target, file, from, length);
     }
 

@@ -134,7 +134,7 @@ fn open(device: Arc<dyn Device>) -> Result<Stack, String> {
 /// Runs one trial.
 ///
 /// # Errors
-/// In words, for what fails before anything has flipped.
+/// In words, for what fails before anything has flipped, or if the load fills the store.
 pub fn trial(options: &Options) -> Result<Outcome, String> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
     let create =
@@ -148,6 +148,11 @@ pub fn trial(options: &Options) -> Result<Outcome, String> {
 
     let mut outcome = Outcome::default();
     let workers = used(&stack, workers, options, &mut outcome);
+    // Or the load would have been told of that, and not of what has flipped.
+    let space = stack.cache.space();
+    if space.free + space.pending < space.total / 4 {
+        return Err(format!("the load has filled the store: {} of {} blocks are free", space.free, space.total));
+    }
     let closed = catch_unwind(AssertUnwindSafe(|| stack.cache.close()));
     outcome.crashed |= !matches!(closed, Ok(Ok(())));
     let Some(mut workers) = workers else { return Ok(outcome) };

@@ -35,7 +35,10 @@ impl Target for Namespace {
 
     fn create(&self, directory: &ObjectId, name: &str) -> Result<ObjectId, String> {
         let made = self.mknod(&Request::ROOT, *directory, name.as_bytes(), NewNode::Regular, 0o644);
-        made.map(|made| made.id).map_err(says)
+        let id = made.map_err(says)?.id;
+        // Or it would stay when its name is gone, as long as the stack does.
+        self.forget(id, 1).map_err(says)?;
+        Ok(id)
     }
 
     fn remove(&self, directory: &ObjectId, name: &str) -> Result<(), String> {
