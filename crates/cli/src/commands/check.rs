@@ -13,6 +13,7 @@ use crate::signals;
 use crate::{stack, target};
 use holdfast_block::Access;
 use holdfast_fuse::control;
+use std::path::Path;
 use std::time::Duration;
 
 /// Gives the exit code.
@@ -20,6 +21,8 @@ pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Resul
     let store = stack::locate(&arguments.store)?;
     // A file in a mount may be a store of its own.
     let mount = if store.is_dir() { Some(target::mount(&store)?) } else { target::of_store(&store)? };
+    // One whose daemon has died is still in the table of mounts, but the store is nobody's.
+    let mount = mount.filter(|_| store.is_dir() || is_held(&store));
     let checked = match mount {
         Some(mount) if !arguments.repair => mounted(&mount, format)?,
         Some(mount) => {
@@ -35,6 +38,11 @@ pub(crate) fn run(arguments: &Check, timeout: Duration, format: Format) -> Resul
     };
     print(format, &checked);
     Ok(checked.exit_code)
+}
+
+/// Whether somebody may write to it: whoever has it open for that has it alone.
+fn is_held(store: &Path) -> bool {
+    !matches!(stack::try_device(store, Access::ReadOnly), Ok(Some(_)))
 }
 
 fn unmounted(arguments: &Check, timeout: Duration, format: Format) -> Result<Checked> {
