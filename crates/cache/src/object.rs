@@ -3,7 +3,7 @@
 use crate::errors::ErrorTable;
 use crate::ranges::Overlay;
 use crate::twin::Twin;
-use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, Epoch, Op, PageIndex, PinnedPage};
+use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, Epoch, ObjectId, Op, PageIndex, PinnedPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -36,6 +36,7 @@ pub(crate) struct Slot {
 /// - `dirty` are exactly the pages whose slot is `Dirty`;
 /// - `unlogged` names only pages whose slot is `Dirty` or `Frozen`;
 /// - `bad` pages have no slot;
+/// - a page of metadata, and no other, has a second sum, which is that of its place;
 /// - a page has a twin exactly if it is one of metadata and not `Clean`.
 pub(crate) struct Object {
     pub(crate) attributes: Attributes,
@@ -186,7 +187,7 @@ impl Object {
     }
 
     /// Asserts the invariants.
-    pub(crate) fn check(&self) {
+    pub(crate) fn check(&self, id: ObjectId) {
         self.overlay.check();
         let frozen = self.pages.values().filter(|slot| slot.residence == Residence::Frozen).count();
         assert_eq!(self.frozen_pages, frozen as u64, "pages of the epoch being written");
@@ -206,6 +207,9 @@ impl Object {
                 "page {index} not in the dirty set"
             );
             assert!(!self.bad.contains(*index), "bad page {index} has bytes");
+            let is_sealed = slot.page.seal().map(|seal| seal.is_of(id, *index));
+            let must_be = self.attributes.kind.is_metadata().then_some(true);
+            assert_eq!(is_sealed, must_be, "second sum of page {index} of {id}");
             let has_twin = self.attributes.kind.is_metadata() && !matches!(slot.residence, Residence::Clean(_));
             assert_eq!(slot.twin.is_some(), has_twin, "twin of page {index}");
         }

@@ -4,10 +4,9 @@ use crate::Cache;
 use crate::object::{Object, Residence};
 use crate::ranges::Missing;
 use crate::state::State;
-use holdfast_integrity::Mismatch;
 use holdfast_object::{
-    Corruption, Error, FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageRef, PageSource, PageView, PinnedPage, Place,
-    Result, Seek,
+    Corruption, Error, FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageMismatch, PageRef, PageSource, PageView,
+    PinnedPage, Place, Result, Seek,
 };
 use std::sync::atomic::Ordering;
 
@@ -241,12 +240,13 @@ fn lost(state: &State, id: ObjectId, index: PageIndex) -> Error {
 }
 
 /// The error for a page whose bytes in memory are not what was written.
-pub(crate) fn bad_page(state: &State, id: ObjectId, index: PageIndex, mismatch: &Mismatch) -> Error {
+pub(crate) fn bad_page(state: &State, id: ObjectId, index: PageIndex, mismatch: &PageMismatch) -> Error {
+    let (expected, got) = mismatch.expected_and_got();
     Error::Corrupt(Box::new(Corruption {
         place: Place { object: Some(state.key(id)), index: Some(index), ..Place::default() },
         what: "checksum of a changed page in memory".into(),
-        expected: mismatch.expected.to_string(),
-        got: mismatch.got.to_string(),
+        expected,
+        got,
     }))
 }
 

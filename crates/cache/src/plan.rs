@@ -10,7 +10,7 @@ use holdfast_integrity::{Algorithm, Checksum, MergeError, merge_page, merge_page
 use holdfast_object::space::{Demand, OBJECTS_PER_MAP_BLOCK, POINTERS_PER_BLOCK, RECORDS_PER_BLOCK, levels};
 use holdfast_object::{
     Arena, BlockIdentity, Error, Fragment, FrameMut, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, PageIndex,
-    PageRef, PageView, PinnedPage, Result,
+    PageMismatch, PageRef, PageView, PinnedPage, Result,
 };
 use rustc_hash::FxHashSet;
 use std::sync::{Arc, LazyLock};
@@ -347,6 +347,9 @@ impl<'a> Planner<'a> {
                 return Err(Error::Protocol(format!("frame {} was given back before its use", fragment.page.frame)));
             };
             self.count_page(id, fragment.index);
+            if bytes.seal().is_some_and(|seal| !(self.is_metadata(id) && seal.is_of(id, fragment.index))) {
+                return Err(Error::Protocol(format!("page {} of {id} is sealed as another one", fragment.index)));
+            }
             if fragment.is_whole() {
                 pages.push((fragment.index, bytes));
                 continue;
@@ -397,7 +400,13 @@ impl<'a> Planner<'a> {
     fn old_page(&mut self, id: ObjectId, index: PageIndex) -> Result<Option<Old>> {
         let Some(object) = self.state.objects.get(&id) else { return Ok(Some(Old::Zero)) };
         let want = match object.find(index)? {
-            Found::Page(page) => return Ok(Some(Old::Page(self.state.for_reader(page)))),
+            Found::Page(page) => {
+                // A merge verifies the checksum only.
+                return match page.verify_seal() {
+                    Ok(()) => Ok(Some(Old::Page(self.state.for_reader(page)))),
+                    Err(mismatch) => self.old_is_bad(id, index, &page, &mismatch).map(|()| None),
+                };
+            }
             Found::Zero => return Ok(Some(Old::Zero)),
             Found::InStore => {
                 let now = self.state.version(id);
@@ -417,18 +426,20 @@ impl<'a> Planner<'a> {
     /// A merge found damage: a clean page is mended from below, one of metadata by its twin; in the new bytes, or in a dirty page of a file, it is an error.
     fn refused(&mut self, id: ObjectId, index: PageIndex, old: &Old, error: MergeError) -> Result<()> {
         match (error, old) {
-            (MergeError::OldPage(mismatch), Old::Page(page)) => {
-                let slot = self.state.objects.get(&id).and_then(|object| object.pages.get(&index));
-                if slot.is_some_and(|slot| matches!(slot.residence, Residence::Clean(_)) || slot.twin.is_some()) {
-                    self.want(Want::Reread(id, index, page.page()));
-                    return Ok(());
-                }
-                let error = bad_page(self.state, id, index, &mismatch);
-                self.state.lose_dirty(id, index, &error);
-                Err(error)
-            }
+            (MergeError::OldPage(mismatch), Old::Page(page)) => self.old_is_bad(id, index, page, &mismatch.into()),
             (error, _) => Err(Error::Protocol(format!("bytes for page {index} of {id}: {error}"))),
         }
+    }
+
+    fn old_is_bad(&mut self, id: ObjectId, index: PageIndex, page: &PinnedPage, why: &PageMismatch) -> Result<()> {
+        let slot = self.state.objects.get(&id).and_then(|object| object.pages.get(&index));
+        if slot.is_some_and(|slot| matches!(slot.residence, Residence::Clean(_)) || slot.twin.is_some()) {
+            self.want(Want::Reread(id, index, page.page()));
+            return Ok(());
+        }
+        let error = bad_page(self.state, id, index, why);
+        self.state.lose_dirty(id, index, &error);
+        Err(error)
     }
 
     fn copy(
@@ -439,6 +450,11 @@ impl<'a> Planner<'a> {
         target_first: PageIndex,
         pages: u64,
     ) -> Result<Step> {
+        if self.is_metadata(source) || self.is_metadata(target) {
+            return Err(Error::Protocol(format!(
+                "pages of {source} for {target}: those of metadata are nobody else's"
+            )));
+        }
         let mut shared = Vec::new();
         if let Some(object) = self.state.objects.get(&source) {
             let range = source_first..source_first + pages;

@@ -247,6 +247,7 @@ impl State {
         object.bad.remove(index);
         object.levels = object.levels.max(levels(index));
         let twin = object.attributes.kind.is_metadata().then(|| {
+            page.seal_for(id, index);
             let before = object.pages.get_mut(&index).and_then(|slot| slot.twin.take());
             Twin::of(&page, before)
         });
@@ -282,6 +283,9 @@ impl State {
         }
         if self.protection.switches_after().is_some() {
             page.set_since(self.clock.monotonic_ns());
+        }
+        if object.attributes.kind.is_metadata() {
+            page.seal_for(id, index);
         }
         object.pages.insert(
             index,
@@ -419,7 +423,7 @@ impl State {
     pub(crate) fn check(&self) {
         let mut dirty = 0;
         for (id, object) in &self.objects {
-            object.check();
+            object.check(*id);
             object.bad.check(self.errors);
             dirty += object.dirty.len() as u64;
             assert!(object.dirty.is_empty() || self.open.objects.contains(id), "{id} is dirty outside the open epoch");

@@ -4,14 +4,14 @@
 //! have is the outcome of operations that were answered: no application writes it again. If such a page goes bad
 //! while it is dirty, its twin takes its place, and nobody notices.
 //!
-//! Invariant: a twin has its own copy of the checksum, so that neither the page nor what is known of it is needed
+//! Invariant: a twin has its own copy of the checksum and of the second sum, so that neither the page nor what is known of it is needed
 //! to tell whether the twin is good.
 
 use crate::object::Residence;
 use crate::pages::EVICT_AT_LEAST;
 use crate::state::State;
 use holdfast_integrity::Checksum;
-use holdfast_object::{FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageRef, PinnedPage};
+use holdfast_object::{FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageRef, PageSeal, PinnedPage};
 use std::sync::Arc;
 
 /// A page's bytes and checksum once more.
@@ -20,16 +20,18 @@ pub(crate) struct Twin(Arc<Copied>);
 
 struct Copied {
     sum: Checksum,
+    seal: Option<PageSeal>,
     bytes: [u8; PAGE_SIZE],
 }
 
 impl Twin {
     /// Of a page that was just made. Takes the memory of the twin of the page's version before, if no epoch has that.
     pub(crate) fn of(page: &PinnedPage, before: Option<Twin>) -> Twin {
-        let anew = || Twin(Arc::new(Copied { sum: page.sum(), bytes: *page.bytes() }));
+        let anew = || Twin(Arc::new(Copied { sum: page.sum(), seal: page.seal(), bytes: *page.bytes() }));
         let Some(mut twin) = before else { return anew() };
         let Some(copied) = Arc::get_mut(&mut twin.0) else { return anew() };
         copied.sum = page.sum();
+        copied.seal = page.seal();
         copied.bytes.copy_from_slice(page.bytes());
         twin
     }
@@ -37,7 +39,10 @@ impl Twin {
     /// A page of it, if it is good.
     fn page(&self, mut frame: FrameMut) -> Option<PinnedPage> {
         frame.copy_from_slice(&self.0.bytes);
-        let page = frame.publish(self.0.sum);
+        let page = match self.0.seal {
+            Some(seal) => frame.publish_sealed(self.0.sum, seal),
+            None => frame.publish(self.0.sum),
+        };
         page.verify().is_ok().then_some(page)
     }
 }

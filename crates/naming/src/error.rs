@@ -1,7 +1,6 @@
 //! What can go wrong with a name-space request. Each kind has one meaning; a front end turns it into its own number.
 
-use holdfast_integrity::Checksum;
-use holdfast_object::{self as object, ObjectId};
+use holdfast_object::{self as object, ObjectId, PageMismatch};
 use std::fmt;
 
 /// Result of naming's calls.
@@ -40,18 +39,14 @@ impl fmt::Debug for Name {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     /// A page that a request was changing has gone bad in memory. Nothing was done: the request can be done anew.
-    #[error(
-        "page {page} of object {object} has gone bad in memory while it was changed: expected {expected}, got {got}"
-    )]
+    #[error("page {page} of object {object} has gone bad in memory while it was changed: {mismatch}")]
     Scribbled {
         /// Whose.
         object: ObjectId,
         /// Which.
         page: u64,
-        /// What legal changes have left.
-        expected: Checksum,
-        /// What its bytes have.
-        got: Checksum,
+        /// What legal changes have left, and what its bytes have.
+        mismatch: PageMismatch,
     },
     /// The directory has no entry of that name, or was removed itself.
     #[error("no {name} in directory {parent}")]

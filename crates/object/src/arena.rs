@@ -13,12 +13,14 @@
 //! - a frame is *free* (0 references, on the free list), *being filled* (owned by exactly one [`FrameMut`], 0 references),
 //!   or *published* (one reference per [`PinnedPage`], bytes immutable);
 //! - a frame's generation counts how often it has been freed, so an old [`PageRef`] is recognised;
+//! - a page of metadata has a second sum ([`PageSeal`]), from when it is published or put in its place, until the frame is;
 //! - a published frame's descriptor says under which checksums its bytes are; a second, strong one may come later and does not
 //!   change then.
 
 mod flip;
+mod seal;
 
-use holdfast_integrity::{Algorithm, Checksum, Mismatch, PageSums, crc64};
+use holdfast_integrity::{Algorithm, Checksum, PageSums, crc64};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
@@ -29,6 +31,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::PAGE_SIZE;
 pub use flip::PAGE_BITS;
+pub use seal::{PageMismatch, PageSeal};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"HFARENA1");
 const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
@@ -71,7 +74,8 @@ struct Descriptor {
     /// When the page came into memory, in nanoseconds of the cache's clock, where that counts; 0 if nobody has said so yet.
     since_ns: AtomicU64,
     strong_bytes: [AtomicU64; 4],
-    reserved_2: u64,
+    /// The second sum of a page of metadata ([`PageSeal`]); 0 if it has none.
+    seal: AtomicU64,
 }
 const _: () = assert!(DESCRIPTOR_BYTES == 64);
 
@@ -289,6 +293,7 @@ impl FrameMut {
         descriptor.fast.store(fast.algorithm().id(), Ordering::Relaxed);
         descriptor.set_strong(strong);
         descriptor.since_ns.store(0, Ordering::Relaxed);
+        descriptor.seal.store(0, Ordering::Relaxed);
         let before = descriptor.references.swap(1, Ordering::AcqRel);
         debug_assert_eq!(before, 0, "frame {} published while referenced", this.frame);
         let page = PageRef { frame: this.frame, generation, checksum: fast.as_number() };
@@ -410,30 +415,35 @@ impl PinnedPage {
         if self.is_switched { self.arena.descriptor(self.page.frame).strong() } else { self.sum() }
     }
 
-    /// Its bytes, if they match the checksum now. In the modes without checksums in memory they always do.
-    pub fn verify(&self) -> Result<&[u8; PAGE_SIZE], Mismatch> {
+    /// Its bytes, if they match the checksum now, and the second sum of a page of metadata. In the modes without checksums in memory they
+    /// always do, unless it has a second sum.
+    pub fn verify(&self) -> Result<&[u8; PAGE_SIZE], PageMismatch> {
         let bytes = self.bytes();
+        if let Some(seal) = self.seal() {
+            return self.verify_both(seal).map(|()| bytes);
+        }
         // By far the most frequent: without a detour by way of any algorithm.
         if self.crc64().is_some_and(|expected| crc64(bytes) == expected) {
             return Ok(bytes);
         }
-        self.expected().verify(bytes).map(|()| bytes)
+        Ok(self.expected().verify(bytes).map(|()| bytes)?)
     }
 
-    /// The checksum that counts for this reader, if it is a CRC-64.
+    /// The checksum that counts for this reader, if it is a CRC-64 and all that there is to verify.
     pub fn crc64(&self) -> Option<u64> {
         self.number_under(Algorithm::Crc64Nvme)
     }
 
-    /// The checksum that counts for this reader as a number, if it is of an algorithm, of 8 bytes at most.
+    /// The checksum that counts for this reader as a number, if it is of an algorithm, of 8 bytes at most, and all that there is to verify.
     pub fn number_under(&self, algorithm: Algorithm) -> Option<u64> {
-        let fast = self.arena.descriptor(self.page.frame).fast.load(Ordering::Relaxed);
-        (fast == algorithm.id() && !self.is_switched).then_some(self.page.checksum)
+        let descriptor = self.arena.descriptor(self.page.frame);
+        let counts = descriptor.fast.load(Ordering::Relaxed) == algorithm.id() && !self.is_switched;
+        (counts && descriptor.seal.load(Ordering::Relaxed) == 0).then_some(self.page.checksum)
     }
 
     /// Whether [`PinnedPage::verify`] looks at its bytes.
     pub fn is_verified(&self) -> bool {
-        self.expected().algorithm() != Algorithm::None
+        self.expected().algorithm() != Algorithm::None || self.seal().is_some()
     }
 
     /// Whether nobody else refers to the page at this moment.

@@ -25,7 +25,7 @@ mod snapshot;
 pub mod space;
 mod store;
 
-pub use arena::{Arena, FrameMut, PAGE_BITS, PageRef, PinnedPage};
+pub use arena::{Arena, FrameMut, PAGE_BITS, PageMismatch, PageRef, PageSeal, PinnedPage};
 pub use attributes::{AttrSet, Attributes, Class, Kind, NAMES_LISTED_MAX, NamePlace, Timestamp};
 pub use cache::{Durability, ObjectCache, Outcome, PageView, RequestId, Seek, Snapshots, Transaction};
 pub use clock::{Clock, ManualClock, SystemClock};

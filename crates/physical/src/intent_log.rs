@@ -28,8 +28,8 @@ use crate::sealed::Gist;
 use contents::Contents;
 pub(crate) use ends::Ends;
 use ends::{Half, SealedEnds};
+use holdfast_integrity::Algorithm;
 use holdfast_integrity::crc64;
-use holdfast_integrity::{Algorithm, Mismatch};
 use holdfast_object::{
     DomainId, Epoch, Error, LogBatch, ObjectId, ObjectKey, Op, PAGE_SIZE, PinnedPage, Place, Result,
 };
@@ -166,7 +166,8 @@ impl Module {
                 // The log's own checksum, generated before that of memory is verified.
                 let known = Some(pin.sum()).filter(|sum| sum.algorithm() == Algorithm::Crc64Nvme);
                 let crc = known.unwrap_or_else(|| Algorithm::Crc64Nvme.sum(pin.bytes()));
-                if let Err(Mismatch { expected, got }) = pin.verify() {
+                if let Err(mismatch) = pin.verify() {
+                    let (expected, got) = mismatch.expected_and_got();
                     let key = ObjectKey { domain: batch.domain, object: *id };
                     let place = page_place(key, fragment.index, Place::default());
                     return Err(Error::corrupt(place, "page in memory", expected, got));

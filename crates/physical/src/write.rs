@@ -91,7 +91,8 @@ impl Module {
                 good.push(Some(sums));
                 continue;
             }
-            good.push(StoredSums::generate_summed(pin.bytes(), just_made, pin.sums(), mode).ok().inspect(|sums| {
+            let sums = StoredSums::generate_summed(pin.bytes(), just_made, pin.sums(), mode).ok();
+            good.push(sums.filter(|_| pin.verify_seal().is_ok()).inspect(|sums| {
                 if mode.switches_after().is_some() {
                     pin.set_strong(sums.primary);
                 }

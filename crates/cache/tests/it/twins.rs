@@ -3,6 +3,7 @@
 use crate::front::Front;
 use crate::rig::{Rig, pattern};
 use holdfast_cache::FlipPart;
+use holdfast_integrity::{Algorithm, crc64_neutral};
 use holdfast_object::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,9 +26,20 @@ fn changed(rig: &Rig) -> ObjectId {
 
 /// Inverts a bit of a page, or of what it is kept under.
 fn hit(rig: &Rig, id: ObjectId, index: PageIndex, part: FlipPart) {
+    hit_bits(rig, id, index, part, &[5]);
+}
+
+fn hit_bits(rig: &Rig, id: ObjectId, index: PageIndex, part: FlipPart, bits: &[u32]) {
     let quiet = rig.cache.quiet();
     let pages = quiet.resident_pages(|object, _| object == id);
-    quiet.flip(&pages[index as usize], part, &[5]).unwrap();
+    quiet.flip(&pages[index as usize], part, bits).unwrap();
+}
+
+/// Bits of a page that leave its checksum as it is.
+fn unseen() -> Vec<u32> {
+    let (at, bytes) = crc64_neutral(8 * 20).unwrap();
+    let bits = 8 * at as u32..8 * (at + bytes.len()) as u32;
+    bits.filter(|bit| bytes[*bit as usize / 8 - at] >> (bit % 8) & 1 == 1).collect()
 }
 
 fn read(rig: &Rig, id: ObjectId, index: PageIndex) {
@@ -49,11 +61,12 @@ fn whoever_finds_it() {
         ("a reader", |rig, id| read(rig, id, 1)),
     ];
     for (finder, find) in finders {
-        for part in [FlipPart::Bytes, FlipPart::Sum] {
+        let bits = [5];
+        for (part, bits) in [(FlipPart::Bytes, &bits[..]), (FlipPart::Sum, &bits), (FlipPart::Bytes, &unseen())] {
             for is_cut in [false, true] {
                 let rig = Rig::new(2048);
                 let id = changed(&rig);
-                hit(&rig, id, 1, part);
+                hit_bits(&rig, id, 1, part, bits);
                 find(&rig, id);
                 rig.cache.check();
                 assert_eq!(rig.cache.bad_pages(id, 0, 100).unwrap(), [], "{finder}");
@@ -118,4 +131,27 @@ fn one_that_goes_bad_while_it_is_written_is_written_again() {
         assert_eq!(rig.contents(id).unwrap(), pattern(3, 3 * PAGE_SIZE), "hit at write {write}: {was_hit}");
     }
     assert!(restarts > 0, "no write was hit between the verification and the superblock");
+}
+
+#[test]
+fn a_page_that_is_put_in_the_place_of_another_is_refused() {
+    let rig = Rig::new(2048);
+    let (id, file) = (changed(&rig), rig.create(Kind::Regular));
+    let sealed = || {
+        let mut frame = rig.cache.frames(1).unwrap().pop().unwrap();
+        frame.fill(3);
+        let page = frame.publish(Algorithm::Crc64Nvme.sum(&[3; PAGE_SIZE]));
+        page.seal_for(id, 1);
+        page
+    };
+    for (object, index) in [(id, 2), (file, 1)] {
+        let page = sealed();
+        let fragments = vec![Fragment { index, start: 0, end: PAGE_SIZE as u16, page: page.page() }];
+        let refused = rig.submit(vec![Op::Write { id: object, fragments, size_min: 0 }]).map(drop).unwrap_err();
+        assert!(matches!(&refused, Error::Protocol(what) if what.contains("sealed as another one")), "{refused}");
+    }
+    let page = sealed();
+    let fragments = vec![Fragment { index: 1, start: 0, end: PAGE_SIZE as u16, page: page.page() }];
+    rig.submit(vec![Op::Write { id, fragments, size_min: 0 }]).unwrap();
+    rig.cache.check();
 }

@@ -54,14 +54,6 @@ impl Kind {
             Kind::Page(kind) => kind.name(),
         }
     }
-
-    /// How it is struck.
-    fn patterns(self) -> &'static [Pattern] {
-        match self {
-            Kind::Store(_) => &Pattern::ALL,
-            Kind::Page(_) => &pages::PATTERNS,
-        }
-    }
 }
 
 impl std::fmt::Display for Kind {
@@ -226,7 +218,7 @@ fn queues(plan: &Plan, twins: &[Twin], random: &mut Pcg64Mcg, done: &mut Done) -
             for (kind, state, field) in fields.iter().filter(|(kind, ..)| plan.kind.is_none_or(|only| only == *kind)) {
                 done.fields.entry(*kind).or_default().insert(field.clone());
                 let what = What::Field { kind: *kind, state: *state, field: field.clone() };
-                for &pattern in kind.patterns() {
+                for &pattern in &Pattern::ALL {
                     let cell = Cell { what: what.clone(), pattern: Some(pattern), moment };
                     places.entry(cell).or_default().push((script as u64, event));
                 }

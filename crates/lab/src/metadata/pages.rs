@@ -2,6 +2,7 @@
 //! in the pool itself.
 
 use holdfast_cache::{Cache, PageState};
+use holdfast_integrity::crc64_neutral;
 use holdfast_object::{Arena, Kind, ObjectCache, ObjectId, PAGE_SIZE, PageIndex, PageView};
 use holdfast_physical::scribble::{Pattern, State};
 use rand::{Rng, SeedableRng};
@@ -94,14 +95,15 @@ impl PageKind {
     }
 }
 
-/// Of the patterns, those that a page's checksum can tell: it has one only, so multiples of its polynomial are not seen.
-pub(super) const PATTERNS: [Pattern; 3] = [Pattern::Bit, Pattern::Word, Pattern::Range];
-
 /// Bits to be inverted in a field.
 fn bits(pattern: Pattern, field: &Range<usize>, random: &mut Pcg64Mcg) -> (usize, Vec<u8>) {
     let (at, count) = match pattern {
-        Pattern::Bit | Pattern::KeepChecksum => {
-            return (random.random_range(field.clone()), vec![1 << random.random_range(0..8)]);
+        Pattern::Bit => return (random.random_range(field.clone()), vec![1 << random.random_range(0..8)]),
+        Pattern::KeepChecksum => {
+            // One that begins in the last bytes would reach beyond the page.
+            let bit = 8 * random.random_range(field.clone()) + random.random_range(0..8);
+            let (at, neutral) = (0..=bit).rev().find_map(crc64_neutral).expect("there is one from the first bit on");
+            return (at, neutral.to_vec());
         }
         Pattern::Word => (random.random_range(field.clone()), 8),
         Pattern::Range => (field.start, random.random_range(16..=512)),

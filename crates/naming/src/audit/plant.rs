@@ -3,7 +3,7 @@
 use crate::directory::layout::Image;
 use crate::rolled::Rolled;
 use crate::stage::Staged;
-use holdfast_object::Op;
+use holdfast_object::{ObjectId, Op};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub(crate) fn in_operations(mut staged: Staged<'_>) -> Staged<'_> {
     staged
 }
 
-pub(crate) fn in_pages(pages: &mut BTreeMap<u64, Rolled>) {
+pub(crate) fn in_pages(id: ObjectId, pages: &mut BTreeMap<u64, Rolled>) {
     if let Some((at, again)) = SCRIBBLE.take()
         && let Some(mut page) = pages.first_entry()
     {
@@ -63,6 +63,6 @@ pub(crate) fn in_pages(pages: &mut BTreeMap<u64, Rolled>) {
     pages.retain(|page, _| planted.contains_key(page));
     for (page, image) in planted {
         // Legally: it is a bug of whoever makes pages.
-        pages.entry(page).or_insert_with(Rolled::zeroes).put(0, &image[..]);
+        pages.entry(page).or_insert_with(|| Rolled::zeroes(id, page)).put(0, &image[..]);
     }
 }

@@ -283,9 +283,9 @@ impl<'a> Directory<'a> {
         let is_left = index == 0 || self.cut.is_none();
         let is_stored = is_left && self.stored.is_some_and(|stored| index < stored.pages);
         Ok(match is_stored.then(|| self.stored_page(index)).transpose()? {
-            Some(Page::Kept(page)) => Rolled::of(page),
-            Some(Page::Stored(page)) => Rolled::of(&page),
-            Some(Page::Changed(_)) | None => Rolled::zeroes(),
+            Some(Page::Kept(page)) => Rolled::of(page, self.id, index),
+            Some(Page::Stored(page)) => Rolled::of(&page, self.id, index),
+            Some(Page::Changed(_)) | None => Rolled::zeroes(self.id, index),
         })
     }
 
@@ -327,7 +327,7 @@ impl<'a> Directory<'a> {
             self.changed.insert(0, image);
         }
         #[cfg(test)]
-        crate::audit::plant::in_pages(&mut self.changed);
+        crate::audit::plant::in_pages(self.id, &mut self.changed);
         if let Some(audit) = staged.audit() {
             self.tell(audit)?;
         }
@@ -447,7 +447,7 @@ pub(crate) fn decode_page(bytes: &[u8]) -> bool {
     }
     for size in [0, PAGE_SIZE as u64, word(16).saturating_mul(PAGE_SIZE as u64), u64::MAX] {
         if let Ok(header) = Header::parse(&image, ObjectId(2), size) {
-            let mut again = Rolled::zeroes();
+            let mut again = Rolled::zeroes(ObjectId(2), 0);
             again.put(0, &image);
             header.put(&mut again);
             assert!(*again == image);

@@ -204,7 +204,7 @@ impl Namespace {
             staged.op(Op::Truncate { id: holder, size: new.len() as u64 });
         }
         // Whole pages, because a part of a page cannot be written to an object that is cut in the same transaction.
-        let pages = changed_pages(&old, &new);
+        let pages = changed_pages(holder, &old, &new);
         staged.pages(holder, pages.iter().map(|(index, image)| (*index, image)), new.len() as u64)?;
         Ok(made)
     }
@@ -318,16 +318,16 @@ fn no_attribute(id: ObjectId, name: &[u8]) -> Error {
 }
 
 /// The pages in which `new` differs from `old`; zeroes are behind the end of both.
-fn changed_pages(old: &[u8], new: &[u8]) -> Vec<(u64, Rolled)> {
-    let page = |bytes: &[u8], at: usize| {
-        let rest = bytes.get(at..).unwrap_or_default();
-        let mut image = Rolled::zeroes();
+fn changed_pages(id: ObjectId, old: &[u8], new: &[u8]) -> Vec<(u64, Rolled)> {
+    let page = |bytes: &[u8], index: usize| {
+        let rest = bytes.get(index * PAGE_SIZE..).unwrap_or_default();
+        let mut image = Rolled::zeroes(id, index as u64);
         image.put(0, &rest[..rest.len().min(PAGE_SIZE)]);
         image
     };
     (0..new.len().div_ceil(PAGE_SIZE))
-        .map(|index| (index, page(new, index * PAGE_SIZE)))
-        .filter(|(index, image)| old.len() <= index * PAGE_SIZE || *page(old, index * PAGE_SIZE) != **image)
+        .map(|index| (index, page(new, index)))
+        .filter(|(index, image)| old.len() <= index * PAGE_SIZE || *page(old, *index) != **image)
         .map(|(index, image)| (index as u64, image))
         .collect()
 }

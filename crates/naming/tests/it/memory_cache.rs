@@ -258,9 +258,10 @@ impl Work<'_> {
         let old = self.state.objects.get(&id).and_then(|object| object.pages.get(&index)).cloned();
         let mut frame = self.arena.allocate().ok_or(Error::NoFrames { frames: u64::from(self.arena.frames()) })?;
         frame.copy_from_slice(match &old {
-            Some(page) => page
-                .verify()
-                .map_err(|m| Error::corrupt(MemoryCache::place(id, index), "checksum", m.expected, m.got))?,
+            Some(page) => page.verify().map_err(|mismatch| {
+                let (expected, got) = mismatch.expected_and_got();
+                Error::corrupt(MemoryCache::place(id, index), "checksum", expected, got)
+            })?,
             None => &[0; PAGE_SIZE],
         });
         frame[start..start + bytes.len()].copy_from_slice(bytes);
