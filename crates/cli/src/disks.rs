@@ -67,6 +67,8 @@ pub(crate) struct Set {
     looked_at: Option<Arc<FileDevice>>,
     /// Main and log stay as they are.
     pub(crate) is_read_only: bool,
+    /// Waits for devices that have gone.
+    watch: Arc<Watch>,
     /// Brings main up to date while the log takes more.
     at_main: Option<JoinHandle<()>>,
 }
@@ -285,7 +287,12 @@ impl Set {
         // Without it, whoever writes does its work.
         let at_main = (!is_read_only).then(|| spawn("main".into(), move || served.serve_main()).ok()).flatten();
         let looked_at = log.filter(|_| is_read_only);
-        Ok(Set { in_use, label, looked_at, is_read_only, at_main })
+        Ok(Set { in_use, label, looked_at, is_read_only, watch, at_main })
+    }
+
+    /// Nobody waits for its devices any longer, nor from now on: what they fail at has failed.
+    pub(crate) fn end_waits(&self) {
+        self.watch.end();
     }
 }
 

@@ -57,7 +57,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ pub(crate) fn serve(
         Err(error) => tracing::warn!(%error, "the kernel cannot be told of what a replay changes"),
     }
     let outcome = workers.start(mounting.options.threads, &session, &state, &sender);
-    let outcome = outcome.and_then(|()| watch_signals(sender));
+    let outcome = outcome.and_then(|()| watch_signals(sender, Arc::downgrade(&state)));
     let writer = Writer::start(&state);
     let commands = set::take_commands(&state);
     let outcome = outcome.and_then(|()| {
@@ -223,12 +223,16 @@ pub(crate) fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> io::Re
     thread::Builder::new().name(name).spawn(run)
 }
 
-fn watch_signals(sender: Sender<Event>) -> Result<()> {
+fn watch_signals(sender: Sender<Event>, state: Weak<State>) -> Result<()> {
     let watch = move || {
         // Ends with the process.
         while let Ok(name) = signals::wait() {
-            if sender.send(Event::Signal(name)).is_err() {
-                return;
+            // Once the mount is gone, nobody receives it any more; a device may still be waited for.
+            let _ = sender.send(Event::Signal(name));
+            // Whoever waits for one holds the stack, and a remount may wait for that.
+            let Some(state) = state.upgrade() else { return };
+            if let Some(set) = state.live.read_recursive().disks.set() {
+                set.end_waits();
             }
         }
     };

@@ -391,6 +391,42 @@ fn a_failing_log_makes_the_store_read_only_if_that_is_wanted_and_status_says_so(
     rig.run(["flashlog", "attach", "m", "--log", "small/b"]).exits(1).says("for reading only");
 }
 
+#[test]
+fn a_mount_that_is_ended_waits_no_longer_for_a_log_that_has_gone() {
+    let Some((rig, host)) = rig_with_small_log() else { return };
+    rig.run(["create", "--main", "a", "--log", "small/b", "--size", "64M"]).exits(0);
+    let directory = rig.directory("m");
+    rig.run(["mount", "a", "m", "-o", "log=small/b,on-failure=log.gone=wait:1h"]).exits(0);
+    fill(&directory, "before", 10);
+    rig.run(["sync", "m"]).exits(0);
+    let before = tree(&directory.join("before"));
+    // It fails for want of room, and nothing is in its place.
+    fs::rename(host.0.join("b"), host.0.join("away")).unwrap();
+    let here = directory.clone();
+    let writer = std::thread::spawn(move || {
+        (0..200).try_for_each(|number| {
+            let mut file = File::create(here.join(format!("{number}")))?;
+            file.write_all(&[7; 256 << 10])?;
+            file.sync_all()
+        })
+    });
+    loop {
+        let status = rig.run(["status", "m", "--json"]).json();
+        if status["flashlog"]["problem"].as_str().is_some_and(|problem| problem.contains("is waited for")) {
+            break;
+        }
+        assert!(!writer.is_finished());
+    }
+    rig.run(["unmount", "--force", "m", "--timeout", "60"]).exits(0);
+    // It was cut off, or main took all of it in time.
+    let _written = writer.join().unwrap();
+    // Main has gone on without its log, as it would have after an hour.
+    rig.run(["mount", "a", "m", "-o", "ro"]).exits(0);
+    assert_eq!(tree(&directory.join("before")), before);
+    let status = rig.run(["status", "m"]).exits(3).out;
+    assert!(status.contains("NOT PROTECTED: main is without a log since"), "{status}");
+}
+
 /// That everybody who asks about a mount hears that its main is alone.
 fn is_said_to_be_alone(rig: &Rig, mount: &str) {
     let words = rig.run(["status", mount]).exits(3).out;
