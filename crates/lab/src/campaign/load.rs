@@ -1,8 +1,10 @@
 //! Loads whose bytes are known in advance: each word follows from its file and its place in it, so that every read can be judged by
 //! itself, whoever wrote last.
 
-use super::target::Target;
+use super::target::{Target, says};
 use crate::load::{Action, Load};
+use holdfast_naming::{Namespace, Request};
+use holdfast_object::ObjectId;
 use rand::Rng;
 
 const KIB: usize = 1024;
@@ -39,6 +41,28 @@ pub(super) struct Worker<T: Target> {
     /// Changes may have been lost in an orderly way: a file may be shorter than it was, but what is in it is right.
     pub(super) may_have_lost: bool,
     pub(super) met: Met,
+}
+
+/// Whether a file of any worker has other bytes than its own. What cannot be read is not wrong.
+///
+/// # Errors
+/// In words: a directory cannot be read.
+pub(super) fn has_wrong_bytes(store: &Namespace) -> Result<bool, String> {
+    let entries = |directory| store.entries(&Request::ROOT, directory).map_err(says);
+    for (_, worker, _) in entries(ObjectId::ROOT)? {
+        for (name, file, _) in entries(worker)? {
+            let number: u64 = String::from_utf8_lossy(&name).parse().map_err(says)?;
+            let Ok(size) = Target::size(store, &file) else { continue };
+            for from in (0..size as usize).step_by(PAGE) {
+                let length = PAGE.min(size as usize - from);
+                let read = Target::read(store, &file, from as u64, length);
+                if read.is_ok_and(|got| got != pattern(number, from, length)) {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// The bytes `from..from + length` of the file `number`.

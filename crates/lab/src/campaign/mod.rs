@@ -2,9 +2,11 @@
 //!
 //! A trial: a load runs on the whole stack in this process, with real threads and the machine's clock; in the middle of it, 16 bits of
 //! the page pool flip at once; it goes on; then everything is read back, first as it is, then by a stack that is opened anew. What
-//! flips lies in the pages of the pool, whatever they hold at that moment, and in the checksums that pages are kept under. Each thread is between two steps of its load then: bytes do not
-//! change while somebody in the process has a reference to them, which would be undefined behaviour. [`trial_anywhere`] does the same to a
-//! daemon of its own, from outside, in all of its memory but these pages.
+//! the first recovery point after the flips has is read, too, from a copy of the device: a load that goes on writes over what was
+//! stored wrong, or removes it. What flips lies in the pages of the pool, whatever they hold at that moment, and in the checksums that
+//! pages are kept under. Each thread is between two steps of its load then: bytes do not change while somebody in the process has a
+//! reference to them, which would be undefined behaviour. [`trial_anywhere`] does the same to a daemon of its own, from outside, in
+//! all of its memory but these pages.
 
 mod daemon;
 mod load;
@@ -76,7 +78,7 @@ pub enum Targets {
 pub struct Outcome {
     /// Corrupt bytes were read, without an error.
     pub read: bool,
-    /// Corrupt bytes were stored, and are read by whoever opens the store, without an error.
+    /// Corrupt bytes were stored, in the first recovery point after the flips or at the end, and are read by whoever opens the store, without an error.
     pub written: bool,
     /// A panic, or a store that takes no changes any more.
     pub crashed: bool,
@@ -147,10 +149,10 @@ pub fn trial(options: &Options) -> Result<Outcome, String> {
     let workers: Vec<Worker<Namespace>> = made.collect::<Result<_, _>>()?;
 
     let mut outcome = Outcome::default();
-    let workers = used(&stack, workers, options, &mut outcome);
+    let (workers, copy) = used(&stack, &device, workers, options, &mut outcome);
     // Or the load would have been told of that, and not of what has flipped.
     let space = stack.cache.space();
-    if space.free + space.pending < space.total / 4 {
+    if !outcome.crashed && space.free + space.pending < space.total / 4 {
         return Err(format!("the load has filled the store: {} of {} blocks are free", space.free, space.total));
     }
     let closed = catch_unwind(AssertUnwindSafe(|| stack.cache.close()));
@@ -158,20 +160,29 @@ pub fn trial(options: &Options) -> Result<Outcome, String> {
     let Some(mut workers) = workers else { return Ok(outcome) };
     outcome.count_run(&mut workers);
     drop(stack);
-    outcome.count_anew(workers, &open(device)?.namespace);
+    match open(device) {
+        Ok(anew) => outcome.count_anew(workers, &anew.namespace),
+        Err(_) => outcome.crashed = true,
+    }
+    match open(Arc::new(copy)).and_then(|anew| load::has_wrong_bytes(&anew.namespace)) {
+        Ok(is_wrong) => outcome.written |= is_wrong,
+        Err(_) => outcome.crashed = true,
+    }
     Ok(outcome)
 }
 
-/// The load, with the flips in its middle, and everything read back. Without workers if one of them panicked.
+/// The load, with the flips in its middle, and everything read back. Without workers if one of them panicked. The device is as the
+/// first recovery point after the flips has left it.
 ///
 /// Half of the time is before the flips, so that the pool is full of pages of every state, and half behind, so that the load meets
 /// them, and epochs close over them.
 fn used(
     stack: &Stack,
+    device: &MemoryDevice,
     workers: Vec<Worker<Namespace>>,
     options: &Options,
     outcome: &mut Outcome,
-) -> Option<Vec<Worker<Namespace>>> {
+) -> (Option<Vec<Worker<Namespace>>>, MemoryDevice) {
     let is_over = &AtomicBool::new(false);
     // Held by a worker while it may look at pages.
     let looking = &RwLock::new(());
@@ -191,18 +202,24 @@ fn used(
                 })
             })
             .collect();
+        let mut copy = None;
         let written = catch_unwind(AssertUnwindSafe(|| {
-            write_epochs(&stack.cache, options.time / 2);
+            write_epochs(&stack.cache, options.time / 2, false);
             let nobody_looks = looking.write();
             (0..FLIPS).for_each(|_| flip(&stack.cache, options.targets, &mut rng));
             drop(nobody_looks);
-            write_epochs(&stack.cache, options.time / 2);
+            let left = write_epochs(&stack.cache, options.time / 2, true);
+            let nobody_writes = looking.write();
+            copy = Some(device.clone());
+            drop(nobody_writes);
+            write_epochs(&stack.cache, left, false);
         }));
         is_over.store(true, Ordering::Relaxed);
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join().ok()).collect();
         outcome.crashed |= written.is_err() || ended.iter().any(Option::is_none);
         outcome.crashed |= stack.cache.status().read_only.is_some();
-        ended.into_iter().collect()
+        // Whoever panicked before that is a crash.
+        (ended.into_iter().collect(), copy.unwrap_or_else(|| device.clone()))
     })
 }
 
@@ -235,14 +252,17 @@ fn flip(cache: &Cache, targets: Targets, rng: &mut Pcg64Mcg) {
     unsafe { arena.flip(frame as u32, bit as u32) };
 }
 
-/// What the daemon's writer does, for so long.
-fn write_epochs(cache: &Cache, time: Duration) {
+/// What the daemon's writer does, for so long, or until the first recovery point. Gives the time that is left.
+fn write_epochs(cache: &Cache, time: Duration, ends_with_first: bool) -> Duration {
     let begun = Instant::now();
     while let Some(left) = time.checked_sub(begun.elapsed()) {
         cache.wait_for_work(WRITER_PERIOD.min(left));
         // A store that has latched says so at the end.
-        let _ = cache.tick();
+        if matches!(cache.tick(), Ok(Some(_))) && ends_with_first {
+            break;
+        }
     }
+    time.saturating_sub(begun.elapsed())
 }
 
 /// The trials of one load in one mode.
