@@ -60,6 +60,20 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
+    /// What the device showed is not to be had any more; that says nothing about what is stored.
+    #[error("{device}: {operation} refused{}: {reason}", Place(Some(*first), *length_bytes))]
+    Over {
+        /// Name of the device.
+        device: Arc<str>,
+        /// What was being done.
+        operation: Operation,
+        /// First block of the request.
+        first: u64,
+        /// Length of the request in bytes.
+        length_bytes: u64,
+        /// Why.
+        reason: &'static str,
+    },
     /// The operating system refused or failed the request.
     #[error("{device}: {operation} failed{}: {source}", Place(*first, *length_bytes))]
     Io {
@@ -176,6 +190,7 @@ impl Error {
         match self {
             Error::InUse { device }
             | Error::Unsuitable { device, .. }
+            | Error::Over { device, .. }
             | Error::Io { device, .. }
             | Error::EndedEarly { device, .. }
             | Error::Damaged { device, .. }
@@ -191,7 +206,8 @@ impl Error {
         match self {
             Error::InUse { .. } => Operation::Lock,
             Error::Unsuitable { .. } => Operation::Open,
-            Error::Io { operation, .. }
+            Error::Over { operation, .. }
+            | Error::Io { operation, .. }
             | Error::EndedEarly { operation, .. }
             | Error::Damaged { operation, .. }
             | Error::OutOfRange { operation, .. }
@@ -205,7 +221,8 @@ impl Error {
     pub fn first(&self) -> Option<u64> {
         match self {
             Error::InUse { .. } | Error::Unsuitable { .. } => None,
-            Error::EndedEarly { first, .. }
+            Error::Over { first, .. }
+            | Error::EndedEarly { first, .. }
             | Error::Damaged { first, .. }
             | Error::OutOfRange { first, .. }
             | Error::Misaligned { first, .. } => Some(*first),
@@ -218,7 +235,8 @@ impl Error {
         match self {
             Error::InUse { .. } | Error::Unsuitable { .. } => 0,
             Error::Damaged { .. } => BLOCK_SIZE as u64,
-            Error::Io { length_bytes, .. }
+            Error::Over { length_bytes, .. }
+            | Error::Io { length_bytes, .. }
             | Error::EndedEarly { length_bytes, .. }
             | Error::OutOfRange { length_bytes, .. }
             | Error::Misaligned { length_bytes, .. }
@@ -243,7 +261,7 @@ impl Error {
             Error::OutOfRange { blocks, .. } => format!("out of range: the device has {blocks} blocks"),
             Error::Misaligned { .. } => "not a whole number of blocks".to_string(),
             Error::ReadOnly { .. } => "the device is open read-only".to_string(),
-            Error::Unsuitable { reason, .. } => (*reason).to_string(),
+            Error::Unsuitable { reason, .. } | Error::Over { reason, .. } => (*reason).to_string(),
             Error::InUse { .. } => "in use by another process or mount".to_string(),
             Error::Latched { .. } => format!("after an earlier error: {}", self.root()),
         }

@@ -255,21 +255,21 @@ impl Alloc {
             total: self.total,
             free: self.used.free(),
             pending: self.pending.count().wrapping_add(self.held.count()),
-            reserve: self.reserve_now(self.limits.kept.get()).min(self.used.free()),
+            reserve: self.reserve_now(self.limits.kept.get(), self.used.free()).min(self.used.free()),
             set_aside: self.limits.set_aside.get(),
             quota: self.limits.quota.get(),
             reserved: self.reserved(),
         }
     }
 
-    /// 0 if the counts have gone bad, which shows when they are verified.
-    fn in_use(&self) -> u64 {
-        self.total.saturating_sub(self.used.free())
+    /// With so many free blocks. 0 if the counts have gone bad, which shows when they are verified.
+    fn in_use(&self, free: u64) -> u64 {
+        self.total.saturating_sub(free)
     }
 
-    /// What is kept back for removals, with so much metadata kept by the newest snapshot.
-    fn reserve_now(&self, kept: Option<u64>) -> u64 {
-        reserve_blocks(self.total) + kept.map_or(0, |kept| removal_blocks(kept, self.in_use()))
+    /// What is kept back for removals, with so much metadata kept by the newest snapshot, and so many free blocks.
+    fn reserve_now(&self, kept: Option<u64>, free: u64) -> u64 {
+        reserve_blocks(self.total) + kept.map_or(0, |kept| removal_blocks(kept, self.in_use(free)))
     }
 
     /// See [`Limits::kept`].
@@ -284,10 +284,11 @@ impl Alloc {
     }
 
     /// `Err` if there would be too little room for removing everything, were there a snapshot that keeps so much metadata.
-    pub(crate) fn check_kept(&self, kept: u64) -> Result<()> {
-        let (needed, available) =
-            (self.reserve_now(Some(kept)), self.used.free() - self.reserved().min(self.used.free()));
-        if needed > available { Err(Error::NoSpace { needed, available }) } else { Ok(()) }
+    pub(crate) fn check_kept(&mut self, kept: u64) -> Result<()> {
+        self.check_and_give_way(|alloc, free| {
+            let (needed, available) = (alloc.reserve_now(Some(kept), free), free.saturating_sub(alloc.reserved()));
+            if needed > available { Err(Error::NoSpace { needed, available }) } else { Ok(()) }
+        })
     }
 
     fn reserved(&self) -> u64 {
@@ -308,9 +309,10 @@ impl Alloc {
     // ---- reservations
 
     pub(crate) fn reserve(&mut self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
-        match self.check_room(blocks, purpose) {
+        let check = |alloc: &Alloc, free| alloc.check_room(blocks, purpose, free);
+        match self.check_and_give_way(check) {
             // Nothing is refused for counts that have gone bad.
-            Err(_) if self.give_up_held() | self.put_counts_right() => self.check_room(blocks, purpose)?,
+            Err(_) if self.put_counts_right() => self.check_and_give_way(check)?,
             outcome => outcome?,
         }
         self.reservations.entry(epoch).or_default().reserved.add(blocks);
@@ -337,20 +339,20 @@ impl Alloc {
         }
     }
 
-    fn check_room(&self, blocks: u64, purpose: Purpose) -> Result<()> {
+    fn check_room(&self, blocks: u64, purpose: Purpose, free: u64) -> Result<()> {
         let keep = match purpose {
-            Purpose::Ordinary => self.reserve_now(self.limits.kept.get()) + self.limits.set_aside.get(),
-            Purpose::Privileged => self.reserve_now(self.limits.kept.get()),
+            Purpose::Ordinary => self.reserve_now(self.limits.kept.get(), free) + self.limits.set_aside.get(),
+            Purpose::Privileged => self.reserve_now(self.limits.kept.get(), free),
             Purpose::Release => self.margin(),
         };
         let reserved = self.reserved();
         if let Some(quota) = self.limits.quota.get().filter(|_| purpose != Purpose::Release) {
-            let available = quota.saturating_sub(self.in_use()).saturating_sub(reserved);
+            let available = quota.saturating_sub(self.in_use(free)).saturating_sub(reserved);
             if blocks > available {
                 return Err(Error::OverQuota { needed: blocks, available });
             }
         }
-        let available = self.used.free().saturating_sub(reserved).saturating_sub(keep);
+        let available = free.saturating_sub(reserved).saturating_sub(keep);
         if blocks > available {
             return Err(Error::NoSpace { needed: blocks, available });
         }
@@ -470,6 +472,9 @@ impl Alloc {
             let mut left = string;
             while left > 0 {
                 let Some((first, length)) = self.allocate_fit(epoch, left) else {
+                    if self.give_up_held() {
+                        continue;
+                    }
                     return Err(self.no_space(count, &blocks));
                 };
                 blocks.extend(first..first + length);
@@ -544,6 +549,9 @@ impl Alloc {
         let mut blocks = Vec::with_capacity(count as usize);
         while (blocks.len() as u64) < count {
             let Some((first, length)) = self.allocate(epoch, zone, count - blocks.len() as u64) else {
+                if self.give_up_held() {
+                    continue;
+                }
                 return Err(self.no_space(count, &blocks));
             };
             blocks.extend(first..first + length);
@@ -555,7 +563,6 @@ impl Alloc {
     /// up.
     fn no_space(&mut self, needed: u64, blocks: &[u64]) -> Error {
         self.cancel(blocks);
-        self.give_up_held();
         self.put_counts_right();
         Error::NoSpace { needed, available: blocks.len() as u64 }
     }

@@ -12,7 +12,7 @@ use holdfast_integrity::Unverified;
 use holdfast_object::{Corruption, DeviceFault, Epoch, Error, ObjectKey, Place, Result};
 use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// One block of bytes, aligned for direct I/O.
@@ -45,6 +45,8 @@ pub(crate) struct Disk {
     device: Arc<dyn Device>,
     blocks: Watched,
     latch: OnceLock<String>,
+    /// A read was refused as what the device showed is not to be had any more.
+    over: AtomicBool,
     /// What of the epoch being built has gone bad in memory.
     given_up: Mutex<Option<Corruption>>,
     pub(crate) counters: Counters,
@@ -81,6 +83,7 @@ impl Disk {
             device,
             blocks: Watched::new(blocks),
             latch: OnceLock::new(),
+            over: AtomicBool::new(false),
             given_up: Mutex::default(),
             counters: Counters::default(),
             newest: Watched::new(0),
@@ -155,7 +158,8 @@ impl Disk {
 
     /// The block at `address` has no good copy; `error` says what is wrong with it.
     pub(crate) fn note_unrepaired(&self, address: u64, error: &Error) {
-        if self.counters.unrepaired(address) {
+        // What cannot be had says nothing of the block.
+        if !self.over.load(Ordering::Relaxed) && self.counters.unrepaired(address) {
             tracing::error!(%error, "a block has no good copy");
         }
     }
@@ -231,7 +235,12 @@ impl Disk {
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
         let first = self.block(address, length.div_ceil(4096) as u64)?;
         self.counters.read(length as u64);
-        closed(|| self.device.read(first, bufs)).map_err(|error| device_error(&error))
+        closed(|| self.device.read(first, bufs)).map_err(|error| {
+            if matches!(error, BlockError::Over { .. }) {
+                self.over.store(true, Ordering::Relaxed);
+            }
+            device_error(&error)
+        })
     }
 
     /// Reads several runs of blocks; says for each whether it was read.

@@ -5,13 +5,15 @@
 //! with the module: neither its trees nor its cached blocks.
 //!
 //! Invariant: what a read gives is the recovery point's. A block that was kept can be written to only after the allocator has given it up, and
-//! every read is followed by a look at whether it has; it fails then, and all that follow.
+//! every read is followed by a look at whether it has; it fails then, and all that follow. What could not be read when it was copied is not read
+//! later either: others may have written to it.
 
 use crate::format::{LABEL_BLOCKS, LABELS, label_start};
 use crate::module::{Module, log_area};
-use holdfast_block::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError, Filter};
+use holdfast_block::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError, Filter, Operation};
 use holdfast_object::{Epoch, Result};
 use parking_lot::RwLock;
+use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ pub struct Frozen {
     module: Arc<Module>,
     holder: u64,
     epoch: Epoch,
-    copies: Vec<(Range<u64>, AlignedBuf)>,
+    copies: Vec<InPlace>,
     /// Why it cannot be read any more.
     over: RwLock<Option<&'static str>>,
 }
@@ -31,14 +33,61 @@ pub struct Frozen {
 const GIVEN_UP: &str =
     "the store needed the room, or began a recovery point anew: what it had been is not kept any more";
 const STOPPED: &str = "it was stopped";
-const READ_ONLY: &str = "a recovery point is only looked at";
+
+/// What is written in place, as it was.
+struct InPlace {
+    blocks: Range<u64>,
+    bytes: AlignedBuf,
+    /// Blocks that cannot be read.
+    bad: BTreeMap<u64, DeviceError>,
+}
+
+impl InPlace {
+    fn copy(device: &dyn Device, blocks: Range<u64>) -> InPlace {
+        let mut bytes = AlignedBuf::zeroed((blocks.end - blocks.start) as usize * BLOCK_SIZE);
+        let mut bad = BTreeMap::new();
+        if device.read(blocks.start, &mut [IoSliceMut::new(&mut bytes)]).is_err() {
+            for (block, bytes) in blocks.clone().zip(bytes.chunks_mut(BLOCK_SIZE)) {
+                if let Err(error) = device.read(block, &mut [IoSliceMut::new(bytes)]) {
+                    bad.insert(block, error);
+                }
+            }
+        }
+        InPlace { blocks, bytes, bad }
+    }
+
+    /// Puts what it has of a request's blocks in their place.
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> std::result::Result<(), DeviceError> {
+        let byte = |block: u64| block * BLOCK_SIZE as u64;
+        let mut at = byte(first);
+        for buffer in bufs {
+            let end = at + buffer.len() as u64;
+            let (from, to) = (at.max(byte(self.blocks.start)), end.min(byte(self.blocks.end)));
+            if from < to {
+                let blocks = from / BLOCK_SIZE as u64..to.div_ceil(BLOCK_SIZE as u64);
+                if let Some((_, error)) = self.bad.range(blocks).next() {
+                    return Err(error.clone());
+                }
+                let start = byte(self.blocks.start);
+                let copy = &self.bytes[(from - start) as usize..(to - start) as usize];
+                buffer[(from - at) as usize..(to - at) as usize].copy_from_slice(copy);
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn has(&self, blocks: &Range<u64>) -> bool {
+        self.blocks.start <= blocks.start && blocks.end <= self.blocks.end
+    }
+}
 
 impl Module {
     /// Keeps the last recovery point as it is for whoever reads what this gives; one that was kept before is given up. Copies 256 KiB and the
-    /// intent log (64 MiB at most); syncs and recovery points wait for that.
+    /// intent log (64 MiB at most); syncs and recovery points wait for that. What cannot be read of these is an error when it is looked at.
     ///
     /// # Errors
-    /// [`Error::Device`](holdfast_object::Error::Device): a label or the log cannot be read.
+    /// [`Error::Corrupt`](holdfast_object::Error::Corrupt): the label has gone bad in memory.
     pub fn freeze(self: &Arc<Module>) -> Result<Frozen> {
         let holder = self.holders.fetch_add(1, Ordering::Relaxed);
         let committing = self.committing.lock();
@@ -46,12 +95,7 @@ impl Module {
         let label = self.label()?;
         let labels = (0..LABELS).map(|number| label_start(number, label.blocks));
         let in_place = labels.map(|start| start..start + LABEL_BLOCKS).chain([log_area(&label)]);
-        let mut copies = Vec::new();
-        for range in in_place {
-            let mut bytes = AlignedBuf::zeroed((range.end - range.start) as usize * BLOCK_SIZE);
-            self.disk().read(range.start, &mut [IoSliceMut::new(&mut bytes)])?;
-            copies.push((range, bytes));
-        }
+        let copies = in_place.map(|blocks| InPlace::copy(self.disk().device(), blocks)).collect();
         let epoch = self.epoch();
         self.base.alloc.lock().hold(holder);
         drop((log, committing));
@@ -84,12 +128,15 @@ impl Frozen {
         *self.over.read()
     }
 
-    fn check_kept(&self) -> std::result::Result<(), DeviceError> {
-        self.over().map_or(Ok(()), |reason| Err(self.refused(reason)))
+    fn check_kept(&self, blocks: &Range<u64>) -> std::result::Result<(), DeviceError> {
+        let Some(reason) = self.over() else { return Ok(()) };
+        let length_bytes = (blocks.end - blocks.start) * BLOCK_SIZE as u64;
+        let (device, operation, first) = (self.below().name().into(), Operation::Read, blocks.start);
+        Err(DeviceError::Over { device, operation, first, length_bytes, reason })
     }
 
-    fn refused(&self, reason: &'static str) -> DeviceError {
-        DeviceError::Unsuitable { device: self.below().name().into(), reason }
+    fn refused(&self, operation: Operation, first: u64, length_bytes: u64) -> DeviceError {
+        DeviceError::ReadOnly { device: self.below().name().into(), operation, first: Some(first), length_bytes }
     }
 }
 
@@ -105,33 +152,27 @@ impl Filter for Frozen {
     }
 
     fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> std::result::Result<(), DeviceError> {
-        self.below().read(first, bufs)?;
-        self.check_kept()?;
-        let mut at = first * BLOCK_SIZE as u64;
-        for buffer in bufs {
-            let end = at + buffer.len() as u64;
-            for (range, bytes) in &self.copies {
-                let byte = |block: u64| block * BLOCK_SIZE as u64;
-                let (from, to) = (at.max(byte(range.start)), end.min(byte(range.end)));
-                if from < to {
-                    let copy = &bytes[(from - byte(range.start)) as usize..(to - byte(range.start)) as usize];
-                    buffer[(from - at) as usize..(to - at) as usize].copy_from_slice(copy);
-                }
-            }
-            at = end;
+        let blocks = first..first + (bufs.iter().map(|buffer| buffer.len()).sum::<usize>() / BLOCK_SIZE) as u64;
+        // Before that, too: whoever is told to stop waits for no disk.
+        self.check_kept(&blocks)?;
+        if let Some(copy) = self.copies.iter().find(|copy| copy.has(&blocks)) {
+            return copy.read(first, bufs);
         }
-        Ok(())
+        self.below().read(first, bufs)?;
+        self.check_kept(&blocks)?;
+        self.copies.iter().try_for_each(|copy| copy.read(first, bufs))
     }
 
-    fn on_write(&self, _first: u64, _bufs: &[IoSlice<'_>]) -> std::result::Result<(), DeviceError> {
-        Err(self.refused(READ_ONLY))
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> std::result::Result<(), DeviceError> {
+        let length = bufs.iter().map(|buffer| buffer.len() as u64).sum();
+        Err(self.refused(Operation::Write, first, length))
     }
 
     fn on_flush(&self) -> std::result::Result<(), DeviceError> {
         Ok(())
     }
 
-    fn on_discard(&self, _first: u64, _count: u64) -> std::result::Result<(), DeviceError> {
-        Err(self.refused(READ_ONLY))
+    fn on_discard(&self, first: u64, count: u64) -> std::result::Result<(), DeviceError> {
+        Err(self.refused(Operation::Discard, first, count * BLOCK_SIZE as u64))
     }
 }

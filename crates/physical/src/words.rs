@@ -76,6 +76,10 @@ fn position(block: u64) -> (u64, usize, u64) {
     (block / BITS, (block % BITS / 64) as usize, 1 << (block % 64))
 }
 
+fn new_chunk() -> Box<MaskChunk> {
+    Box::new(MaskChunk { words: [0; CHUNK_WORDS], sum: BitSum::default(), bits: 0 })
+}
+
 impl Mask {
     /// Words are believed from now on. There are none yet.
     pub(crate) fn believe(&mut self) {
@@ -94,8 +98,7 @@ impl Mask {
     /// `false` if it is in already.
     pub(crate) fn insert(&mut self, block: u64) -> bool {
         let (chunk, word, bit) = position(block);
-        let new = || Box::new(MaskChunk { words: [0; CHUNK_WORDS], sum: BitSum::default(), bits: 0 });
-        let chunk = self.chunks.entry(chunk).or_insert_with(new);
+        let chunk = self.chunks.entry(chunk).or_insert_with(new_chunk);
         let old = chunk.words[word];
         if old & bit != 0 {
             return false;
@@ -107,6 +110,24 @@ impl Mask {
         chunk.bits = chunk.bits.wrapping_add(1);
         self.count = self.count.wrapping_add(1);
         true
+    }
+
+    /// Puts in the blocks of a chunk that these words have, none of which is in.
+    pub(crate) fn insert_words(&mut self, number: u64, words: &Words) {
+        let bits = ones(words);
+        if bits == 0 {
+            return;
+        }
+        let chunk = self.chunks.entry(number).or_insert_with(new_chunk);
+        for (at, (word, new)) in chunk.words.iter_mut().zip(words).enumerate().filter(|(_, (_, new))| **new != 0) {
+            debug_assert_eq!(*word & new, 0);
+            if !self.believed {
+                (0..64).filter(|bit| new >> bit & 1 == 1).for_each(|bit| chunk.sum.set(at * 64 + bit));
+            }
+            *word |= new;
+        }
+        chunk.bits = chunk.bits.wrapping_add(bits as u32);
+        self.count = self.count.wrapping_add(bits);
     }
 
     /// `false` if it is not in.

@@ -1,12 +1,12 @@
 //! Blocks that newer recovery points have freed, kept for whoever still reads an older one.
 //!
-//! One reader at a time, who reads from the device itself ([`crate::frozen`]). He comes after everybody else: where there is no room, all is
-//! handed out, and he is told when he looks next ([`Alloc::is_held_by`]). So a block that was held is written to only after its reader has
-//! been told that it is not any more, if he looks after each read.
+//! One reader at a time, who reads from the device itself ([`crate::frozen`]). He comes after everybody else: where there is room for something
+//! only with what he keeps, all of that is handed out, and he is told when he looks next ([`Alloc::is_held_by`]). So a block that was held is
+//! written to only after its reader has been told that it is not any more, if he looks after each read.
 
 use super::Alloc;
-use crate::format::BITS;
 use crate::words::{CHUNK_WORDS, Words};
+use holdfast_object::Result;
 
 impl Alloc {
     /// From now on keeps what recovery points free, for this reader; one before him is given up.
@@ -27,7 +27,7 @@ impl Alloc {
         }
     }
 
-    /// There is no room: hands out what is held. Whether there was any.
+    /// Hands out what is held, if there is any.
     pub(super) fn give_up_held(&mut self) -> bool {
         let any = self.held.count() > 0;
         if any {
@@ -36,16 +36,24 @@ impl Alloc {
         any
     }
 
+    /// What `check` says of this many free blocks. Where that is no room, but would be one with what is held, that is handed out.
+    pub(super) fn check_and_give_way(&mut self, check: impl Fn(&Alloc, u64) -> Result<()>) -> Result<()> {
+        let free = self.used.free();
+        let outcome = check(self, free);
+        if outcome.is_ok() || check(self, free.wrapping_add(self.held.count())).is_err() {
+            return outcome;
+        }
+        self.give_up_held();
+        // Not what has gone bad.
+        check(self, self.used.free())
+    }
+
     /// Blocks of a chunk that a recovery point has freed.
     pub(super) fn put_back(&mut self, chunk: u64, mask: &Words) {
         if self.holder.is_none() {
             return self.used.clear_mask(chunk, mask);
         }
-        for (word, bits) in (0..).zip(mask).filter(|(_, bits)| **bits != 0) {
-            for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
-                self.held.insert(chunk * BITS + word * 64 + bit);
-            }
-        }
+        self.held.insert_words(chunk, mask);
     }
 
     fn let_go(&mut self) {
@@ -113,8 +121,48 @@ mod tests {
         assert!(alloc.is_held_by(7), "nothing is held, so nothing is gained");
         assert!(alloc.free(blocks[0]));
         alloc.publish(3);
+        assert!(alloc.reserve(4, 2, Purpose::Ordinary).is_err());
+        assert!(alloc.is_held_by(7), "what is refused all the same takes nothing from him");
         alloc.reserve(4, 1, Purpose::Ordinary).unwrap();
         assert!(!alloc.is_held_by(7), "he is told");
+    }
+
+    /// A store with half of its blocks in use and almost all others held, for reader 7.
+    fn with_half_held() -> (Alloc, u64) {
+        let mut alloc = alloc();
+        let half = alloc.space().total / 2;
+        alloc.allocate_many(2, Zone::Data, half).unwrap();
+        let rest = alloc.space().free - alloc.margin();
+        let blocks = alloc.allocate_many(2, Zone::Data, rest).unwrap();
+        alloc.publish(2);
+        alloc.hold(7);
+        assert!(blocks.iter().all(|&block| alloc.free(block)));
+        alloc.publish(3);
+        assert!(alloc.is_held_by(7));
+        (alloc, rest)
+    }
+
+    #[test]
+    fn room_for_what_a_snapshot_keeps_is_made_of_what_is_held() {
+        let (mut alloc, held) = with_half_held();
+        assert!(alloc.check_kept(2 * held).is_err());
+        assert!(alloc.is_held_by(7), "what is refused all the same takes nothing from him");
+        alloc.check_kept(held / 8).unwrap();
+        assert!(!alloc.is_held_by(7));
+    }
+
+    /// Also of what was not reserved: an epoch that cannot be written makes the store read-only.
+    #[test]
+    fn what_is_handed_out_is_what_was_held_before_it_is_nothing() {
+        let (mut alloc, held) = with_half_held();
+        assert_eq!(alloc.allocate_many(4, Zone::Data, held).unwrap().len() as u64, held);
+        assert!(!alloc.is_held_by(7));
+        let (mut alloc, held) = with_half_held();
+        assert_eq!(alloc.allocate_strings(4, &[held / 2, 1, held / 4]).unwrap().len() as u64, held / 2 + 1 + held / 4);
+        assert!(!alloc.is_held_by(7));
+        let (mut alloc, held) = with_half_held();
+        assert!(alloc.allocate_many(4, Zone::Meta(0), held).is_ok() && !alloc.is_held_by(7));
+        assert!(alloc.allocate_many(4, Zone::Meta(0), held).is_err(), "nor does it turn for ever");
     }
 
     #[test]
