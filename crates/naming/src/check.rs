@@ -10,7 +10,7 @@ use crate::name::SYMLINK_MAX;
 use crate::pages::ReadData;
 use crate::xattr::{XATTR_TOTAL_MAX, Xattrs};
 use holdfast_object::{Attributes, Class, Kind, NamePlace, ObjectCache, ObjectId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// What was found wrong.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -72,19 +72,32 @@ impl Report {
     }
 }
 
+/// An object, and what is known of it by then.
+struct Known {
+    id: ObjectId,
+    attributes: Attributes,
+    /// Entries that name it.
+    names: u64,
+    /// Of them listed by it.
+    listed: u64,
+    /// Of a directory.
+    subdirectories: u64,
+    is_reached: bool,
+}
+
+// What is said below of its memory.
+const _: () = assert!(size_of::<Known>() <= 256);
+
 struct Check<'a> {
     cache: &'a dyn ObjectCache,
-    objects: BTreeMap<ObjectId, Attributes>,
-    /// Entries that name an object; of a directory, subdirectories.
-    names: BTreeMap<ObjectId, u64>,
-    subdirectories: BTreeMap<ObjectId, u64>,
-    /// Entries that are listed by the object that they name.
-    listed: BTreeMap<ObjectId, u64>,
-    reached: BTreeSet<ObjectId>,
+    /// In ascending order, each once.
+    objects: Vec<Known>,
+    /// How many of them are reached.
+    reached: u64,
     report: Report,
 }
 
-/// Checks the name space of these objects, which are all objects of the domain.
+/// Checks the name space of these objects, which are all objects of the domain. All of them are kept in memory: 256 bytes each.
 pub fn check(cache: &dyn ObjectCache, objects: impl IntoIterator<Item = (ObjectId, Attributes)>) -> Report {
     check_watched(cache, objects, &mut |_| {})
 }
@@ -95,15 +108,11 @@ pub fn check_watched(
     objects: impl IntoIterator<Item = (ObjectId, Attributes)>,
     progress: &mut dyn FnMut(u64),
 ) -> Report {
-    let mut check = Check {
-        cache,
-        objects: objects.into_iter().collect(),
-        names: BTreeMap::new(),
-        listed: BTreeMap::new(),
-        subdirectories: BTreeMap::new(),
-        reached: BTreeSet::new(),
-        report: Report::default(),
-    };
+    let new = |(id, attributes)| Known { id, attributes, names: 0, listed: 0, subdirectories: 0, is_reached: false };
+    let mut objects: Vec<_> = objects.into_iter().map(new).collect();
+    objects.sort_by_key(|known| known.id);
+    objects.dedup_by_key(|known| known.id);
+    let mut check = Check { cache, objects, reached: 0, report: Report::default() };
     check.report.objects = check.objects.len() as u64;
     check.walk(progress);
     check.count();
@@ -116,28 +125,37 @@ impl Check<'_> {
         self.report.findings.push(finding);
     }
 
+    /// Where it is among the objects.
+    fn position(&self, id: ObjectId) -> Option<usize> {
+        self.objects.binary_search_by_key(&id, |known| known.id).ok()
+    }
+
+    /// Whether it had not been reached before.
+    fn reach(&mut self, at: usize) -> bool {
+        let first = !std::mem::replace(&mut self.objects[at].is_reached, true);
+        self.reached += u64::from(first);
+        first
+    }
+
     /// Goes through all directories from the root on.
     fn walk(&mut self, progress: &mut dyn FnMut(u64)) {
-        match self.objects.get(&ObjectId::ROOT) {
-            Some(root) if root.kind == Kind::Directory => {
-                if root.parent != ObjectId::ROOT {
-                    let got = root.parent;
-                    self.found(Finding::WrongParent { directory: ObjectId::ROOT, expected: ObjectId::ROOT, got });
-                }
-            }
-            _ => {
-                self.report.incomplete = true;
-                return self.found(Finding::NoRoot);
-            }
+        let root = self.position(ObjectId::ROOT);
+        let Some(root) = root.filter(|&root| self.objects[root].attributes.kind == Kind::Directory) else {
+            self.report.incomplete = true;
+            return self.found(Finding::NoRoot);
+        };
+        let got = self.objects[root].attributes.parent;
+        if got != ObjectId::ROOT {
+            self.found(Finding::WrongParent { directory: ObjectId::ROOT, expected: ObjectId::ROOT, got });
         }
-        self.reached.insert(ObjectId::ROOT);
-        let mut waiting = vec![ObjectId::ROOT];
-        while let Some(id) = waiting.pop() {
+        self.reach(root);
+        let mut waiting = vec![root];
+        while let Some(at) = waiting.pop() {
             self.report.directories += 1;
-            progress(self.reached.len() as u64);
-            let attributes = self.objects[&id].clone();
+            progress(self.reached);
+            let Known { id, attributes: Attributes { size, entries: got, .. }, .. } = self.objects[at];
             let mut entries = Vec::new();
-            let count = Directory::open(self.cache, id, attributes.size, 0).and_then(|directory| {
+            let count = Directory::open(self.cache, id, size, 0).and_then(|directory| {
                 directory
                     .check(|record| entries.push((Name::from(record.name), record.object, record.kind, record.key)))
             });
@@ -146,53 +164,51 @@ impl Check<'_> {
                     self.report.incomplete = true;
                     self.found(Finding::Unreadable { object: id, error });
                 }
-                Ok(expected) if expected != attributes.entries => {
-                    self.found(Finding::WrongEntries { directory: id, expected, got: attributes.entries });
+                Ok(expected) if expected != got => {
+                    self.found(Finding::WrongEntries { directory: id, expected, got });
                 }
                 Ok(_) => {}
             }
             self.report.entries += entries.len() as u64;
             for (name, object, kind, key) in entries {
-                if self.entry(NamePlace { directory: id, key }, name, object, kind) {
-                    waiting.push(object);
-                }
+                waiting.extend(self.entry(at, key, name, object, kind));
             }
         }
     }
 
-    /// Checks an entry; gives whether a directory is to be walked.
-    fn entry(&mut self, place: NamePlace, name: Name, object: ObjectId, kind: Kind) -> bool {
-        let directory = place.directory;
-        let Some(attributes) = self.objects.get(&object) else {
+    /// Checks an entry of a directory; gives a directory that is to be walked.
+    fn entry(&mut self, parent: usize, key: u64, name: Name, object: ObjectId, kind: Kind) -> Option<usize> {
+        let directory = self.objects[parent].id;
+        let Some(at) = self.position(object) else {
             self.found(Finding::Dangling { directory, name, object });
-            return false;
+            return None;
         };
-        let (found, parent) = (attributes.kind, attributes.parent);
-        let listed = u64::from(attributes.names().any(|listed| listed == place));
+        let Known { attributes, names, listed, .. } = &mut self.objects[at];
+        let (found, says) = (attributes.kind, attributes.parent);
         if found != kind {
             self.found(Finding::WrongKind { directory, name, object, said: kind, found });
-            return false;
+            return None;
         }
-        let first = self.reached.insert(object);
-        *self.names.entry(object).or_default() += 1;
-        *self.listed.entry(object).or_default() += listed;
+        *names += 1;
+        *listed += u64::from(attributes.names().any(|listed| listed == NamePlace { directory, key }));
+        let first = self.reach(at);
         if kind != Kind::Directory {
-            return false;
+            return None;
         }
-        *self.subdirectories.entry(directory).or_default() += 1;
+        self.objects[parent].subdirectories += 1;
         if !first {
             self.found(Finding::SecondName { directory: object, parent: directory, name });
-        } else if parent != directory {
-            self.found(Finding::WrongParent { directory: object, expected: directory, got: parent });
+        } else if says != directory {
+            self.found(Finding::WrongParent { directory: object, expected: directory, got: says });
         }
-        first
+        first.then_some(at)
     }
 
     /// Compares link counts and looks for what was not reached.
     fn count(&mut self) {
-        let objects: Vec<_> = self.objects.iter().map(|(&id, attributes)| (id, attributes.clone())).collect();
-        for (id, attributes) in objects.iter().filter(|(_, attributes)| attributes.kind != Kind::Xattr) {
-            let id = *id;
+        let objects = std::mem::take(&mut self.objects);
+        for known in objects.iter().filter(|known| known.attributes.kind != Kind::Xattr) {
+            let Known { id, ref attributes, names, listed: there, subdirectories, is_reached: reached } = *known;
             let expected = if attributes.kind == Kind::Regular { Class::Own } else { Class::Names };
             if attributes.class != expected {
                 self.found(Finding::WrongClass { object: id, expected, got: attributes.class });
@@ -201,7 +217,6 @@ impl Check<'_> {
             if attributes.kind == Kind::Symlink && (size == 0 || size > SYMLINK_MAX as u64) {
                 self.found(Finding::WrongTarget { object: id, size });
             }
-            let reached = self.reached.contains(&id);
             if !reached && attributes.nlink == 0 {
                 self.report.orphans.push(id);
                 continue;
@@ -214,20 +229,21 @@ impl Check<'_> {
                 continue;
             }
             let expected = match attributes.kind {
-                Kind::Directory => 2 + self.subdirectories.get(&id).copied().unwrap_or(0),
-                _ => self.names.get(&id).copied().unwrap_or(0),
+                Kind::Directory => 2 + subdirectories,
+                _ => names,
             };
             let got = u64::from(attributes.nlink);
             if expected != got {
                 self.found(Finding::WrongLinks { object: id, expected, got });
             }
-            let (listed, there) = (attributes.names().count() as u64, self.listed.get(&id).copied().unwrap_or(0));
+            let listed = attributes.names().count() as u64;
             // Of more names than can be listed, all that were listed may be gone. A directory has one, and the root none.
             let is_directory = attributes.kind == Kind::Directory;
             if listed != there || is_directory && (listed == 0) != (id == ObjectId::ROOT) {
                 self.found(Finding::WrongNames { object: id, listed, there });
             }
         }
+        self.objects = objects;
     }
 
     /// Every object's extended attributes are its own, and every object that holds some has an owner.
@@ -236,12 +252,12 @@ impl Check<'_> {
         let owners: Vec<_> = self
             .objects
             .iter()
-            .filter(|(_, attributes)| attributes.xattr != ObjectId::NONE)
-            .map(|(&id, attributes)| (id, attributes.xattr, attributes.class, attributes.mode))
+            .filter(|known| known.attributes.xattr != ObjectId::NONE)
+            .map(|Known { id, attributes, .. }| (*id, attributes.xattr, attributes.class, attributes.mode))
             .collect();
         for (object, xattr, class, mode) in owners {
-            let holder =
-                self.objects.get(&xattr).filter(|holder| holder.kind == Kind::Xattr && holder.parent == object);
+            let holder = self.position(xattr).map(|at| &self.objects[at].attributes);
+            let holder = holder.filter(|holder| holder.kind == Kind::Xattr && holder.parent == object);
             let Some(holder) = holder.cloned() else {
                 self.found(Finding::WrongXattr { object, xattr });
                 continue;
@@ -270,8 +286,8 @@ impl Check<'_> {
         let lost: Vec<_> = self
             .objects
             .iter()
-            .filter(|(id, attributes)| attributes.kind == Kind::Xattr && !owned.contains(id))
-            .map(|(&xattr, attributes)| Finding::LostXattr { xattr, owner: attributes.parent })
+            .filter(|known| known.attributes.kind == Kind::Xattr && !owned.contains(&known.id))
+            .map(|known| Finding::LostXattr { xattr: known.id, owner: known.attributes.parent })
             .collect();
         self.report.findings.extend(lost);
     }
