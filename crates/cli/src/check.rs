@@ -41,6 +41,15 @@ pub(crate) enum Stage {
     Names,
 }
 
+/// What is checked, so that two who speak of a check know whether it is the same.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Point {
+    /// Of the store.
+    pub(crate) uuid: String,
+    /// The recovery point.
+    pub(crate) epoch: u64,
+}
+
 /// Is told how far a check is, and of how much.
 pub(crate) type Watch<'a> = &'a mut dyn FnMut(Stage, u64, u64);
 
@@ -147,6 +156,10 @@ impl std::fmt::Display for BlockFinding {
 }
 
 impl Checked {
+    fn point(&self) -> Point {
+        Point { uuid: self.uuid.clone(), epoch: self.epoch }
+    }
+
     /// What became of what was found, in the words of a scrub.
     fn sums(&self) -> String {
         let lost = self.blocks.unreadable.saturating_add(self.blocks.lost_pages);
@@ -174,6 +187,11 @@ impl Report for Checked {
         }
         for finding in &names.findings {
             text.push_str(&format!("{}\n", quoting::line(finding)));
+        }
+        // An answer of a mount has room for so many only.
+        match self.errors.saturating_sub(blocks.found).saturating_sub(names.findings.len() as u64) {
+            0 => {}
+            more => text.push_str(&format!("and {more} more about names, in the sums only\n")),
         }
         text.push_str(&format!(
             "{}: recovery point {}, {} in use, {} of files read; {} in {}, {}\n",
@@ -324,24 +342,21 @@ fn damage(stack: &Stack, findings: &[Finding]) -> Vec<Option<Damage>> {
 }
 
 fn names(stack: &Stack, found: &physical_check::Report, watch: Watch<'_>) -> NamesFound {
-    let mut objects = Vec::new();
     let mut after = ObjectId::NONE;
     let mut findings = Vec::new();
-    loop {
-        match stack.module.objects(DomainId::MAIN, after, LISTED) {
-            Ok(found) => {
-                let Some((last, _)) = found.last() else { break };
-                after = last.object;
-                objects.extend(found.into_iter().map(|(key, attributes)| (key.object, attributes)));
-            }
-            Err(error) => {
-                findings.push(format!("objects beyond {after}: {error}"));
-                break;
-            }
+    let mut more = || match stack.module.objects(DomainId::MAIN, after, LISTED) {
+        Ok(found) => {
+            after = found.last()?.0.object;
+            Some(found)
         }
-    }
-    let listed = findings.is_empty();
+        Err(error) => {
+            findings.push(format!("objects beyond {after}: {error}"));
+            None
+        }
+    };
+    let objects = std::iter::from_fn(&mut more).flatten().map(|(key, attributes)| (key.object, attributes));
     let report = check_names(&*stack.cache, objects, &mut |reached| watch(Stage::Names, reached, found.objects));
+    let listed = findings.is_empty();
     let is_explained = |wrong: &NamesFinding| match wrong {
         NamesFinding::Unreadable { object, .. } => {
             let key = ObjectKey { domain: DomainId::MAIN, object: *object };
@@ -379,6 +394,7 @@ pub(crate) enum CheckRequest {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum CheckReply {
     Running {
+        point: Point,
         stage: Stage,
         at: u64,
         total: u64,
@@ -389,6 +405,15 @@ pub(crate) enum CheckReply {
 }
 
 impl CheckReply {
+    /// What the check is about that it tells of, if it tells of one.
+    pub(crate) fn point(&self) -> Option<Point> {
+        match self {
+            CheckReply::Running { point, .. } => Some(point.clone()),
+            CheckReply::Done(checked) => Some(checked.point()),
+            CheckReply::Refused(_) => None,
+        }
+    }
+
     /// As JSON of at most so many bytes: the last findings are left out if it would be longer.
     pub(crate) fn to_json(&self, bytes_max: usize) -> Vec<u8> {
         output::json_within(self, bytes_max, |reply| {

@@ -14,6 +14,8 @@ use crate::{stack, target};
 use holdfast_block::Access;
 use holdfast_fuse::control;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Gives the exit code.
@@ -59,15 +61,41 @@ fn unmounted(arguments: &Check, timeout: Duration, format: Format) -> Result<Che
 
 /// The mount does it, while this waits.
 fn mounted(mount: &Mount, format: Format) -> Result<Checked> {
-    let at_end = mount.clone();
-    cancel_on_signal(format, move || drop(ask(&at_end, CheckRequest::Cancel)))?;
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let (at_end, by_signal) = (mount.clone(), cancelled.clone());
+    cancel_on_signal(format, move || {
+        by_signal.store(true, Ordering::SeqCst);
+        drop(ask(&at_end, CheckRequest::Cancel));
+    })?;
+    // What the kernel has kept is looked at, too; what it could not hand down is for the writer to be told of.
+    if let Err(error) = target::ask(mount, "could not be asked about a check", control::hand_down) {
+        note(&format!("what is checked is without what could not be written: {error}"));
+    }
+    let outcome = follow(mount);
+    // Whoever has cancelled it ends the process, with the code for that.
+    while cancelled.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
+    outcome
+}
+
+fn follow(mount: &Mount) -> Result<Checked> {
     let mut bar = Bar::default();
     let mut reply = ask(mount, CheckRequest::Begin)?;
+    let begun = reply.point();
     loop {
+        // In between it may have been unmounted, with another mount in its place.
+        if reply.point().is_some_and(|point| begun.as_ref() != Some(&point)) {
+            let failure = Failure::at(
+                &mount.directory,
+                "the check has ended without a result: it is not mounted any more as it was",
+            );
+            return Err(failure.hint(format!("begin again: holdfast check {}", shell(&mount.directory))));
+        }
         match reply {
             CheckReply::Done(checked) => return Ok(*checked),
             CheckReply::Refused(message) => return Err(Failure::new(message)),
-            CheckReply::Running { stage, at, total } => {
+            CheckReply::Running { stage, at, total, .. } => {
                 bar.is_at(stage, at, total);
                 bar.pause();
                 reply = ask(mount, CheckRequest::Status)?;

@@ -4,8 +4,9 @@
 //! have freed, or begins one anew as memory has gone bad, the check ends without a result.
 
 use super::{Mounting, spawn};
-use crate::check::{CheckReply, Stage, Subject, examine};
+use crate::check::{CheckReply, Point, Stage, Subject, examine};
 use crate::failure::{Failure, Result};
+use crate::report::show_uuid;
 use crate::stack::{self, Stack};
 use holdfast_object::ObjectCache;
 use holdfast_physical::Frozen;
@@ -47,10 +48,12 @@ impl Checker {
         }
         let frozen = Arc::new(stack.module.freeze().map_err(stack::says)?);
         tracing::info!(epoch = frozen.epoch(), "a check begins");
-        self.shared.lock().reply = Some(CheckReply::Running { stage: Stage::Blocks, at: 0, total: 1 });
+        let point = Point { uuid: show_uuid(&stack.module.store_uuid()), epoch: frozen.epoch() };
+        let first = CheckReply::Running { point: point.clone(), stage: Stage::Blocks, at: 0, total: 1 };
+        self.shared.lock().reply = Some(first);
         let (shared, weak) = (self.shared.clone(), Arc::downgrade(&frozen));
         let (store, directory) = (mounting.store.clone(), mounting.directory.clone());
-        match spawn("check".into(), move || look_through(&shared, frozen, store, directory)) {
+        match spawn("check".into(), move || look_through(&shared, frozen, &point, store, directory)) {
             Ok(thread) => *running = Some(Running { frozen: weak, thread }),
             Err(error) => {
                 self.shared.lock().reply = None;
@@ -78,10 +81,10 @@ impl Checker {
     }
 }
 
-fn look_through(shared: &Mutex<Shared>, frozen: Arc<Frozen>, store: PathBuf, directory: PathBuf) {
+fn look_through(shared: &Mutex<Shared>, frozen: Arc<Frozen>, point: &Point, store: PathBuf, directory: PathBuf) {
     let subject = Subject { device: frozen.clone(), store: &store, mounted: Some(&directory), repair: false };
     let outcome = examine(subject, &mut |stage, at, total| {
-        shared.lock().reply = Some(CheckReply::Running { stage, at, total });
+        shared.lock().reply = Some(CheckReply::Running { point: point.clone(), stage, at, total });
     });
     // Whatever was found may be because of that.
     let reply = match (frozen.over(), outcome) {
