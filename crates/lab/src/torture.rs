@@ -8,7 +8,8 @@
 //! - after a power cut and after closing, the check of the store finds nothing (but torn superblocks after the former);
 //! - with nothing left, free blocks are as many as in the beginning, but for [`TALLER_BLOCKS`].
 //!
-//! - a snapshot has the bytes that its files had, also in a full store and after a power cut.
+//! - a snapshot has the bytes that its files had, also in a full store and after a power cut;
+//! - the check of a recovery point that is kept while others are made finds nothing, or has had to give way.
 //!
 //! Everything follows from the seed. A new kind of thing that takes space is a step in [`Torture::fill`], and must be taken
 //! away in [`Torture::empty`].
@@ -18,8 +19,8 @@ use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_naming::{Atime, Error, ErrorKind, Namespace, NewNode, RenameMode, Request, SpaceMode, XattrMode};
 use holdfast_object::{Durability, Kind, ObjectCache, ObjectId, Snapshots};
-use holdfast_physical::DeletionSlice;
-use holdfast_physical::check::{CheckOptions, Finding, FindingKind, check};
+use holdfast_physical::check::{CheckOptions, Finding, FindingKind, Report as CheckReport, check};
+use holdfast_physical::{DeletionSlice, Frozen};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::fmt;
@@ -75,6 +76,10 @@ pub struct Report {
     pub crashes: u32,
     /// Files whose bytes were compared.
     pub files_read: u64,
+    /// Recovery points that were kept, and checked.
+    pub kept: u32,
+    /// Those that were not kept to the end, as there was room only with what they had.
+    pub given_up: u32,
 }
 
 /// A run that found something.
@@ -129,6 +134,8 @@ struct Torture {
     files: Vec<(u64, ObjectId, ObjectId)>,
     /// Snapshots that are there, oldest first.
     snapshots: Vec<Snapshot>,
+    /// A recovery point that is kept.
+    frozen: Option<Arc<Frozen>>,
     report: Report,
 }
 
@@ -167,7 +174,7 @@ impl Torture {
         let rng = Pcg64Mcg::seed_from_u64(options.seed);
         let (directories, files, snapshots) = (vec![ObjectId::ROOT], Vec::new(), Vec::new());
         let report = Report::default();
-        Ok(Torture { options, rng, device, stack, names, next: 0, directories, files, snapshots, report })
+        Ok(Torture { options, rng, device, stack, names, next: 0, directories, files, snapshots, frozen: None, report })
     }
 
     fn round(&mut self, free_at_first: u64) -> Step<()> {
@@ -227,10 +234,33 @@ impl Torture {
                 }
             };
             refused = if done { 0 } else { refused + 1 };
+            self.keep()?;
             if self.rng.random_ratio(1, 400) {
                 self.crash()?;
             }
         }
+        Ok(())
+    }
+
+    /// Has a recovery point kept, or checks the one that is.
+    fn keep(&mut self) -> Step<()> {
+        let Some(frozen) = self.frozen.as_ref() else {
+            if self.rng.random_ratio(1, 40) {
+                self.frozen = Some(Arc::new(self.stack.module.freeze().map_err(says)?));
+            }
+            return Ok(());
+        };
+        if !self.rng.random_ratio(1, 60) {
+            return Ok(());
+        }
+        let outcome = check(frozen.clone(), &CheckOptions::default());
+        if frozen.over().is_some() {
+            self.report.given_up += 1;
+        } else {
+            self.report.kept += 1;
+            expect_sound("of a recovery point that is kept", false, outcome)?;
+        }
+        self.frozen = None;
         Ok(())
     }
 
@@ -368,6 +398,7 @@ impl Torture {
                 continue;
             }
             self.compare(file.0, file.1)?;
+            self.keep()?;
             if self.rng.random_ratio(1, 8) && self.rename_over_link(file)? {
                 continue;
             }
@@ -486,6 +517,7 @@ impl Torture {
         self.create()?;
         let Some((number, _, directory)) = self.files.pop() else { return Err("an empty store has no room".into()) };
         self.names.unlink(&Request::ROOT, directory, name('f', number).as_bytes()).map_err(says)?;
+        self.frozen = None;
         // The first makes the recovery point; after the second what it freed can be used.
         for _ in 0..2 {
             self.tick()?;
@@ -497,6 +529,7 @@ impl Torture {
 
     /// Closes the store in order, checks it and opens it again.
     fn reopen(&mut self) -> Step<()> {
+        self.frozen = None;
         self.stack.close().map_err(says)?;
         self.check_store("after closing", false)?;
         self.open()
@@ -504,6 +537,7 @@ impl Torture {
 
     /// The power fails: of what the device was told last, some is there and some is not.
     fn crash(&mut self) -> Step<()> {
+        self.frozen = None;
         let images = self.device.crash_images();
         let end = *images.positions().end();
         let back = self.rng.random_range(0..=end.min(40));
@@ -537,14 +571,18 @@ impl Torture {
     /// `torn`: the power failed, so superblocks may be torn or not be in all labels yet. Opening sees to these.
     fn check_store(&self, when: &str, torn: bool) -> Step<()> {
         let device: Arc<dyn Device> = self.device.clone();
-        let report = check(device, &CheckOptions::default()).map_err(|error| format!("check {when}: {error}"))?;
-        let is_wrong = |finding: &&Finding| !(torn && finding.kind == FindingKind::Superblock);
-        let findings: Vec<String> = report.findings.iter().filter(is_wrong).take(8).map(ToString::to_string).collect();
-        if findings.is_empty() && !report.incomplete {
-            return Ok(());
-        }
-        Err(format!("{when} the check finds {} things wrong:\n  {}", report.found, findings.join("\n  ")))
+        expect_sound(when, torn, check(device, &CheckOptions::default()))
     }
+}
+
+fn expect_sound(when: &str, torn: bool, checked: holdfast_object::Result<CheckReport>) -> Step<()> {
+    let report = checked.map_err(|error| format!("check {when}: {error}"))?;
+    let is_wrong = |finding: &&Finding| !(torn && finding.kind == FindingKind::Superblock);
+    let findings: Vec<String> = report.findings.iter().filter(is_wrong).take(8).map(ToString::to_string).collect();
+    if findings.is_empty() && !report.incomplete {
+        return Ok(());
+    }
+    Err(format!("{when} the check finds {} things wrong:\n  {}", report.found, findings.join("\n  ")))
 }
 
 fn name(kind: char, number: u64) -> String {

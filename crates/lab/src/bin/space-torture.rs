@@ -47,6 +47,8 @@ fn main() -> ExitCode {
                 sum.refused += report.refused;
                 sum.crashes += report.crashes;
                 sum.files_read += report.files_read;
+                sum.kept += report.kept;
+                sum.given_up += report.given_up;
             }
             Err(failure) => {
                 println!("{failure}");
@@ -54,10 +56,11 @@ fn main() -> ExitCode {
             }
         }
         if end.is_none_or(|end| Instant::now() >= end) {
-            let Report { rounds, changes, refused, crashes, files_read } = sum;
+            let Report { rounds, changes, refused, crashes, files_read, kept, given_up } = sum;
             println!(
                 "seeds {first} to {seed}: {rounds} times filled and emptied, {changes} changes, {refused} refused for want of \
-                 space, {crashes} power cuts, {files_read} files compared"
+                 space, {crashes} power cuts, {files_read} files compared, {kept} recovery points kept and checked while others were made, \
+                 {given_up} given up for room"
             );
             break;
         }

@@ -8,5 +8,6 @@ fn space_comes_back_when_all_is_deleted() {
         let options = Options { seed, blocks: 512 + 200 * seed, frames: 256, rounds: 2, time: None };
         let report = run(options).unwrap_or_else(|failure| panic!("{failure}"));
         assert!(report.rounds == 2 && report.refused > 50 && report.files_read > 20, "{report:?}");
+        assert!(report.kept > 0 && report.given_up > 0, "{report:?}");
     }
 }
