@@ -98,7 +98,8 @@ step install 900 bash -c "install_all $mode"
 step fmt 60 cargo fmt --all --check
 # The feature has no dependency, and is built nowhere else.
 step clippy 600 cargo clippy --workspace --all-targets --features holdfast/ublk -- -D warnings
-step unit 1200 cargo test --workspace --no-fail-fast
+# Most of its time tests wait, for recovery points and for programs: two for each processor.
+step unit 1200 env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --workspace --no-fail-fast
 # The random tests that a variable lengthens: more seeds, longer fuzzing, more kills.
 [ "$mode" = test ] || step release 5400 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --no-fail-fast --release
 # shellcheck disable=SC2086
