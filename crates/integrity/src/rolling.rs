@@ -43,6 +43,7 @@
 //!
 //! That both sums take less than one for a word came back in two of three runs; why is not known. Fresh over 4 KiB: CRC-64 87 (87), tally 35
 //! (36), one after the other 112 (112), both in one pass ([`crc64_and_tally`]) 87 (87): what multiplications take, the tally hides behind them.
+//! (On an Intel Xeon 86, and 65 in the wider vectors that slow down what comes next: docs/decisions/0023-narrow-vectors-for-metadata.md.)
 //! A pointer with Adler-32 costs 55, with Fletcher-256 41.
 
 mod adler;
@@ -54,6 +55,8 @@ mod tally;
 mod x86;
 #[cfg(target_arch = "x86_64")]
 mod x86_blocks;
+#[cfg(target_arch = "x86_64")]
+mod x86_sums;
 
 pub use adler::{ADLER32_OF_ZEROS, adler32, adler32_add_delta, adler32_change};
 pub use bit_sum::BitSum;

@@ -1,7 +1,7 @@
 //! The CRC-64 of whole blocks: of several side by side, of one while it is copied, and together with its tally.
 
 #[cfg(target_arch = "x86_64")]
-use super::{KEYS, x86_blocks};
+use super::{KEYS, x86_blocks, x86_sums};
 use super::{ROLLING_BLOCK, tally};
 use crate::crc64;
 #[cfg(target_arch = "x86_64")]
@@ -26,7 +26,7 @@ pub(crate) fn crc64_of_block(bytes: &[u8]) -> Option<u64> {
     None
 }
 
-/// The CRC-64 and the tally of a block, which is read once where the CPU has VPCLMULQDQ and AVX-512.
+/// The CRC-64 and the tally of a block, which is read once where the CPU has VPCLMULQDQ and AVX2.
 ///
 /// ```
 /// use holdfast_integrity::{crc64, crc64_and_tally, tally};
@@ -37,7 +37,7 @@ pub(crate) fn crc64_of_block(bytes: &[u8]) -> Option<u64> {
 #[inline]
 pub fn crc64_and_tally(block: &[u8; ROLLING_BLOCK]) -> (u64, u32) {
     #[cfg(target_arch = "x86_64")]
-    if let Some(sums) = x86_blocks::sums(&KEYS, block) {
+    if let Some(sums) = x86_sums::sums(&KEYS, block) {
         return sums;
     }
     (crc64(block), tally(block))

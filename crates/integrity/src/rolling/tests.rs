@@ -169,14 +169,24 @@ fn both_sums_of_a_block_in_one_pass() {
 fn a_mutated_key_is_seen_in_the_sum_of_a_block() {
     let mut rng = Pcg64Mcg::seed_from_u64(69);
     let block = block(&mut rng);
+    let judged = crc64_by_library(&block[..]);
+    for key in x86_sums::LAST - 1..WORDS {
+        let mut keys = KEYS;
+        keys[key] ^= 1 << rng.random_range(0..64);
+        let Some((crc64, _)) = x86_sums::sums(&keys, &block) else {
+            eprintln!("this CPU has no VPCLMULQDQ: the code that needs it is not tested");
+            return;
+        };
+        assert_ne!(crc64, judged, "key {key}");
+    }
     for key in WORDS - 65..WORDS {
         let mut keys = KEYS;
         keys[key] ^= 1 << rng.random_range(0..64);
-        let Some((crc64, _)) = x86_blocks::sums(&keys, &block) else {
-            eprintln!("this CPU has no VPCLMULQDQ and AVX-512: the code that needs them is not tested");
+        let Some(crc64) = x86_blocks::crc64(&keys, &block) else {
+            eprintln!("this CPU has no AVX-512: the code that needs it is not tested");
             return;
         };
-        assert_ne!(Some(crc64), x86_blocks::sums(&KEYS, &block).map(|(crc64, _)| crc64), "key {key}");
+        assert_ne!(crc64, judged, "key {key}");
     }
     // Side by side there is one row of each block at the end.
     for key in WORDS - 9..WORDS {
@@ -184,7 +194,7 @@ fn a_mutated_key_is_seen_in_the_sum_of_a_block() {
         keys[key] ^= 1 << rng.random_range(0..64);
         let mut sums = [0; 8];
         x86_blocks::each(&keys, &[&*block; 8], &mut sums);
-        assert!(sums.iter().all(|sum| *sum != crc64_by_library(&block[..])), "key {key}");
+        assert!(sums.iter().all(|sum| *sum != judged), "key {key}");
     }
 }
 

@@ -1,11 +1,10 @@
-//! The CRC-64 of whole blocks by carry-less multiplication in vectors of 64 bytes, chosen at run time.
+//! The CRC-64 of whole pages by carry-less multiplication in vectors of 64 bytes, chosen at run time.
 //!
 //! The `unsafe` here is vector loads and stores, and the calls of functions that need a CPU feature. Where the CPU has not VPCLMULQDQ and AVX-512,
 //! nothing is done and the functions say so. The tests in `tests.rs` hold each against the portable code.
 
 use std::arch::x86_64::*;
 
-use super::tally::{self, LANES};
 use super::x86::{has, reduce};
 use super::{CRC64_OF_ZEROS, Keys, ROLLING_BLOCK, WORDS};
 
@@ -18,13 +17,6 @@ const FOLDED_ROWS: usize = 8;
 #[inline]
 fn has_vectors() -> bool {
     is_x86_feature_detected!("vpclmulqdq") && is_x86_feature_detected!("avx512f") && has()
-}
-
-/// The CRC-64 of a block, and its tally.
-#[inline]
-pub(super) fn sums(keys: &Keys, block: &Block) -> Option<(u64, u32)> {
-    // SAFETY: the features were detected.
-    has_vectors().then(|| unsafe { sums_avx512(keys, block) })
 }
 
 /// The CRC-64 of a block.
@@ -51,24 +43,6 @@ pub(super) fn each(keys: &Keys, blocks: &[&Block; FOLDED_ROWS], sums: &mut [u64;
         *sums = unsafe { folded_avx512::<FOLDED_ROWS, 1>(keys, blocks, |_, _| {}) };
     }
     has
-}
-
-#[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
-fn sums_avx512(keys: &Keys, block: &Block) -> (u64, u32) {
-    let zero = _mm512_setzero_si512();
-    let (mut a, mut b) = (zero, zero);
-    let [crc64] = folded_avx512::<1, FOLDED_ROWS>(keys, &[block], |_, row| {
-        a = _mm512_add_epi32(a, row);
-        b = _mm512_add_epi32(b, a);
-    });
-    // The sum over lanes, each times its weights, as in `tally::of_lanes`.
-    let weigh = |weights: &[u32; LANES], sums: __m512i| {
-        // SAFETY: `weights` is 64 readable bytes, and the load has no demand on alignment.
-        let weights = unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) };
-        _mm512_mullo_epi32(weights, sums)
-    };
-    let tally = _mm512_reduce_add_epi32(_mm512_add_epi32(weigh(&tally::ALPHA, a), weigh(&tally::BETA, b))) as u32;
-    (crc64, tally)
 }
 
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
