@@ -120,6 +120,7 @@ blind() {
 }
 export -f blind
 [ "$mode" = test ] || step blind 1200 env SEED="$SEED" bash -c blind
+[ "$mode" = test ] || step mutants 5400 tests/suites/mutants.py "${SUITE_WORK:-$ROOT/target/suites}/mutants"
 [ "$mode" = test ] || step metadata 3600 cargo run --quiet --release -p holdfast-lab --bin metadata-campaign -- --seed "$SEED" --injections 20000
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
 [ "$mode" = test ] || step foreign 3900 cargo run --quiet --release -p holdfast-lab --bin foreign-bytes -- --seed "$SEED" --seconds 3600

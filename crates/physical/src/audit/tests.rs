@@ -204,8 +204,8 @@ fn found(rig: &Rig, kind: FindingKind, what: &str) {
 }
 
 /// A store with a snapshot that has all of an object.
-fn rig_with_all_in_a_snapshot() -> Rig {
-    let rig = Rig::with(MetadataProtection::Rolling);
+fn rig_with_all_in_a_snapshot(protection: MetadataProtection) -> Rig {
+    let rig = Rig::with(protection);
     rig.fill(2, 4);
     rig.commit().unwrap();
     let (epoch, at) = (rig.module.epoch() + 1, Timestamp { secs: 1, nanos: 0 });
@@ -225,7 +225,7 @@ fn the_check_finds_births_of_dead_blocks_that_are_not_those_of_the_snapshot() {
         (|run| run.is_page = false, true),
     ];
     for (change, is_wrong) in changes {
-        let rig = rig_with_all_in_a_snapshot();
+        let rig = rig_with_all_in_a_snapshot(MetadataProtection::Rolling);
         rig.fill(2, 4);
         let mut trees = rig.module.trees.write();
         trees.kept.alter_dying(DomainId::MAIN, |run| {
@@ -245,14 +245,14 @@ fn the_check_finds_births_of_dead_blocks_that_are_not_those_of_the_snapshot() {
 
 #[test]
 fn the_check_finds_what_comes_of_a_snapshot_that_is_not_as_listed_and_of_too_low_a_count() {
-    let rig = rig_with_all_in_a_snapshot();
+    let rig = rig_with_all_in_a_snapshot(MetadataProtection::Rolling);
     // Pages born with the last epoch that it has are younger than it now.
     rig.module.trees.write().kept.alter(DomainId::MAIN, true, |stored| stored.epoch = 1);
     rig.fill(2, 4);
     rig.commit().unwrap();
     found(&rig, FindingKind::Snapshot, "a snapshot that is not as it is listed");
 
-    let rig = rig_with_all_in_a_snapshot();
+    let rig = rig_with_all_in_a_snapshot(MetadataProtection::Rolling);
     let [counted, told] = rig.module.trees.write().kept.miscount(DomainId::MAIN).unwrap();
     assert!(told < counted);
     rig.make(3);
@@ -431,6 +431,26 @@ fn old_contradictions_are_passed_over() {
         rig.make(4);
         rig.commit().unwrap();
     }
+}
+
+#[test]
+fn more_that_a_snapshot_keeps_than_was_counted_is_passed_over() {
+    let rig = rig_with_all_in_a_snapshot(MetadataProtection::Audited);
+    // Of nothing at all the snapshot could not keep too much.
+    rig.make(3);
+    rig.fill(3, 4);
+    rig.commit().unwrap();
+    {
+        let mut trees = rig.module.trees.write();
+        while trees.kept.metadata_of_newest(DomainId::MAIN).unwrap() > 0 {
+            trees.kept.miscount(DomainId::MAIN).unwrap();
+            add(&mut trees.audit.kept, u64::MAX);
+        }
+    }
+    rig.delete(2);
+    rig.commit().unwrap();
+    rig.make(4);
+    rig.commit().unwrap();
 }
 
 /// The copy is done in part, and the epoch goes on.
