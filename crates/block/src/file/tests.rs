@@ -1,6 +1,7 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -458,6 +459,18 @@ impl Drop for Loop {
     }
 }
 
+/// Opens what was closed just now. A program that another test starts holds all that was open, and so its lock, from its fork to its exec: that is
+/// waited for.
+fn open_soon(path: &std::path::Path) -> FileDevice {
+    let begun = Instant::now();
+    loop {
+        match FileDevice::open(path, Access::ReadWrite) {
+            Err(Error::InUse { .. }) if begun.elapsed() < Duration::from_secs(20) => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
 #[test]
 fn a_file_is_not_opened_twice_through_loop_devices() {
     let (_directory, path, device) = store(64);
@@ -468,13 +481,13 @@ fn a_file_is_not_opened_twice_through_loop_devices() {
     }
     FileDevice::open(&one.0, Access::ReadOnlyUnlocked).unwrap();
     drop(device);
-    let disk = FileDevice::open(&one.0, Access::ReadWrite).unwrap();
+    let disk = open_soon(&one.0);
     assert!(disk.is_disk());
     assert!(in_use(&path, Access::ReadWrite) && in_use(&path, Access::ReadOnly), "a loop device over it is open");
     assert!(in_use(&other.0, Access::ReadWrite), "another loop device over it is open");
     drop(disk);
-    FileDevice::open(&other.0, Access::ReadWrite).unwrap();
-    FileDevice::open(&path, Access::ReadWrite).unwrap();
+    drop(open_soon(&other.0));
+    open_soon(&path);
 }
 
 #[test]
