@@ -228,6 +228,8 @@ pub(crate) fn try_device(store: &Path, access: Access) -> Result<Option<Arc<File
     };
     if !device.is_direct() {
         tracing::warn!("no direct I/O on this host: reads may come from its page cache");
+        // A store or set flushes what it has written, and soon.
+        device.write_early();
     }
     Ok(Some(Arc::new(device)))
 }

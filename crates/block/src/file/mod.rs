@@ -14,6 +14,7 @@
 //! a disk it is a trim. Copy-on-write hosts may allocate anew on every overwrite: on btrfs the new file is marked NOCOW.
 
 mod batch;
+mod early;
 mod extents;
 mod open;
 mod ring;
@@ -67,6 +68,8 @@ pub struct FileDevice {
     direct: Option<Alignment>,
     reserved: AtomicBool,
     zeros: Zeros,
+    /// See [`FileDevice::write_early`].
+    is_early: AtomicBool,
     latch: Latch,
     rings: Rings,
     /// Held for its lock: the file under a loop device.
@@ -133,7 +136,7 @@ impl FileDevice {
         let Opened { name, fd, kind, blocks, direct, reserved, backing } = opened;
         let blocks = AtomicU64::new(blocks);
         let (reserved, latch, rings) = (AtomicBool::new(reserved), Latch::new(), Rings::default());
-        let zeros = Zeros::default();
+        let (zeros, is_early) = (Zeros::default(), AtomicBool::new(false));
         FileDevice {
             name,
             fd,
@@ -143,6 +146,7 @@ impl FileDevice {
             direct,
             reserved,
             zeros,
+            is_early,
             latch,
             rings,
             _backing: backing,
@@ -223,7 +227,9 @@ impl Device for FileDevice {
         self.latch.watch(
             transfer::write(&self.fd, first * BLOCK_SIZE as u64, bufs, self.direct)
                 .map_err(|failure| self.failure(Operation::Write, first, length_bytes, failure)),
-        )
+        )?;
+        self.begin_early(first, length_bytes);
+        Ok(())
     }
 
     fn write_batch(&self, writes: &[Write<'_>]) -> Result<(), Error> {

@@ -16,7 +16,7 @@ fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(binary.parent().unwrap()).unwrap()
 }
 
-fn store(blocks: u64) -> (tempfile::TempDir, PathBuf, FileDevice) {
+pub(super) fn store(blocks: u64) -> (tempfile::TempDir, PathBuf, FileDevice) {
     let directory = scratch();
     let path = directory.path().join("store");
     let device = FileDevice::create_file(&path, blocks * BLOCK_SIZE as u64).unwrap();
@@ -44,6 +44,7 @@ fn device_over(fd: OwnedFd) -> FileDevice {
         direct: None,
         reserved: false.into(),
         zeros: Default::default(),
+        is_early: AtomicBool::new(false),
         latch: Latch::new(),
         rings: Rings::default(),
         _backing: None,
