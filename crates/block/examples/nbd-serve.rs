@@ -116,11 +116,13 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         wait_for_signal();
         on_signal.stop();
     });
-    let main_side = set.clone();
-    let catching_up = std::thread::spawn(move || main_side.iter().for_each(|set| set.serve_main()));
+    let (at_main, at_log) = (set.clone(), set.clone());
+    let catching_up = std::thread::spawn(move || at_main.iter().for_each(|set| set.serve_main()));
+    let logging = std::thread::spawn(move || at_log.iter().for_each(|set| set.serve_log()));
     let served = server.run(&listeners, &stop);
     set.iter().for_each(|set| set.end_main());
     catching_up.join().map_err(|_panic| "catching up has panicked")?;
+    logging.join().map_err(|_panic| "writing to the log has panicked")?;
     set.iter().try_for_each(|set| set.settle())?;
     Ok(served?)
 }
@@ -131,6 +133,9 @@ fn flashlog(
     log: Arc<FileDevice>,
 ) -> Result<Arc<Lasting>, Box<dyn std::error::Error>> {
     let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
+    // As a set's server does it.
+    main.write_early();
+    log.write_early();
     create(main.clone(), log.clone(), &names)?;
     let mode = if arguments.asynchronous { Mode::Asynchronous } else { Mode::Synchronous };
     let (set, _opened) = Flashlog::open(main, log, &Options { mode, ..Options::default() })?;

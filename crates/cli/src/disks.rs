@@ -69,8 +69,8 @@ pub(crate) struct Set {
     pub(crate) is_read_only: bool,
     /// Waits for devices that have gone.
     watch: Arc<Watch>,
-    /// Brings main up to date while the log takes more.
-    at_main: Option<JoinHandle<()>>,
+    /// They bring main up to date while the log takes more, and to the log what has come while more comes.
+    threads: Vec<JoinHandle<()>>,
 }
 
 /// Opens what a store is on, exclusively. What is in use is refused at once.
@@ -283,11 +283,19 @@ impl Set {
         };
         let path = log.as_ref().map(|log| Path::new(log.name()));
         let in_use = InUse::new(lasting, path);
-        let served = in_use.lasting.clone();
-        // Without it, whoever writes does its work.
-        let at_main = (!is_read_only).then(|| spawn("main".into(), move || served.serve_main()).ok()).flatten();
+        let (at_main, at_log) = (in_use.lasting.clone(), in_use.lasting.clone());
+        let threads = match is_read_only {
+            true => Vec::new(),
+            // Without one of them, whoever writes does its work.
+            false => {
+                [spawn("main".into(), move || at_main.serve_main()), spawn("log".into(), move || at_log.serve_log())]
+                    .into_iter()
+                    .flatten()
+                    .collect()
+            }
+        };
         let looked_at = log.filter(|_| is_read_only);
-        Ok(Set { in_use, label, looked_at, is_read_only, watch, at_main })
+        Ok(Set { in_use, label, looked_at, is_read_only, watch, threads })
     }
 
     /// Nobody waits for its devices any longer, nor from now on: what they fail at has failed.
@@ -299,7 +307,7 @@ impl Set {
 impl Drop for Set {
     fn drop(&mut self) {
         self.in_use.lasting.end_main();
-        if let Some(thread) = self.at_main.take() {
+        for thread in self.threads.drain(..) {
             // A panic has been told, or has ended the process.
             let _ = thread.join();
         }

@@ -111,20 +111,22 @@ impl Drop for Devices {
     }
 }
 
-/// Main or log alone, or a set of both with a thread that serves main.
+/// Main or log alone, or a set of both with threads that serve main and the log.
 struct Opened {
     device: Arc<dyn Device>,
-    set: Option<(Arc<Flashlog>, JoinHandle<()>)>,
+    set: Option<(Arc<Flashlog>, [JoinHandle<()>; 2])>,
 }
 
 impl Opened {
     /// Main has everything; the devices are free.
     fn close(self) -> Result<()> {
-        let Some((set, server)) = self.set else { return Ok(()) };
+        let Some((set, threads)) = self.set else { return Ok(()) };
         let settled = set.settle().map_err(of_device);
         set.end_main();
-        // Its panic has been told where it was.
-        let _ = server.join();
+        for thread in threads {
+            // A panic has been told where it was.
+            let _ = thread.join();
+        }
         settled
     }
 }
@@ -173,9 +175,10 @@ impl Devices {
         let options = flashlog::Options { mode, ..flashlog::Options::default() };
         let (set, _) = Flashlog::open(main, log, &options).map_err(of_set)?;
         let set = Arc::new(set);
-        let served = set.clone();
-        let server = std::thread::spawn(move || served.serve_main());
-        Ok(Opened { device: set.clone(), set: Some((set, server)) })
+        let (at_main, at_log) = (set.clone(), set.clone());
+        let threads =
+            [std::thread::spawn(move || at_main.serve_main()), std::thread::spawn(move || at_log.serve_log())];
+        Ok(Opened { device: set.clone(), set: Some((set, threads)) })
     }
 
     fn run(&self, work: Work, on: On, round: usize) -> Result<Run> {

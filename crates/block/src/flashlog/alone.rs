@@ -273,6 +273,7 @@ impl Flashlog {
             return self.heed(Err(failure));
         }
         self.options.timer.wake();
+        self.tell_logger();
         *is_alone = self.rescue_to_main().map_err(|failure| failure.error)?;
         Ok(())
     }

@@ -15,10 +15,10 @@ use crate::device::read_one_by_one;
 use crate::nbd::Extent;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, Read, check_request};
 use holdfast_integrity::crc64;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -157,6 +157,10 @@ pub struct Flashlog {
     pub(super) head: Turn<Head>,
     pub(super) main_side: Turn<MainSide>,
     pub(super) stages: Mutex<Stages>,
+    /// What a thread that serves the log waits for, with `stages`. Not the timer: each wake of that is for all who wait.
+    pub(super) logger: Condvar,
+    /// Threads that write now.
+    pub(super) writers: AtomicUsize,
     pub(super) latch: Latch,
     /// Where the failure was that closed it.
     pub(super) failed: OnceLock<Side>,
@@ -277,17 +281,23 @@ impl Flashlog {
                     return Ok(is_enough);
                 }
             }
-            self.append_gathered_now()?;
+            self.log_gathered()?;
         }
     }
 
-    /// The same, and writes to the log what is enough.
+    /// The same, and sees to it that what is enough comes to the log.
     pub(super) fn take(&self, first: u64, chunk: Chunk) -> Result<(), Error> {
-        if self.accept(first, chunk)? {
-            self.append_gathered_now()?;
-            self.relieve()?;
+        let is_large = chunk.memory_blocks() >= self.gather_blocks / 4;
+        if self.accept(first, chunk)? && !self.is_left_to_logger(is_large) {
+            self.log_gathered()?;
         }
         Ok(())
+    }
+
+    /// Writes what is gathered to the log, and keeps memory within its bounds.
+    pub(super) fn log_gathered(&self) -> Result<(), Error> {
+        self.append_gathered_now()?;
+        self.relieve()
     }
 
     fn append_gathered_now(&self) -> Result<(), Error> {
@@ -341,6 +351,7 @@ impl Flashlog {
                 let _ = self.failed.set(failure.side);
                 tracing::error!(device = &*self.name, side = ?failure.side, error = %failure.error, "a device failed");
                 self.options.timer.wake();
+                self.tell_logger();
                 match self.rescue(failure.side) {
                     Ok(alone) => *is_alone = alone,
                     Err(Failure { side, error }) => {
@@ -516,6 +527,7 @@ impl Device for Flashlog {
     fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
         let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         let count = check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
+        let _writing = self.begin_write();
         let mut done = 0;
         while done < count {
             let blocks = (count - done).min(self.gather_blocks);

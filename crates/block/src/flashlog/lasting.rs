@@ -251,10 +251,19 @@ impl Lasting {
 
     /// As [`Flashlog::serve_main`], through all changes of the log.
     pub fn serve_main(&self) {
+        self.serve(Flashlog::serve_main);
+    }
+
+    /// As [`Flashlog::serve_log`], through all changes of the log.
+    pub fn serve_log(&self) {
+        self.serve(Flashlog::serve_log);
+    }
+
+    fn serve(&self, serve: impl Fn(&Flashlog)) {
         while !self.is_ending.load(Ordering::SeqCst) {
             let ticket = self.options.timer.ticket();
             match self.now() {
-                Now::Set(set) if set.latch.cause().is_none() => set.serve_main(),
+                Now::Set(set) if set.latch.cause().is_none() => serve(&set),
                 Now::Set(set) if self.goes_on_without(&set) => {}
                 _ if self.is_ending.load(Ordering::SeqCst) => {}
                 _ => self.options.timer.wait(ticket, None),
@@ -262,7 +271,7 @@ impl Lasting {
         }
     }
 
-    /// Ends [`Lasting::serve_main`].
+    /// Ends [`Lasting::serve_main`] and [`Lasting::serve_log`].
     pub fn end_main(&self) {
         self.is_ending.store(true, Ordering::SeqCst);
         if let Now::Set(set) = self.now() {

@@ -12,8 +12,8 @@ use super::scan::{Scan, has_data};
 use super::stages::{Place, Stage, Stages, Version};
 use super::turns::Turn;
 use crate::{Device, Latch};
-use parking_lot::Mutex;
-use std::sync::atomic::AtomicBool;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 
 /// What an opening has found.
@@ -60,6 +60,8 @@ impl Flashlog {
             rings: Rings { device: Arc::clone(&log.device), areas },
             main: Arc::clone(&main.device),
             stages: Mutex::new(Stages::at(log.label.applied, options.memory_blocks)),
+            logger: Condvar::new(),
+            writers: AtomicUsize::new(0),
             main_side: Turn::new(MainSide { labels: main, failed: None }, Arc::clone(&options.timer)),
             head: Turn::new(
                 Head {

@@ -1,12 +1,15 @@
-//! Main catches up in a thread of the caller's, so that it works while the log does.
+//! Main catches up in a thread of the caller's, so that it works while the log does; and in another, the log gets what is gathered while
+//! writers gather more.
 //!
-//! Nothing depends on that thread: whoever needs main to be up to date sees to it with what is there. With it, a writer flushes the log
-//! in pieces, so that main can begin with one while the log gets the next, and waits for memory instead of making room itself.
+//! Nothing depends on these threads: whoever needs main to be up to date, or the log to have something, sees to it with what is there. With
+//! the first, a writer flushes the log in pieces, so that main can begin with one while the log gets the next, and waits for memory instead
+//! of making room itself. With the second, a writer waits for the log when twice as much is gathered as is written there at once.
 
 use super::catch_up::Pace;
 use super::device::{CatchUp, Failure, Flashlog, Mode};
 use super::stages::{Stage, Stages};
 use crate::{Error, Operation};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Asynchronous mode: main begins when the log or the index is filled so far; what memory has not is read from the log when nobody
@@ -45,10 +48,56 @@ impl Flashlog {
         self.serve();
     }
 
-    /// Ends [`Flashlog::serve_main`], also one that begins later. It returns when what it is doing is done.
+    /// Writes to the log what has been gathered while others gather more, until [`Flashlog::end_main`] is called or a device fails. For a
+    /// thread of its own: checksums are computed then while the log is at work. A set without such a thread takes turns.
+    pub fn serve_log(&self) {
+        let _logging = Logging::begin(self);
+        loop {
+            {
+                let mut stages = self.stages.lock();
+                let is_over = |stages: &Stages| stages.company.is_ending || self.latch.cause().is_some();
+                let is_idle = |stages: &mut Stages| !is_over(stages) && stages.gathered_blocks() < self.gather_blocks;
+                self.logger.wait_while(&mut stages, is_idle);
+                if is_over(&stages) {
+                    return;
+                }
+            }
+            // Whoever writes or flushes next gets the failure; what had been accepted is rescued.
+            if self.log_gathered().is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Ends [`Flashlog::serve_main`] and [`Flashlog::serve_log`], also those that begin later. They return when what they are doing is done.
     pub fn end_main(&self) {
         self.stages.lock().company.is_ending = true;
         self.options.timer.wake();
+        self.tell_logger();
+    }
+
+    /// After what ends [`Flashlog::serve_log`].
+    pub(super) fn tell_logger(&self) {
+        // Under the lock with which it looks before it waits: it has seen what has happened, or is waiting.
+        let _stages = self.stages.lock();
+        self.logger.notify_all();
+    }
+
+    /// Whether there is a thread that brings to the log what is gathered, and is told to. The small writes of one writer are not left to it:
+    /// handing them over costs more than there is to gain.
+    pub(super) fn is_left_to_logger(&self, is_large: bool) -> bool {
+        let stages = self.stages.lock();
+        let is_left = stages.company.loggers > 0 && (is_large || self.writers.load(Ordering::Relaxed) > 1);
+        if is_left {
+            self.logger.notify_one();
+        }
+        is_left
+    }
+
+    /// Counts a thread as one that writes until what this gives is dropped.
+    pub(super) fn begin_write(&self) -> Writing<'_> {
+        self.writers.fetch_add(1, Ordering::Relaxed);
+        Writing(&self.writers)
     }
 
     fn serve(&self) {
@@ -271,7 +320,32 @@ impl Flashlog {
     }
 }
 
-/// Counts a thread that serves.
+/// Counts a thread that writes.
+pub(super) struct Writing<'a>(&'a AtomicUsize);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts a thread that serves the log.
+struct Logging<'a>(&'a Flashlog);
+
+impl Logging<'_> {
+    fn begin(flashlog: &Flashlog) -> Logging<'_> {
+        flashlog.stages.lock().company.loggers += 1;
+        Logging(flashlog)
+    }
+}
+
+impl Drop for Logging<'_> {
+    fn drop(&mut self) {
+        self.0.stages.lock().company.loggers -= 1;
+    }
+}
+
+/// Counts a thread that serves main.
 struct Serving<'a>(&'a Flashlog);
 
 impl Serving<'_> {

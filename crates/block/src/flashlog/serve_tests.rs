@@ -1,4 +1,4 @@
-//! A thread that serves main: order of the devices, failures, ends.
+//! Threads that serve main and the log: order of the devices, bounds, failures, ends.
 use super::tests::{Unplugged, block, get, names, open, options, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Error, Filter, MemoryDevice, Operation};
@@ -48,7 +48,12 @@ pub(super) fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Ends the thread that serves main, also when a test fails: the scope of the two waits for both.
+/// Writes two blocks: as many as are left to a thread that serves the log, as small as the sets of these tests are.
+fn put_two(device: &Flashlog, first: u64, number: u64) -> Result<(), Error> {
+    device.write(first, &[IoSlice::new(&block(number).repeat(2))])
+}
+
+/// Ends the threads that serve, also when a test fails: the scope of the two waits for both.
 struct Ended<'a>(&'a Flashlog);
 
 impl Drop for Ended<'_> {
@@ -64,6 +69,18 @@ pub(super) fn served<T>(device: &Flashlog, act: impl FnOnce() -> T) -> T {
         let _ended = Ended(device);
         until(|| device.stages.lock().company.idle > 0);
         act()
+    })
+}
+
+/// Runs something while main and the log are served.
+fn both_served<T>(device: &Flashlog, act: impl FnOnce() -> T) -> T {
+    served(device, || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| device.serve_log());
+            let _ended = Ended(device);
+            until(|| device.stages.lock().company.loggers > 0);
+            act()
+        })
     })
 }
 
@@ -83,6 +100,9 @@ struct Seen {
     too_early: Vec<u64>,
     /// Main takes its time until this is false.
     is_held: bool,
+    /// The log does, and it has begun to.
+    is_log_held: bool,
+    is_log_at_work: bool,
     /// Blocks that main was asked to write.
     asked: usize,
 }
@@ -123,6 +143,8 @@ impl Filter for Half {
         let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
         let sums = bytes.chunks(BLOCK_SIZE).map(crc64);
         if self.is_log {
+            self.watched.change(|seen| seen.is_log_at_work = true);
+            self.watched.until(|seen| !seen.is_log_held);
             self.device.write(first, bufs)?;
             self.watched.change(|seen| seen.in_log.extend(sums));
             return Ok(());
@@ -150,23 +172,23 @@ impl Filter for Half {
 #[test]
 fn main_gets_nothing_before_the_log_has_it_durably() {
     for mode in [Mode::Synchronous, Mode::Asynchronous] {
-        for is_served in [false, true] {
+        for served_by in 0..3 {
             let (watched, device) = Watched::open(Order::Correct, &tight(mode));
             let write = || {
                 for number in 1..3000 {
-                    put(&device, number * 11 % BLOCKS, number).unwrap();
+                    put_two(&device, number * 11 % (BLOCKS - 1), number).unwrap();
                     if number % 90 == 0 {
                         device.flush().unwrap();
                     }
                 }
                 device.flush().unwrap();
             };
-            if is_served {
-                served(&device, write)
-            } else {
-                write()
+            match served_by {
+                0 => write(),
+                1 => served(&device, write),
+                _ => both_served(&device, write),
             }
-            assert_eq!(watched.seen.lock().too_early, [0; 0], "{mode:?} {is_served}");
+            assert_eq!(watched.seen.lock().too_early, [0; 0], "{mode:?}, served by {served_by}");
         }
     }
 }
@@ -189,6 +211,69 @@ fn a_piece_that_the_log_has_not_durably_waits_while_main_is_at_work() {
         });
         assert_eq!(watched.seen.lock().too_early, expected, "{order:?}");
     }
+}
+
+#[test]
+fn writers_go_on_while_the_log_is_at_work_if_it_is_served() {
+    let options = options(Mode::Asynchronous);
+    let (watched, device) = Watched::open(Order::Correct, &options);
+    both_served(&device, || {
+        watched.change(|seen| (seen.is_log_held, seen.is_log_at_work) = (true, false));
+        let gather = options.gather_blocks;
+        let write = |from: u64, count: u64| {
+            (from..from + count).step_by(2).for_each(|at| put_two(&device, at, at + 1).unwrap());
+        };
+        std::thread::scope(|scope| {
+            // Whoever brought it to the log itself would wait there.
+            let writer = scope.spawn(|| {
+                write(0, gather);
+                watched.until(|seen| seen.is_log_at_work);
+                write(gather, 2 * gather);
+            });
+            let begun = Instant::now();
+            while !writer.is_finished() && begun.elapsed() < PATIENCE {
+                std::thread::yield_now();
+            }
+            let has_gone_on = writer.is_finished();
+            watched.change(|seen| seen.is_log_held = false);
+            assert!(has_gone_on, "the writer waits for the log");
+        });
+        device.flush().unwrap();
+        (0..3 * gather).for_each(|at| assert_eq!(get(&device, at), block(at / 2 * 2 + 1)));
+    });
+}
+
+/// What is in memory beside what is bounded: each who writes to the log, a writer or the thread for it, may have as much under way as is
+/// written there at once.
+#[test]
+fn memory_has_its_bound_while_both_are_served() {
+    let options = tight(Mode::Synchronous);
+    let (watched, device) = Watched::open(Order::Correct, &options);
+    let most = AtomicU64::new(0);
+    both_served(&device, || {
+        watched.change(|seen| seen.is_held = true);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (device, most) = (&device, &most);
+                    scope.spawn(move || {
+                        for number in 0..200 {
+                            put_two(device, thread * (BLOCKS / THREADS) + number, number).unwrap();
+                            most.fetch_max(device.stages.lock().memory_blocks(), Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            // All wait for main by now, or would never do so.
+            let begun = Instant::now();
+            while writers.iter().any(|writer| !writer.is_finished()) && begun.elapsed() < Duration::from_millis(200) {
+                std::thread::yield_now();
+            }
+            watched.change(|seen| seen.is_held = false);
+        });
+    });
+    let (most, bound) = (most.into_inner(), options.memory_blocks + (THREADS + 1) * 2 * options.gather_blocks);
+    assert!(most <= bound, "{most} blocks in memory, bound {bound}");
 }
 
 /// What one of several writers knows. Each has blocks of its own.
@@ -269,19 +354,23 @@ fn content(number: u64) -> Vec<u8> {
     if number == 0 { vec![0; BLOCK_SIZE] } else { block(number) }
 }
 
+/// Of every other seed the log is served as well.
 fn work(device: &Flashlog, seed: u64) -> Vec<Writer> {
-    served(device, || {
+    let write = || {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS).map(|at| scope.spawn(move || Writer::work(device, at, seed))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
-    })
+    };
+    if seed % 2 == 1 { both_served(device, write) } else { served(device, write) }
 }
 
 #[test]
 fn threads_write_read_and_flush_while_main_is_served() {
     let seed = seed("threads_write_read_and_flush_while_main_is_served");
-    for (round, mode) in (0..10).zip([Mode::Synchronous, Mode::Asynchronous].into_iter().cycle()) {
+    // Each mode with its log served and without.
+    let modes = [Mode::Synchronous, Mode::Synchronous, Mode::Asynchronous, Mode::Asynchronous];
+    for (round, mode) in (0..12).zip(modes.into_iter().cycle()) {
         let (main, log) = set();
         let (device, _) = Flashlog::open(main.clone(), log.clone(), &tight(mode)).unwrap();
         let writers = work(&device, seed + round);
@@ -502,13 +591,14 @@ fn a_log_is_trimmed_behind_its_tail_and_one_that_cannot_be_does_as_well() {
 }
 
 #[test]
-fn a_thread_that_is_told_to_end_before_it_begins_ends_and_writers_go_on_without() {
+fn threads_that_are_told_to_end_before_they_begin_end_and_writers_go_on_without() {
     let (main, log) = set();
     let (device, _) = Flashlog::open(main, log, &tight(Mode::Synchronous)).unwrap();
     device.end_main();
     device.serve_main();
+    device.serve_log();
     for number in 0..500 {
-        put(&device, number, number).unwrap();
+        put_two(&device, number, number).unwrap();
     }
     device.flush().unwrap();
     assert_eq!((get(&device, 499), device.behind_blocks()), (block(499), 0));

@@ -135,6 +135,8 @@ pub(super) struct Company {
     pub(super) patient: usize,
     /// Those who wait for what a server is doing.
     pub(super) hurried: usize,
+    /// Threads in [`Flashlog::serve_log`](super::Flashlog::serve_log).
+    pub(super) loggers: usize,
 }
 
 impl Stages {

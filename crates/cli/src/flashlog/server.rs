@@ -3,6 +3,7 @@
 //! ```text
 //!  main thread   takes NBD clients, each of which gets threads of its own; ends by a signal
 //!  catch-up      brings main up to date while clients write to the log
+//!  log           writes to the log what clients have written, while they write more
 //!  signals       turns SIGINT, SIGTERM, SIGHUP into the end
 //!  control       takes commands, each of which gets a thread: a backup goes on while the status is asked
 //! ```
@@ -136,8 +137,9 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     let set = Arc::new(Set { in_use, serving, uris, backup });
     let stop = Stop::new().map_err(says)?;
     watch_signals(stop.clone(), watch)?;
-    let main_side = lasting.clone();
-    let catching_up = spawn("catch-up".into(), move || main_side.serve_main()).map_err(says)?;
+    let (at_main, at_log) = (lasting.clone(), lasting.clone());
+    let catching_up = spawn("catch-up".into(), move || at_main.serve_main()).map_err(says)?;
+    let logging = spawn("log".into(), move || at_log.serve_log()).map_err(says)?;
     let asked = set.clone();
     let control = Commands::take(&control_path, move |request, tell| asked.respond(request, tell))?;
     ready(&Ready { report: set.report(), control: control_path, replayed_blocks });
@@ -149,7 +151,7 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     control.end();
     lasting.end_main();
     // A panic would have ended the process.
-    let _ = catching_up.join();
+    let _ = (catching_up.join(), logging.join());
     // The next opening has nothing to do then; without it, it does this.
     let settled = lasting.settle().map_err(says);
     served.and(settled)
