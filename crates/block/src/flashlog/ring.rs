@@ -1,7 +1,7 @@
 //! The two rings of a log device: from positions that only ever grow to blocks of the device.
 
 use super::format::Areas;
-use crate::{BLOCK_SIZE, Device, Error, Write};
+use crate::{BLOCK_SIZE, Device, Error, Read, Write};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -87,15 +87,20 @@ impl Rings {
         parts
     }
 
-    /// Fills a block each from these positions, those in a row at once.
+    /// Fills a block each from these positions: one read for those in a row, and all of them on their way at once.
     pub(super) fn read_each(&self, area: Area, positions: &[u64], bytes: &mut [u8]) -> Result<(), Error> {
+        // Around the end of the area they are not in a row.
+        let (start, blocks) = self.bounds(area);
+        let runs = positions.chunk_by(|a, b| a + 1 == *b && b % blocks != 0);
         let mut rest = bytes;
-        for run in positions.chunk_by(|a, b| a + 1 == *b) {
+        let mut parts: Vec<(u64, [IoSliceMut<'_>; 1])> = Vec::new();
+        for run in runs {
             let (now, later) = rest.split_at_mut(run.len() * BLOCK_SIZE);
             rest = later;
-            self.read(area, run[0], now)?;
+            parts.push((start + run[0] % blocks, [IoSliceMut::new(now)]));
         }
-        Ok(())
+        let mut reads: Vec<Read<'_>> = parts.iter_mut().map(|(first, bufs)| Read::new(*first, bufs)).collect();
+        self.device.read_batch(&mut reads)
     }
 
     /// Fills `bytes` from a position on.
