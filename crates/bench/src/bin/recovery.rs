@@ -14,8 +14,8 @@ use holdfast_integrity::Protection;
 #[derive(Debug, Parser)]
 #[command(name = "holdfast-recovery", version, max_term_width = 100)]
 struct Arguments {
-    /// Modes, of those that notice a flip in memory and on the device
-    #[arg(long, value_delimiter = ',', default_values_t = [Protection::Static { strong: false }, Protection::Uniform])]
+    /// Modes; flips are measured in those that notice them
+    #[arg(long, value_delimiter = ',', default_values_t = MODES)]
     modes: Vec<Protection>,
     /// Rounds, each of which does everything once
     #[arg(long, default_value_t = 101)]
@@ -27,6 +27,14 @@ struct Arguments {
     #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/recovery.md")]
     write: Option<PathBuf>,
 }
+
+const MODES: [Protection; 5] = [
+    Protection::None,
+    Protection::Disk,
+    Protection::Static { strong: false },
+    Protection::Dynamic { t_switch_s: Protection::T_SWITCH_DEFAULT_S },
+    Protection::Uniform,
+];
 
 fn main() -> ExitCode {
     program::end("holdfast-recovery", measure(&Arguments::parse()))
