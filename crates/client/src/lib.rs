@@ -40,7 +40,6 @@ const _: () = assert!(!holdfast_integrity::IS_BLIND, "the client is not built wi
 pub mod descriptor;
 mod error;
 mod file;
-mod parts;
 mod read;
 mod transport;
 mod write;

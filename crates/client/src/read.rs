@@ -5,11 +5,10 @@
 //! all the same, as they are what the checksum was made of, and blocks that do not match are read again by the first way.
 
 use crate::error::{Error, Result};
-use crate::parts;
 use crate::transport::{self, Payload, inline_bytes};
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{
-    BLOCK_BYTES, Command, Operation, Request, Status, TRANSFER_BYTES_MAX, blocks, decode_sums, pieces,
+    BLOCK_BYTES, Command, Operation, Request, Status, TRANSFER_BYTES_MAX, blocks, decode_sums, parts, pieces,
 };
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;

@@ -5,10 +5,11 @@
 
 use crate::descriptor;
 use crate::error::{Error, Kind, Result};
-use crate::parts;
 use crate::transport::{self, Payload, inline_bytes};
 use holdfast_integrity::{Algorithm, Checksum};
-use holdfast_interface::{BLOCK_BYTES, Command, Operation, Piece, Reply, Request, Status, TRANSFER_BYTES_MAX, pieces};
+use holdfast_interface::{
+    BLOCK_BYTES, Command, Operation, Piece, Reply, Request, Status, TRANSFER_BYTES_MAX, parts, pieces,
+};
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -21,6 +21,7 @@
 //! What comes from the other side is foreign: every decoder checks sizes, versions, reserved bytes and ranges.
 
 mod blocks;
+pub mod parts;
 mod reply;
 mod request;
 pub mod run;

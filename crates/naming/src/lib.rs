@@ -13,6 +13,7 @@
 mod acl;
 mod audit;
 pub mod check;
+mod damage;
 #[doc(hidden)]
 pub mod decoders;
 mod directory;
@@ -33,6 +34,7 @@ mod xattr;
 #[allow(dead_code, reason = "shared with the integration tests")]
 mod memory_cache;
 
+pub use damage::{Damage, Side};
 pub use error::{Error, ErrorKind, Name, Result};
 pub use name::{NAME_MAX, SYMLINK_MAX};
 pub use namespace::{

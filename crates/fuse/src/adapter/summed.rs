@@ -17,7 +17,7 @@ use holdfast_interface::{
     Access, BLOCK_BYTES, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status, TRANSFER_BYTES_MAX,
     VERSION, blocks, blocks_fitting, decode_sums, encode_blocks,
 };
-use holdfast_naming::{Error, ErrorKind, ReadData, SumsWanted};
+use holdfast_naming::{self as naming, Error, ReadData, SumsWanted};
 use holdfast_object as object;
 
 const _: () = assert!(TRANSFER_BYTES_MAX <= holdfast_naming::WRITE_MAX && BLOCK_BYTES == object::PAGE_SIZE);
@@ -165,13 +165,16 @@ impl Serving<'_> {
                 // Tells it in the log as well.
                 let errno = node_of(node).map_or_else(|errno| errno, |id| self.errno(About::Object(id), error)).0;
                 let text = error.to_string();
-                match damage(error) {
-                    Some((side, place)) => Reply {
+                match error.damage() {
+                    Some(damage) => Reply {
                         status: Status::Damaged,
-                        side: Some(side),
+                        side: Some(match damage.side {
+                            naming::Side::Memory => Side::Memory,
+                            naming::Side::Device => Side::Device,
+                        }),
                         errno,
-                        device_address: place.and_then(|place| place.address),
-                        bad: place.and_then(block_of_file).into_iter().collect(),
+                        device_address: damage.device_address,
+                        bad: damage.block.into_iter().collect(),
                         text,
                         ..reply
                     },
@@ -235,24 +238,6 @@ fn unreachable(request: &Request, error: &std::io::Error) -> Reply {
     }
 }
 
-/// Whether stored bytes are bad, or a device is; on which side, and where.
-fn damage(error: &Error) -> Option<(Side, Option<&object::Place>)> {
-    let side = |place: &object::Place| if place.device.is_some() { Side::Device } else { Side::Memory };
-    match error {
-        Error::Object(object::Error::Corrupt(corruption)) => Some((side(&corruption.place), Some(&corruption.place))),
-        // Bytes that went bad in memory before they were stored, and were given up.
-        Error::Object(object::Error::Lost(place)) => Some((Side::Memory, Some(place))),
-        Error::Object(object::Error::Device(_)) => Some((Side::Device, None)),
-        error => (error.kind() == ErrorKind::Corrupt).then_some((Side::Device, None)),
-    }
-}
-
-/// The block of the file that is bad. A bad block of its tree, or of the store's own objects, has an index of another kind.
-fn block_of_file(place: &object::Place) -> Option<u64> {
-    let is_of_file = place.object.is_none_or(|key| key.domain != object::DomainId::SYSTEM);
-    place.index.filter(|_| is_of_file && place.level.unwrap_or(0) == 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,26 +255,5 @@ mod tests {
         assert_eq!(fitting(0, 20_000, 32, 0, true), 0);
         assert_eq!(fitting(0, 20_000, 8, 24, false), 12_288, "three checksums");
         assert_eq!(fitting(5, 20_000, 0, 0, false), 20_000);
-    }
-
-    #[test]
-    fn errors_say_which_side_and_block() {
-        let place = object::Place { index: Some(7), ..object::Place::default() };
-        let stored = object::Place { device: Some("/dev/x".into()), address: Some(9), ..place.clone() };
-        let corrupt = |place| Error::Object(object::Error::corrupt(place, "checksum", 1, 2));
-        assert_eq!(block_of_file(&place), Some(7));
-        assert_eq!(block_of_file(&object::Place { level: Some(0), ..place.clone() }), Some(7));
-        assert_eq!(
-            block_of_file(&object::Place { level: Some(1), ..place.clone() }),
-            None,
-            "the 7th block of its tree"
-        );
-        let table = object::ObjectKey { domain: object::DomainId::SYSTEM, object: object::ObjectId(16) };
-        assert_eq!(block_of_file(&object::Place { object: Some(table), ..place.clone() }), None);
-        let side = |error: &Error| damage(error).map(|(side, place)| (side, place.and_then(|place| place.index)));
-        assert_eq!(side(&corrupt(place.clone())), Some((Side::Memory, Some(7))));
-        assert_eq!(side(&corrupt(stored)), Some((Side::Device, Some(7))));
-        assert_eq!(side(&Error::Object(object::Error::Lost(Box::new(place)))), Some((Side::Memory, Some(7))));
-        assert_eq!(side(&Error::InvalidArgument("x")), None);
     }
 }

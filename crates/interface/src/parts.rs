@@ -5,12 +5,12 @@ use std::hint::black_box;
 use std::ops::{Deref, Range};
 
 /// Bytes in all.
-pub(crate) fn length<B: Deref<Target = [u8]>>(buffers: &[B]) -> usize {
+pub fn length<B: Deref<Target = [u8]>>(buffers: &[B]) -> usize {
     buffers.iter().map(|buffer| buffer.len()).sum()
 }
 
 /// The parts of the buffers that the range covers: buffer, and bytes in it.
-pub(crate) fn parts<B: Deref<Target = [u8]>>(
+pub fn parts<B: Deref<Target = [u8]>>(
     buffers: &[B],
     range: Range<usize>,
 ) -> impl Iterator<Item = (usize, Range<usize>)> {
@@ -24,7 +24,7 @@ pub(crate) fn parts<B: Deref<Target = [u8]>>(
 }
 
 /// The checksum of the range, whose bytes are read anew.
-pub(crate) fn sum<B: Deref<Target = [u8]>>(buffers: &[B], range: Range<usize>, algorithm: Algorithm) -> Checksum {
+pub fn sum<B: Deref<Target = [u8]>>(buffers: &[B], range: Range<usize>, algorithm: Algorithm) -> Checksum {
     if let [buffer] = buffers {
         return algorithm.sum(&black_box::<&[u8]>(buffer)[range]);
     }
@@ -36,7 +36,7 @@ pub(crate) fn sum<B: Deref<Target = [u8]>>(buffers: &[B], range: Range<usize>, a
 }
 
 /// Copies the range to `to`, which has its length.
-pub(crate) fn gather<B: Deref<Target = [u8]>>(buffers: &[B], range: Range<usize>, to: &mut [u8]) {
+pub fn gather<B: Deref<Target = [u8]>>(buffers: &[B], range: Range<usize>, to: &mut [u8]) {
     let mut rest = to;
     for (index, within) in parts(buffers, range) {
         let (here, after) = rest.split_at_mut(within.len());
@@ -46,7 +46,7 @@ pub(crate) fn gather<B: Deref<Target = [u8]>>(buffers: &[B], range: Range<usize>
 }
 
 /// Copies `from` to the buffers from byte `at` on.
-pub(crate) fn scatter(buffers: &mut [std::io::IoSliceMut<'_>], at: usize, from: &[u8]) {
+pub fn scatter(buffers: &mut [std::io::IoSliceMut<'_>], at: usize, from: &[u8]) {
     let mut rest = from;
     let targets: Vec<_> = parts(buffers, at..at + from.len()).collect();
     for (index, within) in targets {
