@@ -8,6 +8,7 @@ mod check_mounted;
 mod closing;
 mod confined;
 mod damage;
+mod embedded;
 mod errors;
 mod flashlog;
 mod flashlog_sets;

@@ -1,0 +1,179 @@
+//! A store in this process, as a program has it.
+
+use holdfast_embedded::{
+    Algorithm, BLOCK_BYTES, Checksum, Error, ObjectId, Operation, Options, Protection, Side, Store,
+};
+use std::fs;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+const SIZE_BYTES: u64 = 64 << 20;
+
+fn directory() -> tempfile::TempDir {
+    // A real disk: /tmp may be in memory.
+    tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap()
+}
+
+fn made() -> (tempfile::TempDir, PathBuf, Store) {
+    let directory = directory();
+    let path = directory.path().join("store");
+    let store = Store::create(&path, SIZE_BYTES, &Options::default()).unwrap();
+    (directory, path, store)
+}
+
+fn pattern(length: usize, salt: usize) -> Vec<u8> {
+    (0..length).map(|at| (((at + salt) * 2_654_435_761) >> 13) as u8).collect()
+}
+
+#[test]
+fn what_is_written_is_there_when_the_store_is_opened_again() {
+    let (_directory, path, store) = made();
+    store.namespace().mkdir(store.request(), ObjectId::ROOT, b"deep", 0o755).unwrap();
+    // More than a transaction, at no boundary of anything.
+    let (bytes, offset) = (pattern(3 * (1 << 20) + 5, 1), 4093);
+    let file = store.create_file("/deep/a").unwrap();
+    let sums = file.sums(&bytes, offset);
+    assert_eq!(file.write_at_with_sums(&bytes, offset, &sums).unwrap(), bytes.len());
+    drop(file);
+    store.close().unwrap();
+    let store = Store::open(&path, &Options::default()).unwrap();
+    let file = store.open_file("deep/a").unwrap();
+    assert_eq!(file.len().unwrap(), offset + bytes.len() as u64);
+    let (mut back, mut got) = (vec![0; bytes.len() + 1], Vec::new());
+    assert_eq!(file.read_at_with_sums(&mut back, offset, &mut got).unwrap(), bytes.len());
+    assert!(back[..bytes.len()] == bytes && got == sums);
+    back.fill(0);
+    assert_eq!(file.read_at(&mut back, offset).unwrap(), bytes.len());
+    assert!(back[..bytes.len()] == bytes);
+    assert!(!file.is_empty().unwrap());
+}
+
+#[test]
+fn several_buffers_are_one_transfer() {
+    let (_directory, _path, store) = made();
+    let file = store.create_file("a").unwrap();
+    let bytes = pattern(20_000, 2);
+    let sums = file.sums(&bytes, 100);
+    let (a, b) = bytes.split_at(4321);
+    assert_eq!(file.write_vectored_at_with_sums(&[IoSlice::new(a), IoSlice::new(b)], 100, &sums).unwrap(), 20_000);
+    let (mut c, mut d, mut got) = (vec![0; 9999], vec![0; 30_000], Vec::new());
+    let mut buffers = [IoSliceMut::new(&mut c), IoSliceMut::new(&mut d)];
+    assert_eq!(file.read_vectored_at_with_sums(&mut buffers, 100, &mut got).unwrap(), 20_000);
+    assert!(c == bytes[..9999] && d[..10_001] == bytes[9999..] && got == sums);
+}
+
+#[test]
+fn bytes_that_do_not_have_their_checksum_are_not_taken() {
+    let (_directory, _path, store) = made();
+    let file = store.create_file("a").unwrap();
+    let before = pattern(5 * BLOCK_BYTES, 3);
+    file.write_at(&before, 0).unwrap();
+    let mut bytes = pattern(4 * BLOCK_BYTES, 4);
+    let sums = file.sums(&bytes, 0);
+    // As a bit that flips behind the program's back, in the third block.
+    bytes[2 * BLOCK_BYTES + 17] ^= 4;
+    let error = file.write_at_with_sums(&bytes, 0, &sums).unwrap_err();
+    assert!(matches!(error, Error::Transfer { operation: Operation::Write, done: 0, .. }), "{error}");
+    assert_eq!((error.side(), error.blocks()), (Some(Side::Memory), vec![2]));
+    let mut back = vec![0; before.len()];
+    file.read_at(&mut back, 0).unwrap();
+    assert!(back == before, "nothing of it was written");
+    let wrong: [&[Checksum]; 2] = [&sums[1..], &[Algorithm::Blake3.sum(&bytes); 4]];
+    for sums in wrong {
+        let error = file.write_at_with_sums(&bytes, 0, sums).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }) && error.side().is_none(), "{error}");
+    }
+}
+
+#[test]
+fn what_was_synced_survives_the_program() {
+    let (directory, path, store) = made();
+    let file = store.create_file("a").unwrap();
+    let bytes = pattern(10_000, 5);
+    file.write_at(&bytes, 0).unwrap();
+    file.sync().unwrap();
+    // What the disk has now is what a program that is killed leaves.
+    let image = directory.path().join("image");
+    fs::copy(&path, &image).unwrap();
+    let killed = Store::open(&image, &Options::default()).unwrap();
+    let mut back = vec![0; bytes.len()];
+    assert_eq!(killed.open_file("a").unwrap().read_at(&mut back, 0).unwrap(), bytes.len());
+    assert!(back == bytes);
+}
+
+#[test]
+fn a_block_that_went_bad_on_the_disk_is_named() {
+    let (_directory, path, store) = made();
+    let file = store.create_file("a").unwrap();
+    let bytes = pattern(3 * BLOCK_BYTES, 6);
+    file.write_at(&bytes, 0).unwrap();
+    drop(file);
+    store.close().unwrap();
+    let image = fs::read(&path).unwrap();
+    let block = &bytes[BLOCK_BYTES..2 * BLOCK_BYTES];
+    let address = image.chunks(BLOCK_BYTES).position(|found| found == block).expect("stored as it is");
+    let bad = [!block[99]];
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .write_all_at(&bad, (address * BLOCK_BYTES + 99) as u64)
+        .unwrap();
+    let store = Store::open(&path, &Options::default()).unwrap();
+    let file = store.open_file("a").unwrap();
+    let mut back = vec![0; bytes.len()];
+    for with_sums in [false, true] {
+        let read = match with_sums {
+            true => file.read_at_with_sums(&mut back, 0, &mut Vec::new()),
+            false => file.read_at(&mut back, 0),
+        };
+        let error = read.unwrap_err();
+        assert_eq!((error.side(), error.blocks()), (Some(Side::Device), vec![1]), "{error}");
+        assert_eq!(error.device_address(), Some(address as u64));
+    }
+    let first = &mut back[..BLOCK_BYTES];
+    file.read_at(first, 0).unwrap();
+    assert!(*first == bytes[..BLOCK_BYTES], "its neighbours are read");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_place() {
+    let (directory, path, store) = made();
+    let says = |error: Error, what: &str| assert!(error.to_string().contains(what), "{error}");
+    says(Store::open(&path, &Options::default()).unwrap_err(), "in use");
+    says(Store::create(&path, SIZE_BYTES, &Options::default()).unwrap_err(), path.to_str().unwrap());
+    says(store.open_file("nothing/there").unwrap_err(), "nothing/there");
+    says(store.open_file("/").unwrap_err(), "directory");
+    let none = directory.path().join("small");
+    says(Store::create(&none, 4096, &Options::default()).unwrap_err(), "small");
+    assert!(!none.exists(), "what could not be made is not left behind");
+    assert!(path.exists());
+    // A file without a name goes with its last user, and not before.
+    let file = store.create_file("a").unwrap();
+    file.write_at(b"still there", 0).unwrap();
+    store.namespace().unlink(store.request(), ObjectId::ROOT, b"a").unwrap();
+    let mut back = [0; 11];
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), 11);
+    assert_eq!(&back, b"still there");
+    drop(file);
+    says(store.open_file("a").unwrap_err(), "a");
+}
+
+#[test]
+fn a_mode_is_the_stores_until_another_is_asked_for() {
+    let directory = directory();
+    let path = directory.path().join("store");
+    let of = |protection| Options { protection, ..Options::default() };
+    let dynamic = Protection::Dynamic { t_switch_s: 92 };
+    Store::create(&path, SIZE_BYTES, &of(Some(dynamic))).unwrap().close().unwrap();
+    let mode = |options| {
+        let store = Store::open(&path, &options).unwrap();
+        let mode = store.namespace().cache().protection();
+        store.close().unwrap();
+        mode
+    };
+    assert_eq!(mode(of(None)), dynamic);
+    assert_eq!(mode(of(Some(Protection::Uniform))), Protection::Uniform);
+    assert_eq!(mode(of(None)), dynamic);
+}
