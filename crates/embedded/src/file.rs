@@ -1,7 +1,7 @@
 //! Files with checksums.
 
 use crate::error::{Error, Result};
-use crate::store::Opened;
+use crate::store::Shared;
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{BLOCK_BYTES, Operation, parts, pieces};
 use holdfast_naming::{self as naming, SumsWanted, WRITE_MAX};
@@ -20,7 +20,7 @@ const _: () = assert!(STEP_BYTES <= WRITE_MAX && STEP_BYTES.is_multiple_of(BLOCK
 /// An open file of a store in this process. Positions are given with each call; it can be shared by threads.
 #[derive(Debug)]
 pub struct File {
-    store: Arc<Opened>,
+    store: Arc<Shared>,
     id: ObjectId,
     algorithm: Algorithm,
     /// What this one has been told of bad pages.
@@ -29,14 +29,14 @@ pub struct File {
 
 impl File {
     /// Of an object that is held as open.
-    pub(crate) fn of(store: Arc<Opened>, id: ObjectId, path: &str) -> Result<File> {
-        let algorithm = match store.namespace.cache().protection().memory() {
-            Algorithm::None => Algorithm::Crc64Nvme,
-            own => own,
+    pub(crate) fn of(store: Arc<Shared>, id: ObjectId, path: &str) -> Result<File> {
+        let (algorithm, seen, found) = {
+            let space = &store.layers()?.namespace;
+            (space.cache().protection().memory(), space.errors_begin(id), space.getattr(id))
         };
-        let seen = Mutex::new(store.namespace.errors_begin(id));
-        let file = File { store, id, algorithm, seen };
-        match file.store.namespace.getattr(id).map(|attributes| attributes.kind) {
+        let algorithm = if algorithm == Algorithm::None { Algorithm::Crc64Nvme } else { algorithm };
+        let file = File { store, id, algorithm, seen: Mutex::new(seen) };
+        match found.map(|attributes| attributes.kind) {
             Ok(holdfast_object::Kind::Regular) => Ok(file),
             Ok(holdfast_object::Kind::Directory) => Err(Error::name(path)(naming::Error::IsDirectory(id))),
             Ok(_) => Err(Error::name(path)(naming::Error::InvalidArgument("only a regular file has contents"))),
@@ -65,9 +65,9 @@ impl File {
     /// Bytes in the file.
     ///
     /// # Errors
-    /// [`Error::Failed`].
+    /// [`Error::Failed`]; [`Error::Store`] here and in all calls if the store was closed.
     pub fn len(&self) -> Result<u64> {
-        let attributes = self.store.namespace.getattr(self.id).map_err(self.failed(Operation::Read, 0, 0))?;
+        let attributes = self.store.layers()?.namespace.getattr(self.id).map_err(self.failed(Operation::Read, 0, 0))?;
         Ok(attributes.size)
     }
 
@@ -89,7 +89,7 @@ impl File {
         while done < buffer.len() {
             let at = offset.saturating_add(done as u64);
             let step = step(at, buffer.len() - done);
-            let read = self.store.namespace.read_into(self.id, at, &mut buffer[done..done + step]);
+            let read = self.store.layers()?.namespace.read_into(self.id, at, &mut buffer[done..done + step]);
             let got = read.map_err(self.failed(Operation::Read, at, done))?;
             done += got;
             if got < step {
@@ -143,7 +143,7 @@ impl File {
         for attempt in 0..ATTEMPTS_MAX {
             // One that did not have it came from a page that went bad, or went bad on the way: then the page is looked at as well.
             let how = SumsWanted { algorithm: self.algorithm, verify: attempt > 0 };
-            let read = self.store.namespace.read_with_sums(self.id, at, length, how, false);
+            let read = self.store.layers()?.namespace.read_with_sums(self.id, at, length, how, false);
             let (data, sums) = read.map_err(self.failed(Operation::Read, at, done))?;
             let mut to = done;
             for slice in data.slices() {
@@ -171,8 +171,8 @@ impl File {
         while done < buffer.len() {
             let at = offset.saturating_add(done as u64);
             let step = step(at, buffer.len() - done);
-            let (space, request) = (&self.store.namespace, &self.store.request);
-            let written = space.write(request, self.id, at, &buffer[done..done + step], false);
+            let layers = self.store.layers()?;
+            let written = layers.namespace.write(&layers.request, self.id, at, &buffer[done..done + step], false);
             done += written.map_err(self.failed(Operation::Write, at, done))?;
         }
         Ok(done)
@@ -194,8 +194,15 @@ impl File {
             let step = step(at, buffer.len() - done);
             let (of_step, later) = rest.split_at(pieces(at, step).len());
             rest = later;
-            let (space, request) = (&self.store.namespace, &self.store.request);
-            let written = space.write_with_sums(request, self.id, at, &buffer[done..done + step], of_step, false);
+            let layers = self.store.layers()?;
+            let written = layers.namespace.write_with_sums(
+                &layers.request,
+                self.id,
+                at,
+                &buffer[done..done + step],
+                of_step,
+                false,
+            );
             written.map_err(|error| match error {
                 naming::Error::Mismatch { blocks, .. } => Error::Transfer { operation, offset: at, done, blocks },
                 error => self.failed(operation, at, done)(error),
@@ -235,7 +242,7 @@ impl File {
     /// [`Error::Failed`]; of blocks that went bad in memory before they were stored, once for each [`File`]. They are bad until they are
     /// written again ([`File::bad_blocks`]); what the device had before is still there.
     pub fn sync(&self) -> Result<()> {
-        let space = &self.store.namespace;
+        let space = &self.store.layers()?.namespace;
         let mut seen = self.seen.lock();
         let done = space.make_durable(self.id, Durability::All).and_then(|()| space.errors_tell(self.id, &mut seen));
         done.map_err(self.failed(Operation::Write, 0, 0))
@@ -247,7 +254,7 @@ impl File {
     /// # Errors
     /// [`Error::Failed`].
     pub fn bad_blocks(&self) -> Result<Vec<u64>> {
-        self.store.namespace.bad_blocks(self.id, 0, usize::MAX).map_err(self.failed(Operation::Write, 0, 0))
+        self.store.layers()?.namespace.bad_blocks(self.id, 0, usize::MAX).map_err(self.failed(Operation::Write, 0, 0))
     }
 
     fn failed(&self, operation: Operation, offset: u64, done: usize) -> impl FnOnce(naming::Error) -> Error {
@@ -257,8 +264,9 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // A file without a name goes with its last user.
-        if let Err(error) = self.store.namespace.release(self.id) {
+        // A file without a name goes with its last user; of a store that was closed, when that is opened again.
+        let Ok(layers) = self.store.layers() else { return };
+        if let Err(error) = layers.namespace.release(self.id) {
             tracing::warn!(%error, object = %self.id, "could not be let go of");
         }
     }

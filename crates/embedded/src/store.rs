@@ -10,6 +10,7 @@ use holdfast_naming::permission::{Access as Wanted, Caller};
 use holdfast_naming::{Create, Namespace, Options as NamingOptions, Request};
 use holdfast_object::{Arena, Clock, DomainId, ObjectId, PAGE_SIZE, SystemClock};
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
+use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,18 +48,34 @@ impl Default for Options {
 /// A store in this process. Dropped, it is closed; [`Store::close`] tells whether that went well.
 #[derive(Debug)]
 pub struct Store {
-    opened: Arc<Opened>,
+    layers: Arc<Layers>,
+    shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
 }
 
-/// What files have of their store.
-pub(crate) struct Opened {
+/// All layers, put together.
+pub(crate) struct Layers {
     pub(crate) namespace: Namespace,
     /// Who asks: the user of this process. Whoever can open the store's file may do everything in it.
     pub(crate) request: Request,
     cache: Arc<Cache>,
     path: PathBuf,
     is_ending: AtomicBool,
+}
+
+/// What files have of their store: its layers until it is closed.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    path: PathBuf,
+    layers: RwLock<Option<Arc<Layers>>>,
+}
+
+impl Shared {
+    /// The store is not closed as long as this is held.
+    pub(crate) fn layers(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Layers>>> {
+        RwLockReadGuard::try_map(self.layers.read(), Option::as_ref)
+            .map_err(|_none| at(&self.path)("the store was closed"))
+    }
 }
 
 impl Store {
@@ -143,21 +160,23 @@ impl Store {
         let namespace = Namespace::new(cache.clone(), clock, naming).with_snapshots(cache.clone());
         namespace.initialise(uid, gid, 0o755).map_err(at(&path))?;
         let request = Request { caller: Caller { uid, gid, groups: Vec::new() }, ..Request::ROOT };
-        let opened = Arc::new(Opened { namespace, request, cache, path, is_ending: AtomicBool::new(false) });
-        let served = opened.clone();
+        let shared = Shared { path: path.clone(), layers: RwLock::new(None) };
+        let layers = Arc::new(Layers { namespace, request, cache, path, is_ending: AtomicBool::new(false) });
+        let served = layers.clone();
         let writer = std::thread::Builder::new().name("holdfast-writer".into()).spawn(move || served.serve());
-        let writer = writer.map_err(at(&opened.path))?;
-        Ok(Store { opened, writer: Some(writer) })
+        let writer = writer.map_err(at(&layers.path))?;
+        *shared.layers.write() = Some(layers.clone());
+        Ok(Store { layers, shared: Arc::new(shared), writer: Some(writer) })
     }
 
     /// Everything that can be done with names, attributes and contents, as transactions; the requests of a mount.
     pub fn namespace(&self) -> &Namespace {
-        &self.opened.namespace
+        &self.layers.namespace
     }
 
     /// Who asks, for requests to [`Store::namespace`]: the user of this process.
     pub fn request(&self) -> &Request {
-        &self.opened.request
+        &self.layers.request
     }
 
     /// Opens a file. `path` is from the root on, with `/` between names; no links are followed.
@@ -207,10 +226,10 @@ impl Store {
         let found = walk();
         let let_go = held.into_iter().try_for_each(|id| space.forget(id, 1));
         let id = found.and_then(|id| let_go.map(|()| id)).map_err(Error::name(path))?;
-        File::of(self.opened.clone(), id, path)
+        File::of(self.shared.clone(), id, path)
     }
 
-    /// Writes everything, and leaves the store in order. Files that are still open fail from then on.
+    /// Writes everything, and leaves the store in order. Waits for calls that are under way; files that are still open fail from then on.
     ///
     /// # Errors
     /// [`Error::Store`]: then the store is as after a power cut, and what was synced is there when it is opened again.
@@ -220,11 +239,13 @@ impl Store {
 
     fn end(&mut self) -> Result<()> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
-        self.opened.is_ending.store(true, Ordering::Release);
-        self.opened.cache.wake_writer();
+        // Nothing that would be lost is taken from now on.
+        self.shared.layers.write().take();
+        self.layers.is_ending.store(true, Ordering::Release);
+        self.layers.cache.wake_writer();
         // Its panic has been told where it was.
         let _ = writer.join();
-        self.opened.cache.close().map_err(at(&self.opened.path))
+        self.layers.cache.close().map_err(at(&self.layers.path))
     }
 }
 
@@ -236,13 +257,13 @@ impl Drop for Store {
     }
 }
 
-impl fmt::Debug for Opened {
+impl fmt::Debug for Layers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opened").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Layers").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
-impl Opened {
+impl Layers {
     /// Makes recovery points in time.
     fn serve(&self) {
         let mut is_failing = false;
@@ -283,7 +304,7 @@ mod tests {
 
     /// Flips a bit of the file's second page in memory, which must be there in this state.
     fn flip(store: &Store, file: &File, state: PageState) {
-        let quiet = store.opened.cache.quiet();
+        let quiet = store.layers.cache.quiet();
         let pages = quiet.resident_pages(|id, _| id == file.id());
         let page = pages.iter().find(|page| page.state == state && page.index == 1).expect("in memory");
         quiet.flip(page, FlipPart::Bytes, &[4242]).unwrap();

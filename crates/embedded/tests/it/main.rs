@@ -177,3 +177,18 @@ fn a_mode_is_the_stores_until_another_is_asked_for() {
     assert_eq!(mode(of(Some(Protection::Uniform))), Protection::Uniform);
     assert_eq!(mode(of(None)), dynamic);
 }
+
+#[test]
+fn a_file_that_outlives_its_store_takes_nothing_that_would_be_lost() {
+    let (_directory, path, store) = made();
+    let file = store.create_file("a").unwrap();
+    file.write_at(b"before", 0).unwrap();
+    store.close().unwrap();
+    let written = file.write_at(b"after!", 0);
+    assert!(written.is_err(), "{written:?}");
+    assert!(file.sync().is_err());
+    let store = Store::open(&path, &Options::default()).expect("the file has let go of the device, or");
+    let mut back = [0; 6];
+    assert_eq!(store.open_file("a").unwrap().read_at(&mut back, 0).unwrap(), 6);
+    assert_eq!(&back, b"before");
+}
