@@ -3,11 +3,11 @@
 use crate::error::{Error, Result};
 use crate::file::File;
 use holdfast_block::{Access, Device, FileDevice};
-use holdfast_cache::{Cache, Options as CacheOptions};
+use holdfast_cache::{Cache, Options as CacheOptions, Recovered};
 use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::permission::{Access as Wanted, Caller};
-use holdfast_naming::{Create, Namespace, Options as NamingOptions, Request};
+use holdfast_naming::{Create, ErrorKind, Namespace, Options as NamingOptions, Request};
 use holdfast_object::{Arena, Clock, DomainId, ObjectId, PAGE_SIZE, SystemClock};
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
@@ -50,6 +50,7 @@ impl Default for Options {
 pub struct Store {
     layers: Arc<Layers>,
     shared: Arc<Shared>,
+    lost: Vec<(ObjectId, u64)>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -137,28 +138,35 @@ impl Store {
         };
         let limits =
             CacheOptions { epoch_age_max_ms: options.recovery_point_age_max_ms, ..CacheOptions::for_frames(frames) };
-        let open = || -> std::result::Result<Cache, holdfast_object::Error> {
+        let open = || -> std::result::Result<(Cache, Recovered), holdfast_object::Error> {
             let module = Module::open(device.clone(), arena.clone(), clock.clone(), &opening)?;
             let store = Logical::assemble(vec![Arc::new(module)])
                 .map_err(|error| holdfast_object::Error::Protocol(error.to_string()))?;
-            let opened = Cache::open(Arc::new(store), arena.clone(), clock.clone(), DomainId::MAIN, limits.clone());
-            opened.map(|(cache, _recovered)| cache)
+            Cache::open(Arc::new(store), arena.clone(), clock.clone(), DomainId::MAIN, limits.clone())
         };
         let mut openings = 1;
-        let cache = loop {
+        let (cache, recovered) = loop {
             match open() {
                 // Nothing of what went bad in memory is on the device.
                 Err(holdfast_object::Error::GivenUp(what)) if openings < OPENINGS_MAX => {
                     tracing::warn!(%what, "went bad in memory while the store was opened; once more");
                     openings += 1;
                 }
-                opened => break Arc::new(opened.map_err(at(&path))?),
+                opened => break opened.map_err(at(&path))?,
             }
         };
+        let cache = Arc::new(cache);
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let naming = NamingOptions { seed: rand::random(), ..NamingOptions::default() };
         let namespace = Namespace::new(cache.clone(), clock, naming).with_snapshots(cache.clone());
-        namespace.initialise(uid, gid, 0o755).map_err(at(&path))?;
+        match cache.store_status().read_only {
+            Some(reason) => tracing::error!(path = %path.display(), %reason, "the store takes no changes"),
+            None => begin(&namespace, uid, gid).map_err(at(&path))?,
+        }
+        for (object, block) in &recovered.lost {
+            let file = namespace.path_of(*object);
+            tracing::error!(file = %file.escape_ascii(), block, "had been synced and is lost: damaged in the intent log");
+        }
         let request = Request { caller: Caller { uid, gid, groups: Vec::new() }, ..Request::ROOT };
         let shared = Shared { path: path.clone(), layers: RwLock::new(None) };
         let layers = Arc::new(Layers { namespace, request, cache, path, is_ending: AtomicBool::new(false) });
@@ -166,7 +174,7 @@ impl Store {
         let writer = std::thread::Builder::new().name("holdfast-writer".into()).spawn(move || served.serve());
         let writer = writer.map_err(at(&layers.path))?;
         *shared.layers.write() = Some(layers.clone());
-        Ok(Store { layers, shared: Arc::new(shared), writer: Some(writer) })
+        Ok(Store { layers, shared: Arc::new(shared), lost: recovered.lost, writer: Some(writer) })
     }
 
     /// Everything that can be done with names, attributes and contents, as transactions; the requests of a mount.
@@ -177,6 +185,11 @@ impl Store {
     /// Who asks, for requests to [`Store::namespace`]: the user of this process.
     pub fn request(&self) -> &Request {
         &self.layers.request
+    }
+
+    /// Blocks that had been synced before a crash, and were damaged in the intent log: reading them is an error until they are written again.
+    pub fn lost(&self) -> &[(ObjectId, u64)] {
+        &self.lost
     }
 
     /// Opens a file. `path` is from the root on, with `/` between names; no links are followed.
@@ -275,6 +288,19 @@ impl Layers {
                 tracing::error!(%error, path = %self.path.display(), "no recovery point could be made, and no changes are taken from now on");
             }
         }
+    }
+}
+
+/// What comes before the first request.
+fn begin(namespace: &Namespace, uid: u32, gid: u32) -> holdfast_naming::Result<()> {
+    namespace.initialise(uid, gid, 0o755)?;
+    match namespace.reclaim_orphans() {
+        // Nobody can reach it, and everybody wants the rest.
+        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Device | ErrorKind::Internal) => {
+            tracing::error!(%error, "a file without a name cannot be deleted: its space stays in use");
+            Ok(())
+        }
+        reclaimed => reclaimed.map(drop),
     }
 }
 

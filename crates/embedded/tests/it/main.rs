@@ -96,10 +96,49 @@ fn what_was_synced_survives_the_program() {
     // What the disk has now is what a program that is killed leaves.
     let image = directory.path().join("image");
     fs::copy(&path, &image).unwrap();
+    let torn = directory.path().join("torn");
+    fs::copy(&image, &torn).unwrap();
     let killed = Store::open(&image, &Options::default()).unwrap();
     let mut back = vec![0; bytes.len()];
     assert_eq!(killed.open_file("a").unwrap().read_at(&mut back, 0).unwrap(), bytes.len());
+    assert!(back == bytes && killed.lost().is_empty());
+    // The second block goes bad where the intent log has it.
+    let block = &bytes[BLOCK_BYTES..2 * BLOCK_BYTES];
+    let address = fs::read(&torn).unwrap().chunks(BLOCK_BYTES).position(|found| found == block).expect("as it is");
+    let bad = [!block[0]];
+    fs::File::options().write(true).open(&torn).unwrap().write_all_at(&bad, (address * BLOCK_BYTES) as u64).unwrap();
+    let killed = Store::open(&torn, &Options::default()).unwrap();
+    let file = killed.open_file("a").unwrap();
+    assert_eq!(killed.lost(), [(file.id(), 1)]);
+    let error = file.read_at(&mut back, 0).unwrap_err();
+    assert_eq!(error.blocks(), [1], "{error}");
+    file.write_at(block, BLOCK_BYTES as u64).unwrap();
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), bytes.len());
     assert!(back == bytes);
+}
+
+#[test]
+fn room_of_files_that_nobody_can_name_is_had_again() {
+    let (directory, path, store) = made();
+    let room = |store: &Store| store.namespace().statfs().available;
+    store.namespace().sync_all().unwrap();
+    let before = room(&store);
+    let file = store.create_file("a").unwrap();
+    file.write_at(&pattern(8 << 20, 7), 0).unwrap();
+    store.namespace().unlink(store.request(), ObjectId::ROOT, b"a").unwrap();
+    store.namespace().sync_all().unwrap();
+    assert!(room(&store) + 2000 < before, "it is in use");
+    // Killed here, the file has no user any more; or the store is closed before the file is.
+    let image = directory.path().join("image");
+    fs::copy(&path, &image).unwrap();
+    store.close().unwrap();
+    drop(file);
+    for path in [&image, &path] {
+        let store = Store::open(path, &Options::default()).unwrap();
+        store.namespace().sync_all().unwrap();
+        let now = room(&store);
+        assert!(now + 20 > before, "{now} of {before}");
+    }
 }
 
 #[test]
