@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -402,10 +403,11 @@ fn a_mount_that_is_ended_waits_no_longer_for_a_log_that_has_gone() {
     let before = tree(&directory.join("before"));
     // It fails for want of room, and nothing is in its place.
     fs::rename(host.0.join("b"), host.0.join("away")).unwrap();
-    let here = directory.clone();
+    // In the mount as it is now, and not in the directory under it when that has gone.
+    let here = File::open(&directory).unwrap();
     let writer = std::thread::spawn(move || {
         (0..200).try_for_each(|number| {
-            let mut file = File::create(here.join(format!("{number}")))?;
+            let mut file = File::create(format!("/proc/self/fd/{}/{number}", here.as_raw_fd()))?;
             file.write_all(&[7; 256 << 10])?;
             file.sync_all()
         })
