@@ -4,10 +4,11 @@
 use crate::error::{Error, Result};
 use crate::read::Read;
 use crate::transport::{self, Payload};
-use crate::write::Write;
+use crate::write::{self, Appended, Write};
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{
     BLOCK_BYTES, Command, Operation, PAYLOAD_BYTES_MAX, REPLY_BYTES, Request, Status, blocks_fitting, decode_blocks,
+    parts,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
@@ -41,11 +42,31 @@ pub fn write_at(
     algorithm: Algorithm,
     sums: Option<&[Checksum]>,
 ) -> Result<usize> {
-    let write = Write { fd, buffers, offset, algorithm, unreachable: &UNREACHABLE };
+    let write = Write { fd, buffers, offset, algorithm, append: None, unreachable: &UNREACHABLE };
     match sums {
         Some(sums) => write.run(sums),
         None => write.run(&write.sums()),
     }
+}
+
+/// See [`crate::File::append`].
+///
+/// # Errors
+/// See [`Error`].
+pub fn append_part(fd: BorrowedFd<'_>, buffer: &[u8], algorithm: Algorithm) -> Result<(u64, usize)> {
+    write::append_part(fd, buffer, algorithm, &UNREACHABLE)
+}
+
+/// Appends all of the buffers, in one request that nobody else's bytes come between; nothing of them if that takes more than one
+/// ([`Appended::TooLong`]), or if they would go beyond the byte `limit` (EFBIG).
+///
+/// # Errors
+/// See [`Error`]; nothing was written. Blocks of bytes that went bad on the way are counted from the first of them.
+pub fn append(fd: BorrowedFd<'_>, buffers: &[IoSlice<'_>], limit: u64, algorithm: Algorithm) -> Result<Appended> {
+    let Some(last) = limit.min(i64::MAX as u64).checked_sub(parts::length(buffers) as u64) else {
+        return Err(Error::from_errno(Operation::Write, 0, libc::EFBIG, ""));
+    };
+    Write { fd, buffers, offset: 0, algorithm, append: Some(last), unreachable: &UNREACHABLE }.append()
 }
 
 /// See [`crate::File::bad_blocks`]; up to `limit` of them, from the block `first` on.
@@ -58,7 +79,8 @@ pub fn bad_blocks(fd: BorrowedFd<'_>, first: u64, limit: usize) -> Result<Vec<u6
     while all.len() < limit {
         let room = PAYLOAD_BYTES_MAX - REPLY_BYTES;
         let offset = next.saturating_mul(BLOCK_BYTES as u64);
-        let request = Request { algorithm: Algorithm::None, verify: false, offset, length: 0, address: 0 };
+        let request =
+            Request { algorithm: Algorithm::None, verify: false, append: false, offset, length: 0, address: 0 };
         let mut payload = Payload::new(&request, 0, room);
         let reply = payload.ask(fd, Command::Bad).map_err(|error| Error::system(Operation::Write, offset, &error))?;
         let malformed = |error| Error::malformed(Operation::Write, offset, &error);

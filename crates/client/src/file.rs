@@ -4,7 +4,7 @@ use crate::descriptor;
 use crate::error::{Error, Kind, Result};
 use crate::read::Read;
 use crate::transport;
-use crate::write::Write;
+use crate::write::{Write, append_part};
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{Features, Operation};
 use std::io::{IoSlice, IoSliceMut};
@@ -156,6 +156,17 @@ impl<F: AsFd> File<F> {
         self.writing(buffers, offset).run(sums)
     }
 
+    /// Appends bytes from the start of `buffer` on, as many as go in one request, and gives where they are and how many they are: all of 8 KiB, and
+    /// of 1 MiB where the mount can read this process's memory. Nobody's bytes come between them or are written over, whoever else
+    /// appends, also by ordinary writes with O_APPEND.
+    ///
+    /// # Errors
+    /// See [`Error`]: nothing was written. Blocks of bytes that went bad on the way are counted from the first of them. [`Kind::Unsupported`] if
+    /// the mount is of a version that does not know this.
+    pub fn append(&self, buffer: &[u8]) -> Result<(u64, usize)> {
+        append_part(self.fd(), buffer, self.algorithm, &self.unreachable)
+    }
+
     /// Blocks of this file that were written, by whomever, and went bad in memory before they were stored: ascending. fsync has told
     /// EIO, and reading them is an error, until they are written again. What the disk had before is still there.
     ///
@@ -166,6 +177,7 @@ impl<F: AsFd> File<F> {
     }
 
     fn writing<'a, 'b>(&'a self, buffers: &'a [IoSlice<'b>], offset: u64) -> Write<'a, 'b> {
-        Write { fd: self.fd(), buffers, offset, algorithm: self.algorithm, unreachable: &self.unreachable }
+        let (algorithm, unreachable) = (self.algorithm, &self.unreachable);
+        Write { fd: self.fd(), buffers, offset, algorithm, append: None, unreachable }
     }
 }

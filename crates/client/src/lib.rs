@@ -19,7 +19,8 @@
 //!
 //! - [`File::read_at`], [`File::write_at`] make and verify the checksums themselves;
 //! - [`File::read_at_with_sums`], [`File::write_at_with_sums`] give them to the application, and take the application's own;
-//! - the `vectored` forms do the same for several buffers at once.
+//! - the `vectored` forms do the same for several buffers at once;
+//! - [`File::append`] writes at the end, wherever that is by then.
 //!
 //! The descriptor is an ordinary one, opened by the application; it may be shared by threads. What the interface does goes by ioctls
 //! on it (`docs/decisions/0010-checksum-interface.md`), also for another user than the mount's, and from a container.
@@ -48,3 +49,4 @@ pub use error::{Error, Kind, Result};
 pub use file::File;
 pub use holdfast_integrity::{Algorithm, Checksum};
 pub use holdfast_interface::{Access, BLOCK_BYTES, Features, Operation, Piece, blocks, pieces};
+pub use write::Appended;

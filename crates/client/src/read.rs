@@ -107,7 +107,7 @@ impl Read<'_, '_> {
     /// Bytes and checksums as of one moment; fewer bytes only at the end of the file.
     fn inline(&mut self, at: usize, length: usize, verify: bool) -> Result<(usize, Vec<Checksum>)> {
         let offset = self.offset + at as u64;
-        let request = Request { algorithm: self.algorithm, verify, offset, length, address: 0 };
+        let request = Request { algorithm: self.algorithm, verify, append: false, offset, length, address: 0 };
         let room = blocks(offset, length) * self.algorithm.digest_len() + length;
         let mut payload = Payload::new(&request, 0, room);
         let reply = payload.ask(self.fd, Command::Read).map_err(|error| self.error_at(at, &error))?;
@@ -120,7 +120,7 @@ impl Read<'_, '_> {
     /// Checksums of bytes that are here already; fewer only at the end of the file.
     fn sums(&self, at: usize, length: usize) -> Result<Vec<Checksum>> {
         let offset = self.offset + at as u64;
-        let request = Request { algorithm: self.algorithm, verify: false, offset, length, address: 0 };
+        let request = Request { algorithm: self.algorithm, verify: false, append: false, offset, length, address: 0 };
         let mut payload = Payload::new(&request, 0, blocks(offset, length) * self.algorithm.digest_len());
         let reply = payload.ask(self.fd, Command::Sums).map_err(|error| self.error_at(at, &error))?;
         let (got, mut sums, _) = self.understood(at, length, reply)?;

@@ -17,8 +17,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// How often bytes are sent again that went bad on the way.
 const ATTEMPTS_MAX: usize = 3;
 
+/// As sync_file_range(2) has it.
+const TO_THE_END: usize = 0;
+
 /// Blocks that had gone bad before, of which the error of a write names so many at most; [`descriptor::bad_blocks`] gives all.
 const BAD_TOLD_MAX: usize = 1024;
+
+/// What became of an append.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Appended {
+    /// The bytes are in the file from this one on.
+    At(u64),
+    /// Nothing was written: all of the bytes do not go in one request, between whose bytes nobody else's can come.
+    TooLong,
+}
 
 /// A transfer in progress.
 pub(crate) struct Write<'a, 'b> {
@@ -27,6 +39,8 @@ pub(crate) struct Write<'a, 'b> {
     /// Of the first buffer's first byte.
     pub(crate) offset: u64,
     pub(crate) algorithm: Algorithm,
+    /// To the end of the file, at this byte at most; `offset` is 0.
+    pub(crate) append: Option<u64>,
     /// A mount has said that it cannot read this process's memory.
     pub(crate) unreachable: &'a AtomicBool,
 }
@@ -66,14 +80,44 @@ impl Write<'_, '_> {
                 }
             }
         }
-        if done > 0 {
-            transport::drop_mapped(self.fd, self.offset, done);
+        self.tell_kernel(self.offset, done, grew).map_err(|error| self.error_at(done, &error).after(done))?;
+        written.map(|()| done)
+    }
+
+    /// Appends all of it in one request. Which blocks of the file the bytes come to is not known here, so checksums are of each 4 KiB of them,
+    /// as if they began a file.
+    pub(crate) fn append(&self) -> Result<Appended> {
+        debug_assert!(self.offset == 0 && self.append.is_some());
+        let (total, sums) = (parts::length(self.buffers), &self.sums());
+        // What a mapping has stored in the block where the file ends.
+        transport::flush_mapped(self.fd, 0, TO_THE_END).map_err(|error| self.error_at(0, &error))?;
+        let step = if inline_bytes(0, total, self.algorithm.digest_len()) == total {
+            self.send(0, total, sums).map(Some)
+        } else if self.fetchable(0, total) == total {
+            self.fetch(0, total, sums)
+        } else {
+            Ok(None)
+        };
+        let step = step.map_err(|error| match error {
+            // A mount of before there were appends: it does not know the flag.
+            Error { kind: Kind::System, errno: libc::EINVAL, .. } => self.error_at(0, &number(libc::EOPNOTSUPP)),
+            error => self.with_all_bad(error),
+        })?;
+        let Some(Step { offset, length, grew }) = step else { return Ok(Appended::TooLong) };
+        self.tell_kernel(offset, length, grew).map_err(|error| self.error_at(0, &error).after(length))?;
+        Ok(Appended::At(offset))
+    }
+
+    /// So many bytes were written from there on.
+    fn tell_kernel(&self, offset: u64, length: usize, grew: bool) -> std::io::Result<()> {
+        if length > 0 {
+            transport::drop_mapped(self.fd, offset, length);
         }
         if grew {
             // Whoever appends by ordinary writes is placed by the kernel's idea of the size.
-            transport::learn_size(self.fd).map_err(|error| self.error_at(done, &error).after(done))?;
+            transport::learn_size(self.fd)?;
         }
-        written.map(|()| done)
+        Ok(())
     }
 
     /// A reply has room for the blocks of its request. Others that had gone bad before, which a synchronous write tells, are asked for.
@@ -89,35 +133,57 @@ impl Write<'_, '_> {
     }
 
     fn step(&self, at: usize, left: usize, sums: &[Checksum]) -> Result<Step> {
-        let offset = self.offset + at as u64;
-        let inline = inline_bytes(offset, left, self.algorithm.digest_len());
-        let first = pieces(self.offset, at).len();
-        if inline < left && !self.unreachable.load(Ordering::Relaxed) {
-            let length = left.min(TRANSFER_BYTES_MAX - (offset % BLOCK_BYTES as u64) as usize);
-            if let Some(reply) = self.fetched(at, length, &sums[first..])? {
-                match reply.status {
-                    Status::Done if reply.length == length => return Ok(Step { length, grew: reply.grew }),
-                    Status::Done => return Err(self.error_at(at, &garbled())),
-                    Status::Unreachable => self.unreachable.store(true, Ordering::Relaxed),
-                    // Perhaps it is another process that the mount has read. What is sent is certain.
-                    Status::Mismatch => {}
-                    _ => return Err(Error::replied(reply)),
-                }
-            }
+        let inline = inline_bytes(self.offset + at as u64, left, self.algorithm.digest_len());
+        if inline < left
+            && let Some(step) = self.fetch(at, self.fetchable(at, left), sums)?
+        {
+            return Ok(step);
         }
         if inline < left && at == 0 {
             // In several requests: nothing shall be written if one of them will be refused.
             self.check(at, left, sums)?;
         }
+        self.send(at, inline, sums)
+    }
+
+    /// Of so many bytes, how many one request can be about whose bytes the mount fetches.
+    fn fetchable(&self, at: usize, left: usize) -> usize {
+        let offset = self.offset + at as u64;
+        left.min(TRANSFER_BYTES_MAX - (offset % BLOCK_BYTES as u64) as usize)
+    }
+
+    /// Has the mount fetch the bytes; `None` if they have to be sent.
+    fn fetch(&self, at: usize, length: usize, sums: &[Checksum]) -> Result<Option<Step>> {
+        if self.unreachable.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let Some(reply) = self.fetched(at, length, sums)? else { return Ok(None) };
+        match reply.status {
+            Status::Done if reply.length == length => Ok(Some(Step { offset: reply.offset, length, grew: reply.grew })),
+            Status::Done => Err(self.error_at(at, &garbled())),
+            Status::Unreachable => {
+                self.unreachable.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            // Perhaps it is another process that the mount has read. What is sent is certain.
+            Status::Mismatch => Ok(None),
+            _ => Err(Error::replied(reply)),
+        }
+    }
+
+    /// Sends the bytes along, which are few enough; again if they go bad on the way.
+    fn send(&self, at: usize, length: usize, sums: &[Checksum]) -> Result<Step> {
         let mut attempts = 0;
         loop {
-            let reply = self.inline(at, inline, &sums[first..])?;
+            let reply = self.inline(at, length, sums)?;
             attempts += 1;
             match reply.status {
-                Status::Done if reply.length == inline => return Ok(Step { length: inline, grew: reply.grew }),
+                Status::Done if reply.length == length => {
+                    return Ok(Step { offset: reply.offset, length, grew: reply.grew });
+                }
                 Status::Done => return Err(self.error_at(at, &garbled())),
                 Status::Mismatch => {
-                    self.check(at, inline, sums)?;
+                    self.check(at, length, sums)?;
                     // The bytes here are good: it was on the way.
                     if attempts == ATTEMPTS_MAX {
                         return Err(Error::replied(reply));
@@ -159,15 +225,22 @@ impl Write<'_, '_> {
         self.ask(at, payload, Command::WriteFrom).map(Some)
     }
 
-    /// A request with its checksums, and room for its bytes unless they have an address.
+    /// A request with its checksums, which are among those of all blocks, and room for its bytes unless they have an address.
     fn request(&self, at: usize, length: usize, address: Option<u64>, sums: &[Checksum]) -> Payload {
         let offset = self.offset + at as u64;
-        let request =
-            Request { algorithm: self.algorithm, verify: false, offset, length, address: address.unwrap_or(0) };
+        let request = Request {
+            algorithm: self.algorithm,
+            verify: false,
+            append: self.append.is_some(),
+            offset: self.append.unwrap_or(offset),
+            length,
+            address: address.unwrap_or(0),
+        };
+        let first = pieces(self.offset, at).len();
         let count = pieces(offset, length).len();
         let bytes = if address.is_some() { 0 } else { length };
         let mut payload = Payload::new(&request, count * self.algorithm.digest_len() + bytes, 0);
-        for sum in &sums[..count] {
+        for sum in &sums[first..first + count] {
             payload.extend(sum.as_bytes().len()).copy_from_slice(sum.as_bytes());
         }
         payload
@@ -184,11 +257,37 @@ impl Write<'_, '_> {
     }
 }
 
+/// See [`crate::File::append`].
+pub(crate) fn append_part(
+    fd: BorrowedFd<'_>,
+    buffer: &[u8],
+    algorithm: Algorithm,
+    unreachable: &AtomicBool,
+) -> Result<(u64, usize)> {
+    for length in [TRANSFER_BYTES_MAX, 2 * BLOCK_BYTES] {
+        let part = &buffer[..buffer.len().min(length)];
+        let last = i64::MAX as u64 - part.len() as u64;
+        let buffers = &[IoSlice::new(part)];
+        let write = Write { fd, buffers, offset: 0, algorithm, append: Some(last), unreachable };
+        match write.append()? {
+            Appended::At(offset) => return Ok((offset, part.len())),
+            Appended::TooLong => {}
+        }
+    }
+    unreachable!("two blocks go in one request")
+}
+
 struct Step {
+    /// Where the bytes are.
+    offset: u64,
     length: usize,
     grew: bool,
 }
 
 fn garbled() -> std::io::Error {
-    std::io::Error::from_raw_os_error(libc::EPROTO)
+    number(libc::EPROTO)
+}
+
+fn number(errno: i32) -> std::io::Error {
+    std::io::Error::from_raw_os_error(errno)
 }

@@ -83,7 +83,7 @@ pub struct Reply {
     pub length: usize,
     /// The system's error number; 0 with [`Status::Done`].
     pub errno: i32,
-    /// Position of the request.
+    /// Position of the request; where an append has put the bytes.
     pub offset: u64,
     /// The 4 KiB block of the device, where one is concerned and known.
     pub device_address: Option<u64>,

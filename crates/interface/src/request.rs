@@ -10,6 +10,9 @@ pub const REQUEST_BYTES: usize = size_of::<RawRequest>();
 const POSITION_END: u64 = 1 << 63;
 /// In `flags`: do not trust a page's own checksum, verify.
 const FLAG_VERIFY: u8 = 1;
+/// In `flags`: write at the end of the file.
+const FLAG_APPEND: u8 = 2;
+const FLAGS: u8 = FLAG_VERIFY | FLAG_APPEND;
 
 /// As on the wire.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -33,7 +36,10 @@ pub struct Request {
     /// For reads: the mount verifies each page before it answers, and reads a bad one again from below. Without, a checksum that is
     /// the page's own comes along unverified, for the caller to verify.
     pub verify: bool,
-    /// Position in the file, in bytes.
+    /// For writes: to the end of the file, wherever that is. There is a checksum for each 4 KiB of the bytes, counted from the first, and
+    /// blocks of the reply are counted so if the bytes do not have them. The reply's position is where the bytes are.
+    pub append: bool,
+    /// Position in the file, in bytes; of an append the greatest that it may get, or it is refused with EFBIG.
     pub offset: u64,
     /// In bytes, [`TRANSFER_BYTES_MAX`] at most.
     pub length: usize,
@@ -47,7 +53,7 @@ impl Request {
         let raw = RawRequest {
             version: VERSION,
             algorithm: self.algorithm.id(),
-            flags: if self.verify { FLAG_VERIFY } else { 0 },
+            flags: if self.verify { FLAG_VERIFY } else { 0 } | if self.append { FLAG_APPEND } else { 0 },
             length: self.length as u32,
             offset: self.offset,
             address: self.address,
@@ -66,7 +72,7 @@ impl Request {
         if raw.version != VERSION {
             return Err(Malformed::Version(raw.version));
         }
-        if raw.flags & !FLAG_VERIFY != 0 || raw.reserved != [0; 3] {
+        if raw.flags & !FLAGS != 0 || raw.reserved != [0; 3] {
             return Err(Malformed::Field("a reserved field is not zero"));
         }
         let length = usize::try_from(raw.length).unwrap_or(usize::MAX);
@@ -79,6 +85,7 @@ impl Request {
         let request = Request {
             algorithm: Algorithm::parse(raw.algorithm)?,
             verify: raw.flags & FLAG_VERIFY != 0,
+            append: raw.flags & FLAG_APPEND != 0,
             offset: raw.offset,
             length,
             address: raw.address,

@@ -1,7 +1,7 @@
 use super::*;
 
 const REQUEST: Request =
-    Request { algorithm: Algorithm::Fletcher256, verify: true, offset: 4095, length: 4098, address: 7 };
+    Request { algorithm: Algorithm::Fletcher256, verify: true, append: true, offset: 4095, length: 4098, address: 7 };
 
 fn reply() -> Reply {
     Reply {
@@ -98,7 +98,8 @@ fn foreign_requests_are_errors() {
     };
     assert_eq!(with(0, &2u16.to_ne_bytes()), Err(Malformed::Version(2)));
     assert!(matches!(with(2, &[7]), Err(Malformed::Algorithm(_))));
-    assert!(matches!(with(3, &[2]), Err(Malformed::Field(_))));
+    assert!(matches!(with(3, &[4]), Err(Malformed::Field(_))));
+    assert!(with(3, &[2]).is_ok_and(|request| request.append && !request.verify));
     assert!(matches!(with(4, &(TRANSFER_BYTES_MAX as u32 + 1).to_ne_bytes()), Err(Malformed::Field(_))));
     assert!(with(4, &(TRANSFER_BYTES_MAX as u32).to_ne_bytes()).is_ok());
     for offset in [u64::MAX, 1 << 63, (1 << 63) - 4098] {

@@ -2,6 +2,7 @@
 //!
 //! Tests that mount need /dev/fuse and say so when they are skipped.
 
+mod appends;
 mod c_library;
 mod caching;
 mod check_mounted;

@@ -4,6 +4,7 @@
 //! when another process takes over. What a handle has been told of bad pages is kept beside it.
 
 mod convert;
+mod grown;
 mod handle;
 mod memory;
 mod requests;
@@ -16,6 +17,7 @@ use crate::control::Control;
 use crate::handler::Service;
 use crate::negotiate::Caching;
 use crate::reply::Slices;
+use grown::Grown;
 use holdfast_naming::ReadData;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -68,6 +70,7 @@ pub struct Filesystem {
     control: Arc<dyn Control>,
     options: Options,
     told: Told,
+    grown: Grown,
     /// For the next handle.
     handles: AtomicU64,
 }
@@ -86,7 +89,7 @@ impl Filesystem {
     pub fn new(served: Arc<Served>, control: Arc<dyn Control>, options: Options) -> Filesystem {
         // Not the numbers of the process that served the mount before, as far as files can be open that long.
         let handles = AtomicU64::new(u64::from(options.client) << 24);
-        Filesystem { served, control, options, told: Told::default(), handles }
+        Filesystem { served, control, options, told: Told::default(), grown: Grown::default(), handles }
     }
 
     /// What handles one request.

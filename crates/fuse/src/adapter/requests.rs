@@ -207,7 +207,12 @@ impl Handler for Serving<'_> {
             self.namespace().write_back(&request, id, args.offset, bytes)
         } else {
             let clear = args.write_flags & WRITE_KILL_SUIDGID != 0;
-            self.namespace().write(&request, id, args.offset, bytes, clear)
+            let is_mapped = args.write_flags & WRITE_CACHE != 0;
+            if args.flags as i32 & libc::O_APPEND != 0 && !is_mapped && self.mount.grown.may_be(node) {
+                self.namespace().append(&request, id, bytes, clear)
+            } else {
+                self.namespace().write(&request, id, args.offset, bytes, clear)
+            }
         };
         let written = self.done(About::Object(id), written)?;
         if is_kernels {

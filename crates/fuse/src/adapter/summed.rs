@@ -67,7 +67,7 @@ impl Serving<'_> {
             }
             Command::Write => {
                 handle.may_write()?;
-                let count = blocks(request.offset, request.length);
+                let count = blocks(counted_from(&request), request.length);
                 let (sums, bytes) = decode_sums(request.algorithm, count, rest).map_err(malformed)?;
                 let bytes = bytes.get(..request.length).ok_or(Errno::INVAL)?;
                 Ok(self.write_summed(context, node, handle, &request, bytes, &sums).encode(room))
@@ -80,7 +80,7 @@ impl Serving<'_> {
             }
             Command::WriteFrom => {
                 handle.may_write()?;
-                let count = blocks(request.offset, request.length);
+                let count = blocks(counted_from(&request), request.length);
                 let (sums, _) = decode_sums(request.algorithm, count, rest).map_err(malformed)?;
                 let mut bytes = vec![0; request.length];
                 // Before the name space is in use: it may be a mapped file of this mount, for whose pages the kernel asks another worker.
@@ -129,23 +129,27 @@ impl Serving<'_> {
         bytes: &[u8],
         sums: &[Checksum],
     ) -> Reply {
-        let offset = request.offset;
+        self.mount.grown.note(node);
         let written = node_of(node).map_err(Failure::Number).and_then(|id| {
             // Whether the caller may keep setuid and setgid is not sent with an ioctl.
             let clear = context.uid != 0;
-            let size = self
-                .namespace()
-                .write_with_sums(&self.request(context), id, offset, bytes, sums, clear)
-                .map_err(Failure::Naming)?;
+            let (namespace, asks) = (self.namespace(), self.request(context));
+            let written = if request.append {
+                namespace.append_with_sums(&asks, id, request.offset, bytes, sums, clear).map(|offset| (offset, offset))
+            } else {
+                let size = namespace.write_with_sums(&asks, id, request.offset, bytes, sums, clear);
+                size.map(|size| (request.offset, size))
+            };
+            let written = written.map_err(Failure::Naming)?;
             self.written(id, handle.raw(), handle.sync()).map_err(Failure::Naming)?;
-            Ok(size)
+            Ok(written)
         });
         match written {
-            Ok(size) => {
+            Ok((offset, size)) => {
                 let grew = !bytes.is_empty() && offset + bytes.len() as u64 > size;
                 Reply::done(Operation::Write, offset, bytes.len(), grew)
             }
-            Err(failure) => self.failed(node, Operation::Write, offset, &failure),
+            Err(failure) => self.failed(node, Operation::Write, counted_from(request), &failure),
         }
     }
 
@@ -200,6 +204,11 @@ fn features(handle: Handle, mode: Protection) -> Features {
         algorithms: Algorithm::ALL.to_vec(),
         mode: mode.to_string(),
     }
+}
+
+/// Where in the file blocks begin to be counted for a request's checksums.
+fn counted_from(request: &Request) -> u64 {
+    if request.append { 0 } else { request.offset }
 }
 
 /// How many of `length` bytes fit into `room` with their checksums.

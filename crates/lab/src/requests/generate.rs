@@ -152,6 +152,7 @@ fn summed(rng: &mut Pcg64Mcg) -> Vec<u8> {
     let request = interface::Request {
         algorithm: *Algorithm::ALL.choose(rng).expect("some"),
         verify: rng.random_bool(0.3),
+        append: rng.random_bool(0.3),
         offset: if rng.random_bool(0.9) { near } else { *NUMBERS.choose(rng).expect("some") },
         length: *[0, 1, 100, 4096, 9000, 12_288, 1 << 20, usize::MAX].choose(rng).expect("some"),
         address: *NUMBERS.choose(rng).expect("some"),

@@ -69,6 +69,7 @@ impl Mount {
         let request = interface::Request {
             algorithm: Algorithm::Crc32c,
             verify: false,
+            append: false,
             offset: (page * PAGE) as u64,
             length: PAGE,
             address: 0,

@@ -12,6 +12,7 @@ use holdfast_integrity::Checksum;
 use holdfast_object::{
     AttrSet, Attributes, Durability, Epoch, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, Seek, SnapshotId,
 };
+use std::iter;
 use std::ops::Range;
 
 /// Most bytes that one [`Namespace::write`] takes, and that one copy of unaligned bytes moves.
@@ -49,11 +50,52 @@ pub enum SpaceMode {
     },
 }
 
+/// Where a write goes.
+#[derive(Clone, Copy)]
+enum Place {
+    At(u64),
+    /// To the end of the file, at this byte at most.
+    End(u64),
+}
+
+/// Checksums that come with bytes.
+#[derive(Clone, Copy)]
+enum Sums<'a> {
+    None,
+    /// Of the parts of each block of the file.
+    OfBlocks(&'a [Checksum]),
+    /// Of each 4 KiB of the bytes, wherever they go.
+    OfBytes(&'a [Checksum]),
+}
+
 /// What a write has done.
 struct Written {
     count: usize,
+    /// Where it has put the bytes.
+    offset: u64,
     /// Size of the file before; 0 where that is not known, as the request came again.
     size_before: u64,
+}
+
+/// How many of these bytes one write puts there.
+fn count_at(offset: u64, bytes: &[u8]) -> usize {
+    let room = MAX_OBJECT_BYTES.saturating_sub(offset);
+    bytes.len().min(WRITE_MAX).min(usize::try_from(room).unwrap_or(usize::MAX))
+}
+
+/// The checksums of the parts of blocks that bytes come to at this position, made before those that came with them are verified.
+fn resummed(id: ObjectId, offset: u64, bytes: &[u8], came: &[Checksum]) -> Result<Vec<Checksum>> {
+    let pieces = bytes.chunks(PAGE_SIZE);
+    let algorithm = came.first().map(Checksum::algorithm);
+    let (Some(algorithm), true) = (algorithm, pieces.len() == came.len()) else {
+        return Err(Error::InvalidArgument("not one checksum for each block"));
+    };
+    let to_boundary = (PAGE - offset % PAGE).min(bytes.len() as u64) as usize;
+    let (first, rest) = bytes.split_at(to_boundary);
+    let sums = iter::once(first).chain(rest.chunks(PAGE_SIZE)).map(|part| algorithm.sum(part)).collect();
+    let is_bad = |(piece, sum): (&[u8], &Checksum)| sum.algorithm() != algorithm || sum.verify(piece).is_err();
+    let bad: Vec<u64> = (0..).zip(pieces.zip(came)).filter(|(_, pair)| is_bad(*pair)).map(|(block, _)| block).collect();
+    if bad.is_empty() { Ok(sums) } else { Err(Error::Mismatch { object: id, blocks: bad }) }
 }
 
 impl Namespace {
@@ -137,7 +179,9 @@ impl Namespace {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > MAX_OBJECT_BYTES) {
             return Err(Error::FileTooBig { object: id, size: offset.saturating_add(bytes.len() as u64) });
         }
-        Ok(self.write_bytes(request, id, offset, bytes, Some(sums), Some(clear_set_ids))?.size_before)
+        Ok(self
+            .write_bytes(request, id, Place::At(offset), bytes, Sums::OfBlocks(sums), Some(clear_set_ids))?
+            .size_before)
     }
 
     /// Writes bytes at a position; gives how many: [`WRITE_MAX`] at most. `clear_set_ids`: takes setuid and setgid away,
@@ -150,49 +194,92 @@ impl Namespace {
         bytes: &[u8],
         clear_set_ids: bool,
     ) -> Result<usize> {
-        Ok(self.write_bytes(request, id, offset, bytes, None, Some(clear_set_ids))?.count)
+        Ok(self.write_bytes(request, id, Place::At(offset), bytes, Sums::None, Some(clear_set_ids))?.count)
+    }
+
+    /// Writes bytes as [`Namespace::write`] does, to the end of the file.
+    pub fn append(&self, request: &Request, id: ObjectId, bytes: &[u8], clear_set_ids: bool) -> Result<usize> {
+        Ok(self.write_bytes(request, id, Place::End(u64::MAX), bytes, Sums::None, Some(clear_set_ids))?.count)
+    }
+
+    /// Appends all of `bytes`, [`WRITE_MAX`] at most, if each 4 KiB of them, counted from the first, has its checksum in `sums`. Otherwise nothing is
+    /// written ([`Error::Mismatch`] says which, counted so). Gives where they are: at `offset_max` at most, or the file is too big.
+    pub fn append_with_sums(
+        &self,
+        request: &Request,
+        id: ObjectId,
+        offset_max: u64,
+        bytes: &[u8],
+        sums: &[Checksum],
+        clear_set_ids: bool,
+    ) -> Result<u64> {
+        if bytes.len() > WRITE_MAX {
+            return Err(Error::InvalidArgument("more bytes than one write takes"));
+        }
+        // All of them, or none.
+        let place = Place::End(offset_max.min(MAX_OBJECT_BYTES - bytes.len() as u64));
+        Ok(self.write_bytes(request, id, place, bytes, Sums::OfBytes(sums), Some(clear_set_ids))?.offset)
     }
 
     /// Writes bytes as [`Namespace::write`] does, but changes no attribute besides the size: for a front end whose kernel kept the
     /// bytes for a while. It has changed the others when the application wrote, and sets them itself.
     pub fn write_back(&self, request: &Request, id: ObjectId, offset: u64, bytes: &[u8]) -> Result<usize> {
-        Ok(self.write_bytes(request, id, offset, bytes, None, None)?.count)
+        Ok(self.write_bytes(request, id, Place::At(offset), bytes, Sums::None, None)?.count)
     }
 
-    /// `sums`: came with the bytes. `changed`: the attributes change as well, and whether setuid and setgid go.
+    /// `changed`: the attributes change as well, and whether setuid and setgid go.
     fn write_bytes(
         &self,
         request: &Request,
         id: ObjectId,
-        offset: u64,
+        place: Place,
         bytes: &[u8],
-        sums: Option<&[Checksum]>,
+        sums: Sums<'_>,
         changed: Option<bool>,
     ) -> Result<Written> {
         let again = |answer: Answer| -> Result<Written> {
-            Ok(Written { count: usize::try_from(answer.count()?).unwrap_or(usize::MAX), size_before: 0 })
+            let (count, offset) = match (place, answer.count()?) {
+                (Place::At(offset), count) => (usize::try_from(count).unwrap_or(usize::MAX), offset),
+                // Where it went is what cannot be said otherwise.
+                (Place::End(_), offset) => (count_at(offset, bytes), offset),
+            };
+            Ok(Written { count, offset, size_before: 0 })
         };
         if let Some(answer) = self.earlier(request)? {
             return again(answer);
         }
-        let room = MAX_OBJECT_BYTES.saturating_sub(offset);
-        if room == 0 && !bytes.is_empty() {
-            return Err(Error::FileTooBig { object: id, size: offset.saturating_add(bytes.len() as u64) });
-        }
-        let count = bytes.len().min(WRITE_MAX).min(usize::try_from(room).unwrap_or(usize::MAX));
         let _in_use = self.locks.lock(&[(id, Use::Exclusive)]);
         let attributes = self.regular(id)?;
-        let written = Written { count, size_before: attributes.size };
+        let (offset, is_allowed) = match place {
+            Place::At(offset) => (offset, true),
+            Place::End(max) => (attributes.size, attributes.size <= max),
+        };
+        let count = count_at(offset, bytes);
+        if !bytes.is_empty() && (count == 0 || !is_allowed) {
+            return Err(Error::FileTooBig { object: id, size: offset.saturating_add(bytes.len() as u64) });
+        }
+        let written = Written { count, offset, size_before: attributes.size };
         if count == 0 {
             return Ok(written);
         }
         // Who wrote what the kernel hands down later is not known.
         let mut staged = self.stage().by(changed.is_some() && request.caller.is_privileged());
-        staged.bytes_with_sums(id, offset, &bytes[..count], sums)?;
+        match sums {
+            Sums::None => staged.bytes_with_sums(id, offset, &bytes[..count], None)?,
+            Sums::OfBlocks(sums) => staged.bytes_with_sums(id, offset, &bytes[..count], Some(sums))?,
+            Sums::OfBytes(sums) => {
+                let sums = resummed(id, offset, bytes, sums)?;
+                staged.bytes_with_sums(id, offset, bytes, Some(&sums))?;
+            }
+        }
         if let Some(clear_set_ids) = changed {
             self.stage_changed(request, &mut staged, id, &attributes, clear_set_ids)?;
         }
-        let outcome = staged.submit(request.id, Answer::Count(count as u64).encode())?;
+        let answer = match place {
+            Place::At(_) => Answer::Count(count as u64),
+            Place::End(_) => Answer::Count(offset),
+        };
+        let outcome = staged.submit(request.id, answer.encode())?;
         match repeated(outcome)? {
             Some(answer) => again(answer),
             None => Ok(written),

@@ -2,7 +2,7 @@
 
 use crate::support::{ROOT, World};
 use holdfast_integrity::{Algorithm, Checksum};
-use holdfast_naming::{Error, ErrorKind, Request, SumsWanted, WRITE_MAX};
+use holdfast_naming::{Error, ErrorKind, Request, SetAttr, SumsWanted, WRITE_MAX};
 use holdfast_object::{MAX_OBJECT_BYTES, ObjectId, PAGE_SIZE, RequestId};
 
 const REQUEST: &Request = &Request::ROOT;
@@ -142,6 +142,67 @@ fn writes_with_sums_are_whole_or_refused() {
     assert_eq!(write(0, &long, &sums(Algorithm::Xor64, 0, &long)), Err(ErrorKind::InvalidArgument));
     assert_eq!(world.attributes(file).size, 0);
     assert_eq!(write(MAX_OBJECT_BYTES - 2, b"ab", &one), Ok(0));
+}
+
+#[test]
+fn appends_go_to_the_end_with_checksums_of_their_own_bytes() {
+    let world = World::new();
+    let file = world.file(ROOT, "file");
+    let append = |algorithm, max, bytes: &[u8], sums: &[Checksum]| {
+        world.space.append_with_sums(REQUEST, file, max, bytes, sums, false).map_err(|error| match error {
+            Error::Mismatch { blocks, .. } => (ErrorKind::Corrupt, blocks),
+            error => (error.kind(), vec![algorithm as u64]),
+        })
+    };
+    let mut expected = Vec::new();
+    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+        for length in [1, 4095, 4096, 4097, 10_000, 3 * PAGE_SIZE] {
+            let bytes = bytes(length);
+            let own = sums(algorithm, 0, &bytes);
+            let size = expected.len() as u64;
+            assert_eq!(append(number, size, &bytes, &own), Ok(size), "{algorithm} {length}");
+            expected.extend(&bytes);
+            let limit = append(number, size, &bytes, &own).unwrap_err();
+            assert_eq!(limit, (ErrorKind::FileTooBig, vec![number as u64]), "not behind {size}");
+            if algorithm == Algorithm::None {
+                continue;
+            }
+            for block in 0..own.len() {
+                let mut came = bytes.clone();
+                came[(block * PAGE_SIZE + 5).min(length - 1)] ^= 8;
+                assert_eq!(append(number, u64::MAX, &came, &own), Err((ErrorKind::Corrupt, vec![block as u64])));
+            }
+            let few = append(number, u64::MAX, &bytes, &own[1..]).unwrap_err();
+            assert_eq!(few, (ErrorKind::InvalidArgument, vec![number as u64]));
+        }
+    }
+    assert_eq!(world.space.append(REQUEST, file, b"end", false), Ok(3));
+    expected.extend(b"end");
+    assert!(world.read_all(file) == expected);
+    world.space.setattr(REQUEST, file, &SetAttr { size: Some(MAX_OBJECT_BYTES - 1), ..SetAttr::default() }).unwrap();
+    let one = sums(Algorithm::Xor64, 0, b"ab");
+    assert_eq!(append(0, u64::MAX, b"ab", &one).unwrap_err().0, ErrorKind::FileTooBig);
+    assert_eq!(append(0, u64::MAX, b"a", &one[..0]).unwrap_err().0, ErrorKind::InvalidArgument);
+    assert_eq!(append(0, u64::MAX, b"a", &sums(Algorithm::Xor64, 0, b"a")), Ok(MAX_OBJECT_BYTES - 1));
+}
+
+#[test]
+fn an_append_that_comes_again_is_where_it_was() {
+    let world = World::new();
+    let file = world.file(ROOT, "file");
+    let request = Request { id: Some(RequestId { client: 3, unique: 4 }), ..Request::ROOT };
+    world.write(file, 0, b"before");
+    let append = || {
+        let sums = [Algorithm::Crc32c.sum(b"once")];
+        world.space.append_with_sums(&request, file, u64::MAX, b"once", &sums, false)
+    };
+    assert_eq!(append(), Ok(6));
+    world.write(file, 10, b"other");
+    assert_eq!(append(), Ok(6));
+    let plain = Request { id: Some(RequestId { client: 3, unique: 5 }), ..Request::ROOT };
+    assert_eq!(world.space.append(&plain, file, b"too", false), Ok(3));
+    assert_eq!(world.space.append(&plain, file, b"too", false), Ok(3));
+    assert_eq!(world.read_all(file), b"beforeonceothertoo");
 }
 
 #[test]
