@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 /* What this header describes; holdfast_abi_version() says what the library has. Equal upper 16 bits: compatible. */
-#define HOLDFAST_ABI_VERSION 0x00010001u
+#define HOLDFAST_ABI_VERSION 0x00010002u
 
 #define HOLDFAST_BLOCK_BYTES 4096
 #define HOLDFAST_SUM_BYTES_MAX 32
@@ -103,7 +103,14 @@ ssize_t holdfast_preadv(int fd, const struct iovec *vector, int count, off_t off
 ssize_t holdfast_pwritev(int fd, const struct iovec *vector, int count, off_t offset, struct holdfast_error *error);
 
 /*
- * The same with checksums that the application gets, verified here against the bytes in its buffer, or brings. `sums` has
+ * Appends bytes from the start of the buffer on, as many as go in one request, and gives how many they are; *offset, unless it is NULL, is
+ * where they are. That is all of 8 KiB, and of 1 MiB where the mount can read this process's memory. Nobody's bytes come between
+ * them or are written over, whoever else appends, also by write(2) with O_APPEND. Since version 1.2; -1 with EOPNOTSUPP if the mount is older.
+ */
+ssize_t holdfast_append(int fd, const void *buffer, size_t length, off_t *offset, struct holdfast_error *error);
+
+/*
+ * Reads and writes with checksums that the application gets, verified here against the bytes in its buffer, or brings. `sums` has
  * holdfast_sum_bytes() for each block of the transfer, one after another.
  */
 ssize_t holdfast_pread_sums(int fd, void *buffer, size_t length, off_t offset, int algorithm, void *sums,

@@ -16,7 +16,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
 /// As in the header.
-pub const ABI_VERSION: u32 = 0x0001_0001;
+pub const ABI_VERSION: u32 = 0x0001_0002;
 
 fn algorithm(number: c_int) -> Option<Algorithm> {
     u8::try_from(number).ok().and_then(|number| Algorithm::parse(number).ok())
@@ -320,6 +320,42 @@ pub unsafe extern "C" fn holdfast_pwrite(
 ) -> ssize_t {
     // SAFETY: passed on.
     unsafe { write(fd, &single(buffer, length), 1, offset, DEFAULT, std::ptr::null(), error) }
+}
+
+/// See holdfast.h.
+///
+/// # Safety
+/// As for [`holdfast_pread`]; `offset` is null or an `off_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn holdfast_append(
+    fd: c_int,
+    buffer: *const c_void,
+    length: size_t,
+    offset: *mut off_t,
+    error: *mut HoldfastError,
+) -> ssize_t {
+    let appended = if fd < 0 {
+        Err(Error::from_errno(Operation::Write, 0, libc::EBADF, "no descriptor"))
+    } else if buffer.is_null() && length > 0 || length > isize::MAX as usize {
+        Err(invalid(Operation::Write, 0, "no such buffer"))
+    } else {
+        let bytes = match length {
+            0 => &[],
+            // SAFETY: the caller has so many bytes there.
+            _ => unsafe { std::slice::from_raw_parts(buffer.cast(), length) },
+        };
+        // SAFETY: not negative; whether it is open the kernel says.
+        descriptor::append_part(unsafe { BorrowedFd::borrow_raw(fd) }, bytes, Algorithm::Crc64Nvme)
+    };
+    let done = appended.map(|(at, done)| {
+        if !offset.is_null() {
+            // SAFETY: the caller says that it is one. Positions are less than 2^63.
+            unsafe { offset.write(at as off_t) };
+        }
+        done
+    });
+    // SAFETY: passed on.
+    unsafe { finish(done, error) }
 }
 
 /// See holdfast.h.

@@ -19,7 +19,7 @@
 //! - **The file's own position is taken by one lseek**, which the kernel does in one step also for processes that share it (`transfer`).
 //! - **A signal handler may do all of it**: no lock, no libc memory, no thread-local value with a destructor.
 //! - **Whatever is odd is left to the system**, which then says what is wrong: an address that is no memory, an impossible length, a
-//!   position that is none. O_APPEND is left to it as only the kernel knows where the end is for everybody.
+//!   position that is none; and an append that takes more than one request, as others' bytes could come between.
 //! - **errno is changed by failures only.** A thread may be cancelled in the system's function, and is unwound through ours: there is
 //!   nothing to drop in their frames.
 //!

@@ -9,7 +9,7 @@ use crate::buffers::Buffers;
 use crate::mounts::{self, Held};
 use crate::sys::Age;
 use crate::{counters, sys, tell};
-use holdfast_client::{BLOCK_BYTES, Error, Kind, Operation, Result, descriptor};
+use holdfast_client::{Appended, BLOCK_BYTES, Error, Kind, Operation, Result, descriptor};
 use holdfast_interface::run::Counter;
 use holdfast_interface::{PAYLOAD_BYTES_MAX, TRANSFER_BYTES_MAX};
 use libc::c_int;
@@ -110,7 +110,10 @@ pub(crate) fn write(fd: c_int, buffers: impl FnOnce() -> Option<Buffers>, at: At
     if length == 0 {
         return Outcome::Left;
     }
-    let appends = sys::flags(fd).is_none_or(|flags| flags & libc::O_APPEND != 0);
+    let Some(flags) = sys::flags(fd) else { return left_alone() };
+    if flags & libc::O_APPEND != 0 {
+        return append(fd, &held, &buffers, at);
+    }
     // Beyond the limit the system sends a signal.
     let limit = sys::file_size_limit();
     let end = |from: i64| u64::try_from(from).ok().and_then(|from| from.checked_add(length as u64));
@@ -119,7 +122,7 @@ pub(crate) fn write(fd: c_int, buffers: impl FnOnce() -> Option<Buffers>, at: At
         At::Own => sys::seek(fd, 0, libc::SEEK_CUR),
         At::Position(offset) => Some(offset),
     };
-    if appends || !from.is_some_and(is_within) || !buffers.are_readable() {
+    if !from.is_some_and(is_within) || !buffers.are_readable() {
         return left_alone();
     }
     let start = match at {
@@ -144,6 +147,38 @@ pub(crate) fn write(fd: c_int, buffers: impl FnOnce() -> Option<Buffers>, at: At
         sys::seek(fd, done as i64 - length as i64, libc::SEEK_CUR);
     }
     finish(fd, &held, done, error, (Counter::Writes, Counter::WrittenBytes))
+}
+
+/// The same by a descriptor that appends, whatever the position. What does not go in one request is left to the system, which keeps it together.
+fn append(fd: c_int, held: &Held, buffers: &Buffers, at: At) -> Outcome {
+    let length = buffers.total();
+    if !buffers.are_readable() {
+        return left_alone();
+    }
+    let mut attempts = 0;
+    let appended = loop {
+        let appended =
+            descriptor::append(borrow(&fd), &buffers.slices(0..length), sys::file_size_limit(), held.algorithm);
+        attempts += 1;
+        match appended {
+            Err(Error { in_transfer: true, .. }) if attempts < ATTEMPTS_MAX => {}
+            appended => break appended,
+        }
+    };
+    let (done, error) = match appended {
+        Ok(Appended::At(offset)) => {
+            if at == At::Own {
+                // Of no use but to who asks where it is.
+                sys::seek(fd, offset as i64 + length as i64, libc::SEEK_SET);
+            }
+            (length, None)
+        }
+        Ok(Appended::TooLong) => return left_alone(),
+        // The system sends a signal.
+        Err(Error { errno: libc::EFBIG, kind: Kind::System, .. }) => return left_alone(),
+        Err(error) => (0, Some(error)),
+    };
+    finish(fd, held, done, error, (Counter::Writes, Counter::WrittenBytes))
 }
 
 /// Transfers `length` bytes in steps of a request each, which are given their range and their position in the file, and tell how many bytes

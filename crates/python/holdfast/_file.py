@@ -53,19 +53,18 @@ def features(fd: int) -> Features:
 class FileIO(io.RawIOBase):
     """A file in a Holdfast mount, without a buffer. Give it to io.BufferedReader, io.BufferedWriter or io.BufferedRandom, or use open().
 
-    mode is "r", "w" or "x", and "+" for both ways. Appending ("a") is not offered: where the end is for everybody only the kernel
-    knows, and its writes have no checksums.
+    mode is "r", "w", "x" or "a", and "+" for both ways. With "a" each write goes to the end of the file, wherever that is by then: nobody's
+    bytes come between those of one write, or are written over. It can write fewer bytes than it is given, but all of 8 KiB.
     """
 
     def __init__(self, file: str | bytes | os.PathLike[Any] | int, mode: str = "r", closefd: bool = True) -> None:
         super().__init__()
         self._fd = -1
         kind = mode.replace("b", "", 1)
-        if "a" in kind:
-            raise ValueError("appending has no checksums: open with 'r+', and seek to the end")
-        if kind.rstrip("+") not in ("r", "w", "x") or kind.count("+") > 1:
+        if kind.rstrip("+") not in ("r", "w", "x", "a") or kind.count("+") > 1:
             raise ValueError(f"invalid mode: {mode!r}")
         both = kind.endswith("+")
+        self._appends = kind[0] == "a"
         self._reads, self._writes = both or kind == "r", both or kind[0] != "r"
         self.mode = kind + "b"
         self.name = file
@@ -77,7 +76,7 @@ class FileIO(io.RawIOBase):
             if not closefd:
                 raise ValueError("only a descriptor can be left open")
             self._fd, self._features = self._opened(file, kind)
-        self._position = 0
+        self._position = os.fstat(self._fd).st_size if self._appends else 0
         self._lock = threading.Lock()
 
     @staticmethod
@@ -175,7 +174,10 @@ class FileIO(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         with self._lock:
-            done = self.pwrite(data, self._position)
+            if self._appends:
+                self._position, done = _native.append(self._open(writes=True), data, self._features.algorithm)
+            else:
+                done = self.pwrite(data, self._position)
             self._position += done
             return done
 

@@ -66,6 +66,15 @@ fn pwrite(py: Python<'_>, fd: i32, buffer: &Bound<'_, PyAny>, offset: u64, numbe
     py.detach(|| descriptor::write_at(fd, &slices, offset, algorithm, None)).map_err(|error| raised(py, error))
 }
 
+/// Appends bytes from the start of a buffer on; gives where, and how many.
+#[pyfunction]
+fn append(py: Python<'_>, fd: i32, buffer: &Bound<'_, PyAny>, number: u8) -> PyResult<(u64, usize)> {
+    let (fd, algorithm) = (borrowed(fd)?, algorithm(number)?);
+    let source = Source::new(buffer)?;
+    let slice = source.slice();
+    py.detach(|| descriptor::append_part(fd, &slice, algorithm)).map_err(|error| raised(py, error))
+}
+
 /// What the mount offers: version, mode, algorithm of pages, algorithms, most bytes of a request, may read, may write.
 type Features = (u16, String, u8, Vec<(u8, String)>, usize, bool, bool);
 
@@ -96,6 +105,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("BLOCK_BYTES", holdfast_client::BLOCK_BYTES)?;
     module.add_function(wrap_pyfunction!(pread_into, module)?)?;
     module.add_function(wrap_pyfunction!(pwrite, module)?)?;
+    module.add_function(wrap_pyfunction!(append, module)?)?;
     module.add_function(wrap_pyfunction!(features, module)?)?;
     module.add_function(wrap_pyfunction!(bad_blocks, module)?)
 }

@@ -88,8 +88,35 @@ class Files(unittest.TestCase):
             with self.assertRaises(io.UnsupportedOperation):
                 f.write(b"x")
 
+    def test_appending(self):
+        path, before = self.path(), b"before"
+        path.write_bytes(before)
+        size = len(before)
+        with holdfast.open(path, "ab", buffering=0) as one, holdfast.open(path, "a") as other, open(path, "ab") as plain:
+            self.assertEqual(one.tell(), size)
+            one.seek(0)
+            self.assertEqual((one.write(b"one"), one.tell()), (3, size + 3))
+            plain.write(b"plain")
+            plain.flush()
+            other.write("other")
+            other.flush()
+            self.assertEqual(one.write(b"last"), 4)
+            big = bytes(range(256)) * 20_000
+            done = 0
+            while done < len(big):
+                done += one.write(big[done:])
+        self.assertEqual(path.read_bytes(), before + b"oneplainotherlast" + big)
+        with holdfast.open(path, "ab+") as f:
+            f.write(b"end")
+            f.seek(-7, os.SEEK_END)
+            self.assertEqual(f.read(), big[-4:] + b"end")
+        new = path.with_name("appended")
+        with holdfast.open(new, "a") as f:
+            f.write("made")
+        self.assertEqual(new.read_bytes(), b"made")
+
     def test_modes(self):
-        for mode in ["a", "rw", "", "r++", "b", "z"]:
+        for mode in ["aa", "rw", "", "r++", "b", "z"]:
             with self.assertRaises(ValueError, msg=mode):
                 holdfast.FileIO(self.path(), mode)
         with holdfast.open(self.path(), "x") as f:

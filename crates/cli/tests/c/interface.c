@@ -90,6 +90,16 @@ int main(int argc, char **argv)
     MUST(holdfast_bad_blocks(fd, 0, bad, 4, &error) == 0);
     MUST(holdfast_bad_blocks(fd, 0, NULL, 4, &error) == -1 && errno == EINVAL);
 
+    /* At the end, wherever that is. */
+    off_t end = lseek(fd, 0, SEEK_END), at = -1;
+    MUST(holdfast_append(fd, written, 8192, &at, &error) == 8192 && at == end);
+    MUST(holdfast_append(fd, "end", 3, NULL, NULL) == 3 && lseek(fd, 0, SEEK_END) == end + 8195);
+    MUST(holdfast_pread(fd, back, 8195, end, &error) == 8195);
+    MUST(memcmp(back, written, 8192) == 0 && memcmp((char *)back + 8192, "end", 3) == 0);
+    MUST(holdfast_append(fd, NULL, 0, &at, &error) == 0 && at == end + 8195);
+    MUST(holdfast_append(fd, NULL, 1, &at, &error) == -1 && errno == EINVAL);
+    MUST(holdfast_append(-1, "", 0, &at, &error) == -1 && errno == EBADF);
+
     /* What makes no sense. */
     MUST(holdfast_pread(fd, back, 1, -1, &error) == -1 && errno == EINVAL && error.kind == HOLDFAST_ERROR_SYSTEM);
     MUST(holdfast_pread_sums(fd, back, 1, 0, 7, got, &error) == -1 && errno == EINVAL);

@@ -257,6 +257,73 @@ fn bits_that_flip_on_the_way_are_caught() {
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("bad bytes in memory: write at byte 6000"), "{err}");
     assert!(fs::read(&copy).unwrap() == content[..6000], "nothing of it was taken, and it was not left to the system");
+    // Appended.
+    let log = mount.join("log");
+    let append = |flips: &str| {
+        let script = format!("echo line >>{}", log.display());
+        flipping("write", flips, &["--stats"], &["sh", "-c", &script].map(OsStr::new))
+    };
+    for (flips, expected) in [("0", "line\n"), ("1", "line\nline\n")] {
+        let (code, _, err) = append(flips);
+        assert_eq!((code, &*fs::read_to_string(&log).unwrap()), (Some(0), expected), "{err}");
+        assert!(err.contains("\"verified_writes\":1") && err.contains("\"left_alone\":0"), "{err}");
+    }
+    let (code, _, err) = append("1000");
+    assert!(code != Some(0) && err.contains("log: bad bytes in memory: write at byte "), "{code:?}: {err}");
+    assert_eq!(fs::read_to_string(&log).unwrap(), "line\nline\n");
+}
+
+/// Positions, streams, the limit of file sizes, and what is too long for one request, by descriptors that append.
+#[test]
+fn appends_are_verified_and_do_as_ever() {
+    const PROGRAM: &str = r#"
+import os, resource, signal, sys
+path = sys.argv[1]
+fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+print(os.write(fd, b'abc'), os.lseek(fd, 0, os.SEEK_CUR), os.write(fd, b''))
+os.lseek(fd, 1, os.SEEK_SET)
+print(os.pwrite(fd, b'de', 0), os.lseek(fd, 0, os.SEEK_CUR), os.pread(fd, 10, 0))
+print(os.writev(fd, [b'f' * 3000, b'g' * 3000]), os.lseek(fd, 0, os.SEEK_CUR))
+for length in [4091, 12_288, 100_000, 1 << 20, 3 << 20]:
+    print(os.write(fd, bytes(range(256)) * (length // 256 + 1)), os.fstat(fd).st_size)
+with open(path, 'a') as file:
+    print(file.tell())
+    file.write('line\n' * 3000)
+    file.flush()
+    print(file.tell())
+size = os.fstat(fd).st_size
+signal.signal(signal.SIGXFSZ, lambda *_: print('SIGXFSZ'))
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, resource.RLIM_INFINITY))
+print(os.write(fd, b'12345678'))
+try:
+    os.write(fd, b'9')
+except OSError as error:
+    print(error.strerror)
+print(os.fstat(fd).st_size - size, os.pread(fd, 100, size - 5))
+"#;
+    if !fuse() || Command::new("python3").arg("--version").output().is_err() {
+        return eprintln!("SKIPPED: it takes a mount, and python3");
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let [plain, verified] = [false, true].map(|is_verified| {
+        let mut command = match is_verified {
+            false => Command::new("python3"),
+            true => rig.under(["--stats", "--", "python3"]),
+        };
+        command.args(["-c", PROGRAM]).arg(mount.join(is_verified.to_string()));
+        ran(command).exits(0)
+    });
+    assert_eq!(verified.out, plain.out);
+    assert!(plain.out.contains("SIGXFSZ") && plain.out.contains("File too large"), "{}", plain.out);
+    assert!(fs::read(mount.join("true")).unwrap() == fs::read(mount.join("false")).unwrap());
+    let counted = stats(&verified);
+    assert!(number(&counted, "verified_writes") >= 7, "{counted}");
+    assert_eq!(
+        number(&counted, "left_alone"),
+        4,
+        "two that are longer than a request, two beyond the limit: {counted}"
+    );
 }
 
 #[test]
