@@ -281,7 +281,7 @@ pub(crate) struct Create {
     /// How much of it only root may fill, as 1G or 5%; default: nothing
     #[arg(long, value_name = "SIZE|N%", value_parser = crate::size::parse_share)]
     pub(crate) reserve: Option<Share>,
-    /// Checksums of the contents of files: uniform, none, disk, end-to-end=ALGORITHM, static, static=strong, dynamic, dynamic=SECONDS;
+    /// Checksums of the contents of files: uniform, uniform=blake3, none, disk, end-to-end=ALGORITHM, static, static=strong, dynamic, dynamic=SECONDS;
     /// or auto, what `holdfast reliability` recommends for this machine
     #[arg(long, value_name = "MODE", value_parser = protection, default_value = "uniform")]
     pub(crate) protection: ProtectionWanted,

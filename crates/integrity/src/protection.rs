@@ -8,6 +8,7 @@
 //! | `static` | xor | Fletcher-256 and the xor | reader, writes to and reads from the device | Z²FS, static |
 //! | `dynamic` | xor; Fletcher-256 after t_switch | Fletcher-256 and the xor | the same | Z²FS, dynamic |
 //! | `uniform` | CRC-64/NVME | the same | the same | Holdfast |
+//! | `uniform=blake3` | CRC-64/NVME | BLAKE3 and the CRC | the same | Holdfast, also against who wants to deceive |
 //!
 //! Source: Y. Zhang, D. S. Myers, A. C. and R. H. Arpaci-Dusseau, *Zettabyte Reliability with Flexible End-to-end Data Integrity*
 //! (MSST 2013), section III. What is not the contents of a regular file has CRC-64/NVME in every mode.
@@ -40,6 +41,9 @@ pub enum Protection {
     /// The same strong and fast one everywhere.
     #[default]
     Uniform,
+    /// As uniform, with a BLAKE3 beside it on the device, by which blocks are verified that come from there: equal ones may be taken for equal
+    /// contents.
+    UniformBlake3,
 }
 
 /// A protection mode that a person or a device names is not one.
@@ -48,7 +52,7 @@ pub enum UnknownProtection {
     /// A name.
     #[error(
         "unknown protection mode '{0}' (known: none, disk, end-to-end=ALGORITHM, static, static=strong, dynamic, \
-         dynamic=SECONDS, uniform)"
+         dynamic=SECONDS, uniform, uniform=blake3)"
     )]
     Name(String),
     /// The algorithm of `end-to-end`.
@@ -77,7 +81,7 @@ impl Protection {
             Protection::EndToEnd(algorithm) => algorithm,
             Protection::Static { strong: true } | Protection::Dynamic { t_switch_s: 0 } => Protection::STRONG,
             Protection::Static { strong: false } | Protection::Dynamic { .. } => Protection::FAST,
-            Protection::Uniform => Algorithm::Crc64Nvme,
+            Protection::Uniform | Protection::UniformBlake3 => Algorithm::Crc64Nvme,
         }
     }
 
@@ -88,12 +92,14 @@ impl Protection {
             Protection::Disk | Protection::Static { .. } | Protection::Dynamic { .. } => Protection::STRONG,
             Protection::EndToEnd(algorithm) => algorithm,
             Protection::Uniform => Algorithm::Crc64Nvme,
+            Protection::UniformBlake3 => Algorithm::Blake3,
         }
     }
 
     /// Whether the checksum of memory is stored beside the strong one, so that a page read back needs no other.
     pub fn stores_both(self) -> bool {
-        matches!(self, Protection::Static { .. } | Protection::Dynamic { .. }) && self.memory() != self.stored()
+        let is_passed_on_alone = matches!(self, Protection::None | Protection::Disk | Protection::EndToEnd(_));
+        !is_passed_on_alone && self.memory() != self.stored()
     }
 
     /// Whether bytes are verified where they cross the boundary between memory and device.
@@ -117,10 +123,12 @@ impl Protection {
         }
         let pages: Vec<_> = pages.map(std::hint::black_box).collect();
         match self.stored() {
-            Algorithm::Crc64Nvme => {
-                let mut sums = vec![0; pages.len()];
-                crc64_each(&pages, &mut sums);
-                sums.into_iter().map(|sum| StoredSums::of(Checksum::crc64(sum))).collect()
+            Algorithm::Crc64Nvme => crc64_of_each(&pages).map(StoredSums::of).collect(),
+            Algorithm::Blake3 => {
+                // Before the checksums that are compared with those of memory: what flips in between has not got those.
+                let new: Vec<_> = pages.iter().map(|page| Algorithm::Blake3.sum(&page[..])).collect();
+                let both = new.into_iter().zip(crc64_of_each(&pages));
+                both.map(|(primary, secondary)| StoredSums { primary, secondary }).collect()
             }
             _ => {
                 let mut sums = Vec::with_capacity(pages.len());
@@ -138,6 +146,7 @@ impl Protection {
     pub fn encode(self) -> [u8; Protection::BYTES] {
         let (mode, detail, seconds) = match self {
             Protection::Uniform => (0, 0, 0),
+            Protection::UniformBlake3 => (0, Algorithm::Blake3.id(), 0),
             Protection::None => (1, 0, 0),
             Protection::Disk => (2, 0, 0),
             Protection::EndToEnd(algorithm) => (3, algorithm.id(), 0),
@@ -156,6 +165,7 @@ impl Protection {
         let [mode, detail, _, _, a, b, c, d] = bytes;
         let unknown = || UnknownProtection::Bytes(bytes);
         let protection = match mode {
+            0 if detail == Algorithm::Blake3.id() => Protection::UniformBlake3,
             0 => Protection::Uniform,
             1 => Protection::None,
             2 => Protection::Disk,
@@ -169,6 +179,12 @@ impl Protection {
     }
 }
 
+fn crc64_of_each(pages: &[&[u8; PAGE_SIZE]]) -> impl Iterator<Item = Checksum> + use<> {
+    let mut sums = vec![0; pages.len()];
+    crc64_each(std::hint::black_box(pages), &mut sums);
+    sums.into_iter().map(Checksum::crc64)
+}
+
 impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -179,6 +195,7 @@ impl fmt::Display for Protection {
             Protection::Static { strong: true } => f.pad("static=strong"),
             Protection::Dynamic { t_switch_s } => f.pad(&format!("dynamic={t_switch_s}")),
             Protection::Uniform => f.pad("uniform"),
+            Protection::UniformBlake3 => f.pad("uniform=blake3"),
         }
     }
 }
@@ -203,6 +220,7 @@ impl FromStr for Protection {
                 seconds.parse().map(|t_switch_s| Protection::Dynamic { t_switch_s }).map_err(|_| unknown())
             }
             ("uniform", None) => Ok(Protection::Uniform),
+            ("uniform", Some("blake3")) => Ok(Protection::UniformBlake3),
             _ => Err(unknown()),
         }
     }
@@ -329,6 +347,7 @@ mod tests {
             Protection::Dynamic { t_switch_s: 0 },
             Protection::Dynamic { t_switch_s: 92 },
             Protection::Uniform,
+            Protection::UniformBlake3,
         ];
         all.extend(Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::None).map(Protection::EndToEnd));
         all
@@ -340,8 +359,17 @@ mod tests {
             assert_eq!(mode.to_string().parse(), Ok(mode));
             assert_eq!(Protection::decode(mode.encode()), Ok(mode));
         }
-        for bad in ["", "nonsense", "none=1", "end-to-end", "end-to-end=none", "dynamic=-1", "static=weak", "uniform="]
-        {
+        for bad in [
+            "",
+            "nonsense",
+            "none=1",
+            "end-to-end",
+            "end-to-end=none",
+            "dynamic=-1",
+            "static=weak",
+            "uniform=",
+            "uniform=xor64",
+        ] {
             assert!(bad.parse::<Protection>().is_err(), "{bad}");
         }
         for bad in
@@ -387,7 +415,8 @@ mod tests {
                 Protection::None => (false, false, false),
                 Protection::Disk => (false, true, false),
                 Protection::EndToEnd(_) => (false, false, true),
-                Protection::Static { .. } | Protection::Dynamic { .. } | Protection::Uniform => (true, true, true),
+                Protection::Static { .. } | Protection::Dynamic { .. } => (true, true, true),
+                Protection::Uniform | Protection::UniformBlake3 => (true, true, true),
             };
             assert_eq!((before, on_device, by_reader), expected, "{mode}");
             if loaded.strong.algorithm() != Algorithm::None {

@@ -23,7 +23,7 @@ const PAGES: usize = 4;
 /// The page that is hit.
 const PAGE: u64 = 1;
 /// The modes of the table.
-const MODES: [Protection; 9] = [
+const MODES: [Protection; 10] = [
     Protection::None,
     Protection::Disk,
     Protection::EndToEnd(Algorithm::Xor64),
@@ -33,6 +33,7 @@ const MODES: [Protection; 9] = [
     Protection::Dynamic { t_switch_s: 92 },
     Protection::Dynamic { t_switch_s: 0 },
     Protection::Uniform,
+    Protection::UniformBlake3,
 ];
 
 /// Modes in which a page of a directory is hit: it is under CRC-64 in all.

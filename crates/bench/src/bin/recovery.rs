@@ -28,12 +28,13 @@ struct Arguments {
     write: Option<PathBuf>,
 }
 
-const MODES: [Protection; 5] = [
+const MODES: [Protection; 6] = [
     Protection::None,
     Protection::Disk,
     Protection::Static { strong: false },
     Protection::Dynamic { t_switch_s: Protection::T_SWITCH_DEFAULT_S },
     Protection::Uniform,
+    Protection::UniformBlake3,
 ];
 
 fn main() -> ExitCode {

@@ -40,7 +40,7 @@ use crate::pattern::{BLOCK, Generator, check_stamps, stamp};
 use crate::peer::Site;
 
 /// The modes that are measured; all are compared with the first.
-pub const MODES: [Protection; 8] = [
+pub const MODES: [Protection; 9] = [
     Protection::None,
     Protection::Disk,
     Protection::EndToEnd(Algorithm::Xor64),
@@ -49,6 +49,7 @@ pub const MODES: [Protection; 8] = [
     Protection::Dynamic { t_switch_s: 0 },
     Protection::Dynamic { t_switch_s: Protection::T_SWITCH_DEFAULT_S },
     Protection::Uniform,
+    Protection::UniformBlake3,
 ];
 
 /// Name of the file in each store.

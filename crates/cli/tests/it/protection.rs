@@ -3,8 +3,17 @@
 use crate::rig::{Rig, fuse};
 use std::fs;
 
-const MODES: [&str; 8] =
-    ["uniform", "none", "disk", "end-to-end=fletcher256", "static", "static=strong", "dynamic=0", "dynamic=92"];
+const MODES: [&str; 9] = [
+    "uniform",
+    "uniform=blake3",
+    "none",
+    "disk",
+    "end-to-end=fletcher256",
+    "static",
+    "static=strong",
+    "dynamic=0",
+    "dynamic=92",
+];
 
 fn content(seed: usize) -> Vec<u8> {
     (0..100_000).map(|at: usize| (at * 7 + seed * 31 + at / 251) as u8).collect()
