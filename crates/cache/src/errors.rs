@@ -233,9 +233,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_object::Side;
 
     fn error() -> Error {
-        Error::Lost(Box::default())
+        Error::Lost { side: Side::Memory, place: Box::default() }
     }
 
     #[test]

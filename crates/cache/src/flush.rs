@@ -8,7 +8,7 @@ use crate::plan::{ZERO_SUMS, ZEROES};
 use crate::state::{FrozenEpoch, State};
 use holdfast_object::{
     AttrSet, Attributes, Batch, BlockIdentity, Epoch, Error, Fragment, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
-    PageRef, Result, Seek,
+    PageRef, Result, Seek, Side,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Duration;
@@ -220,7 +220,7 @@ impl Cache {
             let key = ObjectKey { domain: self.domain, object: id };
             match self.store.seek(key, index, Seek::Data) {
                 Ok(found) if found == Some(index) => {}
-                Ok(_) => batch.ops.push(Op::Lose { id, pages: vec![index] }),
+                Ok(_) => batch.ops.push(Op::Lose { id, pages: vec![index], side: Side::Memory }),
                 // What leads to the page cannot be read, so nothing old comes out of it either; or the object is gone.
                 Err(Error::Corrupt(_) | Error::NoObject(_)) => {}
                 Err(error) => return Err(error),

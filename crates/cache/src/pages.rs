@@ -6,7 +6,7 @@ use crate::ranges::Missing;
 use crate::state::State;
 use holdfast_object::{
     Corruption, Error, FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageMismatch, PageRef, PageSource, PageView,
-    PinnedPage, Place, Result, Seek,
+    PinnedPage, Place, Result, Seek, Side,
 };
 use std::sync::atomic::Ordering;
 
@@ -135,8 +135,8 @@ impl Cache {
                     PageView::Data(page)
                 }
                 PageSource::Hole => PageView::Zero,
-                PageSource::Lost if position < demanded => return Err(lost(&state, id, index)),
-                PageSource::Lost => continue,
+                PageSource::Lost(side) if position < demanded => return Err(lost(&state, id, index, side)),
+                PageSource::Lost(_) => continue,
             };
             if position < demanded {
                 views.push(view);
@@ -235,8 +235,9 @@ impl Cache {
     }
 }
 
-fn lost(state: &State, id: ObjectId, index: PageIndex) -> Error {
-    Error::Lost(Box::new(Place { object: Some(state.key(id)), index: Some(index), ..Place::default() }))
+fn lost(state: &State, id: ObjectId, index: PageIndex, side: Side) -> Error {
+    let place = Place { object: Some(state.key(id)), index: Some(index), ..Place::default() };
+    Error::Lost { side, place: Box::new(place) }
 }
 
 /// The error for a page whose bytes in memory are not what was written.

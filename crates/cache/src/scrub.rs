@@ -10,7 +10,7 @@ use crate::pages::Found;
 use holdfast_object::space::levels;
 use holdfast_object::{
     BlockIdentity, Error, Fate, Kind, ObjectId, ObjectKey, Op, PageIndex, PageSource, PinnedPage, Purpose, Result,
-    ScrubCursor, ScrubFinding, ScrubStep, SnapshotId,
+    ScrubCursor, ScrubFinding, ScrubStep, Side, SnapshotId,
 };
 
 impl Cache {
@@ -59,7 +59,7 @@ impl Cache {
         // The store's version of the page stays what it is meanwhile.
         let _no_epoch_is_written = self.flushing.lock();
         match self.store.read(key, index, &mut frames) {
-            Ok(sources) if sources == [PageSource::Lost] => return Ok(Some(Fate::Lost)),
+            Ok(sources) if matches!(sources[..], [PageSource::Lost(_)]) => return Ok(Some(Fate::Lost)),
             Ok(_) | Err(Error::NoObject(_)) => return Ok(None),
             Err(Error::Corrupt(_) | Error::Device(_)) => {}
             Err(error) => return Err(error),
@@ -100,7 +100,7 @@ impl Cache {
         if good.is_none() && !is_file {
             return Ok(Some(Fate::Unrepaired));
         }
-        let record = OpLog::encode(&[&Op::Lose { id, pages: vec![index] }])?;
+        let record = OpLog::encode(&[&Op::Lose { id, pages: vec![index], side: Side::Device }])?;
         // The page, the tree blocks above it, the object's record and the blocks above that.
         let blocks = 2 * (1 + u64::from(levels(index)) + 2 + u64::from(levels(id.0)));
         match self.store.reserve(state.open.epoch, blocks, Purpose::Release) {

@@ -246,10 +246,10 @@ pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked>
     let mut found = check_blocks(device.clone(), &options, watch)?;
     // Nothing is wrong with the store, but something is with a file.
     found.found += found.lost_pages;
-    found.findings.extend(found.lost.drain(..).map(|place| Finding {
+    found.findings.extend(found.lost.drain(..).map(|(place, side)| Finding {
         kind: FindingKind::Lost,
         place,
-        what: "lost: an error when it is read, until it is written again".to_string(),
+        what: format!("lost, as its bytes went bad {side}: an error when it is read, until it is written again"),
         repaired: false,
     }));
     let ((names, names_are_wrong), damage, remarks) = match Stack::open(device.clone(), &Settings::to_look()) {

@@ -76,7 +76,7 @@ impl Seen {
         use holdfast_object::Error as Below;
         match error {
             Error::Object(Below::ReadOnly(_)) => self.read_only = true,
-            Error::Object(Below::Corrupt(_) | Below::Lost(_) | Below::Device(_) | Below::NoStore(_))
+            Error::Object(Below::Corrupt(_) | Below::Lost { .. } | Below::Device(_) | Below::NoStore(_))
             | Error::CorruptDirectory { .. }
             | Error::CorruptAttributes { .. }
             | Error::CorruptTree { .. } => {

@@ -1,16 +1,7 @@
 //! Which errors tell of bad bytes, and where these are.
 
 use crate::error::{Error, ErrorKind};
-use holdfast_object as object;
-
-/// Where bytes are bad.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// In memory.
-    Memory,
-    /// On the device, or the device failed.
-    Device,
-}
+use holdfast_object::{self as object, Side};
 
 /// Bad bytes that a request has met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +25,8 @@ impl Error {
                 let place = &corruption.place;
                 Some(at(if place.device.is_some() { Side::Device } else { Side::Memory }, place))
             }
-            // Bytes that went bad in memory before they were stored, and were given up.
-            Error::Object(object::Error::Lost(place)) => Some(at(Side::Memory, place)),
+            // Bytes that were given up, in memory before they were stored or on the device.
+            Error::Object(object::Error::Lost { side, place }) => Some(at(*side, place)),
             Error::Object(object::Error::Device(_)) => Some(somewhere),
             error => (error.kind() == ErrorKind::Corrupt).then_some(somewhere),
         }
@@ -70,7 +61,10 @@ mod tests {
         assert_eq!(side(&corrupt(place.clone())), Some((Side::Memory, Some(7))));
         assert_eq!(side(&corrupt(stored.clone())), Some((Side::Device, Some(7))));
         assert_eq!(corrupt(stored).damage().and_then(|damage| damage.device_address), Some(9));
-        assert_eq!(side(&Error::Object(object::Error::Lost(Box::new(place)))), Some((Side::Memory, Some(7))));
+        for on in [Side::Memory, Side::Device] {
+            let lost = object::Error::Lost { side: on, place: Box::new(place.clone()) };
+            assert_eq!(side(&Error::Object(lost)), Some((on, Some(7))));
+        }
         assert_eq!(side(&Error::InvalidArgument("x")), None);
     }
 }

@@ -292,7 +292,9 @@ impl Error {
                 object::Error::NoObject(_) => ErrorKind::Stale,
                 object::Error::NoSpace { .. } => ErrorKind::NoSpace,
                 object::Error::OverQuota { .. } => ErrorKind::OverQuota,
-                object::Error::Corrupt(_) | object::Error::GivenUp(_) | object::Error::Lost(_) => ErrorKind::Corrupt,
+                object::Error::Corrupt(_) | object::Error::GivenUp(_) | object::Error::Lost { .. } => {
+                    ErrorKind::Corrupt
+                }
                 object::Error::Device(_) => ErrorKind::Device,
                 object::Error::ReadOnly(_) | object::Error::InSnapshot(_) => ErrorKind::ReadOnly,
                 object::Error::NoSnapshot(_) => ErrorKind::NotFound,

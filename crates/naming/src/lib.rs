@@ -34,8 +34,9 @@ mod xattr;
 #[allow(dead_code, reason = "shared with the integration tests")]
 mod memory_cache;
 
-pub use damage::{Damage, Side};
+pub use damage::Damage;
 pub use error::{Error, ErrorKind, Name, Result};
+pub use holdfast_object::Side;
 pub use name::{NAME_MAX, SYMLINK_MAX};
 pub use namespace::{
     Atime, CONTROL_NAME, Create, Created, DirEntry, Found, LINK_MAX, Namespace, NewNode, Options, PathChange, Position,

@@ -71,6 +71,24 @@ impl fmt::Display for Corruption {
     }
 }
 
+/// Where bytes went bad.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Side {
+    /// In memory.
+    Memory,
+    /// On the device, or the device failed.
+    Device,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Side::Memory => "in memory",
+            Side::Device => "on the device",
+        })
+    }
+}
+
 /// A device that failed an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeviceFault {
@@ -129,8 +147,13 @@ pub enum Error {
     #[error("the recovery point is given up: {0}")]
     GivenUp(Box<Corruption>),
     /// The block was lost earlier and has not been written since.
-    #[error("lost block: {0}")]
-    Lost(Box<Place>),
+    #[error("lost block, {side}: {place}")]
+    Lost {
+        /// Where its bytes went bad.
+        side: Side,
+        /// Which.
+        place: Box<Place>,
+    },
     /// A device failed.
     #[error("{0}")]
     Device(Box<DeviceFault>),
@@ -203,7 +226,7 @@ impl Error {
         let key = match self {
             Error::NoObject(key) | Error::ObjectExists(key) | Error::InSnapshot(key) => Some(*key),
             Error::Corrupt(corruption) => corruption.place.object,
-            Error::Lost(place) => place.object,
+            Error::Lost { place, .. } => place.object,
             _ => None,
         };
         key.filter(|key| key.domain != DomainId::SYSTEM).map(|key| key.object)

@@ -29,7 +29,7 @@ pub use arena::{Arena, FrameMut, PAGE_BITS, PageMismatch, PageRef, PageSeal, Pin
 pub use attributes::{AttrSet, Attributes, Class, Kind, NAMES_LISTED_MAX, NamePlace, Timestamp};
 pub use cache::{Durability, ObjectCache, Outcome, PageView, RequestId, Seek, Snapshots, Transaction};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use error::{Corruption, DeviceFault, Error, Place, Result};
+pub use error::{Corruption, DeviceFault, Error, Place, Result, Side};
 pub use ids::{BlockIdentity, DomainId, Epoch, ObjectId, ObjectKey, PageIndex, PolicyId, SnapshotId};
 pub use op::{Batch, Fragment, Op};
 pub use scrub::{Fate, ScrubCounts, ScrubCursor, ScrubFinding, ScrubStep};

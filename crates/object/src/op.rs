@@ -1,6 +1,6 @@
 //! Object operations: the one vocabulary of all layers.
 
-use crate::{AttrSet, Attributes, DomainId, Epoch, ObjectId, PageIndex, PageRef, Placement};
+use crate::{AttrSet, Attributes, DomainId, Epoch, ObjectId, PageIndex, PageRef, Placement, Side};
 use serde::{Deserialize, Serialize};
 
 /// Bytes for a part of one page of an object. The frame that `page` names holds them at their position in the page
@@ -66,6 +66,8 @@ pub enum Op {
         id: ObjectId,
         /// In ascending order.
         pages: Vec<PageIndex>,
+        /// Where their bytes went bad.
+        side: Side,
     },
     /// Sets the size; bytes behind it are gone, bytes added read as zero.
     Truncate {

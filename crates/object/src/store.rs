@@ -2,8 +2,8 @@
 
 use crate::{
     Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectChange, ObjectId, ObjectKey, Op, PageIndex,
-    PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo,
-    Space, Timestamp,
+    PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, Side, SnapshotCount, SnapshotDeletion, SnapshotId,
+    SnapshotInfo, Space, Timestamp,
 };
 use holdfast_integrity::{PageSums, Protection, StoredSums};
 use serde::{Deserialize, Serialize};
@@ -21,8 +21,8 @@ pub enum PageSource {
     },
     /// Never written, or punched: reads as zero. The frame is untouched.
     Hole,
-    /// Its bytes were lost and it has not been written since. The frame is untouched.
-    Lost,
+    /// Its bytes were lost, in memory before they were stored or on the device, and it has not been written since. The frame is untouched.
+    Lost(Side),
 }
 
 /// A data block written ahead of its epoch, so that the intent log can name it instead of carrying its bytes.

@@ -22,7 +22,7 @@ use crate::write::{Landed, Outgoing, Stored};
 use holdfast_guard as guard;
 use holdfast_object::{
     Applied, Attributes, Batch, DomainId, Epoch, Error, Fragment, Kind, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
-    PageRef, Placement, Result, Seek,
+    PageRef, Placement, Result, Seek, Side,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -281,10 +281,10 @@ impl Module {
                 self.write_fragments(key, epoch, fragments, landed, *size_min, applied)
             }
             Op::Adopt { pages, size_min, .. } => self.adopt(key, epoch, pages, *size_min, applied),
-            Op::Lose { pages, .. } => self.change(key, epoch, |trees, record| {
+            Op::Lose { pages, side, .. } => self.change(key, epoch, |trees, record| {
                 let unreadable = trees.unreadable_leaves(&self.base, key, record, pages.iter().copied())?;
                 let pages = pages.iter().filter(|page| !is_under(&unreadable, **page));
-                let lost: Vec<_> = pages.map(|&page| (page, BlockPointer::lost(epoch))).collect();
+                let lost: Vec<_> = pages.map(|&page| (page, BlockPointer::lost(epoch, *side))).collect();
                 trees.put_pages(&self.base, key, record, &lost)
             }),
             Op::Truncate { size, .. } => self.truncate(key, epoch, *size, cut),
@@ -551,7 +551,7 @@ impl Module {
                 // The device may read it again one day, with the bytes that must be gone.
                 Err(error @ Error::Device(_)) => {
                     tracing::error!(%key, page, %error, "a page to be cut cannot be read: it is lost");
-                    let lost = [(page, BlockPointer::lost(epoch))];
+                    let lost = [(page, BlockPointer::lost(epoch, Side::Device))];
                     self.change(key, epoch, |trees, record| trees.put_pages(&self.base, key, record, &lost))?;
                     continue;
                 }
@@ -626,7 +626,9 @@ fn share(
                     trees.audit.shared(pointer.address);
                     pages.push((page, BlockPointer { birth_log: epoch, ..*pointer }));
                 }
-                PointerKind::Lost => pages.push((page, BlockPointer::lost(epoch))),
+                PointerKind::LostInMemory | PointerKind::LostOnDevice => {
+                    pages.push((page, BlockPointer { birth_phys: epoch, birth_log: epoch, ..*pointer }));
+                }
                 PointerKind::Hole | PointerKind::Tree if old.is_hole() => {}
                 PointerKind::Hole | PointerKind::Tree => {
                     trees.remove_pages(&module.base, target, record, page, page + 1)?;

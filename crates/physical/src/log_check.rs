@@ -137,7 +137,7 @@ impl Look<'_> {
             let mut rest = verdict.gone.iter().peekable();
             for op in &verdict.ops {
                 self.gone.replay(domain, op, self.report);
-                let Op::Lose { id, pages } = op else { continue };
+                let Op::Lose { id, pages, .. } = op else { continue };
                 for index in pages {
                     let Some(gone) = rest.next_if(|gone| (gone.object, gone.index) == (*id, *index)) else { continue };
                     let place = self.page_place(gone.object, gone.index, gone.address);

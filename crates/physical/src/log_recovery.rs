@@ -30,6 +30,7 @@ use holdfast_integrity::Checksum;
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use holdfast_object::{
     DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, Op, PageIndex, PinnedPage, Placement, RecoveredBatch, Result,
+    Side,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -315,7 +316,8 @@ impl<'a> HalfBytes<'a> {
             }
             ops.push(op);
             if gone.len() > before {
-                ops.push(Op::Lose { id: object, pages: gone[before..].iter().map(|page| page.index).collect() });
+                let pages = gone[before..].iter().map(|page| page.index).collect();
+                ops.push(Op::Lose { id: object, pages, side: Side::Device });
             }
         }
         // With one head only, or a page that was not written, the cut may have come before the flush was over.

@@ -6,7 +6,7 @@ use crate::meta_block::NodeKey;
 use crate::module::Module;
 use crate::own_records::misled;
 use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection};
-use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result};
+use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result, Side};
 use std::io::IoSliceMut;
 
 /// Most pages in one device read: 4 MiB.
@@ -155,6 +155,7 @@ fn source(pointer: &BlockPointer, sums: PageSums) -> PageSource {
     match pointer.kind {
         PointerKind::Hole => PageSource::Hole,
         PointerKind::Data => PageSource::Data { sums, identity: pointer.identity() },
-        PointerKind::Lost | PointerKind::Tree => PageSource::Lost,
+        PointerKind::LostInMemory => PageSource::Lost(Side::Memory),
+        PointerKind::LostOnDevice | PointerKind::Tree => PageSource::Lost(Side::Device),
     }
 }

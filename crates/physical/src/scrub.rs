@@ -270,7 +270,7 @@ impl Module {
         for (index, pointer) in (first..).zip(pointers) {
             let node = NodeKey::new(key, 0, index);
             match pointer.kind {
-                PointerKind::Lost => step.counts.lost_before += 1,
+                PointerKind::LostInMemory | PointerKind::LostOnDevice => step.counts.lost_before += 1,
                 PointerKind::Data if class != Class::System || !trees.dirty.contains_key(&node) => {
                     self.note_copies(&mut references, SnapshotId::LIVE, node, pointer, class, batch);
                 }

@@ -159,7 +159,7 @@ fn a_snapshot_has_the_old_contents_or_knows_that_there_are_none() {
     };
     assert_eq!(page(0).unwrap(), pattern(2, PAGE_SIZE));
     assert_eq!(page(1).unwrap(), pattern(1, 3 * PAGE_SIZE)[PAGE_SIZE..2 * PAGE_SIZE]);
-    assert!(matches!(page(3), Err(Error::Lost(_))), "never zeros");
+    assert!(matches!(page(3), Err(Error::Lost { side: Side::Memory, .. })), "never zeros");
     assert_eq!(bad(&rig, id), [1, 3], "the file itself is as bad as before");
 }
 
@@ -176,7 +176,10 @@ fn what_a_sync_lost_is_no_hole_after_a_power_cut() {
         }
         assert!(Open::new(&rig, id).sync().is_err());
         let rig = rig.power_cut();
-        assert!(matches!(rig.cache.read(id, 0, 1), Err(Error::Lost(_))), "found before the sync: {finder_reads}");
+        assert!(
+            matches!(rig.cache.read(id, 0, 1), Err(Error::Lost { side: Side::Memory, .. })),
+            "found before the sync: {finder_reads}"
+        );
         assert!(rig.cache.read(id, 1, 1).is_ok());
     }
 }

@@ -64,7 +64,7 @@ fn a_page_without_an_older_version_is_lost_not_zero() {
     rig.cache.sync_all().unwrap();
     let rig = rig.power_cut();
     assert!(rig.cache.read(id, 0, 1).is_ok());
-    assert!(matches!(rig.cache.read(id, 1, 1), Err(Error::Lost(_))));
+    assert!(matches!(rig.cache.read(id, 1, 1), Err(Error::Lost { side: Side::Memory, .. })));
     rig.write(id, PAGE_SIZE as u64, &pattern(3, PAGE_SIZE)).unwrap();
     assert_eq!(rig.contents(id).unwrap()[PAGE_SIZE..], pattern(3, PAGE_SIZE));
 }

@@ -51,7 +51,7 @@ fn a_page_in_no_copy_and_not_in_memory_is_lost_for_good_and_told_once() {
     let rig = rig.remount();
     let (counts, findings) = scrub(&rig);
     assert_eq!((counts.lost_before, counts.lost, counts.unrepaired), (1, 0, 0), "{findings:?}");
-    assert!(matches!(rig.cache.read(id, 1, 1), Err(Error::Lost(_))), "never zeros");
+    assert!(matches!(rig.cache.read(id, 1, 1), Err(Error::Lost { side: Side::Device, .. })), "never zeros");
     assert!(rig.cache.read(id, 0, 1).is_ok() && rig.cache.read(id, 2, 1).is_ok());
     rig.write(id, PAGE, &bytes[PAGE_SIZE..2 * PAGE_SIZE]).unwrap();
     let rig = rig.remount();
@@ -79,7 +79,7 @@ fn a_page_in_memory_that_is_bad_too_does_not_help() {
     rig.flip(id, 2, 55);
     assert_eq!(scrub(&rig).0.lost, 1);
     let rig = rig.remount();
-    assert!(matches!(rig.cache.read(id, 2, 1), Err(Error::Lost(_))));
+    assert!(matches!(rig.cache.read(id, 2, 1), Err(Error::Lost { side: Side::Device, .. })));
 }
 
 #[test]

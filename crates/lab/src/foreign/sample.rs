@@ -8,15 +8,16 @@ use crate::stack::{self, Stack, StackOptions};
 use holdfast_block::MemoryDevice;
 use holdfast_integrity::{Algorithm, Protection};
 use holdfast_naming::{Atime, Error, NewNode, Position, Request, SpaceMode, XattrMode};
-use holdfast_object::{Durability, ObjectId, ObjectStore, Snapshots};
+use holdfast_object::{Durability, ObjectCache, ObjectId, ObjectStore, ScrubCursor, Snapshots};
 use holdfast_physical::DeletionSlice;
+use holdfast_physical::check::{BlockRole, BlockUse, block_uses};
 use std::sync::Arc;
 
 /// Blocks of the device.
 const BLOCKS: u64 = 1024;
 const SET_ASIDE_BLOCKS: u64 = 20;
 /// Modes in which files are written, that all kinds of checksums are there; `uniform`, with CRC-64, has the rest.
-const MODES: [Protection; 7] = [
+const MODES: [Protection; 8] = [
     Protection::None,
     Protection::Disk,
     Protection::EndToEnd(Algorithm::Xor64),
@@ -25,6 +26,7 @@ const MODES: [Protection; 7] = [
     Protection::EndToEnd(Algorithm::Blake3),
     // A second checksum in each pointer.
     Protection::Static { strong: false },
+    Protection::UniformBlake3,
 ];
 const WHO: &Request = &Request::ROOT;
 /// Owner, user 10, owning group, group 20, mask, others (`struct posix_acl_xattr_entry`).
@@ -61,6 +63,9 @@ pub fn sample() -> Result<Image, String> {
     for mode in MODES {
         write_file(&open(mode)?, mode).map_err(|error| error.to_string())?;
     }
+    damage_file(&open(Protection::Uniform)?, &device)?;
+    // It has nothing of the file in memory.
+    condemn(&open(Protection::Uniform)?).map_err(words)?;
     fill(&open(Protection::Uniform)?).map_err(|error| error.to_string())?;
     // As after a power cut: the log is to be replayed.
     Ok(Image::new((*device).clone()))
@@ -72,6 +77,33 @@ fn write_file(stack: &Stack, mode: Protection) -> Result<(), Error> {
     let file = names.mknod(WHO, ObjectId::ROOT, mode.to_string().as_bytes(), NewNode::Regular, 0o644)?;
     names.write(WHO, file.id, 0, &[9; 6000], false)?;
     names.sync_all().map(drop)
+}
+
+/// A file of which the device has lost a page.
+fn damage_file(stack: &Stack, device: &Arc<MemoryDevice>) -> Result<(), String> {
+    let names = stack.namespace(Atime::Never);
+    let write = || -> Result<ObjectId, Error> {
+        let file = names.mknod(WHO, ObjectId::ROOT, b"lost on the device", NewNode::Regular, 0o644)?;
+        names.write(WHO, file.id, 0, &[9; 6000], false)?;
+        names.sync_all()?;
+        Ok(file.id)
+    };
+    let file = write().map_err(|error| error.to_string())?;
+    let uses = block_uses(device.clone()).map_err(|error| error.to_string())?;
+    let is_page = |used: &&BlockUse| {
+        used.role == BlockRole::Data && used.object.is_some_and(|key| key.object == file) && used.index == 1
+    };
+    let block = uses.iter().find(is_page).ok_or("the page has no block")?.block;
+    device.alter(block, |bytes| bytes[7] ^= 1).map_err(|error| error.to_string())
+}
+
+/// Scrubs all of it, so that what has no good copy is marked as lost.
+fn condemn(stack: &Stack) -> holdfast_object::Result<()> {
+    let mut cursor = ScrubCursor::Start;
+    while cursor != ScrubCursor::End {
+        cursor = stack.cache.scrub_step(&cursor, BLOCKS)?.cursor;
+    }
+    stack.cache.sync_all().map(drop)
 }
 
 fn fill(stack: &Stack) -> Result<(), Error> {

@@ -118,7 +118,10 @@ fn list(names: &Namespace, directory: ObjectId, path: &str, exact: bool, text: &
                             let bytes: Vec<u8> = read.slices().flatten().copied().collect();
                             write!(text, " {page}..{end}={:016x}", crc64(&bytes)).unwrap();
                         }
-                        Err(error) => write!(text, " {page}..{end} {:?}", error.kind()).unwrap(),
+                        Err(error) => {
+                            let side = error.damage().map(|damage| damage.side);
+                            write!(text, " {page}..{end} {:?} {side:?}", error.kind()).unwrap();
+                        }
                     }
                 }
             }

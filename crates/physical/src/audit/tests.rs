@@ -12,7 +12,7 @@ use crate::meta_block::{Edit, MetaBlock, OwnedBlock};
 use crate::objects::{BITMAP, REFERENCES, dead_of};
 use crate::tree::Change;
 use holdfast_integrity::{Checksum, StoredSums};
-use holdfast_object::{AttrSet, Attributes, Batch, Class, Kind, LogBatch, ObjectStore, Op, Timestamp};
+use holdfast_object::{AttrSet, Attributes, Batch, Class, Kind, LogBatch, ObjectStore, Op, Side, Timestamp};
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 
@@ -64,9 +64,11 @@ const PLANTS: [(&str, &str, Plant); 28] = [
     ("levels", "a tree block in the place of a page", |_, trees| {
         put(trees, BlockPointer { kind: PointerKind::Tree, ..data(1000) });
     }),
-    ("births", "a page of the future", |rig, trees| put(trees, BlockPointer::lost(rig.module.epoch() + 2))),
+    ("births", "a page of the future", |rig, trees| {
+        put(trees, BlockPointer::lost(rig.module.epoch() + 2, Side::Memory))
+    }),
     ("birth order", "a page older than itself", |rig, trees| {
-        put(trees, BlockPointer { birth_phys: rig.module.epoch() + 1, ..BlockPointer::lost(1) });
+        put(trees, BlockPointer { birth_phys: rig.module.epoch() + 1, ..BlockPointer::lost(1, Side::Memory) });
     }),
     ("range", "a page in a label", |_, trees| put(trees, data(5))),
     ("range", "a page behind the end", |_, trees| put(trees, data(1 << 20))),
@@ -581,8 +583,12 @@ fn what_updates_count_is_what_the_bytes_have() {
             block.count_under(SNAPSHOT);
             let mut update = |mut block: Edit<'_>| match kind {
                 0 => {
-                    let some =
-                        [BlockPointer::HOLE, BlockPointer::PENDING, BlockPointer::lost(3), random_pointer(&mut rng)];
+                    let some = [
+                        BlockPointer::HOLE,
+                        BlockPointer::PENDING,
+                        BlockPointer::lost(3, Side::Memory),
+                        random_pointer(&mut rng),
+                    ];
                     block.put_pointer(rng.random_range(0..64), &some[rng.random_range(0..4)]);
                 }
                 1 => block.put_record(rng.random_range(0..8), &random_record(&mut rng)),
@@ -653,7 +659,7 @@ fn a_block_that_is_dropped_is_counted_as_its_slots_are() {
             match rng.random_range(0..4) {
                 0 => slot.fill(0),
                 1 => *slot = BlockPointer::PENDING.encode(),
-                2 => *slot = BlockPointer::lost(3).encode(),
+                2 => *slot = BlockPointer::lost(3, Side::Memory).encode(),
                 _ => slot[..6].fill(0),
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::format::POINTERS;
 use crate::objects::{BITMAP, system_key};
-use holdfast_object::{DomainId, Epoch, Kind, ObjectKey, PageIndex, Place};
+use holdfast_object::{DomainId, Epoch, Kind, ObjectKey, PageIndex, Place, Side};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -91,8 +91,8 @@ pub struct Report {
     pub pages: u64,
     /// Pages marked lost: an error when read, and nothing wrong with the store.
     pub lost_pages: u64,
-    /// Where the first [`Report::FINDINGS_MAX`] of them are.
-    pub lost: Vec<Place>,
+    /// Where the first [`Report::FINDINGS_MAX`] of them are, and where their bytes went bad.
+    pub lost: Vec<(Place, Side)>,
     /// Blocks of metadata of the store itself, each copy counted.
     pub metadata_blocks: u64,
     /// Blocks in use, with labels and log.

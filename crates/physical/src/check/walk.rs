@@ -403,11 +403,11 @@ impl<'a> Walk<'a> {
                 continue;
             }
             owner.bound = owner.bound.max(index + 1);
-            if pointer.kind != PointerKind::Data {
+            if let Some(side) = pointer.kind.lost() {
                 self.report.lost_pages += 1;
                 if self.report.lost.len() < Report::FINDINGS_MAX {
                     let (object, level) = (Some(owner.key), Some(0));
-                    self.report.lost.push(Place { object, level, index: Some(index), ..Place::default() });
+                    self.report.lost.push((Place { object, level, index: Some(index), ..Place::default() }, side));
                 }
                 continue;
             }

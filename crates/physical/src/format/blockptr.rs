@@ -3,7 +3,7 @@
 use super::fields::{Fields, fields};
 use super::{Fault, hex};
 use holdfast_integrity::{Algorithm, Checksum, DIGEST_MAX, StoredSums, crc64};
-use holdfast_object::{BlockIdentity, Epoch};
+use holdfast_object::{BlockIdentity, Epoch, Side};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a block pointer of size code 0.
@@ -11,11 +11,12 @@ pub(crate) const POINTER_BYTES: usize = 64;
 /// Last epoch that a pointer can name. At a hundred recovery points a second it comes after 348 years.
 pub(crate) const EPOCH_MAX: Epoch = (1 << 40) - 1;
 
-/// Of `shape`: kind, level, whether the block's identity is mixed in.
+/// Of `shape`: kind, level, whether the block's identity is mixed in, of a lost page that the device lost it.
 const KIND_BITS: u8 = 0b0000_0011;
 pub(crate) const LEVEL_SHIFT: u8 = 2;
 const LEVEL_BITS: u8 = 0b0011_1100;
 pub(crate) const FLAG_SEEDED: u8 = 0b0100_0000;
+const FLAG_DEVICE: u8 = 0b1000_0000;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
@@ -58,8 +59,21 @@ pub(crate) enum PointerKind {
     Data = 1,
     /// A block of pointers of the next lower level.
     Tree = 2,
-    /// A page whose bytes are gone: reads as an error.
-    Lost = 3,
+    /// A page whose bytes went bad in memory before they were stored: reads as an error.
+    LostInMemory = 3,
+    /// A page whose bytes the device has no more: the same.
+    LostOnDevice = 3 | FLAG_DEVICE,
+}
+
+impl PointerKind {
+    /// Where the bytes of a lost page went bad.
+    pub(crate) fn lost(self) -> Option<Side> {
+        match self {
+            PointerKind::LostInMemory => Some(Side::Memory),
+            PointerKind::LostOnDevice => Some(Side::Device),
+            PointerKind::Hole | PointerKind::Data | PointerKind::Tree => None,
+        }
+    }
 }
 
 /// A decoded block pointer.
@@ -119,7 +133,8 @@ pub(crate) fn kind_of(shape: u8) -> PointerKind {
         0 => PointerKind::Hole,
         1 => PointerKind::Data,
         2 => PointerKind::Tree,
-        _ => PointerKind::Lost,
+        _ if shape & FLAG_DEVICE != 0 => PointerKind::LostOnDevice,
+        _ => PointerKind::LostInMemory,
     }
 }
 
@@ -177,8 +192,12 @@ impl BlockPointer {
         BlockIdentity { address: self.address[0], birth: self.birth_phys }
     }
 
-    pub(crate) fn lost(epoch: Epoch) -> BlockPointer {
-        BlockPointer { kind: PointerKind::Lost, birth_phys: epoch, birth_log: epoch, ..BlockPointer::HOLE }
+    pub(crate) fn lost(epoch: Epoch, side: Side) -> BlockPointer {
+        let kind = match side {
+            Side::Memory => PointerKind::LostInMemory,
+            Side::Device => PointerKind::LostOnDevice,
+        };
+        BlockPointer { kind, birth_phys: epoch, birth_log: epoch, ..BlockPointer::HOLE }
     }
 
     /// Whether bytes read from one of its addresses are those that were written; `mix` is of the block's identity, which counts if
@@ -239,7 +258,7 @@ impl BlockPointer {
         match pointer.kind {
             PointerKind::Hole if bytes == &[0; POINTER_BYTES] => return Ok(pointer),
             PointerKind::Hole => return Err(Fault::new("hole pointer", "zeros", "other bytes")),
-            PointerKind::Data | PointerKind::Lost if level == 0 => {}
+            PointerKind::Data | PointerKind::LostInMemory | PointerKind::LostOnDevice if level == 0 => {}
             PointerKind::Tree if level > 0 => {}
             kind => {
                 return Err(Fault::new("kind of block pointer", format!("one for level {level}"), format!("{kind:?}")));
@@ -256,10 +275,8 @@ impl BlockPointer {
                 format!("{first}, {last}"),
             ));
         }
-        if pointer.kind == PointerKind::Lost {
-            if pointer != BlockPointer::lost(first)
-                && pointer != (BlockPointer { birth_log: last, ..BlockPointer::lost(first) })
-            {
+        if let Some(side) = pointer.kind.lost() {
+            if pointer != (BlockPointer { birth_log: last, ..BlockPointer::lost(first, side) }) {
                 return Err(Fault::new("lost pointer", "births only", "other bytes"));
             }
         } else {
@@ -305,8 +322,8 @@ mod tests {
 
     #[test]
     fn round_trip() {
-        for pointer in [BlockPointer::HOLE, data(), BlockPointer::lost(4), BlockPointer { address: [100, 0], ..data() }]
-        {
+        let lost = [Side::Memory, Side::Device].map(|side| BlockPointer::lost(4, side));
+        for pointer in [BlockPointer::HOLE, data(), lost[0], lost[1], BlockPointer { address: [100, 0], ..data() }] {
             assert_eq!(BlockPointer::decode_checked(&pointer.encode(), 0, 5, 1000).unwrap(), pointer);
             assert_eq!(Glance::at(&pointer.encode()), Glance::of(&pointer));
         }

@@ -19,7 +19,7 @@ pub(crate) use snapshot::{DEAD_RUNS, DeadRun, SNAPSHOTS, StoredSnapshot};
 pub(crate) use superblock::Superblock;
 
 /// Version of the format that this code reads and writes.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 /// Number of labels on a device: two at each end.
 pub const LABELS: usize = 4;
 /// Blocks in a label: one label block and the ring of superblocks.

@@ -8,7 +8,7 @@ use super::Fault;
 use holdfast_integrity::{Algorithm, Checksum, DIGEST_MAX, StoredSums};
 use holdfast_object::{
     AttrSet, Attributes, Class, Fragment, Kind, NAMES_LISTED_MAX, NamePlace, ObjectId, Op, PAGE_SIZE, PageRef,
-    Placement, PolicyId, SnapshotId, Timestamp,
+    Placement, PolicyId, Side, SnapshotId, Timestamp,
 };
 
 const CREATE: u8 = 1;
@@ -21,6 +21,7 @@ const TRUNCATE: u8 = 7;
 const ZERO: u8 = 8;
 const SET_ATTRIBUTES: u8 = 9;
 const COPY: u8 = 10;
+const LOSE_ON_DEVICE: u8 = 11;
 
 /// Appends the encoding of `op`. `twice` says of a `Write` whether its pages are stored twice. The checksums of pages are CRC-64 here
 /// in every mode.
@@ -58,8 +59,11 @@ pub(crate) fn encode_op(out: &mut Vec<u8>, op: &Op, twice: bool) {
             }
             w.u64(*size_min);
         }
-        Op::Lose { id, pages } => {
-            w.u8(LOSE);
+        Op::Lose { id, pages, side } => {
+            w.u8(match side {
+                Side::Memory => LOSE,
+                Side::Device => LOSE_ON_DEVICE,
+            });
             w.u64(id.0);
             w.u32(pages.len() as u32);
             pages.iter().for_each(|&page| w.u64(page));
@@ -115,7 +119,10 @@ pub(crate) fn decode_ops(bytes: &[u8]) -> Result<(Vec<Op>, Vec<bool>), Fault> {
                 })?;
                 Op::Adopt { id, pages, size_min: r.u64()? }
             }
-            LOSE => Op::Lose { id: r.id()?, pages: r.list(8, |r| r.u64())? },
+            LOSE | LOSE_ON_DEVICE => {
+                let side = if tag == LOSE { Side::Memory } else { Side::Device };
+                Op::Lose { id: r.id()?, pages: r.list(8, |r| r.u64())?, side }
+            }
             TRUNCATE => Op::Truncate { id: r.id()?, size: r.u64()? },
             ZERO => Op::Zero { id: r.id()?, offset: r.u64()?, length: r.u64()? },
             SET_ATTRIBUTES => Op::SetAttributes { id: r.id()?, set: r.set()? },
@@ -404,7 +411,8 @@ mod tests {
             Op::Delete { id },
             Op::Write { id, fragments: vec![Fragment { index: 3, start: 0, end: 4096, page }], size_min: 10 },
             Op::Adopt { id, pages: vec![(1, placement), (2, plain)], size_min: 0 },
-            Op::Lose { id, pages: vec![1, 5] },
+            Op::Lose { id, pages: vec![1, 5], side: Side::Memory },
+            Op::Lose { id, pages: vec![1, 5], side: Side::Device },
             Op::Truncate { id, size: 7 },
             Op::Zero { id, offset: 1, length: 2 },
             Op::SetAttributes { id, set },

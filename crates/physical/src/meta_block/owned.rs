@@ -206,6 +206,7 @@ impl Edit<'_> {
 mod tests {
     use super::*;
     use holdfast_integrity::crc64;
+    use holdfast_object::Side;
 
     const KEY: NodeKey = NodeKey { domain: 1, object: 2, level: 3, index: 4 };
 
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(block.counter(1023), 7);
         block.put_counter(1023, 0);
         assert!(block.is_zero());
-        let pointer = BlockPointer::lost(9);
+        let pointer = BlockPointer::lost(9, Side::Memory);
         block.put_pointer(63, &pointer);
         assert_eq!(block.pointer(63), pointer);
         assert!(block.pointer_kind_is_hole(62) && !block.pointer_kind_is_hole(63));
@@ -255,7 +256,7 @@ mod tests {
     /// Every way to change a block, on bytes that are there already.
     fn updates() -> [(&'static str, Update); 8] {
         [
-            ("put_pointer", |block| block.put_pointer(63, &BlockPointer::lost(9))),
+            ("put_pointer", |block| block.put_pointer(63, &BlockPointer::lost(9, Side::Memory))),
             ("put_record", |block| block.put_record(3, &[0x55; RECORD_BYTES])),
             ("set_bit", |block| block.set_bit(77, !block.bit(77))),
             ("put_counter", |block| block.put_counter(5, 0xFFFF_FFFF)),

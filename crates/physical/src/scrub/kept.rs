@@ -250,7 +250,7 @@ impl View<'_> {
     ) {
         let (node, class) = (NodeKey::new(key, 0, index), leaf_class(key, record));
         match pointer.kind {
-            PointerKind::Lost => step.counts.lost_before += 1,
+            PointerKind::LostInMemory | PointerKind::LostOnDevice => step.counts.lost_before += 1,
             PointerKind::Data => self.module.note_copies(references, self.state, node, pointer, class, batch),
             PointerKind::Hole | PointerKind::Tree => {}
         }

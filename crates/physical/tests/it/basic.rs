@@ -3,7 +3,7 @@
 use crate::rig::*;
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_object::{
-    AttrSet, DomainId, Error, Kind, ObjectId, ObjectStore, Op, PAGE_SIZE, PageSource, Purpose, Seek,
+    AttrSet, DomainId, Error, Kind, ObjectId, ObjectStore, Op, PAGE_SIZE, PageSource, Purpose, Seek, Side,
 };
 use holdfast_physical::Module;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn sparse_and_deep_trees() {
     rig.apply(vec![Op::Truncate { id, size: 0 }]);
     rig.commit();
     assert_eq!(rig.module.seek(key(2), 0, Seek::Data).unwrap(), None);
-    let error = rig.try_apply(vec![Op::Lose { id, pages: vec![far + 1] }]).unwrap_err();
+    let error = rig.try_apply(vec![Op::Lose { id, pages: vec![far + 1], side: Side::Memory }]).unwrap_err();
     assert!(matches!(error, Error::Limit { .. }));
 }
 
@@ -215,12 +215,18 @@ fn attributes_that_could_not_be_read_back_are_refused() {
 #[test]
 fn lost_pages_stay_lost_until_written() {
     let mut rig = Rig::new(4096);
-    rig.apply(vec![create_op(2, Kind::Regular), Op::Lose { id: ObjectId(2), pages: vec![3] }]);
+    let lose = |page, side| Op::Lose { id: ObjectId(2), pages: vec![page], side };
+    rig.apply(vec![create_op(2, Kind::Regular), lose(3, Side::Memory), lose(4, Side::Device)]);
+    let (source, target) = (ObjectId(2), ObjectId(3));
+    let copy = Op::Copy { source, source_first: 3, target, target_first: 9, pages: 2, size_min: 11 * PAGE_SIZE as u64 };
+    rig.apply(vec![create_op(3, Kind::Regular), copy]);
     rig.commit();
     rig.reopen();
-    let mut frames = rig.frames(1);
-    assert_eq!(rig.module.read(key(2), 3, &mut frames).unwrap(), [PageSource::Lost]);
-    drop(frames);
+    for (object, first) in [(2, 3), (3, 9)] {
+        let mut frames = rig.frames(2);
+        let sources = rig.module.read(key(object), first, &mut frames).unwrap();
+        assert_eq!(sources, [PageSource::Lost(Side::Memory), PageSource::Lost(Side::Device)], "object {object}");
+    }
     let write = rig.write_op(2, &[(3, pattern(1))]);
     rig.apply(vec![write]);
     rig.commit();

@@ -3,7 +3,7 @@
 use crate::rig::*;
 use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice, Operation};
 use holdfast_integrity::Algorithm;
-use holdfast_object::{DomainId, Error, Kind, LogBatch, ObjectId, ObjectStore, Op, PageSource};
+use holdfast_object::{DomainId, Error, Kind, LogBatch, ObjectId, ObjectStore, Op, PageSource, Side};
 use holdfast_physical::check::{CheckOptions, block_uses, check};
 use holdfast_physical::{CommitOrder, check::BlockRole};
 use std::io::{IoSlice, IoSliceMut};
@@ -291,6 +291,6 @@ fn a_page_to_be_cut_that_the_device_cannot_read_is_lost() {
     assert_eq!(rig.module.attributes(key(2)).unwrap().size, 4096 + 100);
     assert_eq!(rig.read_one(2, 0), Some(pattern(1)));
     let sources = rig.module.read(key(2), 1, &mut rig.frames(1)).unwrap();
-    assert_eq!(sources, [PageSource::Lost]);
+    assert_eq!(sources, [PageSource::Lost(Side::Device)]);
     rig.check();
 }

@@ -3,7 +3,7 @@
 use crate::rig::*;
 use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice};
 use holdfast_object::{
-    AttrSet, DomainId, Epoch, Error, FrameMut, Kind, LogBatch, ObjectId, ObjectStore, Op, Purpose, RecoveredBatch,
+    AttrSet, DomainId, Epoch, Error, FrameMut, Kind, LogBatch, ObjectId, ObjectStore, Op, Purpose, RecoveredBatch, Side,
 };
 use holdfast_physical::Module;
 use holdfast_physical::check::{BlockRole, CheckOptions, FindingKind, block_uses, check};
@@ -152,7 +152,7 @@ fn each_block_of_the_log_damaged() {
     let lost = |ops: &[Op]| -> Vec<(u64, Vec<u64>)> {
         ops.iter()
             .filter_map(|op| match op {
-                Op::Lose { id, pages } => Some((id.0, pages.clone())),
+                Op::Lose { id, pages, .. } => Some((id.0, pages.clone())),
                 _ => None,
             })
             .collect()
@@ -422,7 +422,7 @@ fn damage_of_the_last_batch_is_told_from_a_torn_write() {
         rig.device.alter(page, |block| damage(block, &before[page as usize * 4096..][..4096])).unwrap();
         rig.reopen();
         let recovered = next(&rig, &rig.module).unwrap().map(|recovered| recovered.batch.ops);
-        let lose = Op::Lose { id: ObjectId(2), pages: vec![0] };
+        let lose = Op::Lose { id: ObjectId(2), pages: vec![0], side: Side::Device };
         let got = match &recovered {
             None => LEFT_OUT,
             Some(ops) if ops.contains(&lose) => LOST,
@@ -496,7 +496,7 @@ fn a_placed_page_that_did_not_reach_the_device() {
     while let Some(recovered) = next(&rig, &module).unwrap() {
         lost.extend(recovered.batch.ops.into_iter().filter(|op| matches!(op, Op::Lose { .. })));
     }
-    assert_eq!(lost, [Op::Lose { id: ObjectId(3), pages: vec![1] }], "now it was");
+    assert_eq!(lost, [Op::Lose { id: ObjectId(3), pages: vec![1], side: Side::Device }], "now it was");
 }
 
 #[test]

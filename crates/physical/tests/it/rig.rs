@@ -168,7 +168,7 @@ pub(crate) fn read(
                 Some(**frame)
             }
             PageSource::Hole => None,
-            PageSource::Lost => panic!("page of {id} is lost"),
+            PageSource::Lost(_) => panic!("page of {id} is lost"),
         })
         .collect())
 }
