@@ -1,6 +1,8 @@
 //! Scrub of a mounted store: what `inject` damages is all found; pauses, restarts and crashes do not lose the place.
 
 use crate::rig::{Rig, eventually, fuse};
+use crate::summed::opened;
+use holdfast_client::Kind;
 use rustix::fs::{XattrFlags, setxattr};
 use serde_json::Value;
 use std::fs;
@@ -62,14 +64,23 @@ fn everything_damaged_is_found_once_and_told_by_path() {
 
     let again = rig.run(["scrub", "m", "--wait", "--json"]).exits(0).json();
     assert_eq!((&again["found"], &again["counts"]["lost_before"]), (&0.into(), &2.into()), "{again}");
-    for path in ["a/f3", "b/f7"] {
-        let error = fs::read(rig.path("m").join(path)).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(5), "EIO, and not {error}");
+    for mounted in ["still", "again"] {
+        for (path, page) in [("a/f3", 5), ("b/f7", 69)] {
+            let path = rig.path("m").join(path);
+            let error = fs::read(&path).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(5), "EIO, and not {error}");
+            let error = opened(&path).read_at(&mut [0; 4096], page * 4096).unwrap_err();
+            assert_eq!((error.kind, &error.blocks[..]), (Kind::Device, &[page][..]), "mounted {mounted}: {error}");
+        }
+        rig.run(["unmount", "m"]).exits(0);
+        if mounted == "still" {
+            rig.run(["mount", "s", "m"]).exits(0);
+        }
     }
-    rig.run(["unmount", "m"]).exits(0);
     let check = rig.run(["check", "s", "--json"]).exits(4).json();
     assert_eq!((&check["blocks"]["lost_pages"], &check["errors"]), (&2.into(), &2.into()), "{check}");
     assert!(!check["advice"].to_string().contains("make a new store"), "{check}");
+    assert!(check["blocks"]["findings"][0].to_string().contains("went bad on the device"), "{check}");
     let lost = |at: usize| (&check["blocks"]["findings"][at]["path"], &check["blocks"]["findings"][at]["first_byte"]);
     assert_eq!([lost(0), lost(1)], [(&"/a/f3".into(), &(5 * 4096).into()), (&"/b/f7".into(), &(69 * 4096).into())]);
     rig.run(["scrub", "."]).exits(1).says("is in no mount");
