@@ -8,7 +8,7 @@ use crate::state::{Gone, State};
 use holdfast_object::space::levels;
 use holdfast_object::{
     Class, Error, FrameMut, Kind, ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, SnapshotId,
-    Transaction,
+    Transaction, changing,
 };
 use std::sync::atomic::Ordering;
 
@@ -383,9 +383,9 @@ fn cut(state: &mut State, id: ObjectId, first: PageIndex, end: PageIndex, store_
 }
 
 fn put_pages(state: &mut State, id: ObjectId, step: Step) {
-    if let Step::Pages(pages) = step {
-        for (index, page) in pages {
-            state.put_dirty(id, index, page);
-        }
-    }
+    let Step::Pages(pages) = step else { return };
+    let is_metadata = state.objects.get(&id).is_some_and(|object| object.attributes.kind.is_metadata());
+    let put = || pages.into_iter().for_each(|(index, page)| state.put_dirty(id, index, page));
+    // One window for the twins of all of them.
+    if is_metadata { changing(put) } else { put() }
 }

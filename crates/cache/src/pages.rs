@@ -111,6 +111,7 @@ impl Cache {
         version: u64,
     ) -> Result<Vec<PageView>> {
         let key = holdfast_object::ObjectKey { domain: self.domain, object: id };
+        let is_metadata = self.with_object(id, |_, object| object.attributes.kind.is_metadata())?;
         let mut frames = self.take_frames(wanted)?;
         let sources = match self.store.read(key, first, &mut frames) {
             Ok(sources) => sources,
@@ -128,7 +129,10 @@ impl Cache {
             let index = first + position as u64;
             let view = match source {
                 PageSource::Data { sums, identity } => {
-                    let page = frame.publish_with(sums);
+                    let page = match is_metadata {
+                        true => frame.into_metadata_with_bytes().publish_with(sums),
+                        false => frame.publish_with(sums),
+                    };
                     if current {
                         state.put_clean(id, index, page.clone(), identity);
                     }

@@ -9,8 +9,8 @@ use crate::state::{State, Tree, TreeBlock};
 use holdfast_integrity::{Algorithm, Checksum, MergeError, merge_page, merge_page_in_place};
 use holdfast_object::space::{Demand, OBJECTS_PER_MAP_BLOCK, POINTERS_PER_BLOCK, RECORDS_PER_BLOCK, levels};
 use holdfast_object::{
-    Arena, BlockIdentity, Error, Fragment, FrameMut, Kind, MAX_OBJECT_BYTES, ObjectId, Op, PAGE_SIZE, PageIndex,
-    PageMismatch, PageRef, PageView, PinnedPage, Result,
+    Arena, BlockIdentity, Error, Fragment, FrameMut, Kind, MAX_OBJECT_BYTES, MetadataFrame, ObjectId, Op, PAGE_SIZE,
+    PageIndex, PageMismatch, PageRef, PageView, PinnedPage, Result,
 };
 use rustc_hash::FxHashSet;
 use std::sync::{Arc, LazyLock};
@@ -351,26 +351,39 @@ impl<'a> Planner<'a> {
                 return Err(Error::Protocol(format!("page {} of {id} is sealed as another one", fragment.index)));
             }
             if fragment.is_whole() {
-                pages.push((fragment.index, bytes));
+                if bytes.is_in_place() || !self.is_metadata(id) {
+                    pages.push((fragment.index, bytes));
+                } else if let Some(Out::Metadata(frame)) = self.out(id) {
+                    pages.push((fragment.index, frame.publish_copy(&bytes)));
+                }
                 continue;
             }
             if self.resized.contains(&id) {
                 return Err(Error::Protocol(format!("{id} is cut and written in one transaction")));
             }
             let Some(old) = self.old_page(id, fragment.index)? else { continue };
-            let Some(mut out) = self.spare.pop() else {
-                self.want(Want::Frame);
-                continue;
-            };
-            out[start..end].copy_from_slice(&bytes.bytes()[start..end]);
+            let Some(mut out) = self.out(id) else { continue };
             let (old_bytes, old_sum) = old.parts();
-            let sum = bytes.sum();
-            match merge_page_in_place(old_bytes, old_sum, start, end - start, sum, self.algorithm(id), &mut out) {
+            let (sum, algorithm) = (bytes.sum(), self.algorithm(id));
+            let merged = out.fill(|out| {
+                out[start..end].copy_from_slice(&bytes.bytes()[start..end]);
+                merge_page_in_place(old_bytes, old_sum, start, end - start, sum, algorithm, out)
+            });
+            match merged {
                 Ok(sum) => pages.push((fragment.index, out.publish(sum))),
                 Err(error) => self.refused(id, fragment.index, &old, error)?,
             }
         }
         Ok(Step::Pages(pages))
+    }
+
+    /// A frame for a new version of one of the object's pages, if there is one; otherwise it is wanted.
+    fn out(&mut self, id: ObjectId) -> Option<Out> {
+        let Some(frame) = self.spare.pop() else {
+            self.want(Want::Frame);
+            return None;
+        };
+        Some(if self.is_metadata(id) { Out::Metadata(frame.into_metadata()) } else { Out::File(frame) })
     }
 
     /// The page with `from..to` zeroed; nothing if it reads as zero anyway.
@@ -384,13 +397,11 @@ impl<'a> Planner<'a> {
         let Some(old) = self.old_page(id, index)? else { return Ok(None) };
         let Old::Page(page) = &old else { return Ok(None) };
         self.count_page(id, index);
-        let Some(mut out) = self.spare.pop() else {
-            self.want(Want::Frame);
-            return Ok(None);
-        };
+        let Some(mut out) = self.out(id) else { return Ok(None) };
         let zeroes = &ZEROES[from..to];
-        let algorithm = self.algorithm(id);
-        match merge_page(page.bytes(), page.expected(), from, zeroes, algorithm.sum(zeroes), algorithm, &mut out) {
+        let (algorithm, old_sum) = (self.algorithm(id), page.expected());
+        let sum = algorithm.sum(zeroes);
+        match out.fill(|out| merge_page(page.bytes(), old_sum, from, zeroes, sum, algorithm, out)) {
             Ok(sum) => Ok(Some((index, out.publish(sum)))),
             Err(error) => self.refused(id, index, &old, error).map(|()| None),
         }
@@ -481,6 +492,28 @@ impl<'a> Planner<'a> {
         // Extra references: in the worst case each in a block of its own, as far as there are so many.
         self.demand.metadata_pages += pages.min(self.reference_blocks);
         Ok(Step::Shared(shared))
+    }
+}
+
+/// Where a new version of a page is made.
+enum Out {
+    File(FrameMut),
+    Metadata(MetadataFrame),
+}
+
+impl Out {
+    fn fill<R>(&mut self, fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> R) -> R {
+        match self {
+            Out::File(frame) => fill(frame),
+            Out::Metadata(frame) => frame.fill(fill),
+        }
+    }
+
+    fn publish(self, sum: Checksum) -> PinnedPage {
+        match self {
+            Out::File(frame) => frame.publish(sum),
+            Out::Metadata(frame) => frame.publish(sum),
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use crate::twin::Twin;
 use holdfast_integrity::Protection;
 use holdfast_object::space::{Demand, levels};
 use holdfast_object::{
-    Arena, Attributes, BlockIdentity, Clock, DomainId, Epoch, Error, ObjectId, ObjectKey, Op, PageIndex, PinnedPage,
-    Result, SnapshotId,
+    Arena, Attributes, BlockIdentity, Clock, DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Op, PageIndex,
+    PinnedPage, Result, SnapshotId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -246,8 +246,9 @@ impl State {
         let object = self.objects.get_mut(&id).expect("planned object is present");
         object.bad.remove(index);
         object.levels = object.levels.max(levels(index));
-        let twin = object.attributes.kind.is_metadata().then(|| {
-            page.seal_for(id, index);
+        let kind = object.attributes.kind;
+        let twin = kind.is_metadata().then(|| {
+            put_in_place(&page, id, index, kind);
             let before = object.pages.get_mut(&index).and_then(|slot| slot.twin.take());
             Twin::of(&page, before)
         });
@@ -284,8 +285,9 @@ impl State {
         if self.protection.switches_after().is_some() {
             page.set_since(self.clock.monotonic_ns());
         }
-        if object.attributes.kind.is_metadata() {
-            page.seal_for(id, index);
+        let kind = object.attributes.kind;
+        if kind.is_metadata() {
+            put_in_place(&page, id, index, kind);
         }
         object.pages.insert(
             index,
@@ -430,6 +432,13 @@ impl State {
         }
         assert_eq!(dirty, self.open.pages, "dirty pages of the open epoch");
     }
+}
+
+/// A page of metadata becomes this object's.
+fn put_in_place(page: &PinnedPage, id: ObjectId, index: PageIndex, kind: Kind) {
+    debug_assert!(page.is_in_place(), "page {index} of {id} in memory that is not locked");
+    page.belongs_to(id, index, kind);
+    page.seal_for(id, index);
 }
 
 #[cfg(test)]

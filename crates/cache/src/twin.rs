@@ -4,45 +4,30 @@
 //! have is the outcome of operations that were answered: no application writes it again. If such a page goes bad
 //! while it is dirty, its twin takes its place, and nobody notices.
 //!
+//! Twins lie among the frames of metadata, locked where those are, and are counted there ([`Arena::twins`](holdfast_object::Arena::twins)): there are no
+//! more of them than changed pages of metadata.
+//!
 //! Invariant: a twin has its own copy of the checksum and of the second sum, so that neither the page nor what is known of it is needed
 //! to tell whether the twin is good.
 
 use crate::object::Residence;
 use crate::pages::EVICT_AT_LEAST;
 use crate::state::State;
-use holdfast_integrity::Checksum;
-use holdfast_object::{FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageRef, PageSeal, PinnedPage};
-use std::sync::Arc;
+use holdfast_object::{FrameMut, ObjectId, PageIndex, PageRef, PinnedPage};
 
 /// A page's bytes and checksum once more.
 #[derive(Clone)]
-pub(crate) struct Twin(Arc<Copied>);
-
-struct Copied {
-    sum: Checksum,
-    seal: Option<PageSeal>,
-    bytes: [u8; PAGE_SIZE],
-}
+pub(crate) struct Twin(PinnedPage);
 
 impl Twin {
     /// Of a page that was just made. Takes the memory of the twin of the page's version before, if no epoch has that.
     pub(crate) fn of(page: &PinnedPage, before: Option<Twin>) -> Twin {
-        let anew = || Twin(Arc::new(Copied { sum: page.sum(), seal: page.seal(), bytes: *page.bytes() }));
-        let Some(mut twin) = before else { return anew() };
-        let Some(copied) = Arc::get_mut(&mut twin.0) else { return anew() };
-        copied.sum = page.sum();
-        copied.seal = page.seal();
-        copied.bytes.copy_from_slice(page.bytes());
-        twin
+        Twin(page.twin(before.map(|twin| twin.0)))
     }
 
     /// A page of it, if it is good.
-    fn page(&self, mut frame: FrameMut) -> Option<PinnedPage> {
-        frame.copy_from_slice(&self.0.bytes);
-        let page = match self.0.seal {
-            Some(seal) => frame.publish_sealed(self.0.sum, seal),
-            None => frame.publish(self.0.sum),
-        };
+    fn page(&self, frame: FrameMut) -> Option<PinnedPage> {
+        let page = frame.into_metadata().publish_copy(&self.0);
         page.verify().is_ok().then_some(page)
     }
 }

@@ -59,10 +59,16 @@ impl Protect {
                 .hint("-o protect=auto locks them where it can; -o protect=pages works everywhere, and is slow"));
             }
         }
-        guard::report_faults(Some(holdfast_physical::tell_aim))
+        guard::report_faults(Some(tell_aim))
             .map_err(|error| Failure::new(format!("stray writes to metadata cannot be told: {error}")))?;
         Ok(words.into())
     }
+}
+
+/// Tells what a stray write was aimed at, whoever's memory it is.
+fn tell_aim(fault: &guard::Fault<'_>) {
+    holdfast_physical::tell_aim(fault);
+    holdfast_object::tell_aim(fault);
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::sums;
 use holdfast_integrity::{Algorithm, Checksum, prefetch_part};
 use holdfast_object::{
     Fragment, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId, Transaction,
+    changing,
 };
 use std::ops::Range;
 
@@ -104,11 +105,14 @@ impl<'a> Staged<'a> {
         }
         let frames = self.cache.frames(images.len())?;
         let mut fragments = Vec::with_capacity(images.len());
-        for ((index, image), frame) in images.zip(frames) {
-            let pin = image.publish(id, index, frame)?;
-            fragments.push(Fragment { index, start: 0, end: PAGE_SIZE as u16, page: pin.page() });
-            self.pins.push(pin);
-        }
+        changing(|| {
+            images.zip(frames).try_for_each(|((index, image), frame)| {
+                let pin = image.publish(id, index, frame)?;
+                fragments.push(Fragment { index, start: 0, end: PAGE_SIZE as u16, page: pin.page() });
+                self.pins.push(pin);
+                Ok::<(), Error>(())
+            })
+        })?;
         self.ops.push(Op::Write { id, fragments, size_min });
         Ok(())
     }

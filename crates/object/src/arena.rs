@@ -6,8 +6,10 @@
 //! 0                     header (one page): magic, version, number of frames, free-list head, offsets
 //! 4096                  descriptors, 64 bytes each
 //! log_offset            the operation log's bytes (opaque here)
-//! frames_offset         frames, 4096 bytes each
+//! frames_offset         frames, 4096 bytes each: the ordinary ones, then those of metadata ([`metadata`])
 //! ```
+//!
+//! Where the process protects memory ([`holdfast_guard`]), frames of metadata are locked: their bytes change in windows only.
 //!
 //! Invariants:
 //! - a frame is *free* (0 references, on the free list), *being filled* (owned by exactly one [`FrameMut`], 0 references),
@@ -18,8 +20,11 @@
 //!   change then.
 
 mod flip;
+mod free;
+mod metadata;
 mod seal;
 
+use holdfast_guard::Region;
 use holdfast_integrity::{Algorithm, Checksum, PageSums, crc64};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -31,6 +36,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::PAGE_SIZE;
 pub use flip::PAGE_BITS;
+use free::FrameLists;
+pub use metadata::{MetadataFrame, changing, tell_aim};
 pub use seal::{PageMismatch, PageSeal};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"HFARENA1");
@@ -56,9 +63,14 @@ struct Header {
     log_offset: u64,
     log_bytes: u64,
     frames_offset: u64,
-    /// Tag (upper half, against ABA) and number of the first free frame.
-    free_head: AtomicU64,
+    /// Pages that there is room for yet.
     free_count: AtomicU64,
+    /// Frames that hold twins; they are not part of the room for pages.
+    twins: AtomicU64,
+    /// Frames that take memory.
+    with_memory: AtomicU64,
+    /// Of ordinary frames, and of those of metadata.
+    lists: [FrameLists; 2],
 }
 
 #[repr(C)]
@@ -70,9 +82,12 @@ struct Descriptor {
     fast: AtomicU8,
     /// Algorithm of `strong_bytes`, written after them.
     strong: AtomicU8,
-    reserved: [u8; 2],
+    /// What a frame in use is: a page, or a twin ([`metadata`]).
+    is_twin: AtomicU8,
+    reserved: u8,
     /// When the page came into memory, in nanoseconds of the cache's clock, where that counts; 0 if nobody has said so yet.
     since_ns: AtomicU64,
+    /// A strong checksum; of a page of metadata, which has none, whose page it is.
     strong_bytes: [AtomicU64; 4],
     /// The second sum of a page of metadata ([`PageSeal`]); 0 if it has none.
     seal: AtomicU64,
@@ -83,11 +98,15 @@ const _: () = assert!(DESCRIPTOR_BYTES == 64);
 pub struct Arena {
     base: *mut u8,
     bytes: usize,
+    /// Pages that there is room for: as many as there are ordinary frames.
     frames: u32,
+    all_frames: u32,
     log_offset: usize,
     log_bytes: usize,
     frames_offset: usize,
     memory: OwnedFd,
+    /// Locks the frames of metadata, if anything is locked in this process.
+    lock: Option<Region>,
 }
 
 // SAFETY: all shared state behind `base` is atomic, or bytes of a frame, which only a unique `FrameMut` writes and only
@@ -105,12 +124,13 @@ impl fmt::Debug for Arena {
 impl Arena {
     /// A new arena with `frames` page frames (at least 1) and `log_bytes` for the operation log.
     pub fn new(frames: u32, log_bytes: usize) -> std::io::Result<Arc<Arena>> {
-        assert!(frames > 0 && frames < NO_FRAME, "frames: {frames}");
+        let all_frames = metadata::all_frames(frames).filter(|_| frames > 0);
+        let all_frames = all_frames.unwrap_or_else(|| panic!("frames: {frames}"));
         let round = |bytes: usize| bytes.div_ceil(PAGE_SIZE) * PAGE_SIZE;
-        let log_offset = PAGE_SIZE + round(frames as usize * DESCRIPTOR_BYTES);
+        let log_offset = PAGE_SIZE + round(all_frames as usize * DESCRIPTOR_BYTES);
         let log_bytes = round(log_bytes);
         let frames_offset = log_offset + log_bytes;
-        let bytes = frames_offset + frames as usize * PAGE_SIZE;
+        let bytes = frames_offset + all_frames as usize * PAGE_SIZE;
         let memory = rustix::fs::memfd_create("holdfast-arena", rustix::fs::MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&memory, bytes as u64)?;
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
@@ -124,7 +144,9 @@ impl Arena {
                 0,
             )?
         };
-        let arena = Arena { base: base.cast(), bytes, frames, log_offset, log_bytes, frames_offset, memory };
+        let base = base.cast::<u8>();
+        let mut arena =
+            Arena { base, bytes, frames, all_frames, log_offset, log_bytes, frames_offset, memory, lock: None };
         // SAFETY: the mapping is at least a page, page-aligned, zeroed, and not yet shared.
         unsafe {
             arena.base.cast::<Header>().write(Header {
@@ -133,14 +155,13 @@ impl Arena {
                 log_offset: log_offset as u64,
                 log_bytes: log_bytes as u64,
                 frames_offset: frames_offset as u64,
-                free_head: AtomicU64::new(0),
                 free_count: AtomicU64::new(u64::from(frames)),
+                twins: AtomicU64::new(0),
+                with_memory: AtomicU64::new(0),
+                lists: [FrameLists::new(0, frames), FrameLists::new(frames + 1, all_frames)],
             });
         }
-        for frame in 0..frames {
-            let next = if frame + 1 == frames { NO_FRAME } else { frame + 1 };
-            arena.descriptor(frame).next_free.store(next, Ordering::Relaxed);
-        }
+        arena.lock_metadata()?;
         arena.check();
         Ok(Arc::new(arena))
     }
@@ -155,12 +176,12 @@ impl Arena {
         assert_eq!(header.frames_offset, self.frames_offset as u64, "arena header scribbled");
     }
 
-    /// Number of frames.
+    /// Pages that there is room for.
     pub fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// Frames free at this moment.
+    /// Pages that there is room for yet.
     pub fn free_frames(&self) -> u32 {
         u32::try_from(self.header().free_count.load(Ordering::Relaxed)).unwrap_or(0)
     }
@@ -181,31 +202,9 @@ impl Arena {
         (unsafe { self.base.add(self.log_offset) }, self.log_bytes)
     }
 
-    /// A free frame to fill, if there is one. Its bytes are whatever they were.
-    pub fn allocate(self: &Arc<Self>) -> Option<FrameMut> {
-        let header = self.header();
-        let mut head = header.free_head.load(Ordering::Acquire);
-        loop {
-            let frame = head as u32;
-            if frame == NO_FRAME {
-                return None;
-            }
-            let next = self.descriptor(frame).next_free.load(Ordering::Relaxed);
-            let tagged = ((head >> 32).wrapping_add(1) << 32) | u64::from(next);
-            match header.free_head.compare_exchange_weak(head, tagged, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    header.free_count.fetch_sub(1, Ordering::Relaxed);
-                    debug_assert_eq!(self.descriptor(frame).references.load(Ordering::Relaxed), 0);
-                    return Some(FrameMut { arena: self.clone(), frame });
-                }
-                Err(now) => head = now,
-            }
-        }
-    }
-
     /// Takes a reference to a published page; `None` if the frame has been freed since.
     pub fn pin(self: &Arc<Self>, page: PageRef) -> Option<PinnedPage> {
-        if page.frame >= self.frames {
+        if page.frame >= self.all_frames {
             return None;
         }
         let descriptor = self.descriptor(page.frame);
@@ -220,35 +219,19 @@ impl Arena {
         (descriptor.generation.load(Ordering::Acquire) == page.generation).then_some(pinned)
     }
 
-    fn free(&self, frame: u32) {
-        let descriptor = self.descriptor(frame);
-        descriptor.generation.fetch_add(1, Ordering::AcqRel);
-        let header = self.header();
-        let mut head = header.free_head.load(Ordering::Acquire);
-        loop {
-            descriptor.next_free.store(head as u32, Ordering::Relaxed);
-            let tagged = ((head >> 32).wrapping_add(1) << 32) | u64::from(frame);
-            match header.free_head.compare_exchange_weak(head, tagged, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => break,
-                Err(now) => head = now,
-            }
-        }
-        header.free_count.fetch_add(1, Ordering::Relaxed);
-    }
-
     fn header(&self) -> &Header {
         // SAFETY: the mapping starts with a header, written in `new`; later changes go through its atomics.
         unsafe { &*self.base.cast::<Header>() }
     }
 
     fn descriptor(&self, frame: u32) -> &Descriptor {
-        assert!(frame < self.frames, "frame {frame} of {}", self.frames);
+        assert!(frame < self.all_frames, "frame {frame} of {}", self.all_frames);
         // SAFETY: within the mapping by the assertion; all fields that change are atomics; zeroes are valid.
         unsafe { &*self.base.add(PAGE_SIZE + frame as usize * DESCRIPTOR_BYTES).cast::<Descriptor>() }
     }
 
     fn frame(&self, frame: u32) -> *mut u8 {
-        assert!(frame < self.frames, "frame {frame} of {}", self.frames);
+        assert!(frame < self.all_frames, "frame {frame} of {}", self.all_frames);
         // SAFETY: within the mapping by the assertion.
         unsafe { self.base.add(self.frames_offset + frame as usize * PAGE_SIZE) }
     }
@@ -256,6 +239,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
+        drop(self.lock.take());
         // SAFETY: nothing borrows from the mapping any more: handles keep the arena alive.
         unsafe {
             let _ = rustix::mm::munmap(self.base.cast(), self.bytes);
@@ -263,7 +247,7 @@ impl Drop for Arena {
     }
 }
 
-/// A frame being filled: its only owner.
+/// A frame being filled: its only owner. For a page of metadata it is exchanged ([`FrameMut::into_metadata`]).
 pub struct FrameMut {
     arena: Arc<Arena>,
     frame: u32,
@@ -358,6 +342,7 @@ impl PinnedPage {
 
     /// Its bytes, not verified.
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
+        self.arena.admit_to(self.page.frame);
         // SAFETY: published bytes are not written while a reference is held, and `self` is one.
         unsafe { &*self.arena.frame(self.page.frame).cast() }
     }

@@ -25,7 +25,9 @@ mod snapshot;
 pub mod space;
 mod store;
 
-pub use arena::{Arena, FrameMut, PAGE_BITS, PageMismatch, PageRef, PageSeal, PinnedPage};
+pub use arena::{
+    Arena, FrameMut, MetadataFrame, PAGE_BITS, PageMismatch, PageRef, PageSeal, PinnedPage, changing, tell_aim,
+};
 pub use attributes::{AttrSet, Attributes, Class, Kind, NAMES_LISTED_MAX, NamePlace, Timestamp};
 pub use cache::{Durability, ObjectCache, Outcome, PageView, RequestId, Seek, Snapshots, Transaction};
 pub use clock::{Clock, ManualClock, SystemClock};

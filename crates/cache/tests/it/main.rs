@@ -15,6 +15,7 @@ mod rig;
 mod scrub;
 mod seal;
 mod space;
+mod stray_writes;
 mod transactions;
 mod twins;
 mod unreachable;

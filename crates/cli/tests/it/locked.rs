@@ -2,6 +2,8 @@
 
 use crate::rig::{Rig, fuse};
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 
 fn locked(rig: &Rig) -> String {
     let status = rig.run(["status", "m", "--json"]).exits(0).json();
@@ -44,15 +46,56 @@ fn a_mount_locks_its_metadata_where_it_can_and_says_so() {
     }
 }
 
-/// What a mount does with metadata it does in windows; its threads can read it; and devices read and write beside the lock.
+/// What changes names, in a directory of its own: pages of directories of several levels, of links and of attributes.
+fn change_names(directory: &Path) {
+    let link = |number: usize| {
+        directory.join(format!("a rather long name of a link, so that there are many pages {number:04}"))
+    };
+    for number in 0..300 {
+        symlink("over there ".repeat(1 + number), link(number)).unwrap();
+    }
+    let file = directory.join("attributes");
+    fs::write(&file, b"x").unwrap();
+    for length in [10, 9000, 300] {
+        rustix::fs::setxattr(&file, "user.kept", &vec![b'a'; length], rustix::fs::XattrFlags::empty()).unwrap();
+    }
+    for number in (0..300).step_by(3) {
+        fs::rename(link(number), link(number + 1)).unwrap();
+    }
+    fs::hard_link(&file, directory.join("another name")).unwrap();
+    fs::rename(&file, directory.join("a name after that")).unwrap();
+}
+
+/// What it has left.
+fn look_at_names(directory: &Path) {
+    let mut targets: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    targets.retain(|path| path.is_symlink());
+    let mut lengths: Vec<_> = targets.iter().map(|path| fs::read_link(path).unwrap().as_os_str().len() / 11).collect();
+    lengths.sort_unstable();
+    let expected: Vec<_> = (0..300).filter(|number| number % 3 != 1).map(|number| 1 + number).collect();
+    assert_eq!(lengths, expected);
+    let mut value = vec![0; 1000];
+    let length = rustix::fs::getxattr(directory.join("another name"), "user.kept", &mut value[..]).unwrap();
+    assert_eq!(value[..length], [b'a'; 300]);
+}
+
 #[test]
 fn a_mount_works_with_locked_metadata() {
     if !fuse() {
         return;
     }
+    works_with("pages", "locked with mprotect");
+    if has_keys() {
+        works_with("keys", "locked with protection keys");
+    }
+}
+
+/// What a mount does with metadata it does in windows; its threads can read it; and devices read and write beside the lock.
+fn works_with(protect: &str, words: &str) {
     let rig = Rig::new();
-    let mount = rig.mounted("protect=pages,epoch=50,threads=4");
-    assert!(locked(&rig).starts_with("locked with mprotect"), "{}", locked(&rig));
+    // Memory for so few pages that they come and go, of files and of metadata.
+    let mount = rig.mounted(&format!("protect={protect},epoch=50,threads=4,cache=16M"));
+    assert!(locked(&rig).starts_with(words), "{}", locked(&rig));
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let mount = &mount;
@@ -67,6 +110,7 @@ fn a_mount_works_with_locked_metadata() {
                         fs::remove_file(&path).unwrap();
                     }
                 }
+                change_names(&directory);
             });
         }
     });
@@ -80,11 +124,12 @@ fn a_mount_works_with_locked_metadata() {
     fs::File::open(mount.join("d2/last")).unwrap().sync_all().unwrap();
     rig.kill_daemon("m");
     rig.run(["unmount", "m"]).exits(0);
-    rig.run(["mount", "s", "m", "-o", "protect=pages"]).exits(0);
+    rig.run(["mount", "s", "m", "-o", &format!("protect={protect}")]).exits(0);
     assert_eq!(fs::read(mount.join("d2/last")).unwrap(), b"kept");
     for file in (0..60).filter(|file| file % 3 != 0) {
         assert!(fs::read(mount.join(format!("d3/f{file}"))).unwrap() == vec![3; 1000 * file], "{file}");
     }
+    ["d0", "d2", "d3"].iter().for_each(|directory| look_at_names(&mount.join(directory)));
     rig.run(["mount", "s", "m", "-o", "remount,ro"]).exits(0);
     rig.run(["mount", "s", "m", "-o", "remount,rw"]).exits(0);
     rig.run(["unmount", "m"]).exits(0);

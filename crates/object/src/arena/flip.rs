@@ -19,10 +19,11 @@ impl Arena {
     /// [`FrameMut`](super::FrameMut) give them: they count as unchanging, or as nobody else's, for as long as they live. Handles
     /// may be there, as long as nobody looks through them.
     pub unsafe fn flip(&self, frame: u32, bit: u32) {
-        assert!(frame < self.frames && bit < PAGE_BITS, "bit {bit} of frame {frame} of {}", self.frames);
+        assert!(frame < self.all_frames && bit < PAGE_BITS, "bit {bit} of frame {frame} of {}", self.all_frames);
         // SAFETY: within the frame by the assertion, and the mapping lives as long as `self`; the caller keeps others away.
         let byte = unsafe { AtomicU8::from_ptr(self.frame(frame).add(bit as usize / 8)) };
-        byte.fetch_xor(1 << (bit % 8), Ordering::Relaxed);
+        // In a window, as it stands for what no lock keeps out.
+        super::changing(|| byte.fetch_xor(1 << (bit % 8), Ordering::Relaxed));
     }
 }
 

@@ -3,7 +3,7 @@
 //! It stands in the frame's descriptor, away from the bytes and from the checksum that is part of the page's name, and never leaves memory.
 //! Invariant: a page that has a seal is good only if its bytes have both sums ([`PinnedPage::verify`]).
 
-use super::{FrameMut, PinnedPage};
+use super::PinnedPage;
 use crate::{ObjectId, PageIndex};
 use holdfast_integrity::{Algorithm, Checksum, Mismatch, crc64_and_tally, identity_mix, identity_tag, tally};
 use std::sync::atomic::Ordering;
@@ -83,22 +83,13 @@ impl PageMismatch {
     }
 }
 
-impl FrameMut {
-    /// Makes the bytes immutable, under the checksum and the second sum that the caller has for them.
-    pub fn publish_sealed(self, checksum: Checksum, seal: PageSeal) -> PinnedPage {
-        let page = self.publish(checksum);
-        page.set_seal(seal);
-        page
-    }
-}
-
 impl PinnedPage {
     /// Its second sum, if it is a page of metadata.
     pub fn seal(&self) -> Option<PageSeal> {
         PageSeal::of_word(self.arena.descriptor(self.page.frame).seal.load(Ordering::Acquire))
     }
 
-    fn set_seal(&self, seal: PageSeal) {
+    pub(super) fn set_seal(&self, seal: PageSeal) {
         self.arena.descriptor(self.page.frame).seal.store(seal.to_word(), Ordering::Release);
     }
 
