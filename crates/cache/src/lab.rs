@@ -46,6 +46,8 @@ pub struct ResidentPage {
 pub enum FlipPart {
     /// Its bytes: of [`holdfast_object::PAGE_BITS`] bits.
     Bytes,
+    /// The same without unlocking them, which ends the process where they are locked.
+    Astray,
     /// The checksum in memory: of [`ResidentPage::sum_bits`].
     Sum,
 }
@@ -140,7 +142,7 @@ impl Quiet<'_> {
             return Err(FlipError::Is(is));
         }
         let of = match part {
-            FlipPart::Bytes => PAGE_BITS,
+            FlipPart::Bytes | FlipPart::Astray => PAGE_BITS,
             FlipPart::Sum => slot.page.sum_bits(),
         };
         if let Some(&bit) = bits.iter().find(|bit| **bit >= of) {
@@ -148,7 +150,8 @@ impl Quiet<'_> {
         }
         match part {
             FlipPart::Bytes if slot.page.flip(bits) => {}
-            FlipPart::Bytes => return Err(FlipError::InUse),
+            FlipPart::Astray if slot.page.flip_astray(bits) => {}
+            FlipPart::Bytes | FlipPart::Astray => return Err(FlipError::InUse),
             FlipPart::Sum => bits.iter().for_each(|&bit| slot.page = slot.page.with_flipped_sum(bit)),
         }
         Ok(())

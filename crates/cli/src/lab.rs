@@ -57,6 +57,8 @@ pub(crate) struct InjectRequest {
     pub(crate) bits: u32,
     /// Decides between the pages that remain, and which bits are inverted.
     pub(crate) seed: u64,
+    /// In memory, without unlocking it.
+    pub(crate) astray: bool,
 }
 
 /// What the mount is asked.

@@ -84,7 +84,8 @@ struct Descriptor {
     strong: AtomicU8,
     /// What a frame in use is: a page, or a twin ([`metadata`]).
     is_twin: AtomicU8,
-    reserved: u8,
+    /// Whether a page is published in the frame, for reports.
+    is_published: AtomicU8,
     /// When the page came into memory, in nanoseconds of the cache's clock, where that counts; 0 if nobody has said so yet.
     since_ns: AtomicU64,
     /// A strong checksum; of a page of metadata, which has none, whose page it is.
@@ -278,6 +279,7 @@ impl FrameMut {
         descriptor.set_strong(strong);
         descriptor.since_ns.store(0, Ordering::Relaxed);
         descriptor.seal.store(0, Ordering::Relaxed);
+        descriptor.is_published.store(1, Ordering::Relaxed);
         let before = descriptor.references.swap(1, Ordering::AcqRel);
         debug_assert_eq!(before, 0, "frame {} published while referenced", this.frame);
         let page = PageRef { frame: this.frame, generation, checksum: fast.as_number() };

@@ -33,6 +33,7 @@ So can the store's own metadata in its memory:
   holdfast inject /mnt --logic-bug pointer-to-used-block
   holdfast inject /mnt --memory=dirty --kind record --times 3
   holdfast inject /mnt --memory --kind label --stray
+  holdfast inject /mnt --memory --kind directory --stray
 What is clean is struck at once, and found when it is used next. For what is
 dirty, and for logic bugs, a recovery point is made and struck on its way, and
 you are told what was found. Three times in a row makes the store read-only
@@ -121,7 +122,7 @@ pub(crate) struct Metadata {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub(crate) times: u32,
     /// Write without unlocking the memory first: the daemon ends, and its log tells who it was
-    #[arg(long, requires = "memory")]
+    #[arg(long, requires = "memory", conflicts_with = "checksum")]
     pub(crate) stray: bool,
 }
 

@@ -154,8 +154,11 @@ pub(crate) fn run(arguments: &Inject, format: Format) -> Result<()> {
         if metadata::is_about(arguments) {
             return metadata::run(&mount, arguments, format);
         }
-        let struck = ask(&mount, arguments)?;
-        print(format, &InMount { command: again(arguments, &struck), struck });
+        let strike = || ask(&mount, arguments).map(|struck| InMount { command: again(arguments, &struck), struck });
+        if arguments.metadata.stray {
+            return metadata::astray(&mount, format, strike);
+        }
+        print(format, &strike()?);
         return Ok(());
     }
     if arguments.memory.is_some() || arguments.metadata.logic_bug.is_some() {
@@ -225,7 +228,8 @@ fn ask(mount: &Mount, arguments: &Inject) -> Result<Struck> {
     };
     let Inject { path, page, bit, bits, seed, .. } = arguments;
     let kind = on_disk(kind)?;
-    let request = InjectRequest { place, kind, path: path.clone(), page: *page, bit: *bit, bits: *bits, seed: *seed };
+    let (path, astray) = (path.clone(), arguments.metadata.stray);
+    let request = InjectRequest { place, kind, path, page: *page, bit: *bit, bits: *bits, seed: *seed, astray };
     match exchange(mount, &Asked::Page(request))? {
         InjectReply::Done(struck) => Ok(struck),
         _ => Err(Failure::at(&mount.directory, "the mount answered something else")),

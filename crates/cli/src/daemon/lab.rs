@@ -59,11 +59,31 @@ fn strike(state: &State, request: &InjectRequest) -> Result<Struck> {
     };
     match request.place {
         Where::Memory { when, checksum } => {
-            let part = if checksum { FlipPart::Sum } else { FlipPart::Bytes };
+            let part = match checksum {
+                true => FlipPart::Sum,
+                false if request.astray => FlipPart::Astray,
+                false => FlipPart::Bytes,
+            };
+            if request.astray {
+                can_go_astray(state)?;
+                if kind == Kind::Regular {
+                    return Err(Failure::new("nothing can go astray there: pages of files are not locked"));
+                }
+            }
             in_memory(&live.stack, request, (object, kind), when, part)
         }
         Where::Disk { copies } => on_disk(&live, request, object, copies),
     }
+}
+
+/// Whether a write without unlocking memory meets a lock.
+fn can_go_astray(state: &State) -> Result<()> {
+    let pages = &state.mounting.metadata_pages;
+    if pages.starts_with("locked") {
+        return Ok(());
+    }
+    Err(Failure::new(format!("nothing can go astray there: its pages of metadata are {pages}"))
+        .hint("mount it with -o protect=pages (or protect=keys), and --lab"))
 }
 
 /// Which bits of `all`.
@@ -113,7 +133,7 @@ fn in_memory(
             When::Any => failure,
         });
     };
-    let all = if part == FlipPart::Bytes { PAGE_BITS } else { page.sum_bits };
+    let all = if part == FlipPart::Sum { page.sum_bits } else { PAGE_BITS };
     if all == 0 {
         return Err(Failure::new("pages have no checksum in memory in this protection mode"));
     }
@@ -186,7 +206,7 @@ fn struck(
         path: String::from_utf8_lossy(&stack.namespace.path_of(object)).into_owned(),
         page,
         state: state.into(),
-        part: if part == FlipPart::Bytes { "page" } else { "checksum" }.into(),
+        part: if part == FlipPart::Sum { "checksum" } else { "page" }.into(),
         bits: bits.iter().copied().take(BITS_NAMED).collect(),
         bits_flipped: bits.len() as u32,
         blocks,

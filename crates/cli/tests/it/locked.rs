@@ -135,3 +135,33 @@ fn works_with(protect: &str, words: &str) {
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
 }
+
+#[test]
+fn a_stray_write_to_a_page_of_a_directory_ends_the_daemon_which_names_the_page() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.lab("protect=pages,epoch=60000");
+    fs::create_dir(mount.join("d")).unwrap();
+    fs::write(mount.join("d/f"), b"kept").unwrap();
+    fs::File::open(mount.join("d/f")).unwrap().sync_all().unwrap();
+    let inject = |kind: &str, path: &str| {
+        let options = ["--memory", "--kind", kind, "--path", path, "--page", "0", "--bit", "8000", "--stray"];
+        rig.run(["inject", "m"].into_iter().chain(options))
+    };
+    inject("file-data", "/d/f").exits(1).says("pages of files are not locked");
+    let told = inject("directory", "/d").exits(0).out;
+    let aim = told.lines().find(|line| line.contains("it was aimed at ")).unwrap_or_else(|| panic!("{told}"));
+    assert!(aim.contains("byte 1000 of page 0 of object #") && aim.ends_with(", a directory"), "{told}");
+    assert!(
+        told.contains("pages of directories, links and attributes at 0x") && told.contains("called from"),
+        "{told}"
+    );
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "s", "m", "-o", "protect=off", "--lab"]).exits(0);
+    assert_eq!(fs::read(mount.join("d/f")).unwrap(), b"kept");
+    inject("directory", "/d").exits(1).says("nothing can go astray there: its pages of metadata are not locked");
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}

@@ -19,11 +19,18 @@ impl Arena {
     /// [`FrameMut`](super::FrameMut) give them: they count as unchanging, or as nobody else's, for as long as they live. Handles
     /// may be there, as long as nobody looks through them.
     pub unsafe fn flip(&self, frame: u32, bit: u32) {
+        // In a window, as it stands for what no lock keeps out.
+        // SAFETY: the caller's promise.
+        super::changing(|| unsafe { self.flip_astray(frame, bit) });
+    }
+
+    /// The same outside of any window, which ends the process where the frame is locked. A function of its own, to be found in reports.
+    #[inline(never)]
+    unsafe fn flip_astray(&self, frame: u32, bit: u32) {
         assert!(frame < self.all_frames && bit < PAGE_BITS, "bit {bit} of frame {frame} of {}", self.all_frames);
         // SAFETY: within the frame by the assertion, and the mapping lives as long as `self`; the caller keeps others away.
         let byte = unsafe { AtomicU8::from_ptr(self.frame(frame).add(bit as usize / 8)) };
-        // In a window, as it stands for what no lock keeps out.
-        super::changing(|| byte.fetch_xor(1 << (bit % 8), Ordering::Relaxed));
+        byte.fetch_xor(1 << (bit % 8), Ordering::Relaxed);
     }
 }
 
@@ -34,6 +41,15 @@ impl PinnedPage {
     /// There is no such bit; then nothing has changed.
     #[must_use]
     pub fn flip(&mut self, bits: &[u32]) -> bool {
+        super::changing(|| self.flip_astray(bits))
+    }
+
+    /// The same outside of any window, which ends the process where the page is locked.
+    ///
+    /// # Panics
+    /// There is no such bit; then nothing has changed.
+    #[must_use]
+    pub fn flip_astray(&mut self, bits: &[u32]) -> bool {
         assert!(bits.iter().all(|bit| *bit < PAGE_BITS), "bits {bits:?} of {PAGE_BITS}");
         let references = &self.arena.descriptor(self.page.frame).references;
         // What has no references cannot be pinned, and is not handed out as long as it has not been freed.
@@ -42,7 +58,7 @@ impl PinnedPage {
         }
         for bit in bits {
             // SAFETY: bytes are had through a handle of their page, which is only `self`, and `&mut self` says that none are had through that.
-            unsafe { self.arena.flip(self.page.frame, *bit) };
+            unsafe { self.arena.flip_astray(self.page.frame, *bit) };
         }
         references.store(1, Ordering::Release);
         true

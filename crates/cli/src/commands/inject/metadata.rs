@@ -45,7 +45,7 @@ pub(super) fn run(mount: &Mount, arguments: &Inject, format: Format) -> Result<(
     let (path, times) = (arguments.path.clone(), arguments.metadata.times);
     let request = asked(MetadataRequest::Strike { blow: blow(arguments)?, path, when, times });
     if arguments.metadata.stray {
-        return astray(mount, arguments, &request, format);
+        return astray(mount, format, || struck(mount, arguments, &request));
     }
     print(format, &struck(mount, arguments, &request)?);
     Ok(())
@@ -114,10 +114,10 @@ fn undo(arguments: &Inject, done: &MetadataStruck) -> Option<String> {
 }
 
 /// Has the daemon end itself by a write that a lock keeps out.
-fn astray(mount: &Mount, arguments: &Inject, request: &Asked, format: Format) -> Result<()> {
+pub(super) fn astray<R: Report>(mount: &Mount, format: Format, strike: impl FnOnce() -> Result<R>) -> Result<()> {
     let log = log_of(mount)?;
     let before = log.as_ref().and_then(|log| fs::metadata(log).ok()).map_or(0, |log| log.len());
-    match struck(mount, arguments, request) {
+    match strike() {
         // A window of another thread was open, which with protect=pages is open to all.
         Ok(done) => print(format, &done),
         Err(_) if !is_served(mount) => {

@@ -32,10 +32,8 @@ pub(super) fn answer(state: &State, request: MetadataRequest) -> Result<InjectRe
             Ok(InjectReply::Listed(list(stack, kind.map(|_| &choice))))
         }
         MetadataRequest::Strike { blow: Blow::Scribble(mut choice), path, when, times } => {
-            if choice.astray && !state.mounting.metadata_pages.starts_with("locked") {
-                let pages = &state.mounting.metadata_pages;
-                return Err(Failure::new(format!("nothing can go astray there: its pages of metadata are {pages}"))
-                    .hint("mount it with -o protect=pages (or protect=keys), and --lab"));
+            if choice.astray {
+                super::can_go_astray(state)?;
             }
             if let Some(path) = &path {
                 of_file(stack, &mut choice, path)?;
