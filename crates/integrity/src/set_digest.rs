@@ -83,6 +83,18 @@ impl SetDigest {
         self.count
     }
 
+    /// All that it consists of.
+    #[inline]
+    pub fn words(self) -> [u64; 3] {
+        [self.count, self.sum, self.squares]
+    }
+
+    /// The same, to be written to: what that makes of it is of no set.
+    pub fn words_mut(&mut self) -> [&mut u64; 3] {
+        let SetDigest { count, sum, squares } = self;
+        [count, sum, squares]
+    }
+
     /// The sum of the numbers.
     #[inline]
     pub fn sum(self) -> u64 {

@@ -21,7 +21,7 @@
 
 use crate::bitmap::Bitmap;
 use crate::format::{BITS, LABEL_BLOCKS, LABELS};
-use crate::guarded::Doubled;
+use crate::guarded::{Counted, Doubled};
 use crate::meta_block::{NodeKey, Scribble};
 use crate::objects::{BITMAP, system_key};
 use crate::words::{CHUNK_WORDS, Mask, Words, ones};
@@ -70,7 +70,7 @@ pub(crate) struct Alloc {
     reservations: BTreeMap<Epoch, Reservation>,
     /// Most blocks that a published epoch with reservations took beyond them, of the store's own only those above the margin.
     beyond_max: u64,
-    total: u64,
+    total: Counted,
     limits: Limits,
     /// Of the clock, in seconds: when all blocks were last counted anew, as there was no room.
     counted_s: u32,
@@ -122,7 +122,7 @@ impl Alloc {
             touched: BTreeSet::new(),
             reservations: BTreeMap::new(),
             beyond_max: 0,
-            total,
+            total: Counted::new(total),
             limits: Limits {
                 set_aside: Doubled::new(0),
                 quota: Maybe::new(None),
@@ -247,12 +247,12 @@ impl Alloc {
 
     /// Blocks below which data is refused: what metadata may still need to finish an epoch.
     fn margin(&self) -> u64 {
-        (self.total / 256).clamp(32, 4096)
+        (self.total() / 256).clamp(32, 4096)
     }
 
     pub(crate) fn space(&self) -> Space {
         Space {
-            total: self.total,
+            total: self.total(),
             free: self.used.free(),
             pending: self.pending.count().wrapping_add(self.held.count()),
             reserve: self.reserve_now(self.limits.kept.get(), self.used.free()).min(self.used.free()),
@@ -264,12 +264,12 @@ impl Alloc {
 
     /// With so many free blocks. 0 if the counts have gone bad, which shows when they are verified.
     fn in_use(&self, free: u64) -> u64 {
-        self.total.saturating_sub(free)
+        self.total().saturating_sub(free)
     }
 
     /// What is kept back for removals, with so much metadata kept by the newest snapshot, and so many free blocks.
     fn reserve_now(&self, kept: Option<u64>, free: u64) -> u64 {
-        reserve_blocks(self.total) + kept.map_or(0, |kept| removal_blocks(kept, self.in_use(free)))
+        reserve_blocks(self.total()) + kept.map_or(0, |kept| removal_blocks(kept, self.in_use(free)))
     }
 
     /// See [`Limits::kept`].
@@ -279,7 +279,7 @@ impl Alloc {
 
     /// What a store keeps back for privileged users, and how much of it may be in use.
     pub(crate) fn set_limits(&mut self, set_aside: u64, quota: Option<u64>) {
-        self.limits.set_aside.set(set_aside.min(self.total / 2));
+        self.limits.set_aside.set(set_aside.min(self.total() / 2));
         self.limits.quota = Maybe::new(quota);
     }
 
@@ -303,7 +303,12 @@ impl Alloc {
     }
 
     pub(crate) fn total(&self) -> u64 {
-        self.total
+        self.total.get()
+    }
+
+    /// The same, to be verified.
+    pub(crate) fn counted_total(&self) -> &Counted {
+        &self.total
     }
 
     // ---- reservations
@@ -327,8 +332,8 @@ impl Alloc {
             return false;
         }
         let total = self.used.blocks() - LABELS as u64 * LABEL_BLOCKS - self.limits.log_blocks.get();
-        let counted = Scribble::unless_equal("number of all blocks", total, self.total);
-        self.total = total;
+        let counted = Scribble::unless_equal("number of all blocks", total, self.total.get());
+        self.total = Counted::new(total);
         let free = self.used.recount();
         match counted.and(free) {
             Ok(()) => false,
@@ -464,7 +469,7 @@ impl Alloc {
     /// that is long enough, if there is one, and short ones fill gaps, as long as there are any.
     pub(crate) fn allocate_strings(&mut self, epoch: Epoch, strings: &[u64]) -> Result<Vec<u64>> {
         let count = strings.iter().sum();
-        if self.used.free() > self.total / 2 {
+        if self.used.free() > self.total() / 2 {
             return self.allocate_many(epoch, Zone::Data, count);
         }
         let mut blocks = Vec::with_capacity(count as usize);
@@ -747,6 +752,9 @@ impl Alloc {
     /// They do not.
     pub(crate) fn verify_counts(&self) -> std::result::Result<(), Scribble> {
         self.used.verify_free()?;
+        self.pending.counted().verified("number of blocks freed")?;
+        self.placed.counted().verified("number of blocks written ahead")?;
+        self.held.counted().verified("number of blocks held back")?;
         self.verify_placements()
     }
 

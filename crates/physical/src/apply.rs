@@ -346,13 +346,13 @@ impl Module {
         if record.attributes.generation == 0 {
             record.attributes.generation = match &before {
                 Some(before) => before.attributes.generation,
-                None => trees.next_generation,
+                None => trees.next_generation.get(),
             };
         }
-        let given = trees.next_generation;
-        let next = given.max(record.attributes.generation.saturating_add(1));
-        trees.audit.generations_given(next - given);
-        trees.next_generation = next;
+        let next = trees.next_generation.get();
+        let given = next.max(record.attributes.generation.saturating_add(1)) - next;
+        trees.audit.generations_given(given);
+        trees.next_generation += given;
         let was_orphan = before.as_ref().is_some_and(|before| before.attributes.nlink == 0);
         trees.set_map_bit(&self.base, map_of(key.domain), key.object, before.is_some(), true)?;
         trees.set_map_bit(&self.base, orphans_of(key.domain), key.object, was_orphan, attributes.nlink == 0)?;
@@ -371,9 +371,9 @@ impl Module {
         trees.set_map_bit(&self.base, map_of(key.domain), key.object, true, false)?;
         trees.set_map_bit(&self.base, orphans_of(key.domain), key.object, was_orphan, false)?;
         if key.domain == DomainId::MAIN {
-            let objects = trees.objects;
+            let objects = trees.objects.get();
             trees.audit.object_gone(objects);
-            trees.objects = objects.saturating_sub(1);
+            trees.objects -= objects.min(1);
         }
         trees.changed.insert(key, Change::Deleted);
         Ok(())

@@ -13,7 +13,7 @@ use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::superblock::{ring_block, slot};
 use crate::format::{BlockPointer, LABELS, RECORD_BYTES, RECORDS, RING_SLOTS, Record, Superblock};
-use crate::guarded::Doubled;
+use crate::guarded::{Counted, Doubled};
 use crate::meta_block::{MetaBlock, NodeKey, Scribble};
 use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
@@ -127,17 +127,19 @@ impl Module {
                 error => trees.verify_all(&self.base).and(Err(trees.in_doubt(&self.base, scribbles, error))),
             })?;
             trees.tell_kept(&self.base);
+            let counted =
+                |number: &Counted, what| number.verified(what).map_err(|scribble| self.base.give_up_sums(scribble));
             let superblock = Superblock {
                 epoch,
                 previous: last.epoch,
                 time: self.clock.now(),
                 clean: false,
                 features: label.features,
-                next_generation: trees.next_generation,
-                total: self.base.alloc.lock().total(),
+                next_generation: counted(&trees.next_generation, "generation of the next object")?,
+                total: counted(self.base.alloc.lock().counted_total(), "number of all blocks")?,
                 free,
-                objects: trees.objects,
-                metadata: trees.metadata,
+                objects: counted(&trees.objects, "number of objects")?,
+                metadata: counted(&trees.metadata, "number of blocks of metadata")?,
                 metadata_kept: trees.metadata_kept().unwrap_or(0),
                 root: Record::clone(&trees.system[&0]),
                 ..last
@@ -159,6 +161,8 @@ impl Module {
         self.trees.read().verify_written(&self.base)?;
         committing.pages.verify(&self.base, &self.arena)?;
         let mut trees = self.trees.write();
+        // The next epoch starts from them.
+        trees.verify_sums(&self.base)?;
         guard::open(|| trees.settle(&self.base));
         drop(trees);
         committing.prepared = Some(superblock);
@@ -414,7 +418,8 @@ impl Trees {
                 sums: StoredSums::of(Checksum::crc64(dirty.block.checksum(key))),
             };
             let watched = dirty.block.release();
-            self.audit.complete(key, &dirty.block, watched);
+            let counted = self.audit.complete(key, &dirty.block, watched);
+            counted.map_err(|scribble| base.give_up_epoch(scribble, key))?;
             writes.extend(pointer.addresses().map(|address| (address, dirty.block.share())));
             let object = key.object_key();
             let record = match object.domain {
@@ -483,6 +488,14 @@ impl Trees {
         })
     }
 
+    /// Whether what was counted still is what it was when it was audited.
+    fn verify_sums(&self, base: &Base) -> Result<()> {
+        if !base.disk.metadata.audits() {
+            return Ok(());
+        }
+        self.audit.verify().map_err(|scribble| base.give_up_sums(scribble))
+    }
+
     /// Whether all of that is what was legally made of it.
     pub(crate) fn is_sound(&self) -> bool {
         self.find_bad().is_ok()
@@ -508,7 +521,7 @@ impl Trees {
         }
         self.fresh.clear();
         self.changed.clear();
-        self.kept.published(&self.audit, self.metadata);
+        self.kept.published(&self.audit, self.metadata.get());
         self.audit = Audit::default();
     }
 }

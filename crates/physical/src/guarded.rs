@@ -2,6 +2,8 @@
 //! from something else a copy elsewhere in memory, from which they are put right.
 
 use crate::meta_block::Scribble;
+use crate::scribble::Cells;
+use std::ops::{AddAssign, SubAssign};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number with a check, which sees each change of one of the two, and one of both but for 2^-64.
@@ -33,6 +35,63 @@ impl Guarded {
     /// What nobody may do: see [`crate::scribble`].
     pub(crate) fn scribbled(&mut self) -> &mut u64 {
         &mut self.number
+    }
+}
+
+/// A number that changes by differences, with a check that follows these and never the number: what somebody has written to one of the two stays
+/// to be seen, whatever changes afterwards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    number: u64,
+    check: u64,
+}
+
+/// What a difference makes of the check: odd, so that none is lost.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Counted {
+    pub(crate) const fn new(number: u64) -> Counted {
+        Counted { number, check: !number.wrapping_mul(STEP) }
+    }
+
+    /// As it is.
+    pub(crate) fn get(&self) -> u64 {
+        self.number
+    }
+
+    fn change(&mut self, more: u64) {
+        self.number = self.number.wrapping_add(more);
+        self.check = self.check.wrapping_sub(more.wrapping_mul(STEP));
+    }
+
+    /// # Errors
+    /// Somebody has written to it who must not.
+    pub(crate) fn verified(&self, what: &'static str) -> Result<u64, Scribble> {
+        Scribble::unless_equal(what, Counted::new(self.number).check, self.check).map(|()| self.number)
+    }
+
+    /// What nobody may do: see [`crate::scribble`].
+    pub(crate) fn cells<'a>(&'a mut self, name: &str, cells: &mut Cells<'a>) {
+        cells.own(name, &mut self.number);
+        cells.own(&format!("check of {name}"), &mut self.check);
+    }
+}
+
+impl Default for Counted {
+    fn default() -> Counted {
+        Counted::new(0)
+    }
+}
+
+impl AddAssign<u64> for Counted {
+    fn add_assign(&mut self, more: u64) {
+        self.change(more);
+    }
+}
+
+impl SubAssign<u64> for Counted {
+    fn sub_assign(&mut self, less: u64) {
+        self.change(less.wrapping_neg());
     }
 }
 
@@ -123,6 +182,23 @@ impl Default for Doubled {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_difference_makes_a_scribble_right() {
+        for flipped in [1, 1 << 63, u64::MAX, 0xff00] {
+            let mut number = Counted::new(4711);
+            number += 5;
+            number -= 6;
+            assert_eq!(number.verified("number"), Ok(4710));
+            for strike in 0..2 {
+                let mut number = number;
+                *if strike == 0 { &mut number.number } else { &mut number.check } ^= flipped;
+                number += 3;
+                number -= 4000;
+                assert!(number.verified("number").is_err(), "{flipped:#x}, {strike}");
+            }
+        }
+    }
 
     #[test]
     fn one_of_two_places_is_enough() {

@@ -309,7 +309,7 @@ impl ObjectStore for Module {
     fn status(&self) -> StoreStatus {
         let disk = self.disk();
         // One lock after the other: in one expression they would be held together, in the wrong order.
-        let objects = self.trees.read().objects;
+        let objects = self.trees.read().objects.get();
         let space = self.base.alloc.lock().space();
         let (log_pages_lost, log_batches_torn) = disk.counters.losses_of_log();
         StoreStatus {

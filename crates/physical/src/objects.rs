@@ -2,6 +2,7 @@
 
 use crate::audit::Audit;
 use crate::format::{BITS, COUNTERS, RECORDS, Record, RecordKind, SystemKind};
+use crate::guarded::Counted;
 use crate::meta_block::{MetaBlock, MetadataProtection, NodeKey};
 use crate::sealed_record::SealedRecord;
 use crate::tree::{Base, Change, Trees};
@@ -83,7 +84,7 @@ impl Trees {
             .filter_map(|id| Some((id, Record::system(system_kind(id)?, epoch))))
             .map(|(id, record)| (id, SealedRecord::own(record, MetadataProtection::default())))
             .collect();
-        Trees { system, next_generation: 1, audit: Audit::of_new_store(), ..Trees::default() }
+        Trees { system, next_generation: Counted::new(1), audit: Audit::of_new_store(), ..Trees::default() }
     }
 
     /// Whether there is such a domain for objects.

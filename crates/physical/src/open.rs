@@ -11,6 +11,7 @@ use crate::format::{
     FORMAT_VERSION, Fault, LABELS, Label, PAGES_MAX, RECORDS, RING_SLOTS, Record, RecordKind, Superblock, hex,
     label_start, uuid,
 };
+use crate::guarded::Counted;
 use crate::meta_block::NodeKey;
 use crate::module::{Module, OpenOptions, base, log_area};
 use crate::objects::{BITMAP, SYSTEM_END, system_key, system_kind};
@@ -279,7 +280,7 @@ fn load_or_rebuild(
     }
     match reach(base, label, superblock, trees) {
         Ok(reached) => {
-            trees.metadata = reached.metadata;
+            trees.metadata = Counted::new(reached.metadata);
             base.alloc.lock().load_all(&reached.used, &log_area(label));
             let taken = trees.audit.take_over(&base.alloc.lock(), label, reached.metadata);
             taken.map_err(|scribble| base.give_up_epoch(scribble, NodeKey::new(system_key(BITMAP), 0, 0)))?;
@@ -338,9 +339,9 @@ pub(crate) fn load_bitmap(
 /// Loads the records of domain 0.
 pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees> {
     let mut trees = Trees {
-        objects: superblock.objects,
-        next_generation: superblock.next_generation,
-        metadata: superblock.metadata,
+        objects: Counted::new(superblock.objects),
+        next_generation: Counted::new(superblock.next_generation),
+        metadata: Counted::new(superblock.metadata),
         ..Trees::default()
     };
     let table = system_key(0);

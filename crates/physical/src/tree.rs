@@ -18,6 +18,7 @@ use crate::difference;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record, split_address};
+use crate::guarded::Counted;
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, NodeKey, OwnedBlock, Scribble};
 use crate::node_cache::NodeCache;
 use crate::objects::holder;
@@ -101,6 +102,11 @@ impl Base {
     /// The same for the record of an object.
     pub(crate) fn give_up_record(&self, scribble: Scribble, key: ObjectKey) -> Error {
         self.give_up(scribble, Place { object: Some(key), address: None, ..self.disk.place(0) })
+    }
+
+    /// The same for numbers that are in no block, nor of one object.
+    pub(crate) fn give_up_sums(&self, scribble: Scribble) -> Error {
+        self.give_up(scribble, Place { address: None, ..self.disk.place(0) })
     }
 
     fn give_up(&self, scribble: Scribble, place: Place) -> Error {
@@ -187,11 +193,11 @@ pub(crate) struct Trees {
     /// All objects of domain 0 by id.
     pub(crate) system: BTreeMap<u64, SealedRecord>,
     /// Objects of the domain `main`.
-    pub(crate) objects: u64,
+    pub(crate) objects: Counted,
     /// Generation of the next object.
-    pub(crate) next_generation: u64,
+    pub(crate) next_generation: Counted,
     /// Blocks of metadata, two copies counted as one, in the trees and the object table of `main`.
-    pub(crate) metadata: u64,
+    pub(crate) metadata: Counted,
     /// Snapshots of the domains, and what has died under them in the epoch being built.
     pub(crate) kept: Kept,
     /// What all of this has changed.
@@ -587,8 +593,9 @@ impl Trees {
     fn metadata_gone(&mut self, key: ObjectKey, birth_log: Option<Epoch>) {
         if holder(key) == Some(DomainId::MAIN) {
             // A damaged tree may name a block twice.
-            self.audit.metadata_gone(self.metadata);
-            self.metadata = self.metadata.saturating_sub(1);
+            let metadata = self.metadata.get();
+            self.audit.metadata_gone(metadata);
+            self.metadata -= metadata.min(1);
             if let Some(birth_log) = birth_log {
                 if self.kept.has(DomainId::MAIN, birth_log) {
                     self.audit.kept_gone(self.kept.metadata_of_newest(DomainId::MAIN).unwrap_or(0));
@@ -720,7 +727,9 @@ impl Trees {
     fn drop_dirty(&mut self, base: &Base, key: NodeKey) -> Option<Arc<MetaBlock>> {
         let mut dirty = self.dirty.remove(&key)?;
         let watched = dirty.block.release();
-        self.audit.complete(key, &dirty.block, watched);
+        if let Err(scribble) = self.audit.complete(key, &dirty.block, watched) {
+            base.give_up_epoch(scribble, key);
+        }
         if dirty.address[0] != 0 {
             self.metadata_gone(key.object_key(), None);
         }

@@ -8,6 +8,7 @@
 //! [`Mask`] is the number of its bits, and it has no chunk without any.
 
 use crate::format::BITS;
+use crate::guarded::Counted;
 use crate::meta_block::Scribble;
 use holdfast_integrity::{BitSum, CRC64_OF_ZEROS, Delta, crc64_and_tally};
 use std::collections::BTreeMap;
@@ -66,7 +67,7 @@ struct MaskChunk {
 #[derive(Default)]
 pub(crate) struct Mask {
     chunks: BTreeMap<u64, Box<MaskChunk>>,
-    count: u64,
+    count: Counted,
     /// Without protection: words have no sums.
     believed: bool,
 }
@@ -87,7 +88,12 @@ impl Mask {
     }
 
     pub(crate) fn count(&self) -> u64 {
-        self.count
+        self.count.get()
+    }
+
+    /// The same, to be verified.
+    pub(crate) fn counted(&self) -> &Counted {
+        &self.count
     }
 
     pub(crate) fn contains(&self, block: u64) -> bool {
@@ -108,7 +114,7 @@ impl Mask {
         }
         chunk.words[word] = old | bit;
         chunk.bits = chunk.bits.wrapping_add(1);
-        self.count = self.count.wrapping_add(1);
+        self.count += 1;
         true
     }
 
@@ -127,7 +133,7 @@ impl Mask {
             *word |= new;
         }
         chunk.bits = chunk.bits.wrapping_add(bits as u32);
-        self.count = self.count.wrapping_add(bits);
+        self.count += bits;
     }
 
     /// `false` if it is not in.
@@ -142,7 +148,7 @@ impl Mask {
         chunk.words[word] &= !bit;
         // What somebody else has put in was never counted; whoever verifies sees that.
         chunk.bits = chunk.bits.wrapping_sub(1);
-        self.count = self.count.wrapping_sub(1);
+        self.count -= 1;
         // By what legal changes have left of it.
         if chunk.bits == 0 && chunk.sum == BitSum::default() {
             self.chunks.remove(&number);
@@ -178,13 +184,13 @@ impl Mask {
     }
 
     /// The same for the count.
-    pub(crate) fn scribbled_count(&mut self) -> &mut u64 {
+    pub(crate) fn scribbled_count(&mut self) -> &mut Counted {
         &mut self.count
     }
 
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
-        self.count = 0;
+        self.count = Counted::new(0);
     }
 }
 

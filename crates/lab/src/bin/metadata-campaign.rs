@@ -69,8 +69,9 @@ fn main() -> ExitCode {
     print!("{}", text(&done));
     let broken = done.broken().count();
     let stored = done.trials.iter().filter(|trial| !trial.stored.is_empty()).count();
+    let misnamed = done.trials.iter().filter(|trial| trial.is_misnamed()).count();
     println!(
-        "seed {seed}: {} strikes in {} of {} cells, {:.1} s: {stored} were stored; {broken} broke a promise",
+        "seed {seed}: {} strikes in {} of {} cells, {:.1} s: {stored} were stored, {misnamed} were named wrongly; {broken} broke a promise",
         done.trials.len(),
         done.cells.1,
         done.cells.0,

@@ -12,7 +12,9 @@
 //! compared with. Promises, of which each trial checks all:
 //! - *nothing of it is stored*: the recovery point is what it is without the strike: byte by byte if nothing has been noticed, and else by
 //!   all that it says apart from where blocks are; a check of it from scratch finds nothing; all contents are right when it is mounted anew;
-//! - *nobody notices*: each application operation has the answer that it should, then and later.
+//! - *nobody notices*: each application operation has the answer that it should, then and later;
+//! - *it is named for what it is*: what was written over is found to be a scribble, if it is found, and not a logic bug, unless the pattern keeps
+//!   checksums; a logic bug is found, as one.
 
 mod between;
 mod pages;
@@ -109,6 +111,17 @@ pub enum Verdict {
     Harmless,
 }
 
+impl Verdict {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Scribble => "a scribble",
+            Verdict::Logic => "a logic bug",
+            Verdict::Harmless => "not found",
+        }
+    }
+}
+
 /// One strike.
 #[derive(Clone, Debug)]
 pub struct Trial {
@@ -154,7 +167,16 @@ pub struct Done {
 
 impl Trial {
     fn is_broken(&self) -> bool {
-        !self.stored.is_empty() || !self.errors.is_empty()
+        !self.stored.is_empty() || !self.errors.is_empty() || self.is_misnamed()
+    }
+
+    /// It was found to be what it is not. (What keeps checksums may be called a logic bug.)
+    pub fn is_misnamed(&self) -> bool {
+        match self.cell.pattern {
+            None => self.verdict != Verdict::Logic,
+            Some(Pattern::KeepChecksum) => false,
+            Some(_) => self.verdict == Verdict::Logic,
+        }
     }
 }
 

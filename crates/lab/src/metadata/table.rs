@@ -158,6 +158,9 @@ pub fn text(done: &Done) -> String {
             pattern_name(cell.pattern),
             cell.moment.name()
         );
+        if trial.is_misnamed() {
+            let _ = writeln!(out, "    named wrongly: {}", trial.verdict.name());
+        }
         let what = stored.iter().map(|what| ("stored", what)).chain(errors.iter().map(|what| ("application", what)));
         for (which, what) in what.take(4) {
             let _ = writeln!(out, "    {which}: {what}");
@@ -199,12 +202,15 @@ pub fn markdown(done: &Done, command: &str) -> String {
          - *moments*: at rest; when the store has got a part of an epoch; before the recovery point, with the log in use; when it has got all of the \
          epoch; before a device request of the recovery point; before its superblock. Recovery points are made by a sync, a new \
          snapshot, and a deleted one.\n\
-         - *found as a scribble*: a checksum, a tally or a count in memory said so: it was read again, or the epoch was begun anew. *Found as a logic bug*: \
+         - *found as a scribble*: a checksum, a tally, a count or a twin in memory said so: it was read again, put right, or the epoch was begun anew. *Found as a logic bug*: \
          an equation of the [audit](audit.md) did not hold, and the epoch was begun anew. *Harmless*: nothing was noticed, and the device \
          has the same bytes as without the strike: what was struck was written over, had gone, was not used any more, or is verified before it is used.\n\
          - *stored*: something of it is in the recovery point: its bytes are others than without the strike though nothing was noticed; what it says is \
          something else; a check of it from scratch finds something; or contents are wrong when it is mounted again (closed, or after a power cut).\n\
-         - *application errors*: an operation had another answer than it should, then or later.\n\n\
+         - *application errors*: an operation had another answer than it should, then or later.\n\
+         - *named*: what was written over is to be found as a scribble, if it is found; a multiple of the polynomial may be called a logic bug. What was done \
+         wrongly is to be found as a logic bug. Else the campaign fails. That each sum of the audit has a twin that tells is \
+         [0028](decisions/0028-sums-that-are-kept-twice.md).\n\n\
          After each strike a second passes: what was looked at in the same second is not looked at again \
          ([0015](decisions/0015-metadata-in-place.md)). All layers run in one process, on a device in memory.\n\n\
          {} injections in {struck} of the {cells} cells that there are: field × state × pattern × moment, for {fields} fields.\n\n",
@@ -219,7 +225,11 @@ pub fn markdown(done: &Done, command: &str) -> String {
         let _ = write!(out, "## {title}\n\n{table}\n");
     }
     if done.broken().next().is_none() {
-        out.push_str("None of the strikes was stored, and no application operation failed.\n\n");
+        out.push_str(
+            "None of the strikes was stored, no application operation failed, and all that was found was named for what it is: what was written \
+             over a scribble (what keeps checksums may be called a logic bug), and what was done wrongly a logic bug. A strike that does not keep these \
+             promises fails the campaign, and the test.\n\n",
+        );
     }
     let _ = write!(
         out,

@@ -36,16 +36,19 @@ impl Alloc {
 
     /// A logic bug: one more of what has been freed, or of all blocks.
     pub(crate) fn miscount(&mut self, all: bool) {
-        *(if all { &mut self.total } else { self.pending.scribbled_count() }) += 1;
+        match all {
+            true => self.total += 1,
+            false => *self.pending.scribbled_count() += 1,
+        }
     }
 
     /// The counts that a superblock is made from, and those that they are verified by.
     pub(crate) fn count_cells<'a>(&'a mut self, cells: &mut Cells<'a>) {
-        cells.own("total", &mut self.total);
+        self.total.cells("total", cells);
         self.used.count_cells(cells);
-        cells.own("freed", self.pending.scribbled_count());
-        cells.own("ahead", self.placed.scribbled_count());
-        cells.own("held", self.held.scribbled_count());
+        self.pending.scribbled_count().cells("freed", cells);
+        self.placed.scribbled_count().cells("ahead", cells);
+        self.held.scribbled_count().cells("held", cells);
     }
 }
 

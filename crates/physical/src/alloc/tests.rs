@@ -69,7 +69,7 @@ fn what_grows_has_its_labels_at_the_new_end() {
         alloc.grow(blocks);
         alloc.used.check();
         let (after, fresh) = (alloc.space(), alloc_of(blocks));
-        assert_eq!((after.total, after.free), (fresh.total, fresh.used.free()), "{blocks}");
+        assert_eq!((after.total, after.free), (fresh.total(), fresh.used.free()), "{blocks}");
         assert_eq!(after.free - before.free, blocks - 8192);
         for chunk in 0..alloc.chunks() {
             assert_eq!(alloc.page(chunk), fresh.page(chunk), "{blocks}");

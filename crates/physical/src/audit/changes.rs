@@ -2,6 +2,8 @@
 
 use super::Digest;
 use super::compared::Lists;
+use super::sums::add;
+use super::twin::{Twin, sums};
 use crate::format::blockptr::{Glance, POINTER_BYTES, PointerKind};
 use crate::format::record::RecordGlance;
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
@@ -11,28 +13,30 @@ use crate::objects::system_kind;
 use holdfast_integrity::{SlotSums, crc64};
 use holdfast_object::Epoch;
 
-/// Block pointers put less those that have gone.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Pointers {
-    /// All that they name, second copies too.
-    pub(super) addresses: Digest,
-    /// Those with a second address, and those of them that were born no later than `newest_snapshot`.
-    pub(super) doubled: u64,
-    pub(super) kept: u64,
-    /// Epoch of the newest snapshot of `main`, or 0.
-    newest_snapshot: Epoch,
-    /// Those to pages.
-    pub(super) pages: u64,
-    /// Those that stand for a dirty block.
-    pub(super) pending: u64,
-    /// Of those put: the newest logical birth, the least and the highest address, levels as bits, and how many have births out of order, or
-    /// are of a kind that their level has not.
-    pub(super) newest: Epoch,
-    pub(super) lowest: u64,
-    pub(super) highest: u64,
-    pub(super) levels: u16,
-    pub(super) misborn: u64,
-    pub(super) wrong_kinds: u64,
+sums! {
+    /// Block pointers put less those that have gone.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub(crate) struct Pointers {
+        /// All that they name, second copies too.
+        pub(super) addresses: Digest,
+        /// Those with a second address, and those of them that were born no later than `newest_snapshot`.
+        pub(super) doubled: u64,
+        pub(super) kept: u64,
+        /// Epoch of the newest snapshot of `main`, or 0.
+        newest_snapshot: Epoch,
+        /// Those to pages.
+        pub(super) pages: u64,
+        /// Those that stand for a dirty block.
+        pub(super) pending: u64,
+        /// Of those put: the newest logical birth, the least and the highest address, levels as bits, and how many have births out of order, or
+        /// are of a kind that their level has not.
+        pub(super) newest: Epoch,
+        pub(super) lowest: u64,
+        pub(super) highest: u64,
+        pub(super) levels: u16,
+        pub(super) misborn: u64,
+        pub(super) wrong_kinds: u64,
+    }
 }
 
 impl Default for Pointers {
@@ -95,8 +99,8 @@ impl Pointers {
             self.levels |= 1 << pointer.level;
             self.newest = self.newest.max(pointer.birth_log);
             let in_order = 0 < pointer.birth_phys && pointer.birth_phys <= pointer.birth_log;
-            self.misborn += u64::from(!in_order);
-            self.wrong_kinds += u64::from((pointer.kind == PointerKind::Tree) != (pointer.level > 0));
+            add(&mut self.misborn, u64::from(!in_order));
+            add(&mut self.wrong_kinds, u64::from((pointer.kind == PointerKind::Tree) != (pointer.level > 0)));
         }
     }
 
@@ -126,34 +130,36 @@ impl Pointers {
         self.lowest = self.lowest.min(other.lowest);
         self.highest = self.highest.max(other.highest);
         self.levels |= other.levels;
-        self.misborn += other.misborn;
-        self.wrong_kinds += other.wrong_kinds;
+        add(&mut self.misborn, other.misborn);
+        add(&mut self.wrong_kinds, other.wrong_kinds);
     }
 }
 
-/// Of one block: what is in its bytes less what was in them. Which of the sums mean something depends on what the block is of; numbers are
-/// counted from its start ([`super::Audit::absorb`]).
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Changes {
-    /// In its slots, or the roots of its records.
-    pub(super) pointers: Pointers,
-    /// Roots with a second address, by slot of the record; and those of them that the newest snapshot has too.
-    pub(super) doubled: [i8; RECORDS as usize],
-    pub(super) kept: [i8; RECORDS as usize],
-    /// Records whose root is not of the level that they say.
-    pub(super) wrong_levels: u64,
-    /// Bits that are set; addresses, as often as their counters say; slots of records; or [`entry_number`]s of snapshots.
-    pub(super) numbers: Digest,
-    /// Slots of records without names.
-    pub(super) nameless: Digest,
-    /// Pages that records say they have.
-    pub(super) pages_told: u64,
-    /// The newest generation of an object that has been put, if that was not there before.
-    pub(super) newest_generation: u64,
-    /// Blocks in the runs of a dead list.
-    pub(super) dead: Digest,
-    /// Births and sorts of these runs, for each block.
-    pub(super) dead_births: Digest,
+sums! {
+    /// Of one block: what is in its bytes less what was in them. Which of the sums mean something depends on what the block is of; numbers are
+    /// counted from its start ([`super::Audit::absorb`]).
+    #[derive(Clone, PartialEq, Eq, Default, Debug)]
+    pub(crate) struct Changes {
+        /// In its slots, or the roots of its records.
+        pub(super) pointers: Pointers,
+        /// Roots with a second address, by slot of the record; and those of them that the newest snapshot has too.
+        pub(super) doubled: [i8; RECORDS as usize],
+        pub(super) kept: [i8; RECORDS as usize],
+        /// Records whose root is not of the level that they say.
+        pub(super) wrong_levels: u64,
+        /// Bits that are set; addresses, as often as their counters say; slots of records; or [`entry_number`]s of snapshots.
+        pub(super) numbers: Digest,
+        /// Slots of records without names.
+        pub(super) nameless: Digest,
+        /// Pages that records say they have.
+        pub(super) pages_told: u64,
+        /// The newest generation of an object that has been put, if that was not there before.
+        pub(super) newest_generation: u64,
+        /// Blocks in the runs of a dead list.
+        pub(super) dead: Digest,
+        /// Births and sorts of these runs, for each block.
+        pub(super) dead_births: Digest,
+    }
 }
 
 /// Entries of snapshot lists in different places are different, by a multiple of the distance between them.
@@ -170,18 +176,15 @@ impl Changes {
         Changes { pointers: Pointers::under(newest_snapshot), ..Changes::default() }
     }
 
-    pub(crate) fn pointer(&mut self, old: &[u8; POINTER_BYTES], new: &[u8; POINTER_BYTES]) {
-        self.pointers.gone(&Glance::at(old));
-        self.pointers.put(&Glance::at(new));
-    }
-
-    pub(crate) fn record(&mut self, slot: usize, old: &[u8; RECORD_BYTES], new: &[u8; RECORD_BYTES]) {
-        let (old, new) = (RecordGlance::at(old), RecordGlance::at(new));
+    fn put_record(&mut self, slot: usize, old: &RecordGlance, new: &RecordGlance) {
         self.pointers.gone(&old.root);
         self.pointers.put(&new.root);
-        self.doubled[slot] += i8::from(new.root.address[1] != 0) - i8::from(old.root.address[1] != 0);
-        self.kept[slot] += i8::from(self.pointers.is_kept(&new.root)) - i8::from(self.pointers.is_kept(&old.root));
-        self.wrong_levels += u64::from(new.root.address[0] != 0 && new.root.level != new.levels);
+        let more = |is: bool, was: bool| i8::from(is) - i8::from(was);
+        let doubled = more(new.root.address[1] != 0, old.root.address[1] != 0);
+        let kept = more(self.pointers.is_kept(&new.root), self.pointers.is_kept(&old.root));
+        self.doubled[slot] = self.doubled[slot].wrapping_add(doubled);
+        self.kept[slot] = self.kept[slot].wrapping_add(kept);
+        add(&mut self.wrong_levels, u64::from(new.root.address[0] != 0 && new.root.level != new.levels));
         self.pages_told = self.pages_told.wrapping_add(new.blocks).wrapping_sub(old.blocks);
         if new.generation != old.generation {
             self.newest_generation = self.newest_generation.max(new.generation);
@@ -197,22 +200,9 @@ impl Changes {
         }
     }
 
-    /// 64 bits of a bitmap.
-    pub(crate) fn word(&mut self, word: usize, old: u64, new: u64) {
-        let first = word as u64 * 64;
-        self.numbers += Digest::of_bits(first, new & !old) - Digest::of_bits(first, old & !new);
-    }
-
-    pub(crate) fn counter(&mut self, slot: usize, old: u32, new: u32) {
-        self.numbers += Digest::of(slot as u64).times(u64::from(new).wrapping_sub(u64::from(old)));
-    }
-
-    pub(crate) fn snapshot(&mut self, slot: usize, old: &[u8; SNAPSHOT_BYTES], new: &[u8; SNAPSHOT_BYTES]) {
-        for (entry, times) in [(old, u64::MAX), (new, 1)] {
-            if *entry != [0; SNAPSHOT_BYTES] {
-                self.numbers += Digest::of(entry_number(slot as u64, crc64(entry))).times(times);
-            }
-        }
+    fn reach(&mut self, lowest: u64, highest: u64) {
+        self.pointers.lowest = self.pointers.lowest.min(lowest);
+        self.pointers.highest = self.pointers.highest.max(highest);
     }
 
     /// What an auditor finds who does not see the updates ([`super::compared`]); he lists blocks named and bits of the bitmap besides.
@@ -223,13 +213,13 @@ impl Changes {
         newest_snapshot: Epoch,
         lists: &mut Lists,
     ) -> Changes {
-        let mut changes = Changes::under(newest_snapshot);
+        let mut changes = Twin::new(Changes::under(newest_snapshot));
         if key.level > 0 {
             each_other(before, after, |_, old, new| {
                 changes.pointer(old, new);
                 lists.pointer(&Glance::at(old), &Glance::at(new));
             });
-            return changes;
+            return changes.into_one();
         }
         match system_kind(key.object) {
             Some(SystemKind::ObjectTable) => each_other(before, after, |slot, old, new| {
@@ -254,17 +244,57 @@ impl Changes {
             }
             None => {}
         }
-        changes
+        changes.into_one()
+    }
+}
+
+/// What is seen of an update is made out once, and counted twice.
+impl Twin<Changes> {
+    pub(crate) fn pointer(&mut self, old: &[u8; POINTER_BYTES], new: &[u8; POINTER_BYTES]) {
+        let (old, new) = (Glance::at(old), Glance::at(new));
+        self.change(|changes| {
+            changes.pointers.gone(&old);
+            changes.pointers.put(&new);
+        });
+    }
+
+    pub(crate) fn record(&mut self, slot: usize, old: &[u8; RECORD_BYTES], new: &[u8; RECORD_BYTES]) {
+        let (old, new) = (RecordGlance::at(old), RecordGlance::at(new));
+        self.change(|changes| changes.put_record(slot, &old, &new));
+    }
+
+    /// 64 bits of a bitmap.
+    pub(crate) fn word(&mut self, word: usize, old: u64, new: u64) {
+        let first = word as u64 * 64;
+        let bits = Digest::of_bits(first, new & !old) - Digest::of_bits(first, old & !new);
+        self.change(|changes| changes.numbers += bits);
+    }
+
+    pub(crate) fn counter(&mut self, slot: usize, old: u32, new: u32) {
+        let more = Digest::of(slot as u64).times(u64::from(new).wrapping_sub(u64::from(old)));
+        self.change(|changes| changes.numbers += more);
+    }
+
+    pub(crate) fn snapshot(&mut self, slot: usize, old: &[u8; SNAPSHOT_BYTES], new: &[u8; SNAPSHOT_BYTES]) {
+        for (entry, times) in [(old, u64::MAX), (new, 1)] {
+            if *entry != [0; SNAPSHOT_BYTES] {
+                let number = Digest::of(entry_number(slot as u64, crc64(entry))).times(times);
+                self.change(|changes| changes.numbers += number);
+            }
+        }
     }
 
     pub(crate) fn dead_run(&mut self, old: &[u8; DEAD_BYTES], new: &[u8; DEAD_BYTES]) {
         let (old, new) = (DeadRun::glance(old), DeadRun::glance(new));
         for first in new.address.into_iter().filter(|address| new.count > 0 && *address != 0) {
-            self.pointers.lowest = self.pointers.lowest.min(first);
-            self.pointers.highest = self.pointers.highest.max(first.saturating_add(u64::from(new.count) - 1));
+            let last = first.saturating_add(u64::from(new.count) - 1);
+            self.change(|changes| changes.reach(first, last));
         }
-        self.dead += blocks_of(&new) - blocks_of(&old);
-        self.dead_births += births_of(&new) - births_of(&old);
+        let (blocks, births) = (blocks_of(&new) - blocks_of(&old), births_of(&new) - births_of(&old));
+        self.change(|changes| {
+            changes.dead += blocks;
+            changes.dead_births += births;
+        });
     }
 }
 

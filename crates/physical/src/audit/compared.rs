@@ -75,7 +75,7 @@ impl Audit {
     pub(super) fn compare(&mut self, key: NodeKey, before: &[u8; 4096], after: &[u8; 4096], newest_snapshot: Epoch) {
         let compared = self.compared.get_or_insert_default();
         let changes = Changes::between(key, before, after, newest_snapshot, &mut compared.lists);
-        self.absorb(key, &changes);
+        self.sums.change(|sums| sums.absorb(key, &changes));
     }
 
     /// A tree block goes away as a whole, and is kept as it is.

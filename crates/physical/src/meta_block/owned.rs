@@ -3,10 +3,11 @@
 //! What only these need of memory is here, and not in each block that is cached.
 
 use super::{LockedBlock, MetaBlock, MetadataProtection, NodeKey};
-use crate::audit::Changes;
+use crate::audit::{Changes, Twin};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{DeadRun, RECORD_BYTES};
+use crate::scribble::Cells;
 use holdfast_integrity::Delta;
 use holdfast_object::Epoch;
 use std::ops::Deref;
@@ -27,7 +28,7 @@ pub(crate) enum Watched {
     /// Not at all: nothing is audited.
     Not,
     /// Each update counts, for this epoch of the newest snapshot of `main`, or 0. There is no memory for it before the first one.
-    Counted(Option<Box<Changes>>, Epoch),
+    Counted(Option<Box<Twin<Changes>>>, Epoch),
     /// By the bytes from before, and the epoch of the newest snapshot of `main`.
     Copied(Box<[u8; 4096]>, Epoch),
 }
@@ -85,7 +86,7 @@ impl OwnedBlock {
         assert!(!self.released, "a metadata block of a recovery point is not changed");
         let changes = match &mut self.watched {
             Watched::Counted(changes, newest) => {
-                Some(&mut **changes.get_or_insert_with(|| Box::new(Changes::under(*newest))))
+                Some(&mut **changes.get_or_insert_with(|| Box::new(Twin::new(Changes::under(*newest)))))
             }
             Watched::Not | Watched::Copied(..) => None,
         };
@@ -105,6 +106,14 @@ impl OwnedBlock {
         Arc::make_mut(&mut self.block).scribbled()
     }
 
+    /// The same for what has been counted of it, if something has.
+    pub(crate) fn scribbled_changes(&mut self) -> Option<Cells<'_>> {
+        let Watched::Counted(Some(changes), _) = &mut self.watched else { return None };
+        let mut cells = Cells::default();
+        changes.cells(&mut cells);
+        Some(cells)
+    }
+
     #[cfg(test)]
     pub(crate) fn scribble(&mut self, at: usize, pattern: &[u8]) {
         self.scribbled().scribble(at, pattern, false);
@@ -114,7 +123,7 @@ impl OwnedBlock {
 /// A block that is being changed.
 pub(crate) struct Edit<'a> {
     block: &'a mut MetaBlock,
-    changes: Option<&'a mut Changes>,
+    changes: Option<&'a mut Twin<Changes>>,
 }
 
 impl Deref for Edit<'_> {
@@ -128,7 +137,7 @@ impl Deref for Edit<'_> {
 impl Edit<'_> {
     /// Counts for the audit what is about to change. The bytes are those before.
     #[inline]
-    fn count(&mut self, count: impl FnOnce(&mut Changes, &[u8; 4096])) {
+    fn count(&mut self, count: impl FnOnce(&mut Twin<Changes>, &[u8; 4096])) {
         if let Some(changes) = &mut self.changes {
             count(changes, self.block.bytes());
         }

@@ -183,11 +183,11 @@ impl Lab<'_> {
             }
             LogicBug::ObjectCount => {
                 trees.objects += 1;
-                Some(format!("{} objects, one more than there are", trees.objects))
+                Some(format!("{} objects, one more than there are", trees.objects.get()))
             }
             LogicBug::MetadataCount => {
                 trees.metadata += 1;
-                Some(format!("{} blocks of metadata, one more than there are", trees.metadata))
+                Some(format!("{} blocks of metadata, one more than there are", trees.metadata.get()))
             }
             LogicBug::MetadataKeptCount => {
                 let kept = trees.kept.miscount(DomainId::MAIN);
@@ -197,7 +197,7 @@ impl Lab<'_> {
             }
             LogicBug::Generation => {
                 trees.next_generation -= 1;
-                Some(format!("the next generation is {}, which somebody has", trees.next_generation))
+                Some(format!("the next generation is {}, which somebody has", trees.next_generation.get()))
             }
             LogicBug::PageCount => match self.page(trees, choice)? {
                 Some(Page { key, mut record, .. }) => {

@@ -85,11 +85,13 @@ pub enum MetaKind {
     Numbers,
     /// Sums of the audit.
     Audit,
+    /// What the audit has counted of a block that the epoch being built has changed.
+    BlockAudit,
 }
 
 impl MetaKind {
     /// All of them.
-    pub const ALL: [MetaKind; 20] = [
+    pub const ALL: [MetaKind; 21] = [
         MetaKind::ObjectTable,
         MetaKind::SystemTree,
         MetaKind::BlockTree,
@@ -110,6 +112,7 @@ impl MetaKind {
         MetaKind::Counts,
         MetaKind::Numbers,
         MetaKind::Audit,
+        MetaKind::BlockAudit,
     ];
 
     /// As it is written.
@@ -135,6 +138,7 @@ impl MetaKind {
             MetaKind::Counts => "counts",
             MetaKind::Numbers => "numbers",
             MetaKind::Audit => "audit",
+            MetaKind::BlockAudit => "block-audit",
         }
     }
 
@@ -468,6 +472,11 @@ impl<'a> Lab<'a> {
             }
             MetaKind::LogContents => some(State::InUse, module.log.try_lock().map_or(0, |log| log.blocks())).collect(),
             MetaKind::Counts | MetaKind::Numbers => some(State::InUse, 1).collect(),
+            MetaKind::BlockAudit => {
+                let counted =
+                    trees.dirty.iter_mut().filter_map(|(key, dirty)| dirty.block.scribbled_changes().map(|_| key));
+                counted.map(|key| Target::of_block(kind, State::Changed, *key, 0)).collect()
+            }
             _ => some(State::Changed, 1).collect(),
         };
         found.sort_unstable();
@@ -556,13 +565,22 @@ impl<'a> Lab<'a> {
                 let mut alloc = self.alloc()?;
                 let trees = &mut *trees;
                 let mut cells = Cells::default();
-                cells.own("next_generation", &mut trees.next_generation);
-                cells.own("objects", &mut trees.objects);
-                cells.own("metadata", &mut trees.metadata);
+                trees.next_generation.cells("next_generation", &mut cells);
+                trees.objects.cells("objects", &mut cells);
+                trees.metadata.cells("metadata", &mut cells);
                 alloc.count_cells(&mut cells);
                 Some(action(Form::Cells(cells)))
             }
-            _ => Some(action(Form::Cells(trees.audit.cells()))),
+            (MetaKind::BlockAudit, _) => {
+                let dirty = trees.dirty.get_mut(&target.key())?;
+                Some(action(Form::Cells(dirty.block.scribbled_changes()?)))
+            }
+            _ => {
+                let trees = &mut *trees;
+                let mut cells = trees.audit.cells();
+                trees.kept.listed_cells(&mut cells);
+                Some(action(Form::Cells(cells)))
+            }
         }
     }
 

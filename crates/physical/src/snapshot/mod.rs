@@ -27,7 +27,7 @@ mod dying;
 mod heal;
 mod scribble;
 
-use crate::audit::{Audit, Digest, KeptStart, listed_digest};
+use crate::audit::{Audit, Digest, KeptStart, Listed, Twin, listed_digest};
 use crate::commit::{CommitOrder, Committing};
 use crate::form_sums::FormSums;
 use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
@@ -152,19 +152,22 @@ struct OfDomain {
 #[derive(Default)]
 pub(crate) struct Kept {
     domains: BTreeMap<DomainId, OfDomain>,
-    /// Entries in the lists of the last recovery point, from their bytes.
-    listed: Digest,
+    listed: Twin<Listed>,
 }
 
 impl Kept {
     /// Entries in the lists of the last recovery point.
-    pub(crate) fn listed(&self) -> Digest {
-        self.listed
+    ///
+    /// # Errors
+    /// Somebody has written to their sum who must not.
+    pub(crate) fn listed(&self) -> std::result::Result<Digest, Scribble> {
+        self.listed.verified().map(|listed| listed.entries)
     }
 
     /// What has changed is a recovery point, of which `main` has so many blocks of metadata.
     pub(crate) fn published(&mut self, audit: &Audit, metadata: u64) {
-        self.listed += audit.listed();
+        let more = audit.listed();
+        self.listed.change(|listed| listed.entries += more);
         // As the superblock says, from which the next epoch starts.
         let newest = self.domains.get_mut(&DomainId::MAIN).and_then(|main| main.held.last_mut());
         if let Some(newest) = newest.filter(|newest| newest.metadata.get() > metadata) {
@@ -338,7 +341,7 @@ impl Trees {
                     OfDomain { unreadable: Some(error), ..OfDomain::default() }
                 }
             };
-            self.kept.listed += listed;
+            self.kept.listed.change(|all| all.entries += listed);
             self.kept.domains.insert(domain, of_domain);
         }
     }
@@ -397,7 +400,7 @@ impl Trees {
     /// Blocks of metadata that the newest snapshot of `main` has and `main` still has too, at most, if there is a snapshot.
     pub(crate) fn metadata_kept(&self) -> Option<u64> {
         // Of one that is the newest again, it is what it was when the next one was made.
-        self.kept.metadata_of_newest(DomainId::MAIN).map(|kept| kept.min(self.metadata))
+        self.kept.metadata_of_newest(DomainId::MAIN).map(|kept| kept.min(self.metadata.get()))
     }
 
     /// Tells the allocator how much room removals may need.
@@ -501,7 +504,7 @@ impl Module {
             return Err(Error::SnapshotExists(name.to_string()));
         }
         // All that it keeps must be removable afterwards.
-        let metadata = trees.metadata;
+        let metadata = trees.metadata.get();
         self.base.alloc.lock().check_kept(metadata)?;
         for (id, kind) in [(snapshots_of(domain), SystemKind::SnapshotList), (dead_of(domain), SystemKind::DeadLists)] {
             let record = || SealedRecord::own(Record::system(kind, epoch), self.base.disk.metadata);
@@ -527,7 +530,7 @@ impl Module {
             name: name.to_string(),
             created,
             epoch: last,
-            objects: trees.objects,
+            objects: trees.objects.get(),
             table,
         };
         self.disk().raise_newest(epoch);

@@ -9,6 +9,11 @@ use crate::sealed_record::SealedRecord;
 use holdfast_object::DomainId;
 
 impl Kept {
+    /// What is known of all lists.
+    pub(crate) fn listed_cells<'a>(&'a mut self, cells: &mut Cells<'a>) {
+        self.listed.cells(cells);
+    }
+
     /// How many [`Kept::cells`] there are of.
     pub(crate) fn entries(&self, domain: DomainId) -> usize {
         self.domains.get(&domain).map_or(0, |of_domain| of_domain.held.len() + of_domain.deleted.len())
