@@ -47,6 +47,7 @@ impl NodeKey {
     }
 
     /// What is mixed into the checksum.
+    #[inline]
     pub(crate) fn mix(self) -> u64 {
         identity_mix(self.domain, self.object, self.level, self.index)
     }
@@ -212,9 +213,10 @@ impl MetaBlock {
         if !self.rolls() {
             return Ok(());
         }
-        self.is_block(key)?;
+        let mix = key.mix();
+        self.has_tag(tag_of(mix))?;
         let (crc, tally) = crc64_and_tally(self.bytes());
-        Scribble::between((self.sums.sum, self.sums.tally), (crc ^ key.mix(), tally))
+        Scribble::between((self.sums.sum, self.sums.tally), (crc ^ mix, tally))
     }
 
     /// Whether this is the block of that identity.
@@ -225,12 +227,11 @@ impl MetaBlock {
         if !self.rolls() {
             return Ok(());
         }
-        Scribble::unless_equal("identity", tag_of(key.mix()).into(), self.sums.tag.into())
+        self.has_tag(tag_of(key.mix()))
     }
 
-    /// The same for who need not know which it is.
-    pub(crate) fn is(&self, key: NodeKey) -> bool {
-        self.is_block(key).is_ok()
+    fn has_tag(&self, tag: u32) -> std::result::Result<(), Scribble> {
+        Scribble::unless_equal("identity", tag.into(), self.sums.tag.into())
     }
 
     pub(crate) fn bytes(&self) -> &[u8; 4096] {

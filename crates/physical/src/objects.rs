@@ -275,15 +275,21 @@ impl Trees {
         Ok(count)
     }
 
+    /// A page of the reference table, if it is clean and has been verified since the removal began that is at work.
+    pub(crate) fn verified_counters(&self, key: NodeKey) -> Option<&Arc<MetaBlock>> {
+        let seen = self.counters_seen.as_ref().filter(|_| key.level == 0 && key.object_key() == system_key(REFERENCES));
+        seen?.get(&key.index)?.as_ref()
+    }
+
     fn set_references(&mut self, base: &Base, address: u64, count: u32) -> Result<()> {
         let (page, key) = (address / COUNTERS, system_key(REFERENCES));
-        if let Some(seen) = &mut self.counters_seen {
-            // It becomes another block.
-            seen.remove(&page);
-        }
         let node = NodeKey::new(key, 0, page);
         if !self.dirty.contains_key(&node) {
             self.with_system(base, REFERENCES, |trees, record| trees.make_dirty(base, key, record, 0, page))?;
+        }
+        if let Some(seen) = &mut self.counters_seen {
+            // It has become another block.
+            seen.remove(&page);
         }
         let mut block = self.dirty_mut(node);
         block.put_counter((address % COUNTERS) as usize, count);

@@ -230,8 +230,12 @@ fn slot_of(index: u64) -> usize {
 
 /// A copy of a clean block for the epoch being built. One that has gone bad in memory is read again.
 fn copy_to_change(trees: &Trees, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<OwnedBlock> {
+    let cached = base.cache.take(key, pointer.address[0]);
+    if let Some(seen) = trees.verified_counters(key) {
+        return Ok(OwnedBlock::from(MetaBlock::clone(seen), base.disk.metadata));
+    }
     // Verified after it has been copied: what is changed is good.
-    let copy = base.cache.take(key, pointer.address[0]).map(|block| MetaBlock::clone(&block));
+    let copy = cached.map(|block| MetaBlock::clone(&block));
     let block = match copy.filter(|copy| !base.is_scribbled(copy, key, pointer.address[0], pointer.birth_phys)) {
         Some(copy) => copy,
         None => MetaBlock::load(
@@ -463,8 +467,8 @@ impl Trees {
     /// A block that is dirty, to change it.
     pub(crate) fn dirty_mut(&mut self, key: NodeKey) -> Edit<'_> {
         let block = &mut self.dirty.get_mut(&key).expect("make_dirty comes first").block;
-        match block.is_block(key) {
-            Ok(()) => block.edit(key),
+        match block.edit_if(key) {
+            Ok(edit) => edit,
             // The change goes where nothing comes of it, and so does the epoch: see [`Trees::check_identities`].
             Err(scribble) => {
                 let astray = || OwnedBlock::new(key, MetadataProtection::Rolling);

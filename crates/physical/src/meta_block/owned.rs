@@ -2,7 +2,7 @@
 //!
 //! What only these need of memory is here, and not in each block that is cached.
 
-use super::{LockedBlock, MetaBlock, MetadataProtection, NodeKey};
+use super::{LockedBlock, MetaBlock, MetadataProtection, NodeKey, Scribble};
 use crate::audit::{Changes, Twin};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
@@ -76,13 +76,26 @@ impl OwnedBlock {
         self.block
     }
 
-    /// To change it. `key`: the block that the caller means, which it [is](MetaBlock::is_block).
+    /// To change it. `key`: the block that the caller means.
     ///
     /// # Panics
     /// It is another one, or has been released.
     #[inline]
     pub(crate) fn edit(&mut self, key: NodeKey) -> Edit<'_> {
-        assert!(self.block.is(key), "{key:?} is another block: a legal change to it would go unseen");
+        let edit = self.edit_if(key);
+        edit.unwrap_or_else(|_| panic!("{key:?} is another block: a legal change to it would go unseen"))
+    }
+
+    /// The same, for who knows what to do if it is another one.
+    ///
+    /// # Errors
+    /// It [is](MetaBlock::is_block) another one.
+    ///
+    /// # Panics
+    /// It has been released.
+    #[inline]
+    pub(crate) fn edit_if(&mut self, key: NodeKey) -> Result<Edit<'_>, Scribble> {
+        self.block.is_block(key)?;
         assert!(!self.released, "a metadata block of a recovery point is not changed");
         let changes = match &mut self.watched {
             Watched::Counted(changes, newest) => {
@@ -90,7 +103,7 @@ impl OwnedBlock {
             }
             Watched::Not | Watched::Copied(..) => None,
         };
-        Edit { block: Arc::make_mut(&mut self.block), changes }
+        Ok(Edit { block: Arc::make_mut(&mut self.block), changes })
     }
 
     /// No changes from now on: the block is as on the device. Gives what tells of changes until then, which is to be audited
@@ -322,6 +335,9 @@ mod tests {
         let sums: std::collections::BTreeSet<u64> =
             blocks.iter().zip(keys).map(|(block, key)| block.checksum(key)).collect();
         assert_eq!(sums.len(), 4);
-        assert!(blocks[0].is(KEY) && blocks[1..].iter().all(|block| !block.is(KEY) && block.verify(KEY).is_err()));
+        assert!(
+            blocks[0].is_block(KEY).is_ok()
+                && blocks[1..].iter().all(|block| block.is_block(KEY).is_err() && block.verify(KEY).is_err())
+        );
     }
 }
