@@ -162,7 +162,8 @@ impl Write<'_, '_> {
             Status::Done if reply.length == length => Ok(Some(Step { offset: reply.offset, length, grew: reply.grew })),
             Status::Done => Err(self.error_at(at, &garbled())),
             Status::Unreachable => {
-                self.unreachable.store(true, Ordering::Relaxed);
+                // EAGAIN is about this time alone: all workers that may wait for callers' memory do.
+                self.unreachable.fetch_or(reply.errno != libc::EAGAIN, Ordering::Relaxed);
                 Ok(None)
             }
             // Perhaps it is another process that the mount has read. What is sent is certain.

@@ -295,7 +295,7 @@ impl Workers {
             (false, false) => Synchronous::AsAsked,
         };
         let caching = session.negotiated().caching();
-        let options = adapter::Options { caching, synchronous, ..adapter::Options::default() };
+        let options = adapter::Options { caching, synchronous, workers: count, ..adapter::Options::default() };
         let filesystem = Arc::new(Filesystem::new(state.served.clone(), state.clone(), options));
         for number in 0..count {
             let (filesystem, sender) = (filesystem.clone(), sender.clone());

@@ -7,6 +7,7 @@ mod c_library;
 mod caching;
 mod check_mounted;
 mod closing;
+mod cold_memory;
 mod confined;
 mod damage;
 mod embedded;

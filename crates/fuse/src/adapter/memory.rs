@@ -2,9 +2,40 @@
 //!
 //! What is fetched is verified against the checksums that came with the request, so fetching from the wrong process (a number that
 //! has been used again, or means another one in this process's namespace) is found, and bytes are refused. The other direction,
-//! writing into a process by its number, has no such net and is not done.
+//! writing into a process by its number, has no such net and is not done. So nothing is fetched that comes without checksums.
+//!
+//! Memory that is not there yet is waited for, and what it is waited for may be this mount: a mapped file of it, whose page another worker
+//! has to read. So not all workers may wait at once ([`Fetches`]).
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How many more workers may wait for the memory of callers. One always can not.
+#[derive(Debug)]
+pub(super) struct Fetches(AtomicUsize);
+
+/// Given back when dropped.
+#[derive(Debug)]
+pub(super) struct Permit<'a>(&'a Fetches);
+
+impl Fetches {
+    /// Of a mount with so many workers.
+    pub(super) fn of(workers: usize) -> Fetches {
+        Fetches(AtomicUsize::new(workers.saturating_sub(1)))
+    }
+
+    /// To wait for the memory of a caller, unless too many do.
+    pub(super) fn permit(&self) -> Option<Permit<'_>> {
+        let take = |free: usize| free.checked_sub(1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok().map(|_| Permit(self))
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
 
 /// Fills `into` from `address` on in the thread `pid`'s memory.
 ///
@@ -34,6 +65,18 @@ pub(super) fn fetch(pid: u32, address: u64, into: &mut [u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_worker_is_always_left() {
+        let fetches = Fetches::of(3);
+        let (one, two) = (fetches.permit().unwrap(), fetches.permit().unwrap());
+        assert!(fetches.permit().is_none());
+        drop(one);
+        let three = fetches.permit().unwrap();
+        assert!(fetches.permit().is_none());
+        drop((two, three));
+        assert!(Fetches::of(1).permit().is_none() && Fetches::of(0).permit().is_none());
+    }
 
     #[test]
     fn what_is_there_is_fetched_and_nothing_else() {

@@ -19,6 +19,7 @@ use crate::negotiate::Caching;
 use crate::reply::Slices;
 use grown::Grown;
 use holdfast_naming::ReadData;
+use memory::Fetches;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub struct Options {
     pub caching: Caching,
     /// What is durable without being asked.
     pub synchronous: Synchronous,
+    /// Requests handled at once: all but one may wait for the memory of callers.
+    pub workers: usize,
 }
 
 impl Default for Options {
@@ -60,6 +63,7 @@ impl Default for Options {
             client: 0,
             caching: Caching::Direct,
             synchronous: Synchronous::AsAsked,
+            workers: 1,
         }
     }
 }
@@ -71,6 +75,7 @@ pub struct Filesystem {
     options: Options,
     told: Told,
     grown: Grown,
+    fetches: Fetches,
     /// For the next handle.
     handles: AtomicU64,
 }
@@ -89,7 +94,8 @@ impl Filesystem {
     pub fn new(served: Arc<Served>, control: Arc<dyn Control>, options: Options) -> Filesystem {
         // Not the numbers of the process that served the mount before, as far as files can be open that long.
         let handles = AtomicU64::new(u64::from(options.client) << 24);
-        Filesystem { served, control, options, told: Told::default(), grown: Grown::default(), handles }
+        let fetches = Fetches::of(options.workers);
+        Filesystem { served, control, options, told: Told::default(), grown: Grown::default(), fetches, handles }
     }
 
     /// What handles one request.

@@ -19,6 +19,7 @@ use holdfast_interface::{
 };
 use holdfast_naming::{self as naming, Error, ReadData, SumsWanted};
 use holdfast_object as object;
+use std::io;
 
 const _: () = assert!(TRANSFER_BYTES_MAX <= holdfast_naming::WRITE_MAX && BLOCK_BYTES == object::PAGE_SIZE);
 
@@ -82,14 +83,30 @@ impl Serving<'_> {
                 handle.may_write()?;
                 let count = blocks(counted_from(&request), request.length);
                 let (sums, _) = decode_sums(request.algorithm, count, rest).map_err(malformed)?;
-                let mut bytes = vec![0; request.length];
                 // Before the name space is in use: it may be a mapped file of this mount, for whose pages the kernel asks another worker.
-                if let Err(error) = memory::fetch(context.pid, request.address, &mut bytes) {
-                    return Ok(unreachable(&request, &error).encode(room));
-                }
+                let bytes = match self.fetch(context.pid, &request) {
+                    Ok(bytes) => bytes,
+                    Err(error) => return Ok(unreachable(&request, &error).encode(room)),
+                };
                 Ok(self.write_summed(context, node, handle, &request, &bytes, &sums).encode(room))
             }
         }
+    }
+
+    /// What the caller has at the request's address. EAGAIN: not this time.
+    fn fetch(&self, pid: u32, request: &Request) -> io::Result<Vec<u8>> {
+        let refused = |number| Err(io::Error::from_raw_os_error(number));
+        if self.mount.options.workers <= 1 {
+            return refused(libc::EOPNOTSUPP);
+        }
+        // Nothing would tell that they are another process's.
+        if request.algorithm == Algorithm::None {
+            return refused(libc::EAGAIN);
+        }
+        let Some(_permit) = self.mount.fetches.permit() else { return refused(libc::EAGAIN) };
+        let mut bytes = vec![0; request.length];
+        memory::fetch(pid, request.address, &mut bytes)?;
+        Ok(bytes)
     }
 
     fn read_summed(&self, node: u64, handle: Handle, request: &Request, room: usize, with_bytes: bool) -> Vec<u8> {
@@ -238,7 +255,7 @@ fn done(offset: u64, data: &ReadData, sums: &[Checksum], with_bytes: bool) -> Ve
     reply
 }
 
-fn unreachable(request: &Request, error: &std::io::Error) -> Reply {
+fn unreachable(request: &Request, error: &io::Error) -> Reply {
     Reply {
         status: Status::Unreachable,
         errno: error.raw_os_error().unwrap_or(libc::EPERM),
