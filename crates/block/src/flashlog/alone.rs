@@ -4,6 +4,7 @@ use super::Error;
 use super::catch_up::Pace;
 use super::create::set_blocks;
 use super::device::{Failure, Flashlog, Options, Order, Side};
+use super::dirty::Dirty;
 use super::format::{Regions, Role, State};
 use super::labels::Labelled;
 use crate::device::read_one_by_one;
@@ -38,7 +39,7 @@ pub(super) struct Alone {
     pub(super) marks: Mutex<Marks>,
     /// A log is there again, or main is larger: whoever comes from then on goes to what is there now. Writers share it.
     pub(super) gate: RwLock<bool>,
-    order: Order,
+    pub(super) order: Order,
 }
 
 impl Alone {
@@ -52,7 +53,7 @@ impl Alone {
                 return Err(Error::PerhapsBehind { device: labels.device.name().into() });
             }
             _ => {
-                go_alone(&mut labels, &Regions::none)?;
+                go_alone(&mut labels, &Regions::none, None)?;
                 Some((options.now)())
             }
         };
@@ -128,13 +129,16 @@ impl Alone {
     }
 }
 
-/// Writes a label that says that main is alone from now on, with the map of what the log does not have.
-pub(super) fn go_alone(labels: &mut Labelled, map: &dyn Fn(u64) -> Regions) -> Result<(), DeviceError> {
+/// Writes a label that says that main is alone from now on, with the map of what the log does not have, and that of what the backup lacks.
+fn go_alone(labels: &mut Labelled, map: &dyn Fn(u64) -> Regions, dirty: Option<&Dirty>) -> Result<(), DeviceError> {
     let map = map(labels.label.blocks);
-    labels.write_map(&map, |label| {
+    labels.write_maps(&map, dirty.map(|dirty| &dirty.regions), |label| {
         label.left = label.generation;
         label.generation += 1;
         label.state = State::Alone;
+        if let Some(dirty) = dirty {
+            (label.backup, label.backup_sequence) = (dirty.backup, dirty.sequence);
+        }
     })
 }
 
@@ -237,13 +241,15 @@ impl Flashlog {
         if self.options.order == Order::RescueBeforeLabel {
             self.write_to_main(&blocks, Pace::AtOnce)?;
         }
+        // What the log has is marked there before it gets it, and what it has not is marked here.
+        let dirty = self.dirty();
         if !is_mixture {
-            go_alone(&mut main.labels, &changed).map_err(Failure::of(Side::Main))?;
+            go_alone(&mut main.labels, &changed, dirty.as_ref()).map_err(Failure::of(Side::Main))?;
         }
         self.write_to_main(&blocks, Pace::AtOnce)?;
         main.labels.device.flush().map_err(Failure::of(Side::Main))?;
         if is_mixture {
-            go_alone(&mut main.labels, &changed).map_err(Failure::of(Side::Main))?;
+            go_alone(&mut main.labels, &changed, dirty.as_ref()).map_err(Failure::of(Side::Main))?;
         }
         Ok(true)
     }

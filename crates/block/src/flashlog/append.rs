@@ -135,6 +135,7 @@ impl Flashlog {
             // After main has failed, in an earlier session as well, and nothing could be let go of.
             return Err(self.no_room("the log has no room for what is in memory"));
         }
+        self.mark_dirty(batch);
         let data: Vec<&[u8]> = batch.iter().map(|(_, chunk)| chunk.bytes()).filter(|bytes| !bytes.is_empty()).collect();
         // A page without its blocks, after a power cut, is cut off by their checksums.
         let both: [(Area, u64, &[&[u8]]); 2] =

@@ -3,7 +3,7 @@
 //! The log gets pages while main is written; they are of a generation that its label does not have yet, and count for nothing until main
 //! stands still for a moment and the labels say that both are together again. Cut off before, main is alone as it was.
 
-use super::alone::Alone;
+use super::alone::{Alone, Marks};
 use super::append::{pages, regions_between};
 use super::chunk::Chunk;
 use super::create::log_blocks_least;
@@ -26,8 +26,12 @@ const PASSES_MOST: u64 = 8;
 /// Which log a main that was alone has got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attached {
-    /// A new one: the next backup is a copy.
-    New,
+    /// A new one. The next backup copies, of regions with so many blocks, what is otherwise on main; if it is not known which these are, of
+    /// all.
+    New {
+        /// Blocks in regions that the backup may lack.
+        changed_blocks: Option<u64>,
+    },
     /// The one that it had, with so many blocks that it lacked: backup and log are everything, as before.
     Back {
         /// Blocks that it got.
@@ -100,7 +104,10 @@ impl Alone {
         }
         let mut gate = self.gate.write();
         self.main.flush()?;
-        let of_main = self.marks.lock().labels.label.clone();
+        let (of_main, dirty) = {
+            let marks = self.marks.lock();
+            (marks.labels.label.clone(), self.lacking_on_backup(&marks)?)
+        };
         let generation = of_main.generation + 1;
         let areas = Areas::between(LABEL_AREA_BLOCKS, log.blocks());
         let label = Label {
@@ -109,10 +116,29 @@ impl Alone {
             generation,
             ..of_main.of_newcomer(Role::Log, log.blocks(), areas)
         };
-        Labelled::create(Arc::clone(&log), label)?;
+        let mut labels = Labelled::create(Arc::clone(&log), label)?;
+        if let Some(dirty) = &dirty {
+            labels.write_map(dirty, |label| {
+                (label.backup, label.backup_sequence) = (of_main.backup, of_main.backup_sequence);
+            })?;
+        }
         let (flashlog, opened) = self.say_together(log, generation, Some(name), options)?;
         *gate = true;
-        Ok((flashlog, opened, Attached::New))
+        let changed_blocks = dirty.map(|dirty| dirty.marked_blocks());
+        Ok((flashlog, opened, Attached::New { changed_blocks }))
+    }
+
+    /// The regions that the backup lacks: of what was written with the log, and without it. None if it is not known which these are.
+    fn lacking_on_backup(&self, marks: &Marks) -> Result<Option<Regions>, Error> {
+        let Some(mut dirty) = marks.labels.read_dirty()? else { return Ok(None) };
+        if self.order != Order::NewLogForgetsAlone {
+            dirty.add(&marks.map);
+        }
+        if dirty.marked_blocks() == 0 {
+            // Never nothing: until the next backup, backup and log are not the set.
+            dirty.mark(0, 1);
+        }
+        Ok(Some(dirty.about(0, 0)))
     }
 
     /// Main's label says that it has a log again, and the set is opened. If it cannot be, main is alone once more.
@@ -128,7 +154,7 @@ impl Alone {
         marks.labels.write(|label| {
             (label.state, label.generation, label.has_map) = (State::Open, generation, false);
             label.log = name.unwrap_or(label.log);
-            label.left = 0;
+            (label.left, label.backup, label.backup_sequence, label.dirty) = (0, Uuid::NONE, 0, 0);
         })?;
         let opened = Flashlog::open(Arc::clone(&self.main), log, options);
         if opened.is_err() {
@@ -137,6 +163,8 @@ impl Alone {
             let map = marks.map.clone();
             newest.write_map(&map, |label| {
                 (label.state, label.left, label.log) = (State::Alone, before.left, before.log);
+                (label.backup, label.backup_sequence, label.dirty) =
+                    (before.backup, before.backup_sequence, before.dirty);
             })?;
             marks.labels = newest;
         }

@@ -3,11 +3,12 @@
 
 use super::Error;
 use super::at::Kept;
-use super::device::{Failure, Flashlog, Side};
+use super::device::{Failure, Flashlog, Order, Side};
 use super::format::{GROUP_BLOCKS, Point, Regions, Staging, State, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
 use super::staging::Backup;
+use super::sums::{Known, sums_of};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use holdfast_integrity::crc64;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,8 +31,10 @@ pub struct BackedUp {
     pub is_full: bool,
     /// Blocks copied from the log.
     pub blocks: u64,
-    /// Blocks copied from the device: all at first, and later what has changed since the log was full.
+    /// Blocks copied from the device: all at first, and later of what has changed since the log was full, or was lost, what is otherwise.
     pub copied_blocks: u64,
+    /// Blocks that were read there, and were the same.
+    pub same_blocks: u64,
     /// States that it went through: more than one if not all had room in the staging area.
     pub steps: u64,
 }
@@ -106,7 +109,11 @@ impl Flashlog {
         if backup.label().set == self.head.lock().labels.label.set {
             self.enlarge(&mut backup)?;
         }
+        // Of one that is being copied, the checksums may be there without the blocks.
+        let is_known = backup.label().state != State::Copying || self.options.order == Order::TrustsSumsOfCopy;
+        let sequence = backup.label().sequence;
         let mut done = BackedUp::default();
+        self.begin_clean();
         let mut end = self.begin_backup(&mut backup)?;
         let mut passes = 0;
         loop {
@@ -115,7 +122,7 @@ impl Flashlog {
                     return Err(Error::Overflowed { device: self.rings.device.name().into() });
                 }
                 passes += 1;
-                end = self.copy_changed(&mut backup, pass, passes, &mut done, &mut way)?;
+                end = self.copy_changed(&mut backup, pass, (passes, is_known), &mut done, &mut way)?;
                 continue;
             }
             if backup.label().applied.page >= end.page {
@@ -128,14 +135,15 @@ impl Flashlog {
             }
             done.blocks += step?;
             done.steps += 1;
-            self.keep_from(backup.label().applied);
+            self.keep_from(&backup);
         }
         if backup.label().state == State::Copying {
             backup.flush()?;
             backup.labels.write(|label| (label.state, label.staging) = (State::Open, Staging::default()))?;
         }
         self.forget_changed(&backup)?;
-        self.say_durable(backup.label().applied)?;
+        self.say_durable(&backup, backup.label().sequence == sequence)?;
+        self.end_clean(&backup);
         Ok((done, backup.written))
     }
 
@@ -149,7 +157,7 @@ impl Flashlog {
     }
 
     /// Finds out whether log and map have what the backup needs. If not, everything counts as changed, and the log keeps what comes from now
-    /// on. Gives the point of now.
+    /// on; a backup that has a state keeps it, and is compared. Gives the point of now.
     fn begin_backup(&self, backup: &mut Backup) -> Result<Point, Error> {
         let now = self.durable_point()?;
         let mut head = self.head.lock();
@@ -159,7 +167,17 @@ impl Flashlog {
             return Err(Error::OtherSet { device, expected: of_log.set, got: of_backup.set });
         }
         if self.keeps_for(&head, &of_backup) {
+            drop(head);
+            if of_backup.main != of_log.main {
+                // Main was made anew since. Whoever goes on with the old one has not got this backup any more.
+                backup.labels.write(|label| label.main = of_log.main)?;
+            }
             return Ok(now);
+        }
+        let has_state = of_backup.state == State::Open;
+        if has_state && of_backup.log == of_log.log {
+            // Its state is at no point of the log that anybody could go on from.
+            backup.labels.write(|label| label.log = Uuid::NONE)?;
         }
         // The log first: once a backup counts on it, it keeps what the backup needs.
         let all = Regions::all(self.blocks).about(now.page, now.page);
@@ -168,15 +186,19 @@ impl Flashlog {
         let (tail, barrier) = (head.tail(applied), head.barrier);
         let written = head.labels.write_map(&all, |label| {
             (label.tail, label.applied, label.backup, label.barrier) = (tail, applied, of_backup.backup, barrier);
+            label.backup_sequence = 0;
         });
         (head.changed, head.changed_since) = (Some(all), Regions::none(self.blocks));
         drop(head);
         self.heed(written.map_err(Failure::of(Side::Log)))?;
-        backup.labels.write(|label| {
-            label.state = State::Copying;
-            (label.applied, label.staging, label.map) = (now, Staging::default(), 0);
-            (label.main, label.log, label.generation) = (of_log.main, of_log.log, of_log.generation);
-        })?;
+        self.forget_dirty();
+        if !has_state {
+            backup.labels.write(|label| {
+                label.state = State::Copying;
+                (label.applied, label.staging, label.map) = (now, Staging::default(), 0);
+                label.is_of(&of_log);
+            })?;
+        }
         Ok(now)
     }
 
@@ -185,11 +207,13 @@ impl Flashlog {
         let (head, label) = (self.head.lock(), backup.label());
         let (regions, map) = (head.changed.as_ref()?, head.labels.label.map);
         let is_done = match label.state {
+            _ if label.log != head.labels.label.log => false,
             State::Copying => label.map == map && label.staging.copied == self.blocks,
             _ => label.applied.page >= regions.to,
         };
         let keep = head.keep.filter(|_| !is_done)?;
-        let keep = if keep.page < label.applied.page { label.applied } else { keep };
+        let is_behind = label.log == head.labels.label.log && keep.page < label.applied.page;
+        let keep = if is_behind { label.applied } else { keep };
         Some(Pass { regions: regions.clone(), map, keep })
     }
 
@@ -199,13 +223,14 @@ impl Flashlog {
         &self,
         backup: &mut Backup,
         pass: Pass,
-        passes: u64,
+        (passes, is_known): (u64, bool),
         done: &mut BackedUp,
         way: &mut Way<'_>,
     ) -> Result<Point, Error> {
         if backup.label().state != State::Copying {
-            let has_room = pass.regions.marked_blocks() <= backup.staging_blocks() && passes <= STAGED_PASSES_MOST;
-            if has_room && let Some(end) = self.stage_changed(backup, &pass, done, way)? {
+            if passes <= STAGED_PASSES_MOST
+                && let Some(end) = self.stage_changed(backup, &pass, done, way)?
+            {
                 return Ok(end);
             }
             if self.pass_for(backup).is_some_and(|now| now.map != pass.map) {
@@ -214,30 +239,42 @@ impl Flashlog {
             }
         }
         done.is_full |= pass.regions.is_all();
-        let is_going_on = backup.label().state == State::Copying && backup.label().map == pass.map;
+        let of_log = self.head.lock().labels.label.clone();
+        let is_of_log = backup.label().log == of_log.log;
+        let is_going_on = is_of_log && backup.label().state == State::Copying && backup.label().map == pass.map;
         let mut at = if is_going_on { backup.label().staging.copied } else { 0 };
         if !is_going_on {
             let mut head = self.head.lock();
             if head.labels.label.map != pass.map {
                 // There is more of it since the pass was planned, which must not be forgotten.
-                return Ok(backup.label().applied);
+                return Ok(if is_of_log { backup.label().applied } else { pass.keep });
             }
             head.changed_since = Regions::none(self.blocks);
             drop(head);
             backup.labels.write(|label| {
                 (label.state, label.map, label.staging) = (State::Copying, pass.map, Staging::default());
+                if !is_of_log {
+                    label.applied = pass.keep;
+                    label.is_of(&of_log);
+                }
             })?;
         }
         way.is_left(pass.regions.marked_from(at));
+        let (before, mut compared_blocks) = (done.copied_blocks, 0);
         let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
-        let mut unnoted_blocks = 0;
+        let (mut unnoted_blocks, mut known) = (0, Known::of(is_known));
         while let Some((first, count)) = pass.regions.next_run(at, COPY_BLOCKS) {
             let part = &mut bytes[..count as usize * BLOCK_SIZE];
             self.read(first, &mut [IoSliceMut::new(part)])?;
-            let (blocks, _none) = part.as_chunks::<BLOCK_SIZE>();
-            backup.write(first, part, blocks.iter().map(|block| crc64(block)))?;
+            let sums = sums_of(first, part);
+            for other in known.otherwise(backup, &sums)? {
+                let (begin, end) = ((other[0].0 - first) as usize, (other[0].0 - first) as usize + other.len());
+                let other_bytes = &part[begin * BLOCK_SIZE..end * BLOCK_SIZE];
+                backup.write(other[0].0, other_bytes, other.iter().map(|(_, sum)| *sum))?;
+                done.copied_blocks += other.len() as u64;
+            }
             at = first + count;
-            done.copied_blocks += count;
+            compared_blocks += count;
             way.did(count);
             unnoted_blocks += count;
             if unnoted_blocks >= NOTE_BLOCKS {
@@ -248,6 +285,7 @@ impl Flashlog {
                 unnoted_blocks = 0;
             }
         }
+        done.same_blocks += compared_blocks - (done.copied_blocks - before);
         let end = self.durable_point()?;
         backup.flush()?;
         self.end_pass(backup, &pass)?;
@@ -263,6 +301,7 @@ impl Flashlog {
             label.applied = pass.keep;
             label.staging.copied = blocks;
         })?;
+        head.labels.label.backup_sequence = backup.label().sequence;
         let written = if head.labels.label.map == pass.map {
             head.changed = None;
             head.labels.write(|label| label.has_map = false)
@@ -289,20 +328,26 @@ impl Flashlog {
         way.is_left(pass.regions.marked_from(0));
         let mut stager = backup.stager();
         let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
-        let mut at = 0;
+        let (mut at, mut copied_blocks, mut known) = (0, 0, Known::of(true));
         while let Some((first, count)) = pass.regions.next_run(at, COPY_BLOCKS) {
             let part = &mut bytes[..count as usize * BLOCK_SIZE];
             self.read(first, &mut [IoSliceMut::new(part)])?;
-            let (blocks, _none) = part.as_chunks::<BLOCK_SIZE>();
-            let sums: Vec<(u64, u64)> = (first..).zip(blocks.iter().map(|block| crc64(block))).collect();
-            backup.stage(&mut stager, &sums, part)?;
+            let sums = sums_of(first, part);
+            for other in known.otherwise(backup, &sums)? {
+                copied_blocks += other.len() as u64;
+                if copied_blocks > backup.staging_blocks() {
+                    return Ok(None);
+                }
+                let (begin, end) = ((other[0].0 - first) as usize, (other[0].0 - first) as usize + other.len());
+                backup.stage(&mut stager, other, &part[begin * BLOCK_SIZE..end * BLOCK_SIZE])?;
+            }
             way.did(count);
             at = first + count;
         }
         // What was written since a region was read comes on top of it, from the log.
-        let (end, marked_blocks) = (self.durable_point()?, pass.regions.marked_blocks());
+        let end = self.durable_point()?;
         let staged =
-            self.newest_versions(pass.keep, end, Some(backup.staging_blocks() - marked_blocks)).and_then(|newest| {
+            self.newest_versions(pass.keep, end, Some(backup.staging_blocks() - copied_blocks)).and_then(|newest| {
                 let (all, to) = newest;
                 way.is_left(all.len() as u64);
                 for batch in all.chunks(COPY_BLOCKS as usize) {
@@ -311,26 +356,30 @@ impl Flashlog {
                 }
                 Ok((all.len() as u64, to))
             });
-        if self.head.lock().labels.label.map != pass.map {
+        let of_log = self.head.lock().labels.label.clone();
+        if of_log.map != pass.map {
             return Ok(None);
         }
         let (blocks, to) = staged?;
         if to.page < end.page {
             return Ok(None);
         }
-        backup.commit(stager, end)?;
-        self.keep_from(end);
+        backup.commit(stager, end, &of_log)?;
+        self.keep_from(backup);
         done.blocks += blocks;
-        done.copied_blocks += marked_blocks;
+        done.copied_blocks += copied_blocks;
+        done.same_blocks += pass.regions.marked_blocks() - copied_blocks;
         done.steps += 1;
         Ok(Some(end))
     }
 
-    /// The backup has everything before a point.
-    fn keep_from(&self, point: Point) {
-        let mut head = self.head.lock();
+    /// The backup has everything before its state's point.
+    fn keep_from(&self, backup: &Backup) {
+        let (mut head, point) = (self.head.lock(), backup.label().applied);
         if head.keep.is_some_and(|keep| keep.page < point.page) {
             head.keep = Some(point);
+            // For the next label that is written for whatever reason, which may let go of what the backup has.
+            head.labels.label.backup_sequence = backup.label().sequence;
         }
     }
 
@@ -346,11 +395,14 @@ impl Flashlog {
         Ok(self.heed(written)?)
     }
 
-    /// The log's label says that it has what a backup has, so that it cannot be taken for what a power cut left out; and it lets go of it.
-    fn say_durable(&self, to: Point) -> Result<(), Error> {
-        let mut head = self.head.lock();
+    /// The log's label says that it has what a backup has, so that it cannot be taken for what a power cut left out; and it lets go of it, and
+    /// knows by which of its labels the backup has it.
+    fn say_durable(&self, backup: &Backup, is_as_before: bool) -> Result<(), Error> {
+        let (mut head, to) = (self.head.lock(), backup.label().applied);
         let applied = self.stages.lock().applied;
-        let is_said = head.labels.label.durable >= to.page;
+        let is_known = is_as_before && head.labels.label.backup_sequence == backup.label().sequence;
+        head.labels.label.backup_sequence = backup.label().sequence;
+        let is_said = is_known && head.labels.label.durable >= to.page;
         let done = if is_said { Ok(()) } else { self.write_points(&mut head, applied) };
         drop(head);
         Ok(self.heed(done)?)
@@ -396,7 +448,8 @@ impl Flashlog {
             backup.flush()?;
             backup.labels.write(|label| label.applied = to)?;
         } else {
-            backup.commit(stager, to)?;
+            let of_log = self.head.lock().labels.label.clone();
+            backup.commit(stager, to, &of_log)?;
         }
         Ok(all.len() as u64)
     }

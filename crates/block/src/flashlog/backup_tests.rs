@@ -185,7 +185,7 @@ fn after_the_log_was_full_a_backup_copies_the_changed_regions() {
         assert_eq!(device.status().changed_blocks, addresses.next_multiple_of(16));
         let done = device.backup(set.backup.clone()).unwrap();
         let regions = addresses.next_multiple_of(16);
-        assert_eq!((done.is_full, done.copied_blocks), (false, regions));
+        assert_eq!((done.is_full, done.copied_blocks, done.same_blocks), (false, addresses, regions - addresses));
         assert!(contents(&*set.backup) == contents(&device));
         put(&device, 1, 2).unwrap();
         let next = BackedUp { blocks: 1, steps: 1, ..BackedUp::default() };
@@ -286,7 +286,7 @@ fn a_log_that_is_full_during_a_backup_does_not_end_it() {
 }
 
 #[test]
-fn a_damaged_map_makes_the_next_backup_a_copy() {
+fn with_a_damaged_map_the_next_backup_compares_everything() {
     let (set, device) = Set::new();
     overflow(&device, 100, 9);
     drop(device);
@@ -294,7 +294,8 @@ fn a_damaged_map_makes_the_next_backup_a_copy() {
         set.log.alter(slot, |block| block[130] ^= 1).unwrap();
     }
     let device = set.reopen();
-    assert!(device.backup(set.backup.clone()).unwrap().is_full);
+    let done = device.backup(set.backup.clone()).unwrap();
+    assert_eq!((done.copied_blocks, done.same_blocks), (100, BLOCKS - 100));
     assert!(contents(&*set.backup) == contents(&device));
     assert_eq!(device.backup(set.backup.clone()).unwrap(), BackedUp::default());
 }
@@ -409,10 +410,16 @@ fn foreign_backups_are_refused() {
     assert!(matches!(refused, Err(Error::OtherSet { .. })));
     let small = Arc::new(MemoryDevice::new(BLOCKS + 256));
     assert!(matches!(device.create_backup(small, Uuid([61; 16])), Err(Error::TooSmall { .. })));
-    // Another backup of the same set is copied whole, and so is the first one then.
+    // Another backup of the same set is copied whole, and the first one is compared then.
     let second = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)));
     device.create_backup(second.clone(), Uuid([61; 16])).unwrap();
-    assert!(device.backup(second).unwrap().is_full && device.backup(set.backup.clone()).unwrap().is_full);
+    assert!(device.backup(second.clone()).unwrap().is_full);
+    write_some(&device, 5..25);
+    for backup in [set.backup.clone(), second] {
+        let done = device.backup(backup.clone()).unwrap();
+        assert_eq!((done.is_full, done.copied_blocks, done.same_blocks), (false, 20, BLOCKS - 20));
+        assert!(contents(&*backup) == contents(&device));
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::append::Head;
 use super::catch_up::MainSide;
 use super::chunk::{Chunk, Memory};
+use super::dirty::Marks;
 use super::format::Role;
 use super::lacking::Lacking;
 use super::past::Uses;
@@ -55,6 +56,12 @@ pub enum Order {
     ChangeBeforeMap,
     /// A log that comes back does not get one of the changed blocks.
     AttachSkipsBlock,
+    /// When the log is lost, what it had is not marked as lacking on the backup.
+    ForgetsDirty,
+    /// A new log's map of what the backup lacks has not what main has done alone.
+    NewLogForgetsAlone,
+    /// What a backup has is taken for main's by the checksums of a copy that was cut off.
+    TrustsSumsOfCopy,
     /// An opening does not bring to main what the log says of zeros.
     ForgetsZeros,
 }
@@ -171,6 +178,8 @@ pub struct Flashlog {
     pub(super) is_alone: Mutex<bool>,
     /// For chunks that come.
     pub(super) memory: Arc<Memory>,
+    /// What the backup lacks, for main if the log is lost. No other lock is taken under it.
+    pub(super) dirty: Mutex<Marks>,
     /// What the backup lacks, if it was asked for. Taken before the other locks.
     pub(super) lacking: Mutex<Option<Lacking>>,
     /// How it was doing when somebody last asked, for when a device is waited for.

@@ -34,7 +34,10 @@ impl Flashlog {
         let now = self.durable_point()?;
         let is_kept = backup.label().state == State::Open && backup.has_room_to_enlarge(self.blocks) && {
             let mut head = self.head.lock();
-            let is_known = self.keeps_for(&head, backup.label()) && backup.label().applied.page < now.page;
+            // (With a backup whose state is of a log before, points cannot be compared.)
+            let is_known = backup.label().log == head.labels.label.log
+                && self.keeps_for(&head, backup.label())
+                && backup.label().applied.page < now.page;
             is_known && {
                 let marked = self.mark_new(&mut head, backup, now);
                 drop(head);
@@ -56,10 +59,20 @@ impl Flashlog {
     pub(super) fn keeps_for(&self, head: &Head, of_backup: &Label) -> bool {
         let of_log = &head.labels.label;
         let first = head.changed.as_ref().map_or(of_log.tail.page, |changed| changed.from);
+        let is_in_reach = of_log.log == of_backup.log && (first..=head.next.page).contains(&of_backup.applied.page);
         head.keep.is_some()
             && of_log.backup == of_backup.backup
-            && of_log.log == of_backup.log
-            && (first..=head.next.page).contains(&of_backup.applied.page)
+            && (is_in_reach || self.has_map_for_log_before(of_log, of_backup))
+    }
+
+    /// Whether the log has come to the set since the backup's state, and its map is of what was written between. One that was copied back, or
+    /// is another main's by now, is refused.
+    fn has_map_for_log_before(&self, of_log: &Label, of_backup: &Label) -> bool {
+        let is_of_log_before = of_backup.log != of_log.log && of_backup.log != Uuid::NONE;
+        is_of_log_before
+            && of_backup.main == of_log.main
+            && of_log.backup_sequence > 0
+            && of_backup.sequence >= of_log.backup_sequence
     }
 
     /// The log's map says that the backup lacks all of what is new of the set.

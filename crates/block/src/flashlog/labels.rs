@@ -1,7 +1,9 @@
 //! The labels of one device: finding the newest one, writing the next.
 
 use super::Error;
-use super::format::{Decoded, LABEL_AREA_BLOCKS, LABELS_BLOCKS, Label, MAP_SLOT_BLOCKS, MapOf, Regions, Role};
+use super::format::{
+    Decoded, LABEL_AREA_BLOCKS, LABELS_BLOCKS, Label, MAP_BLOCKS, MAP_SLOT_BLOCKS, MapOf, Regions, Role,
+};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -55,12 +57,29 @@ impl Labelled {
 
     /// Writes a map of regions and then the label that names it, durably: the map before counts until then.
     pub(super) fn write_map(&mut self, map: &Regions, change: impl FnOnce(&mut Label)) -> Result<(), crate::Error> {
+        self.write_maps(map, None, change)
+    }
+
+    /// The same with a map of dirty regions, which stays when other maps are written later on.
+    pub(super) fn write_maps(
+        &mut self,
+        map: &Regions,
+        dirty: Option<&Regions>,
+        change: impl FnOnce(&mut Label),
+    ) -> Result<(), crate::Error> {
         let sequence = self.label.map + 1;
-        let bytes = AlignedBuf::copy_of(&map.encode(&self.map_of(sequence)));
-        self.device.write(self.slot(sequence), &[IoSlice::new(&bytes)])?;
+        for (map, place) in [(Some(map), self.slot(sequence)), (dirty, self.dirty_slot(sequence))] {
+            if let Some(map) = map {
+                let bytes = AlignedBuf::copy_of(&map.encode(&self.map_of(sequence)));
+                self.device.write(place, &[IoSlice::new(&bytes)])?;
+            }
+        }
         self.device.flush()?;
         self.write(|label| {
             (label.map, label.has_map) = (sequence, true);
+            if dirty.is_some() {
+                label.dirty = sequence;
+            }
             change(label);
         })
     }
@@ -68,6 +87,7 @@ impl Labelled {
     /// The same for a main device, and its set, that have become larger: at its end now. The labels of the old end go; the set's data
     /// comes there.
     pub(super) fn move_to_end(&mut self, blocks: u64, device_blocks: u64, map: &Regions) -> Result<(), crate::Error> {
+        let dirty = self.read_dirty()?.map(|dirty| dirty.of_larger(blocks));
         let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
         let (old, new) = [self.label.device_blocks, device_blocks].map(|size| Label::area(Role::Main, size)).into();
         if new != old {
@@ -77,7 +97,7 @@ impl Labelled {
         }
         let label = Label { blocks, device_blocks, ..self.label.clone() };
         let mut moved = Labelled { device: Arc::clone(&self.device), label };
-        moved.write_map(map, |label| label.generation += 1)?;
+        moved.write_maps(map, dirty.as_ref(), |label| label.generation += 1)?;
         *self = moved;
         if new != old {
             self.device.write(old, &[IoSlice::new(&zeros)])?;
@@ -88,16 +108,26 @@ impl Labelled {
 
     /// The map of regions that counts, if there is one. One that is damaged means that everything may have changed.
     pub(super) fn read_map(&self) -> Result<Option<Regions>, crate::Error> {
-        if !self.label.has_map {
-            return Ok(None);
+        let Label { map, has_map, .. } = self.label;
+        if has_map { self.read_map_at(map, self.slot(map)).map(Some) } else { Ok(None) }
+    }
+
+    /// The map of dirty regions, if there is one.
+    pub(super) fn read_dirty(&self) -> Result<Option<Regions>, crate::Error> {
+        match self.label.dirty {
+            0 => Ok(None),
+            sequence => self.read_map_at(sequence, self.dirty_slot(sequence)).map(Some),
         }
-        let mut slot = AlignedBuf::zeroed(MAP_SLOT_BLOCKS as usize * BLOCK_SIZE);
-        self.device.read(self.slot(self.label.map), &mut [IoSliceMut::new(&mut slot)])?;
-        Ok(Some(Regions::decode(&slot, &self.map_of(self.label.map)).unwrap_or_else(|fault| {
-            let (device, block) = (self.device.name(), self.slot(self.label.map));
+    }
+
+    fn read_map_at(&self, sequence: u64, block: u64) -> Result<Regions, crate::Error> {
+        let mut bytes = AlignedBuf::zeroed(MAP_BLOCKS as usize * BLOCK_SIZE);
+        self.device.read(block, &mut [IoSliceMut::new(&mut bytes)])?;
+        Ok(Regions::decode(&bytes, &self.map_of(sequence)).unwrap_or_else(|fault| {
+            let device = self.device.name();
             tracing::warn!(device, block, %fault, "the map of regions is damaged: everything counts as changed");
             Regions::all(self.label.blocks).about(0, self.label.tail.page)
-        })))
+        }))
     }
 
     fn map_of(&self, sequence: u64) -> MapOf {
@@ -108,6 +138,11 @@ impl Labelled {
     fn slot(&self, sequence: u64) -> u64 {
         let area = Label::area(self.label.role, self.label.device_blocks);
         area + LABELS_BLOCKS + sequence % 2 * MAP_SLOT_BLOCKS
+    }
+
+    /// The second half of a slot, which no other map takes.
+    fn dirty_slot(&self, sequence: u64) -> u64 {
+        self.slot(sequence) + MAP_BLOCKS
     }
 }
 
@@ -155,7 +190,7 @@ pub(super) fn newest_of(device: &dyn Device, role: Role, blocks: u64) -> Result<
 mod tests {
     use super::*;
     use crate::MemoryDevice;
-    use crate::flashlog::format::{Areas, LABEL_PAIRS, Uuid};
+    use crate::flashlog::format::{Areas, LABEL_PAIRS, State, Uuid};
 
     fn label(role: Role) -> Label {
         let is_log = role == Role::Log;
@@ -204,6 +239,27 @@ mod tests {
             labels.write(|label| label.has_map = false).unwrap();
             assert_eq!(labels.read_map().unwrap(), None);
         }
+    }
+
+    #[test]
+    fn a_map_of_dirty_regions_stays_while_other_maps_are_written() {
+        let device = Arc::new(MemoryDevice::new(1024));
+        let mut labels = Labelled::create(device.clone(), label(Role::Main)).unwrap();
+        let [mut map, mut dirty] = [Regions::none(256), Regions::none(256)];
+        labels.write_map(&map, |_| ()).unwrap();
+        dirty.mark(77, 1);
+        labels.write_maps(&map, Some(&dirty), |label| label.state = State::Alone).unwrap();
+        for address in [0, 16, 100, 200] {
+            map.mark(address, 1);
+            labels.write_map(&map, |_| ()).unwrap();
+            let found = Labelled::read(device.clone(), Role::Main).unwrap();
+            assert_eq!(
+                (found.read_map().unwrap(), found.read_dirty().unwrap()),
+                (Some(map.clone()), Some(dirty.clone()))
+            );
+        }
+        device.alter(labels.dirty_slot(labels.label.dirty), |block| block[130] ^= 1).unwrap();
+        assert!(labels.read_dirty().unwrap().unwrap().is_all());
     }
 
     #[test]

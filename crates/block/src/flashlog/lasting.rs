@@ -224,7 +224,8 @@ impl Lasting {
         self.attach(|alone| alone.join(Arc::clone(&log), &self.options))
     }
 
-    /// Gives main a new log with this name, which must be random. What the device had is lost. The next backup is a full copy.
+    /// Gives main a new log with this name, which must be random. What the device had is lost. The next backup copies what the backup may
+    /// lack, if that is known, or compares everything with main.
     ///
     /// # Errors
     /// [`Error::TooSmall`], [`Error::Device`]; main is alone as before.

@@ -35,6 +35,7 @@
 //! | `enlarge` | a backup that becomes larger with its set |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
 //! | `alone`, `attach` | main without a log; giving it one; a larger main |
+//! | `dirty` | what the backup lacks, for when the log is lost |
 //! | `lasting`, `policy` | the device that goes on when the log fails; what is done when a device fails |
 //! | `patience` | devices that are read again, or waited for, before that |
 //! | `outgrown` | a main that has become larger, whose labels are where it ended before |
@@ -55,6 +56,9 @@ mod catch_up;
 mod chunk;
 mod create;
 mod device;
+mod dirty;
+#[cfg(test)]
+mod dirty_tests;
 mod enlarge;
 mod error;
 #[cfg(test)]

@@ -42,6 +42,7 @@ impl Flashlog {
         judge(&main, &log)?;
         let flashlog = Self::assemble(main, log, options)?;
         let opened = flashlog.recover()?;
+        flashlog.find_dirty();
         // There is one to tell from now on, whatever the devices do.
         flashlog.status();
         Ok((flashlog, opened))
@@ -83,6 +84,7 @@ impl Flashlog {
             uses: Arc::default(),
             is_leaving: AtomicBool::new(false),
             is_alone: Mutex::new(false),
+            dirty: Mutex::default(),
             lacking: Mutex::default(),
             last_status: Mutex::default(),
             memory: Arc::default(),

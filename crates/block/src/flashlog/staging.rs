@@ -248,8 +248,8 @@ impl Backup {
         Ok(())
     }
 
-    /// Makes what is staged the next state.
-    pub(super) fn commit(&mut self, mut stager: Stager, to: Point) -> Result<(), Error> {
+    /// Makes what is staged the next state, which is at a point of the log with this label.
+    pub(super) fn commit(&mut self, mut stager: Stager, to: Point, log: &Label) -> Result<(), Error> {
         // The blocks of checksums are staged like others: a power cut leaves all of them or none.
         let sums = std::mem::take(&mut stager.sums);
         self.written.extend(sums.keys().map(|address| address / GROUP_BLOCKS));
@@ -263,6 +263,7 @@ impl Backup {
         self.labels.write(|label| {
             label.state = State::Staged;
             label.staging = Staging { to, pages, sum, copied: 0 };
+            label.is_of(log);
         })?;
         self.apply()
     }

@@ -38,6 +38,48 @@ impl SumsReader {
     }
 }
 
+/// What a backup has of its blocks by their checksums, if these are true.
+pub(super) struct Known {
+    reader: Option<SumsReader>,
+    group: Option<(u64, Option<Box<GroupSums>>)>,
+}
+
+impl Known {
+    pub(super) fn of(is_known: bool) -> Known {
+        Known { reader: is_known.then(SumsReader::default), group: None }
+    }
+
+    /// Of blocks in a row, with their checksums, the runs of those of which the backup has others, or perhaps has.
+    pub(super) fn otherwise<'a>(
+        &mut self,
+        backup: &Backup,
+        blocks: &'a [(u64, u64)],
+    ) -> Result<Vec<&'a [(u64, u64)]>, crate::Error> {
+        let mut is_same = Vec::with_capacity(blocks.len());
+        for (address, sum) in blocks {
+            is_same.push(self.has(backup, *address, *sum)?);
+        }
+        let is_same_at = |at: &(u64, u64)| is_same[(at.0 - blocks[0].0) as usize];
+        Ok(blocks.chunk_by(|a, b| is_same_at(a) == is_same_at(b)).filter(|run| !is_same_at(&run[0])).collect())
+    }
+
+    fn has(&mut self, backup: &Backup, address: u64, sum: u64) -> Result<bool, crate::Error> {
+        let Some(reader) = &mut self.reader else { return Ok(false) };
+        let number = address / GROUP_BLOCKS;
+        if self.group.as_ref().is_none_or(|(of, _)| *of != number) {
+            self.group = Some((number, reader.read(backup, number)?));
+        }
+        let sums = self.group.as_ref().and_then(|(_, sums)| sums.as_ref());
+        Ok(sums.is_some_and(|sums| sums[(address % GROUP_BLOCKS) as usize] == sum))
+    }
+}
+
+/// Blocks in a row with their checksums.
+pub(super) fn sums_of(first: u64, bytes: &[u8]) -> Vec<(u64, u64)> {
+    let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+    (first..).zip(blocks.iter().map(|block| crc64(block))).collect()
+}
+
 impl Backup {
     /// Groups of blocks.
     pub(super) fn groups(&self) -> u64 {

@@ -29,15 +29,25 @@ pub(crate) struct AttachReport {
     new: bool,
     /// The log got these.
     copied_bytes: u64,
-    /// It had no room for them: the next backup copies these from main.
+    /// It had no room for them, or is new: the next backup copies these from main.
     changed_bytes: u64,
+    /// It is new, and it is not known what the backup lacks: the next one compares everything.
+    compares_all: bool,
 }
 
 impl Report for AttachReport {
     fn words(&self) -> String {
         let log = quoting::name(&self.log);
         match (self.new, self.changed_bytes) {
-            (true, _) => format!("Main has the new log {log}. The next backup copies everything.\n"),
+            (true, _) if self.compares_all => {
+                format!(
+                    "Main has the new log {log}. The next backup compares everything, and copies what is otherwise.\n"
+                )
+            }
+            (true, changed) => format!(
+                "Main has the new log {log}. The next backup copies of {} what is otherwise: make it soon.\n",
+                size::show(changed)
+            ),
             (_, 0) => format!("Main has its log {log} back, which got {}.\n", size::show(self.copied_bytes)),
             (_, changed) => format!(
                 "Main has its log {log} back, which has no room for what changed. The next backup copies {}: make it soon.\n",
@@ -111,14 +121,15 @@ impl Log {
             }
         };
         let (copied, changed) = match attached {
-            Attached::New => (0, 0),
+            Attached::New { changed_blocks } => (0, changed_blocks.unwrap_or(0)),
             Attached::Back { blocks } => (blocks, 0),
             Attached::BackWithMap { blocks } => (0, blocks),
         };
         Ok(AttachReport {
             set: set.status().0.set.to_string(),
             log: path.display().to_string(),
-            new: attached == Attached::New,
+            new: matches!(attached, Attached::New { .. }),
+            compares_all: attached == Attached::New { changed_blocks: None },
             copied_bytes: sets::bytes(copied),
             changed_bytes: sets::bytes(changed),
         })

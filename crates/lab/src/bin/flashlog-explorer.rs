@@ -56,8 +56,11 @@ fn main() -> ExitCode {
          in {}",
         report.alone, report.copied
     );
-    let [lasting, alone] = report.lasting;
-    println!("a set that outlasts its log: {lasting}, and main was alone in {alone}");
+    let [lasting, alone, new_logs] = report.lasting;
+    println!(
+        "a set that outlasts its log: {lasting}; main was alone in {alone}; it got a new log in {new_logs}, and it was known what \
+         the backup lacked"
+    );
     if let Some(failure) = &failure {
         println!("\nNOT AS PROMISED: {failure}");
         if arguments.verbose {

@@ -2,10 +2,10 @@
 
 use super::life::{BLOCKS, Life, Living, MAIN_BLOCKS, Start};
 use super::lost::Recovered;
-use super::state::{Images, Seen, back_up, judge, judge_main, rebuild};
+use super::state::{Images, Seen, back_up, judge, judge_backup, judge_main, rebuild};
 use super::watch::{LOG, Loss, Moment, Progress, Watched};
 use crate::numbered::block;
-use holdfast_block::flashlog::{self, Error, Flashlog, Lasting, Opened, Policy, Uuid};
+use holdfast_block::flashlog::{self, Attached, Error, Flashlog, Lasting, Opened, Policy, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
@@ -263,7 +263,12 @@ pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pc
         Err(_) if progress.is_new => Opened::default(),
         Err(error) => return Err(format!("cannot be opened: {error}")),
     };
-    go_on_alone(life, moment, &images, recovered.is_alone, rng)?;
+    // The backup by itself is one state or the next, also while a new log's is on its way.
+    let alone = copy(&images.backup);
+    if flashlog::finish_backup(alone.clone()).is_ok() {
+        judge_backup(life, moment, &*alone)?;
+    }
+    recovered.is_new_log = go_on_alone(life, moment, &images, recovered.is_alone, rng)?;
     let Images { main, log, backup } = images;
     let left = Start {
         main,
@@ -287,12 +292,14 @@ fn go_on_alone(
     images: &Images,
     is_alone: bool,
     rng: &mut Pcg64Mcg,
-) -> Result<(), String> {
-    let (main, log, backup) = (copy(&images.main), copy(&images.log), copy(&images.backup));
+) -> Result<bool, String> {
+    let (main, mut log, backup) = (copy(&images.main), copy(&images.log), copy(&images.backup));
     let set = match Lasting::open_alone(main.clone(), &life.options, policy(), true) {
         Ok(set) => set,
         // It is being brought from one state to another, by the log.
-        Err(Error::Mixture { .. }) if !(is_alone || life.is_synchronous() && moment.progress.is_open) => return Ok(()),
+        Err(Error::Mixture { .. }) if !(is_alone || life.is_synchronous() && moment.progress.is_open) => {
+            return Ok(false);
+        }
         Err(error) => return Err(format!("main alone cannot be opened: {error}")),
     };
     let read = || bytes(&set).map_err(|error| format!("main alone cannot be read: {error}"));
@@ -306,12 +313,19 @@ fn go_on_alone(
         written.and_then(|()| set.flush()).map_err(|error| format!("main alone cannot be written: {error}"))?;
     }
     let before = read()?;
-    let attached = match set.attach_log(log.clone()) {
-        Err(_) if moment.progress.is_new => {
-            set.attach_new_log(log.clone(), name(99)).map_err(says("a new log cannot be attached"))?
+    let attached = if rng.random_ratio(1, 3) {
+        // The log is lost for good.
+        log = Arc::new(MemoryDevice::new(flashlog::log_blocks_least()));
+        set.attach_new_log(log.clone(), name(98)).map_err(says("a new log cannot be attached"))?
+    } else {
+        match set.attach_log(log.clone()) {
+            Err(_) if moment.progress.is_new => {
+                set.attach_new_log(log.clone(), name(99)).map_err(says("a new log cannot be attached"))?
+            }
+            attached => attached.map_err(says("the log cannot be attached again"))?,
         }
-        attached => attached.map_err(says("the log cannot be attached again"))?,
     };
+    let is_known = matches!(attached, Attached::New { changed_blocks: Some(_) });
     if read()? != before {
         return Err(format!("the set has something else when it has its log again ({attached:?})"));
     }
@@ -331,5 +345,15 @@ fn go_on_alone(
     }
     let with_log = set.set().ok_or("the set has no log when it was attached")?;
     with_log.backup(backup.clone()).map_err(says("the next backup"))?;
-    is_right(bytes(&*backup).map_err(|error| error.to_string())?, "the next backup has")
+    is_right(bytes(&*backup).map_err(|error| error.to_string())?, "the next backup has")?;
+    // And goes with the log from then on.
+    let new_main = Arc::new(MemoryDevice::new(MAIN_BLOCKS));
+    drop(with_log);
+    drop(set);
+    flashlog::rebuild(backup, log.clone(), new_main.clone(), Uuid([7; 16])).map_err(says("after the next backup"))?;
+    let (device, _) = Flashlog::open(new_main, log, &life.options).map_err(says("after the next backup"))?;
+    if bytes(&device).map_err(|error| error.to_string())? != before {
+        return Err(format!("after the next backup ({attached:?}), it and the log make something else than the set"));
+    }
+    Ok(is_known)
 }

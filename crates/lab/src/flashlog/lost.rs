@@ -14,6 +14,8 @@ pub(super) struct Recovered {
     pub(super) device: Option<usize>,
     /// Main was found to have gone on alone.
     pub(super) is_alone: bool,
+    /// Main got a new log, and it was known what the backup lacked.
+    pub(super) is_new_log: bool,
     /// A new backup was made.
     pub(super) is_copied: bool,
 }

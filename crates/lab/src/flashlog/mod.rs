@@ -62,7 +62,7 @@ impl Default for Options {
 }
 
 /// The mistakes as on the command line.
-pub const ORDERS: [(&str, Order); 10] = [
+pub const ORDERS: [(&str, Order); 12] = [
     ("nothing", Order::Correct),
     ("main-before-log", Order::MainBeforeLog),
     ("no-flush-of-main", Order::NoFlushOfMain),
@@ -73,6 +73,8 @@ pub const ORDERS: [(&str, Order); 10] = [
     ("change-before-map", Order::ChangeBeforeMap),
     ("attach-skips-block", Order::AttachSkipsBlock),
     ("forgets-zeros", Order::ForgetsZeros),
+    ("forgets-dirty", Order::ForgetsDirty),
+    ("new-log-forgets-alone", Order::NewLogForgetsAlone),
 ];
 
 /// What was explored.
@@ -96,8 +98,9 @@ pub struct Report {
     pub alone: u64,
     /// Of those of the backup, the ones in which another was made.
     pub copied: u64,
-    /// States of a set that outlasts its log; of them, those in which main was alone.
-    pub lasting: [u64; 2],
+    /// States of a set that outlasts its log; of them, those in which main was alone; in which it got a new log, and it was known what the
+    /// next backup lacked.
+    pub lasting: [u64; 3],
     /// Workloads.
     pub workloads: u64,
     /// Times that the data area was gone around.
@@ -257,6 +260,7 @@ impl Tally {
         report.alone += u64::from(self.recovered.is_alone && !self.is_lasting);
         report.lasting[0] += u64::from(self.is_lasting);
         report.lasting[1] += u64::from(self.is_lasting && self.recovered.is_alone);
+        report.lasting[2] += u64::from(self.recovered.is_new_log);
         report.copied += u64::from(self.recovered.is_copied);
     }
 }

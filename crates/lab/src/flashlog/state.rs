@@ -8,7 +8,7 @@ use super::watch::{BACKUP, LOG, MAIN, Moment, Watched};
 use crate::device::CrashMode;
 use crate::numbered::content;
 use holdfast_block::flashlog::{self, Flashlog, Opened, Uuid};
-use holdfast_block::{BLOCK_SIZE, MemoryDevice};
+use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::BTreeSet;
@@ -182,12 +182,18 @@ pub(super) fn rebuild(
         Err(flashlog::Error::Replaced { .. }) if life.is_lasting => return Ok(None),
         Err(error) => return Err(format!("main cannot be made anew: {error}")),
     }
-    let backed_up = contents(&*main).map_err(|what| format!("on the backup, {}", String::from(what)))?;
+    let (backed_up, number) = judge_backup(life, moment, &*main)?;
+    open(life, moment, &main, &log).map_err(|what| format!("with a main made anew: {what}"))?;
+    Ok(Some(Rebuilt { backed_up, number }))
+}
+
+/// What a backup has must be a state that there was: its contents, and after how many of the writes they were there.
+pub(super) fn judge_backup(life: &Life, moment: &Moment, of_backup: &dyn Device) -> Result<(Vec<u64>, usize), String> {
+    let backed_up = contents(of_backup).map_err(|what| format!("on the backup, {}", String::from(what)))?;
     let begun = &life.writes[..moment.progress.begun.min(life.writes.len())];
     let writes = [&life.since_backed_up, begun].concat();
     let number = nearest(&life.backed_up, &writes, 0, &backed_up).map_err(|what| format!("on the backup: {what}"))?;
-    open(life, moment, &main, &log).map_err(|what| format!("with a main made anew: {what}"))?;
-    Ok(Some(Rebuilt { backed_up, number }))
+    Ok((backed_up, number))
 }
 
 /// The next backup, after the power cut, has what the set has: what was begun is gone on with, and nothing is forgotten.

@@ -25,7 +25,10 @@ fn planted_mistakes_are_found() {
             continue;
         }
         // Every fourth workload is of a set that outlasts its log.
-        let is_of_lasting = matches!(order, Order::ChangeBeforeMap | Order::AttachSkipsBlock);
+        let is_of_lasting = matches!(
+            order,
+            Order::ChangeBeforeMap | Order::AttachSkipsBlock | Order::ForgetsDirty | Order::NewLogForgetsAlone
+        );
         let seed = if is_of_lasting { 23 } else { 20 };
         let (report, failure) =
             explore(&Options { budget: Budget::new(seed, 20_000), order: *order, ..Options::default() });

@@ -59,7 +59,9 @@ struct Raw {
     reserved_2: [u8; 7],
     left: U64,
     durable: U64,
-    reserved_3: [u8; 3784],
+    backup_sequence: U64,
+    dirty: U64,
+    reserved_3: [u8; 3768],
     barrier: U64,
     crc: U64,
 }
@@ -70,6 +72,7 @@ const _: () = assert!(std::mem::offset_of!(Raw, tail) == 136);
 const _: () = assert!(std::mem::offset_of!(Raw, backup) == 192);
 const _: () = assert!(std::mem::offset_of!(Raw, map) == 264);
 const _: () = assert!(std::mem::offset_of!(Raw, durable) == 288);
+const _: () = assert!(std::mem::offset_of!(Raw, dirty) == 304);
 const _: () = assert!(std::mem::offset_of!(Raw, barrier) == 4080);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
 
@@ -185,8 +188,14 @@ pub(crate) struct Label {
     pub(crate) applied: Point,
     /// Of a log: number of the first page of this generation; pages before it are of earlier ones.
     pub(crate) start: u64,
-    /// Of a log: the backup for which it keeps everything from its tail on; zeros if there is none. Of a backup: itself.
+    /// Of a log: the backup for which it keeps everything from its tail on; zeros if there is none. Of a main that is alone: the one
+    /// that its map of dirty regions is about. Of a backup: itself.
     pub(crate) backup: Uuid,
+    /// Of a log, and of a main that is alone: the sequence number of the backup's label when what it lacks was last told; 0 if that is not
+    /// known. One with a lower number is older than that.
+    pub(crate) backup_sequence: u64,
+    /// Of a main that is alone: sequence number of the map of what the backup lacks of what was written with the log; 0 if that is not known.
+    pub(crate) dirty: u64,
     pub(crate) staging: Staging,
     /// Of a log: main was made anew in this generation, so what pages up to it say of main does not count. 0 if it never was.
     pub(crate) rebuilt: u64,
@@ -270,6 +279,8 @@ impl Label {
             applied: Point::default(),
             start: 0,
             backup: Uuid::NONE,
+            backup_sequence: 0,
+            dirty: 0,
             staging: Staging::default(),
             rebuilt: 0,
             is_asynchronous: false,
@@ -285,6 +296,11 @@ impl Label {
     pub(crate) fn of_newcomer(&self, role: Role, device_blocks: u64, areas: Areas) -> Label {
         let Label { set, main, log, generation, blocks, is_asynchronous, .. } = *self;
         Label { generation, is_asynchronous, ..Label::first([set, main, log], blocks, role, device_blocks, areas) }
+    }
+
+    /// Of a backup: what it has, or is about to have, goes with this log and its main.
+    pub(crate) fn is_of(&mut self, log: &Label) {
+        (self.main, self.log, self.generation) = (log.main, log.log, log.generation);
     }
 
     /// First block of the area of labels.
@@ -342,6 +358,8 @@ impl Label {
             has_map: u8::from(self.has_map),
             left: U64::new(self.left),
             durable: U64::new(self.durable),
+            backup_sequence: U64::new(self.backup_sequence),
+            dirty: U64::new(self.dirty),
             ..Raw::new_zeroed()
         };
         raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
@@ -436,9 +454,11 @@ impl Label {
             has_map: raw.has_map == 1,
             left: raw.left.get(),
             durable: raw.durable.get(),
+            backup_sequence: raw.backup_sequence.get(),
+            dirty: raw.dirty.get(),
         };
         // With room for all that will ever be added to them.
-        let numbers = [label.sequence, label.generation, label.rebuilt, label.map];
+        let numbers = [label.sequence, label.generation, label.rebuilt, label.map, label.backup_sequence, label.dirty];
         if numbers.iter().any(|number| *number >= NUMBER_END) {
             return Err(Fault::new("numbers of the label", format!("less than {NUMBER_END}"), format!("{numbers:?}")));
         }
@@ -446,7 +466,16 @@ impl Label {
             return Err(Fault::new("map of regions", "1 if there is one, 0 if not", raw.has_map));
         }
         match role {
-            Role::Main => expect_zero("positions in the label of main", &raw.as_bytes()[104..264])?,
+            Role::Main => {
+                expect_zero("positions in the label of main", &raw.as_bytes()[104..192])?;
+                expect_zero("positions in the label of main", &raw.as_bytes()[208..264])?;
+                if state != State::Alone {
+                    let what = "the backup of a main that is not alone";
+                    expect_zero(what, &raw.backup)?;
+                    expect_zero(what, raw.backup_sequence.as_bytes())?;
+                    expect_zero(what, raw.dirty.as_bytes())?;
+                }
+            }
             Role::Log => {
                 label.judge_areas(LABEL_AREA_BLOCKS, size)?;
                 label.judge_points()?;
@@ -467,7 +496,11 @@ impl Label {
         expect_zero("reserved bytes of the label", &[raw.reserved])?;
         expect_zero("reserved bytes of the label", &raw.reserved_2)?;
         expect_zero("reserved bytes of the label", &raw.reserved_3)?;
+        if role == Role::Backup {
+            expect_zero("the backup's label in itself", raw.backup_sequence.as_bytes())?;
+        }
         if role != Role::Main {
+            expect_zero("map of dirty regions in another label than main's", raw.dirty.as_bytes())?;
             expect_zero("generation of a lost log in another label than main's", &raw.left.to_bytes())?;
         }
         Ok(label)
@@ -540,6 +573,8 @@ mod tests {
             has_map: true,
             left: 0,
             durable: 22,
+            backup_sequence: 0,
+            dirty: 0,
         }
     }
 
@@ -584,7 +619,11 @@ mod tests {
 
     #[test]
     fn both_copies_read_back_at_their_own_places_only() {
-        for (label, place) in [(log(), 12), (main(), 2048 + 12), (backup(), 2944 + 12)] {
+        let alone = Label { state: State::Alone, backup: Uuid([9; 16]), backup_sequence: 23, dirty: 24, ..main() };
+        let log_of_backup = Label { backup_sequence: 25, ..log() };
+        for (label, place) in
+            [(log(), 12), (log_of_backup, 12), (main(), 2048 + 12), (alone, 2048 + 12), (backup(), 2944 + 12)]
+        {
             assert_eq!(label.place(), place);
             for (bytes, block) in label.encode().iter().zip(place..) {
                 let valid = Decoded::Valid(Box::new(label.clone()));
@@ -608,6 +647,8 @@ mod tests {
         assert_eq!(&of_asynchronous[12..16], b"\x02\x02\x01\0");
         assert_eq!([136, 144, 152, 160, 168, 176, 184, 192].map(|at| bytes[at]), [5, 6, 7, 8, 9, 10, 11, 12]);
         assert_eq!([256, 264, 272, 288, 4080].map(|at| bytes[at]), [19, 21, 1, 22, 20]);
+        let [of_alone, _] = Label { state: State::Alone, backup_sequence: 23, dirty: 24, ..main() }.encode();
+        assert_eq!([296, 304].map(|at| of_alone[at]), [23, 24]);
         let [of_backup, _] = backup().encode();
         assert_eq!([208, 216, 224, 232, 240, 248].map(|at| of_backup[at]), [13, 14, 15, 16, 17, 18]);
         let sums = [log(), main(), backup()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
@@ -651,7 +692,9 @@ mod tests {
             (273, 1),
             (280, 1),
             (295, 0x10),
-            (296, 1),
+            (303, 0xff),
+            (304, 1),
+            (312, 1),
             (4079, 1),
             (4087, 0xff),
         ];
@@ -665,7 +708,14 @@ mod tests {
         bytes[160] = 1;
         seal(&mut bytes);
         assert!(matches!(Label::decode(&bytes, 2060, 2304), Decoded::Damaged(_)));
+        for at in [192, 296, 304] {
+            let mut bytes = main().encode()[0];
+            bytes[at] = 1;
+            seal(&mut bytes);
+            assert!(matches!(Label::decode(&bytes, 2060, 2304), Decoded::Damaged(_)), "byte {at} of main");
+        }
         let edits = [
+            (296, 1),
             (96, 0),
             (136, 1),
             (184, 1),

@@ -12,6 +12,8 @@ const HEAD_BYTES: usize = 128;
 const CRC_AT: usize = 120;
 /// Blocks of a slot; there are two.
 pub(crate) const MAP_SLOT_BLOCKS: u64 = 64;
+/// Most blocks of a map: two have room in a slot.
+pub(crate) const MAP_BLOCKS: u64 = MAP_SLOT_BLOCKS / 2;
 /// Fewest blocks of a region: 64 KiB.
 const REGION_BLOCKS_LEAST: u64 = 16;
 /// A new map takes no more than this, so that writing it is quick: half a million regions.

@@ -124,8 +124,9 @@ Examples:
   holdfast flashlog attach --log /dev/sdy --new            the old one is lost
   holdfast flashlog attach --main M --log L                neither served nor mounted
 The log gets what was written without it, while the set is in use. If it has no
-room for that, the next backup copies it from main; with a new log, the next
-backup copies everything.")]
+room for that, the next backup copies it from main. With a new log it copies
+what the lost one had for it, and what main has done alone; if that is not known
+(the set was not in use when the log was lost), it compares everything.")]
     Attach(FlashlogAttach),
 
     /// Let the log go while the set is used: main goes on alone
