@@ -110,7 +110,7 @@ impl Flashlog {
             self.enlarge(&mut backup)?;
         }
         // Of one that is being copied, the checksums may be there without the blocks.
-        let is_known = backup.label().state != State::Copying || self.options.order == Order::TrustsSumsOfCopy;
+        let mut is_known = backup.label().state != State::Copying || self.options.order == Order::TrustsSumsOfCopy;
         let sequence = backup.label().sequence;
         let mut done = BackedUp::default();
         self.begin_clean();
@@ -130,7 +130,9 @@ impl Flashlog {
             }
             let step = self.copy_newest(&mut backup, end, &mut way);
             // What was let go of meanwhile may have been overwritten, which looks like damage.
-            if step.is_err() && self.pass_for(&backup).is_some() {
+            if step.is_err() && backup.label().state != State::Staged && self.pass_for(&backup).is_some() {
+                // Some of it may be there, without its checksums.
+                is_known = self.options.order == Order::TrustsSumsOfCopy;
                 continue;
             }
             done.blocks += step?;
