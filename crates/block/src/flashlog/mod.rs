@@ -37,7 +37,7 @@
 //! | `alone`, `attach` | main without a log; giving it one; a larger main |
 //! | `dirty` | what the backup lacks, for when the log is lost |
 //! | `lasting`, `policy` | the device that goes on when the log fails; what is done when a device fails |
-//! | `patience` | devices that are read again, or waited for, before that |
+//! | `patience`, `unread` | devices that are read again, or waited for, before that; what could not be read |
 //! | `outgrown` | a main that has become larger, whose labels are where it ended before |
 //! | `sums`, `verify`, `scrub`, `scrub_log` | checksums of a backup's blocks; reading it back; comparing main with it, or with the log |
 //! | `rebuild` | main from backup and log |
@@ -107,6 +107,7 @@ mod sums;
 mod tests;
 mod trim;
 mod turns;
+mod unread;
 mod verify;
 #[cfg(test)]
 mod verify_tests;

@@ -8,6 +8,7 @@ use super::format::{Decoded, LABELS_BLOCKS, Label, Role, Uuid};
 use super::labels::newest;
 use super::policy::{Patience, Policy, Symptom};
 use super::turns::Timer;
+use super::unread::Unread;
 use super::{Error, Mode};
 use crate::device::{read_one_by_one, write_zeros};
 use crate::nbd::Extent;
@@ -51,6 +52,8 @@ pub struct Trouble {
     pub mended_reads: u64,
     /// Reads that failed for good, and were told to whoever asked.
     pub failed_reads: u64,
+    /// Blocks of these that were neither read nor written since.
+    pub unread_blocks: u64,
     /// The last failure.
     pub last: Option<DeviceError>,
 }
@@ -63,6 +66,9 @@ pub struct Watch {
     now: Arc<dyn Fn() -> SystemTime + Send + Sync>,
     source: Box<dyn Source>,
     troubles: Mutex<Vec<(Role, Trouble)>>,
+    /// Of main, log and backup.
+    unread: Mutex<[Unread; 3]>,
+    has_unread: AtomicBool,
     is_ending: AtomicBool,
 }
 
@@ -71,7 +77,8 @@ impl Watch {
     pub fn new(policy: Policy, options: &Options, source: Box<dyn Source>) -> Arc<Watch> {
         let (timer, now) = (Arc::clone(&options.timer), Arc::clone(&options.now));
         let (troubles, is_ending) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Watch { policy, mode: options.mode, timer, now, source, troubles, is_ending })
+        let (unread, has_unread) = (Mutex::default(), AtomicBool::new(false));
+        Arc::new(Watch { policy, mode: options.mode, timer, now, source, troubles, unread, has_unread, is_ending })
     }
 
     /// The device as one that has the policy's patience.
@@ -84,7 +91,27 @@ impl Watch {
 
     /// What has befallen the devices, of those that something has.
     pub fn troubles(&self) -> Vec<(Role, Trouble)> {
-        self.troubles.lock().clone()
+        let mut troubles = self.troubles.lock().clone();
+        let unread = self.unread.lock();
+        for (role, trouble) in &mut troubles {
+            trouble.unread_blocks = unread[*role as usize].blocks();
+        }
+        troubles
+    }
+
+    /// A read of these blocks has failed.
+    fn note_failed(&self, role: Role, blocks: Range<u64>) {
+        self.unread.lock()[role as usize].failed(blocks);
+        self.has_unread.store(true, Ordering::SeqCst);
+    }
+
+    /// These blocks were read, or written.
+    fn note_well(&self, role: Role, blocks: Range<u64>) {
+        if self.has_unread.load(Ordering::SeqCst) {
+            let mut unread = self.unread.lock();
+            unread[role as usize].well(&blocks);
+            self.has_unread.store(unread.iter().any(|unread| unread.blocks() > 0), Ordering::SeqCst);
+        }
     }
 
     /// Whether anybody waits for a device.
@@ -236,6 +263,7 @@ impl Patient {
             memory.labels.push(Identity::of(&label));
         }
         watch.source.opened(device.name());
+        watch.unread.lock()[role as usize].is_of(&device.name().into());
         let patience = watch.policy.entry(role, Symptom::Gone, watch.mode).patience;
         Ok(Patient {
             name: device.name().into(),
@@ -440,7 +468,16 @@ impl Device for Patient {
     }
 
     fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceError> {
-        self.with(|device| device.read(first, bufs))
+        let blocks = first..first + (bufs.iter().map(|buf| buf.len()).sum::<usize>() / BLOCK_SIZE) as u64;
+        let done = self.with(|device| device.read(first, bufs));
+        match &done {
+            Ok(()) => self.watch.note_well(self.role, blocks),
+            Err(error) if error.root().is_device_failure() && Symptom::of(error) == Symptom::Read => {
+                self.watch.note_failed(self.role, blocks);
+            }
+            Err(_) => {}
+        }
+        done
     }
 
     fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), DeviceError> {
@@ -449,6 +486,10 @@ impl Device for Patient {
             Err(error) => Err(error.clone()),
         };
         if is_done.is_ok() {
+            for Read { first, bufs, .. } in reads.iter() {
+                let blocks = (bufs.iter().map(|buf| buf.len()).sum::<usize>() / BLOCK_SIZE) as u64;
+                self.watch.note_well(self.role, *first..*first + blocks);
+            }
             return Ok(());
         }
         read_one_by_one(self, reads)
@@ -461,6 +502,7 @@ impl Device for Patient {
             self.done(first, || (What::Write(gathered(bufs)), self.label_in(first, bufs)));
             Ok(())
         })?;
+        self.watch.note_well(self.role, first..first + blocks_of(bufs));
         self.relieve()
     }
 
@@ -475,6 +517,9 @@ impl Device for Patient {
             }
             Ok(())
         })?;
+        for Write { first, bufs } in writes {
+            self.watch.note_well(self.role, *first..*first + blocks_of(bufs));
+        }
         self.relieve()
     }
 
@@ -499,6 +544,7 @@ impl Device for Patient {
             let is_done = device.zero(first, count, keep)?;
             if is_done {
                 self.done(first, || (What::Zero { count, keep }, None));
+                self.watch.note_well(self.role, first..first + count);
             }
             Ok(is_done)
         })

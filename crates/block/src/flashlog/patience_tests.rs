@@ -260,7 +260,24 @@ fn reads_are_tried_again_and_pass_if_one_of_them_does() {
     }
     let trouble = rig.trouble(Role::Main);
     assert_eq!((trouble.mended_reads, trouble.failed_reads, trouble.last.is_some()), (2, 1, true));
-    assert!(rig.is_told());
+    assert!(rig.is_told() && trouble.unread_blocks == 1);
+    // Others are read, and this one is not.
+    let read = |at: u64, count: usize| {
+        let mut bytes = vec![0; count * BLOCK_SIZE];
+        rig.set.read(at, &mut [IoSliceMut::new(&mut bytes)]).is_ok()
+    };
+    assert!(read(3, 4) && read(8, 4));
+    assert_eq!(rig.trouble(Role::Main).unread_blocks, 1);
+    assert!(read(5, 10));
+    assert_eq!((rig.trouble(Role::Main).unread_blocks, rig.trouble(Role::Main).failed_reads), (0, 1));
+    // What is written again need not be read.
+    rig.main.times.store(4, Ordering::Relaxed);
+    rig.main.fail(Symptom::Read);
+    assert!(!read(5, 10));
+    assert_eq!(rig.trouble(Role::Main).unread_blocks, 10);
+    assert!(rig.use_it(5..15).1);
+    rig.set.settle().unwrap();
+    assert_eq!(rig.trouble(Role::Main).unread_blocks, 0);
 }
 
 /// A copy as the device is, without what it has not flushed if that is lost.

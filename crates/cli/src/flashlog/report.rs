@@ -45,6 +45,8 @@ pub(crate) struct TroubleReport {
     mended_reads: u64,
     /// Reads that failed, which was told to whoever asked.
     failed_reads: u64,
+    /// Of these, what was neither read nor written since.
+    unread_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<String>,
 }
@@ -58,21 +60,25 @@ impl TroubleReport {
             returns: trouble.returns,
             mended_reads: trouble.mended_reads,
             failed_reads: trouble.failed_reads,
+            unread_bytes: sets::bytes(trouble.unread_blocks),
             last: trouble.last.as_ref().map(ToString::to_string),
         }
     }
 
     /// What is wrong now, if anything is.
     fn problem(&self) -> Option<String> {
-        let TroubleReport { device, failed_reads, .. } = self;
+        let TroubleReport { device, failed_reads, unread_bytes, .. } = self;
         let last = self.last.as_deref().unwrap_or_default();
         if let Some(since_s) = self.waiting_since_s {
             let other =
                 self.refused.as_ref().map(|why| format!("; what is there is not it: {why}")).unwrap_or_default();
             return Some(format!("the {device} device has gone, and is waited for since {}{other}", moment(since_s)));
         }
-        (*failed_reads > 0)
-            .then(|| format!("{failed_reads} reads of the {device} device have failed, the last: {last}"))
+        (*unread_bytes > 0)
+            .then(|| {
+                let unread = size::show(*unread_bytes);
+                format!("{unread} of the {device} device could not be read, and were not read or written since ({failed_reads} reads have failed, the last: {last})")
+            })
     }
 }
 
