@@ -150,6 +150,7 @@ impl Flashlog {
             }
             stages.promote(Stage::Writing, Stage::Logged);
             stages.logged = next;
+            stages.ends.push(next, &areas);
             stages.sealing.written();
         }
         head.next = next;
@@ -193,13 +194,18 @@ impl Flashlog {
                 (true, true) if !is_long => return Ok(()),
                 (_, true) => self.write_points(head, applied)?,
                 (false, false) => {
-                    self.flush_log(head)?;
-                    self.catch_up_to_durable()?;
-                    let applied = self.stages.lock().applied;
-                    if applied.page > head.labels.label.applied.page {
-                        continue;
+                    let is_kept = head.keep.is_some_and(|keep| keep.page < applied.page);
+                    // What main has already may be enough.
+                    let is_enough = head.next.page - applied.page + pages <= areas.meta_blocks
+                        && head.next.data - applied.data + blocks <= areas.data_blocks;
+                    if !(is_kept && is_enough) {
+                        self.flush_log(head)?;
+                        self.catch_up_for_room(applied)?;
+                        if self.stages.lock().applied.page > applied.page {
+                            continue;
+                        }
                     }
-                    if head.keep.is_some_and(|keep| keep.page < applied.page) {
+                    if is_kept {
                         self.uses.lose();
                         self.let_go_of_kept(head, applied)?;
                     } else {

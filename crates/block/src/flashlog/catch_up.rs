@@ -2,10 +2,10 @@
 
 use super::chunk::zero_block;
 use super::device::{Failure, Flashlog, Order, Side};
-use super::format::State;
+use super::format::{Point, State};
 use super::labels::Labelled;
 use super::ring::Area;
-use super::stages::{Map, Place, Stage, Version};
+use super::stages::{Map, Place, Stage, Stages, Version};
 use super::turns::TurnGuard;
 use crate::{AlignedBuf, BLOCK_SIZE, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
@@ -46,6 +46,88 @@ impl Flashlog {
         self.catch_up_with(&mut self.main_side_at_once(), Pace::AtOnce)
     }
 
+    /// Asynchronous mode: brings main a step further than it was, unless somebody else has.
+    pub(super) fn catch_up_for_room(&self, was: Point) -> Result<(), Failure> {
+        if !self.is_read_from_log() {
+            return self.catch_up_to_durable();
+        }
+        let mut main = self.main_side_at_once();
+        if self.stages.lock().applied.page > was.page {
+            return Ok(());
+        }
+        self.step(&mut main, Pace::AtOnce)
+    }
+
+    /// Asynchronous mode: brings main a part of the way to what is durable in the log, so that as much can be let go of there. Main is at no
+    /// state then, and its label says so.
+    ///
+    /// What has been written again since is not written to main, as the log has it further on. What memory has goes to main first, and all zeros.
+    pub(super) fn step(&self, main: &mut MainSide, pace: Pace) -> Result<(), Failure> {
+        self.check_latch()?;
+        main.check()?;
+        if pace == Pace::Patient {
+            self.apply_part(main, pace, |stages| Some((stages.written, 0)))?;
+            let has_more = !self.stages.lock().map(Stage::Applying).is_empty();
+            if has_more {
+                self.wait_for_log()?;
+            }
+        }
+        let areas = &self.rings.areas;
+        let is_all = self.apply_part(main, pace, |stages| {
+            let end = stages.ends.step(stages.written, stages.durable, areas)?;
+            Some((end, end.data))
+        })?;
+        match is_all {
+            true => self.say_state(main),
+            false => {
+                self.stages.lock().is_between = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings to main what is before a position, and what memory has, and gets to this point with it; or everything that is durable. Whether it
+    /// was that.
+    fn apply_part(
+        &self,
+        main: &mut MainSide,
+        pace: Pace,
+        end: impl FnOnce(&Stages) -> Option<(Point, u64)>,
+    ) -> Result<bool, Failure> {
+        let (blocks, end, recent) = {
+            let mut stages = self.stages.lock();
+            let end = end(&stages);
+            stages.take_durable();
+            (Arc::clone(stages.map(Stage::Applying)), end, stages.recent.first())
+        };
+        let Some((point, before)) = end else {
+            drop(blocks);
+            self.apply_as_mixture(main, pace)?;
+            return Ok(true);
+        };
+        let is_now = |version: &Version| match version.place {
+            Place::Log(position) => position < before || position >= recent,
+            _ => true,
+        };
+        let clone = |(address, version): (&u64, &Version)| (*address, version.clone());
+        let (done, rest): (Map, Map) = blocks.iter().map(clone).partition(|(_, version)| is_now(version));
+        drop(blocks);
+        if !done.is_empty() {
+            if main.labels.label.state != State::CatchingUp {
+                main.labels.write(|label| label.state = State::CatchingUp).map_err(Failure::of(Side::Main))?;
+            }
+            self.write_to_main(&done, pace)?;
+        }
+        let used = (!done.is_empty()).then(|| self.options.timer.now());
+        {
+            let mut stages = self.stages.lock();
+            stages.written_in_part(done, rest, point);
+            stages.age.main_used = used.or(stages.age.main_used);
+        }
+        self.flush_main(main)?;
+        Ok(false)
+    }
+
     /// Main's turn, for whoever waits for it: a server that is patient goes on.
     pub(super) fn main_side_at_once(&self) -> TurnGuard<'_, MainSide> {
         let is_told = {
@@ -71,9 +153,15 @@ impl Flashlog {
             return self.flush_main(main);
         }
         self.apply_as_mixture(main, pace)?;
+        self.say_state(main)
+    }
+
+    /// Main has everything that was durable a moment ago.
+    fn say_state(&self, main: &mut MainSide) -> Result<(), Failure> {
         if main.labels.label.state == State::CatchingUp {
             main.labels.write(|label| label.state = State::Open).map_err(Failure::of(Side::Main))?;
         }
+        self.stages.lock().is_between = false;
         Ok(())
     }
 

@@ -195,7 +195,7 @@ fn main_is_not_alone_while_it_lacks_zeros_that_were_flushed_to_the_log() {
 }
 
 /// What the label of main says.
-fn condition(main: &MemoryDevice) -> Condition {
+pub(super) fn condition(main: &MemoryDevice) -> Condition {
     inspect(main).unwrap().unwrap().condition
 }
 

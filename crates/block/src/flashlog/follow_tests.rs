@@ -1,5 +1,6 @@
 //! Asynchronous mode: what memory has is not read from the log, and reading from the log keeps no writer waiting.
 
+use super::failure_tests::condition;
 use super::serve_tests::{Moved, served, set, until};
 use super::tests::{block, get, options, put};
 use super::*;
@@ -87,10 +88,19 @@ fn the_log_is_read_when_nobody_writes_to_it_or_somebody_must_wait() {
                 // Somebody wants it.
                 1 => device.catch_up().unwrap(),
                 // The log gets full.
-                _ => (0..DATA_BLOCKS / 8).for_each(|at| put(&device, at, at).unwrap()),
+                _ => {
+                    (0..DATA_BLOCKS / 8).for_each(|at| put(&device, at, at).unwrap());
+                    // Main gets a part of it, and the rest when nobody writes.
+                    until(|| {
+                        let stages = device.stages.lock();
+                        stages.is_between && stages.company.patient > 0
+                    });
+                    timer.pass(1);
+                }
             }
             until(|| get(&*main, 519) == block(519) && device.stages.lock().company.idle > 0);
             assert!(read() >= 520, "round {round}");
+            assert_eq!(condition(&main), Condition::Open);
             device.settle().unwrap();
             read();
         }
@@ -118,4 +128,22 @@ fn main_that_is_awake_follows_a_writer() {
         timer.pass(1);
         assert_eq!((device.behind_blocks(), read()), (48, 0), "it sleeps again");
     });
+}
+
+#[test]
+fn a_full_log_lets_go_of_a_part_and_what_was_written_again_is_not_written_to_main() {
+    let (device, main, read) = counted(0, Arc::default());
+    // The second half of the rounds is of the same blocks as the first, and they are more than the log has room for.
+    let (once, writes) = (800, 2 * DATA_BLOCKS);
+    let address = |number: u64| if number < once { number } else { once + number % 100 };
+    (0..writes).for_each(|number| put(&device, address(number), number).unwrap());
+    // Each block that was not written again, and few of the others.
+    assert!((once..once + 300).contains(&read()));
+    let newest = |at: u64| (0..writes).rev().find(|number| address(*number) == at).unwrap();
+    (0..once + 100).for_each(|at| assert!(get(&device, at) == block(newest(at)), "block {at}"));
+    assert!((100..once).contains(&device.behind_blocks()) && condition(&main) == Condition::CatchingUp);
+    device.flush().unwrap();
+    device.catch_up().unwrap();
+    assert_eq!((device.behind_blocks(), condition(&main)), (0, Condition::Open));
+    (0..once + 100).for_each(|at| assert!(get(&*main, at) == block(newest(at)), "block {at} of main"));
 }

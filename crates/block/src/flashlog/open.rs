@@ -121,6 +121,7 @@ impl Flashlog {
             opened.pages += 1;
             opened.blocks += page.blocks();
             self.remember(&page);
+            self.stages.lock().ends.push(scan.at, &self.rings.areas);
             let is_over = self.stages.lock().index_blocks() > self.options.index_blocks;
             if is_over {
                 // Main may be further than the pages say, so that this takes some of it back, until it has everything that was found.

@@ -28,6 +28,11 @@ impl Recent {
         }
     }
 
+    /// Everything from this position on is here.
+    pub(super) fn first(&self) -> u64 {
+        self.chunks.front().map_or(u64::MAX, |(position, _)| *position)
+    }
+
     /// Nobody needs what is before a position.
     pub(super) fn let_go_before(&mut self, position: u64) {
         while self.chunks.front().is_some_and(|(first, chunk)| first + chunk.blocks() as u64 <= position) {

@@ -185,16 +185,22 @@ impl Flashlog {
         if self.is_filled(stages, NEAR_EIGHTHS) {
             return Work::All(Pace::Patient);
         }
-        if self.is_followed(stages) {
+        if !stages.is_between && self.is_followed(stages) {
             return Work::Follow;
         }
         let CatchUp { idle_after, age_most } = self.options.catch_up;
         let idle_at = idle_after.map(|after| stages.age.newest + after);
-        let Some(oldest) = stages.age.oldest() else { return Work::Nothing(None) };
+        let oldest = match stages.age.oldest() {
+            Some(oldest) => oldest,
+            None if stages.is_between => return Work::All(Pace::Patient),
+            None => return Work::Nothing(None),
+        };
         let (now, old_at) = (self.options.timer.now(), age_most.map(|most| oldest + most));
         match idle_at.into_iter().chain(old_at).min() {
             // Who writes all the time must not put off what has an age.
             Some(_) if old_at.is_some_and(|at| at <= now) => Work::All(Pace::AtOnce),
+            // On the way main is nothing without the log.
+            _ if stages.is_between => Work::All(Pace::Patient),
             Some(at) if at <= now => Work::All(Pace::Patient),
             at => Work::Nothing(at),
         }
@@ -225,7 +231,12 @@ impl Flashlog {
             }
             self.flush_log(&mut head)?;
         }
-        self.catch_up_with(&mut self.main_side.lock(), pace)
+        let mut main = self.main_side.lock();
+        match self.is_read_from_log() {
+            // What is left is for the next time; those who wait for main have their turn in between.
+            true => self.step(&mut main, pace),
+            false => self.catch_up_with(&mut main, pace),
+        }
     }
 
     /// Returns when nobody writes to the log, or when there is no time for that.

@@ -582,7 +582,8 @@ fn a_log_is_trimmed_behind_its_tail_and_one_that_cannot_be_does_as_well() {
         device.flush().unwrap();
         drop(device);
         let blocks = trimmed.blocks.load(Ordering::Relaxed);
-        assert!((10_000..21_000).contains(&blocks) || !is_able, "{mode:?}: {blocks} blocks were discarded");
+        // A full log of 9 MiB lets go of little more than one each time, and the first may have been reached again.
+        assert!((7_000..21_000).contains(&blocks) || !is_able, "{mode:?}: {blocks} blocks were discarded");
         let (device, _) = open(&main, &log, mode).unwrap();
         for number in 20_000 - BLOCKS..20_000 {
             assert_eq!(get(&device, number * 7 % BLOCKS), block(number), "{mode:?} {number}");

@@ -9,10 +9,10 @@
 //! A block may be in several stages; the newest version is the one that is least far.
 
 use super::chunk::{Chunk, zero_sum};
-use super::format::Point;
+use super::format::{Areas, Point};
 use super::recent::Recent;
 use super::seal::Sealing;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +59,11 @@ impl Version {
 /// The blocks of one stage by address.
 pub(super) type Map = BTreeMap<u64, Version>;
 
+/// Main gets a full log in so many steps.
+const STEPS: u64 = 8;
+/// So many places where a step may end are remembered of a full log.
+const ENDS: u64 = 64;
+
 /// Maps are merged one block after the other if one is so many times smaller, so that a flush of a few blocks costs no more than these.
 const MUCH_SMALLER: usize = 8;
 
@@ -85,6 +90,10 @@ pub(super) struct Stages {
     pub(super) sealing: Sealing,
     /// Asynchronous mode: the end of what is in the log.
     pub(super) recent: Recent,
+    /// The same: where main may stop on the way, in order.
+    pub(super) ends: Ends,
+    /// The same: main has stopped on the way, and is at no state without the log.
+    pub(super) is_between: bool,
 }
 
 /// When what main does not have was written.
@@ -118,6 +127,37 @@ impl Age {
         let both = [self.first[from as usize].take(), self.first[to as usize]];
         self.first[to as usize] = both.into_iter().flatten().min();
     }
+}
+
+/// Ends of what was written to the log at once, not too near each other.
+#[derive(Default)]
+pub(super) struct Ends(VecDeque<Point>);
+
+impl Ends {
+    /// The log has been written up to this point, and is of this size.
+    pub(super) fn push(&mut self, point: Point, areas: &Areas) {
+        let last = self.0.back().copied().unwrap_or_default();
+        if is_apart(last, point, areas, ENDS) {
+            self.0.push_back(point);
+        }
+    }
+
+    fn let_go_before(&mut self, point: Point) {
+        while self.0.front().is_some_and(|end| end.page <= point.page) {
+            self.0.pop_front();
+        }
+    }
+
+    /// The end of the next step from a point on, if it is before the other.
+    pub(super) fn step(&self, from: Point, to: Point, areas: &Areas) -> Option<Point> {
+        self.0.iter().copied().find(|end| is_apart(from, *end, areas, STEPS)).filter(|end| end.page < to.page)
+    }
+}
+
+/// Whether there is one of so many parts of the log between two points.
+fn is_apart(from: Point, to: Point, areas: &Areas, parts: u64) -> bool {
+    let (data, pages) = (to.data.saturating_sub(from.data), to.page.saturating_sub(from.page));
+    data >= areas.data_blocks / parts || pages >= areas.meta_blocks / parts
 }
 
 /// Who is there beside those who write and read.
@@ -235,6 +275,14 @@ impl Stages {
         self.written = point;
     }
 
+    /// The same of a part of what was `Applying`; the rest stays.
+    pub(super) fn written_in_part(&mut self, done: Map, rest: Map, point: Point) {
+        let before = std::mem::take(&mut self.maps[Stage::Applied as usize]);
+        self.maps[Stage::Applied as usize] = merge(Arc::new(done), before);
+        self.maps[Stage::Applying as usize] = Arc::new(rest);
+        self.written = point;
+    }
+
     /// What was `Applied` is durable there.
     pub(super) fn applied(&mut self) {
         self.maps[Stage::Applied as usize] = Arc::default();
@@ -242,6 +290,7 @@ impl Stages {
         self.applied = self.written;
         self.age.first[Stage::Applied as usize] = None;
         self.recent.let_go_before(self.applied.data);
+        self.ends.let_go_before(self.applied);
     }
 
     /// The first block from this one on that main does not have for certain.
