@@ -48,3 +48,4 @@ mod terminal;
 mod tour;
 mod trim;
 mod up;
+mod yama;
