@@ -11,13 +11,20 @@ const IN_PEACE: i32 = 92;
 
 /// Runs `body` in a child for each way of protection that is to be had here. `test`: the name of the calling test.
 fn protected(test: &str, body: impl FnOnce()) {
+    in_children(test, |how| {
+        guard::install(how).unwrap();
+        guard::report_faults(Some(tell_aim)).unwrap();
+        body();
+    });
+}
+
+/// The same, but for protecting the memory.
+fn in_children(test: &str, body: impl FnOnce(Protect)) {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap();
     let keys = info.lines().any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "ospke"));
     if let Ok(case) = std::env::var(CASE) {
         let how = [Protect::Off, Protect::Keys, Protect::Pages].into_iter().find(|how| how.to_string() == case);
-        guard::install(how.expect("a way")).unwrap();
-        guard::report_faults(Some(tell_aim)).unwrap();
-        body();
+        body(how.expect("a way"));
         std::process::exit(IN_PEACE);
     }
     for how in [Protect::Off, Protect::Keys, Protect::Pages] {
@@ -190,5 +197,19 @@ fn a_report_says_whose_page_it_is() {
         drop(twin);
         let freed = "byte 1 of a frame that has no page, or one that is being made; the last one was page 5 of object #77, a directory";
         assert_eq!(Aim::at(start, offset + 1).to_string(), freed);
+    });
+}
+
+/// Such a thread can read no locked memory until it is admitted, which is seen where nothing does it on the side: with keys, and without
+/// reports of faults.
+#[test]
+fn a_thread_older_than_the_lock_reads_pages() {
+    in_children("a_thread_older_than_the_lock_reads_pages", |how| {
+        let (give, take) = std::sync::mpsc::channel::<PinnedPage>();
+        let older = std::thread::spawn(move || take.recv().unwrap().verify().is_ok());
+        guard::install(how).unwrap();
+        let arena = Arena::new(1, 0).unwrap();
+        give.send(page(&arena, 7)).unwrap();
+        assert!(older.join().unwrap());
     });
 }
