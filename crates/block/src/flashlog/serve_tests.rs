@@ -244,7 +244,7 @@ fn writers_go_on_while_the_log_is_at_work_if_it_is_served() {
 }
 
 /// What is in memory beside what is bounded: each who writes to the log, a writer or the thread for it, may have as much under way as is
-/// written there at once.
+/// written there at once; an eighth may be in the log and not durable there yet; and each writer looks before it brings its two blocks.
 #[test]
 fn memory_has_its_bound_while_both_are_served() {
     let options = tight(Mode::Synchronous);
@@ -272,7 +272,8 @@ fn memory_has_its_bound_while_both_are_served() {
             watched.change(|seen| seen.is_held = false);
         });
     });
-    let (most, bound) = (most.into_inner(), options.memory_blocks + (THREADS + 1) * 2 * options.gather_blocks);
+    let under_way = (THREADS + 1) * 2 * options.gather_blocks + THREADS * 2;
+    let (most, bound) = (most.into_inner(), options.memory_blocks + options.memory_blocks / 8 + under_way);
     assert!(most <= bound, "{most} blocks in memory, bound {bound}");
 }
 
