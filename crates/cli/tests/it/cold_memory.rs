@@ -94,7 +94,8 @@ fn a_mapped_file_of_the_mount_itself_hangs_nobody() {
                 }
             }
         }
-        (writing.join().unwrap(), looking.join().unwrap());
+        writing.join().unwrap();
+        looking.join().unwrap();
         assert_eq!(replies.len(), PIECES);
         let number = if threads == 1 { libc::EOPNOTSUPP } else { libc::EAGAIN };
         let is_refused = |reply: &Reply| (reply.status, reply.errno) == (Status::Unreachable, number);
