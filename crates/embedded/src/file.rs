@@ -3,17 +3,22 @@
 use crate::error::{Error, Result};
 use crate::store::Shared;
 use holdfast_integrity::{Algorithm, Checksum};
-use holdfast_interface::{BLOCK_BYTES, Operation, parts, pieces};
+use holdfast_interface::{Access, BLOCK_BYTES, Features, Operation, TRANSFER_BYTES_MAX, VERSION, parts, pieces};
 use holdfast_naming::{self as naming, SumsWanted, WRITE_MAX};
 use holdfast_object::{Durability, ObjectId};
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How often bytes are asked for again that went bad on the way.
 const ATTEMPTS_MAX: usize = 3;
 /// Bytes of a read whose pages are held at once; and of a write, which is a transaction.
-const STEP_BYTES: usize = 1 << 20;
+const STEP_BYTES: usize = TRANSFER_BYTES_MAX;
+
+/// As lseek(2) has it.
+const POSITION_MAX: u64 = i64::MAX as u64;
 
 const _: () = assert!(STEP_BYTES <= WRITE_MAX && STEP_BYTES.is_multiple_of(BLOCK_BYTES));
 
@@ -22,6 +27,7 @@ const _: () = assert!(STEP_BYTES <= WRITE_MAX && STEP_BYTES.is_multiple_of(BLOCK
 pub struct File {
     store: Arc<Shared>,
     id: ObjectId,
+    features: Features,
     algorithm: Algorithm,
     /// What this one has been told of bad pages.
     seen: Mutex<u64>,
@@ -30,12 +36,23 @@ pub struct File {
 impl File {
     /// Of an object that is held as open.
     pub(crate) fn of(store: Arc<Shared>, id: ObjectId, path: &str) -> Result<File> {
-        let (algorithm, seen, found) = {
+        let (mode, seen, found) = {
             let space = &store.layers()?.namespace;
-            (space.cache().protection().memory(), space.errors_begin(id), space.getattr(id))
+            (space.cache().protection(), space.errors_begin(id), space.getattr(id))
         };
-        let algorithm = if algorithm == Algorithm::None { Algorithm::Crc64Nvme } else { algorithm };
-        let file = File { store, id, algorithm, seen: Mutex::new(seen) };
+        let features = Features {
+            version: VERSION,
+            access: Access { read: true, write: true },
+            page_algorithm: mode.memory(),
+            transfer_bytes_max: STEP_BYTES,
+            algorithms: Algorithm::ALL.to_vec(),
+            mode: mode.to_string(),
+        };
+        let algorithm = match features.page_algorithm {
+            Algorithm::None => Algorithm::Crc64Nvme,
+            own => own,
+        };
+        let file = File { store, id, features, algorithm, seen: Mutex::new(seen) };
         match found.map(|attributes| attributes.kind) {
             Ok(holdfast_object::Kind::Regular) => Ok(file),
             Ok(holdfast_object::Kind::Directory) => Err(Error::name(path)(naming::Error::IsDirectory(id))),
@@ -46,10 +63,20 @@ impl File {
 
     /// With checksums of this algorithm from now on. Without this they are of the kind that pages have in memory, and go on as they are;
     /// if pages have none, they are CRC-64.
-    #[must_use]
-    pub fn with_algorithm(mut self, algorithm: Algorithm) -> File {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is none of [`File::features`].
+    pub fn with_algorithm(mut self, algorithm: Algorithm) -> Result<File> {
+        if !self.features.algorithms.contains(&algorithm) {
+            return Err(invalid(Operation::Read, 0, "there are no checksums of this algorithm"));
+        }
         self.algorithm = algorithm;
-        self
+        Ok(self)
+    }
+
+    /// What the store offers.
+    pub fn features(&self) -> &Features {
+        &self.features
     }
 
     /// Of the checksums.
@@ -83,11 +110,12 @@ impl File {
     /// they are copied.
     ///
     /// # Errors
-    /// [`Error::Failed`]. The buffer's contents are then not to be used.
+    /// [`Error::Failed`]; [`Error::Invalid`] beyond the largest position in a file. The buffer's contents are then not to be used.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        within_positions(Operation::Read, offset, buffer.len())?;
         let mut done = 0;
         while done < buffer.len() {
-            let at = offset.saturating_add(done as u64);
+            let at = offset + done as u64;
             let step = step(at, buffer.len() - done);
             let read = self.store.layers()?.namespace.read_into(self.id, at, &mut buffer[done..done + step]);
             let got = read.map_err(self.failed(Operation::Read, at, done))?;
@@ -99,12 +127,23 @@ impl File {
         Ok(done)
     }
 
-    /// The same, verified in `buffer`, and with the checksum of each block in `sums`, for the program to keep.
+    /// The same, verified in `buffer`, and puts the checksum of each block into `sums`, for the program to keep; nothing else is in there then.
     ///
     /// # Errors
-    /// [`Error::Transfer`], [`Error::Failed`]. The buffer's contents are then not to be used.
+    /// [`Error::Transfer`], and as for [`File::read_at`].
     pub fn read_at_with_sums(&self, buffer: &mut [u8], offset: u64, sums: &mut Vec<Checksum>) -> Result<usize> {
         self.read_vectored_at_with_sums(&mut [IoSliceMut::new(buffer)], offset, sums)
+    }
+
+    /// [`File::read_at`] into several buffers, one after another, which are verified as by [`File::read_at_with_sums`].
+    ///
+    /// # Errors
+    /// As for [`File::read_at_with_sums`].
+    pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        match buffers {
+            [buffer] => self.read_at(buffer, offset),
+            buffers => self.read_vectored_at_with_sums(buffers, offset, &mut Vec::new()),
+        }
     }
 
     /// [`File::read_at_with_sums`] into several buffers, one after another. A checksum is of a block, in however many buffers.
@@ -117,9 +156,11 @@ impl File {
         offset: u64,
         sums: &mut Vec<Checksum>,
     ) -> Result<usize> {
+        sums.clear();
         let (length, mut done) = (parts::length(buffers), 0);
+        within_positions(Operation::Read, offset, length)?;
         while done < length {
-            let step = step(offset.saturating_add(done as u64), length - done);
+            let step = step(offset + done as u64, length - done);
             let (got, of_step) = self.read_step(buffers, offset, done, step)?;
             sums.extend(of_step);
             done += got;
@@ -138,7 +179,7 @@ impl File {
         done: usize,
         length: usize,
     ) -> Result<(usize, Vec<Checksum>)> {
-        let at = offset.saturating_add(done as u64);
+        let at = offset + done as u64;
         let mut blocks = Vec::new();
         for attempt in 0..ATTEMPTS_MAX {
             // One that did not have it came from a page that went bad, or went bad on the way: then the page is looked at as well.
@@ -165,55 +206,38 @@ impl File {
     /// Writes all of `buffer` from byte `offset` of the file on. Pages get their checksums as they are copied.
     ///
     /// # Errors
-    /// [`Error::Failed`] says how much was written.
+    /// [`Error::Failed`] says how much was written; [`Error::Invalid`] beyond the largest position in a file.
     pub fn write_at(&self, buffer: &[u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        while done < buffer.len() {
-            let at = offset.saturating_add(done as u64);
-            let step = step(at, buffer.len() - done);
-            let layers = self.store.layers()?;
-            let written = layers.namespace.write(&layers.request, self.id, at, &buffer[done..done + step], false);
-            done += written.map_err(self.failed(Operation::Write, at, done))?;
-        }
-        Ok(done)
+        self.write_vectored_at(&[IoSlice::new(buffer)], offset)
     }
 
     /// Writes all of `buffer` if it has these checksums, of [`File::algorithm`], one per block, in the store's memory.
     ///
     /// # Errors
     /// [`Error::Transfer`], [`Error::Failed`] say how much was written, up to the start of a block; [`Error::Invalid`] for another number
-    /// of checksums or another algorithm.
+    /// of checksums or another algorithm, and beyond the largest position in a file.
     pub fn write_at_with_sums(&self, buffer: &[u8], offset: u64, sums: &[Checksum]) -> Result<usize> {
-        let (operation, mut done, mut rest) = (Operation::Write, 0, sums);
-        if pieces(offset, buffer.len()).len() != sums.len() || sums.iter().any(|sum| sum.algorithm() != self.algorithm)
-        {
-            return Err(Error::Invalid { operation, offset, what: "one checksum is needed for each block" });
-        }
-        while done < buffer.len() {
-            let at = offset.saturating_add(done as u64);
-            let step = step(at, buffer.len() - done);
-            let (of_step, later) = rest.split_at(pieces(at, step).len());
-            rest = later;
+        self.write_vectored_at_with_sums(&[IoSlice::new(buffer)], offset, sums)
+    }
+
+    /// [`File::write_at`] of several buffers, one after another.
+    ///
+    /// # Errors
+    /// As for [`File::write_at`].
+    pub fn write_vectored_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
+        let (length, mut done) = (parts::length(buffers), 0);
+        within_positions(Operation::Write, offset, length)?;
+        while done < length {
+            let at = offset + done as u64;
+            let bytes = together(buffers, done..done + step(at, length - done));
             let layers = self.store.layers()?;
-            let written = layers.namespace.write_with_sums(
-                &layers.request,
-                self.id,
-                at,
-                &buffer[done..done + step],
-                of_step,
-                false,
-            );
-            written.map_err(|error| match error {
-                naming::Error::Mismatch { blocks, .. } => Error::Transfer { operation, offset: at, done, blocks },
-                error => self.failed(operation, at, done)(error),
-            })?;
-            done += step;
+            let written = layers.namespace.write(&layers.request, self.id, at, &bytes, false);
+            done += written.map_err(self.failed(Operation::Write, at, done))?;
         }
         Ok(done)
     }
 
-    /// [`File::write_at_with_sums`] of several buffers, one after another, which are copied together first: the checksums are verified
-    /// behind that.
+    /// [`File::write_at_with_sums`] of several buffers, one after another. A checksum is of a block, in however many buffers.
     ///
     /// # Errors
     /// As for [`File::write_at_with_sums`].
@@ -223,12 +247,38 @@ impl File {
         offset: u64,
         sums: &[Checksum],
     ) -> Result<usize> {
-        if let [buffer] = buffers {
-            return self.write_at_with_sums(buffer, offset, sums);
+        let (operation, length, mut done, mut rest) = (Operation::Write, parts::length(buffers), 0, sums);
+        within_positions(operation, offset, length)?;
+        if pieces(offset, length).len() != sums.len() || sums.iter().any(|sum| sum.algorithm() != self.algorithm) {
+            return Err(invalid(operation, offset, "one checksum is needed for each block"));
         }
-        let mut together = vec![0; parts::length(buffers)];
-        parts::gather(buffers, 0..together.len(), &mut together);
-        self.write_at_with_sums(&together, offset, sums)
+        while done < length {
+            let at = offset + done as u64;
+            // What is copied together is verified behind that.
+            let bytes = together(buffers, done..done + step(at, length - done));
+            let (of_step, later) = rest.split_at(pieces(at, bytes.len()).len());
+            rest = later;
+            let layers = self.store.layers()?;
+            let space = &layers.namespace;
+            let written = space.write_with_sums(&layers.request, self.id, at, &bytes, of_step, false);
+            written.map_err(not_taken(at, done))?;
+            done += bytes.len();
+        }
+        Ok(done)
+    }
+
+    /// Appends bytes from the start of `buffer` on, as many as go in one transaction, and gives where they are and how many they are: all of
+    /// 1 MiB. Nobody's bytes come between them or are written over, whoever else appends. Checksums are made over `buffer` and verified
+    /// in the store's memory.
+    ///
+    /// # Errors
+    /// [`Error::Transfer`], [`Error::Failed`]: nothing was written. Blocks of bytes that went bad on the way are counted from the first of them.
+    pub fn append(&self, buffer: &[u8]) -> Result<(u64, usize)> {
+        let bytes = &buffer[..buffer.len().min(STEP_BYTES)];
+        let layers = self.store.layers()?;
+        let (sums, last) = (self.sums(bytes, 0), POSITION_MAX);
+        let appended = layers.namespace.append_with_sums(&layers.request, self.id, last, bytes, &sums, false);
+        Ok((appended.map_err(not_taken(0, 0))?, bytes.len()))
     }
 
     /// The checksums that a write of these bytes needs.
@@ -275,4 +325,36 @@ impl Drop for File {
 /// Bytes from `at` on that are done together: up to the start of a block, if not to the end.
 fn step(at: u64, left: usize) -> usize {
     left.min(STEP_BYTES - (at % BLOCK_BYTES as u64) as usize)
+}
+
+/// As in a mount.
+fn within_positions(operation: Operation, offset: u64, length: usize) -> Result<()> {
+    match offset.checked_add(length as u64) {
+        Some(end) if end <= POSITION_MAX => Ok(()),
+        _ => Err(invalid(operation, offset, "beyond the largest position in a file")),
+    }
+}
+
+fn invalid(operation: Operation, offset: u64, what: &'static str) -> Error {
+    Error::Invalid { operation, offset, what }
+}
+
+/// Why a write with checksums failed.
+fn not_taken(offset: u64, done: usize) -> impl FnOnce(naming::Error) -> Error {
+    let operation = Operation::Write;
+    move |error| match error {
+        naming::Error::Mismatch { blocks, .. } => Error::Transfer { operation, offset, done, blocks },
+        source => Error::Failed { operation, offset, done, source },
+    }
+}
+
+/// A part of the buffers as one piece, copied if they are several.
+fn together<'a>(buffers: &'a [IoSlice<'_>], range: Range<usize>) -> Cow<'a, [u8]> {
+    let mut places = parts::parts(buffers, range.clone());
+    if let (Some((index, within)), None) = (places.next(), places.next()) {
+        return Cow::Borrowed(&buffers[index][within]);
+    }
+    let mut bytes = vec![0; range.len()];
+    parts::gather(buffers, range, &mut bytes);
+    Cow::Owned(bytes)
 }

@@ -61,6 +61,60 @@ fn several_buffers_are_one_transfer() {
     let mut buffers = [IoSliceMut::new(&mut c), IoSliceMut::new(&mut d)];
     assert_eq!(file.read_vectored_at_with_sums(&mut buffers, 100, &mut got).unwrap(), 20_000);
     assert!(c == bytes[..9999] && d[..10_001] == bytes[9999..] && got == sums);
+    // Without checksums, and more than a transaction.
+    let bytes = pattern(3 << 20, 8);
+    let (a, b) = bytes.split_at(1_500_000);
+    assert_eq!(file.write_vectored_at(&[IoSlice::new(a), IoSlice::new(b)], 77).unwrap(), bytes.len());
+    let (mut c, mut d) = (vec![0; 2_000_000], vec![0; 2 << 20]);
+    let mut buffers = [IoSliceMut::new(&mut c), IoSliceMut::new(&mut d)];
+    assert_eq!(file.read_vectored_at(&mut buffers, 77).unwrap(), bytes.len());
+    assert!(c == bytes[..2_000_000] && d[..bytes.len() - 2_000_000] == bytes[2_000_000..]);
+}
+
+#[test]
+fn appends_of_several_threads_are_whole_and_where_they_are_said_to_be() {
+    let (_directory, _path, store) = made();
+    let file = store.create_file("a").unwrap();
+    assert_eq!(file.append(&[]).unwrap(), (0, 0));
+    let record = |writer: usize, number: usize| pattern(1000 + 3000 * writer, writer * 100 + number);
+    let written: Vec<(u64, Vec<u8>)> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let (file, record) = (&file, &record);
+                scope.spawn(move || {
+                    let append = |number| {
+                        let record = record(writer, number);
+                        let (at, done) = file.append(&record).unwrap();
+                        assert_eq!(done, record.len());
+                        (at, record)
+                    };
+                    (0..50).map(append).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    assert_eq!(file.len().unwrap(), written.iter().map(|(_, record)| record.len() as u64).sum::<u64>());
+    for (at, record) in written {
+        let mut back = vec![0; record.len()];
+        assert_eq!(file.read_at_with_sums(&mut back, at, &mut Vec::new()).unwrap(), record.len());
+        assert!(back == record, "at {at}");
+    }
+    // As many as go in one transaction.
+    let (end, bytes) = (file.len().unwrap(), pattern((1 << 20) + 5, 9));
+    assert_eq!(file.append(&bytes).unwrap(), (end, 1 << 20));
+}
+
+#[test]
+fn what_a_store_offers_is_said() {
+    let (_directory, _path, store) = made();
+    let file = store.create_file("a").unwrap();
+    let features = file.features().clone();
+    assert_eq!((features.mode.as_str(), features.page_algorithm), ("uniform", file.algorithm()));
+    assert!(features.access.read && features.access.write);
+    for algorithm in features.algorithms {
+        assert_eq!(store.open_file("a").unwrap().with_algorithm(algorithm).unwrap().algorithm(), algorithm);
+    }
 }
 
 #[test]
