@@ -18,6 +18,9 @@ MAN3 = $(ROOT)/share/man/man3
 LIB = $(ROOT)/lib
 UNITS = $(ROOT)/lib/systemd
 RULES = $(ROOT)/lib/udev/rules.d
+PC = $(LIB)/pkgconfig/holdfast.pc
+# What tells the loader of new libraries. Where PREFIX is the user's own it may not, and where DESTDIR is a package it is the package's matter.
+LDCONFIG ?= PATH="$$PATH:/usr/sbin:/sbin" ldconfig
 # Where mount(8) looks for its helpers, whatever PREFIX is.
 SBIN = $(DESTDIR)/sbin
 HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
@@ -40,7 +43,7 @@ mounter:
 build: ## the holdfast binary, the C library, and the library of `holdfast run`
 	cargo build --release -p holdfast -p libholdfast -p holdfast-preload
 
-install: ## install the binary, the C library and that of `holdfast run`, manual pages, completions, helpers for mount(8) and units; PREFIX=/usr/local, DESTDIR for packages
+install: ## install the binary, the C library (with holdfast.pc for pkg-config) and that of `holdfast run`, manual pages, completions, helpers for mount(8) and units; PREFIX=/usr/local, DESTDIR for packages
 	@# Not a dependency: root, who installs, need not have a Rust toolchain.
 	@[ -x $(HOLDFAST) ] && [ -e $(LIBRARY) ] && [ -e $(PRELOAD) ] || $(MAKE) build
 	install -D -m 755 $(HOLDFAST) $(ROOT)/bin/holdfast
@@ -50,6 +53,8 @@ install: ## install the binary, the C library and that of `holdfast run`, manual
 	install -D -m 755 $(PRELOAD) $(LIB)/libholdfast_preload.so
 	install -D -m 644 crates/libholdfast/include/holdfast.h $(ROOT)/include/holdfast.h
 	install -D -m 644 crates/libholdfast/man/holdfast.3 $(MAN3)/holdfast.3
+	install -d $(dir $(PC))
+	version=$$($(HOLDFAST) --version) && sed "s|@PREFIX@|$(PREFIX)|; s|@VERSION@|$${version#holdfast }|" crates/libholdfast/holdfast.pc.in >$(PC)
 	$(HOLDFAST) man --out $(MAN1)
 	install -d $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS)
 	$(HOLDFAST) completions bash >$(BASH_COMPLETIONS)/holdfast
@@ -64,11 +69,16 @@ install: ## install the binary, the C library and that of `holdfast run`, manual
 	install -d $(RULES)
 	for rules in contrib/udev/*.rules; do sed 's|/usr/local/bin/|$(PREFIX)/bin/|' $$rules >$(RULES)/$${rules##*/} || exit 1; done
 	for unit in contrib/systemd/user/holdfast*; do sed 's|/usr/local/bin/|$(PREFIX)/bin/|' $$unit >$(UNITS)/user/$${unit##*/} || exit 1; done
+	@[ -z "$(DESTDIR)" ] || exit 0; echo "ldconfig"; $(LDCONFIG) 2>/dev/null; \
+	$(LDCONFIG) -p 2>/dev/null | grep -qF "=> $(LIB)/libholdfast.so.1" || \
+		echo "the loader does not look in $(LIB): link with -Wl,-rpath,$(LIB), or name it in /etc/ld.so.conf.d and run ldconfig"
 
 uninstall: ## take away what install has put there
 	@# Helpers of another installation stay.
 	for link in $(HELPERS); do [ "$$(readlink $$link)" != $(PREFIX)/bin/holdfast ] || rm -f $$link || exit 1; done
 	rm -f $(LIB)/libholdfast.so.1 $(LIB)/libholdfast.so $(LIB)/libholdfast_preload.so $(ROOT)/include/holdfast.h $(MAN3)/holdfast.3
+	rm -f $(PC)
+	@[ -n "$(DESTDIR)" ] || $(LDCONFIG) 2>/dev/null || :
 	rm -f $(ROOT)/bin/holdfast $(MAN1)/holdfast.1 $(MAN1)/holdfast-*.1
 	rm -f $(BASH_COMPLETIONS)/holdfast $(ZSH_COMPLETIONS)/_holdfast $(FISH_COMPLETIONS)/holdfast.fish
 	rm -f $(UNITS)/system/holdfast@.service $(UNITS)/system/holdfast-scrub@.service $(UNITS)/system/holdfast-scrub@.timer

@@ -105,3 +105,62 @@ fn a_c_program_writes_reads_and_sees_a_flipped_bit() {
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
 }
+
+/// Compiled with what pkg-config says, and started by a loader that was told of the library by `make install`.
+#[test]
+fn a_c_program_is_built_with_what_was_installed_and_starts() {
+    for program in ["make", "pkg-config"] {
+        if Command::new(program).arg("--version").output().is_err() {
+            return eprintln!("SKIPPED: there is no {program}");
+        }
+    }
+    let rig = Rig::new();
+    let prefix = rig.path("prefix");
+    // The real ldconfig, with files of its own: the machine's stay as they are.
+    fs::write(rig.path("ld.so.conf"), format!("{}\n", prefix.join("lib").display())).unwrap();
+    let (conf, cache) = (rig.path("ld.so.conf"), rig.path("ld.so.cache"));
+    let ldconfig = format!("/sbin/ldconfig -f {} -C {}", conf.display(), cache.display());
+    let make = |target: &str, ldconfig: &str| {
+        let mut make = Command::new("make");
+        make.args(["--no-print-directory", "-C"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+        make.arg(target).arg(concat!("HOLDFAST=", env!("CARGO_BIN_EXE_holdfast")));
+        make.arg(format!("LIBRARY={}", library().display()));
+        make.arg(format!("PRELOAD={}", crate::run::library().display()));
+        make.arg(format!("SBIN={}", rig.path("sbin").display())).arg(format!("PREFIX={}", prefix.display()));
+        make.arg("DESTDIR=").arg(format!("LDCONFIG={ldconfig}")).env_remove("MAKEFLAGS");
+        ran(&mut make)
+    };
+    let said = make("install", &ldconfig);
+    assert!(!said.contains("the loader does not look"), "{said}");
+    let said = make("install", "false");
+    assert!(said.contains("the loader does not look"), "it is told, and no failure: {said}");
+
+    let asked = |what: &str| {
+        let mut ask = Command::new("pkg-config");
+        ran(ask.args([what, "holdfast"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))).trim().to_owned()
+    };
+    assert_eq!(asked("--modversion"), env!("CARGO_PKG_VERSION"));
+    let source = rig.path("version.c");
+    let code = "#include <holdfast.h>\n#include <stdio.h>\n\
+                int main(void) { return printf(\"%u %u\\n\", HOLDFAST_ABI_VERSION, (unsigned)holdfast_abi_version()) < 0; }\n";
+    fs::write(&source, code).unwrap();
+    let program = rig.path("version");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-Wall", "-Wextra", "-Werror"]).args(asked("--cflags").split(' ')).arg(&source);
+    ran(compiler.args(asked("--libs").split(' ')).arg("-o").arg(&program));
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: only root can give a program another ld.so.cache");
+    }
+    let started = || {
+        let mut apart = Command::new("unshare");
+        let script = "mount --bind \"$1\" /etc/ld.so.cache && exec \"$2\"";
+        apart.args(["--mount", "sh", "-c", script, "sh"]).arg(&cache).arg(&program).output().unwrap()
+    };
+    let output = started();
+    let version = holdfast::ABI_VERSION;
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{version} {version}\n"), "{output:?}");
+    make("uninstall", &ldconfig);
+    assert!(!started().status.success() && !prefix.join("lib/pkgconfig/holdfast.pc").exists());
+    let known = fs::read(&cache).unwrap();
+    assert!(!known.windows(11).any(|part| part == b"libholdfast"), "the loader was told that it is gone");
+}

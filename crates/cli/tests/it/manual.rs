@@ -129,6 +129,7 @@ fn make_install_puts_everything_under_destdir() {
         ("share/man/man1/holdfast.1", ".TH"),
         ("share/man/man3/holdfast.3", "holdfast_pread"),
         ("include/holdfast.h", "HOLDFAST_ABI_VERSION"),
+        ("lib/pkgconfig/holdfast.pc", "prefix=/opt/holdfast\n"),
         ("share/man/man1/holdfast-mount.1", "MOUNT OPTIONS"),
         ("share/bash-completion/completions/holdfast", "complete -F _holdfast"),
         ("share/zsh/site-functions/_holdfast", "#compdef holdfast"),
