@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import io
 import os
+import stat
 import threading
+import warnings
+from collections.abc import Callable
 from typing import IO, Any, NamedTuple
 
 from . import _native
 from ._native import BLOCK_BYTES
 
 __all__ = ["BLOCK_BYTES", "Features", "FileIO", "features", "open"]
+
+#: As for the built-in open(): a name and flags, to a descriptor.
+Opener = Callable[[Any, int], int]
 
 
 def _open_or_make(path: str | bytes | os.PathLike[Any], way: int) -> tuple[int, Any]:
@@ -26,6 +34,11 @@ def _open_or_make(path: str | bytes | os.PathLike[Any], way: int) -> tuple[int, 
     except FileExistsError:
         # Somebody else has made it meanwhile.
         return os.open(path, way | os.O_CREAT, 0o666), None
+
+
+def _refuse_directory(fd: int, name: Any) -> None:
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
 
 
 class Features(NamedTuple):
@@ -50,47 +63,84 @@ def features(fd: int) -> Features:
     return Features(*_native.features(fd))
 
 
-class FileIO(io.RawIOBase):
-    """A file in a Holdfast mount, without a buffer. Give it to io.BufferedReader, io.BufferedWriter or io.BufferedRandom, or use open().
+def _kind(mode: str) -> str:
+    """The letter of a mode, and "+" behind it for both ways."""
+    if not isinstance(mode, str):
+        raise TypeError(f"argument 'mode' must be str, not {type(mode).__name__}")
+    if set(mode) - set("rwxab+"):
+        raise ValueError(f"invalid mode: {mode!r}")
+    letters = [letter for letter in mode if letter in "rwxa"]
+    if len(letters) != 1 or mode.count("+") > 1:
+        raise ValueError("Must have exactly one of create/read/write/append mode and at most one plus")
+    return letters[0] + "+" * mode.count("+")
 
-    mode is "r", "w", "x" or "a", and "+" for both ways. With "a" each write goes to the end of the file, wherever that is by then: nobody's
-    bytes come between those of one write, or are written over. It can write fewer bytes than it is given, but all of 8 KiB.
+
+class FileIO(io.RawIOBase):
+    """A file in a Holdfast mount, without a buffer, as io.FileIO. Give it to io.BufferedReader, io.BufferedWriter or io.BufferedRandom, or
+    use open().
+
+    mode is "r", "w", "x" or "a", and "+" for both ways. The position is the descriptor's own, as io.FileIO's is: a descriptor that is given is read
+    and written from where it is, and whoever has it as well sees it move. With "a", and with a descriptor that has O_APPEND, each write goes
+    to the end of the file, wherever that is by then: nobody's bytes come between those of one write, or are written over. It can write fewer bytes
+    than it is given, but all of 8 KiB. An opener is not given O_TRUNC: the file is emptied afterwards, if it is in a mount.
     """
 
-    def __init__(self, file: str | bytes | os.PathLike[Any] | int, mode: str = "r", closefd: bool = True) -> None:
+    def __init__(
+        self,
+        file: str | bytes | os.PathLike[Any] | int,
+        mode: str = "r",
+        closefd: bool = True,
+        opener: Opener | None = None,
+    ) -> None:
         super().__init__()
         self._fd = -1
-        kind = mode.replace("b", "", 1)
-        if kind.rstrip("+") not in ("r", "w", "x", "a") or kind.count("+") > 1:
-            raise ValueError(f"invalid mode: {mode!r}")
+        self._lock = threading.Lock()
+        kind = _kind(mode)
         both = kind.endswith("+")
-        self._appends = kind[0] == "a"
         self._reads, self._writes = both or kind == "r", both or kind[0] != "r"
-        self.mode = kind + "b"
+        #: As io.FileIO has it: "w+" and "r+" are the same once a file is open.
+        self.mode = {"x": "xb", "a": "ab"}.get(kind[0], "rb" if self._reads else "wb") + "+" * both
         self.name = file
         self._closes = closefd
         if isinstance(file, int):
+            if file < 0:
+                raise ValueError("negative file descriptor")
+            _refuse_directory(file, file)
             self._features = features(file)
             self._fd = file
         else:
             if not closefd:
-                raise ValueError("only a descriptor can be left open")
-            self._fd, self._features = self._opened(file, kind)
-        self._position = os.fstat(self._fd).st_size if self._appends else 0
-        self._lock = threading.Lock()
+                raise ValueError("Cannot use closefd=False with file name")
+            self._fd, self._features = self._opened(file, kind, opener)
+        self._appends = kind[0] == "a" or bool(fcntl.fcntl(self._fd, fcntl.F_GETFL) & os.O_APPEND)
+        if kind[0] == "a":
+            os.lseek(self._fd, 0, os.SEEK_END)
 
     @staticmethod
-    def _opened(path: str | bytes | os.PathLike[Any], kind: str) -> tuple[int, Features]:
+    def _opened(
+        path: str | bytes | os.PathLike[Any], kind: str, opener: Opener | None
+    ) -> tuple[int, Features]:
         """A descriptor and what its mount offers. Where that is nothing, no file is emptied, and none is left that was not there."""
         way = os.O_CLOEXEC | (os.O_RDWR if kind.endswith("+") else os.O_RDONLY if kind == "r" else os.O_WRONLY)
+        if kind[0] == "a":
+            # For whoever else is given the descriptor.
+            way |= os.O_APPEND
         made: Any = None
-        if kind[0] == "r":
+        if opener is not None:
+            fd = opener(path, way | {"r": 0, "x": os.O_CREAT | os.O_EXCL}.get(kind[0], os.O_CREAT))
+            if not isinstance(fd, int):
+                raise TypeError("expected integer from opener")
+            if fd < 0:
+                raise ValueError(f"opener returned {fd}")
+            os.set_inheritable(fd, False)
+        elif kind[0] == "r":
             fd = os.open(path, way)
         elif kind[0] == "x":
             fd, made = os.open(path, way | os.O_CREAT | os.O_EXCL, 0o666), path
         else:
             fd, made = _open_or_make(path, way)
         try:
+            _refuse_directory(fd, path)
             found = features(fd)
             if kind[0] == "w":
                 os.ftruncate(fd, 0)
@@ -111,8 +161,13 @@ class FileIO(io.RawIOBase):
         if self.closed:
             raise ValueError("I/O operation on closed file")
         if (reads and not self._reads) or (writes and not self._writes):
-            raise io.UnsupportedOperation("read" if reads else "write")
+            raise io.UnsupportedOperation(f"File not open for {'reading' if reads else 'writing'}")
         return self._fd
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<holdfast.FileIO [closed]>"
+        return f"<holdfast.FileIO name={self.name!r} mode={self.mode!r} closefd={self._closes}>"
 
     @property
     def closefd(self) -> bool:
@@ -151,7 +206,10 @@ class FileIO(io.RawIOBase):
 
     def pread(self, length: int, offset: int) -> bytes:
         """Up to so many bytes from a position on. The object's position stays."""
-        there = max(os.fstat(self._open(reads=True)).st_size - offset, 0)
+        fd = self._open(reads=True)
+        if length < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        there = max(os.fstat(fd).st_size - offset, 0)
         buffer = bytearray(min(length, there))
         return bytes(memoryview(buffer)[: self.pread_into(buffer, offset)])
 
@@ -160,50 +218,48 @@ class FileIO(io.RawIOBase):
         return _native.pwrite(self._open(writes=True), data, offset, self._features.algorithm)
 
     def readinto(self, buffer: Any) -> int:
+        fd = self._open(reads=True)
         with self._lock:
-            got = self.pread_into(buffer, self._position)
-            self._position += got
+            position = os.lseek(fd, 0, os.SEEK_CUR)
+            got = self.pread_into(buffer, position)
+            os.lseek(fd, position + got, os.SEEK_SET)
             return got
 
+    def read(self, size: int | None = -1, /) -> bytes:
+        # The base class takes no None, which io.FileIO does.
+        return super().read(-1 if size is None else size) or b""
+
     def readall(self) -> bytes:
+        fd = self._open(reads=True)
         with self._lock:
-            rest = self.pread(2**63 - 1, self._position)
-            self._position += len(rest)
+            position = os.lseek(fd, 0, os.SEEK_CUR)
+            rest = self.pread(2**63 - 1, position)
+            os.lseek(fd, position + len(rest), os.SEEK_SET)
         # What has been added meanwhile, up to the end.
         return rest + (super().readall() or b"") if rest else rest
 
     def write(self, data: Any) -> int:
+        fd = self._open(writes=True)
         with self._lock:
             if self._appends:
-                self._position, done = _native.append(self._open(writes=True), data, self._features.algorithm)
+                position, done = _native.append(fd, data, self._features.algorithm)
             else:
-                done = self.pwrite(data, self._position)
-            self._position += done
+                position = os.lseek(fd, 0, os.SEEK_CUR)
+                done = self.pwrite(data, position)
+            os.lseek(fd, position + done, os.SEEK_SET)
             return done
 
     def tell(self) -> int:
-        self._open()
-        return self._position
+        return os.lseek(self._open(), 0, os.SEEK_CUR)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         fd = self._open()
         with self._lock:
-            if whence == os.SEEK_SET:
-                position = offset
-            elif whence == os.SEEK_CUR:
-                position = self._position + offset
-            elif whence == os.SEEK_END:
-                position = os.fstat(fd).st_size + offset
-            else:
-                raise ValueError(f"invalid whence: {whence}")
-            if position < 0:
-                raise ValueError(f"negative position {position}")
-            self._position = position
-            return position
+            return os.lseek(fd, offset, whence)
 
     def truncate(self, size: int | None = None) -> int:
         fd = self._open(writes=True)
-        size = self._position if size is None else size
+        size = self.tell() if size is None else size
         os.ftruncate(fd, size)
         return size
 
@@ -224,20 +280,26 @@ def open(
     errors: str | None = None,
     newline: str | None = None,
     closefd: bool = True,
+    opener: Opener | None = None,
 ) -> IO[Any]:
     """As the built-in open(), for a file in a Holdfast mount. The file itself, with pread(), fsync() and so on, is `.raw`, or `.buffer.raw`
     of a text file. Raises UnsupportedError for files elsewhere."""
+    if not isinstance(file, int):
+        file = os.fspath(file)
+    if not isinstance(mode, str):
+        raise TypeError(f"open() argument 'mode' must be str, not {type(mode).__name__}")
+    if set(mode) - set("rwxabt+") or len(set(mode)) < len(mode):
+        raise ValueError(f"invalid mode: {mode!r}")
     binary = "b" in mode
-    text = not binary
-    if "t" in mode:
-        if binary:
-            raise ValueError("can't have text and binary mode at once")
-        mode = mode.replace("t", "", 1)
+    if binary and "t" in mode:
+        raise ValueError("can't have text and binary mode at once")
     if binary and (encoding, errors, newline) != (None, None, None):
         raise ValueError("binary mode takes no encoding, errors or newline")
-    if buffering == 0 and text:
+    if buffering == 0 and not binary:
         raise ValueError("can't have unbuffered text I/O")
-    raw = FileIO(file, mode, closefd)
+    if binary and buffering == 1:
+        warnings.warn("line buffering (buffering=1) isn't supported in binary mode", RuntimeWarning, stacklevel=2)
+    raw = FileIO(file, mode.replace("t", ""), closefd, opener)
     if buffering == 0:
         return raw  # type: ignore[return-value]
     size = buffering if buffering > 1 else 1 << 17
@@ -257,5 +319,3 @@ def open(
     except BaseException:
         raw.close()
         raise
-
-

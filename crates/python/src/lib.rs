@@ -43,14 +43,19 @@ fn raised(py: Python<'_>, error: Error) -> PyErr {
     made.map_or_else(|failed| failed, PyErr::from_value)
 }
 
+/// As os.pread and os.pwrite have it; what is beyond a position's type is an OverflowError before.
+fn position(offset: i64) -> PyResult<u64> {
+    u64::try_from(offset).map_err(|_negative| PyOSError::new_err((libc::EINVAL, "negative position")))
+}
+
 fn algorithm(number: u8) -> PyResult<Algorithm> {
     Algorithm::parse(number).map_err(|unknown| PyValueError::new_err(unknown.to_string()))
 }
 
 /// Fills a buffer from a position on; gives how many bytes there were.
 #[pyfunction]
-fn pread_into(py: Python<'_>, fd: i32, buffer: &Bound<'_, PyAny>, offset: u64, number: u8) -> PyResult<usize> {
-    let (fd, algorithm) = (borrowed(fd)?, algorithm(number)?);
+fn pread_into(py: Python<'_>, fd: i32, buffer: &Bound<'_, PyAny>, offset: i64, number: u8) -> PyResult<usize> {
+    let (fd, offset, algorithm) = (borrowed(fd)?, position(offset)?, algorithm(number)?);
     let mut target = Target::new(buffer)?;
     let mut slices = [target.slice()];
     py.detach(|| descriptor::read_at(fd, &mut slices, offset, algorithm, &mut Vec::new()))
@@ -59,8 +64,8 @@ fn pread_into(py: Python<'_>, fd: i32, buffer: &Bound<'_, PyAny>, offset: u64, n
 
 /// Writes all of a buffer at a position.
 #[pyfunction]
-fn pwrite(py: Python<'_>, fd: i32, buffer: &Bound<'_, PyAny>, offset: u64, number: u8) -> PyResult<usize> {
-    let (fd, algorithm) = (borrowed(fd)?, algorithm(number)?);
+fn pwrite(py: Python<'_>, fd: i32, buffer: &Bound<'_, PyAny>, offset: i64, number: u8) -> PyResult<usize> {
+    let (fd, offset, algorithm) = (borrowed(fd)?, position(offset)?, algorithm(number)?);
     let source = Source::new(buffer)?;
     let slices = [source.slice()];
     py.detach(|| descriptor::write_at(fd, &slices, offset, algorithm, None)).map_err(|error| raised(py, error))

@@ -2,6 +2,8 @@
 
 import array
 import ctypes
+import fcntl
+import functools
 import io
 import os
 import pickle
@@ -10,6 +12,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -87,6 +90,165 @@ class Files(unittest.TestCase):
             self.assertEqual(f.read(), CONTENT[:5])
             with self.assertRaises(io.UnsupportedOperation):
                 f.write(b"x")
+
+    def test_raw_files_do_what_those_of_io_do(self):
+        # The same script over both, on files with the same contents; what is raised is told as well.
+        def outcome(call):
+            try:
+                return call()
+            except Exception as error:
+                return type(error), getattr(error, "errno", None)
+
+        def modes(FileIO, path):
+            words = "r w x a r+ w+ x+ a+ +r rb br+ rbb ww rw + b t rt r++ U".split()
+            for number, mode in enumerate([*words, "", 5, None]):
+                made = path.with_name(f"{path.name}-{number}")
+                if "x" not in str(mode):
+                    made.write_bytes(CONTENT[:100])
+                f = outcome(lambda: FileIO(made, mode))
+                if not isinstance(f, io.RawIOBase):
+                    yield mode, f
+                    continue
+                with f:
+                    yield mode, f.mode, f.tell(), f.readable(), f.writable(), f.seekable(), f.isatty(), f.closefd
+                    yield f.name == made, os.get_inheritable(f.fileno()), fcntl.fcntl(f, fcntl.F_GETFL) & os.O_APPEND
+                    yield outcome(lambda: f.read(5)), outcome(lambda: f.read(None)), outcome(lambda: f.read(0))
+                    yield outcome(lambda: f.write(b"written")), f.tell(), outcome(lambda: f.truncate()), f.tell()
+                yield made.read_bytes(), f.closed, outcome(f.tell), outcome(f.fileno), outcome(f.readable)
+
+        def descriptors(FileIO, path):
+            path.write_bytes(CONTENT)
+            fd = os.open(path, os.O_RDWR)
+            os.lseek(fd, 1000, os.SEEK_SET)
+            with FileIO(fd, "r+", closefd=False) as f:
+                yield f.tell(), f.read(10), os.lseek(fd, 0, os.SEEK_CUR), f.name == fd, f.closefd
+                os.lseek(fd, 50, os.SEEK_SET)
+                yield f.tell(), f.readinto(memoryview(bytearray(20))[5:]), f.tell()
+                f.seek(7)
+                yield os.read(fd, 3), f.tell(), f.write(b"xyz"), os.lseek(fd, 0, os.SEEK_CUR), len(f.readall())
+                other = os.dup(fd)
+                yield f.seek(-5, os.SEEK_END), os.read(other, 3), f.read(), f.read()
+                os.close(other)
+            yield os.fstat(fd).st_size
+            with FileIO(fd, "w", closefd=False) as f:
+                yield f.tell(), f.mode, os.fstat(fd).st_size
+            with io.TextIOWrapper(io.BufferedReader(FileIO(fd)), "latin-1") as f:
+                f.seek(0)
+                yield [len(line) for line in f]
+            yield outcome(lambda: os.fstat(fd))
+            with FileIO(os.open(path, os.O_WRONLY | os.O_APPEND), "w") as f:
+                f.seek(0)
+                yield f.write(b"at the end"), f.tell()
+            with FileIO(os.open(path, os.O_WRONLY), "a") as f:
+                yield f.tell()
+            with FileIO(path, "a") as f:
+                # Another program that is given it appends as well.
+                subprocess.run(["sh", "-c", "echo appended; echo twice"], stdout=f, check=True)
+                yield f.write(b"end"), f.tell()
+            yield path.read_bytes()
+
+        def places(FileIO, path):
+            path.write_bytes(CONTENT)
+            with FileIO(path, "r+") as f:
+                for offset, whence in [(5, 0), (5, 1), (-5, 2), (-1, 0), (0, 9), (1 << 63, 0), (10, 3), (10, 4), (1.5, 0)]:
+                    yield offset, whence, outcome(lambda: f.seek(offset, whence)), f.tell()
+                yield f.seek(1 << 40), f.read(5), f.readall(), f.seek(CONTENT.index(b"\n")), f.readline(), f.tell()
+                for size in [-1, 1 << 63, "5", 1.5, 100]:
+                    yield outcome(lambda: f.truncate(size)), os.fstat(f.fileno()).st_size
+                yield outcome(lambda: f.write("text")), outcome(lambda: f.readinto(b"bytes")), outcome(lambda: f.read("5"))
+            for mode in ["r", "w"]:
+                with FileIO(path, mode) as f:
+                    yield outcome(lambda: f.truncate(1)), outcome(lambda: f.read(1)), outcome(lambda: f.readinto(bytearray(1)))
+                    yield outcome(lambda: f.write(b"bytes")), outcome(lambda: f.read(-2))
+
+        def openers(FileIO, path):
+            path.write_bytes(CONTENT[:50])
+            directory = os.open(path.parent, os.O_RDONLY)
+            given = []
+
+            def opener(name, flags):
+                given.append((name == path.name, flags & ~os.O_TRUNC))
+                return os.open(name, flags, dir_fd=directory)
+
+            for mode in ["r", "r+", "a", "a+", "w", "w+", "x"]:
+                with_it = outcome(lambda: FileIO(path.name, mode, opener=opener))
+                if isinstance(with_it, io.RawIOBase):
+                    with with_it as f:
+                        yield mode, f.tell(), os.get_inheritable(f.fileno()), os.fstat(f.fileno()).st_size
+                else:
+                    yield mode, with_it
+            os.close(directory)
+            yield given
+            for wrong in [lambda *_: -1, lambda *_: "3", lambda: 3]:
+                yield outcome(lambda: FileIO(path, opener=wrong))
+
+        def wrong_files(FileIO, path):
+            for file in [-1, -5, 3.5, None, "a\0b", path.parent, path / "below", 999_999]:
+                yield outcome(lambda: FileIO(file))
+            yield outcome(lambda: FileIO(path, closefd=False))
+            directory = os.open(path.parent, os.O_RDONLY)
+            yield outcome(lambda: FileIO(directory, closefd=False))
+            os.close(directory)
+
+        for script in [modes, descriptors, places, openers, wrong_files]:
+            got, expected = (
+                list(script(FileIO, self.path().with_name(f"{script.__name__}-{number}")))
+                for number, FileIO in enumerate([holdfast.FileIO, io.FileIO])
+            )
+            self.assertGreater(len(expected), 8, script.__name__)
+            for number, (ours, theirs) in enumerate(zip(got, expected, strict=True)):
+                self.assertEqual(ours, theirs, f"{script.__name__}, answer {number}")
+
+    def test_open_takes_what_the_built_in_takes(self):
+        def outcome(call):
+            try:
+                with call() as f:
+                    return type(f), f.mode, f.name, f.read(3) if f.readable() else f.tell()
+            except Exception as error:
+                return type(error), getattr(error, "errno", None)
+
+        path = str(self.path())
+        Path(path).write_bytes(CONTENT[:100])
+        directory = os.open(MOUNT, os.O_RDONLY)
+        modes = "r rt tr rb br r+ +r +rb w wt a ab+ ttr rr rw z b t".split()
+        calls = [(file, mode) for file in (path, Path(path)) for mode in modes]
+        calls += [(path, 5), (3.5, "r"), (None, "r"), (-1, "r"), (MOUNT, "r")]
+        for file, mode in calls:
+            got, expected = (outcome(lambda: made(file, mode)) for made in (holdfast.open, open))
+            self.assertEqual(got, expected, (file, mode))
+        ascii = {"errors": "ignore", "encoding": "ascii"}
+        for more in [{"buffering": 0}, {"buffering": 1}, {"closefd": False}, {"newline": ""}, ascii]:
+            for mode in ["r", "rb"]:
+                with warnings.catch_warnings(record=True) as warned:
+                    warnings.simplefilter("always")
+                    got = outcome(lambda: holdfast.open(path, mode, **more))
+                    ours = [warning.category for warning in warned]
+                    expected = outcome(lambda: open(path, mode, **more))
+                if got[0] is holdfast.FileIO:
+                    got = io.FileIO, *got[1:]
+                self.assertEqual((got, ours * 2), (expected, [warning.category for warning in warned]), (mode, more))
+        with holdfast.open("in the mount", "w", opener=lambda name, flags: os.open(name, flags, dir_fd=directory)) as f:
+            f.write("found")
+        os.close(directory)
+        self.assertEqual((MOUNT / "in the mount").read_text(), "found")
+
+    def test_places_that_there_are_not(self):
+        # As os.pread and os.pwrite.
+        with holdfast.FileIO(self.path(), "w+") as f:
+            for call in [
+                lambda pread, pwrite: pread(5, -1),
+                lambda pread, pwrite: pread(-1, 0),
+                lambda pread, pwrite: pread(5, 1 << 63),
+                lambda pread, pwrite: pwrite(b"x", -1),
+                lambda pread, pwrite: pwrite(b"x", 1 << 63),
+            ]:
+                theirs = functools.partial(os.pread, f.fileno()), functools.partial(os.pwrite, f.fileno())
+                raised = []
+                for pread, pwrite in [(f.pread, f.pwrite), theirs]:
+                    with self.assertRaises((OSError, OverflowError)) as error:
+                        call(pread, pwrite)
+                    raised.append((type(error.exception), getattr(error.exception, "errno", None)))
+                self.assertEqual(*raised)
 
     def test_appending(self):
         path, before = self.path(), b"before"
