@@ -192,6 +192,11 @@ impl Store {
         &self.lost
     }
 
+    /// Pages that reads have not found in memory so far.
+    pub fn page_misses(&self) -> u64 {
+        self.layers.cache.status().page_misses
+    }
+
     /// Opens a file. `path` is from the root on, with `/` between names; no links are followed.
     ///
     /// # Errors

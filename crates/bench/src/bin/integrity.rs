@@ -14,7 +14,7 @@ use holdfast_integrity::Protection;
 use holdfast_lab::load::Load;
 
 /// Compares the protection modes: sequential and random writes, cold and warm reads, through the mount, through its
-/// checksum-aware interface, and with all layers in this process; loads as of a web server, a file server and a mail server; and the web
+/// checksum-aware interface, with all layers in this process, and by the library for that; loads as of a web server, a file server and a mail server; and the web
 /// server by t_switch; as ratios to a store without checksums.
 ///
 /// Needs root (it mounts), a disk with room for a store per mode, and memory for a pool per mode. What counts is the CPU
@@ -29,7 +29,7 @@ struct Arguments {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["requests", "loads", "switch"])]
     parts: Vec<Part>,
     /// Ways to get at the file
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["mount", "interface", "embedded", "embedded-sums"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Way::ALL)]
     ways: Vec<Way>,
     /// A short run: a smaller file, less of it at a time
     #[arg(long)]

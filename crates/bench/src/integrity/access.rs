@@ -53,6 +53,42 @@ impl Access for holdfast_client::File {
     }
 }
 
+/// The library for a store in this process: pages are verified in the pool, as they are copied.
+impl Access for holdfast_embedded::File {
+    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let length = self.read_at(buffer, offset).map_err(io::Error::other)?;
+        whole(length, buffer.len())
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let length = self.write_at(bytes, offset).map_err(io::Error::other)?;
+        whole(length, bytes.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync().map_err(io::Error::other)
+    }
+}
+
+/// The same with a checksum per block, made here before a write and verified in the buffer by the library.
+pub(crate) struct WithSums(pub(crate) holdfast_embedded::File);
+
+impl Access for WithSums {
+    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let length = self.0.read_at_with_sums(buffer, offset, &mut Vec::new()).map_err(io::Error::other)?;
+        whole(length, buffer.len())
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let length = self.0.write_at_with_sums(bytes, offset, &self.0.sums(bytes, offset));
+        whole(length.map_err(io::Error::other)?, bytes.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync().map_err(io::Error::other)
+    }
+}
+
 fn whole(got: usize, wanted: usize) -> io::Result<()> {
     if got == wanted { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }

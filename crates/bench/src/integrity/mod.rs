@@ -6,7 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `access` | how an application gets at a file |
-//! | `mounted`, `embedded` | a store behind its daemon, and in this process |
+//! | `mounted`, `embedded`, `library` | a store behind its daemon, in this process by its layers, and by the crate `holdfast-embedded` |
 //! | `loads` | webserver, fileserver, varmail, and the webserver by t_switch |
 //! | `statistics` | ratios of pairs, their interval, and whether it reaches a goal |
 //! | `tables` | what came out |
@@ -17,6 +17,7 @@
 
 pub(crate) mod access;
 mod embedded;
+mod library;
 pub mod loads;
 mod mounted;
 mod statistics;
@@ -30,6 +31,7 @@ use holdfast_integrity::{Algorithm, Protection};
 
 use self::access::Access;
 use self::embedded::InProcess;
+use self::library::ByLibrary;
 use self::mounted::Mounted;
 pub use self::statistics::{Multiple, Ratio, Verdict};
 pub use self::tables::{load_tables, switch_table, tables};
@@ -67,11 +69,16 @@ pub enum Way {
     Embedded,
     /// The same with a checksum per block, both ways, made and verified over the application's buffer.
     EmbeddedSums,
+    /// The library for a store in the application's process, over the same layers and with its own thread; pages are verified in the pool.
+    Library,
+    /// The same with a checksum per block, both ways, made and verified over the application's buffer.
+    LibrarySums,
 }
 
 impl Way {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Mount, Self::Interface, Self::Embedded, Self::EmbeddedSums];
+    pub const ALL: [Self; 6] =
+        [Self::Mount, Self::Interface, Self::Embedded, Self::EmbeddedSums, Self::Library, Self::LibrarySums];
 
     /// As in the table.
     pub fn name(self) -> &'static str {
@@ -80,11 +87,21 @@ impl Way {
             Self::Interface => "mount, with checksums",
             Self::Embedded => "embedded",
             Self::EmbeddedSums => "embedded, with checksums",
+            Self::Library => "library",
+            Self::LibrarySums => "library, with checksums",
         }
     }
 
     fn is_mounted(self) -> bool {
         matches!(self, Self::Mount | Self::Interface)
+    }
+
+    fn is_embedded(self) -> bool {
+        matches!(self, Self::Embedded | Self::EmbeddedSums)
+    }
+
+    fn is_by_library(self) -> bool {
+        matches!(self, Self::Library | Self::LibrarySums)
     }
 }
 
@@ -249,12 +266,19 @@ pub fn execute(plan: &Plan, site: &Site, progress: &mut dyn FnMut(&str)) -> Resu
     if plan.ways.iter().all(|way| way.is_mounted()) {
         return Ok(rows);
     }
-    let mut stacks = Vec::new();
-    for (store, mode) in mounted.iter_mut().zip(&plan.modes) {
-        store.unmount()?;
-        stacks.push(InProcess::open(store.store(), *mode, plan.pool_bytes())?);
+    mounted.iter_mut().try_for_each(Mounted::unmount)?;
+    let stores = || mounted.iter().map(Mounted::store).zip(plan.modes.iter().copied());
+    // One after the other: a store is open once, and there is memory for one pool of each mode.
+    if plan.ways.iter().any(|way| way.is_embedded()) {
+        let open = |(store, mode)| InProcess::open(store, mode, plan.pool_bytes());
+        let mut stacks = stores().map(open).collect::<Result<Vec<_>>>()?;
+        rows.extend(run(plan, &mut stacks, Way::is_embedded, progress)?);
     }
-    rows.extend(run(plan, &mut stacks, |way| !way.is_mounted(), progress)?);
+    if plan.ways.iter().any(|way| way.is_by_library()) {
+        let open = |(store, mode)| ByLibrary::open(store, mode, plan.pool_bytes());
+        let mut libraries = stores().map(open).collect::<Result<Vec<_>>>()?;
+        rows.extend(run(plan, &mut libraries, Way::is_by_library, progress)?);
+    }
     Ok(rows)
 }
 

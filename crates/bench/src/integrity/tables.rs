@@ -16,10 +16,10 @@ const STATIC: Protection = Protection::Static { strong: false };
 fn goal(way: Way, action: Action, mode: Protection) -> Option<f64> {
     match (way, action, mode) {
         (Way::Mount, Action::ReadWarm, Protection::Uniform) => Some(0.95),
-        (Way::Embedded, Action::ReadWarm, Protection::Uniform) => Some(0.90),
+        (Way::Embedded | Way::Library, Action::ReadWarm, Protection::Uniform) => Some(0.90),
         // The 3 % of the paper, and no more for what goes to the device or comes from it.
         (Way::Mount, _, STATIC | Protection::Uniform) => Some(0.97),
-        (Way::Embedded, Action::Write | Action::ReadCold, Protection::Uniform) => Some(0.97),
+        (Way::Embedded | Way::Library, Action::Write | Action::ReadCold, Protection::Uniform) => Some(0.97),
         _ => None,
     }
 }

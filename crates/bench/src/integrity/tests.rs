@@ -7,7 +7,7 @@ use std::path::PathBuf;
 fn plan(file_mib: u64) -> Plan {
     Plan {
         modes: MODES.to_vec(),
-        ways: vec![Way::Embedded, Way::EmbeddedSums],
+        ways: vec![Way::Embedded, Way::EmbeddedSums, Way::Library, Way::LibrarySums],
         works: Work::all(),
         file_mib,
         sample_mib: 1,
@@ -28,7 +28,12 @@ fn embedded_rows(plan: &Plan, pool_bytes: u64) -> Result<Vec<Row>> {
         lay_out(plan, &stack, Way::Embedded)?;
         stacks.push(stack);
     }
-    run(plan, &mut stacks, |way| !way.is_mounted(), &mut |_| {})
+    let mut rows = run(plan, &mut stacks, Way::is_embedded, &mut |_| {})?;
+    drop(stacks);
+    let open = |mode: &Protection| ByLibrary::open(&dir.path().join(mode.to_string()), *mode, pool_bytes);
+    let mut libraries = plan.modes.iter().map(open).collect::<Result<Vec<_>>>()?;
+    rows.extend(run(plan, &mut libraries, Way::is_by_library, &mut |_| {})?);
+    Ok(rows)
 }
 
 #[test]
@@ -67,7 +72,7 @@ fn rounds_walk_through_the_whole_file() {
 fn all_works_run_in_all_modes_and_cost_something() {
     let plan = plan(3);
     let rows = embedded_rows(&plan, 16 << 20).expect("all of it runs");
-    assert_eq!(rows.len(), 2 * Work::all().len());
+    assert_eq!(rows.len(), plan.ways.len() * Work::all().len());
     for row in &rows {
         for cost in row.costs.iter().flatten() {
             assert_eq!(cost.requests, MIB / row.work.bytes as u64);
@@ -83,9 +88,12 @@ fn all_works_run_in_all_modes_and_cost_something() {
 
 #[test]
 fn a_pool_that_does_not_hold_the_file_is_noticed() {
-    let plan = Plan { works: vec![Work { action: Action::ReadWarm, random: false, bytes: BLOCK }], ..plan(8) };
-    let got = embedded_rows(&plan, 4 << 20);
-    assert!(got.as_ref().is_err_and(|error| error.to_string().contains("not in the pool")), "{got:?}");
+    let works = vec![Work { action: Action::ReadWarm, random: false, bytes: BLOCK }];
+    for way in [Way::Embedded, Way::Library] {
+        let plan = Plan { works: works.clone(), ways: vec![way], ..plan(8) };
+        let got = embedded_rows(&plan, 4 << 20);
+        assert!(got.as_ref().is_err_and(|error| error.to_string().contains("not in the pool")), "{got:?}");
+    }
 }
 
 #[test]
