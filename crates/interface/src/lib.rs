@@ -123,6 +123,11 @@ pub fn decode_sums(algorithm: Algorithm, count: usize, bytes: &[u8]) -> Result<(
     Ok((sums.collect::<Result<_, _>>()?, rest))
 }
 
+/// Whether so many bytes from there on can be in a file: positions are signed.
+fn is_position(offset: u64, length: usize) -> bool {
+    offset.checked_add(length as u64).is_some_and(|end| end <= i64::MAX as u64)
+}
+
 /// How many blocks [`encode_blocks`] puts into so many bytes.
 pub const fn blocks_fitting(room: usize) -> usize {
     (room / size_of::<u64>()).saturating_sub(1)

@@ -1,6 +1,6 @@
 //! What the mount answers.
 
-use crate::{BLOCK_BYTES, Malformed, TRANSFER_BYTES_MAX, VERSION};
+use crate::{BLOCK_BYTES, Malformed, TRANSFER_BYTES_MAX, VERSION, is_position};
 use holdfast_integrity::Algorithm;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -193,6 +193,9 @@ impl Reply {
         let failed = status != Status::Done;
         if length > TRANSFER_BYTES_MAX || failed && length > 0 || failed != (raw.errno > 0) {
             return Err(Malformed::Field("status, length and error number contradict each other"));
+        }
+        if !is_position(raw.offset, length) {
+            return Err(Malformed::Field("no position in a file"));
         }
         let first = raw.offset / BLOCK_BYTES as u64;
         let is_bad = |index: &usize| raw.bad[index / 64] & 1 << (index % 64) != 0;

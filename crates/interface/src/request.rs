@@ -1,13 +1,11 @@
 //! What is asked of the mount.
 
-use crate::{Malformed, TRANSFER_BYTES_MAX, VERSION};
+use crate::{Malformed, TRANSFER_BYTES_MAX, VERSION, is_position};
 use holdfast_integrity::Algorithm;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a request before its checksums.
 pub const REQUEST_BYTES: usize = size_of::<RawRequest>();
-/// Least position that is none: file positions are signed.
-const POSITION_END: u64 = 1 << 63;
 /// In `flags`: do not trust a page's own checksum, verify.
 const FLAG_VERIFY: u8 = 1;
 /// In `flags`: write at the end of the file.
@@ -79,7 +77,7 @@ impl Request {
         if length > TRANSFER_BYTES_MAX {
             return Err(Malformed::Field("more bytes than one request is about"));
         }
-        if raw.offset.checked_add(length as u64).is_none_or(|end| end >= POSITION_END) {
+        if !is_position(raw.offset, length) {
             return Err(Malformed::Field("no position in a file"));
         }
         let request = Request {

@@ -125,9 +125,17 @@ fn foreign_replies_are_errors_or_make_sense() {
             if let Ok((reply, _)) = Reply::decode(&bytes) {
                 assert_eq!(reply.status == Status::Done, reply.errno == 0);
                 assert!(reply.length <= TRANSFER_BYTES_MAX);
+                assert!(reply.offset.checked_add(reply.length as u64).is_some_and(|end| end < 1 << 63));
             }
         }
     }
+    // Where an append has put the bytes: whoever asked goes on from behind them.
+    let at =
+        |offset: u64, length| Reply::decode(&Reply::done(Operation::Write, offset, length, true).encode(96)).is_ok();
+    for (offset, length) in [(u64::MAX, 1), (u64::MAX, 0), (1 << 63, 0), ((1 << 63) - 1, 1), ((1 << 63) - 5, 4096)] {
+        assert!(!at(offset, length), "{length} bytes at {offset}");
+    }
+    assert!(at((1 << 63) - 1, 0) && at((1 << 63) - 2, 1) && at((1 << 63) - 4097, 4096));
     for length in 0..FEATURES_BYTES {
         assert!(Features::decode(&vec![0; length]).is_err());
     }
