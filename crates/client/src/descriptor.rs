@@ -69,6 +69,12 @@ pub fn append(fd: BorrowedFd<'_>, buffers: &[IoSlice<'_>], limit: u64, algorithm
     Write { fd, buffers, offset: 0, algorithm, append: Some(last), unreachable: &UNREACHABLE }.append()
 }
 
+/// Whether this process has been refused what a write needs (sync_file_range, by seccomp): its writes are EPERM, as the kernel would not hand down
+/// what mappings have stored before. It does so by itself for ordinary writes.
+pub fn is_write_refused() -> bool {
+    transport::is_flush_refused()
+}
+
 /// See [`crate::File::bad_blocks`]; up to `limit` of them, from the block `first` on.
 ///
 /// # Errors

@@ -2,10 +2,11 @@
 //!
 //! A short transfer is one ioctl with bytes and checksums as of one moment. A longer one is an ordinary read into the caller's buffers
 //! and an ioctl for the checksums, which is as fast as reading alone. Between the two somebody may write: bytes that match are good
-//! all the same, as they are what the checksum was made of, and blocks that do not match are read again by the first way.
+//! all the same, as they are what the checksum was made of, and blocks that do not match are read again by the first way. The ordinary read has
+//! the kernel hand down what mappings have stored, so a short transfer goes that way too where this process may not ask for that.
 
 use crate::error::{Error, Result};
-use crate::transport::{self, Payload, inline_bytes};
+use crate::transport::{self, Flush, Payload, inline_bytes};
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{
     BLOCK_BYTES, Command, Operation, Request, Status, TRANSFER_BYTES_MAX, blocks, decode_sums, parts, pieces,
@@ -49,8 +50,13 @@ impl Read<'_, '_> {
     fn step(&mut self, at: usize, left: usize, sums: &mut Vec<Checksum>) -> Result<Got> {
         let offset = self.offset + at as u64;
         let inline = inline_bytes(offset, left, self.algorithm.digest_len());
-        if inline == left || self.careful {
-            transport::flush_mapped(self.fd, offset, inline).map_err(|error| self.error_at(at, &error))?;
+        let is_short = inline == left || self.careful;
+        let flushed = if is_short { self.flush(at, inline)? } else { Flush::Refused };
+        if flushed == Flush::Done || self.careful {
+            if flushed == Flush::Refused {
+                // The kernel hands it down for a read, whatever becomes of that.
+                let _ = self.plain(at, inline);
+            }
             let (length, got) = self.good(at, inline, false)?;
             sums.extend(got);
             return Ok(Got { length, at_end: length < inline });
@@ -79,6 +85,11 @@ impl Read<'_, '_> {
             }
         }
         Ok(Got { length: got, at_end: got < length })
+    }
+
+    fn flush(&self, at: usize, length: usize) -> Result<Flush> {
+        let offset = self.offset + at as u64;
+        transport::flush_mapped(self.fd, offset, length).map_err(|error| self.error_at(at, &error))
     }
 
     /// Reads by ioctl until what arrived has its checksums.

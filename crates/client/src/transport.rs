@@ -8,6 +8,7 @@ use holdfast_interface::{
 };
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Least payload of a request: room for an error in words.
 const PAYLOAD_BYTES_MIN: usize = REPLY_BYTES + TEXT_BYTES_MAX;
@@ -81,13 +82,38 @@ pub(crate) fn reply(bytes: &[u8]) -> Result<(Reply, &[u8]), holdfast_interface::
     Reply::decode(bytes)
 }
 
+/// This process has been refused what [`flush_mapped`] does (seccomp). That is never taken back.
+static FLUSH_REFUSED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_flush_refused() -> bool {
+    FLUSH_REFUSED.load(Ordering::Relaxed)
+}
+
+/// What became of [`flush_mapped`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flush {
+    Done,
+    /// This process may not do that. The kernel does it by itself for an ordinary read or write.
+    Refused,
+}
+
 /// Has the kernel hand down what was stored through mappings of the range, which it keeps in pages of its own.
-pub(crate) fn flush_mapped(fd: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<()> {
+pub(crate) fn flush_mapped(fd: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Flush> {
     const ALL: libc::c_uint =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: no memory is passed.
     let result = unsafe { libc::sync_file_range(fd.as_raw_fd(), offset as i64, length as i64, ALL) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        return Ok(Flush::Done);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::ENOSYS) => {
+            FLUSH_REFUSED.store(true, Ordering::Relaxed);
+            Ok(Flush::Refused)
+        }
+        _ => Err(error),
+    }
 }
 
 /// Has the kernel drop pages that a mapping had, which are old now. A page that is still mapped stays.

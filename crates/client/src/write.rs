@@ -5,7 +5,7 @@
 
 use crate::descriptor;
 use crate::error::{Error, Kind, Result};
-use crate::transport::{self, Payload, inline_bytes};
+use crate::transport::{self, Flush, Payload, inline_bytes};
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{
     BLOCK_BYTES, Command, Operation, Piece, Reply, Request, Status, TRANSFER_BYTES_MAX, parts, pieces,
@@ -64,7 +64,7 @@ impl Write<'_, '_> {
         if total == 0 {
             return Ok(0);
         }
-        transport::flush_mapped(self.fd, self.offset, total).map_err(|error| self.error_at(0, &error))?;
+        self.flush(total)?;
         let mut done = 0;
         let mut grew = false;
         let mut written = Ok(());
@@ -90,7 +90,7 @@ impl Write<'_, '_> {
         debug_assert!(self.offset == 0 && self.append.is_some());
         let (total, sums) = (parts::length(self.buffers), &self.sums());
         // What a mapping has stored in the block where the file ends.
-        transport::flush_mapped(self.fd, 0, TO_THE_END).map_err(|error| self.error_at(0, &error))?;
+        self.flush(TO_THE_END)?;
         let step = if inline_bytes(0, total, self.algorithm.digest_len()) == total {
             self.send(0, total, sums).map(Some)
         } else if self.fetchable(0, total) == total {
@@ -106,6 +106,17 @@ impl Write<'_, '_> {
         let Some(Step { offset, length, grew }) = step else { return Ok(Appended::TooLong) };
         self.tell_kernel(offset, length, grew).map_err(|error| self.error_at(0, &error).after(length))?;
         Ok(Appended::At(offset))
+    }
+
+    /// Without it, what a mapping has stored beside these bytes, or before them, could be written over them later.
+    fn flush(&self, length: usize) -> Result<()> {
+        match transport::flush_mapped(self.fd, self.offset, length).map_err(|error| self.error_at(0, &error))? {
+            Flush::Done => Ok(()),
+            Flush::Refused => {
+                let text = "this process may not call sync_file_range (seccomp)";
+                Err(Error::from_errno(Operation::Write, self.offset, libc::EPERM, text))
+            }
+        }
     }
 
     /// So many bytes were written from there on.

@@ -110,6 +110,9 @@ pub(crate) fn write(fd: c_int, buffers: impl FnOnce() -> Option<Buffers>, at: At
     if length == 0 {
         return Outcome::Left;
     }
+    if descriptor::is_write_refused() {
+        return left_alone();
+    }
     let Some(flags) = sys::flags(fd) else { return left_alone() };
     if flags & libc::O_APPEND != 0 {
         return append(fd, &held, &buffers, at);
@@ -218,6 +221,7 @@ fn finish(fd: c_int, held: &Held, done: usize, error: Option<Error>, counted: (C
                 left_alone()
             }
             (Kind::System, libc::EFAULT) => left_alone(),
+            (Kind::System, libc::EPERM) if descriptor::is_write_refused() => left_alone(),
             (Kind::System, errno) => Outcome::Failed(errno),
             (Kind::Memory | Kind::Device, errno) => {
                 tell::failed(fd, &error);

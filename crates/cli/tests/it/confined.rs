@@ -68,16 +68,23 @@ fn filter() -> std::io::Result<()> {
         libc::SYS_kcmp,
         libc::SYS_io_uring_setup,
     ];
+    refuse(&REFUSED, libc::EPERM)
+}
+
+/// Refuses this thread, and what it starts, some system calls with an error. Allocates nothing.
+pub(crate) fn refuse(calls: &[libc::c_long], errno: i32) -> std::io::Result<()> {
+    const CALLS_MAX: usize = 8;
     let instruction = |code: u32, jt, k| libc::sock_filter { code: code as u16, jt, jf: 0, k };
-    let mut program = [instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW); REFUSED.len() + 3];
+    let mut program = [instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW); CALLS_MAX + 3];
+    let program = &mut program[..calls.len() + 3];
     // The number of the call is what a filter's data begin with.
     program[0] = instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0);
-    for (index, call) in REFUSED.into_iter().enumerate() {
-        let over = (REFUSED.len() - index) as u8;
-        program[1 + index] = instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, over, call as u32);
+    for (index, call) in calls.iter().enumerate() {
+        let over = (calls.len() - index) as u8;
+        program[1 + index] = instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, over, *call as u32);
     }
-    let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-    program[REFUSED.len() + 2] = instruction(libc::BPF_RET | libc::BPF_K, 0, refusal);
+    let refusal = libc::SECCOMP_RET_ERRNO | errno as u32;
+    program[calls.len() + 2] = instruction(libc::BPF_RET | libc::BPF_K, 0, refusal);
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: numbers only.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {

@@ -1,12 +1,16 @@
 //! `holdfast run`: unmodified programs do under it what they do without, what they transfer is verified, and flipped bits are caught.
 
+use crate::confined::refuse;
 use crate::rig::{Ran, Rig, fuse};
+use crate::summed::opened;
+use holdfast_client::Kind;
 use holdfast_interface::run::{COUNTERS_MAGIC, COUNTERS_VARIABLE, CountersName, LIBRARY};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -324,6 +328,57 @@ print(os.fstat(fd).st_size - size, os.pread(fd, 100, size - 5))
         4,
         "two that are longer than a request, two beyond the limit: {counted}"
     );
+}
+
+/// A filter from before the program starts: reads are verified, writes are the system's, and what mappings have stored is seen and stays.
+#[test]
+fn programs_that_may_not_hand_down_what_mappings_have() {
+    const PROGRAM: &str = r#"
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+print(os.write(fd, bytes(6000)))
+mapping = mmap.mmap(fd, 6000)
+mapping[10:14] = b'kept'
+print(os.pread(fd, 5, 9))
+mapping[20:24] = b'also'
+print(os.pwrite(fd, b'written', 100), os.write(fd, b'end'))
+print(os.pread(fd, 8192, 0)[:110].hex(), os.fstat(fd).st_size)
+with open(sys.argv[1], 'ab') as file: file.write(b'appended')
+mapping.close()
+print(open(sys.argv[1], 'rb').read()[-12:])
+"#;
+    const CALLS: [libc::c_long; 1] = [libc::SYS_sync_file_range];
+    if !fuse() || Command::new("python3").arg("--version").output().is_err() {
+        return eprintln!("SKIPPED: it takes a mount, and python3");
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let mut command = Command::new("python3");
+    command.args(["-c", PROGRAM]).arg(mount.join("plain"));
+    let plain = ran(command).exits(0);
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let mut command = rig.under(["--stats", "--", "python3"]);
+        command.args(["-c", PROGRAM]).arg(mount.join(errno.to_string()));
+        // SAFETY: it allocates nothing.
+        unsafe { command.pre_exec(move || refuse(&CALLS, errno)) };
+        let refused = ran(command).exits(0);
+        assert_eq!(refused.out, plain.out, "{errno}");
+        let counted = stats(&refused);
+        assert!(number(&counted, "verified_reads") >= 3, "{counted}");
+        assert_eq!((number(&counted, "verified_writes"), number(&counted, "left_alone")), (0, 4), "{counted}");
+    }
+    // A library has no system to leave it to.
+    let file = opened(&mount.join("plain"));
+    let refused = std::thread::spawn(move || {
+        refuse(&CALLS, libc::EPERM).unwrap();
+        let mut buffer = [0; 4];
+        assert_eq!((file.read_at(&mut buffer, 20), &buffer), (Ok(4), b"also"));
+        [file.write_at(b"x", 0).unwrap_err(), file.append(b"x").unwrap_err()]
+    });
+    for error in refused.join().unwrap() {
+        assert_eq!((error.kind, error.errno), (Kind::System, libc::EPERM), "{error}");
+        assert!(error.to_string().contains("sync_file_range"), "{error}");
+    }
 }
 
 #[test]
