@@ -16,7 +16,7 @@ pub const COUNTERS_NAME: &str = "holdfast-run";
 /// What the link of the file of counters begins with.
 pub const COUNTERS_LINK: &str = "/memfd:holdfast-run";
 /// What the file of counters begins with.
-pub const COUNTERS_MAGIC: [u8; 8] = *b"HFcount2";
+pub const COUNTERS_MAGIC: [u8; 8] = *b"HFcount3";
 /// Bytes before the counters: the magic bytes, and those that no other run has.
 pub const COUNTERS_HEADER_BYTES: usize = COUNTERS_MAGIC.len() + 16;
 
@@ -74,11 +74,13 @@ pub enum Counter {
     LeftAlone,
     /// Calls that failed since bytes did not have their checksum.
     Bad,
+    /// Of those that were left to the system, calls on files in mounts that do not offer the interface. The first one is told.
+    Refused,
 }
 
 impl Counter {
     /// All, in order, with their names.
-    pub const ALL: [(Counter, &'static str); 8] = [
+    pub const ALL: [(Counter, &'static str); 9] = [
         (Counter::Programs, "programs"),
         (Counter::Streams, "programs_with_stdio"),
         (Counter::Reads, "verified_reads"),
@@ -87,6 +89,7 @@ impl Counter {
         (Counter::WrittenBytes, "verified_written_bytes"),
         (Counter::LeftAlone, "left_alone"),
         (Counter::Bad, "bad"),
+        (Counter::Refused, "refused"),
     ];
 }
 
@@ -111,7 +114,7 @@ mod tests {
         let mut bytes = [0; COUNTERS_BYTES];
         bytes[COUNTERS_HEADER_BYTES + Counter::Writes as usize * 8..][..8].copy_from_slice(&7u64.to_ne_bytes());
         assert_eq!(decode_counters(&bytes)[Counter::Writes as usize], 7);
-        assert_eq!(decode_counters(&bytes[..3]), [0; 8]);
+        assert_eq!(decode_counters(&bytes[..3]), [0; 9]);
     }
 
     #[test]

@@ -51,8 +51,12 @@ fn begins_with(fd: c_int, header: &[u8; COUNTERS_HEADER_BYTES]) -> bool {
 }
 
 pub(crate) fn add(counter: Counter, count: usize) {
+    counted(counter, count);
+}
+
+/// The same; gives what there was before, if it is counted at all.
+pub(crate) fn counted(counter: Counter, count: usize) -> Option<u64> {
     // SAFETY: null, or a mapping that stays for as long as the process; numbers of any value are valid.
-    if let Some(all) = unsafe { COUNTERS.load(Ordering::Acquire).as_ref() } {
-        all[counter as usize].fetch_add(count as u64, Ordering::Relaxed);
-    }
+    let all = unsafe { COUNTERS.load(Ordering::Acquire).as_ref() }?;
+    Some(all[counter as usize].fetch_add(count as u64, Ordering::Relaxed))
 }

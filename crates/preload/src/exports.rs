@@ -7,7 +7,7 @@ use crate::buffers::Buffers;
 use crate::next::Next;
 use crate::sys;
 use crate::transfer::{self, At, Outcome};
-use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t};
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -94,6 +94,13 @@ taken_over! {
         flagged(flags, || transfer::read(fd, several(parts, count), At::own_or(offset)));
     fn pwritev2 | pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) =
         flagged(flags, || transfer::write(fd, several(parts, count), At::own_or(offset)));
+
+    fn sendfile | sendfile64(to: c_int, from: c_int, position: *mut off_t, count: size_t) =
+        transfer::copy(from, to, count, transfer::Copy::Through);
+    fn splice(from: c_int, at: *mut off_t, to: c_int, to_at: *mut off_t, count: size_t, flags: c_uint) =
+        transfer::copy(from, to, count, transfer::Copy::Through);
+    fn copy_file_range(from: c_int, at: *mut off_t, to: c_int, to_at: *mut off_t, count: size_t, flags: c_uint) =
+        transfer::copy(from, to, count, transfer::Copy::Range);
 
     // What programs call that are compiled with _FORTIFY_SOURCE: `room` is what the buffer has.
     fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t) =

@@ -3,7 +3,7 @@
 //! A device's number can be used again after an unmount. A mount that is taken for Holdfast's says so itself at the next transfer
 //! ([`forget`]); one that is taken for another's is asked again in the next second.
 
-use crate::sys;
+use crate::{sys, tell};
 use holdfast_client::{Algorithm, File, Kind, Result};
 use libc::c_int;
 use std::os::fd::BorrowedFd;
@@ -19,15 +19,32 @@ pub(crate) struct Held {
     minor: u32,
 }
 
+impl Held {
+    /// Whether they are in the same mount.
+    pub(crate) fn is_beside(&self, other: &Held) -> bool {
+        self.minor == other.minor
+    }
+}
+
 /// What is known. There is one for the whole process; a fork takes it along.
 static KNOWN: Table = Table::new();
+
+/// Whose a file system is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Whose {
+    /// Another one's.
+    Others,
+    /// A mount of Holdfast's that does not offer the interface.
+    Refusing,
+    /// A mount of Holdfast's, whose pages have this checksum.
+    Ours(Algorithm),
+}
 
 /// About the file system with the device number 0:`minor`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Verdict {
     minor: u32,
-    /// `None`: it is another one's.
-    algorithm: Option<Algorithm>,
+    whose: Whose,
     /// When; the last 23 bits.
     since_s: u32,
 }
@@ -35,22 +52,23 @@ struct Verdict {
 const SINCE_MASK: u32 = (1 << 23) - 1;
 
 impl Verdict {
-    /// One bit that says that it is one; 23 of the time, 8 of the algorithm (its number + 1), 32 of the device.
+    /// One bit that says that it is one; 23 of the time, 8 of whose it is (2 + the algorithm's number), 32 of the device.
     fn encode(self) -> u64 {
-        let algorithm = self.algorithm.map_or(0, |algorithm| u64::from(algorithm.id()) + 1);
-        1 << 63 | u64::from(self.since_s & SINCE_MASK) << 40 | algorithm << 32 | u64::from(self.minor)
+        let whose = match self.whose {
+            Whose::Others => 0,
+            Whose::Refusing => 1,
+            Whose::Ours(algorithm) => u64::from(algorithm.id()) + 2,
+        };
+        1 << 63 | u64::from(self.since_s & SINCE_MASK) << 40 | whose << 32 | u64::from(self.minor)
     }
 
     fn decode(word: u64) -> Option<Verdict> {
-        let algorithm = match (word >> 32) as u8 {
-            0 => None,
-            number => Some(Algorithm::parse(number - 1).ok()?),
+        let whose = match (word >> 32) as u8 {
+            0 => Whose::Others,
+            1 => Whose::Refusing,
+            number => Whose::Ours(Algorithm::parse(number - 2).ok()?),
         };
-        (word >> 63 == 1).then_some(Verdict {
-            minor: word as u32,
-            algorithm,
-            since_s: (word >> 40) as u32 & SINCE_MASK,
-        })
+        (word >> 63 == 1).then_some(Verdict { minor: word as u32, whose, since_s: (word >> 40) as u32 & SINCE_MASK })
     }
 }
 
@@ -87,7 +105,7 @@ impl Table {
     /// In the place of what was known of the same file system; else of nothing; else of one that is not Holdfast's, which
     /// is asked again every second anyway; else of any. If another thread is there first, this one asks again.
     fn put(&self, verdict: Verdict) {
-        let is_others = |word: u64| Verdict::decode(word).is_none_or(|known| known.algorithm.is_none());
+        let is_others = |word: u64| Verdict::decode(word).is_none_or(|known| !matches!(known.whose, Whose::Ours(_)));
         let place = (self.of(verdict.minor).next())
             .or_else(|| self.places(verdict.minor).find(|(_, word)| *word == 0))
             .or_else(|| self.places(verdict.minor).find(|(_, word)| is_others(*word)))
@@ -112,23 +130,30 @@ pub(crate) fn file(fd: c_int) -> Option<Held> {
     if !status.is_regular || major != 0 {
         return None;
     }
-    let algorithm = match KNOWN.get(minor) {
-        Some(Verdict { algorithm: Some(algorithm), .. }) => Some(algorithm),
+    let whose = match KNOWN.get(minor) {
+        Some(Verdict { whose: ours @ Whose::Ours(_), .. }) => ours,
         // In the same second of the clock: for a second at most.
-        Some(Verdict { since_s, .. }) if sys::now_s() & SINCE_MASK == since_s => None,
+        Some(Verdict { since_s, whose, .. }) if sys::now_s() & SINCE_MASK == since_s => whose,
         _ => {
-            let algorithm = ask(fd)?;
-            KNOWN.put(Verdict { minor, algorithm, since_s: sys::now_s() });
-            algorithm
+            let whose = ask(fd)?;
+            KNOWN.put(Verdict { minor, whose, since_s: sys::now_s() });
+            whose
         }
     };
-    algorithm.map(|algorithm| Held { algorithm, size: status.size, minor })
+    match whose {
+        Whose::Ours(algorithm) => Some(Held { algorithm, size: status.size, minor }),
+        Whose::Others => None,
+        Whose::Refusing => {
+            tell::refused(fd);
+            None
+        }
+    }
 }
 
 /// `None`: it could not be found out, and the next call asks again.
-fn ask(fd: c_int) -> Option<Option<Algorithm>> {
+fn ask(fd: c_int) -> Option<Whose> {
     if !sys::is_fuse(fd)? {
-        return Some(None);
+        return Some(Whose::Others);
     }
     // SAFETY: it is open, as it has just told what it is; if another thread closes it now, it is the kernel that says so.
     let file = File::new(unsafe { BorrowedFd::borrow_raw(fd) });
@@ -136,10 +161,11 @@ fn ask(fd: c_int) -> Option<Option<Algorithm>> {
 }
 
 /// Only a mount that does not know the question is none of ours; any other error is one of this moment, or of this descriptor.
-fn understood(answer: Result<Algorithm>) -> Option<Option<Algorithm>> {
+fn understood(answer: Result<Algorithm>) -> Option<Whose> {
     match answer {
-        Ok(algorithm) => Some(Some(algorithm)),
-        Err(error) if error.kind == Kind::Unsupported || error.errno == libc::ENOSYS => Some(None),
+        Ok(algorithm) => Some(Whose::Ours(algorithm)),
+        Err(error) if error.errno == libc::EOPNOTSUPP => Some(Whose::Refusing),
+        Err(error) if error.kind == Kind::Unsupported || error.errno == libc::ENOSYS => Some(Whose::Others),
         Err(_) => None,
     }
 }
@@ -157,20 +183,20 @@ mod tests {
     #[test]
     fn verdicts_come_back() {
         assert_eq!(Verdict::decode(0), None);
-        for algorithm in Algorithm::ALL.into_iter().map(Some).chain([None]) {
+        for whose in Algorithm::ALL.into_iter().map(Whose::Ours).chain([Whose::Others, Whose::Refusing]) {
             for (minor, since_s) in [(0, 0), (u32::MAX, SINCE_MASK), (77, 5)] {
-                let verdict = Verdict { minor, algorithm, since_s };
+                let verdict = Verdict { minor, whose, since_s };
                 assert_eq!(Verdict::decode(verdict.encode()), Some(verdict));
             }
         }
     }
 
     fn ours(minor: u32) -> Verdict {
-        Verdict { minor, algorithm: Some(Algorithm::Crc64Nvme), since_s: 7 }
+        Verdict { minor, whose: Whose::Ours(Algorithm::Crc64Nvme), since_s: 7 }
     }
 
     fn others(minor: u32) -> Verdict {
-        Verdict { algorithm: None, ..ours(minor) }
+        Verdict { whose: Whose::Others, ..ours(minor) }
     }
 
     #[test]
@@ -241,9 +267,10 @@ mod tests {
             let operation = holdfast_client::Operation::Read;
             understood(Err(holdfast_client::Error::from_errno(operation, 0, errno, "")))
         };
-        assert_eq!([libc::ENOTTY, libc::EOPNOTSUPP, libc::ENOSYS].map(failed), [Some(None); 3]);
+        assert_eq!([libc::ENOTTY, libc::ENOSYS].map(failed), [Some(Whose::Others); 2]);
+        assert_eq!(failed(libc::EOPNOTSUPP), Some(Whose::Refusing));
         assert_eq!([libc::ENOMEM, libc::EBADF, libc::ENOTCONN, libc::EACCES].map(failed), [None; 4]);
-        assert_eq!(understood(Ok(Algorithm::Crc64Nvme)), Some(Some(Algorithm::Crc64Nvme)));
+        assert_eq!(understood(Ok(Algorithm::Crc64Nvme)), Some(Whose::Ours(Algorithm::Crc64Nvme)));
     }
 
     #[test]

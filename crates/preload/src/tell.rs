@@ -35,11 +35,29 @@ pub(crate) fn failed(fd: c_int, error: &Error) {
         Kind::Unsupported | Kind::System => return,
     };
     counters::add(Counter::Bad, 1);
+    say(|process| line(&program(), process, &path(fd), side, error));
+}
+
+/// A file's mount does not offer the interface: said once in all programs, where it is counted.
+pub(crate) fn refused(fd: c_int) {
+    counters::add(Counter::LeftAlone, 1);
+    if counters::counted(Counter::Refused, 1) == Some(0) {
+        say(|process| {
+            let (program, path) = (program(), path(fd));
+            format!(
+                "holdfast: {program} ({process}): {path}: nothing is verified: its mount has no checksums for programs (cache=kernel)\n"
+            )
+        });
+    }
+}
+
+/// Given the number of this process.
+fn say(line: impl FnOnce(c_int) -> String) {
     let (device, inode) = (DEVICE.load(Ordering::Relaxed), INODE.load(Ordering::Relaxed));
     if (device, inode) != (0, 0) && stderr() == (device, inode) {
         // SAFETY: no memory is passed.
         let process = unsafe { libc::getpid() };
-        sys::say(libc::STDERR_FILENO, line(&program(), process, &path(fd), side, error).as_bytes());
+        sys::say(libc::STDERR_FILENO, line(process).as_bytes());
     }
 }
 

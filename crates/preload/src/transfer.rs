@@ -184,6 +184,28 @@ fn append(fd: c_int, held: &Held, buffers: &Buffers, at: At) -> Outcome {
     finish(fd, held, done, error, (Counter::Writes, Counter::WrittenBytes))
 }
 
+/// How the kernel is to copy between two descriptors, past the program's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Copy {
+    /// sendfile(2), splice(2).
+    Through,
+    /// copy_file_range(2).
+    Range,
+}
+
+/// Bytes of a file in a mount are to come through the program's memory, to be verified there: the call fails as it does where the kernel does
+/// not know how, upon which programs read and write. Within a mount the mount shares the blocks, and nothing comes through anywhere.
+pub(crate) fn copy(from: c_int, to: c_int, length: usize, how: Copy) -> Outcome {
+    let files = (mounts::file(from), mounts::file(to));
+    match (files, how) {
+        ((None, None), _) => Outcome::Left,
+        _ if length == 0 => Outcome::Left,
+        ((Some(from), Some(to)), Copy::Range) if from.is_beside(&to) => left_alone(),
+        (_, Copy::Range) => Outcome::Failed(libc::EXDEV),
+        (_, Copy::Through) => Outcome::Failed(libc::EINVAL),
+    }
+}
+
 /// Transfers `length` bytes in steps of a request each, which are given their range and their position in the file, and tell how many bytes
 /// they have done and whether that is all there is. Gives how many were done in all, and why not all.
 fn transfer(

@@ -113,7 +113,7 @@ impl Counters {
         let of = |counter: Counter| counts[counter as usize];
         let text = match format {
             Format::Words => format!(
-                "holdfast run: {} programs, {} of them with stdio; verified: {} reads of {} bytes, {} writes of {} bytes; left alone: {}; bad: {}",
+                "holdfast run: {} programs, {} of them with stdio; verified: {} reads of {} bytes, {} writes of {} bytes; left alone: {}, {} of them on mounts that refuse; bad: {}",
                 of(Counter::Programs),
                 of(Counter::Streams),
                 of(Counter::Reads),
@@ -121,6 +121,7 @@ impl Counters {
                 of(Counter::Writes),
                 of(Counter::WrittenBytes),
                 of(Counter::LeftAlone),
+                of(Counter::Refused),
                 of(Counter::Bad),
             ),
             Format::Json => {

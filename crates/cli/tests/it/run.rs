@@ -330,6 +330,109 @@ print(os.fstat(fd).st_size - size, os.pread(fd, 100, size - 5))
     );
 }
 
+/// The kernel would copy past the program's memory: sendfile, copy_file_range, splice.
+#[test]
+fn whole_files_come_through_the_programs_memory() {
+    const PROGRAM: &str = r#"
+import os, shutil, socket, sys
+a, b, here, there = sys.argv[1:]
+shutil.copyfile(here, a); shutil.copyfile(a, b); shutil.copyfile(b, there)
+source, target = os.open(a, os.O_RDONLY), os.open(there, os.O_RDWR)
+def tell(call, *arguments):
+    try:
+        print(call.__name__, call(*arguments))
+    except OSError as error:
+        print(call.__name__, error.errno)
+tell(os.sendfile, target, source, 0, 10)
+tell(os.copy_file_range, source, target, 10)
+tell(os.copy_file_range, target, os.open(b, os.O_RDWR), 10)
+out, into = os.pipe()
+tell(os.sendfile, into, source, 0, 10)
+if hasattr(os, 'splice'):
+    tell(os.splice, source, into, 10)
+one, other = socket.socketpair()
+print(one.sendfile(open(a, 'rb'), 0, 5), len(other.recv(9)))
+"#;
+    if !fuse() || Command::new("python3").arg("--version").output().is_err() {
+        return eprintln!("SKIPPED: it takes a mount, and python3");
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let content: Vec<u8> = (0..150_000u32).map(|index| (index * 31 % 251) as u8).collect();
+    let [here, there, back] = ["here", "there", "back"].map(|name| rig.path(name));
+    fs::write(&here, &content).unwrap();
+    let mut command = rig.under(["--stats", "--", "python3", "-c", PROGRAM]);
+    command.arg(mount.join("a")).arg(mount.join("b")).arg(&here).arg(&there);
+    let copied = ran(command).exits(0);
+    for name in ["m/a", "m/b", "there"] {
+        assert!(fs::read(rig.path(name)).unwrap() == content, "{name}");
+    }
+    let (invalid, across) = (libc::EINVAL, libc::EXDEV);
+    let told = |name: &str, result: i32| copied.out.matches(&format!("{name} {result}\n")).count();
+    assert_eq!(told("copy_file_range", across), 2, "{copied:?}");
+    let splices = copied.out.matches("splice ").count();
+    assert_eq!((told("sendfile", invalid), told("splice", invalid)), (2, splices), "{copied:?}");
+    let counted = stats(&copied);
+    assert!(number(&counted, "verified_read_bytes") >= 300_000, "{counted}");
+    assert_eq!((number(&counted, "verified_written_bytes"), number(&counted, "left_alone")), (300_000, 0), "{counted}");
+    // coreutils.
+    let run = |words: [&Path; 2]| {
+        let mut command = rig.under(["--stats", "--", "cp", "--reflink=auto"]);
+        command.args(words);
+        stats(&ran(command).exits(0))
+    };
+    let counted = run([&here, &mount.join("c")]);
+    assert_eq!((number(&counted, "verified_written_bytes"), number(&counted, "left_alone")), (150_000, 0), "{counted}");
+    let counted = run([&mount.join("c"), &back]);
+    assert_eq!((number(&counted, "verified_read_bytes"), number(&counted, "left_alone")), (150_000, 0), "{counted}");
+    assert!(fs::read(&back).unwrap() == content && fs::read(mount.join("c")).unwrap() == content);
+    // Within a mount nothing comes through anybody's memory.
+    let counted = run([&mount.join("c"), &mount.join("d")]);
+    assert!(fs::read(mount.join("d")).unwrap() == content);
+    let verified = number(&counted, "verified_read_bytes");
+    assert!(verified == 150_000 || verified == 0 && number(&counted, "left_alone") > 0, "{counted}");
+    // Between two mounts.
+    rig.store("s2", "64M");
+    let other = rig.directory("m2");
+    rig.run(["mount", "s2", "m2"]).exits(0);
+    let counted = run([&mount.join("c"), &other.join("c")]);
+    assert_eq!((number(&counted, "verified_written_bytes"), number(&counted, "left_alone")), (150_000, 0), "{counted}");
+    assert!(fs::read(other.join("c")).unwrap() == content);
+    rig.run(["unmount", "m2"]).exits(0);
+    // Elsewhere nothing is changed.
+    let mut command = rig.under(["--stats", "--", "python3", "-c"]);
+    command.arg("import os, sys; print(os.sendfile(os.open(sys.argv[2], 66), os.open(sys.argv[1], 0), 0, 9))");
+    command.args([&here, &rig.path("new")]);
+    let elsewhere = ran(command).exits(0);
+    assert_eq!((elsewhere.out.as_str(), number(&stats(&elsewhere), "left_alone")), ("9\n", 0), "{elsewhere:?}");
+}
+
+/// A mount that has no checksums for programs is counted, and named by the first call of all programs.
+#[test]
+fn a_mount_that_refuses_is_told_once() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("cache=kernel");
+    let script = "cd $0; echo line >f; cat f; sh -c 'cat f; cp f g'; cmp f g";
+    let run = |options: &[&str]| {
+        let mut command = rig.under(options);
+        command.args(["--", "sh", "-c", script]).arg(&mount);
+        ran(command).exits(0)
+    };
+    let refused = run(&["--stats"]);
+    assert_eq!(refused.out, "line\nline\n");
+    let counted = stats(&refused);
+    assert_eq!((number(&counted, "verified_reads"), number(&counted, "verified_writes")), (0, 0), "{counted}");
+    assert!(number(&counted, "left_alone") >= 6, "{counted}");
+    assert_eq!(number(&counted, "refused"), number(&counted, "left_alone"), "{counted}");
+    let lines: Vec<_> = refused.err.lines().filter(|line| line.contains("cache=kernel")).collect();
+    assert!(matches!(&lines[..], [line] if line.contains("/f: ")), "{refused:?}");
+    assert_eq!(run(&["--stats", "--quiet"]).err.lines().count(), 1);
+    assert_eq!(run(&[]).err, "");
+}
+
 /// A filter from before the program starts: reads are verified, writes are the system's, and what mappings have stored is seen and stays.
 #[test]
 fn programs_that_may_not_hand_down_what_mappings_have() {
