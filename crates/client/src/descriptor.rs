@@ -8,7 +8,6 @@ use crate::write::{self, Appended, Write};
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{
     BLOCK_BYTES, Command, Operation, PAYLOAD_BYTES_MAX, REPLY_BYTES, Request, Status, blocks_fitting, decode_blocks,
-    parts,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
@@ -58,15 +57,17 @@ pub fn append_part(fd: BorrowedFd<'_>, buffer: &[u8], algorithm: Algorithm) -> R
 }
 
 /// Appends all of the buffers, in one request that nobody else's bytes come between; nothing of them if that takes more than one
-/// ([`Appended::TooLong`]), or if they would go beyond the byte `limit` (EFBIG).
+/// ([`Appended::TooLong`]), or if they would go beyond [`file_size_limit`] (EFBIG).
 ///
 /// # Errors
 /// See [`Error`]; nothing was written. Blocks of bytes that went bad on the way are counted from the first of them.
-pub fn append(fd: BorrowedFd<'_>, buffers: &[IoSlice<'_>], limit: u64, algorithm: Algorithm) -> Result<Appended> {
-    let Some(last) = limit.min(i64::MAX as u64).checked_sub(parts::length(buffers) as u64) else {
-        return Err(Error::from_errno(Operation::Write, 0, libc::EFBIG, ""));
-    };
-    Write { fd, buffers, offset: 0, algorithm, append: Some(last), unreachable: &UNREACHABLE }.append()
+pub fn append(fd: BorrowedFd<'_>, buffers: &[IoSlice<'_>], algorithm: Algorithm) -> Result<Appended> {
+    write::append(fd, buffers, algorithm, &UNREACHABLE)
+}
+
+/// Up to where this process may write, in bytes (RLIMIT_FSIZE): what goes beyond is EFBIG, and nothing of it is written. No signal is sent.
+pub fn file_size_limit() -> u64 {
+    transport::file_size_limit()
 }
 
 /// Whether this process has been refused what a write needs (sync_file_range, by seccomp): its writes are EPERM, as the kernel would not hand down

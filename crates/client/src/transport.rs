@@ -134,6 +134,15 @@ pub(crate) fn learn_size(fd: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Up to where the process may write, in bytes (RLIMIT_FSIZE).
+pub(crate) fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the result has its type.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    // One that cannot be asked for is not kept, as the mount does not know it.
+    if result == 0 { limit.rlim_cur } else { 0 }
+}
+
 /// An ordinary read. By the system call itself: a library preloaded into this process may have a preadv that ends up here.
 pub(crate) fn read(fd: BorrowedFd<'_>, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
     loop {

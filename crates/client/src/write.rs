@@ -64,6 +64,9 @@ impl Write<'_, '_> {
         if total == 0 {
             return Ok(0);
         }
+        if self.offset + total as u64 > transport::file_size_limit() {
+            return Err(self.too_large());
+        }
         self.flush(total)?;
         let mut done = 0;
         let mut grew = false;
@@ -106,6 +109,10 @@ impl Write<'_, '_> {
         let Some(Step { offset, length, grew }) = step else { return Ok(Appended::TooLong) };
         self.tell_kernel(offset, length, grew).map_err(|error| self.error_at(0, &error).after(length))?;
         Ok(Appended::At(offset))
+    }
+
+    fn too_large(&self) -> Error {
+        Error::from_errno(Operation::Write, self.offset, libc::EFBIG, "")
     }
 
     /// Without it, what a mapping has stored beside these bytes, or before them, could be written over them later.
@@ -269,6 +276,21 @@ impl Write<'_, '_> {
     }
 }
 
+/// See [`crate::descriptor::append`].
+pub(crate) fn append(
+    fd: BorrowedFd<'_>,
+    buffers: &[IoSlice<'_>],
+    algorithm: Algorithm,
+    unreachable: &AtomicBool,
+) -> Result<Appended> {
+    let write = Write { fd, buffers, offset: 0, algorithm, append: None, unreachable };
+    let limit = transport::file_size_limit().min(i64::MAX as u64);
+    match limit.checked_sub(parts::length(buffers) as u64) {
+        last @ Some(_) => Write { append: last, ..write }.append(),
+        None => Err(write.too_large()),
+    }
+}
+
 /// See [`crate::File::append`].
 pub(crate) fn append_part(
     fd: BorrowedFd<'_>,
@@ -278,10 +300,7 @@ pub(crate) fn append_part(
 ) -> Result<(u64, usize)> {
     for length in [TRANSFER_BYTES_MAX, 2 * BLOCK_BYTES] {
         let part = &buffer[..buffer.len().min(length)];
-        let last = i64::MAX as u64 - part.len() as u64;
-        let buffers = &[IoSlice::new(part)];
-        let write = Write { fd, buffers, offset: 0, algorithm, append: Some(last), unreachable };
-        match write.append()? {
+        match append(fd, &[IoSlice::new(part)], algorithm, unreachable)? {
             Appended::At(offset) => return Ok((offset, part.len())),
             Appended::TooLong => {}
         }

@@ -98,14 +98,6 @@ pub(crate) fn flags(fd: c_int) -> Option<c_int> {
     (flags >= 0).then_some(flags)
 }
 
-/// Up to where the process may write, in bytes.
-pub(crate) fn file_size_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the result has its type.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
-    if result == 0 { limit.rlim_cur } else { 0 }
-}
-
 /// Seconds of a clock that does not jump.
 pub(crate) fn now_s() -> u32 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -118,7 +118,7 @@ pub(crate) fn write(fd: c_int, buffers: impl FnOnce() -> Option<Buffers>, at: At
         return append(fd, &held, &buffers, at);
     }
     // Beyond the limit the system sends a signal.
-    let limit = sys::file_size_limit();
+    let limit = descriptor::file_size_limit();
     let end = |from: i64| u64::try_from(from).ok().and_then(|from| from.checked_add(length as u64));
     let is_within = |from: i64| end(from).is_some_and(|end| end <= limit && i64::try_from(end).is_ok());
     let from = match at {
@@ -160,8 +160,7 @@ fn append(fd: c_int, held: &Held, buffers: &Buffers, at: At) -> Outcome {
     }
     let mut attempts = 0;
     let appended = loop {
-        let appended =
-            descriptor::append(borrow(&fd), &buffers.slices(0..length), sys::file_size_limit(), held.algorithm);
+        let appended = descriptor::append(borrow(&fd), &buffers.slices(0..length), held.algorithm);
         attempts += 1;
         match appended {
             Err(Error { in_transfer: true, .. }) if attempts < ATTEMPTS_MAX => {}

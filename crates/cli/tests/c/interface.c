@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <holdfast.h>
@@ -20,6 +22,28 @@ static void fail(const char *what, int line)
 enum { LARGE = 128 << 10, START = 4000, LENGTH = 10000 };
 
 static unsigned char written[LARGE], back[LARGE], sums[33 * HOLDFAST_SUM_BYTES_MAX], got[sizeof sums];
+
+/* The limit of file sizes, as for pwrite(2); but nothing is written of what does not fit, and there is no signal. */
+static void limited(int fd)
+{
+    struct holdfast_error error;
+    struct rlimit before, limit;
+    struct stat status;
+    off_t size, at;
+
+    MUST(fstat(fd, &status) == 0 && getrlimit(RLIMIT_FSIZE, &before) == 0);
+    size = status.st_size;
+    limit = (struct rlimit){ (rlim_t)size + 5, before.rlim_max };
+    MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    MUST(holdfast_pwrite(fd, written, 6, size, &error) == -1 && errno == EFBIG && error.errnum == EFBIG);
+    MUST(error.kind == HOLDFAST_ERROR_SYSTEM && error.offset == (uint64_t)size && error.done == 0);
+    MUST(holdfast_pwrite(fd, written, LARGE, size - 100, NULL) == -1 && errno == EFBIG);
+    MUST(holdfast_append(fd, written, 6, &at, &error) == -1 && error.errnum == EFBIG);
+    MUST(fstat(fd, &status) == 0 && status.st_size == size);
+    MUST(holdfast_pwrite(fd, written, 3, size, NULL) == 3 && holdfast_append(fd, written, 2, &at, NULL) == 2);
+    MUST(at == size + 3 && holdfast_append(fd, written, 1, &at, NULL) == -1 && errno == EFBIG);
+    MUST(setrlimit(RLIMIT_FSIZE, &before) == 0);
+}
 
 int main(int argc, char **argv)
 {
@@ -111,6 +135,7 @@ int main(int argc, char **argv)
     int other = open(argv[0], O_RDONLY);
     MUST(other >= 0 && holdfast_features(other, &features) == -1 && errno == ENOTTY);
     MUST(holdfast_pread(other, back, 1, 0, &error) == -1 && error.kind == HOLDFAST_ERROR_UNSUPPORTED);
+    limited(fd);
     puts("done");
     return 0;
 }
