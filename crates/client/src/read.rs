@@ -34,7 +34,7 @@ impl Read<'_, '_> {
         sums.clear();
         let total = parts::length(self.buffers);
         if self.offset.checked_add(total as u64).is_none_or(|end| end > i64::MAX as u64) {
-            return Err(self.error_at(0, &invalid()));
+            return Err(Error::invalid(Operation::Read, self.offset, "beyond the largest position in a file"));
         }
         let mut done = 0;
         while done < total {
@@ -192,8 +192,4 @@ struct Got {
 
 fn garbled() -> std::io::Error {
     std::io::Error::from_raw_os_error(libc::EPROTO)
-}
-
-fn invalid() -> std::io::Error {
-    std::io::Error::from_raw_os_error(libc::EINVAL)
 }

@@ -81,6 +81,15 @@ unsafe fn arguments<'a>(
     Ok((unsafe { BorrowedFd::borrow_raw(fd) }, vector, start, algorithm))
 }
 
+/// Whether a byte is in two of them: what was verified would be overwritten, and a slice that is written to must have its bytes alone.
+fn overlap(vector: &[iovec]) -> bool {
+    let is_there = |part: &&iovec| part.iov_len > 0;
+    let range = |part: &iovec| (part.iov_base as usize, (part.iov_base as usize).saturating_add(part.iov_len));
+    let mut ranges: Vec<_> = vector.iter().filter(is_there).map(range).collect();
+    ranges.sort_unstable();
+    ranges.windows(2).any(|pair| pair[1].0 < pair[0].1)
+}
+
 fn lacks(part: &iovec) -> bool {
     part.iov_base.is_null() && part.iov_len > 0
 }
@@ -104,7 +113,10 @@ unsafe fn read(
     // SAFETY: passed on.
     let done = unsafe { arguments(Operation::Read, fd, vector, count, offset, number) }.and_then(
         |(fd, vector, offset, algorithm)| {
-            // SAFETY: the caller's memory, which it does not use meanwhile.
+            if overlap(vector) {
+                return Err(Error::from_errno(Operation::Read, offset, libc::EINVAL, "buffers that overlap"));
+            }
+            // SAFETY: the caller's memory, which it does not use meanwhile; no byte is in two of them.
             let buffer = |part| IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(start(part), part.iov_len) });
             let mut buffers: Vec<_> = vector.iter().map(buffer).collect();
             let mut got = Vec::new();

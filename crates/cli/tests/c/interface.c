@@ -127,6 +127,12 @@ int main(int argc, char **argv)
     /* What makes no sense. */
     MUST(holdfast_pread(fd, back, 1, -1, &error) == -1 && errno == EINVAL && error.kind == HOLDFAST_ERROR_SYSTEM);
     MUST(holdfast_pread_sums(fd, back, 1, 0, 7, got, &error) == -1 && errno == EINVAL);
+    MUST(holdfast_pread(fd, back, 2, INT64_MAX - 1, &error) == -1 && errno == EINVAL && strstr(error.text, "position"));
+    struct iovec overlapping[2] = {{back + 99, 100}, {back, 100}};
+    MUST(holdfast_preadv(fd, overlapping, 2, 0, &error) == -1 && errno == EINVAL && strstr(error.text, "overlap"));
+    MUST(holdfast_pwritev(fd, overlapping, 2, 0, &error) == 200);
+    overlapping[0].iov_base = back + 100;
+    MUST(holdfast_preadv(fd, overlapping, 2, 0, &error) == 200);
     MUST(holdfast_preadv(fd, vector, -1, 0, &error) == -1 && errno == EINVAL);
     MUST(holdfast_pwrite(fd, NULL, 1, 0, &error) == -1 && errno == EINVAL);
     MUST(holdfast_pwrite(-1, written, 1, 0, &error) == -1 && errno == EBADF);
