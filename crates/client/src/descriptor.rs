@@ -7,8 +7,10 @@ use crate::transport::{self, Payload};
 use crate::write::{self, Appended, Write};
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{
-    BLOCK_BYTES, Command, Operation, PAYLOAD_BYTES_MAX, REPLY_BYTES, Request, Status, blocks_fitting, decode_blocks,
+    BLOCK_BYTES, Command, Operation, PAYLOAD_BYTES_MAX, REPLY_BYTES, Request, Status, TRANSFER_BYTES_MAX,
+    blocks_fitting, decode_blocks,
 };
+use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
@@ -27,7 +29,7 @@ pub fn read_at(
     algorithm: Algorithm,
     sums: &mut Vec<Checksum>,
 ) -> Result<usize> {
-    Read { fd, buffers, offset, algorithm, careful: false }.run(sums)
+    Read { fd, buffers, offset, algorithm, careful: false, most: TRANSFER_BYTES_MAX }.run(sums)
 }
 
 /// See [`crate::File::write_vectored_at_with_sums`]; without `sums`, they are made here.
@@ -41,7 +43,9 @@ pub fn write_at(
     algorithm: Algorithm,
     sums: Option<&[Checksum]>,
 ) -> Result<usize> {
-    let write = Write { fd, buffers, offset, algorithm, append: None, unreachable: &UNREACHABLE };
+    let most = TRANSFER_BYTES_MAX;
+    let write =
+        Write { fd, buffers, offset, algorithm, append: None, unreachable: &UNREACHABLE, most: Cell::new(most) };
     match sums {
         Some(sums) => write.run(sums),
         None => write.run(&write.sums()),
@@ -53,7 +57,7 @@ pub fn write_at(
 /// # Errors
 /// See [`Error`].
 pub fn append_part(fd: BorrowedFd<'_>, buffer: &[u8], algorithm: Algorithm) -> Result<(u64, usize)> {
-    write::append_part(fd, buffer, algorithm, &UNREACHABLE)
+    write::append_part(fd, buffer, algorithm, &UNREACHABLE, TRANSFER_BYTES_MAX)
 }
 
 /// Appends all of the buffers, in one request that nobody else's bytes come between; nothing of them if that takes more than one
@@ -62,7 +66,7 @@ pub fn append_part(fd: BorrowedFd<'_>, buffer: &[u8], algorithm: Algorithm) -> R
 /// # Errors
 /// See [`Error`]; nothing was written. Blocks of bytes that went bad on the way are counted from the first of them.
 pub fn append(fd: BorrowedFd<'_>, buffers: &[IoSlice<'_>], algorithm: Algorithm) -> Result<Appended> {
-    write::append(fd, buffers, algorithm, &UNREACHABLE)
+    write::append(fd, buffers, algorithm, &UNREACHABLE, TRANSFER_BYTES_MAX)
 }
 
 /// Up to where this process may write, in bytes (RLIMIT_FSIZE): what goes beyond is EFBIG, and nothing of it is written. No signal is sent.

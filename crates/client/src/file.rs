@@ -7,6 +7,7 @@ use crate::transport;
 use crate::write::{Write, append_part};
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{Features, Operation};
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
@@ -114,7 +115,8 @@ impl<F: AsFd> File<F> {
         offset: u64,
         sums: &mut Vec<Checksum>,
     ) -> Result<usize> {
-        Read { fd: self.fd(), buffers, offset, algorithm: self.algorithm, careful: false }.run(sums)
+        let most = self.features.transfer_bytes_max;
+        Read { fd: self.fd(), buffers, offset, algorithm: self.algorithm, careful: false, most }.run(sums)
     }
 
     /// Writes all of `buffer` from byte `offset` of the file on, also on a descriptor that was opened with O_APPEND. The checksums are
@@ -164,7 +166,7 @@ impl<F: AsFd> File<F> {
     /// See [`Error`]: nothing was written. Blocks of bytes that went bad on the way are counted from the first of them. [`Kind::Unsupported`] if
     /// the mount is of a version that does not know this.
     pub fn append(&self, buffer: &[u8]) -> Result<(u64, usize)> {
-        append_part(self.fd(), buffer, self.algorithm, &self.unreachable)
+        append_part(self.fd(), buffer, self.algorithm, &self.unreachable, self.features.transfer_bytes_max)
     }
 
     /// Blocks of this file that were written, by whomever, and went bad in memory before they were stored: ascending. fsync has told
@@ -178,6 +180,7 @@ impl<F: AsFd> File<F> {
 
     fn writing<'a, 'b>(&'a self, buffers: &'a [IoSlice<'b>], offset: u64) -> Write<'a, 'b> {
         let (algorithm, unreachable) = (self.algorithm, &self.unreachable);
-        Write { fd: self.fd(), buffers, offset, algorithm, append: None, unreachable }
+        let most = self.features.transfer_bytes_max;
+        Write { fd: self.fd(), buffers, offset, algorithm, append: None, unreachable, most: Cell::new(most) }
     }
 }

@@ -48,5 +48,5 @@ mod write;
 pub use error::{Error, Kind, Result};
 pub use file::File;
 pub use holdfast_integrity::{Algorithm, Checksum};
-pub use holdfast_interface::{Access, BLOCK_BYTES, Features, Operation, Piece, blocks, pieces};
+pub use holdfast_interface::{Access, BLOCK_BYTES, Capabilities, Features, Operation, Piece, blocks, pieces};
 pub use write::Appended;

@@ -8,9 +8,7 @@
 use crate::error::{Error, Result};
 use crate::transport::{self, Flush, Payload, inline_bytes};
 use holdfast_integrity::{Algorithm, Checksum};
-use holdfast_interface::{
-    BLOCK_BYTES, Command, Operation, Request, Status, TRANSFER_BYTES_MAX, blocks, decode_sums, parts, pieces,
-};
+use holdfast_interface::{BLOCK_BYTES, Command, Operation, Request, Status, blocks, decode_sums, parts, pieces};
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
 
@@ -26,6 +24,8 @@ pub(crate) struct Read<'a, 'b> {
     pub(crate) algorithm: Algorithm,
     /// An ordinary read has met a bad block: the mount is asked for each part, and says which it is.
     pub(crate) careful: bool,
+    /// Most bytes of one request.
+    pub(crate) most: usize,
 }
 
 impl Read<'_, '_> {
@@ -62,7 +62,7 @@ impl Read<'_, '_> {
             return Ok(Got { length, at_end: length < inline });
         }
         // To the end of a block, so that each block has one checksum.
-        let length = left.min(TRANSFER_BYTES_MAX - (offset % BLOCK_BYTES as u64) as usize);
+        let length = left.min(self.most - (offset % BLOCK_BYTES as u64) as usize);
         let got = match self.plain(at, length) {
             Err(error) if error.errno == libc::EIO => {
                 self.careful = true;
@@ -70,7 +70,12 @@ impl Read<'_, '_> {
             }
             got => got?,
         };
-        let known = self.sums(at, got)?;
+        let known = match self.sums(at, got) {
+            Err(error) if error.errno == libc::EINVAL && transport::lower(self.fd, &mut self.most) => {
+                return self.step(at, left, sums);
+            }
+            known => known?,
+        };
         for (index, piece) in pieces(offset, got).enumerate() {
             let range = at + piece.range.start..at + piece.range.end;
             if known.get(index) == Some(&parts::sum(self.buffers, range.clone(), self.algorithm)) {

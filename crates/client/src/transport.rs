@@ -77,6 +77,14 @@ pub(crate) fn features(fd: BorrowedFd<'_>) -> io::Result<Features> {
     Features::decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))
 }
 
+/// A request was refused as one that makes no sense: whether the mount takes fewer bytes in one than `most`, which is lowered to that.
+pub(crate) fn lower(fd: BorrowedFd<'_>, most: &mut usize) -> bool {
+    let taken = features(fd).map_or(*most, |features| features.transfer_bytes_max);
+    let is_lower = taken < *most;
+    *most = taken.min(*most);
+    is_lower
+}
+
 /// A reply's head, and what follows it.
 pub(crate) fn reply(bytes: &[u8]) -> Result<(Reply, &[u8]), holdfast_interface::Malformed> {
     Reply::decode(bytes)

@@ -8,8 +8,9 @@ use crate::error::{Error, Kind, Result};
 use crate::transport::{self, Flush, Payload, inline_bytes};
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{
-    BLOCK_BYTES, Command, Operation, Piece, Reply, Request, Status, TRANSFER_BYTES_MAX, parts, pieces,
+    BLOCK_BYTES, Capabilities, Command, Operation, Piece, Reply, Request, Status, TRANSFER_BYTES_LEAST, parts, pieces,
 };
+use std::cell::Cell;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +44,8 @@ pub(crate) struct Write<'a, 'b> {
     pub(crate) append: Option<u64>,
     /// A mount has said that it cannot read this process's memory.
     pub(crate) unreachable: &'a AtomicBool,
+    /// Most bytes of one request.
+    pub(crate) most: Cell<usize>,
 }
 
 impl Write<'_, '_> {
@@ -101,11 +104,14 @@ impl Write<'_, '_> {
         } else {
             Ok(None)
         };
-        let step = step.map_err(|error| match error {
+        let step = match step {
+            Err(error) if is_senseless(&error) && self.is_lowered() => None,
             // A mount of before there were appends: it does not know the flag.
-            Error { kind: Kind::System, errno: libc::EINVAL, .. } => self.error_at(0, &number(libc::EOPNOTSUPP)),
-            error => self.with_all_bad(error),
-        })?;
+            Err(error) if is_senseless(&error) && !self.knows(Capabilities::APPEND) => {
+                return Err(self.error_at(0, &number(libc::EOPNOTSUPP)));
+            }
+            step => step.map_err(|error| self.with_all_bad(error))?,
+        };
         let Some(Step { offset, length, grew }) = step else { return Ok(Appended::TooLong) };
         self.tell_kernel(offset, length, grew).map_err(|error| self.error_at(0, &error).after(length))?;
         Ok(Appended::At(offset))
@@ -152,10 +158,15 @@ impl Write<'_, '_> {
 
     fn step(&self, at: usize, left: usize, sums: &[Checksum]) -> Result<Step> {
         let inline = inline_bytes(self.offset + at as u64, left, self.algorithm.digest_len());
-        if inline < left
-            && let Some(step) = self.fetch(at, self.fetchable(at, left), sums)?
-        {
-            return Ok(step);
+        if inline < left {
+            match self.fetch(at, self.fetchable(at, left), sums) {
+                Err(error) if is_senseless(&error) && self.is_lowered() => return self.step(at, left, sums),
+                fetched => {
+                    if let Some(step) = fetched? {
+                        return Ok(step);
+                    }
+                }
+            }
         }
         if inline < left && at == 0 {
             // In several requests: nothing shall be written if one of them will be refused.
@@ -167,7 +178,19 @@ impl Write<'_, '_> {
     /// Of so many bytes, how many one request can be about whose bytes the mount fetches.
     fn fetchable(&self, at: usize, left: usize) -> usize {
         let offset = self.offset + at as u64;
-        left.min(TRANSFER_BYTES_MAX - (offset % BLOCK_BYTES as u64) as usize)
+        left.min(self.most.get() - (offset % BLOCK_BYTES as u64) as usize)
+    }
+
+    /// The mount takes fewer bytes at once than it was given, and gets no more from now on.
+    fn is_lowered(&self) -> bool {
+        let mut most = self.most.get();
+        let is_lowered = transport::lower(self.fd, &mut most);
+        self.most.set(most);
+        is_lowered
+    }
+
+    fn knows(&self, capabilities: Capabilities) -> bool {
+        transport::features(self.fd).is_ok_and(|features| features.capabilities.have(capabilities))
     }
 
     /// Has the mount fetch the bytes; `None` if they have to be sent.
@@ -282,8 +305,9 @@ pub(crate) fn append(
     buffers: &[IoSlice<'_>],
     algorithm: Algorithm,
     unreachable: &AtomicBool,
+    most: usize,
 ) -> Result<Appended> {
-    let write = Write { fd, buffers, offset: 0, algorithm, append: None, unreachable };
+    let write = Write { fd, buffers, offset: 0, algorithm, append: None, unreachable, most: Cell::new(most) };
     let limit = transport::file_size_limit().min(i64::MAX as u64);
     match limit.checked_sub(parts::length(buffers) as u64) {
         last @ Some(_) => Write { append: last, ..write }.append(),
@@ -297,10 +321,11 @@ pub(crate) fn append_part(
     buffer: &[u8],
     algorithm: Algorithm,
     unreachable: &AtomicBool,
+    most: usize,
 ) -> Result<(u64, usize)> {
-    for length in [TRANSFER_BYTES_MAX, 2 * BLOCK_BYTES] {
+    for length in [most, TRANSFER_BYTES_LEAST, 2 * BLOCK_BYTES] {
         let part = &buffer[..buffer.len().min(length)];
-        match append(fd, &[IoSlice::new(part)], algorithm, unreachable)? {
+        match append(fd, &[IoSlice::new(part)], algorithm, unreachable, most)? {
             Appended::At(offset) => return Ok((offset, part.len())),
             Appended::TooLong => {}
         }
@@ -313,6 +338,11 @@ struct Step {
     offset: u64,
     length: usize,
     grew: bool,
+}
+
+/// The mount has taken the request for one that makes no sense.
+fn is_senseless(error: &Error) -> bool {
+    error.kind == Kind::System && error.errno == libc::EINVAL
 }
 
 fn garbled() -> std::io::Error {

@@ -30,7 +30,8 @@ mod tests;
 
 pub use blocks::{BLOCK_BYTES, Piece, blocks, pieces};
 pub use reply::{
-    Access, BLOCKS_MAX, FEATURES_BYTES, Features, Operation, REPLY_BYTES, Reply, Side, Status, TEXT_BYTES_MAX,
+    Access, BLOCKS_MAX, Capabilities, FEATURES_BYTES, Features, Operation, REPLY_BYTES, Reply, Side, Status,
+    TEXT_BYTES_MAX,
 };
 pub use request::{REQUEST_BYTES, Request};
 
@@ -38,10 +39,14 @@ use holdfast_integrity::{Algorithm, Checksum};
 
 /// Version of the messages. A mount answers those that it knows.
 pub const VERSION: u16 = 1;
+/// The first version that a mount still answers.
+pub const VERSION_LEAST: u16 = 1;
 /// Most bytes that the kernel carries in one ioctl of a FUSE file system, in each direction (14 bits of the ioctl's number).
 pub const PAYLOAD_BYTES_MAX: usize = (1 << 14) - 1;
 /// Most bytes of a file that one request is about.
 pub const TRANSFER_BYTES_MAX: usize = 1 << 20;
+/// What every mount takes in one request: what goes in one ioctl anyway.
+pub const TRANSFER_BYTES_LEAST: usize = PAYLOAD_BYTES_MAX + 1;
 
 /// What is asked; the number within the ioctl's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! What the mount answers.
 
-use crate::{BLOCK_BYTES, Malformed, TRANSFER_BYTES_MAX, VERSION, is_position};
+use crate::{BLOCK_BYTES, Malformed, TRANSFER_BYTES_LEAST, TRANSFER_BYTES_MAX, VERSION, is_position};
 use holdfast_integrity::Algorithm;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -244,18 +244,41 @@ struct RawFeatures {
     /// Bit n: the algorithm with the number n.
     algorithms: u64,
     mode: [u8; MODE_BYTES],
-    reserved: [u64; 5],
+    capabilities: u64,
+    /// 0, from a mount of before there was this field: it knows its own version alone.
+    version_least: u16,
+    reserved: [u16; 15],
 }
 const _: () = assert!(size_of::<RawFeatures>() == 96);
+
+/// What a mount knows beyond what each of its version does: a bit each, of which those that are not known here stay as they came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Capabilities(pub u64);
+
+impl Capabilities {
+    /// Requests that append. (A mount of before there were capabilities may know them without saying so.)
+    pub const APPEND: Capabilities = Capabilities(1);
+    /// All that are known here.
+    pub const ALL: Capabilities = Capabilities::APPEND;
+
+    /// Whether all of these are among them.
+    pub fn have(self, others: Capabilities) -> bool {
+        self.0 & others.0 == others.0
+    }
+}
 
 /// What a mount offers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Features {
-    /// Version of the messages.
+    /// Version of the messages; the latest that the mount knows.
     pub version: u16,
+    /// The first that it still knows: all from this one to that are understood.
+    pub version_least: u16,
+    /// What it knows beyond them.
+    pub capabilities: Capabilities,
     /// What this descriptor may do.
     pub access: Access,
-    /// The checksum that pages have in memory: blocks are forwarded with it and nothing is computed.
+    /// The checksum that pages have in memory: blocks are forwarded with it and nothing is computed. CRC-64 if it is one that is not known here.
     pub page_algorithm: Algorithm,
     /// Most bytes of one request.
     pub transfer_bytes_max: usize,
@@ -280,7 +303,9 @@ impl Features {
             payload_bytes_max: crate::PAYLOAD_BYTES_MAX as u32,
             algorithms: self.algorithms.iter().fold(0, |bits, algorithm| bits | 1 << algorithm.id()),
             mode,
-            reserved: [0; 5],
+            capabilities: self.capabilities.0,
+            version_least: self.version_least,
+            reserved: [0; 15],
         };
         raw.as_bytes().to_vec()
     }
@@ -288,27 +313,31 @@ impl Features {
     /// The answer's fields. A newer mount may know algorithms that are not known here; they are left out.
     ///
     /// # Errors
-    /// See [`Malformed`]. A version that is not known here is one.
+    /// See [`Malformed`]: one is a mount that does not know the version that is spoken here.
     pub fn decode(bytes: &[u8]) -> Result<Features, Malformed> {
         let short = Malformed::Short { what: "features", needed: FEATURES_BYTES, got: bytes.len() };
         let (raw, _) = RawFeatures::read_from_prefix(bytes).map_err(|_| short)?;
-        if raw.version != VERSION {
+        let version_least = if raw.version_least == 0 { raw.version } else { raw.version_least };
+        if !(version_least..=raw.version).contains(&VERSION) {
             return Err(Malformed::Version(raw.version));
         }
         if raw.block_bytes != BLOCK_BYTES as u32 {
             return Err(Malformed::Field("blocks of another size"));
         }
         let transfer_bytes_max = usize::try_from(raw.transfer_bytes_max).unwrap_or(usize::MAX);
-        if !(BLOCK_BYTES..=TRANSFER_BYTES_MAX).contains(&transfer_bytes_max) {
+        if transfer_bytes_max < TRANSFER_BYTES_LEAST {
             return Err(Malformed::Field("transfers of an impossible size"));
         }
         let known = Algorithm::ALL.into_iter().filter(|algorithm| raw.algorithms & 1 << algorithm.id() != 0);
         let end = raw.mode.iter().position(|byte| *byte == 0).unwrap_or(MODE_BYTES);
         Ok(Features {
             version: raw.version,
+            version_least,
+            capabilities: Capabilities(raw.capabilities),
             access: Access { read: raw.access & 1 != 0, write: raw.access & 2 != 0 },
-            page_algorithm: Algorithm::parse(raw.page_algorithm)?,
-            transfer_bytes_max,
+            page_algorithm: Algorithm::parse(raw.page_algorithm).unwrap_or(Algorithm::Crc64Nvme),
+            // A mount that takes more is asked for no more than is known here.
+            transfer_bytes_max: transfer_bytes_max.min(TRANSFER_BYTES_MAX),
             algorithms: known.collect(),
             mode: String::from_utf8_lossy(&raw.mode[..end]).into_owned(),
         })

@@ -64,15 +64,48 @@ fn messages_come_back() {
     let mut bytes = Reply::done(Operation::Read, 9, 4, true).encode(REPLY_BYTES);
     bytes.extend_from_slice(b"sums");
     assert_eq!(Reply::decode(&bytes), Ok((Reply::done(Operation::Read, 9, 4, true), &b"sums"[..])));
-    let features = Features {
+    let features = features();
+    assert_eq!(Features::decode(&features.encode()), Ok(features));
+}
+
+fn features() -> Features {
+    Features {
         version: VERSION,
+        version_least: VERSION_LEAST,
+        capabilities: Capabilities(1 << 40 | Capabilities::ALL.0),
         access: Access { read: true, write: false },
         page_algorithm: Algorithm::Crc64Nvme,
         transfer_bytes_max: TRANSFER_BYTES_MAX,
         algorithms: Algorithm::ALL.to_vec(),
         mode: "uniform".into(),
+    }
+}
+
+#[test]
+fn newer_and_older_mounts_are_understood() {
+    let with = |at: usize, value: &[u8]| {
+        let mut bytes = features().encode();
+        bytes[at..at + value.len()].copy_from_slice(value);
+        Features::decode(&bytes)
     };
-    assert_eq!(Features::decode(&features.encode()), Ok(features));
+    let number = |number: u16| number.to_ne_bytes();
+    // A newer version that still answers this one, and one that does not; an older one.
+    let newer = with(0, &number(7)).unwrap();
+    assert_eq!((newer.version, newer.version_least), (7, VERSION_LEAST));
+    let mut bytes = newer.encode();
+    bytes[64..66].copy_from_slice(&number(2));
+    assert_eq!(Features::decode(&bytes), Err(Malformed::Version(7)));
+    assert_eq!(with(0, &number(0)), Err(Malformed::Version(0)));
+    // From before there were these fields.
+    let before = with(56, &[0; 40]).unwrap();
+    assert_eq!((before.version_least, before.capabilities), (VERSION, Capabilities(0)));
+    assert!(!before.capabilities.have(Capabilities::APPEND) && newer.capabilities.have(Capabilities::APPEND));
+    assert!(newer.capabilities.have(Capabilities(1 << 40)), "unknown ones stay");
+    // An algorithm that is not known here; more and less than is known here in one request.
+    assert_eq!(with(3, &[200]).unwrap().page_algorithm, Algorithm::Crc64Nvme);
+    assert_eq!(with(8, &(64u32 << 20).to_ne_bytes()).unwrap().transfer_bytes_max, TRANSFER_BYTES_MAX);
+    assert_eq!(with(8, &(64u32 << 10).to_ne_bytes()).unwrap().transfer_bytes_max, 64 << 10);
+    assert!(with(8, &4096u32.to_ne_bytes()).is_err());
 }
 
 #[test]

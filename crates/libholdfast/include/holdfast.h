@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 /* What this header describes; holdfast_abi_version() says what the library has. Equal upper 16 bits: compatible. */
-#define HOLDFAST_ABI_VERSION 0x00010002u
+#define HOLDFAST_ABI_VERSION 0x00010003u
 
 #define HOLDFAST_BLOCK_BYTES 4096
 #define HOLDFAST_SUM_BYTES_MAX 32
@@ -64,16 +64,24 @@ struct holdfast_error {
     uint64_t reserved[3];
 };
 
+/* Bits of struct holdfast_features.capabilities. */
+#define HOLDFAST_CAN_APPEND 1u /* holdfast_append() */
+
 /* What a mount offers. */
 struct holdfast_features {
     uint32_t interface_version;
-    uint32_t page_algorithm;     /* of pages in the mount's memory: with it checksums are forwarded and not made anew */
+    uint32_t page_algorithm;     /* of pages in the mount's memory: with it checksums are forwarded and not made anew; HOLDFAST_CRC64
+                                    if the library does not know it */
     uint64_t algorithms;         /* one bit each */
     uint64_t transfer_bytes_max; /* of one request; longer transfers are several */
     uint32_t may_read;           /* this descriptor, 0 or 1 */
     uint32_t may_write;
     char mode[40];               /* the store's protection mode, "" if it is not known */
-    uint64_t reserved[4];
+    /* What the mount knows beyond what each of its version does: HOLDFAST_CAN_... From version 0x00010003 on; before, these are 0. */
+    uint64_t capabilities;
+    uint32_t interface_version_least; /* the first version that it still knows; interface_version is the latest */
+    uint32_t reserved_1;
+    uint64_t reserved[2];
 };
 
 uint32_t holdfast_abi_version(void);

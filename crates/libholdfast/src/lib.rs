@@ -16,7 +16,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
 /// As in the header.
-pub const ABI_VERSION: u32 = 0x0001_0002;
+pub const ABI_VERSION: u32 = 0x0001_0003;
 
 fn algorithm(number: c_int) -> Option<Algorithm> {
     u8::try_from(number).ok().and_then(|number| Algorithm::parse(number).ok())

@@ -40,7 +40,10 @@ pub struct HoldfastFeatures {
     pub may_read: u32,
     pub may_write: u32,
     pub mode: [c_char; MODE_BYTES],
-    pub reserved: [u64; 4],
+    pub capabilities: u64,
+    pub interface_version_least: u32,
+    pub reserved_1: u32,
+    pub reserved: [u64; 2],
 }
 const _: () = assert!(size_of::<HoldfastFeatures>() == 104);
 
@@ -98,7 +101,10 @@ impl From<&Features> for HoldfastFeatures {
             may_read: u32::from(features.access.read),
             may_write: u32::from(features.access.write),
             mode: words(&features.mode),
-            reserved: [0; 4],
+            capabilities: features.capabilities.0,
+            interface_version_least: u32::from(features.version_least),
+            reserved_1: 0,
+            reserved: [0; 2],
         }
     }
 }

@@ -56,11 +56,13 @@ int main(int argc, char **argv)
     MUST(sizeof(struct holdfast_error) == 528 && offsetof(struct holdfast_error, blocks) == 40);
     MUST(offsetof(struct holdfast_error, text) == 296 && offsetof(struct holdfast_error, in_transfer) == 496);
     MUST(sizeof(struct holdfast_features) == 104 && offsetof(struct holdfast_features, mode) == 32);
-    MUST(offsetof(struct holdfast_features, may_read) == 24 && offsetof(struct holdfast_features, reserved) == 72);
+    MUST(offsetof(struct holdfast_features, may_read) == 24 && offsetof(struct holdfast_features, capabilities) == 72);
+    MUST(offsetof(struct holdfast_features, interface_version_least) == 80 && offsetof(struct holdfast_features, reserved) == 88);
 
     int fd = open(argv[1], O_RDWR | O_CREAT | O_TRUNC, 0644);
     MUST(fd >= 0);
     MUST(holdfast_features(fd, &features) == 0);
+    MUST(features.interface_version_least == 1 && features.capabilities == HOLDFAST_CAN_APPEND);
     MUST(features.interface_version == 1 && features.may_read == 1 && features.may_write == 1);
     MUST(features.algorithms >> HOLDFAST_CRC64 & 1 && features.algorithms >> features.page_algorithm & 1);
     MUST(features.transfer_bytes_max >= HOLDFAST_BLOCK_BYTES);

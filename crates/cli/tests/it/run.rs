@@ -63,7 +63,7 @@ impl Rig {
     }
 
     /// A C program or library made of one file.
-    fn compiled(&self, source: &str, options: &[&str]) -> PathBuf {
+    pub(crate) fn compiled(&self, source: &str, options: &[&str]) -> PathBuf {
         let program = self.path(&source.replace('.', "-"));
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
         let mut compiler = Command::new("cc");

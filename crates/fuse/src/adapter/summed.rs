@@ -14,8 +14,8 @@ use crate::handler::{Answer, Handler};
 use crate::negotiate::Caching;
 use holdfast_integrity::{Algorithm, Checksum, Protection};
 use holdfast_interface::{
-    Access, BLOCK_BYTES, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status, TRANSFER_BYTES_MAX,
-    VERSION, blocks, blocks_fitting, decode_sums, encode_blocks,
+    Access, BLOCK_BYTES, Capabilities, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status,
+    TRANSFER_BYTES_MAX, VERSION, VERSION_LEAST, blocks, blocks_fitting, decode_sums, encode_blocks,
 };
 use holdfast_naming::{self as naming, Error, ReadData, SumsWanted};
 use holdfast_object as object;
@@ -215,6 +215,8 @@ enum Failure {
 fn features(handle: Handle, mode: Protection) -> Features {
     Features {
         version: VERSION,
+        version_least: VERSION_LEAST,
+        capabilities: Capabilities::ALL,
         access: handle.access(),
         page_algorithm: mode.memory(),
         transfer_bytes_max: TRANSFER_BYTES_MAX,
