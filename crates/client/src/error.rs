@@ -20,8 +20,9 @@ pub enum Kind {
     System,
 }
 
-/// A failed transfer.
+/// A failed transfer. There can be more to say of it in the future.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 #[error("{} at byte {offset}: {}{}", match operation { Operation::Read => "read", Operation::Write => "write" }, self.words(), Blocks(blocks))]
 pub struct Error {
     /// Why.

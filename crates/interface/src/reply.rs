@@ -1,6 +1,6 @@
 //! What the mount answers.
 
-use crate::{BLOCK_BYTES, Malformed, TRANSFER_BYTES_LEAST, TRANSFER_BYTES_MAX, VERSION, is_position};
+use crate::{BLOCK_BYTES, Malformed, TRANSFER_BYTES_LEAST, TRANSFER_BYTES_MAX, VERSION, VERSION_LEAST, is_position};
 use holdfast_integrity::Algorithm;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -267,8 +267,9 @@ impl Capabilities {
     }
 }
 
-/// What a mount offers.
+/// What a mount offers. There can be more of it in the future.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Features {
     /// Version of the messages; the latest that the mount knows.
     pub version: u16,
@@ -289,6 +290,20 @@ pub struct Features {
 }
 
 impl Features {
+    /// What a mount offers that knows all that is known here.
+    pub fn all(access: Access, page_algorithm: Algorithm, mode: String) -> Features {
+        Features {
+            version: VERSION,
+            version_least: VERSION_LEAST,
+            capabilities: Capabilities::ALL,
+            access,
+            page_algorithm,
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            algorithms: Algorithm::ALL.to_vec(),
+            mode,
+        }
+    }
+
     /// As it is sent.
     pub fn encode(&self) -> Vec<u8> {
         let mut mode = [0; MODE_BYTES];

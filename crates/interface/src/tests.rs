@@ -69,16 +69,9 @@ fn messages_come_back() {
 }
 
 fn features() -> Features {
-    Features {
-        version: VERSION,
-        version_least: VERSION_LEAST,
-        capabilities: Capabilities(1 << 40 | Capabilities::ALL.0),
-        access: Access { read: true, write: false },
-        page_algorithm: Algorithm::Crc64Nvme,
-        transfer_bytes_max: TRANSFER_BYTES_MAX,
-        algorithms: Algorithm::ALL.to_vec(),
-        mode: "uniform".into(),
-    }
+    let access = Access { read: true, write: false };
+    let all = Features::all(access, Algorithm::Crc64Nvme, "uniform".into());
+    Features { capabilities: Capabilities(1 << 40 | all.capabilities.0), ..all }
 }
 
 #[test]

@@ -101,17 +101,8 @@ mod tests {
 
     #[test]
     fn a_line_says_it_all() {
-        let error = Error {
-            kind: Kind::Memory,
-            operation: Operation::Read,
-            in_transfer: true,
-            offset: 12_288,
-            done: 0,
-            blocks: vec![3],
-            device_address: None,
-            errno: libc::EIO,
-            text: "it is bad".into(),
-        };
+        let mut error = Error::from_errno(Operation::Read, 12_288, libc::EIO, "it is bad");
+        error.blocks = vec![3];
         assert_eq!(
             line("cp", 12, &plain(b"/m/a\nb"), "memory", &error),
             "holdfast: cp (12): /m/a\\nb: bad bytes in memory: read at byte 12288: it is bad (blocks [3])\n"

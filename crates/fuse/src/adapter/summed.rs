@@ -12,10 +12,10 @@ use crate::decode::Context;
 use crate::errno::Errno;
 use crate::handler::{Answer, Handler};
 use crate::negotiate::Caching;
-use holdfast_integrity::{Algorithm, Checksum, Protection};
+use holdfast_integrity::Checksum;
 use holdfast_interface::{
-    Access, BLOCK_BYTES, Capabilities, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status,
-    TRANSFER_BYTES_MAX, VERSION, VERSION_LEAST, blocks, blocks_fitting, decode_sums, encode_blocks,
+    Access, BLOCK_BYTES, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status, TRANSFER_BYTES_MAX,
+    blocks, blocks_fitting, decode_sums, encode_blocks,
 };
 use holdfast_naming::{self as naming, Error, ReadData, SumsWanted};
 use holdfast_object as object;
@@ -38,7 +38,8 @@ impl Serving<'_> {
         }
         let handle = Handle::of_raw(args.fh);
         if command == Command::Features {
-            return Ok(features(handle, self.namespace().cache().protection()).encode());
+            let mode = self.namespace().cache().protection();
+            return Ok(Features::all(handle.access(), mode.memory(), mode.to_string()).encode());
         }
         if self.is_down() {
             return Err(Errno::IO);
@@ -210,19 +211,6 @@ impl Serving<'_> {
 enum Failure {
     Number(Errno),
     Naming(Error),
-}
-
-fn features(handle: Handle, mode: Protection) -> Features {
-    Features {
-        version: VERSION,
-        version_least: VERSION_LEAST,
-        capabilities: Capabilities::ALL,
-        access: handle.access(),
-        page_algorithm: mode.memory(),
-        transfer_bytes_max: TRANSFER_BYTES_MAX,
-        algorithms: Algorithm::ALL.to_vec(),
-        mode: mode.to_string(),
-    }
 }
 
 /// Where in the file blocks begin to be counted for a request's checksums.
