@@ -71,7 +71,7 @@ impl Read<'_, '_> {
             got => got?,
         };
         let known = match self.sums(at, got) {
-            Err(error) if error.errno == libc::EINVAL && transport::lower(self.fd, &mut self.most) => {
+            Err(error) if error.errno == libc::EINVAL && transport::lower(self.fd, got, &mut self.most) => {
                 return self.step(at, left, sums);
             }
             known => known?,

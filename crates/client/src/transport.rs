@@ -77,12 +77,11 @@ pub(crate) fn features(fd: BorrowedFd<'_>) -> io::Result<Features> {
     Features::decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))
 }
 
-/// A request was refused as one that makes no sense: whether the mount takes fewer bytes in one than `most`, which is lowered to that.
-pub(crate) fn lower(fd: BorrowedFd<'_>, most: &mut usize) -> bool {
+/// A request about `length` bytes was refused as one that makes no sense: whether the mount takes fewer in one. `most` is lowered to that.
+pub(crate) fn lower(fd: BorrowedFd<'_>, length: usize, most: &mut usize) -> bool {
     let taken = features(fd).map_or(*most, |features| features.transfer_bytes_max);
-    let is_lower = taken < *most;
     *most = taken.min(*most);
-    is_lower
+    *most < length
 }
 
 /// A reply's head, and what follows it.

@@ -105,7 +105,7 @@ impl Write<'_, '_> {
             Ok(None)
         };
         let step = match step {
-            Err(error) if is_senseless(&error) && self.is_lowered() => None,
+            Err(error) if is_senseless(&error) && self.is_lowered(total) => None,
             // A mount of before there were appends: it does not know the flag.
             Err(error) if is_senseless(&error) && !self.knows(Capabilities::APPEND) => {
                 return Err(self.error_at(0, &number(libc::EOPNOTSUPP)));
@@ -159,8 +159,9 @@ impl Write<'_, '_> {
     fn step(&self, at: usize, left: usize, sums: &[Checksum]) -> Result<Step> {
         let inline = inline_bytes(self.offset + at as u64, left, self.algorithm.digest_len());
         if inline < left {
-            match self.fetch(at, self.fetchable(at, left), sums) {
-                Err(error) if is_senseless(&error) && self.is_lowered() => return self.step(at, left, sums),
+            let length = self.fetchable(at, left);
+            match self.fetch(at, length, sums) {
+                Err(error) if is_senseless(&error) && self.is_lowered(length) => return self.step(at, left, sums),
                 fetched => {
                     if let Some(step) = fetched? {
                         return Ok(step);
@@ -181,10 +182,10 @@ impl Write<'_, '_> {
         left.min(self.most.get() - (offset % BLOCK_BYTES as u64) as usize)
     }
 
-    /// The mount takes fewer bytes at once than it was given, and gets no more from now on.
-    fn is_lowered(&self) -> bool {
+    /// The mount takes fewer bytes at once than these, and gets no more from now on.
+    fn is_lowered(&self, length: usize) -> bool {
         let mut most = self.most.get();
-        let is_lowered = transport::lower(self.fd, &mut most);
+        let is_lowered = transport::lower(self.fd, length, &mut most);
         self.most.set(most);
         is_lowered
     }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::store::Shared;
 use holdfast_integrity::{Algorithm, Checksum};
-use holdfast_interface::{Access, BLOCK_BYTES, Features, Operation, TRANSFER_BYTES_MAX, VERSION, parts, pieces};
+use holdfast_interface::{Access, BLOCK_BYTES, Features, Operation, TRANSFER_BYTES_MAX, parts, pieces};
 use holdfast_naming::{self as naming, SumsWanted, WRITE_MAX};
 use holdfast_object::{Durability, ObjectId};
 use parking_lot::Mutex;
@@ -40,14 +40,8 @@ impl File {
             let space = &store.layers()?.namespace;
             (space.cache().protection(), space.errors_begin(id), space.getattr(id))
         };
-        let features = Features {
-            version: VERSION,
-            access: Access { read: true, write: true },
-            page_algorithm: mode.memory(),
-            transfer_bytes_max: STEP_BYTES,
-            algorithms: Algorithm::ALL.to_vec(),
-            mode: mode.to_string(),
-        };
+        let mut features = Features::all(Access { read: true, write: true }, mode.memory(), mode.to_string());
+        features.transfer_bytes_max = STEP_BYTES;
         let algorithm = match features.page_algorithm {
             Algorithm::None => Algorithm::Crc64Nvme,
             own => own,

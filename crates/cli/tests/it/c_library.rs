@@ -93,6 +93,22 @@ fn the_manual_page_is_shown_without_a_warning() {
     assert!(shown.contains("HOLDFAST_FLETCHER256") && shown.contains("RETURN VALUE"), "{shown}");
 }
 
+/// A mount that does not know appends is told from one that takes this one for senseless.
+#[test]
+fn a_mount_of_before_there_were_appends_is_unsupported() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let path = rig.mounted("").join("f");
+    let program = compiled(&rig, "append.c");
+    let shim = rig.compiled("lower.c", &["-shared", "-fPIC", "-ldl"]);
+    let with = |appends: &str| ran(Command::new(&program).arg(&path).env("LD_PRELOAD", &shim).env("APPENDS", appends));
+    assert_eq!(with("unknown"), format!("-1 {}\n", libc::EOPNOTSUPP));
+    assert_eq!(with("senseless"), format!("-1 {}\n", libc::EINVAL));
+    assert_eq!(ran(Command::new(&program).arg(&path)), "3 0\n");
+}
+
 #[test]
 fn a_c_program_writes_reads_and_sees_a_flipped_bit() {
     if !fuse() {

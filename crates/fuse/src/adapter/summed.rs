@@ -12,7 +12,7 @@ use crate::decode::Context;
 use crate::errno::Errno;
 use crate::handler::{Answer, Handler};
 use crate::negotiate::Caching;
-use holdfast_integrity::Checksum;
+use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{
     Access, BLOCK_BYTES, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status, TRANSFER_BYTES_MAX,
     blocks, blocks_fitting, decode_sums, encode_blocks,

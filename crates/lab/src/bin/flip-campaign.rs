@@ -22,8 +22,8 @@ struct Arguments {
     /// Seed of the first trial
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Modes, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "disk,dynamic,uniform")]
+    /// Modes, separated by commas; dynamic goes over to its strong checksum within a trial
+    #[arg(long, value_delimiter = ',', default_value = "disk,dynamic=3,uniform")]
     modes: Vec<Protection>,
     /// Flip checksums of pages only, which bits seldom hit where all are as likely
     #[arg(long)]
