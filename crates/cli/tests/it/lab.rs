@@ -70,7 +70,8 @@ fn only_root_and_who_mounted_it_damage_it() {
     let mount = rig.lab("allow_other,cache=16M");
     fs::write(mount.join("f"), content(1)).unwrap();
     let directory = File::open(&mount).unwrap();
-    let request = r#"{"place":{"memory":{"when":"any","checksum":false}},"kind":"file-data","bits":1,"seed":0}"#;
+    let request =
+        r#"{"place":{"memory":{"when":"any","checksum":false}},"kind":"file-data","bits":1,"seed":0,"astray":false}"#;
     let ask = || {
         let reply = holdfast_fuse::control::inject(&directory, request.as_bytes()).unwrap();
         serde_json::from_slice::<Value>(&reply.expect("it is the lab's")).unwrap()
@@ -87,7 +88,8 @@ fn only_root_and_who_mounted_it_damage_it() {
     });
     let message = refused["refused"]["message"].as_str().expect("refused");
     assert!(message.contains("only root and the user who mounted"), "{message}");
-    assert!(ask()["done"]["bits_flipped"] == 1);
+    let done = ask();
+    assert!(done["done"]["bits_flipped"] == 1, "{done}");
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn what_a_recovery_point_is_made_of_is_struck_and_found_in_time() {
         ("allocator", "(allocation bitmap)"),
         ("superblock", "superblock"),
         ("dead-run", "runs that are to join a dead list"),
-        ("audit", "a logic bug"),
+        ("audit", "of the audit in memory"),
     ];
     let rig = Rig::new();
     let mut work = Work::new(&rig, OPTIONS);
