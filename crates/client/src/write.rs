@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// How often bytes are sent again that went bad on the way.
 const ATTEMPTS_MAX: usize = 3;
 
+/// How often the mount is asked to fetch what cannot be sent in pieces. It has waited for some milliseconds each time.
+const FETCHES_MAX: usize = 16;
+
 /// As sync_file_range(2) has it.
 const TO_THE_END: usize = 0;
 
@@ -100,7 +103,7 @@ impl Write<'_, '_> {
         let step = if inline_bytes(0, total, self.algorithm.digest_len()) == total {
             self.send(0, total, sums).map(Some)
         } else if self.fetchable(0, total) == total {
-            self.fetch(0, total, sums)
+            self.fetch_in_time(total, sums)
         } else {
             Ok(None)
         };
@@ -194,9 +197,25 @@ impl Write<'_, '_> {
         transport::features(self.fd).is_ok_and(|features| features.capabilities.have(capabilities))
     }
 
+    /// The same of all bytes, which cannot be sent in several requests: asked for again if it is only not now that the mount can.
+    fn fetch_in_time(&self, length: usize, sums: &[Checksum]) -> Result<Option<Step>> {
+        for _ in 1..FETCHES_MAX {
+            let step = self.fetch(0, length, sums)?;
+            if step.is_some() || !self.is_fetchable() {
+                return Ok(step);
+            }
+        }
+        self.fetch(0, length, sums)
+    }
+
+    /// Whether the mount may fetch bytes from here. Not if they have no checksums: nothing would tell that they are another process's.
+    fn is_fetchable(&self) -> bool {
+        self.algorithm != Algorithm::None && !self.unreachable.load(Ordering::Relaxed)
+    }
+
     /// Has the mount fetch the bytes; `None` if they have to be sent.
     fn fetch(&self, at: usize, length: usize, sums: &[Checksum]) -> Result<Option<Step>> {
-        if self.unreachable.load(Ordering::Relaxed) {
+        if !self.is_fetchable() {
             return Ok(None);
         }
         let Some(reply) = self.fetched(at, length, sums)? else { return Ok(None) };

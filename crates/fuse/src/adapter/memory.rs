@@ -8,11 +8,19 @@
 //! has to read. So not all workers may wait at once ([`Fetches`]).
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// So long a worker waits until another one has fetched: many times what it takes if the memory is there, and no time for a page that nobody but the
+/// one who waits could read.
+const WAIT_MOST: Duration = Duration::from_millis(2);
 
 /// How many more workers may wait for the memory of callers. One always can not.
 #[derive(Debug)]
-pub(super) struct Fetches(AtomicUsize);
+pub(super) struct Fetches {
+    free: Mutex<usize>,
+    given_back: Condvar,
+}
 
 /// Given back when dropped.
 #[derive(Debug)]
@@ -21,19 +29,27 @@ pub(super) struct Permit<'a>(&'a Fetches);
 impl Fetches {
     /// Of a mount with so many workers.
     pub(super) fn of(workers: usize) -> Fetches {
-        Fetches(AtomicUsize::new(workers.saturating_sub(1)))
+        Fetches { free: Mutex::new(workers.saturating_sub(1)), given_back: Condvar::new() }
     }
 
-    /// To wait for the memory of a caller, unless too many do.
+    /// To wait for the memory of a caller, unless too many do, and go on doing so.
     pub(super) fn permit(&self) -> Option<Permit<'_>> {
-        let take = |free: usize| free.checked_sub(1);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok().map(|_| Permit(self))
+        let waited = self.given_back.wait_timeout_while(self.lock(), WAIT_MOST, |free| *free == 0);
+        let (mut free, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *free = free.checked_sub(1)?;
+        Some(Permit(self))
+    }
+
+    /// Nothing that panics is done under it.
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_add(1, Ordering::AcqRel);
+        *self.0.lock() += 1;
+        self.0.given_back.notify_one();
     }
 }
 
