@@ -361,7 +361,13 @@ impl<'a> Planner<'a> {
             if self.resized.contains(&id) {
                 return Err(Error::Protocol(format!("{id} is cut and written in one transaction")));
             }
-            let Some(old) = self.old_page(id, fragment.index)? else { continue };
+            let old = match self.replaces_all(id, fragment) {
+                true => Old::Zero,
+                false => match self.old_page(id, fragment.index)? {
+                    Some(old) => old,
+                    None => continue,
+                },
+            };
             let Some(mut out) = self.out(id) else { continue };
             let (old_bytes, old_sum) = old.parts();
             let (sum, algorithm) = (bytes.sum(), self.algorithm(id));
@@ -375,6 +381,13 @@ impl<'a> Planner<'a> {
             }
         }
         Ok(Step::Pages(pages))
+    }
+
+    /// Whether nothing of the page that a file has there is left: behind its end a page is zero. So the block at the end of a file that has gone bad
+    /// can be written again, as all others.
+    fn replaces_all(&self, id: ObjectId, fragment: &Fragment) -> bool {
+        let size = self.state.objects.get(&id).map_or(0, |object| object.attributes.size);
+        !self.is_metadata(id) && fragment.start == 0 && fragment.index * PAGE + u64::from(fragment.end) >= size
     }
 
     /// A frame for a new version of one of the object's pages, if there is one; otherwise it is wanted.

@@ -114,6 +114,25 @@ fn writing_it_again_clears_the_entry() {
     assert_eq!(rig.contents(id).unwrap(), pattern(2, 3 * PAGE_SIZE));
 }
 
+/// The block at the end of a file is written again as far as the file goes, and what is behind that reads as zero.
+#[test]
+fn the_last_block_is_written_again_up_to_the_end_of_the_file() {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Regular);
+    let (length, last) = (2 * PAGE_SIZE + 100, 2 * PAGE);
+    rig.write(id, 0, &pattern(1, length)).unwrap();
+    rig.flip(id, 2, 77);
+    assert!(rig.write(id, last, &pattern(2, 99)).is_err(), "a byte of it is left");
+    assert!(rig.write(id, last + 1, &pattern(2, 99)).is_err());
+    assert_eq!(bad(&rig, id), [2]);
+    rig.write(id, last, &pattern(2, 100)).unwrap();
+    assert_eq!(bad(&rig, id), []);
+    let expected = |length: usize| [&pattern(1, 2 * PAGE_SIZE)[..], &pattern(2, 100), &vec![0; length]].concat();
+    assert!(rig.contents(id).unwrap() == expected(0));
+    rig.submit(vec![Op::Truncate { id, size: 3 * PAGE }]).unwrap();
+    assert!(rig.contents(id).unwrap() == expected(PAGE_SIZE - 100), "nothing of the old page has come back");
+}
+
 #[test]
 fn what_is_cut_off_is_no_error() {
     type Cut = fn(ObjectId) -> Op;
