@@ -37,10 +37,10 @@ pub struct Error {
     pub offset: u64,
     /// Bytes of the transfer that were done before, from its start on.
     pub done: usize,
-    /// The blocks that are bad, ascending; of 4 KiB, counted from the start of the file. Empty where that is not known. Of what had gone bad before
+    /// The blocks that are bad, ascending; of 4 KiB, counted from the start of the file. Empty where that is not known. A read has all of the transfer that are bad. Of what had gone bad before
     /// (not [`Error::in_transfer`]) a write has also those beside its own bytes, 1024 at most.
     pub blocks: Vec<u64>,
-    /// The 4 KiB block of the device, where one is concerned and known.
+    /// The 4 KiB block of the device that the first of them is in, where one is concerned and known.
     pub device_address: Option<u64>,
     /// The system's error number.
     pub errno: i32,

@@ -38,13 +38,33 @@ impl Read<'_, '_> {
         }
         let mut done = 0;
         while done < total {
-            let got = self.step(done, total - done, sums).map_err(|error| error.after(done))?;
+            let got = match self.step(done, total - done, sums) {
+                Err(error) => return Err(self.with_all_bad(error, total).after(done)),
+                Ok(got) => got,
+            };
             done += got.length;
             if got.at_end {
                 break;
             }
         }
         Ok(done)
+    }
+
+    /// A mount names the first bad block that it meets. Those behind it are asked for one by one, so that the error has all that are bad in this
+    /// transfer.
+    fn with_all_bad(&mut self, mut error: Error, total: usize) -> Error {
+        let Some(&last) = error.blocks.iter().max() else { return error };
+        for piece in pieces(self.offset, total).filter(|piece| piece.block > last) {
+            match self.inline(piece.range.start, piece.range.len(), true) {
+                Ok((0, _)) => break,
+                Ok(_) => {}
+                Err(another) if another.blocks.is_empty() => break,
+                Err(another) => error.blocks.extend(another.blocks),
+            }
+        }
+        error.blocks.sort_unstable();
+        error.blocks.dedup();
+        error
     }
 
     fn step(&mut self, at: usize, left: usize, sums: &mut Vec<Checksum>) -> Result<Got> {

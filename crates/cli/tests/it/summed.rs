@@ -284,7 +284,7 @@ fn fd(file: &fs::File) -> i32 {
 }
 
 #[test]
-fn a_block_that_is_bad_on_the_disk_is_told() {
+fn blocks_that_are_bad_on_the_disk_are_told() {
     if !fuse() {
         return;
     }
@@ -295,21 +295,30 @@ fn a_block_that_is_bad_on_the_disk_is_told() {
     file.write_at(&content, 0).unwrap();
     drop(file);
     rig.run(["unmount", "m"]).exits(0);
-    let (store, block) = (rig.path("s"), &content[2 * 4096..3 * 4096]);
-    let at = places(&store, block).into_iter().find(|at| at.is_multiple_of(4096)).expect("stored as it is");
-    flip(&store, at + 100);
+    let store = rig.path("s");
+    let block = |number: usize| &content[number * 4096..content.len().min((number + 1) * 4096)];
+    let [at, ..] = [2, 3, 9].map(|number| {
+        let at = places(&store, block(number)).into_iter().find(|at| at.is_multiple_of(4096));
+        let at = at.expect("stored as it is");
+        flip(&store, at + 100);
+        at
+    });
     rig.run(["mount", "s", "m"]).exits(0);
     let file = opened(&mount.join("f"));
     // By one ioctl, and by a read and one.
-    for (offset, length) in [(8192 + 50, 100), (0, 40_000)] {
+    for (offset, length, bad) in
+        [(8192 + 50, 100, &[2][..]), (0, 12_288, &[2]), (0, 40_000, &[2, 3, 9]), (9000, 1 << 20, &[2, 3, 9])]
+    {
         let error = file.read_at(&mut vec![0; length], offset).unwrap_err();
         assert_eq!(error.operation, Operation::Read);
         assert_eq!(error.errno, 5, "{error}");
-        assert_eq!((error.kind, &error.blocks[..]), (Kind::Device, &[2][..]), "{error}");
+        assert_eq!((error.kind, &error.blocks[..]), (Kind::Device, bad), "{error}");
         assert_eq!(error.device_address, Some(at / 4096), "{error}");
     }
     assert_eq!(file.read_at(&mut [0; 8192], 0).unwrap(), 8192, "its neighbours are well");
-    file.write_at(block, 8192).unwrap();
+    for number in [2, 3, 9] {
+        file.write_at(block(number), number as u64 * 4096).unwrap();
+    }
     let mut back = vec![0; 40_000];
     file.read_at(&mut back, 0).unwrap();
     assert!(back == content, "written again");
