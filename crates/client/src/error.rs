@@ -7,8 +7,9 @@ use std::io;
 /// Result of this crate's calls.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a transfer failed.
+/// Why a transfer failed. There can be more reasons in the future: one that you do not know is like [`Kind::System`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Kind {
     /// Bytes changed in memory: here, in the mount's process, or on the way between. See [`Error::in_transfer`].
     Memory,

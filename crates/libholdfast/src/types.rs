@@ -72,7 +72,7 @@ impl From<&Error> for HoldfastError {
                 Kind::Memory => 1,
                 Kind::Device => 2,
                 Kind::Unsupported => 3,
-                Kind::System => 4,
+                _ => 4,
             },
             operation: match error.operation {
                 Operation::Read => 1,

@@ -25,12 +25,12 @@ fn raised(py: Python<'_>, error: Error) -> PyErr {
     let name = match error.kind {
         Kind::Memory | Kind::Device => "IntegrityError",
         Kind::Unsupported => "UnsupportedError",
-        Kind::System => return PyOSError::new_err((error.errno, error.words().into_owned())),
+        _ => return PyOSError::new_err((error.errno, error.words().into_owned())),
     };
     let side = match error.kind {
         Kind::Memory => Some("memory"),
         Kind::Device => Some("device"),
-        Kind::Unsupported | Kind::System => None,
+        _ => None,
     };
     let operation = match error.operation {
         Operation::Read => "read",
