@@ -11,12 +11,14 @@ use crate::integrity::Ratio;
 use crate::report;
 use replay::Outcome;
 
-/// The modes of the paper's table V and ours. All are compared with the first.
-pub const MODES: [Protection; 5] = [
+/// The modes of the paper's table V, and the others. All are compared with the first.
+pub const MODES: [Protection; 7] = [
     Protection::EndToEnd(Algorithm::Fletcher256),
+    Protection::EndToEnd(Algorithm::Xor64),
     Protection::Static { strong: false },
     Protection::Dynamic { t_switch_s: Protection::T_SWITCH_DEFAULT_S },
     Protection::Uniform,
+    Protection::Disk,
     Protection::None,
 ];
 
