@@ -1,7 +1,7 @@
 //! What each protection mode makes of flipped bits: the paper's table III (Z²FS, section IV-B), for all modes.
 //!
-//! A page of a file is hit at one of the moments of its life: written and not stored yet (t0–t1), on the device (t1–t2), or in memory
-//! again (t2–t3), there also after it has been in memory for longer than t_switch. Then it is read as an application would, and once
+//! A page of a file is hit at one of the moments of its life: written and not stored yet (t0–t1), stored then by a recovery point or by an
+//! fsync's batch in the intent log, on the device (t1–t2), or in memory again (t2–t3), there also after it has been in memory for longer than t_switch. Then it is read as an application would, and once
 //! more from a stack that is opened anew; where reading is an error, once more after the application has written the page again. A page of a
 //! directory is hit as well: of that the device has two copies, of which one is hit, and the memory has a twin until it is stored.
 
@@ -51,8 +51,10 @@ pub enum Owner {
 /// When bits flip.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
-    /// t0–t1: written, in memory only.
+    /// t0–t1: written, in memory only; a recovery point is made then.
     Dirty,
+    /// t0–t1 as well; an fsync is made then, which goes to the intent log, and then the power fails.
+    Logged,
     /// t1–t2: on the device.
     Stored,
     /// t2–t3: in memory, as on the device.
@@ -63,7 +65,7 @@ pub enum Moment {
 
 impl Moment {
     /// In the order of a page's life.
-    pub const ALL: [Moment; 4] = [Moment::Dirty, Moment::Stored, Moment::Clean, Moment::CleanForLong];
+    pub const ALL: [Moment; 5] = [Moment::Dirty, Moment::Logged, Moment::Stored, Moment::Clean, Moment::CleanForLong];
 }
 
 /// Which bits flip.
@@ -113,7 +115,7 @@ pub struct Cell {
     pub moment: Moment,
     /// What an application that reads gets.
     pub read: Got,
-    /// What it gets when the store has been closed and opened again.
+    /// What it gets when the store has been closed, or has lost power, and was opened again.
     pub reopened: Got,
     /// Whether an fsync told of it.
     pub is_told: bool,
@@ -177,14 +179,16 @@ fn trial(mode: Protection, owner: Owner, flips: Flips, moment: Moment, writes_ag
     trial.change(node, 1)?;
     trial.maker.stack.cache.sync_all().map_err(says)?;
     trial.change(node, 2)?;
-    if moment == Moment::Dirty {
+    if matches!(moment, Moment::Dirty | Moment::Logged) {
         trial.flip(flips)?;
     }
-    trial.maker.stack.cache.sync_all().map_err(says)?;
+    if moment != Moment::Logged {
+        trial.maker.stack.cache.sync_all().map_err(says)?;
+    }
     let told = |trial: &Trial| trial.maker.stack.cache.sync(trial.object, Durability::All).is_err();
     let mut is_told = told(&trial);
     match moment {
-        Moment::Dirty => {}
+        Moment::Dirty | Moment::Logged => {}
         Moment::Stored => {
             trial.maker.stack.close().map_err(says)?;
             let uses = block_uses(device.clone()).map_err(says)?;
@@ -212,7 +216,9 @@ fn trial(mode: Protection, owner: Owner, flips: Flips, moment: Moment, writes_ag
     if writes_again && read == Got::Error {
         trial.write_again()?;
     }
-    trial.maker.stack.close().map_err(says)?;
+    if moment != Moment::Logged {
+        trial.maker.stack.close().map_err(says)?;
+    }
     trial.maker.stack = Stack::open(device, &options, &clock).map_err(says)?;
     let reopened = trial.got();
     Ok(Cell { mode, owner, flips, moment, read, reopened, is_told, again: None })
@@ -292,7 +298,7 @@ impl Trial {
 /// The table, as in `docs/protection.md`.
 pub fn markdown(cells: &[Cell]) -> String {
     let mut out = String::from(
-        "| mode | flips | t0–t1, not stored yet | t1–t2, on the device | t2–t3, in memory | in memory for 200 s |\n|---|---|---|---|---|---|\n",
+        "| mode | flips | t0–t1, then a recovery point | t0–t1, then an fsync | t1–t2, on the device | t2–t3, in memory | in memory for 200 s |\n|---|---|---|---|---|---|---|\n",
     );
     for row in cells.chunks(Moment::ALL.len()) {
         let flips = if row[0].flips == Flips::One { "one bit" } else { "a pair" };
