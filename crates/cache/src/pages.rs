@@ -17,6 +17,15 @@ const EVICT_OBJECT_STEPS: usize = 256;
 /// How often an epoch is written to get frames before giving up.
 const FLUSHES_FOR_FRAMES: usize = 3;
 
+/// Who verifies what the store gives of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum VerifiedBy {
+    /// The store.
+    Store,
+    /// The reader, who does so in any case: [`holdfast_object::ObjectStore::read_forwarded`].
+    Reader,
+}
+
 /// What is known in memory of a page.
 pub(crate) enum Found {
     /// Its newest version.
@@ -109,14 +118,19 @@ impl Cache {
         demanded: usize,
         wanted: usize,
         version: u64,
+        by: VerifiedBy,
     ) -> Result<Vec<PageView>> {
         let key = holdfast_object::ObjectKey { domain: self.domain, object: id };
         let is_metadata = self.with_object(id, |_, object| object.attributes.kind.is_metadata())?;
         let mut frames = self.take_frames(wanted)?;
-        let sources = match self.store.read(key, first, &mut frames) {
+        let given = match by {
+            VerifiedBy::Store => self.store.read(key, first, &mut frames),
+            VerifiedBy::Reader => self.store.read_forwarded(key, first, &mut frames),
+        };
+        let sources = match given {
             Ok(sources) => sources,
             // The error may be about a page that nobody asked for.
-            Err(_) if wanted > demanded => return self.load(id, first, demanded, demanded, version),
+            Err(_) if wanted > demanded => return self.load(id, first, demanded, demanded, version, by),
             Err(error) => return Err(error),
         };
         if sources.len() != frames.len() {
@@ -149,8 +163,10 @@ impl Cache {
         Ok(views)
     }
 
-    /// A reader found a page's bytes not to match their checksum.
+    /// A reader found a page's bytes not to match their checksum: in memory, or, if nobody has verified them since they came, on the device,
+    /// which the store then finds and says.
     pub(crate) fn reread_page(&self, id: ObjectId, index: PageIndex, bad: PageRef) -> Result<PageView> {
+        let mut was_clean = false;
         {
             let mut state = self.state.write();
             let slot = state.objects.get(&id).and_then(|object| object.pages.get(&index));
@@ -163,7 +179,7 @@ impl Cache {
                     Err(mismatch) => {
                         let clean = matches!(residence, Residence::Clean(_));
                         let key = state.key(id);
-                        tracing::warn!(%key, index, clean, "a page in memory does not match its checksum");
+                        tracing::warn!(%key, index, clean, "a page does not match its checksum");
                         if !clean {
                             if let Some(page) = state.renew(id, index, bad) {
                                 return Ok(PageView::Data(page));
@@ -175,12 +191,15 @@ impl Cache {
                         if let Some(object) = state.objects.get_mut(&id) {
                             object.drop_page(index);
                         }
-                        self.counters.reread.add(1);
+                        was_clean = true;
                     }
                 }
             }
         }
-        let mut views = self.read_pages(id, index, 1)?;
+        let mut views = self.read_pages_by(id, index, 1, VerifiedBy::Store)?;
+        if was_clean {
+            self.counters.reread.add(1);
+        }
         views.pop().ok_or_else(|| Error::Protocol("one page asked, none given".into()))
     }
 

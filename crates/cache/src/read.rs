@@ -1,7 +1,7 @@
 //! Reading pages: from memory, else from the store with some more behind them for a sequential reader.
 
 use crate::Cache;
-use crate::pages::Found;
+use crate::pages::{Found, VerifiedBy};
 use holdfast_object::{Error, ObjectId, PAGE_SIZE, PageIndex, PageView, Result};
 
 /// A page in memory, known to be zero, or to be loaded.
@@ -10,6 +10,16 @@ type Maybe = Option<PageView>;
 impl Cache {
     /// See [`holdfast_object::ObjectCache::read`].
     pub(crate) fn read_pages(&self, id: ObjectId, first: PageIndex, count: usize) -> Result<Vec<PageView>> {
+        self.read_pages_by(id, first, count, VerifiedBy::Reader)
+    }
+
+    pub(crate) fn read_pages_by(
+        &self,
+        id: ObjectId,
+        first: PageIndex,
+        count: usize,
+        by: VerifiedBy,
+    ) -> Result<Vec<PageView>> {
         loop {
             let looked = self.with_object(id, |state, object| -> Result<_> {
                 let mut views: Vec<Maybe> = Vec::with_capacity(count);
@@ -57,7 +67,7 @@ impl Cache {
                 }
                 let missing = views[position..].iter().take_while(|view| view.is_none()).count();
                 let wanted = if position + missing == count { missing + ahead } else { missing };
-                let loaded = self.load(id, first + position as u64, missing, wanted, version)?;
+                let loaded = self.load(id, first + position as u64, missing, wanted, version, by)?;
                 if loaded.len() != missing {
                     return Err(Error::Protocol(format!("{missing} pages asked, {} loaded", loaded.len())));
                 }

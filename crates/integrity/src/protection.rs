@@ -325,6 +325,13 @@ impl StoredSums {
         }
         Ok(PageSums { memory, strong })
     }
+
+    /// The checksums for a block that whoever uses it verifies: those that it is stored under, passed on without a look at the bytes (case 1
+    /// of *Cooperative Data Protection*, §3.2). `None` where what a page has in memory sees less than what it is stored under.
+    pub fn forwarded(&self, mode: Protection) -> Option<PageSums> {
+        let is_verified = mode.memory() != Algorithm::None && mode.switches_after().is_none();
+        (is_verified && self.primary.algorithm() == mode.memory()).then(|| PageSums::of(self.primary))
+    }
 }
 
 impl PageSums {

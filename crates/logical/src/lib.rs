@@ -112,6 +112,10 @@ impl ObjectStore for Logical {
         self.first().read(key, first, frames)
     }
 
+    fn read_forwarded(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>> {
+        self.first().read_forwarded(key, first, frames)
+    }
+
     fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>> {
         self.first().seek(key, from, what)
     }

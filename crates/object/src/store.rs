@@ -143,6 +143,11 @@ pub trait ObjectStore: Send + Sync {
     /// Fails as a whole with the error of the first page that has no good copy.
     fn read(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>>;
 
+    /// The same for whoever verifies each page before using it, by the checksum that it comes with, and asks [`ObjectStore::read`] for what does
+    /// not match: a page of a file whose checksum in memory is the one that it is stored under may come as it is (checksum forwarding, case 1
+    /// of *Cooperative Data Protection*, §3.2), so that it is looked at once and not twice.
+    fn read_forwarded(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>>;
+
     /// The first page at or behind `from` that is (or is not) a hole; `None` if there is none within the tree.
     fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>>;
 

@@ -9,6 +9,7 @@ use crate::intent_log::IntentLog;
 use crate::meta_block::MetadataProtection;
 use crate::node_cache::NodeCache;
 use crate::objects::{OBJECT_END, map_of, orphans_of, table_of};
+use crate::read::VerifiedBy;
 use crate::scribble::{Ambush, Moment};
 use crate::scrub::SharedSeen;
 use crate::sealed::Sealed;
@@ -377,7 +378,11 @@ impl ObjectStore for Module {
     }
 
     fn read(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>> {
-        self.surely(|| self.read_pages(key, first, frames))
+        self.surely(|| self.read_pages(key, first, frames, VerifiedBy::Store))
+    }
+
+    fn read_forwarded(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>> {
+        self.surely(|| self.read_pages(key, first, frames, VerifiedBy::Reader))
     }
 
     fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>> {

@@ -12,26 +12,38 @@ use std::io::IoSliceMut;
 /// Most pages in one device read: 4 MiB.
 const RUN_MAX: usize = 1024;
 
+/// Who verifies the pages of a file that are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum VerifiedBy {
+    /// The store, before it gives them.
+    Store,
+    /// Their reader, where the checksum that they have in memory is the one that they are stored under; the others the store.
+    Reader,
+}
+
 impl Module {
-    /// See [`holdfast_object::ObjectStore::read`].
+    /// See [`holdfast_object::ObjectStore::read`] and [`holdfast_object::ObjectStore::read_forwarded`].
     pub(crate) fn read_pages(
         &self,
         key: ObjectKey,
         first: PageIndex,
         frames: &mut [FrameMut],
+        by: VerifiedBy,
     ) -> Result<Vec<PageSource>> {
         if first.saturating_add(frames.len() as u64) > PAGES_MAX {
             return Err(Error::Limit { what: "page of an object", limit: PAGES_MAX, got: first });
         }
         let _gate = self.gate.read();
-        let (pointers, mode) = {
+        let (pointers, mode, by) = {
             let trees = self.trees();
             let (state, live) = trees.state_of(key)?;
             let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
-            (state.pages(&self.base, live, &record, first, frames.len())?, self.mode_of(record.kind))
+            // What metadata says is taken at its word by more than its readers.
+            let by = if record.kind.is_metadata() { VerifiedBy::Store } else { by };
+            (state.pages(&self.base, live, &record, first, frames.len())?, self.mode_of(record.kind), by)
         };
         let mut buffers: Vec<&mut [u8; PAGE_SIZE]> = frames.iter_mut().map(|frame| &mut **frame).collect();
-        let sums = self.read_pointers(key, first, &pointers, &mut buffers, mode)?;
+        let sums = self.read_pointers(key, first, &pointers, &mut buffers, mode, by)?;
         Ok(pointers.iter().zip(sums).map(|(pointer, sums)| source(pointer, sums)).collect())
     }
 
@@ -48,7 +60,7 @@ impl Module {
         pointer: &BlockPointer,
         bytes: &mut [u8; PAGE_SIZE],
     ) -> Result<()> {
-        self.read_pointers(key, index, &[*pointer], &mut [bytes], Protection::Uniform).map(drop)
+        self.read_pointers(key, index, &[*pointer], &mut [bytes], Protection::Uniform, VerifiedBy::Store).map(drop)
     }
 
     /// Reads the data that `pointers` name into the buffers beside them. Neighbours on the device are read together, and
@@ -60,6 +72,7 @@ impl Module {
         pointers: &[BlockPointer],
         buffers: &mut [&mut [u8; PAGE_SIZE]],
         mode: Protection,
+        by: VerifiedBy,
     ) -> Result<Vec<PageSums>> {
         let is_next = |a: &BlockPointer, b: &BlockPointer| is_data(a) && is_data(b) && a.address[0] + 1 == b.address[0];
         let runs = || pointers.chunk_by(is_next).flat_map(|run| run.chunks(RUN_MAX));
@@ -76,7 +89,12 @@ impl Module {
             }
         }
         let mut good = self.disk().read_runs(&addresses, slices).into_iter();
-        let data = pointers.iter().zip(buffers.iter()).filter(|(pointer, _)| is_data(pointer));
+        let forwarded = |pointer: &BlockPointer| {
+            let is_passed_on = by == VerifiedBy::Reader;
+            is_passed_on.then(|| pointer.sums.forwarded(mode)).flatten()
+        };
+        let data = pointers.iter().zip(buffers.iter());
+        let data = data.filter(|(pointer, _)| is_data(pointer) && forwarded(pointer).is_none());
         let data = data.filter(|_| pointers.len() > 1).map(|(_, buffer)| &**buffer);
         let mut just_made = mode.sums_of(data).into_iter();
         let mut sums = Vec::with_capacity(pointers.len());
@@ -88,7 +106,12 @@ impl Module {
                     sums.push(PageSums::of(Checksum::none()));
                     continue;
                 }
-                let just_made = just_made.next();
+                let passed_on = forwarded(pointer);
+                if let Some(passed_on) = passed_on.filter(|_| is_read) {
+                    sums.push(passed_on);
+                    continue;
+                }
+                let just_made = if passed_on.is_none() { just_made.next() } else { None };
                 let loaded = match is_read.then(|| pointer.sums.load_summed(&buffers[at][..], just_made, mode)) {
                     Some(Ok(loaded)) => loaded,
                     _ => self.read_again(key, first + at as u64, pointer, buffers[at], mode)?,

@@ -1,6 +1,7 @@
 //! Flips in memory: never read, never written.
 
 use crate::rig::{Rig, pattern};
+use crate::scrub::damage;
 use holdfast_integrity::{Algorithm, Protection};
 use holdfast_object::*;
 
@@ -19,6 +20,46 @@ fn a_clean_page_is_read_again_from_below() {
     assert_eq!(good.verify().unwrap(), &bytes[..]);
     assert_eq!(rig.contents(id).unwrap(), bytes);
     assert_eq!(rig.cache.status().pages_reread, 1);
+}
+
+/// Where a page is stored under the checksum that it has in memory it comes from the device as it is, and its reader verifies it.
+#[test]
+fn what_the_device_gives_wrong_is_found_by_the_reader_and_told_of_the_device() {
+    let forwarding = ["uniform", "static=strong", "dynamic=0"];
+    for mode in ["uniform", "static=strong", "dynamic=0", "uniform=blake3", "static", "dynamic=92", "disk"] {
+        let rig = Rig::new(2048).remount_in(mode.parse().unwrap());
+        let id = rig.create(Kind::Regular);
+        let mut bytes = pattern(1, 3 * PAGE_SIZE);
+        rig.write(id, 0, &bytes).unwrap();
+        let rig = rig.remount_in(mode.parse().unwrap());
+        damage(&rig, id, 1);
+        let read = rig.cache.read(id, 0, 3);
+        assert_eq!(read.is_ok(), forwarding.contains(&mode), "{mode}");
+        drop(read);
+        assert!(rig.page(id, 0).is_ok() && rig.page(id, 2).is_ok(), "{mode}: the neighbours");
+        let error = rig.page(id, 1).unwrap_err();
+        let Error::Corrupt(found) = &error else { panic!("{mode}: {error}") };
+        assert_eq!((found.place.object.map(|key| key.object), found.place.index), (Some(id), Some(1)), "{mode}");
+        assert!(found.place.device.is_some() && found.place.address.is_some(), "{mode}: {error}");
+        assert_eq!(rig.cache.status().pages_reread, 0, "{mode}: memory is not to blame");
+        // Neither does it get into a new version of the page.
+        assert!(rig.write(id, PAGE_SIZE as u64 + 7, b"part").is_err(), "{mode}");
+        bytes[PAGE_SIZE..2 * PAGE_SIZE].copy_from_slice(&pattern(2, PAGE_SIZE));
+        rig.write(id, PAGE_SIZE as u64, &bytes[PAGE_SIZE..2 * PAGE_SIZE]).unwrap();
+        assert_eq!(rig.remount().contents(id).unwrap(), bytes, "{mode}");
+    }
+}
+
+/// A directory's page has a second copy, and what reads it believes what it says.
+#[test]
+fn a_page_of_metadata_is_verified_before_it_comes() {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Directory);
+    let bytes = pattern(1, PAGE_SIZE);
+    rig.write(id, 0, &bytes).unwrap();
+    let rig = rig.remount();
+    damage(&rig, id, 0);
+    assert!(matches!(rig.cache.read(id, 0, 1), Err(Error::Corrupt(_))));
 }
 
 #[test]

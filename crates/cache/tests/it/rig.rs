@@ -113,6 +113,24 @@ impl Rig {
         self.submit(vec![Op::Write { id, fragments, size_min: offset + bytes.len() as u64 }]).map(|_| ())
     }
 
+    /// A page as a reader gets it: verified, and read again if it does not match.
+    pub(crate) fn page(&self, id: ObjectId, index: PageIndex) -> Result<[u8; PAGE_SIZE]> {
+        let view = self.cache.read(id, index, 1)?.pop().expect("one page");
+        self.verified(id, index, view)
+    }
+
+    fn verified(&self, id: ObjectId, index: PageIndex, mut view: PageView) -> Result<[u8; PAGE_SIZE]> {
+        if let PageView::Data(page) = &view
+            && page.verify().is_err()
+        {
+            view = self.cache.reread(id, index, page.page())?;
+        }
+        Ok(match view {
+            PageView::Data(page) => *page.verify().expect("verified page"),
+            PageView::Zero => [0; PAGE_SIZE],
+        })
+    }
+
     /// The object's bytes up to its size, each page verified.
     pub(crate) fn contents(&self, id: ObjectId) -> Result<Vec<u8>> {
         let size = self.cache.attributes(id)?.size as usize;
@@ -121,11 +139,8 @@ impl Rig {
         let mut index = 0;
         while index < pages {
             let count = (pages - index).min(32);
-            for view in self.cache.read(id, index as u64, count)? {
-                match view {
-                    PageView::Data(page) => bytes.extend_from_slice(page.verify().expect("verified page")),
-                    PageView::Zero => bytes.extend_from_slice(&[0; PAGE_SIZE]),
-                }
+            for (at, view) in (index as u64..).zip(self.cache.read(id, index as u64, count)?) {
+                bytes.extend_from_slice(&self.verified(id, at, view)?);
             }
             index += count;
         }

@@ -19,7 +19,7 @@ fn scrub(rig: &Rig) -> (ScrubCounts, Vec<ScrubFinding>) {
 }
 
 /// Flips a bit in every copy of a page on the device.
-fn damage(rig: &Rig, id: ObjectId, index: PageIndex) {
+pub(crate) fn damage(rig: &Rig, id: ObjectId, index: PageIndex) {
     let role = |role| matches!(role, BlockRole::Data | BlockRole::MetadataPage);
     let uses = block_uses(rig.device.clone()).unwrap();
     let is_it = |key: ObjectKey| key.domain == DomainId::MAIN && key.object == id;
@@ -47,7 +47,7 @@ fn a_page_in_no_copy_and_not_in_memory_is_lost_for_good_and_told_once() {
     let (counts, findings) = scrub(&rig);
     assert_eq!((counts.lost, counts.unrepaired, counts.repaired), (1, 0, 0), "{findings:?}");
     assert_eq!((findings[0].fate, findings[0].place.index), (Fate::Lost, Some(1)));
-    assert!(rig.cache.read(id, 1, 1).is_err(), "also before the epoch is written");
+    assert!(rig.page(id, 1).is_err(), "also before the epoch is written");
     let rig = rig.remount();
     let (counts, findings) = scrub(&rig);
     assert_eq!((counts.lost_before, counts.lost, counts.unrepaired), (1, 0, 0), "{findings:?}");
@@ -188,7 +188,7 @@ fn a_page_without_a_good_copy_is_lost_for_all_that_share_it() {
     assert!(findings.iter().all(|found| found.fate == Fate::Lost));
     let rig = rig.remount();
     for id in ids {
-        assert!(rig.cache.read(id, 1, 1).is_err(), "{id}");
+        assert!(rig.page(id, 1).is_err(), "{id}");
         assert!(rig.cache.read(id, 0, 1).is_ok(), "{id}");
     }
     // The files can be written again, the snapshot not: there it stays what it is, and each scrub says so.

@@ -182,6 +182,10 @@ impl ObjectStore for Between {
         self.module.read(key, first, frames)
     }
 
+    fn read_forwarded(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>> {
+        self.module.read_forwarded(key, first, frames)
+    }
+
     fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>> {
         self.module.seek(key, from, what)
     }
