@@ -14,8 +14,9 @@ const YEARS_MAX: f64 = 1e6;
 /// Reads a number with a unit: `s`, `m`, `h`, `d`, `w` or `y`; no unit is seconds.
 pub(crate) fn parse(text: &str) -> Result<f64, String> {
     let text = text.trim();
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
+    // The letters at the end: a number may have an exponent.
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = &text[number.len()..];
     let unit_s = match unit {
         "" | "s" => 1.0,
         "m" => MINUTE_S,
@@ -50,6 +51,8 @@ mod tests {
             assert_eq!(parse(text), Ok(seconds), "{text}");
         }
         assert_eq!(parse("1y"), Ok(31_557_600.0));
+        assert_eq!(parse("1e2s"), Ok(100.0));
+        assert!(parse("1e30y").is_err_and(|error| error.contains("out of range")));
         for text in ["", "s", "-1s", "1 month", "5S", "1e99", "inf", "nan", "2e6y", "é"] {
             assert!(parse(text).is_err(), "{text}");
         }

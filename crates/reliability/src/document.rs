@@ -7,7 +7,7 @@ use crate::goal::Goal;
 use crate::machine::Config;
 use crate::mode::Mode;
 use crate::model::Model;
-use crate::recommend::recommend;
+use crate::recommend::{Costs, recommend};
 use holdfast_integrity::Algorithm;
 use std::fmt::Write;
 
@@ -150,8 +150,14 @@ fn residencies() -> String {
 fn advice() -> String {
     let times = [("30 days", 30.0 * DAY_S), ("a year", 365.25 * DAY_S)];
     let rows = times.into_iter().flat_map(|(name, uptime_s)| {
-        [ChecksumData::Published, ChecksumData::Measured].map(|data| {
-            row(format!("{name}, {data}"), |config| recommend(&model(config, data), uptime_s).mode.to_string())
+        let both = [
+            (ChecksumData::Published, Costs::Published),
+            (ChecksumData::Measured, Costs::Published),
+            (ChecksumData::Measured, Costs::Measured),
+        ];
+        both.map(|(data, costs)| {
+            let of = |config| recommend(&model(config, data), costs, uptime_s).mode.to_string();
+            row(format!("{name}, strength {data}, costs {costs}"), of)
         })
     });
     table(&CONFIGS, rows)

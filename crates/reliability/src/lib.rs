@@ -63,7 +63,7 @@ pub use machine::{Config, FLUSH_S, Machine};
 pub use mode::Mode;
 pub use model::Model;
 pub use probability::Probability;
-pub use recommend::{Recommendation, recommend};
+pub use recommend::{Costs, Recommendation, recommend};
 pub use residency::Residency;
 pub use schemes::{Bars, Bill, Devices, Prices, Scheme, draw_bars, failure_within, renewed_schemes};
 

@@ -3,10 +3,45 @@
 use crate::mode::Mode;
 use crate::model::Model;
 use crate::residency::Residency;
+use std::fmt;
 
-/// What is tried before [`Mode::Uniform`], in the order of what a read from memory costs: nothing is verified, or xor is; CRC-64 costs
-/// more. End-to-end modes are not here: only the reader verifies, and what is found to be wrong then cannot be mended any more.
-const CHEAPER: [Mode; 4] = [Mode::None, Mode::Disk, Mode::Static, Mode::Dynamic];
+/// Whose figures for what the modes cost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Costs {
+    /// The paper's: xor costs a read from memory 3 % and Fletcher 15 (z2fs §IV-C), so that xor is taken for as long as it will do.
+    Published,
+    /// Those of `docs/integrity-speed.md`: CRC-64 costs a read no more than xor does, and a write less than two checksums, so that
+    /// `static` and `dynamic` save nothing.
+    Measured,
+}
+
+impl Costs {
+    /// All.
+    pub const ALL: [Costs; 2] = [Costs::Published, Costs::Measured];
+
+    /// As it is written in options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Costs::Published => "published",
+            Costs::Measured => "measured",
+        }
+    }
+
+    /// The modes that cost less than [`Mode::Uniform`], cheapest first. End-to-end modes are not here: only the reader verifies, and
+    /// what is found to be wrong then cannot be mended any more.
+    const fn cheaper(self) -> &'static [Mode] {
+        match self {
+            Costs::Published => &[Mode::None, Mode::Disk, Mode::Static, Mode::Dynamic],
+            Costs::Measured => &[Mode::None, Mode::Disk],
+        }
+    }
+}
+
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
 
 /// A mode, and how to run it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -18,13 +53,13 @@ pub struct Recommendation {
 }
 
 /// The mode for a model's machine and goal, if pages stay in memory for up to `uptime_s` seconds.
-pub fn recommend(model: &Model, uptime_s: f64) -> Recommendation {
+pub fn recommend(model: &Model, costs: Costs, uptime_s: f64) -> Recommendation {
     let t_switch_s = match model.t_switch() {
         Residency::UpTo(seconds) => Some(seconds),
         // Fletcher throughout, which costs more than CRC-64; or xor throughout, which is `static`.
         Residency::Never | Residency::Always => None,
     };
-    let cheaper = CHEAPER.into_iter().find(|&mode| {
+    let cheaper = costs.cheaper().iter().copied().find(|&mode| {
         let worth_it = mode != Mode::Dynamic || t_switch_s.is_some();
         worth_it && model.keeps_goal(mode, model.goal).covers(uptime_s)
     });

@@ -3,7 +3,7 @@
 use crate::{duration, paths};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, FromArgMatches, ValueEnum, ValueHint};
-use holdfast_reliability::{ChecksumData, Config, Disk, Figure, Goal, Memory};
+use holdfast_reliability::{ChecksumData, Config, Costs, Disk, Figure, Goal, Memory};
 use std::path::PathBuf;
 
 pub(super) const HELP: &str = "\
@@ -11,7 +11,7 @@ Examples:
   holdfast reliability                  this machine, as far as can be told
   holdfast reliability --ecc yes --goal exabyte
   holdfast reliability --memory-fit 167066 --uber 1e-10
-  holdfast reliability --config 2 --checksum-data published
+  holdfast reliability --config 2 --checksum-data published --costs published
   holdfast reliability --json | jq .recommendation.mode
   holdfast reliability --figure 5 --out figure-5.svg
 A score is -log10 of the probability that a read of 4 KiB returns wrong bytes
@@ -52,9 +52,12 @@ pub(crate) struct Reliability {
     /// Strength of the checksums: as measured, as the paper has it, or with a Fletcher that adds modulo 2^128
     #[arg(long, value_name = "WHOSE", value_parser = checksum_data(), default_value = "measured")]
     pub(crate) checksum_data: ChecksumData,
+    /// What the modes cost, by which one is recommended: as measured here, or as in the paper, where xor is much cheaper
+    #[arg(long, value_name = "WHOSE", value_parser = costs(), default_value = "measured")]
+    pub(crate) costs: Costs,
     /// Draw a figure of the Z²FS paper instead, as SVG: 2 to 5
     #[arg(long, value_name = "N", value_parser = figure, requires = "out",
-        conflicts_with_all = ["config", "ecc", "memory_fit", "uber", "flush", "residency", "uptime"])]
+        conflicts_with_all = ["config", "ecc", "memory_fit", "uber", "flush", "residency", "uptime", "costs"])]
     pub(crate) figure: Option<Figure>,
     /// File for the figure
     #[arg(long, value_name = "FILE", value_parser = paths::svg, value_hint = ValueHint::FilePath, requires = "figure")]
@@ -103,6 +106,10 @@ fn goal() -> impl TypedValueParser<Value = Goal> {
 
 fn checksum_data() -> impl TypedValueParser<Value = ChecksumData> {
     named(ChecksumData::ALL.map(|data| (data.name(), data)))
+}
+
+fn costs() -> impl TypedValueParser<Value = Costs> {
+    named(Costs::ALL.map(|costs| (costs.name(), costs)))
 }
 
 fn named<T: Copy + Send + Sync + 'static, const N: usize>(

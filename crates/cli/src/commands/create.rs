@@ -41,6 +41,9 @@ pub(crate) struct Created {
     reserved: bool,
     /// How the contents of files are protected.
     protection: String,
+    /// Why, if that was left to Holdfast.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protection_reason: Option<String>,
     /// The Flashlog that it is on.
     #[serde(skip_serializing_if = "Option::is_none")]
     flashlog: Option<CreatedSet>,
@@ -52,7 +55,12 @@ impl Report for Created {
     fn words(&self) -> String {
         let (size, available) = (size::show(self.size_bytes), size::show(self.available_bytes));
         let mut text = format!("Made the store {}: {size}, {available} for files.\n", quoting::name(&self.store));
-        if self.protection != Protection::default().to_string() {
+        if let Some(reason) = &self.protection_reason {
+            text.push_str(&format!(
+                "The contents of files are protected as by the mode {}: {reason} (holdfast reliability tells more).\n",
+                self.protection
+            ));
+        } else if self.protection != Protection::default().to_string() {
             text.push_str(&format!("The contents of files are protected as by the mode {}.\n", self.protection));
         }
         if let Some(CreatedSet { set, log, log_bytes, mode, backup }) = &self.flashlog {
@@ -91,6 +99,8 @@ pub(crate) struct Wanted {
     /// What only root may fill.
     reserve: Option<Share>,
     protection: Protection,
+    /// Why, if that was left to Holdfast.
+    protection_reason: Option<String>,
     set: Option<WantedSet>,
 }
 
@@ -104,9 +114,12 @@ struct WantedSet {
 }
 
 fn wanted(arguments: &Create) -> Wanted {
-    let protection = match arguments.protection {
-        ProtectionWanted::Auto => super::reliability::recommended(),
-        ProtectionWanted::Mode(mode) => mode,
+    let (protection, protection_reason) = match arguments.protection {
+        ProtectionWanted::Auto => {
+            let (mode, reason) = super::reliability::recommended();
+            (mode, Some(reason))
+        }
+        ProtectionWanted::Mode(mode) => (mode, None),
     };
     let set = arguments.log.as_ref().map(|log| WantedSet {
         log: log.clone(),
@@ -114,7 +127,7 @@ fn wanted(arguments: &Create) -> Wanted {
         backup: arguments.backup.clone(),
         mode: arguments.mode.mode(),
     });
-    Wanted { reserve: arguments.reserve, protection, set }
+    Wanted { reserve: arguments.reserve, protection, protection_reason, set }
 }
 
 pub(crate) fn run(arguments: &Create, format: Format) -> Result<()> {
@@ -339,6 +352,7 @@ fn make_on(store: &Path, device: Arc<dyn Device>, wanted: &Wanted, overwrite: bo
         available_bytes: crate::report::SpaceFigures::from(&stack.status().space).available_bytes,
         reserved,
         protection: wanted.protection.to_string(),
+        protection_reason: wanted.protection_reason.clone(),
         flashlog: None,
         shell_path: shell(store),
     })

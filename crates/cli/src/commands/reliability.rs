@@ -6,7 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{Format, Report, print, table};
 use crate::quoting;
 use holdfast_integrity::Protection;
-use holdfast_reliability::{Disk, Goal, Machine, Memory, Mode, Model, Residency, draw, recommend};
+use holdfast_reliability::{Disk, Goal, Machine, Memory, Mode, Model, Recommendation, Residency, draw, recommend};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -101,6 +101,8 @@ impl Kept {
 #[derive(Serialize)]
 struct Recommended {
     mode: String,
+    /// Whose figures for what modes cost.
+    costs: &'static str,
     /// For pages that stay in memory for so long.
     uptime_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,7 +116,7 @@ impl Report for Judged {
         let mut text = table(&[
             ("memory", format!("{} FIT/Mbit: {}", three_digits(memory.fit_per_mbit), memory.from)),
             ("disk", format!("one bit in {bits} comes back wrong: {}", disk.from)),
-            ("goal", format!("one silent corruption in a {}: a score of {:.2}", self.goal.name, self.goal.score)),
+            ("goal", format!("{}: a score of {:.2}", one_in(self.goal.name), self.goal.score)),
             ("checksums", format!("strength as {}", self.checksum_data)),
         ]);
         let header = format!("score at {}", time(self.residency_s));
@@ -150,10 +152,10 @@ impl Judged {
     }
 
     fn advice(&self) -> String {
-        let Recommended { mode, uptime_s, t_switch_s } = &self.recommendation;
+        let Recommended { mode, costs, uptime_s, t_switch_s } = &self.recommendation;
         let switch = t_switch_s.map_or(String::new(), |seconds| format!(" with t_switch {}", time(seconds)));
         format!(
-            "Recommended: {mode}{switch}, the cheapest mode that keeps the goal for pages up to {} in memory.\n\
+            "Recommended: {mode}{switch}, the cheapest mode, by costs as {costs}, that keeps the goal for pages up to {} in memory.\n\
              (`holdfast create --protection auto` takes what is recommended for the machine it runs on.)",
             time(*uptime_s)
         )
@@ -186,10 +188,8 @@ pub(crate) fn run(arguments: &Reliability, format: Format) -> Result<()> {
 }
 
 fn judge(arguments: &Reliability) -> Judged {
-    let (memory, memory_from) = memory(arguments);
-    let (disk, disk_from) = disk(arguments);
-    let machine = Machine { memory, disk, flush_s: arguments.flush };
-    let model = Model { machine, data: arguments.checksum_data, goal: arguments.goal };
+    let Looked { model, memory_from, disk_from } = look(arguments);
+    let Machine { memory, disk, .. } = model.machine;
     let modes = Mode::ALL.into_iter().map(|mode| {
         let kept = |goal| Kept::of(model.keeps_goal(mode, goal));
         ModeJudged {
@@ -204,7 +204,7 @@ fn judge(arguments: &Reliability) -> Judged {
             },
         }
     });
-    let recommended = recommend(&model, arguments.uptime);
+    let recommended = recommend(&model, arguments.costs, arguments.uptime);
     Judged {
         machine: MachineSeen {
             memory: MemorySeen {
@@ -227,10 +227,25 @@ fn judge(arguments: &Reliability) -> Judged {
         t_switch: Kept::of(model.t_switch()),
         recommendation: Recommended {
             mode: recommended.mode.to_string(),
+            costs: arguments.costs.name(),
             uptime_s: arguments.uptime,
             t_switch_s: recommended.t_switch_s,
         },
     }
+}
+
+/// A machine and a goal, and where what is known of the machine is from.
+struct Looked {
+    model: Model,
+    memory_from: String,
+    disk_from: String,
+}
+
+fn look(arguments: &Reliability) -> Looked {
+    let (memory, memory_from) = memory(arguments);
+    let (disk, disk_from) = disk(arguments);
+    let machine = Machine { memory, disk, flush_s: arguments.flush };
+    Looked { model: Model { machine, data: arguments.checksum_data, goal: arguments.goal }, memory_from, disk_from }
 }
 
 /// The memory, and what was detected, given or assumed.
@@ -254,12 +269,20 @@ fn memory(arguments: &Reliability) -> (Memory, String) {
     }
 }
 
-/// The mode for the machine at hand, for the goal and the residency that are the defaults of the command.
-pub(crate) fn recommended() -> Protection {
+/// The mode for the machine at hand, for the goal and the residency that are the defaults of the command; and why, in words.
+pub(crate) fn recommended() -> (Protection, String) {
     let arguments = Reliability::default();
-    let machine = Machine { memory: memory(&arguments).0, disk: disk(&arguments).0, flush_s: arguments.flush };
-    let model = Model { machine, data: arguments.checksum_data, goal: arguments.goal };
-    let recommended = recommend(&model, arguments.uptime);
+    let Looked { model, memory_from, disk_from } = look(&arguments);
+    let recommended = recommend(&model, arguments.costs, arguments.uptime);
+    let why = format!(
+        "the cheapest that keeps {} for pages up to {} in memory; memory {memory_from}, disk {disk_from}",
+        one_in(model.goal.name()),
+        time(arguments.uptime)
+    );
+    (protection(recommended), why)
+}
+
+fn protection(recommended: Recommendation) -> Protection {
     match recommended.mode {
         Mode::None => Protection::None,
         Mode::Disk => Protection::Disk,
@@ -269,6 +292,12 @@ pub(crate) fn recommended() -> Protection {
         Mode::Dynamic => Protection::Dynamic { t_switch_s: recommended.t_switch_s.map_or(0, |seconds| seconds as u32) },
         Mode::Uniform => Protection::Uniform,
     }
+}
+
+/// A goal in words.
+fn one_in(goal: &str) -> String {
+    let article = if goal.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("at most one silent corruption in {article} {goal} read")
 }
 
 fn disk(arguments: &Reliability) -> (Disk, String) {
@@ -287,6 +316,9 @@ fn time(seconds: f64) -> String {
 
 /// Three digits: rates that the paper gives as λ have no more.
 fn three_digits(value: f64) -> String {
+    if value >= 1e9 {
+        return format!("{value:.2e}");
+    }
     let unit = 10f64.powf(value.log10().floor() - 2.0);
     let rounded = (value / unit).round() * unit;
     if unit >= 1.0 { format!("{rounded:.0}") } else { format!("{rounded:.2}") }

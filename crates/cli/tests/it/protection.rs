@@ -70,7 +70,8 @@ fn a_mode_that_there_is_not_is_refused() {
     assert!(ran.err.contains("unknown protection mode 'some'") && !rig.path("s").exists(), "{ran:?}");
     let ran = rig.run(["create", "s", "--size", "4M", "--protection", "end-to-end=md5"]).exits(2);
     assert!(ran.err.contains("unknown checksum algorithm 'md5'"), "{ran:?}");
-    rig.run(["create", "s", "--size", "4M", "--protection", "auto"]).exits(0);
+    let made = rig.run(["create", "s", "--size", "4M", "--protection", "auto"]).exits(0).out;
+    assert!(made.contains("the cheapest that keeps at most one silent corruption in a zettabyte"), "{made}");
     let advice = rig.run(["reliability", "--json"]).exits(0).json();
     let made = rig.run(["status", "s", "--json"]).exits(0).json();
     let mode = advice["recommendation"]["mode"].as_str().expect("a mode");

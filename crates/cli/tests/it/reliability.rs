@@ -13,7 +13,8 @@ fn score(report: &Value, mode: &str) -> f64 {
 fn sample_configurations_give_the_published_figures() {
     let rig = Rig::new();
     let of = |number: &str| {
-        let arguments = ["reliability", "--config", number, "--checksum-data", "published", "--json"];
+        let published = ["--checksum-data", "published", "--costs", "published"];
+        let arguments = [&["reliability", "--config", number, "--json"], &published[..]].concat();
         rig.run(arguments).exits(0).json()
     };
     // z2fs §II-D to §III-B.
@@ -31,6 +32,10 @@ fn sample_configurations_give_the_published_figures() {
     assert_eq!(consumer["recommendation"]["mode"], "dynamic");
     assert_eq!(consumer["recommendation"]["t_switch_s"], consumer["t_switch"]["seconds"]);
     assert_eq!(of("1")["t_switch"]["held"], "never");
+    // By what modes cost here, xor and a switch save nothing.
+    let here = rig.run(["reliability", "--config", "2", "--checksum-data", "published", "--json"]).exits(0).json();
+    let here = &here["recommendation"];
+    assert_eq!((here["mode"].as_str(), here["costs"].as_str()), (Some("uniform"), Some("measured")));
     let low_end = rig.run(["reliability", "--config", "1"]).exits(0).out;
     assert!(low_end.contains("xor is never strong enough") && low_end.contains("Recommended: uniform"), "{low_end}");
 }
@@ -48,7 +53,7 @@ fn ones_own_figures_count() {
     // Less time in the writer's memory is better.
     assert!(score(&given, "disk") > score(&without, "disk"));
     assert!(score(&ask(&["--ecc", "no", "--residency", "5m"]), "disk") < score(&without, "disk"));
-    assert_eq!(ask(&["--ecc", "yes", "--uptime", "30d"])["recommendation"]["mode"], "static");
+    assert_eq!(ask(&["--ecc", "yes", "--uptime", "30d", "--costs", "published"])["recommendation"]["mode"], "static");
     assert_eq!(ask(&["--ecc", "yes", "--uptime", "1h", "--goal", "terabyte"])["recommendation"]["mode"], "disk");
     // As bad as can be given: CRC-64 is enough all the same.
     let worst = ask(&["--uber", "0.1", "--memory-fit", "1e12", "--uptime", "1000000y"]);
@@ -83,6 +88,7 @@ fn nonsense_is_refused() {
         &["--uber", "nan"],
         &["--memory-fit", "-1"],
         &["--goal", "yottabyte"],
+        &["--costs", "low"],
         &["--uptime", "5 fortnights"],
         &["--ecc", "yes", "--memory-fit", "1"],
         &["--figure", "2"],

@@ -2,7 +2,7 @@
 
 use holdfast_integrity::Algorithm;
 use holdfast_reliability::{
-    ChecksumData, Config, Disk, Goal, Machine, Memory, Mode, Model, Residency, recommend, strength,
+    ChecksumData, Config, Costs, Disk, Goal, Machine, Memory, Mode, Model, Residency, recommend, strength,
 };
 use proptest::prelude::*;
 
@@ -99,7 +99,8 @@ proptest! {
 
     #[test]
     fn what_is_recommended_keeps_the_goal_and_nothing_cheaper_does(model in models(), uptime_s in residencies()) {
-        let recommended = recommend(&model, uptime_s);
+        let measured = recommend(&model, Costs::Measured, uptime_s);
+        let recommended = recommend(&model, Costs::Published, uptime_s);
         let keeps = |mode| model.keeps_goal(mode, model.goal).covers(uptime_s);
         prop_assert!(keeps(recommended.mode));
         prop_assert_eq!(model.keeps_goal(Mode::Uniform, model.goal), Residency::Always);
@@ -110,6 +111,10 @@ proptest! {
             Mode::Static => prop_assert!(!keeps(Mode::Disk)),
             _ => prop_assert!(!keeps(Mode::Static)),
         }
+        // Neither xor nor a switch saves anything here.
+        let needs_memory_sums = !matches!(recommended.mode, Mode::None | Mode::Disk);
+        prop_assert_eq!(measured.mode, if needs_memory_sums { Mode::Uniform } else { recommended.mode });
+        prop_assert!(keeps(measured.mode) && measured.t_switch_s.is_none());
     }
 }
 
@@ -125,13 +130,14 @@ fn the_papers_advice_comes_out() {
             (Config::Enterprise, Mode::Static),
             (Config::Server, Mode::Static),
         ] {
-            assert_eq!(recommend(&model(config, data), MONTH_S).mode, mode, "{config}, {data}");
+            assert_eq!(recommend(&model(config, data), Costs::Published, MONTH_S).mode, mode, "{config}, {data}");
         }
     }
     // For a year, xor is not enough, and without ECC neither is the Fletcher that we have.
-    let year = |config| recommend(&model(config, ChecksumData::Measured), 365.0 * 86400.0).mode;
+    let year = |config| recommend(&model(config, ChecksumData::Measured), Costs::Published, 365.0 * 86400.0).mode;
     assert_eq!([Config::Enterprise, Config::Consumer].map(year), [Mode::Dynamic, Mode::Uniform]);
     // Where little is asked for, little is enough.
     let easy = Model { goal: Goal::Terabyte, ..model(Config::Server, ChecksumData::Measured) };
-    assert_eq!(recommend(&easy, 3600.0).mode, Mode::None);
+    assert_eq!(recommend(&easy, Costs::Published, 3600.0).mode, Mode::None);
+    assert_eq!(recommend(&easy, Costs::Measured, 3600.0).mode, Mode::None);
 }
