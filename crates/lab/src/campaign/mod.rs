@@ -86,6 +86,8 @@ pub struct Outcome {
     pub told: bool,
     /// Operations of the load.
     pub operations: u64,
+    /// Pages read from memory by the strong checksum, as they had been there for longer than t_switch. In a daemon they are not counted.
+    pub switched: u64,
 }
 
 impl Outcome {
@@ -155,6 +157,7 @@ pub fn trial(options: &Options) -> Result<Outcome, String> {
     if !outcome.crashed && space.free + space.pending < space.total / 4 {
         return Err(format!("the load has filled the store: {} of {} blocks are free", space.free, space.total));
     }
+    outcome.switched = stack.cache.status().pages_switched;
     let closed = catch_unwind(AssertUnwindSafe(|| stack.cache.close()));
     outcome.crashed |= !matches!(closed, Ok(Ok(())));
     let Some(mut workers) = workers else { return Ok(outcome) };
@@ -287,11 +290,29 @@ pub fn broken(rows: &[Row]) -> usize {
     outcomes.filter(|outcome| outcome.read || outcome.written).count()
 }
 
+/// What rows are to meet and did not, in words: without it, that nothing went wrong says nothing.
+///
+/// Each trial of a load does something, and in a `dynamic` whose t_switch is within the trials some pages are read by the strong
+/// checksum.
+pub fn unmet(rows: &[Row], time: Duration) -> Vec<String> {
+    let mut unmet = Vec::new();
+    for Row { load, mode, outcomes } in rows {
+        if outcomes.iter().any(|outcome| outcome.operations == 0 && !outcome.crashed) {
+            unmet.push(format!("{load}, {mode}: a trial in which the load did nothing"));
+        }
+        let switches = mode.switches_after().is_some_and(|after| after < time);
+        if switches && outcomes.iter().all(|outcome| outcome.switched == 0) {
+            unmet.push(format!("{load}, {mode}: no page was read by the strong checksum"));
+        }
+    }
+    unmet
+}
+
 /// The table of the dissertation.
 pub fn markdown(rows: &[Row]) -> String {
     let mut out = String::from(
-        "| load | mode | trials | R, corrupt read | W, corrupt stored | C, crash | told | S, nothing noticed | R of one bit | W of one bit | C of one bit | S of one bit |\n\
-         |---|---|---:|---|---|---|---|---|---|---|---|---|\n",
+        "| load | mode | trials | operations, median | switched, median | R, corrupt read | W, corrupt stored | C, crash | told | S, nothing noticed | R of one bit | W of one bit | C of one bit | S of one bit |\n\
+         |---|---|---:|---:|---:|---|---|---|---|---|---|---|---|---|\n",
     );
     for Row { load, mode, outcomes } in rows {
         let trials = outcomes.len() as u64;
@@ -300,9 +321,14 @@ pub fn markdown(rows: &[Row]) -> String {
         };
         let [read, written] = [of(&|o| o.read), of(&|o| o.written)];
         let [crashed, told, sound] = [of(&|o| o.crashed), of(&|o| o.told), of(&|o| o.is_sound())];
+        let operations = median(outcomes.iter().map(|outcome| outcome.operations));
+        let switched = match mode.switches_after() {
+            Some(_) => median(outcomes.iter().map(|outcome| outcome.switched)).to_string(),
+            None => "–".into(),
+        };
         let _ = writeln!(
             out,
-            "| {load} | `{mode}` | {trials} | {read} | {written} | {crashed} | {told} | {sound} | {} | {} | {} | {} |",
+            "| {load} | `{mode}` | {trials} | {operations} | {switched} | {read} | {written} | {crashed} | {told} | {sound} | {} | {} | {} | {} |",
             read.of_one(FLIPS),
             written.of_one(FLIPS),
             crashed.of_one(FLIPS),
@@ -310,4 +336,10 @@ pub fn markdown(rows: &[Row]) -> String {
         );
     }
     out
+}
+
+fn median(of: impl Iterator<Item = u64>) -> u64 {
+    let mut of: Vec<u64> = of.collect();
+    of.sort_unstable();
+    of.get(of.len() / 2).copied().unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! The experiment of flipped bits under load: that it finds what there is to find, and nothing where there is nothing.
 
 use holdfast_integrity::Protection;
-use holdfast_lab::campaign::{Options, Outcome, Row, Targets, broken, trial};
+use holdfast_lab::campaign::{Options, Outcome, Row, Targets, broken, trial, unmet};
 use holdfast_lab::load::Load;
 use std::time::Duration;
 
@@ -36,6 +36,17 @@ fn flips_in_checksums_are_neither_read_nor_stored() {
     }
 }
 
+/// Pages that have been in memory for longer than t_switch are verified by the strong checksum.
+#[test]
+fn flips_in_pages_that_have_switched_are_neither_read_nor_stored() {
+    let seed = crate::number("HOLDFAST_SEED", 1);
+    let time = Duration::from_millis(2500);
+    let options = Options { time, ..options(Load::Webserver, Protection::Dynamic { t_switch_s: 1 }, seed) };
+    let outcome = trial(&options).unwrap();
+    let is_sound = !(outcome.read || outcome.written || outcome.crashed);
+    assert!(is_sound && outcome.switched > 0, "seed {seed}: {outcome:?}; HOLDFAST_SEED sets the seed");
+}
+
 /// With verification off the same experiment fails.
 #[test]
 fn without_verification_corrupt_bytes_are_read() {
@@ -54,4 +65,22 @@ fn one_corrupt_byte_read_or_stored_breaks_the_promise_of_a_mode_that_verifies_me
         assert_eq!(broken(&row(vec![sound, read])), promises, "{mode}");
         assert_eq!(broken(&row(vec![written, sound])), promises, "{mode}");
     }
+}
+
+#[test]
+fn trials_in_which_nothing_happens_are_told() {
+    let met = Outcome { operations: 1, switched: 1, ..Outcome::default() };
+    let of = |mode: &str, outcome| {
+        let row = Row { load: Load::Oltp, mode: mode.parse().unwrap(), outcomes: vec![met, outcome] };
+        unmet(&[row], Duration::from_secs(10)).len()
+    };
+    assert_eq!(of("uniform", met), 0);
+    assert_eq!(of("uniform", Outcome { operations: 0, ..met }), 1);
+    assert_eq!(of("uniform", Outcome { operations: 0, crashed: true, ..met }), 0, "it had no time to");
+    // One of the trials is enough, in one there may be no reader of an old page.
+    assert_eq!(of("dynamic=3", Outcome { switched: 0, ..met }), 0);
+    let never =
+        Row { load: Load::Oltp, mode: "dynamic=3".parse().unwrap(), outcomes: vec![Outcome { switched: 0, ..met }] };
+    assert_eq!(unmet(std::slice::from_ref(&never), Duration::from_secs(10)).len(), 1);
+    assert_eq!(unmet(&[never], Duration::from_secs(3)).len(), 0, "t_switch is not within the trial");
 }
