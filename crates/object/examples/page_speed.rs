@@ -8,7 +8,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use holdfast_integrity::{Algorithm, PAGE_SIZE, Protection, crc64_each, prefetch, prefetch_ahead, prefetch_start};
+use holdfast_integrity::{
+    Algorithm, PAGE_SIZE, Protection, crc64, crc64_copied, crc64_each, prefetch, prefetch_ahead, prefetch_start,
+};
 use holdfast_object::{Arena, FrameMut, PinnedPage};
 
 /// 800 MiB: far more than any cache has.
@@ -78,6 +80,15 @@ fn sum_both_in_turn(pages: &mut [PinnedPage]) {
     }
 }
 
+/// Each page into the same memory, which is in the processor's cache: as a reader gets one.
+fn give(pages: &mut [PinnedPage], give: impl Fn(&PinnedPage, &mut [u8; PAGE_SIZE]) -> u64) {
+    let mut buffer = [0; PAGE_SIZE];
+    for page in pages {
+        let sum = give(page, black_box(&mut buffer));
+        assert!(page.crc64() == Some(sum), "nobody has changed it");
+    }
+}
+
 fn receive(frames: &mut [FrameMut], asks: bool, take: impl Fn(&mut FrameMut)) {
     for at in 0..frames.len() {
         if let Some(next) = frames.get(at + 1).filter(|_| asks) {
@@ -139,6 +150,30 @@ fn main() -> std::io::Result<()> {
             ("all of the next page", &|pages| verify(pages, |pages, at| next(pages, at, prefetch))),
             ("two halves, of neighbours the start", &|pages| {
                 verify(pages, |pages, at| prefetch_ahead(at, |at| pages.get(at).map(PinnedPage::bytes)));
+            }),
+        ];
+        measure(&mut pages, &ways);
+        println!("given, {order}:");
+        let ways: [Way<'_, PinnedPage>; 4] = [
+            ("copied", &|pages| {
+                give(pages, |page, buffer| {
+                    buffer.copy_from_slice(page.bytes());
+                    page.page().checksum
+                });
+            }),
+            ("verified, then copied", &|pages| {
+                give(pages, |page, buffer| {
+                    let sum = crc64(page.bytes());
+                    buffer.copy_from_slice(page.bytes());
+                    sum
+                });
+            }),
+            ("verified while copied", &|pages| give(pages, |page, buffer| crc64_copied(page.bytes(), buffer))),
+            ("copied, then the copy verified", &|pages| {
+                give(pages, |page, buffer| {
+                    buffer.copy_from_slice(page.bytes());
+                    crc64(black_box(buffer))
+                });
             }),
         ];
         measure(&mut pages, &ways);
