@@ -13,10 +13,10 @@ use crate::flashlog::report::{Served, SetReport};
 use crate::flashlog::sets::{explain, inspect};
 use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
-use crate::{holder, stack};
+use crate::{holder, size, stack};
 use holdfast_block::flashlog::{
-    self, CatchUp, Condition, Flashlog, Inspected, Lasting, Mode, Options, Policy, Role, Uuid, Watch, finish_backup,
-    has_outgrown_labels, outgrown,
+    self, CatchUp, Condition, Flashlog, INDEX_ENTRY_BYTES, Inspected, Lasting, Mode, Options, Policy, Role, Uuid,
+    Watch, finish_backup, has_outgrown_labels, outgrown,
 };
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use std::ffi::OsStr;
@@ -40,8 +40,28 @@ pub(crate) struct Given {
     pub(crate) mode: Option<Mode>,
     /// When main catches up in asynchronous mode.
     pub(crate) catch_up: CatchUp,
+    /// What the index of what is newer in the log may take, in bytes, if not the default.
+    pub(crate) index_bytes: Option<u64>,
     /// What is done when a device fails.
     pub(crate) policy: Policy,
+}
+
+/// How many blocks the index may have in so much memory.
+pub(crate) fn index_blocks(bytes: Option<u64>) -> u64 {
+    bytes.map_or(Options::default().index_blocks, |bytes| bytes / INDEX_ENTRY_BYTES)
+}
+
+/// Least memory for an index: of 50 MB of data.
+const INDEX_BYTES_MIN: u64 = 1 << 20;
+
+/// Reads how much memory the index may take.
+pub(crate) fn parse_index_bytes(text: &str) -> std::result::Result<u64, String> {
+    match size::parse(text)? {
+        bytes if bytes < INDEX_BYTES_MIN => {
+            Err(format!("{text:?} is too little: at least {}", size::show(INDEX_BYTES_MIN)))
+        }
+        bytes => Ok(bytes),
+    }
 }
 
 /// The opened file or disk of a store, or those of its set.
@@ -245,7 +265,12 @@ impl Set {
         let options = match is_read_only {
             false => {
                 let mode = given.mode.unwrap_or(label.mode);
-                Options { mode, catch_up: given.catch_up, ..Options::default() }
+                Options {
+                    mode,
+                    catch_up: given.catch_up,
+                    index_blocks: index_blocks(given.index_bytes),
+                    ..Options::default()
+                }
             }
             // In this mode nothing that is in the log is copied, and all of it is in the index.
             true => Options { mode: Mode::Asynchronous, index_blocks: u64::MAX, ..Options::default() },

@@ -4,7 +4,7 @@
 //! /etc/fstab, which is let pass. What other FUSE file systems take and this one does not has a line that says why.
 
 use crate::audited::Audited;
-use crate::disks::Given;
+use crate::disks::{Given, parse_index_bytes};
 use crate::duration;
 use crate::flashlog::report::mode_name;
 use crate::protect::Protect;
@@ -214,6 +214,7 @@ impl MountOptions {
             (self.disks.accept_loss == wanted.disks.accept_loss, "accept-loss"),
             (self.disks.mode == wanted.disks.mode, "log-mode"),
             (self.disks.catch_up == wanted.disks.catch_up, "idle-after and age-most"),
+            (self.disks.index_bytes == wanted.disks.index_bytes, "index-memory"),
             (self.disks.policy == wanted.disks.policy, "on-failure"),
             (flags.synchronous == wanted.flags.synchronous, "sync"),
             (flags.dir_synchronous == wanted.flags.dir_synchronous, "dirsync"),
@@ -258,7 +259,7 @@ impl MountOptions {
         word(self.protection.is_some(), &format!("protection={}", self.protection.unwrap_or_default()));
         word(self.audit != default.audit, &format!("audit={}", self.audit));
         word(self.protect != default.protect, &format!("protect={}", self.protect));
-        let Given { log, without_log, accept_loss, mode, catch_up, policy } = &self.disks;
+        let Given { log, without_log, accept_loss, mode, catch_up, index_bytes, policy } = &self.disks;
         word(
             log.is_some(),
             &format!("log={}", log.iter().map(|path| path.display()).map(|path| path.to_string()).collect::<String>()),
@@ -269,6 +270,7 @@ impl MountOptions {
         for (name, time) in [("idle-after", catch_up.idle_after), ("age-most", catch_up.age_most)] {
             word(time.is_some(), &format!("{name}={}s", time.unwrap_or_default().as_secs_f64()));
         }
+        word(index_bytes.is_some(), &format!("index-memory={}", index_bytes.unwrap_or_default()));
         // A comma would end the option.
         word(*policy != default.disks.policy, &format!("on-failure={policy}").replace(',', "/"));
         word(*allow_other, "allow_other");
@@ -348,6 +350,10 @@ impl MountOptions {
                 let CatchUp { idle_after, age_most } = &mut self.disks.catch_up;
                 *(if name == "age-most" { age_most } else { idle_after }) = Some(time);
             }
+            ("index-memory", Some(value)) => {
+                let bytes = parse_index_bytes(value).map_err(|error| format!("mount option index-memory: {error}"))?;
+                self.disks.index_bytes = Some(bytes);
+            }
             ("without-log", None) => self.disks.without_log = true,
             ("accept-loss", None) => self.disks.accept_loss = true,
             ("on-failure", Some(value)) => {
@@ -356,7 +362,7 @@ impl MountOptions {
             }
             (
                 "cache" | "epoch" | "threads" | "quota" | "protection" | "audit" | "protect" | "log" | "log-mode"
-                | "on-failure" | "idle-after" | "age-most",
+                | "on-failure" | "idle-after" | "age-most" | "index-memory",
                 None,
             ) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
@@ -438,6 +444,8 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("", "nothing was written for so long (30s, 5m), and not"),
     OptionHelp("", "only when the log is nearly full"),
     OptionHelp("age-most=TIME", "the same when something that it lacks is so old"),
+    OptionHelp("index-memory=SIZE", "the same when the index of what it lacks takes as much"),
+    OptionHelp("", "memory (80 MiB, for 4 GiB of data)"),
     OptionHelp("discard", "give freed space back to the host by and by"),
     OptionHelp("nodiscard", "keep it (default); see holdfast trim"),
     OptionHelp("relatime", "update times of last access now and then (default)"),
@@ -513,7 +521,7 @@ mod tests {
     #[test]
     fn words_of_mount_8_do_what_they_say() {
         let options =
-            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages,log=/dev/x,log-mode=async,idle-after=30s,age-most=5m,on-failure=sync.log.gone=wait:1m+stop/async.log.write=alone").unwrap();
+            parse("ro,nosuid,nodev,noexec,nosymfollow,sync,dirsync,noatime,nodiratime,allow_other,cache=kernel,cache=32M,quota=2G,discard,protect=pages,log=/dev/x,log-mode=async,idle-after=30s,age-most=5m,index-memory=16M,on-failure=sync.log.gone=wait:1m+stop/async.log.write=alone").unwrap();
         let all = Flags {
             read_only: true,
             no_suid: true,
@@ -612,6 +620,8 @@ mod tests {
             ("on-failure=sync", "on-failure: \"sync\": write DEVICE"),
             ("age-most", "age-most needs a value"),
             ("idle-after=soon", "idle-after: \"soon\""),
+            ("index-memory=1k", "index-memory: \"1k\" is too little"),
+            ("index-memory", "index-memory needs a value"),
             ("log-mode=fast", "log-mode: \"fast\" is neither sync nor async"),
             ("strictatime,cache=kernel", "exclude each other"),
             ("allow_root", "allow_other lets root in"),

@@ -75,6 +75,9 @@ pub struct CatchUp {
     pub age_most: Option<Duration>,
 }
 
+/// What a block in the index takes in memory, about: its address, its checksum and its place, in the nodes of a tree two thirds full.
+pub const INDEX_ENTRY_BYTES: u64 = 80;
+
 /// How a set is used.
 #[derive(Clone)]
 pub struct Options {
@@ -86,7 +89,7 @@ pub struct Options {
     /// came last are kept in memory when they are in the log.
     pub memory_blocks: u64,
     /// Asynchronous mode: so many blocks in the index of those that are newer in the log, and main catches up. Of a backup: not more in
-    /// one step.
+    /// one step. A block takes some [`INDEX_ENTRY_BYTES`] of memory.
     pub index_blocks: u64,
     /// The clock, for times in the log.
     pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,

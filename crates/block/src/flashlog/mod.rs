@@ -119,7 +119,7 @@ pub use at::{At, Barrier, barriers};
 pub use attach::Attached;
 pub use backup::BackedUp;
 pub use create::{Create, check_backup, create, log_blocks_least};
-pub use device::{CatchUp, Flashlog, Mode, Options, Order};
+pub use device::{CatchUp, Flashlog, INDEX_ENTRY_BYTES, Mode, Options, Order};
 pub use error::Error;
 pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
 pub use inspect::{Condition, Inspected, inspect};

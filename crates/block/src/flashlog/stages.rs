@@ -9,6 +9,7 @@
 //! A block may be in several stages; the newest version is the one that is least far.
 
 use super::chunk::{Chunk, zero_sum};
+use super::device::INDEX_ENTRY_BYTES;
 use super::format::{Areas, Point};
 use super::recent::Recent;
 use super::seal::Sealing;
@@ -58,6 +59,9 @@ impl Version {
 
 /// The blocks of one stage by address.
 pub(super) type Map = BTreeMap<u64, Version>;
+
+// Two thirds of a node are used.
+const _: () = assert!(size_of::<(u64, Version)>() as u64 * 3 / 2 <= INDEX_ENTRY_BYTES);
 
 /// Main gets a full log in so many steps.
 const STEPS: u64 = 8;

@@ -219,6 +219,9 @@ pub(crate) struct FlashlogServe {
     /// The same when something that it lacks is so old
     #[arg(long, value_name = "TIME", value_parser = crate::duration::parse_time)]
     pub(crate) age_most: Option<Duration>,
+    /// The same when the index of what it lacks takes as much memory [default: 80M, for 4 GiB of data]
+    #[arg(long, value_name = "SIZE", value_parser = crate::disks::parse_index_bytes)]
+    pub(crate) index_memory: Option<u64>,
     /// Clients may only read
     #[arg(long)]
     pub(crate) read_only: bool,

@@ -2,6 +2,7 @@
 
 use super::absolute;
 use crate::args::{FlashlogMode, FlashlogServe, LogLevel};
+use crate::disks::index_blocks;
 use crate::failure::{Failure, Result};
 use crate::flashlog::report::SetReport;
 use crate::flashlog::server::{self, Ready, Serving};
@@ -50,15 +51,23 @@ pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLe
     let all = |paths: &[PathBuf]| paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>();
     let one = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
     let catch_up = CatchUp { idle_after: arguments.idle_after, age_most: arguments.age_most };
-    if catch_up != CatchUp::default() && arguments.mode == FlashlogMode::Sync {
-        return Err(Failure::usage("--idle-after and --age-most are for --mode async: main has everything otherwise"));
+    let is_for_async = catch_up != CatchUp::default() || arguments.index_memory.is_some();
+    if is_for_async && arguments.mode == FlashlogMode::Sync {
+        return Err(Failure::usage(
+            "--idle-after, --age-most and --index-memory are for --mode async: main has everything otherwise",
+        ));
     }
     let serving = Serving {
         main: absolute(&arguments.main)?,
         log: one(&arguments.log)?,
         accept_loss: arguments.accept_loss,
         backup: one(&arguments.backup)?,
-        options: Options { mode: arguments.mode.mode(), catch_up, ..Options::default() },
+        options: Options {
+            mode: arguments.mode.mode(),
+            catch_up,
+            index_blocks: index_blocks(arguments.index_memory),
+            ..Options::default()
+        },
         policy: arguments.on_failure.clone(),
         read_only: arguments.read_only,
         sockets: all(&arguments.socket)?,
