@@ -101,7 +101,7 @@ fn goals(results: &Results) -> String {
         let [one, other] = setups.map(|setup| results.rate(load, setup));
         Some(one?.min(other?))
     };
-    for load in [Load::Sequential, Load::Rewrite] {
+    for load in [Load::Sequential, Load::Rewrite, Load::Overflow, Load::Durable] {
         for (setup, log) in [(SYNC_STICK, Setup::Stick), (SYNC_SSD, Setup::Ssd)] {
             let measured =
                 results.rate(load, setup).zip(slower(load, [Setup::Disk, log])).map(|(own, slow)| own / slow);
@@ -114,6 +114,7 @@ fn goals(results: &Results) -> String {
     for setup in [SYNC_STICK, ASYNC_STICK] {
         let load = Load::Scattered(1);
         judge(format!("{}: {} / the stick alone", load.name(), setup.name()), 20.0, ratio(load, setup, Setup::Stick));
+        judge(format!("{}: {} / the disk alone", load.name(), setup.name()), 1.0, ratio(load, setup, Setup::Disk));
     }
     judge(
         format!("{}: {} / the disk alone", Load::MixedReads.name(), ASYNC_STICK.name()),
