@@ -96,6 +96,8 @@ echo "seed $SEED"
 # First, as the tests of `unit` run some of these programs, too.
 step install 900 bash -c "install_all $mode"
 step fmt 60 cargo fmt --all --check
+# The mutants themselves are for hours; that each still has its place in the sources is not.
+step mutants-listed 60 tests/suites/mutants.py --check
 # The feature has no dependency, and is built nowhere else.
 step clippy 600 cargo clippy --workspace --all-targets --features holdfast/ublk -- -D warnings
 # Most of its time tests wait, for recovery points and for programs: two for each processor.

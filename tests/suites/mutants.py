@@ -2,20 +2,24 @@
 """Takes the checksum or the digest out of each way to change metadata, one at a time, and expects a test to fail.
 
 Usage: mutants.py DIRECTORY [NAME...]
+       mutants.py --check
 
 DIRECTORY gets a copy of the sources and what is built of it, which stays for the next time. A mutant replaces one place of one file; where the
 place is not there just once any more, this fails and is to be brought up to date. Tests are those of the mutant's crate, and where
 these pass those of the lab that strike metadata. Each line says which tests saw it. The last line counts mutants that were seen
-as passed.
+as passed. `--check` builds nothing: it only looks whether each place is there.
 """
 import os, re, shutil, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PHYSICAL, NAMING = "physical", "naming"
+PHYSICAL, NAMING, CACHE = "physical", "naming", "cache"
 OWNED = "crates/physical/src/meta_block/owned.rs"
 WORDS = "crates/physical/src/words.rs"
 ROLLED = "crates/naming/src/rolled.rs"
-AUDIT = "crates/physical/src/audit/mod.rs"
+SUMS = "crates/physical/src/audit/sums.rs"
+NAMES = "crates/naming/src/audit/mod.rs"
+INDEX = "crates/naming/src/audit/index.rs"
+GUARDED = "crates/physical/src/guarded.rs"
 # Each test ends within seconds; a mutant may wait for what never comes.
 TEST_S = 600
 
@@ -36,22 +40,59 @@ MUTANTS = [
     ("sum of bits that a mask gets", PHYSICAL, WORDS, "chunk.sum.set((block % BITS) as usize);", ""),
     ("sum of bits that a mask loses", PHYSICAL, WORDS, "chunk.sum.clear((block % BITS) as usize);", ""),
     ("sum of words that a mask gets", PHYSICAL, WORDS, "(0..64).filter(|bit| new >> bit & 1 == 1).for_each(|bit| chunk.sum.set(at * 64 + bit));", "let _ = at;"),
+    ("comparison of the sums kept twice", PHYSICAL, "crates/physical/src/audit/twin.rs", "if here == there {", "if here == there || true {"),
+    ("second of the sums kept twice", PHYSICAL, "crates/physical/src/audit/twin.rs", "        change(here);\n        change(there);", "        change(here);\n        *there = here.clone();"),
+    ("check of a count", PHYSICAL, GUARDED, "Scribble::unless_equal(what, Counted::new(self.number).check, self.check).map(|()| self.number)", "{ let _ = what; Ok(self.number) }"),
+    ("check of a count from its number", PHYSICAL, GUARDED, "self.check = self.check.wrapping_sub(more.wrapping_mul(STEP));", "*self = Counted::new(self.number);"),
     ("checksum of a page of names", NAMING, ROLLED, "self.crc64 ^= delta.crc64;", ""),
     ("second sum of a page of names", NAMING, ROLLED, "self.seal = self.seal.changed(delta.tally);", ""),
+    ("digest of an entry", NAMING, INDEX, "changes.entries = changes.entries.wrapping_add(times);", ""),
+    ("digest of an entry's name", NAMING, INDEX, "changes.names += SetDigest::of(name_number(object, place)).times(times);", "let _ = (object, place);"),
+    ("digest of an entry's link", NAMING, INDEX, "changes.links += SetDigest::of(link_number(object, raw.kind)).times(times);", "let _ = object;"),
+    ("digest of an entry of a directory", NAMING, INDEX, "changes.subdirectories += SetDigest::of(object.0).times(times);", "let _ = object;"),
+    ("digest of a wrong key", NAMING, INDEX, "changes.keys_wrong += is_wrong;", "let _ = is_wrong;"),
+    ("digest of a wrong key gone", NAMING, INDEX, "changes.keys_wrong_gone += is_wrong;", "let _ = is_wrong;"),
+    ("digest of a node's count", NAMING, INDEX, "*sum = sum.wrapping_add(u64::from(count).wrapping_mul(times));", "let _ = (sum, count, times);"),
+    ("digest of a branch gone", NAMING, INDEX, "self.changes.branches -= child(bytes)", "{ child(bytes); }"),
+    ("digest of a branch put", NAMING, INDEX, "self.changes.branches += child(bytes)", "{ child(bytes); }"),
+    ("digest of a node", NAMING, INDEX, "self.changes.nodes += SetDigest::of(page).times(times);", ""),
+    ("digest of how many nodes there are", NAMING, INDEX, "self.changes.nodes_count = self.changes.nodes_count.wrapping_add(times);", ""),
+    ("digest of a free page", NAMING, INDEX, "self.changes.free += SetDigest::of(page).times(times);", ""),
+    ("digest of the next free page", NAMING, INDEX, "self.changes.free_named += SetDigest::of(next).times(times);", ""),
+    ("digest of the next free page of a cut directory", NAMING, INDEX, "self.changes.free_named_put += SetDigest::of(next);", ""),
+    ("digest of a header's pages", NAMING, INDEX, "add(&mut self.changes.pages, raw.pages.get());", ""),
+    ("digest of a header's free pages", NAMING, INDEX, "add(&mut self.changes.free_count, raw.free_count.get());", ""),
+    ("digest of strange pages", NAMING, INDEX, "self.changes.strange += u64::from(times == 1);", "let _ = times;"),
+    ("digest of what is cut", NAMING, INDEX, "(self.changes.is_cut, self.changes.lost) = (true, lost);", "let _ = lost;"),
+    ("equations of names", NAMING, NAMES, "if sides.iter().any(|(left, right)| left != right) {", "if sides.len() > 100 && sides.iter().any(|(left, right)| left != right) {"),
+    ("check of a page's twin", CACHE, "crates/cache/src/twin.rs", "page.verify().is_ok().then_some(page)", "Some(page)"),
 ]
-# Of the audit, what is told of by others than the blocks that change.
-TOLD = ["dropped", "dead_page_cut", "shared", "unshared", "buried", "exhumed", "generations_given", "newest_snapshot_is", "not_freed",
-        "map_differs", "page_gone", "pages_left", "object_gone", "metadata_gone", "kept_gone", "complete", "bounded"]
+# Of the audits, what is told of by others than the blocks that change: all methods that change what they know.
+TOLD = [("audit", PHYSICAL, SUMS), ("audit of names", NAMING, NAMES)]
+CHANGES = re.compile(r"    pub\(crate\) fn (\w+)(?:<[^<>]*>)?\(\s*&mut self\b")
+METHOD = re.compile(r"    pub\(crate\) fn (\w+)\(\s*&mut self\b(?:[^()]|\([^()]*\))*\)( -> Result<\(\)(?:, \w+)?>)? \{\n")
 
 
 def told():
-    """The audit's methods, each of which is to be without effect."""
-    text = read(AUDIT)
-    for name in TOLD:
-        found = re.findall(r"    pub\(crate\) fn " + name + r"\((?:[^()]|\([^()]*\))*\) \{\n", text)
-        if len(found) != 1:
-            sys.exit(f"mutants: {AUDIT} has {len(found)} methods {name}")
-        yield (f"audit: {name}", PHYSICAL, AUDIT, found[0], found[0] + "        if true {\n            return;\n        }\n")
+    """The audits' methods, each of which is to be without effect."""
+    for of, crate, path in TOLD:
+        text = read(path)
+        methods = list(METHOD.finditer(text))
+        if unknown := set(CHANGES.findall(text)) - {method[1] for method in methods}:
+            sys.exit(f"mutants: {path} has methods of a form that is not known here: {', '.join(sorted(unknown))}")
+        for method in methods:
+            nothing = "return Ok(());" if method[2] else "return;"
+            yield (f"{of}: {method[1]}", crate, path, method[0], method[0] + f"        if true {{\n            {nothing}\n        }}\n")
+
+
+def check(mutants):
+    """Exits if there is one whose place is not there just once, or that changes nothing."""
+    wrong = [f"{path} has {count} times: {there}" for _, _, path, there, _ in mutants if (count := read(path).count(there)) != 1]
+    wrong += [f"it changes nothing: {name}" for name, _, _, there, instead in mutants if there == instead]
+    names = [name for name, *_ in mutants]
+    wrong += [f"not the only one: {name}" for name in sorted(set(names)) if names.count(name) > 1]
+    if wrong:
+        sys.exit("\n".join(f"mutants: FAIL: {what}" for what in wrong))
 
 
 def read(path):
@@ -96,12 +137,17 @@ def seen(tree, crate):
 
 
 def main():
-    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-") and sys.argv[1:] != ["--check"]:
         sys.exit(__doc__)
+    every = MUTANTS + list(told())
+    check(every)
+    if sys.argv[1] == "--check":
+        print(f"mutants: all {len(every)} have their place")
+        return
     work, only = os.path.abspath(sys.argv[1]), sys.argv[2:]
-    mutants = [mutant for mutant in MUTANTS + list(told()) if not only or mutant[0] in only]
+    mutants = [mutant for mutant in every if not only or mutant[0] in only]
     if len(mutants) < len(only):
-        sys.exit(f"mutants: these are: {', '.join(name for name, *_ in MUTANTS + list(told()))}")
+        sys.exit(f"mutants: these are: {', '.join(name for name, *_ in every)}")
     tree, caught = os.path.join(work, "tree"), 0
     copy_sources(tree)
     for crate in sorted({crate for _, crate, *_ in mutants}):
@@ -109,8 +155,6 @@ def main():
             sys.exit(f"mutants: without any these tests fail: {', '.join(failed)}")
     for name, crate, path, there, instead in mutants:
         sound = read(path)
-        if sound.count(there) != 1:
-            sys.exit(f"mutants: {path} has {sound.count(there)} times: {there}")
         target = os.path.join(tree, path)
         with open(target, "w", encoding="utf-8") as file:
             file.write(sound.replace(there, instead))
