@@ -20,6 +20,7 @@ SUMS = "crates/physical/src/audit/sums.rs"
 NAMES = "crates/naming/src/audit/mod.rs"
 INDEX = "crates/naming/src/audit/index.rs"
 GUARDED = "crates/physical/src/guarded.rs"
+COMMIT = "crates/physical/src/commit.rs"
 # Each test ends within seconds; a mutant may wait for what never comes.
 TEST_S = 600
 
@@ -44,6 +45,11 @@ MUTANTS = [
     ("second of the sums kept twice", PHYSICAL, "crates/physical/src/audit/twin.rs", "        change(here);\n        change(there);", "        change(here);\n        *there = here.clone();"),
     ("check of a count", PHYSICAL, GUARDED, "Scribble::unless_equal(what, Counted::new(self.number).check, self.check).map(|()| self.number)", "{ let _ = what; Ok(self.number) }"),
     ("check of a count from its number", PHYSICAL, GUARDED, "self.check = self.check.wrapping_sub(more.wrapping_mul(STEP));", "*self = Counted::new(self.number);"),
+    ("address of a changed block", PHYSICAL, GUARDED, "Ok([first.get(what)?, second.get(what)?])", "{ let _ = what; Ok([first.number, second.number]) }"),
+    ("address of a copy that is written", PHYSICAL, COMMIT, "let address = address.get(\"address to which a block is written\");", "let address: std::result::Result<u64, Scribble> = Ok(address.unverified());"),
+    ("epoch of a prepared superblock", PHYSICAL, "crates/physical/src/sealed.rs", "if superblock.epoch != self.epoch {", "if superblock.epoch != self.epoch && false {"),
+    ("bound that sinks", PHYSICAL, COMMIT, "self.audit_bound(base, *key, record);", "let _ = (key, record);"),
+    ("bound of a page alone", PHYSICAL, COMMIT, "let is_beyond = record.page_bound == 0 && !record.root.is_hole();", "let is_beyond = false;"),
     ("checksum of a page of names", NAMING, ROLLED, "self.crc64 ^= delta.crc64;", ""),
     ("second sum of a page of names", NAMING, ROLLED, "self.seal = self.seal.changed(delta.tally);", ""),
     ("digest of an entry", NAMING, INDEX, "changes.entries = changes.entries.wrapping_add(times);", ""),

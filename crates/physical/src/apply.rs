@@ -99,6 +99,7 @@ impl Module {
         let landed = self.write_pages(batch.epoch, &plan.outgoing, false)?;
         committing.applied.set(batch.epoch);
         committing.pages.note(batch, &plan.runs, &plan.outgoing, &landed);
+        self.trees.write().building = batch.epoch;
         let mut applied = guard::open(|| self.change_all(batch, &mut plan, &landed))?;
         if replaces(&batch.ops) {
             self.keep_current(batch.domain, &mut applied)?;

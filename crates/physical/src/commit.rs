@@ -13,12 +13,12 @@ use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::superblock::{ring_block, slot};
 use crate::format::{BlockPointer, LABELS, RECORD_BYTES, RECORDS, RING_SLOTS, Record, Superblock};
-use crate::guarded::{Counted, Doubled};
+use crate::guarded::{Counted, Destination, Doubled, Guarded};
 use crate::meta_block::{MetaBlock, NodeKey, Scribble};
 use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
 use crate::sealed::{Sealed, SealedSuperblock};
-use crate::tree::{Base, Change, Dirty, Trees};
+use crate::tree::{Base, Change, Dirty, Trees, span};
 use crate::written_pages::WrittenPages;
 use holdfast_guard as guard;
 use holdfast_integrity::{Checksum, StoredSums, prefetch};
@@ -93,8 +93,28 @@ enum Bad {
     Record(ObjectKey),
 }
 
+/// A copy of a block that is to be written.
+struct Outgoing {
+    /// One of its [`Dirty::address`].
+    address: Guarded,
+    key: NodeKey,
+    block: Arc<MetaBlock>,
+}
+
 /// Blocks to write, by address.
-type Writes = Vec<(u64, Arc<MetaBlock>)>;
+type Writes = Vec<Outgoing>;
+
+/// Where each of them goes, right before it does: what goes elsewhere is written over what is somebody else's.
+///
+/// # Errors
+/// [`Error::GivenUp`]: somebody has written to one of the addresses who must not.
+fn addressed<'w>(base: &Base, writes: &'w Writes) -> Result<Vec<(u64, &'w [u8; 4096])>> {
+    let each = |Outgoing { address, key, block }: &'w Outgoing| {
+        let address = address.get("address to which a block is written");
+        Ok((address.map_err(|scribble| base.give_up_epoch(scribble, *key))?, block.bytes()))
+    };
+    writes.iter().map(each).collect()
+}
 
 impl Module {
     /// See [`holdfast_object::ObjectStore::prepare`].
@@ -117,6 +137,7 @@ impl Module {
         let (writes, superblock) = {
             let mut trees = self.trees.write();
             trees.check_identities(&self.base)?;
+            trees.building = epoch;
             let sealed = guard::open(|| {
                 trees.stage(&self.base, epoch)?;
                 trees.seal(&self.base, epoch)
@@ -152,7 +173,7 @@ impl Module {
         if self.base.commit_order == CommitOrder::SuperblockFirst {
             self.write_superblock(&Sealed::open(self.disk(), &superblock)?)?;
         }
-        self.disk().write_blocks(writes.iter().map(|(address, block)| (*address, block.bytes())))?;
+        self.disk().write_blocks(addressed(&self.base, &writes)?)?;
         if self.base.commit_order != CommitOrder::NoFlushBeforeSuperblock {
             self.disk().flush()?;
         }
@@ -173,10 +194,14 @@ impl Module {
     pub(crate) fn publish_epoch(&self, epoch: Epoch) -> Result<()> {
         let mut committing = self.committing.lock();
         self.disk().check_sound()?;
-        let Some(superblock) = committing.prepared.take_if(|superblock| superblock.epoch == epoch) else {
-            return Err(Error::Protocol(format!("epoch {epoch} is not prepared")));
-        };
-        let superblock = Sealed::open(self.disk(), &superblock)?;
+        let not_prepared = || Error::Protocol(format!("epoch {epoch} is not prepared"));
+        let prepared = committing.prepared.as_ref().ok_or_else(not_prepared)?;
+        // Which epoch it is of is believed of the bytes alone.
+        let superblock = Sealed::open(self.disk(), prepared)?;
+        if superblock.epoch != epoch {
+            return Err(not_prepared());
+        }
+        committing.prepared = None;
         if self.base.commit_order != CommitOrder::SuperblockFirst {
             self.write_superblock(&superblock)?;
         }
@@ -326,7 +351,16 @@ impl Trees {
     /// Gives each dirty block that has none two addresses, neighbours in a tree next to each other.
     fn assign(&mut self, base: &Base, epoch: Epoch) -> Result<()> {
         let mut fresh = std::mem::take(&mut self.fresh);
-        fresh.retain(|key| self.dirty.get(key).is_some_and(|dirty| dirty.address[0] == 0));
+        let mut bad = Ok(());
+        fresh.retain(|key| match self.dirty.get(key).map(|dirty| dirty.address.get()) {
+            Some(Err(scribble)) => {
+                bad = Err(base.give_up_epoch(scribble, *key));
+                false
+            }
+            Some(Ok(address)) => address[0] == 0,
+            None => false,
+        });
+        bad?;
         fresh.sort_unstable_by_key(rank);
         fresh.dedup();
         let count = fresh.len() as u64;
@@ -347,7 +381,7 @@ impl Trees {
                 drop(alloc);
                 for (key, (first, second)) in fresh.iter().zip(first.into_iter().zip(second)) {
                     if let Some(dirty) = self.dirty.get_mut(key) {
-                        dirty.address = [first, second];
+                        dirty.address = Destination::new([first, second]);
                         self.metadata_made(key.object_key());
                     }
                 }
@@ -398,7 +432,7 @@ impl Trees {
         }
         self.seal_group(base, groups[2], epoch, &mut writes)?;
         self.audit.look_at_gone();
-        writes.sort_unstable_by_key(|(address, _)| *address);
+        writes.sort_unstable_by_key(|copy| copy.address.unverified());
         Ok((writes, free))
     }
 
@@ -407,9 +441,11 @@ impl Trees {
         let now_s = base.now_s();
         for &key in keys {
             let dirty = self.dirty.get_mut(&key).expect("listed from it");
-            assert!(dirty.address[0] != 0, "{key:?} was not staged");
+            let changed = dirty.changed;
+            let address = dirty.address.get().map_err(|scribble| base.give_up_changed(scribble, key, changed))?;
+            assert!(address[0] != 0, "{key:?} was not staged");
             let pointer = BlockPointer {
-                address: dirty.address,
+                address,
                 birth_phys: epoch,
                 birth_log: epoch,
                 kind: if key.level == 0 { PointerKind::Data } else { PointerKind::Tree },
@@ -419,8 +455,9 @@ impl Trees {
             };
             let watched = dirty.block.release();
             let counted = self.audit.complete(key, &dirty.block, watched);
-            counted.map_err(|scribble| base.give_up_epoch(scribble, key))?;
-            writes.extend(pointer.addresses().map(|address| (address, dirty.block.share())));
+            counted.map_err(|scribble| base.give_up_changed(scribble, key, changed))?;
+            let copy = |address| Outgoing { address: Guarded::new(address), key, block: dirty.block.share() };
+            writes.extend(pointer.addresses().map(copy));
             let object = key.object_key();
             let record = match object.domain {
                 DomainId::SYSTEM => self.system.get_mut(&key.object),
@@ -447,13 +484,39 @@ impl Trees {
 
     /// Puts the records of changed objects into their object tables.
     fn put_records(&mut self, base: &Base) -> Result<()> {
+        let mut sunk = Vec::new();
         for (key, change) in &self.changed {
             let Change::Present(record) = change else { continue };
             let bytes = record.bytes().map_err(|scribble| base.give_up_record(scribble, *key))?;
             let table = NodeKey::new(system_key(table_of(key.domain)), 0, key.object.0 / RECORDS);
+            let before = self.dirty[&table].block.page_bound((key.object.0 % RECORDS) as usize);
+            if base.disk.metadata.audits() && (record.levels == 0 || record.page_bound < before) {
+                sunk.push((*key, Record::clone(record)));
+            }
             put_record(&mut self.dirty, table, key.object.0, &bytes);
         }
+        for (key, record) in &sunk {
+            self.audit_bound(base, *key, record);
+        }
         Ok(())
+    }
+
+    /// What an object has at or beyond its bound, in blocks that do not change: the others are looked through when they are complete.
+    fn audit_bound(&mut self, base: &Base, key: ObjectKey, record: &Record) {
+        if record.levels == 0 {
+            let is_beyond = record.page_bound == 0 && !record.root.is_hole();
+            return self.audit.beyond(u64::from(is_beyond));
+        }
+        // Those along the bound: what is beyond it elsewhere is below one that they name.
+        for level in (1..=record.levels).rev() {
+            let index = record.page_bound / span(level);
+            let node = NodeKey::new(key, level, index);
+            // What cannot be read is for who reads it.
+            let Ok(Some(block)) = self.node(base, key, record, level, index) else { return };
+            if !self.dirty.contains_key(&node) {
+                self.audit.bounded(node, &block, record.page_bound);
+            }
+        }
     }
 
     /// Whether everything that was written is what was legally made of it, before a superblock names it.
@@ -461,7 +524,15 @@ impl Trees {
         if !base.disk.metadata.rolls() {
             return Ok(());
         }
-        self.verify_dirty().map_err(|(key, scribble)| base.give_up_epoch(scribble, key))
+        self.verify_dirty().map_err(|(key, scribble)| self.give_up_dirty(base, scribble, key))
+    }
+
+    /// No recovery point is made of what has become of a changed block.
+    fn give_up_dirty(&self, base: &Base, scribble: Scribble, key: NodeKey) -> Error {
+        match self.dirty.get(&key) {
+            Some(dirty) => base.give_up_changed(scribble, key, dirty.changed),
+            None => base.give_up_epoch(scribble, key),
+        }
     }
 
     /// Whether all changed blocks are what was legally made of them; or one that is not.
@@ -483,7 +554,7 @@ impl Trees {
     /// [`Error::GivenUp`]: what is not, which is counted and told.
     pub(crate) fn verify_all(&self, base: &Base) -> Result<()> {
         self.find_bad().map_err(|(bad, scribble)| match bad {
-            Bad::Block(key) => base.give_up_epoch(scribble, key),
+            Bad::Block(key) => self.give_up_dirty(base, scribble, key),
             Bad::Record(key) => base.give_up_record(scribble, key),
         })
     }
@@ -517,7 +588,10 @@ impl Trees {
     /// Everything dirty has been written: it is clean from now on.
     fn settle(&mut self, base: &Base) {
         for (key, dirty) in self.dirty.drain() {
-            base.keep(key, dirty.address[0], dirty.block.into_shared());
+            match dirty.address.get() {
+                Ok([address, _]) => base.keep(key, address, dirty.block.into_shared()),
+                Err(scribble) => base.disk.note_scribble(scribble, Some(key.object_key()), "the block is read again"),
+            }
         }
         self.fresh.clear();
         self.changed.clear();

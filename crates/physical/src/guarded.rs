@@ -28,6 +28,11 @@ impl Guarded {
         Scribble::unless_equal(what, check_of(self.number), self.check).map(|()| self.number)
     }
 
+    /// As it is, for what is verified afterwards.
+    pub(crate) fn unverified(&self) -> u64 {
+        self.number
+    }
+
     fn is_good(&self) -> bool {
         check_of(self.number) == self.check
     }
@@ -35,6 +40,36 @@ impl Guarded {
     /// What nobody may do: see [`crate::scribble`].
     pub(crate) fn scribbled(&mut self) -> &mut u64 {
         &mut self.number
+    }
+}
+
+/// Where both copies of a block are to be written, or 0, each with a check.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination([Guarded; 2]);
+
+impl Destination {
+    pub(crate) const NONE: Destination = Destination::new([0; 2]);
+
+    pub(crate) const fn new([first, second]: [u64; 2]) -> Destination {
+        Destination([Guarded::new(first), Guarded::new(second)])
+    }
+
+    /// # Errors
+    /// Somebody has written to it who must not.
+    pub(crate) fn get(&self) -> Result<[u64; 2], Scribble> {
+        let [first, second] = &self.0;
+        let what = "address to which a block is to be written";
+        Ok([first.get(what)?, second.get(what)?])
+    }
+
+    /// What nobody may do: see [`crate::scribble`].
+    pub(crate) fn cells(&mut self) -> Cells<'_> {
+        let mut cells = Cells::default();
+        for (nth, Guarded { number, check }) in self.0.iter_mut().enumerate() {
+            cells.own(&format!("address[{nth}]"), number);
+            cells.own(&format!("check of address[{nth}]"), check);
+        }
+        cells
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) use owned::{Edit, OwnedBlock, Watched};
 
 use crate::disk::{Block, Disk, RawBlock};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
+use crate::format::record::RecordGlance;
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{POINTERS, RECORD_BYTES};
 use crate::locked_block::{LockedBlock, Slot};
@@ -249,6 +250,11 @@ impl MetaBlock {
 
     fn slot<const N: usize>(&self, slot: usize) -> &[u8; N] {
         &self.bytes.0.as_chunks::<N>().0[slot]
+    }
+
+    /// What the record in a slot says of its pages.
+    pub(crate) fn page_bound(&self, slot: usize) -> u64 {
+        RecordGlance::at(self.slot(slot)).page_bound
     }
 
     pub(crate) fn pointer(&self, slot: usize) -> BlockPointer {

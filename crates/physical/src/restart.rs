@@ -18,7 +18,8 @@ use crate::open::{load_bitmap, load_system};
 use crate::tree::Trees;
 use holdfast_object::{Corruption, Error, Place, Result};
 
-/// Failures in a row after which an epoch is not begun anew.
+/// Failures in a row after which an epoch is not begun anew. Any of them: blocks lie elsewhere in memory each time, and the epoch has other
+/// changes, so what is the same failure does not look so; and who waits for a sync waits through all of them.
 const FAILURES_MAX: u64 = 3;
 
 impl Module {

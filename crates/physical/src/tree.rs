@@ -18,7 +18,7 @@ use crate::difference;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record, split_address};
-use crate::guarded::Counted;
+use crate::guarded::{Counted, Destination};
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, NodeKey, OwnedBlock, Scribble};
 use crate::node_cache::NodeCache;
 use crate::objects::holder;
@@ -96,24 +96,32 @@ impl Base {
 
     /// Somebody has written to a block that the epoch being built has changed, so it cannot be read again: no recovery point is made of it.
     pub(crate) fn give_up_epoch(&self, scribble: Scribble, key: NodeKey) -> Error {
-        self.give_up(scribble, Place { address: None, ..key.place(&self.disk, 0) })
+        self.give_up(scribble, Place { address: None, ..key.place(&self.disk, 0) }, None)
+    }
+
+    /// The same, if it is known for which epoch it was last changed legally.
+    pub(crate) fn give_up_changed(&self, scribble: Scribble, key: NodeKey, changed: Epoch) -> Error {
+        self.give_up(scribble, Place { address: None, ..key.place(&self.disk, 0) }, Some(changed))
     }
 
     /// The same for the record of an object.
     pub(crate) fn give_up_record(&self, scribble: Scribble, key: ObjectKey) -> Error {
-        self.give_up(scribble, Place { object: Some(key), address: None, ..self.disk.place(0) })
+        self.give_up(scribble, Place { object: Some(key), address: None, ..self.disk.place(0) }, None)
     }
 
     /// The same for numbers that are in no block, nor of one object.
     pub(crate) fn give_up_sums(&self, scribble: Scribble) -> Error {
-        self.give_up(scribble, Place { address: None, ..self.disk.place(0) })
+        self.give_up(scribble, Place { address: None, ..self.disk.place(0) }, None)
     }
 
-    fn give_up(&self, scribble: Scribble, place: Place) -> Error {
+    fn give_up(&self, scribble: Scribble, place: Place, changed: Option<Epoch>) -> Error {
         self.disk.counters.scribbled();
         let mut corruption = scribble.at(place);
-        // What can still change legally does so for the newest epoch.
-        corruption.got += &format!(", last changed legally for epoch {} or before", self.disk.newest());
+        corruption.got += &match changed {
+            Some(changed) => format!(", last changed legally for epoch {changed}"),
+            // What can still change legally does so for the newest epoch.
+            None => format!(", last changed legally for epoch {} or before", self.disk.newest()),
+        };
         self.disk.give_up(corruption)
     }
 
@@ -167,8 +175,10 @@ impl Base {
 /// A block that the epoch being built has changed.
 pub(crate) struct Dirty {
     pub(crate) block: OwnedBlock,
-    /// Where it will be written, or 0.
-    pub(crate) address: [u64; 2],
+    /// Where it will be written, once that is known.
+    pub(crate) address: Destination,
+    /// For which epoch it was last changed legally. To be told alone: nothing is made of it.
+    pub(crate) changed: Epoch,
 }
 
 /// What the epoch being built has made of an object.
@@ -181,6 +191,8 @@ pub(crate) enum Change {
 /// All trees, as of the last applied operation.
 #[derive(Default)]
 pub(crate) struct Trees {
+    /// The epoch for which something is being changed.
+    pub(crate) building: Epoch,
     /// A change that was meant for another block than there was. Nothing of the epoch gets to the device then.
     pub(crate) astray: Option<Astray>,
     pub(crate) dirty: FxHashMap<NodeKey, Dirty>,
@@ -290,7 +302,8 @@ impl Trees {
         }
         let node = NodeKey::new(key, level, index);
         if let Some(dirty) = self.dirty.get(&node) {
-            let verified = dirty.block.verify(node).map_err(|scribble| base.give_up_epoch(scribble, node));
+            let give_up = |scribble| base.give_up_changed(scribble, node, dirty.changed);
+            let verified = dirty.block.verify(node).map_err(give_up);
             return verified.map(|()| Some(dirty.block.share()));
         }
         let pointer = if level < record.levels {
@@ -459,14 +472,15 @@ impl Trees {
 
     fn insert_dirty(&mut self, key: NodeKey, mut block: OwnedBlock) {
         block.count_under(self.kept.newest_epoch(DomainId::MAIN));
-        let before = self.dirty.insert(key, Dirty { block, address: [0; 2] });
+        let before = self.dirty.insert(key, Dirty { block, address: Destination::NONE, changed: self.building });
         debug_assert!(before.is_none(), "{key:?} is dirty already");
         self.fresh.push(key);
     }
 
     /// A block that is dirty, to change it.
     pub(crate) fn dirty_mut(&mut self, key: NodeKey) -> Edit<'_> {
-        let block = &mut self.dirty.get_mut(&key).expect("make_dirty comes first").block;
+        let Dirty { block, changed, .. } = self.dirty.get_mut(&key).expect("make_dirty comes first");
+        *changed = self.building;
         match block.edit_if(key) {
             Ok(edit) => edit,
             // The change goes where nothing comes of it, and so does the epoch: see [`Trees::check_identities`].
@@ -734,11 +748,19 @@ impl Trees {
         if let Err(scribble) = self.audit.complete(key, &dirty.block, watched) {
             base.give_up_epoch(scribble, key);
         }
-        if dirty.address[0] != 0 {
-            self.metadata_gone(key.object_key(), None);
-        }
-        for address in dirty.address.into_iter().filter(|&address| address != 0) {
-            base.free(address);
+        match dirty.address.get() {
+            Ok(addresses) => {
+                if addresses[0] != 0 {
+                    self.metadata_gone(key.object_key(), None);
+                }
+                for address in addresses.into_iter().filter(|&address| address != 0) {
+                    base.free(address);
+                }
+            }
+            // It could be anybody's.
+            Err(scribble) => {
+                base.give_up_epoch(scribble, key);
+            }
         }
         Some(dirty.block.into_shared())
     }

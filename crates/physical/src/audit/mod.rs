@@ -208,7 +208,7 @@ const EQUATIONS: [Equation; 21] = [
     },
     Equation {
         name: "bounds",
-        left: "block pointers of objects, in blocks that change, at or beyond the bound that the record says",
+        left: "block pointers of objects, in blocks that change or along a bound that sinks, at or beyond the bound that the record says",
         right: "none",
         sides: |facts| (Digest::of_count(facts.sums.beyond), Digest::NOTHING),
     },
@@ -275,7 +275,8 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Equation { name, left, right, .. } = self.equation;
         write!(f, "\"{name}\": {left}, is {}; {right}, is {}", self.left, self.right)?;
-        match (self.left - self.right).only() {
+        // None is of a number that counts alone.
+        match (self.left - self.right).only().filter(|number| *number != 0) {
             Some(number) => write!(f, "; they differ in {number} only"),
             None => Ok(()),
         }

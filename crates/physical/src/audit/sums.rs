@@ -57,7 +57,7 @@ sums! {
         pub(super) pages_told: u64,
         /// The newest generation in records put.
         pub(super) newest_generation: u64,
-        /// Pointers of objects' trees at or beyond the bound that their records say, in blocks that change.
+        /// Pointers of objects' trees at or beyond the bound that their records say, in blocks that change, or along it where it sinks.
         pub(super) beyond: u64,
         /// Entries of snapshot lists.
         pub(super) listed: Digest,
@@ -263,12 +263,16 @@ impl Audit {
         Ok(())
     }
 
-    /// A block of an object's tree is complete: whether all that it names is below the bound that the record says.
+    /// A block of an object's tree, complete or along the bound: whether all that it names is below the bound that the record says.
     pub(crate) fn bounded(&mut self, key: NodeKey, block: &MetaBlock, page_bound: u64) {
         let (start, width) = (key.index * span(key.level), span(key.level - 1));
         let first = page_bound.saturating_sub(start).div_ceil(width).min(POINTERS);
-        let beyond = (first..POINTERS).filter(|slot| !block.pointer_kind_is_hole(*slot as usize)).count() as u64;
-        self.sums.change(|sums| add(&mut sums.beyond, beyond));
+        self.beyond((first..POINTERS).filter(|slot| !block.pointer_kind_is_hole(*slot as usize)).count() as u64);
+    }
+
+    /// So many pointers of an object are at or beyond its bound.
+    pub(crate) fn beyond(&mut self, count: u64) {
+        self.sums.change(|sums| add(&mut sums.beyond, count));
     }
 
     /// Entries of snapshot lists put since the last recovery point, less those taken out.

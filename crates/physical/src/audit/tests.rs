@@ -324,6 +324,44 @@ fn metadata_dropped_as_a_whole_is_counted_with_what_the_snapshot_has() {
     }
 }
 
+/// An object of which nothing changes but the bound, and no block of its tree does.
+#[test]
+fn a_bound_that_sinks_by_itself_is_found() {
+    let of = |object| ObjectKey { domain: DomainId::MAIN, object: ObjectId(object) };
+    // Pages that it has, its bound, and whether that is right.
+    let bounds = [(200, 199, false), (200, 0, false), (200, 64, false), (200, 128, false), (200, 200, true)];
+    let of_one_page = [(1, 0, false), (1, 1, true)];
+    for protection in [MetadataProtection::Audited, MetadataProtection::Compared] {
+        for (pages, bound, is_right) in bounds.into_iter().chain(of_one_page) {
+            let rig = rig_with(protection);
+            rig.make(3);
+            rig.fill(3, pages);
+            rig.commit().unwrap();
+            let before = rig.stored();
+            let mut trees = rig.module.trees.write();
+            let record = trees.get(&rig.module.base, of(3)).unwrap();
+            trees.put(&rig.module.base, of(3), Record { page_bound: bound, ..record }).unwrap();
+            drop(trees);
+            let outcome = rig.commit();
+            if is_right {
+                outcome.unwrap();
+                continue;
+            }
+            let error = outcome.expect_err(&format!("{pages} pages below {bound}")).to_string();
+            assert!(error.contains("\"bounds\": "), "{pages}, {bound}: {error}");
+            assert_eq!(rig.stored(), before);
+        }
+    }
+}
+
+#[test]
+fn a_count_is_not_told_as_a_number_in_which_both_sides_differ() {
+    let rig = rig();
+    rig.module.trees.write().objects += 1;
+    let error = rig.commit().unwrap_err().to_string();
+    assert!(error.contains("\"objects\"") && !error.contains("they differ in"), "{error}");
+}
+
 #[test]
 fn a_single_block_is_named() {
     let rig = rig();

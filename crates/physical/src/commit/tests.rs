@@ -87,10 +87,14 @@ impl Rig {
     }
 
     pub(crate) fn write(&self, id: u64, index: u64) -> Result<()> {
+        self.write_in(id, index, self.module.epoch() + 1)
+    }
+
+    fn write_in(&self, id: u64, index: u64, epoch: Epoch) -> Result<()> {
         let page = self.page(index as u8);
         let fragments = vec![Fragment { index, start: 0, end: PAGE_SIZE as u16, page: page.page() }];
         let ops = vec![Op::Write { id: ObjectId(id), fragments, size_min: (index + 1) * PAGE_SIZE as u64 }];
-        self.module.apply(&Batch { domain: DomainId::MAIN, epoch: self.module.epoch() + 1, ops }).map(drop)
+        self.module.apply(&Batch { domain: DomainId::MAIN, epoch, ops }).map(drop)
     }
 
     /// Writes pages of an object.
@@ -483,6 +487,112 @@ fn a_superblock_that_goes_bad_before_it_is_written_is_never_written() {
         assert_eq!(rig.stored(), before, "at {at}");
         rig.begin_anew(|rig| rig.make(3));
     }
+}
+
+#[test]
+fn an_epoch_that_goes_bad_before_its_superblock_is_written_is_begun_anew() {
+    let rig = Rig::new();
+    let before = rig.stored();
+    rig.make(3);
+    let epoch = rig.module.epoch() + 1;
+    rig.module.prepare(epoch).unwrap();
+    assert!(matches!(rig.module.publish(epoch + 1), Err(Error::Protocol(_))));
+    rig.module.committing.lock().prepared.as_mut().unwrap().epoch ^= 4;
+    let error = rig.module.publish(epoch).unwrap_err();
+    assert!(matches!(error, Error::GivenUp(_)), "{error}");
+    assert!(error.to_string().contains("epoch of superblock in memory, to which somebody has written"), "{error}");
+    assert_eq!((rig.stored(), rig.scribbles()), (before, 1));
+    rig.begin_anew(|rig| rig.make(3));
+}
+
+/// Before it is given, when it is, and when the block goes away before it gets there.
+#[test]
+fn no_block_is_written_or_freed_where_only_a_scribble_says() {
+    let leaf = NodeKey { domain: 1, object: 2, level: 1, index: 0 };
+    for (is_staged, is_deleted, flipped) in
+        [(false, false, [1 << 9, 0]), (true, false, [1 << 3, 0]), (true, false, [0, 1 << 4]), (true, true, [1 << 3, 0])]
+    {
+        let rig = Rig::new();
+        rig.fill(2, 70);
+        rig.commit().unwrap();
+        rig.write(2, 5).unwrap();
+        let (before, free) = (rig.stored(), alloc_of(&rig).free_after_publish());
+        let mut trees = rig.module.trees.write();
+        if is_staged {
+            guard::open(|| trees.stage(&rig.module.base, before.1 + 1)).unwrap();
+        }
+        let mut cells = trees.dirty.get_mut(&leaf).unwrap().address.cells();
+        cells.flip(0, &u64::to_le_bytes(flipped[0]));
+        cells.flip(16, &u64::to_le_bytes(flipped[1]));
+        drop(trees);
+        if is_deleted {
+            rig.delete_is_refused(2);
+            let tree_blocks = 2 * 2;
+            assert!(alloc_of(&rig).free_after_publish() < free + 70 + tree_blocks, "no block of another one is free");
+        }
+        rig.commit_is_given_up();
+        assert_eq!(rig.module.status().counters.audit_failures, 0);
+        rig.begin_anew(|rig| rig.write(2, 5).unwrap());
+    }
+}
+
+#[test]
+fn a_copy_goes_nowhere_if_somebody_has_written_to_its_address() {
+    let rig = Rig::new();
+    rig.fill(2, 70);
+    let epoch = rig.module.epoch() + 1;
+    let mut trees = rig.module.trees.write();
+    let (mut writes, _) = guard::open(|| {
+        trees.stage(&rig.module.base, epoch).unwrap();
+        trees.seal(&rig.module.base, epoch)
+    })
+    .unwrap();
+    assert_eq!(addressed(&rig.module.base, &writes).unwrap().len(), writes.len());
+    *writes[3].address.scribbled() ^= 1 << 5;
+    let error = addressed(&rig.module.base, &writes).unwrap_err();
+    assert!(matches!(error, Error::GivenUp(_)), "{error}");
+    assert!(error.to_string().contains("address to which a block is written in memory, to which"), "{error}");
+}
+
+/// It need not be the one that is being built now: batches of several epochs become one recovery point.
+#[test]
+fn it_is_told_when_a_block_was_last_changed_legally() {
+    let rig = Rig::new();
+    rig.make(3);
+    rig.fill(2, 70);
+    rig.fill(3, 70);
+    rig.commit().unwrap();
+    let epoch = rig.module.epoch() + 1;
+    rig.write(2, 5).unwrap();
+    rig.write_in(3, 5, epoch + 2).unwrap();
+    let leaf = |object| NodeKey { domain: 1, object, level: 1, index: 0 };
+    rig.module.trees.write().dirty.get_mut(&leaf(2)).unwrap().block.scribble(7, &[1]);
+    let error = rig.module.prepare(epoch + 2).unwrap_err().to_string();
+    assert!(error.ends_with(&format!("last changed legally for epoch {epoch}")), "{error}");
+}
+
+#[test]
+fn three_failures_in_a_row_are_enough_whatever_they_are() {
+    let rig = Rig::new();
+    let before = rig.stored();
+    let strikes: [fn(&Rig); 3] = [
+        |rig| changed_in(rig, 3, |record| record.attributes.mode ^= 1),
+        |rig| alloc_of(rig).miscount_free(),
+        |rig| rig.module.trees.write().audit.cells().flip(0, &[1]),
+    ];
+    let mut told = Vec::new();
+    for (round, strike) in strikes.into_iter().enumerate() {
+        rig.make(3);
+        strike(&rig);
+        told.push(rig.commit().unwrap_err().to_string());
+        assert_eq!(rig.module.begin_anew().is_err(), round == 2, "{told:?}");
+    }
+    assert!(
+        told[0].contains("record") && told[1].contains("a logic bug") && told[2].contains("of the audit"),
+        "{told:?}"
+    );
+    assert!(matches!(rig.try_make(3), Err(Error::ReadOnly(_))));
+    assert_eq!(rig.stored(), before);
 }
 
 #[test]

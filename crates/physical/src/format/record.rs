@@ -166,6 +166,7 @@ pub(crate) struct RecordGlance {
     pub(crate) levels: u8,
     pub(crate) nlink: u32,
     pub(crate) blocks: u64,
+    pub(crate) page_bound: u64,
     pub(crate) root: Glance,
 }
 
@@ -178,6 +179,7 @@ impl RecordGlance {
             levels: raw.levels,
             nlink: raw.nlink.get(),
             blocks: raw.blocks.get(),
+            page_bound: raw.page_bound.get(),
             root: Glance::at(&raw.root),
         }
     }

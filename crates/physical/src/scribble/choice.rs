@@ -36,7 +36,7 @@ impl Pattern {
 
     /// Bytes to be inverted from byte `at` on, of a field that begins there and has `length` bytes, in a form of `end`: where they begin, and
     /// which bits. A range has as many bytes as were `asked` for.
-    fn bits(
+    pub(super) fn bits(
         self,
         at: usize,
         length: usize,

@@ -38,6 +38,8 @@ pub enum LogicBug {
     Generation,
     /// The count of pages of an object.
     PageCount,
+    /// The bound of the pages of an object.
+    PageBound,
     /// A reference that nobody has.
     ReferenceTooMany,
     /// A reference is taken away that somebody has.
@@ -62,7 +64,7 @@ pub enum LogicBug {
 
 impl LogicBug {
     /// All of them.
-    pub const ALL: [LogicBug; 22] = [
+    pub const ALL: [LogicBug; 23] = [
         LogicBug::BitWithoutPointer,
         LogicBug::PointerWithoutBit,
         LogicBug::PointerToUsedBlock,
@@ -75,6 +77,7 @@ impl LogicBug {
         LogicBug::MetadataKeptCount,
         LogicBug::Generation,
         LogicBug::PageCount,
+        LogicBug::PageBound,
         LogicBug::ReferenceTooMany,
         LogicBug::ReferenceTooFew,
         LogicBug::DeadRunLost,
@@ -102,6 +105,7 @@ impl LogicBug {
             LogicBug::MetadataKeptCount => "metadata-kept-count",
             LogicBug::Generation => "generation",
             LogicBug::PageCount => "page-count",
+            LogicBug::PageBound => "page-bound",
             LogicBug::ReferenceTooMany => "reference-too-many",
             LogicBug::ReferenceTooFew => "reference-too-few",
             LogicBug::DeadRunLost => "dead-run-lost",
@@ -142,6 +146,7 @@ impl Lab<'_> {
         module.disk().raise_newest(next);
         let Some(mut trees) = self.trees() else { return Ok(None) };
         let trees = &mut *trees;
+        trees.building = next;
         let told = match bug {
             LogicBug::BitWithoutPointer => {
                 let taken = base.alloc.lock().allocate(next, Zone::Data, 1);
@@ -206,6 +211,15 @@ impl Lab<'_> {
                     let told = format!("{key} has {} pages, one more than there are", record.attributes.blocks);
                     trees.put(base, key, record)?;
                     Some(told)
+                }
+                None => None,
+            },
+            LogicBug::PageBound => match self.page(trees, choice)? {
+                Some(Page { key, mut record, index, .. }) => {
+                    record.page_bound = index;
+                    record.changed = next;
+                    trees.put(base, key, record)?;
+                    Some(format!("{key} says that it has no page from {index} on, and has that one"))
                 }
                 None => None,
             },

@@ -8,10 +8,12 @@
 //! | `mod` | what there is, and writing to it |
 //! | `cells` | what is no block: numbers by name |
 //! | `choice` | choosing what is written over, and with what |
+//! | `aim` | the same for what is not the store's |
 //! | `ambush` | strikes that wait until a recovery point is made |
 //! | `logic` | wrong changes by legal ways |
 //! | `facts` | what a recovery point says, to be compared |
 
+mod aim;
 mod ambush;
 mod cells;
 mod choice;
@@ -28,6 +30,7 @@ use crate::meta_block::NodeKey;
 use crate::module::Module;
 use crate::objects::{system_key, system_kind, table_of};
 use crate::tree::{Change, Trees};
+pub use aim::{Aim, Misaimed, field_of};
 pub(crate) use ambush::Ambush;
 pub use ambush::{Blow, Blown, Fallen, Moment};
 pub(crate) use cells::Cells;
@@ -87,11 +90,13 @@ pub enum MetaKind {
     Audit,
     /// What the audit has counted of a block that the epoch being built has changed.
     BlockAudit,
+    /// Where a block that the epoch being built has changed is to be written.
+    Destination,
 }
 
 impl MetaKind {
     /// All of them.
-    pub const ALL: [MetaKind; 21] = [
+    pub const ALL: [MetaKind; 22] = [
         MetaKind::ObjectTable,
         MetaKind::SystemTree,
         MetaKind::BlockTree,
@@ -113,6 +118,7 @@ impl MetaKind {
         MetaKind::Numbers,
         MetaKind::Audit,
         MetaKind::BlockAudit,
+        MetaKind::Destination,
     ];
 
     /// As it is written.
@@ -139,6 +145,7 @@ impl MetaKind {
             MetaKind::Numbers => "numbers",
             MetaKind::Audit => "audit",
             MetaKind::BlockAudit => "block-audit",
+            MetaKind::Destination => "destination",
         }
     }
 
@@ -477,6 +484,9 @@ impl<'a> Lab<'a> {
                     trees.dirty.iter_mut().filter_map(|(key, dirty)| dirty.block.scribbled_changes().map(|_| key));
                 counted.map(|key| Target::of_block(kind, State::Changed, *key, 0)).collect()
             }
+            MetaKind::Destination => {
+                trees.dirty.keys().map(|key| Target::of_block(kind, State::Changed, *key, 0)).collect()
+            }
             _ => some(State::Changed, 1).collect(),
         };
         found.sort_unstable();
@@ -558,6 +568,9 @@ impl<'a> Lab<'a> {
                 if let Some(committing) = committing.as_deref_mut() {
                     cells.own("newest epoch applied", committing.applied.scribbled());
                     cells.own("times begun anew", committing.restarts.scribbled());
+                    if let Some(prepared) = &mut committing.prepared {
+                        cells.own("epoch prepared", &mut prepared.epoch);
+                    }
                 }
                 Some(action(Form::Cells(cells)))
             }
@@ -574,6 +587,9 @@ impl<'a> Lab<'a> {
             (MetaKind::BlockAudit, _) => {
                 let dirty = trees.dirty.get_mut(&target.key())?;
                 Some(action(Form::Cells(dirty.block.scribbled_changes()?)))
+            }
+            (MetaKind::Destination, _) => {
+                Some(action(Form::Cells(trees.dirty.get_mut(&target.key())?.address.cells())))
             }
             _ => {
                 let trees = &mut *trees;

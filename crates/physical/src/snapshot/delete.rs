@@ -204,6 +204,7 @@ impl Module {
         let notes = if moved > 0 { note_blocks(moved) } else { 0 };
         self.base.alloc.lock().reserve(epoch, entry_blocks() + note_blocks(0) + notes, Purpose::Release)?;
         self.disk().raise_newest(epoch);
+        trees.building = epoch;
         // What can fail fails before anything has changed.
         trees.open_listed(&self.base, domain, slot)?;
         trees.open_dead(&self.base, domain, slot, page, !left.is_empty())?;

@@ -534,6 +534,7 @@ impl Module {
             table,
         };
         self.disk().raise_newest(epoch);
+        trees.building = epoch;
         if self.base.commit_order != CommitOrder::ListNothing {
             trees.put_listed(&self.base, domain, slot, Some(&stored))?;
         }
