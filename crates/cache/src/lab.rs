@@ -6,7 +6,7 @@
 use crate::Cache;
 use crate::object::Residence;
 use crate::state::State;
-use holdfast_object::{Attributes, Epoch, ObjectId, PAGE_BITS, PageIndex};
+use holdfast_object::{Attributes, Epoch, ObjectId, PAGE_BITS, PAGE_SIZE, PageIndex};
 use parking_lot::MutexGuard;
 use std::fmt;
 
@@ -127,6 +127,13 @@ impl Quiet<'_> {
         let mut pages: Vec<_> = pages.collect();
         pages.sort_unstable_by_key(|page| (page.object, page.index));
         pages
+    }
+
+    /// The bytes of a page in memory, as they are.
+    pub fn bytes(&self, page: &ResidentPage) -> Option<Box<[u8; PAGE_SIZE]>> {
+        let state = self.cache.state.read();
+        let slot = state.objects.get(&page.object)?.pages.get(&page.index)?;
+        Some(Box::new(*slot.page.bytes()))
     }
 
     /// Inverts bits of a page in memory that is in the state that `page` says.

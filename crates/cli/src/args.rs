@@ -9,7 +9,7 @@ pub(crate) use flashlog::{
     FlashlogFigure, FlashlogGrow, FlashlogMode, FlashlogModel, FlashlogRebuild, FlashlogScrub, FlashlogServe,
     FlashlogStatus,
 };
-pub(crate) use inject::{FaultKind, Inject, TargetKind};
+pub(crate) use inject::{FaultKind, Inject, Metadata, TargetKind};
 pub(crate) use reliability::{Ecc, Reliability};
 
 use crate::growth::NewSize;

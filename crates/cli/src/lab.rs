@@ -5,7 +5,7 @@ use crate::output;
 use crate::quoting::cut;
 use clap::ValueEnum;
 use holdfast_physical::inject::{BlockClass, Copies};
-use holdfast_physical::scribble::{Blow, LogicBug, MetaKind};
+use holdfast_physical::scribble::{Aim, Blow, LogicBug, MetaKind};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -55,6 +55,8 @@ pub(crate) struct InjectRequest {
     pub(crate) bit: Option<u32>,
     /// Otherwise so many.
     pub(crate) bits: u32,
+    /// Otherwise, in memory, what this says.
+    pub(crate) aim: Option<Aim>,
     /// Decides between the pages that remain, and which bits are inverted.
     pub(crate) seed: u64,
     /// In memory, without unlocking it.
@@ -147,6 +149,9 @@ pub(crate) struct Struck {
     pub(crate) bits: Vec<u32>,
     /// How many in each copy.
     pub(crate) bits_flipped: u32,
+    /// What was written over, if it was said where or with what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) scribble: Option<Scribble>,
     /// On the device.
     pub(crate) blocks: Vec<u64>,
 }
@@ -277,6 +282,7 @@ mod tests {
             part: "page".into(),
             bits: (0..64).collect(),
             bits_flipped: 64,
+            scribble: None,
             blocks: vec![1 << 40; 2],
         };
         let short = InjectReply::Done(struck.clone());

@@ -19,6 +19,7 @@ pub mod decoders;
 mod directory;
 mod error;
 mod few;
+mod forms;
 mod locks;
 mod name;
 mod namespace;
@@ -36,6 +37,7 @@ mod memory_cache;
 
 pub use damage::Damage;
 pub use error::{Error, ErrorKind, Name, Result};
+pub use forms::{PageField, page_fields};
 pub use holdfast_object::Side;
 pub use name::{NAME_MAX, SYMLINK_MAX};
 pub use namespace::{

@@ -4,6 +4,7 @@
 //! is small. An object of no bytes has no attributes.
 
 use crate::error::{Error, Result};
+use crate::forms::{Fields, form};
 use holdfast_object::ObjectId;
 use std::collections::BTreeMap;
 use zerocopy::little_endian::{U32, U64};
@@ -44,6 +45,21 @@ const _: () = {
     assert!(size_of::<HeaderRaw>() == 16);
     assert!(size_of::<AttributeRaw>() == 8);
 };
+
+/// What the first page of them consists of. It believes nothing of what the bytes say.
+pub(crate) fn fields(bytes: &[u8], fields: &mut Fields) {
+    fields.put(form!(HeaderRaw, "": magic count owner), size_of::<HeaderRaw>());
+    let Ok((header, mut rest)) = HeaderRaw::ref_from_prefix(bytes) else { return };
+    for _ in 0..header.count.get() {
+        let Ok((raw, tail)) = AttributeRaw::ref_from_prefix(rest) else { return };
+        let (name, tail) = tail.split_at(usize::from(raw.name_length).min(tail.len()));
+        let (value, tail) = tail.split_at((raw.value_length.get() as usize).min(tail.len()));
+        fields.put(form!(AttributeRaw, "attribute.": name_length reserved value_length), size_of::<AttributeRaw>());
+        fields.bytes("attribute.name", name.len());
+        fields.bytes("attribute.value", value.len());
+        rest = tail;
+    }
+}
 
 /// The attributes of one file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

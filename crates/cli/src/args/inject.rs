@@ -21,6 +21,7 @@ A store that is mounted with --lab can be damaged while it is used:
   holdfast inject /mnt --memory --kind file-data    some page in memory
   holdfast inject /mnt --memory=dirty --kind file-data --path /letter --page 0
   holdfast inject /mnt --memory=clean --kind file-data --checksum
+  holdfast inject /mnt --memory --kind directory --field entry.object
   holdfast inject /mnt --kind file-data --path /letter --page 0  on its disk
 It prints the command that takes it back while the page stays as it is.
 
@@ -124,6 +125,13 @@ pub(crate) struct Metadata {
     /// Write without unlocking the memory first: the daemon ends, and its log tells who it was
     #[arg(long, requires = "memory", conflicts_with = "checksum")]
     pub(crate) stray: bool,
+}
+
+impl Metadata {
+    /// How, also if that is not said.
+    pub(crate) fn pattern(&self) -> Pattern {
+        self.pattern.unwrap_or(if self.length.is_some() { Pattern::Range } else { Pattern::Bit })
+    }
 }
 
 /// What can be damaged: blocks on the disk and pages, or metadata in memory, or both by one name.

@@ -5,9 +5,9 @@
 
 mod metadata;
 
-use crate::args::{FaultKind, Inject, TargetKind};
+use crate::args::{FaultKind, Inject, Metadata, TargetKind};
 use crate::failure::{Failure, Result};
-use crate::lab::{Asked, InjectReply, InjectRequest, Struck, Where};
+use crate::lab::{Asked, InjectReply, InjectRequest, Scribble, Struck, Where};
 use crate::mounts::{self, FILE_SYSTEM, Mount};
 use crate::output::{Format, Report, count, print, table};
 use crate::paths::shell;
@@ -20,6 +20,7 @@ use holdfast_fuse::control;
 use holdfast_naming::Request;
 use holdfast_object::{DomainId, ObjectId, ObjectKey};
 use holdfast_physical::inject::{self, BlockClass, Catalogue, Change, Copies, Fault, Injection, Selection, Target};
+use holdfast_physical::scribble::Aim;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -228,12 +229,45 @@ fn ask(mount: &Mount, arguments: &Inject) -> Result<Struck> {
     };
     let Inject { path, page, bit, bits, seed, .. } = arguments;
     let kind = on_disk(kind)?;
-    let (path, astray) = (path.clone(), arguments.metadata.stray);
-    let request = InjectRequest { place, kind, path, page: *page, bit: *bit, bits: *bits, seed: *seed, astray };
+    let (path, astray, aim) = (path.clone(), arguments.metadata.stray, aim(arguments)?);
+    let request = InjectRequest { place, kind, path, page: *page, bit: *bit, bits: *bits, aim, seed: *seed, astray };
     match exchange(mount, &Asked::Page(request))? {
         InjectReply::Done(struck) => Ok(struck),
         _ => Err(Failure::at(&mount.directory, "the mount answered something else")),
     }
+}
+
+/// Where in a page in memory, and with what, if that is said otherwise than by bits.
+fn aim(arguments: &Inject) -> Result<Option<Aim>> {
+    let Inject { kind, checksum, bits, bit, metadata, .. } = arguments;
+    let Metadata { object, level, index, field, offset, length, pattern, bytes, times, .. } = metadata;
+    let of_metadata = [
+        ("--object", object.is_some()),
+        ("--level", level.is_some()),
+        ("--index", index.is_some()),
+        ("--times", *times != 1),
+    ];
+    if let Some((option, _)) = of_metadata.into_iter().find(|(_, is_given)| *is_given) {
+        let kind = kind.map_or("", TargetKind::name);
+        return Err(Failure::usage(format!("{option} is for the store's own metadata, and {kind} is pages of files"))
+            .hint("--path and --page choose a page"));
+    }
+    if field.is_none() && offset.is_none() && length.is_none() && pattern.is_none() && bytes.is_none() {
+        return Ok(None);
+    }
+    let of_bits = [("--checksum", *checksum), ("--bits", *bits != 1), ("--bit", bit.is_some())];
+    if let Some((option, _)) = of_bits.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::usage(format!(
+            "{option} says which bits, and so do --field, --offset, --length, --pattern and --bytes: one or the other"
+        )));
+    }
+    Ok(Some(Aim {
+        field: field.clone(),
+        offset: *offset,
+        length: *length,
+        pattern: metadata.pattern(),
+        bytes: bytes.as_ref().map(|bytes| bytes.0.clone()),
+    }))
 }
 
 /// Asks a mount about damage, and gives an answer that is no refusal.
@@ -254,7 +288,7 @@ fn exchange(mount: &Mount, request: &Asked) -> Result<InjectReply> {
     }
 }
 
-/// The command that flips the same bits once more.
+/// The command that flips the same bits once more, or puts back the bytes that were there.
 fn again(arguments: &Inject, struck: &Struck) -> String {
     let mut command = format!("holdfast inject {}", shell(&arguments.store));
     if arguments.memory.is_some() {
@@ -269,6 +303,9 @@ fn again(arguments: &Inject, struck: &Struck) -> String {
         (None, Copies::All) => command.push_str(" --copy all"),
         (None, Copies::One(copy)) if copy > 0 => command.push_str(&format!(" --copy {}", copy + 1)),
         _ => {}
+    }
+    if let Some(Scribble { offset, before, .. }) = &struck.scribble {
+        return command + &format!(" --offset {offset} --bytes {before}");
     }
     match struck.bits[..] {
         // Each copy has bits of its own, unless they were asked for.
@@ -290,7 +327,15 @@ struct InMount {
 
 impl Report for InMount {
     fn words(&self) -> String {
-        let Struck { object, path, page, state, part, bits, bits_flipped, blocks } = &self.struck;
+        let Struck { object, path, page, state, part, bits, bits_flipped, scribble, blocks } = &self.struck;
+        if let Some(scribble) = scribble {
+            return format!(
+                "written over: page {page} of {object} ({}), in memory, where it is {state}\n  {}\nTo undo it: {}\n",
+                quoting::name(path),
+                metadata::in_words(scribble),
+                self.command
+            );
+        }
         let bits: Vec<String> = bits.iter().map(|bit| format!("bit {} of byte {}", bit % 8, bit / 8)).collect();
         let more = if *bits_flipped as usize > bits.len() { ", …" } else { "" };
         let each = if blocks.len() > 1 { "; of the other copies as many" } else { "" };

@@ -5,12 +5,14 @@ mod metadata;
 use super::live::Live;
 use super::{State, asked};
 use crate::failure::{Failure, Result};
-use crate::lab::{Asked, InjectReply, InjectRequest, Struck, When, Where};
+use crate::lab::{Asked, InjectReply, InjectRequest, Scribble, Struck, When, Where};
 use crate::stack::{Stack, says};
 use holdfast_block::{BLOCK_SIZE, Device};
-use holdfast_cache::{FlipError, FlipPart, PageState, ResidentPage};
+use holdfast_cache::{FlipError, FlipPart, PageState, Quiet, ResidentPage};
+use holdfast_naming::page_fields;
 use holdfast_object::{DomainId, Kind, ObjectCache, ObjectId, ObjectKey, PAGE_BITS};
 use holdfast_physical::inject::{self, BlockClass, Catalogue, Copies, Fault, Random, Selection};
+use holdfast_physical::scribble::{Aim, field_of};
 use std::sync::Arc;
 
 /// Bits that a reply names; what a request is answered in has an end.
@@ -96,6 +98,25 @@ fn bits(request: &InjectRequest, all: u32, random: &mut Random) -> Result<Vec<u3
     }
 }
 
+/// What is written over of a page, and which bits of it are inverted.
+fn aimed(
+    quiet: &Quiet<'_>,
+    (page, kind): (&ResidentPage, Kind),
+    aim: &Aim,
+    random: &mut Random,
+) -> Result<(Scribble, Vec<u32>)> {
+    let bytes = quiet.bytes(page).ok_or_else(|| changed(&FlipError::NotInMemory))?;
+    let fields = page_fields(kind, page.index, &bytes);
+    let of = |error| Failure::new(format!("page {} of object {}: {error}", page.index, page.object));
+    let (offset, flipped) = aim.bits(&fields, &bytes[..], random).map_err(of)?;
+    let before = &bytes[offset..offset + flipped.len()];
+    let after: Vec<u8> = before.iter().zip(&flipped).map(|(old, bits)| old ^ bits).collect();
+    let (field, [before, after]) = (field_of(&fields, offset).to_string(), [before, &after].map(metadata::hex));
+    let inverted = (0..8 * flipped.len()).filter(|bit| flipped[bit / 8] >> (bit % 8) & 1 == 1);
+    let bits = inverted.map(|bit| (8 * offset + bit) as u32).collect();
+    Ok((Scribble { offset, field, before, after }, bits))
+}
+
 fn in_memory(
     stack: &Stack,
     request: &InjectRequest,
@@ -137,11 +158,18 @@ fn in_memory(
     if all == 0 {
         return Err(Failure::new("pages have no checksum in memory in this protection mode"));
     }
-    let bits = bits(request, all, &mut random)?;
+    let (scribble, bits) = match &request.aim {
+        None => (None, bits(request, all, &mut random)?),
+        Some(aim) => {
+            let (scribble, bits) = aimed(&quiet, (&page, kind), aim, &mut random)?;
+            (Some(scribble), bits)
+        }
+    };
     quiet.flip(&page, part, &bits).map_err(|error| changed(&error))?;
     // A path may have to be read, and reading may have to close an epoch.
     drop(quiet);
-    Ok(struck(stack, page.object, page.index, &page.state.to_string(), part, &bits, Vec::new()))
+    let struck = struck(stack, page.object, page.index, &page.state.to_string(), part, &bits, Vec::new());
+    Ok(Struck { scribble, ..struck })
 }
 
 fn on_disk(live: &Live, request: &InjectRequest, object: Option<ObjectKey>, copies: Copies) -> Result<Struck> {
@@ -209,6 +237,7 @@ fn struck(
         part: if part == FlipPart::Sum { "checksum" } else { "page" }.into(),
         bits: bits.iter().copied().take(BITS_NAMED).collect(),
         bits_flipped: bits.len() as u32,
+        scribble: None,
         blocks,
     }
 }

@@ -1,6 +1,7 @@
 //! Damage on purpose to a store that is in use: `holdfast mount --lab`, `holdfast inject DIR`.
 
 use crate::rig::{Rig, fuse};
+use rustix::fs::{XattrFlags, setxattr};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::Path;
@@ -191,6 +192,72 @@ fn pages_of_directories_and_links_are_hit_as_well() {
     let done = inject(&rig, "--kind directory --path /d --page 0");
     assert_eq!(done["state"], "stored");
     assert_eq!(fs::read_dir(mount.join("d")).unwrap().count(), 50, "from the second copy");
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn a_field_of_a_page_of_names_is_written_over_and_back() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.lab(OPTIONS);
+    fs::create_dir(mount.join("d")).unwrap();
+    fs::write(mount.join("d/name"), "").unwrap();
+    setxattr(mount.join("d/name"), "user.note", b"noted", XattrFlags::empty()).unwrap();
+    std::os::unix::fs::symlink("where it leads", mount.join("link")).unwrap();
+    let of_names = "--memory --kind directory --path /d";
+    for (way, field, before, after) in [
+        (format!("{of_names} --field entry.name --bytes 4e"), "entry.name", "6e", "4e"),
+        (format!("{of_names} --offset 0 --bytes 484643"), "header.magic", "484644", "484643"),
+        ("--memory --kind symlink --path /link --offset 6 --bytes 495420".into(), "target", "697420", "495420"),
+        (
+            "--memory --kind xattr --path /d/name --field attribute.value --bytes 4e".into(),
+            "attribute.value",
+            "74",
+            "4e",
+        ),
+    ] {
+        for sync in [false, true] {
+            if sync {
+                rig.run(["sync", "m"]).exits(0);
+            }
+            let done = inject(&rig, &way);
+            let scribble = &done["scribble"];
+            assert_eq!([&scribble["field"], &scribble["before"], &scribble["after"]], [field, before, after], "{done}");
+            assert_eq!(done["state"], if sync { "clean" } else { "dirty" });
+            let words = done["undo"].as_str().unwrap().strip_prefix("holdfast ").unwrap();
+            let again = rig.run(words.split_whitespace().chain(["--json"])).exits(0).json();
+            assert_eq!([&again["scribble"]["before"], &again["scribble"]["after"]], [after, before], "{again}");
+        }
+        // Pages that are dirty again, as they get other bytes.
+        fs::write(mount.join("d/another"), "").unwrap();
+        fs::remove_file(mount.join("d/another")).unwrap();
+        fs::remove_file(mount.join("link")).unwrap();
+        std::os::unix::fs::symlink("where it leads", mount.join("link")).unwrap();
+        setxattr(mount.join("d/name"), "user.note", field.as_bytes(), XattrFlags::empty()).unwrap();
+    }
+    rig.run(["sync", "m"]).exits(0);
+    for pattern in ["bit", "word", "range", "keep-checksum"] {
+        let done = inject(&rig, &format!("{of_names} --field entry.key --pattern {pattern} --seed 3"));
+        assert_eq!(done["scribble"]["field"], "entry.key");
+        assert_eq!(fs::read_dir(mount.join("d")).unwrap().count(), 1, "read again from the disk");
+    }
+    let done = inject(&rig, &format!("{of_names} --offset 4000 --length 96"));
+    assert_eq!(done["scribble"]["offset"], 4000);
+    assert!(figure(&rig, "pages_reread") >= 4);
+    for (way, code, part) in [
+        ("--field nonsense", 1, "it has no field nonsense; there are: behind the end, entry.key, "),
+        ("--offset 4000 --length 97", 1, "there is no byte 4096: it has 4096"),
+        ("--field entry.name --bit 5", 2, "--bit says which bits, and so do --field"),
+        ("--pattern word --checksum", 2, "--checksum says which bits"),
+        ("--index 0", 2, "--index is for the store's own metadata, and directory is pages of files"),
+        ("--times 2", 2, "--times is for the store's own metadata"),
+    ] {
+        let words = ["inject", "m"].into_iter().chain(of_names.split_whitespace()).chain(way.split_whitespace());
+        rig.run(words).exits(code).says(part);
+    }
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
 }

@@ -3,14 +3,14 @@
 use super::exchange;
 use crate::args::{FaultKind, Inject};
 use crate::failure::{Failure, Result};
-use crate::lab::{Asked, InjectReply, MetadataBlow, MetadataListed, MetadataRequest, MetadataStruck};
+use crate::lab::{Asked, InjectReply, MetadataBlow, MetadataListed, MetadataRequest, MetadataStruck, Scribble};
 use crate::mounts::Mount;
 use crate::output::{Format, Report, count, print, table};
 use crate::paths::shell;
 use crate::{quoting, target};
 use holdfast_fuse::control;
 use holdfast_physical::inject::Copies;
-use holdfast_physical::scribble::{Blow, Choice, Pattern};
+use holdfast_physical::scribble::{Blow, Choice};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -84,7 +84,7 @@ fn blow(arguments: &Inject) -> Result<Blow> {
             "--offset, --field, --length, --pattern and --bytes say what of metadata in memory is written over",
         ));
     }
-    let pattern = metadata.pattern.unwrap_or(if metadata.length.is_some() { Pattern::Range } else { Pattern::Bit });
+    let pattern = metadata.pattern();
     Ok(Blow::Scribble(Choice {
         object: metadata.object,
         level: metadata.level,
@@ -198,17 +198,19 @@ fn blow_in_words(blow: &MetadataBlow) -> String {
     }
     if let (Some(target), Some(scribble)) = (&blow.target, &blow.scribble) {
         let path = blow.path.as_ref().map(|path| format!(" ({})", quoting::name(path))).unwrap_or_default();
-        let shown = |hex: &str| match hex.get(..2 * SHOWN) {
-            Some(first) if hex.len() > first.len() => format!("{first}…"),
-            _ => hex.to_string(),
-        };
-        let (before, after) = (shown(&scribble.before), shown(&scribble.after));
-        text.push_str(&format!(
-            "{target}{path}\n  from byte {} on ({}): {before} is now {after}",
-            scribble.offset, scribble.field
-        ));
+        text.push_str(&format!("{target}{path}\n  {}", in_words(scribble)));
     }
     text + "\n"
+}
+
+/// What was written over.
+pub(super) fn in_words(scribble: &Scribble) -> String {
+    let shown = |hex: &str| match hex.get(..2 * SHOWN) {
+        Some(first) if hex.len() > first.len() => format!("{first}…"),
+        _ => hex.to_string(),
+    };
+    let (before, after) = (shown(&scribble.before), shown(&scribble.after));
+    format!("from byte {} on ({}): {before} is now {after}", scribble.offset, scribble.field)
 }
 
 /// What metadata is in the memory of a mount.

@@ -132,7 +132,6 @@ fn told(stack: &Stack, blown: &Blown) -> MetadataBlow {
             MetadataBlow { logic_bug: Some(*bug), what: Some(what.clone()), ..MetadataBlow::default() }
         }
         Blown::Scribble(struck) => {
-            let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             let (before, after) = (hex(&struck.before), hex(&struck.after));
             MetadataBlow {
                 target: Some(shown(&struck.target)),
@@ -226,4 +225,9 @@ fn failure(stack: &Stack, missed: &Missed, choice: Option<&Choice>, when: &str) 
         }
         _ => "change something first that it is needed for; or --memory=clean strikes what is as on the disk".into(),
     })
+}
+
+/// Two digits for each byte.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
