@@ -111,6 +111,8 @@ pub struct CacheStatus {
     pub frames_free: u32,
     /// Pages changed since the last epoch was closed.
     pub pages_dirty: u64,
+    /// Second copies of changed pages of metadata, which take none of these frames.
+    pub twins: u64,
     /// Objects known.
     pub objects: u64,
     /// The epoch that takes transactions.
@@ -184,6 +186,7 @@ impl Cache {
             frames: self.arena.frames(),
             frames_free: self.arena.free_frames(),
             pages_dirty: state.open.pages,
+            twins: self.arena.twins(),
             objects: state.objects.len() as u64,
             epoch_open: state.open.epoch,
             transactions: state.sequence,

@@ -172,6 +172,11 @@ const FAMILIES: &[Family] = &[
     gauge("holdfast_cache_dirty_bytes", "Of it changed, and in no recovery point yet.", |r| {
         of_cache(r, |c| c.dirty_bytes)
     }),
+    gauge(
+        "holdfast_cache_twins_bytes",
+        "Memory beside it, for second copies of changed pages of directories, links and attributes.",
+        |r| of_cache(r, |c| c.twins_bytes),
+    ),
     counter("holdfast_cache_page_hits_total", "Pages read that were in memory.", |r| of_cache(r, |c| c.page_hits)),
     counter(
         "holdfast_cache_pages_switched_total",

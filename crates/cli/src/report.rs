@@ -199,6 +199,9 @@ pub(crate) struct CacheFigures {
     pub(crate) free_bytes: u64,
     /// Changed, and in no recovery point yet.
     pub(crate) dirty_bytes: u64,
+    /// Beside all of that: second copies of changed pages of directories, links and attributes.
+    #[serde(default)]
+    pub(crate) twins_bytes: u64,
     /// Since the mount was made.
     pub(crate) transactions: u64,
     /// Pages found corrupt in memory and read again.
@@ -232,6 +235,7 @@ impl From<&CacheStatus> for CacheFigures {
             total_bytes: bytes(status.frames.into()),
             free_bytes: bytes(status.frames_free.into()),
             dirty_bytes: bytes(status.pages_dirty),
+            twins_bytes: bytes(status.twins),
             transactions: status.transactions,
             pages_reread: status.pages_reread,
             pages_renewed: status.pages_renewed,

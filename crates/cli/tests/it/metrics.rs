@@ -86,6 +86,7 @@ fn the_figures_of_a_mount_count_what_was_done() {
     fs::write(mount.join("f"), vec![0x5a; 1 << 20]).unwrap();
     fs::write(mount.join("g"), vec![0xa5; 64 << 10]).unwrap();
     File::open(mount.join("g")).unwrap().sync_all().unwrap();
+    assert_eq!(figures(&rig, "m")["holdfast_cache_twins_bytes"], 4096.0, "of the page that has both names");
     rig.run(["sync", "m"]).exits(0);
     fs::read(mount.join("f")).unwrap();
     let after = figures(&rig, "m");
@@ -99,7 +100,14 @@ fn the_figures_of_a_mount_count_what_was_done() {
     assert!(grown("cache_page_hits_total") >= 256.0, "it was in memory");
     assert_eq!((grown("objects"), grown("cache_page_misses_total")), (2.0, 0.0));
     assert!(grown("space_used_bytes") >= (1 << 20).into());
-    for name in ["blocks_repaired_total", "blocks_unrepaired_total", "latched", "read_only", "cache_dirty_bytes"] {
+    for name in [
+        "blocks_repaired_total",
+        "blocks_unrepaired_total",
+        "latched",
+        "read_only",
+        "cache_dirty_bytes",
+        "cache_twins_bytes",
+    ] {
         assert_eq!(after[&format!("holdfast_{name}")], 0.0, "{name}");
     }
 
