@@ -21,6 +21,7 @@ NAMES = "crates/naming/src/audit/mod.rs"
 INDEX = "crates/naming/src/audit/index.rs"
 GUARDED = "crates/physical/src/guarded.rs"
 COMMIT = "crates/physical/src/commit.rs"
+LOG = "crates/physical/src/intent_log.rs"
 # Each test ends within seconds; a mutant may wait for what never comes.
 TEST_S = 600
 
@@ -48,6 +49,10 @@ MUTANTS = [
     ("address of a changed block", PHYSICAL, GUARDED, "Ok([first.get(what)?, second.get(what)?])", "{ let _ = what; Ok([first.number, second.number]) }"),
     ("address of a copy that is written", PHYSICAL, COMMIT, "let address = address.get(\"address to which a block is written\");", "let address: std::result::Result<u64, Scribble> = Ok(address.unverified());"),
     ("epoch of a prepared superblock", PHYSICAL, "crates/physical/src/sealed.rs", "if superblock.epoch != self.epoch {", "if superblock.epoch != self.epoch && false {"),
+    ("sums of what is put into the log", PHYSICAL, "crates/physical/src/intent_log/body.rs", "for &(end, expected) in &self.pieces {", "for &(end, expected) in &self.pieces[..0] {"),
+    ("heads of the log before they are written", PHYSICAL, LOG, "if rolls && let Err(scribble) = body.verify_heads([&head, &copy], &header) {", "if let Err(scribble) = Ok::<(), Scribble>(()) {"),
+    ("heads of the log after they were written", PHYSICAL, LOG, "let heads = body.verify_heads([&head, &copy], &header);", "let heads: std::result::Result<(), Scribble> = Ok(());"),
+    ("pages after they were written to the log", PHYSICAL, LOG, "let pages = pages.iter().try_for_each(Page::verify);", "let pages: Result<()> = Ok(());"),
     ("bound that sinks", PHYSICAL, COMMIT, "self.audit_bound(base, *key, record);", "let _ = (key, record);"),
     ("bound of a page alone", PHYSICAL, COMMIT, "let is_beyond = record.page_bound == 0 && !record.root.is_hole();", "let is_beyond = false;"),
     ("checksum of a page of names", NAMING, ROLLED, "self.crc64 ^= delta.crc64;", ""),

@@ -11,6 +11,7 @@
 //! flush may bring back, so an append waits for a flush after that reading. (Of the blocks of a seal only once it is durable; they
 //! are not written again before.)
 
+mod body;
 mod contents;
 mod ends;
 mod scribble;
@@ -25,13 +26,13 @@ use crate::meta_block::Scribble;
 use crate::module::Module;
 use crate::read::page_place;
 use crate::sealed::Gist;
+use body::Body;
 use contents::Contents;
 pub(crate) use ends::Ends;
 use ends::{Half, SealedEnds};
 use holdfast_integrity::Algorithm;
-use holdfast_integrity::crc64;
 use holdfast_object::{
-    DomainId, Epoch, Error, LogBatch, ObjectId, ObjectKey, Op, PAGE_SIZE, PinnedPage, Place, Result,
+    DomainId, Epoch, Error, LogBatch, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex, PinnedPage, Place, Result,
 };
 use rustc_hash::FxHashMap;
 use std::io::IoSlice;
@@ -67,6 +68,24 @@ impl Created {
     fn get(self) -> std::result::Result<(Epoch, bool), Scribble> {
         let word = self.0.get("what is known of an object that the intent log creates")?;
         Ok((word >> 1, word & 1 == 1))
+    }
+}
+
+/// A page that is put into the log.
+struct Page {
+    key: ObjectKey,
+    index: PageIndex,
+    pin: PinnedPage,
+}
+
+impl Page {
+    /// # Errors
+    /// It has gone bad in memory.
+    fn verify(&self) -> Result<()> {
+        let Err(mismatch) = self.pin.verify() else { return Ok(()) };
+        let (expected, got) = mismatch.expected_and_got();
+        let place = page_place(self.key, self.index, Place::default());
+        Err(Error::corrupt(place, "page in memory", expected, got))
     }
 }
 
@@ -147,12 +166,12 @@ impl Module {
             half = Half::of(batch.epoch);
         }
         let twice = self.twice(&mut log, batch)?;
-        let mut entries = Vec::new();
-        let mut pages: Vec<PinnedPage> = Vec::new();
+        let mut body = Body::new(self.disk().metadata.rolls());
+        let mut pages: Vec<Page> = Vec::new();
         let mut again: Vec<usize> = Vec::new();
         for (op, &twice) in batch.ops.iter().zip(&twice) {
             let Op::Write { id, fragments, size_min } = op else {
-                encode_op(&mut entries, op, twice);
+                body.put(|bytes| encode_op(bytes, op, twice));
                 continue;
             };
             let mut logged = fragments.clone();
@@ -166,27 +185,24 @@ impl Module {
                 // The log's own checksum, generated before that of memory is verified.
                 let known = Some(pin.sum()).filter(|sum| sum.algorithm() == Algorithm::Crc64Nvme);
                 let crc = known.unwrap_or_else(|| Algorithm::Crc64Nvme.sum(pin.bytes()));
-                if let Err(mismatch) = pin.verify() {
-                    let (expected, got) = mismatch.expected_and_got();
-                    let key = ObjectKey { domain: batch.domain, object: *id };
-                    let place = page_place(key, fragment.index, Place::default());
-                    return Err(Error::corrupt(place, "page in memory", expected, got));
-                }
+                let page = Page { key: ObjectKey { domain: batch.domain, object: *id }, index: fragment.index, pin };
+                page.verify()?;
                 fragment.page.checksum = crc.as_number();
                 if twice {
                     again.push(pages.len());
                 }
-                pages.push(pin);
+                pages.push(page);
             }
-            encode_op(&mut entries, &Op::Write { id: *id, fragments: logged, size_min: *size_min }, twice);
+            let op = Op::Write { id: *id, fragments: logged, size_min: *size_min };
+            body.put(|bytes| encode_op(bytes, &op, twice));
         }
+        self.batch_falls_into_ambush("entries", body.scribbled(0));
         let room = ends.half(index);
-        let new: Vec<SectorSums> = pages.iter().map(|page| sector_sums(page.bytes())).collect();
         let page_blocks = pages.len() + again.len();
-        let entries_bytes = entries.len();
+        let entries_bytes = body.bytes().len();
         // As if the sums of all that was there before were known: without them the head may be too long, not too short.
-        let sums_bytes_max = size_of::<SectorSums>() * (new.len() + page_blocks);
-        let head_blocks = (HEADER_BYTES + entries.len() + sums_bytes_max).div_ceil(PAGE_SIZE);
+        let sums_bytes_max = size_of::<SectorSums>() * (pages.len() + page_blocks);
+        let head_blocks = (HEADER_BYTES + entries_bytes + sums_bytes_max).div_ceil(PAGE_SIZE);
         let blocks = (2 * head_blocks + page_blocks) as u64;
         if half.used + blocks + SEAL_BLOCKS > room.end - room.start {
             return Ok(false);
@@ -198,8 +214,16 @@ impl Module {
         let start = room.start + half.used;
         let first_page = start + head_blocks as u64;
         let old = log.contents.of_run(ends.place(first_page), page_blocks, self.disk());
-        let mut body = entries;
-        encode_sums(&mut body, &new, old.as_deref());
+        let new: Vec<SectorSums> = pages.iter().map(|page| sector_sums(page.pin.bytes())).collect();
+        body.put(|bytes| encode_sums(bytes, &new, old.as_deref()));
+        self.batch_falls_into_ambush("sums", body.scribbled(entries_bytes));
+        let entries_crc = match body.sum() {
+            Ok(sum) => sum,
+            Err(scribble) => {
+                self.disk().note_scribble(scribble, None, "what was to be in the log becomes a recovery point");
+                return Ok(false);
+            }
+        };
         let before = ends.halves[1 - index];
         let before = if before.epoch < batch.epoch { before } else { Half::default() };
         let header = LogHeader {
@@ -212,17 +236,25 @@ impl Module {
             head_blocks: head_blocks as u32,
             page_blocks: page_blocks as u32,
             entries_bytes: entries_bytes as u32,
-            sums_bytes: (body.len() - entries_bytes) as u32,
+            sums_bytes: (body.bytes().len() - entries_bytes) as u32,
             previous_epoch: before.epoch,
             previous_batches: before.batches_to_tell(),
-            entries_crc: crc64(&body),
+            entries_crc,
             chain: half.last.map_or(0, |last| last.link()),
         };
-        let (head, copy) = (header.head(&body, false), header.head(&body, true));
+        let [mut head, mut copy] = [false, true].map(|copy| header.head(body.bytes(), copy));
+        let said = HEADER_BYTES + body.bytes().len();
+        self.batch_falls_into_ambush("head", &mut head[..said]);
+        self.batch_falls_into_ambush("second head", &mut copy[..said]);
+        let rolls = self.disk().metadata.rolls();
+        if rolls && let Err(scribble) = body.verify_heads([&head, &copy], &header) {
+            self.disk().note_scribble(scribble, None, "what was to be in the log becomes a recovery point");
+            return Ok(false);
+        }
         let mut slices = Vec::with_capacity(page_blocks + 2);
         slices.push(IoSlice::new(&head));
-        slices.extend(pages.iter().map(|page| IoSlice::new(&page.bytes()[..])));
-        slices.extend(again.iter().map(|&at| IoSlice::new(&pages[at].bytes()[..])));
+        slices.extend(pages.iter().map(|page| IoSlice::new(&page.pin.bytes()[..])));
+        slices.extend(again.iter().map(|&at| IoSlice::new(&pages[at].pin.bytes()[..])));
         slices.push(IoSlice::new(&copy));
         let mut at = header.start;
         for run in slices.chunks(SLICES_MAX) {
@@ -234,6 +266,21 @@ impl Module {
         }
         self.disk().flush()?;
         self.disk().counters.logged(blocks * PAGE_SIZE as u64);
+        self.batch_falls_into_ambush("written head", &mut head[..said]);
+        if rolls {
+            let heads = body.verify_heads([&head, &copy], &header);
+            let pages = pages.iter().try_for_each(Page::verify);
+            if heads.is_err() || pages.is_err() {
+                // Whatever is there: nobody is told that it is durable, and nothing comes behind it.
+                (start..start + blocks).for_each(|block| log.contents.forget(ends.place(block)));
+                ends.give_up(batch.epoch);
+                log.set_ends(ends);
+                if let Err(scribble) = heads {
+                    self.disk().note_scribble(scribble, None, "what was to be in the log becomes a recovery point");
+                }
+                return pages.map(|()| false);
+            }
+        }
         let pages = new.iter().chain(again.iter().map(|&at| &new[at])).copied();
         let heads = [&head, &copy].map(|head| head.as_chunks().0.iter().map(sector_sums));
         let [head, copy] = heads;
@@ -262,6 +309,14 @@ impl Module {
         let room = ends.half(index);
         debug_assert!(header.start == room.start + half.used && header.start + header.blocks() <= room.end);
         let heads = self.write_seal(&header)?;
+        if let Err(scribble) = Body::new(false).verify_heads(heads.each_ref().map(|head| &head[..]), &header) {
+            let blocks = header.start..header.start + header.blocks();
+            blocks.for_each(|block| log.contents.forget(ends.place(block)));
+            ends.give_up(header.epoch);
+            log.set_ends(ends);
+            self.disk().note_scribble(scribble, None, "the log has no seal, and gets nothing more");
+            return Ok(false);
+        }
         self.disk().counters.sealed(SEAL_BLOCKS * PAGE_SIZE as u64);
         log.contents
             .note_written(ends.place(header.start), heads.iter().flat_map(|head| head.as_chunks().0).map(sector_sums));
@@ -369,3 +424,6 @@ impl Module {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

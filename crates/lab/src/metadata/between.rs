@@ -1,4 +1,5 @@
-//! What stands between the cache and the store, and before the device, so that something can happen while a recovery point is made.
+//! What stands between the cache and the store, and before the device, so that something can happen while a recovery point is made, or a sync goes
+//! into the log.
 
 use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice};
 use holdfast_integrity::Protection;
@@ -12,13 +13,16 @@ use parking_lot::Mutex;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// When something happens.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Moment {
     /// Between two recovery points, before anything has changed.
     Rest,
+    /// A sync is to go into the store's intent log, and nothing of it is put together.
+    Appending,
+    /// Before a device request with which it goes there.
+    Logging,
     /// The store has got a part of what has changed.
     Between,
     /// Between two recovery points, with changes that the store has only in its intent log.
@@ -33,13 +37,23 @@ pub enum Moment {
 
 impl Moment {
     /// All of them.
-    pub const ALL: [Moment; 6] =
-        [Moment::Rest, Moment::Between, Moment::Logged, Moment::Applied, Moment::Writing, Moment::Prepared];
+    pub const ALL: [Moment; 8] = [
+        Moment::Rest,
+        Moment::Appending,
+        Moment::Logging,
+        Moment::Between,
+        Moment::Logged,
+        Moment::Applied,
+        Moment::Writing,
+        Moment::Prepared,
+    ];
 
     /// For people.
     pub fn name(self) -> &'static str {
         match self {
             Moment::Rest => "at rest",
+            Moment::Appending => "before a sync goes into the log",
+            Moment::Logging => "while a sync goes into the log",
             Moment::Between => "changes handed down in part",
             Moment::Logged => "at rest, with synced changes",
             Moment::Applied => "all changes handed down",
@@ -50,7 +64,12 @@ impl Moment {
 
     /// Whether legal updates follow before the recovery point.
     pub fn is_before_updates(self) -> bool {
-        matches!(self, Moment::Rest | Moment::Between)
+        self.is_of_log() || matches!(self, Moment::Rest | Moment::Between)
+    }
+
+    /// Whether a sync goes into the log: after it, a power cut must find all of it there.
+    pub(super) fn is_of_log(self) -> bool {
+        matches!(self, Moment::Appending | Moment::Logging)
     }
 }
 
@@ -60,7 +79,8 @@ pub(super) type Hook = Box<dyn FnMut(Moment) + Send>;
 #[derive(Default)]
 pub(super) struct Watch {
     hook: Mutex<Option<Hook>>,
-    is_writing: AtomicBool,
+    /// What a device request is told as.
+    requests: Mutex<Option<Moment>>,
 }
 
 impl Watch {
@@ -79,21 +99,20 @@ impl Watch {
         self.hook.lock().get_or_insert(hook);
     }
 
-    fn while_writing<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.is_writing.store(true, Ordering::Relaxed);
+    fn while_writing<T>(&self, moment: Moment, write: impl FnOnce() -> T) -> T {
+        *self.requests.lock() = Some(moment);
         let outcome = write();
-        self.is_writing.store(false, Ordering::Relaxed);
+        *self.requests.lock() = None;
         outcome
     }
 
     fn request(&self) {
-        if self.is_writing.load(Ordering::Relaxed) {
-            self.tell(Moment::Writing);
-        }
+        let moment = *self.requests.lock();
+        moment.into_iter().for_each(|moment| self.tell(moment));
     }
 }
 
-/// A device that tells of requests for a recovery point.
+/// A device that tells of requests for a recovery point, or for the log.
 pub(super) struct Front {
     pub(super) inner: Arc<MemoryDevice>,
     pub(super) watch: Arc<Watch>,
@@ -150,12 +169,12 @@ impl ObjectStore for Between {
 
     fn prepare(&self, epoch: Epoch) -> Result<()> {
         self.watch.tell(Moment::Applied);
-        self.watch.while_writing(|| self.module.prepare(epoch))
+        self.watch.while_writing(Moment::Writing, || self.module.prepare(epoch))
     }
 
     fn publish(&self, epoch: Epoch) -> Result<()> {
         self.watch.tell(Moment::Prepared);
-        self.watch.while_writing(|| self.module.publish(epoch))
+        self.watch.while_writing(Moment::Writing, || self.module.publish(epoch))
     }
 
     fn protection(&self) -> Protection {
@@ -263,7 +282,8 @@ impl ObjectStore for Between {
     }
 
     fn log_append(&self, batch: &LogBatch) -> Result<bool> {
-        self.module.log_append(batch)
+        self.watch.tell(Moment::Appending);
+        self.watch.while_writing(Moment::Logging, || self.module.log_append(batch))
     }
 
     fn log_seal(&self) -> Result<bool> {

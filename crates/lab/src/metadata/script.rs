@@ -7,14 +7,17 @@ use crate::look::walk;
 use crate::maker::Maker;
 use crate::model::{Action, Data, Driver, Model, Node};
 use crate::stack::{Stack, StackOptions};
-use holdfast_block::{BLOCK_SIZE, MemoryDevice};
+use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use holdfast_naming::{Atime, NewNode, RenameMode, SetAttr, SpaceMode, XattrMode};
-use holdfast_object::{ManualClock, SnapshotId, SnapshotInfo, Snapshots};
+use holdfast_object::{Clock, ManualClock, SnapshotId, SnapshotInfo, Snapshots};
 use holdfast_physical::{MetadataProtection, Module};
 use std::sync::Arc;
 
 /// A clean block that nobody has looked at for so long is verified before it is used.
 const SECOND_NS: u64 = 1_000_000_000;
+
+/// What a sync takes that is struck on its way, and more.
+const SYNC_NS: u64 = 60 * SECOND_NS;
 
 /// How different scripts are: what makes the recovery point (a sync, a new snapshot, a deleted one), and how far it is prepared for.
 pub(super) const SCRIPTS: u64 = 6;
@@ -27,6 +30,8 @@ pub(super) struct Run {
     pub(super) maker: Maker,
     pub(super) snapshots: Vec<Kept>,
     script: u64,
+    /// Whether it is looked at what a power cut right after a sync would leave.
+    pub(super) looks_at_log: bool,
     /// What has not gone as it should have.
     pub(super) errors: Vec<String>,
 }
@@ -82,7 +87,7 @@ impl Run {
             Ok(Kept { info: info.clone(), model: model.clone(), driver: store.driver.clone() })
         };
         let snapshots = store.snapshots.iter().map(kept).collect::<Result<_, String>>()?;
-        Ok(Run { device, module, watch, maker, snapshots, script, errors: Vec::new() })
+        Ok(Run { device, module, watch, maker, snapshots, script, looks_at_log: false, errors: Vec::new() })
     }
 
     /// All of it, up to the recovery point that may be struck.
@@ -94,7 +99,7 @@ impl Run {
         let pages = Pages::new(stack.cache.clone(), stack.arena.clone());
         let (mut memory, clock) = (Memory { module: self.module.clone(), pages }, stack.clock.clone());
         let hook = Box::new(move |moment| {
-            if matches!(moment, Moment::Rest | Moment::Logged) {
+            if matches!(moment, Moment::Rest | Moment::Appending | Moment::Logged) {
                 memory.pages.look();
             }
             strike(number, moment, &memory);
@@ -103,6 +108,19 @@ impl Run {
         });
         self.watch.set(Some(hook));
         self.watch.tell(Moment::Rest);
+        let clock = self.maker.stack.clock.clone();
+        let then_ns = clock.monotonic_ns() + SYNC_NS;
+        self.sync_one()?;
+        // However often it was tried.
+        clock.advance_ns(then_ns - clock.monotonic_ns());
+        if self.looks_at_log {
+            let device: Arc<dyn Device> = Arc::new(MemoryDevice::clone(&self.device));
+            let seen = match Stack::open(device, &StackOptions::new(1024), &self.maker.stack.clock.clone()) {
+                Ok(stack) => see_all(&self.maker, &self.snapshots, &stack),
+                Err(error) => vec![format!("it cannot be mounted: {error}")],
+            };
+            self.errors.extend(seen.into_iter().map(|error| format!("after a power cut behind the sync: {error}")));
+        }
         // Only what the recovery point consists of.
         let hook = self.watch.take();
         let outcome = self.update(0).and_then(|()| self.update(1));
@@ -146,6 +164,19 @@ impl Run {
             maker.act(Action::SyncAll)?;
         }
         Ok(())
+    }
+
+    /// Changes of names and of a file, and a sync that puts them into the log. All else is in the last recovery point.
+    fn sync_one(&mut self) -> Result<(), String> {
+        let small = self.node(&["directory 0", "small"])?;
+        let maker = &mut self.maker;
+        maker.act(Action::Mkdir { parent: Node::ROOT, name: b"synced".to_vec(), mode: 0o755 })?;
+        let synced = in_model(&maker.model, &["synced"])?;
+        maker.act(Action::Symlink { parent: synced, name: b"pointing".to_vec(), target: b"../large".to_vec() })?;
+        let value = Data { seed: 77 + self.script, length: 100 };
+        maker.act(Action::SetXattr { node: small, name: b"user.synced".to_vec(), value, mode: XattrMode::Set })?;
+        maker.write(small, 100, 5000 + self.script, BLOCK_SIZE)?;
+        maker.act(Action::Sync { node: small, data_only: false })
     }
 
     /// Updates of every sort, others in each round.

@@ -179,27 +179,27 @@ const LEFT_OUT: &str = "## Left out\n\n\
     - *Names of snapshots* are in the sums of their entries, and struck in the list's blocks.\n\
     - *Keys of maps in memory, and pointers of the program itself*: what is not found there is looked for on the device, or is missing in an equation; a wrong \
     pointer ends the process, and the last recovery point and the log stand.\n\
+    - *What one device request is made of*: blocks and where they go, put together from addresses that have just been verified, and gone with the request.\n\
     - *Settings of the mount* (quota aside, which is struck): which protection files get, how much of a deletion is done at a time. They are no state of the store.\n\
-    - *Patterns that keep the checksum, in pages of directories, links and attributes*: these have one sum, and no tally beside it. A multiple of the polynomial is not \
-    seen there unless it makes no sense, or the audit of names meets it.
     - *Contents of files* in the page pool have checksums of their own ([protection.md](protection.md)).\n\
     - *What the layers above have not handed down yet* (attributes of open files, sessions, objects without a name that somebody has open, which pages are dirty): it is \
     in no block of metadata. What becomes of it goes through the equations of names ([audit.md](audit.md)), and a page is found by its checksum; a \
     flipped bit in a time or an owner that has just been set is handed down as it is.\n\n";
 
-/// The page `docs/metadata-campaign.md`. `command` makes it.
-pub fn markdown(done: &Done, command: &str) -> String {
+/// The page `docs/metadata-campaign.md`. `command` makes it, of the sources of `commit`.
+pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
+    let of = commit.map(|commit| format!(", of commit {commit}")).unwrap_or_default();
     let fields: usize = done.fields.values().map(|fields| fields.len()).sum();
     let (cells, struck) = done.cells;
     let mut out = format!(
         "# Metadata in memory, struck on purpose\n\n\
-         Made by `{command}`; a test does a part of it elsewhere each time, by a seed of its own.\n\n\
+         Made by `{command}`{of}; a test does a part of it elsewhere each time, by a seed of its own.\n\n\
          Each time, one piece of the metadata that a store has in memory is written to past everything that keeps its checksums right, as a flipped \
          bit or a program with a wrong pointer would, or something is changed wrongly by legal ways, as a logic bug would. Then the store goes on. \
          After the injections of the paper ([WAFL](https://www.usenix.org/conference/fast17/technical-sessions/presentation/kumar), §6).\n\n\
          - *patterns*: one bit; a word of 8 bytes; 16 to 512 bytes; a multiple of the CRC's polynomial, so that the CRC of the bytes stays what it was. \
          All begin in the field that they are for.\n\
-         - *moments*: at rest; when the store has got a part of an epoch; before the recovery point, with the log in use; when it has got all of the \
+         - *moments*: at rest; before and while a sync goes into the log; when the store has got a part of an epoch; before the recovery point, with the log in use; when it has got all of the \
          epoch; before a device request of the recovery point; before its superblock. Recovery points are made by a sync, a new \
          snapshot, and a deleted one.\n\
          - *found as a scribble*: a checksum, a tally, a count or a twin in memory said so: it was read again, put right, or the epoch was begun anew. *Found as a logic bug*: \

@@ -9,7 +9,7 @@ use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use holdfast_object::{Arena, ManualClock, ObjectStore};
 use holdfast_physical::check::{CheckOptions, check};
-use holdfast_physical::scribble::{Choice, Exactness, Lab, MetaKind, State};
+use holdfast_physical::scribble::{Blow, Choice, Exactness, Lab, MetaKind, State};
 use holdfast_physical::{MetadataProtection, Module, OpenOptions};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ pub(super) struct Twin {
     pub(super) survey: Vec<(Moment, Fields)>,
     /// The device, right after the recovery point.
     image: MemoryDevice,
-    facts: [Vec<String>; 2],
+    facts: [Vec<String>; 3],
 }
 
 /// Whether logic bugs are tried at a moment: while changes can still be made, and not where what they would be part of is put together.
@@ -35,16 +35,19 @@ pub(super) fn can_have_bugs(moment: Moment) -> bool {
 }
 
 /// What the last recovery point on a device says.
-fn facts(device: &MemoryDevice) -> Result<[Vec<String>; 2], String> {
+fn facts(device: &MemoryDevice) -> Result<[Vec<String>; 3], String> {
     let told = |error: holdfast_object::Error| error.to_string();
     let (arena, clock) = (Arena::new(64, 4096).map_err(|error| error.to_string())?, Arc::new(ManualClock::new(0, 0)));
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let module = Module::open(Arc::new(device.clone()), arena, clock, &options).map_err(told)?;
     let of = |exactness| module.lab().facts(exactness).map_err(told);
-    Ok([of(Exactness::Epochs)?, of(Exactness::Contents)?])
+    Ok([of(Exactness::Epochs)?, of(Exactness::Generations)?, of(Exactness::Contents)?])
 }
 
-fn survey(memory: &Memory) -> Fields {
+/// Parts of a batch of the log.
+const BATCH: [&str; 5] = ["entries", "sums", "head", "second head", "written head"];
+
+fn survey(memory: &Memory, moment: Moment) -> Fields {
     let pages = memory.pages.survey().into_iter();
     let mut fields: Fields = pages.map(|(kind, state, field)| (Kind::Page(kind), state, field.to_string())).collect();
     let lab = memory.module.lab();
@@ -54,6 +57,10 @@ fn survey(memory: &Memory) -> Fields {
             fields.extend(layout.fields.into_iter().map(|(name, ..)| (Kind::Store(kind), target.state, name)));
         }
     }
+    if moment == Moment::Appending {
+        // One is put together by and by: it is waited for.
+        fields.extend(BATCH.map(|part| (Kind::Store(MetaKind::LogBatch), State::Changed, part.to_string())));
+    }
     fields
 }
 
@@ -62,7 +69,10 @@ impl Twin {
         let found = Arc::new(Mutex::new(Vec::new()));
         let note = found.clone();
         let mut run = Run::open(store, script, metadata)?;
-        run.up_to_recovery_point(Box::new(move |_, moment, memory| note.lock().push((moment, survey(memory)))))?;
+        run.looks_at_log = true;
+        run.up_to_recovery_point(Box::new(move |_, moment, memory| {
+            note.lock().push((moment, survey(memory, moment)))
+        }))?;
         let image = MemoryDevice::clone(&run.device);
         run.go_on()?;
         if let Some(error) = run.errors.first() {
@@ -80,6 +90,12 @@ fn strike(memory: &Memory, cell: &Cell, seed: u64) -> Option<String> {
     match (&cell.what, cell.pattern) {
         (What::Field { kind: Kind::Page(kind), state, field }, Some(pattern)) => {
             memory.pages.strike(*kind, *state, field, pattern, seed)
+        }
+        (What::Field { kind: Kind::Store(MetaKind::LogBatch), field, .. }, Some(pattern)) => {
+            let choice = Choice { field: Some(field.clone()), ..Choice::of(MetaKind::LogBatch, pattern, seed) };
+            lab.lay_ambush(Blow::Scribble(choice), 1);
+            // Told is what has become of it.
+            Some(String::new())
         }
         (What::Bug(bug), _) => {
             let told = lab.logic_bug(*bug, seed >> 1).unwrap_or_else(|error| Some(format!("not done: {error}")));
@@ -116,11 +132,16 @@ pub(super) fn run(
     let (note, wanted) = (struck.clone(), cell.clone());
     let outcome = caught(|| {
         let mut run = Run::open(store, twin.script, metadata)?;
+        run.looks_at_log = cell.moment.is_of_log();
         run.up_to_recovery_point(Box::new(move |number, _, memory| {
             if number == event {
                 *note.lock() = strike(memory, &wanted, choice);
             }
         }))?;
+        if matches!(cell.what, What::Field { kind: Kind::Store(MetaKind::LogBatch), .. }) {
+            let fallen = run.module.lab().lift_ambush();
+            *struck.lock() = fallen.blown.first().map(ToString::to_string);
+        }
         if struck.lock().is_none() {
             return Ok(());
         }
@@ -173,11 +194,11 @@ fn judge(image: &MemoryDevice, twin: &Twin, is_noticed: bool) -> Vec<String> {
         Err(error) => wrong.push(format!("check: {error}")),
     }
     match facts(image) {
-        Ok([exact, contents]) => {
+        Ok(facts) => {
             // An epoch more, as a sync has closed one, is not wrong.
-            let is_longer = exact.first().map(|line| epoch(line)) != twin.facts[0].first().map(|line| epoch(line));
-            let (mine, other) =
-                if is_longer || is_noticed { (contents, &twin.facts[1]) } else { (exact, &twin.facts[0]) };
+            let is_longer = facts[0].first().map(|line| epoch(line)) != twin.facts[0].first().map(|line| epoch(line));
+            let exactness = if is_longer { 2 } else { usize::from(is_noticed) };
+            let (mine, other) = (&facts[exactness], &twin.facts[exactness]);
             let differs = mine.iter().zip(other).find(|(mine, other)| mine != other);
             match differs {
                 Some((mine, other)) => wrong.push(format!("it says \"{mine}\", not \"{other}\"")),

@@ -90,7 +90,7 @@ const WORDS: usize = 3 + 2 * HALF_WORDS;
 pub(crate) struct Ends {
     area: Range<u64>,
     pub(super) halves: [Half; 2],
-    /// Where the log ends is not known: nothing is appended before this epoch is a recovery point. 0: it is known.
+    /// Where the log ends, or what is there, is not known: nothing is appended before this epoch is a recovery point. 0: it is known.
     given_up: Epoch,
 }
 
@@ -109,6 +109,11 @@ impl Ends {
     /// The place of a block in the area.
     pub(super) fn place(&self, block: u64) -> usize {
         (block - self.area.start) as usize
+    }
+
+    /// Nothing is appended before this epoch is a recovery point.
+    pub(super) fn give_up(&mut self, epoch: Epoch) {
+        self.given_up = self.given_up.max(epoch);
     }
 
     pub(super) fn is_given_up(&self) -> bool {

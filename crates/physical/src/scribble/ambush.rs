@@ -3,7 +3,8 @@
 //!
 //! Where none waits, this costs a recovery point two loads.
 
-use super::{Choice, Lab, LogicBug, Missed, State, Struck};
+use super::{Aim, Choice, Lab, LogicBug, MetaKind, Missed, State, Struck, Target};
+use crate::inject::Random;
 use crate::module::Module;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,8 @@ pub enum Moment {
     Applied,
     /// All of it is on the device but the superblock.
     Prepared,
+    /// No recovery point: a batch of the intent log is put together.
+    Appending,
 }
 
 /// What is done.
@@ -42,6 +45,7 @@ impl Blow {
     /// When it meets a recovery point.
     pub fn moment(&self) -> Moment {
         match self {
+            Blow::Scribble(choice) if choice.kind == MetaKind::LogBatch => Moment::Appending,
             Blow::Scribble(choice) if choice.states == [State::Prepared] => Moment::Prepared,
             _ => Moment::Applied,
         }
@@ -122,6 +126,34 @@ impl Module {
                 }
                 Err(missed) => laid.fallen.missed = Some(missed),
             }
+        }
+    }
+}
+
+impl Module {
+    /// A batch of the intent log is being put together, and has this part so far. Nobody else can get hold of it.
+    pub(crate) fn batch_falls_into_ambush(&self, part: &'static str, bytes: &mut [u8]) {
+        if !self.ambush.is_laid.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut laid = self.ambush.laid.lock();
+        let Some(Laid { blow: Blow::Scribble(choice), times, fallen }) = &mut *laid else { return };
+        let is_meant = choice.kind == MetaKind::LogBatch && choice.field.as_ref().is_none_or(|field| field == part);
+        if *times == 0 || !is_meant || bytes.is_empty() {
+            return;
+        }
+        *times -= 1;
+        let Choice { offset, length, pattern, bytes: new, seed, .. } = choice.clone();
+        let (aim, target) = (Aim { field: None, offset, length, pattern, bytes: new }, Target::of_batch());
+        match aim.bits(&[], bytes, &mut Random::new(seed)) {
+            Ok((at, flipped)) => {
+                let place = &mut bytes[at..at + flipped.len()];
+                let before = place.to_vec();
+                place.iter_mut().zip(flipped).for_each(|(byte, bits)| *byte ^= bits);
+                let (field, after) = (part.to_string(), place.to_vec());
+                fallen.blown.push(Blown::Scribble(Struck { target, offset: at, field, before, after }));
+            }
+            Err(_) => fallen.missed = Some(Missed::Nothing(target)),
         }
     }
 }

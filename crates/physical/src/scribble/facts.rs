@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 pub enum Exactness {
     /// All.
     Epochs,
-    /// Without what depends on how many epochs it took, and on when.
+    /// Without epochs, and when.
+    Generations,
+    /// Without generations of objects either, which depend on how many epochs it took.
     Contents,
 }
 
@@ -64,8 +66,12 @@ impl Facts<'_> {
         let Superblock { epoch, previous, time, clean, features, next_generation, total, free, .. } = superblock;
         let Superblock { store, device, objects, set_aside, metadata, metadata_kept, protection, .. } = superblock;
         let when = self.of_epochs(format!("epoch {epoch} after {previous}, time {time:?}, {free} free"));
+        let next_generation = match self.exactness {
+            Exactness::Contents => String::new(),
+            _ => format!("generation {next_generation}"),
+        };
         self.lines.push(format!(
-            "superblock {store:?} {device:?} {when} clean {clean} {features:?} generation {next_generation} total {total} objects \
+            "superblock {store:?} {device:?} {when} clean {clean} {features:?} {next_generation} total {total} objects \
              {objects} set aside {set_aside} metadata {metadata} kept {metadata_kept} {protection:?}"
         ));
     }
@@ -73,6 +79,10 @@ impl Facts<'_> {
     fn record(&self, record: &Record) -> String {
         let Record { kind, attributes, levels, project, created, changed, page_bound, root } = record;
         let when = self.of_epochs(format!("created {created} changed {changed}"));
+        let mut attributes = attributes.clone();
+        if self.exactness == Exactness::Contents {
+            attributes.generation = 0;
+        }
         format!(
             "{kind:?} {attributes:?} levels {levels} project {project} {when} bound {page_bound}, {}",
             self.pointer(root)

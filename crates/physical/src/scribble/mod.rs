@@ -92,11 +92,13 @@ pub enum MetaKind {
     BlockAudit,
     /// Where a block that the epoch being built has changed is to be written.
     Destination,
+    /// A batch of the intent log while it is put together, which only an ambush meets ([`Lab::lay_ambush`]).
+    LogBatch,
 }
 
 impl MetaKind {
     /// All of them.
-    pub const ALL: [MetaKind; 22] = [
+    pub const ALL: [MetaKind; 23] = [
         MetaKind::ObjectTable,
         MetaKind::SystemTree,
         MetaKind::BlockTree,
@@ -119,6 +121,7 @@ impl MetaKind {
         MetaKind::Audit,
         MetaKind::BlockAudit,
         MetaKind::Destination,
+        MetaKind::LogBatch,
     ];
 
     /// As it is written.
@@ -146,6 +149,7 @@ impl MetaKind {
             MetaKind::Audit => "audit",
             MetaKind::BlockAudit => "block-audit",
             MetaKind::Destination => "destination",
+            MetaKind::LogBatch => "log-batch",
         }
     }
 
@@ -288,6 +292,10 @@ impl Target {
     fn of_block(kind: MetaKind, state: State, key: NodeKey, address: u64) -> Target {
         let NodeKey { domain, object, level, index } = key;
         Target { kind, state, object: Some((domain, object)), level, index, address }
+    }
+
+    fn of_batch() -> Target {
+        Target::new(MetaKind::LogBatch, State::Changed, 0)
     }
 
     fn of_record(state: State, key: ObjectKey) -> Target {
@@ -487,6 +495,7 @@ impl<'a> Lab<'a> {
             MetaKind::Destination => {
                 trees.dirty.keys().map(|key| Target::of_block(kind, State::Changed, *key, 0)).collect()
             }
+            MetaKind::LogBatch => Vec::new(),
             _ => some(State::Changed, 1).collect(),
         };
         found.sort_unstable();
@@ -588,6 +597,7 @@ impl<'a> Lab<'a> {
                 let dirty = trees.dirty.get_mut(&target.key())?;
                 Some(action(Form::Cells(dirty.block.scribbled_changes()?)))
             }
+            (MetaKind::LogBatch, _) => None,
             (MetaKind::Destination, _) => {
                 Some(action(Form::Cells(trees.dirty.get_mut(&target.key())?.address.cells())))
             }
