@@ -32,7 +32,7 @@ pub(crate) fn failed(fd: c_int, error: &Error) {
     let side = match error.kind {
         Kind::Memory => "memory",
         Kind::Device => "device",
-        Kind::Unsupported | Kind::System => return,
+        _ => return,
     };
     counters::add(Counter::Bad, 1);
     say(|process| line(&program(), process, &path(fd), side, error));

@@ -243,11 +243,11 @@ fn finish(fd: c_int, held: &Held, done: usize, error: Option<Error>, counted: (C
             }
             (Kind::System, libc::EFAULT) => left_alone(),
             (Kind::System, libc::EPERM) if descriptor::is_write_refused() => left_alone(),
-            (Kind::System, errno) => Outcome::Failed(errno),
             (Kind::Memory | Kind::Device, errno) => {
                 tell::failed(fd, &error);
                 Outcome::Failed(errno)
             }
+            (_, errno) => Outcome::Failed(errno),
         },
         // What was done counts; the next call meets the error.
         _ => {
