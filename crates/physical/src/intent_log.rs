@@ -217,6 +217,7 @@ impl Module {
         let new: Vec<SectorSums> = pages.iter().map(|page| sector_sums(page.pin.bytes())).collect();
         body.put(|bytes| encode_sums(bytes, &new, old.as_deref()));
         self.batch_falls_into_ambush("sums", body.scribbled(entries_bytes));
+        let [mut head, mut copy] = [(); 2].map(|()| body.head(head_blocks));
         let entries_crc = match body.sum() {
             Ok(sum) => sum,
             Err(scribble) => {
@@ -242,12 +243,14 @@ impl Module {
             entries_crc,
             chain: half.last.map_or(0, |last| last.link()),
         };
-        let [mut head, mut copy] = [false, true].map(|copy| header.head(body.bytes(), copy));
+        let headers = [false, true].map(|copy| header.encode(copy));
+        head[..HEADER_BYTES].copy_from_slice(&headers[0]);
+        copy[..HEADER_BYTES].copy_from_slice(&headers[1]);
         let said = HEADER_BYTES + body.bytes().len();
         self.batch_falls_into_ambush("head", &mut head[..said]);
         self.batch_falls_into_ambush("second head", &mut copy[..said]);
         let rolls = self.disk().metadata.rolls();
-        if rolls && let Err(scribble) = body.verify_heads([&head, &copy], &header) {
+        if rolls && let Err(scribble) = body.verify_heads([&head, &copy], &headers) {
             self.disk().note_scribble(scribble, None, "what was to be in the log becomes a recovery point");
             return Ok(false);
         }
@@ -268,7 +271,7 @@ impl Module {
         self.disk().counters.logged(blocks * PAGE_SIZE as u64);
         self.batch_falls_into_ambush("written head", &mut head[..said]);
         if rolls {
-            let heads = body.verify_heads([&head, &copy], &header);
+            let heads = body.verify_heads([&head, &copy], &headers);
             let pages = pages.iter().try_for_each(Page::verify);
             if heads.is_err() || pages.is_err() {
                 // Whatever is there: nobody is told that it is durable, and nothing comes behind it.
@@ -309,7 +312,8 @@ impl Module {
         let room = ends.half(index);
         debug_assert!(header.start == room.start + half.used && header.start + header.blocks() <= room.end);
         let heads = self.write_seal(&header)?;
-        if let Err(scribble) = Body::new(false).verify_heads(heads.each_ref().map(|head| &head[..]), &header) {
+        let headers = [false, true].map(|copy| header.encode(copy));
+        if let Err(scribble) = Body::new(false).verify_heads(heads.each_ref().map(|head| &head[..]), &headers) {
             let blocks = header.start..header.start + header.blocks();
             blocks.for_each(|block| log.contents.forget(ends.place(block)));
             ends.give_up(header.epoch);

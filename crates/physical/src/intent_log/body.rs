@@ -4,9 +4,10 @@
 //! since they were encoded: each piece gets a sum at once, the checksum of the head is made before those are verified, and what was written is
 //! compared with them again before it counts as durable. These sums are of another polynomial: what keeps the one changes the other.
 
-use crate::format::log::{HEADER_BYTES, LogHeader};
+use crate::format::log::HEADER_BYTES;
 use crate::meta_block::Scribble;
 use holdfast_integrity::{crc32c, crc64};
+use holdfast_object::PAGE_SIZE;
 
 /// Operations, then sector sums.
 pub(super) struct Body {
@@ -42,30 +43,32 @@ impl Body {
     pub(super) fn sum(&self) -> Result<u64, Scribble> {
         // Before those that it follows from are verified.
         let sum = crc64(&self.bytes);
-        self.verify().map(|()| sum)
-    }
-
-    /// # Errors
-    /// Somebody has written to it who must not.
-    fn verify(&self) -> Result<(), Scribble> {
         let mut start = 0;
         for &(end, expected) in &self.pieces {
             let piece = self.bytes.get(start..end).unwrap_or_default();
             Scribble::unless_equal("sum of what is put into the intent log", expected.into(), crc32c(piece).into())?;
             start = end;
         }
-        Ok(())
+        Ok(sum)
+    }
+
+    /// A head of so many blocks, still without its header. Before [`Body::sum`], so that both are of the same bytes.
+    pub(super) fn head(&self, blocks: usize) -> Vec<u8> {
+        let mut head = Vec::with_capacity(blocks * PAGE_SIZE);
+        head.resize(HEADER_BYTES, 0);
+        head.extend(&self.bytes);
+        head.resize(blocks * PAGE_SIZE, 0);
+        head
     }
 
     /// Whether both heads are what they are to be: before they are written, and afterwards.
     ///
     /// # Errors
     /// Somebody has written to them who must not; afterwards, perhaps before they were written.
-    pub(super) fn verify_heads(&self, heads: [&[u8]; 2], header: &LogHeader) -> Result<(), Scribble> {
-        self.verify()?;
-        for (head, copy) in heads.into_iter().zip([false, true]) {
+    pub(super) fn verify_heads(&self, heads: [&[u8]; 2], headers: &[[u8; HEADER_BYTES]; 2]) -> Result<(), Scribble> {
+        for (head, header) in heads.into_iter().zip(headers) {
             let (own, rest) = head.split_at(HEADER_BYTES);
-            for (meant, is) in [(&header.encode(copy)[..], own), (&self.bytes, &rest[..self.bytes.len()])] {
+            for (meant, is) in [(&header[..], own), (&self.bytes, &rest[..self.bytes.len()])] {
                 if meant != is {
                     let differs = (0..is.len()).find(|at| meant[*at] != is[*at]).unwrap_or(0);
                     let what = "byte of a head that was put into the intent log";
