@@ -5,7 +5,7 @@ use super::catch_up::Pace;
 use super::create::set_blocks;
 use super::device::{Failure, Flashlog, Options, Order, Side};
 use super::dirty::Dirty;
-use super::format::{Regions, Role, State};
+use super::format::{Label, Regions, Role, State};
 use super::labels::Labelled;
 use crate::device::read_one_by_one;
 use crate::nbd::Extent;
@@ -22,7 +22,10 @@ const AHEAD_BLOCKS_MOST: u64 = 16_384;
 /// Who main is, and what has changed on it.
 pub(super) struct Marks {
     pub(super) labels: Labelled,
-    pub(super) map: Regions,
+    /// What has changed, or will soon, as main says durably.
+    map: Regions,
+    /// What has changed, of it: a block that nobody has written is not taken for the newest version.
+    pub(super) changed: Regions,
     /// What has been written since a log began to be brought up to date.
     pub(super) since: Regions,
     /// Where the last new mark ended, and how far it was ahead.
@@ -66,7 +69,7 @@ impl Alone {
         let map = labels.read_map()?.unwrap_or_else(|| Regions::none(blocks));
         let (main, since) = (Arc::clone(&labels.device), Regions::none(blocks));
         let name = format!("flashlog of {} without a log", main.name()).into();
-        let marks = Mutex::new(Marks { labels, map, since, ahead: (0, 0) });
+        let marks = Mutex::new(Marks { labels, changed: map.clone(), map, since, ahead: (0, 0) });
         Ok(Alone { name, blocks, main, time, marks, gate: RwLock::new(false), order })
     }
 
@@ -82,7 +85,7 @@ impl Alone {
         let marks = self.marks.lock();
         let blocks = set_blocks(device_blocks);
         let mut labels = Labelled { device: Arc::clone(&self.main), label: marks.labels.label.clone() };
-        labels.move_to_end(blocks, device_blocks, &marks.map.clone().of_larger(blocks))?;
+        labels.move_to_end(blocks, device_blocks, &marks.changed.clone().of_larger(blocks))?;
         let grown = Alone::of(labels, self.time, self.order)?;
         *gate = true;
         Ok(grown)
@@ -114,6 +117,7 @@ impl Alone {
     fn mark(&self, first: u64, count: u64) -> Result<(), DeviceError> {
         let mut marks = self.marks.lock();
         marks.since.mark(first, count);
+        marks.changed.mark(first, count);
         if marks.map.has(first, count) {
             return Ok(());
         }
@@ -122,9 +126,30 @@ impl Alone {
         let ahead = if first <= end && end < first + count { (2 * before).clamp(count, AHEAD_BLOCKS_MOST) } else { 0 };
         let most = (first + count + ahead).min(self.blocks);
         let mut map = marks.map.clone();
-        map.mark(first, most - first);
-        marks.labels.write_map(&map, |_| ())?;
-        (marks.map, marks.ahead) = (map, (most, ahead.max(count)));
+        map.mark_regions(first, most - first);
+        marks.note(map, |_| ())?;
+        marks.ahead = (most, ahead.max(count));
+        Ok(())
+    }
+
+    /// Makes everything durable, and says which blocks have changed: until then, whoever opens main knows only the regions.
+    pub(super) fn settle(&self) -> Result<(), DeviceError> {
+        self.main.flush()?;
+        let gate = self.gate.read();
+        let mut marks = self.marks.lock();
+        if *gate || marks.map == marks.changed {
+            return Ok(());
+        }
+        let changed = marks.changed.clone();
+        marks.note(changed, |_| ())
+    }
+}
+
+impl Marks {
+    /// Says durably that this has changed.
+    pub(super) fn note(&mut self, map: Regions, change: impl FnOnce(&mut Label)) -> Result<(), DeviceError> {
+        self.labels.write_map(&map, change)?;
+        self.map = map;
         Ok(())
     }
 }

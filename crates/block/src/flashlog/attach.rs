@@ -4,7 +4,7 @@
 //! stands still for a moment and the labels say that both are together again. Cut off before, main is alone as it was.
 
 use super::alone::{Alone, Marks};
-use super::append::{pages, regions_between};
+use super::append::{pages, pages_for, regions_between};
 use super::chunk::Chunk;
 use super::create::log_blocks_least;
 use super::device::{Flashlog, Options, Order};
@@ -124,7 +124,8 @@ impl Alone {
         }
         let (flashlog, opened) = self.say_together(log, generation, Some(name), options)?;
         *gate = true;
-        let changed_blocks = dirty.map(|dirty| dirty.marked_blocks());
+        // Never nothing, as the status has it.
+        let changed_blocks = dirty.map(|dirty| dirty.marked_blocks().max(1));
         Ok((flashlog, opened, Attached::New { changed_blocks }))
     }
 
@@ -132,11 +133,7 @@ impl Alone {
     fn lacking_on_backup(&self, marks: &Marks) -> Result<Option<Regions>, Error> {
         let Some(mut dirty) = marks.labels.read_dirty()? else { return Ok(None) };
         if self.order != Order::NewLogForgetsAlone {
-            dirty.add(&marks.map);
-        }
-        if dirty.marked_blocks() == 0 {
-            // Never nothing: until the next backup, backup and log are not the set.
-            dirty.mark(0, 1);
+            dirty.add(&marks.changed);
         }
         Ok(Some(dirty.about(0, 0)))
     }
@@ -160,7 +157,7 @@ impl Alone {
         if opened.is_err() {
             // The opening may have written labels as well. The generation is one that the log may have.
             let mut newest = Labelled::read(Arc::clone(&self.main), Role::Main)?;
-            let map = marks.map.clone();
+            let map = marks.changed.clone();
             newest.write_map(&map, |label| {
                 (label.state, label.left, label.log) = (State::Alone, before.left, before.log);
                 (label.backup, label.backup_sequence, label.dirty) =
@@ -212,10 +209,10 @@ impl Alone {
             let _gate = self.gate.write();
             let mut marks = self.marks.lock();
             let highest = marks.labels.label.generation.max(log.label.generation);
-            marks.map.add(&behind);
-            let map = marks.map.clone();
+            marks.changed.add(&behind);
+            let map = marks.changed.clone();
             marks.since.add(&map);
-            marks.labels.write_map(&map, |label| label.generation = highest + 1)?;
+            marks.note(map, |label| label.generation = highest + 1)?;
         }
         let generation = self.marks.lock().labels.label.generation + 1;
         let rings = Rings { device: Arc::clone(&log.device), areas: log.label.areas };
@@ -224,25 +221,37 @@ impl Alone {
 }
 
 impl Joining {
-    /// Copies regions from main to the log. Whether there was room.
+    /// Copies what is marked from main to the log. Whether there was room.
     fn copy(&mut self, alone: &Alone, regions: &Regions, options: &Options) -> Result<bool, Error> {
         let (mut bytes, memory) = (AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE), Arc::default());
         let mut at = 0;
         if options.order == Order::AttachSkipsBlock {
             at = regions.next_run(0, 1).map_or(0, |(first, count)| first + count);
         }
-        while let Some((first, count)) = regions.next_run(at, COPY_BLOCKS) {
-            if !self.has_room(count) {
-                return Ok(false);
+        // Pages have many entries, and blocks that were written here and there take one page for many.
+        let (mut batch, mut gathered) = (Vec::new(), 0);
+        loop {
+            let runs = regions.next_runs(at, COPY_BLOCKS);
+            let blocks: u64 = runs.iter().map(|(_, count)| count).sum();
+            if gathered > 0 && (runs.is_empty() || gathered + blocks > COPY_BLOCKS) {
+                if !self.has_room(gathered) {
+                    return Ok(false);
+                }
+                self.append(&std::mem::take(&mut batch), false, options)?;
+                self.blocks += std::mem::take(&mut gathered);
             }
-            let part = &mut bytes[..count as usize * BLOCK_SIZE];
-            alone.main.read(first, &mut [IoSliceMut::new(part)])?;
-            let chunk = Chunk::arrive(&[IoSlice::new(part)], 0, count as usize, &memory);
-            self.append(&[(first, Arc::new(chunk))], false, options)?;
-            self.blocks += count;
-            at = first + count;
+            let (Some((first, _)), Some((last, count))) = (runs.first(), runs.last()) else { return Ok(true) };
+            at = last + count;
+            let part = &mut bytes[..(at - first) as usize * BLOCK_SIZE];
+            alone.main.read(*first, &mut [IoSliceMut::new(part)])?;
+            for (run, count) in &runs {
+                let from = (run - first) as usize * BLOCK_SIZE;
+                let written = &part[from..from + *count as usize * BLOCK_SIZE];
+                let chunk = Chunk::arrive(&[IoSlice::new(written)], 0, *count as usize, &memory);
+                batch.push((*run, Arc::new(chunk)));
+            }
+            gathered += blocks;
         }
-        Ok(true)
     }
 
     /// A barrier behind everything, durable. Whether there was room.
@@ -259,8 +268,8 @@ impl Joining {
     /// A quarter stays free, so that the log does not let go of everything with the next writes.
     fn has_room(&self, count: u64) -> bool {
         let areas = self.rings.areas;
-        let (pages, blocks) = (self.next.page - self.tail.page + 2, self.next.data - self.tail.data + count);
-        pages <= areas.meta_blocks / 4 * 3 && blocks <= areas.data_blocks / 4 * 3
+        let (pages, blocks) = (self.next.page - self.tail.page, self.next.data - self.tail.data + count);
+        pages + pages_for(count) < areas.meta_blocks / 4 * 3 && blocks <= areas.data_blocks / 4 * 3
     }
 
     fn append(&mut self, batch: &[(u64, Arc<Chunk>)], is_barrier: bool, options: &Options) -> Result<(), Error> {
@@ -296,7 +305,7 @@ impl Joining {
             }
             None => self.tail.page,
         };
-        map.add(&alone.marks.lock().map);
+        map.add(&alone.marks.lock().changed);
         Ok(map.about(from, self.behind().page))
     }
 

@@ -10,7 +10,7 @@ use super::scan::Scan;
 use super::staging::Backup;
 use super::sums::{Known, sums_of};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
-use holdfast_integrity::crc64;
+use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -37,6 +37,64 @@ pub struct BackedUp {
     pub same_blocks: u64,
     /// States that it went through: more than one if not all had room in the staging area.
     pub steps: u64,
+    /// Copied blocks of which nobody knows whether they were written, and that differ from what the backup had by one bit: main may be damaged
+    /// there.
+    pub doubtful_blocks: u64,
+    /// The first of them.
+    pub doubtful_first: Option<u64>,
+}
+
+impl BackedUp {
+    /// Blocks in a row that the backup gets, because they are otherwise there.
+    fn doubt(
+        &mut self,
+        regions: &Regions,
+        blocks: &[(u64, u64)],
+        bytes: &[u8],
+        (known, backup): (&mut Known, &Backup),
+    ) -> Result<(), crate::Error> {
+        let (each, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+        for ((address, _), block) in blocks.iter().zip(each).filter(|((at, _), _)| !regions.is_exact_at(*at)) {
+            let had = known.sum(backup, *address)?;
+            if had.is_some_and(|had| correct_flips(&mut block.to_owned(), had, FlipsMax::One).is_some()) {
+                self.doubtful_first.get_or_insert(*address);
+                self.doubtful_blocks += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Marked blocks of the set, and what is between them, read at once.
+struct Marked<'a> {
+    runs: Vec<(u64, u64)>,
+    bytes: &'a [u8],
+}
+
+impl Marked<'_> {
+    fn blocks(&self) -> u64 {
+        self.runs.iter().map(|(_, count)| count).sum()
+    }
+
+    fn behind(&self) -> u64 {
+        self.runs.last().map_or(0, |(first, count)| first + count)
+    }
+
+    /// Blocks in a row, with their checksums, and their bytes.
+    fn runs(&self) -> impl Iterator<Item = (Vec<(u64, u64)>, &[u8])> {
+        let begin = self.runs.first().map_or(0, |(first, _)| *first);
+        self.runs.iter().map(move |(first, count)| {
+            let from = (first - begin) as usize * BLOCK_SIZE;
+            let bytes = &self.bytes[from..from + *count as usize * BLOCK_SIZE];
+            (sums_of(*first, bytes), bytes)
+        })
+    }
+}
+
+/// The bytes of some of the blocks in a row.
+fn bytes_of<'a>(some: &[(u64, u64)], all: &[(u64, u64)], bytes: &'a [u8]) -> &'a [u8] {
+    let from = (some[0].0 - all[0].0) as usize;
+    &bytes[from * BLOCK_SIZE..(from + some.len()) * BLOCK_SIZE]
 }
 
 /// How far a backup is, for whoever waits for it.
@@ -265,17 +323,17 @@ impl Flashlog {
         let (before, mut compared_blocks) = (done.copied_blocks, 0);
         let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
         let (mut unnoted_blocks, mut known) = (0, Known::of(is_known));
-        while let Some((first, count)) = pass.regions.next_run(at, COPY_BLOCKS) {
-            let part = &mut bytes[..count as usize * BLOCK_SIZE];
-            self.read(first, &mut [IoSliceMut::new(part)])?;
-            let sums = sums_of(first, part);
-            for other in known.otherwise(backup, &sums)? {
-                let (begin, end) = ((other[0].0 - first) as usize, (other[0].0 - first) as usize + other.len());
-                let other_bytes = &part[begin * BLOCK_SIZE..end * BLOCK_SIZE];
-                backup.write(other[0].0, other_bytes, other.iter().map(|(_, sum)| *sum))?;
-                done.copied_blocks += other.len() as u64;
+        while let Some(marked) = self.read_marked(&pass.regions, at, &mut bytes)? {
+            let (count, behind) = (marked.blocks(), marked.behind());
+            for (sums, written) in marked.runs() {
+                for other in known.otherwise(backup, &sums)? {
+                    let other_bytes = bytes_of(other, &sums, written);
+                    done.doubt(&pass.regions, other, other_bytes, (&mut known, backup))?;
+                    backup.write(other[0].0, other_bytes, other.iter().map(|(_, sum)| *sum))?;
+                    done.copied_blocks += other.len() as u64;
+                }
             }
-            at = first + count;
+            at = behind;
             compared_blocks += count;
             way.did(count);
             unnoted_blocks += count;
@@ -292,6 +350,20 @@ impl Flashlog {
         backup.flush()?;
         self.end_pass(backup, &pass)?;
         Ok(end)
+    }
+
+    /// The next marked blocks of the set from one on. What is between them may be damaged, and is nobody's business here.
+    fn read_marked<'a>(&self, regions: &Regions, at: u64, bytes: &'a mut [u8]) -> Result<Option<Marked<'a>>, Error> {
+        let runs = regions.next_runs(at, COPY_BLOCKS);
+        let (Some((begin, _)), Some((last, count))) = (runs.first(), runs.last()) else { return Ok(None) };
+        let part = &mut bytes[..(last + count - begin) as usize * BLOCK_SIZE];
+        if self.read(*begin, &mut [IoSliceMut::new(part)]).is_err() {
+            for (first, count) in &runs {
+                let from = (first - begin) as usize * BLOCK_SIZE;
+                self.read(*first, &mut [IoSliceMut::new(&mut part[from..from + *count as usize * BLOCK_SIZE])])?;
+            }
+        }
+        Ok(Some(Marked { bytes: part, runs }))
     }
 
     /// The regions of a pass are on the backup, durably: of the map only what was added meanwhile is needed any more.
@@ -331,20 +403,22 @@ impl Flashlog {
         let mut stager = backup.stager();
         let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
         let (mut at, mut copied_blocks, mut known) = (0, 0, Known::of(true));
-        while let Some((first, count)) = pass.regions.next_run(at, COPY_BLOCKS) {
-            let part = &mut bytes[..count as usize * BLOCK_SIZE];
-            self.read(first, &mut [IoSliceMut::new(part)])?;
-            let sums = sums_of(first, part);
-            for other in known.otherwise(backup, &sums)? {
-                copied_blocks += other.len() as u64;
-                if copied_blocks > backup.staging_blocks() {
-                    return Ok(None);
+        let mut doubts = BackedUp::default();
+        while let Some(marked) = self.read_marked(&pass.regions, at, &mut bytes)? {
+            let (count, behind) = (marked.blocks(), marked.behind());
+            for (sums, written) in marked.runs() {
+                for other in known.otherwise(backup, &sums)? {
+                    copied_blocks += other.len() as u64;
+                    if copied_blocks > backup.staging_blocks() {
+                        return Ok(None);
+                    }
+                    let other_bytes = bytes_of(other, &sums, written);
+                    doubts.doubt(&pass.regions, other, other_bytes, (&mut known, backup))?;
+                    backup.stage(&mut stager, other, other_bytes)?;
                 }
-                let (begin, end) = ((other[0].0 - first) as usize, (other[0].0 - first) as usize + other.len());
-                backup.stage(&mut stager, other, &part[begin * BLOCK_SIZE..end * BLOCK_SIZE])?;
             }
             way.did(count);
-            at = first + count;
+            at = behind;
         }
         // What was written since a region was read comes on top of it, from the log.
         let end = self.durable_point()?;
@@ -371,6 +445,8 @@ impl Flashlog {
         done.blocks += blocks;
         done.copied_blocks += copied_blocks;
         done.same_blocks += pass.regions.marked_blocks() - copied_blocks;
+        done.doubtful_blocks += doubts.doubtful_blocks;
+        done.doubtful_first = done.doubtful_first.or(doubts.doubtful_first);
         done.steps += 1;
         Ok(Some(end))
     }

@@ -182,10 +182,9 @@ fn after_the_log_was_full_a_backup_copies_the_changed_regions() {
         let refused = rebuild(set.backup.clone(), set.log.clone(), main, Uuid([70; 16]));
         assert!(matches!(refused, Err(Error::Gap { .. })), "{refused:?}");
         let device = if is_staged { device } else { set.reopen() };
-        assert_eq!(device.status().changed_blocks, addresses.next_multiple_of(16));
+        assert_eq!(device.status().changed_blocks, addresses);
         let done = device.backup(set.backup.clone()).unwrap();
-        let regions = addresses.next_multiple_of(16);
-        assert_eq!((done.is_full, done.copied_blocks, done.same_blocks), (false, addresses, regions - addresses));
+        assert_eq!((done.is_full, done.copied_blocks, done.same_blocks), (false, addresses, 0));
         assert!(contents(&*set.backup) == contents(&device));
         put(&device, 1, 2).unwrap();
         let next = BackedUp { blocks: 1, steps: 1, ..BackedUp::default() };

@@ -118,15 +118,15 @@ mod tests {
             flashlog.create_backup(backup.clone(), Uuid([4; 16])).unwrap();
             flashlog.backup(backup.clone()).unwrap();
             assert_eq!(lacking(&flashlog), []);
-            // Also what is in memory; regions are of 16 blocks.
+            // Also what is in memory.
             write(&flashlog, 30);
-            assert_eq!(lacking(&flashlog), [(16, 32)]);
+            assert_eq!(lacking(&flashlog), [(30, 3)]);
             write(&flashlog, 760);
             flashlog.flush().unwrap();
-            assert_eq!(lacking(&flashlog), [(16, 32), (752, 16)]);
+            assert_eq!(lacking(&flashlog), [(30, 3), (760, 3)]);
             drop(flashlog);
             flashlog = open();
-            assert_eq!(lacking(&flashlog), [(16, 32), (752, 16)]);
+            assert_eq!(lacking(&flashlog), [(30, 3), (760, 3)]);
             flashlog.backup(backup.clone()).unwrap();
             assert_eq!(lacking(&flashlog), []);
             // More than the log has room for, all in the same region.
@@ -135,7 +135,7 @@ mod tests {
                 write(&flashlog, 0);
                 flashlog.flush().unwrap();
             }
-            assert_eq!(lacking(&flashlog), [(0, 16), (496, 16)]);
+            assert_eq!(lacking(&flashlog), [(0, 3), (500, 3)]);
             flashlog.backup(backup).unwrap();
             assert_eq!(lacking(&flashlog), []);
         }

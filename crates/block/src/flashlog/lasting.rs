@@ -139,7 +139,7 @@ impl Lasting {
                     Some(cause) => Protection::Stopped { cause: cause.clone() },
                     None => {
                         let marks = alone.marks.lock();
-                        let (since, changed_blocks) = (marks.labels.label.left, marks.map.marked_blocks());
+                        let (since, changed_blocks) = (marks.labels.label.left, marks.changed.marked_blocks());
                         Protection::Alone { since, time: alone.time, changed_blocks }
                     }
                 },
@@ -155,7 +155,7 @@ impl Lasting {
     pub fn settle(&self) -> Result<(), DeviceError> {
         self.act(Operation::Flush, (None, 0), |now| match now {
             Now::Set(set) => set.settle(),
-            Now::Alone(alone) => alone.flush(),
+            Now::Alone(alone) => alone.settle(),
         })
     }
 

@@ -108,6 +108,8 @@ mod tests;
 mod trim;
 mod turns;
 mod unread;
+#[cfg(test)]
+mod unwritten_tests;
 mod verify;
 #[cfg(test)]
 mod verify_tests;

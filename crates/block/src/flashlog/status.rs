@@ -3,7 +3,7 @@
 use super::alone::Alone;
 use super::append::Head;
 use super::device::{Flashlog, Mode, Options};
-use super::format::{Regions, Role, Uuid};
+use super::format::{Role, Uuid};
 use super::patience::Trouble;
 use crate::Error;
 use std::time::Duration;
@@ -38,7 +38,8 @@ pub struct Status {
     pub backup: Option<Uuid>,
     /// Blocks written to the log since that backup's state, those that were written several times counted several times.
     pub since_backup_blocks: Option<u64>,
-    /// Blocks in regions that this backup lacks and that are not in the log any more, which was full: the next backup copies them.
+    /// Blocks that this backup may lack and that are not in the log any more, which was full, or is new: the next backup copies them. Never
+    /// none where there may be such: until that backup, backup and log are not the set.
     pub changed_blocks: u64,
     /// Number of the next barrier.
     pub barrier: u64,
@@ -93,7 +94,7 @@ impl Flashlog {
             log_pages: (next.page - tail.page, areas.meta_blocks),
             backup: (label.backup != Uuid::NONE).then_some(label.backup),
             since_backup_blocks: head.keep.map(|keep| next.data - keep.data),
-            changed_blocks: head.changed.as_ref().map_or(0, Regions::marked_blocks),
+            changed_blocks: head.changed.as_ref().map_or(0, |changed| changed.marked_blocks().max(1)),
             barrier: head.barrier,
             troubles: self.troubles(),
         }

@@ -64,13 +64,18 @@ impl Known {
     }
 
     fn has(&mut self, backup: &Backup, address: u64, sum: u64) -> Result<bool, crate::Error> {
-        let Some(reader) = &mut self.reader else { return Ok(false) };
+        Ok(self.sum(backup, address)? == Some(sum))
+    }
+
+    /// The checksum that the backup has of a block.
+    pub(super) fn sum(&mut self, backup: &Backup, address: u64) -> Result<Option<u64>, crate::Error> {
+        let Some(reader) = &mut self.reader else { return Ok(None) };
         let number = address / GROUP_BLOCKS;
         if self.group.as_ref().is_none_or(|(of, _)| *of != number) {
             self.group = Some((number, reader.read(backup, number)?));
         }
         let sums = self.group.as_ref().and_then(|(_, sums)| sums.as_ref());
-        Ok(sums.is_some_and(|sums| sums[(address % GROUP_BLOCKS) as usize] == sum))
+        Ok(sums.map(|sums| sums[(address % GROUP_BLOCKS) as usize]))
     }
 }
 

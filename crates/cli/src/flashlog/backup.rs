@@ -49,6 +49,11 @@ pub(crate) struct BackupReport {
     copied_bytes: u64,
     /// How many states it went through.
     steps: u64,
+    /// Copied, although they may be damage on main: nobody knows whether they were written, and they differ from what the backup had by one bit.
+    #[serde(default)]
+    doubtful_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    doubtful_first_block: Option<u64>,
     /// What reading it back has shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<VerifiedReport>,
@@ -121,7 +126,13 @@ impl Report for BackupReport {
             true => format!("{backup} is a complete copy{point}: {copied} were copied.\n"),
             false => format!("{backup} is up to date{point}: {copied} were new.\n"),
         };
-        done + &verified
+        let doubtful = self.doubtful_first_block.map_or(String::new(), |first| {
+            format!(
+                "DOUBTFUL: {}, first block {first} of the set: one bit each is otherwise than it was, and nobody knows whether they were written.\n",
+                size::show(self.doubtful_bytes)
+            )
+        });
+        done + &doubtful + &verified
     }
 }
 
@@ -195,6 +206,8 @@ pub(crate) fn run(
         full: done.is_full,
         copied_bytes: sets::bytes(done.blocks + done.copied_blocks),
         steps: done.steps,
+        doubtful_bytes: sets::bytes(done.doubtful_blocks),
+        doubtful_first_block: done.doubtful_first,
         verified,
     })
 }

@@ -125,7 +125,7 @@ fn a_set_is_made_served_backed_up_and_rebuilt_when_main_is_gone() {
     client.write(9 << 20, &bytes(4, 300));
     drop(client);
     if let Some(lacking) = not_backed_up(&server) {
-        assert_eq!(lacking, [(9 << 20, 64 << 10)]);
+        assert_eq!(lacking, [(9 << 20, 4096)]);
     }
     server.stop();
 
