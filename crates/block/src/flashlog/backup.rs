@@ -134,7 +134,8 @@ impl Flashlog {
     /// [`Error::TooSmall`]: it takes the set's size, that of its checksums and 4 MiB at least; [`Error::Device`].
     pub fn create_backup(&self, device: Arc<dyn Device>, name: Uuid) -> Result<(), Error> {
         let label = self.head.lock().labels.label.clone();
-        Backup::create(device, &label, name)
+        Backup::create(device, &label, name)?;
+        self.note_new_backup()
     }
 
     /// Brings a backup to the state of now. The set stays in use. If this is cut off, the next call goes on, and until then the backup has

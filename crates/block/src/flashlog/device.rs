@@ -4,7 +4,7 @@ use super::append::Head;
 use super::catch_up::MainSide;
 use super::chunk::{Chunk, Memory};
 use super::dirty::Marks;
-use super::format::Role;
+use super::format::{Damage, Role};
 use super::lacking::Lacking;
 use super::past::Uses;
 use super::patience::Watch;
@@ -185,6 +185,8 @@ pub struct Flashlog {
     pub(super) dirty: Mutex<Marks>,
     /// What the backup lacks, if it was asked for. Taken before the other locks.
     pub(super) lacking: Mutex<Option<Lacking>>,
+    /// As main's label has it.
+    pub(super) damage: Mutex<Damage>,
     /// How it was doing when somebody last asked, for when a device is waited for.
     pub(super) last_status: Mutex<Option<Status>>,
     /// Those who wait for the end of this set. The last field: its devices go before.

@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::device::Mode;
-use super::format::{Decoded, Label, Role, State, Uuid};
+use super::format::{Damage, Decoded, Label, Role, State, Uuid};
 use super::labels::newest;
 use crate::Device;
 
@@ -50,6 +50,8 @@ pub struct Inspected {
     pub device_blocks: u64,
     /// Of a backup that is being copied: blocks that are done.
     pub copied_blocks: u64,
+    /// Of a main: what was found damaged, and not found mended since.
+    pub damage: Damage,
 }
 
 /// What a device is, as far as its label says; `None` if it has no label. Nothing is written, so this can be done while the set is in
@@ -102,6 +104,7 @@ impl Inspected {
             blocks: label.blocks,
             device_blocks: label.device_blocks,
             copied_blocks: label.staging.copied,
+            damage: label.damage,
         }
     }
 }

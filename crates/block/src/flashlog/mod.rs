@@ -40,6 +40,7 @@
 //! | `patience`, `unread` | devices that are read again, or waited for, before that; what could not be read |
 //! | `outgrown` | a main that has become larger, whose labels are where it ended before |
 //! | `sums`, `verify`, `scrub`, `scrub_log` | checksums of a backup's blocks; reading it back; comparing main with it, or with the log |
+//! | `damage` | what was found damaged, until it is found mended |
 //! | `rebuild` | main from backup and log |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
 //! | `lacking` | what the backup does not have, for NBD clients |
@@ -55,6 +56,7 @@ mod backup_tests;
 mod catch_up;
 mod chunk;
 mod create;
+mod damage;
 mod device;
 mod dirty;
 #[cfg(test)]
@@ -123,7 +125,7 @@ pub use backup::BackedUp;
 pub use create::{Create, check_backup, create, log_blocks_least};
 pub use device::{CatchUp, Flashlog, INDEX_ENTRY_BYTES, Mode, Options, Order};
 pub use error::Error;
-pub use format::{AREA_UNIT_BLOCKS, FORMAT_VERSION, Fault, Role, Uuid};
+pub use format::{AREA_UNIT_BLOCKS, Bad, Damage, FORMAT_VERSION, Fault, Role, Uuid};
 pub use inspect::{Condition, Inspected, inspect};
 pub use lasting::{Lasting, Protection};
 pub use open::Opened;

@@ -53,7 +53,9 @@ impl Flashlog {
         let areas = log.label.areas;
         let blocks = main.label.blocks;
         let changed = log.read_map()?.map(|changed| changed.of_larger(blocks));
+        let damage = Mutex::new(main.label.damage);
         Ok(Flashlog {
+            damage,
             name: format!("flashlog of {} and {}", main.device.name(), log.device.name()).into(),
             blocks,
             gather_blocks: options.gather_blocks.clamp(1, (areas.data_blocks / 8).min(areas.meta_blocks)),

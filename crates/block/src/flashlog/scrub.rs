@@ -67,7 +67,10 @@ impl Flashlog {
         let (newest, done) = (Vec::new(), Scrubbed::default());
         let mut scrub = Scrub { set: self, backup, behind, newest, since: BTreeMap::new(), to: end, done };
         match scrub.all() {
-            Ok(()) => Ok(scrub.done),
+            Ok(()) => {
+                self.note_scrubbed(&scrub.done)?;
+                Ok(scrub.done)
+            }
             // What was let go of may have been overwritten, which looks like damage.
             Err(Stopped::Other(_)) if self.uses.losses() != losses => {
                 Err(Error::LetGo { device: self.rings.device.name().into() })

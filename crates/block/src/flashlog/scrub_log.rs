@@ -44,6 +44,7 @@ impl Flashlog {
         match found {
             Ok(mut done) => {
                 done.unverified = self.blocks - done.blocks;
+                self.note_scrubbed_with_log(&done)?;
                 Ok(done)
             }
             Err(Error::Damaged { .. }) if is_let_go() => Err(Error::LetGo { device: self.rings.device.name().into() }),

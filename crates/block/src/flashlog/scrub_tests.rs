@@ -88,6 +88,49 @@ fn what_nobody_has_is_told_read_and_copied_nowhere_until_it_is_written() {
 }
 
 #[test]
+fn what_was_found_damaged_is_remembered_until_it_is_found_mended() {
+    let (set, device) = Set::new();
+    device.settle().unwrap();
+    flip(&set.backup, 30, 7);
+    let found = device.verify_backup(set.backup.clone()).unwrap();
+    assert_eq!(found.damaged, [30..31]);
+    let backup = Bad { blocks: 1, first: 30 };
+    assert_eq!(device.status().damage, Damage { backup, ..Damage::default() });
+    for device in [&set.main, &set.backup] {
+        flip(device, 9, 7);
+        flip(device, 11, 7);
+    }
+    device.scrub(set.backup.clone()).unwrap();
+    let main = Bad { blocks: 2, first: 9 };
+    let damage = Damage { main, backup: Bad::default() };
+    assert_eq!(device.status().damage, damage, "block 30 was mended");
+    // Through an opening, without its log, with its log again, and for whoever looks at the label.
+    drop(device);
+    let device = set.reopen();
+    assert_eq!(device.status().damage, damage);
+    let lasting = Lasting::of(device, super::lasting_tests::alone());
+    lasting.settle().unwrap();
+    lasting.detach_log().unwrap();
+    assert_eq!((lasting.status().0.damage, inspect(&*set.main).unwrap().unwrap().damage), (damage, damage));
+    lasting.attach_log(set.log.clone()).unwrap();
+    let device = lasting.set().unwrap();
+    // The log knows nothing of them.
+    assert!(device.scrub_with_log().unwrap().is_good());
+    assert_eq!(device.status().damage, damage);
+    for at in [9, 11] {
+        put(&*device, at, at * 100).unwrap();
+    }
+    device.backup(set.backup.clone()).unwrap();
+    assert_eq!(device.status().damage, damage, "nobody has looked yet");
+    assert!(device.verify_backup(set.backup.clone()).unwrap().is_good());
+    assert_eq!(device.status().damage, damage, "that is about the backup");
+    assert!(device.scrub(set.backup.clone()).unwrap().is_good());
+    assert_eq!(device.status().damage, Damage::default());
+    drop((device, lasting));
+    assert_eq!(set.reopen().status().damage, Damage::default());
+}
+
+#[test]
 fn damaged_checksums_come_back_where_main_and_backup_agree() {
     let (set, device) = Set::new();
     put(&device, 3, 33).unwrap();

@@ -3,7 +3,7 @@
 use super::alone::Alone;
 use super::append::Head;
 use super::device::{Flashlog, Mode, Options};
-use super::format::{Role, Uuid};
+use super::format::{Damage, Role, Uuid};
 use super::patience::Trouble;
 use crate::Error;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub struct Status {
     pub changed_blocks: u64,
     /// Number of the next barrier.
     pub barrier: u64,
+    /// What was found damaged, and not found mended since.
+    pub damage: Damage,
     /// What has befallen the devices, if they are watched.
     pub troubles: Vec<(Role, Trouble)>,
 }
@@ -96,6 +98,7 @@ impl Flashlog {
             since_backup_blocks: head.keep.map(|keep| next.data - keep.data),
             changed_blocks: head.changed.as_ref().map_or(0, |changed| changed.marked_blocks().max(1)),
             barrier: head.barrier,
+            damage: *self.damage.lock(),
             troubles: self.troubles(),
         }
     }
@@ -121,6 +124,7 @@ impl Alone {
             since_backup_blocks: None,
             changed_blocks: 0,
             barrier: 0,
+            damage: label.damage,
             troubles: options.watch.as_ref().map_or_else(Vec::new, |watch| watch.troubles()),
         }
     }

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::output::Report;
 use crate::{quoting, size};
 use holdfast_block::Device;
-use holdfast_block::flashlog::{Error, Flashlog, Role, Verified, verify_backup};
+use holdfast_block::flashlog::{Error, Flashlog, Role, Verified};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -195,7 +195,7 @@ pub(crate) fn run(
         explain(error)
     })?;
     let verified = match verify {
-        true => Some(VerifiedReport::of(&verify_backup(device).map_err(explain)?)),
+        true => Some(VerifiedReport::of(&flashlog.verify_backup(device).map_err(explain)?)),
         false => None,
     };
     Ok(BackupReport {

@@ -3,7 +3,7 @@
 use super::sets;
 use crate::output::{Report, table};
 use crate::{date, quoting, size};
-use holdfast_block::flashlog::{Condition, Inspected, Mode, Policy, Protection, Role, Status, Trouble};
+use holdfast_block::flashlog::{Bad, Condition, Damage, Inspected, Mode, Policy, Protection, Role, Status, Trouble};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -27,6 +27,46 @@ pub(crate) struct AloneReport {
     pub(crate) since_generation: u64,
     /// What the log lacks, by region.
     pub(crate) changed_bytes: u64,
+}
+
+/// What was found damaged, and not found mended since.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct DamageReport {
+    /// Of main, what nobody has as it was.
+    main_bytes: u64,
+    /// First block of that; of the set, as the other one.
+    main_first_block: u64,
+    backup_bytes: u64,
+    backup_first_block: u64,
+}
+
+impl DamageReport {
+    fn of(damage: &Damage) -> Option<DamageReport> {
+        let Damage { main, backup } = *damage;
+        (damage != &Damage::default()).then(|| DamageReport {
+            main_bytes: sets::bytes(main.blocks),
+            main_first_block: main.first,
+            backup_bytes: sets::bytes(backup.blocks),
+            backup_first_block: backup.first,
+        })
+    }
+
+    fn problem(damage: &Damage) -> Option<String> {
+        let of = |bad: Bad, what: &str| {
+            let shown = size::show(sets::bytes(bad.blocks));
+            (bad.blocks > 0).then(|| format!("{shown} of {what} are damaged, first block {} of the set", bad.first))
+        };
+        let Damage { main, backup } = *damage;
+        let all: Vec<String> = [
+            of(main, "main").map(|found| format!("{found}, and nobody has them as they were: write them anew")),
+            of(backup, "the backup").map(|found| format!("{found}: the next one replaces what was written since")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let until = "until holdfast flashlog scrub, or backup --verify, finds nothing any more";
+        (!all.is_empty()).then(|| format!("{} ({until})", all.join("; ")))
+    }
 }
 
 /// How a device of a set has failed so far.
@@ -102,6 +142,9 @@ pub(crate) struct SetReport {
     /// Main goes on without its log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) alone: Option<AloneReport>,
+    /// What was found damaged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) damage: Option<DamageReport>,
     /// What has befallen its devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) troubles: Vec<TroubleReport>,
@@ -177,12 +220,15 @@ impl SetReport {
             }
             (Some(_), Some(_)) => None,
         };
-        let problem = stopped.or_else(|| troubles.iter().find_map(TroubleReport::problem)).or(overtaken).or(single);
+        let troubled = || troubles.iter().find_map(TroubleReport::problem);
+        let damaged = || DamageReport::problem(&status.damage);
+        let problem = stopped.or_else(troubled).or_else(damaged).or(overtaken).or(single);
         SetReport {
             set: status.set.to_string(),
             protected: problem.is_none(),
             problem,
             alone: None,
+            damage: DamageReport::of(&status.damage),
             troubles,
             on_failure: None,
             mode: mode_name(status.mode).into(),
@@ -324,6 +370,7 @@ impl DeviceReport {
     pub(crate) fn new(device: &str, label: &Inspected) -> DeviceReport {
         let problem = match label.condition {
             Condition::Alone => Some("main has gone on without its log".to_string()),
+            _ if label.damage != Damage::default() => DamageReport::problem(&label.damage),
             Condition::Copying => {
                 let (done, all) = (sets::bytes(label.copied_blocks), sets::bytes(label.blocks));
                 Some(format!("the copy is not complete: {} of {}", size::show(done), size::show(all)))

@@ -722,4 +722,28 @@ fn main_is_compared_with_its_backup_or_with_the_log() {
         (0..3).for_each(|at| crate::rig::flip(&rig.path(file), 4096 * 300 + at * 100));
     }
     assert_eq!(scrub(&of_backup).exits(3).json()["lost"]["runs"], serde_json::json!([[300, 1]]));
+    // That stays known, to whoever asks, until it is found mended.
+    let what = "main are damaged, first block 300 of the set, and nobody has them as they were";
+    assert!(rig.run(["flashlog", "status", "main"]).exits(3).out.contains(what));
+    let server = Server::start(&rig, &[&SET[..], &["--backup", "backup"]].concat());
+    let status = rig.run(["flashlog", "status", "--json"]).exits(3).json();
+    let set = &status["sets"][0];
+    assert!(set["protected"] == false && set["problem"].as_str().unwrap().contains(what), "{status}");
+    assert_eq!((&set["damage"]["main_bytes"], &set["damage"]["main_first_block"]), (&4096.into(), &300.into()));
+    let mut client = server.client();
+    client.write(4096 * 300, &bytes(7, 4096));
+    rig.run(["flashlog", "backup"]).exits(0);
+    rig.run(["flashlog", "status"]).exits(3);
+    scrub(&[]).exits(0);
+    rig.run(["flashlog", "status"]).exits(0);
+    // The same of a backup that was read back.
+    (0..3).for_each(|at| crate::rig::flip(&rig.path("backup"), 4096 * 50 + at * 100));
+    assert!(rig.run(["flashlog", "backup", "--verify"]).exits(3).out.contains("DAMAGED: 4.00 KiB, first block 50"));
+    let told = rig.run(["flashlog", "status"]).exits(3).out;
+    assert!(told.contains("NOT PROTECTED: 4.00 KiB of the backup are damaged, first block 50"), "{told}");
+    client.write(4096 * 50, &bytes(8, 4096));
+    rig.run(["flashlog", "backup", "--verify"]).exits(0);
+    rig.run(["flashlog", "status"]).exits(0);
+    drop(client);
+    server.stop();
 }

@@ -1,7 +1,7 @@
 //! Labels: who a device is, and how far it is.
 
 use super::{
-    AREA_UNIT_BLOCKS, BLOCKS_MAX, FORMAT_VERSION, Fault, LABEL_AREA_BLOCKS, LABEL_PAIRS, expect_zero, hex,
+    AREA_UNIT_BLOCKS, BLOCKS_MAX, Damage, FORMAT_VERSION, Fault, LABEL_AREA_BLOCKS, LABEL_PAIRS, expect_zero, hex,
     sums_area_blocks,
 };
 use holdfast_integrity::crc64;
@@ -61,7 +61,8 @@ struct Raw {
     durable: U64,
     backup_sequence: U64,
     dirty: U64,
-    reserved_3: [u8; 3768],
+    damaged: [U64; 4],
+    reserved_3: [u8; 3736],
     barrier: U64,
     crc: U64,
 }
@@ -73,6 +74,7 @@ const _: () = assert!(std::mem::offset_of!(Raw, backup) == 192);
 const _: () = assert!(std::mem::offset_of!(Raw, map) == 264);
 const _: () = assert!(std::mem::offset_of!(Raw, durable) == 288);
 const _: () = assert!(std::mem::offset_of!(Raw, dirty) == 304);
+const _: () = assert!(std::mem::offset_of!(Raw, damaged) == 312);
 const _: () = assert!(std::mem::offset_of!(Raw, barrier) == 4080);
 const _: () = assert!(std::mem::offset_of!(Raw, crc) == 4088);
 
@@ -211,6 +213,8 @@ pub(crate) struct Label {
     pub(crate) left: u64,
     /// Of a log: pages before this one were durable when the label was written. If one is missing, it was damaged.
     pub(crate) durable: u64,
+    /// Of a main.
+    pub(crate) damage: Damage,
 }
 
 /// What a backup is about to become. All zero on other devices.
@@ -289,6 +293,7 @@ impl Label {
             has_map: false,
             left: 0,
             durable: 0,
+            damage: Damage::default(),
         }
     }
 
@@ -360,6 +365,7 @@ impl Label {
             durable: U64::new(self.durable),
             backup_sequence: U64::new(self.backup_sequence),
             dirty: U64::new(self.dirty),
+            damaged: self.damage.to_raw(),
             ..Raw::new_zeroed()
         };
         raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
@@ -456,7 +462,9 @@ impl Label {
             durable: raw.durable.get(),
             backup_sequence: raw.backup_sequence.get(),
             dirty: raw.dirty.get(),
+            damage: Damage::from_raw(raw.damaged),
         };
+        label.damage.judge(blocks)?;
         // With room for all that will ever be added to them.
         let numbers = [label.sequence, label.generation, label.rebuilt, label.map, label.backup_sequence, label.dirty];
         if numbers.iter().any(|number| *number >= NUMBER_END) {
@@ -502,6 +510,7 @@ impl Label {
         if role != Role::Main {
             expect_zero("map of dirty regions in another label than main's", raw.dirty.as_bytes())?;
             expect_zero("generation of a lost log in another label than main's", &raw.left.to_bytes())?;
+            expect_zero("damage in another label than main's", raw.damaged.as_bytes())?;
         }
         Ok(label)
     }
@@ -547,6 +556,7 @@ impl Label {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Bad;
     use super::*;
 
     fn log() -> Label {
@@ -575,6 +585,7 @@ mod tests {
             durable: 22,
             backup_sequence: 0,
             dirty: 0,
+            damage: Damage::default(),
         }
     }
 
@@ -620,10 +631,17 @@ mod tests {
     #[test]
     fn both_copies_read_back_at_their_own_places_only() {
         let alone = Label { state: State::Alone, backup: Uuid([9; 16]), backup_sequence: 23, dirty: 24, ..main() };
+        let [main_bad, backup_bad] = [(3, 7), (1, 2047)].map(|(blocks, first)| Bad { blocks, first });
+        let damaged = Label { damage: Damage { main: main_bad, backup: backup_bad }, ..main() };
         let log_of_backup = Label { backup_sequence: 25, ..log() };
-        for (label, place) in
-            [(log(), 12), (log_of_backup, 12), (main(), 2048 + 12), (alone, 2048 + 12), (backup(), 2944 + 12)]
-        {
+        for (label, place) in [
+            (log(), 12),
+            (log_of_backup, 12),
+            (main(), 2048 + 12),
+            (alone, 2048 + 12),
+            (damaged, 2048 + 12),
+            (backup(), 2944 + 12),
+        ] {
             assert_eq!(label.place(), place);
             for (bytes, block) in label.encode().iter().zip(place..) {
                 let valid = Decoded::Valid(Box::new(label.clone()));
@@ -649,6 +667,9 @@ mod tests {
         assert_eq!([256, 264, 272, 288, 4080].map(|at| bytes[at]), [19, 21, 1, 22, 20]);
         let [of_alone, _] = Label { state: State::Alone, backup_sequence: 23, dirty: 24, ..main() }.encode();
         assert_eq!([296, 304].map(|at| of_alone[at]), [23, 24]);
+        let [main_bad, backup_bad] = [(3, 7), (2, 9)].map(|(blocks, first)| Bad { blocks, first });
+        let [damaged, _] = Label { damage: Damage { main: main_bad, backup: backup_bad }, ..main() }.encode();
+        assert_eq!([312, 320, 328, 336].map(|at| damaged[at]), [3, 7, 2, 9]);
         let [of_backup, _] = backup().encode();
         assert_eq!([208, 216, 224, 232, 240, 248].map(|at| of_backup[at]), [13, 14, 15, 16, 17, 18]);
         let sums = [log(), main(), backup()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
@@ -695,6 +716,7 @@ mod tests {
             (303, 0xff),
             (304, 1),
             (312, 1),
+            (344, 1),
             (4079, 1),
             (4087, 0xff),
         ];
@@ -708,7 +730,7 @@ mod tests {
         bytes[160] = 1;
         seal(&mut bytes);
         assert!(matches!(Label::decode(&bytes, 2060, 2304), Decoded::Damaged(_)));
-        for at in [192, 296, 304] {
+        for at in [192, 296, 304, 314, 320, 344] {
             let mut bytes = main().encode()[0];
             bytes[at] = 1;
             seal(&mut bytes);

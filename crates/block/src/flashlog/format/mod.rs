@@ -3,11 +3,13 @@
 //! All integers are little-endian; reserved bytes are zero when written and checked when read. What has another version is
 //! refused; nothing here panics on foreign bytes.
 
+mod damage;
 mod label;
 mod page;
 mod regions;
 pub(crate) mod sums;
 
+pub use damage::{Bad, Damage};
 pub(crate) use label::{Areas, Decoded, Label, Point, Staging, State};
 pub use label::{Role, Uuid};
 pub(crate) use page::{Damaged, Entry, Of, PAGE_ZEROS_MOST, Page, PageBuilder, PageHead};
