@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::report::SpaceFigures;
 use crate::size;
 use crate::stack::{Stack, says};
+use holdfast_block::flashlog::Protection;
 use holdfast_block::{BLOCK_SIZE, FileDevice};
 use holdfast_object::Error;
 use holdfast_physical::DEVICE_BLOCKS_MAX;
@@ -56,6 +57,9 @@ pub(crate) struct Grown {
     /// There is a backup, of the size before: the next one needs more room.
     #[serde(default)]
     pub(crate) backup_outgrown: bool,
+    /// Of a store on a Flashlog: main is without its log, which left for a moment, or was not there before.
+    #[serde(default)]
+    pub(crate) without_log: bool,
 }
 
 /// Makes a store larger that is open.
@@ -91,6 +95,9 @@ pub(crate) fn grow(stack: &Stack, disks: &Disks, request: &GrowRequest) -> Resul
             available_bytes: SpaceFigures::from(&stack.status().space).available_bytes,
             allocated: device.is_reserved(),
             backup_outgrown: size_bytes > before_bytes && disks.has_backup(),
+            without_log: disks
+                .set()
+                .is_some_and(|set| !matches!(set.in_use.lasting.protection(), Protection::Protected)),
         }),
     }
 }

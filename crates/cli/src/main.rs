@@ -116,7 +116,7 @@ fn main() -> ExitCode {
         Command::Scrub(arguments) => commands::scrub::run(arguments, format),
         Command::Snapshot(arguments) => commands::snapshot::run(&arguments.action, format).map(|()| exit::OK),
         Command::Run(arguments) => commands::run::run(arguments, format),
-        Command::Grow(arguments) => commands::grow::run(arguments, format).map(|()| exit::OK),
+        Command::Grow(arguments) => commands::grow::run(arguments, format),
         Command::Trim(arguments) => commands::trim::run(arguments, format).map(|()| exit::OK),
         Command::Inject(arguments) => commands::inject::run(arguments, format).map(|()| exit::OK),
         Command::Reliability(arguments) => commands::reliability::run(arguments, format).map(|()| exit::OK),

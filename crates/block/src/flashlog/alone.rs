@@ -5,8 +5,9 @@ use super::catch_up::Pace;
 use super::create::set_blocks;
 use super::device::{Failure, Flashlog, Options, Order, Side};
 use super::dirty::Dirty;
-use super::format::{Label, Regions, Role, State};
-use super::labels::Labelled;
+use super::format::{Decoded, Label, Regions, Role, State};
+use super::labels::{Labelled, empty_labels, newest_of};
+use super::outgrown;
 use crate::device::read_one_by_one;
 use crate::nbd::Extent;
 use crate::{Device, Error as DeviceError, Operation, Read, check_request};
@@ -30,6 +31,13 @@ pub(super) struct Marks {
     pub(super) since: Regions,
     /// Where the last new mark ended, and how far it was ahead.
     ahead: (u64, u64),
+}
+
+/// Main could not become larger.
+pub(super) struct NotGrown {
+    pub(super) error: DeviceError,
+    /// Otherwise there may be labels at both ends, and no changes may be made that only one of them knows of.
+    pub(super) is_as_before: bool,
 }
 
 /// Main alone.
@@ -60,11 +68,11 @@ impl Alone {
                 Some((options.now)())
             }
         };
-        Self::of(labels, time, options.order)
+        Ok(Self::of(labels, time, options.order)?)
     }
 
     /// Main, whose label says that it is alone.
-    pub(super) fn of(labels: Labelled, time: Option<SystemTime>, order: Order) -> Result<Alone, Error> {
+    pub(super) fn of(labels: Labelled, time: Option<SystemTime>, order: Order) -> Result<Alone, DeviceError> {
         let blocks = labels.label.blocks;
         let map = labels.read_map()?.unwrap_or_else(|| Regions::none(blocks));
         let (main, since) = (Arc::clone(&labels.device), Regions::none(blocks));
@@ -79,16 +87,33 @@ impl Alone {
     }
 
     /// The same main as one of this size, which it has become; its set is larger then. Nothing goes through this one any more.
-    pub(super) fn grown(&self, device_blocks: u64) -> Result<Alone, Error> {
+    pub(super) fn grown(&self, device_blocks: u64) -> Result<Alone, NotGrown> {
         let mut gate = self.gate.write();
-        self.main.flush()?;
+        let as_before = |error| NotGrown { error, is_as_before: true };
+        self.main.flush().map_err(as_before)?;
         let marks = self.marks.lock();
         let blocks = set_blocks(device_blocks);
         let mut labels = Labelled { device: Arc::clone(&self.main), label: marks.labels.label.clone() };
-        labels.move_to_end(blocks, device_blocks, &marks.changed.clone().of_larger(blocks))?;
-        let grown = Alone::of(labels, self.time, self.order)?;
+        let moved = labels.move_to_end(blocks, device_blocks, &marks.changed.clone().of_larger(blocks));
+        let grown = moved.and_then(|()| Alone::of(labels, self.time, self.order));
+        let grown = grown.map_err(|error| {
+            let has_none = || matches!(newest_of(&*self.main, Role::Main, device_blocks), Ok(Decoded::Nothing));
+            let is_as_before = marks.labels.label.device_blocks == device_blocks
+                || empty_labels(&*self.main, Label::area(Role::Main, device_blocks)).is_ok()
+                || has_none();
+            NotGrown { error, is_as_before }
+        })?;
         *gate = true;
         Ok(grown)
+    }
+
+    /// Main as large as its labels say, where they are found, if it has become larger and they have not moved.
+    pub(super) fn main_as_labelled(&self, device_blocks: u64) -> Result<Arc<dyn Device>, Error> {
+        let main = Arc::clone(&self.main);
+        if main.blocks() == device_blocks {
+            return Ok(main);
+        }
+        Ok(outgrown(Arc::clone(&main), self.blocks)?.unwrap_or(main))
     }
 
     /// Changes blocks on main, and marks them before.
@@ -286,7 +311,7 @@ impl Flashlog {
         }
         let main = self.main_side_at_once();
         let labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
-        Some(Alone::of(labels, Some((self.options.now)()), self.options.order))
+        Some(Alone::of(labels, Some((self.options.now)()), self.options.order).map_err(Error::from))
     }
 
     /// Lets the log go: main gets everything, and is alone from then on. This set takes no changes any more.

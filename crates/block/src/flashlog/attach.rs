@@ -148,15 +148,17 @@ impl Alone {
     ) -> Result<(Flashlog, Opened), Error> {
         let mut marks = self.marks.lock();
         let before = marks.labels.label.clone();
+        let main = self.main_as_labelled(before.device_blocks)?;
         marks.labels.write(|label| {
             (label.state, label.generation, label.has_map) = (State::Open, generation, false);
             label.log = name.unwrap_or(label.log);
             (label.left, label.backup, label.backup_sequence, label.dirty) = (0, Uuid::NONE, 0, 0);
         })?;
-        let opened = Flashlog::open(Arc::clone(&self.main), log, options);
+        let opened = Flashlog::open(Arc::clone(&main), log, options);
         if opened.is_err() {
             // The opening may have written labels as well. The generation is one that the log may have.
-            let mut newest = Labelled::read(Arc::clone(&self.main), Role::Main)?;
+            let newest = Labelled::read(Arc::clone(&main), Role::Main);
+            let mut newest = newest.unwrap_or_else(|_| Labelled { device: main, label: marks.labels.label.clone() });
             let map = marks.changed.clone();
             newest.write_map(&map, |label| {
                 (label.state, label.left, label.log) = (State::Alone, before.left, before.log);

@@ -104,6 +104,14 @@ pub enum Error {
         /// Which of them.
         with: &'static str,
     },
+    /// Main could not become larger, and the log, which had left for that, has not come back.
+    #[error("{device}: it cannot become larger, and its log has not come back, so main is without it: {cause}")]
+    Parted {
+        /// Name of the set.
+        device: Arc<str>,
+        /// Why it cannot become larger.
+        cause: Box<Error>,
+    },
     /// The backup is being copied for the first time, or anew, and is no state of the set yet.
     #[error("{device}: the copy is not complete")]
     Incomplete {

@@ -3,9 +3,10 @@ use super::lasting_tests::{BLOCKS, Devices, alone};
 use super::staging::Backup;
 use super::tests::{Unplugged, block, get, options, put};
 use super::*;
-use crate::{Device, MemoryDevice};
+use crate::{Device, Filter, MemoryDevice};
+use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 const LARGER: u64 = 2 * BLOCKS;
 const LAST: u64 = 77_777;
@@ -144,6 +145,103 @@ fn growing_that_is_cut_off_anywhere_leaves_a_set_that_opens_and_lacks_nothing() 
         }
     }
     assert!(sizes.iter().all(|count| *count > 5), "it was cut off on both sides of the step: {sizes:?}");
+}
+
+/// A main that takes so many writes from a block on.
+struct BadEnd {
+    main: Arc<MemoryDevice>,
+    from: u64,
+    left: AtomicI64,
+}
+
+impl Filter for BadEnd {
+    fn below(&self) -> &dyn Device {
+        &*self.main
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        if first >= self.from && self.left.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            return Err(crate::Error::Unsuitable { device: "main".into(), reason: "bad blocks" });
+        }
+        self.main.write(first, bufs)
+    }
+}
+
+/// A set whose main is larger already, with labels where it ended.
+fn on_bad_end(main: &Arc<BadEnd>, log: Arc<dyn Device>) -> Lasting {
+    main.main.grow(LARGER + 256).unwrap();
+    let shorter = outgrown(main.clone(), BLOCKS).unwrap().expect("labels");
+    Lasting::of(Flashlog::open(shorter, log, &options(Mode::Synchronous)).unwrap().0, alone())
+}
+
+#[test]
+fn a_set_that_cannot_become_larger_has_its_log_back_or_says_that_it_has_not() {
+    let mut told = 0;
+    for requests in (0..30).chain([1000]) {
+        let what = format!("the log failed after {requests} requests");
+        let (devices, set) = Devices::new(Mode::Synchronous);
+        drop(set);
+        let log = Unplugged::after(&devices.log, 1000);
+        let main = Arc::new(BadEnd { main: devices.main.clone(), from: LARGER, left: AtomicI64::new(0) });
+        let set = on_bad_end(&main, log.clone());
+        devices.write_some(&set, 20_000, 20);
+        set.flush().unwrap();
+        log.left.store(requests, Ordering::Relaxed);
+        let error = set.grow(0).unwrap_err().to_string();
+        let says_so = error.contains("its log has not come back");
+        told += u32::from(says_so);
+        // It may have failed before it left, too.
+        assert!(is_protected(&set) || says_so || error.contains("unplugged"), "{what}: {error}");
+        assert!(is_protected(&set) || requests < 1000, "{what}: {error}");
+        devices.write_some(&set, 25_000, 20);
+        set.flush().unwrap();
+        assert_eq!(set.blocks(), BLOCKS, "{what}");
+        if super::lasting_tests::is_alone(&set) {
+            set.attach_log(devices.log.clone()).unwrap();
+        }
+        devices.check(&set, &what);
+        devices.check_without_main(Mode::Synchronous, &what);
+    }
+    assert!(told > 3, "{told}");
+}
+
+#[test]
+fn a_main_with_labels_at_both_ends_takes_no_changes() {
+    let mut stopped = 0;
+    for writes in 0..12 {
+        let what = format!("main failed behind the set after {writes} writes");
+        let (devices, set) = Devices::new(Mode::Synchronous);
+        drop(set);
+        let main = Arc::new(BadEnd { main: devices.main.clone(), from: BLOCKS, left: AtomicI64::new(1000) });
+        let set = on_bad_end(&main, devices.log.clone());
+        devices.write_some(&set, 20_000, 20);
+        set.flush().unwrap();
+        main.left.store(writes, Ordering::Relaxed);
+        let grown = set.grow(0);
+        match set.protection() {
+            Protection::Stopped { .. } => {
+                stopped += 1;
+                assert!(grown.is_err() && put(&set, 3, 3).is_err(), "{what}");
+            }
+            // Without a label that could say what changes.
+            _ => assert!(grown.is_ok() || writes < 8, "{what}: {grown:?}"),
+        }
+        drop(set);
+        let main = seen(&devices.main, BLOCKS);
+        let set = match Flashlog::open(main.clone(), devices.log.clone(), &options(Mode::Synchronous)) {
+            Ok((set, _)) => Lasting::of(set, alone()),
+            Err(Error::Alone { .. }) => {
+                let set = Lasting::open_alone(main, &options(Mode::Synchronous), alone(), false).unwrap();
+                set.attach_log(devices.log.clone()).unwrap();
+                set
+            }
+            Err(error) => panic!("{what}: {error}"),
+        };
+        devices.check(&set, &what);
+        assert_eq!(set.grow(0).unwrap(), LARGER, "{what}");
+        devices.check(&set, &what);
+    }
+    assert!(stopped > 0);
 }
 
 #[test]

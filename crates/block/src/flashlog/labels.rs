@@ -88,20 +88,17 @@ impl Labelled {
     /// comes there.
     pub(super) fn move_to_end(&mut self, blocks: u64, device_blocks: u64, map: &Regions) -> Result<(), crate::Error> {
         let dirty = self.read_dirty()?.map(|dirty| dirty.of_larger(blocks));
-        let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
         let (old, new) = [self.label.device_blocks, device_blocks].map(|size| Label::area(Role::Main, size)).into();
         if new != old {
             // Whatever was there.
-            self.device.write(new, &[IoSlice::new(&zeros)])?;
-            self.device.flush()?;
+            empty_labels(&*self.device, new)?;
         }
         let label = Label { blocks, device_blocks, ..self.label.clone() };
         let mut moved = Labelled { device: Arc::clone(&self.device), label };
         moved.write_maps(map, dirty.as_ref(), |label| label.generation += 1)?;
         *self = moved;
         if new != old {
-            self.device.write(old, &[IoSlice::new(&zeros)])?;
-            self.device.flush()?;
+            empty_labels(&*self.device, old)?;
         }
         Ok(())
     }
@@ -144,6 +141,13 @@ impl Labelled {
     fn dirty_slot(&self, sequence: u64) -> u64 {
         self.slot(sequence) + MAP_BLOCKS
     }
+}
+
+/// Makes the area for labels that begins there an empty one, durably.
+pub(super) fn empty_labels(device: &dyn Device, area: u64) -> Result<(), crate::Error> {
+    let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
+    device.write(area, &[IoSlice::new(&zeros)])?;
+    device.flush()
 }
 
 /// Takes a device out of whatever set it was of, durably, before it gets other contents or another role.

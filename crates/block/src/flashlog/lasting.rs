@@ -1,6 +1,6 @@
 //! A set that outlasts its log: it goes on with main alone, and takes a log back, while it is in use.
 
-use super::alone::Alone;
+use super::alone::{Alone, NotGrown};
 use super::attach::Attached;
 use super::create::set_blocks;
 use super::device::{Flashlog, Options, Side};
@@ -189,20 +189,45 @@ impl Lasting {
             Now::Alone(_) => None,
         };
         let Now::Alone(alone) = self.now() else { return Err(self.refuse("with a log")) };
-        let grown = Arc::new(alone.grown(device_blocks)?);
+        let grown = match alone.grown(device_blocks) {
+            Ok(grown) => Arc::new(grown),
+            Err(NotGrown { error, is_as_before: false }) => {
+                self.ended.close(&error);
+                return Err(self.parted(log.is_some(), error.into()));
+            }
+            Err(NotGrown { error, is_as_before: true }) => {
+                drop(uses);
+                let is_parted = log.is_some_and(|log| !self.take_back(&alone, log));
+                return Err(self.parted(is_parted, error.into()));
+            }
+        };
         *self.now.write() = Now::Alone(Arc::clone(&grown));
         self.blocks.store(grown.blocks, Ordering::Release);
         tracing::info!(device = &*self.name, blocks = grown.blocks, "the set has become larger");
         drop(uses);
         if let Some(log) = log {
-            match grown.join(log, &self.options) {
-                Ok((set, _opened, _attached)) => self.take_over(set),
-                Err(error) => {
-                    tracing::error!(device = &*self.name, %error, "main is larger, and its log does not come back")
-                }
-            }
+            self.take_back(&grown, log);
         }
         Ok(grown.blocks)
+    }
+
+    /// The log that has left for a moment comes back. Whether it did; whoever asks is told that main is alone if not.
+    fn take_back(&self, alone: &Alone, log: Arc<dyn Device>) -> bool {
+        match alone.join(log, &self.options) {
+            Ok((set, _opened, _attached)) => {
+                self.take_over(set);
+                true
+            }
+            Err(error) => {
+                tracing::error!(device = &*self.name, %error, "the log that has left does not come back");
+                false
+            }
+        }
+    }
+
+    fn parted(&self, is_parted: bool, cause: Error) -> Error {
+        let device = Arc::clone(&self.name);
+        if is_parted { Error::Parted { device, cause: Box::new(cause) } } else { cause }
     }
 
     /// What is done with main from now on is done with this set.
@@ -503,6 +528,9 @@ impl Device for Lasting {
                 tracing::error!(device = &*self.name, %error, "the set cannot become larger");
                 let reason = match error {
                     Error::Busy { .. } => "its backup is in use, and the set cannot become larger now",
+                    Error::Parted { .. } => {
+                        "the set cannot become larger, and its log has not come back: main is without it; its log file tells why"
+                    }
                     _ => "the set cannot become larger; its log tells why",
                 };
                 DeviceError::Unsuitable { device: Arc::clone(&self.name), reason }

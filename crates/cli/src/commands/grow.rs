@@ -2,7 +2,7 @@
 
 use crate::args::Grow;
 use crate::disks::{self, Given};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, exit};
 use crate::growth::{self, GrowReply, GrowRequest, Grown};
 use crate::mounts::Mount;
 use crate::output::{Format, Report, print};
@@ -25,15 +25,21 @@ struct Told {
 
 impl Report for Told {
     fn words(&self) -> String {
-        let Grown { before_bytes, size_bytes, available_bytes, allocated, backup_outgrown } = self.grown;
+        let Grown { before_bytes, size_bytes, available_bytes, allocated, backup_outgrown, without_log } = self.grown;
         let (store, size, available) =
             (quoting::name(&self.store), size::show(size_bytes), size::show(available_bytes));
-        if before_bytes == size_bytes {
-            return format!("{store} has {size} already, all that is there; say how large it is to be.\n");
+        let has_grown = before_bytes != size_bytes;
+        let mut text = match has_grown {
+            true => {
+                let before = size::show(before_bytes);
+                format!("{store} has grown from {before} to {size}; {available} are available for files.\n")
+            }
+            false => format!("{store} has {size} already, all that is there; say how large it is to be.\n"),
+        };
+        if without_log {
+            text.push_str("NOT PROTECTED: its main disk is without its log. Give it back: holdfast flashlog attach DIR --log LOG\n");
         }
-        let mut text = format!("{store} has grown from {} to {size}; ", size::show(before_bytes));
-        text.push_str(&format!("{available} are available for files.\n"));
-        if !allocated {
+        if has_grown && !allocated {
             text.push_str("Its host has not set all of it aside: if it runs out, the store takes no more changes.\n");
         }
         if backup_outgrown {
@@ -45,7 +51,7 @@ impl Report for Told {
     }
 }
 
-pub(crate) fn run(arguments: &Grow, format: Format) -> Result<()> {
+pub(crate) fn run(arguments: &Grow, format: Format) -> Result<u8> {
     let request = GrowRequest { size: arguments.size };
     let path = stack::locate(&arguments.target)?;
     let mount = match target::of_store(&path)? {
@@ -60,7 +66,7 @@ pub(crate) fn run(arguments: &Grow, format: Format) -> Result<()> {
         }
     };
     print(format, &Told { store: store.display().to_string(), grown });
-    Ok(())
+    Ok(if grown.without_log { exit::UNPROTECTED } else { exit::OK })
 }
 
 fn ask(mount: &Mount, request: &GrowRequest) -> Result<Grown> {

@@ -35,22 +35,29 @@ pub(crate) struct AttachReport {
     compares_all: bool,
 }
 
+impl AttachReport {
+    /// Backup and log are everything again, as far as it is the log's.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.changed_bytes == 0 && !self.compares_all
+    }
+}
+
 impl Report for AttachReport {
     fn words(&self) -> String {
         let log = quoting::name(&self.log);
         match (self.new, self.changed_bytes) {
             (true, _) if self.compares_all => {
                 format!(
-                    "Main has the new log {log}. The next backup compares everything, and copies what is otherwise.\n"
+                    "Main has the new log {log}. NOT PROTECTED before the next backup, which compares everything: make it soon.\n"
                 )
             }
             (true, changed) => format!(
-                "Main has the new log {log}. The next backup copies of {} what is otherwise: make it soon.\n",
+                "Main has the new log {log}. NOT PROTECTED before the next backup, which copies of {} what is otherwise: make it soon.\n",
                 size::show(changed)
             ),
             (_, 0) => format!("Main has its log {log} back, which got {}.\n", size::show(self.copied_bytes)),
             (_, changed) => format!(
-                "Main has its log {log} back, which has no room for what changed. The next backup copies {}: make it soon.\n",
+                "Main has its log {log} back, which has no room for what changed. NOT PROTECTED before the next backup, which copies {}: make it soon.\n",
                 size::show(changed)
             ),
         }

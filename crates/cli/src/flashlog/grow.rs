@@ -19,13 +19,19 @@ pub(crate) struct GrowReport {
     protected: bool,
 }
 
+impl GrowReport {
+    pub(crate) fn is_protected(&self) -> bool {
+        self.protected
+    }
+}
+
 impl Report for GrowReport {
     fn words(&self) -> String {
         let (before, now) = (size::show(self.before_bytes), size::show(self.size_bytes));
-        if self.before_bytes == self.size_bytes {
-            return format!("The set has {now} already, all that is there; say how large it is to be.\n");
-        }
-        let mut text = format!("The set has grown from {before} to {now}. Clients see it when they connect again.\n");
+        let mut text = match self.before_bytes == self.size_bytes {
+            true => format!("The set has {now} already, all that is there; say how large it is to be.\n"),
+            false => format!("The set has grown from {before} to {now}. Clients see it when they connect again.\n"),
+        };
         if !self.protected {
             text.push_str("NOT PROTECTED: main is without its log. Give it back: holdfast flashlog attach --log LOG\n");
         }

@@ -436,8 +436,8 @@ fn a_log_is_detached_and_attached_while_clients_write() {
     // The log is lost while the set is closed; another takes its place, and the next backup is compared with main.
     fs::remove_file(rig.path("log")).unwrap();
     let server = Server::start(&rig, &["--main", "main", "--without-log"]);
-    let attached = rig.run(["flashlog", "attach", "--log", "new log", "--new", "--log-size", "16M"]).exits(0);
-    assert!(attached.out.contains("The next backup compares everything"), "{attached:?}");
+    let attached = rig.run(["flashlog", "attach", "--log", "new log", "--new", "--log-size", "16M"]).exits(3);
+    assert!(attached.out.contains("before the next backup, which compares everything"), "{attached:?}");
     assert!(rig.run(["flashlog", "status"]).exits(3).out.contains("NOT PROTECTED: no backup goes with the log"));
     let copy = rig.run(["flashlog", "backup", "--to", "backup", "--json"]).exits(0).json();
     assert!(copy["full"] == false && copy["copied_bytes"].as_u64() < Some(4 << 20), "{copy}");
@@ -510,7 +510,8 @@ fn a_served_set_becomes_larger_and_clients_see_it_when_they_connect_again() {
     assert!(rig.run(["flashlog", "grow"]).exits(0).out.contains("already"));
     // Without its log as well, which comes back to a larger set.
     rig.run(["flashlog", "detach"]).exits(0);
-    let grown = rig.run(["flashlog", "grow", "+4M", "--json"]).exits(0).json();
+    let grown = rig.run(["flashlog", "grow", "+4M", "--json"]).exits(3).json();
+    assert!(rig.run(["flashlog", "grow"]).exits(3).out.contains("NOT PROTECTED: main is without its log"));
     assert_eq!(grown["protected"], false);
     server.stop();
     rig.run(["flashlog", "attach", "--main", "main", "--log", "log"]).exits(0);

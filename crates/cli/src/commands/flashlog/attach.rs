@@ -3,7 +3,7 @@
 
 use super::{absolute, backup, distinct};
 use crate::args::{FlashlogAttach, FlashlogDetach};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, exit};
 use crate::flashlog::attach::{self, AttachReport, NewLog};
 use crate::flashlog::control::{Server, Target};
 use crate::flashlog::sets;
@@ -14,9 +14,10 @@ use holdfast_block::Access;
 use holdfast_block::flashlog::{self, Condition, Lasting, Options, Policy};
 use std::path::Path;
 
-pub(super) fn attach(arguments: &FlashlogAttach, format: Format) -> Result<()> {
-    print(format, &attached(arguments)?);
-    Ok(())
+pub(super) fn attach(arguments: &FlashlogAttach, format: Format) -> Result<u8> {
+    let report = attached(arguments)?;
+    print(format, &report);
+    Ok(if report.is_complete() { exit::OK } else { exit::UNPROTECTED })
 }
 
 fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {

@@ -1,14 +1,14 @@
 //! `holdfast flashlog grow`: by the server of the set.
 
 use crate::args::FlashlogGrow;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, exit};
 use crate::flashlog::control::{Server, Target};
 use crate::flashlog::sets;
 use crate::output::{Format, print};
 use crate::progress::Progress;
 use std::path::Path;
 
-pub(super) fn run(arguments: &FlashlogGrow, format: Format) -> Result<()> {
+pub(super) fn run(arguments: &FlashlogGrow, format: Format) -> Result<u8> {
     let FlashlogGrow { size, main, control } = arguments;
     // One that was enlarged by hand has no label at its end: then it is for the only server that there is.
     let has_label = |path: &&Path| sets::look(path).is_ok_and(|label| label.is_some());
@@ -18,6 +18,7 @@ pub(super) fn run(arguments: &FlashlogGrow, format: Format) -> Result<()> {
             .hint("holdfast flashlog serve starts one; a store on a set grows by: holdfast grow STORE")
     })?;
     let _shown = Progress::unknown("making room");
-    print(format, &server.grow(*size)?);
-    Ok(())
+    let report = server.grow(*size)?;
+    print(format, &report);
+    Ok(if report.is_protected() { exit::OK } else { exit::UNPROTECTED })
 }

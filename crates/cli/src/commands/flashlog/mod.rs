@@ -28,9 +28,9 @@ pub(crate) fn run(action: &FlashlogAction, format: Format, level: Option<LogLeve
         FlashlogAction::Rebuild(arguments) => rebuild::run(arguments, format),
         FlashlogAction::Scrub(arguments) => scrub::run(arguments, format),
         FlashlogAction::At(arguments) => at::run(arguments, format).map(|()| exit::OK),
-        FlashlogAction::Attach(arguments) => attach::attach(arguments, format).map(|()| exit::OK),
+        FlashlogAction::Attach(arguments) => attach::attach(arguments, format),
         FlashlogAction::Detach(arguments) => attach::detach(arguments, format).map(|()| exit::OK),
-        FlashlogAction::Grow(arguments) => grow::run(arguments, format).map(|()| exit::OK),
+        FlashlogAction::Grow(arguments) => grow::run(arguments, format),
         FlashlogAction::Model(arguments) => model::run(arguments, format).map(|()| exit::OK),
     }
 }
