@@ -277,9 +277,20 @@ fn senseless() -> Failure {
 
 /// The servers whose sockets are there and that listen.
 fn running(directory: &Path) -> Vec<(PathBuf, Server)> {
+    sockets(directory).filter_map(|path| Server::connect(&path).ok().map(|server| (path, server))).collect()
+}
+
+fn sockets(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-    let sockets = entries.filter(|path| path.extension() == Some(OsStr::new(SUFFIX)));
-    sockets.filter_map(|path| Server::connect(&path).ok().map(|server| (path, server))).collect()
+    entries.filter(|path| path.extension() == Some(OsStr::new(SUFFIX)))
+}
+
+/// The sockets at which nobody listens: whoever was there has ended without taking leave, and nobody has begun again since.
+pub(crate) fn left_behind() -> Vec<PathBuf> {
+    let is_dead =
+        |path: &PathBuf| Server::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    let directory = directory_path();
+    directory.iter().flat_map(|directory| sockets(directory)).filter(is_dead).collect()
 }
 
 fn names(found: &[(PathBuf, Server)]) -> String {

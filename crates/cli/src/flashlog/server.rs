@@ -19,8 +19,9 @@ use super::{scrub, sets};
 use crate::daemon::{abort_on_panic, notify, spawn};
 use crate::failure::{Failure, Result};
 use crate::mounts::plain;
+use crate::output::Report;
 use crate::{signals, stack};
-use holdfast_block::flashlog::{Flashlog, Lasting, Options, Policy, Role, Watch};
+use holdfast_block::flashlog::{Action, Condition, Flashlog, Lasting, Options, Policy, Role, Symptom, Watch, inspect};
 use holdfast_block::nbd::{Export, Limits, Listener, Server, Stop, Tls};
 use holdfast_block::{Access, Device};
 use parking_lot::Mutex;
@@ -84,7 +85,7 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
         None => None,
     };
     let watch = Watch::new(serving.policy.clone(), &serving.options, Box::new(Places::default()));
-    let (lasting, replayed_blocks) = open(&serving, &watch)?;
+    let Opened { lasting, replayed_blocks, returning } = open(&serving, &watch)?;
     let in_use = InUse::new(lasting, serving.log.as_deref());
     let lasting = in_use.lasting.clone();
     let uuid = lasting.status().0.set;
@@ -137,6 +138,10 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     let set = Arc::new(Set { in_use, serving, uris, backup });
     let stop = Stop::new().map_err(says)?;
     watch_signals(stop.clone(), watch)?;
+    if let Some(log) = returning {
+        let set = set.clone();
+        spawn("attach".into(), move || set.take_back(&log)).map_err(says)?;
+    }
     let (at_main, at_log) = (lasting.clone(), lasting.clone());
     let catching_up = spawn("catch-up".into(), move || at_main.serve_main()).map_err(says)?;
     let logging = spawn("log".into(), move || at_log.serve_log()).map_err(says)?;
@@ -157,21 +162,46 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     served.and(settled)
 }
 
-/// The set, and how many blocks its log had that main may not have had.
-fn open(serving: &Serving, watch: &Arc<Watch>) -> Result<(Lasting, u64)> {
+/// A set that was opened.
+struct Opened {
+    lasting: Lasting,
+    /// What its log had and main may not have had.
+    replayed_blocks: u64,
+    /// The log that main, which is alone, had before, and gets back while it is served.
+    returning: Option<PathBuf>,
+}
+
+/// Opens the set. A main that is alone is served so, and gets its log meanwhile, so that a server which is started again serves as it did
+/// before; also without its log, if the policy goes on alone when that has gone. Nobody else is served without it unasked.
+fn open(serving: &Serving, watch: &Arc<Watch>) -> Result<Opened> {
     let over = |device, role| watch.over(role, device).map_err(sets::explain);
     let main = sets::main(&serving.main, Access::ReadWrite, serving.log.as_deref())?;
+    let label = inspect(&*main).map_err(sets::explain)?;
+    let is_alone = label.is_some_and(|label| label.condition == Condition::Alone);
     let (main, policy) = (over(main, Role::Main)?, serving.policy.clone());
     let options = Options { watch: Some(watch.clone()), ..serving.options.clone() };
-    match &serving.log {
+    let goes_on = is_alone && policy.entry(Role::Log, Symptom::Gone, options.mode).action == Action::GoOnAlone;
+    let log = match &serving.log {
+        Some(log) if log.exists() => Some(log),
+        Some(log) if goes_on => {
+            tracing::warn!("{} is not there: main is served without its log", log.display());
+            None
+        }
+        Some(log) => {
+            let hint = "plug it in; to serve main alone: --without-log";
+            return Err(Failure::at(log, "the log is not there").hint(hint));
+        }
+        None => None,
+    };
+    match log.filter(|_| !is_alone) {
         Some(log) => {
             let log = over(stack::device(log, Access::ReadWrite)?, Role::Log)?;
             let (set, opened) = Flashlog::open(main, log, &options).map_err(sets::explain)?;
-            Ok((Lasting::of(set, policy), opened.blocks))
+            Ok(Opened { lasting: Lasting::of(set, policy), replayed_blocks: opened.blocks, returning: None })
         }
         None => {
-            let lasting = Lasting::open_alone(main, &options, policy, serving.accept_loss);
-            Ok((lasting.map_err(sets::explain)?, 0))
+            let lasting = Lasting::open_alone(main, &options, policy, serving.accept_loss).map_err(sets::explain)?;
+            Ok(Opened { lasting, replayed_blocks: 0, returning: log.cloned() })
         }
     }
 }
@@ -193,6 +223,14 @@ fn watch_signals(stop: Stop, devices: Arc<Watch>) -> Result<()> {
 }
 
 impl Set {
+    /// Main, which is alone, gets its log back. If it cannot, it is served alone, as its status says.
+    fn take_back(&self, log: &Path) {
+        match self.in_use.attach(log, None) {
+            Ok(report) => tracing::info!("{}", report.words().trim_end()),
+            Err(failure) => tracing::error!("{} does not come back: {failure}", log.display()),
+        }
+    }
+
     fn report(&self) -> SetReport {
         let served = Served {
             main: &self.serving.main.display().to_string(),

@@ -405,12 +405,11 @@ fn a_log_is_detached_and_attached_while_clients_write() {
         assert_eq!(lacking, [(1 << 20, 128 << 10)]);
     }
 
-    // Alone when it ended: nobody goes on without being asked, and the log comes back without a server, too.
+    // Alone when it ended, and the log comes back without a server, too.
     rig.run(["flashlog", "detach"]).exits(0);
     client.write(2 << 20, &bytes(3, 64 << 10));
     drop(client);
     server.stop();
-    rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1).says("attach");
     let server = Server::start(&rig, &["--main", "main", "--without-log", "--on-failure", "sync.log=read-only"]);
     assert_eq!((&server.begun["protected"], &server.begun["alone"]["since_s"]), (&false.into(), &Value::Null));
     let mut client = server.client();
@@ -511,8 +510,8 @@ fn a_served_set_becomes_larger_and_clients_see_it_when_they_connect_again() {
     // Without its log as well, which comes back to a larger set.
     rig.run(["flashlog", "detach"]).exits(0);
     let grown = rig.run(["flashlog", "grow", "+4M", "--json"]).exits(3).json();
-    assert!(rig.run(["flashlog", "grow"]).exits(3).out.contains("NOT PROTECTED: main is without its log"));
     assert_eq!(grown["protected"], false);
+    assert!(rig.run(["flashlog", "grow"]).exits(3).out.contains("NOT PROTECTED: main is without its log"));
     server.stop();
     rig.run(["flashlog", "attach", "--main", "main", "--log", "log"]).exits(0);
     check(&Server::start(&rig, &SET), size + (12 << 20));
@@ -746,5 +745,57 @@ fn main_is_compared_with_its_backup_or_with_the_log() {
     rig.run(["flashlog", "backup", "--verify"]).exits(0);
     rig.run(["flashlog", "status"]).exits(0);
     drop(client);
+    server.stop();
+}
+
+#[test]
+fn a_server_that_is_killed_while_main_is_alone_serves_again_and_has_its_log_back() {
+    let rig = set();
+    let (path, notify_path) = (rig.path("nbd"), rig.path("notify"));
+    let (listener, _notify) = (UnixListener::bind(&path).unwrap(), UnixDatagram::bind(&notify_path).unwrap());
+    let server = activated(&rig, &listener, &notify_path);
+    let mut client = Client::connect(&path);
+    client.write(0, &bytes(1, 64 << 10));
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    rig.run(["flashlog", "detach"]).exits(0);
+    client.write(1 << 20, &bytes(2, 64 << 10));
+    client.try_flush().unwrap();
+    server.kill();
+    // Nobody knows how the set is doing, and it is not said that there is none.
+    let told = rig.run(["flashlog", "status"]).exits(3).out;
+    assert!(told.contains("NOT KNOWN: who served a set at ") && told.contains(".control"), "{told}");
+    assert!(rig.run(["flashlog", "status", "--json"]).exits(3).json()["ended"][0].is_string());
+    // As the service manager starts it again, and the client connects again.
+    let waiting = UnixStream::connect(&path).unwrap();
+    let server = activated(&rig, &listener, &notify_path);
+    let mut client = Client::over(waiting);
+    assert!(client.read(1 << 20, 64 << 10) == bytes(2, 64 << 10));
+    client.write(2 << 20, &bytes(3, 64 << 10));
+    crate::rig::eventually("the log is back", || rig.run(["flashlog", "status", "main"]).code == Some(0));
+    drop(client);
+    server.stop();
+    let no_server = rig.run(["flashlog", "status"]).exits(0).out;
+    assert_eq!(no_server, "No set is served.\n");
+    fs::remove_file(rig.path("main")).unwrap();
+    rig.run(["flashlog", "rebuild", "--backup", "backup", "--log", "log", "--main", "main"]).exits(0);
+    let server = Server::start(&rig, &SET);
+    for (at, seed) in [(0, 1), (1 << 20, 2), (2 << 20, 3)] {
+        assert!(server.client().read(at, 64 << 10) == bytes(seed, 64 << 10), "what is at {at}");
+    }
+    server.stop();
+    // The log is not there: nobody is served without it who was not before, nor where a log that goes leads to something else.
+    fs::rename(rig.path("log"), rig.path("away")).unwrap();
+    rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1).says("the log is not there");
+    Server::start(&rig, &["--main", "main", "--without-log"]).kill();
+    let strict = ["flashlog", "serve", "--main", "main", "--log", "log", "--on-failure", "log=read-only"];
+    rig.run(strict).exits(1).says("the log is not there");
+    let server = Server::start(&rig, &SET);
+    assert_eq!(server.begun["protected"], false);
+    server.client().write(3 << 20, &bytes(4, 4096));
+    server.kill();
+    fs::rename(rig.path("away"), rig.path("log")).unwrap();
+    let server = Server::start(&rig, &SET);
+    crate::rig::eventually("the log is back", || rig.run(["flashlog", "status", "main"]).code == Some(0));
+    assert!(server.client().read(3 << 20, 4096) == bytes(4, 4096));
     server.stop();
 }

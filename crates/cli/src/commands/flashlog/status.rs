@@ -6,8 +6,9 @@ use crate::flashlog::control::{self, Server, Target};
 use crate::flashlog::report::{DeviceReport, SetReport};
 use crate::flashlog::sets;
 use crate::output::{Format, Report, print, print_text};
+use crate::quoting;
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(Serialize)]
 struct All {
@@ -15,12 +16,22 @@ struct All {
     sets: Vec<SetReport>,
     /// Those that were asked for.
     devices: Vec<DeviceReport>,
+    /// Sockets of servers and mounts that have ended without taking leave: how these sets are doing nobody knows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ended: Vec<String>,
 }
 
 impl Report for All {
     fn words(&self) -> String {
-        let all: Vec<String> =
-            self.devices.iter().map(Report::words).chain(self.sets.iter().map(Report::words)).collect();
+        let ended = self.ended.iter().map(|socket| {
+            let socket = quoting::name(socket);
+            format!(
+                "NOT KNOWN: who served a set at {socket} has ended without taking leave.\n\
+                 Start it again, or look at its devices: holdfast flashlog status MAIN LOG\n"
+            )
+        });
+        let devices = self.devices.iter().map(Report::words);
+        let all: Vec<String> = devices.chain(self.sets.iter().map(Report::words)).chain(ended).collect();
         if all.is_empty() { "No set is served.\n".into() } else { all.join("\n") }
     }
 }
@@ -53,7 +64,15 @@ pub(super) fn run(arguments: &FlashlogStatus, format: Format) -> Result<u8> {
             }
         }
     }
-    let is_well = found.iter().all(|set| set.protected) && devices.iter().all(|device| device.problem.is_none());
-    print(format, &All { sets: found, devices });
+    let mut ended = if arguments.control.is_none() { control::left_behind() } else { Vec::new() };
+    let is_of = |path: &PathBuf, set: &str| path.to_string_lossy().contains(set);
+    // One that serves at another socket now.
+    ended.retain(|path| !found.iter().any(|set| is_of(path, &set.set)));
+    ended.retain(|path| devices.is_empty() || devices.iter().any(|device| is_of(path, &device.set)));
+    let is_well = ended.is_empty()
+        && found.iter().all(|set| set.protected)
+        && devices.iter().all(|device| device.problem.is_none());
+    let ended = ended.iter().map(|path| path.display().to_string()).collect();
+    print(format, &All { sets: found, devices, ended });
     Ok(if is_well { exit::OK } else { exit::UNPROTECTED })
 }
