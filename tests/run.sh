@@ -98,12 +98,12 @@ step install 900 bash -c "install_all $mode"
 step fmt 60 cargo fmt --all --check
 # The mutants themselves are for hours; that each still has its place in the sources is not.
 step mutants-listed 60 tests/suites/mutants.py --check
-# The feature has no dependency, and is built nowhere else.
+# The feature has no dependency, and only these two, and the tests as a release, build it.
 step clippy 600 cargo clippy --workspace --all-targets --features holdfast/ublk -- -D warnings
 # Most of its time tests wait, for recovery points and for programs: two for each processor.
-step unit 1200 env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --workspace --no-fail-fast
+step unit 1200 env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --workspace --features holdfast/ublk --no-fail-fast
 # The random tests that a variable lengthens: more seeds, longer fuzzing, more kills.
-[ "$mode" = test ] || step release 5400 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --no-fail-fast --release
+[ "$mode" = test ] || step release 5400 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --features holdfast/ublk --no-fail-fast --release
 # shellcheck disable=SC2086
 step explorer $([ "$mode" = test ] && echo 600 || echo 7500) $EXPLORER --seed "$SEED" $explorer
 # shellcheck disable=SC2086

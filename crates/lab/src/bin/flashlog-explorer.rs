@@ -17,13 +17,16 @@ struct Arguments {
     /// So often the last life is lived once more, with a device that fails
     #[arg(long, default_value_t = Options::default().losses)]
     losses: usize,
-    /// A mistake to be found: main-before-log, no-flush-of-main, reuse-before-label, any-generation, no-rescue, rescue-before-label,
-    /// change-before-map or attach-skips-block.
-    #[arg(long, value_parser = order, default_value = "nothing")]
+    #[arg(long, value_parser = order, default_value = "nothing", help = mistakes())]
     plant: Order,
     /// Prints what the last life did, and each panic where it happens.
     #[arg(long)]
     verbose: bool,
+}
+
+fn mistakes() -> String {
+    let names: Vec<&str> = ORDERS.iter().map(|(name, _)| *name).collect();
+    format!("A mistake to be found: {}", names.join(", "))
 }
 
 fn order(name: &str) -> Result<Order, String> {
