@@ -93,7 +93,7 @@ fn what_was_found_damaged_is_remembered_until_it_is_found_mended() {
     device.settle().unwrap();
     flip(&set.backup, 30, 7);
     let found = device.verify_backup(set.backup.clone()).unwrap();
-    assert_eq!(found.damaged, [30..31]);
+    assert_eq!(found.damaged, std::slice::from_ref(&(30..31)));
     let backup = Bad { blocks: 1, first: 30 };
     assert_eq!(device.status().damage, Damage { backup, ..Damage::default() });
     for device in [&set.main, &set.backup] {

@@ -506,7 +506,7 @@ fn unwritten_is_copied(
         Way::Attach => drop(lasting.attach_log(set.log.clone()).map_err(says)?),
         Way::NewLog | Way::Compare => {
             set.log = Arc::new(MemoryDevice::new(log_blocks_least()).named("log"));
-            drop(lasting.attach_new_log(set.log.clone(), Uuid([6; 16])).map_err(says)?);
+            lasting.attach_new_log(set.log.clone(), Uuid([6; 16])).map_err(says)?;
         }
     }
     let mut seen = Seen { is_elsewhere: way != Way::Compare, ..Seen::default() };
