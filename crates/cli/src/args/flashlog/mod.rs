@@ -52,7 +52,8 @@ It stays in the foreground, and ends by Ctrl-C or SIGTERM, with everything on
 main. Without --socket and --listen it takes the sockets of a service manager
 (systemd.socket(5)), or makes one in the runtime directory.
 A log that fails or is pulled out is gone on without in sync mode, and main is
-alone then: status says so, and attach gives it a log again.")]
+alone then: status says so, and attach gives it a log again, as does serve if it
+begins with a main that is alone and its log.")]
     Serve(FlashlogServe),
 
     /// Tell how sets and their devices are doing
@@ -62,7 +63,8 @@ Examples:
   holdfast flashlog status /dev/sdx        what this device is, and its set
   holdfast flashlog status --json | jq .sets[0].protected
   holdfast flashlog status --export /dev/sdx    for udev and shells
-A device is looked at without being changed, also while it is in use.")]
+A device is looked at without being changed, also while it is in use. The exit
+code is 3 if something is not protected, or if who served a set has died.")]
     Status(FlashlogStatus),
 
     /// Bring a backup up to date, while the set is served or not
