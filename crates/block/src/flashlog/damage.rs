@@ -44,13 +44,13 @@ impl Flashlog {
 
     fn note_damage(&self, change: impl FnOnce(&mut Damage)) -> Result<(), Error> {
         let mut main = self.main_side_at_once();
-        // A main that goes on alone has others who write its labels.
-        self.check_latch().map_err(|Failure { error, .. }| error)?;
         let mut damage = main.labels.label.damage;
         change(&mut damage);
         if damage == main.labels.label.damage {
             return Ok(());
         }
+        // A main that goes on alone has others who write its labels.
+        self.check_latch().map_err(|Failure { error, .. }| error)?;
         let written = main.labels.write(|label| label.damage = damage).map_err(Failure::of(Side::Main));
         drop(main);
         self.heed(written)?;
