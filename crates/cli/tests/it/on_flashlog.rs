@@ -644,6 +644,14 @@ fn a_store_grows_on_its_flashlog() {
     rig.run(["mount", "new", "m"]).exits(0);
     assert_eq!(tree(&directory), files);
     rig.run(["status", "m"]).exits(0);
+    rig.run(["flashlog", "detach", "m"]).exits(0);
+    let grown = rig.run(["grow", "m", "+16M"]).exits(3).out;
+    assert!(
+        grown.contains("to 155 MiB") && grown.contains("NOT PROTECTED: its main disk is without its log"),
+        "{grown}"
+    );
+    rig.run(["flashlog", "attach", "m", "--log", "b"]).exits(0);
+    assert!(!rig.run(["grow", "m"]).exits(0).out.contains("NOT PROTECTED"));
     rig.run(["unmount", "m"]).exits(0);
     checked(&rig, "new");
 }
