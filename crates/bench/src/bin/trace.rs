@@ -47,7 +47,7 @@ struct Replay {
     #[arg(long, default_value_t = 31)]
     rounds: u64,
     /// Memory for pages, in MiB
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 24)]
     pool_mib: u64,
     #[command(flatten)]
     place: Place,
