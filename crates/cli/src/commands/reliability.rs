@@ -275,7 +275,7 @@ pub(crate) fn recommended() -> (Protection, String) {
     let Looked { model, memory_from, disk_from } = look(&arguments);
     let recommended = recommend(&model, arguments.costs, arguments.uptime);
     let why = format!(
-        "the cheapest that keeps {} for pages up to {} in memory; memory {memory_from}, disk {disk_from}",
+        "the cheapest that keeps {} for pages up to {} in memory; memory: {memory_from}; disk: {disk_from}",
         one_in(model.goal.name()),
         time(arguments.uptime)
     );
