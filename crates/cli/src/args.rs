@@ -113,9 +113,10 @@ under the store.")]
 Example:
   holdfast unmount /mnt
   holdfast unmount --force /mnt      also if it is in use, or does not answer
-If files are still open there, it says by whom, and nothing is unmounted. With
---force, whoever uses them gets errors; the store is clean all the same, unless
-its daemon does not answer.")]
+If files are still open there, it says by whom, and nothing is unmounted; nor if
+pages went bad in memory, as they can be written again until then. With --force,
+whoever uses files gets errors; the store is clean all the same, unless its
+daemon does not answer, and pages that went bad are given up (exit code 1).")]
     Unmount(Unmount),
 
     /// Make a store on first use, mount it, and say what to do next
@@ -199,8 +200,8 @@ Examples:
   holdfast run -- sh -c 'sort /mnt/in >/mnt/out'        what it starts, too
 Bytes that do not have their checksum are an I/O error for the program, and one
 line on standard error says where. Without effect on programs that are linked
-statically or set-user-id, on mappings (mmap), and on files opened for
-appending. The exit code is the program's; 127 and 126 as of a shell.")]
+statically or set-user-id, on mappings (mmap), and on appends too long for one
+request. The exit code is the program's; 127 and 126 as of a shell.")]
     Run(Run),
 
     /// Make a store larger, while it is mounted or not

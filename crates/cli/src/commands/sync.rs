@@ -48,8 +48,8 @@ fn not_stored(mount: &Mount, error: &io::Error) -> Failure {
         return Failure::new(format!("{directory}: not all of it could be stored: {}", mounts::plain(error)))
             .hint(format!("holdfast status {} tells more", shell(&mount.directory)));
     }
-    let pages = count(pages, "page", "pages");
+    let pages = count(pages, "page went bad in memory and is", "pages went bad in memory and are");
     let log = report.daemon.and_then(|daemon| daemon.log).map(|log| format!(", which its log names: {log}"));
-    Failure::new(format!("{directory}: {pages} went bad in memory and are not on the disk; everything else is"))
+    Failure::new(format!("{directory}: {pages} not on the disk; everything else is"))
         .hint(format!("write the files again{}", log.unwrap_or_default()))
 }

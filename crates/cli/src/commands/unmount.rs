@@ -4,20 +4,22 @@ use super::status::look;
 use crate::args::Unmount;
 use crate::failure::{Failure, Result};
 use crate::mounts::{self, FILE_SYSTEM, Mount};
-use crate::output::{Format, Report, print};
+use crate::output::{Format, Report, count, print};
 use crate::paths::shell;
 use crate::process::has_ended;
 use crate::progress::Progress;
 use crate::quoting;
-use crate::report::Condition;
+use crate::report::{Condition, StoreReport};
 use crate::stack::{self, Settings, Stack};
 use crate::{holder, target, users};
 use holdfast_block::{Access, FileDevice};
+use holdfast_fuse::control;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Serialize;
 use std::io;
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How often to look whether the daemon has ended: one that can be named, and one that cannot.
@@ -118,6 +120,22 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     // This process does not keep the mount in use itself.
     let _ = std::env::set_current_dir("/");
     let stuck = state.condition == Condition::NotAnswering;
+    let bad_pages = match stuck || abandoned || mount.read_only {
+        true => 0,
+        false => not_stored(&mount, pid, arguments.force, timeout)?,
+    };
+    if bad_pages > 0 && !arguments.force {
+        return Err(Failure::new(format!(
+            "{}: {} went bad in memory, so the disk has older contents of them, or none; nothing was unmounted",
+            directory.display(),
+            count(bad_pages, "page", "pages")
+        ))
+        .hint(format!(
+            "write the files again{}; or give up what was written: holdfast unmount --force {}",
+            named_by(&state),
+            shell(&directory)
+        )));
+    }
     if stuck {
         if !arguments.force {
             return Err(Failure::new(format!("{} does not answer; nothing was unmounted", directory.display()))
@@ -150,9 +168,54 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
             None => format!("holdfast check {}", shell(&mount.source)),
         }));
     }
+    if bad_pages > 0 {
+        let pages = count(bad_pages, "page that went bad in memory has", "pages that went bad in memory have");
+        let failure = Failure::new(format!("{} is unmounted; {pages} not been stored", directory.display()));
+        return Err(failure.hint(format!("those files have older contents there, or none{}", named_by(&state))));
+    }
     let (directory, store) = (directory.display().to_string(), mount.source.display().to_string());
     print(format, &Unmounted { directory, store, left, was });
     Ok(())
+}
+
+/// Writes what is not on the disk yet. Gives how many pages cannot be, as their bytes in memory are not what was written: with the mount ends
+/// the chance to write them again. Waits as [`wait`] does; whoever forces it waits no longer than for a daemon that does not answer, and is
+/// told of the pages that are known by then.
+fn not_stored(mount: &Mount, pid: Option<u32>, force: bool, timeout: Duration) -> Result<u64> {
+    let _shown = Progress::unknown("writing what is not on the disk yet");
+    let (told, synced) = mpsc::channel();
+    let asked = mount.clone();
+    std::thread::spawn(move || {
+        // What it says comes from the status below; another error will be told by the store as it is left.
+        let _ = target::ask(&asked, "could not be synced", control::sync);
+        let _ = told.send(());
+    });
+    let done = || pid.and_then(holder::work_done);
+    let mut life = (Instant::now(), done());
+    while synced.recv_timeout(NAMED_STEP) == Err(RecvTimeoutError::Timeout) {
+        let done = done();
+        if force && life.0.elapsed() >= STUCK_WAIT {
+            break;
+        }
+        if !force && done.is_some() && done != life.1 {
+            life = (Instant::now(), done);
+        } else if !force && !timeout.is_zero() && life.0.elapsed() >= timeout {
+            let (directory, waited) = (mount.directory.display(), timeout.as_secs());
+            return Err(Failure::new(format!(
+                "{directory}: nothing has been written for {waited} s, and not all of it is; nothing was unmounted"
+            ))
+            .hint(format!(
+                "why: holdfast status {0}; to give it up: holdfast unmount --force {0}",
+                shell(&mount.directory)
+            )));
+        }
+    }
+    Ok(look(mount).cache.map_or(0, |cache| cache.pages_bad))
+}
+
+fn named_by(state: &StoreReport) -> String {
+    let log = state.daemon.as_ref().and_then(|daemon| daemon.log.as_ref());
+    log.map(|log| format!(" (its log names them: {log})")).unwrap_or_default()
 }
 
 /// Asks the daemon to end.

@@ -11,7 +11,13 @@ use std::path::{Path, PathBuf};
 const PAGE: usize = 4096;
 const PAGES: usize = 4;
 /// Who keeps pages; no epoch closes by itself.
-const MODES: [&str; 2] = ["cache=direct,cache=16M,epoch=60000", "cache=kernel,cache=16M,epoch=60000"];
+const MODES: [&str; 5] = [
+    "cache=direct,cache=16M,epoch=60000",
+    "cache=kernel,cache=16M,epoch=60000",
+    "cache=direct,cache=16M,epoch=60000,protection=static",
+    "cache=direct,cache=16M,epoch=60000,protection=dynamic=1",
+    "cache=direct,cache=16M,epoch=60000,protection=uniform=blake3",
+];
 
 fn page(seed: usize, number: usize) -> Vec<u8> {
     (0..PAGE).map(|at| ((at + 1000 * number + 7 * seed) * 31 % 251) as u8).collect()
@@ -123,6 +129,40 @@ fn every_descriptor_is_told_once() {
     }
 }
 
+/// Unmounting ends the chance to write them again.
+#[test]
+fn unmounting_over_bad_pages_is_not_silent() {
+    if !fuse() {
+        return;
+    }
+    for has_synced in [false, true] {
+        let changed = Changed::new(MODES[0]);
+        let rig = &changed.rig;
+        changed.flip(1);
+        if has_synced {
+            // Told once, which is no reason to be silent later.
+            rig.run(["sync", "m"]).exits(1);
+        }
+        let refused = rig.run(["unmount", "m"]).exits(1);
+        refused.says("1 page went bad in memory").says("nothing was unmounted").says("--force");
+        changed.open().write_all_at(&page(2, 1), PAGE as u64).unwrap();
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["mount", "--lab", "s", "m", "-o", MODES[0]]).exits(0);
+        assert!(fs::read(&changed.path).unwrap() == pages(2), "all that was written");
+
+        changed.open().write_all_at(&pages(4), 0).unwrap();
+        changed.flip(2);
+        changed.flip(3);
+        let forced = rig.run(["unmount", "m", "--force"]).exits(1);
+        forced.says("m is unmounted; 2 pages that went bad in memory have not been stored").says("older contents");
+        rig.run(["check", "s"]).exits(0);
+        rig.run(["mount", "s", "m"]).exits(0);
+        let left: Vec<_> = [4, 4, 2, 2].into_iter().enumerate().flat_map(|(at, seed)| page(seed, at)).collect();
+        assert!(fs::read(&changed.path).unwrap() == left, "the others are stored, these are as before");
+        rig.run(["unmount", "m"]).exits(0);
+    }
+}
+
 #[test]
 fn a_synchronous_write_is_told_at_once() {
     if !fuse() {
@@ -201,7 +241,7 @@ fn a_sync_of_everything_tells_once_and_stores_the_rest() {
         let file = changed.open();
         let figure = |name: &str| rig.run(["status", "m", "--json"]).exits(0).json()["cache"][name].clone();
         changed.flip(2);
-        let ran = rig.run(["sync", "m"]).exits(1).says("1 page went bad in memory and are not on the disk");
+        let ran = rig.run(["sync", "m"]).exits(1).says("1 page went bad in memory and is not on the disk");
         let log = ran.err.split("names: ").nth(1).unwrap().trim();
         let logged = fs::read_to_string(log).unwrap();
         assert!(logged.contains("went bad in memory") && logged.contains("/f"), "{logged}");

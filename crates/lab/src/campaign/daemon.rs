@@ -93,7 +93,8 @@ impl Daemon {
 
     /// Unmounts; whether the daemon ended as it should.
     fn unmount(&self, mut mounted: Running) -> Result<bool, String> {
-        let left = self.run(&["unmount"], &self.mount_point())?.success();
+        // Not by the daemon's own command, which leaves a mount with bad pages in place until they are given up.
+        let left = Command::new("umount").arg(self.mount_point()).status().map_err(says)?.success();
         if !left {
             mounted.kill().map_err(says)?;
         }
