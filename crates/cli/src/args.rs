@@ -113,10 +113,11 @@ under the store.")]
 Example:
   holdfast unmount /mnt
   holdfast unmount --force /mnt      also if it is in use, or does not answer
-If files are still open there, it says by whom, and nothing is unmounted; nor if
-pages went bad in memory, as they can be written again until then. With --force,
-whoever uses files gets errors; the store is clean all the same, unless its
-daemon does not answer, and pages that went bad are given up (exit code 1).")]
+If files are still open there, it says by whom, and nothing is unmounted; nor
+if pages went bad in memory, as they can be written again until then. With
+--force, whoever uses files gets errors, and pages that went bad are given up
+(exit code 1); the store is clean all the same, unless its daemon does not
+answer.")]
     Unmount(Unmount),
 
     /// Make a store on first use, mount it, and say what to do next

@@ -158,14 +158,14 @@ impl Alone {
         if opened.is_err() {
             // The opening may have written labels as well. The generation is one that the log may have.
             let newest = Labelled::read(Arc::clone(&main), Role::Main);
-            let mut newest = newest.unwrap_or_else(|_| Labelled { device: main, label: marks.labels.label.clone() });
+            marks.labels = newest.unwrap_or_else(|_| Labelled { device: main, label: marks.labels.label.clone() });
+            // Of regions that were said to have changed as a whole it says less now, so that others of their blocks are marked again.
             let map = marks.changed.clone();
-            newest.write_map(&map, |label| {
+            marks.note(map, |label| {
                 (label.state, label.left, label.log) = (State::Alone, before.left, before.log);
                 (label.backup, label.backup_sequence, label.dirty) =
                     (before.backup, before.backup_sequence, before.dirty);
             })?;
-            marks.labels = newest;
         }
         opened
     }

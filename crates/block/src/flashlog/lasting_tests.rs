@@ -212,6 +212,42 @@ fn an_attaching_that_is_cut_off_anywhere_leaves_main_alone_or_the_set_whole() {
     }
 }
 
+/// What main says durably of a region is less when an attaching has failed than before: that a part of it has changed.
+#[test]
+fn a_neighbour_that_is_written_when_an_attaching_has_failed_gets_to_the_backup_after_a_power_cut() {
+    let mut failed_late = 0;
+    for is_new in [false, true] {
+        for requests in 0..40 {
+            let what = format!("new {is_new}, the log fails after {requests} requests");
+            let (devices, set) = Devices::new(Mode::Synchronous);
+            let set = Lasting::of(set, alone());
+            set.detach_log().unwrap();
+            put(&set, 400, 70_000).unwrap();
+            let log = Unplugged::after(&devices.log, requests);
+            let done = match is_new {
+                true => set.attach_new_log(log, Uuid([80; 16])),
+                false => set.attach_log(log),
+            };
+            if done.is_ok() {
+                break;
+            }
+            failed_late += u32::from(requests > 8);
+            put(&set, 401, 70_001).unwrap();
+            set.flush().unwrap();
+            let after_cut = Arc::new(MemoryDevice::clone(&devices.main));
+            drop(set);
+            let set = Lasting::open_alone(after_cut, &options(Mode::Synchronous), alone(), false).unwrap();
+            let new = Arc::new(MemoryDevice::new(256 * 6).named("new log"));
+            let attached = set.attach_new_log(new, Uuid([81; 16])).unwrap();
+            assert!(matches!(attached, Attached::New { changed_blocks: Some(_) }), "{what}: {attached:?}");
+            set.set().unwrap().backup(devices.backup.clone()).unwrap();
+            assert!(get(&*devices.backup, 400) == block(70_000), "{what}");
+            assert!(get(&*devices.backup, 401) == block(70_001), "{what}: the backup lacks it");
+        }
+    }
+    assert!(failed_late > 0, "no attaching got as far as to say that main has a log");
+}
+
 /// A log that is written while it is attached: each of its first writes makes others to the set.
 struct Busy<'a> {
     devices: &'a Devices,
