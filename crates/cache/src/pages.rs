@@ -6,7 +6,7 @@ use crate::ranges::Missing;
 use crate::state::State;
 use holdfast_object::{
     Corruption, Error, FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageMismatch, PageRef, PageSource, PageView,
-    PinnedPage, Place, Result, Seek, Side,
+    PinnedPage, Place, Result, Seek, Side, VerifiedBy,
 };
 use std::sync::atomic::Ordering;
 
@@ -16,15 +16,6 @@ pub(crate) const EVICT_AT_LEAST: usize = 64;
 const EVICT_OBJECT_STEPS: usize = 256;
 /// How often an epoch is written to get frames before giving up.
 const FLUSHES_FOR_FRAMES: usize = 3;
-
-/// Who verifies what the store gives of a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum VerifiedBy {
-    /// The store.
-    Store,
-    /// The reader, who does so in any case: [`holdfast_object::ObjectStore::read_forwarded`].
-    Reader,
-}
 
 /// What is known in memory of a page.
 pub(crate) enum Found {

@@ -1,8 +1,8 @@
 //! Reading pages: from memory, else from the store with some more behind them for a sequential reader.
 
 use crate::Cache;
-use crate::pages::{Found, VerifiedBy};
-use holdfast_object::{Error, ObjectId, PAGE_SIZE, PageIndex, PageView, Result};
+use crate::pages::Found;
+use holdfast_object::{Error, ObjectId, PAGE_SIZE, PageIndex, PageView, Result, VerifiedBy};
 
 /// A page in memory, known to be zero, or to be loaded.
 type Maybe = Option<PageView>;

@@ -242,6 +242,9 @@ pub struct PageSums {
     pub memory: Checksum,
     /// What they verify after the switch; of [`Algorithm::None`] if there is none.
     pub strong: Checksum,
+    /// Nobody has looked at the bytes since they came from the device. Where there is a strong checksum, it is the one that they are stored under,
+    /// and the first reader verifies that one.
+    pub is_forwarded: bool,
 }
 
 impl StoredSums {
@@ -323,21 +326,27 @@ impl StoredSums {
         if mode.verifies_at_device() || !is_passed_on && mode != Protection::None {
             self.primary.verify_summed(std::hint::black_box(bytes), made(self.primary.algorithm()))?;
         }
-        Ok(PageSums { memory, strong })
+        Ok(PageSums { memory, strong, is_forwarded: false })
     }
 
     /// The checksums for a block that whoever uses it verifies: those that it is stored under, passed on without a look at the bytes (case 1
-    /// of *Cooperative Data Protection*, §3.2). `None` where what a page has in memory sees less than what it is stored under.
+    /// of *Cooperative Data Protection*, §3.2). `None` where they are not all stored, or none is wanted in memory.
     pub fn forwarded(&self, mode: Protection) -> Option<PageSums> {
-        let is_verified = mode.memory() != Algorithm::None && mode.switches_after().is_none();
-        (is_verified && self.primary.algorithm() == mode.memory()).then(|| PageSums::of(self.primary))
+        let memory = self.under(mode.memory()).filter(|sum| sum.algorithm() != Algorithm::None)?;
+        let sums = if memory.algorithm() == self.primary.algorithm() {
+            // What readers switch to would have to be made.
+            mode.switches_after().is_none().then(|| PageSums::of(memory))?
+        } else {
+            PageSums { memory, strong: self.primary, is_forwarded: false }
+        };
+        Some(PageSums { is_forwarded: true, ..sums })
     }
 }
 
 impl PageSums {
     /// One checksum.
     pub fn of(memory: Checksum) -> PageSums {
-        PageSums { memory, strong: Checksum::none() }
+        PageSums { memory, strong: Checksum::none(), is_forwarded: false }
     }
 }
 

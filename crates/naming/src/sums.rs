@@ -25,7 +25,12 @@ fn protected(page: &PinnedPage) -> Protected<&[u8; PAGE_SIZE]> {
 /// # Errors
 /// [`ChainError::Mismatch`]: the page is bad.
 pub(crate) fn of_part(page: &PinnedPage, part: Range<usize>, how: SumsWanted) -> Result<Checksum, ChainError> {
-    chained(&protected(page), part, how)
+    let protected = protected(page);
+    let (sum, was_verified) = chained(&protected, part, how)?;
+    if was_verified {
+        page.set_verified(&protected.checksum());
+    }
+    Ok(sum)
 }
 
 /// The same for the page that is read where nothing is stored.
@@ -33,17 +38,22 @@ pub(crate) fn of_part(page: &PinnedPage, part: Range<usize>, how: SumsWanted) ->
 /// # Errors
 /// As for [`of_part`].
 pub(crate) fn of_zeroes(part: Range<usize>, how: SumsWanted) -> Result<Checksum, ChainError> {
-    chained(&Protected::from_parts(zero_page(), *ZERO_SUM), part, how)
+    chained(&Protected::from_parts(zero_page(), *ZERO_SUM), part, how).map(|(sum, _)| sum)
 }
 
-fn chained<B: AsRef<[u8]>>(page: &Protected<B>, part: Range<usize>, how: SumsWanted) -> Result<Checksum, ChainError> {
+/// The checksum, and whether the page has been verified for it.
+fn chained<B: AsRef<[u8]>>(
+    page: &Protected<B>,
+    part: Range<usize>,
+    how: SumsWanted,
+) -> Result<(Checksum, bool), ChainError> {
     if how.algorithm == page.checksum().algorithm() && part == (0..page.len()) {
         if how.verify {
             page.verify().map_err(|mismatch| ChainError::Mismatch { index: 0, mismatch })?;
         }
-        return Ok(page.checksum());
+        return Ok((page.checksum(), how.verify));
     }
-    Ok(page.slice(part, how.algorithm)?.checksum())
+    Ok((page.slice(part, how.algorithm)?.checksum(), true))
 }
 
 /// Takes bytes that came with a checksum to where they stay, under the page's `algorithm`; gives the checksum that they have there.
@@ -134,7 +144,8 @@ mod tests {
             for verify in [false, true] {
                 let how = SumsWanted { algorithm, verify };
                 for gap in 0..10 {
-                    let given = chained(&Protected::from_parts(Flaky::new(&bytes, gap), own), part.clone(), how);
+                    let flaky = Protected::from_parts(Flaky::new(&bytes, gap), own);
+                    let given = chained(&flaky, part.clone(), how).map(|(sum, _)| sum);
                     assert!(given.is_err() || given == Ok(want), "{algorithm}, gap {gap}: {given:?}");
                 }
                 assert_eq!(of_zeroes(part.clone(), how), Ok(algorithm.sum(&[0; PAGE_SIZE][..part.len()])));

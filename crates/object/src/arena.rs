@@ -17,7 +17,8 @@
 //! - a frame's generation counts how often it has been freed, so an old [`PageRef`] is recognised;
 //! - a page of metadata has a second sum ([`PageSeal`]), from when it is published or put in its place, until the frame is;
 //! - a published frame's descriptor says under which checksums its bytes are; a second, strong one may come later and does not
-//!   change then.
+//!   change then;
+//! - what has come from the device without a look at it (checksum forwarding) is verified by the strong checksum before the other one counts.
 
 mod flip;
 mod free;
@@ -43,6 +44,9 @@ pub use seal::{PageMismatch, PageSeal};
 const MAGIC: u64 = u64::from_le_bytes(*b"HFARENA1");
 const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
 const NO_FRAME: u32 = u32::MAX;
+const PUBLISHED: u8 = 1;
+/// Published, and nobody has verified it since it came from the device: its first reader goes by the strong checksum.
+const FORWARDED: u8 = 2;
 
 /// Names a published page: its frame, that frame's generation, and a number from its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -84,8 +88,8 @@ struct Descriptor {
     strong: AtomicU8,
     /// What a frame in use is: a page, or a twin ([`metadata`]).
     is_twin: AtomicU8,
-    /// Whether a page is published in the frame, for reports.
-    is_published: AtomicU8,
+    /// Whether a page is published in the frame: [`PUBLISHED`], [`FORWARDED`], or 0.
+    published: AtomicU8,
     /// When the page came into memory, in nanoseconds of the cache's clock, where that counts; 0 if nobody has said so yet.
     since_ns: AtomicU64,
     /// A strong checksum; of a page of metadata, which has none, whose page it is.
@@ -279,7 +283,9 @@ impl FrameMut {
         descriptor.set_strong(strong);
         descriptor.since_ns.store(0, Ordering::Relaxed);
         descriptor.seal.store(0, Ordering::Relaxed);
-        descriptor.is_published.store(1, Ordering::Relaxed);
+        let by_strong = sums.is_forwarded && sums.strong.algorithm() != Algorithm::None;
+        assert!(is_fast || !by_strong, "a page has room for one strong checksum");
+        descriptor.published.store(if by_strong { FORWARDED } else { PUBLISHED }, Ordering::Relaxed);
         let before = descriptor.references.swap(1, Ordering::AcqRel);
         debug_assert_eq!(before, 0, "frame {} published while referenced", this.frame);
         let page = PageRef { frame: this.frame, generation, checksum: fast.as_number() };
@@ -309,6 +315,10 @@ impl Drop for FrameMut {
 }
 
 impl Descriptor {
+    fn is_forwarded(&self) -> bool {
+        self.published.load(Ordering::Relaxed) == FORWARDED
+    }
+
     fn set_strong(&self, checksum: Checksum) {
         let bytes = checksum.to_padded();
         for (word, bytes) in self.strong_bytes.iter().zip(bytes.as_chunks::<8>().0) {
@@ -362,7 +372,8 @@ impl PinnedPage {
 
     /// All checksums that are known of it.
     pub fn sums(&self) -> PageSums {
-        PageSums { memory: self.sum(), strong: self.arena.descriptor(self.page.frame).strong() }
+        let descriptor = self.arena.descriptor(self.page.frame);
+        PageSums { memory: self.sum(), strong: descriptor.strong(), is_forwarded: descriptor.is_forwarded() }
     }
 
     /// The strong checksum is known from now on, for those who switch to it. The caller has verified the page after generating it.
@@ -397,9 +408,20 @@ impl PinnedPage {
         self.is_switched
     }
 
-    /// The checksum that counts for this reader.
+    /// The checksum that counts for this reader: the strong one after the switch, and of a page that nobody has verified since it came from
+    /// the device.
     pub fn expected(&self) -> Checksum {
-        if self.is_switched { self.arena.descriptor(self.page.frame).strong() } else { self.sum() }
+        let descriptor = self.arena.descriptor(self.page.frame);
+        if self.is_switched || descriptor.is_forwarded() { descriptor.strong() } else { self.sum() }
+    }
+
+    /// The caller has verified the bytes by `expected`, a checksum of the page. If that was the strong one, then a page from the device is as
+    /// any other from now on: readers go by what it has in memory.
+    pub fn set_verified(&self, expected: &Checksum) {
+        let descriptor = self.arena.descriptor(self.page.frame);
+        if descriptor.is_forwarded() && expected.algorithm().id() == descriptor.strong.load(Ordering::Relaxed) {
+            descriptor.published.store(PUBLISHED, Ordering::Relaxed);
+        }
     }
 
     /// Its bytes, if they match the checksum now, and the second sum of a page of metadata. In the modes without checksums in memory they
@@ -413,7 +435,10 @@ impl PinnedPage {
         if self.crc64().is_some_and(|expected| crc64(bytes) == expected) {
             return Ok(bytes);
         }
-        Ok(self.expected().verify(bytes).map(|()| bytes)?)
+        let expected = self.expected();
+        expected.verify(bytes)?;
+        self.set_verified(&expected);
+        Ok(bytes)
     }
 
     /// The checksum that counts for this reader, if it is a CRC-64 and all that there is to verify.
@@ -424,7 +449,9 @@ impl PinnedPage {
     /// The checksum that counts for this reader as a number, if it is of an algorithm, of 8 bytes at most, and all that there is to verify.
     pub fn number_under(&self, algorithm: Algorithm) -> Option<u64> {
         let descriptor = self.arena.descriptor(self.page.frame);
-        let counts = descriptor.fast.load(Ordering::Relaxed) == algorithm.id() && !self.is_switched;
+        let counts = descriptor.fast.load(Ordering::Relaxed) == algorithm.id()
+            && !self.is_switched
+            && !descriptor.is_forwarded();
         (counts && descriptor.seal.load(Ordering::Relaxed) == 0).then_some(self.page.checksum)
     }
 
@@ -466,6 +493,25 @@ mod tests {
 
     fn sum(bytes: &[u8]) -> Checksum {
         Checksum::crc64(crc64(bytes))
+    }
+
+    #[test]
+    fn a_forwarded_page_is_under_its_strong_checksum_until_that_has_been_verified() {
+        let arena = Arena::new(1, 0).unwrap();
+        let mut frame = arena.allocate().unwrap();
+        frame.fill(9);
+        let [memory, strong] = [Algorithm::Xor64, Algorithm::Blake3].map(|algorithm| algorithm.sum(&[9; PAGE_SIZE]));
+        let page = frame.publish_with(PageSums { memory, strong, is_forwarded: true });
+        assert_eq!((page.expected(), page.sums().memory), (strong, memory));
+        assert_eq!(page.number_under(Algorithm::Xor64), None, "nobody goes by the number alone");
+        page.set_verified(&memory);
+        assert_eq!(page.clone().expected(), strong, "that says nothing about the device");
+        assert!(arena.pin(page.page()).unwrap().verify().is_ok());
+        assert_eq!((page.expected(), page.clone().switched().expected()), (memory, strong));
+        assert_eq!(page.number_under(Algorithm::Xor64), memory.as_u64());
+        drop(page);
+        let next = arena.allocate().unwrap().publish_with(PageSums { memory, strong, is_forwarded: false });
+        assert_eq!(next.expected(), memory);
     }
 
     #[test]

@@ -40,7 +40,9 @@ pub use snapshot::{
     ObjectChange, SNAPSHOT_NAME_MAX, SnapshotCount, SnapshotDeletion, SnapshotInfo, check_snapshot_name,
 };
 pub use space::{Purpose, Space};
-pub use store::{Applied, LogBatch, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters, StoreStatus};
+pub use store::{
+    Applied, LogBatch, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters, StoreStatus, VerifiedBy,
+};
 
 /// Bytes in a page of an object and in a block of a device.
 pub const PAGE_SIZE: usize = 4096;

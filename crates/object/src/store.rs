@@ -25,6 +25,15 @@ pub enum PageSource {
     Lost(Side),
 }
 
+/// Who verifies the pages of a file that come from a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VerifiedBy {
+    /// The store, before it gives them: [`ObjectStore::read`].
+    Store,
+    /// Their reader, where what they have in memory is stored with them; the others the store: [`ObjectStore::read_forwarded`].
+    Reader,
+}
+
 /// A data block written ahead of its epoch, so that the intent log can name it instead of carrying its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Placement {
@@ -144,8 +153,8 @@ pub trait ObjectStore: Send + Sync {
     fn read(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>>;
 
     /// The same for whoever verifies each page before using it, by the checksum that it comes with, and asks [`ObjectStore::read`] for what does
-    /// not match: a page of a file whose checksum in memory is the one that it is stored under may come as it is (checksum forwarding, case 1
-    /// of *Cooperative Data Protection*, §3.2), so that it is looked at once and not twice.
+    /// not match: a page of a file that is stored with what it has in memory may come as it is (checksum forwarding, case 1
+    /// of *Cooperative Data Protection*, §3.2), so that it is looked at once and not twice ([`PageSums::is_forwarded`]).
     fn read_forwarded(&self, key: ObjectKey, first: PageIndex, frames: &mut [FrameMut]) -> Result<Vec<PageSource>>;
 
     /// The first page at or behind `from` that is (or is not) a hole; `None` if there is none within the tree.

@@ -9,7 +9,6 @@ use crate::intent_log::IntentLog;
 use crate::meta_block::MetadataProtection;
 use crate::node_cache::NodeCache;
 use crate::objects::{OBJECT_END, map_of, orphans_of, table_of};
-use crate::read::VerifiedBy;
 use crate::scribble::{Ambush, Moment};
 use crate::scrub::SharedSeen;
 use crate::sealed::Sealed;
@@ -20,7 +19,7 @@ use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId,
     ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor,
-    ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp, VerifiedBy,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;

@@ -6,20 +6,11 @@ use crate::meta_block::NodeKey;
 use crate::module::Module;
 use crate::own_records::misled;
 use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection};
-use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result, Side};
+use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result, Side, VerifiedBy};
 use std::io::IoSliceMut;
 
 /// Most pages in one device read: 4 MiB.
 const RUN_MAX: usize = 1024;
-
-/// Who verifies the pages of a file that are read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum VerifiedBy {
-    /// The store, before it gives them.
-    Store,
-    /// Their reader, where the checksum that they have in memory is the one that they are stored under; the others the store.
-    Reader,
-}
 
 impl Module {
     /// See [`holdfast_object::ObjectStore::read`] and [`holdfast_object::ObjectStore::read_forwarded`].

@@ -20,12 +20,17 @@ fn scrub(rig: &Rig) -> (ScrubCounts, Vec<ScrubFinding>) {
 
 /// Flips a bit in every copy of a page on the device.
 pub(crate) fn damage(rig: &Rig, id: ObjectId, index: PageIndex) {
+    alter(rig, id, index, |bytes| bytes[100] ^= 4);
+}
+
+/// Changes every copy of a page on the device.
+pub(crate) fn alter(rig: &Rig, id: ObjectId, index: PageIndex, change: impl Fn(&mut [u8; PAGE_SIZE])) {
     let role = |role| matches!(role, BlockRole::Data | BlockRole::MetadataPage);
     let uses = block_uses(rig.device.clone()).unwrap();
     let is_it = |key: ObjectKey| key.domain == DomainId::MAIN && key.object == id;
     let mut found = 0;
     for used in uses.iter().filter(|used| role(used.role) && used.object.is_some_and(is_it) && used.index == index) {
-        rig.device.alter(used.block, |bytes| bytes[100] ^= 4).unwrap();
+        rig.device.alter(used.block, &change).unwrap();
         found += 1;
     }
     assert!(found > 0);

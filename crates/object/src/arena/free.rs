@@ -59,7 +59,7 @@ impl Arena {
     pub(super) fn free(&self, frame: u32) {
         let descriptor = self.descriptor(frame);
         descriptor.generation.fetch_add(1, Ordering::AcqRel);
-        descriptor.is_published.store(0, Ordering::Relaxed);
+        descriptor.published.store(0, Ordering::Relaxed);
         let was_twin = descriptor.is_twin.swap(0, Ordering::Relaxed) != 0;
         self.put(frame);
         let header = self.header();

@@ -193,7 +193,7 @@ impl PinnedPage {
         let descriptor = self.arena.descriptor(self.page.frame);
         descriptor.references.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).ok()?;
         descriptor.generation.fetch_add(1, Ordering::AcqRel);
-        descriptor.is_published.store(0, Ordering::Relaxed);
+        descriptor.published.store(0, Ordering::Relaxed);
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is never used again, so the reference is moved out exactly once.
         let arena: Arc<Arena> = unsafe { ptr::read(&this.arena) };
@@ -252,7 +252,7 @@ impl Aim {
             &*ptr::with_exposed_provenance::<Descriptor>(base + PAGE_SIZE).add(ordinary + number)
         };
         let is_twin = descriptor.is_twin.load(Ordering::Relaxed) != 0;
-        let is_published = descriptor.is_published.load(Ordering::Relaxed) != 0;
+        let is_published = descriptor.published.load(Ordering::Relaxed) != 0;
         Aim { what: What::Frame { owner: descriptor.owner(), is_twin, is_published }, byte }
     }
 }
