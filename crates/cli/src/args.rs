@@ -10,12 +10,12 @@ pub(crate) use flashlog::{
     FlashlogStatus,
 };
 pub(crate) use inject::{FaultKind, Inject, Metadata, TargetKind};
-pub(crate) use reliability::{Ecc, Reliability};
+pub(crate) use reliability::{Assumed, Ecc, Reliability};
 
 use crate::growth::NewSize;
+use crate::protection::Wanted;
 use crate::size::Share;
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
-use holdfast_integrity::{Protection, UnknownProtection};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -258,6 +258,7 @@ Examples:
 }
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("judged").args(Assumed::IDS).multiple(true).requires("protection"))]
 pub(crate) struct Create {
     /// File (made if there is none) or block device
     #[arg(value_hint = ValueHint::FilePath, required_unless_present = "main")]
@@ -283,24 +284,15 @@ pub(crate) struct Create {
     /// How much of it only root may fill, as 1G or 5%; default: nothing
     #[arg(long, value_name = "SIZE|N%", value_parser = crate::size::parse_share)]
     pub(crate) reserve: Option<Share>,
-    /// Checksums of the contents of files: uniform, uniform=blake3, none, disk, end-to-end=ALGORITHM, static, static=strong, dynamic, dynamic=SECONDS;
+    /// Checksums of the contents of files: uniform, uniform=blake3, none, disk, end-to-end=ALGORITHM, static, static=strong, dynamic, dynamic=TIME;
     /// or auto, what `holdfast reliability` recommends for this machine
-    #[arg(long, value_name = "MODE", value_parser = protection, default_value = "uniform")]
-    pub(crate) protection: ProtectionWanted,
+    #[arg(long, value_name = "MODE", default_value = "uniform")]
+    pub(crate) protection: Wanted,
     /// Overwrite whatever is there
     #[arg(long)]
     pub(crate) force: bool,
-}
-
-/// A protection mode, or the one that suits the machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ProtectionWanted {
-    Auto,
-    Mode(Protection),
-}
-
-fn protection(text: &str) -> Result<ProtectionWanted, UnknownProtection> {
-    if text == "auto" { Ok(ProtectionWanted::Auto) } else { text.parse().map(ProtectionWanted::Mode) }
+    #[command(flatten, next_help_heading = "Options by which --protection auto, static and dynamic are decided")]
+    pub(crate) assumed: Assumed,
 }
 
 #[derive(Args, Debug)]

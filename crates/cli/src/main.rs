@@ -58,6 +58,7 @@ mod probe;
 mod process;
 mod progress;
 mod protect;
+mod protection;
 mod quoting;
 mod report;
 mod scratch;

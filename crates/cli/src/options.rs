@@ -3,11 +3,13 @@
 //! Three kinds: what the kernel sees to ([`Flags`]), what the daemon sees to, and what only mount(8) and systemd read in
 //! /etc/fstab, which is let pass. What other FUSE file systems take and this one does not has a line that says why.
 
+use crate::args::Assumed;
 use crate::audited::Audited;
 use crate::disks::{Given, parse_index_bytes};
 use crate::duration;
 use crate::flashlog::report::mode_name;
 use crate::protect::Protect;
+use crate::protection::Wanted;
 use crate::size;
 use clap::builder::PossibleValue;
 use holdfast_block::flashlog::{CatchUp, Mode};
@@ -329,8 +331,9 @@ impl MountOptions {
             }
             ("discard" | "nodiscard", None) => self.discard = name == "discard",
             ("protection", Some(value)) => {
-                let mode = value.parse().map_err(|error| format!("mount option protection: {error}"))?;
-                self.protection = Some(mode);
+                let wanted: Wanted = value.parse().map_err(|error| format!("mount option protection: {error}"))?;
+                // By what the machine at hand is taken to be: a mount is of no other.
+                self.protection = Some(wanted.choose(&Assumed::default()).protection);
             }
             ("audit", Some(value)) => {
                 self.audit = value.parse().map_err(|error| format!("mount option audit: {error}"))?;
@@ -419,7 +422,8 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("quota=SIZE", "refuse what would take more than this in all with"),
     OptionHelp("", "EDQUOT; at least 1M"),
     OptionHelp("protection=MODE", "checksums of file contents from now on, if not as the"),
-    OptionHelp("", "store was made: see create --protection"),
+    OptionHelp("", "store was made: see create --protection; auto, dynamic"),
+    OptionHelp("", "and static go by the machine that it is mounted on"),
     OptionHelp("audit=all", "what changes must fit together, or is not stored: by"),
     OptionHelp("", "sums of recovery points and of names (default)"),
     OptionHelp("audit=store", "without those of names, which cost the most"),

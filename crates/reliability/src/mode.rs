@@ -6,7 +6,7 @@ use std::fmt;
 /// Which checksum protects a block where: a row of the papers' tables.
 ///
 /// A [`Protection`] is what a store is told to do, and has the t_switch that it goes by; here t_switch is
-/// what the model works out from a machine, so a mode has none. Only who asks for a recommendation makes one of the other.
+/// what the model works out from a machine, so a mode has none. [`Model::chosen`](crate::Model::chosen) makes one of the other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
     /// None anywhere: the papers' NCFS, a file system without checksums.
@@ -17,7 +17,9 @@ pub enum Mode {
     EndToEnd(Algorithm),
     /// xor in memory, xor and Fletcher on the disk, chained: Z²FS (static).
     Static,
-    /// The same, with Fletcher instead of xor for pages that have been in memory for longer than t_switch, and from the beginning if
+    /// Fletcher in memory too, chained: what `static` is told to be where xor is never enough.
+    StaticStrong,
+    /// The same as `static`, with Fletcher instead of xor for pages that have been in memory for longer than t_switch, and from the beginning if
     /// xor is never enough: Z²FS (dynamic).
     Dynamic,
     /// CRC-64/NVME everywhere, verified at each boundary: Holdfast.
@@ -31,12 +33,13 @@ impl Mode {
     pub const STRONG: Algorithm = Protection::STRONG;
 
     /// All that tables show, the papers' first.
-    pub const ALL: [Mode; 7] = [
+    pub const ALL: [Mode; 8] = [
         Mode::None,
         Mode::Disk,
         Mode::EndToEnd(Mode::WEAK),
         Mode::EndToEnd(Mode::STRONG),
         Mode::Static,
+        Mode::StaticStrong,
         Mode::Dynamic,
         Mode::Uniform,
     ];
@@ -50,6 +53,7 @@ impl Mode {
             Mode::EndToEnd(Mode::STRONG) => "E²ZFS (Fletcher)".into(),
             Mode::EndToEnd(other) => format!("E²ZFS with {other}"),
             Mode::Static => "Z²FS (static)".into(),
+            Mode::StaticStrong => "Z²FS (static), Fletcher throughout".into(),
             Mode::Dynamic => "Z²FS (dynamic)".into(),
             Mode::Uniform => "Holdfast".into(),
         }
@@ -64,6 +68,7 @@ impl fmt::Display for Mode {
             Mode::Disk => f.pad("disk"),
             Mode::EndToEnd(algorithm) => f.pad(&format!("end-to-end={algorithm}")),
             Mode::Static => f.pad("static"),
+            Mode::StaticStrong => f.pad("static=strong"),
             Mode::Dynamic => f.pad("dynamic"),
             Mode::Uniform => f.pad("uniform"),
         }

@@ -8,7 +8,7 @@ use crate::machine::Machine;
 use crate::mode::Mode;
 use crate::probability::Probability;
 use crate::residency::Residency;
-use holdfast_integrity::Algorithm;
+use holdfast_integrity::{Algorithm, Protection};
 
 /// What scores are computed from.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -45,7 +45,7 @@ impl Model {
     pub fn undetected(&self, mode: Mode, residency_s: f64) -> Probability {
         let stations = match mode {
             Mode::Dynamic => match self.t_switch() {
-                Residency::Never => self.stations(Mode::EndToEnd(Mode::STRONG)),
+                Residency::Never => self.stations(Mode::StaticStrong),
                 until if until.covers(residency_s) => self.stations(Mode::Static),
                 _ => self.switched(),
             },
@@ -65,10 +65,52 @@ impl Model {
         if mode != Mode::Dynamic {
             return self.keeps(&self.stations(mode), goal);
         }
-        let switches = self.t_switch();
-        if switches == Residency::Never {
-            return self.keeps(&self.stations(Mode::EndToEnd(Mode::STRONG)), goal);
+        match self.t_switch() {
+            Residency::Never => self.keeps(&self.stations(Mode::StaticStrong), goal),
+            switches => self.keeps_switching(switches, goal),
         }
+    }
+
+    /// What a store is told to do for a mode on this machine, by the goal by which `dynamic` switches: `static` and `dynamic` have the
+    /// strong checksum throughout where xor is never enough.
+    pub fn chosen(&self, mode: Mode) -> Protection {
+        match mode {
+            Mode::None => Protection::None,
+            Mode::Disk => Protection::Disk,
+            Mode::EndToEnd(algorithm) => Protection::EndToEnd(algorithm),
+            Mode::Static => Protection::Static { strong: self.t_switch() == Residency::Never },
+            Mode::StaticStrong => Protection::Static { strong: true },
+            Mode::Dynamic => Protection::Dynamic {
+                t_switch_s: match self.t_switch() {
+                    Residency::Never => 0,
+                    // Rounded down, and not more than there is room for: sooner is safer.
+                    Residency::UpTo(seconds) => seconds as u32,
+                    Residency::Always => u32::MAX,
+                },
+            },
+            Mode::Uniform => Protection::Uniform,
+        }
+    }
+
+    /// How long a page may stay in memory until a store that is told so misses the model's goal.
+    pub fn keeps_as_told(&self, protection: Protection) -> Residency {
+        let mode = match protection {
+            Protection::None => Mode::None,
+            Protection::Disk => Mode::Disk,
+            Protection::EndToEnd(algorithm) => Mode::EndToEnd(algorithm),
+            Protection::Static { strong: false } => Mode::Static,
+            Protection::Static { strong: true } | Protection::Dynamic { t_switch_s: 0 } => Mode::StaticStrong,
+            Protection::Dynamic { t_switch_s } => {
+                return self.keeps_switching(Residency::UpTo(f64::from(t_switch_s)), self.goal);
+            }
+            // BLAKE3 is for blocks of the disk, of which CRC-64 misses less than of memory already.
+            Protection::Uniform | Protection::UniformBlake3 => Mode::Uniform,
+        };
+        self.keeps(&self.stations(mode), self.goal)
+    }
+
+    /// For `dynamic` with a t_switch of somebody's choice.
+    fn keeps_switching(&self, switches: Residency, goal: Goal) -> Residency {
         let before = self.keeps(&self.stations(Mode::Static), goal);
         if before < switches {
             return before;
@@ -84,6 +126,7 @@ impl Model {
             Mode::None => Stations::of_one(Strength::NONE),
             Mode::Disk => Stations { disk: [of(Mode::STRONG); 2], ..Stations::of_one(Strength::NONE) },
             Mode::EndToEnd(algorithm) => Stations::of_one(of(algorithm)),
+            Mode::StaticStrong => Stations::of_one(of(Mode::STRONG)),
             // What `dynamic` is until t_switch.
             Mode::Static | Mode::Dynamic => {
                 Stations { disk: [of(Mode::WEAK), of(Mode::STRONG)], ..Stations::of_one(of(Mode::WEAK)) }
@@ -94,7 +137,7 @@ impl Model {
 
     /// `dynamic` after t_switch.
     fn switched(&self) -> Stations {
-        Stations { writer: strength(Mode::WEAK, self.data), ..self.stations(Mode::EndToEnd(Mode::STRONG)) }
+        Stations { writer: strength(Mode::WEAK, self.data), ..self.stations(Mode::StaticStrong) }
     }
 
     fn of_stations(&self, stations: &Stations, residency_s: f64) -> Probability {

@@ -9,6 +9,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Costs {
     /// The paper's: xor costs a read from memory 3 % and Fletcher 15 (z2fs §IV-C), so that xor is taken for as long as it will do.
+    /// It has no CRC-64, which counts as the dearest.
     Published,
     /// Those of `docs/integrity-speed.md`: CRC-64 costs a read no more than xor does, and a write less than two checksums, so that
     /// `static` and `dynamic` save nothing.
@@ -31,7 +32,7 @@ impl Costs {
     /// what is found to be wrong then cannot be mended any more.
     const fn cheaper(self) -> &'static [Mode] {
         match self {
-            Costs::Published => &[Mode::None, Mode::Disk, Mode::Static, Mode::Dynamic],
+            Costs::Published => &[Mode::None, Mode::Disk, Mode::Static, Mode::Dynamic, Mode::StaticStrong],
             Costs::Measured => &[Mode::None, Mode::Disk],
         }
     }
@@ -56,7 +57,7 @@ pub struct Recommendation {
 pub fn recommend(model: &Model, costs: Costs, uptime_s: f64) -> Recommendation {
     let t_switch_s = match model.t_switch() {
         Residency::UpTo(seconds) => Some(seconds),
-        // Fletcher throughout, which costs more than CRC-64; or xor throughout, which is `static`.
+        // Fletcher throughout, or xor throughout: both are `static`.
         Residency::Never | Residency::Always => None,
     };
     let cheaper = costs.cheaper().iter().copied().find(|&mode| {

@@ -25,6 +25,23 @@ has the model, and what is weak about it.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Reliability {
+    #[command(flatten)]
+    pub(crate) assumed: Assumed,
+    /// How long a page has been in memory for which scores are given
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s")]
+    pub(crate) residency: f64,
+    /// Draw a figure of the Z²FS paper instead, as SVG: 2 to 5
+    #[arg(long, value_name = "N", value_parser = figure, requires = "out",
+        conflicts_with_all = ["config", "ecc", "memory_fit", "uber", "flush", "residency", "uptime", "costs"])]
+    pub(crate) figure: Option<Figure>,
+    /// File for the figure
+    #[arg(long, value_name = "FILE", value_parser = paths::svg, value_hint = ValueHint::FilePath, requires = "figure")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// What modes are judged by.
+#[derive(Args, Debug)]
+pub(crate) struct Assumed {
     /// A sample configuration of the papers: 1 low-end, 2 consumer, 3 enterprise, 4 server; default: the machine at hand
     #[arg(long, value_name = "N", value_parser = config)]
     pub(crate) config: Option<Config>,
@@ -43,9 +60,6 @@ pub(crate) struct Reliability {
     /// At most one silent corruption in so many bytes read
     #[arg(long, value_parser = goal(), default_value = "zettabyte")]
     pub(crate) goal: Goal,
-    /// How long a page has been in memory for which scores are given
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1s")]
-    pub(crate) residency: f64,
     /// Longest time that a page stays in memory, by which a mode is recommended: as 30d or 1y
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "1y")]
     pub(crate) uptime: f64,
@@ -55,20 +69,19 @@ pub(crate) struct Reliability {
     /// What the modes cost, by which one is recommended: as measured here, or as in the paper, where xor is much cheaper
     #[arg(long, value_name = "WHOSE", value_parser = costs(), default_value = "measured")]
     pub(crate) costs: Costs,
-    /// Draw a figure of the Z²FS paper instead, as SVG: 2 to 5
-    #[arg(long, value_name = "N", value_parser = figure, requires = "out",
-        conflicts_with_all = ["config", "ecc", "memory_fit", "uber", "flush", "residency", "uptime", "costs"])]
-    pub(crate) figure: Option<Figure>,
-    /// File for the figure
-    #[arg(long, value_name = "FILE", value_parser = paths::svg, value_hint = ValueHint::FilePath, requires = "figure")]
-    pub(crate) out: Option<PathBuf>,
+}
+
+impl Assumed {
+    /// Their names, for a command with which they need another option.
+    pub(super) const IDS: [&str; 9] =
+        ["config", "ecc", "memory_fit", "uber", "flush", "goal", "uptime", "checksum_data", "costs"];
 }
 
 /// As without any option.
-impl Default for Reliability {
-    fn default() -> Reliability {
-        let arguments = Reliability::augment_args(clap::Command::new("reliability")).get_matches_from(["reliability"]);
-        Reliability::from_arg_matches(&arguments).expect("all options have defaults")
+impl Default for Assumed {
+    fn default() -> Assumed {
+        let arguments = Assumed::augment_args(clap::Command::new("reliability")).get_matches_from(["reliability"]);
+        Assumed::from_arg_matches(&arguments).expect("all options have defaults")
     }
 }
 

@@ -1,7 +1,7 @@
 //! `holdfast create`: a new store in a file or on a disk.
 
 use super::flashlog::distinct;
-use crate::args::{Create, ProtectionWanted};
+use crate::args::Create;
 use crate::failure::{Failure, Result};
 use crate::flashlog::ground::{self, Ground};
 use crate::flashlog::{backup, report::mode_name, sets};
@@ -9,6 +9,7 @@ use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::probe::{self, Contents};
 use crate::progress::{Progress, Unit};
+use crate::protection::Chosen;
 use crate::quoting;
 use crate::size::Share;
 use crate::{mounts, size, stack};
@@ -44,6 +45,9 @@ pub(crate) struct Created {
     /// Why, if that was left to Holdfast.
     #[serde(skip_serializing_if = "Option::is_none")]
     protection_reason: Option<String>,
+    /// What the reliability model says against it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protection_warning: Option<String>,
     /// The Flashlog that it is on.
     #[serde(skip_serializing_if = "Option::is_none")]
     flashlog: Option<CreatedSet>,
@@ -62,6 +66,9 @@ impl Report for Created {
             ));
         } else if self.protection != Protection::default().to_string() {
             text.push_str(&format!("The contents of files are protected as by the mode {}.\n", self.protection));
+        }
+        if let Some(warning) = &self.protection_warning {
+            text.push_str(&format!("Warning: {warning}.\n"));
         }
         if let Some(CreatedSet { set, log, log_bytes, mode, backup }) = &self.flashlog {
             let (log, size) = (quoting::name(log), size::show(*log_bytes));
@@ -98,9 +105,8 @@ struct CreatedSet {
 pub(crate) struct Wanted {
     /// What only root may fill.
     reserve: Option<Share>,
-    protection: Protection,
-    /// Why, if that was left to Holdfast.
-    protection_reason: Option<String>,
+    /// How the contents of files are protected, if not as by default.
+    protection: Option<Chosen>,
     set: Option<WantedSet>,
 }
 
@@ -114,20 +120,13 @@ struct WantedSet {
 }
 
 fn wanted(arguments: &Create) -> Wanted {
-    let (protection, protection_reason) = match arguments.protection {
-        ProtectionWanted::Auto => {
-            let (mode, reason) = super::reliability::recommended();
-            (mode, Some(reason))
-        }
-        ProtectionWanted::Mode(mode) => (mode, None),
-    };
     let set = arguments.log.as_ref().map(|log| WantedSet {
         log: log.clone(),
         log_bytes: arguments.log_size,
         backup: arguments.backup.clone(),
         mode: arguments.mode.mode(),
     });
-    Wanted { reserve: arguments.reserve, protection, protection_reason, set }
+    Wanted { reserve: arguments.reserve, protection: Some(arguments.protection.choose(&arguments.assumed)), set }
 }
 
 pub(crate) fn run(arguments: &Create, format: Format) -> Result<()> {
@@ -344,15 +343,18 @@ fn make_on(store: &Path, device: Arc<dyn Device>, wanted: &Wanted, overwrite: bo
     check_reserve(wanted.reserve, size_bytes)?;
     let set_aside_bytes = wanted.reserve.map_or(0, |share| share.of(size_bytes));
     let _shown = Progress::unknown("making the store");
-    let stack = stack::create(device, overwrite, set_aside_bytes, wanted.protection)?;
+    let chosen = wanted.protection.as_ref();
+    let protection = chosen.map_or_else(Protection::default, |chosen| chosen.protection);
+    let stack = stack::create(device, overwrite, set_aside_bytes, protection)?;
     Ok(Created {
         store: store.display().to_string(),
         uuid: crate::report::show_uuid(&stack.module.store_uuid()),
         size_bytes,
         available_bytes: crate::report::SpaceFigures::from(&stack.status().space).available_bytes,
         reserved,
-        protection: wanted.protection.to_string(),
-        protection_reason: wanted.protection_reason.clone(),
+        protection: protection.to_string(),
+        protection_reason: chosen.and_then(|chosen| chosen.reason.clone()),
+        protection_warning: chosen.and_then(|chosen| chosen.warning.clone()),
         flashlog: None,
         shell_path: shell(store),
     })

@@ -1,15 +1,13 @@
 //! `holdfast reliability`: how probable silent corruption is in each protection mode, and which mode to take; the paper's figures.
 
-use crate::args::{Ecc, Reliability};
-use crate::ecc::{self, Verdict};
+use crate::args::{Assumed, Reliability};
 use crate::failure::{Failure, Result};
 use crate::output::{Format, Report, print, table};
+use crate::protection::{Looked, look, one_in, time};
 use crate::quoting;
-use holdfast_integrity::Protection;
-use holdfast_reliability::{Disk, Goal, Machine, Memory, Mode, Model, Recommendation, Residency, draw, recommend};
+use holdfast_reliability::{Goal, Machine, Mode, Residency, draw, recommend};
 use serde::Serialize;
 use std::fs;
-use std::path::Path;
 
 #[derive(Serialize)]
 struct Judged {
@@ -144,7 +142,7 @@ impl Judged {
         match self.t_switch.seconds {
             Some(seconds) => format!("t_switch: xor is strong enough in memory for {}.", time(seconds)),
             None if self.t_switch.held == "never" => {
-                "t_switch: xor is never strong enough in memory; take `uniform`, or `static=strong` or `dynamic=0`, which use the strong checksum throughout."
+                "t_switch: xor is never strong enough in memory; `static` and `dynamic` use the strong checksum throughout there."
                     .into()
             }
             None => "t_switch: never needed, xor is always strong enough.".into(),
@@ -156,7 +154,7 @@ impl Judged {
         let switch = t_switch_s.map_or(String::new(), |seconds| format!(" with t_switch {}", time(seconds)));
         format!(
             "Recommended: {mode}{switch}, the cheapest mode, by costs as {costs}, that keeps the goal for pages up to {} in memory.\n\
-             (`holdfast create --protection auto` takes what is recommended for the machine it runs on.)",
+             (`holdfast create --protection auto` takes what is recommended, and the same options.)",
             time(*uptime_s)
         )
     }
@@ -177,8 +175,8 @@ impl Report for Drawn {
 pub(crate) fn run(arguments: &Reliability, format: Format) -> Result<()> {
     match (arguments.figure, &arguments.out) {
         (Some(figure), Some(file)) => {
-            let svg = draw(figure, arguments.checksum_data, arguments.goal)
-                .map_err(|error| Failure::new(error.to_string()))?;
+            let Assumed { checksum_data, goal, .. } = arguments.assumed;
+            let svg = draw(figure, checksum_data, goal).map_err(|error| Failure::new(error.to_string()))?;
             fs::write(file, svg).map_err(|error| Failure::at(file, crate::mounts::plain(&error)))?;
             print(format, &Drawn { figure: figure.number(), file: file.display().to_string() });
         }
@@ -188,14 +186,15 @@ pub(crate) fn run(arguments: &Reliability, format: Format) -> Result<()> {
 }
 
 fn judge(arguments: &Reliability) -> Judged {
-    let Looked { model, memory_from, disk_from } = look(arguments);
+    let Reliability { assumed, residency, .. } = arguments;
+    let Looked { model, memory_from, disk_from } = look(assumed);
     let Machine { memory, disk, .. } = model.machine;
     let modes = Mode::ALL.into_iter().map(|mode| {
         let kept = |goal| Kept::of(model.keeps_goal(mode, goal));
         ModeJudged {
             mode: mode.to_string(),
             stands_for: mode.stands_for(),
-            score: model.score(mode, arguments.residency),
+            score: model.score(mode, *residency),
             keeps: Keeps {
                 terabyte: kept(Goal::Terabyte),
                 petabyte: kept(Goal::Petabyte),
@@ -204,7 +203,7 @@ fn judge(arguments: &Reliability) -> Judged {
             },
         }
     });
-    let recommended = recommend(&model, arguments.costs, arguments.uptime);
+    let recommended = recommend(&model, assumed.costs, assumed.uptime);
     Judged {
         machine: MachineSeen {
             memory: MemorySeen {
@@ -214,7 +213,7 @@ fn judge(arguments: &Reliability) -> Judged {
                 from: memory_from,
             },
             disk: DiskSeen { uber: disk.uber(), index: disk.index(), from: disk_from },
-            flush_s: arguments.flush,
+            flush_s: assumed.flush,
         },
         goal: GoalWanted {
             name: model.goal.name(),
@@ -222,96 +221,16 @@ fn judge(arguments: &Reliability) -> Judged {
             score: model.goal.score(),
         },
         checksum_data: model.data.name(),
-        residency_s: arguments.residency,
+        residency_s: *residency,
         modes: modes.collect(),
         t_switch: Kept::of(model.t_switch()),
         recommendation: Recommended {
             mode: recommended.mode.to_string(),
-            costs: arguments.costs.name(),
-            uptime_s: arguments.uptime,
+            costs: assumed.costs.name(),
+            uptime_s: assumed.uptime,
             t_switch_s: recommended.t_switch_s,
         },
     }
-}
-
-/// A machine and a goal, and where what is known of the machine is from.
-struct Looked {
-    model: Model,
-    memory_from: String,
-    disk_from: String,
-}
-
-fn look(arguments: &Reliability) -> Looked {
-    let (memory, memory_from) = memory(arguments);
-    let (disk, disk_from) = disk(arguments);
-    let machine = Machine { memory, disk, flush_s: arguments.flush };
-    Looked { model: Model { machine, data: arguments.checksum_data, goal: arguments.goal }, memory_from, disk_from }
-}
-
-/// The memory, and what was detected, given or assumed.
-fn memory(arguments: &Reliability) -> (Memory, String) {
-    if let Some(memory) = arguments.memory_fit {
-        return (memory, "as given".into());
-    }
-    match (arguments.ecc, arguments.config) {
-        (Some(Ecc::Yes), _) => (Memory::ECC, "with ECC, as given".into()),
-        (Some(Ecc::No), _) => (Memory::NON_ECC, "without ECC, as given".into()),
-        (None, Some(config)) => (config.machine().memory, format!("sample configuration {}", config.number())),
-        (None, None) => {
-            let found = ecc::detect(Path::new("/"));
-            let (memory, verdict) = match found.verdict {
-                Verdict::Ecc => (Memory::ECC, "with ECC"),
-                Verdict::NoEcc => (Memory::NON_ECC, "without ECC"),
-                Verdict::Unknown => (Memory::NON_ECC, "taken to have no ECC"),
-            };
-            (memory, format!("{verdict} ({})", found.evidence))
-        }
-    }
-}
-
-/// The mode for the machine at hand, for the goal and the residency that are the defaults of the command; and why, in words.
-pub(crate) fn recommended() -> (Protection, String) {
-    let arguments = Reliability::default();
-    let Looked { model, memory_from, disk_from } = look(&arguments);
-    let recommended = recommend(&model, arguments.costs, arguments.uptime);
-    let why = format!(
-        "the cheapest that keeps {} for pages up to {} in memory; memory: {memory_from}; disk: {disk_from}",
-        one_in(model.goal.name()),
-        time(arguments.uptime)
-    );
-    (protection(recommended), why)
-}
-
-fn protection(recommended: Recommendation) -> Protection {
-    match recommended.mode {
-        Mode::None => Protection::None,
-        Mode::Disk => Protection::Disk,
-        Mode::EndToEnd(algorithm) => Protection::EndToEnd(algorithm),
-        Mode::Static => Protection::Static { strong: false },
-        // Rounded down: sooner is safer.
-        Mode::Dynamic => Protection::Dynamic { t_switch_s: recommended.t_switch_s.map_or(0, |seconds| seconds as u32) },
-        Mode::Uniform => Protection::Uniform,
-    }
-}
-
-/// A goal in words.
-fn one_in(goal: &str) -> String {
-    let article = if goal.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-    format!("at most one silent corruption in {article} {goal} read")
-}
-
-fn disk(arguments: &Reliability) -> (Disk, String) {
-    match (arguments.uber, arguments.config) {
-        (Some(disk), _) => (disk, "as given".into()),
-        (None, Some(config)) => (config.machine().disk, format!("sample configuration {}", config.number())),
-        // No disk tells.
-        (None, None) => (Disk::REGULAR, "assumed of a regular disk".into()),
-    }
-}
-
-/// A length of time in words.
-fn time(seconds: f64) -> String {
-    Residency::UpTo(seconds).to_string()
 }
 
 /// Three digits: rates that the paper gives as λ have no more.

@@ -82,3 +82,71 @@ fn a_mode_that_there_is_not_is_refused() {
     let ran = rig.run(["mount", "s", "m", "-o", "protection=some"]);
     assert!(ran.err.contains("mount option protection: unknown protection mode 'some'"), "{ran:?}");
 }
+
+#[test]
+fn the_model_decides_what_is_left_to_it() {
+    let rig = Rig::new();
+    let make = |mode: &str, more: &[&str]| {
+        let create = ["create", "s", "--size", "4M", "--force", "--protection", mode];
+        let made = rig.run([&create, more, &["--json"]].concat()).exits(0).json();
+        let words = rig.run([&create, more].concat()).exits(0).out;
+        for said in ["protection_reason", "protection_warning"] {
+            assert!(made[said].as_str().is_none_or(|said| words.contains(said)), "{words}");
+        }
+        assert_eq!(words.contains("Warning: "), made["protection_warning"].is_string(), "{words}");
+        let said = |name: &str| made[name].as_str().unwrap_or_default().to_string();
+        [said("protection"), said("protection_reason"), said("protection_warning")]
+    };
+    // The worst memory there is: xor is never enough. The disk is told of too.
+    let worst = ["--memory-fit", "167066", "--uber", "1e-11", "--uptime", "1h"];
+    for (mode, is) in [("static", "static=strong"), ("dynamic", "dynamic=0")] {
+        let [protection, reason, warning] = make(mode, &worst);
+        assert_eq!((protection.as_str(), warning.as_str()), (is, ""));
+        assert!(reason.contains("xor in memory is never enough") && reason.contains("disk: as given"), "{reason}");
+        // Enough for less.
+        let [protection, ..] = make(mode, &[&worst[..], &["--goal", "petabyte"]].concat());
+        assert!(protection != is, "{protection}");
+    }
+    // By the paper's costs Fletcher is cheaper than what the paper does not have.
+    let [protection, reason, _] = make("auto", &[&worst[..], &["--costs", "published"]].concat());
+    assert!(protection == "static=strong" && reason.contains("for pages up to 60 minutes in memory"), "{reason}");
+    assert_eq!(make("auto", &worst)[0], "uniform");
+    // Without ECC a minute and a half, with it seven weeks.
+    assert_eq!(make("dynamic", &["--ecc", "no", "--checksum-data", "published"])[0], "dynamic=92");
+    let [protection, reason, _] = make("dynamic", &["--ecc", "yes", "--uptime", "30d"]);
+    let t_switch_s: u32 = protection.strip_prefix("dynamic=").and_then(|seconds| seconds.parse().ok()).unwrap();
+    assert!((7 * 7 * 86400..8 * 7 * 86400).contains(&t_switch_s), "{protection}");
+    assert!(reason.contains("weeks; memory: with ECC, as given"), "{reason}");
+    // What is written out is done, and warned of.
+    let [protection, reason, warning] = make("dynamic=90s", &worst);
+    assert_eq!((protection.as_str(), reason.as_str()), ("dynamic=90", ""));
+    assert!(warning.starts_with("by the reliability model dynamic=90 does not keep at most one silent"), "{warning}");
+    assert_eq!(make("static=strong", &worst)[2], "");
+    assert_eq!(make("static", &["--ecc", "yes", "--uptime", "1d"]), ["static", "", ""]);
+    assert!(make("static", &["--ecc", "yes"])[2].contains("weeks in memory"), "not for a year");
+    assert_eq!(make("uniform", &worst), ["uniform", "", ""]);
+
+    let ran = rig.run(["create", "s", "--force", "--ecc", "yes"]).exits(2);
+    assert!(ran.err.contains("--protection"), "{ran:?}");
+    let ran = rig.run(["create", "s", "--force", "--protection", "dynamic=90ms"]).exits(2);
+    assert!(ran.err.contains("\"ms\" is no unit of time; try 30s"), "{ran:?}");
+}
+
+#[test]
+fn a_mount_goes_by_its_machine() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.directory("m");
+    for mode in ["auto", "dynamic", "dynamic=2m"] {
+        // On another machine, whatever this one is.
+        rig.run(["create", "s", "--size", "32M", "--force", "--protection", "none"]).exits(0);
+        rig.run(["mount", "s", "m", "-o", &format!("protection={mode}")]).exits(0);
+        let mounted = rig.run(["status", "m", "--json"]).exits(0).json();
+        rig.run(["unmount", "m"]).exits(0);
+        let made = rig.run(["create", "s", "--size", "4M", "--force", "--protection", mode, "--json"]).exits(0).json();
+        assert_eq!(mounted["protection"], made["protection"], "{mode}");
+        assert_eq!(mounted["protection_of_store"], "none");
+    }
+}

@@ -36,6 +36,7 @@ fn sample_configurations_give_the_published_figures() {
     let here = rig.run(["reliability", "--config", "2", "--checksum-data", "published", "--json"]).exits(0).json();
     let here = &here["recommendation"];
     assert_eq!((here["mode"].as_str(), here["costs"].as_str()), (Some("uniform"), Some("measured")));
+    assert_eq!(of("1")["recommendation"]["mode"], "static=strong");
     let low_end = rig.run(["reliability", "--config", "1"]).exits(0).out;
     assert!(low_end.contains("xor is never strong enough") && low_end.contains("Recommended: uniform"), "{low_end}");
 }
