@@ -451,7 +451,7 @@ Example:
 
 #[derive(Args, Debug)]
 pub(crate) struct Run {
-    /// Tell on standard error what was verified, when the program has ended
+    /// Tell on standard error what was verified, when the program has ended; what goes by mappings (mmap) is not, and is not counted
     #[arg(long)]
     pub(crate) stats: bool,
     /// Say nothing on standard error when bytes are bad: the program gets its error, and that is all

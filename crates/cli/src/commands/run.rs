@@ -113,7 +113,7 @@ impl Counters {
         let of = |counter: Counter| counts[counter as usize];
         let text = match format {
             Format::Words => format!(
-                "holdfast run: {} programs, {} of them with stdio; verified: {} reads of {} bytes, {} writes of {} bytes; left alone: {}, {} of them on mounts that refuse; bad: {}",
+                "holdfast run: {} programs, {} of them with stdio; verified: {} reads of {} bytes, {} writes of {} bytes; left alone: {}, {} of them on mounts that refuse; bad: {}; mappings (mmap) are not counted",
                 of(Counter::Programs),
                 of(Counter::Streams),
                 of(Counter::Reads),

@@ -7,12 +7,25 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
+const HELP: &str = "\
+Prints docs/reliability.md and docs/flashlog-model.md with their tables made
+anew by the model.
+
+Usage: reliability-document [--write]
+
+  --write     write them, and the figures in docs/figures, instead
+  -h, --help  print this";
+
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let is_written = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [_] => false,
         [_, "--write"] => true,
-        _ => return Err("usage: reliability-document [--write]".into()),
+        [_, "-h" | "--help"] => {
+            println!("{HELP}");
+            return Ok(());
+        }
+        _ => return Err("usage: reliability-document [--write]; --help says more".into()),
     };
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     for (name, renew) in [("reliability.md", renewed as fn(&str) -> _), ("flashlog-model.md", renewed_schemes)] {

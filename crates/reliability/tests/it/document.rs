@@ -43,3 +43,18 @@ fn figures_are_those_of_the_model() {
         assert!(fs::read_to_string(docs().join(&name)).unwrap() == svg, "{name}: {ANEW}");
     }
 }
+
+#[test]
+fn the_program_has_help_and_then_does_nothing() {
+    let run = |argument: &str| {
+        let program = std::process::Command::new(env!("CARGO_BIN_EXE_reliability-document")).arg(argument).output();
+        let done = program.unwrap();
+        (done.status.success(), String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
+    };
+    for argument in ["-h", "--help"] {
+        let (is_fine, out, _) = run(argument);
+        assert!(is_fine && out.contains("Usage: reliability-document [--write]") && out.lines().count() < 10, "{out}");
+    }
+    let (is_fine, out, err) = run("--wirte");
+    assert!(!is_fine && out.is_empty() && err.contains("usage: reliability-document [--write]"), "{err}");
+}
