@@ -1,5 +1,9 @@
 //! What the interface is for: a C program and an unmodified program under `holdfast run` each survive a flipped bit in a clean page, in a changed
-//! page and on the disk. The same of a Rust program: `confined.rs`; of a Python program: `tests/suites/python.sh`.
+//! page and on the disk, and the example of the Rust crate. Another Rust program: `confined.rs`; of a Python program: `tests/suites/python.sh`.
+
+#[path = "../../../client/examples/ledger.rs"]
+#[expect(dead_code, reason = "its main, which is started by hand")]
+mod ledger;
 
 use crate::c_library::compiled;
 use crate::rig::{PATIENCE, Rig, flip, fuse, places};
@@ -111,4 +115,42 @@ fn an_unmodified_program_survives_flipped_bits() {
         command.args(["run", "--", "python3"]).arg(&script).arg(file).arg(step);
         command
     });
+}
+
+#[test]
+fn the_example_of_the_rust_crate_survives_flipped_bits() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let path = rig.lab("cache=16M,epoch=60000").join("f");
+    let store = rig.path("s");
+    // The last block is not whole.
+    let entries = made(2)[..BLOCK * BLOCKS - 100].to_vec();
+    let ledger = ledger::Ledger::create(&path, entries.clone()).unwrap();
+    rig.flip("/f", OF_CHANGED, "dirty");
+    rig.flip("/f", BLOCKS - 1, "dirty");
+    assert!(fs::read(&path).is_err(), "without the example's care");
+    ledger.sync().unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    rig.flip("/f", OF_CLEAN, "clean");
+    assert!(ledger.read().unwrap() == entries);
+    drop(ledger);
+    rig.run(["unmount", "m"]).exits(0);
+
+    let block = &entries[OF_DISK * BLOCK..][..BLOCK];
+    let stored: Vec<_> = places(&store, block).into_iter().filter(|at| at.is_multiple_of(BLOCK as u64)).collect();
+    assert!(!stored.is_empty(), "stored as it is");
+    stored.into_iter().for_each(|at| flip(&store, at + 100));
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert!(fs::read(&path).is_err(), "bad on the disk");
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let ledger = ledger::Ledger::open(file, entries.clone()).unwrap();
+    assert!(ledger.read().unwrap() == entries);
+    drop(ledger);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert!(fs::read(&path).unwrap() == entries, "the blocks were written again");
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
 }
