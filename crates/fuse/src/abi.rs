@@ -64,6 +64,8 @@ pub mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// In `read_flags`: has the owner of its locks, and so is of an application's read, not of the page cache.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// In `write_flags`: comes from the page cache, some time after an application wrote it there.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// In `write_flags`: clear setuid and setgid.

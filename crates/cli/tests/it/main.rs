@@ -39,6 +39,7 @@ mod rig;
 mod room;
 mod run;
 mod scrub;
+mod short_reads;
 mod shutdown;
 mod snapshots;
 mod stores;

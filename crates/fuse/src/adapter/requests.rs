@@ -15,8 +15,16 @@ use holdfast_interface::Command;
 use holdfast_naming::{
     Access, Create, Error, NewNode, Position, RenameMode, SetAttr, SpaceMode, TimeSet, XattrMode, is_fleeting,
 };
-use holdfast_object::{Durability, ObjectId, Seek, Timestamp};
+use holdfast_object::{Durability, ObjectId, PAGE_SIZE, Seek, Timestamp};
 use std::time::Duration;
+
+/// How many bytes of a read there are before the first block that is bad, by the error for all of it; `None` if that is not known, or
+/// there are none. For read(2), which gives those, and the error when it is asked for more. Not for pages of the kernel's, of mappings and with
+/// `cache=kernel`: what is missing there is the end of the file for the kernel, which fills the pages with zeroes.
+fn before_damage(error: &Error, offset: u64, size: u32) -> Option<usize> {
+    let length = error.damage()?.block?.checked_mul(PAGE_SIZE as u64)?.checked_sub(offset)?;
+    usize::try_from(length).ok().filter(|length| (1..size as usize).contains(length))
+}
 
 /// What the flags of open(2) ask every write to make durable.
 fn asked_by(flags: u32) -> Option<Durability> {
@@ -195,8 +203,17 @@ impl Handler for Serving<'_> {
     fn read(&self, _: &Context, node: u64, args: &ReadIn) -> Answer<Data> {
         let quiet = args.flags as i32 & libc::O_NOATIME != 0;
         let id = node_of(node)?;
-        let read = self.namespace().read_quietly(id, args.offset, args.size as usize, quiet);
-        self.done(About::Object(id), read.map(Data))
+        let read = |length| self.namespace().read_quietly(id, args.offset, length, quiet);
+        let mut answer = read(args.size as usize);
+        if self.mount.options.caching == Caching::Direct && args.read_flags & READ_LOCKOWNER != 0 {
+            // Each block that is met is before the one that was met first.
+            while let Some(length) =
+                answer.as_ref().err().and_then(|error| before_damage(error, args.offset, args.size))
+            {
+                answer = read(length);
+            }
+        }
+        self.done(About::Object(id), answer.map(Data))
     }
 
     fn write(&self, context: &Context, node: u64, args: &WriteIn, bytes: &[u8]) -> Answer<u32> {
