@@ -100,6 +100,8 @@ step fmt 60 cargo fmt --all --check
 step mutants-listed 60 tests/suites/mutants.py --check
 # The feature has no dependency, and only these two, and the tests as a release, build it.
 step clippy 600 cargo clippy --workspace --all-targets --features holdfast/ublk -- -D warnings
+# What `requirements` has seen is there; a test that does not find it has failed, and is not skipped.
+export HOLDFAST_REQUIRE=fuse,program$([ "$(id -u)" != 0 ] || echo ,root)
 # Most of its time tests wait, for recovery points and for programs: two for each processor.
 step unit 1200 env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --workspace --features holdfast/ublk --no-fail-fast
 # The random tests that a variable lengthens: more seeds, longer fuzzing, more kills.

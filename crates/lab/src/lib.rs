@@ -17,6 +17,7 @@
 //! | `numbered` | blocks that say which write they are of |
 //! | `faults` | every kind of block × every fault |
 //! | `protection` | each protection mode × flips at each moment of a page's life |
+//! | `required` | what tests need of the machine |
 //! | `requests` | FUSE requests that no kernel would send |
 //! | `foreign` | structures that say something else, behind good checksums |
 //! | `enemy` | every kind of block × every injection × mount, remount, create, read |
@@ -44,6 +45,8 @@ pub mod model;
 mod numbered;
 pub mod protection;
 pub mod requests;
+#[cfg(test)]
+mod required;
 pub mod running;
 pub mod schemes;
 pub mod soak;

@@ -144,8 +144,7 @@ mod tests {
     #[test]
     fn it_is_known_when_something_is_mounted() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: only root may mount");
-            return;
+            return crate::required::lacks("root", "only root may mount");
         }
         let directory = std::env::temp_dir().join(format!("holdfast-running-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();

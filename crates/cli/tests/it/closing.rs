@@ -1,6 +1,6 @@
 //! A store whose daemon is still closing it, as umount(8) and fusermount3 leave it: who waits for it, and who is refused at once.
 
-use crate::rig::{PATIENCE, Ran, Rig, await_end, eventually, fuse, has_ended, kill};
+use crate::rig::{PATIENCE, Ran, Rig, await_end, eventually, fuse, has_ended, kill, root};
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use std::fs;
@@ -138,8 +138,8 @@ fn a_mounted_store_is_refused_at_once_also_where_the_mount_cannot_be_seen() {
     at_once(&rig, &["mount", "s", "other"]).exits(1).says("is mounted on");
     at_once(&rig, &["check", "s", "--repair"]).exits(8).says("is mounted on");
     rig.run(["unmount", "m"]).exits(0);
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: a name space of mounts needs root");
+    if !root("a name space of mounts needs root") {
+        return;
     }
     let mut inside = Command::new("unshare");
     let script = r#""$HOLDFAST" mount s m >&2 && "$HOLDFAST" status --json m"#;

@@ -3,7 +3,7 @@
 //! The program is this test binary, with [`inside`]: in name spaces of its own, with a root directory in which there is nothing but
 //! the system's programs and the mount, as another user than the daemon's, who is root in there.
 
-use crate::rig::{Rig, eventually, flip, fuse, places};
+use crate::rig::{Rig, eventually, flip, fuse, places, root};
 use crate::summed::{bytes, exercise, opened};
 use holdfast_client::{Kind, Operation};
 use std::fs::{self, Permissions};
@@ -151,8 +151,8 @@ fn contents(seed: usize) -> Vec<u8> {
 
 #[test]
 fn programs_in_containers_and_daemons_in_sandboxes() {
-    if !fuse() || !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: containers and sandboxes need root");
+    if !fuse() || !root("containers and sandboxes need root") {
+        return;
     }
     let mut probe = Command::new("unshare");
     probe.args(["--mount", "--pid", "--fork", "--ipc", "--net", "--uts", "true"]);
@@ -197,8 +197,8 @@ fn programs_in_containers_and_daemons_in_sandboxes() {
 /// The daemon in name spaces of its own is asked to end by the number that it has here; the one it has there is somebody else's.
 #[test]
 fn a_daemon_with_another_number_is_the_one_that_is_ended() {
-    if !fuse() || !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: name spaces need root");
+    if !fuse() || !root("name spaces need root") {
+        return;
     }
     let rig = Rig::new();
     rig.store("s", "64M");

@@ -1,7 +1,7 @@
 //! Bytes that go bad in memory before they are stored, as applications see it: who is told, how often, and what is left.
 
 use crate::caching::write_mapped;
-use crate::rig::{Rig, fuse};
+use crate::rig::{Rig, fuse, root};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::IntoRawFd;
@@ -267,8 +267,8 @@ fn a_sync_of_everything_tells_once_and_stores_the_rest() {
 /// A remount opens the store anew, and descriptors stay.
 #[test]
 fn a_remount_forgets_nothing() {
-    if !fuse() || !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: remounts need root");
+    if !fuse() || !root("remounts need root") {
+        return;
     }
     let changed = Changed::new(MODES[0]);
     let remount = |how: &str| changed.rig.run(["mount", "s", "m", "-o", &format!("remount,{how}")]).exits(0);

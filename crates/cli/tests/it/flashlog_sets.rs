@@ -2,7 +2,7 @@
 
 use crate::nbd::Client;
 use crate::on_flashlog::SmallHost;
-use crate::rig::{PATIENCE, Rig, await_end, kill};
+use crate::rig::{PATIENCE, Rig, await_end, kill, root};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -551,8 +551,7 @@ fn a_kernel_without_ublk_is_told_before_anything_is_served() {
 
 #[test]
 fn a_log_that_has_gone_is_waited_for_and_told_of() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: not root, so there is no host that is too small");
+    if !root("not root, so there is no host that is too small") {
         return;
     }
     let rig = Rig::new();
@@ -599,8 +598,7 @@ fn a_log_that_has_gone_is_waited_for_and_told_of() {
 
 #[test]
 fn a_log_that_fails_is_gone_on_without_as_the_policy_says() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: not root, so there is no host that is too small");
+    if !root("not root, so there is no host that is too small") {
         return;
     }
     for (arguments, goes_on) in

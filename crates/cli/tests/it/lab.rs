@@ -1,6 +1,6 @@
 //! Damage on purpose to a store that is in use: `holdfast mount --lab`, `holdfast inject DIR`.
 
-use crate::rig::{Rig, fuse};
+use crate::rig::{Rig, fuse, root};
 use rustix::fs::{XattrFlags, setxattr};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -64,8 +64,8 @@ fn a_mount_takes_no_damage_unless_it_was_made_for_it() {
 
 #[test]
 fn only_root_and_who_mounted_it_damage_it() {
-    if !fuse() || !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: other users need root");
+    if !fuse() || !root("other users need root") {
+        return;
     }
     let rig = Rig::new();
     let mount = rig.lab("allow_other,cache=16M");

@@ -1,6 +1,6 @@
 //! As users of mount(8) know it: its options, the helper under its name, umount(8).
 
-use crate::rig::{PATIENCE, Rig, await_end, fuse, kill};
+use crate::rig::{PATIENCE, Rig, await_end, fuse, kill, root};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -46,11 +46,7 @@ pub(crate) fn in_a_namespace(rig: &Rig, script: &str) -> (String, String) {
 
 /// A store `s` and a directory `m` for it, if mount(8) can be tried here.
 pub(crate) fn mount_8() -> Option<Rig> {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        eprintln!("SKIPPED: mount(8) needs root");
-    }
-    (is_root && fuse()).then(|| {
+    (root("mount(8) needs root") && fuse()).then(|| {
         let rig = Rig::new();
         rig.store("s", "16M");
         rig.directory("m");

@@ -1,6 +1,6 @@
 //! The life of a mount: made, used, synced, unmounted, ended by signals, killed.
 
-use crate::rig::{Rig, await_end, eventually, fingerprint, fuse, has_ended, kill};
+use crate::rig::{Rig, await_end, eventually, fingerprint, fuse, has_ended, kill, root};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -161,8 +161,8 @@ fn is_alive(mount: &Path) -> bool {
 
 #[test]
 fn a_daemon_that_is_told_to_end_leaves_other_mounts_at_its_directory_alone() {
-    if !fuse() || !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: umount -l needs root");
+    if !fuse() || !root("umount -l needs root") {
+        return;
     }
     let rig = Rig::new();
     let mount = rig.mounted("epoch=60000");
@@ -200,8 +200,8 @@ fn a_daemon_that_is_told_to_end_leaves_other_mounts_at_its_directory_alone() {
 
 #[test]
 fn a_daemon_whose_mount_is_gone_leaves_the_next_with_its_number_alone() {
-    if !fuse() || !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: umount -l needs root");
+    if !fuse() || !root("umount -l needs root") {
+        return;
     }
     let number = |mount: &Path| rustix::fs::stat(mount).unwrap().st_dev;
     let mut reused = 0;
@@ -230,8 +230,8 @@ fn a_daemon_whose_mount_is_gone_leaves_the_next_with_its_number_alone() {
 
 #[test]
 fn a_mount_that_was_moved_is_found_by_its_daemon() {
-    if !fuse() || !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: moving a mount needs root");
+    if !fuse() || !root("moving a mount needs root") {
+        return;
     }
     let rig = Rig::new();
     rig.mounted("epoch=60000");

@@ -2,7 +2,7 @@
 
 use crate::flashlog_sets::Server;
 use crate::nbd::Client;
-use crate::rig::{Ran, Rig, await_end, fuse, kill};
+use crate::rig::{Ran, Rig, await_end, fuse, kill, root};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -65,10 +65,6 @@ fn checked(rig: &Rig, store: &str) -> u64 {
 fn destroy(path: &Path) {
     let length = fs::metadata(path).unwrap().len();
     OpenOptions::new().write(true).truncate(true).open(path).unwrap().set_len(length).unwrap();
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 #[test]
@@ -335,8 +331,7 @@ fn rig_with_small_log() -> Option<(Rig, SmallHost)> {
     if !fuse() {
         return None;
     }
-    if !is_root() {
-        eprintln!("SKIPPED: not root, so there is no host that is too small");
+    if !root("not root, so there is no host that is too small") {
         return None;
     }
     let rig = Rig::new();

@@ -143,16 +143,37 @@ impl Drop for Rig {
     }
 }
 
+/// A test that cannot run here says so and passes, unless this is required: `CI=true` requires everything, `HOLDFAST_REQUIRE` what it names
+/// (`root,fuse`), as `tests/run.sh` does with what it has looked for itself.
+#[track_caller]
+pub(crate) fn lacks(what: &str, why: &str) {
+    let is_required = std::env::var("HOLDFAST_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == what));
+    let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    assert!(!is_required && !is_ci, "{why}, and {what} is required");
+    eprintln!("SKIPPED: {why}");
+}
+
+/// Whether this is root; says so if not, and what for it would be.
+#[track_caller]
+pub(crate) fn root(why: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        lacks("root", why);
+    }
+    is_root
+}
+
 /// Whether FUSE can be used here; says so if not.
+#[track_caller]
 pub(crate) fn fuse() -> bool {
     let root = rustix::process::geteuid().is_root();
     let helper = || Command::new("fusermount3").arg("--version").output().is_ok();
-    let lacks = match () {
+    let why = match () {
         () if !Path::new("/dev/fuse").exists() => "there is no /dev/fuse",
         () if !root && !helper() => "not root, and there is no fusermount3",
         () => return true,
     };
-    eprintln!("SKIPPED: {lacks}");
+    lacks("fuse", why);
     false
 }
 

@@ -1,6 +1,6 @@
 //! A file system stopped where it stands, by the ioctl that other file systems have for it.
 
-use crate::rig::{Rig, fuse};
+use crate::rig::{Rig, fuse, root};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -53,8 +53,8 @@ fn a_mount_that_was_shut_down_answers_eio_and_has_after_a_remount_what_was_synce
 /// What was stopped is not started again by the back door.
 #[test]
 fn a_mount_that_was_shut_down_is_not_remounted() {
-    if !fuse() || !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: remounts need root");
+    if !fuse() || !root("remounts need root") {
+        return;
     }
     let rig = Rig::new();
     let mount = rig.mounted("epoch=60000");

@@ -1,6 +1,6 @@
 //! Reading and writing with a checksum per block, through a mount.
 
-use crate::rig::{Rig, flip, fuse, places};
+use crate::rig::{Rig, flip, fuse, places, root};
 use holdfast_client::{Algorithm, Checksum, Kind, Operation, pieces};
 use std::fs;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
@@ -136,8 +136,8 @@ fn a_descriptor_permits_what_it_was_opened_for() {
 
 #[test]
 fn other_users_and_mounts_that_cannot_look_into_processes() {
-    if !fuse() || !rustix::process::geteuid().is_root() {
-        return eprintln!("SKIPPED: other users need root");
+    if !fuse() || !root("other users need root") {
+        return;
     }
     let rig = Rig::new();
     rig.store("s", "64M");
