@@ -14,6 +14,8 @@ pub(crate) mod exit {
     pub(crate) const USAGE: u8 = 2;
     /// `flashlog status`: not protected, or something is wrong with the device.
     pub(crate) const UNPROTECTED: u8 = 3;
+    /// `mount --foreground`: the store is in order, without pages that went bad in memory. Units do not start it again for that.
+    pub(crate) const GIVEN_UP: u8 = 5;
     /// `check`: errors were found and all of them corrected.
     pub(crate) const CHECK_CORRECTED: u8 = 1;
     /// `check`: errors are left.

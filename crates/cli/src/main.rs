@@ -15,6 +15,7 @@
 //! | `man` | manual pages, from the definitions of the command line |
 //! | `metrics` | what `status` tells, for Prometheus |
 //! | `progress` | how far long work has come |
+//! | `given_up` | what a mount could not store as it ended |
 //! | `scrub` | what a scrub has done, and what a mount can be asked about it |
 //! | `check` | what a check finds, and what a mount can be asked about it |
 //! | `report`, `output`, `failure` | what is answered: words or JSON, exit codes |
@@ -43,6 +44,7 @@ mod duration;
 mod ecc;
 mod failure;
 mod flashlog;
+mod given_up;
 mod growth;
 mod helper;
 mod holder;

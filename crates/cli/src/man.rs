@@ -173,6 +173,7 @@ fn section(roff: &mut Roff, heading: &str, list: List) {
 fn exit_status(name: &str) -> List {
     match name {
         "holdfast-check" => EXIT_STATUS_OF_CHECK,
+        "holdfast-mount" => EXIT_STATUS_OF_MOUNT,
         "holdfast-flashlog-status" | "holdfast-flashlog-backup" | "holdfast-flashlog-rebuild" => {
             EXIT_STATUS_OF_FLASHLOG
         }
@@ -182,6 +183,16 @@ fn exit_status(name: &str) -> List {
 
 const EXIT_STATUS: List =
     &[("0", "done"), ("1", "failed; standard error says why in one line"), ("2", "the command line makes no sense")];
+
+const EXIT_STATUS_OF_MOUNT: List = &[
+    ("0", "done"),
+    ("1", "failed; standard error says why in one line"),
+    ("2", "the command line makes no sense"),
+    (
+        "5",
+        "with --foreground: unmounted, and the store is in order, but changed pages had gone bad in memory and are given up; the log names them",
+    ),
+];
 
 const EXIT_STATUS_OF_FLASHLOG: List = &[
     ("0", "done; everything that was asked about is well"),

@@ -2,6 +2,7 @@
 
 use crate::audited::Audited;
 use crate::flashlog::report::SetReport;
+use crate::given_up::GivenUp;
 use crate::holder;
 use crate::output::{self, Report, count, table};
 use crate::paths::shell;
@@ -61,6 +62,9 @@ pub(crate) struct StoreReport {
     /// The last scrub of a mounted store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) scrub: Option<ScrubReport>,
+    /// What mounts before this one could not store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) given_up: Option<GivenUp>,
     /// The process that serves a mount.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) daemon: Option<Daemon>,
@@ -338,6 +342,7 @@ impl StoreReport {
             flashlog: None,
             flashlog_device: None,
             scrub: None,
+            given_up: None,
             daemon: None,
         }
     }
@@ -348,6 +353,7 @@ impl StoreReport {
             cut(&mut report.store);
             report.mounted_on.as_mut().map(cut);
             report.read_only.as_mut().map(cut);
+            report.given_up.as_mut().map(|given_up| cut(&mut given_up.first));
             if let Some(set) = &mut report.flashlog {
                 [&mut set.main, &mut set.log].into_iter().chain(set.problem.as_mut()).for_each(cut);
             }
@@ -507,6 +513,9 @@ impl Report for StoreReport {
                     format!("{pages} went bad in memory; errors until written again; `holdfast sync` has the log name the files"),
                 ));
             }
+        }
+        if let Some(given_up) = &self.given_up {
+            rows.push(("GIVEN UP", given_up.line()));
         }
         let found = self.figures.as_ref().map(|figures| &figures.counters);
         if let Some(counters) = found.filter(|counters| counters.scribbles + counters.audit_failures > 0) {

@@ -9,7 +9,9 @@ use holdfast_cache::{Cache, Options as CacheOptions, Recovered};
 use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Enforce, Namespace};
-use holdfast_object::{Arena, Clock, DomainId, Error, ObjectStore, PAGE_SIZE, Snapshots, StoreStatus, SystemClock};
+use holdfast_object::{
+    Arena, Clock, DomainId, Error, ObjectCache, ObjectId, ObjectStore, PAGE_SIZE, Snapshots, StoreStatus, SystemClock,
+};
 use holdfast_physical::{MetadataProtection, Module, OpenOptions};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -129,12 +131,18 @@ impl Stack {
         self.cache.store_status()
     }
 
-    /// Logs which files have pages that went bad in memory before they were stored.
-    pub(crate) fn log_bad(&self, what: &str) {
-        for (object, pages) in self.cache.bad_objects() {
-            let path = self.namespace.path_of(object);
-            tracing::error!(path = %path.escape_ascii(), pages, "went bad in memory, and {what}");
+    /// Logs which files have pages that went bad in memory before they were stored, and gives them.
+    pub(crate) fn log_bad(&self, what: &str) -> Vec<BadFile> {
+        let files = self.cache.bad_objects().into_iter().map(|(object, pages)| {
+            let path = String::from_utf8_lossy(&self.namespace.path_of(object)).into_owned();
+            let indices = self.cache.bad_pages(object, 0, RUNS_NAMED * PAGES_OF_A_RUN).unwrap_or_default();
+            BadFile { object, path, pages: pages as u64, bytes: runs_of(&indices, pages) }
+        });
+        let files: Vec<BadFile> = files.collect();
+        for BadFile { path, pages, bytes, .. } in &files {
+            tracing::error!(path, pages, bytes, "went bad in memory, and {what}");
         }
+        files
     }
 
     /// A state of the store, for reports.
@@ -147,6 +155,34 @@ impl Stack {
         };
         Figures::new(self.module.store_uuid(), snapshots, protection, status)
     }
+}
+
+/// A file with pages that went bad in memory before they were stored.
+pub(crate) struct BadFile {
+    pub(crate) object: ObjectId,
+    pub(crate) path: String,
+    pub(crate) pages: u64,
+    /// Where they are, in words.
+    pub(crate) bytes: String,
+}
+
+/// Runs of bytes that are named of a file, and pages of each that are looked for.
+const RUNS_NAMED: usize = 16;
+const PAGES_OF_A_RUN: usize = 256;
+
+/// The bytes of these pages, ascending, of `all` that there are.
+fn runs_of(pages: &[u64], all: usize) -> String {
+    let byte = |page: u64| page.saturating_mul(PAGE_SIZE as u64);
+    let mut left = all;
+    let mut named = Vec::new();
+    for run in pages.chunk_by(|a, b| a + 1 == *b).take(RUNS_NAMED) {
+        named.push(format!("{} to {}", byte(run[0]), byte(run[run.len() - 1] + 1) - 1));
+        left -= run.len();
+    }
+    if left > 0 {
+        named.push(format!("and of {left} pages more"));
+    }
+    named.join(", ")
 }
 
 /// An empty store on a device, with a root directory of the calling user; so many bytes are set aside for root.
@@ -309,6 +345,13 @@ pub(crate) fn says(error: impl std::fmt::Display) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_of_pages_are_told_in_runs() {
+        assert_eq!(runs_of(&[1, 2, 3, 7], 4), "4096 to 16383, 28672 to 32767");
+        let many: Vec<u64> = (0..20).map(|number| 2 * number).collect();
+        assert!(runs_of(&many, 25).ends_with("122880 to 126975, and of 9 pages more"));
+    }
 
     #[test]
     fn a_store_is_opened_again_if_its_metadata_goes_bad_meanwhile() {

@@ -70,6 +70,9 @@ pub(crate) fn alarms(report: &StoreReport) -> Vec<String> {
     if let Some(problem) = report.flashlog.as_ref().and_then(|set| set.problem.as_ref()) {
         alarms.push(format!("NOT PROTECTED: {}", quoting::line(problem)));
     }
+    if let Some(given_up) = &report.given_up {
+        alarms.push(format!("GIVEN UP: {}", given_up.line()));
+    }
     let Some(daemon) = &report.daemon else { return alarms };
     if daemon.synced_pages_lost > 0 {
         let pages = count(daemon.synced_pages_lost, "synced page is LOST", "synced pages are LOST");

@@ -120,9 +120,11 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     // This process does not keep the mount in use itself.
     let _ = std::env::set_current_dir("/");
     let stuck = state.condition == Condition::NotAnswering;
-    let bad_pages = match stuck || abandoned || mount.read_only {
-        true => 0,
-        false => not_stored(&mount, pid, arguments.force, timeout)?,
+    let bad_pages = match () {
+        () if stuck || abandoned => 0,
+        // A remount may have made it so, which forgets nothing.
+        () if mount.read_only => state.cache.as_ref().map_or(0, |cache| cache.pages_bad),
+        () => not_stored(&mount, pid, arguments.force, timeout)?,
     };
     if bad_pages > 0 && !arguments.force {
         return Err(Failure::new(format!(

@@ -147,7 +147,6 @@ impl Live {
             tracing::error!("it could not be closed in order: {path}{error}");
             Failure::new(format!("{} could not be closed in order: {path}{error}", store.display()))
         })?;
-        self.stack.log_bad("was not stored as it was written, and is not now");
         self.disks.close()?;
         tracing::info!("closed in order, at recovery point {}", self.stack.status().epoch);
         Ok(())

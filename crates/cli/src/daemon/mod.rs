@@ -16,12 +16,14 @@
 //! it and not `panic = "abort"` in the profile, so that it holds for every profile and the log gets the message first.
 
 mod check;
+mod given_up;
 mod lab;
 mod launch;
 mod live;
 pub(crate) mod log;
 pub(crate) mod notify;
 mod own;
+mod record;
 mod remount;
 mod scrub;
 mod set;
@@ -41,6 +43,7 @@ use crate::signals;
 use crate::snapshots::{self, LastComparison, SnapshotReply, SnapshotRequest};
 use crate::users;
 use check::Checker;
+use given_up::Earlier;
 use holdfast_block::Access;
 use holdfast_cache::Cache;
 use holdfast_fuse::adapter::{self, Filesystem, Served, Synchronous};
@@ -99,7 +102,7 @@ enum Event {
     WorkerEnded(io::Result<()>),
 }
 
-/// Mounts, calls `ready` when the mount can be used, and serves until it ends. The store is clean on `Ok`. If the daemon of the
+/// Mounts, calls `ready` when the mount can be used, and serves until it ends. The store is clean on `Ok`, and has what was written. If the daemon of the
 /// last mount is still closing the store, waits for it. `told` hears of that, and of whatever else takes long.
 ///
 /// # Errors
@@ -114,6 +117,7 @@ pub(crate) fn serve(
     abort_on_panic();
     let live = open(mounting, told)?;
     let backups = Backups::of(&live.disks);
+    let earlier = Earlier::load(&live.stack);
     let state = Arc::new(State {
         mounting: mounting.clone(),
         served: Arc::new(Served::new(live.stack.namespace.clone())),
@@ -123,6 +127,7 @@ pub(crate) fn serve(
         checker: Checker::default(),
         down: OnceLock::new(),
         backups,
+        earlier,
         options: Mutex::new(mounting.options.clone()),
         remounting: Mutex::new(()),
     });
@@ -130,7 +135,7 @@ pub(crate) fn serve(
         Ok(mounted) => mounted,
         Err(failure) => {
             // Opening has made a recovery point of its own, in a store that is in use.
-            state.live.read().close(&mounting.store)?;
+            state.close()?;
             return Err(failure);
         }
     };
@@ -176,7 +181,7 @@ pub(crate) fn serve(
         tracing::info!("left as it was; the next mount recovers it");
         return outcome;
     }
-    let closed = state.live.read().close(&mounting.store);
+    let closed = state.close();
     outcome.and(closed)
 }
 
@@ -404,6 +409,8 @@ struct State {
     /// Why nothing is answered any more: [`Control::shut_down`], or a remount after which nothing can be shown.
     down: OnceLock<&'static str>,
     backups: Backups,
+    /// What the mounts before gave up.
+    earlier: Earlier,
     /// As they are now: a remount changes some of them.
     options: Mutex<MountOptions>,
     /// Held by a remount, from its beginning to its end.
@@ -434,6 +441,16 @@ impl State {
         self.check_up().map(|()| live)
     }
 
+    /// Leaves the store in order.
+    ///
+    /// # Errors
+    /// It is not, or not all that was written is there.
+    fn close(&self) -> Result<()> {
+        let live = self.live.read();
+        live.close(&self.mounting.store)?;
+        self.earlier.add(&live.stack, &self.mounting.store)
+    }
+
     fn report(&self) -> StoreReport {
         let Mounting { store, directory, .. } = &self.mounting;
         let options = self.options.lock().clone();
@@ -455,6 +472,7 @@ impl State {
         if let Some(set) = &mut report.flashlog {
             self.backups.tell(set);
         }
+        report.given_up = self.earlier.report(stack);
         report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..live.scrubber.report() });
         report.daemon = Some(Daemon {
             pid: std::process::id(),

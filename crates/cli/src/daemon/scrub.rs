@@ -3,21 +3,14 @@
 //! Where it is, is kept in a record beside the mount's log (`$XDG_STATE_HOME/holdfast/scrub-UUID.json`), written every few
 //! seconds and when something is decided; the next mount of the store goes on from there, also after a crash. The record is
 //! no part of the store: without it a scrub begins anew, and nothing else is lost.
-//!
-//! Its directory is opened before the mount is made, and kept: by its path, a directory that the mount covers would be in the mount itself.
-//! There the next mount would not look, and a worker that writes the record would wait for its own answer.
 
+use super::record::RecordFile;
 use crate::failure::{Failure, Result};
-use crate::report::show_uuid;
 use crate::scrub::{Found, ScrubCondition, ScrubReport};
 use crate::stack::Stack;
 use holdfast_object::{DomainId, ObjectCache, PAGE_SIZE, ScrubCursor, ScrubFinding};
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{Mode, OFlags, openat, renameat};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -59,44 +52,6 @@ pub(crate) struct Scrubber {
     file: Option<Arc<RecordFile>>,
 }
 
-/// Where the record is.
-struct RecordFile {
-    directory: File,
-    name: String,
-    /// For messages.
-    path: PathBuf,
-}
-
-/// The record of a store with this UUID.
-fn record_path(uuid: &[u8; 16]) -> Option<PathBuf> {
-    let state = crate::paths::directory("XDG_STATE_HOME", ".local/state").ok()?;
-    Some(state.join("holdfast").join(format!("scrub-{}.json", show_uuid(uuid))))
-}
-
-impl RecordFile {
-    fn open(path: PathBuf) -> io::Result<RecordFile> {
-        let name = path.file_name().and_then(|name| name.to_str()).map(str::to_string);
-        let (Some(name), Some(above)) = (name, path.parent()) else { return Err(io::ErrorKind::InvalidInput.into()) };
-        super::log::private_directory(above)?;
-        Ok(RecordFile { directory: File::open(above)?, name, path })
-    }
-
-    fn load(&self) -> Option<Record> {
-        let file = openat(&self.directory, &self.name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        serde_json::from_str(&io::read_to_string(File::from(file)).ok()?).ok()
-    }
-
-    /// Replaces the record as a whole: a crash leaves the old one or the new one.
-    fn save(&self, record: &Record) -> io::Result<()> {
-        let new = format!("{}.new", self.name);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-        let mut file = File::from(openat(&self.directory, &new, flags, Mode::RUSR | Mode::WUSR)?);
-        file.write_all(&serde_json::to_vec(record)?)?;
-        file.sync_all()?;
-        Ok(renameat(&self.directory, &new, &self.directory, &self.name)?)
-    }
-}
-
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -104,13 +59,12 @@ fn now_s() -> u64 {
 impl Scrubber {
     /// Goes on with what an earlier mount left, if that was running. To be called before the mount is made.
     pub(crate) fn start(stack: &Arc<Stack>) -> Scrubber {
-        let opened = record_path(&stack.module.store_uuid()).map(RecordFile::open).transpose();
-        let file = opened.unwrap_or_else(|error| {
+        let file = RecordFile::of("scrub", &stack.module.store_uuid()).unwrap_or_else(|error| {
             tracing::warn!(%error, "there is no place for the record of a scrub: it would begin anew after a restart");
             None
         });
         let file = file.map(Arc::new);
-        let record = file.as_deref().and_then(RecordFile::load).unwrap_or_default();
+        let record = file.as_deref().and_then(RecordFile::load::<Record>).unwrap_or_default();
         Scrubber::with(stack, file, record)
     }
 
@@ -333,7 +287,7 @@ mod tests {
     use crate::stack::Settings;
     use holdfast_block::{Access, FileDevice};
     use holdfast_integrity::Protection;
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs::File;
 
     /// As each attempt at a remount does while all requests wait.
     #[test]
@@ -349,7 +303,7 @@ mod tests {
         let scrubber = Scrubber::with(&stack, Some(file.clone()), Record::default());
         // One block, and the next one after an hour.
         scrubber.begin(Some(1)).unwrap();
-        assert_eq!(file.load().unwrap().report.condition, ScrubCondition::Running);
+        assert_eq!(file.load::<Record>().unwrap().report.condition, ScrubCondition::Running);
         std::fs::remove_file(&path).unwrap();
         assert!(scrubber.halt());
         let moved = scrubber.moved_to(&stack);
@@ -357,24 +311,6 @@ mod tests {
         let report = moved.report();
         assert_eq!((report.condition, report.rate_bytes_per_s), (ScrubCondition::Running, 1));
         moved.stop();
-        assert_eq!(file.load().unwrap().report.condition, ScrubCondition::Running);
-    }
-
-    #[test]
-    fn a_record_is_replaced_as_a_whole_and_nonsense_is_none() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("sub/scrub-x.json");
-        let file = RecordFile::open(path.clone()).unwrap();
-        let mut record = Record::default();
-        record.report.counts.data = 7;
-        record.report.condition = ScrubCondition::Paused;
-        file.save(&record).unwrap();
-        assert_eq!(file.load(), Some(record.clone()));
-        record.cursor = ScrubCursor::End;
-        file.save(&record).unwrap();
-        assert_eq!(file.load(), Some(record));
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        std::fs::write(&path, "{").unwrap();
-        assert_eq!(file.load(), None);
+        assert_eq!(file.load::<Record>().unwrap().report.condition, ScrubCondition::Running);
     }
 }

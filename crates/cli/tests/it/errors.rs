@@ -1,12 +1,14 @@
 //! Bytes that go bad in memory before they are stored, as applications see it: who is told, how often, and what is left.
 
 use crate::caching::write_mapped;
-use crate::rig::{Rig, fuse, root};
+use crate::rig::{Rig, eventually, fuse, kill, root};
+use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 4;
@@ -163,6 +165,69 @@ fn unmounting_over_bad_pages_is_not_silent() {
     }
 }
 
+/// Who unmounts in another way than by `holdfast unmount` cannot be refused: the log, the exit code and the next mounts say what is gone.
+#[test]
+fn what_a_mount_gives_up_is_told_by_the_next_ones() {
+    if !fuse() {
+        return;
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    let ways: &[&[&str]] =
+        if is_root { &[&["umount"], &["umount", "-l"], &[]] } else { &[&["fusermount3", "-u"], &[]] };
+    for way in ways {
+        let changed = Changed::new(MODES[0]);
+        let rig = &changed.rig;
+        rig.run(["unmount", "m"]).exits(0);
+        let mount = || {
+            let mut daemon = rig.command();
+            daemon.args(["mount", "--lab", "s", "m", "--foreground", "-o", MODES[0]]);
+            let daemon = daemon.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+            eventually("it is mounted", || changed.path.exists());
+            daemon
+        };
+        let end = |daemon: Child| {
+            match way {
+                [] => kill(i32::try_from(daemon.id()).unwrap(), Signal::TERM),
+                [program, options @ ..] => {
+                    assert!(Command::new(program).args(options).arg(rig.path("m")).status().unwrap().success());
+                }
+            }
+            let ended = daemon.wait_with_output().unwrap();
+            (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+        };
+        let daemon = mount();
+        changed.open().write_all_at(&pages(4), 0).unwrap();
+        changed.flip(1);
+        changed.flip(2);
+        let (code, log) = end(daemon);
+        assert_eq!(code, Some(5), "{way:?}: {log}");
+        assert!(
+            log.contains("closed in order") && log.contains("2 pages of 1 file went bad in memory"),
+            "{way:?}: {log}"
+        );
+        assert!(log.contains("/f") && log.contains("4096 to 12287"), "{way:?}: {log}");
+        rig.run(["check", "s"]).exits(0);
+
+        // Each mount says so, whether anybody has looked or not.
+        let given_up = "GIVEN UP: 2 pages of /f went bad in memory before the mount ended";
+        let said = rig.run(["mount", "s", "m"]).exits(0);
+        assert!(said.err.contains(given_up), "{way:?}: {said:?}");
+        rig.run(["unmount", "m"]).exits(0);
+        let daemon = mount();
+        let status = || rig.run(["status", "m", "--json"]).exits(0).json()["given_up"].clone();
+        let told = status();
+        assert_eq!((&told["pages"], &told["files"], &told["first"]), (&2.into(), &1.into(), &"/f".into()), "{way:?}");
+        changed.open().write_all_at(&pages(4), 0).unwrap();
+        assert!(status().is_null(), "{way:?}: they are written again");
+        let (code, log) = end(daemon);
+        assert_eq!(code, Some(0), "{way:?}: {log}");
+        let said = rig.run(["mount", "s", "m"]).exits(0);
+        assert!(said.err.is_empty(), "{way:?}: {said:?}");
+        assert!(fs::read(&changed.path).unwrap() == pages(4), "{way:?}");
+        rig.run(["unmount", "m"]).exits(0);
+    }
+}
+
 #[test]
 fn a_synchronous_write_is_told_at_once() {
     if !fuse() {
@@ -278,6 +343,7 @@ fn a_remount_forgets_nothing() {
     assert!(told(one.sync_all()));
     remount("ro");
     assert_eq!(changed.reads(1), None, "not the old contents all of a sudden");
+    changed.rig.run(["unmount", "m"]).exits(1).says("1 page went bad in memory").says("nothing was unmounted");
     assert!(changed.reads(0) == Some(page(2, 0)));
     assert!(told(two.sync_all()) && !told(two.sync_all()) && !told(one.sync_all()));
     remount("rw");

@@ -1,0 +1,78 @@
+//! Records that mounts of a store leave for later ones, beside their log: `$XDG_STATE_HOME/holdfast/WHAT-UUID.json`. They are no part of the
+//! store: another machine has others.
+//!
+//! The directory is opened before the mount is made, and kept: by its path, a directory that the mount covers would be in the mount itself.
+//! There the next mount would not look, and a worker that writes a record would wait for its own answer.
+
+use crate::report::show_uuid;
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Where a record is.
+pub(super) struct RecordFile {
+    directory: File,
+    name: String,
+    /// For messages.
+    pub(super) path: PathBuf,
+}
+
+impl RecordFile {
+    /// Of the store with this UUID; nothing if there is no home directory.
+    pub(super) fn of(what: &str, uuid: &[u8; 16]) -> io::Result<Option<RecordFile>> {
+        let Ok(state) = crate::paths::directory("XDG_STATE_HOME", ".local/state") else { return Ok(None) };
+        RecordFile::open(state.join("holdfast").join(format!("{what}-{}.json", show_uuid(uuid)))).map(Some)
+    }
+
+    pub(super) fn open(path: PathBuf) -> io::Result<RecordFile> {
+        let name = path.file_name().and_then(|name| name.to_str()).map(str::to_string);
+        let (Some(name), Some(above)) = (name, path.parent()) else { return Err(io::ErrorKind::InvalidInput.into()) };
+        super::log::private_directory(above)?;
+        Ok(RecordFile { directory: File::open(above)?, name, path })
+    }
+
+    /// What it says; nothing if there is none, or nonsense.
+    pub(super) fn load<T: DeserializeOwned>(&self) -> Option<T> {
+        let file = openat(&self.directory, &self.name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        serde_json::from_str(&io::read_to_string(File::from(file)).ok()?).ok()
+    }
+
+    /// Replaces the record as a whole: a crash leaves the old one or the new one.
+    pub(super) fn save<T: Serialize>(&self, record: &T) -> io::Result<()> {
+        let new = format!("{}.new", self.name);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&self.directory, &new, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(&serde_json::to_vec(record)?)?;
+        file.sync_all()?;
+        Ok(renameat(&self.directory, &new, &self.directory, &self.name)?)
+    }
+
+    pub(super) fn remove(&self) -> io::Result<()> {
+        Ok(unlinkat(&self.directory, &self.name, AtFlags::empty())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_record_is_replaced_as_a_whole_and_nonsense_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sub/what-x.json");
+        let file = RecordFile::open(path.clone()).unwrap();
+        for record in [vec![7, 8], vec![]] {
+            file.save(&record).unwrap();
+            assert_eq!(file.load(), Some(record));
+        }
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::write(&path, "{").unwrap();
+        assert_eq!(file.load::<Vec<u32>>(), None);
+        file.remove().unwrap();
+        assert!(!path.exists() && file.load::<Vec<u32>>().is_none());
+    }
+}
