@@ -1,7 +1,8 @@
 //! Faults of memory on purpose, in a cache that is in use: bits of pages, or of the checksums that they are kept under, are inverted. Nothing
 //! calls this but tests, the lab, and a mount made for it (`holdfast mount --lab`).
 //!
-//! No epoch is being written meanwhile, so a page is either changed and in no recovery point (t0–t1), or as the store has it (t2–t3).
+//! No epoch is being written meanwhile, so a page is either changed and in no recovery point (t0–t1), or as the store has it (t2–t3); whoever
+//! wants bits to flip at any moment does without that ([`Cache::at_any_moment`]).
 
 use crate::Cache;
 use crate::object::Residence;
@@ -90,10 +91,10 @@ fn state_of(residence: Residence) -> PageState {
     }
 }
 
-/// A cache while no epoch is being written. Transactions go on.
+/// A cache while no epoch is being written, but for [`Cache::at_any_moment`]. Transactions go on.
 pub struct Quiet<'a> {
     cache: &'a Cache,
-    _no_epoch_is_written: MutexGuard<'a, ()>,
+    _no_epoch_is_written: Option<MutexGuard<'a, ()>>,
 }
 
 impl Cache {
@@ -107,7 +108,12 @@ impl Cache {
 
     /// Waits until no epoch is being written, and keeps others from being written.
     pub fn quiet(&self) -> Quiet<'_> {
-        Quiet { cache: self, _no_epoch_is_written: self.flushing.lock() }
+        Quiet { cache: self, _no_epoch_is_written: Some(self.flushing.lock()) }
+    }
+
+    /// Waits for nothing: an epoch may be written meanwhile. Its pages count as [`PageState::Dirty`], and may be clean at once.
+    pub fn at_any_moment(&self) -> Quiet<'_> {
+        Quiet { cache: self, _no_epoch_is_written: None }
     }
 }
 

@@ -83,6 +83,20 @@ fn what_is_not_there_is_not_hit() {
 }
 
 #[test]
+fn a_bit_flips_whatever_is_under_way() {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Regular);
+    rig.write(id, 0, &pattern(1, PAGE_SIZE)).unwrap();
+    let page = resident(&rig, id)[0];
+    // As whoever writes an epoch, it keeps out those who wait for there to be none.
+    let writing = rig.cache.quiet();
+    rig.cache.at_any_moment().flip(&page, FlipPart::Bytes, &[5]).unwrap();
+    drop(writing);
+    assert!(rig.cache.sync(id, Durability::All).is_err());
+    rig.cache.check();
+}
+
+#[test]
 fn a_page_below_is_met_by_the_next_reader() {
     let rig = Rig::new(2048);
     let id = rig.create(Kind::Regular);

@@ -1,10 +1,11 @@
 //! Writes to metadata in memory as nobody may, and prints what became of it. Exit code 1 if a promise is broken.
 
 use clap::{Parser, ValueEnum};
+use holdfast_lab::document::commit;
 use holdfast_lab::metadata::{Kind, Plan, markdown, run, text};
 use holdfast_physical::MetadataProtection;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
 
 /// A protection to do without: the campaign must fail.
@@ -34,17 +35,6 @@ struct Arguments {
     /// Writes the table to docs/metadata-campaign.md.
     #[arg(long, conflicts_with_all = ["plant", "kind"])]
     write: bool,
-}
-
-/// What the sources are that this was built from, if they are what was built: the commit, and whether they have other changes.
-fn commit() -> Option<String> {
-    let git = |arguments: &[&str]| {
-        let done = Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(arguments).output().ok()?;
-        done.status.success().then(|| String::from_utf8_lossy(&done.stdout).trim().to_string())
-    };
-    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let is_changed = !git(&["status", "--porcelain", "--", "..", "../../Cargo.lock"])?.is_empty();
-    Some(if is_changed { format!("{commit} with changes") } else { commit })
 }
 
 fn main() -> ExitCode {

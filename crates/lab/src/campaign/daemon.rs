@@ -22,6 +22,8 @@ use std::time::Duration;
 const POOL_BYTES: u64 = 32 << 20;
 /// How long anything may take that should be over at once, until it is taken for hung.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What a daemon says that has left its store in order, but for pages that had gone bad in memory (`holdfast mount`, exit code 5).
+const GIVEN_UP: i32 = 5;
 /// Errors after which a worker stops: its mount is gone.
 const ERRORS_MAX: u64 = 1000;
 
@@ -32,6 +34,16 @@ pub struct Daemon {
     pub program: PathBuf,
     /// A directory for the store, the mount point and the log.
     pub directory: PathBuf,
+}
+
+/// How a daemon ended that was unmounted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    InOrder,
+    /// In order, and it has said that something was not stored.
+    GivenUp,
+    /// It died, or hung, or says that its store is not in order.
+    Otherwise,
 }
 
 impl Daemon {
@@ -91,16 +103,20 @@ impl Daemon {
         let _ = Command::new("umount").arg("-l").arg(self.mount_point()).stderr(Stdio::null()).status();
     }
 
-    /// Unmounts; whether the daemon ended as it should.
-    fn unmount(&self, mut mounted: Running) -> Result<bool, String> {
+    /// Unmounts.
+    fn unmount(&self, mut mounted: Running) -> Result<Left, String> {
         // Not by the daemon's own command, which leaves a mount with bad pages in place until they are given up.
         let left = Command::new("umount").arg(self.mount_point()).status().map_err(says)?.success();
         if !left {
             mounted.kill().map_err(says)?;
         }
-        let ended = ended(mounted)?.success();
+        let ended = ended(mounted)?.code();
         self.clear();
-        Ok(left && ended)
+        Ok(match (left, ended) {
+            (true, Some(0)) => Left::InOrder,
+            (true, Some(GIVEN_UP)) => Left::GivenUp,
+            _ => Left::Otherwise,
+        })
     }
 }
 
@@ -118,13 +134,28 @@ fn ended(mut running: Running) -> Result<ExitStatus, String> {
 /// # Errors
 /// In words, for what fails before anything has flipped, and for what the machine refuses.
 pub fn trial_anywhere(options: &Options, daemon: &Daemon) -> Result<Outcome, String> {
+    tried(options, daemon, |pid, rng| {
+        process::flip(pid, FLIPS, ("/memfd:holdfast-arena", POOL_BYTES), rng).map_err(says)
+    })
+}
+
+/// The same with whatever `strike` does to the daemon's process.
+fn tried(
+    options: &Options,
+    daemon: &Daemon,
+    strike: impl FnOnce(u32, &mut Pcg64Mcg) -> Result<Vec<Flip>, String>,
+) -> Result<Outcome, String> {
     daemon.clear();
-    let outcome = tried(options, daemon);
+    let outcome = mounted_and_struck(options, daemon, strike);
     daemon.clear();
     outcome
 }
 
-fn tried(options: &Options, daemon: &Daemon) -> Result<Outcome, String> {
+fn mounted_and_struck(
+    options: &Options,
+    daemon: &Daemon,
+    strike: impl FnOnce(u32, &mut Pcg64Mcg) -> Result<Vec<Flip>, String>,
+) -> Result<Outcome, String> {
     let mut log = daemon.log()?;
     writeln!(log, "-- {}, {}, seed {}", options.load, options.mode, options.seed).map_err(says)?;
     daemon.create(options)?;
@@ -133,11 +164,13 @@ fn tried(options: &Options, daemon: &Daemon) -> Result<Outcome, String> {
     let made = (0..WORKERS).map(|worker| Worker::new(&target, options.load, worker, FILES_BYTES));
     let workers: Vec<Worker<Mount>> = made.collect::<Result<_, _>>()?;
     let mut outcome = Outcome::default();
-    let (mut workers, flips) = used(&target, workers, options, &mut mounted, &mut outcome)?;
+    let (mut workers, flips) = used(&target, workers, (options, strike), &mut mounted, &mut outcome)?;
     for Flip { address, mapping } in flips {
         writeln!(log, "flipped a bit at {address:#x} of {mapping}").map_err(says)?;
     }
-    outcome.crashed |= !daemon.unmount(mounted)?;
+    let left = daemon.unmount(mounted)?;
+    outcome.crashed |= left == Left::Otherwise;
+    outcome.told |= left == Left::GivenUp;
     outcome.count_run(&mut workers);
     for worker in &mut workers {
         worker.may_have_lost = outcome.crashed;
@@ -147,16 +180,16 @@ fn tried(options: &Options, daemon: &Daemon) -> Result<Outcome, String> {
         return Ok(outcome);
     };
     outcome.count_anew(workers, &target);
-    outcome.told |= !daemon.unmount(mounted)?;
+    outcome.told |= daemon.unmount(mounted)? != Left::InOrder;
     outcome.told |= !daemon.run(&["check"], &daemon.store())?.success();
     Ok(outcome)
 }
 
-/// The load, with the flips in its middle, and everything read back.
+/// The load, with the strike in it, and everything read back.
 fn used(
     target: &Mount,
     workers: Vec<Worker<Mount>>,
-    options: &Options,
+    (options, strike): (&Options, impl FnOnce(u32, &mut Pcg64Mcg) -> Result<Vec<Flip>, String>),
     mounted: &mut Running,
     outcome: &mut Outcome,
 ) -> Result<(Vec<Worker<Mount>>, Vec<Flip>), String> {
@@ -182,9 +215,10 @@ fn used(
         drop(ended);
         let wait =
             |time: Duration, all_ended: &Receiver<()>| all_ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
-        wait(options.time / 2, &all_ended);
-        let flipped = process::flip(mounted.id(), FLIPS, ("/memfd:holdfast-arena", POOL_BYTES), &mut rng);
-        wait(options.time / 2, &all_ended);
+        let moment = options.moment(&mut rng);
+        wait(moment, &all_ended);
+        let flipped = strike(mounted.id(), &mut rng);
+        wait(options.time.saturating_sub(moment), &all_ended);
         is_over.store(true, Ordering::Relaxed);
         if wait(PATIENCE, &all_ended) {
             // It hangs: without the daemon every request ends.
@@ -194,6 +228,6 @@ fn used(
         let workers =
             running.into_iter().map(|thread| thread.join().map_err(|_| "a worker of the load panicked".into()));
         let workers = workers.collect::<Result<_, String>>()?;
-        Ok((workers, flipped.map_err(says)?))
+        Ok((workers, flipped?))
     })
 }

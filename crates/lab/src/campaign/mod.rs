@@ -1,15 +1,17 @@
 //! How probable it is that flipped bits are read or stored: the experiment of *Cooperative Data Protection*, §3.4.
 //!
-//! A trial: a load runs on the whole stack in this process, with real threads and the machine's clock; in the middle of it, 16 bits of
-//! the page pool flip at once; it goes on; then everything is read back, first as it is, then by a stack that is opened anew. What
-//! the first recovery point after the flips has is read, too, from a copy of the device: a load that goes on writes over what was
+//! A trial: a load runs on the whole stack in this process, with real threads and the machine's clock; at a random moment about the middle
+//! of it, 16 bits of the page pool flip at once; it goes on; then everything is read back, first as it is, then by a stack that is opened
+//! anew. What the first recovery point after the flips has is read, too, from a copy of the device: a load that goes on writes over what was
 //! stored wrong, or removes it. What flips lies in the pages of the pool, whatever they hold at that moment, and in the checksums that
-//! pages are kept under. Each thread is between two steps of its load then: bytes do not change while somebody in the process has a
-//! reference to them, which would be undefined behaviour. [`trial_anywhere`] does the same to a daemon of its own, from outside, in
-//! all of its memory but these pages.
+//! pages are kept under. Nobody stops for it: threads are in the middle of their steps, and an epoch may be being written. Only a page that somebody in the
+//! process has a reference to (a reader, or the epoch that is being written) flips when he has let go of it: that its bytes change meanwhile would
+//! be undefined behaviour.
+//! [`trial_anywhere`] does the same to a daemon of its own, from outside, in all of its memory but these pages.
 
 mod daemon;
 mod load;
+mod pool;
 mod process;
 mod statistics;
 mod target;
@@ -19,23 +21,27 @@ pub use statistics::Estimate;
 
 use self::load::{Met, Worker};
 use self::target::{Target, says};
+use crate::document::Place;
 use crate::load::Load;
 use holdfast_block::{Device, MemoryDevice};
-use holdfast_cache::{Cache, FlipPart};
+use holdfast_cache::Cache;
 use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Namespace};
-use holdfast_object::{Arena, Clock, DomainId, ObjectCache, ObjectStore, PAGE_BITS, SystemClock};
+use holdfast_object::{Arena, Clock, DomainId, ObjectCache, ObjectStore, SystemClock};
 use holdfast_physical::{CreateOptions, Module, OpenOptions};
-use parking_lot::RwLock;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// Modes that are tried if nobody says otherwise: one without a promise, one that goes over to its strong checksum within a trial, the default.
+pub const MODES: &str = "disk,dynamic=3,uniform";
+/// Where the table stands.
+pub const PLACE: Place = Place { page: "docs/protection.md", mark: "campaign" };
 /// Bits that flip at once.
 pub const FLIPS: u32 = 16;
 const WORKERS: u64 = 2;
@@ -58,7 +64,7 @@ pub struct Options {
     pub mode: Protection,
     /// What flips.
     pub targets: Targets,
-    /// How long the load runs; the bits flip in the middle.
+    /// How long the load runs; the bits flip in the second or third quarter of it.
     pub time: Duration,
     /// Of the load and of the flips. The threads meet as they will, so the same seed does not give the same trial.
     pub seed: u64,
@@ -88,6 +94,16 @@ pub struct Outcome {
     pub operations: u64,
     /// Pages read from memory by the strong checksum, as they had been there for longer than t_switch. In a daemon they are not counted.
     pub switched: u64,
+    /// Bits that flipped while some thread of the load was in the middle of a step. In a daemon they are not counted.
+    pub within: u32,
+}
+
+impl Options {
+    /// When the bits flip, from the beginning of the load on: after the pool has filled, and long enough before the end for the load to meet
+    /// them, and epochs to close over them.
+    fn moment(&self, rng: &mut impl Rng) -> Duration {
+        self.time.mul_f64(rng.random_range(0.25..0.75))
+    }
 }
 
 impl Outcome {
@@ -174,11 +190,11 @@ pub fn trial(options: &Options) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// The load, with the flips in its middle, and everything read back. Without workers if one of them panicked. The device is as the
-/// first recovery point after the flips has left it.
-///
-/// Half of the time is before the flips, so that the pool is full of pages of every state, and half behind, so that the load meets
-/// them, and epochs close over them.
+/// How many steps a thread has begun and ended: odd in the middle of one.
+type Steps = AtomicU64;
+
+/// The load, with the flips in it, and everything read back. Without workers if one of them panicked. The device is as the first recovery
+/// point after the flips has left it.
 fn used(
     stack: &Stack,
     device: &MemoryDevice,
@@ -186,82 +202,68 @@ fn used(
     options: &Options,
     outcome: &mut Outcome,
 ) -> (Option<Vec<Worker<Namespace>>>, MemoryDevice) {
-    let is_over = &AtomicBool::new(false);
-    // Held by a worker while it may look at pages.
-    let looking = &RwLock::new(());
+    let (is_over, has_flipped) = (&AtomicBool::new(false), &AtomicBool::new(false));
+    let steps: &Vec<Steps> = &workers.iter().map(|_| Steps::default()).collect();
     let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
+    let moment = options.moment(&mut rng);
     std::thread::scope(|scope| {
         let running: Vec<_> = (0u64..)
             .zip(workers)
-            .map(|(number, mut worker)| {
+            .zip(steps)
+            .map(|((number, mut worker), steps)| {
                 let mut rng = Pcg64Mcg::seed_from_u64(options.seed ^ (number + 1) << 56);
                 scope.spawn(move || {
                     while !is_over.load(Ordering::Relaxed) {
-                        let _looks = looking.read();
+                        steps.fetch_add(1, Ordering::SeqCst);
                         worker.step(&stack.namespace, &mut rng);
+                        steps.fetch_add(1, Ordering::SeqCst);
                     }
                     worker.read_all(&stack.namespace);
                     worker
                 })
             })
             .collect();
+        let flipping = scope.spawn(move || {
+            std::thread::sleep(moment);
+            let flips = (0..FLIPS).map(|_| is_within(steps, || pool::flip(&stack.cache, options.targets, &mut rng)));
+            let within = flips.filter(|is_within| *is_within).count() as u32;
+            has_flipped.store(true, Ordering::SeqCst);
+            within
+        });
         let mut copy = None;
         let written = catch_unwind(AssertUnwindSafe(|| {
-            write_epochs(&stack.cache, options.time / 2, false);
-            let nobody_looks = looking.write();
-            (0..FLIPS).for_each(|_| flip(&stack.cache, options.targets, &mut rng));
-            drop(nobody_looks);
-            let left = write_epochs(&stack.cache, options.time / 2, true);
-            let nobody_writes = looking.write();
+            let left = write_epochs(&stack.cache, options.time, Some(has_flipped));
             copy = Some(device.clone());
-            drop(nobody_writes);
-            write_epochs(&stack.cache, left, false);
+            write_epochs(&stack.cache, left, None);
         }));
         is_over.store(true, Ordering::Relaxed);
+        let within = flipping.join().ok();
+        outcome.within = within.unwrap_or_default();
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join().ok()).collect();
-        outcome.crashed |= written.is_err() || ended.iter().any(Option::is_none);
+        outcome.crashed |= written.is_err() || within.is_none() || ended.iter().any(Option::is_none);
         outcome.crashed |= stack.cache.status().read_only.is_some();
         // Whoever panicked before that is a crash.
         (ended.into_iter().collect(), copy.unwrap_or_else(|| device.clone()))
     })
 }
 
-/// Flips one bit, while nobody looks at pages.
-fn flip(cache: &Cache, targets: Targets, rng: &mut Pcg64Mcg) {
-    let (arena, quiet) = (cache.arena(), cache.quiet());
-    let pages = quiet.resident_pages(|_, _| true);
-    let of_pages = match targets {
-        Targets::All => u64::from(arena.frames()) * u64::from(PAGE_BITS),
-        Targets::Sums => 0,
-    };
-    let of_sums: u64 = pages.iter().map(|page| u64::from(page.sum_bits)).sum();
-    if of_pages + of_sums == 0 {
-        return;
-    }
-    let mut at = rng.random_range(0..of_pages + of_sums);
-    if let Some(bit_of_sums) = at.checked_sub(of_pages) {
-        at = bit_of_sums;
-        for page in &pages {
-            match at.checked_sub(page.sum_bits.into()) {
-                Some(behind) => at = behind,
-                None => {
-                    return quiet.flip(page, FlipPart::Sum, &[at as u32]).expect("nobody changes what is in memory");
-                }
-            }
-        }
-    }
-    let (frame, bit) = (at / u64::from(PAGE_BITS), at % u64::from(PAGE_BITS));
-    // SAFETY: the workers look at pages in their steps only, and keep no reference from one to the next; nor does this thread.
-    unsafe { arena.flip(frame as u32, bit as u32) };
+/// Whether some thread was in the middle of one and the same step before `act` and after it.
+fn is_within(steps: &[Steps], act: impl FnOnce()) -> bool {
+    let now = || steps.iter().map(|steps| steps.load(Ordering::SeqCst)).collect::<Vec<_>>();
+    let before = now();
+    act();
+    before.iter().zip(now()).any(|(before, after)| before % 2 == 1 && *before == after)
 }
 
-/// What the daemon's writer does, for so long, or until the first recovery point. Gives the time that is left.
-fn write_epochs(cache: &Cache, time: Duration, ends_with_first: bool) -> Duration {
+/// What the daemon's writer does, for so long, or until the first recovery point that was begun after something had happened. Gives the time
+/// that is left.
+fn write_epochs(cache: &Cache, time: Duration, until_first_after: Option<&AtomicBool>) -> Duration {
     let begun = Instant::now();
     while let Some(left) = time.checked_sub(begun.elapsed()) {
         cache.wait_for_work(WRITER_PERIOD.min(left));
+        let has_happened = until_first_after.is_some_and(|happened| happened.load(Ordering::SeqCst));
         // A store that has latched says so at the end.
-        if matches!(cache.tick(), Ok(Some(_))) && ends_with_first {
+        if matches!(cache.tick(), Ok(Some(_))) && has_happened {
             break;
         }
     }

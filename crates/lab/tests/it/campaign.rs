@@ -24,6 +24,16 @@ fn flips_in_the_pool_are_neither_read_nor_stored() {
     }
 }
 
+/// Nobody stops for them: they come while the load is in the middle of a step.
+#[test]
+fn flips_land_within_a_step() {
+    let seed = crate::number("HOLDFAST_SEED", 1);
+    for load in Load::ALL {
+        let outcome = trial(&options(load, Protection::Uniform, seed)).unwrap();
+        assert!(outcome.within > 0, "{load}: none of the bits, {outcome:?}");
+    }
+}
+
 /// A page whose checksum has flipped is taken for a bad one, which costs a read or an error, and no bytes.
 #[test]
 fn flips_in_checksums_are_neither_read_nor_stored() {
