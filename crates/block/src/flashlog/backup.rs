@@ -2,17 +2,17 @@
 //! newest version of each block, in the order of addresses.
 
 use super::Error;
+use super::ahead::ReadAhead;
 use super::at::Kept;
 use super::device::{Failure, Flashlog, Order, Side};
 use super::format::{GROUP_BLOCKS, Point, Regions, Staging, State, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
 use super::staging::Backup;
-use super::sums::{Known, sums_of};
+use super::sums::Known;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::IoSliceMut;
 use std::sync::Arc;
 
 /// Blocks that are copied at once: 1 MiB.
@@ -65,42 +65,18 @@ impl BackedUp {
     }
 }
 
-/// Marked blocks of the set, and what is between them, read at once.
-struct Marked<'a> {
-    runs: Vec<(u64, u64)>,
-    bytes: &'a [u8],
-}
-
-impl Marked<'_> {
-    fn blocks(&self) -> u64 {
-        self.runs.iter().map(|(_, count)| count).sum()
-    }
-
-    fn behind(&self) -> u64 {
-        self.runs.last().map_or(0, |(first, count)| first + count)
-    }
-
-    /// Blocks in a row, with their checksums, and their bytes.
-    fn runs(&self) -> impl Iterator<Item = (Vec<(u64, u64)>, &[u8])> {
-        let begin = self.runs.first().map_or(0, |(first, _)| *first);
-        self.runs.iter().map(move |(first, count)| {
-            let from = (first - begin) as usize * BLOCK_SIZE;
-            let bytes = &self.bytes[from..from + *count as usize * BLOCK_SIZE];
-            (sums_of(*first, bytes), bytes)
-        })
-    }
-}
-
 /// The bytes of some of the blocks in a row.
 fn bytes_of<'a>(some: &[(u64, u64)], all: &[(u64, u64)], bytes: &'a [u8]) -> &'a [u8] {
     let from = (some[0].0 - all[0].0) as usize;
     &bytes[from * BLOCK_SIZE..(from + some.len()) * BLOCK_SIZE]
 }
 
-/// How far a backup is, for whoever waits for it.
+/// How far a backup is, for whoever waits for it, and who helps.
 struct Way<'a> {
     done: u64,
     total: u64,
+    /// Who may read in advance.
+    ahead: &'a ReadAhead,
     tell: &'a mut dyn FnMut(u64, u64),
 }
 
@@ -153,16 +129,32 @@ impl Flashlog {
     /// # Errors
     /// As for [`Flashlog::backup`].
     pub fn backup_telling(&self, device: Arc<dyn Device>, tell: &mut dyn FnMut(u64, u64)) -> Result<BackedUp, Error> {
-        self.backup_noting(device, tell).map(|(done, _)| done)
+        self.backup_ahead(device, &ReadAhead::default(), tell)
+    }
+
+    /// The same. What is copied from the set another thread may read in advance, which is in [`Flashlog::read_ahead`] with the same `ahead`
+    /// and returns when this has ended: then set and backup work at once.
+    ///
+    /// # Errors
+    /// As for [`Flashlog::backup`].
+    pub fn backup_ahead(
+        &self,
+        device: Arc<dyn Device>,
+        ahead: &ReadAhead,
+        tell: &mut dyn FnMut(u64, u64),
+    ) -> Result<BackedUp, Error> {
+        self.backup_noting(device, ahead, tell).map(|(done, _)| done)
     }
 
     /// The same, and tells which groups of blocks it has written to.
     pub(super) fn backup_noting(
         &self,
         device: Arc<dyn Device>,
+        ahead: &ReadAhead,
         tell: &mut dyn FnMut(u64, u64),
     ) -> Result<(BackedUp, BTreeSet<u64>), Error> {
-        let mut way = Way { done: 0, total: 0, tell };
+        let _ending = ahead.ending(self);
+        let mut way = Way { done: 0, total: 0, ahead, tell };
         let _writing = self.uses.write(&self.name)?;
         let mut backup = Backup::open(device)?;
         if backup.label().set == self.head.lock().labels.label.set {
@@ -322,9 +314,9 @@ impl Flashlog {
         }
         way.is_left(pass.regions.marked_from(at));
         let (before, mut compared_blocks) = (done.copied_blocks, 0);
-        let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
         let (mut unnoted_blocks, mut known) = (0, Known::of(is_known));
-        while let Some(marked) = self.read_marked(&pass.regions, at, &mut bytes)? {
+        let reading = self.read_for_copy(way.ahead, &pass.regions, at);
+        while let Some(marked) = reading.next()? {
             let (count, behind) = (marked.blocks(), marked.behind());
             for (sums, written) in marked.runs() {
                 for other in known.otherwise(backup, &sums)? {
@@ -334,6 +326,7 @@ impl Flashlog {
                     done.copied_blocks += other.len() as u64;
                 }
             }
+            reading.free(marked);
             at = behind;
             compared_blocks += count;
             way.did(count);
@@ -351,20 +344,6 @@ impl Flashlog {
         backup.flush()?;
         self.end_pass(backup, &pass)?;
         Ok(end)
-    }
-
-    /// The next marked blocks of the set from one on. What is between them may be damaged, and is nobody's business here.
-    fn read_marked<'a>(&self, regions: &Regions, at: u64, bytes: &'a mut [u8]) -> Result<Option<Marked<'a>>, Error> {
-        let runs = regions.next_runs(at, COPY_BLOCKS);
-        let (Some((begin, _)), Some((last, count))) = (runs.first(), runs.last()) else { return Ok(None) };
-        let part = &mut bytes[..(last + count - begin) as usize * BLOCK_SIZE];
-        if self.read(*begin, &mut [IoSliceMut::new(part)]).is_err() {
-            for (first, count) in &runs {
-                let from = (first - begin) as usize * BLOCK_SIZE;
-                self.read(*first, &mut [IoSliceMut::new(&mut part[from..from + *count as usize * BLOCK_SIZE])])?;
-            }
-        }
-        Ok(Some(Marked { bytes: part, runs }))
     }
 
     /// The regions of a pass are on the backup, durably: of the map only what was added meanwhile is needed any more.
@@ -402,11 +381,11 @@ impl Flashlog {
     ) -> Result<Option<Point>, Error> {
         way.is_left(pass.regions.marked_from(0));
         let mut stager = backup.stager();
-        let mut bytes = AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE);
-        let (mut at, mut copied_blocks, mut known) = (0, 0, Known::of(true));
+        let (mut copied_blocks, mut known) = (0, Known::of(true));
         let mut doubts = BackedUp::default();
-        while let Some(marked) = self.read_marked(&pass.regions, at, &mut bytes)? {
-            let (count, behind) = (marked.blocks(), marked.behind());
+        let reading = self.read_for_copy(way.ahead, &pass.regions, 0);
+        while let Some(marked) = reading.next()? {
+            let count = marked.blocks();
             for (sums, written) in marked.runs() {
                 for other in known.otherwise(backup, &sums)? {
                     copied_blocks += other.len() as u64;
@@ -418,9 +397,10 @@ impl Flashlog {
                     backup.stage(&mut stager, other, other_bytes)?;
                 }
             }
+            reading.free(marked);
             way.did(count);
-            at = behind;
         }
+        drop(reading);
         // What was written since a region was read comes on top of it, from the log.
         let end = self.durable_point()?;
         let staged =

@@ -32,6 +32,7 @@
 //! | `device` | the [`Device`](crate::Device), and what it does when one below fails |
 //! | `create`, `open`, `scan` | making a set, and putting it together again |
 //! | `sparse` | zeros of a copy, which take no room |
+//! | `ahead` | reading in advance what a backup copies, in a thread of the caller's |
 //! | `enlarge` | a backup that becomes larger with its set |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
 //! | `alone`, `attach` | main without a log; giving it one; a larger main |
@@ -46,6 +47,9 @@
 //! | `lacking` | what the backup does not have, for NBD clients |
 //! | `at`, `past` | barriers, and the states at them as devices |
 
+mod ahead;
+#[cfg(test)]
+mod ahead_tests;
 mod alone;
 mod append;
 mod at;
@@ -119,6 +123,7 @@ mod zeros;
 #[cfg(test)]
 mod zeros_tests;
 
+pub use ahead::ReadAhead;
 pub use at::{At, Barrier, barriers};
 pub use attach::Attached;
 pub use backup::BackedUp;

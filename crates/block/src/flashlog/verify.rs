@@ -1,6 +1,7 @@
 //! Reading a backup back: each block against the checksum that it should have.
 
 use super::Error;
+use super::ahead::ReadAhead;
 use super::backup::BackedUp;
 use super::chunk::zero_sum;
 use super::device::Flashlog;
@@ -112,7 +113,7 @@ impl Flashlog {
     /// # Errors
     /// As for [`Flashlog::backup`]; damaged blocks are no error.
     pub fn backup_and_verify(&self, device: Arc<dyn Device>) -> Result<(BackedUp, Verified), Error> {
-        let (done, written) = self.backup_noting(Arc::clone(&device), &mut |_, _| ())?;
+        let (done, written) = self.backup_noting(Arc::clone(&device), &ReadAhead::default(), &mut |_, _| ())?;
         Ok((done, verify(Backup::look(device)?, written)?))
     }
 }

@@ -323,7 +323,7 @@ fn make(store: &Path, device: FileDevice, wanted: &Wanted, overwrite: bool) -> R
     if let Some(ground) = &mut backup_ground {
         let _shown = Progress::unknown("making the first backup");
         flashlog.create_backup(ground.device.clone(), uuid()?).map_err(sets::explain)?;
-        flashlog.backup(ground.device.clone()).map_err(sets::explain)?;
+        backup::bring_up_to_date(&flashlog, ground.device.clone(), &mut |_, _| ()).map_err(sets::explain)?;
         ground.keep();
     }
     flashlog.settle().map_err(stack::says)?;

@@ -7,11 +7,12 @@ use crate::failure::{Failure, Result};
 use crate::output::Report;
 use crate::{quoting, size};
 use holdfast_block::Device;
-use holdfast_block::flashlog::{Error, Flashlog, Role, Verified};
+use holdfast_block::flashlog::{BackedUp, Error, Flashlog, ReadAhead, Role, Verified};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 /// Where a backup goes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -185,7 +186,7 @@ pub(crate) fn run(
     if let Some(watch) = flashlog.watch() {
         device = watch.over(Role::Backup, device).map_err(explain)?;
     }
-    let done = flashlog.backup_telling(device.clone(), &mut |done, total| {
+    let done = bring_up_to_date(flashlog, device.clone(), &mut |done, total| {
         tell(Copied { done_bytes: sets::bytes(done), total_bytes: sets::bytes(total) });
     });
     let done = done.map_err(|error| {
@@ -209,6 +210,22 @@ pub(crate) fn run(
         doubtful_bytes: sets::bytes(done.doubtful_blocks),
         doubtful_first_block: done.doubtful_first,
         verified,
+    })
+}
+
+/// A backup. What is copied from the set is read in advance by a thread of its own, so that set and backup work at once.
+pub(crate) fn bring_up_to_date(
+    flashlog: &Flashlog,
+    device: Arc<dyn Device>,
+    tell: &mut dyn FnMut(u64, u64),
+) -> std::result::Result<BackedUp, Error> {
+    let ahead = ReadAhead::default();
+    thread::scope(|scope| {
+        let reader = thread::Builder::new().name("read-ahead".into());
+        if let Err(error) = reader.spawn_scoped(scope, || flashlog.read_ahead(&ahead)) {
+            tracing::warn!(%error, "no thread can be started: set and backup work in turns");
+        }
+        flashlog.backup_ahead(device, &ahead, tell)
     })
 }
 
