@@ -254,7 +254,7 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
         Op::Write { size_min, .. } => {
             put_pages(state, id, step);
             let object = state.objects.get_mut(&id).expect("planned object is present");
-            object.attributes.size = object.attributes.size.max(*size_min);
+            object.attributes.change(|attributes| attributes.size = attributes.size.max(*size_min));
             changed(object, sequence);
         }
         Op::Truncate { size, .. } => {
@@ -263,7 +263,7 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
                 let object = state.objects.get_mut(&id).expect("planned object is present");
                 let grows = *size >= object.attributes.size;
                 state.open.freeing.shrinks(id, object, size.div_ceil(PAGE), unwritten);
-                object.attributes.size = *size;
+                object.attributes.change(|attributes| attributes.size = *size);
                 grows || object.created == Some(epoch)
             };
             cut(state, id, size.div_ceil(PAGE), PageIndex::MAX, store_has_none);
@@ -284,7 +284,7 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
             cut(state, id, *target_first, target_first + pages, true);
             let object = state.objects.get_mut(&id).expect("planned object is present");
             object.overlay.copied(*target_first..target_first + pages, epoch);
-            object.attributes.size = object.attributes.size.max(*size_min);
+            object.attributes.change(|attributes| attributes.size = attributes.size.max(*size_min));
             object.copied = epoch;
             object.levels = object.levels.max(levels((target_first + pages).saturating_sub(1)));
             changed(object, sequence);

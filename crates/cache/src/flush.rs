@@ -5,7 +5,7 @@ use crate::involved::Involved;
 use crate::object::Residence;
 use crate::pages::{bad_page, unreachable_page};
 use crate::plan::{ZERO_SUMS, ZEROES};
-use crate::state::{FrozenEpoch, State};
+use crate::state::{FrozenEpoch, FrozenObject, State};
 use holdfast_object::{
     AttrSet, Attributes, Batch, BlockIdentity, Epoch, Error, Fragment, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
     PageRef, Result, Seek, Side,
@@ -155,7 +155,8 @@ impl Cache {
         let mut batch = Batch { domain: self.domain, epoch: frozen.epoch, ops };
         let cut: FxHashSet<ObjectId> = cut_objects(&frozen.ops);
         let mut pages = 0;
-        for object in &frozen.objects {
+        for object in &mut frozen.objects {
+            self.heal_frozen(object)?;
             if object.pages.is_empty() {
                 // Pages written and punched again may have made it longer.
                 batch.ops.push(Op::Write { id: object.id, fragments: Vec::new(), size_min: object.attributes.size });
@@ -191,10 +192,19 @@ impl Cache {
         Ok(written)
     }
 
+    /// Attributes wait for as long as the pages before them take to be handed down.
+    fn heal_frozen(&self, object: &mut FrozenObject) -> Result<()> {
+        match object.attributes.heal().map(u64::from) {
+            Ok(0) => Ok(()),
+            healed => self.state.write().note_healed(object.id, healed),
+        }
+    }
+
     /// Hands down the twins of pages of metadata that went bad in memory.
     fn renew_rejected(&self, frozen: &mut FrozenEpoch, batch: &mut Batch, written: &mut Written) -> Result<()> {
         for (id, index) in std::mem::take(&mut written.rejected) {
-            let object = frozen.objects.iter_mut().find(|object| object.id == id);
+            let mut object = frozen.objects.iter_mut().find(|object| object.id == id);
+            object.as_mut().map_or(Ok(()), |object| self.heal_frozen(object))?;
             let bad = object.and_then(|object| {
                 let (_, page) = object.pages.iter_mut().find(|(at, _)| *at == index)?;
                 let (_, twin) = object.twins.iter().find(|(at, _)| *at == index)?;
@@ -310,8 +320,11 @@ impl State {
     /// The frozen epoch is a recovery point: what has not changed since is clean.
     fn published(&mut self, frozen: FrozenEpoch, written: &Written) -> Result<()> {
         let rejected: FxHashSet<_> = written.rejected.iter().copied().collect();
-        for past in frozen.objects {
+        for mut past in frozen.objects {
             let id = past.id;
+            self.heal(id)?;
+            let healed = past.attributes.heal().map(u64::from);
+            self.note_healed(id, healed)?;
             let mut bad = Vec::new();
             let Some(object) = self.objects.get_mut(&id) else { continue };
             for (index, page) in past.pages {
@@ -353,7 +366,7 @@ impl State {
             object.names_durable = object.names_durable.max(frozen.sequence);
             object.fresh_pages = object.dirty.len() as u64;
             if let Some(&blocks) = written.blocks.get(&id) {
-                object.attributes.blocks = blocks;
+                object.attributes.change(|attributes| attributes.blocks = blocks);
             }
             for (index, mismatch) in bad {
                 let error = match mismatch {

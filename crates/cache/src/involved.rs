@@ -33,7 +33,10 @@ fn list<T>(
         f.write_str(if at == 0 { ": " } else { ", " })?;
         tell(f, one)?;
     }
-    if all.len() > TOLD_MAX { f.write_str(", …") } else { Ok(()) }
+    match all.len().saturating_sub(TOLD_MAX) {
+        0 => Ok(()),
+        more => write!(f, ", and {more} more"),
+    }
 }
 
 fn operation(f: &mut fmt::Formatter<'_>, op: &Op) -> fmt::Result {
@@ -54,6 +57,7 @@ fn operation(f: &mut fmt::Formatter<'_>, op: &Op) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sealed_attributes::SealedAttributes;
     use crate::state::FrozenObject;
     use holdfast_object::{Attributes, Class, Kind, ObjectId, Timestamp};
 
@@ -62,7 +66,7 @@ mod tests {
         let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp { secs: 1, nanos: 0 });
         let object = |id| FrozenObject {
             id: ObjectId(id),
-            attributes: attributes.clone(),
+            attributes: SealedAttributes::new(attributes.clone()),
             pages: Vec::new(),
             twins: Vec::new(),
         };
@@ -83,6 +87,6 @@ mod tests {
         epoch.objects.clear();
         let told = Involved(&epoch).to_string();
         assert!(told.contains("; 100 operations: cut #0 to 7 bytes, cut #1"), "{told}");
-        assert!(told.ends_with("cut #23 to 7 bytes, …; 0 objects changed"), "{told}");
+        assert!(told.ends_with("cut #23 to 7 bytes, and 76 more; 0 objects changed"), "{told}");
     }
 }

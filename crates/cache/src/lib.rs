@@ -26,6 +26,7 @@ mod flush;
 mod freeing;
 mod involved;
 mod lab;
+mod lab_attributes;
 mod object;
 mod oplog;
 mod pages;
@@ -34,6 +35,7 @@ mod ranges;
 mod read;
 mod recover;
 mod scrub;
+mod sealed_attributes;
 mod session;
 mod snapshots;
 mod state;
@@ -56,6 +58,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use lab::{FlipError, FlipPart, PageState, Quiet, ResidentPage};
+pub use lab_attributes::{ATTRIBUTE_FIELDS, AttributesCopy, ResidentObject};
 pub use recover::Recovered;
 
 /// How much the cache may hold back, and for how long.
@@ -125,6 +128,8 @@ pub struct CacheStatus {
     pub pages_reread: u64,
     /// Changed pages of metadata found corrupt in memory, whose twin took their place.
     pub pages_renewed: u64,
+    /// Attributes of objects found corrupt in memory, and made anew from their twin, or read again.
+    pub attributes_renewed: u64,
     /// Changed pages found corrupt in memory, which so were not stored.
     pub pages_lost: u64,
     /// Of them not written again, nor cut off, since.
@@ -193,6 +198,7 @@ impl Cache {
             read_only: state.read_only.clone(),
             pages_reread: self.counters.reread.get(),
             pages_renewed: state.renewed,
+            attributes_renewed: state.attributes_renewed,
             pages_lost: state.errors,
             pages_bad: state.bad_pages(),
             page_hits: self.counters.hits.get(),

@@ -2,6 +2,7 @@
 
 use crate::errors::ErrorTable;
 use crate::ranges::Overlay;
+use crate::sealed_attributes::SealedAttributes;
 use crate::twin::Twin;
 use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, Epoch, ObjectId, Op, PageIndex, PinnedPage};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,10 +40,10 @@ pub(crate) struct Slot {
 /// - a page of metadata, and no other, has a second sum, which is that of its place;
 /// - a page has a twin exactly if it is one of metadata and not `Clean`.
 pub(crate) struct Object {
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: SealedAttributes,
     /// For `Class::Own`: the attributes as of the last durable prefix of the object's own changes, with link count, names
     /// and their change time always current.
-    pub(crate) stable: Attributes,
+    pub(crate) stable: SealedAttributes,
     pub(crate) pages: BTreeMap<PageIndex, Slot>,
     /// Most levels of tree blocks that it can have in the store: pages behind its end may make its tree taller.
     pub(crate) levels: u8,
@@ -82,6 +83,7 @@ pub(crate) struct Object {
 
 impl Object {
     pub(crate) fn new(attributes: Attributes) -> Object {
+        let attributes = SealedAttributes::new(attributes);
         Object {
             stable: attributes.clone(),
             attributes,
@@ -126,7 +128,7 @@ impl Object {
 
     /// Attributes as an application sees them: dirty pages count as stored.
     pub(crate) fn visible_attributes(&self) -> Attributes {
-        let mut attributes = self.attributes.clone();
+        let mut attributes = Attributes::clone(&self.attributes);
         // Pages that were allocated may lie behind the end; also those of the epoch being written, which are not dirty any more.
         let behind = self.pages.last_key_value().map_or(0, |(last, _)| last + 1);
         let whole = attributes.size.div_ceil(holdfast_object::PAGE_SIZE as u64).max(behind);
@@ -138,7 +140,7 @@ impl Object {
 
     /// Sets attributes; the part that belongs to the name space also in `stable`.
     pub(crate) fn set_attributes(&mut self, set: &AttrSet, sequence: u64) {
-        set.apply(&mut self.attributes);
+        self.attributes.change(|attributes| set.apply(attributes));
         let part = AttrSet {
             nlink: set.nlink,
             parent: set.parent,
@@ -152,7 +154,8 @@ impl Object {
             return;
         }
         if names {
-            AttrSet { ctime: set.ctime, ..part.clone() }.apply(&mut self.stable);
+            let part = AttrSet { ctime: set.ctime, ..part.clone() };
+            self.stable.change(|stable| part.apply(stable));
             self.names_changed = sequence;
         }
         let names_only = AttrSet { ctime: set.ctime, ..part } == *set;
@@ -162,10 +165,14 @@ impl Object {
     }
 
     /// These attributes of a durable prefix of the object's own changes are stable now; those of the name space go on.
-    pub(crate) fn set_stable(&mut self, durable: Attributes) {
+    pub(crate) fn set_stable(&mut self, durable: SealedAttributes) {
         let ctime = self.stable.ctime.max(durable.ctime);
-        let Attributes { nlink, parent, name_key, ref other_names, .. } = self.attributes;
-        self.stable = Attributes { nlink, parent, name_key, other_names: other_names.clone(), ctime, ..durable };
+        let Attributes { nlink, parent, name_key, ref other_names, .. } = *self.attributes;
+        self.stable = durable;
+        self.stable.change(|stable| {
+            (stable.nlink, stable.parent, stable.name_key, stable.ctime) = (nlink, parent, name_key, ctime);
+            stable.other_names.clone_from(other_names);
+        });
     }
 
     /// Takes a slot out, with the sets that name it.
@@ -189,6 +196,7 @@ impl Object {
     /// Asserts the invariants.
     pub(crate) fn check(&self, id: ObjectId) {
         self.overlay.check();
+        assert!(self.attributes.is_good() && self.stable.is_good(), "attributes of {id}");
         let frozen = self.pages.values().filter(|slot| slot.residence == Residence::Frozen).count();
         assert_eq!(self.frozen_pages, frozen as u64, "pages of the epoch being written");
         for index in &self.dirty {

@@ -81,8 +81,13 @@ impl Cache {
             let evictions = {
                 let state = self.state.read();
                 if let Some(object) = state.objects.get(&id) {
-                    object.referenced.store(true, Ordering::Relaxed);
-                    return Ok(use_it(&state, object));
+                    if object.attributes.is_good() {
+                        object.referenced.store(true, Ordering::Relaxed);
+                        return Ok(use_it(&state, object));
+                    }
+                    drop(state);
+                    self.state.write().heal(id)?;
+                    continue;
                 }
                 if state.gone.contains_key(&id) {
                     return Err(Error::NoObject(state.key(id)));

@@ -239,6 +239,8 @@ impl<'a> Planner<'a> {
         if self.deleted.contains(&id) {
             return Err(Error::NoObject(self.state.key(id)));
         }
+        // What the operation goes by, and what it leaves as it is.
+        self.state.heal(id)?;
         if self.state.objects.contains_key(&id) || self.is_created(id) {
             return Ok(true);
         }

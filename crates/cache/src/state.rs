@@ -3,12 +3,13 @@
 use crate::freeing::{Freeing, Writing};
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::OpLog;
+use crate::sealed_attributes::SealedAttributes;
 use crate::twin::Twin;
 use holdfast_integrity::Protection;
 use holdfast_object::space::{Demand, levels};
 use holdfast_object::{
-    Arena, Attributes, BlockIdentity, Clock, DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Op, PageIndex,
-    PinnedPage, Result, SnapshotId,
+    Arena, BlockIdentity, Clock, DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Op, PageIndex, PinnedPage, Result,
+    SnapshotId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -83,7 +84,7 @@ impl OpenEpoch {
 /// One object's part of an epoch being written.
 pub(crate) struct FrozenObject {
     pub(crate) id: ObjectId,
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: SealedAttributes,
     pub(crate) pages: Vec<(PageIndex, PinnedPage)>,
     /// Of metadata: of each of its pages.
     pub(crate) twins: Vec<(PageIndex, Twin)>,
@@ -149,6 +150,8 @@ pub(crate) struct State {
     pub(crate) errors: u64,
     /// Pages whose twin took their place since the store was opened.
     pub(crate) renewed: u64,
+    /// Attributes of objects that were made anew, from their twin or the store, since the store was opened.
+    pub(crate) attributes_renewed: u64,
     /// What `errors` was when whoever syncs everything was told last.
     pub(crate) errors_told: u64,
     /// Objects with entries of which it is not known what the store makes of them.
@@ -192,6 +195,7 @@ impl State {
             sequence: 0,
             errors: 0,
             renewed: 0,
+            attributes_renewed: 0,
             errors_told: 0,
             unsettled: BTreeSet::new(),
             read_only,
@@ -385,8 +389,13 @@ impl State {
     }
 
     /// Closes the open epoch: what is dirty becomes frozen, and the next epoch is open.
+    ///
+    /// # Errors
+    /// What is to be written has gone bad in memory, and cannot be made anew; then nothing has changed.
     pub(crate) fn freeze(&mut self) -> Result<FrozenEpoch> {
         assert!(self.freezing.is_none(), "two epochs being written");
+        let changed: Vec<ObjectId> = self.open.objects.iter().copied().collect();
+        changed.into_iter().try_for_each(|id| self.heal(id))?;
         let log_end = self.log.tail();
         let mut ops = self.log.read(self.open.log_start, log_end)?;
         for op in &mut ops {
@@ -413,7 +422,8 @@ impl State {
                 twins.extend(slot.twin.clone().map(|twin| (index, twin)));
             }
             // A log batch of the next epoch may be replayed on this one: it must not take the time of change back.
-            object.stable.ctime = object.stable.ctime.max(object.attributes.ctime);
+            let ctime = object.attributes.ctime;
+            object.stable.change(|stable| stable.ctime = stable.ctime.max(ctime));
             objects.push(FrozenObject { id, attributes: object.attributes.clone(), pages, twins });
         }
         self.freezing = Some(epoch);
@@ -446,7 +456,7 @@ mod tests {
     use super::*;
     use holdfast_integrity::Checksum;
     use holdfast_object::ManualClock;
-    use holdfast_object::{Class, Kind, Timestamp};
+    use holdfast_object::{Attributes, Class, Kind, Timestamp};
 
     fn object() -> Object {
         Object::new(Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp::default()))

@@ -16,8 +16,9 @@ use crate::Cache;
 use crate::flush::{all_attributes, pages_within, whole, whole_pages};
 use crate::object::Object;
 use crate::pages::bad_page;
+use crate::sealed_attributes::SealedAttributes;
 use crate::state::State;
-use holdfast_object::{AttrSet, Attributes, Error, LogBatch, ObjectId, Op, PageIndex, PageRef, PinnedPage, Result};
+use holdfast_object::{AttrSet, Error, LogBatch, ObjectId, Op, PageIndex, PageRef, PinnedPage, Result};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -27,7 +28,7 @@ struct Capture {
     sequence: u64,
     names: Vec<ObjectId>,
     /// With the attributes captured.
-    own: Vec<(ObjectId, Attributes)>,
+    own: Vec<(ObjectId, SealedAttributes)>,
     pages: Vec<(ObjectId, PageIndex, PageRef)>,
     /// Keeps the frames until the batch is written.
     pins: Vec<PinnedPage>,
@@ -60,12 +61,13 @@ impl Cache {
                 state.writable()?;
                 capture(&mut state, &ids, self.options.logged_pages_max)
             };
-            let Some(captured) = captured else {
+            let Some(captured) = captured.inspect_err(|error| self.latch(error))? else {
                 return self.close_epoch().map(|_| ());
             };
             match self.store.log_append(&captured.batch) {
                 Ok(true) => {
-                    self.state.write().logged(captured);
+                    let logged = self.state.write().logged(captured);
+                    logged.inspect_err(|error| self.latch(error))?;
                     self.unsealed_ns.store(self.clock.monotonic_ns().max(1), Ordering::Relaxed);
                     return Ok(());
                 }
@@ -108,10 +110,21 @@ impl Cache {
 }
 
 /// `None`: close the epoch instead.
-fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Option<Capture> {
-    let sequence = state.sequence;
+///
+/// # Errors
+/// What is to be logged has gone bad in memory, and cannot be made anew.
+fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Result<Option<Capture>> {
     let names: Vec<ObjectId> = state.names_unlogged.iter().copied().collect();
-    let own = own_objects(state, ids);
+    let asked: Vec<ObjectId> = ids.iter().chain(state.brings.keys()).copied().collect();
+    names.iter().chain(&asked).try_for_each(|&id| state.heal(id))?;
+    let own = own_objects(state, &asked);
+    own.iter().try_for_each(|&id| state.heal(id))?;
+    Ok(capture_good(state, names, own, pages_max))
+}
+
+/// The same of attributes that are as they should be.
+fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pages_max: usize) -> Option<Capture> {
+    let sequence = state.sequence;
     let oldest = state.freezing.unwrap_or(state.open.epoch);
 
     let mut creates = Vec::new();
@@ -193,9 +206,9 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Opt
 
 /// The objects whose own changes the batch must have: those asked for, those that renames brought, and what holds
 /// their extended attributes.
-fn own_objects(state: &State, ids: &BTreeSet<ObjectId>) -> Vec<ObjectId> {
+fn own_objects(state: &State, asked: &[ObjectId]) -> Vec<ObjectId> {
     let mut own = BTreeSet::new();
-    for id in ids.iter().chain(state.brings.keys()) {
+    for id in asked {
         let Some(object) = state.objects.get(id).filter(|object| object.is_own()) else { continue };
         own.insert(*id);
         let xattr = object.attributes.xattr;
@@ -227,7 +240,10 @@ impl State {
     }
 
     /// A batch is durable: what has not changed since is logged.
-    fn logged(&mut self, captured: Capture) {
+    ///
+    /// # Errors
+    /// What has been logged has gone bad in memory meanwhile, and cannot be made anew: it is not known what the next batch is to go by.
+    fn logged(&mut self, captured: Capture) -> Result<()> {
         let sequence = captured.sequence;
         for id in &captured.names {
             if let Some(object) = self.objects.get_mut(id) {
@@ -241,7 +257,10 @@ impl State {
                 }
             }
         }
-        for (id, attributes) in captured.own {
+        for (id, mut attributes) in captured.own {
+            self.heal(id)?;
+            let healed = attributes.heal().map(u64::from);
+            self.note_healed(id, healed)?;
             if let Some(object) = self.objects.get_mut(&id) {
                 if object.own_durable < sequence {
                     object.set_stable(attributes);
@@ -261,5 +280,6 @@ impl State {
         self.gone_unlogged.retain(|gone| gone.listed > sequence);
         self.brings.retain(|_, at| *at > sequence);
         drop(captured.pins);
+        Ok(())
     }
 }

@@ -194,6 +194,11 @@ const FAMILIES: &[Family] = &[
         "Changed pages of directories, links and attributes found corrupt in memory, and made anew from their twins.",
         |r| of_cache(r, |c| c.pages_renewed),
     ),
+    counter(
+        "holdfast_cache_attributes_renewed_total",
+        "Attributes found corrupt in memory, and made anew from their twins or read again.",
+        |r| of_cache(r, |c| c.attributes_renewed),
+    ),
     counter("holdfast_cache_pages_lost_total", "Changed pages found corrupt in memory, and not stored.", |r| {
         of_cache(r, |c| c.pages_lost)
     }),

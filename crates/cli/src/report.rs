@@ -213,6 +213,9 @@ pub(crate) struct CacheFigures {
     /// Changed pages of directories, links and attributes found corrupt in memory, whose twin took their place.
     #[serde(default)]
     pub(crate) pages_renewed: u64,
+    /// Attributes of objects found corrupt in memory, and made anew from their twin, or read again.
+    #[serde(default)]
+    pub(crate) attributes_renewed: u64,
     /// Changed pages found corrupt in memory: not stored, and errors until they are written again.
     #[serde(default)]
     pub(crate) pages_bad: u64,
@@ -243,6 +246,7 @@ impl From<&CacheStatus> for CacheFigures {
             transactions: status.transactions,
             pages_reread: status.pages_reread,
             pages_renewed: status.pages_renewed,
+            attributes_renewed: status.attributes_renewed,
             pages_bad: status.pages_bad,
             pages_lost: status.pages_lost,
             page_hits: status.page_hits,
@@ -504,6 +508,10 @@ impl Report for StoreReport {
             let mended = cache.pages_reread + cache.pages_renewed;
             if mended > 0 {
                 text.push_str(&format!(", {} found corrupt IN MEMORY", count(mended, "page", "pages")));
+            }
+            if cache.attributes_renewed > 0 {
+                let times = count(cache.attributes_renewed, "time", "times");
+                text.push_str(&format!(", attributes found corrupt IN MEMORY {times}"));
             }
             rows.push(("memory", text));
             if cache.pages_bad > 0 {

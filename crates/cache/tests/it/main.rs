@@ -1,5 +1,6 @@
 //! The cache on a real store in memory.
 
+mod attributes;
 mod deletions;
 mod device;
 mod during;

@@ -1,0 +1,104 @@
+//! Attributes in memory, written over on purpose: see [`crate::lab`].
+
+use crate::Cache;
+use crate::sealed_attributes::SealedAttributes;
+use holdfast_object::{Attributes, NamePlace, ObjectId};
+
+/// Which attributes of an object.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum AttributesCopy {
+    /// The newest.
+    Newest,
+    /// What these are compared with.
+    TwinOfNewest,
+    /// Those of a durable prefix of the object's own changes, by which log batches go.
+    Stable,
+    /// What these are compared with.
+    TwinOfStable,
+}
+
+impl AttributesCopy {
+    /// All of them.
+    pub const ALL: [AttributesCopy; 4] =
+        [AttributesCopy::Newest, AttributesCopy::TwinOfNewest, AttributesCopy::Stable, AttributesCopy::TwinOfStable];
+}
+
+/// An object in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResidentObject {
+    /// Which.
+    pub object: ObjectId,
+    /// It has changes that neither a log batch nor a recovery point has.
+    pub is_changed: bool,
+}
+
+/// Inverts bits of a number.
+type Invert = fn(&mut Attributes, u64);
+
+/// Fewer bits, of which some are 1 if some were.
+fn half(bits: u64) -> u32 {
+    (bits | bits >> 32) as u32
+}
+
+fn quarter(bits: u64) -> u16 {
+    (half(bits) | half(bits) >> 16) as u16
+}
+
+/// All numbers of an object's attributes, with how bits of them are inverted; narrower ones take what they have room for. Its kind and class are no
+/// numbers: others than those that there are cannot be made from here.
+pub const ATTRIBUTE_FIELDS: [(&str, Invert); 23] = [
+    ("generation", |of, bits| of.generation ^= bits),
+    ("mode", |of, bits| of.mode ^= quarter(bits)),
+    ("uid", |of, bits| of.uid ^= half(bits)),
+    ("gid", |of, bits| of.gid ^= half(bits)),
+    ("nlink", |of, bits| of.nlink ^= half(bits)),
+    ("rdev", |of, bits| of.rdev ^= half(bits)),
+    ("size", |of, bits| of.size ^= bits),
+    ("blocks", |of, bits| of.blocks ^= bits),
+    ("entries", |of, bits| of.entries ^= bits),
+    ("atime.secs", |of, bits| of.atime.secs ^= bits as i64),
+    ("atime.nanos", |of, bits| of.atime.nanos ^= half(bits)),
+    ("mtime.secs", |of, bits| of.mtime.secs ^= bits as i64),
+    ("mtime.nanos", |of, bits| of.mtime.nanos ^= half(bits)),
+    ("ctime.secs", |of, bits| of.ctime.secs ^= bits as i64),
+    ("ctime.nanos", |of, bits| of.ctime.nanos ^= half(bits)),
+    ("btime.secs", |of, bits| of.btime.secs ^= bits as i64),
+    ("btime.nanos", |of, bits| of.btime.nanos ^= half(bits)),
+    ("parent", |of, bits| of.parent.0 ^= bits),
+    ("name_key", |of, bits| of.name_key ^= bits),
+    ("other_names", |of, bits| match of.other_names.first_mut() {
+        Some(name) => name.key ^= bits,
+        None => of.other_names.push(NamePlace { directory: ObjectId(bits), key: bits }),
+    }),
+    ("xattr", |of, bits| of.xattr.0 ^= bits),
+    ("policy", |of, bits| of.policy.0 ^= quarter(bits)),
+    ("flags", |of, bits| of.flags ^= half(bits)),
+];
+
+impl Cache {
+    /// Objects of which something is known in memory.
+    pub fn resident_objects(&self) -> Vec<ResidentObject> {
+        let state = self.state.read();
+        let objects = state.objects.iter();
+        let mut objects: Vec<_> =
+            objects.map(|(&object, known)| ResidentObject { object, is_changed: !known.is_clean() }).collect();
+        objects.sort_unstable_by_key(|known| known.object);
+        objects
+    }
+
+    /// Inverts bits of a field of an object's attributes, past what keeps their sum; whether the object is in memory. Also while an epoch is
+    /// written.
+    pub fn strike_attributes(&self, object: ObjectId, copy: AttributesCopy, field: &str, bits: u64) -> bool {
+        let mut state = self.state.write();
+        let invert = ATTRIBUTE_FIELDS.iter().find(|(name, _)| *name == field);
+        let (Some(known), Some((_, invert))) = (state.objects.get_mut(&object), invert) else { return false };
+        let strike = |attributes: &mut SealedAttributes, of_twin| attributes.strike(of_twin, |of| invert(of, bits));
+        match copy {
+            AttributesCopy::Newest => strike(&mut known.attributes, false),
+            AttributesCopy::TwinOfNewest => strike(&mut known.attributes, true),
+            AttributesCopy::Stable => strike(&mut known.stable, false),
+            AttributesCopy::TwinOfStable => strike(&mut known.stable, true),
+        }
+        true
+    }
+}
