@@ -13,7 +13,7 @@ pub fn describe(dir: &Path) -> String {
         Some(line.split_once(':')?.1.trim().to_owned())
     };
     let cpu = field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown CPU".to_owned());
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = processors();
     let memory_kib = field(&read("/proc/meminfo"), "MemTotal")
         .and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok())
         .unwrap_or(0);
@@ -23,6 +23,22 @@ pub fn describe(dir: &Path) -> String {
         .map_or_else(|_| "unknown disk".to_owned(), |text| text.split_whitespace().collect::<Vec<_>>().join(", "));
     let load = load();
     format!("{cpu}, {cores} cores, {memory_gib} GiB, Linux {kernel}, stores on {disk}, load at the start {load}")
+}
+
+/// Processors of the machine that are in use: also those that this program keeps away from ([`cpu::stay_on_one`](crate::cpu::stay_on_one)).
+fn processors() -> usize {
+    let listed = fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|list| listed(&list));
+    listed.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// How many are in one of the kernel's lists, as `0-3,6`.
+fn listed(list: &str) -> Option<usize> {
+    let number = |text: &str| text.parse::<usize>().ok();
+    let counts = list.trim().split(',').map(|part| match part.split_once('-') {
+        Some((first, last)) => (number(last)? + 1).checked_sub(number(first)?),
+        None => number(part).map(|_| 1),
+    });
+    counts.sum()
 }
 
 /// Mean number of processes that ran or wanted to, over the last minute.
@@ -45,5 +61,33 @@ pub fn keep_freed_memory() {
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
         libc::mallopt(libc::M_MMAP_MAX, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        for (list, count) in [("0\n", 1), ("0-1\n", 2), ("0-3,6,8-9\n", 7)] {
+            assert_eq!(listed(list), Some(count), "{list}");
+        }
+        for list in ["", "0-", "x", "3-1"] {
+            assert_eq!(listed(list), None, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_program_on_one_processor_counts_them_all() {
+        let pinned = || {
+            crate::cpu::stay_on_one().expect("pinned");
+            (describe(Path::new("/")), std::thread::available_parallelism().map_or(0, usize::from))
+        };
+        let expected = describe(Path::new("/"));
+        let (described, usable) = std::thread::spawn(pinned).join().expect("it ends");
+        let cores = |text: &str| text.split(", ").find(|part| part.ends_with(" cores")).map(str::to_owned);
+        assert_eq!((cores(&described), usable), (cores(&expected), 1));
+        assert!(cores(&described).is_some());
     }
 }

@@ -8,8 +8,8 @@ use holdfast_bench::error::{Error, Result, run};
 use holdfast_bench::peer::{Kind, Peer, Site};
 use holdfast_bench::plan::{Plan, Row, execute};
 use holdfast_bench::program::{self, Progress, Setting};
+use holdfast_bench::report;
 use holdfast_bench::workload::{Scale, Workload};
-use holdfast_bench::{machine, report};
 
 /// Compares Holdfast with ext4, btrfs and fuse2fs: the same workloads, interleaved, on stores of equal size on one disk.
 ///
@@ -58,12 +58,11 @@ fn compare(arguments: &Arguments) -> Result<()> {
     for kind in &kinds {
         peers.push(Peer::create(*kind, &site)?);
     }
-    let command = program::command_line();
     let transports: Vec<String> = peers.iter().map(|p| format!("{} on {}", p.kind().name(), p.transport())).collect();
     let preamble = format!(
-        "Command: `{command}`\n\nMachine: {}\n\nStores: {} MiB each; {}\n\nAmounts: file {} MiB, {} random 4 KiB requests, \
+        "{}\n\nStores: {} MiB each; {}\n\nAmounts: file {} MiB, {} random 4 KiB requests, \
          {} appends, {} files; {} rounds, interleaved; median (minimum–maximum)",
-        machine::describe(&site.dir),
+        program::heading(&site.dir),
         arguments.store_mib,
         transports.join("; "),
         plan.scale.file_mib,

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::error::Result;
-use crate::report;
+use crate::error::{self, Result};
+use crate::{machine, report};
+use holdfast_lab::sources;
 
 /// Where the stores are made and with which binary.
 #[derive(Clone, Debug, Args)]
@@ -63,6 +64,13 @@ impl Drop for Progress {
 /// The command line, for whoever wants to run it again.
 pub fn command_line() -> String {
     std::env::args().collect::<Vec<_>>().join(" ")
+}
+
+/// What every table begins with: the command, when and with which sources it ran, and on what machine, with its stores in `dir`.
+pub fn heading(dir: &Path) -> String {
+    let day = error::run("date", &["+%-d %B %Y"]).unwrap_or_else(|_| "an unknown day".to_owned());
+    let commit = sources::commit().unwrap_or_else(|| "unknown".to_owned());
+    format!("Command: `{}`\n\nOf {day}, commit {commit}\n\nMachine: {}", command_line(), machine::describe(dir))
 }
 
 /// Prints what was measured, and writes it into the document if there is one. The preamble was printed when the work began.

@@ -24,6 +24,7 @@
 //! | `metadata` | metadata in memory, every kind and field × every way to write to it |
 //! | `maker` | a store in use and the model, side by side |
 //! | `document` | tables of pages under `docs/` |
+//! | `sources` | of which commit a program is |
 //! | `caught` | a panic as an error |
 //! | `look` | reading everything in a store that may be damaged |
 
@@ -50,5 +51,6 @@ mod required;
 pub mod running;
 pub mod schemes;
 pub mod soak;
+pub mod sources;
 pub mod stack;
 pub mod torture;

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use clap::Parser;
 use holdfast_bench::aged::{Plan, execute, tables};
 use holdfast_bench::error::{Error, Result};
-use holdfast_bench::machine;
 use holdfast_bench::peer::{Kind, Site};
 use holdfast_bench::program::{self, Progress, Setting};
 
@@ -50,10 +49,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { store_mib, days, rounds, .. } = *arguments;
     let seed = arguments.setting.seed;
     let site = Site::prepare(&arguments.setting.place, store_mib, &arguments.holdfast_options)?;
-    let command = program::command_line();
     let preamble = format!(
-        "Command: `{command}`\n\nMachine: {}\n\nStores: {store_mib} MiB each; {days} days, seed {seed}; {rounds} rounds, interleaved",
-        machine::describe(&site.dir)
+        "{}\n\nStores: {store_mib} MiB each; {days} days, seed {seed}; {rounds} rounds, interleaved",
+        program::heading(&site.dir)
     );
     println!("{preamble}\n");
     let plan = Plan { kinds: arguments.peers.clone(), site, days, rounds, seed };

@@ -86,11 +86,10 @@ fn compare(arguments: &Arguments) -> Result<()> {
     check_memory(&arguments.parts, &plan, &loads)?;
     let switch_seconds = arguments.switch_seconds.unwrap_or(if arguments.quick { 16 } else { 240 });
     let site = Site::prepare(&arguments.setting.place, plan.store_mib(), "")?;
-    let command = program::command_line();
     let preamble = format!(
-        "Command: `{command}`\n\nMachine: {}\n\nStores: one for each mode; for requests of {} MiB, with a file of {} MiB, a pool of {} MiB, {} MiB \
+        "{}\n\nStores: one for each mode; for requests of {} MiB, with a file of {} MiB, a pool of {} MiB, {} MiB \
          per measurement; for loads of {} MiB, with files of {} MiB in all, a pool of {} MiB; {} rounds, interleaved",
-        machine::describe(&site.dir),
+        program::heading(&site.dir),
         plan.store_mib(),
         plan.file_mib,
         plan.pool_bytes() >> 20,

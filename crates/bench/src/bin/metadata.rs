@@ -77,10 +77,9 @@ fn compare(arguments: &Arguments) -> Result<()> {
         }
     }
     let preamble = format!(
-        "Command: `{}`\n\nMachine: {}\n\nA file of {} MiB; per measurement {} transactions, or {} files; {} rounds, interleaved, on \
+        "{}\n\nA file of {} MiB; per measurement {} transactions, or {} files; {} rounds, interleaved, on \
          processor {cpu}{not_locked}",
-        program::command_line(),
-        machine::describe(&std::env::current_dir().at("find", "the working directory")?),
+        program::heading(&std::env::current_dir().at("find", "the working directory")?),
         plan.file_mib,
         plan.transactions,
         plan.files,

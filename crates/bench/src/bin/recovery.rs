@@ -47,12 +47,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
     }
     std::fs::create_dir_all(&arguments.dir).at("create", &arguments.dir)?;
     let cpu = cpu::stay_on_one().at("stay on one processor with", "this program")?;
-    let preamble = format!(
-        "Command: `{}`\n\nMachine: {}\n\nMedians of {} rounds, on processor {cpu}",
-        program::command_line(),
-        machine::describe(&arguments.dir),
-        arguments.rounds
-    );
+    let preamble =
+        format!("{}\n\nMedians of {} rounds, on processor {cpu}", program::heading(&arguments.dir), arguments.rounds);
     println!("{preamble}\n");
     let progress = Progress::default();
     let rows = execute(&arguments.dir, &arguments.modes, arguments.rounds, &mut |what| progress.say(what))?;

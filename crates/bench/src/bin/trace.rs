@@ -87,9 +87,8 @@ fn replay_all(arguments: &Replay) -> Result<()> {
     std::fs::create_dir_all(dir).at("create", dir)?;
     let cpu = cpu::stay_on_one().at("stay on one processor with", "this program")?;
     let preamble = format!(
-        "Command: `{}`\n\nMachine: {}\n\nA pool of {} MiB; {} rounds, interleaved, on processor {cpu}",
-        program::command_line(),
-        machine::describe(dir),
+        "{}\n\nA pool of {} MiB; {} rounds, interleaved, on processor {cpu}",
+        program::heading(dir),
         arguments.pool_mib,
         arguments.rounds
     );

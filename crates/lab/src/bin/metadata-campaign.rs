@@ -3,6 +3,7 @@
 use clap::{Parser, ValueEnum};
 use holdfast_lab::document::commit;
 use holdfast_lab::metadata::{Kind, Plan, markdown, run, text};
+use holdfast_lab::sources;
 use holdfast_physical::MetadataProtection;
 use std::path::Path;
 use std::process::ExitCode;
@@ -83,7 +84,7 @@ fn main() -> ExitCode {
         let command = format!(
             "cargo run --release -p holdfast-lab --bin metadata-campaign -- --seed {seed} --injections {injections} --write"
         );
-        if let Err(error) = std::fs::write(&path, markdown(&done, &command, commit().as_deref())) {
+        if let Err(error) = std::fs::write(&path, markdown(&done, &command, sources::commit().as_deref())) {
             eprintln!("{}: {error}", path.display());
             return ExitCode::FAILURE;
         }

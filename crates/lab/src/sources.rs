@@ -1,0 +1,14 @@
+//! Of which sources a program is, for the pages that it writes.
+
+use std::process::Command;
+
+/// The commit of the sources that this was built from, if they are what was built, and whether they have other changes.
+pub fn commit() -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let done = Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(arguments).output().ok()?;
+        done.status.success().then(|| String::from_utf8_lossy(&done.stdout).trim().to_string())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let is_changed = !git(&["status", "--porcelain", "--", "..", "../../Cargo.lock"])?.is_empty();
+    Some(if is_changed { format!("{commit} with changes") } else { commit })
+}
