@@ -126,6 +126,18 @@ export -f blind
 [ "$mode" = test ] || step blind 1200 env SEED="$SEED" bash -c blind
 [ "$mode" = test ] || step mutants 5400 tests/suites/mutants.py "${SUITE_WORK:-$ROOT/target/suites}/mutants"
 [ "$mode" = test ] || step metadata 3600 cargo run --quiet --release -p holdfast-lab --bin metadata-campaign -- --seed "$SEED" --injections 20000
+# Flips anywhere in a daemon have no goal: that they are tried, and that what comes of them is counted.
+anywhere() {
+    cargo build --quiet --release -p holdfast -p holdfast-lab --bin holdfast --bin flip-campaign || return
+    local said sudo=
+    [ "$(id -u)" = 0 ] || sudo="sudo -n"
+    said=$($sudo "$TARGET/release/flip-campaign" --seed "$SEED" --anywhere --modes uniform --trials 2 --seconds 2 --dir "${SUITE_WORK:-$ROOT/target/suites}/flips") || return
+    echo "$said"
+    awk -F '|' '/^\| [a-z]+ \| `uniform` / && $4 == 2 && $5 > 0 { rows++ } END { exit rows != 4 }' <<<"$said"
+}
+export -f anywhere
+export TARGET ROOT
+[ "$mode" = test ] || step anywhere 1800 bash -c anywhere
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
 [ "$mode" = test ] || step foreign 3900 cargo run --quiet --release -p holdfast-lab --bin foreign-bytes -- --seed "$SEED" --seconds 3600
 step build 600 cargo build --release -p holdfast -p holdfast-bench

@@ -231,3 +231,68 @@ fn used(
         Ok((workers, flipped?))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Load;
+    use holdfast_integrity::Protection;
+    use rustix::process::{Pid, Signal, kill_process};
+
+    /// What comes of a strike on the daemon with this process and mount point, in a real mount.
+    fn outcome(daemon: &Daemon, strike: impl FnOnce(u32, &Path)) -> Outcome {
+        let time = Duration::from_millis(500);
+        let (load, mode, targets) = (Load::Webserver, Protection::Uniform, crate::campaign::Targets::All);
+        let options = Options { load, mode, targets, time, seed: 1 };
+        let mount_point = daemon.mount_point();
+        let struck = |pid: u32, _: &mut Pcg64Mcg| {
+            strike(pid, &mount_point);
+            Ok(Vec::new())
+        };
+        let outcome = tried(&options, daemon, struck).unwrap();
+        assert!(outcome.operations > 0, "{outcome:?}");
+        outcome
+    }
+
+    #[test]
+    fn what_comes_of_a_trial_is_counted_as_what_it_is() {
+        let program = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("holdfast");
+        match () {
+            () if !rustix::process::geteuid().is_root() => {
+                return crate::required::lacks("root", "only root may mount");
+            }
+            () if !Path::new("/dev/fuse").exists() => return crate::required::lacks("fuse", "there is no /dev/fuse"),
+            () if !program.exists() => return crate::required::lacks("program", "not built: cargo build -p holdfast"),
+            () => {}
+        }
+        let directory = std::env::temp_dir().join(format!("holdfast-struck-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let daemon = Daemon { program, directory: directory.clone() };
+        let files = |mount_point: &Path| {
+            let files = fs::read_dir(mount_point.join("worker 1")).unwrap();
+            files.map(|file| file.unwrap().path()).collect::<Vec<_>>()
+        };
+        let of = |Outcome { read, written, crashed, told, .. }: Outcome| (read, written, crashed, told);
+
+        let sound = outcome(&daemon, |_, _| {});
+        assert!(sound.is_sound(), "S: {sound:?}");
+        let wrong = outcome(&daemon, |_, mount_point| {
+            for file in files(mount_point) {
+                let length = fs::metadata(&file).unwrap().len();
+                let file = File::options().write(true).open(file).unwrap();
+                std::os::unix::fs::FileExt::write_all_at(&file, &vec![0xff; length as usize], 0).unwrap();
+            }
+        });
+        assert_eq!(of(wrong), (true, true, false, false), "R and W: {wrong:?}");
+        let killed = outcome(&daemon, |pid, _| {
+            kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+        });
+        assert_eq!(of(killed), (false, false, true, true), "C, and the load was told: {killed:?}");
+        // The webserver reads them, and is told that there are none.
+        let told = outcome(&daemon, |_, mount_point| {
+            files(mount_point).iter().for_each(|file| fs::remove_file(file).unwrap())
+        });
+        assert_eq!(of(told), (false, false, false, true), "told: {told:?}");
+        fs::remove_dir_all(directory).unwrap();
+    }
+}
