@@ -138,6 +138,8 @@ anywhere() {
 export -f anywhere
 export TARGET ROOT
 [ "$mode" = test ] || step anywhere 1800 bash -c anywhere
+# In a virtual machine whose processor is emulated; its kernel has Yama, so this has ptrace_scope=1, too.
+[ "$mode" = test ] || step protection-keys 5400 tests/suites/protection-keys.sh
 step torture $((torture_s * 2 + 300)) cargo run --quiet --release -p holdfast-lab --bin space-torture -- --seed "$SEED" --seconds $torture_s
 [ "$mode" = test ] || step foreign 3900 cargo run --quiet --release -p holdfast-lab --bin foreign-bytes -- --seed "$SEED" --seconds 3600
 step build 600 cargo build --release -p holdfast -p holdfast-bench

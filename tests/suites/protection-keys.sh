@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs what needs memory protection keys on a machine that has none: in a virtual machine whose processor, emulated by QEMU, has them.
 #
-# Usage: protection-keys.sh    (no part of `make test`; needs root for packages that are missing, not for itself)
+# Usage: protection-keys.sh    (part of `make test-long`; needs root for packages that are missing, not for itself)
 #
 # The tests of crates/guard and those of crates/physical, object and cache about metadata in memory, mounts that are worked with, killed and
 # recovered, with a kernel of Debian's. A test that finds no keys would skip what it is about, so that is a failure here (CPU=max,pku=off: see it
