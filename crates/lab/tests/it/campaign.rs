@@ -1,7 +1,7 @@
 //! The experiment of flipped bits under load: that it finds what there is to find, and nothing where there is nothing.
 
 use holdfast_integrity::Protection;
-use holdfast_lab::campaign::{Options, Outcome, Row, Targets, broken, trial, unmet};
+use holdfast_lab::campaign::{MODES, Options, Outcome, PLACE, Row, Targets, broken, markdown, trial, unmet};
 use holdfast_lab::load::Load;
 use std::time::Duration;
 
@@ -74,6 +74,20 @@ fn one_corrupt_byte_read_or_stored_breaks_the_promise_of_a_mode_that_verifies_me
         assert_eq!(broken(&row(vec![sound, told, sound])), 0, "{mode}");
         assert_eq!(broken(&row(vec![sound, read])), promises, "{mode}");
         assert_eq!(broken(&row(vec![written, sound])), promises, "{mode}");
+    }
+}
+
+/// The table of the page is the one that the program writes with its own modes.
+#[test]
+fn the_page_has_the_columns_and_modes_of_the_program() {
+    let page = PLACE.renewed("").unwrap().0;
+    let table = page.split(&format!("<!-- {}: begin -->", PLACE.mark)).nth(1).unwrap();
+    let table = table.split(&format!("<!-- {}: end -->", PLACE.mark)).next().unwrap();
+    assert!(table.contains(&markdown(&[])), "other columns: {table}");
+    for load in Load::ALL {
+        for mode in MODES.split(',') {
+            assert!(table.contains(&format!("| {load} | `{mode}` |")), "no trials of {load} in {mode}: {table}");
+        }
     }
 }
 
