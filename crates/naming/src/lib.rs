@@ -12,6 +12,7 @@
 
 mod acl;
 mod audit;
+mod bugs;
 pub mod check;
 mod damage;
 #[doc(hidden)]
@@ -35,6 +36,7 @@ mod xattr;
 #[allow(dead_code, reason = "shared with the integration tests")]
 mod memory_cache;
 
+pub use bugs::NameBug;
 pub use damage::Damage;
 pub use error::{Error, ErrorKind, Name, Result};
 pub use forms::{PageField, page_fields};

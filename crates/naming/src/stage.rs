@@ -1,6 +1,7 @@
 //! Collecting a transaction: operations, and the frames with the bytes that they name.
 
 use crate::audit::{Audit, Audits};
+use crate::bugs::Bugs;
 use crate::error::{Error, Result};
 use crate::rolled::Rolled;
 use crate::sums;
@@ -20,6 +21,8 @@ pub(crate) struct Staged<'a> {
     purpose: Purpose,
     brings: Option<ObjectId>,
     lazy: bool,
+    /// What it is to do wrongly, if anything.
+    bugs: Option<&'a Bugs>,
     /// Who audits it, if it is to be audited.
     audits: Option<&'a Audits>,
     /// Made when there is something to tell: most transactions are writes to files, of which there is nothing.
@@ -36,9 +39,15 @@ impl<'a> Staged<'a> {
             purpose,
             brings: None,
             lazy: false,
+            bugs: None,
             audits: None,
             audit: None,
         }
+    }
+
+    /// It may be wrong, on purpose.
+    pub(crate) fn with(self, bugs: &'a Bugs) -> Staged<'a> {
+        Staged { bugs: Some(bugs), ..self }
     }
 
     /// It is audited before it is submitted.
@@ -225,7 +234,10 @@ impl<'a> Staged<'a> {
         let this = crate::audit::plant::in_operations(self);
         #[cfg(not(test))]
         let this = self;
-        let Staged { cache, ops, pins, purpose, brings, lazy, audits, audit } = this;
+        let Staged { cache, mut ops, pins, purpose, brings, lazy, bugs, audits, audit } = this;
+        if let Some(bugs) = bugs {
+            bugs.plant(&mut ops);
+        }
         if let Some(audits) = audits
             && (audit.is_some() || ops.iter().any(Audit::is_about))
         {

@@ -1,6 +1,7 @@
 //! Each equation finds the bug that is planted for it, and only bugs are found.
 
 use super::{equations, plant};
+use crate::bugs::NameBug;
 use crate::check::check;
 use crate::directory::layout::*;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,14 +26,19 @@ struct World {
     directory: ObjectId,
     below: ObjectId,
     file: ObjectId,
+    is_unaudited: bool,
 }
 
 impl World {
     fn new() -> World {
+        World::with(false)
+    }
+
+    fn with(is_unaudited: bool) -> World {
         let cache = MemoryCache::new(1 << 15);
         let clock = Arc::new(ManualClock::new(1_000_000_000_000, 1_000));
         // A look at a directory is no transaction.
-        let options = Options { atime: crate::Atime::Never, ..Options::default() };
+        let options = Options { atime: crate::Atime::Never, unaudited: is_unaudited, ..Options::default() };
         let space = Namespace::new(cache.clone() as Arc<dyn ObjectCache>, clock, options);
         assert!(space.initialise(0, 0, 0o755).unwrap());
         let directory = space.mkdir(REQUEST, ROOT, b"directory", 0o755).unwrap().id;
@@ -43,11 +49,16 @@ impl World {
         for id in [directory, below, file, file] {
             space.forget(id, 1).unwrap();
         }
-        World { cache, space, directory, below, file }
+        World { cache, space, directory, below, file, is_unaudited }
     }
 
     fn state(&self) -> State {
         (self.cache.objects(), self.space.entries(REQUEST, self.directory).unwrap())
+    }
+
+    /// What the check from scratch says of it, which knows nothing of the audit.
+    fn is_judged_wrong(&self) -> bool {
+        !check(&*self.cache, self.cache.objects()).is_clean()
     }
 
     fn is_sound(&self) {
@@ -92,7 +103,10 @@ fn sets_xattr(world: &World) -> Result<()> {
 }
 
 /// Changes what the operations set of an object.
-fn of_set(id: impl Fn(ObjectId) -> bool, change: impl Fn(&mut holdfast_object::AttrSet)) -> impl FnOnce(&mut Vec<Op>) {
+fn of_set(
+    id: impl Fn(ObjectId) -> bool + Clone,
+    change: impl Fn(&mut holdfast_object::AttrSet) + Clone,
+) -> impl FnOnce(&mut Vec<Op>) + Clone {
     move |ops| {
         let sets = ops.iter_mut().filter_map(|op| match op {
             Op::SetAttributes { id: of, set } if id(*of) => Some(set),
@@ -103,7 +117,7 @@ fn of_set(id: impl Fn(ObjectId) -> bool, change: impl Fn(&mut holdfast_object::A
 }
 
 /// Changes what a new object is.
-fn of_new(change: impl Fn(&mut Attributes)) -> impl FnOnce(&mut Vec<Op>) {
+fn of_new(change: impl Fn(&mut Attributes) + Clone) -> impl FnOnce(&mut Vec<Op>) + Clone {
     move |ops| {
         let new = ops.iter_mut().filter_map(|op| match op {
             Op::Create { attributes, .. } => Some(attributes),
@@ -113,14 +127,28 @@ fn of_new(change: impl Fn(&mut Attributes)) -> impl FnOnce(&mut Vec<Op>) {
     }
 }
 
-/// Plants a bug in the operations of a request, and expects that these equations find it, and that nothing has happened.
-fn finds(expected: &[&str], request: Requested, plant: impl FnOnce(&mut Vec<Op>) + 'static) {
-    finds_in(&World::new(), expected, request, plant);
+/// Plants a bug in the operations of a request, and expects that these equations find it, and that nothing has happened; and that without the audit
+/// it does happen, and the check from scratch finds it.
+fn finds(expected: &[&str], request: Requested, plant: impl FnOnce(&mut Vec<Op>) + Clone + 'static) {
+    finds_after(|_| (), expected, request, plant);
 }
 
-fn finds_in(world: &World, expected: &[&str], request: Requested, plant: impl FnOnce(&mut Vec<Op>) + 'static) {
+fn finds_after(
+    prepare: fn(&World),
+    expected: &[&str],
+    request: Requested,
+    plant: impl FnOnce(&mut Vec<Op>) + Clone + 'static,
+) {
+    let world = World::new();
+    prepare(&world);
+    plant::operations(plant.clone());
+    refused(&world, expected, request);
+    let unaudited = World::with(true);
+    prepare(&unaudited);
+    unaudited.is_sound();
     plant::operations(plant);
-    refused(world, expected, request);
+    request(&unaudited).unwrap();
+    assert!(unaudited.is_judged_wrong(), "{expected:?}: the check finds nothing");
 }
 
 fn found_in(error: &Error) -> BTreeSet<&'static str> {
@@ -163,13 +191,15 @@ fn wrong_operations_are_refused() {
     finds(&["links of directories"], moves, of_set(|id| id == ROOT, |set| set.nlink = None));
     finds(&["listed names"], creates, of_new(|new| new.name_key += 1));
     finds(&["listed names"], makes_directory, of_new(|new| new.parent = ROOT));
-    finds(&["listed names"], links, of_set(|_| true, |set| set.other_names = None));
+    // A list that lacks a name is no damage: one that has been full lacks some (0012). So only the audit, which knows the state before, can tell.
+    let world = World::new();
+    plant::operations(of_set(|_| true, |set| set.other_names = None));
+    refused(&world, &["listed names"], links);
     finds(&["listed names"], moves, of_set(|_| true, |set| (set.parent, set.name_key) = (None, None)));
     finds(&["extended attributes"], sets_xattr, of_set(|_| true, |set| set.xattr = None));
     finds(&["extended attributes"], sets_xattr, of_new(|new| new.parent = ROOT));
-    let world = World::new();
-    world.space.unlink(REQUEST, world.directory, b"file").unwrap();
-    finds_in(&world, &["extended attributes"], unlinks, |ops| {
+    let one_name = |world: &World| world.space.unlink(REQUEST, world.directory, b"file").unwrap();
+    finds_after(one_name, &["extended attributes"], unlinks, |ops| {
         ops.remove(ops.iter().position(|op| matches!(op, Op::Delete { .. })).unwrap());
     });
     finds(&["directory sizes"], creates, |ops| {
@@ -212,9 +242,19 @@ fn on_pages(done: &Rc<Cell<bool>>, change: impl Fn(u64, &mut Image) -> bool + 's
     });
 }
 
-/// Goes through a directory's growth, or its decline, until a page could be changed wrongly, and expects that this is found.
+/// Goes through a directory's growth, or its decline, until a page could be changed wrongly, and expects that this is found: by these equations,
+/// and without them by the check from scratch.
 fn finds_in_pages(expected: &[&str], grows: bool, change: impl Fn(u64, &mut Image) -> bool + Copy + 'static) {
-    let world = World::new();
+    is_found_in_pages(&World::new(), expected, grows, change);
+    is_found_in_pages(&World::with(true), expected, grows, change);
+}
+
+fn is_found_in_pages(
+    world: &World,
+    expected: &[&str],
+    grows: bool,
+    change: impl Fn(u64, &mut Image) -> bool + Copy + 'static,
+) {
     let name = |number: u32| format!("{number:0200}").into_bytes();
     let count = if grows { 0 } else { 300 };
     for number in 0..count {
@@ -232,11 +272,15 @@ fn finds_in_pages(expected: &[&str], grows: bool, change: impl Fn(u64, &mut Imag
             result.unwrap();
             continue;
         }
+        if world.is_unaudited {
+            result.unwrap();
+            return assert!(world.is_judged_wrong(), "{expected:?}: the check finds nothing");
+        }
         let error = result.unwrap_err();
         assert!(found_in(&error).is_superset(&expected.iter().copied().collect()), "{error}");
         assert_eq!(world.state(), before, "{error}");
         world.is_sound();
-        return creates(&world).unwrap();
+        return creates(world).unwrap();
     }
     panic!("there never was such a page");
 }
@@ -450,4 +494,50 @@ fn a_page_that_goes_bad_while_it_is_changed_is_made_anew() {
 fn names(world: &World) -> Vec<(Vec<u8>, Kind)> {
     let entries = world.space.entries(REQUEST, world.directory).unwrap();
     entries.into_iter().map(|(name, _, kind)| (name, kind)).collect()
+}
+
+/// Bugs that the lab has, by the request in which each is possible: all are refused, by their equations, and found from scratch if they are not.
+#[test]
+fn bugs_of_the_lab_are_found() {
+    fn makes_pipe(world: &World) -> Result<()> {
+        world.space.mknod(REQUEST, world.below, b"pipe", crate::NewNode::Fifo, 0o644).map(drop)
+    }
+    let one_name: fn(&World) = |world| world.space.unlink(REQUEST, world.directory, b"file").unwrap();
+    let as_it_is: fn(&World) = |_| ();
+    let (links_wrong, xattrs_wrong) = (["links"], ["extended attributes"]);
+    let bugs: [(NameBug, fn(&World), Requested, &[&str]); 10] = [
+        (NameBug::LinkCount, as_it_is, links, &links_wrong),
+        (NameBug::EntryCount, as_it_is, creates, &["entries"]),
+        (NameBug::EntryWithoutObject, as_it_is, makes_pipe, &links_wrong),
+        (NameBug::ObjectWithoutEntry, one_name, unlinks, &links_wrong),
+        (NameBug::DeletedInUse, as_it_is, unlinks, &["links", "extended attributes"]),
+        (NameBug::WrongKind, as_it_is, makes_pipe, &links_wrong),
+        (NameBug::WrongName, as_it_is, creates, &["listed names"]),
+        (NameBug::WrongParent, as_it_is, creates, &["listed names"]),
+        (NameBug::LostXattr, as_it_is, sets_xattr, &xattrs_wrong),
+        (NameBug::DirectorySize, as_it_is, creates, &["directory sizes"]),
+    ];
+    assert_eq!(bugs.map(|(bug, ..)| bug), NameBug::ALL);
+    for (bug, prepare, request, expected) in bugs {
+        for is_unaudited in [false, true] {
+            let world = World::with(is_unaudited);
+            prepare(&world);
+            let before = world.state();
+            world.space.do_wrongly(bug);
+            let done = request(&world);
+            assert!(world.space.has_done_wrongly(), "{bug}: the request has nothing of the sort");
+            if is_unaudited {
+                // It has happened, whatever the answer: of an object that is not there nothing can be told.
+                assert!(done.is_ok() || bug == NameBug::EntryWithoutObject, "{bug}: {done:?}");
+                assert!(world.is_judged_wrong(), "{bug}: the check finds nothing");
+                continue;
+            }
+            let error = done.unwrap_err();
+            let found = found_in(&error);
+            assert!(found.is_superset(&expected.iter().copied().collect()), "{bug}: {error}");
+            assert_eq!((world.state(), world.space.audit_failures()), (before, 1), "{bug}");
+            request(&world).unwrap();
+            world.is_sound();
+        }
+    }
 }

@@ -34,6 +34,7 @@ pub use snapshots::{CONTROL_NAME, is_fleeting};
 pub use xattrs::XattrMode;
 
 use crate::audit::Audits;
+use crate::bugs::{Bugs, NameBug};
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::{Locks, Use};
@@ -137,6 +138,7 @@ pub struct Namespace {
     access_times: AtomicU8,
     locks: Locks,
     audits: Audits,
+    bugs: Bugs,
     /// Of the domain, to be looked into under `.holdfast`.
     snapshots: Option<Arc<dyn Snapshots>>,
 }
@@ -159,6 +161,7 @@ impl Namespace {
             access_times,
             locks: Locks::new(),
             audits: Audits::default(),
+            bugs: Bugs::default(),
             snapshots: None,
         }
     }
@@ -200,13 +203,23 @@ impl Namespace {
     }
 
     fn stage(&self) -> Staged<'_> {
-        let staged = Staged::new(&*self.cache);
+        let staged = Staged::new(&*self.cache).with(&self.bugs);
         if self.options.unaudited { staged } else { staged.audited(&self.audits) }
     }
 
     /// How many transactions did not fit together and were refused: logic bugs.
     pub fn audit_failures(&self) -> u64 {
         self.audits.failures()
+    }
+
+    /// From now on the first transaction in which this is possible has a logic bug: for the lab.
+    pub fn do_wrongly(&self, bug: NameBug) {
+        self.bugs.set(bug);
+    }
+
+    /// Whether there has been such a transaction since.
+    pub fn has_done_wrongly(&self) -> bool {
+        self.bugs.are_done()
     }
 
     /// Attributes of an object that a caller names.
