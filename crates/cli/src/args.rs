@@ -5,9 +5,9 @@ mod inject;
 mod reliability;
 
 pub(crate) use flashlog::{
-    Flashlog, FlashlogAction, FlashlogAt, FlashlogAttach, FlashlogBackup, FlashlogCreate, FlashlogDetach,
-    FlashlogFigure, FlashlogGrow, FlashlogMode, FlashlogModel, FlashlogRebuild, FlashlogScrub, FlashlogServe,
-    FlashlogStatus,
+    Flashlog, FlashlogAction, FlashlogAt, FlashlogAttach, FlashlogBackup, FlashlogCatchUp, FlashlogCreate,
+    FlashlogDetach, FlashlogFigure, FlashlogGrow, FlashlogMode, FlashlogModel, FlashlogRebuild, FlashlogScrub,
+    FlashlogServe, FlashlogStatus,
 };
 pub(crate) use inject::{FaultKind, Inject, Metadata, TargetKind};
 pub(crate) use reliability::{Assumed, Ecc, Reliability};

@@ -67,6 +67,7 @@ fn respond(state: &State, request: Request, tell: &mut dyn FnMut(Copied)) -> Res
         Request::Past(backup, at, socket) => {
             with_backup(state, backup, |set, backup| set.in_use.past(backup, at, socket.as_deref()))
         }
+        Request::CatchUp => with_set(state, |set| set.in_use.catch_up()),
         Request::Scrub { backup: _, log_only: true } => {
             with_set(state, |set| scrub::run(&*set.in_use.flashlog()?, None)).map(scrubbed)
         }

@@ -3,6 +3,7 @@
 
 use super::attach::{AttachReport, DetachReport, NewLog};
 use super::backup::{BackupReport, BackupTo};
+use super::catch_up::CatchUpReport;
 use super::grow::GrowReport;
 use super::past::{Moments, PastReport, PastServer, Wanted};
 use super::report::SetReport;
@@ -49,6 +50,8 @@ pub(crate) enum Request {
     Detach,
     /// Make the set larger; without a size, as large as main is.
     Grow(Option<NewSize>),
+    /// Bring main up to date with everything that was written.
+    CatchUp,
     /// Compare main with this backup, or the last one, or with the log only.
     Scrub { backup: Option<PathBuf>, log_only: bool },
 }
@@ -74,6 +77,7 @@ pub(crate) enum Answer {
     Attached(AttachReport),
     Detached(DetachReport),
     Grown(GrowReport),
+    CaughtUp(CatchUpReport),
     Scrubbed(Box<ScrubReport>),
     Failed(Failure),
 }
@@ -236,6 +240,14 @@ impl Server {
     pub(crate) fn grow(mut self, size: Option<NewSize>) -> Result<GrowReport> {
         match self.ask(&Request::Grow(size))? {
             Answer::Grown(report) => Ok(report),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// Brings main up to date. It takes as long as it takes.
+    pub(crate) fn catch_up(mut self) -> Result<CatchUpReport> {
+        match self.ask(&Request::CatchUp)? {
+            Answer::CaughtUp(report) => Ok(report),
             _ => Err(senseless()),
         }
     }

@@ -1,6 +1,7 @@
 //! A set in use, by a server or a mount: its log, which comes and goes, and its past.
 
 use super::attach::{self, AttachReport, DetachReport, NewLog};
+use super::catch_up;
 use super::control::{Answer, Response};
 use super::grow::{self, GrowReport};
 use super::past::{Moments, PastServer, Wanted};
@@ -79,6 +80,11 @@ impl InUse {
             return Err(Failure::new("a backup is under way").hint("try again when it is done"));
         };
         grow::run(&self.lasting, size)
+    }
+
+    /// Brings main up to date with everything that was written.
+    pub(crate) fn catch_up(&self) -> Result<Response> {
+        Ok(Response::Answer(Answer::CaughtUp(catch_up::run(&*self.flashlog()?)?)))
     }
 
     /// The moments since the state of a backup.

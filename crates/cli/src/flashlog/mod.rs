@@ -17,6 +17,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod backup;
+pub(crate) mod catch_up;
 pub(crate) mod control;
 pub(crate) mod ground;
 pub(crate) mod grow;

@@ -254,6 +254,7 @@ impl Set {
             Request::Attach { log, new } => {
                 in_use.attach(&log, new.as_ref()).map(|report| Response::Answer(Answer::Attached(report)))
             }
+            Request::CatchUp => in_use.catch_up(),
             Request::Scrub { backup, log_only } => self.scrub(backup, log_only),
             Request::Grow(_) if self.serving.read_only => Err(Failure::new("the set is served for reading only")),
             Request::Grow(size) => {

@@ -13,6 +13,7 @@ mod damage;
 mod embedded;
 mod errors;
 mod flashlog;
+mod flashlog_catch_up;
 mod flashlog_sets;
 mod flashlog_story;
 mod full;

@@ -79,6 +79,17 @@ the backup has its last state, and the next call goes on. A device that is no
 backup of this set yet is made one, if it holds nothing.")]
     Backup(FlashlogBackup),
 
+    /// Bring main up to date with everything that was written
+    #[command(after_help = "\
+Examples:
+  holdfast flashlog catch-up                       the set that is served
+  holdfast flashlog catch-up /mnt                  a store that is mounted
+  holdfast flashlog catch-up --main M --log L      neither served nor mounted
+For asynchronous mode, in which main sleeps until the log is nearly full, or as
+--idle-after and --age-most have it. The set can be used meanwhile: main gets
+what was written before.")]
+    CatchUp(FlashlogCatchUp),
+
     /// Compare main with its backup, and make good what is damaged
     #[command(after_help = "\
 Examples:
@@ -362,6 +373,22 @@ pub(crate) struct FlashlogGrow {
     /// Main device of the set
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) main: Option<PathBuf>,
+    /// Socket for commands of the set's server
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FlashlogCatchUp {
+    /// Directory in a mount of a store on the set, or its main device
+    #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["main", "control"])]
+    pub(crate) target: Option<PathBuf>,
+    /// Main device of a set that is not served
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "log")]
+    pub(crate) main: Option<PathBuf>,
+    /// Its log device
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "main")]
+    pub(crate) log: Option<PathBuf>,
     /// Socket for commands of the set's server
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
     pub(crate) control: Option<PathBuf>,

@@ -1,0 +1,60 @@
+//! `holdfast flashlog catch-up`: main gets what it lacks when somebody asks for it.
+
+use crate::flashlog_sets::Server;
+use crate::rig::{Rig, fuse};
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+/// Whether main has it at its place.
+fn main_has(rig: &Rig, at: u64, bytes: &[u8]) -> bool {
+    let mut found = vec![0; bytes.len()];
+    fs::File::open(rig.path("main")).unwrap().read_exact_at(&mut found, at).unwrap();
+    found == bytes
+}
+
+#[test]
+fn main_gets_everything_when_it_is_asked_for() {
+    let rig = Rig::new();
+    rig.run(["flashlog", "create", "--main", "main", "--log", "log", "--size", "32M"]).exits(0);
+    let asynchronous = ["--main", "main", "--log", "log", "--mode", "async"];
+    let server = Server::start(&rig, &asynchronous);
+    let mut client = server.client();
+    let (one, two) = (vec![0x5a; 1 << 20], vec![0xa5; 65536]);
+    client.write(0, &one);
+    assert!(!main_has(&rig, 0, &one), "main sleeps");
+    let report = rig.run(["flashlog", "catch-up", "--json"]).exits(0).json();
+    assert_eq!((&report["caught_up_bytes"], &report["behind_bytes"]), (&(1 << 20).into(), &0.into()), "{report}");
+    assert!(main_has(&rig, 0, &one));
+    let again = rig.run(["flashlog", "catch-up", "--main", "main", "--log", "log"]).exits(0);
+    assert!(again.out.contains("Main had everything already"), "{again:?}");
+    // The server is killed, and nobody serves the set.
+    client.write(8 << 20, &two);
+    client.try_flush().unwrap();
+    server.kill();
+    assert!(!main_has(&rig, 8 << 20, &two));
+    rig.run(["flashlog", "catch-up"]).exits(1).says("no server of a set was found");
+    let report = rig.run(["flashlog", "catch-up", "--main", "main", "--log", "log"]).exits(0);
+    assert!(report.out.contains("Main has everything; it was 64.0 KiB behind"), "{report:?}");
+    assert!(main_has(&rig, 8 << 20, &two) && main_has(&rig, 0, &one));
+    // Without a log there is nothing to catch up with.
+    let server = Server::start(&rig, &asynchronous);
+    rig.run(["flashlog", "detach"]).exits(0);
+    rig.run(["flashlog", "catch-up"]).exits(1).says("the set is without its log");
+    server.stop();
+}
+
+#[test]
+fn main_of_a_mounted_store_gets_everything() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.run(["create", "--main", "a", "--log", "b", "--size", "64M", "--mode", "async"]).exits(0);
+    let directory = rig.directory("m");
+    rig.run(["mount", "a", "m"]).exits(0);
+    fs::write(directory.join("file"), vec![7; 3 << 20]).unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    let report = rig.run(["flashlog", "catch-up", "m", "--json"]).exits(0).json();
+    assert!(report["caught_up_bytes"].as_u64().unwrap() > 3 << 20, "{report}");
+    rig.run(["unmount", "m"]).exits(0);
+}
