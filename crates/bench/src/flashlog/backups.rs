@@ -4,9 +4,12 @@ use super::{AnyModel, Bench, Log, MIB_BLOCKS, Setup, Sizes, of_device, of_set, u
 use crate::error::Result;
 use crate::pattern::Generator;
 use crate::report::{number, table};
-use holdfast_block::flashlog::{Mode, Uuid};
+use holdfast_block::flashlog::{BackedUp, Flashlog, Mode, ReadAhead, Timer, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device};
+use holdfast_lab::device::timed::{Timed, Virtual};
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Scattered writes of 4 KiB between two backups, and to how many blocks: some are written again and again.
@@ -41,7 +44,7 @@ pub fn backups(log: Log, sizes: Sizes) -> Result<Backups> {
     let device = used(sizes.main + BESIDE_BLOCKS, AnyModel::Disk, &bench.clock)?;
     flashlog.create_backup(device.clone(), Uuid([4; 16])).map_err(of_set)?;
     let start_s = bench.seconds();
-    flashlog.backup(device.clone()).map_err(of_set)?;
+    back_up(&bench.clock, flashlog, &device)?;
     let full_s = bench.seconds() - start_s;
     let mut random = Generator::new(&[WRITES]);
     let hot: Vec<u64> = (0..WRITTEN_BLOCKS).map(|_| random.below(sizes.area)).collect();
@@ -52,7 +55,7 @@ pub fn backups(log: Log, sizes: Sizes) -> Result<Backups> {
     }
     bench.flush()?;
     let start_s = bench.seconds();
-    let done = flashlog.backup(device.clone()).map_err(of_set)?;
+    let done = back_up(&bench.clock, flashlog, &device)?;
     let next_s = bench.seconds() - start_s;
     // Both motors run: the backup was made just now.
     bench.clock.pass(Duration::from_secs(1));
@@ -64,6 +67,30 @@ pub fn backups(log: Log, sizes: Sizes) -> Result<Backups> {
     }
     device.flush().map_err(of_device)?;
     Ok(Backups { log, full_s, next_s, next_blocks: done.blocks, replay_s: bench.seconds() - start_s })
+}
+
+/// With a thread that reads in advance, as the command has it.
+fn back_up(clock: &Virtual, set: &Flashlog, device: &Arc<Timed>) -> Result<BackedUp> {
+    let (ahead, guest, has_ended) = (ReadAhead::default(), clock.guest(), AtomicBool::new(false));
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            guest.begin(clock, || {
+                set.read_ahead(&ahead);
+                has_ended.store(true, Ordering::SeqCst);
+                clock.wake();
+            });
+        });
+        let done = set.backup_ahead(device.clone(), &ahead, &mut |_, _| ());
+        // In simulated time, where others may have nothing to do before this goes on.
+        loop {
+            let ticket = clock.ticket();
+            if has_ended.load(Ordering::SeqCst) {
+                return done;
+            }
+            clock.wait(ticket, None);
+        }
+    });
+    done.map_err(of_set)
 }
 
 /// The table, and the goal.

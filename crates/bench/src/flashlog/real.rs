@@ -11,7 +11,7 @@ use crate::pattern::Generator;
 use crate::program::Progress;
 use crate::report::{number, table};
 use crate::stack::{self, Stack, other};
-use holdfast_block::flashlog::{self, Create, Flashlog, Mode, Uuid};
+use holdfast_block::flashlog::{self, BackedUp, Create, Flashlog, Mode, ReadAhead, Uuid};
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use holdfast_integrity::Protection;
 use holdfast_naming::{NewNode, Request};
@@ -266,18 +266,28 @@ impl Devices {
         let backup = Arc::new(FileDevice::open(&path, Access::ReadWrite).map_err(of_device)?);
         set.create_backup(backup.clone(), Uuid([4; 16])).map_err(of_set)?;
         let start = Instant::now();
-        set.backup(backup.clone()).map_err(of_set)?;
+        back_up(set, &backup)?;
         let full_s = start.elapsed().as_secs_f64();
         for _ in 0..4 {
             // The same places each time.
             self.load(Load::Scattered(1), &*opened.device, 1)?;
         }
         let start = Instant::now();
-        let done = set.backup(backup).map_err(of_set)?;
+        let done = back_up(set, &backup)?;
         let next_s = start.elapsed().as_secs_f64();
         opened.close()?;
         Ok((full_s, next_s, done.blocks))
     }
+}
+
+/// With a thread that reads in advance, as the command has it.
+fn back_up(set: &Flashlog, backup: &Arc<FileDevice>) -> Result<BackedUp> {
+    let ahead = ReadAhead::default();
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| set.read_ahead(&ahead));
+        set.backup_ahead(backup.clone(), &ahead, &mut |_, _| ())
+    });
+    done.map_err(of_set)
 }
 
 /// Measures, and gives the table.
