@@ -21,14 +21,14 @@ const ZEROS_BYTES: usize = 1 << 20;
 /// Runs that one reply tells of, in one context.
 const MOST_EXTENTS: usize = 1024;
 
-/// A device under the name by which clients ask for it. It must not be changed by anybody else while it is served.
+/// A device under the name by which clients ask for it. Whoever else changes it while it is served does so by the same [`Edges`].
 pub struct Export {
     name: String,
     description: String,
     device: Arc<dyn Device>,
     extents: Arc<dyn Extents>,
     is_read_only: bool,
-    edges: Edges,
+    edges: Arc<Edges>,
     pub(super) speed: Speed,
 }
 
@@ -71,7 +71,7 @@ impl Export {
             device,
             extents: Arc::new(AllData),
             is_read_only: false,
-            edges: Edges::default(),
+            edges: Arc::default(),
             speed: Speed::default(),
         }
     }
@@ -80,6 +80,13 @@ impl Export {
     #[must_use]
     pub fn with_extents(mut self, extents: Arc<dyn Extents>) -> Self {
         self.extents = extents;
+        self
+    }
+
+    /// The device is changed by others as well, which have the same of these: see [`Edges::over`].
+    #[must_use]
+    pub fn with_edges(mut self, edges: Arc<Edges>) -> Self {
+        self.edges = edges;
         self
     }
 

@@ -25,6 +25,7 @@ mod tests;
 mod tls;
 mod transmission;
 
+pub use edges::Edges;
 pub use export::Export;
 pub use extents::{AllData, Context, Extent, Extents, HOLE, NOT_BACKED_UP, ZERO};
 pub use listen::{DEFAULT_PORT, Listener};

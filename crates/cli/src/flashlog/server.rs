@@ -22,6 +22,8 @@ use crate::mounts::plain;
 use crate::output::Report;
 use crate::{signals, stack};
 use holdfast_block::flashlog::{Action, Condition, Flashlog, Lasting, Options, Policy, Role, Symptom, Watch, inspect};
+#[cfg(feature = "ublk")]
+use holdfast_block::nbd::Edges;
 use holdfast_block::nbd::{Export, Limits, Listener, Server, Stop, Tls};
 use holdfast_block::{Access, Device};
 use parking_lot::Mutex;
@@ -119,6 +121,13 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     let device: Arc<dyn Device> = lasting.clone();
     let mut export = Export::new(&serving.name, device).described(&format!("Flashlog {uuid}"));
     export = export.with_extents(lasting.clone());
+    // Both write to it, and a client of NBD parts of blocks.
+    #[cfg(feature = "ublk")]
+    let edges = Arc::new(Edges::default());
+    #[cfg(feature = "ublk")]
+    {
+        export = export.with_edges(edges.clone());
+    }
     if serving.read_only {
         export = export.read_only();
     }
@@ -129,7 +138,10 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     }
     #[cfg(feature = "ublk")]
     let disk = match serving.ublk {
-        true => Some(holdfast_block::ublk::Ublk::start(lasting.clone(), serving.read_only).map_err(says)?),
+        true => {
+            let disk = Edges::over(edges, lasting.clone());
+            Some(holdfast_block::ublk::Ublk::start(disk, serving.read_only).map_err(says)?)
+        }
         false => None,
     };
     #[cfg(feature = "ublk")]
