@@ -357,7 +357,9 @@ impl StoreReport {
             cut(&mut report.store);
             report.mounted_on.as_mut().map(cut);
             report.read_only.as_mut().map(cut);
-            report.given_up.as_mut().map(|given_up| cut(&mut given_up.first));
+            if let Some(given_up) = &mut report.given_up {
+                cut(&mut given_up.first);
+            }
             if let Some(set) = &mut report.flashlog {
                 [&mut set.main, &mut set.log].into_iter().chain(set.problem.as_mut()).for_each(cut);
             }

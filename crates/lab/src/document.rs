@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Where a table stands: between two marks of a page.
 #[derive(Clone, Copy, Debug)]
@@ -40,15 +39,4 @@ impl Place {
     pub fn write(&self, table: &str) -> io::Result<()> {
         std::fs::write(self.path(), self.renewed(table)?.1)
     }
-}
-
-/// What the sources are that this was built from, if they are what was built: the commit, and whether they have other changes.
-pub fn commit() -> Option<String> {
-    let git = |arguments: &[&str]| {
-        let done = Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(arguments).output().ok()?;
-        done.status.success().then(|| String::from_utf8_lossy(&done.stdout).trim().to_string())
-    };
-    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    let is_changed = !git(&["status", "--porcelain", "--", "..", "../../Cargo.lock"])?.is_empty();
-    Some(if is_changed { format!("{commit} with changes") } else { commit })
 }

@@ -5,8 +5,8 @@ use holdfast_integrity::{IS_BLIND, Protection};
 use holdfast_lab::campaign::{
     Daemon, FLIPS, MODES, Options, PLACE, Row, Targets, broken, markdown, trial, trial_anywhere, unmet,
 };
-use holdfast_lab::document::commit;
 use holdfast_lab::load::Load;
+use holdfast_lab::sources::commit;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -96,7 +96,7 @@ fn campaign(arguments: &Arguments) -> Result<ExitCode, String> {
         Ok(())
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(&try_all)).collect();
+        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(try_all)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a trial panicked".to_string())?)
     })?;
     eprintln!();

@@ -1,7 +1,6 @@
 //! Writes to metadata in memory as nobody may, and prints what became of it. Exit code 1 if a promise is broken.
 
 use clap::{Parser, ValueEnum};
-use holdfast_lab::document::commit;
 use holdfast_lab::metadata::{Kind, Plan, markdown, run, text};
 use holdfast_lab::sources;
 use holdfast_physical::MetadataProtection;

@@ -504,8 +504,9 @@ fn bugs_of_the_lab_are_found() {
     }
     let one_name: fn(&World) = |world| world.space.unlink(REQUEST, world.directory, b"file").unwrap();
     let as_it_is: fn(&World) = |_| ();
+    type Setting<'a> = (NameBug, fn(&World), Requested, &'a [&'a str]);
     let (links_wrong, xattrs_wrong) = (["links"], ["extended attributes"]);
-    let bugs: [(NameBug, fn(&World), Requested, &[&str]); 10] = [
+    let bugs: [Setting<'_>; 10] = [
         (NameBug::LinkCount, as_it_is, links, &links_wrong),
         (NameBug::EntryCount, as_it_is, creates, &["entries"]),
         (NameBug::EntryWithoutObject, as_it_is, makes_pipe, &links_wrong),
