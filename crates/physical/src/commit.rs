@@ -9,6 +9,7 @@
 
 use crate::alloc::Zone;
 use crate::audit::Audit;
+use crate::base::Base;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::superblock::{ring_block, slot};
@@ -18,7 +19,7 @@ use crate::meta_block::{MetaBlock, NodeKey, Scribble};
 use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
 use crate::sealed::{Sealed, SealedSuperblock};
-use crate::tree::{Base, Change, Dirty, Trees, span};
+use crate::tree::{Change, Dirty, Trees, span};
 use crate::written_pages::WrittenPages;
 use holdfast_guard as guard;
 use holdfast_integrity::{Checksum, StoredSums, prefetch};
@@ -530,7 +531,7 @@ impl Trees {
     /// No recovery point is made of what has become of a changed block.
     fn give_up_dirty(&self, base: &Base, scribble: Scribble, key: NodeKey) -> Error {
         match self.dirty.get(&key) {
-            Some(dirty) => base.give_up_changed(scribble, key, dirty.changed),
+            Some(dirty) => base.give_up_block(scribble, key, dirty),
             None => base.give_up_epoch(scribble, key),
         }
     }

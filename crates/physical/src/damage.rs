@@ -4,10 +4,11 @@
 //! anything: pages under such a block are left as they are (and told, see [`holdfast_object::Applied`]); an operation that
 //! has to go through one is passed over. Damage in domain 0 is the store's, and no operation gets past it.
 
+use crate::base::Base;
 use crate::format::{PAGES_MAX, POINTERS, Record};
 use crate::meta_block::NodeKey;
 use crate::module::Module;
-use crate::tree::{Base, Trees, span};
+use crate::tree::{Trees, span};
 use holdfast_object::{DomainId, Error, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex, Result};
 
 /// Whether the error says that a tree block of an object of a domain cannot be read.

@@ -1,8 +1,9 @@
-//! In which bytes a clean block in memory differs from what the device has of it, and since when it was as that: for whoever is to find out
-//! who has written there.
+//! In which bytes a block in memory differs from what the device has of it, and since when it was as that: for whoever is to find out
+//! who has written there. Of a block that has changed legally since, the device has what it was before.
 
 use crate::disk::Disk;
-use crate::meta_block::{MetaBlock, NodeKey};
+use crate::format::BlockPointer;
+use crate::meta_block::{MetaBlock, NodeKey, read_copy};
 use holdfast_object::Epoch;
 use std::fmt::Write;
 
@@ -26,11 +27,46 @@ fn differs(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64) -> String
     }
 }
 
+/// The same for a block that the epoch being built has changed, with a comma before it; nothing if the last recovery point has none.
+pub(crate) fn since(disk: &Disk, block: &MetaBlock, key: NodeKey, stored: &BlockPointer) -> String {
+    if stored.is_hole() {
+        return String::new();
+    }
+    let copy = stored.addresses().find_map(|address| read_copy(disk, key, stored, address).ok());
+    copy.map_or_else(String::new, |copy| since_then(&copy.into_inner().0.0, block.bytes()))
+}
+
+fn since_then(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
+    match bytes_between(stored, got) {
+        None => ", no byte differs from the last recovery point's".into(),
+        Some(Bytes { count, first, last, stored, got }) => format!(
+            ", {count} bytes differ from the last recovery point's, legal changes since included, from byte {first} to \
+             {last}: {stored} then, {got} now"
+        ),
+    }
+}
+
 fn between(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
+    match bytes_between(stored, got) {
+        None => "no byte differs from the device's: its checksum has gone bad".to_string(),
+        Some(Bytes { count, first, last, stored, got }) => {
+            format!("{count} bytes differ, from byte {first} to {last}: expected {stored}, as on the device, got {got}")
+        }
+    }
+}
+
+/// The first ones of them.
+struct Bytes {
+    count: usize,
+    first: usize,
+    last: usize,
+    stored: String,
+    got: String,
+}
+
+fn bytes_between(stored: &[u8; 4096], got: &[u8; 4096]) -> Option<Bytes> {
     let differs = |at: &usize| stored[*at] != got[*at];
-    let (Some(first), Some(last)) = ((0..4096).find(differs), (0..4096).rev().find(differs)) else {
-        return "no byte differs from the device's: its checksum has gone bad".to_string();
-    };
+    let (first, last) = ((0..4096).find(differs)?, (0..4096).rev().find(differs)?);
     let count = (first..=last).filter(differs).count();
     let end = last.min(first + BYTES_MAX - 1);
     let hex = |bytes: &[u8; 4096]| {
@@ -41,10 +77,8 @@ fn between(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
         })
     };
     let more = if end < last { "…" } else { "" };
-    let (expected, got) = (hex(stored), hex(got));
-    format!(
-        "{count} bytes differ, from byte {first} to {last}: expected {expected}{more}, as on the device, got {got}{more}"
-    )
+    let [stored, got] = [stored, got].map(|bytes| hex(bytes) + more);
+    Some(Bytes { count, first, last, stored, got })
 }
 
 #[cfg(test)]
@@ -52,7 +86,7 @@ mod tests {
     use super::*;
     use crate::commit::tests::Rig;
     use crate::objects::{system_key, table_of};
-    use holdfast_object::DomainId;
+    use holdfast_object::{DomainId, ObjectStore};
 
     #[test]
     fn a_scribble_is_told_with_its_bytes_and_the_epoch_of_the_last_change() {
@@ -68,6 +102,26 @@ mod tests {
         assert!(told.starts_with("1 bytes differ, from byte 77 to 77: expected "), "{told}");
         let epoch = rig.module.epoch();
         assert!(told.ends_with(&format!("; last changed legally for epoch {epoch}")), "{told}");
+    }
+
+    /// One object's block has a copy of before, the other's is new.
+    #[test]
+    fn a_changed_block_is_told_with_what_differs_since_the_last_recovery_point() {
+        let rig = Rig::new();
+        rig.make(3);
+        rig.fill(2, 70);
+        rig.commit().unwrap();
+        let leaf = |object| NodeKey { domain: 1, object, level: 1, index: 0 };
+        rig.write(2, 5).unwrap();
+        rig.module.trees.write().dirty.get_mut(&leaf(2)).unwrap().block.scribble(4000, &[1]);
+        let error = rig.commit().unwrap_err().to_string();
+        let told = "bytes differ from the last recovery point's, legal changes since included, from byte 320 to ";
+        assert!(error.contains(told), "{error}");
+        rig.module.begin_anew().unwrap();
+        rig.fill(3, 70);
+        rig.module.trees.write().dirty.get_mut(&leaf(3)).unwrap().block.scribble(4000, &[1]);
+        let error = rig.commit().unwrap_err().to_string();
+        assert!(!error.contains("differ") && error.contains("last changed legally"), "{error}");
     }
 
     #[test]

@@ -29,6 +29,7 @@
 mod alloc;
 mod apply;
 mod audit;
+mod base;
 mod bitmap;
 mod block_pool;
 pub mod check;

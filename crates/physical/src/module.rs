@@ -1,6 +1,7 @@
 //! One physical module: the objects of one device.
 
 use crate::alloc::Alloc;
+use crate::base::Base;
 use crate::commit::{CommitOrder, Committing};
 use crate::disk::Disk;
 use crate::format::{Label, Superblock};
@@ -13,7 +14,7 @@ use crate::scribble::{Ambush, Moment};
 use crate::scrub::SharedSeen;
 use crate::sealed::Sealed;
 use crate::snapshot::DeletionSlice;
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use holdfast_guard as guard;
 use holdfast_integrity::Protection;
 use holdfast_object::{

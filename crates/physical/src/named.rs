@@ -2,11 +2,12 @@
 //! both. If somebody has written to that pointer, the "bad copy" may be anybody's block, and what would be written over it could not be taken
 //! back. So what has the pointer is verified just now. A clean block that had it and has left memory since was verified when it was last used.
 
+use crate::base::Base;
 use crate::format::{BlockPointer, RECORDS, Record};
 use crate::meta_block::{MetaBlock, NodeKey, Scribble};
 use crate::objects::{system_key, table_of};
 use crate::sealed_record::SealedRecord;
-use crate::tree::{Base, Change, Trees};
+use crate::tree::{Change, Trees};
 use holdfast_object::DomainId;
 
 /// What in memory may have a pointer.

@@ -1,11 +1,12 @@
 //! Objects of domains: their records, the maps of ids, the reference table.
 
 use crate::audit::Audit;
+use crate::base::Base;
 use crate::format::{BITS, COUNTERS, RECORDS, Record, RecordKind, SystemKind};
 use crate::guarded::Counted;
 use crate::meta_block::{MetaBlock, MetadataProtection, NodeKey};
 use crate::sealed_record::SealedRecord;
-use crate::tree::{Base, Change, Trees};
+use crate::tree::{Change, Trees};
 use holdfast_object::{DomainId, Epoch, Error, ObjectId, ObjectKey, Result, Seek};
 use std::sync::Arc;
 

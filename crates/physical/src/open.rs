@@ -1,6 +1,7 @@
 //! Opening a store: labels, the newest superblock whose records verify, the bitmap.
 
 use crate::alloc::Alloc;
+use crate::base::Base;
 use crate::check::reach;
 use crate::commit::CommitOrder;
 use crate::disk::{Block, Disk, device_error};
@@ -16,7 +17,7 @@ use crate::meta_block::NodeKey;
 use crate::module::{Module, OpenOptions, base, log_area};
 use crate::objects::{BITMAP, SYSTEM_END, system_key, system_kind};
 use crate::sealed_record::SealedRecord;
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use crate::words::CHUNK_WORDS;
 use holdfast_block::Device;
 use holdfast_object::{Arena, Clock, Error, Place, Result, Seek};

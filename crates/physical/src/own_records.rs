@@ -2,11 +2,12 @@
 //! second, before something is found through them, and put right from their copies: nobody above notices. What is known of snapshots is looked
 //! at with them.
 
+use crate::base::Base;
 use crate::disk::Disk;
 use crate::module::Module;
 use crate::objects::{system_key, table_of};
 use crate::sealed_record::SealedRecord;
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use holdfast_object::{Corruption, Error, ObjectKey, Place, Result};
 use parking_lot::RwLockReadGuard;
 use std::sync::atomic::Ordering;

@@ -1,10 +1,11 @@
 //! Reading metadata ahead: whoever goes through an object table or a large file from one end to the other needs the next
 //! block of the tree soon, and neighbours in a tree lie next to each other on the device.
 
+use crate::base::Base;
 use crate::block_pool::PooledBlock;
 use crate::disk::{Block, RawBlock};
 use crate::meta_block::{MetaBlock, NodeKey, verify};
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use holdfast_guard as guard;
 use holdfast_integrity::Unverified;
 use holdfast_object::Result;

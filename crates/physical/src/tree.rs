@@ -11,166 +11,21 @@
 //! - recursion goes down one level at a time from at most [`crate::format::LEVELS_MAX`]: its depth does not depend on
 //!   what a device says.
 
-use crate::alloc::Alloc;
 use crate::audit::Audit;
+use crate::base::Base;
 use crate::commit::CommitOrder;
-use crate::difference;
-use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
-use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record, split_address};
+use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record};
 use crate::guarded::{Counted, Destination};
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, NodeKey, OwnedBlock, Scribble};
-use crate::node_cache::NodeCache;
 use crate::objects::holder;
 use crate::sealed_record::SealedRecord;
 use crate::snapshot::Kept;
-use holdfast_integrity::prefetch;
-use holdfast_object::{Clock, DomainId, Epoch, Error, ObjectKey, PageIndex, Place, Result, Seek};
-use parking_lot::Mutex;
+use holdfast_object::{DomainId, Epoch, ObjectKey, PageIndex, Result, Seek};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-
-/// What trees stand on.
-pub(crate) struct Base {
-    pub(crate) disk: Disk,
-    /// Clean blocks: [`Base::clean`] looks into it, [`Base::keep`] adds.
-    pub(crate) cache: NodeCache,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) alloc: Mutex<Alloc>,
-    /// What a recovery point has freed is discarded.
-    pub(crate) discard: bool,
-    pub(crate) commit_order: CommitOrder,
-}
-
-/// A clean block that nobody has looked at for so long is verified before an answer or a pointer is taken from it (WAFL paper, §4).
-const LOOK_AGAIN_MS: u32 = 1000;
-
-impl Base {
-    /// Of the clock, in seconds: what was looked at in this second is not looked at again.
-    pub(crate) fn now_s(&self) -> u32 {
-        if self.disk.metadata.rolls() { (self.clock.monotonic_ms() / 1000) as u32 } else { 0 }
-    }
-
-    /// A clean block, if it is in memory.
-    pub(crate) fn clean(&self, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
-        let address = pointer.address[0];
-        let (block, checked_ms) = self.cache.get(key, address)?;
-        if !self.disk.metadata.rolls() {
-            return Some(block);
-        }
-        let now_ms = self.now_ms();
-        if now_ms.wrapping_sub(checked_ms) >= LOOK_AGAIN_MS {
-            // Nobody has had it for so long: it comes from memory.
-            prefetch(block.bytes());
-            if self.is_scribbled(&block, key, address, pointer.birth_phys) {
-                self.cache.take(key, address);
-                return None;
-            }
-            self.cache.checked(key, address, now_ms);
-        }
-        Some(block)
-    }
-
-    /// A new block of zeros, to change.
-    fn new_block(&self, key: NodeKey) -> OwnedBlock {
-        OwnedBlock::new(key, self.disk.metadata)
-    }
-
-    /// When blocks are verified, which nobody asks without protection.
-    fn now_ms(&self) -> u32 {
-        if self.disk.metadata.rolls() { self.clock.monotonic_ms() as u32 } else { 0 }
-    }
-
-    /// Keeps a block that has just been verified.
-    pub(crate) fn keep(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>) {
-        self.cache.put(key, address, block, self.now_ms());
-    }
-
-    /// Takes a clean block out of memory, if it is there and what it was when it was read.
-    fn take_clean(&self, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
-        let block = self.cache.take(key, pointer.address[0])?;
-        (!self.is_scribbled(&block, key, pointer.address[0], pointer.birth_phys)).then_some(block)
-    }
-
-    /// Somebody has written to a block that the epoch being built has changed, so it cannot be read again: no recovery point is made of it.
-    pub(crate) fn give_up_epoch(&self, scribble: Scribble, key: NodeKey) -> Error {
-        self.give_up(scribble, Place { address: None, ..key.place(&self.disk, 0) }, None)
-    }
-
-    /// The same, if it is known for which epoch it was last changed legally.
-    pub(crate) fn give_up_changed(&self, scribble: Scribble, key: NodeKey, changed: Epoch) -> Error {
-        self.give_up(scribble, Place { address: None, ..key.place(&self.disk, 0) }, Some(changed))
-    }
-
-    /// The same for the record of an object.
-    pub(crate) fn give_up_record(&self, scribble: Scribble, key: ObjectKey) -> Error {
-        self.give_up(scribble, Place { object: Some(key), address: None, ..self.disk.place(0) }, None)
-    }
-
-    /// The same for numbers that are in no block, nor of one object.
-    pub(crate) fn give_up_sums(&self, scribble: Scribble) -> Error {
-        self.give_up(scribble, Place { address: None, ..self.disk.place(0) }, None)
-    }
-
-    fn give_up(&self, scribble: Scribble, place: Place, changed: Option<Epoch>) -> Error {
-        self.disk.counters.scribbled();
-        let mut corruption = scribble.at(place);
-        corruption.got += &match changed {
-            Some(changed) => format!(", last changed legally for epoch {changed}"),
-            // What can still change legally does so for the newest epoch.
-            None => format!(", last changed legally for epoch {} or before", self.disk.newest()),
-        };
-        self.disk.give_up(corruption)
-    }
-
-    /// Gives up the epoch being built if somebody has written to the allocator's bits who must not.
-    pub(crate) fn check_alloc(&self, alloc: &Alloc) -> Result<()> {
-        alloc.scribble().map_or(Ok(()), |(key, scribble)| Err(self.give_up_epoch(scribble, key)))
-    }
-
-    /// What was handed out, or the reason why not.
-    pub(crate) fn handed_out<T>(&self, alloc: &Alloc, outcome: Result<T>) -> Result<T> {
-        outcome.or_else(|error| self.check_alloc(alloc).and(Err(error)))
-    }
-
-    /// Whether somebody has written to a clean block who must not, which is counted and told then. `written`: for which epoch it was, or 0.
-    fn is_scribbled(&self, block: &MetaBlock, key: NodeKey, address: u64, written: Epoch) -> bool {
-        let scribble = block.verify(key).err();
-        if let Some(scribble) = scribble {
-            self.disk.counters.scribbled();
-            let error = scribble.at(key.place(&self.disk, address));
-            let differs = difference::told(&self.disk, block, key, address, written);
-            tracing::error!(%error, differs, "the block is read again");
-        }
-        scribble.is_some()
-    }
-
-    /// Clean blocks that somebody has written to are forgotten, those too that were looked at a moment ago. Whether there were any.
-    pub(crate) fn weed(&self) -> bool {
-        let mut found = false;
-        for (key, address) in self.cache.versions() {
-            if let Some((block, _)) = self.cache.get(key, address)
-                && self.is_scribbled(&block, key, address, 0)
-            {
-                self.cache.take(key, address);
-                found = true;
-            }
-        }
-        found
-    }
-
-    /// The epoch being built frees the block of an address. `false`: it is free.
-    pub(crate) fn free(&self, address: u64) -> bool {
-        let block = split_address(address).1;
-        let was_used = self.alloc.lock().free(block);
-        if !was_used {
-            tracing::error!(device = self.disk.name(), block, "freed twice or never in use: left alone");
-        }
-        was_used
-    }
-}
 
 /// A block that the epoch being built has changed.
 pub(crate) struct Dirty {
@@ -179,6 +34,8 @@ pub(crate) struct Dirty {
     pub(crate) address: Destination,
     /// For which epoch it was last changed legally. To be told alone: nothing is made of it.
     pub(crate) changed: Epoch,
+    /// Where the last recovery point has it, or a hole. To be told alone as well.
+    pub(crate) stored: BlockPointer,
 }
 
 /// What the epoch being built has made of an object.
@@ -287,7 +144,7 @@ impl Trees {
     /// is good.
     ///
     /// # Errors
-    /// As [`Trees::node`]; [`Error::Corrupt`] for a block that the epoch being built has changed and that has gone bad in memory since:
+    /// As [`Trees::node`]; [`holdfast_object::Error::Corrupt`] for a block that the epoch being built has changed and that has gone bad in memory since:
     /// then no recovery point is made of it.
     pub(crate) fn node_now(
         &self,
@@ -302,7 +159,7 @@ impl Trees {
         }
         let node = NodeKey::new(key, level, index);
         if let Some(dirty) = self.dirty.get(&node) {
-            let give_up = |scribble| base.give_up_changed(scribble, node, dirty.changed);
+            let give_up = |scribble| base.give_up_block(scribble, node, dirty);
             let verified = dirty.block.verify(node).map_err(give_up);
             return verified.map(|()| Some(dirty.block.share()));
         }
@@ -457,7 +314,7 @@ impl Trees {
                 let block =
                     if pointer.is_hole() { base.new_block(node) } else { copy_to_change(self, base, node, &pointer)? };
                 self.give_up(base, key, &pointer, false);
-                self.insert_dirty(node, block);
+                self.insert_dirty(node, block, pointer);
                 match above {
                     None => record.root = BlockPointer::PENDING,
                     Some((parent, slot)) => self.dirty_mut(parent).put_pointer(slot, &BlockPointer::PENDING),
@@ -470,9 +327,10 @@ impl Trees {
         }
     }
 
-    fn insert_dirty(&mut self, key: NodeKey, mut block: OwnedBlock) {
+    fn insert_dirty(&mut self, key: NodeKey, mut block: OwnedBlock, stored: BlockPointer) {
         block.count_under(self.kept.newest_epoch(DomainId::MAIN));
-        let before = self.dirty.insert(key, Dirty { block, address: Destination::NONE, changed: self.building });
+        let dirty = Dirty { block, address: Destination::NONE, changed: self.building, stored };
+        let before = self.dirty.insert(key, dirty);
         debug_assert!(before.is_none(), "{key:?} is dirty already");
         self.fresh.push(key);
     }
@@ -494,7 +352,7 @@ impl Trees {
     /// Whether every change of the epoch being built has met the block that it was meant for.
     ///
     /// # Errors
-    /// [`Error::GivenUp`]: one has met another.
+    /// [`holdfast_object::Error::GivenUp`]: one has met another.
     pub(crate) fn check_identities(&self, base: &Base) -> Result<()> {
         self.astray.as_ref().map_or(Ok(()), |astray| Err(base.give_up_epoch(astray.scribble, astray.meant)))
     }
@@ -509,7 +367,7 @@ impl Trees {
             }
             record.levels += 1;
             let node = NodeKey::new(key, record.levels, 0);
-            self.insert_dirty(node, base.new_block(node));
+            self.insert_dirty(node, base.new_block(node), BlockPointer::HOLE);
             self.dirty_mut(node).put_pointer(0, &record.root);
             record.root = BlockPointer::PENDING;
         }

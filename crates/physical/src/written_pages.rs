@@ -2,7 +2,7 @@
 //! bad, and the superblock would name what was written then. As for blocks of metadata ([`crate::commit`]), that gives the epoch up, and
 //! whoever hands it down once more has a twin of the page.
 
-use crate::tree::Base;
+use crate::base::Base;
 use crate::write::{Landed, Outgoing};
 use holdfast_integrity::prefetch;
 use holdfast_object::{Arena, Batch, Corruption, ObjectKey, Op, PageIndex, PageRef, Place, Result};

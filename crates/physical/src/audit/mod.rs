@@ -24,11 +24,12 @@ pub(crate) use holdfast_integrity::SetDigest as Digest;
 pub(crate) use sums::{Audit, KeptStart, Listed, listed_digest};
 pub(crate) use twin::Twin;
 
+use crate::base::Base;
 use crate::commit::CommitOrder;
 use crate::format::blockptr::Glance;
 use crate::format::{BITS, LABEL_BLOCKS, Label, Superblock};
 use crate::module::log_area;
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use changes::Pointers;
 use compared::Compared;
 use holdfast_object::{Corruption, Epoch, Error, ObjectKey, Place};

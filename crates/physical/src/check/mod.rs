@@ -18,12 +18,13 @@ mod walk;
 
 pub use report::{BitmapRemedy, BlockRole, BlockUse, Finding, FindingKind, Report};
 
+use crate::base::Base;
 use crate::disk::Disk;
 use crate::format::{Label, Superblock};
 use crate::log_recovery::LogOf;
 use crate::module::{OpenOptions, base, log_area};
 use crate::open::{load_system, read_label, read_superblocks};
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use account::BitmapState;
 use holdfast_block::Device;
 use holdfast_object::{Error, Place, Result, SystemClock};

@@ -2,6 +2,7 @@
 
 use super::births::Births;
 use super::report::{BlockRole, BlockUse, Finding, FindingKind, Report};
+use crate::base::Base;
 use crate::format::blockptr::PointerKind;
 use crate::format::{
     BITS, BlockPointer, COUNTERS, DeadRun, Label, POINTERS, RECORDS, Record, RecordKind, Superblock, SystemKind,
@@ -11,7 +12,7 @@ use crate::meta_block::{MetaBlock, NodeKey, read_copy};
 use crate::objects::{OBJECT_END, dead_of, holder, system_key};
 use crate::scrub::in_state;
 use crate::snapshot::{runs_in, slot_of};
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use crate::words::CHUNK_WORDS;
 use holdfast_object::{DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Place, SnapshotId};
 use rustc_hash::FxHashMap;

@@ -4,9 +4,10 @@
 //! whose pointer has others is not taken for good. A block that is bad has no mark: it is read for each file that has it, so that each is told. What
 //! is written to a block that has its mark, after it was freed, was verified when it was written.
 
+use crate::base::Base;
 use crate::format::{BlockPointer, COUNTERS};
 use crate::meta_block::MetaBlock;
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use holdfast_integrity::crc64;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;

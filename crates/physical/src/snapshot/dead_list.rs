@@ -5,11 +5,12 @@
 
 use super::Kept;
 use super::dying::Dying;
+use crate::base::Base;
 use crate::damage::is_damage;
 use crate::format::{DEAD_RUNS, DeadRun, Record};
 use crate::meta_block::{MetaBlock, NodeKey};
 use crate::objects::{dead_of, system_key};
-use crate::tree::{Base, Trees, span};
+use crate::tree::{Trees, span};
 use holdfast_object::{DomainId, Error, PageIndex, Place, Result, Seek};
 use std::ops::Range;
 

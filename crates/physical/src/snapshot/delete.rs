@@ -10,6 +10,7 @@
 
 use super::{EntrySums, Kept, OfDomain, Slot};
 use crate::audit::KeptStart;
+use crate::base::Base;
 use crate::commit::CommitOrder;
 use crate::format::{DEAD_RUNS, DeadRun, SNAPSHOTS, StoredSnapshot};
 use crate::guarded::Doubled;
@@ -18,7 +19,7 @@ use crate::module::Module;
 use crate::objects::{dead_of, system_key};
 use crate::scribble::Cells;
 use crate::snapshot::dead_list::{SLOTS, pages_of, runs_in};
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use holdfast_object::space::{levels, note_blocks};
 use holdfast_object::{DomainId, Epoch, Error, PageIndex, Place, Purpose, Result, Seek, SnapshotDeletion, SnapshotId};
 

@@ -1,11 +1,12 @@
 //! What changed between two states of a domain: where two trees have the same pointer, all under it is the same, so only
 //! what is under different ones is looked at.
 
+use crate::base::Base;
 use crate::format::{BlockPointer, POINTERS, RECORDS, Record, RecordKind, SystemKind};
 use crate::meta_block::NodeKey;
 use crate::module::Module;
 use crate::objects::{system_key, table_of};
-use crate::tree::{Base, Trees, span};
+use crate::tree::{Trees, span};
 use holdfast_object::{DomainId, Error, ObjectChange, ObjectId, ObjectKey, PageIndex, Result, SnapshotId};
 use std::ops::ControlFlow;
 

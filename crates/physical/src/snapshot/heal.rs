@@ -3,11 +3,12 @@
 //! ([`Trees::verify_snapshots`]).
 
 use super::{EntrySums, Kept, OfDomain, Slot};
+use crate::base::Base;
 use crate::format::snapshot::SNAPSHOT_BYTES;
 use crate::format::{SNAPSHOTS, StoredSnapshot};
 use crate::meta_block::Scribble;
 use crate::objects::{snapshots_of, system_key};
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use holdfast_object::DomainId;
 
 /// One in memory, deleted or not.

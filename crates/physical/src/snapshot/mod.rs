@@ -28,6 +28,7 @@ mod heal;
 mod scribble;
 
 use crate::audit::{Audit, Digest, KeptStart, Listed, Twin, listed_digest};
+use crate::base::Base;
 use crate::commit::{CommitOrder, Committing};
 use crate::form_sums::FormSums;
 use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
@@ -36,7 +37,7 @@ use crate::meta_block::{MetadataProtection, NodeKey, Scribble};
 use crate::module::Module;
 use crate::objects::{REFERENCES, dead_of, snapshots_of, system_key, table_of};
 use crate::sealed_record::SealedRecord;
-use crate::tree::{Base, Trees};
+use crate::tree::Trees;
 use dead_list::SLOTS;
 pub(crate) use dead_list::{runs_in, slot_of};
 use delete::Deleted;
