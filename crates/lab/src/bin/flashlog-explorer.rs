@@ -4,7 +4,7 @@
 use clap::Parser;
 use holdfast_block::flashlog::Order;
 use holdfast_lab::budget::{Budget, headline};
-use holdfast_lab::flashlog::{ORDERS, Options, explore};
+use holdfast_lab::flashlog::{ORDERS, Options, PROCEDURES, explore};
 use std::process::ExitCode;
 
 /// Runs random workloads on a small Flashlog in memory, cuts the power at any request to any device (writes dropped, torn,
@@ -64,6 +64,8 @@ fn main() -> ExitCode {
         "a set that outlasts its log: {lasting}; main was alone in {alone}; it got a new log in {new_logs}, and it was known what \
          the backup lacked"
     );
+    let procedures = PROCEDURES.iter().zip(report.procedures).map(|(name, count)| format!("{name} {count}"));
+    println!("procedures that were cut off: {}", procedures.collect::<Vec<_>>().join(", "));
     if let Some(failure) = &failure {
         println!("\nNOT AS PROMISED: {failure}");
         if arguments.verbose {

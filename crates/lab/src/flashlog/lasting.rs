@@ -17,7 +17,7 @@ fn name(number: u8) -> Uuid {
     Uuid([100 + number; 16])
 }
 
-fn policy() -> Policy {
+pub(super) fn policy() -> Policy {
     "log=alone".parse().expect("a policy")
 }
 
@@ -220,12 +220,13 @@ impl Changing<'_> {
     }
 }
 
-fn bytes(device: &dyn Device) -> Result<Vec<u8>, holdfast_block::Error> {
+/// What a device has where a set's is.
+pub(super) fn bytes(device: &dyn Device) -> Result<Vec<u8>, holdfast_block::Error> {
     let mut bytes = vec![0; BLOCKS * BLOCK_SIZE];
     device.read(0, &mut [IoSliceMut::new(&mut bytes)]).map(|()| bytes)
 }
 
-fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
+pub(super) fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
     Arc::new(device.clone())
 }
 
@@ -282,7 +283,7 @@ pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pc
         written: life.written,
         options: life.options.clone(),
     };
-    Ok(Seen { opened, nested: 0, is_rebuilt, recovered, left })
+    Ok(Seen { opened, nested: 0, procedure: None, is_rebuilt, recovered, left })
 }
 
 /// Main is opened without its log and changed; then it gets it back.

@@ -158,8 +158,17 @@ impl Life {
             Ok((device, _)) => {
                 watched.progress(|progress| progress.is_open = true);
                 let (start, watched) = (start, &*watched);
-                let mut living =
-                    Living { start, watched, device, backup, writes, answered: 0, next_content, failed: 0 };
+                let mut living = Living {
+                    start,
+                    watched,
+                    device,
+                    backup,
+                    writes,
+                    answered: 0,
+                    next_content,
+                    new_backups: 0,
+                    failed: 0,
+                };
                 for step in 0..steps {
                     watched.progress(|progress| progress.step = step);
                     let text = living.act(rng)?;
@@ -243,6 +252,7 @@ pub(super) struct Living<'a> {
     /// Blocks whose writes were answered.
     answered: usize,
     next_content: u64,
+    new_backups: u8,
     /// Actions since the first that told of a device that failed, with it.
     failed: usize,
 }
@@ -262,6 +272,7 @@ impl Living<'_> {
                 let done = self.device.catch_up();
                 self.changed("catch up", done)
             }
+            95 if self.start.has_backup => self.new_backup(),
             96..99 if self.start.has_backup => match self.device.backup(Arc::clone(&self.backup)) {
                 Ok(done) => Ok(format!("backup of {} blocks", done.blocks)),
                 // It may have been the log or main, but that is for a write or a flush to tell.
@@ -277,6 +288,22 @@ impl Living<'_> {
                 self.flushed("settle", done)
             }
             _ => self.read(),
+        }
+    }
+
+    /// What was a backup becomes another one, and is copied whole.
+    fn new_backup(&mut self) -> Result<String, String> {
+        self.new_backups += 1;
+        let name = Uuid([20 + self.new_backups; 16]);
+        self.watched.progress(|progress| progress.is_new_backup = true);
+        let made = self.device.create_backup(Arc::clone(&self.backup), name);
+        if made.is_ok() {
+            self.watched.progress(|progress| progress.is_new_backup = false);
+        }
+        match made.and_then(|()| self.device.backup(Arc::clone(&self.backup))) {
+            Ok(done) => Ok(format!("new backup of {} blocks", done.copied_blocks)),
+            Err(_) if self.watched.lost_at().is_some() => Ok("new backup, failed".to_string()),
+            Err(error) => Err(format!("new backup: {error}")),
         }
     }
 

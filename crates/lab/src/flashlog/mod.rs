@@ -4,6 +4,7 @@
 //!  life.rs    random writes, flushes, … ─► Flashlog ─► watch.rs ─► Recorder (main, log, backup)
 //!  state.rs   an image of each device at one moment ─► Flashlog::open ─► compared with every state that there was
 //!  lost.rs    the same where a device has failed: come back, or replaced
+//!  procedures.rs  making a set, making it larger, main anew at a barrier, comparing: cut off, each with what a cut left
 //!  lasting.rs both of a set that goes on without its log, and takes it back, or a new one, while it is in use
 //! ```
 //!
@@ -16,6 +17,7 @@ pub mod flips;
 mod lasting;
 mod life;
 mod lost;
+mod procedures;
 mod state;
 mod watch;
 
@@ -24,6 +26,7 @@ use crate::caught::caught;
 use crate::device::CrashMode;
 use holdfast_block::flashlog::Order;
 use life::{Life, Start};
+pub use procedures::NAMES as PROCEDURES;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -35,6 +38,8 @@ use watch::{BACKUP, LOG, Loss, MAIN};
 
 /// Of so many states, one has its recovery cut off as well.
 const NESTED_EACH: u64 = 4;
+/// Of so many states, one goes through a procedure that is cut off.
+const PROCEDURE_EACH: u64 = 8;
 /// Blocks of the log's data area.
 const DATA_BLOCKS: u64 = 512;
 /// Of so many workloads, one is of a set that outlasts its log.
@@ -101,6 +106,8 @@ pub struct Report {
     /// States of a set that outlasts its log; of them, those in which main was alone; in which it got a new log, and it was known what the
     /// next backup lacked.
     pub lasting: [u64; 3],
+    /// Procedures that were cut off, as [`PROCEDURES`] names them.
+    pub procedures: [u64; PROCEDURES.len()],
     /// Workloads.
     pub workloads: u64,
     /// Times that the data area was gone around.
@@ -195,7 +202,7 @@ fn explore_workload(seed: u64, options: &Options, begun: Instant, report: &mut R
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some((number, state)) = states.get(at).filter(|_| !is_over(at)) else { return done };
             let life = &lives[state.life];
-            let seen = caught(|| state::examine(life, state, number % NESTED_EACH == 0));
+            let seen = caught(|| state::examine(life, state, Further::of(*number)));
             if seen.is_err() {
                 // What comes before it is finished by those who have it.
                 next.store(states.len(), Ordering::Relaxed);
@@ -223,6 +230,21 @@ fn explore_workload(seed: u64, options: &Options, begun: Instant, report: &mut R
     Ok(())
 }
 
+/// What is done with a state beside looking at it.
+#[derive(Clone, Copy, Default)]
+struct Further {
+    /// Its recovery is cut off.
+    is_nested: bool,
+    /// A procedure is.
+    is_procedure: bool,
+}
+
+impl Further {
+    fn of(number: u64) -> Further {
+        Further { is_nested: number % NESTED_EACH == 0, is_procedure: number % PROCEDURE_EACH == 1 }
+    }
+}
+
 /// What one state adds to the report.
 struct Tally {
     is_lasting: bool,
@@ -231,6 +253,7 @@ struct Tally {
     is_cut: bool,
     is_rebuilt: bool,
     nested: u64,
+    procedure: Option<usize>,
     recovered: lost::Recovered,
 }
 
@@ -243,12 +266,16 @@ impl Tally {
             is_cut: seen.opened.cut_pages > 0,
             is_rebuilt: seen.is_rebuilt,
             nested: seen.nested,
+            procedure: seen.procedure,
             recovered: seen.recovered,
         }
     }
 
     fn add_to(&self, report: &mut Report) {
-        report.states += 1 + self.nested;
+        report.states += 1 + self.nested + u64::from(self.procedure.is_some());
+        if let Some(procedure) = self.procedure {
+            report.procedures[procedure] += 1;
+        }
         report.nested += self.nested;
         report.synchronous += u64::from(self.is_synchronous);
         report.replayed += u64::from(self.is_replayed);
@@ -291,7 +318,7 @@ fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, 
     for _ in 1..rng.random_range(1..=LIVES) {
         let life = Life::live(&start, options.budget.steps / 2, None, rng)?;
         let state = State::random((0, &life), 0, rng);
-        start = state::examine(&life, &state, false)?.left;
+        start = state::examine(&life, &state, Further::default())?.left;
     }
     let begin = rng.clone();
     let mut lives = vec![Life::live(&start, options.budget.steps, None, rng)?];

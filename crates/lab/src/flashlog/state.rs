@@ -1,10 +1,10 @@
 //! One crash state, opened and judged.
 
-use super::State;
 use super::lasting;
 use super::life::{BLOCKS, Life, MAIN_BLOCKS, Start, contents};
 use super::lost::{self, Recovered};
 use super::watch::{BACKUP, LOG, MAIN, Moment, Watched};
+use super::{Further, State, procedures};
 use crate::device::CrashMode;
 use crate::numbered::content;
 use holdfast_block::flashlog::{self, Flashlog, Opened, Uuid};
@@ -22,6 +22,8 @@ const REBUILDS_CUT_OFF: u32 = 4;
 pub(super) struct Seen {
     pub(super) opened: Opened,
     pub(super) nested: u64,
+    /// Which procedure was cut off, if one was.
+    pub(super) procedure: Option<usize>,
     /// Main was made anew from backup and log, too.
     pub(super) is_rebuilt: bool,
     /// What became of a lost device.
@@ -44,13 +46,14 @@ pub(super) struct Images {
     pub(super) backup: MemoryDevice,
 }
 
-/// Opens what a power cut leaves; an error says what is not allowed. With `is_nested`, recoveries are cut off as well.
-pub(super) fn examine(life: &Life, state: &State, is_nested: bool) -> Result<Seen, String> {
+/// Opens what a power cut leaves; an error says what is not allowed. `further` says what else is cut off.
+pub(super) fn examine(life: &Life, state: &State, further: Further) -> Result<Seen, String> {
     let mut rng = Pcg64Mcg::seed_from_u64(state.seed);
     let moment = &life.moments[state.moment];
+    let has_backup = life.has_backup && !moment.progress.is_new_backup;
     let mut image = |at: usize| life.images[at].image(moment.positions[at], state.modes[at], &mut rng);
     let (main, log) = (image(MAIN), image(LOG));
-    let backup = if life.has_backup { image(BACKUP) } else { MemoryDevice::new(0) };
+    let backup = if has_backup { image(BACKUP) } else { MemoryDevice::new(0) };
     let images = Images { main, log, backup };
     if life.is_lasting {
         return lasting::examine(life, moment, images, &mut rng);
@@ -62,14 +65,17 @@ pub(super) fn examine(life: &Life, state: &State, is_nested: bool) -> Result<See
     }
     // A log that failed is behind, when main has everything.
     let is_behind = lost == Some(LOG) && life.is_synchronous() && moment.progress.is_rescued;
-    let rebuilt = if life.has_backup && !is_behind { rebuild(life, moment, &images, &mut rng)? } else { None };
-    if life.has_backup && lost != Some(LOG) {
+    let rebuilt = if has_backup && !is_behind { rebuild(life, moment, &images, &mut rng)? } else { None };
+    if has_backup && lost != Some(LOG) {
         back_up(life, &images)?;
     }
-    let mut nested = 0;
+    let (mut nested, mut procedure) = (0, None);
     let (opened, contents, recovered) = match lost {
         None => {
-            if is_nested {
+            if further.is_procedure {
+                procedure = procedures::examine(life, moment, &images, &mut rng)?;
+            }
+            if further.is_nested {
                 nested = self::nested(life, moment, &images, &mut rng)?;
             }
             let (opened, contents) = open(life, moment, &images.main, &images.log)?;
@@ -90,10 +96,10 @@ pub(super) fn examine(life: &Life, state: &State, is_nested: bool) -> Result<See
         }
         _ => (contents.clone(), Vec::new()),
     };
-    let (has_backup, Images { main, log, backup }) = (life.has_backup, images);
+    let Images { main, log, backup } = images;
     let left =
         Start { main, log, backup, has_backup, contents, backed_up, since_backed_up, next_content, written, options };
-    Ok(Seen { opened, nested, is_rebuilt, recovered, left })
+    Ok(Seen { opened, nested, procedure, is_rebuilt, recovered, left })
 }
 
 /// Opens copies, reads, and compares. Twice is as once.

@@ -29,6 +29,8 @@ pub(super) struct Progress {
     pub(super) in_log: usize,
     /// A new log is being made of what was the log.
     pub(super) is_new: bool,
+    /// The backup is being made another one: it may have no label.
+    pub(super) is_new_backup: bool,
     /// A call has told that a device failed, and has brought what had been answered to the one that is left.
     pub(super) is_rescued: bool,
     /// The action.

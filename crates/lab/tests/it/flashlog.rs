@@ -13,6 +13,7 @@ fn power_cuts_leave_states_that_there_were() {
     let (report, failure) = explore(&Options { budget: Budget::new(seed, 1_000), ..Options::default() });
     assert!(failure.is_none(), "{}", failure.unwrap());
     assert!(report.replayed > 100 && report.nested > 100, "{report:?}");
+    assert!(report.procedures.iter().sum::<u64>() > 5, "{report:?}");
     assert!(report.lost[..2].iter().all(|states| *states > 10), "{report:?}");
 }
 
