@@ -14,6 +14,7 @@ mod embedded;
 mod errors;
 mod flashlog;
 mod flashlog_catch_up;
+mod flashlog_pulled;
 mod flashlog_sets;
 mod flashlog_story;
 mod full;

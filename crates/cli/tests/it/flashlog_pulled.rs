@@ -1,0 +1,186 @@
+//! A laptop's story with a stick that really goes away: it is a file on a mount of its own, whose daemon is killed while the set writes to
+//! it. From then on the stick answers every request with an error, and what it had in its own memory is lost.
+
+use crate::rig::{Rig, await_end, fuse, kill};
+use rustix::process::Signal;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The contents of a file; longer ones take a while to be written.
+fn contents(number: usize) -> Vec<u8> {
+    format!("{number} of the laptop's files\n").repeat(1 + number * 1103 % 3000).into_bytes()
+}
+
+/// Writes a file that is there for good, with its name, when this returns.
+fn write(directory: &Path, number: usize) -> io::Result<()> {
+    let mut file = File::create(directory.join(number.to_string()))?;
+    file.write_all(&contents(number))?;
+    file.sync_all()?;
+    File::open(directory)?.sync_all()
+}
+
+/// That all of the first files are there, as they were written.
+#[track_caller]
+fn has_all(directory: &Path, count: usize, when: &str) {
+    for number in 0..count {
+        let found = fs::read(directory.join(number.to_string()));
+        assert!(found.is_ok_and(|found| found == contents(number)), "{when}, file {number} of {count}");
+    }
+}
+
+/// Writes files from this one on, until it is told to end or one fails. How many there are then, and what one failed at.
+fn work(directory: &Path, first: usize, written: &AtomicUsize, is_over: &AtomicBool) -> (usize, Option<io::Error>) {
+    let mut number = first;
+    while !is_over.load(Ordering::Relaxed) {
+        if let Err(error) = write(directory, number) {
+            return (number, Some(error));
+        }
+        number += 1;
+        written.store(number, Ordering::Relaxed);
+    }
+    (number, None)
+}
+
+/// The computer, and the mount that is the stick.
+struct Laptop {
+    rig: Rig,
+    directory: PathBuf,
+}
+
+impl Laptop {
+    /// Main `disk`, the log on the stick, a backup; mounted.
+    fn new(mode: &str) -> Laptop {
+        let rig = Rig::new();
+        rig.store("usb.store", "128M");
+        for name in ["usb", "m"] {
+            rig.directory(name);
+        }
+        rig.run(["mount", "usb.store", "usb"]).exits(0);
+        let create = ["create", "--main", "disk", "--log", "usb/stick", "--backup", "backup", "--size", "64M"];
+        rig.run([&create[..], &["--mode", mode]].concat()).exits(0);
+        let directory = rig.path("m");
+        let laptop = Laptop { rig, directory };
+        laptop.mount("disk");
+        laptop
+    }
+
+    fn mount(&self, main: &str) {
+        self.rig.run(["mount", main, "m", "-o", "log=usb/stick"]).exits(0);
+    }
+
+    /// At once, whoever is at it.
+    fn pull_stick(&self) {
+        self.rig.kill_daemon("usb");
+    }
+
+    fn plug_in_stick(&self) {
+        self.rig.run(["unmount", "usb"]);
+        self.rig.run(["mount", "usb.store", "usb"]).exits(0);
+    }
+
+    /// The power fails.
+    fn switch_off(&self) {
+        // It may say that it is not protected.
+        let status = self.rig.run(["status", "m", "--json"]).json();
+        let daemon = i32::try_from(status["daemon"]["pid"].as_i64().expect("a daemon")).unwrap();
+        kill(daemon, Signal::KILL);
+        await_end(daemon);
+        self.rig.run(["unmount", "m"]);
+    }
+
+    /// Works, and has the stick pulled out so long after the first file. How many files are there for certain.
+    fn work_and_pull(&self, count: usize, after: Duration, is_synchronous: bool) -> usize {
+        let (written, is_over) = (AtomicUsize::new(count), AtomicBool::new(false));
+        let (now, failed) = std::thread::scope(|scope| {
+            let worker = scope.spawn(|| work(&self.directory, count, &written, &is_over));
+            while written.load(Ordering::Relaxed) == count && !worker.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(after);
+            self.pull_stick();
+            let pulled_at = written.load(Ordering::Relaxed);
+            // Work goes on without it, for some more files, or ends.
+            let has_gone_on = || written.load(Ordering::Relaxed) >= pulled_at + 5;
+            while !worker.is_finished() && !(is_synchronous && has_gone_on()) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            worker.join().unwrap()
+        });
+        match is_synchronous {
+            true => assert!(failed.is_none(), "{failed:?}"),
+            // What only the stick has must not be gone on without.
+            false => assert!(failed.is_some(), "the set takes changes that are nowhere"),
+        }
+        if is_synchronous {
+            has_all(&self.directory, now, "without the stick");
+        }
+        now
+    }
+}
+
+impl Drop for Laptop {
+    fn drop(&mut self) {
+        // The set first: it is on the other one.
+        self.rig.run(["unmount", "--force", "m"]);
+        self.rig.run(["unmount", "--force", "usb"]);
+    }
+}
+
+fn story(mode: &str) {
+    let is_synchronous = mode == "sync";
+    let laptop = Laptop::new(mode);
+    let rig = &laptop.rig;
+    (0..10).for_each(|number| write(&laptop.directory, number).unwrap());
+    rig.run(["flashlog", "backup", "m", "--to", "backup"]).exits(0);
+    let mut count = 10;
+    for after_ms in [0, 23, 151] {
+        count = laptop.work_and_pull(count, Duration::from_millis(after_ms), is_synchronous);
+        if is_synchronous {
+            let status = rig.run(["status", "m"]).exits(3).out;
+            assert!(status.contains("NOT PROTECTED: main is without a log since 20"), "{status}");
+            laptop.plug_in_stick();
+            rig.run(["flashlog", "attach", "m", "--log", "usb/stick"]).exits(0);
+        } else {
+            laptop.switch_off();
+            // Without the stick main lacks something: nobody works with it unasked.
+            rig.run(["mount", "disk", "m"]).exits(1);
+            laptop.plug_in_stick();
+            laptop.mount("disk");
+        }
+        rig.run(["status", "m"]).exits(0);
+        has_all(&laptop.directory, count, "with the stick again");
+        write(&laptop.directory, count).unwrap();
+        count += 1;
+    }
+    laptop.switch_off();
+
+    // The disk dies.
+    fs::remove_file(rig.path("disk")).unwrap();
+    rig.run(["mount", "disk", "m"]).exits(1);
+    rig.run(["flashlog", "rebuild", "--backup", "backup", "--log", "usb/stick", "--main", "new disk"]).exits(0);
+    laptop.mount("new disk");
+    has_all(&laptop.directory, count, "from backup and stick");
+    write(&laptop.directory, count).unwrap();
+    rig.run(["scrub", "m", "--wait"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
+    let checked = rig.run(["check", "new disk", "--log", "usb/stick", "--json"]).exits(0).json();
+    assert_eq!(checked["errors"], 0, "{checked}");
+}
+
+#[test]
+fn a_stick_that_is_pulled_out_while_it_is_written_to_in_synchronous_mode_costs_nothing() {
+    if fuse() {
+        story("sync");
+    }
+}
+
+#[test]
+fn a_stick_that_is_pulled_out_while_it_is_written_to_in_asynchronous_mode_costs_nothing_that_was_synced() {
+    if fuse() {
+        story("async");
+    }
+}
