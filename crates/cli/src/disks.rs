@@ -8,6 +8,7 @@ use crate::daemon::spawn;
 use crate::failure::{Failure, Result};
 use crate::flashlog::backup::BackupTo;
 use crate::flashlog::in_use::InUse;
+use crate::flashlog::past::{self, Moment};
 use crate::flashlog::places::Places;
 use crate::flashlog::report::{Served, SetReport};
 use crate::flashlog::sets::{explain, inspect};
@@ -15,8 +16,8 @@ use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
 use crate::{holder, size, stack};
 use holdfast_block::flashlog::{
-    self, CatchUp, Condition, Flashlog, INDEX_ENTRY_BYTES, Inspected, Lasting, Mode, Options, Policy, Role, Uuid,
-    Watch, finish_backup, has_outgrown_labels, outgrown,
+    self, At, CatchUp, Condition, Flashlog, INDEX_ENTRY_BYTES, Inspected, Lasting, Mode, Options, Past, Policy, Role,
+    Uuid, Watch, finish_backup, has_outgrown_labels, outgrown,
 };
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use std::ffi::OsStr;
@@ -44,6 +45,8 @@ pub(crate) struct Given {
     pub(crate) index_bytes: Option<u64>,
     /// What is done when a device fails.
     pub(crate) policy: Policy,
+    /// The state that is wanted, by backup and log, if not the last one.
+    pub(crate) at: Option<At>,
 }
 
 /// How many blocks the index may have in so much memory.
@@ -73,6 +76,8 @@ pub(crate) struct Disks {
 enum Kind {
     /// It is the store.
     Plain,
+    /// A state of a set, of backup and log.
+    Past(Inspected, Arc<Past>),
     /// The backup of a set, at the end of a state; as a mount for reading sees it.
     Backup(Inspected, Arc<dyn Device>),
     Set(Set),
@@ -129,6 +134,7 @@ impl Disks {
                 Disks::plain(main, given)
             }
             Some(label) => match (label.role, label.condition) {
+                (Role::Main | Role::Backup, _) if given.at.is_some() => Disks::past(main, label, given),
                 (Role::Log, _) => Err(Failure::new(format!("{shown} is the log of a Flashlog, not its main disk"))
                     .hint(format!("the store is on the main disk of set {}", label.set))),
                 (Role::Backup, _) if is_writable => Err(Failure::new(format!("{shown} is the backup of a Flashlog"))
@@ -149,11 +155,51 @@ impl Disks {
         let is_none = format!("{} is not the main disk of a Flashlog: it has no log", main.name());
         match given {
             Given { log: Some(log), .. } => Err(Failure::usage(format!("{is_none}, also not {}", log.display()))),
+            Given { at: Some(at), .. } => {
+                let (wanted, shown) = (past::written(*at), main.name());
+                Err(Failure::usage(format!("{shown} is on no Flashlog: its state at {wanted} is nowhere"))
+                    .hint("a snapshot keeps a state of any store: holdfast snapshot list"))
+            }
             Given { without_log: true, .. } => {
                 Err(Failure::usage(is_none).hint("mount it without the option without-log"))
             }
             _ => Ok(Disks { main, kind: Kind::Plain }),
         }
+    }
+
+    /// A state of the set that the device is main or backup of. Nothing is written, and main is not looked at.
+    fn past(device: Arc<FileDevice>, label: Inspected, given: &Given) -> Result<Disks> {
+        if device.is_writable() {
+            return Err(Failure::usage("a state of the past takes no changes")
+                .hint("to go back for good: holdfast flashlog rebuild"));
+        }
+        let (shown, at) = (device.name(), given.at.unwrap_or_default());
+        let log = match &given.log {
+            Some(log) => log.clone(),
+            None => search(Path::new(shown), Role::Log, label.log).ok_or_else(|| {
+                Failure::new(format!("{shown} has the log {}, which is not there", label.log))
+                    .hint("plug it in, or say where it is: -o log=PATH")
+            })?,
+        };
+        // Whoever has one of them uses the set: there is nothing to wait for.
+        let open = |path: &Path| stack::device(path, Access::ReadOnly);
+        let log = open(&log)?;
+        let backup = match label.role {
+            Role::Backup => device.clone(),
+            _ => {
+                let backup = inspect(&log)?
+                    .and_then(|label| label.backup)
+                    .ok_or_else(|| Failure::new(format!("no backup goes with the log {}", log.name())))?;
+                let path = search(Path::new(shown), Role::Backup, backup).ok_or_else(|| {
+                    Failure::new(format!("the backup {backup} of {shown} is not there"))
+                        .hint("plug it in, or mount it by itself: holdfast mount BACKUP DIR -o at=…,log=LOG")
+                })?;
+                open(&path)?
+            }
+        };
+        let past = Past::open(backup, log, at).map_err(explain)?;
+        tracing::info!(state = past.name(), "a state of the past is looked at");
+        Ok(Disks { main: device, kind: Kind::Past(label, Arc::new(past)) })
     }
 
     fn backup(device: Arc<FileDevice>, label: Inspected) -> Result<Disks> {
@@ -169,6 +215,7 @@ impl Disks {
     pub(crate) fn device(&self) -> Arc<dyn Device> {
         match &self.kind {
             Kind::Plain => self.main.clone(),
+            Kind::Past(_, past) => past.clone(),
             Kind::Backup(_, shown) => shown.clone(),
             Kind::Set(set) => set.in_use.lasting.clone(),
         }
@@ -216,7 +263,15 @@ impl Disks {
             Kind::Plain => {}
             Kind::Backup(label, _) => {
                 let (role, set) = (label.role.to_string(), label.set.to_string());
-                report.flashlog_device = Some(OneDevice { role, set });
+                report.flashlog_device = Some(OneDevice { role, set, at: None });
+            }
+            Kind::Past(label, past) => {
+                let (role, set) = (label.role.to_string(), label.set.to_string());
+                let at = match past.barrier() {
+                    Some(barrier) => Moment::of(&barrier).words(),
+                    None => "the end of the log, or the backup's state".to_string(),
+                };
+                report.flashlog_device = Some(OneDevice { role, set, at: Some(at) });
             }
             Kind::Set(set) => {
                 let (mut status, protection) = set.in_use.lasting.status();

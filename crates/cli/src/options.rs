@@ -7,6 +7,7 @@ use crate::args::Assumed;
 use crate::audited::Audited;
 use crate::disks::{Given, parse_index_bytes};
 use crate::duration;
+use crate::flashlog::past;
 use crate::flashlog::report::mode_name;
 use crate::protect::Protect;
 use crate::protection::Wanted;
@@ -165,6 +166,13 @@ impl MountOptions {
         if self.disks.without_log && self.disks.log.is_some() {
             return Err("mount options log and without-log exclude each other".into());
         }
+        if self.disks.at.is_some() {
+            if self.disks.without_log {
+                return Err("mount options at and without-log exclude each other".into());
+            }
+            // There is no other way to look at it.
+            self.flags.read_only = true;
+        }
         if self.disks.accept_loss && !self.disks.without_log {
             return Err("mount option accept-loss is for mounting without-log".into());
         }
@@ -218,6 +226,7 @@ impl MountOptions {
             (self.disks.catch_up == wanted.disks.catch_up, "idle-after and age-most"),
             (self.disks.index_bytes == wanted.disks.index_bytes, "index-memory"),
             (self.disks.policy == wanted.disks.policy, "on-failure"),
+            (self.disks.at == wanted.disks.at, "at"),
             (flags.synchronous == wanted.flags.synchronous, "sync"),
             (flags.dir_synchronous == wanted.flags.dir_synchronous, "dirsync"),
         ] {
@@ -261,7 +270,7 @@ impl MountOptions {
         word(self.protection.is_some(), &format!("protection={}", self.protection.unwrap_or_default()));
         word(self.audit != default.audit, &format!("audit={}", self.audit));
         word(self.protect != default.protect, &format!("protect={}", self.protect));
-        let Given { log, without_log, accept_loss, mode, catch_up, index_bytes, policy } = &self.disks;
+        let Given { log, without_log, accept_loss, mode, catch_up, index_bytes, policy, at } = &self.disks;
         word(
             log.is_some(),
             &format!("log={}", log.iter().map(|path| path.display()).map(|path| path.to_string()).collect::<String>()),
@@ -273,6 +282,7 @@ impl MountOptions {
             word(time.is_some(), &format!("{name}={}s", time.unwrap_or_default().as_secs_f64()));
         }
         word(index_bytes.is_some(), &format!("index-memory={}", index_bytes.unwrap_or_default()));
+        word(at.is_some(), &format!("at={}", at.map(past::written).unwrap_or_default()));
         // A comma would end the option.
         word(*policy != default.disks.policy, &format!("on-failure={policy}").replace(',', "/"));
         word(*allow_other, "allow_other");
@@ -343,6 +353,10 @@ impl MountOptions {
             }
             ("log", Some("")) => return Err("mount option log: a path is missing".into()),
             ("log", Some(path)) => self.disks.log = Some(path.into()),
+            ("at", Some(value)) => {
+                let at = past::parse(value).map_err(|error| format!("mount option at: {error}"))?;
+                self.disks.at = Some(at);
+            }
             ("log-mode", Some("sync")) => self.disks.mode = Some(Mode::Synchronous),
             ("log-mode", Some("async")) => self.disks.mode = Some(Mode::Asynchronous),
             ("log-mode", Some(value)) => {
@@ -365,7 +379,7 @@ impl MountOptions {
             }
             (
                 "cache" | "epoch" | "threads" | "quota" | "protection" | "audit" | "protect" | "log" | "log-mode"
-                | "on-failure" | "idle-after" | "age-most" | "index-memory",
+                | "on-failure" | "at" | "idle-after" | "age-most" | "index-memory",
                 None,
             ) => {
                 return Err(format!("mount option {name} needs a value: {name}=…"));
@@ -442,6 +456,9 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("on-failure=HOW", "what is done when main or log fails, where it is not"),
     OptionHelp("", "the default: log.gone=wait:60s/log.write=read-only; as"),
     OptionHelp("", "for holdfast flashlog serve, with / instead of commas"),
+    OptionHelp("at=BARRIER", "a store on a Flashlog as it was, read-only, by its backup"),
+    OptionHelp("", "and log: the number of a barrier, a time (UTC, as"),
+    OptionHelp("", "2026-11-22T18:30:00), or now; see holdfast flashlog at"),
     OptionHelp("log-mode=MODE", "sync: a flush waits for main as well; async: main gets"),
     OptionHelp("", "it later; default: as the last time"),
     OptionHelp("idle-after=TIME", "with log-mode=async: main gets what it lacks when"),
@@ -578,6 +595,7 @@ mod tests {
             "protect=off",
             "log=/x",
             "without-log",
+            "at=4711",
             "on-failure=sync.log.gone=stop",
         ] {
             let error = now.can_become(&now.clone().and(&[bad.into()]).unwrap()).unwrap_err();
@@ -620,6 +638,9 @@ mod tests {
             ("log", "log needs a value"),
             ("log=", "log: a path is missing"),
             ("log=/x,without-log", "log and without-log exclude each other"),
+            ("at=7,without-log", "at and without-log exclude each other"),
+            ("at=soon", "at: \"soon\" is neither the number of a barrier nor a time"),
+            ("at", "at needs a value"),
             ("accept-loss", "accept-loss is for mounting without-log"),
             ("on-failure=sync", "on-failure: \"sync\": write DEVICE"),
             ("age-most", "age-most needs a value"),
@@ -651,6 +672,7 @@ mod tests {
                 .replace("MS", "100")
                 .replace("=N", "=3")
                 .replace("PATH", "/log")
+                .replace("BARRIER", "4711")
                 .replace("TIME", "30s");
             let mode = if name.starts_with("log") { "async" } else { "static" };
             let tried = tried.replace("MODE", mode);

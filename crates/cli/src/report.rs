@@ -75,6 +75,9 @@ pub(crate) struct StoreReport {
 pub(crate) struct OneDevice {
     pub(crate) role: String,
     pub(crate) set: String,
+    /// The state that is looked at with the log, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<String>,
 }
 
 /// What only somebody who has the store open can say.
@@ -380,7 +383,7 @@ impl StoreReport {
         self.flashlog.as_ref().is_some_and(|set| !set.protected)
     }
 
-    /// Whether it is the backup of a set, which is never closed.
+    /// Whether it is the backup of a set, or an earlier state, which is never closed.
     pub(crate) fn is_backup(&self) -> bool {
         self.flashlog_device.is_some()
     }
@@ -497,8 +500,11 @@ impl Report for StoreReport {
         if let Some(set) = &self.flashlog {
             rows.extend(set.rows());
         }
-        if let Some(OneDevice { role, set }) = &self.flashlog_device {
-            rows.push(("Flashlog", format!("this is the {role} device of set {set}")));
+        if let Some(OneDevice { role, set, at }) = &self.flashlog_device {
+            rows.push(match at {
+                Some(at) => ("Flashlog", format!("set {set} as it was, read-only: {at}")),
+                None => ("Flashlog", format!("this is the {role} device of set {set}")),
+            });
         }
         if let Some(cache) = &self.cache {
             let mut text = format!(

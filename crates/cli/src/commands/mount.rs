@@ -39,6 +39,10 @@ pub(crate) fn notes(report: &StoreReport) -> String {
     if let Some(daemon) = report.daemon.as_ref().filter(|daemon| !daemon.was_clean) {
         let (point, batches) = (daemon.recovered_from, count(daemon.batches_replayed, "batch", "batches"));
         text.push_str(&match report.read_only {
+            _ if report.flashlog_device.as_ref().is_some_and(|device| device.at.is_some()) => {
+                let at = report.flashlog_device.as_ref().and_then(|device| device.at.clone()).unwrap_or_default();
+                format!("It is an earlier state, {at}, and shows recovery point {point}.\n")
+            }
             _ if report.is_backup() => format!("It is a backup, and shows recovery point {point}.\n"),
             None => format!(
                 "It had not been closed in order: {batches} of its intent log replayed on recovery point {point}. What \

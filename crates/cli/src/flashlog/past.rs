@@ -14,6 +14,36 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// The state of a time. The whole second counts: times are shown without what is behind the point.
+pub(crate) fn at_second(seconds: i64) -> At {
+    let end = Duration::from_secs(u64::try_from(seconds).unwrap_or(0)) + Duration::from_nanos(999_999_999);
+    At::Time(SystemTime::UNIX_EPOCH + end)
+}
+
+/// Reads the number of a barrier, a time, or `now`.
+pub(crate) fn parse(text: &str) -> std::result::Result<At, String> {
+    match text.parse() {
+        Ok(number) => Ok(At::Barrier(number)),
+        Err(_) if text == "now" => Ok(At::Now),
+        Err(_) => date::parse(text).map(at_second).map_err(|_| {
+            format!("{text:?} is neither the number of a barrier nor a time; try 2026-11-22T18:30:00 (UTC)")
+        }),
+    }
+}
+
+/// As it is read.
+pub(crate) fn written(at: At) -> String {
+    match at {
+        At::Barrier(number) => number.to_string(),
+        At::Time(time) => {
+            let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            date::utc(i64::try_from(seconds).unwrap_or(i64::MAX)).replacen(' ', "T", 1).replace(" UTC", "Z")
+        }
+        At::Now => "now".to_string(),
+        At::Backup => "backup".to_string(),
+    }
+}
+
 /// A barrier, for people.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Moment {

@@ -13,6 +13,7 @@ mod damage;
 mod embedded;
 mod errors;
 mod flashlog;
+mod flashlog_at;
 mod flashlog_catch_up;
 mod flashlog_pulled;
 mod flashlog_sets;

@@ -4,11 +4,12 @@ mod model;
 
 pub(crate) use model::{FlashlogFigure, FlashlogModel};
 
+use crate::flashlog::past::at_second;
 use crate::growth::NewSize;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use holdfast_block::flashlog::{At, Mode, Policy};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -457,12 +458,7 @@ pub(crate) struct FlashlogMoment {
 impl FlashlogMoment {
     /// `None`: all that there is.
     pub(crate) fn at(&self) -> Option<At> {
-        let time = |seconds: i64| {
-            // The whole second counts: times are shown without what is behind the point.
-            let end = Duration::from_secs(u64::try_from(seconds).unwrap_or(0)) + Duration::from_nanos(999_999_999);
-            At::Time(SystemTime::UNIX_EPOCH + end)
-        };
-        self.barrier.map(At::Barrier).or(self.time.map(time))
+        self.barrier.map(At::Barrier).or(self.time.map(at_second))
     }
 }
 
