@@ -241,7 +241,7 @@ struct Further {
 
 impl Further {
     fn of(number: u64) -> Further {
-        Further { is_nested: number % NESTED_EACH == 0, is_procedure: number % PROCEDURE_EACH == 1 }
+        Further { is_nested: number.is_multiple_of(NESTED_EACH), is_procedure: number % PROCEDURE_EACH == 1 }
     }
 }
 
