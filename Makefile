@@ -3,6 +3,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 BENCH_ARGS ?=
+CAMPAIGN_ARGS ?=
 AGED_ARGS ?=
 PREFIX ?= /usr/local
 HOLDFAST := $(TARGET)/release/holdfast
@@ -25,7 +26,7 @@ LDCONFIG ?= PATH="$$PATH:/usr/sbin:/sbin" ldconfig
 SBIN = $(DESTDIR)/sbin
 HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
 
-.PHONY: help run mounter build install uninstall wheel test test-long bench bench-integrity bench-metadata bench-flashlog bench-recovery bench-trace aged fmt deny
+.PHONY: help run mounter build install uninstall wheel test test-long bench bench-integrity bench-metadata bench-flashlog bench-recovery bench-trace campaign aged fmt deny
 
 help: ## what can be made
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -106,6 +107,9 @@ bench-integrity: ## compare the protection modes; BENCH_ARGS="--quick", BENCH_AR
 bench-metadata: ## compare the steps of protection of metadata; BENCH_ARGS="--quick", BENCH_ARGS=--write for docs/metadata-speed.md
 	cargo build --release -p holdfast-bench
 	$(TARGET)/release/holdfast-bench-metadata $(BENCH_ARGS)
+
+campaign: ## strike metadata in memory, 15,000 times; CAMPAIGN_ARGS="--injections 5000", CAMPAIGN_ARGS=--write for docs/metadata-campaign.md
+	cargo run --release -p holdfast-lab --bin metadata-campaign -- --injections 15000 $(CAMPAIGN_ARGS)
 
 bench-flashlog: ## compare Flashlog on modelled devices with single ones; BENCH_ARGS=--write for docs/flashlog-speed.md
 	cargo build --release -p holdfast-bench

@@ -104,7 +104,7 @@ impl Laptop {
             let pulled_at = written.load(Ordering::Relaxed);
             // Work goes on without it, for some more files, or ends.
             let has_gone_on = || written.load(Ordering::Relaxed) >= pulled_at + 5;
-            while !worker.is_finished() && !(is_synchronous && has_gone_on()) {
+            while !(worker.is_finished() || is_synchronous && has_gone_on()) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             is_over.store(true, Ordering::Relaxed);

@@ -5,6 +5,9 @@
 //! | `script` | what is done with the store |
 //! | `between` | moments at which something can happen |
 //! | `pages` | what the cache has of metadata, and striking it |
+//! | `attributes` | the same of attributes that the store does not have yet |
+//! | `names` | logic bugs of the name space |
+//! | `coverage` | which cells there are, and which have been met |
 //! | `trial` | one strike, and what became of it |
 //! | `table` | the results for people |
 //!
@@ -16,7 +19,10 @@
 //! - *it is named for what it is*: what was written over is found to be a scribble, if it is found, and not a logic bug, unless the pattern keeps
 //!   checksums; a logic bug is found, as one.
 
+mod attributes;
 mod between;
+mod coverage;
+mod names;
 mod pages;
 mod script;
 mod table;
@@ -24,6 +30,8 @@ mod trial;
 
 use crate::enemy::reference::Reference;
 pub use between::Moment;
+pub use coverage::{Coverage, MANY};
+use holdfast_naming::NameBug;
 use holdfast_physical::MetadataProtection;
 use holdfast_physical::scribble::{LogicBug, MetaKind, Pattern, State};
 pub use pages::PageKind;
@@ -41,12 +49,15 @@ pub enum Kind {
     Store(MetaKind),
     /// A page in the cache.
     Page(PageKind),
+    /// Attributes of an object in the cache.
+    Attributes,
 }
 
 impl Kind {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Kind> {
-        MetaKind::ALL.into_iter().map(Kind::Store).chain(PageKind::ALL.into_iter().map(Kind::Page))
+        let pages = PageKind::ALL.into_iter().map(Kind::Page);
+        MetaKind::ALL.into_iter().map(Kind::Store).chain(pages).chain([Kind::Attributes])
     }
 
     /// As it is written.
@@ -54,6 +65,7 @@ impl Kind {
         match self {
             Kind::Store(kind) => kind.name(),
             Kind::Page(kind) => kind.name(),
+            Kind::Attributes => "attributes",
         }
     }
 }
@@ -76,8 +88,10 @@ pub enum What {
         /// By name.
         field: String,
     },
-    /// Something is done wrongly.
+    /// Something is done wrongly by the store.
     Bug(LogicBug),
+    /// By the name space.
+    NameBug(NameBug),
 }
 
 impl std::fmt::Display for What {
@@ -85,6 +99,7 @@ impl std::fmt::Display for What {
         match self {
             What::Field { kind, state, field } => write!(f, "{kind} ({}), {field}", state.name()),
             What::Bug(bug) => write!(f, "logic bug {bug}"),
+            What::NameBug(bug) => write!(f, "logic bug of names {bug}"),
         }
     }
 }
@@ -161,11 +176,23 @@ pub struct Done {
     pub trials: Vec<Trial>,
     /// Fields that there are, by kind.
     pub fields: BTreeMap<Kind, BTreeSet<String>>,
-    /// Cells, and how many of them have been struck.
-    pub cells: (usize, usize),
+    /// Cells, and which of them have been struck.
+    pub coverage: Coverage,
 }
 
 impl Trial {
+    fn new(cell: &Cell, replay: (u64, usize, u64)) -> Trial {
+        Trial {
+            cell: cell.clone(),
+            replay,
+            struck: String::new(),
+            verdict: Verdict::Harmless,
+            begun_anew: false,
+            stored: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
     fn is_broken(&self) -> bool {
         !self.stored.is_empty() || !self.errors.is_empty() || self.is_misnamed()
     }
@@ -201,8 +228,7 @@ pub fn run(plan: &Plan, told: &mut dyn FnMut(&Trial)) -> Result<Done, String> {
         (0..script::SCRIPTS).map(|number| Twin::run(&store, number, plan.metadata)).collect::<Result<Vec<_>, _>>()?;
     let mut done = Done::default();
     let queues = queues(plan, &twins, &mut random, &mut done);
-    done.cells.0 = queues.iter().map(Vec::len).sum();
-    let mut struck = BTreeSet::new();
+    queues.iter().flatten().for_each(|(.., cell)| done.coverage.there(cell));
     let mut at = vec![0; queues.len()];
     let mut missed = 0;
     while (done.trials.len() as u64) < plan.injections {
@@ -217,7 +243,7 @@ pub fn run(plan: &Plan, told: &mut dyn FnMut(&Trial)) -> Result<Done, String> {
             match trial::run(&store, &twins[*script as usize], cell, *event, choice, plan.metadata) {
                 Some(trial) => {
                     told(&trial);
-                    struck.insert(cell.clone());
+                    done.coverage.struck(cell);
                     done.trials.push(trial);
                 }
                 None => missed += 1,
@@ -227,7 +253,6 @@ pub fn run(plan: &Plan, told: &mut dyn FnMut(&Trial)) -> Result<Done, String> {
             return Err("there is nothing to strike".into());
         }
     }
-    done.cells.1 = struck.len();
     Ok(done)
 }
 
@@ -250,14 +275,21 @@ fn queues(plan: &Plan, twins: &[Twin], random: &mut Pcg64Mcg, done: &mut Done) -
                 let cell = Cell { what: What::Bug(bug), pattern: None, moment };
                 places.entry(cell).or_default().push((script as u64, event));
             }
+            let bugs = NameBug::ALL.into_iter().filter(|_| plan.kind.is_none() && script::can_have_name_bugs(moment));
+            for bug in bugs {
+                let cell = Cell { what: What::NameBug(bug), pattern: None, moment };
+                places.entry(cell).or_default().push((script as u64, event));
+            }
         }
     }
-    let mut queues: BTreeMap<Option<Kind>, Vec<(u64, usize, Cell)>> = BTreeMap::new();
+    type Queue = Vec<(u64, usize, Cell)>;
+    let mut queues: BTreeMap<(u8, Option<Kind>), Queue> = BTreeMap::new();
     for (cell, places) in places {
         let (script, event) = places[random.random_range(0..places.len())];
         let kind = match cell.what {
-            What::Field { kind, .. } => Some(kind),
-            What::Bug(_) => None,
+            What::Field { kind, .. } => (0, Some(kind)),
+            What::Bug(_) => (1, None),
+            What::NameBug(_) => (2, None),
         };
         queues.entry(kind).or_default().push((script, event, cell));
     }

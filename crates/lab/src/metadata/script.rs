@@ -1,6 +1,8 @@
 //! What is done with a store before, while and after its metadata in memory is struck: the same in every run of the same number.
 
+use super::attributes::Attributes;
 use super::between::{Between, Front, Moment, Watch};
+use super::names;
 use super::pages::Pages;
 use crate::enemy::reference::Reference;
 use crate::look::walk;
@@ -8,7 +10,7 @@ use crate::maker::Maker;
 use crate::model::{Action, Data, Driver, Model, Node};
 use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
-use holdfast_naming::{Atime, NewNode, RenameMode, SetAttr, SpaceMode, XattrMode};
+use holdfast_naming::{Atime, NameBug, NewNode, RenameMode, SetAttr, SpaceMode, XattrMode};
 use holdfast_object::{Clock, ManualClock, SnapshotId, SnapshotInfo, Snapshots};
 use holdfast_physical::{MetadataProtection, Module};
 use std::sync::Arc;
@@ -21,6 +23,11 @@ const SYNC_NS: u64 = 60 * SECOND_NS;
 
 /// How different scripts are: what makes the recovery point (a sync, a new snapshot, a deleted one), and how far it is prepared for.
 pub(super) const SCRIPTS: u64 = 6;
+
+/// Whether logic bugs of names are tried at a moment: while requests are made.
+pub(super) fn can_have_name_bugs(moment: Moment) -> bool {
+    matches!(moment, Moment::Rest | Moment::Logged)
+}
 
 /// A store in use, by a script.
 pub(super) struct Run {
@@ -48,6 +55,7 @@ pub(super) struct Kept {
 pub(super) struct Memory {
     pub(super) module: Arc<Module>,
     pub(super) pages: Pages,
+    pub(super) attributes: Attributes,
 }
 
 /// Told of each moment, by number.
@@ -97,7 +105,8 @@ impl Run {
         let mut number = 0;
         let stack = &self.maker.stack;
         let pages = Pages::new(stack.cache.clone(), stack.arena.clone());
-        let (mut memory, clock) = (Memory { module: self.module.clone(), pages }, stack.clock.clone());
+        let attributes = Attributes::new(stack.cache.clone());
+        let (mut memory, clock) = (Memory { module: self.module.clone(), pages, attributes }, stack.clock.clone());
         let hook = Box::new(move |moment| {
             if matches!(moment, Moment::Rest | Moment::Appending | Moment::Logged) {
                 memory.pages.look();
@@ -130,6 +139,31 @@ impl Run {
         let outcome = self.make_recovery_point();
         self.watch.set(None);
         outcome
+    }
+
+    /// The same with a request that has a logic bug, at one of the moments that [`can_have_name_bugs`]. Gives how often that was found.
+    pub(super) fn with_name_bug(&mut self, bug: NameBug, moment: Moment, choice: u64) -> Result<u64, String> {
+        self.read_all("before");
+        self.begin()?;
+        let parent = self.node(&[&format!("directory {}", choice % 2)])?;
+        let mut found = 0;
+        let mut do_wrongly = |run: &mut Run| {
+            let (times, mut wrong) = names::do_wrongly(&mut run.maker, bug, parent)?;
+            found += times;
+            run.errors.append(&mut wrong);
+            Ok::<_, String>(())
+        };
+        if moment == Moment::Rest {
+            do_wrongly(self)?;
+        }
+        self.sync_one()?;
+        self.update(0)?;
+        self.update(1)?;
+        if moment == Moment::Logged {
+            do_wrongly(self)?;
+        }
+        self.make_recovery_point()?;
+        Ok(found)
     }
 
     /// Goes on, so that what was struck and not met would be.

@@ -2,7 +2,7 @@
 
 use super::between::Moment;
 use super::script::{Memory, Run, see_all};
-use super::{Cell, Kind, Trial, Verdict, What};
+use super::{Cell, Kind, Trial, Verdict, What, names};
 use crate::caught::caught;
 use crate::enemy::reference::Reference;
 use crate::stack::{Stack, StackOptions};
@@ -48,8 +48,10 @@ fn facts(device: &MemoryDevice) -> Result<[Vec<String>; 3], String> {
 const BATCH: [&str; 5] = ["entries", "sums", "head", "second head", "written head"];
 
 fn survey(memory: &Memory, moment: Moment) -> Fields {
+    let attributes = memory.attributes.survey().into_iter();
     let pages = memory.pages.survey().into_iter();
     let mut fields: Fields = pages.map(|(kind, state, field)| (Kind::Page(kind), state, field.to_string())).collect();
+    fields.extend(attributes.map(|(state, field)| (Kind::Attributes, state, field)));
     let lab = memory.module.lab();
     for kind in MetaKind::ALL {
         for target in lab.targets(kind) {
@@ -91,6 +93,9 @@ fn strike(memory: &Memory, cell: &Cell, seed: u64) -> Option<String> {
         (What::Field { kind: Kind::Page(kind), state, field }, Some(pattern)) => {
             memory.pages.strike(*kind, *state, field, pattern, seed)
         }
+        (What::Field { kind: Kind::Attributes, state, field }, Some(pattern)) => {
+            memory.attributes.strike(*state, field, pattern, seed)
+        }
         (What::Field { kind: Kind::Store(MetaKind::LogBatch), field, .. }, Some(pattern)) => {
             let choice = Choice { field: Some(field.clone()), ..Choice::of(MetaKind::LogBatch, pattern, seed) };
             lab.lay_ambush(Blow::Scribble(choice), 1);
@@ -106,7 +111,8 @@ fn strike(memory: &Memory, cell: &Cell, seed: u64) -> Option<String> {
             let choice = Choice { states, field, ..Choice::of(*kind, pattern, seed) };
             lab.strike_chosen(&choice).ok().map(|struck| struck.to_string())
         }
-        (What::Field { .. }, None) => None,
+        // Those are not of a moment in memory, but of a request.
+        (What::NameBug(_), _) | (What::Field { .. }, None) => None,
     }
 }
 
@@ -119,15 +125,10 @@ pub(super) fn run(
     choice: u64,
     metadata: MetadataProtection,
 ) -> Option<Trial> {
-    let mut trial = Trial {
-        cell: cell.clone(),
-        replay: (twin.script, event, choice),
-        struck: String::new(),
-        verdict: Verdict::Harmless,
-        begun_anew: false,
-        stored: Vec::new(),
-        errors: Vec::new(),
-    };
+    if let What::NameBug(bug) = cell.what {
+        return Some(names::run(store, twin.script, (cell, bug), event, choice, metadata));
+    }
+    let mut trial = Trial::new(cell, (twin.script, event, choice));
     let struck = Arc::new(Mutex::new(None));
     let (note, wanted) = (struck.clone(), cell.clone());
     let outcome = caught(|| {
@@ -167,10 +168,18 @@ pub(super) fn run(
     Some(trial)
 }
 
-/// Pages found to be bad in memory.
+/// Pages and attributes found to be bad in memory.
 fn bad_pages(run: &Run) -> u64 {
     let status = run.maker.stack.cache.status();
-    status.pages_reread + status.pages_renewed + status.pages_lost
+    status.pages_reread + status.pages_renewed + status.pages_lost + status.attributes_renewed
+}
+
+/// What is wrong with it, judged from scratch.
+pub(super) fn what_check_finds(image: &MemoryDevice) -> Vec<String> {
+    match check(Arc::new(image.clone()), &CheckOptions::default()) {
+        Ok(report) => report.findings.iter().map(|finding| format!("check: {finding:?}")).collect(),
+        Err(error) => vec![format!("check: {error}")],
+    }
 }
 
 /// What of a recovery point is not as it is without a strike.
@@ -189,10 +198,7 @@ fn judge(image: &MemoryDevice, twin: &Twin, is_noticed: bool) -> Vec<String> {
             }
         }
     }
-    match check(Arc::new(image.clone()), &CheckOptions::default()) {
-        Ok(report) => wrong.extend(report.findings.iter().map(|finding| format!("check: {finding:?}"))),
-        Err(error) => wrong.push(format!("check: {error}")),
-    }
+    wrong.extend(what_check_finds(image));
     match facts(image) {
         Ok(facts) => {
             // An epoch more, as a sync has closed one, is not wrong.
@@ -216,7 +222,7 @@ fn epoch(line: &str) -> Option<&str> {
 }
 
 /// Unmounts or loses power, mounts, and reads everything; gives what is wrong.
-fn mount_again(run: Run) -> Result<Vec<String>, String> {
+pub(super) fn mount_again(run: Run) -> Result<Vec<String>, String> {
     let told = |error: holdfast_object::Error| error.to_string();
     let clock = run.maker.stack.clock.clone();
     let mut wrong = Vec::new();
