@@ -196,7 +196,12 @@ impl Cache {
         if was_clean {
             self.counters.reread.add(1);
         }
-        views.pop().ok_or_else(|| Error::Protocol("one page asked, none given".into()))
+        let view = views.pop().ok_or_else(|| Error::Protocol("one page asked, none given".into()))?;
+        match &view {
+            // Another reader's, which has not been verified yet.
+            PageView::Data(page) if page.verify().is_err() => self.reread_page(id, index, page.page()),
+            _ => Ok(view),
+        }
     }
 
     /// See [`holdfast_object::ObjectCache::seek`].

@@ -64,8 +64,9 @@ impl SealedAttributes {
         Ok(true)
     }
 
-    /// Changes both. What is bad, and has not been healed, stays so.
+    /// Changes both. Where both are bad they stay so.
     pub(crate) fn change(&mut self, change: impl Fn(&mut Attributes)) {
+        let _both_bad = self.heal();
         change(&mut self.newest);
         change(&mut self.twin);
         if self.is_good() {

@@ -211,6 +211,11 @@ impl Disks {
         Ok(Disks { main: device, kind: Kind::Backup(label, shown) })
     }
 
+    /// Whether it is a backup, or an earlier state: not the store that mounts go on with.
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self.kind, Kind::Past(..) | Kind::Backup(..))
+    }
+
     /// What the store is on.
     pub(crate) fn device(&self) -> Arc<dyn Device> {
         match &self.kind {

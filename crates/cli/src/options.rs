@@ -456,7 +456,7 @@ const OPTIONS: &[OptionHelp] = &[
     OptionHelp("on-failure=HOW", "what is done when main or log fails, where it is not"),
     OptionHelp("", "the default: log.gone=wait:60s/log.write=read-only; as"),
     OptionHelp("", "for holdfast flashlog serve, with / instead of commas"),
-    OptionHelp("at=BARRIER", "a store on a Flashlog as it was, read-only, by its backup"),
+    OptionHelp("at=BARRIER", "a store on a Flashlog as it was, by its backup"),
     OptionHelp("", "and log: the number of a barrier, a time (UTC, as"),
     OptionHelp("", "2026-11-22T18:30:00), or now; see holdfast flashlog at"),
     OptionHelp("log-mode=MODE", "sync: a flush waits for main as well; async: main gets"),

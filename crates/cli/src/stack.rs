@@ -177,7 +177,7 @@ fn runs_of(pages: &[u64], all: usize) -> String {
     let mut named = Vec::new();
     for run in pages.chunk_by(|a, b| a + 1 == *b).take(RUNS_NAMED) {
         named.push(format!("{} to {}", byte(run[0]), byte(run[run.len() - 1] + 1) - 1));
-        left -= run.len();
+        left = left.saturating_sub(run.len());
     }
     if left > 0 {
         named.push(format!("and of {left} pages more"));

@@ -8,7 +8,7 @@ use crate::failure::{Failure, exit};
 use crate::given_up::GivenUp;
 use crate::output::count;
 use crate::stack::{BadFile, Stack};
-use holdfast_object::{ObjectCache, ObjectId, Timestamp};
+use holdfast_object::{Error, ObjectCache, ObjectId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -42,8 +42,12 @@ impl Entry {
 
     /// Whether the file is as it was then.
     fn holds(&self, stack: &Stack) -> bool {
-        let found = stack.cache.attributes(ObjectId(self.object));
-        found.is_ok_and(|now| (now.generation, now.mtime) == (self.generation, self.mtime))
+        match stack.cache.attributes(ObjectId(self.object)) {
+            Ok(now) => (now.generation, now.mtime) == (self.generation, self.mtime),
+            Err(Error::NoObject(_)) => false,
+            // Not known now.
+            Err(_) => true,
+        }
     }
 }
 
@@ -54,9 +58,10 @@ pub(super) struct Earlier {
 }
 
 impl Earlier {
-    /// Finds it, and logs it. To be called before the mount is made.
-    pub(super) fn load(stack: &Stack) -> Earlier {
-        let file = RecordFile::of("given-up", &stack.module.store_uuid()).unwrap_or_else(|error| {
+    /// Finds it, and logs it. To be called before the mount is made. A copy of the store has another state of the files, and no record.
+    pub(super) fn load(stack: &Stack, is_copy: bool) -> Earlier {
+        let file = if is_copy { Ok(None) } else { RecordFile::of("given-up", &stack.module.store_uuid()) };
+        let file = file.unwrap_or_else(|error| {
             tracing::warn!(%error, "there is no place to keep what a mount gives up: only the log would have it");
             None
         });

@@ -47,7 +47,7 @@ impl Live {
     pub(super) fn open(disks: Arc<Disks>, options: &MountOptions, does: &mut dyn FnMut(&str)) -> Result<Live> {
         let stack = open_watched(&disks, options, does)?;
         begin(&stack, options)?;
-        let scrubber = Scrubber::start(&stack);
+        let scrubber = Scrubber::start(&stack, disks.is_copy());
         Ok(Live { stack, disks, scrubber, read_only: options.flags.read_only })
     }
 

@@ -117,7 +117,7 @@ pub(crate) fn serve(
     abort_on_panic();
     let live = open(mounting, told)?;
     let backups = Backups::of(&live.disks);
-    let earlier = Earlier::load(&live.stack);
+    let earlier = Earlier::load(&live.stack, live.disks.is_copy());
     let state = Arc::new(State {
         mounting: mounting.clone(),
         served: Arc::new(Served::new(live.stack.namespace.clone())),

@@ -57,9 +57,11 @@ fn now_s() -> u64 {
 }
 
 impl Scrubber {
-    /// Goes on with what an earlier mount left, if that was running. To be called before the mount is made.
-    pub(crate) fn start(stack: &Arc<Stack>) -> Scrubber {
-        let file = RecordFile::of("scrub", &stack.module.store_uuid()).unwrap_or_else(|error| {
+    /// Goes on with what an earlier mount left, if that was running. To be called before the mount is made. The record is of the store, and not
+    /// of a copy of it, which has the same UUID.
+    pub(crate) fn start(stack: &Arc<Stack>, is_copy: bool) -> Scrubber {
+        let file = if is_copy { Ok(None) } else { RecordFile::of("scrub", &stack.module.store_uuid()) };
+        let file = file.unwrap_or_else(|error| {
             tracing::warn!(%error, "there is no place for the record of a scrub: it would begin anew after a restart");
             None
         });
