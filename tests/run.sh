@@ -149,12 +149,12 @@ if [ "$mode" = test ]; then
     suite pjdfstest 120
     suite posix 180
     suite user 60
-    suite fsx 180
+    suite fsx 400
     suite sqlite 120
     # The same through the kernel's page cache.
     step pjdfstest-kernel 120 env MOUNT_OPTS=cache=kernel tests/suites/pjdfstest.sh
     step posix-kernel 180 env MOUNT_OPTS=cache=kernel tests/suites/posix.sh
-    step fsx-kernel 180 env MOUNT_OPTS=cache=kernel tests/suites/fsx.sh
+    step fsx-kernel 400 env MOUNT_OPTS=cache=kernel tests/suites/fsx.sh
     step sqlite-kernel 120 env MOUNT_OPTS=cache=kernel tests/suites/sqlite.sh
     suite git 120
     suite python 300
