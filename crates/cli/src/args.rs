@@ -7,7 +7,7 @@ mod reliability;
 pub(crate) use flashlog::{
     Flashlog, FlashlogAction, FlashlogAt, FlashlogAttach, FlashlogBackup, FlashlogCatchUp, FlashlogCreate,
     FlashlogDetach, FlashlogFigure, FlashlogGrow, FlashlogMode, FlashlogModel, FlashlogRebuild, FlashlogScrub,
-    FlashlogServe, FlashlogStatus,
+    FlashlogServe, FlashlogStatus, FlashlogWhich,
 };
 pub(crate) use inject::{FaultKind, Inject, Metadata, TargetKind};
 pub(crate) use reliability::{Assumed, Ecc, Reliability};

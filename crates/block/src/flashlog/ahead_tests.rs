@@ -86,10 +86,11 @@ impl Filter for Waiting {
         if first == 0 && self.is_first.swap(false, Ordering::Relaxed) {
             let begun = Instant::now();
             let read = || self.main.read_blocks.load(Ordering::SeqCst);
+            // Reading wakes nobody who waits for a number of blocks.
             while read() < 9 * 256 && begun.elapsed() < Duration::from_secs(20) {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // And no more than there is room for.
+            // And no more than there is room for: time in which it would read on.
             std::thread::sleep(Duration::from_millis(50));
             self.seen.store(read(), Ordering::Relaxed);
         }

@@ -37,7 +37,7 @@ fn a_store_is_mounted_as_it_was_at_a_barrier() {
     rig.run(["sync", "m"]).exits(0);
     let before = tree(&directory);
     let (barrier, time) = last_moment(&rig);
-    // What is encrypted then by mistake or by malice, and the next second.
+    // What is encrypted then by mistake or by malice, in another second: a time that is asked for has no parts of one.
     std::thread::sleep(std::time::Duration::from_millis(2100));
     for number in 0..20 {
         fs::write(directory.join(format!("file{number}")), [0xee; 20_000]).unwrap();

@@ -54,13 +54,14 @@ impl Laptop {
     /// Main `disk`, the log on the stick, a backup; mounted.
     fn new(mode: &str) -> Laptop {
         let rig = Rig::new();
-        rig.store("usb.store", "128M");
+        rig.store("usb.store", "256M");
         for name in ["usb", "m"] {
             rig.directory(name);
         }
         rig.run(["mount", "usb.store", "usb"]).exits(0);
         let create = ["create", "--main", "disk", "--log", "usb/stick", "--backup", "backup", "--size", "64M"];
-        rig.run([&create[..], &["--mode", mode]].concat()).exits(0);
+        // Room for whatever a fast machine writes until the stick is out: what a full log forgets would be on main alone.
+        rig.run([&create[..], &["--log-size", "96M", "--mode", mode]].concat()).exits(0);
         let directory = rig.path("m");
         let laptop = Laptop { rig, directory };
         laptop.mount("disk");
@@ -96,9 +97,11 @@ impl Laptop {
         let (written, is_over) = (AtomicUsize::new(count), AtomicBool::new(false));
         let (now, failed) = std::thread::scope(|scope| {
             let worker = scope.spawn(|| work(&self.directory, count, &written, &is_over));
+            // The worker has the mount to wait for, and tells by numbers only.
             while written.load(Ordering::Relaxed) == count && !worker.is_finished() {
                 std::thread::sleep(Duration::from_millis(1));
             }
+            // In the middle of whatever it does then.
             std::thread::sleep(after);
             self.pull_stick();
             let pulled_at = written.load(Ordering::Relaxed);

@@ -224,6 +224,7 @@ fn used(
             })
             .collect();
         let flipping = scope.spawn(move || {
+            // A moment of the trial's time, so that it is in the middle of whatever the load does then.
             std::thread::sleep(moment);
             let flips = (0..FLIPS).map(|_| is_within(steps, || pool::flip(&stack.cache, options.targets, &mut rng)));
             let within = flips.filter(|is_within| *is_within).count() as u32;

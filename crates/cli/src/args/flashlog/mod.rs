@@ -379,8 +379,9 @@ pub(crate) struct FlashlogGrow {
     pub(crate) control: Option<PathBuf>,
 }
 
+/// Which set: one that is served, or mounted, or the devices of one that is not.
 #[derive(Args, Debug)]
-pub(crate) struct FlashlogCatchUp {
+pub(crate) struct FlashlogWhich {
     /// Directory in a mount of a store on the set, or its main device
     #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["main", "control"])]
     pub(crate) target: Option<PathBuf>,
@@ -396,25 +397,21 @@ pub(crate) struct FlashlogCatchUp {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct FlashlogCatchUp {
+    #[command(flatten)]
+    pub(crate) which: FlashlogWhich,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct FlashlogScrub {
-    /// Directory in a mount of a store on the set, or its main device
-    #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath, conflicts_with_all = ["main", "control"])]
-    pub(crate) target: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) which: FlashlogWhich,
     /// Its backup; default: where the last one of the server went
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) backup: Option<PathBuf>,
     /// Without a backup: only what the log still has
     #[arg(long, conflicts_with = "backup")]
     pub(crate) log_only: bool,
-    /// Main device of a set that is not served
-    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "log")]
-    pub(crate) main: Option<PathBuf>,
-    /// Its log device
-    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "main")]
-    pub(crate) log: Option<PathBuf>,
-    /// Socket for commands of the set's server
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
-    pub(crate) control: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

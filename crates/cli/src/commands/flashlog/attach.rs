@@ -2,7 +2,7 @@
 //! get its log back.
 
 use super::{absolute, backup, distinct};
-use crate::args::{FlashlogAttach, FlashlogDetach};
+use crate::args::{FlashlogAttach, FlashlogDetach, FlashlogWhich};
 use crate::failure::{Failure, Result, exit};
 use crate::flashlog::attach::{self, AttachReport, NewLog};
 use crate::flashlog::control::{Server, Target};
@@ -77,6 +77,25 @@ pub(super) fn detach(arguments: &FlashlogDetach, format: Format) -> Result<()> {
     let _shown = Progress::unknown("bringing main up to date");
     print(format, &server.detach()?);
     Ok(())
+}
+
+/// What takes commands for the set that is meant, if it is served or mounted.
+pub(super) fn server_of(which: &FlashlogWhich) -> Result<Option<Server>> {
+    let FlashlogWhich { target, main, log, control } = which;
+    match target {
+        Some(target) => of_mount(target).map(Some),
+        None => {
+            let devices: Vec<&Path> = [main, log].into_iter().flatten().map(|path| &**path).collect();
+            Server::find(Target { control: control.as_deref(), devices: &devices })
+        }
+    }
+}
+
+/// Main and log of the set that is meant, to be opened here, as nobody serves it.
+pub(super) fn devices_of(which: &FlashlogWhich) -> Result<(&Path, &Path)> {
+    let devices = which.main.as_deref().zip(which.log.as_deref());
+    devices
+        .ok_or_else(|| Failure::new("no server of a set was found").hint("say which set: --main DEVICE --log DEVICE"))
 }
 
 /// What takes commands for a mount.

@@ -1,16 +1,15 @@
 //! `holdfast flashlog scrub`: by the server or mount of the set, or by opening the set here.
 
 use super::absolute;
-use super::attach::of_mount;
+use super::attach::{devices_of, server_of};
 use crate::args::FlashlogScrub;
 use crate::failure::{Failure, Result, exit};
-use crate::flashlog::control::{Server, Target};
 use crate::flashlog::scrub::{self, ScrubReport};
 use crate::flashlog::sets;
 use crate::output::{Format, print};
 use crate::progress::Progress;
 use holdfast_block::flashlog::Options;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub(super) fn run(arguments: &FlashlogScrub, format: Format) -> Result<u8> {
     let report = scrub(arguments)?;
@@ -19,22 +18,14 @@ pub(super) fn run(arguments: &FlashlogScrub, format: Format) -> Result<u8> {
 }
 
 fn scrub(arguments: &FlashlogScrub) -> Result<ScrubReport> {
-    let FlashlogScrub { target, backup, log_only, main, log, control } = arguments;
+    let FlashlogScrub { which, backup, log_only } = arguments;
     let backup: Option<PathBuf> = backup.as_ref().map(|path| absolute(path)).transpose()?;
-    let server = match target {
-        Some(target) => Some(of_mount(target)?),
-        None => {
-            let devices: Vec<&Path> = [main, log].into_iter().flatten().map(|path| &**path).collect();
-            Server::find(Target { control: control.as_deref(), devices: &devices })?
-        }
-    };
+    let server = server_of(which)?;
     let _shown = Progress::unknown("comparing");
     if let Some(server) = server {
         return server.scrub(backup, *log_only);
     }
-    let (Some(main), Some(log)) = (main, log) else {
-        return Err(Failure::new("no server of a set was found").hint("say which set: --main DEVICE --log DEVICE"));
-    };
+    let (main, log) = devices_of(which)?;
     if backup.is_none() && !log_only {
         return Err(Failure::usage("the set is not served, so it is not known where its backup is")
             .hint("say where: --backup DEVICE; or --log-only, if it is not at hand"));
