@@ -18,7 +18,7 @@ EXPLORER=${EXPLORER:-cargo run --quiet --release -p holdfast-lab --bin crash-exp
 
 case $mode in
     # The aim is 20 minutes on 2 cores that do nothing else; a busy machine gets more rather than a red run.
-    test) total_limit_s=3000; explorer="--states 1000000 --seconds 60 --at-least 2000"; flashlog="--states 1000000 --seconds 60 --at-least 2000"; torture_s=20 ;;
+    test) total_limit_s=4200; explorer="--states 1000000 --seconds 60 --at-least 2000"; flashlog="--states 1000000 --seconds 60 --at-least 2000"; torture_s=20 ;;
     # The aim is 14 hours on 2 cores: 2 h explorer, half an hour Flashlog, 1 h full stores, 2 h foreign bytes, 1 h release tests, 2 h fsx, 5 h the other suites.
     long) total_limit_s=61200; explorer="--states 100000 --seconds 7200 --at-least 100000"; flashlog="--states 40000 --seconds 1800 --at-least 20000"; torture_s=3600 ;;
     *) echo "usage: $0 test|long [STEP...]"; exit 2 ;;
@@ -103,7 +103,7 @@ step clippy 600 cargo clippy --workspace --all-targets --features holdfast/ublk 
 # What `requirements` has seen is there; a test that does not find it has failed, and is not skipped.
 export HOLDFAST_REQUIRE=fuse,program$([ "$(id -u)" != 0 ] || echo ,root)
 # Most of its time tests wait, for recovery points and for programs: two for each processor.
-step unit 1200 env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --workspace --features holdfast/ublk --no-fail-fast
+step unit 1800 env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --workspace --features holdfast/ublk --no-fail-fast
 # The random tests that a variable lengthens: more seeds, longer fuzzing, more kills.
 [ "$mode" = test ] || step release 5400 env HOLDFAST_RUNS=200 HOLDFAST_FUZZ_SECONDS=600 HOLDFAST_KILL_SECONDS=300 cargo test --workspace --features holdfast/ublk --no-fail-fast --release
 # shellcheck disable=SC2086

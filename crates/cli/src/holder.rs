@@ -192,8 +192,8 @@ struct Search {
 
 impl Search {
     fn look(&mut self, store: &Path) -> Holder {
-        let mounts = mounts::of_holdfast().unwrap_or_default();
-        if let Some(mount) = mounts.into_iter().find(|mount| mount.serves(store)) {
+        let seen = || mounts::of_holdfast().unwrap_or_default().into_iter().find(|mount| mount.serves(store));
+        if let Some(mount) = seen() {
             return Holder::Mount(mount.directory);
         }
         // As /proc has it. What lies in a mount whose daemon does not answer is not found, but neither can it be opened.
@@ -203,9 +203,12 @@ impl Search {
             self.found = processes().find(|&pid| holds(pid, &path));
             self.next = Some(now + SEARCH_PERIOD);
         }
-        match self.found {
-            Some(pid) => state(pid, &path),
-            None => Holder::Unseen,
+        match self.found.map_or(Holder::Unseen, |pid| state(pid, &path)) {
+            // Or just now, since this looked.
+            Holder::MountElsewhere(pid) => {
+                seen().map_or(Holder::MountElsewhere(pid), |mount| Holder::Mount(mount.directory))
+            }
+            holder => holder,
         }
     }
 }

@@ -176,7 +176,8 @@ fn of_two_mounts_made_at_the_same_time_one_is_refused() {
             false => (one, &directories[1]),
         };
         let words = String::from_utf8(refused.stderr).unwrap();
-        assert!(!refused.status.success() && words.contains(&format!("is mounted on {}", rig.path(mounted).display())));
+        let told = words.contains(&format!("is mounted on {}", rig.path(mounted).display()));
+        assert!(!refused.status.success() && told, "{}: {words}", refused.status);
         rig.run(["unmount", mounted]).exits(0);
     }
 }
