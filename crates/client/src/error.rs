@@ -36,7 +36,7 @@ pub struct Error {
     pub in_transfer: bool,
     /// Where in the file the failed part of the transfer begins, in bytes.
     pub offset: u64,
-    /// Bytes of the transfer that were done before, from its start on.
+    /// Bytes of the transfer that were done before, from its start on. Of a read that meets a bad block, all that are before the block.
     pub done: usize,
     /// The blocks that are bad, ascending; of 4 KiB, counted from the start of the file. Empty where that is not known. A read has all of the transfer that are bad. Of what had gone bad before
     /// (not [`Error::in_transfer`]) a write has also those beside its own bytes, 1024 at most.

@@ -84,7 +84,8 @@ impl<F: AsFd> File<F> {
     /// in `buffer`.
     ///
     /// # Errors
-    /// See [`Error`]. The buffer's contents are then not to be used.
+    /// See [`Error`]. Of the buffer, the first [`Error::done`] bytes are then good, which end before the first bad block; the others are not to
+    /// be used.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.read_at_with_sums(buffer, offset, &mut Vec::new())
     }

@@ -38,8 +38,13 @@ impl Read<'_, '_> {
         }
         let mut done = 0;
         while done < total {
+            let known = sums.len();
             let got = match self.step(done, total - done, sums) {
-                Err(error) => return Err(self.with_all_bad(error, total).after(done)),
+                Err(error) => {
+                    sums.truncate(known);
+                    let (done, error) = self.up_to_bad(done, error, sums);
+                    return Err(self.with_all_bad(error, total).after(done));
+                }
                 Ok(got) => got,
             };
             done += got.length;
@@ -48,6 +53,33 @@ impl Read<'_, '_> {
             }
         }
         Ok(done)
+    }
+
+    /// A request that meets a bad block gives nothing. What is before that block is asked for without it, as read(2) gives those bytes. Gives
+    /// how far that got, and the error of the first block that is bad.
+    fn up_to_bad(&mut self, mut done: usize, mut error: Error, sums: &mut Vec<Checksum>) -> (usize, Error) {
+        while let Some(&first) = error.blocks.iter().min() {
+            let at = self.offset + done as u64;
+            let Some(before) = (first * BLOCK_BYTES as u64).checked_sub(at).filter(|&before| before > 0) else { break };
+            let length = inline_bytes(at, before as usize, self.algorithm.digest_len());
+            match self.good(done, length, false) {
+                Ok((got, more)) => {
+                    sums.extend(more);
+                    done += got;
+                    if got < length {
+                        // It has become shorter since.
+                        break;
+                    }
+                }
+                // Each that is met is before the one that was met first.
+                Err(another) if another.blocks.first().is_some_and(|&block| block < first) => {
+                    let blocks = [&another.blocks[..], &error.blocks].concat();
+                    error = Error { blocks, ..another };
+                }
+                Err(_) => break,
+            }
+        }
+        (done, error)
     }
 
     /// A mount names the first bad block that it meets. Those behind it are asked for one by one, so that the error has all that are bad in this

@@ -53,7 +53,7 @@ struct holdfast_error {
     uint32_t operation;      /* HOLDFAST_READ or HOLDFAST_WRITE */
     uint32_t block_count;    /* blocks that are bad; 0 where it is not known which */
     uint64_t offset;         /* of the part of the transfer that failed, in bytes from the start of the file */
-    uint64_t done;           /* bytes of the transfer that were done before */
+    uint64_t done;           /* bytes of the transfer that were done before; of a read, all before the first bad block: they are good */
     uint64_t device_address; /* the 4 KiB block of the device, or HOLDFAST_NO_ADDRESS */
     uint64_t blocks[HOLDFAST_ERROR_BLOCKS]; /* the first bad blocks of the file, ascending */
     char text[200];          /* in words, ends with NUL */

@@ -23,7 +23,7 @@ class _Failed(OSError):
         self.operation = operation
         #: Where in the file the failed part of the transfer begins, in bytes.
         self.offset = offset
-        #: Bytes of the transfer that were done before, from its start on.
+        #: Bytes of the transfer that were done before, from its start on. Of a read, all before the first bad block.
         self.done = done
         #: The bad blocks of 4 KiB, counted from the start of the file; empty if not known.
         self.blocks = list(blocks or ())

@@ -33,7 +33,7 @@ pub(crate) fn library() -> &'static Path {
 }
 
 /// Runs a command, directly or under `holdfast run`.
-fn ran(mut command: Command) -> Ran {
+pub(crate) fn ran(mut command: Command) -> Ran {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     Ran {
         code: output.status.code(),
@@ -55,7 +55,7 @@ fn number(stats: &Value, name: &str) -> u64 {
 
 impl Rig {
     /// `holdfast run` with these words.
-    fn under<A: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = A>) -> Command {
+    pub(crate) fn under<A: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = A>) -> Command {
         library();
         let mut command = self.command();
         command.args(["--json", "run"]).args(words);

@@ -2,6 +2,7 @@
 //! mappings and of the kernel's cache are good or an error, and no zeroes.
 
 use crate::rig::{Rig, flip, fuse, places};
+use crate::run::ran;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -10,7 +11,7 @@ use std::process::Command;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 24;
-const BAD: usize = 2;
+const BAD: usize = 7;
 
 fn contents() -> Vec<u8> {
     (0..PAGE * PAGES - 5).map(|at| (at * 13 % 251 + at / PAGE) as u8).collect()
@@ -26,7 +27,7 @@ fn read(path: &Path, offset: usize) -> io::Result<Vec<u8>> {
 fn gives_what_is_before(path: &Path) {
     let expected = contents();
     let bad = BAD * PAGE..(BAD + 1) * PAGE;
-    for offset in [0, 1, PAGE + 100, bad.start - 1] {
+    for offset in [0, 1, PAGE + 100, bad.start - 2 * PAGE + 100, bad.start - 1] {
         assert!(read(path, offset).unwrap() == expected[offset..bad.start], "from byte {offset}");
     }
     for offset in [bad.start, bad.end - 1] {
@@ -36,6 +37,30 @@ fn gives_what_is_before(path: &Path) {
     assert!(read(path, expected.len()).unwrap().is_empty(), "the end");
     let cat = Command::new("cat").arg(path).output().unwrap();
     assert!(cat.stdout == expected[..bad.start] && cat.status.code() == Some(1), "{:?}", cat.status);
+}
+
+/// A program whose reads are verified gets as many bytes as one whose reads are not: by a request of one ioctl, and by longer ones.
+fn verified_gives_as_much(rig: &Rig) {
+    let (path, expected) = (rig.path("m/f"), contents());
+    let bad = BAD * PAGE..(BAD + 1) * PAGE;
+    for offset in [0, 1, PAGE + 100, bad.start - 2 * PAGE + 100, bad.start - 1] {
+        for length in [bad.end - offset, (BAD + 1) * PAGE, PAGE * PAGES] {
+            let output = rig.path("output");
+            let words = ["--stats", "--quiet", "--", "dd", "status=none", "count=1", "iflag=skip_bytes"];
+            let mut command = rig.under(words);
+            command.args([format!("bs={length}"), format!("skip={offset}"), format!("if={}", path.display())]);
+            command.arg(format!("of={}", output.display()));
+            let told = ran(command).exits(0).err;
+            assert!(fs::read(&output).unwrap() == expected[offset..bad.start], "{length} from byte {offset}: {told}");
+            assert!(told.contains("\"verified_reads\":1,"), "{told}");
+        }
+    }
+    let mut command = rig.under(["--", "cat"]);
+    command.arg(&path).env("LC_ALL", "C");
+    let cat = command.output().unwrap();
+    let told = String::from_utf8_lossy(&cat.stderr);
+    assert!(cat.stdout == expected[..bad.start] && cat.status.code() == Some(1), "{:?}: {told}", cat.status);
+    assert!(told.contains(&format!("blocks [{BAD}]")) && told.contains("Input/output error"), "{told}");
 }
 
 /// Each page as a mapping gives it; `None` where touching it would be SIGBUS.
@@ -89,6 +114,7 @@ fn a_read_gives_what_is_before_a_bad_block() {
     fs::write(&path, contents()).unwrap();
     rig.flip("/f", BAD, "dirty");
     gives_what_is_before(&path);
+    verified_gives_as_much(&rig);
     maps_no_zeroes(&path);
     // Written again, it is whole.
     File::options()
@@ -103,6 +129,7 @@ fn a_read_gives_what_is_before_a_bad_block() {
     flip_on_disk(&rig);
     rig.run(["mount", "s", "m"]).exits(0);
     gives_what_is_before(&path);
+    verified_gives_as_much(&rig);
     maps_no_zeroes(&path);
     // Mapped first.
     rig.run(["unmount", "m"]).exits(0);

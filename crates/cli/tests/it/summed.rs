@@ -309,9 +309,12 @@ fn blocks_that_are_bad_on_the_disk_are_told() {
     for (offset, length, bad) in
         [(8192 + 50, 100, &[2][..]), (0, 12_288, &[2]), (0, 40_000, &[2, 3, 9]), (9000, 1 << 20, &[2, 3, 9])]
     {
-        let error = file.read_at(&mut vec![0; length], offset).unwrap_err();
+        let mut buffer = vec![0; length];
+        let error = file.read_at(&mut buffer, offset).unwrap_err();
         assert_eq!(error.operation, Operation::Read);
         assert_eq!(error.errno, 5, "{error}");
+        assert_eq!(error.done as u64, 8192u64.saturating_sub(offset), "{error}: up to the first of them");
+        assert!(buffer[..error.done] == content[offset as usize..][..error.done]);
         assert_eq!((error.kind, &error.blocks[..]), (Kind::Device, bad), "{error}");
         assert_eq!(error.device_address, Some(at / 4096), "{error}");
     }
