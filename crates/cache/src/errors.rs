@@ -12,8 +12,10 @@
 //! Invariant: no sequence in a table is above the cache's counter.
 
 use crate::Cache;
+use crate::object::{Residence, Slot};
+use crate::ranges::Missing;
 use crate::state::State;
-use holdfast_object::{Error, ObjectId, PageIndex, Result};
+use holdfast_object::{Error, ObjectId, PAGE_SIZE, PageIndex, Result};
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 
@@ -194,6 +196,21 @@ impl Cache {
         let mut bad: Vec<_> = bad.collect();
         bad.sort_unstable();
         bad
+    }
+
+    /// Whether the page is not what the last recovery point has: it has been written since, whatever became of that, or is cut off, zeroed or
+    /// copied over.
+    ///
+    /// # Errors
+    /// [`Error::NoObject`], and those of reading its attributes.
+    pub fn is_changed(&self, id: ObjectId, index: PageIndex) -> Result<bool> {
+        self.with_object(id, |_, object| {
+            let is_newer = |slot: &Slot| !matches!(slot.residence, Residence::Clean(_));
+            index >= object.attributes.size.div_ceil(PAGE_SIZE as u64)
+                || object.pages.get(&index).is_some_and(is_newer)
+                || object.bad.contains(index)
+                || object.overlay.missing(index) != Missing::Stored
+        })
     }
 }
 

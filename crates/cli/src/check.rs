@@ -4,6 +4,7 @@
 use crate::advice::Found;
 use crate::failure::Result;
 use crate::failure::exit;
+use crate::given_up::GivenUp;
 use crate::output::{self, Report, count};
 use crate::quoting;
 use crate::scratch::Scratch;
@@ -29,6 +30,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) mounted: Option<&'a Path>,
     /// Errors are corrected.
     pub(crate) repair: bool,
+    /// Gives what earlier mounts gave up, of a store that is open.
+    pub(crate) given_up: &'a dyn Fn(&Stack) -> Option<GivenUp>,
 }
 
 /// What a check is at.
@@ -67,6 +70,9 @@ pub(crate) struct Checked {
     clean: bool,
     blocks: Blocks,
     names: Names,
+    /// What earlier mounts gave up: no error of the store's, which has what was there before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    given_up: Option<GivenUp>,
     /// In all.
     errors: u64,
     /// Of them corrected.
@@ -220,6 +226,10 @@ impl Report for Checked {
                 None => format!("{files} without a name, open at the end; deleted at the next mount\n"),
             });
         }
+        if let Some(given_up) = &self.given_up {
+            text.push_str(&format!("GIVEN UP: {}\n", given_up.line()));
+            given_up.lines().for_each(|line| text.push_str(&format!("  {line}\n")));
+        }
         if blocks.incomplete || names.incomplete {
             text.push_str("not everything could be read, so not everything could be compared\n");
         }
@@ -241,7 +251,7 @@ impl Report for Checked {
 /// # Errors
 /// The store cannot be made out, or a repair failed.
 pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked> {
-    let Subject { device, store, mounted, repair } = subject;
+    let Subject { device, store, mounted, repair, given_up } = subject;
     let options = CheckOptions { repair, ..CheckOptions::default() };
     let mut found = check_blocks(device.clone(), &options, watch)?;
     // Nothing is wrong with the store, but something is with a file.
@@ -252,16 +262,17 @@ pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked>
         what: format!("lost, as its bytes went bad {side}: an error when it is read, until it is written again"),
         repaired: false,
     }));
-    let ((names, names_are_wrong), damage, remarks) = match Stack::open(device.clone(), &Settings::to_look()) {
+    let ((names, names_are_wrong), damage, remarks, given_up) = match Stack::open(device.clone(), &Settings::to_look())
+    {
         Ok(stack) => {
             let replayed = replayed(device.clone(), &found);
             let named = replayed.as_ref().unwrap_or(&stack);
             let remarks = damage(named, &found.remarks);
-            (names(&stack, &found, watch), damage(named, &found.findings), remarks)
+            (names(&stack, &found, watch), damage(named, &found.findings), remarks, given_up(named))
         }
         Err(failure) => {
             let findings = vec![format!("names could not be checked: {failure}")];
-            ((Names { incomplete: true, findings, ..Names::default() }, true), Vec::new(), Vec::new())
+            ((Names { incomplete: true, findings, ..Names::default() }, true), Vec::new(), Vec::new(), None)
         }
     };
     let errors = found.found + names.findings.len() as u64;
@@ -276,6 +287,7 @@ pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked>
         epoch: found.epoch,
         clean: found.clean,
         names,
+        given_up,
         errors,
         corrected: found.repaired,
         advice,
@@ -418,10 +430,11 @@ impl CheckReply {
     pub(crate) fn to_json(&self, bytes_max: usize) -> Vec<u8> {
         output::json_within(self, bytes_max, |reply| {
             if let CheckReply::Done(checked) = reply {
-                let Checked { blocks, names, .. } = &mut **checked;
+                let Checked { blocks, names, given_up, .. } = &mut **checked;
                 blocks.findings.truncate(blocks.findings.len() / 2);
                 blocks.remarks.truncate(blocks.remarks.len() / 2);
                 names.findings.truncate(names.findings.len() / 2);
+                given_up.as_mut().map(GivenUp::shorten);
             }
         })
     }

@@ -5,15 +5,37 @@ use crate::output::count;
 use crate::quoting;
 use serde::{Deserialize, Serialize};
 
-/// What earlier mounts gave up, as a mount tells it.
+/// Files that are named.
+pub(crate) const FILES_NAMED: usize = 8;
+
+/// What earlier mounts gave up, as it is told.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct GivenUp {
     pub(crate) pages: u64,
     pub(crate) files: u64,
     /// Path of one of them.
     pub(crate) first: String,
+    /// The first ones.
+    #[serde(default)]
+    pub(crate) named: Vec<Named>,
     /// When the last of these mounts ended: seconds after 1970.
     pub(crate) ended_s: u64,
+}
+
+/// One of the files.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Named {
+    pub(crate) path: String,
+    pub(crate) pages: u64,
+    /// Runs of bytes, in words.
+    pub(crate) bytes: String,
+}
+
+impl Named {
+    /// In one line.
+    pub(crate) fn line(&self) -> String {
+        format!("{}: {} (bytes {})", quoting::name(&self.path), count(self.pages, "page", "pages"), self.bytes)
+    }
 }
 
 impl GivenUp {
@@ -29,5 +51,19 @@ impl GivenUp {
             "{pages} of {files} went bad in memory before the mount ended ({ended}), and have older contents, or none, until they are \
              written again"
         )
+    }
+
+    /// And which they are: a line for each file.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
+        let more = self.files.saturating_sub(self.named.len() as u64);
+        let more =
+            (more > 0 && !self.named.is_empty()).then(|| format!("and {}", count(more, "more file", "more files")));
+        self.named.iter().map(Named::line).chain(more)
+    }
+
+    /// For an answer that would be too long.
+    pub(crate) fn shorten(&mut self) {
+        quoting::cut(&mut self.first);
+        self.named.pop();
     }
 }

@@ -4,6 +4,7 @@
 //! since the store was opened, so they begin anew with each mount.
 
 use crate::flashlog::report::SetReport;
+use crate::given_up::{GivenUp, Named};
 use crate::quoting;
 use crate::report::{CacheFigures, Condition, Figures, StoreReport};
 use std::fmt::Write;
@@ -45,6 +46,12 @@ fn of_set(report: &StoreReport, value: impl Fn(&SetReport) -> u64) -> Option<f64
 
 fn of_cache(report: &StoreReport, value: impl Fn(&CacheFigures) -> u64) -> Option<f64> {
     report.cache.as_ref().map(|cache| value(cache) as f64)
+}
+
+/// Who has the store open knows, and of a backup there is nothing to know.
+fn of_given_up(report: &StoreReport, value: impl Fn(&GivenUp) -> u64) -> Option<f64> {
+    let is_known = report.figures.is_some() && !report.is_backup();
+    is_known.then(|| report.given_up.as_ref().map_or(0, value) as f64)
 }
 
 const FAMILIES: &[Family] = &[
@@ -203,6 +210,12 @@ const FAMILIES: &[Family] = &[
         of_cache(r, |c| c.pages_lost)
     }),
     gauge("holdfast_cache_pages_bad", "Of them not written again yet.", |r| of_cache(r, |c| c.pages_bad)),
+    gauge("holdfast_given_up_files", "Files with pages that earlier mounts could not store.", |r| {
+        of_given_up(r, |given_up| given_up.files)
+    }),
+    gauge("holdfast_given_up_pages", "Pages that earlier mounts could not store, and nobody has written again.", |r| {
+        of_given_up(r, |given_up| given_up.pages)
+    }),
 ];
 
 /// All figures of these stores.
@@ -221,7 +234,23 @@ pub(crate) fn text(reports: &[StoreReport]) -> String {
             let _ = writeln!(text, "{}{{{}}} {value}", family.name, labels(report));
         }
     }
+    given_up(&mut text, reports);
     text
+}
+
+/// Which files, by their names.
+fn given_up(text: &mut String, reports: &[StoreReport]) {
+    let files = |report: &StoreReport| report.given_up.as_ref().map_or(0, |given_up| given_up.named.len());
+    if reports.iter().map(files).sum::<usize>() == 0 {
+        return;
+    }
+    const NAME: &str = "holdfast_given_up_file_pages";
+    head(text, NAME, "gauge", "Of these pages, those of the first files, which it names.");
+    for report in reports {
+        for Named { path, pages, .. } in report.given_up.iter().flat_map(|given_up| &given_up.named) {
+            let _ = writeln!(text, "{NAME}{{{},file=\"{}\"}} {pages}", labels(report), escaped(path));
+        }
+    }
 }
 
 /// What is no number, as labels.

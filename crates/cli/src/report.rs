@@ -62,7 +62,7 @@ pub(crate) struct StoreReport {
     /// The last scrub of a mounted store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) scrub: Option<ScrubReport>,
-    /// What mounts before this one could not store.
+    /// What mounts before this one, or before now, could not store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) given_up: Option<GivenUp>,
     /// The process that serves a mount.
@@ -360,9 +360,7 @@ impl StoreReport {
             cut(&mut report.store);
             report.mounted_on.as_mut().map(cut);
             report.read_only.as_mut().map(cut);
-            if let Some(given_up) = &mut report.given_up {
-                cut(&mut given_up.first);
-            }
+            report.given_up.as_mut().map(GivenUp::shorten);
             if let Some(set) = &mut report.flashlog {
                 [&mut set.main, &mut set.log].into_iter().chain(set.problem.as_mut()).for_each(cut);
             }
@@ -532,6 +530,7 @@ impl Report for StoreReport {
         }
         if let Some(given_up) = &self.given_up {
             rows.push(("GIVEN UP", given_up.line()));
+            rows.extend(given_up.lines().map(|line| ("", line)));
         }
         let found = self.figures.as_ref().map(|figures| &figures.counters);
         if let Some(counters) = found.filter(|counters| counters.scribbles + counters.audit_failures > 0) {

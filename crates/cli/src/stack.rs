@@ -10,7 +10,8 @@ use holdfast_integrity::Protection;
 use holdfast_logical::Logical;
 use holdfast_naming::{Atime, Enforce, Namespace};
 use holdfast_object::{
-    Arena, Clock, DomainId, Error, ObjectCache, ObjectId, ObjectStore, PAGE_SIZE, Snapshots, StoreStatus, SystemClock,
+    Arena, Clock, DomainId, Error, ObjectCache, ObjectId, ObjectStore, PAGE_SIZE, PageIndex, Snapshots, StoreStatus,
+    SystemClock,
 };
 use holdfast_physical::{MetadataProtection, Module, OpenOptions};
 use std::io::Read;
@@ -135,8 +136,8 @@ impl Stack {
     pub(crate) fn log_bad(&self, what: &str) -> Vec<BadFile> {
         let files = self.cache.bad_objects().into_iter().map(|(object, pages)| {
             let path = String::from_utf8_lossy(&self.namespace.path_of(object)).into_owned();
-            let indices = self.cache.bad_pages(object, 0, RUNS_NAMED * PAGES_OF_A_RUN).unwrap_or_default();
-            BadFile { object, path, pages: pages as u64, bytes: runs_of(&indices, pages) }
+            let known = self.cache.bad_pages(object, 0, BAD_PAGES_KNOWN).unwrap_or_default();
+            BadFile { object, path, pages: pages as u64, bytes: runs_of(&known, pages), known }
         });
         let files: Vec<BadFile> = files.collect();
         for BadFile { path, pages, bytes, .. } in &files {
@@ -164,14 +165,18 @@ pub(crate) struct BadFile {
     pub(crate) pages: u64,
     /// Where they are, in words.
     pub(crate) bytes: String,
+    /// The first of them, ascending.
+    pub(crate) known: Vec<PageIndex>,
 }
 
 /// Runs of bytes that are named of a file, and pages of each that are looked for.
 const RUNS_NAMED: usize = 16;
 const PAGES_OF_A_RUN: usize = 256;
+/// Bad pages that are looked for in a file; the others are counted.
+pub(crate) const BAD_PAGES_KNOWN: usize = RUNS_NAMED * PAGES_OF_A_RUN;
 
 /// The bytes of these pages, ascending, of `all` that there are.
-fn runs_of(pages: &[u64], all: usize) -> String {
+pub(crate) fn runs_of(pages: &[u64], all: usize) -> String {
     let byte = |page: u64| page.saturating_mul(PAGE_SIZE as u64);
     let mut left = all;
     let mut named = Vec::new();

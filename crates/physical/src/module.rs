@@ -253,6 +253,20 @@ impl Module {
         Ok(found)
     }
 
+    /// Whether a page has been written since the recovery point `epoch`, or is there no more; as of the last applied batch. It goes by the birth
+    /// of its pointer, which, unlike the times of a file, nobody can set.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] and [`Error::Device`] as for any read of metadata.
+    pub fn is_changed_since(&self, key: ObjectKey, index: PageIndex, epoch: Epoch) -> Result<bool> {
+        self.surely(|| {
+            let trees = self.trees();
+            let Some(record) = trees.find(&self.base, key)? else { return Ok(true) };
+            let pointers = trees.pages(&self.base, key, &record, index, 1)?;
+            Ok(pointers.iter().all(|pointer| pointer.is_hole() || pointer.birth_log > epoch))
+        })
+    }
+
     fn is_replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
         let trees = self.trees();
         let Some(record) = trees.find(&self.base, key)? else { return Ok(false) };

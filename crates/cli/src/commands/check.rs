@@ -2,6 +2,7 @@
 
 use crate::args::Check;
 use crate::check::{CheckReply, CheckRequest, Checked, Stage, Subject, examine};
+use crate::daemon::given_up::Earlier;
 use crate::disks::{Disks, Given};
 use crate::failure::{Failure, Result, exit};
 use crate::holder;
@@ -10,7 +11,8 @@ use crate::output::{Format, note, print};
 use crate::paths::shell;
 use crate::progress::{self, Progress, Unit};
 use crate::signals;
-use crate::{stack, target};
+use crate::stack::{self, Stack};
+use crate::target;
 use holdfast_block::Access;
 use holdfast_fuse::control;
 use std::path::Path;
@@ -52,7 +54,9 @@ fn unmounted(arguments: &Check, timeout: Duration, format: Format) -> Result<Che
     let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
     let main = holder::device(&arguments.store, access, timeout, &mut note)?;
     let disks = Disks::on(main, &Given { log: arguments.log.clone(), ..Given::default() })?;
-    let subject = Subject { device: disks.device(), store: &arguments.store, mounted: None, repair: arguments.repair };
+    let given_up = |stack: &Stack| Earlier::look(stack, disks.is_copy());
+    let (store, repair) = (&arguments.store, arguments.repair);
+    let subject = Subject { device: disks.device(), store, mounted: None, repair, given_up: &given_up };
     let mut bar = Bar::default();
     let checked = examine(subject, &mut |stage, at, total| bar.is_at(stage, at, total))?;
     disks.close()?;

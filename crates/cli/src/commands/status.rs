@@ -1,6 +1,7 @@
 //! `holdfast status`: how stores and mounts are doing.
 
 use crate::args::Status;
+use crate::daemon::given_up::Earlier;
 use crate::disks::{self, Given};
 use crate::failure::{Failure, Result, exit};
 use crate::metrics;
@@ -150,5 +151,6 @@ fn unmounted(store: &Path, given: &Given) -> Result<StoreReport> {
     let mut report = StoreReport::bare(store, condition, None);
     report.figures = Some(stack.figures(stack.status()));
     disks.tell(&mut report);
+    report.given_up = Earlier::look(&stack, disks.is_copy());
     Ok(report)
 }

@@ -6,12 +6,13 @@
 use super::{Mounting, spawn};
 use crate::check::{CheckReply, Point, Stage, Subject, examine};
 use crate::failure::{Failure, Result};
+use crate::given_up::GivenUp;
 use crate::report::show_uuid;
 use crate::stack::{self, Stack};
 use holdfast_object::ObjectCache;
 use holdfast_physical::Frozen;
 use parking_lot::Mutex;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -36,8 +37,8 @@ struct Running {
 }
 
 impl Checker {
-    /// Makes a recovery point, and begins to check it; one under way goes on.
-    pub(super) fn begin(&self, stack: &Stack, mounting: &Mounting) -> Result<CheckReply> {
+    /// Makes a recovery point, and begins to check it; one under way goes on. What earlier mounts gave up is told with what it finds.
+    pub(super) fn begin(&self, stack: &Stack, mounting: &Mounting, given_up: Option<GivenUp>) -> Result<CheckReply> {
         let mut running = self.thread.lock();
         if matches!(self.shared.lock().reply, Some(CheckReply::Running { .. })) {
             return Ok(self.reply());
@@ -53,7 +54,8 @@ impl Checker {
         self.shared.lock().reply = Some(first);
         let (shared, weak) = (self.shared.clone(), Arc::downgrade(&frozen));
         let (store, directory) = (mounting.store.clone(), mounting.directory.clone());
-        match spawn("check".into(), move || look_through(&shared, frozen, &point, store, directory)) {
+        let run = move || look_through(&shared, frozen, &point, given_up, (&store, &directory));
+        match spawn("check".into(), run) {
             Ok(thread) => *running = Some(Running { frozen: weak, thread }),
             Err(error) => {
                 self.shared.lock().reply = None;
@@ -81,8 +83,16 @@ impl Checker {
     }
 }
 
-fn look_through(shared: &Mutex<Shared>, frozen: Arc<Frozen>, point: &Point, store: PathBuf, directory: PathBuf) {
-    let subject = Subject { device: frozen.clone(), store: &store, mounted: Some(&directory), repair: false };
+fn look_through(
+    shared: &Mutex<Shared>,
+    frozen: Arc<Frozen>,
+    point: &Point,
+    given_up: Option<GivenUp>,
+    (store, directory): (&Path, &Path),
+) {
+    let given_up = |_: &Stack| given_up.clone();
+    let subject =
+        Subject { device: frozen.clone(), store, mounted: Some(directory), repair: false, given_up: &given_up };
     let outcome = examine(subject, &mut |stage, at, total| {
         shared.lock().reply = Some(CheckReply::Running { point: point.clone(), stage, at, total });
     });

@@ -1,18 +1,21 @@
 //! What a mount gives up as it ends, kept for the next ones: changed pages that went bad in memory. On the disk is what was there before,
 //! which is in order, so nothing in the store says that somebody wrote something else; whoever has not called fsync has heard of it nowhere.
 //!
-//! An entry stays until its file is written, or gone: that is seen from the time of its last change.
+//! A page stays until it is written, or gone. That is seen from the epoch that its pointer was born in, which nobody can set back: a file that is
+//! restored with its old times is written all the same, and one whose times or rights alone have changed is not.
 
 use super::record::RecordFile;
 use crate::failure::{Failure, exit};
-use crate::given_up::GivenUp;
+use crate::given_up::{FILES_NAMED, GivenUp, Named};
 use crate::output::count;
-use crate::stack::{BadFile, Stack};
-use holdfast_object::{Error, ObjectCache, ObjectId, Timestamp};
+use crate::stack::{self, BAD_PAGES_KNOWN, BadFile, Stack};
+use holdfast_object::{DomainId, Epoch, Error, ObjectCache, ObjectId, ObjectKey, PageIndex};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// The record's name.
+const RECORD: &str = "given-up";
 /// Files kept; the log has all of them.
 const FILES_MAX: usize = 1000;
 
@@ -21,38 +24,64 @@ const FILES_MAX: usize = 1000;
 struct Entry {
     object: u64,
     generation: u64,
-    /// When it was last written. If that is another time now, it has been written since.
-    mtime: Timestamp,
+    /// The last recovery point of the mount. What was born after it has been written since.
+    epoch: Epoch,
     path: String,
-    pages: u64,
-    /// Runs of bytes, in words.
-    bytes: String,
+    /// Runs of pages: the first one, and how many.
+    runs: Vec<(PageIndex, u64)>,
+    /// Pages behind those. It is not known which, so they go with the others.
+    others: u64,
     /// When the mount ended: seconds after 1970.
     ended_s: u64,
 }
 
 impl Entry {
     fn of(stack: &Stack, file: BadFile) -> Option<Entry> {
-        let attributes = stack.cache.attributes(file.object).ok()?;
+        let generation = stack.cache.attributes(file.object).ok()?.generation;
         let ended_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let BadFile { object, path, pages, bytes } = file;
-        let (generation, mtime) = (attributes.generation, attributes.mtime);
-        Some(Entry { object: object.0, generation, mtime, path, pages, bytes, ended_s })
+        let BadFile { object, path, pages, known, .. } = file;
+        let runs = known.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run.len() as u64)).collect();
+        let others = pages.saturating_sub(known.len() as u64);
+        Some(Entry { object: object.0, generation, epoch: stack.module.epoch(), path, runs, others, ended_s })
     }
 
-    /// Whether the file is as it was then.
-    fn holds(&self, stack: &Stack) -> bool {
-        match stack.cache.attributes(ObjectId(self.object)) {
-            Ok(now) => (now.generation, now.mtime) == (self.generation, self.mtime),
-            Err(Error::NoObject(_)) => false,
+    /// What of it has not been written since: the pages that are known, and how many there are in all.
+    fn left(&self, stack: &Stack) -> (Vec<PageIndex>, u64) {
+        let object = ObjectId(self.object);
+        let is_gone = match stack.cache.attributes(object) {
+            Ok(now) => now.generation != self.generation,
+            Err(Error::NoObject(_)) => true,
             // Not known now.
-            Err(_) => true,
+            Err(_) => false,
+        };
+        if is_gone {
+            return (Vec::new(), 0);
         }
+        // Memory first: what leaves it meanwhile is in the store by then.
+        let is_left = |&page: &PageIndex| {
+            let key = ObjectKey { domain: DomainId::MAIN, object };
+            !stack.cache.is_changed(object, page).unwrap_or(false)
+                && !stack.module.is_changed_since(key, page, self.epoch).unwrap_or(false)
+        };
+        let pages = self.runs.iter().flat_map(|&(first, count)| first..first.saturating_add(count));
+        let known: Vec<PageIndex> = pages.take(BAD_PAGES_KNOWN).filter(is_left).collect();
+        let all = if known.is_empty() { 0 } else { known.len() as u64 + self.others };
+        (known, all)
+    }
+
+    fn holds(&self, stack: &Stack) -> bool {
+        self.left(stack).1 > 0
+    }
+
+    fn named(&self, stack: &Stack) -> Option<Named> {
+        let (known, pages) = self.left(stack);
+        let bytes = || stack::runs_of(&known, pages as usize);
+        (pages > 0).then(|| Named { path: self.path.clone(), pages, bytes: bytes() })
     }
 }
 
 /// What the mounts before this one gave up.
-pub(super) struct Earlier {
+pub(crate) struct Earlier {
     file: Option<RecordFile>,
     entries: Vec<Entry>,
 }
@@ -60,15 +89,15 @@ pub(super) struct Earlier {
 impl Earlier {
     /// Finds it, and logs it. To be called before the mount is made. A copy of the store has another state of the files, and no record.
     pub(super) fn load(stack: &Stack, is_copy: bool) -> Earlier {
-        let file = if is_copy { Ok(None) } else { RecordFile::of("given-up", &stack.module.store_uuid()) };
+        let file = if is_copy { Ok(None) } else { RecordFile::of(RECORD, &stack.module.store_uuid()) };
         let file = file.unwrap_or_else(|error| {
             tracing::warn!(%error, "there is no place to keep what a mount gives up: only the log would have it");
             None
         });
         let entries: Option<Vec<Entry>> = file.as_ref().and_then(RecordFile::load);
         let this = Earlier { file, entries: entries.unwrap_or_default() };
-        for Entry { path, pages, bytes, .. } in this.entries.iter().filter(|entry| entry.holds(stack)) {
-            let pages = count(*pages, "page", "pages");
+        for Named { path, pages, bytes } in this.entries.iter().filter_map(|entry| entry.named(stack)) {
+            let pages = count(pages, "page", "pages");
             tracing::error!(
                 "{path}: {pages} (bytes {bytes}) went bad in memory before an earlier mount ended: older contents, or none, until it is \
                  written again"
@@ -77,15 +106,26 @@ impl Earlier {
         this
     }
 
+    /// What still is so of a store that is not mounted. Nothing is made, and nothing logged.
+    pub(crate) fn look(stack: &Stack, is_copy: bool) -> Option<GivenUp> {
+        let file = if is_copy { None } else { RecordFile::existing(RECORD, &stack.module.store_uuid()) };
+        let entries = file.as_ref().and_then(RecordFile::load)?;
+        Earlier { file, entries }.report(stack)
+    }
+
     /// What of it still is so.
     pub(super) fn report(&self, stack: &Stack) -> Option<GivenUp> {
-        let entries: Vec<&Entry> = self.entries.iter().filter(|entry| entry.holds(stack)).collect();
-        Some(GivenUp {
-            pages: entries.iter().map(|entry| entry.pages).sum(),
-            files: entries.len() as u64,
-            first: entries.first()?.path.clone(),
-            ended_s: entries.iter().map(|entry| entry.ended_s).max()?,
-        })
+        let (mut left, mut ended_s) = (Vec::new(), 0);
+        for entry in &self.entries {
+            if let Some(named) = entry.named(stack) {
+                left.push(named);
+                ended_s = ended_s.max(entry.ended_s);
+            }
+        }
+        let (files, pages) = (left.len() as u64, left.iter().map(|file| file.pages).sum());
+        let first = left.first()?.path.clone();
+        left.truncate(FILES_NAMED);
+        Some(GivenUp { pages, files, first, named: left, ended_s })
     }
 
     /// Logs and keeps what this mount of `store` has given up, besides what is still so of the others. The stack has been closed.

@@ -16,7 +16,7 @@
 //! it and not `panic = "abort"` in the profile, so that it holds for every profile and the log gets the message first.
 
 mod check;
-mod given_up;
+pub(crate) mod given_up;
 mod lab;
 mod launch;
 mod live;
@@ -538,7 +538,9 @@ impl Control for State {
             true => asked(request).and_then(|request| {
                 let live = self.up()?;
                 match request {
-                    CheckRequest::Begin => self.checker.begin(&live.stack, &self.mounting),
+                    CheckRequest::Begin => {
+                        self.checker.begin(&live.stack, &self.mounting, self.earlier.report(&live.stack))
+                    }
                     CheckRequest::Status => Ok(self.checker.reply()),
                     CheckRequest::Cancel => Ok(self.checker.stop()),
                 }

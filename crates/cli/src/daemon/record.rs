@@ -12,6 +12,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+fn path(what: &str, uuid: &[u8; 16]) -> Option<PathBuf> {
+    let state = crate::paths::directory("XDG_STATE_HOME", ".local/state").ok()?;
+    Some(state.join("holdfast").join(format!("{what}-{}.json", show_uuid(uuid))))
+}
+
 /// Where a record is.
 pub(super) struct RecordFile {
     directory: File,
@@ -23,14 +28,23 @@ pub(super) struct RecordFile {
 impl RecordFile {
     /// Of the store with this UUID; nothing if there is no home directory.
     pub(super) fn of(what: &str, uuid: &[u8; 16]) -> io::Result<Option<RecordFile>> {
-        let Ok(state) = crate::paths::directory("XDG_STATE_HOME", ".local/state") else { return Ok(None) };
-        RecordFile::open(state.join("holdfast").join(format!("{what}-{}.json", show_uuid(uuid)))).map(Some)
+        path(what, uuid).map(RecordFile::open).transpose()
+    }
+
+    /// The same, for who only looks: nothing where no mount has been.
+    pub(super) fn existing(what: &str, uuid: &[u8; 16]) -> Option<RecordFile> {
+        RecordFile::within(path(what, uuid)?).ok()
     }
 
     pub(super) fn open(path: PathBuf) -> io::Result<RecordFile> {
+        super::log::private_directory(path.parent().ok_or(io::ErrorKind::InvalidInput)?)?;
+        RecordFile::within(path)
+    }
+
+    /// In a directory that is there.
+    fn within(path: PathBuf) -> io::Result<RecordFile> {
         let name = path.file_name().and_then(|name| name.to_str()).map(str::to_string);
         let (Some(name), Some(above)) = (name, path.parent()) else { return Err(io::ErrorKind::InvalidInput.into()) };
-        super::log::private_directory(above)?;
         Ok(RecordFile { directory: File::open(above)?, name, path })
     }
 

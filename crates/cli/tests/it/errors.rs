@@ -6,9 +6,10 @@ use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::IntoRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 4;
@@ -226,6 +227,91 @@ fn what_a_mount_gives_up_is_told_by_the_next_ones() {
         assert!(fs::read(&changed.path).unwrap() == pages(4), "{way:?}");
         rig.run(["unmount", "m"]).exits(0);
     }
+}
+
+/// Wherever one looks, mounted or not. A page that is written again is told of no more, whatever time the file has then; nothing else helps.
+#[test]
+fn what_was_given_up_is_told_everywhere_until_the_page_is_written() {
+    if !fuse() {
+        return;
+    }
+    let changed = Changed::new(MODES[0]);
+    let (rig, path) = (&changed.rig, &changed.path);
+    let mount = || rig.run(["mount", "--lab", "s", "m", "-o", MODES[0]]).exits(0);
+    let is_told = |subject: &str, pages: u64, bytes: &str| {
+        let file = format!("/f: {} (bytes {bytes})", if pages == 1 { "1 page" } else { "2 pages" });
+        let status = rig.run(["status", subject]).exits(0).out;
+        assert!(status.contains("GIVEN UP") && status.contains(&file), "{status}");
+        let given_up = rig.run(["status", subject, "--json"]).exits(0).json()["given_up"].clone();
+        let named = serde_json::json!([{ "path": "/f", "pages": pages, "bytes": bytes }]);
+        assert_eq!((&given_up["files"], &given_up["pages"], &given_up["named"]), (&1.into(), &pages.into(), &named));
+        let check = rig.run(["check", subject]).exits(0).out;
+        assert!(check.contains("GIVEN UP: ") && check.contains(&file) && check.contains("no errors"), "{check}");
+        assert_eq!(rig.run(["check", subject, "--json"]).exits(0).json()["given_up"], given_up);
+        let metrics = rig.run(["status", subject, "--metrics"]).exits(0).out;
+        let sample = |name: &str, labels: &str, value: u64| {
+            let end = format!("{labels}}} {value}");
+            metrics.lines().any(|line| line.starts_with(&format!("{name}{{")) && line.ends_with(&end))
+        };
+        assert!(sample("holdfast_given_up_files", "", 1) && sample("holdfast_given_up_pages", "", pages), "{metrics}");
+        assert!(sample("holdfast_given_up_file_pages", ",file=\"/f\"", pages), "{metrics}");
+    };
+    let is_silent = |subject: &str| {
+        for words in [&["status", subject][..], &["check", subject]] {
+            let said = rig.run(words).exits(0).out;
+            assert!(!said.contains("GIVEN UP"), "{said}");
+        }
+        let metrics = rig.run(["status", subject, "--metrics"]).exits(0).out;
+        let samples: Vec<_> = metrics.lines().filter(|line| line.starts_with("holdfast_given_up_")).collect();
+        assert!(samples.len() == 2 && samples.iter().all(|sample| sample.ends_with("} 0")), "{samples:?}");
+    };
+    let give_up = || {
+        changed.open().write_all_at(&pages(4), 0).unwrap();
+        changed.flip(1);
+        changed.flip(2);
+        let modified = fs::metadata(path).unwrap().modified().unwrap();
+        rig.run(["unmount", "m", "--force"]).exits(1);
+        modified
+    };
+    is_silent("m");
+    let modified = give_up();
+    is_told("s", 2, "4096 to 12287");
+    mount();
+    is_told("m", 2, "4096 to 12287");
+    // Other times, other rights, other pages.
+    let file = changed.open();
+    file.set_modified(modified + Duration::from_secs(5)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    file.write_all_at(&page(5, 0), 0).unwrap();
+    is_told("m", 2, "4096 to 12287");
+    // With the time that it had, as `cp -p` and `rsync -a` do.
+    file.write_all_at(&page(4, 1), PAGE as u64).unwrap();
+    file.set_modified(modified).unwrap();
+    is_told("m", 1, "8192 to 12287");
+    rig.run(["sync", "m"]).exits(0);
+    is_told("m", 1, "8192 to 12287");
+    drop(file);
+    rig.run(["unmount", "m"]).exits(0);
+    is_told("s", 1, "8192 to 12287");
+    mount();
+    changed.open().write_all_at(&page(4, 2), 2 * PAGE as u64).unwrap();
+    changed.open().set_modified(modified).unwrap();
+    is_silent("m");
+    rig.run(["sync", "m"]).exits(0);
+    is_silent("m");
+    rig.run(["unmount", "m"]).exits(0);
+    is_silent("s");
+
+    // Cut off.
+    mount();
+    give_up();
+    mount();
+    is_told("m", 2, "4096 to 12287");
+    changed.open().set_len(PAGE as u64).unwrap();
+    changed.open().set_len((PAGES * PAGE) as u64).unwrap();
+    is_silent("m");
+    rig.run(["unmount", "m"]).exits(0);
+    is_silent("s");
 }
 
 #[test]
