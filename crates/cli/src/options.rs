@@ -10,7 +10,7 @@ use crate::duration;
 use crate::flashlog::past;
 use crate::flashlog::report::mode_name;
 use crate::protect::Protect;
-use crate::protection::Wanted;
+use crate::protection::{Chosen, Wanted};
 use crate::size;
 use clap::builder::PossibleValue;
 use holdfast_block::flashlog::{CatchUp, Mode};
@@ -43,6 +43,8 @@ pub(crate) struct MountOptions {
     pub(crate) discard: bool,
     /// How the contents of files are protected, if not as the store says.
     pub(crate) protection: Option<Protection>,
+    /// What the reliability model says against that, on this machine.
+    pub(crate) protection_warning: Option<String>,
     /// Which equations must hold.
     pub(crate) audit: Audited,
     /// How the memory of metadata is locked.
@@ -71,6 +73,7 @@ impl Default for MountOptions {
             quota_bytes: None,
             discard: false,
             protection: None,
+            protection_warning: None,
             audit: Audited::default(),
             protect: Protect::default(),
             disks: Given::default(),
@@ -343,7 +346,9 @@ impl MountOptions {
             ("protection", Some(value)) => {
                 let wanted: Wanted = value.parse().map_err(|error| format!("mount option protection: {error}"))?;
                 // By what the machine at hand is taken to be: a mount is of no other.
-                self.protection = Some(wanted.choose(&Assumed::default()).protection);
+                let Chosen { protection, warning, .. } = wanted.choose(&Assumed::default());
+                self.protection = Some(protection);
+                self.protection_warning = warning.map(|it| it + "; -o protection=auto takes a mode that keeps it");
             }
             ("audit", Some(value)) => {
                 self.audit = value.parse().map_err(|error| format!("mount option audit: {error}"))?;

@@ -61,7 +61,7 @@ fn t_switch(text: &str) -> Result<u32, String> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Chosen {
     pub(crate) protection: Protection,
-    /// Why, if that was left to Holdfast.
+    /// Why, if that was left to Holdfast; or that the model agrees, if a machine or a goal was described.
     pub(crate) reason: Option<String>,
     /// What the model says against it.
     pub(crate) warning: Option<String>,
@@ -94,7 +94,12 @@ impl Wanted {
             }
             Wanted::Exactly(protection) => (protection, None),
         };
-        Chosen { protection, reason, warning: looked.against(protection, assumed.uptime) }
+        let warning = looked.against(protection, assumed.uptime);
+        // Whoever has described a machine or a goal hears what comes of it.
+        let is_asked = reason.is_none() && warning.is_none() && *assumed != Assumed::default();
+        let uptime = time(assumed.uptime);
+        let agrees = || format!("by the reliability model it keeps {goal} for pages up to {uptime} in memory; {by}");
+        Chosen { protection, reason: reason.or_else(|| is_asked.then(agrees)), warning }
     }
 }
 
@@ -116,8 +121,7 @@ impl Looked {
         };
         let goal = one_in(model.goal.name());
         Some(format!(
-            "by the reliability model {protection} does not keep {goal}{when} (memory: {memory_from}; disk: {disk_from}); \
-             --protection auto takes a mode that keeps it"
+            "by the reliability model {protection} does not keep {goal}{when} (memory: {memory_from}; disk: {disk_from})"
         ))
     }
 }
@@ -210,8 +214,11 @@ mod tests {
         let Chosen { protection, reason, .. } = chosen("dynamic", Config::Enterprise);
         assert!(protection.switches_after().is_some_and(|after| after.as_secs() > 7 * 7 * 86400), "{protection}");
         assert!(reason.unwrap().contains("until 7.18 weeks"));
-        let fine = Chosen { protection: Protection::Static { strong: false }, reason: None, warning: None };
-        assert_eq!(chosen("static", Config::Enterprise), fine);
+        let Chosen { protection, reason, warning } = chosen("static", Config::Enterprise);
+        assert_eq!((protection, warning), (Protection::Static { strong: false }, None));
+        assert!(reason.unwrap().starts_with("by the reliability model it keeps at most one silent corruption"));
+        let fine = Chosen { protection: Protection::Uniform, reason: None, warning: None };
+        assert_eq!(Wanted::Exactly(Protection::Uniform).choose(&Assumed::default()), fine, "nothing was described");
     }
 
     #[test]
@@ -229,7 +236,8 @@ mod tests {
             ("uniform=blake3", Config::LowEnd, None),
         ] {
             let chosen = chosen(wanted, config);
-            assert_eq!((chosen.protection.to_string().as_str(), chosen.reason), (wanted, None));
+            assert_eq!(chosen.protection.to_string(), wanted);
+            assert_eq!(chosen.reason.is_some(), chosen.warning.is_none(), "one of them is said");
             match (chosen.warning, warning) {
                 (Some(text), Some(warning)) => assert!(text.contains(warning), "{text}"),
                 (text, warning) => assert_eq!(text.as_deref(), warning, "{wanted}"),

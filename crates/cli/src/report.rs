@@ -281,6 +281,9 @@ pub(crate) struct Daemon {
     /// Which equations must hold: `all`, `store` or `none`.
     #[serde(default)]
     pub(crate) audit: Audited,
+    /// What the reliability model says against the mode of protection that the mount was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) protection_warning: Option<String>,
     /// Where its log is, if it is in a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log: Option<String>,
@@ -372,6 +375,7 @@ impl StoreReport {
             }
             if let Some(daemon) = &mut report.daemon {
                 daemon.log = None;
+                daemon.protection_warning.as_mut().map(cut);
             }
         })
     }
@@ -450,6 +454,8 @@ impl Report for StoreReport {
                 let own =
                     if *own == figures.protection { String::new() } else { format!("; the store's own mode: {own}") };
                 rows.push(("protection", figures.protection.clone() + &own));
+                let warning = self.daemon.as_ref().and_then(|daemon| daemon.protection_warning.clone());
+                rows.extend(warning.map(|warning| ("", warning)));
             }
             if figures.snapshots > 0 {
                 let kept = figures.snapshots_kept_bytes;
@@ -485,9 +491,9 @@ impl Report for StoreReport {
                     }
                     // The last scrub may have been that of an earlier mount.
                     (0, 0) if self.scrub.as_ref().is_some_and(ScrubReport::has_losses) => {
-                        "no further corrupt one met since it was mounted; see scrub".to_string()
+                        "no further corrupt one met on the disk since it was mounted; see scrub".to_string()
                     }
-                    (0, 0) => "no corrupt one met since it was mounted".to_string(),
+                    (0, 0) => "no corrupt one met on the disk since it was mounted".to_string(),
                     (repaired, 0) => format!("{repaired} repaired since it was {opened}"),
                     (repaired, lost) => {
                         format!("{repaired} repaired, {lost} CORRUPT since it was {opened}; see `holdfast check`")

@@ -30,8 +30,8 @@ pub(crate) fn start() {
 /// A transfer has failed; says so if bytes were bad.
 pub(crate) fn failed(fd: c_int, error: &Error) {
     let side = match error.kind {
-        Kind::Memory => "memory",
-        Kind::Device => "device",
+        Kind::Memory => "in memory",
+        Kind::Device => "on the device",
         _ => return,
     };
     counters::add(Counter::Bad, 1);
@@ -63,7 +63,7 @@ fn say(line: impl FnOnce(c_int) -> String) {
 
 fn line(program: &str, process: c_int, path: &str, side: &str, error: &Error) -> String {
     // Without the words of the system's, which may be asked for by nobody who may be in a signal handler: these errors have their own.
-    format!("holdfast: {program} ({process}): {path}: bad bytes in {side}: {error}\n")
+    format!("holdfast: {program} ({process}): {path}: bad bytes {side}: {error}\n")
 }
 
 fn program() -> String {
@@ -104,7 +104,7 @@ mod tests {
         let mut error = Error::from_errno(Operation::Read, 12_288, libc::EIO, "it is bad");
         error.blocks = vec![3];
         assert_eq!(
-            line("cp", 12, &plain(b"/m/a\nb"), "memory", &error),
+            line("cp", 12, &plain(b"/m/a\nb"), "in memory", &error),
             "holdfast: cp (12): /m/a\\nb: bad bytes in memory: read at byte 12288: it is bad (blocks [3])\n"
         );
         let file = std::fs::File::open("/proc/self/exe").unwrap();

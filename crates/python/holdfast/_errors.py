@@ -43,7 +43,8 @@ class IntegrityError(_Failed):
 
     def __str__(self) -> str:
         blocks = f" (blocks {self.blocks})" if self.blocks else ""
-        return f"bad bytes in {self.side}: {self.operation} at byte {self.offset}: {self.strerror}{blocks}"
+        where = {"memory": "in memory", "device": "on the device"}.get(self.side, f"in {self.side}")
+        return f"bad bytes {where}: {self.operation} at byte {self.offset}: {self.strerror}{blocks}"
 
 
 class UnsupportedError(_Failed):

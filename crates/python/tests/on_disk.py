@@ -39,6 +39,7 @@ def survive(path: str) -> None:
                 told = (error.side, error.operation, error.blocks, error.errno, error.in_transfer)
                 assert told == ("device", "read", [BAD], 5, False), told
                 assert error.device_address is not None
+                assert str(error).startswith("bad bytes on the device: read at byte "), error
             else:
                 raise AssertionError("bad bytes were returned")
         for number, block in enumerate(BLOCKS):

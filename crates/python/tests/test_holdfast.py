@@ -427,6 +427,7 @@ class Files(unittest.TestCase):
             error = raised.exception
             self.assertEqual((error.side, error.operation, error.blocks, error.errno), ("memory", "read", [5], 5))
             self.assertFalse(error.in_transfer, "it was bad before")
+            self.assertTrue(str(error).startswith("bad bytes in memory: read at byte "), str(error))
             self.assertIsInstance(error, OSError)
             again = pickle.loads(pickle.dumps(error))
             self.assertEqual((str(again), again.blocks), (str(error), [5]))

@@ -40,7 +40,7 @@ pub(crate) struct Reliability {
 }
 
 /// What modes are judged by.
-#[derive(Args, Debug)]
+#[derive(Args, PartialEq, Debug)]
 pub(crate) struct Assumed {
     /// A sample configuration of the papers: 1 low-end, 2 consumer, 3 enterprise, 4 server; default: the machine at hand
     #[arg(long, value_name = "N", value_parser = config)]

@@ -1,7 +1,7 @@
 //! `holdfast create`: a new store in a file or on a disk.
 
 use super::flashlog::distinct;
-use crate::args::Create;
+use crate::args::{Assumed, Create};
 use crate::failure::{Failure, Result};
 use crate::flashlog::ground::{self, Ground};
 use crate::flashlog::{backup, report::mode_name, sets};
@@ -9,7 +9,7 @@ use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::probe::{self, Contents};
 use crate::progress::{Progress, Unit};
-use crate::protection::Chosen;
+use crate::protection::{Chosen, Wanted as Protected};
 use crate::quoting;
 use crate::size::Share;
 use crate::{mounts, size, stack};
@@ -42,7 +42,7 @@ pub(crate) struct Created {
     reserved: bool,
     /// How the contents of files are protected.
     protection: String,
-    /// Why, if that was left to Holdfast.
+    /// Why, if that was left to Holdfast; or that the model agrees, if a machine or a goal was described.
     #[serde(skip_serializing_if = "Option::is_none")]
     protection_reason: Option<String>,
     /// What the reliability model says against it.
@@ -126,7 +126,11 @@ fn wanted(arguments: &Create) -> Wanted {
         backup: arguments.backup.clone(),
         mode: arguments.mode.mode(),
     });
-    Wanted { reserve: arguments.reserve, protection: Some(arguments.protection.choose(&arguments.assumed)), set }
+    let mut chosen = arguments.protection.choose(&arguments.assumed);
+    if let Some(warning) = &mut chosen.warning {
+        warning.push_str("; --protection auto takes a mode that keeps it");
+    }
+    Wanted { reserve: arguments.reserve, protection: Some(chosen), set }
 }
 
 pub(crate) fn run(arguments: &Create, format: Format) -> Result<()> {
@@ -134,6 +138,9 @@ pub(crate) fn run(arguments: &Create, format: Format) -> Result<()> {
     let Some(store) = arguments.store.as_ref().or(arguments.main.as_ref()) else {
         return Err(Failure::usage("which file or disk is to be a store?"));
     };
+    if arguments.protection != Protected::Auto && arguments.assumed.costs != Assumed::default().costs {
+        return Err(Failure::usage("--costs has no effect but on --protection auto, which takes the cheapest mode"));
+    }
     let all = [Some(store), arguments.log.as_ref(), arguments.backup.as_ref()];
     distinct(&all.into_iter().flatten().map(PathBuf::as_path).collect::<Vec<_>>())?;
     print(format, &create(store, arguments.size, wanted(arguments), arguments.force)?);

@@ -68,7 +68,7 @@ pub(crate) fn notes(report: &StoreReport) -> String {
 }
 
 /// What the user must know about a mount just made, whatever else is printed: of what was synced something is not there, or an option
-/// does nothing.
+/// does nothing, or less than one may think.
 pub(crate) fn alarms(report: &StoreReport) -> Vec<String> {
     let mut alarms: Vec<String> = report.figures.iter().filter_map(|figures| figures.space.useless_quota()).collect();
     if let Some(problem) = report.flashlog.as_ref().and_then(|set| set.problem.as_ref()) {
@@ -78,6 +78,7 @@ pub(crate) fn alarms(report: &StoreReport) -> Vec<String> {
         alarms.push(format!("GIVEN UP: {}", given_up.line()));
     }
     let Some(daemon) = &report.daemon else { return alarms };
+    alarms.extend(daemon.protection_warning.as_ref().map(|warning| format!("warning: {warning}")));
     if daemon.synced_pages_lost > 0 {
         let pages = count(daemon.synced_pages_lost, "synced page is LOST", "synced pages are LOST");
         let log = daemon.log.as_deref().map(|log| format!("; its log names the files: {log}")).unwrap_or_default();

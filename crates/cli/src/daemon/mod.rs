@@ -155,6 +155,9 @@ pub(crate) fn serve(
         if let Some(warning) = mounting.options.audit.warning() {
             tracing::warn!("audit: {warning}");
         }
+        if let Some(warning) = &mounting.options.protection_warning {
+            tracing::warn!("{warning}");
+        }
         if mounting.lab {
             tracing::warn!("for the lab: its memory and its disk can be damaged on purpose");
         }
@@ -482,6 +485,7 @@ impl State {
             lab: self.mounting.lab,
             metadata_pages: self.mounting.metadata_pages.clone(),
             audit: self.mounting.options.audit,
+            protection_warning: self.mounting.options.protection_warning.clone(),
             log: self.mounting.log.as_ref().map(|log| log.display().to_string()),
             was_clean: stack.was_clean,
             recovered_from: stack.recovered.from,

@@ -145,6 +145,8 @@ fn unmounting_over_bad_pages_is_not_silent() {
         if has_synced {
             // Told once, which is no reason to be silent later.
             rig.run(["sync", "m"]).exits(1);
+            let status = rig.run(["status", "m"]).exits(0).out;
+            assert!(status.contains("NOT STORED") && status.contains("no corrupt one met on the disk"), "{status}");
         }
         let refused = rig.run(["unmount", "m"]).exits(1);
         refused.says("1 page went bad in memory").says("nothing was unmounted").says("--force");

@@ -122,14 +122,64 @@ fn the_model_decides_what_is_left_to_it() {
     assert_eq!((protection.as_str(), reason.as_str()), ("dynamic=90", ""));
     assert!(warning.starts_with("by the reliability model dynamic=90 does not keep at most one silent"), "{warning}");
     assert_eq!(make("static=strong", &worst)[2], "");
-    assert_eq!(make("static", &["--ecc", "yes", "--uptime", "1d"]), ["static", "", ""]);
+    // Who describes a machine hears what comes of it, whatever the mode.
+    let agrees = "by the reliability model it keeps at most one silent corruption in a zettabyte read for pages up to ";
+    for (mode, machine, memory) in [
+        ("static", &["--ecc", "yes", "--uptime", "1d"][..], "memory: with ECC, as given"),
+        ("uniform", &worst, "memory: as given; disk: as given"),
+        ("uniform", &["--config", "1"], "memory: sample configuration 1"),
+    ] {
+        let [protection, reason, warning] = make(mode, machine);
+        assert_eq!((protection.as_str(), warning.as_str()), (mode, ""));
+        assert!(reason.starts_with(agrees) && reason.contains(memory), "{reason}");
+    }
+    assert_eq!(make("uniform", &[]), ["uniform", "", ""]);
     assert!(make("static", &["--ecc", "yes"])[2].contains("weeks in memory"), "not for a year");
-    assert_eq!(make("uniform", &worst), ["uniform", "", ""]);
-
+    // What modes cost is of no matter to one that is named.
+    let ran = rig.run(["create", "s", "--force", "--protection", "uniform", "--costs", "published"]).exits(2);
+    assert!(ran.err.contains("--costs has no effect but on --protection auto"), "{ran:?}");
     let ran = rig.run(["create", "s", "--force", "--ecc", "yes"]).exits(2);
     assert!(ran.err.contains("--protection"), "{ran:?}");
     let ran = rig.run(["create", "s", "--force", "--protection", "dynamic=90ms"]).exits(2);
     assert!(ran.err.contains("\"ms\" is no unit of time; try 30s"), "{ran:?}");
+}
+
+/// As `create` does. The store's own mode was warned of when it was made.
+#[test]
+fn a_mount_warns_of_a_mode_that_misses_the_goal() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    rig.run(["create", "s", "--size", "32M", "--protection", "none"]).exits(0);
+    rig.directory("m");
+    let mount = |options: &[&str]| {
+        let said = rig.run([&["mount", "s", "m"], options].concat()).exits(0).err;
+        let status = rig.run(["status", "m"]).exits(0).out;
+        let json = rig.run(["status", "m", "--json"]).exits(0).json();
+        rig.run(["unmount", "m"]).exits(0);
+        let log = fs::read_to_string(json["daemon"]["log"].as_str().unwrap()).unwrap();
+        let in_log =
+            log.lines().rfind(|line| line.contains("opened by holdfast") || line.contains("by the reliability model"));
+        let warning = json["daemon"]["protection_warning"].as_str().map(str::to_string);
+        match &warning {
+            None => assert!(said.is_empty() && !status.contains("does not keep") && !in_log.unwrap().contains("model")),
+            Some(warning) => assert!(
+                said.contains(warning) && status.contains(warning) && in_log.unwrap().contains(warning),
+                "{said} {status} {log}"
+            ),
+        }
+        warning
+    };
+    assert_eq!(mount(&[]), None);
+    assert_eq!(mount(&["-o", "protection=uniform"]), None);
+    assert_eq!(mount(&["-o", "protection=auto"]), None);
+    for mode in ["none", "disk"] {
+        let warning = mount(&["-o", &format!("protection={mode}")]).unwrap();
+        let says =
+            format!("by the reliability model {mode} does not keep at most one silent corruption in a zettabyte");
+        assert!(warning.starts_with(&says) && warning.ends_with("-o protection=auto takes a mode that keeps it"));
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn gives_what_is_before(path: &Path) {
 }
 
 /// A program whose reads are verified gets as many bytes as one whose reads are not: by a request of one ioctl, and by longer ones.
-fn verified_gives_as_much(rig: &Rig) {
+fn verified_gives_as_much(rig: &Rig, place: &str) {
     let (path, expected) = (rig.path("m/f"), contents());
     let bad = BAD * PAGE..(BAD + 1) * PAGE;
     for offset in [0, 1, PAGE + 100, bad.start - 2 * PAGE + 100, bad.start - 1] {
@@ -60,6 +60,7 @@ fn verified_gives_as_much(rig: &Rig) {
     let cat = command.output().unwrap();
     let told = String::from_utf8_lossy(&cat.stderr);
     assert!(cat.stdout == expected[..bad.start] && cat.status.code() == Some(1), "{:?}: {told}", cat.status);
+    assert!(told.contains(&format!("m/f: bad bytes {place}: read at byte ")), "{told}");
     assert!(told.contains(&format!("blocks [{BAD}]")) && told.contains("Input/output error"), "{told}");
 }
 
@@ -114,7 +115,7 @@ fn a_read_gives_what_is_before_a_bad_block() {
     fs::write(&path, contents()).unwrap();
     rig.flip("/f", BAD, "dirty");
     gives_what_is_before(&path);
-    verified_gives_as_much(&rig);
+    verified_gives_as_much(&rig, "in memory");
     maps_no_zeroes(&path);
     // Written again, it is whole.
     File::options()
@@ -129,7 +130,7 @@ fn a_read_gives_what_is_before_a_bad_block() {
     flip_on_disk(&rig);
     rig.run(["mount", "s", "m"]).exits(0);
     gives_what_is_before(&path);
-    verified_gives_as_much(&rig);
+    verified_gives_as_much(&rig, "on the device");
     maps_no_zeroes(&path);
     // Mapped first.
     rig.run(["unmount", "m"]).exits(0);

@@ -1,10 +1,18 @@
-//! Names all decoders, and writes sound structures for each into a directory of its own: what fuzzing starts from.
+//! What fuzzing starts from.
 
+use clap::Parser;
 use holdfast_lab::foreign::decoders;
 use std::path::PathBuf;
 
+/// Names all decoders, and writes sound structures for each into a directory of its own.
+#[derive(Parser)]
+struct Arguments {
+    /// Directory for theirs; it is made if there is none.
+    directory: PathBuf,
+}
+
 fn main() -> std::io::Result<()> {
-    let directory = std::env::args_os().nth(1).map(PathBuf::from).expect("usage: decoder-seeds DIRECTORY");
+    let Arguments { directory } = Arguments::parse();
     for (name, _) in decoders::all() {
         let own = directory.join(name);
         std::fs::create_dir_all(&own)?;

@@ -11,6 +11,7 @@ use rand_pcg::Pcg64Mcg;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Sound structures that are kept for each decoder: files with this prefix.
@@ -121,4 +122,24 @@ fn decoders_take_any_bytes() {
         }
         println!("{name}: {} kept, {runs} mutations", corpus.len());
     }
+}
+
+/// It makes a directory if it is asked to, and not one called `--help`.
+#[test]
+fn seeds_are_written_where_it_is_said_and_help_makes_nothing() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("decoder-seeds-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let run = |argument: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_decoder-seeds"));
+        command.arg(argument).current_dir(&directory).output().unwrap()
+    };
+    let help = run("--help");
+    assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("Usage: "), "{help:?}");
+    assert_eq!(run("--what").status.code(), Some(2));
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "nothing is made");
+    let named = run("sound");
+    let names: Vec<_> = decoders::all().map(|(name, _)| name).collect();
+    assert_eq!(String::from_utf8_lossy(&named.stdout).lines().collect::<Vec<_>>(), names);
+    assert!(names.iter().all(|name| directory.join("sound").join(name).join("sound-0").exists()));
+    std::fs::remove_dir_all(&directory).unwrap();
 }
