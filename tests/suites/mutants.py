@@ -22,6 +22,7 @@ INDEX = "crates/naming/src/audit/index.rs"
 GUARDED = "crates/physical/src/guarded.rs"
 COMMIT = "crates/physical/src/commit.rs"
 LOG = "crates/physical/src/intent_log.rs"
+ATTRIBUTES = "crates/cache/src/sealed_attributes.rs"
 # Each test ends within seconds; a mutant may wait for what never comes.
 TEST_S = 600
 # What it is built from is built anew at first, perhaps on a busy machine.
@@ -79,6 +80,10 @@ MUTANTS = [
     ("digest of what is cut", NAMING, INDEX, "(self.changes.is_cut, self.changes.lost) = (true, lost);", "let _ = lost;"),
     ("equations of names", NAMING, NAMES, "if sides.iter().any(|(left, right)| left != right) {", "if sides.len() > 100 && sides.iter().any(|(left, right)| left != right) {"),
     ("check of a page's twin", CACHE, "crates/cache/src/twin.rs", "page.verify().is_ok().then_some(page)", "Some(page)"),
+    ("comparison of attributes kept twice", CACHE, ATTRIBUTES, "self.newest == self.twin", "self.newest == self.twin || true"),
+    ("comparison of attributes before an answer", CACHE, "crates/cache/src/pages.rs", "if object.attributes.is_good() {", "if object.attributes.is_good() || true {"),
+    ("attributes as they are durable", CACHE, ATTRIBUTES, "[&mut self.attributes, &mut self.stable]", "[&mut self.attributes]"),
+    ("sum of attributes that differ", CACHE, ATTRIBUTES, "        if self.is_good() {\n            self.sum", "        if true {\n            self.sum"),
 ]
 # Of the audits, what is told of by others than the blocks that change: all methods that change what they know.
 TOLD = [("audit", PHYSICAL, SUMS), ("audit of names", NAMING, NAMES)]

@@ -207,3 +207,19 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_object::{Class, Kind, Timestamp};
+
+    #[test]
+    fn a_change_does_not_make_right_what_was_wrong_before() {
+        let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp::default());
+        let mut sealed = SealedAttributes::new(attributes);
+        sealed.strike(false, |newest| newest.uid ^= 1);
+        sealed.strike(true, |twin| twin.gid ^= 1);
+        sealed.change(|both| both.mode = 0o600);
+        assert!(!sealed.is_good() && sealed.heal().is_err(), "both are bad, and it is not known what was right");
+    }
+}
