@@ -18,6 +18,7 @@ use crate::guarded::{Counted, Destination, Doubled, Guarded};
 use crate::meta_block::{MetaBlock, NodeKey, Scribble};
 use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
+use crate::requests::Requests;
 use crate::sealed::{Sealed, SealedSuperblock};
 use crate::tree::{Change, Dirty, Trees, span};
 use crate::written_pages::WrittenPages;
@@ -109,12 +110,14 @@ type Writes = Vec<Outgoing>;
 ///
 /// # Errors
 /// [`Error::GivenUp`]: somebody has written to one of the addresses who must not.
-fn addressed<'w>(base: &Base, writes: &'w Writes) -> Result<Vec<(u64, &'w [u8; 4096])>> {
-    let each = |Outgoing { address, key, block }: &'w Outgoing| {
+fn addressed<'w>(base: &Base, writes: &'w Writes) -> Result<Requests<'w>> {
+    let mut requests = Requests::default();
+    for Outgoing { address, key, block } in writes {
         let address = address.get("address to which a block is written");
-        Ok((address.map_err(|scribble| base.give_up_epoch(scribble, *key))?, block.bytes()))
-    };
-    writes.iter().map(each).collect()
+        let address = address.map_err(|scribble| base.give_up_epoch(scribble, *key))?;
+        requests.add(&base.disk, address, block.bytes())?;
+    }
+    Ok(requests)
 }
 
 impl Module {
@@ -174,7 +177,7 @@ impl Module {
         if self.base.commit_order == CommitOrder::SuperblockFirst {
             self.write_superblock(&Sealed::open(self.disk(), &superblock)?)?;
         }
-        self.disk().write_blocks(addressed(&self.base, &writes)?)?;
+        self.disk().submit(&addressed(&self.base, &writes)?)?;
         if self.base.commit_order != CommitOrder::NoFlushBeforeSuperblock {
             self.disk().flush()?;
         }
@@ -218,7 +221,8 @@ impl Module {
         let copies: Vec<[u8; 4096]> = (0..LABELS).map(|label| superblock.encode(label)).collect();
         let blocks = self.disk().blocks();
         let at = |label: usize| ring_block(label, slot(superblock.epoch), blocks);
-        self.disk().write_blocks(copies.iter().enumerate().map(|(label, bytes)| (at(label), bytes)))?;
+        let copies = copies.iter().enumerate().map(|(label, bytes)| (at(label), bytes));
+        self.disk().submit(&Requests::new(self.disk(), copies)?.last())?;
         self.disk().flush()
     }
 

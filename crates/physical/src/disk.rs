@@ -5,8 +5,9 @@ use crate::counters::Counters;
 use crate::format::split_address;
 use crate::guarded::{Doubled, Watched};
 use crate::meta_block::{MetadataProtection, Scribble};
+use crate::requests::Requests;
 use crate::scribble::Cells;
-use holdfast_block::{Device, Error as BlockError, Read, Write};
+use holdfast_block::{Device, Error as BlockError, Read};
 use holdfast_guard::closed;
 use holdfast_integrity::Unverified;
 use holdfast_object::{Corruption, DeviceFault, Epoch, Error, ObjectKey, Place, Result};
@@ -33,9 +34,6 @@ impl AsRef<[u8]> for RawBlock {
         &self.0.0
     }
 }
-
-/// Most blocks in one device write: 4 MiB, and within what a vectored system call takes.
-const RUN_MAX: usize = 1024;
 
 /// The device of a module. What the device does happens outside of windows in which metadata can be written ([`crate::locked_block`]): it is others'
 /// code, and takes long.
@@ -217,7 +215,7 @@ impl Disk {
     }
 
     /// The block of an address, if the address is one of this store.
-    fn block(&self, address: u64, blocks: u64) -> Result<u64> {
+    pub(crate) fn block(&self, address: u64, blocks: u64) -> Result<u64> {
         let (device, block) = split_address(address);
         if device != 0 || block.checked_add(blocks).is_none_or(|end| end > self.blocks()) {
             return Err(Error::corrupt(
@@ -280,31 +278,7 @@ impl Disk {
     /// Writes blocks at their addresses, neighbours together, and returns when the device has taken them. A failure
     /// latches.
     pub(crate) fn write_blocks<'a>(&self, blocks: impl IntoIterator<Item = (u64, &'a [u8; 4096])>) -> Result<()> {
-        self.check_writable()?;
-        let mut firsts: Vec<(u64, usize)> = Vec::new();
-        let mut slices: Vec<IoSlice<'a>> = Vec::new();
-        for (address, bytes) in blocks {
-            let block = self.block(address, 1)?;
-            match firsts.last_mut() {
-                Some((first, count)) if *first + *count as u64 == block && *count < RUN_MAX => *count += 1,
-                _ => firsts.push((block, 1)),
-            }
-            slices.push(IoSlice::new(bytes));
-        }
-        let mut rest = &slices[..];
-        let mut writes = Vec::with_capacity(firsts.len());
-        for (first, count) in firsts {
-            let (bufs, later) = rest.split_at(count);
-            writes.push(Write { first, bufs });
-            rest = later;
-        }
-        self.counters.written(writes.len() as u64, slices.len() as u64 * 4096);
-        let outcome = closed(|| match &writes[..] {
-            [] => Ok(()),
-            [write] => self.device.write(write.first, write.bufs),
-            writes => self.device.write_batch(writes),
-        });
-        self.watch(outcome)
+        self.submit(&Requests::new(self, blocks)?)
     }
 
     /// Writes one run of bytes, a multiple of a block, from `first` on.
@@ -331,7 +305,7 @@ impl Disk {
         self.watch(closed(|| self.device.flush()))
     }
 
-    fn watch(&self, outcome: std::result::Result<(), BlockError>) -> Result<()> {
+    pub(crate) fn watch(&self, outcome: std::result::Result<(), BlockError>) -> Result<()> {
         outcome.map_err(|error| {
             let error = device_error(&error);
             if self.read_only().is_none() {

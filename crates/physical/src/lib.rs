@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `format` | structures on disk, and their checks |
 //! | `disk`, `counters` | the device, its latch, repairs; what has been done |
+//! | `requests` | what goes where in a write, and that it does |
 //! | `meta_block`, `node_cache`, `locked_block` | metadata blocks in memory |
 //! | `block_pool` | buffers for single blocks |
 //! | `words`, `bitmap`, `alloc` | bits that are summed up in memory; which blocks can be handed out |
@@ -63,6 +64,7 @@ mod open;
 mod own_records;
 mod read;
 mod read_ahead;
+mod requests;
 mod restart;
 pub mod scribble;
 mod scrub;

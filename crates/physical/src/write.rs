@@ -4,6 +4,7 @@ use crate::alloc::Zone;
 use crate::disk::Block;
 use crate::module::Module;
 use crate::read::page_place;
+use crate::requests::{Requests, Route};
 use holdfast_integrity::{Algorithm, Checksum, Protection, StoredSums, crc64};
 use holdfast_object::{Epoch, Error, ObjectKey, PAGE_SIZE, PageIndex, PageRef, PinnedPage, Place, Placement, Result};
 
@@ -116,11 +117,14 @@ impl Module {
             }
         }
         let mut writes: Vec<(u64, &[u8; PAGE_SIZE])> = Vec::with_capacity((once + 2 * twice) as usize);
+        let mut route = Route::default();
         for ((pin, twice), good) in pins.iter().zip(good) {
             let mut next = |blocks: &mut std::vec::IntoIter<u64>| {
                 let block = blocks.next().unwrap_or_default();
                 debug_assert_ne!(block, 0, "as many blocks as good pages");
                 writes.push((block, pin.bytes()));
+                // As it gets into the pointer.
+                route.add(block, pin.bytes());
                 block
             };
             landed.push(good.map(|sums| {
@@ -129,7 +133,7 @@ impl Module {
             }));
         }
         writes.sort_unstable_by_key(|(address, _)| *address);
-        self.disk().write_blocks(writes)
+        self.disk().submit(&Requests::new(self.disk(), writes)?.along(route))
     }
 
     fn allocate_data(&self, epoch: Epoch, strings: &[u64], ahead: bool) -> Result<Vec<u64>> {
