@@ -1,7 +1,7 @@
 //! Writes to metadata in memory as nobody may, and prints what became of it. Exit code 1 if a promise is broken.
 
 use clap::{Parser, ValueEnum};
-use holdfast_lab::metadata::{Kind, MANY, Plan, markdown, run, text};
+use holdfast_lab::metadata::{Kind, Plan, again, markdown, run, share, text};
 use holdfast_lab::sources;
 use holdfast_physical::MetadataProtection;
 use std::path::Path;
@@ -26,8 +26,11 @@ struct Arguments {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many strikes.
-    #[arg(long, default_value_t = 6000)]
+    #[arg(long, default_value_t = 8000)]
     injections: u64,
+    /// Strikes once, as a line says that was printed of a strike.
+    #[arg(long, conflicts_with_all = ["seed", "injections", "kind", "write"])]
+    replay: Option<String>,
     /// Only this kind of metadata.
     #[arg(long)]
     kind: Option<String>,
@@ -40,13 +43,13 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let Arguments { seed, injections, kind, plant, write } = Arguments::parse();
+    let Arguments { seed, injections, replay, kind, plant, write } = Arguments::parse();
     let kind = kind.map(|name| Kind::all().find(|kind| kind.name() == name));
     if kind == Some(None) {
         eprintln!("the kinds are: {}", Kind::all().map(Kind::name).collect::<Vec<_>>().join(", "));
         return ExitCode::FAILURE;
     }
-    let is_whole = kind.is_none();
+    let is_whole = kind.is_none() && replay.is_none();
     // A panic is a finding, and is reported as one.
     std::panic::set_hook(Box::new(|_| ()));
     let metadata = match plant {
@@ -62,7 +65,11 @@ fn main() -> ExitCode {
             eprint!("\r{number} of {injections}");
         }
     };
-    let done = match run(&Plan { seed, injections, metadata, kind: kind.flatten() }, &mut told) {
+    let done = match &replay {
+        Some(line) => again(line, metadata),
+        None => run(&Plan { seed, injections, metadata, kind: kind.flatten() }, &mut told),
+    };
+    let done = match done {
         Ok(done) => done,
         Err(error) => {
             eprintln!("{error}");
@@ -71,6 +78,9 @@ fn main() -> ExitCode {
     };
     eprintln!();
     print!("{}", text(&done));
+    if replay.is_some() {
+        done.trials.iter().for_each(|trial| println!("struck: {}; found: {}", trial.struck, trial.verdict.name()));
+    }
     let broken = done.broken().count();
     let cells = done.coverage.cells();
     let stored = done.trials.iter().filter(|trial| !trial.stored.is_empty()).count();
@@ -92,8 +102,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    // A campaign of some size that has not been everywhere proves less than it says.
-    let unmet = if is_whole && injections >= MANY { done.coverage.unmet() } else { Vec::new() };
+    // A campaign that could have been everywhere and has not proves less than it says.
+    let unmet =
+        if is_whole && injections >= done.coverage.needs().0 as u64 { done.coverage.unmet() } else { Vec::new() };
     unmet.iter().for_each(|what| println!("NOT MET: {what}"));
+    println!("{}", share(&done));
     if broken > 0 || !unmet.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

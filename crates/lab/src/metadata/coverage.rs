@@ -1,27 +1,41 @@
-//! Which cells there are, and which have been met.
+//! Which cells there are, which have been met, and which cannot be.
 
-use super::{Cell, Kind, What};
-use holdfast_naming::NameBug;
-use holdfast_physical::scribble::{LogicBug, MetaKind, Pattern};
+use super::{Cell, Kind, Moment, What};
+use holdfast_physical::scribble::{MetaKind, Pattern};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So many strikes meet each kind in each way, and each logic bug: fewer may not.
-pub const MANY: u64 = 5_000;
-
-/// Of a kind, or of logic bugs.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Of {
-    there: BTreeSet<Cell>,
-    met: BTreeSet<Cell>,
-    /// Strikes, by pattern.
-    strikes: BTreeMap<Option<Pattern>, u64>,
+/// What a campaign has to meet: a field in a way, or a logic bug, before or after further updates.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Need {
+    /// Of which kind it is; `None` for a logic bug.
+    pub kind: Option<Kind>,
+    /// The field, or the logic bug.
+    pub name: String,
+    /// How it is written over.
+    pub pattern: Option<Pattern>,
+    /// Legal updates follow before the recovery point.
+    pub is_before: bool,
 }
 
-/// Cells of a campaign, by kind.
+impl Need {
+    pub(super) fn of(cell: &Cell) -> Need {
+        let (kind, name) = match &cell.what {
+            What::Field { kind, field, .. } => (Some(*kind), field.clone()),
+            bug @ (What::Bug(_) | What::NameBug(_)) => (None, bug.to_string()),
+        };
+        Need { kind, name, pattern: cell.pattern, is_before: cell.moment.is_before_updates() }
+    }
+}
+
+/// Cells of a campaign.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Coverage {
-    kinds: BTreeMap<Kind, Of>,
-    bugs: Of,
+    there: BTreeSet<Cell>,
+    met: BTreeSet<Cell>,
+    /// Strikes, by pattern, and by kind or of logic bugs.
+    strikes: BTreeMap<(Option<Kind>, Option<Pattern>), u64>,
+    /// Cells at which there was nothing to strike though they seemed to be there, and why.
+    missed: BTreeMap<Cell, String>,
 }
 
 /// A kind in numbers.
@@ -29,6 +43,8 @@ pub struct Coverage {
 pub struct Row {
     /// Its name, or that of logic bugs.
     pub name: &'static str,
+    /// What has to be met, and how much of it has been.
+    pub needs: (usize, usize),
     /// Cells, and how many of them have been met.
     pub cells: (usize, usize),
     /// Fields, and how many of them have been met.
@@ -37,69 +53,154 @@ pub struct Row {
     pub strikes: [u64; Pattern::ALL.len()],
 }
 
-fn field(cell: &Cell) -> Option<&str> {
-    match &cell.what {
-        What::Field { field, .. } => Some(field),
+/// What cannot be met.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unreachable {
+    /// Whose.
+    pub kind: Kind,
+    /// Which fields; none: there are none.
+    pub names: Vec<String>,
+    /// Before or after further updates; `None`: neither.
+    pub is_before: Option<bool>,
+    /// Why.
+    pub why: String,
+}
+
+fn kind_of(cell: &Cell) -> Option<Kind> {
+    match cell.what {
+        What::Field { kind, .. } => Some(kind),
         What::Bug(_) | What::NameBug(_) => None,
     }
 }
 
-impl Of {
-    fn row(&self, name: &'static str) -> Row {
-        let fields = |cells: &BTreeSet<Cell>| cells.iter().filter_map(field).collect::<BTreeSet<_>>().len();
-        Row {
-            name,
-            cells: (self.there.len(), self.met.len()),
-            fields: (fields(&self.there), fields(&self.met)),
-            strikes: Pattern::ALL.map(|pattern| self.strikes.get(&Some(pattern)).copied().unwrap_or(0)),
-        }
+fn field(cell: &Cell) -> Option<(Kind, &str)> {
+    match &cell.what {
+        What::Field { kind, field, .. } => Some((*kind, field)),
+        What::Bug(_) | What::NameBug(_) => None,
     }
 }
 
-impl Coverage {
-    fn of(&mut self, cell: &Cell) -> &mut Of {
-        match cell.what {
-            What::Field { kind, .. } => self.kinds.entry(kind).or_default(),
-            What::Bug(_) | What::NameBug(_) => &mut self.bugs,
-        }
-    }
+fn needs_of<'a>(cells: impl Iterator<Item = &'a Cell>) -> BTreeSet<Need> {
+    cells.map(Need::of).collect()
+}
 
+impl Coverage {
     /// A cell that can be struck.
     pub(super) fn there(&mut self, cell: &Cell) {
-        self.of(cell).there.insert(cell.clone());
+        self.there.insert(cell.clone());
     }
 
     /// One that has been.
     pub(super) fn struck(&mut self, cell: &Cell) {
-        let of = self.of(cell);
-        of.met.insert(cell.clone());
-        *of.strikes.entry(cell.pattern).or_default() += 1;
+        self.met.insert(cell.clone());
+        self.missed.remove(cell);
+        *self.strikes.entry((kind_of(cell), cell.pattern)).or_default() += 1;
+    }
+
+    /// One that could not be.
+    pub(super) fn missed(&mut self, cell: Cell, why: String) {
+        if !self.met.contains(&cell) {
+            self.missed.insert(cell, why);
+        }
     }
 
     /// Cells, and how many of them have been met.
     pub fn cells(&self) -> (usize, usize) {
-        let all = self.kinds.values().chain([&self.bugs]);
-        all.fold((0, 0), |(there, met), of| (there + of.there.len(), met + of.met.len()))
+        (self.there.len(), self.met.len())
+    }
+
+    /// What has to be met and can be, and how much of it has been.
+    pub fn needs(&self) -> (usize, usize) {
+        (needs_of(self.there.iter()).len(), needs_of(self.met.iter()).len())
+    }
+
+    /// Not of one kind alone.
+    fn is_whole(&self) -> bool {
+        self.there.iter().any(|cell| kind_of(cell).is_none())
     }
 
     /// By kind, logic bugs last.
     pub fn rows(&self) -> Vec<Row> {
-        let kinds = self.kinds.iter().map(|(kind, of)| of.row(kind.name()));
-        kinds.chain([self.bugs.row("logic bugs")]).collect()
+        let of = |kind: Option<Kind>| {
+            let of_kind = |cells: &BTreeSet<Cell>| -> Vec<Cell> {
+                cells.iter().filter(|cell| kind_of(cell) == kind).cloned().collect()
+            };
+            let (there, met) = (of_kind(&self.there), of_kind(&self.met));
+            let fields = |cells: &[Cell]| cells.iter().filter_map(field).collect::<BTreeSet<_>>().len();
+            Row {
+                name: kind.map_or("logic bugs", Kind::name),
+                needs: (needs_of(there.iter()).len(), needs_of(met.iter()).len()),
+                cells: (there.len(), met.len()),
+                fields: (fields(&there), fields(&met)),
+                strikes: Pattern::ALL.map(|pattern| self.strikes.get(&(kind, Some(pattern))).copied().unwrap_or(0)),
+            }
+        };
+        let rows = Kind::all().map(Some).chain([None]).map(of);
+        rows.filter(|row| row.cells.0 > 0).collect()
     }
 
-    /// What a campaign of [`MANY`] strikes should have met, and has not: kinds of metadata, ways to write over one, and logic bugs.
-    pub fn unmet(&self) -> Vec<String> {
-        let mut unmet = Vec::new();
-        // The cache writes nothing ahead yet.
-        for kind in Kind::all().filter(|kind| *kind != Kind::Store(MetaKind::WrittenAhead)) {
-            let strikes = |pattern| self.kinds.get(&kind).and_then(|of| of.strikes.get(&Some(pattern)));
-            let missing = Pattern::ALL.into_iter().filter(|pattern| strikes(*pattern).is_none());
-            unmet.extend(missing.map(|pattern| format!("{kind}, {}", pattern.name())));
+    /// What there is on one side of further updates only, or at no moment.
+    pub fn unreachable(&self) -> Vec<Unreachable> {
+        let mut moments: BTreeMap<(Kind, &str), BTreeSet<Moment>> = BTreeMap::new();
+        for cell in &self.there {
+            if let Some(field) = field(cell) {
+                moments.entry(field).or_default().insert(cell.moment);
+            }
         }
-        let is_met = |what: &What| self.bugs.met.iter().any(|cell| cell.what == *what);
-        let bugs = LogicBug::ALL.into_iter().map(What::Bug).chain(NameBug::ALL.into_iter().map(What::NameBug));
-        unmet.extend(bugs.filter(|what| !is_met(what)).map(|what| what.to_string()));
-        unmet
+        // Fields of a kind that are there at the same moments, together.
+        let mut lacking: BTreeMap<(Kind, bool, BTreeSet<Moment>), Vec<String>> = BTreeMap::new();
+        for ((kind, name), moments) in moments {
+            for is_before in [true, false] {
+                if !moments.iter().any(|moment| moment.is_before_updates() == is_before) {
+                    lacking.entry((kind, is_before, moments.clone())).or_default().push(name.to_string());
+                }
+            }
+        }
+        let of = |((kind, is_before, moments), names): ((Kind, bool, BTreeSet<Moment>), _)| {
+            let moments: Vec<&str> = moments.into_iter().map(Moment::name).collect();
+            let why = format!("it is there at no other moments than: {}", moments.join("; "));
+            Unreachable { kind, names, is_before: Some(is_before), why }
+        };
+        let mut unreachable: Vec<Unreachable> = lacking.into_iter().map(of).collect();
+        if self.is_whole() && !self.there.iter().any(|cell| kind_of(cell) == Some(NEVER_THERE)) {
+            let why = "the cache writes nothing ahead yet".to_string();
+            unreachable.push(Unreachable { kind: NEVER_THERE, names: Vec::new(), is_before: None, why });
+        }
+        unreachable
+    }
+
+    /// Cells that seemed to be there, at which there was nothing to strike at any place that was tried: how many of a kind, and why.
+    pub fn missed_cells(&self) -> BTreeMap<(Option<Kind>, &str), usize> {
+        let mut missed = BTreeMap::new();
+        for (cell, why) in &self.missed {
+            *missed.entry((kind_of(cell), why.as_str())).or_default() += 1;
+        }
+        missed
+    }
+
+    /// What a campaign of enough strikes should have met, and has not.
+    pub fn unmet(&self) -> Vec<String> {
+        let met = needs_of(self.met.iter());
+        let unmet: BTreeSet<Need> = needs_of(self.there.iter()).difference(&met).cloned().collect();
+        let told = |need: &Need| {
+            let why = self.missed.iter().rev().find(|(cell, _)| Need::of(cell) == *need).map(|(_, why)| why.as_str());
+            format!("{need}: {}", why.unwrap_or("too few strikes"))
+        };
+        let kinds: BTreeSet<Kind> = self.there.iter().filter_map(kind_of).collect();
+        let missing = Kind::all().filter(|kind| self.is_whole() && *kind != NEVER_THERE && !kinds.contains(kind));
+        unmet.iter().map(told).chain(missing.map(|kind| format!("{kind}: there is none at any moment"))).collect()
+    }
+}
+
+/// The cache writes nothing ahead yet; tests of the physical layer strike it.
+const NEVER_THERE: Kind = Kind::Store(MetaKind::WrittenAhead);
+
+impl std::fmt::Display for Need {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Need { kind, name, pattern, is_before } = self;
+        kind.iter().try_for_each(|kind| write!(f, "{kind}, "))?;
+        write!(f, "{name}")?;
+        pattern.iter().try_for_each(|pattern| write!(f, ", {pattern}"))?;
+        f.write_str(if *is_before { ", before further updates" } else { ", after further updates" })
     }
 }

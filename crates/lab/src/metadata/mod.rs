@@ -8,6 +8,8 @@
 //! | `attributes` | the same of attributes that the store does not have yet |
 //! | `names` | logic bugs of the name space |
 //! | `coverage` | which cells there are, and which have been met |
+//! | `draw` | which are struck, in which order |
+//! | `replay` | one strike of a campaign once more |
 //! | `trial` | one strike, and what became of it |
 //! | `table` | the results for people |
 //!
@@ -22,24 +24,24 @@
 mod attributes;
 mod between;
 mod coverage;
+mod draw;
 mod names;
 mod pages;
+mod replay;
 mod script;
 mod table;
 mod trial;
 
 use crate::enemy::reference::Reference;
 pub use between::Moment;
-pub use coverage::{Coverage, MANY};
+pub use coverage::{Coverage, Need, Unreachable};
 use holdfast_naming::NameBug;
 use holdfast_physical::MetadataProtection;
 use holdfast_physical::scribble::{LogicBug, MetaKind, Pattern, State};
 pub use pages::PageKind;
-use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
-use rand_pcg::Pcg64Mcg;
+pub use replay::again;
 use std::collections::{BTreeMap, BTreeSet};
-pub use table::{markdown, text};
+pub use table::{markdown, share, text};
 use trial::Twin;
 
 /// A kind of metadata.
@@ -214,85 +216,13 @@ impl Done {
     }
 }
 
-/// What each kind has to be struck: a queue of cells for each, in an order by seed, gone through again and again.
-type Queues = Vec<Vec<(u64, usize, Cell)>>;
-
 /// Strikes so many times; `told` is called after each.
 ///
 /// # Errors
 /// In words, if a script does not even work without a strike.
 pub fn run(plan: &Plan, told: &mut dyn FnMut(&Trial)) -> Result<Done, String> {
     let store = Reference::make_closed()?;
-    let mut random = Pcg64Mcg::seed_from_u64(plan.seed);
     let twins =
         (0..script::SCRIPTS).map(|number| Twin::run(&store, number, plan.metadata)).collect::<Result<Vec<_>, _>>()?;
-    let mut done = Done::default();
-    let queues = queues(plan, &twins, &mut random, &mut done);
-    queues.iter().flatten().for_each(|(.., cell)| done.coverage.there(cell));
-    let mut at = vec![0; queues.len()];
-    let mut missed = 0;
-    while (done.trials.len() as u64) < plan.injections {
-        let before = done.trials.len();
-        for (queue, at) in queues.iter().zip(&mut at) {
-            let Some((script, event, cell)) = queue.get(*at % queue.len().max(1)) else { continue };
-            *at += 1;
-            if done.trials.len() as u64 == plan.injections {
-                break;
-            }
-            let choice = random.random();
-            match trial::run(&store, &twins[*script as usize], cell, *event, choice, plan.metadata) {
-                Some(trial) => {
-                    told(&trial);
-                    done.coverage.struck(cell);
-                    done.trials.push(trial);
-                }
-                None => missed += 1,
-            }
-        }
-        if before == done.trials.len() && missed > 100 * queues.len() {
-            return Err("there is nothing to strike".into());
-        }
-    }
-    Ok(done)
-}
-
-/// By kind, then logic bugs; in each the cells come in an order by chance, each at one of the scripts and moments where it can be.
-fn queues(plan: &Plan, twins: &[Twin], random: &mut Pcg64Mcg, done: &mut Done) -> Queues {
-    let mut places: BTreeMap<Cell, Vec<(u64, usize)>> = BTreeMap::new();
-    for (script, twin) in twins.iter().enumerate() {
-        for (event, (moment, fields)) in twin.survey.iter().enumerate() {
-            let moment = *moment;
-            for (kind, state, field) in fields.iter().filter(|(kind, ..)| plan.kind.is_none_or(|only| only == *kind)) {
-                done.fields.entry(*kind).or_default().insert(field.clone());
-                let what = What::Field { kind: *kind, state: *state, field: field.clone() };
-                for &pattern in &Pattern::ALL {
-                    let cell = Cell { what: what.clone(), pattern: Some(pattern), moment };
-                    places.entry(cell).or_default().push((script as u64, event));
-                }
-            }
-            let bugs = LogicBug::ALL.into_iter().filter(|_| plan.kind.is_none() && trial::can_have_bugs(moment));
-            for bug in bugs {
-                let cell = Cell { what: What::Bug(bug), pattern: None, moment };
-                places.entry(cell).or_default().push((script as u64, event));
-            }
-            let bugs = NameBug::ALL.into_iter().filter(|_| plan.kind.is_none() && script::can_have_name_bugs(moment));
-            for bug in bugs {
-                let cell = Cell { what: What::NameBug(bug), pattern: None, moment };
-                places.entry(cell).or_default().push((script as u64, event));
-            }
-        }
-    }
-    type Queue = Vec<(u64, usize, Cell)>;
-    let mut queues: BTreeMap<(u8, Option<Kind>), Queue> = BTreeMap::new();
-    for (cell, places) in places {
-        let (script, event) = places[random.random_range(0..places.len())];
-        let kind = match cell.what {
-            What::Field { kind, .. } => (0, Some(kind)),
-            What::Bug(_) => (1, None),
-            What::NameBug(_) => (2, None),
-        };
-        queues.entry(kind).or_default().push((script, event, cell));
-    }
-    queues.values_mut().for_each(|queue| queue.shuffle(random));
-    queues.into_values().collect()
+    draw::Draw::new(plan, &store, &twins).run(told)
 }

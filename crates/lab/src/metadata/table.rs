@@ -1,10 +1,10 @@
 //! The results for people.
 
-use super::coverage::Row as Covered;
+use super::coverage::{Row as Covered, Unreachable};
 use super::{Done, Kind, Moment, Trial, Verdict, What};
 use crate::caught::PANIC;
 use holdfast_physical::scribble::Pattern;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// What of a sort has become what.
@@ -144,39 +144,67 @@ fn by_group(done: &Done) -> String {
     out
 }
 
-/// Cells met of those that there are, by kind.
+/// What had to be met, cells, and how much of them has been, by kind.
 fn coverage(done: &Done) -> String {
     let patterns = Pattern::ALL.map(Pattern::name).join(" | ");
     let mut out = format!(
-        "| kind | fields | met | cells | met | {patterns} |\n|---|---:|---:|---:|---:|{}\n",
+        "| kind | fields | met | field × pattern × before/after | met | cells | met | {patterns} |\n\
+         |---|---:|---:|---:|---:|---:|---:|{}\n",
         "---:|".repeat(Pattern::ALL.len())
     );
-    for Covered { name, cells, fields, strikes } in done.coverage.rows() {
+    for Covered { name, needs, cells, fields, strikes } in done.coverage.rows() {
         let strikes = strikes.map(|strikes| strikes.to_string()).join(" | ");
-        let _ = writeln!(out, "| {name} | {} | {} | {} | {} | {strikes} |", fields.0, fields.1, cells.0, cells.1);
+        let numbers = [fields.0, fields.1, needs.0, needs.1, cells.0, cells.1].map(|number| number.to_string());
+        let _ = writeln!(out, "| {name} | {} | {strikes} |", numbers.join(" | "));
     }
     out
+}
+
+/// What could not be struck, and why.
+fn unreachable(done: &Done) -> String {
+    let mut out = String::new();
+    for Unreachable { kind, names, is_before, why } in done.coverage.unreachable() {
+        let when = match is_before {
+            Some(true) => "before further updates: ",
+            Some(false) => "after further updates: ",
+            None => "",
+        };
+        let all = done.fields.get(&kind).map_or(0, BTreeSet::len);
+        let names = if names.len() == all { "all fields".to_string() } else { format!("`{}`", names.join("`, `")) };
+        let _ = writeln!(out, "- *{kind}*, {names}, {when}{why}.");
+    }
+    for ((kind, why), cells) in done.coverage.missed_cells() {
+        let kind = kind.map_or("logic bugs", Kind::name);
+        let of = if cells == 1 { "cell" } else { "cells" };
+        let _ = writeln!(out, "- *{kind}*, {cells} {of} at particular moments: {why}.");
+    }
+    out
+}
+
+/// The share of what had to be met that has been: the campaign's last line.
+pub fn share(done: &Done) -> String {
+    let (needs, met) = done.coverage.needs();
+    format!(
+        "field × pattern × before or after further updates, and logic bug × before or after: {met} of {needs} that there are, {:.1} %",
+        100.0 * met as f64 / needs.max(1) as f64
+    )
 }
 
 /// For a terminal.
 pub fn text(done: &Done) -> String {
     let tables = [by_kind(done), by_pattern(done), by_moment(done), by_bug(done), coverage(done)];
-    let mut out = tables.join("\n") + "\n";
+    let mut out = tables.join("\n") + "\n" + &unreachable(done);
     let mut shown: BTreeMap<String, u32> = BTreeMap::new();
     for trial in done.broken() {
-        let Trial { cell, replay: (script, event, choice), struck, stored, errors, .. } = trial;
+        let Trial { cell, struck, stored, errors, .. } = trial;
         let times = shown.entry(format!("{} {}", cell.what, pattern_name(cell.pattern))).or_default();
         *times += 1;
         if *times > 2 {
             continue;
         }
-        let _ = writeln!(
-            out,
-            "BROKEN: {}, {}, {} (script {script}, moment {event}, choice {choice}): {struck}",
-            cell.what,
-            pattern_name(cell.pattern),
-            cell.moment.name()
-        );
+        let _ =
+            writeln!(out, "BROKEN: {}, {}, {}: {struck}", cell.what, pattern_name(cell.pattern), cell.moment.name());
+        let _ = writeln!(out, "    replay: metadata-campaign --replay '{}'", trial.replay());
         if trial.is_misnamed() {
             let _ = writeln!(out, "    named wrongly: {}", trial.verdict.name());
         }
@@ -253,7 +281,10 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
          [0028](decisions/0028-sums-that-are-kept-twice.md).\n\n\
          After each strike a second passes: what was looked at in the same second is not looked at again \
          ([0015](decisions/0015-metadata-in-place.md)). All layers run in one process, on a device in memory.\n\n\
-         {} injections in {struck} of the {cells} cells that there are: field × state × pattern × moment, for {fields} fields.\n\n",
+         Each of the {fields} fields is struck in each way, before and after further legal updates, and each logic bug is made before and after them: {}. \
+         Then come the other cells, each once, in an order by seed: the {} injections were in {struck} of the {cells} cells that there are, of field × state × \
+         pattern × moment. What cannot be struck is [below](#not-there).\n\n",
+        share(done),
         done.trials.len()
     );
     for (title, table) in [
@@ -284,6 +315,12 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
         by_group(done)
     );
     out.push_str(&beside_the_paper(done));
+    let _ = write!(
+        out,
+        "## Not there\n\n\
+         There is no such thing in memory at any moment of the scripts, or there was not when it was to be struck (24 places are tried).\n\n{}\n",
+        unreachable(done)
+    );
     out.push_str(LEFT_OUT);
     out.push_str("## Fields\n\n| kind | fields |\n|---|---|\n");
     for (kind, fields) in &done.fields {

@@ -9,7 +9,7 @@ use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use holdfast_object::{Arena, ManualClock, ObjectStore};
 use holdfast_physical::check::{CheckOptions, check};
-use holdfast_physical::scribble::{Blow, Choice, Exactness, Lab, MetaKind, State};
+use holdfast_physical::scribble::{Blow, Choice, Exactness, Lab, MetaKind, Missed, State};
 use holdfast_physical::{MetadataProtection, Module, OpenOptions};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -86,37 +86,49 @@ impl Twin {
     }
 }
 
-/// Strikes at a cell, if it is there; tells what was hit.
-fn strike(memory: &Memory, cell: &Cell, seed: u64) -> Option<String> {
+/// Strikes at a cell; tells what was hit.
+///
+/// # Errors
+/// Why nothing was.
+fn strike(memory: &Memory, cell: &Cell, seed: u64) -> Result<String, String> {
+    let nothing = |there: Option<String>| there.ok_or("there is no such thing in this state that it fits".to_string());
     let lab: Lab<'_> = memory.module.lab();
     match (&cell.what, cell.pattern) {
         (What::Field { kind: Kind::Page(kind), state, field }, Some(pattern)) => {
-            memory.pages.strike(*kind, *state, field, pattern, seed)
+            nothing(memory.pages.strike(*kind, *state, field, pattern, seed))
         }
         (What::Field { kind: Kind::Attributes, state, field }, Some(pattern)) => {
-            memory.attributes.strike(*state, field, pattern, seed)
+            nothing(memory.attributes.strike(*state, field, pattern, seed))
         }
         (What::Field { kind: Kind::Store(MetaKind::LogBatch), field, .. }, Some(pattern)) => {
             let choice = Choice { field: Some(field.clone()), ..Choice::of(MetaKind::LogBatch, pattern, seed) };
             lab.lay_ambush(Blow::Scribble(choice), 1);
             // Told is what has become of it.
-            Some(String::new())
+            Ok(String::new())
         }
-        (What::Bug(bug), _) => {
-            let told = lab.logic_bug(*bug, seed >> 1).unwrap_or_else(|error| Some(format!("not done: {error}")));
-            told.map(|told| format!("{bug}: {told}"))
-        }
+        (What::Bug(bug), _) => match lab.logic_bug(*bug, seed >> 1) {
+            Ok(Some(told)) => Ok(format!("{bug}: {told}")),
+            Ok(None) => Err("there is nothing to which it could happen".into()),
+            Err(error) => Ok(format!("{bug}, not done: {error}")),
+        },
         (What::Field { kind: Kind::Store(kind), state, field }, Some(pattern)) => {
             let (states, field) = (vec![*state], Some(field.clone()));
             let choice = Choice { states, field, ..Choice::of(*kind, pattern, seed) };
-            lab.strike_chosen(&choice).ok().map(|struck| struck.to_string())
+            match lab.strike_chosen(&choice) {
+                Ok(struck) => Ok(struck.to_string()),
+                Err(Missed::Nothing(_)) => Err("no number has what the pattern asks for".into()),
+                Err(missed) => Err(missed.to_string()),
+            }
         }
         // Those are not of a moment in memory, but of a request.
-        (What::NameBug(_), _) | (What::Field { .. }, None) => None,
+        (What::NameBug(_), _) | (What::Field { .. }, None) => Err("it is not in memory".into()),
     }
 }
 
-/// The same, with a new store. `None` if there was nothing to strike.
+/// The same, with a new store.
+///
+/// # Errors
+/// Why there was nothing to strike.
 pub(super) fn run(
     store: &Reference,
     twin: &Twin,
@@ -124,12 +136,12 @@ pub(super) fn run(
     event: usize,
     choice: u64,
     metadata: MetadataProtection,
-) -> Option<Trial> {
+) -> Result<Trial, String> {
     if let What::NameBug(bug) = cell.what {
-        return Some(names::run(store, twin.script, (cell, bug), event, choice, metadata));
+        return Ok(names::run(store, twin.script, (cell, bug), event, choice, metadata));
     }
     let mut trial = Trial::new(cell, (twin.script, event, choice));
-    let struck = Arc::new(Mutex::new(None));
+    let struck = Arc::new(Mutex::new(Err("its moment did not come".to_string())));
     let (note, wanted) = (struck.clone(), cell.clone());
     let outcome = caught(|| {
         let mut run = Run::open(store, twin.script, metadata)?;
@@ -141,9 +153,10 @@ pub(super) fn run(
         }))?;
         if matches!(cell.what, What::Field { kind: Kind::Store(MetaKind::LogBatch), .. }) {
             let fallen = run.module.lab().lift_ambush();
-            *struck.lock() = fallen.blown.first().map(ToString::to_string);
+            let blown = fallen.blown.first().map(ToString::to_string);
+            *struck.lock() = blown.ok_or("no batch with such a part was put together".into());
         }
-        if struck.lock().is_none() {
+        if struck.lock().is_err() {
             return Ok(());
         }
         let counters = run.module.status().counters;
@@ -164,8 +177,8 @@ pub(super) fn run(
         Ok(())
     });
     trial.errors.extend(outcome.err());
-    trial.struck = struck.lock().take()?;
-    Some(trial)
+    trial.struck = struck.lock().clone()?;
+    Ok(trial)
 }
 
 /// Pages and attributes found to be bad in memory.

@@ -1,6 +1,6 @@
 //! Metadata in memory that is written to as nobody may. More of it: the program metadata-campaign.
 
-use holdfast_lab::metadata::{Done, Plan, run, text};
+use holdfast_lab::metadata::{Done, Kind, PageKind, Plan, again, run, text};
 use holdfast_physical::MetadataProtection;
 
 fn strike(plan: &Plan) -> Done {
@@ -26,4 +26,25 @@ fn without_protection_it_is_stored() {
         let stored = done.trials.iter().filter(|trial| !trial.stored.is_empty()).count();
         assert!(stored > 0, "{metadata:?}:\n{}", text(&done));
     }
+}
+
+/// What has to be met comes first, then what has not been struck; each strike can be made again alone, and the order comes from the seed.
+#[test]
+fn each_field_is_struck_in_each_way_and_no_cell_twice() {
+    let kind = Some(Kind::Page(PageKind::Link));
+    let plan = |injections| Plan { seed: 7, injections, metadata: MetadataProtection::default(), kind };
+    let (needs, cells) = (strike(&plan(1)).coverage.needs().0, strike(&plan(1)).coverage.cells().0);
+    // Two fields, four patterns, two sides.
+    assert_eq!(needs, 16);
+    assert!(cells > 24, "{cells} cells");
+    let first = strike(&plan(16));
+    assert_eq!((first.coverage.needs(), first.coverage.unmet()), ((16, 16), Vec::new()), "{}", text(&first));
+    let more = strike(&plan(24));
+    assert_eq!(more.coverage.cells().1, 24, "{}", text(&more));
+    for (trial, same) in more.trials.iter().zip(&first.trials).step_by(5) {
+        let alone = again(&trial.replay(), MetadataProtection::default()).unwrap();
+        let told = |trial: &holdfast_lab::metadata::Trial| format!("{trial:?}");
+        assert_eq!((told(trial), told(trial)), (told(same), told(&alone.trials[0])));
+    }
+    assert!(again("0:0:1:link-page:clean:bit", MetadataProtection::default()).is_err());
 }

@@ -254,6 +254,10 @@ pub enum State {
 }
 
 impl State {
+    /// All of them.
+    pub const ALL: [State; 6] =
+        [State::Changed, State::Clean, State::InUse, State::Freed, State::Ahead, State::Prepared];
+
     /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
