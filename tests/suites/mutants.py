@@ -21,6 +21,7 @@ NAMES = "crates/naming/src/audit/mod.rs"
 INDEX = "crates/naming/src/audit/index.rs"
 GUARDED = "crates/physical/src/guarded.rs"
 COMMIT = "crates/physical/src/commit.rs"
+REQUESTS = "crates/physical/src/requests.rs"
 LOG = "crates/physical/src/intent_log.rs"
 ATTRIBUTES = "crates/cache/src/sealed_attributes.rs"
 # Each test ends within seconds; a mutant may wait for what never comes.
@@ -51,6 +52,8 @@ MUTANTS = [
     ("check of a count from its number", PHYSICAL, GUARDED, "self.check = self.check.wrapping_sub(more.wrapping_mul(STEP));", "*self = Counted::new(self.number);"),
     ("address of a changed block", PHYSICAL, GUARDED, "Ok([first.get(what)?, second.get(what)?])", "{ let _ = what; Ok([first.number, second.number]) }"),
     ("address of a copy that is written", PHYSICAL, COMMIT, "let address = address.get(\"address to which a block is written\");", "let address: std::result::Result<u64, Scribble> = Ok(address.unverified());"),
+    ("list of what goes where in a write", PHYSICAL, REQUESTS, "Scribble::unless_equal(\"list of the blocks of a write\", requests.route.0, Route::of(writes).0);", "{ let _ = (writes, requests.route.0); Ok::<(), Scribble>(()) };"),
+    ("list of what goes where, while the device has it", PHYSICAL, REQUESTS, "        self.watch(outcome)?;\n", "        if outcome.is_ok() {\n            return Ok(());\n        }\n        self.watch(outcome)?;\n"),
     ("epoch of a prepared superblock", PHYSICAL, "crates/physical/src/sealed.rs", "if superblock.epoch != self.epoch {", "if superblock.epoch != self.epoch && false {"),
     ("sums of what is put into the log", PHYSICAL, "crates/physical/src/intent_log/body.rs", "for &(end, expected) in &self.pieces {", "for &(end, expected) in &self.pieces[..0] {"),
     ("heads of the log before they are written", PHYSICAL, LOG, "if rolls && let Err(scribble) = body.verify_heads([&head, &copy], &headers) {", "if let Err(scribble) = Ok::<(), Scribble>(()) {"),
@@ -84,6 +87,7 @@ MUTANTS = [
     ("comparison of attributes before an answer", CACHE, "crates/cache/src/pages.rs", "if object.attributes.is_good() {", "if object.attributes.is_good() || true {"),
     ("attributes as they are durable", CACHE, ATTRIBUTES, "[&mut self.attributes, &mut self.stable]", "[&mut self.attributes]"),
     ("sum of attributes that differ", CACHE, ATTRIBUTES, "        if self.is_good() {\n            self.sum", "        if true {\n            self.sum"),
+    ("attributes of the epoch being written", CACHE, "crates/cache/src/flush.rs", "                        self.heal_frozen(&mut frozen.objects[at])?;\n                        pages = 0;", "                        pages = 0;"),
 ]
 # Of the audits, what is told of by others than the blocks that change: all methods that change what they know.
 TOLD = [("audit", PHYSICAL, SUMS), ("audit of names", NAMING, NAMES)]

@@ -155,40 +155,51 @@ impl Cache {
         let mut batch = Batch { domain: self.domain, epoch: frozen.epoch, ops };
         let cut: FxHashSet<ObjectId> = cut_objects(&frozen.ops);
         let mut pages = 0;
-        for object in &mut frozen.objects {
-            self.heal_frozen(object)?;
-            if object.pages.is_empty() {
+        self.strike_frozen(frozen);
+        for at in 0..frozen.objects.len() {
+            self.heal_frozen(&mut frozen.objects[at])?;
+            let object = &frozen.objects[at];
+            let (id, length) = (object.id, object.pages.len());
+            if length == 0 {
                 // Pages written and punched again may have made it longer.
-                batch.ops.push(Op::Write { id: object.id, fragments: Vec::new(), size_min: object.attributes.size });
+                batch.ops.push(Op::Write { id, fragments: Vec::new(), size_min: object.attributes.size });
             }
             // Setting the size takes away what is behind it, so pages allocated there follow.
-            let (within, behind) = object.pages.split_at(pages_within(&object.pages, object.attributes.size));
-            for (part, cut_first) in [(within, false), (behind, cut.contains(&object.id))] {
+            let within = pages_within(&object.pages, object.attributes.size);
+            for (part, cut_first) in [(0..within, false), (within..length, cut.contains(&id))] {
                 if cut_first {
-                    batch.ops.push(Op::Truncate { id: object.id, size: object.attributes.size });
+                    batch.ops.push(Op::Truncate { id, size: frozen.objects[at].attributes.size });
                 }
-                for chunk in part.chunks(PAGES_PER_BATCH) {
+                for first in part.clone().step_by(PAGES_PER_BATCH) {
+                    let object = &frozen.objects[at];
+                    let chunk = &object.pages[first..part.end.min(first + PAGES_PER_BATCH)];
                     pages += chunk.len();
                     let fragments = chunk.iter().map(|(index, page)| whole(*index, page.page())).collect();
-                    batch.ops.push(Op::Write { id: object.id, fragments, size_min: object.attributes.size });
+                    batch.ops.push(Op::Write { id, fragments, size_min: object.attributes.size });
                     if pages >= PAGES_PER_BATCH {
                         self.apply(&mut batch, &mut written)?;
+                        self.strike_frozen(frozen);
+                        // That has taken a while, and the rest of its pages and its attributes follow.
+                        self.heal_frozen(&mut frozen.objects[at])?;
                         pages = 0;
                     }
                 }
             }
-            batch.ops.push(Op::SetAttributes { id: object.id, set: all_attributes(&object.attributes) });
+            batch.ops.push(Op::SetAttributes { id, set: all_attributes(&frozen.objects[at].attributes) });
         }
         self.apply(&mut batch, &mut written)?;
+        self.strike_frozen(frozen);
         self.renew_rejected(frozen, &mut batch, &mut written)?;
         self.mark_lost(frozen, &mut batch, &mut written)?;
         self.store.prepare(frozen.epoch)?;
+        self.strike_frozen(frozen);
         // While it can be begun anew: what is published has been written.
         for object in &frozen.objects {
             let key = ObjectKey { domain: self.domain, object: object.id };
             written.blocks.insert(object.id, self.store.attributes(key)?.blocks);
         }
         self.store.publish(frozen.epoch)?;
+        self.strike_frozen(frozen);
         Ok(written)
     }
 

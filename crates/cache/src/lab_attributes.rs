@@ -2,7 +2,10 @@
 
 use crate::Cache;
 use crate::sealed_attributes::SealedAttributes;
+use crate::state::FrozenEpoch;
 use holdfast_object::{Attributes, NamePlace, ObjectId};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Which attributes of an object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -15,12 +18,27 @@ pub enum AttributesCopy {
     Stable,
     /// What these are compared with.
     TwinOfStable,
+    /// Those of the epoch being written, which changes made meanwhile leave alone. Only who writes it can get hold of them.
+    Frozen,
+    /// What these are compared with.
+    TwinOfFrozen,
 }
 
 impl AttributesCopy {
     /// All of them.
-    pub const ALL: [AttributesCopy; 4] =
-        [AttributesCopy::Newest, AttributesCopy::TwinOfNewest, AttributesCopy::Stable, AttributesCopy::TwinOfStable];
+    pub const ALL: [AttributesCopy; 6] = [
+        AttributesCopy::Newest,
+        AttributesCopy::TwinOfNewest,
+        AttributesCopy::Stable,
+        AttributesCopy::TwinOfStable,
+        AttributesCopy::Frozen,
+        AttributesCopy::TwinOfFrozen,
+    ];
+
+    /// Whether it is there only while an epoch with a change of the object is written.
+    pub fn is_frozen(self) -> bool {
+        matches!(self, AttributesCopy::Frozen | AttributesCopy::TwinOfFrozen)
+    }
 }
 
 /// An object in memory.
@@ -30,6 +48,23 @@ pub struct ResidentObject {
     pub object: ObjectId,
     /// It has changes that neither a log batch nor a recovery point has.
     pub is_changed: bool,
+    /// It has changes in the epoch being written, and none since.
+    pub is_frozen: bool,
+}
+
+/// A strike at [`AttributesCopy::Frozen`] that waits for who writes the epoch.
+struct Laid {
+    object: ObjectId,
+    of_twin: bool,
+    invert: Invert,
+    bits: u64,
+}
+
+/// Such strikes. Where none waits, they cost a load for each request to the store.
+#[derive(Default)]
+pub(crate) struct FrozenStrikes {
+    are_laid: AtomicBool,
+    laid: Mutex<Vec<Laid>>,
 }
 
 /// Inverts bits of a number.
@@ -79,26 +114,48 @@ impl Cache {
     /// Objects of which something is known in memory.
     pub fn resident_objects(&self) -> Vec<ResidentObject> {
         let state = self.state.read();
-        let objects = state.objects.iter();
-        let mut objects: Vec<_> =
-            objects.map(|(&object, known)| ResidentObject { object, is_changed: !known.is_clean() }).collect();
+        let objects = state.objects.iter().map(|(&object, known)| ResidentObject {
+            object,
+            is_changed: !known.is_clean(),
+            is_frozen: state.freezing.is_some_and(|epoch| known.changed_in == epoch),
+        });
+        let mut objects: Vec<_> = objects.collect();
         objects.sort_unstable_by_key(|known| known.object);
         objects
     }
 
     /// Inverts bits of a field of an object's attributes, past what keeps their sum; whether the object is in memory. Also while an epoch is
-    /// written.
+    /// written; what that has of them is struck when its writer next has an answer from the store, if it has the object then.
     pub fn strike_attributes(&self, object: ObjectId, copy: AttributesCopy, field: &str, bits: u64) -> bool {
         let mut state = self.state.write();
         let invert = ATTRIBUTE_FIELDS.iter().find(|(name, _)| *name == field);
         let (Some(known), Some((_, invert))) = (state.objects.get_mut(&object), invert) else { return false };
         let strike = |attributes: &mut SealedAttributes, of_twin| attributes.strike(of_twin, |of| invert(of, bits));
+        let lay = |of_twin| {
+            let strikes = &self.frozen_strikes;
+            strikes.laid.lock().push(Laid { object, of_twin, invert: *invert, bits });
+            strikes.are_laid.store(true, Ordering::Relaxed);
+        };
         match copy {
+            AttributesCopy::Frozen => lay(false),
+            AttributesCopy::TwinOfFrozen => lay(true),
             AttributesCopy::Newest => strike(&mut known.attributes, false),
             AttributesCopy::TwinOfNewest => strike(&mut known.attributes, true),
             AttributesCopy::Stable => strike(&mut known.stable, false),
             AttributesCopy::TwinOfStable => strike(&mut known.stable, true),
         }
         true
+    }
+    /// The writer of an epoch comes by here with all that only it has.
+    pub(crate) fn strike_frozen(&self, frozen: &mut FrozenEpoch) {
+        if !self.frozen_strikes.are_laid.load(Ordering::Relaxed) {
+            return;
+        }
+        self.frozen_strikes.are_laid.store(false, Ordering::Relaxed);
+        for Laid { object, of_twin, invert, bits } in self.frozen_strikes.laid.lock().drain(..) {
+            if let Some(known) = frozen.objects.iter_mut().find(|known| known.id == object) {
+                known.attributes.strike(of_twin, |of| invert(of, bits));
+            }
+        }
     }
 }

@@ -58,6 +58,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use lab::{FlipError, FlipPart, PageState, Quiet, ResidentPage};
+use lab_attributes::FrozenStrikes;
 pub use lab_attributes::{ATTRIBUTE_FIELDS, AttributesCopy, ResidentObject};
 pub use recover::Recovered;
 
@@ -181,6 +182,7 @@ pub struct Cache {
     /// An epoch may be due.
     writer_due: Mutex<bool>,
     writer_wake: Condvar,
+    frozen_strikes: FrozenStrikes,
 }
 
 impl Cache {

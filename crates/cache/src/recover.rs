@@ -1,6 +1,7 @@
 //! Opening: the intent log is replayed on the last recovery point, and the result becomes a recovery point.
 
 use crate::counters::Counters;
+use crate::lab_attributes::FrozenStrikes;
 use crate::session::Sessions;
 use crate::state::State;
 use crate::{Cache, Options};
@@ -89,6 +90,7 @@ impl Cache {
             reference_blocks: AtomicU64::new(crate::reference_blocks(&status.space)),
             writer_due: Mutex::new(false),
             writer_wake: Condvar::new(),
+            frozen_strikes: FrozenStrikes::default(),
         };
         Ok((cache, recovered))
     }

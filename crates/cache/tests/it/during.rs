@@ -14,21 +14,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Holds the first write after it is armed until it is let go.
 #[derive(Default)]
-struct Gate(Mutex<Option<(Sender<()>, Receiver<()>)>>);
+pub(crate) struct Gate(Mutex<Option<(Sender<()>, Receiver<()>)>>);
 
 impl Gate {
     /// Opens the store of a rig anew, through a gate.
-    fn before(rig: Rig) -> (Arc<Gate>, Rig) {
-        let device = rig.device.clone();
-        rig.cache.close().unwrap();
-        drop(rig);
+    pub(crate) fn before(rig: Rig) -> (Arc<Gate>, Rig) {
         let gate = Arc::new(Gate::default());
         let waits = gate.clone();
-        let front = Front::new(device.clone(), move |first| {
+        let front = Front::new(rig.device.clone(), move |first| {
             waits.pass();
             first
         });
-        (gate, Rig::open_through(device, front))
+        (gate, rig.remount_through(front))
     }
 
     fn pass(&self) {
@@ -40,7 +37,7 @@ impl Gate {
     }
 
     /// Does `work` in a thread of its own, and `meanwhile` while its first write waits.
-    fn during<T: Send>(&self, work: impl FnOnce() -> T + Send, meanwhile: impl FnOnce()) -> T {
+    pub(crate) fn during<T: Send>(&self, work: impl FnOnce() -> T + Send, meanwhile: impl FnOnce()) -> T {
         let (reached, is_reached) = channel();
         let (go, gone) = channel();
         *self.0.lock() = Some((reached, gone));

@@ -23,11 +23,15 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(blocks: u64) -> Rig {
+        Rig::with_frames(blocks, FRAMES)
+    }
+
+    pub(crate) fn with_frames(blocks: u64, frames: u32) -> Rig {
         let device = Arc::new(MemoryDevice::new(blocks));
         let clock = Arc::new(ManualClock::new(1_000_000_000, 1_000));
         let options = CreateOptions::new([1; 16], [2; 16]);
         Module::create(device.clone(), Arena::new(64, 4096).unwrap(), clock, &options).unwrap();
-        Rig::open(device)
+        Rig::open_with(device.clone(), device, &OpenOptions::default(), frames)
     }
 
     fn open(device: Arc<MemoryDevice>) -> Rig {
@@ -36,7 +40,15 @@ impl Rig {
 
     /// Opens the store on `device` through something that stands in front of it.
     pub(crate) fn open_through(device: Arc<MemoryDevice>, front: Arc<dyn holdfast_block::Device>) -> Rig {
-        Rig::open_with(device, front, &OpenOptions::default())
+        Rig::open_with(device, front, &OpenOptions::default(), FRAMES)
+    }
+
+    /// Closes the store, and opens it so, with as much memory.
+    pub(crate) fn remount_through(self, front: Arc<dyn holdfast_block::Device>) -> Rig {
+        self.cache.close().unwrap();
+        let (device, frames) = (self.device.clone(), self.arena.frames());
+        drop(self);
+        Rig::open_with(device, front, &OpenOptions::default(), frames)
     }
 
     /// Opens the store as a mount in this mode does.
@@ -44,17 +56,27 @@ impl Rig {
         self.cache.close().unwrap();
         let device = self.device.clone();
         drop(self);
-        Rig::open_with(device.clone(), device, &OpenOptions { protection: Some(mode), ..OpenOptions::default() })
+        Rig::open_with(
+            device.clone(),
+            device,
+            &OpenOptions { protection: Some(mode), ..OpenOptions::default() },
+            FRAMES,
+        )
     }
 
-    fn open_with(device: Arc<MemoryDevice>, front: Arc<dyn holdfast_block::Device>, options: &OpenOptions) -> Rig {
+    fn open_with(
+        device: Arc<MemoryDevice>,
+        front: Arc<dyn holdfast_block::Device>,
+        options: &OpenOptions,
+        frames: u32,
+    ) -> Rig {
         let clock = Arc::new(ManualClock::new(2_000_000_000, 1_000));
-        let arena = Arena::new(FRAMES, 64 << 10).unwrap();
+        let arena = Arena::new(frames, 64 << 10).unwrap();
         let module = Module::open(front, arena.clone(), clock.clone(), options).unwrap();
         let module = Arc::new(module);
         let store = Arc::new(Logical::assemble(vec![module.clone()]).unwrap());
         let (cache, recovered) =
-            Cache::open(store, arena.clone(), clock.clone(), DomainId::MAIN, Options::for_frames(FRAMES)).unwrap();
+            Cache::open(store, arena.clone(), clock.clone(), DomainId::MAIN, Options::for_frames(frames)).unwrap();
         Rig { device, arena, cache, clock, module, recovered }
     }
 

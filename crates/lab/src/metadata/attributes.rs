@@ -14,6 +14,8 @@ fn prefix(copy: AttributesCopy) -> &'static str {
         AttributesCopy::TwinOfNewest => "twin of ",
         AttributesCopy::Stable => "stable ",
         AttributesCopy::TwinOfStable => "twin of stable ",
+        AttributesCopy::Frozen => "frozen ",
+        AttributesCopy::TwinOfFrozen => "twin of frozen ",
     }
 }
 
@@ -28,30 +30,36 @@ impl Attributes {
         Attributes(cache)
     }
 
-    fn objects(&self) -> impl Iterator<Item = (ObjectId, State)> {
+    /// Of which there is such a copy.
+    fn objects(&self, copy: AttributesCopy) -> impl Iterator<Item = (ObjectId, State)> {
         let resident = self.0.resident_objects().into_iter();
         // Snapshots have theirs, too; those of live objects are what changes.
-        let live = resident.filter(|known| known.object.live() == known.object);
+        let live =
+            resident.filter(move |known| known.object.live() == known.object && (known.is_frozen || !copy.is_frozen()));
         live.map(|known| (known.object, if known.is_changed { State::Changed } else { State::Clean }))
     }
 
     /// What can be struck.
     pub(super) fn survey(&self) -> BTreeSet<(State, String)> {
-        let states: BTreeSet<State> = self.objects().map(|(_, state)| state).collect();
-        let of_copy = |copy| ATTRIBUTE_FIELDS.iter().map(move |(field, _)| format!("{}{field}", prefix(copy)));
-        let of_state = |state| AttributesCopy::ALL.into_iter().flat_map(of_copy).map(move |field| (state, field));
-        states.into_iter().flat_map(of_state).collect()
+        let of_copy = |copy| {
+            let states: BTreeSet<State> = self.objects(copy).map(|(_, state)| state).collect();
+            let fields =
+                move |state| ATTRIBUTE_FIELDS.iter().map(move |(field, _)| (state, format!("{}{field}", prefix(copy))));
+            states.into_iter().flat_map(fields)
+        };
+        AttributesCopy::ALL.into_iter().flat_map(of_copy).collect()
     }
 
     /// Strikes; tells what was hit.
     pub(super) fn strike(&self, state: State, field: &str, pattern: Pattern, seed: u64) -> Option<String> {
         let mut random = Random::new(seed);
-        let objects: Vec<ObjectId> = self.objects().filter(|(_, is)| *is == state).map(|(object, _)| object).collect();
-        let object = *objects.get(random.below(objects.len() as u64) as usize)?;
         // The longest that fits: "twin of stable" has all others in it.
         let mut copies = AttributesCopy::ALL.to_vec();
         copies.sort_by_key(|copy| std::cmp::Reverse(prefix(*copy).len()));
         let (copy, field) = copies.into_iter().find_map(|copy| Some((copy, field.strip_prefix(prefix(copy))?)))?;
+        let objects = self.objects(copy).filter(|(_, is)| *is == state).map(|(object, _)| object);
+        let objects: Vec<ObjectId> = objects.collect();
+        let object = *objects.get(random.below(objects.len() as u64) as usize)?;
         let first = ATTRIBUTE_FIELDS.iter().position(|(name, _)| *name == field)?;
         let word = |random: &mut Random| 1 + random.below(u64::MAX);
         // There is no CRC to keep. What a sum without a memory of places would not see is the same change twice.

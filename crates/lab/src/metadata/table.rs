@@ -96,7 +96,7 @@ fn by_bug(done: &Done) -> String {
 
 /// What a field says, roughly. What the kind's own fields are has no other name than theirs.
 fn group_of(field: &str) -> &'static str {
-    let field = field.trim_start_matches("twin of ").trim_start_matches("stable ");
+    let field = field.trim_start_matches("twin of ").trim_start_matches("stable ").trim_start_matches("frozen ");
     let last = field.trim_end_matches(", upper part").rsplit('.').next().unwrap_or_default();
     match last.split('[').next().unwrap_or_default() {
         "address" | "birth_log" | "birth_phys" | "shape" | "primary" | "secondary" | "algorithms" => "block pointers",
