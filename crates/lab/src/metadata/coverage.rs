@@ -111,7 +111,18 @@ impl Coverage {
 
     /// What has to be met and can be, and how much of it has been.
     pub fn needs(&self) -> (usize, usize) {
-        (needs_of(self.there.iter()).len(), needs_of(self.met.iter()).len())
+        (self.reachable().len(), needs_of(self.met.iter()).len())
+    }
+
+    /// Of which there is a cell that has been struck, or has not been tried.
+    fn reachable(&self) -> BTreeSet<Need> {
+        needs_of(self.there.iter().filter(|cell| !self.missed.contains_key(*cell)))
+    }
+
+    /// What seems to be there, and at no cell was anything to strike.
+    pub fn never_struck(&self) -> Vec<String> {
+        let (there, reachable) = (needs_of(self.there.iter()), self.reachable());
+        there.difference(&reachable).map(ToString::to_string).collect()
     }
 
     /// Not of one kind alone.
@@ -181,7 +192,7 @@ impl Coverage {
     /// What a campaign of enough strikes should have met, and has not.
     pub fn unmet(&self) -> Vec<String> {
         let met = needs_of(self.met.iter());
-        let unmet: BTreeSet<Need> = needs_of(self.there.iter()).difference(&met).cloned().collect();
+        let unmet: BTreeSet<Need> = self.reachable().difference(&met).cloned().collect();
         let told = |need: &Need| {
             let why = self.missed.iter().rev().find(|(cell, _)| Need::of(cell) == *need).map(|(_, why)| why.as_str());
             format!("{need}: {}", why.unwrap_or("too few strikes"))

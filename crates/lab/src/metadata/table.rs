@@ -178,6 +178,9 @@ fn unreachable(done: &Done) -> String {
         let of = if cells == 1 { "cell" } else { "cells" };
         let _ = writeln!(out, "- *{kind}*, {cells} {of} at particular moments: {why}.");
     }
+    for need in done.coverage.never_struck() {
+        let _ = writeln!(out, "- {need}: at no moment, for one of these reasons.");
+    }
     out
 }
 
