@@ -9,8 +9,11 @@ use super::format::Regions;
 use super::sums::sums_of;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use parking_lot::Mutex;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// Blocks that are read at once: 1 MiB.
 const PIECE_BLOCKS: u64 = 256;
@@ -176,7 +179,7 @@ impl Flashlog {
                 self.options.timer.wait(ticket, None);
             }
             while let Some((runs, buffer)) = claimed {
-                let read = self.read_marked(runs, buffer);
+                let read = self.read_or_tell(runs, buffer);
                 let mut state = ahead.0.lock();
                 let is_same = state.copies == number;
                 let Some(copy) = state.copy.as_mut().filter(|_| is_same) else { break };
@@ -189,6 +192,15 @@ impl Flashlog {
                 self.options.timer.wake();
             }
         }
+    }
+
+    /// A panic is an error, for whoever waits for these blocks; the panic hook has told where it was.
+    fn read_or_tell(&self, runs: Vec<(u64, u64)>, buffer: AlignedBuf) -> Result<Marked, Error> {
+        let first = runs.first().map_or(0, |(first, _)| *first);
+        let blocks = runs.last().map_or(0, |(last, count)| last + count - first);
+        catch_unwind(AssertUnwindSafe(|| self.read_marked(runs, buffer))).unwrap_or_else(|panic| {
+            Err(Error::Panicked { device: Arc::clone(&self.name), first, blocks, what: text_of(&*panic) })
+        })
     }
 
     /// The marked blocks from one on.
@@ -215,4 +227,10 @@ impl Flashlog {
         }
         Ok(Marked { runs, bytes })
     }
+}
+
+/// What a panic said.
+fn text_of(panic: &(dyn Any + Send)) -> Arc<str> {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("of unknown kind").into()
 }

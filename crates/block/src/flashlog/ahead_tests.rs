@@ -19,10 +19,11 @@ fn back_up(set: &Flashlog, device: Arc<dyn Device>) -> (Result<BackedUp, Error>,
     (done, told)
 }
 
-/// Main that cannot be read at one block, and counts what is read.
+/// Main that cannot be read at one block, or where reading that is a bug, and counts what is read.
 struct Main {
     below: Arc<MemoryDevice>,
     bad: AtomicU64,
+    is_bug: AtomicBool,
     read_blocks: AtomicU64,
 }
 
@@ -36,6 +37,7 @@ impl Filter for Main {
         let blocks = length_bytes / BLOCK_SIZE as u64;
         let bad = self.bad.load(Ordering::Relaxed);
         if (first..first + blocks).contains(&bad) {
+            assert!(!self.is_bug.load(Ordering::Relaxed), "planted at {bad}");
             let (source, device) = (Arc::new(std::io::Error::from_raw_os_error(libc::EIO)), "main".into());
             let operation = crate::Operation::Read;
             return Err(crate::Error::Io { device, operation, first: Some(bad), length_bytes, source });
@@ -51,7 +53,12 @@ fn large_set(blocks: u64) -> (Arc<Main>, Arc<Flashlog>, Arc<MemoryDevice>) {
     let below = Arc::new(MemoryDevice::new(blocks + 256).named("main"));
     (0..blocks).step_by(7).for_each(|at| put(&*below, at, at + 1).unwrap());
     let log = Arc::new(MemoryDevice::new(256 * 12).named("log"));
-    let main = Arc::new(Main { below, bad: AtomicU64::new(u64::MAX), read_blocks: AtomicU64::new(0) });
+    let main = Arc::new(Main {
+        below,
+        bad: AtomicU64::new(u64::MAX),
+        is_bug: AtomicBool::new(false),
+        read_blocks: AtomicU64::new(0),
+    });
     assert_eq!(create(main.clone(), log.clone(), &names(1)).unwrap(), blocks);
     let (set, _) = Flashlog::open(main.clone(), log, &Options::default()).unwrap();
     let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(blocks)).named("backup"));
@@ -68,13 +75,22 @@ fn are_same(set: &Flashlog, backup: &dyn Device) -> bool {
     })
 }
 
-/// A backup whose first write waits until more of main has been read than is to be written.
+/// A backup whose first write waits until so much of main has been read in advance.
 struct Waiting {
     below: Arc<MemoryDevice>,
     main: Arc<Main>,
+    /// So much.
+    until_blocks: u64,
     /// What had been read of main then.
     seen: AtomicU64,
     is_first: AtomicBool,
+}
+
+impl Waiting {
+    fn until(until_blocks: u64, main: &Arc<Main>, backup: &Arc<MemoryDevice>) -> Arc<Waiting> {
+        let (below, main, is_first) = (backup.clone(), main.clone(), AtomicBool::new(true));
+        Arc::new(Waiting { below, main, until_blocks, seen: AtomicU64::new(0), is_first })
+    }
 }
 
 impl Filter for Waiting {
@@ -87,7 +103,7 @@ impl Filter for Waiting {
             let begun = Instant::now();
             let read = || self.main.read_blocks.load(Ordering::SeqCst);
             // Reading wakes nobody who waits for a number of blocks.
-            while read() < 9 * 256 && begun.elapsed() < Duration::from_secs(20) {
+            while read() < self.until_blocks && begun.elapsed() < Duration::from_secs(20) {
                 std::thread::sleep(Duration::from_millis(1));
             }
             // And no more than there is room for: time in which it would read on.
@@ -102,9 +118,7 @@ impl Filter for Waiting {
 fn main_is_read_while_the_backup_is_written_within_a_bound() {
     let (main, set, backup) = large_set(20 * 256);
     main.read_blocks.store(0, Ordering::Relaxed);
-    let waiting =
-        Waiting { below: backup.clone(), main: main.clone(), seen: AtomicU64::new(0), is_first: AtomicBool::new(true) };
-    let waiting = Arc::new(waiting);
+    let waiting = Waiting::until(9 * 256, &main, &backup);
     let (done, told) = back_up(&set, waiting.clone());
     assert!(done.unwrap().is_full);
     // The one that is being written, and eight in advance.
@@ -128,6 +142,25 @@ fn what_cannot_be_read_ends_a_copy_at_its_place_and_it_goes_on_from_what_was_not
     // It notes how far it is each 64 MiB.
     assert_eq!((done.unwrap().is_full, told[0]), (true, (0, MANY - 64 * 256)));
     assert!(are_same(&set, &*backup));
+}
+
+#[test]
+fn a_panic_of_the_thread_that_reads_in_advance_is_an_error_and_nobody_waits_for_it() {
+    let (main, set, backup) = large_set(20 * 256);
+    main.bad.store(7 * 256 + 5, Ordering::Relaxed);
+    main.is_bug.store(true, Ordering::Relaxed);
+    // Whoever copies does not get there before the thread.
+    let waiting = Waiting::until(7 * 256, &main, &backup);
+    let (told, done) = std::sync::mpsc::channel();
+    let of_thread = set.clone();
+    std::thread::spawn(move || told.send(back_up(&of_thread, waiting).0));
+    let done = done.recv_timeout(Duration::from_secs(60)).expect("it waits for ever");
+    let error = done.unwrap_err().to_string();
+    for part in ["flashlog of main and log", "256 blocks from block 1792 on", "planted at 1797"] {
+        assert!(error.contains(part), "{error}");
+    }
+    main.bad.store(u64::MAX, Ordering::Relaxed);
+    assert!(back_up(&set, backup.clone()).0.unwrap().is_full && are_same(&set, &*backup));
 }
 
 #[test]

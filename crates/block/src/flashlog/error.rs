@@ -181,6 +181,18 @@ pub enum Error {
         /// Name of the log.
         device: Arc<str>,
     },
+    /// Reading what a backup copies has ended in a bug.
+    #[error("{device}: a bug while {blocks} blocks from block {first} on were read for the backup: {what}")]
+    Panicked {
+        /// Name of the set.
+        device: Arc<str>,
+        /// The first block of the set.
+        first: u64,
+        /// How many.
+        blocks: u64,
+        /// What the panic said.
+        what: Arc<str>,
+    },
     /// Bytes of the format are not as they should be.
     #[error("{device}: damaged at block {block}: {fault}")]
     Damaged {
