@@ -166,6 +166,7 @@ if [ "$mode" = test ]; then
     suite loads 120
     suite rsync 120
     suite nbd 180
+    suite nbd-set 180
     suite postgres 120
     suite memory 150 FILES=60000 VOLUME_MB=1024
     step directories 300 $directories 20000
@@ -186,6 +187,7 @@ else
     suite fio 1200 SIZE=256m LIMIT=400
     suite loads 1800 RUNTIME_S=120 CLIENTS=8 BONNIE_MB=1024 BONNIE_FILES=16 TRANSACTIONS=100000 POSTMARK_FILES=10000 LIMIT=900
     suite nbd 600 SECONDS_FIO=60
+    suite nbd-set 900 ROUNDS=60
     suite rsync 1800 TREES="/usr/share /usr/include /usr/lib"
     suite memory 3600 FILES=1000000 VOLUME_MB=16384 FILE_MB=1024 STORE_SIZE=8G
     step directories 5400 $directories 1000000
