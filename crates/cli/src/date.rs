@@ -15,14 +15,15 @@ pub(crate) fn utc(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
-/// Reads a date and time of day in UTC, as [`utc`] writes it (`T` for the first blank, `Z` or nothing for UTC), or seconds since 1970. In seconds
-/// since 1970.
+/// Reads a date and time of day in UTC, as [`utc`] writes it (`T` for the first blank, `Z` or nothing for UTC), or seconds since 1970, which may have
+/// an `@` in front, as date(1) has them. In seconds since 1970.
 pub(crate) fn parse(text: &str) -> Result<i64, String> {
-    let wrong = || format!("{text:?} is no time; try '2026-11-22 18:30:00' (UTC), or seconds since 1970");
-    if let Ok(seconds) = text.trim().parse::<u32>() {
+    let text = text.trim();
+    let wrong = || format!("{text:?} is no time; try '2026-11-22 18:30:00' (UTC), or @SECONDS since 1970");
+    if let Ok(seconds) = text.strip_prefix('@').unwrap_or(text).parse::<u32>() {
         return Ok(seconds.into());
     }
-    let plain = text.trim().trim_end_matches("UTC").trim_end_matches('Z').trim();
+    let plain = text.trim_end_matches("UTC").trim_end_matches('Z').trim();
     let (day, time) = plain.split_once(['T', ' ']).unwrap_or((plain, "00:00"));
     let numbers =
         |text: &str, by: char| text.split(by).map(|part| part.trim().parse::<i64>().ok()).collect::<Option<Vec<_>>>();
@@ -54,8 +55,21 @@ mod tests {
         assert_eq!(parse("2026-11-21T05:00:03Z"), Ok(1_795_237_203));
         assert_eq!(parse("2026-11-21 05:00"), Ok(1_795_237_200));
         assert_eq!(parse("2026-11-21"), Ok(1_795_219_200));
-        assert_eq!(parse("86400"), Ok(86_400));
-        for wrong in ["", "yesterday", "2026-13-01", "2026-11-22 25:00", "1969-12-31", "2026-11", "1-2-3 4:5:6:7"] {
+        for seconds in ["86400", "@86400", " @86400 "] {
+            assert_eq!(parse(seconds), Ok(86_400));
+        }
+        for wrong in [
+            "",
+            "yesterday",
+            "2026-13-01",
+            "2026-11-22 25:00",
+            "1969-12-31",
+            "2026-11",
+            "1-2-3 4:5:6:7",
+            "@",
+            "@2026-11-21",
+            "@-1",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -156,7 +156,11 @@ impl Disks {
         match given {
             Given { log: Some(log), .. } => Err(Failure::usage(format!("{is_none}, also not {}", log.display()))),
             Given { at: Some(at), .. } => {
-                let (wanted, shown) = (past::written(*at), main.name());
+                let wanted = match at {
+                    At::Barrier(number) => format!("barrier {number}"),
+                    at => past::written(*at),
+                };
+                let shown = main.name();
                 Err(Failure::usage(format!("{shown} is on no Flashlog: its state at {wanted} is nowhere"))
                     .hint("a snapshot keeps a state of any store: holdfast snapshot list"))
             }

@@ -33,6 +33,8 @@ const UNCERTAIN_WAIT: Duration = Duration::from_secs(30);
 enum Holder {
     /// A mount that this process sees, on this directory.
     Mount(PathBuf),
+    /// A mount that this process sees, of a set that has it as its log.
+    MountOfSet(PathBuf),
     /// A mount in a name space of its daemon, which is this process.
     MountElsewhere(u32),
     /// Something else than a mount: a check, a program with the library.
@@ -125,6 +127,12 @@ impl Holder {
         match self {
             Holder::Mount(directory) => Failure::new(format!("{shown} is mounted on {}", directory.display()))
                 .hint(format!("unmount it first: holdfast unmount {}", shell(directory))),
+            Holder::MountOfSet(directory) => {
+                Failure::new(format!("{shown} is of the set that is mounted on {}", directory.display())).hint(format!(
+                    "unmount it first: holdfast unmount {}; or see its earlier states meanwhile: holdfast flashlog at",
+                    shell(directory)
+                ))
+            }
             Holder::MountElsewhere(pid) => {
                 in_use().hint(format!("process {pid}, which has mounted it where this process cannot see it"))
             }
@@ -170,7 +178,7 @@ impl Wait {
 
     fn goes_on(&mut self, now: Instant, holder: &Holder) -> bool {
         let (since, longest) = match holder {
-            Holder::Mount(_) | Holder::MountElsewhere(_) | Holder::Process(_) => return false,
+            Holder::Mount(_) | Holder::MountOfSet(_) | Holder::MountElsewhere(_) | Holder::Process(_) => return false,
             Holder::Serving(_) | Holder::Unseen => (self.start, UNCERTAIN_WAIT.min(self.timeout)),
             Holder::Closing(_, done) => {
                 if done.is_some() && *done != self.life.1 {
@@ -207,6 +215,12 @@ impl Search {
             // Or just now, since this looked.
             Holder::MountElsewhere(pid) => {
                 seen().map_or(Holder::MountElsewhere(pid), |mount| Holder::Mount(mount.directory))
+            }
+            // What is mounted may be another device of its set.
+            Holder::Serving(pid) => {
+                let of_holdfast = mounts::of_holdfast().unwrap_or_default();
+                let of_set = of_holdfast.into_iter().find(|mount| holds(pid, &mount.source));
+                of_set.map_or(Holder::Serving(pid), |mount| Holder::MountOfSet(mount.directory))
             }
             holder => holder,
         }
@@ -316,7 +330,9 @@ mod tests {
     #[test]
     fn who_uses_it_for_good_is_not_waited_for() {
         let start = Instant::now();
-        for holder in [Holder::Mount("/m".into()), Holder::MountElsewhere(7), Holder::Process(7)] {
+        for holder in
+            [Holder::Mount("/m".into()), Holder::MountOfSet("/m".into()), Holder::MountElsewhere(7), Holder::Process(7)]
+        {
             assert!(!Wait::begin(start, Duration::ZERO).goes_on(start, &holder), "{holder:?}");
         }
     }

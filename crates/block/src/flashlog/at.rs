@@ -22,12 +22,28 @@ pub enum At {
     /// Everything that the log has.
     #[default]
     Now,
-    /// The last barrier whose number is not greater.
+    /// The last barrier whose number is not greater. A number behind those of all barriers is refused.
     Barrier(u64),
     /// The last barrier that was written not later.
     Time(SystemTime),
     /// What the backup has, without the log.
     Backup,
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Now => f.write_str("now"),
+            At::Barrier(number) => write!(f, "barrier {number}"),
+            At::Time(time) => write!(f, "{} seconds after 1970", seconds(*time)),
+            At::Backup => f.write_str("the backup's state"),
+        }
+    }
+}
+
+/// Since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// A moment at which a flush was asked for: what was written before it is in the log in front of it, and nothing else is.
@@ -43,8 +59,7 @@ pub struct Barrier {
 
 impl fmt::Display for Barrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let since = self.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        write!(f, "barrier {} ({} seconds after 1970)", self.number, since.as_secs())
+        write!(f, "barrier {} ({} seconds after 1970)", self.number, seconds(self.time))
     }
 }
 
@@ -241,12 +256,17 @@ impl Behind {
             // What is behind it may be what is wanted.
             return Err(damage.clone());
         }
+        if let (At::Barrier(wanted), Some((last, _))) = (at, survey.barriers.last())
+            && wanted > last.number
+        {
+            return Err(Error::NoBarrier { device: self.rings.device.name().into(), wanted, last: *last });
+        }
         match found.map(|found| survey.barriers[found]) {
             Some((barrier, point)) if at != At::Now || point == survey.end => Ok((point, Some(barrier))),
             _ if at == At::Now => Ok((survey.end, None)),
             _ => {
                 let first = survey.barriers.first().map(|(barrier, _)| *barrier);
-                Err(Error::TooEarly { device: Arc::clone(&self.backup), first })
+                Err(Error::TooEarly { device: Arc::clone(&self.backup), wanted: at, first })
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Why a set cannot be made or opened.
 
-use super::at::Barrier;
+use super::at::{At, Barrier};
 use super::backup::PASSES_MOST;
 use super::format::{Fault, Role, Uuid};
 use super::rebuild::Later;
@@ -131,12 +131,24 @@ pub enum Error {
         needed: u64,
     },
     /// The backup has gone past the state that is wanted.
-    #[error("{device}: the backup's state is later than what is wanted: {}", Earliest(*first))]
+    #[error("{device}: the backup's state is later than what is wanted ({wanted}): {}", Earliest(*first))]
     TooEarly {
         /// Name of the backup.
         device: Arc<str>,
+        /// What is wanted.
+        wanted: At,
         /// The first barrier behind the backup's state, if there is one.
         first: Option<Barrier>,
+    },
+    /// The log has no barrier of this number yet.
+    #[error("{device}: there is no barrier {wanted}: the last one is {last}")]
+    NoBarrier {
+        /// Name of the log.
+        device: Arc<str>,
+        /// The number that is wanted.
+        wanted: u64,
+        /// The last barrier.
+        last: Barrier,
     },
     /// Main is to be made anew at a state that has others behind it, which would be gone.
     #[error(

@@ -76,10 +76,12 @@ fn each_barrier_is_a_state_by_its_number_and_by_its_time() {
         let past = |at| Past::open(set.backup.clone(), set.log.clone(), at);
         let between = past(At::Time(all[3].time + Duration::from_millis(999))).unwrap();
         assert_eq!(between.barrier(), Some(all[3]));
-        assert!(
-            contents(&past(At::Now).unwrap()) == states[49]
-                && contents(&past(At::Barrier(9999)).unwrap()) == states[49]
-        );
+        assert!(contents(&past(At::Now).unwrap()) == states[49]);
+        let last = *all.last().unwrap();
+        let refused = past(At::Barrier(9999)).map(drop).unwrap_err();
+        assert!(matches!(refused, Error::NoBarrier { wanted: 9999, last: found, .. } if found == last), "{refused:?}");
+        let said = format!("log: there is no barrier 9999: the last one is barrier {} (", last.number);
+        assert!(refused.to_string().starts_with(&said), "{refused}");
         assert!(contents(&past(At::Backup).unwrap()) == contents(&*set.backup));
         for at in [At::Barrier(all[0].number - 1), At::Time(all[0].time - Duration::from_secs(1))] {
             let refused = past(at).map(drop);

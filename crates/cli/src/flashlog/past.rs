@@ -20,13 +20,13 @@ pub(crate) fn at_second(seconds: i64) -> At {
     At::Time(SystemTime::UNIX_EPOCH + end)
 }
 
-/// Reads the number of a barrier, a time, or `now`.
+/// Reads the number of a barrier, a time, or `now`. Seconds since 1970 have an `@` in front: a number alone is a barrier's.
 pub(crate) fn parse(text: &str) -> std::result::Result<At, String> {
     match text.parse() {
         Ok(number) => Ok(At::Barrier(number)),
         Err(_) if text == "now" => Ok(At::Now),
         Err(_) => date::parse(text).map(at_second).map_err(|_| {
-            format!("{text:?} is neither the number of a barrier nor a time; try 2026-11-22T18:30:00 (UTC)")
+            format!("{text:?} is neither the number of a barrier nor a time; try 2026-11-22T18:30:00 (UTC), or @SECONDS since 1970")
         }),
     }
 }

@@ -84,6 +84,9 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::Incomplete { .. } => "a backup that is not complete is nothing to rebuild from; go on with the backup",
         Error::Gap { .. } => "what was written in between is nowhere; a full backup is needed",
         Error::TooEarly { .. } => "holdfast flashlog at --list tells which moments there are",
+        Error::NoBarrier { .. } => {
+            "holdfast flashlog at --list tells which moments there are; a number alone is a barrier's, and @SECONDS a time since 1970"
+        }
         Error::Later { .. } => {
             "to give that up, say --drop-later; at --barrier shows the state without giving up anything"
         }

@@ -10,12 +10,12 @@ fn tree(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|path| (path.file_name().unwrap().to_str().unwrap().into(), fs::read(&path).unwrap())).collect()
 }
 
-/// The number and the time of the last moment.
-fn last_moment(rig: &Rig) -> (u64, String) {
+/// The number and the time of the last moment, and the time in seconds.
+fn last_moment(rig: &Rig) -> (u64, String, u64) {
     let moments = rig.run(["flashlog", "at", "--backup", "c", "--list", "--json"]).exits(0).json();
     let last = moments["moments"].as_array().unwrap().last().unwrap().clone();
     let time = last["time"].as_str().unwrap().replacen(' ', "T", 1).replace(" UTC", "Z");
-    (last["number"].as_u64().unwrap(), time)
+    (last["number"].as_u64().unwrap(), time, last["seconds"].as_u64().unwrap())
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn a_store_is_mounted_as_it_was_at_a_barrier() {
     fs::write(directory.join("file3"), b"changed").unwrap();
     rig.run(["sync", "m"]).exits(0);
     let before = tree(&directory);
-    let (barrier, time) = last_moment(&rig);
+    let (barrier, time, seconds) = last_moment(&rig);
     // What is encrypted then by mistake or by malice, in another second: a time that is asked for has no parts of one.
     std::thread::sleep(std::time::Duration::from_millis(2100));
     for number in 0..20 {
@@ -47,7 +47,8 @@ fn a_store_is_mounted_as_it_was_at_a_barrier() {
     let spoiled = tree(&directory);
     // As long as it is in use, its server shows it.
     let refused = rig.run(["mount", "c", "then", "-o", &format!("at={barrier}"), "--timeout", "1"]).exits(1);
-    assert!(refused.err.contains("/b"), "{refused:?}");
+    let said = format!("/b is of the set that is mounted on {}", directory.display());
+    assert!(refused.err.contains(&said) && refused.err.contains("holdfast unmount"), "{refused:?}");
     rig.run(["unmount", "m"]).exits(0);
 
     let at = |store: &str, at: &str, files: &BTreeMap<String, Vec<u8>>| {
@@ -66,10 +67,20 @@ fn a_store_is_mounted_as_it_was_at_a_barrier() {
     for store in ["c", "a"] {
         at(store, &barrier.to_string(), &before);
         at(store, &time, &before);
+        at(store, &format!("@{seconds}"), &before);
         at(store, "now", &spoiled);
     }
     assert!(["a", "b", "c"].map(|name| fs::read(rig.path(name)).unwrap()) == bytes);
-    rig.run(["mount", "c", "then", "-o", "at=1"]).exits(1).says("barrier 1");
+    rig.run(["mount", "c", "then", "-o", "at=1"])
+        .exits(1)
+        .says("what is wanted (barrier 1): the first one behind it is barrier");
+    // A number alone is never a time.
+    let refused = rig.run(["mount", "c", "then", "-o", &format!("at={seconds}")]).exits(1);
+    let said = format!("there is no barrier {seconds}: the last one is barrier ");
+    assert!(refused.err.contains(&said) && refused.err.contains("@SECONDS"), "{refused:?}");
+    let refused =
+        rig.run(["flashlog", "at", "--backup", "c", "--log", "b", "--barrier", &seconds.to_string()]).exits(1);
+    assert!(refused.err.contains(&said), "{refused:?}");
     // And the set goes on.
     rig.run(["mount", "a", "m"]).exits(0);
     assert!(tree(&directory) == spoiled);

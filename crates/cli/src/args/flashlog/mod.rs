@@ -447,7 +447,7 @@ pub(crate) struct FlashlogMoment {
     /// The last moment whose number is not greater
     #[arg(long, value_name = "N", group = "moment")]
     pub(crate) barrier: Option<u64>,
-    /// The last moment that is not later, as '2026-11-22 18:30:00' (UTC) or in seconds since 1970
+    /// The last moment that is not later, as '2026-11-22 18:30:00' (UTC) or @SECONDS since 1970
     #[arg(long, value_name = "TIME", group = "moment", value_parser = crate::date::parse)]
     pub(crate) time: Option<i64>,
 }
