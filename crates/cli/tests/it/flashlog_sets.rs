@@ -1,8 +1,7 @@
-//! `holdfast flashlog`: sets made, served, backed up and rebuilt.
+//! `holdfast flashlog`: sets made, served, backed up, compared and rebuilt, and the server that tests of sets start.
 
 use crate::nbd::Client;
-use crate::on_flashlog::SmallHost;
-use crate::rig::{PATIENCE, Rig, await_end, kill, root};
+use crate::rig::{PATIENCE, Rig, await_end, kill};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -70,21 +69,21 @@ impl Drop for Server {
     }
 }
 
-const SET: [&str; 4] = ["--main", "main", "--log", "log"];
+pub(crate) const SET: [&str; 4] = ["--main", "main", "--log", "log"];
 
 /// A rig with a set of `main` and `log`.
-fn set() -> Rig {
+pub(crate) fn set() -> Rig {
     let rig = Rig::new();
     rig.run(["flashlog", "create", "--main", "main", "--log", "log", "--size", "32M"]).exits(0);
     rig
 }
 
-fn bytes(seed: u8, length: usize) -> Vec<u8> {
+pub(crate) fn bytes(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 512) as u8 ^ seed).collect()
 }
 
 /// First byte and length of what is not backed up, as a client sees it.
-fn not_backed_up(server: &Server) -> Option<Vec<(u64, u64)>> {
+pub(crate) fn not_backed_up(server: &Server) -> Option<Vec<(u64, u64)>> {
     if Command::new("nbdinfo").arg("--version").output().is_err() {
         eprintln!("SKIPPED: there is no nbdinfo");
         return None;
@@ -252,7 +251,7 @@ fn servers_are_told_apart_by_device_and_by_socket() {
 }
 
 /// Starts a server as a service manager does: with a socket as descriptor 3, and one to be told by.
-fn activated(rig: &Rig, listener: &UnixListener, notify: &Path) -> Server {
+pub(crate) fn activated(rig: &Rig, listener: &UnixListener, notify: &Path) -> Server {
     let mut command = Command::new("sh");
     let script =
         "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" flashlog serve --json --main main --log log";
@@ -371,83 +370,6 @@ fn a_set_is_looked_at_as_it_was_and_goes_back() {
 }
 
 #[test]
-fn a_log_is_detached_and_attached_while_clients_write() {
-    let rig = set();
-    let server = Server::start(&rig, &SET);
-    let mut client = server.client();
-    client.write(0, &bytes(1, 1 << 20));
-    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
-    rig.run(["flashlog", "attach", "--log", "log"]).exits(1).says("the set has its log");
-
-    // Main goes on alone, and says so to everybody.
-    let detached = rig.run(["flashlog", "detach", "--json"]).exits(0).json();
-    assert_eq!((&detached["free"], detached["log"].as_str().unwrap().ends_with("/log")), (&true.into(), true));
-    rig.run(["flashlog", "detach", "--main", "main"]).exits(1).says("without its log");
-    client.write(1 << 20, &bytes(2, 128 << 10));
-    let status = rig.run(["flashlog", "status", "--json"]).exits(3).json();
-    let alone = &status["sets"][0]["alone"];
-    assert_eq!((&status["sets"][0]["protected"], &alone["changed_bytes"]), (&false.into(), &(128 << 10).into()));
-    assert!(alone["since_s"].as_u64().unwrap() > 1_700_000_000, "{status}");
-    for refused in [&["backup"][..], &["at", "--list"]] {
-        rig.run([&["flashlog"], refused].concat()).exits(1).says("without its log");
-    }
-    if let Some(lacking) = not_backed_up(&server) {
-        assert_eq!(lacking, [(0, 31 << 20)], "what is on main alone");
-    }
-    // Another set's log does not do.
-    rig.run(["flashlog", "create", "--main", "main2", "--log", "log2", "--size", "32M"]).exits(0);
-    rig.run(["flashlog", "attach", "--main", "main", "--log", "log2"]).exits(1).says("belongs to set");
-    rig.run(["flashlog", "attach", "--main", "main", "--log", "log2", "--new"]).exits(1).says("holds the log device");
-    let back = rig.run(["flashlog", "attach", "--log", "log", "--json"]).exits(0).json();
-    assert_eq!((&back["new"], &back["copied_bytes"]), (&false.into(), &(128 << 10).into()));
-    rig.run(["flashlog", "status"]).exits(0);
-    if let Some(lacking) = not_backed_up(&server) {
-        assert_eq!(lacking, [(1 << 20, 128 << 10)]);
-    }
-
-    // Alone when it ended, and the log comes back without a server, too.
-    rig.run(["flashlog", "detach"]).exits(0);
-    client.write(2 << 20, &bytes(3, 64 << 10));
-    drop(client);
-    server.stop();
-    let server = Server::start(&rig, &["--main", "main", "--without-log", "--on-failure", "sync.log=read-only"]);
-    assert_eq!((&server.begun["protected"], &server.begun["alone"]["since_s"]), (&false.into(), &Value::Null));
-    let mut client = server.client();
-    client.write(3 << 20, &bytes(4, 64 << 10));
-    drop(client);
-    server.stop();
-    let back = rig.run(["flashlog", "attach", "--main", "main", "--log", "log", "--json"]).exits(0).json();
-    assert_eq!(back["copied_bytes"], 128 << 10);
-    rig.run(["flashlog", "attach", "--main", "main", "--log", "log"]).exits(1).says("has not been used without");
-
-    // Backup and log are everything again.
-    fs::remove_file(rig.path("main")).unwrap();
-    rig.run(["flashlog", "rebuild", "--backup", "backup", "--log", "log", "--main", "main"]).exits(0);
-    let server = Server::start(&rig, &SET);
-    let mut client = server.client();
-    let written = [(0, 1, 1 << 20), (1 << 20, 2, 128 << 10), (2 << 20, 3, 64 << 10), (3 << 20, 4, 64 << 10)];
-    for (at, seed, length) in written {
-        assert!(client.read(at, length) == bytes(seed, length), "what is at {at}");
-    }
-    drop(client);
-    server.stop();
-
-    // The log is lost while the set is closed; another takes its place, and the next backup is compared with main.
-    fs::remove_file(rig.path("log")).unwrap();
-    let server = Server::start(&rig, &["--main", "main", "--without-log"]);
-    let attached = rig.run(["flashlog", "attach", "--log", "new log", "--new", "--log-size", "16M"]).exits(3);
-    assert!(attached.out.contains("before the next backup, which compares everything"), "{attached:?}");
-    assert!(rig.run(["flashlog", "status"]).exits(3).out.contains("NOT PROTECTED: no backup goes with the log"));
-    let copy = rig.run(["flashlog", "backup", "--to", "backup", "--json"]).exits(0).json();
-    assert!(copy["full"] == false && copy["copied_bytes"].as_u64() < Some(4 << 20), "{copy}");
-    rig.run(["flashlog", "status"]).exits(0);
-    server.stop();
-    for wrong in [&["--main", "main"][..], &["--main", "main", "--log", "log", "--on-failure", "log.flush=retry:3"]] {
-        rig.run([&["flashlog", "serve"], wrong].concat()).exits(2);
-    }
-}
-
-#[test]
 fn a_backup_that_is_too_small_is_refused_before_anything_has_labels() {
     let rig = Rig::new();
     for (name, mib) in [("main", 32), ("log", 16), ("backup", 32)] {
@@ -550,92 +472,6 @@ fn a_kernel_without_ublk_is_told_before_anything_is_served() {
 }
 
 #[test]
-fn a_log_that_has_gone_is_waited_for_and_told_of() {
-    if !root("not root, so there is no host that is too small") {
-        return;
-    }
-    let rig = Rig::new();
-    let host = SmallHost::new(&rig, "2M");
-    fs::File::create(host.0.join("log")).unwrap().set_len(64 << 20).unwrap();
-    rig.run(["flashlog", "create", "--main", "main", "--log", "small/log", "--size", "32M"]).exits(0);
-    let arguments = ["--main", "main", "--log", "small/log", "--on-failure", "log.gone=wait:1h"];
-    let server = Server::start(&rig, &arguments);
-    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
-    let mut client = server.client();
-    client.write(0, &bytes(1, 1 << 18));
-    // It fails, and nothing is in its place.
-    fs::rename(host.0.join("log"), host.0.join("away")).unwrap();
-    let writer = std::thread::spawn(move || {
-        for number in 1..16_u64 {
-            client.try_write(number << 18, &bytes(number as u8, 1 << 18))?;
-            client.try_flush()?;
-        }
-        Ok::<_, std::io::Error>(client)
-    });
-    let waiting = loop {
-        let status = rig.run(["flashlog", "status", "--json"]).json();
-        if status["sets"][0]["problem"].is_string() {
-            break status;
-        }
-        assert!(!writer.is_finished());
-    };
-    let set = &waiting["sets"][0];
-    assert!(set["problem"].as_str().unwrap().starts_with("the log device has gone, and is waited for"), "{waiting}");
-    assert_eq!((&set["protected"], &set["on_failure"]["log.gone"]), (&false.into(), &"wait:1h+alone".into()));
-    rig.run(["flashlog", "status"]).exits(3);
-    let room = Command::new("mount").args(["-o", "remount,size=80M"]).arg(&host.0).status();
-    assert!(room.unwrap().success());
-    fs::rename(host.0.join("away"), host.0.join("log")).unwrap();
-    let mut client = writer.join().unwrap().unwrap();
-    let status = rig.run(["flashlog", "status", "--json"]).exits(0).json();
-    assert_eq!(status["sets"][0]["troubles"][0]["returns"], 1);
-    for number in 1..16_u64 {
-        assert!(client.read(number << 18, 1 << 18) == bytes(number as u8, 1 << 18), "{number}");
-    }
-    drop(client);
-    server.stop();
-}
-
-#[test]
-fn a_log_that_fails_is_gone_on_without_as_the_policy_says() {
-    if !root("not root, so there is no host that is too small") {
-        return;
-    }
-    for (arguments, goes_on) in
-        [(&[][..], true), (&["--on-failure", "sync.log=read-only"], false), (&["--mode", "async"], false)]
-    {
-        let rig = Rig::new();
-        let host = SmallHost::new(&rig, "2M");
-        fs::File::create(host.0.join("log")).unwrap().set_len(64 << 20).unwrap();
-        rig.run(["flashlog", "create", "--main", "main", "--log", "small/log", "--size", "32M"]).exits(0);
-        let server = Server::start(&rig, &[&["--main", "main", "--log", "small/log"], arguments].concat());
-        rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
-        let mut client = server.client();
-        let written = (0..16).try_for_each(|number| {
-            client.try_write(number << 18, &bytes(number as u8, 1 << 18))?;
-            client.try_flush()
-        });
-        assert_eq!(written.is_ok(), goes_on, "{arguments:?}: {written:?}");
-        let status = rig.run(["flashlog", "status", "--json"]).exits(3).json();
-        let problem = status["sets"][0]["problem"].as_str().unwrap();
-        assert!(
-            problem.starts_with(if goes_on { "main is without a log" } else { "no changes are taken" }),
-            "{status}"
-        );
-        if goes_on {
-            let room = Command::new("mount").args(["-o", "remount,size=80M"]).arg(&host.0).status();
-            assert!(room.unwrap().success());
-            rig.run(["flashlog", "attach", "--log", "small/log"]).exits(0);
-            rig.run(["flashlog", "status"]).exits(0);
-            client.write(0, &bytes(77, 1 << 18));
-            assert!(client.read(15 << 18, 1 << 18) == bytes(15, 1 << 18));
-            drop(client);
-            server.stop();
-        }
-    }
-}
-
-#[test]
 fn what_is_on_main_alone_is_told_and_a_backup_that_is_not_there_is_not_made_anew() {
     let rig = set();
     let server = Server::start(&rig, &SET);
@@ -659,29 +495,6 @@ fn what_is_on_main_alone_is_told_and_a_backup_that_is_not_there_is_not_made_anew
     rig.run(["flashlog", "backup"]).exits(0);
     rig.run(["flashlog", "status"]).exits(0);
     drop(client);
-    server.stop();
-}
-
-/// In asynchronous mode a log may have what main has not.
-#[test]
-fn what_only_a_log_may_have_is_given_up_only_if_that_is_said() {
-    let rig = set();
-    let server = Server::start(&rig, &["--main", "main", "--log", "log", "--mode", "async"]);
-    let mut client = server.client();
-    client.write(3 << 20, &bytes(5, 64 << 10));
-    client.try_flush().unwrap();
-    drop(client);
-    server.kill();
-    let alone = ["flashlog", "serve", "--main", "main", "--without-log"];
-    rig.run(alone).exits(1).says("the log may have what main has not");
-    // With its log nothing is lost.
-    let server = Server::start(&rig, &["--main", "main", "--log", "log", "--mode", "async"]);
-    let mut client = server.client();
-    assert_eq!(client.read(3 << 20, 64 << 10), bytes(5, 64 << 10));
-    drop(client);
-    server.kill();
-    let server = Server::start(&rig, &["--main", "main", "--without-log", "--accept-loss"]);
-    assert_eq!(server.begun["protected"], false);
     server.stop();
 }
 
@@ -743,57 +556,5 @@ fn main_is_compared_with_its_backup_or_with_the_log() {
     rig.run(["flashlog", "backup", "--verify"]).exits(0);
     rig.run(["flashlog", "status"]).exits(0);
     drop(client);
-    server.stop();
-}
-
-#[test]
-fn a_server_that_is_killed_while_main_is_alone_serves_again_and_has_its_log_back() {
-    let rig = set();
-    let (path, notify_path) = (rig.path("nbd"), rig.path("notify"));
-    let (listener, _notify) = (UnixListener::bind(&path).unwrap(), UnixDatagram::bind(&notify_path).unwrap());
-    let server = activated(&rig, &listener, &notify_path);
-    let mut client = Client::connect(&path);
-    client.write(0, &bytes(1, 64 << 10));
-    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
-    rig.run(["flashlog", "detach"]).exits(0);
-    client.write(1 << 20, &bytes(2, 64 << 10));
-    client.try_flush().unwrap();
-    server.kill();
-    // Nobody knows how the set is doing, and it is not said that there is none.
-    let told = rig.run(["flashlog", "status"]).exits(3).out;
-    assert!(told.contains("NOT KNOWN: who served a set at ") && told.contains(".control"), "{told}");
-    assert!(rig.run(["flashlog", "status", "--json"]).exits(3).json()["ended"][0].is_string());
-    // As the service manager starts it again, and the client connects again.
-    let waiting = UnixStream::connect(&path).unwrap();
-    let server = activated(&rig, &listener, &notify_path);
-    let mut client = Client::over(waiting);
-    assert!(client.read(1 << 20, 64 << 10) == bytes(2, 64 << 10));
-    client.write(2 << 20, &bytes(3, 64 << 10));
-    crate::rig::eventually("the log is back", || rig.run(["flashlog", "status", "main"]).code == Some(0));
-    drop(client);
-    server.stop();
-    let no_server = rig.run(["flashlog", "status"]).exits(0).out;
-    assert_eq!(no_server, "No set is served.\n");
-    fs::remove_file(rig.path("main")).unwrap();
-    rig.run(["flashlog", "rebuild", "--backup", "backup", "--log", "log", "--main", "main"]).exits(0);
-    let server = Server::start(&rig, &SET);
-    for (at, seed) in [(0, 1), (1 << 20, 2), (2 << 20, 3)] {
-        assert!(server.client().read(at, 64 << 10) == bytes(seed, 64 << 10), "what is at {at}");
-    }
-    server.stop();
-    // The log is not there: nobody is served without it who was not before, nor where a log that goes leads to something else.
-    fs::rename(rig.path("log"), rig.path("away")).unwrap();
-    rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1).says("the log is not there");
-    Server::start(&rig, &["--main", "main", "--without-log"]).kill();
-    let strict = ["flashlog", "serve", "--main", "main", "--log", "log", "--on-failure", "log=read-only"];
-    rig.run(strict).exits(1).says("the log is not there");
-    let server = Server::start(&rig, &SET);
-    assert_eq!(server.begun["protected"], false);
-    server.client().write(3 << 20, &bytes(4, 4096));
-    server.kill();
-    fs::rename(rig.path("away"), rig.path("log")).unwrap();
-    let server = Server::start(&rig, &SET);
-    crate::rig::eventually("the log is back", || rig.run(["flashlog", "status", "main"]).code == Some(0));
-    assert!(server.client().read(3 << 20, 4096) == bytes(4, 4096));
     server.stop();
 }
