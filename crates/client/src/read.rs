@@ -42,7 +42,7 @@ impl Read<'_, '_> {
             let got = match self.step(done, total - done, sums) {
                 Err(error) => {
                     sums.truncate(known);
-                    let (done, error) = self.up_to_bad(done, error, sums);
+                    let (done, error) = self.up_to_bad(done, total, error, sums);
                     return Err(self.with_all_bad(error, total).after(done));
                 }
                 Ok(got) => got,
@@ -57,10 +57,19 @@ impl Read<'_, '_> {
 
     /// A request that meets a bad block gives nothing. What is before that block is asked for without it, as read(2) gives those bytes. Gives
     /// how far that got, and the error of the first block that is bad.
-    fn up_to_bad(&mut self, mut done: usize, mut error: Error, sums: &mut Vec<Checksum>) -> (usize, Error) {
+    fn up_to_bad(
+        &mut self,
+        mut done: usize,
+        total: usize,
+        mut error: Error,
+        sums: &mut Vec<Checksum>,
+    ) -> (usize, Error) {
         while let Some(&first) = error.blocks.iter().min() {
             let at = self.offset + done as u64;
-            let Some(before) = (first * BLOCK_BYTES as u64).checked_sub(at).filter(|&before| before > 0) else { break };
+            // A block that is not of this transfer is a reply that makes no sense: nothing is asked for by it.
+            let of_transfer = 1..(total - done) as u64;
+            let before = first.checked_mul(BLOCK_BYTES as u64).and_then(|bad| bad.checked_sub(at));
+            let Some(before) = before.filter(|before| of_transfer.contains(before)) else { break };
             let length = inline_bytes(at, before as usize, self.algorithm.digest_len());
             match self.good(done, length, false) {
                 Ok((got, more)) => {
