@@ -30,7 +30,8 @@ impl Route {
     fn of(writes: &[Write<'_>]) -> Route {
         let mut route = Route::default();
         for write in writes {
-            (write.first..).zip(write.bufs).for_each(|(block, bytes)| route.add(block, bytes));
+            let blocks = (0..).map(|number| write.first.wrapping_add(number));
+            blocks.zip(write.bufs).for_each(|(block, bytes)| route.add(block, bytes));
         }
         route
     }
