@@ -7,7 +7,6 @@ use crate::failure::exit;
 use crate::given_up::GivenUp;
 use crate::output::{self, Report, count};
 use crate::quoting;
-use crate::scratch::Scratch;
 use crate::size;
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::Device;
@@ -265,10 +264,13 @@ pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked>
     let ((names, names_are_wrong), damage, remarks, given_up) = match Stack::open(device.clone(), &Settings::to_look())
     {
         Ok(stack) => {
-            let replayed = replayed(device.clone(), &found);
+            let given_up_before = given_up(&stack);
+            let has_log = found.log_batches > 0 && (is_about_a_file(&found) || given_up_before.is_some());
+            let replayed = if has_log { Stack::replayed(device.clone()) } else { None };
             let named = replayed.as_ref().unwrap_or(&stack);
             let remarks = damage(named, &found.remarks);
-            (names(&stack, &found, watch), damage(named, &found.findings), remarks, given_up(named))
+            let given_up = if has_log { given_up(named) } else { given_up_before };
+            (names(&stack, &found, watch), damage(named, &found.findings), remarks, given_up)
         }
         Err(failure) => {
             let findings = vec![format!("names could not be checked: {failure}")];
@@ -305,14 +307,9 @@ fn check_blocks(device: Arc<dyn Device>, options: &CheckOptions, watch: Watch<'_
     report.map_err(stack::says)
 }
 
-/// What the next mount will have, in memory: files that only the intent log has are found by their names there.
-fn replayed(device: Arc<dyn Device>, found: &physical_check::Report) -> Option<Stack> {
-    let is_about_a_file = |finding: &Finding| finding.place.object.is_some();
-    if found.log_batches == 0 || !found.findings.iter().chain(&found.remarks).any(is_about_a_file) {
-        return None;
-    }
-    let settings = Settings { read_only: false, ..Settings::to_look() };
-    Stack::open(Arc::new(Scratch::over(device)), &settings).ok()
+/// Whether something that is told of a file depends on what the intent log has.
+fn is_about_a_file(found: &physical_check::Report) -> bool {
+    found.findings.iter().chain(&found.remarks).any(|finding| finding.place.object.is_some())
 }
 
 fn blocks(report: physical_check::Report, damage: Vec<Option<Damage>>, remarks: Vec<Option<Damage>>) -> Blocks {

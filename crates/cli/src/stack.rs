@@ -4,6 +4,7 @@ use crate::audited::Audited;
 use crate::failure::{Failure, Result};
 use crate::holder;
 use crate::report::{Figures, SnapshotFigures};
+use crate::scratch::Scratch;
 use holdfast_block::{Access, Device, FileDevice};
 use holdfast_cache::{Cache, Options as CacheOptions, Recovered};
 use holdfast_integrity::Protection;
@@ -70,6 +71,12 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
+    /// What the next mount will have, in memory: the intent log is replayed, and nothing is written to the device. Nothing if that fails.
+    pub(crate) fn replayed(device: Arc<dyn Device>) -> Option<Stack> {
+        let settings = Settings { read_only: false, ..Settings::to_look() };
+        Stack::open(Arc::new(Scratch::over(device)), &settings).ok()
+    }
+
     /// Opens the store on `device`. Unless it is read-only, the intent log is replayed. Nothing runs on its own
     /// afterwards: whoever wants epochs closed in time calls [`Cache::tick`].
     pub(crate) fn open(device: Arc<dyn Device>, settings: &Settings) -> Result<Stack> {

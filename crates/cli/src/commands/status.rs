@@ -152,5 +152,10 @@ fn unmounted(store: &Path, given: &Given) -> Result<StoreReport> {
     report.figures = Some(stack.figures(stack.status()));
     disks.tell(&mut report);
     report.given_up = Earlier::look(&stack, disks.is_copy());
+    if report.given_up.is_some() && condition == Condition::Unclean {
+        // What was synced after it is in the intent log only.
+        let replayed = Stack::replayed(disks.device());
+        report.given_up = Earlier::look(replayed.as_ref().unwrap_or(&stack), disks.is_copy());
+    }
     Ok(report)
 }

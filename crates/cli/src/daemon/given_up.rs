@@ -65,7 +65,7 @@ impl Entry {
         };
         let pages = self.runs.iter().flat_map(|&(first, count)| first..first.saturating_add(count));
         let known: Vec<PageIndex> = pages.take(BAD_PAGES_KNOWN).filter(is_left).collect();
-        let all = if known.is_empty() { 0 } else { known.len() as u64 + self.others };
+        let all = if known.is_empty() { 0 } else { (known.len() as u64).saturating_add(self.others) };
         (known, all)
     }
 
@@ -94,8 +94,7 @@ impl Earlier {
             tracing::warn!(%error, "there is no place to keep what a mount gives up: only the log would have it");
             None
         });
-        let entries: Option<Vec<Entry>> = file.as_ref().and_then(RecordFile::load);
-        let this = Earlier { file, entries: entries.unwrap_or_default() };
+        let this = Earlier { entries: file.as_ref().and_then(RecordFile::load_or_warn).unwrap_or_default(), file };
         for Named { path, pages, bytes } in this.entries.iter().filter_map(|entry| entry.named(stack)) {
             let pages = count(pages, "page", "pages");
             tracing::error!(
@@ -109,8 +108,7 @@ impl Earlier {
     /// What still is so of a store that is not mounted. Nothing is made, and nothing logged.
     pub(crate) fn look(stack: &Stack, is_copy: bool) -> Option<GivenUp> {
         let file = if is_copy { None } else { RecordFile::existing(RECORD, &stack.module.store_uuid()) };
-        let entries = file.as_ref().and_then(RecordFile::load)?;
-        Earlier { file, entries }.report(stack)
+        Earlier { entries: file.as_ref().and_then(RecordFile::load_or_warn)?, file }.report(stack)
     }
 
     /// What of it still is so.
@@ -122,7 +120,7 @@ impl Earlier {
                 ended_s = ended_s.max(entry.ended_s);
             }
         }
-        let (files, pages) = (left.len() as u64, left.iter().map(|file| file.pages).sum());
+        let (files, pages) = (left.len() as u64, left.iter().fold(0u64, |sum, file| sum.saturating_add(file.pages)));
         let first = left.first()?.path.clone();
         left.truncate(FILES_NAMED);
         Some(GivenUp { pages, files, first, named: left, ended_s })

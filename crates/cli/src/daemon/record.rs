@@ -6,6 +6,7 @@
 
 use crate::report::show_uuid;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -48,10 +49,24 @@ impl RecordFile {
         Ok(RecordFile { directory: File::open(above)?, name, path })
     }
 
-    /// What it says; nothing if there is none, or nonsense.
-    pub(super) fn load<T: DeserializeOwned>(&self) -> Option<T> {
-        let file = openat(&self.directory, &self.name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        serde_json::from_str(&io::read_to_string(File::from(file)).ok()?).ok()
+    /// What it says; nothing if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is nonsense.
+    pub(super) fn load<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
+        match openat(&self.directory, &self.name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => Ok(Some(serde_json::from_str(&io::read_to_string(File::from(file))?)?)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What it says, if it can be made out; if not, the log says so.
+    pub(super) fn load_or_warn<T: DeserializeOwned>(&self) -> Option<T> {
+        self.load().unwrap_or_else(|error| {
+            tracing::warn!(file = %self.path.display(), %error, "what earlier mounts have left cannot be read, and counts as nothing");
+            None
+        })
     }
 
     /// Replaces the record as a whole: a crash leaves the old one or the new one.
@@ -75,18 +90,18 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_record_is_replaced_as_a_whole_and_nonsense_is_none() {
+    fn a_record_is_replaced_as_a_whole_and_nonsense_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sub/what-x.json");
         let file = RecordFile::open(path.clone()).unwrap();
         for record in [vec![7, 8], vec![]] {
             file.save(&record).unwrap();
-            assert_eq!(file.load(), Some(record));
+            assert_eq!(file.load().unwrap(), Some(record));
         }
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::write(&path, "{").unwrap();
-        assert_eq!(file.load::<Vec<u32>>(), None);
+        assert_eq!(file.load::<Vec<u32>>().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         file.remove().unwrap();
-        assert!(!path.exists() && file.load::<Vec<u32>>().is_none());
+        assert!(!path.exists() && file.load::<Vec<u32>>().unwrap().is_none());
     }
 }

@@ -66,7 +66,7 @@ impl Scrubber {
             None
         });
         let file = file.map(Arc::new);
-        let record = file.as_deref().and_then(RecordFile::load::<Record>).unwrap_or_default();
+        let record = file.as_deref().and_then(RecordFile::load_or_warn::<Record>).unwrap_or_default();
         Scrubber::with(stack, file, record)
     }
 
@@ -305,7 +305,7 @@ mod tests {
         let scrubber = Scrubber::with(&stack, Some(file.clone()), Record::default());
         // One block, and the next one after an hour.
         scrubber.begin(Some(1)).unwrap();
-        assert_eq!(file.load::<Record>().unwrap().report.condition, ScrubCondition::Running);
+        assert_eq!(file.load::<Record>().unwrap().unwrap().report.condition, ScrubCondition::Running);
         std::fs::remove_file(&path).unwrap();
         assert!(scrubber.halt());
         let moved = scrubber.moved_to(&stack);
@@ -313,6 +313,6 @@ mod tests {
         let report = moved.report();
         assert_eq!((report.condition, report.rate_bytes_per_s), (ScrubCondition::Running, 1));
         moved.stop();
-        assert_eq!(file.load::<Record>().unwrap().report.condition, ScrubCondition::Running);
+        assert_eq!(file.load::<Record>().unwrap().unwrap().report.condition, ScrubCondition::Running);
     }
 }
