@@ -15,40 +15,10 @@ suite_begin nbd-set
 cd "$WORK" || die "no $WORK"
 SOCKET=$WORK/s
 export HOLDFAST HOLDFAST_RUNTIME_DIR=$WORK/run
-LOOPS=()
-SERVER='' OTHERS=()
-
-cleanup() {
-    cd /
-    umount -R "$MNT" 2>/dev/null
-    for loop in "${LOOPS[@]}"; do losetup -d "$loop" 2>/dev/null; done
-    umount -l "$WORK/fuse" 2>/dev/null
-    for process in $SERVER "${OTHERS[@]}"; do kill "$process" 2>/dev/null; done
-}
-trap 'cleanup; fail "stopped before its end"; suite_end' EXIT
-trap 'cleanup; fail "interrupted or out of time"; suite_end' INT TERM
+. "$ROOT/tests/suites/servers.sh"
 
 # serve ARGUMENT...: serves the set of $SET in $MODE, and waits until it listens.
-serve() {
-    : >serve.out
-    "$HOLDFAST" flashlog serve --json --main "$SET/main" --log "$SET/log" --mode "$MODE" "$@" >serve.out 2>>serve.log 9>&- &
-    SERVER=$!
-    disown "$SERVER"
-    for _ in $(seq 200); do
-        grep -q '^}' serve.out && return 0
-        kill -0 "$SERVER" 2>/dev/null || break
-        sleep 0.05   # nothing tells the shell that a line has been written to a file
-    done
-    cat serve.log
-    die "no server: $*"
-}
-
-# end_server [SIGNAL]: waits until it is gone.
-end_server() {
-    kill "-${1:-TERM}" "$SERVER"
-    tail --pid="$SERVER" -f /dev/null
-    SERVER=''
-}
+serve() { start_server '^}' "$HOLDFAST" flashlog serve --json --main "$SET/main" --log "$SET/log" --mode "$MODE" "$@"; }
 
 # new_set NAME SIZE
 new_set() {
