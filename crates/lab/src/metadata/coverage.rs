@@ -25,7 +25,31 @@ impl Need {
         };
         Need { kind, name, pattern: cell.pattern, is_before: cell.moment.is_before_updates() }
     }
+
+    fn is_known_to_lack(&self) -> bool {
+        let is_last = |kind: Kind| LAST_FIELDS.contains(&(kind.name(), self.name.as_str()));
+        self.pattern == Some(Pattern::KeepChecksum) && self.kind.is_some_and(is_last)
+    }
 }
+
+/// Kinds and fields at which nothing keeps the checksum: what does is longer than a word, and behind them there is nothing left. Whatever else a
+/// campaign of enough strikes has not met fails it: a way to strike that no longer finds anything would else be taken for a field that is not
+/// there.
+const LAST_FIELDS: &[(&str, &str)] = &[
+    ("record", "root.birth_phys, upper part"),
+    ("label", "crc"),
+    ("superblock", "crc"),
+    ("intent-log", "recovered.newest"),
+    ("snapshot", "metadata"),
+    ("dead-run", "count"),
+    ("dead-run", "flags"),
+    ("counts", "check of held"),
+    ("numbers", "epoch prepared"),
+    ("numbers", "times begun anew"),
+    ("audit", "twin of entries.squares"),
+    ("block-audit", "twin of dead_births.squares"),
+    ("destination", "check of address[1]"),
+];
 
 /// Cells of a campaign.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -109,20 +133,19 @@ impl Coverage {
         (self.there.len(), self.met.len())
     }
 
-    /// What has to be met and can be, and how much of it has been.
+    /// What has to be met, and how much of it has been.
     pub fn needs(&self) -> (usize, usize) {
-        (self.reachable().len(), needs_of(self.met.iter()).len())
+        (needs_of(self.there.iter()).len(), needs_of(self.met.iter()).len())
     }
 
-    /// Of which there is a cell that has been struck, or has not been tried.
-    fn reachable(&self) -> BTreeSet<Need> {
-        needs_of(self.there.iter().filter(|cell| !self.missed.contains_key(*cell)))
+    /// What has not been met: nothing was to be struck at any of its cells, or there were too few strikes.
+    fn lacking(&self) -> BTreeSet<Need> {
+        needs_of(self.there.iter()).difference(&needs_of(self.met.iter())).cloned().collect()
     }
 
-    /// What seems to be there, and at no cell was anything to strike.
-    pub fn never_struck(&self) -> Vec<String> {
-        let (there, reachable) = (needs_of(self.there.iter()), self.reachable());
-        there.difference(&reachable).map(ToString::to_string).collect()
+    /// What is known to have nothing to strike, and had nothing.
+    pub fn known_lacking(&self) -> Vec<String> {
+        self.lacking().iter().filter(|need| need.is_known_to_lack()).map(ToString::to_string).collect()
     }
 
     /// Not of one kind alone.
@@ -191,8 +214,7 @@ impl Coverage {
 
     /// What a campaign of enough strikes should have met, and has not.
     pub fn unmet(&self) -> Vec<String> {
-        let met = needs_of(self.met.iter());
-        let unmet: BTreeSet<Need> = self.reachable().difference(&met).cloned().collect();
+        let unmet: Vec<Need> = self.lacking().into_iter().filter(|need| !need.is_known_to_lack()).collect();
         let told = |need: &Need| {
             let why = self.missed.iter().rev().find(|(cell, _)| Need::of(cell) == *need).map(|(_, why)| why.as_str());
             format!("{need}: {}", why.unwrap_or("too few strikes"))
@@ -213,5 +235,29 @@ impl std::fmt::Display for Need {
         write!(f, "{name}")?;
         pattern.iter().try_for_each(|pattern| write!(f, ", {pattern}"))?;
         f.write_str(if *is_before { ", before further updates" } else { ", after further updates" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_physical::scribble::State;
+
+    #[test]
+    fn what_finds_nothing_to_strike_is_not_met() {
+        let of = |field: &str, pattern| Cell {
+            what: What::Field { kind: Kind::Store(MetaKind::Superblock), field: field.into(), state: State::InUse },
+            pattern: Some(pattern),
+            moment: Moment::Rest,
+        };
+        let mut coverage = Coverage::default();
+        for cell in [of("free", Pattern::Bit), of("epoch", Pattern::Bit), of("crc", Pattern::KeepChecksum)] {
+            coverage.there(&cell);
+            coverage.missed(cell, "nothing there".into());
+        }
+        coverage.struck(&of("free", Pattern::Bit));
+        assert_eq!(coverage.needs(), (3, 1));
+        assert_eq!(coverage.unmet(), ["superblock, epoch, bit, before further updates: nothing there"]);
+        assert_eq!(coverage.known_lacking(), ["superblock, crc, keep-checksum, before further updates"]);
     }
 }

@@ -178,7 +178,7 @@ fn unreachable(done: &Done) -> String {
         let of = if cells == 1 { "cell" } else { "cells" };
         let _ = writeln!(out, "- *{kind}*, {cells} {of} at particular moments: {why}.");
     }
-    for need in done.coverage.never_struck() {
+    for need in done.coverage.known_lacking() {
         let _ = writeln!(out, "- {need}: at no moment, for one of these reasons.");
     }
     out
