@@ -32,10 +32,12 @@ impl Need {
     }
 }
 
-/// Kinds and fields at which nothing keeps the checksum: what does is longer than a word, and behind them there is nothing left. Whatever else a
+/// Kinds and fields at which nothing keeps the checksum, or not always: what does is longer than a word, and behind them there is little or
+/// nothing left. Whatever else a
 /// campaign of enough strikes has not met fails it: a way to strike that no longer finds anything would else be taken for a field that is not
 /// there.
 const LAST_FIELDS: &[(&str, &str)] = &[
+    ("record", "root.birth_log, upper part"),
     ("record", "root.birth_phys, upper part"),
     ("label", "crc"),
     ("superblock", "crc"),
