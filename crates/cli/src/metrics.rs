@@ -48,7 +48,7 @@ fn of_cache(report: &StoreReport, value: impl Fn(&CacheFigures) -> u64) -> Optio
     report.cache.as_ref().map(|cache| value(cache) as f64)
 }
 
-/// Who has the store open knows, and of a backup there is nothing to know.
+/// The record is of the user who mounts: another one is told of nothing. Of a backup there is nothing to know.
 fn of_given_up(report: &StoreReport, value: impl Fn(&GivenUp) -> u64) -> Option<f64> {
     let is_known = report.figures.is_some() && !report.is_backup();
     is_known.then(|| report.given_up.as_ref().map_or(0, value) as f64)
