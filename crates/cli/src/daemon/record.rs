@@ -99,8 +99,10 @@ mod tests {
             assert_eq!(file.load().unwrap(), Some(record));
         }
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        std::fs::write(&path, "{").unwrap();
-        assert_eq!(file.load::<Vec<u32>>().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        for (nonsense, kind) in [("[7", io::ErrorKind::UnexpectedEof), ("{", io::ErrorKind::InvalidData)] {
+            std::fs::write(&path, nonsense).unwrap();
+            assert_eq!(file.load::<Vec<u32>>().unwrap_err().kind(), kind, "{nonsense}");
+        }
         file.remove().unwrap();
         assert!(!path.exists() && file.load::<Vec<u32>>().unwrap().is_none());
     }
