@@ -7,7 +7,7 @@ use crate::caught::caught;
 use crate::enemy::reference::Reference;
 use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
-use holdfast_object::{Arena, ManualClock, ObjectStore};
+use holdfast_object::{Arena, Error, ManualClock, ObjectStore};
 use holdfast_physical::check::{CheckOptions, check};
 use holdfast_physical::scribble::{Blow, Choice, Exactness, Lab, MetaKind, Missed, State};
 use holdfast_physical::{MetadataProtection, Module, OpenOptions};
@@ -109,7 +109,10 @@ fn strike(memory: &Memory, cell: &Cell, seed: u64) -> Result<String, String> {
         (What::Bug(bug), _) => match lab.logic_bug(*bug, seed >> 1) {
             Ok(Some(told)) => Ok(format!("{bug}: {told}")),
             Ok(None) => Err("there is nothing to which it could happen".into()),
-            Err(error) => Ok(format!("{bug}, not done: {error}")),
+            // It is met on the way, by what looks at each change.
+            Err(error @ (Error::GivenUp(_) | Error::Corrupt(_))) => Ok(format!("{bug}, not done: {error}")),
+            // No room, say: nobody has met anything.
+            Err(error) => Err(format!("it could not be done: {error}")),
         },
         (What::Field { kind: Kind::Store(kind), state, field }, Some(pattern)) => {
             let (states, field) = (vec![*state], Some(field.clone()));
