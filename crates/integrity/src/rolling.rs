@@ -56,6 +56,8 @@ mod x86;
 #[cfg(target_arch = "x86_64")]
 mod x86_blocks;
 #[cfg(target_arch = "x86_64")]
+mod x86_narrow;
+#[cfg(target_arch = "x86_64")]
 mod x86_sums;
 
 pub use adler::{ADLER32_OF_ZEROS, adler32, adler32_add_delta, adler32_change};

@@ -28,13 +28,19 @@ pub(crate) fn prefetch(bytes: &[u8]) {
     }
 }
 
+/// Whether the CPU has vectors of 64 bytes.
+#[inline]
+pub(crate) fn has_wide() -> bool {
+    is_x86_feature_detected!("avx512f")
+}
+
 /// xor64 of `bytes`, or `None` if the CPU has no suitable unit or the input is short.
 #[inline]
 pub(crate) fn xor64(bytes: &[u8]) -> Option<u64> {
     if bytes.len() < SHORT {
         return None;
     }
-    if is_x86_feature_detected!("avx512f") {
+    if has_wide() {
         // SAFETY: the feature was detected on the line above.
         return Some(unsafe { xor64_avx512(bytes) });
     }
@@ -49,7 +55,7 @@ pub(crate) fn xor64(bytes: &[u8]) -> Option<u64> {
 #[inline]
 pub(crate) fn xor64_copied(from: &[u8; PAGE_SIZE], to: &mut [u8; PAGE_SIZE]) -> Option<u64> {
     // SAFETY: the feature was detected.
-    is_x86_feature_detected!("avx512f").then(|| unsafe { xor64_copied_avx512(from, to) })
+    has_wide().then(|| unsafe { xor64_copied_avx512(from, to) })
 }
 
 /// Limb sums of the first words of `words` (the count is returned, a multiple of the vector's words), or `None`.
@@ -61,7 +67,7 @@ pub(crate) fn fletcher_limbs(words: &[[u8; 16]]) -> Option<(usize, FletcherLimbs
     if words.len() * 16 < SHORT {
         return None;
     }
-    if is_x86_feature_detected!("avx512f") {
+    if has_wide() {
         // SAFETY: the feature was detected on the line above.
         return Some(unsafe { fletcher_avx512(words) });
     }
@@ -83,14 +89,14 @@ const TURN: usize = 8;
 #[inline]
 pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE]) -> Option<(FletcherLimbs, u64)> {
     // SAFETY: the feature was detected.
-    is_x86_feature_detected!("avx512f").then(|| unsafe { fletcher_and_xor64_avx512(block) })
+    has_wide().then(|| unsafe { fletcher_and_xor64_avx512(block) })
 }
 
 /// The same of blocks side by side.
 #[inline]
 pub(crate) fn fletcher_and_xor64_each(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> Option<[(FletcherLimbs, u64); ABREAST]> {
     // SAFETY: the feature was detected.
-    is_x86_feature_detected!("avx512f").then(|| unsafe { fletcher_and_xor64_each_avx512(blocks) })
+    has_wide().then(|| unsafe { fletcher_and_xor64_each_avx512(blocks) })
 }
 
 #[target_feature(enable = "avx512f")]

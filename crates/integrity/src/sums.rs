@@ -77,6 +77,7 @@ pub fn fletcher256_and_xor64_each(blocks: &[&[u8; PAGE_SIZE]], mut take: impl Fn
     while let Some(rest) = blocks.get(first..).filter(|rest| !rest.is_empty()) {
         #[cfg(target_arch = "x86_64")]
         if let Some((some, next)) = rest.split_first_chunk::<{ simd::ABREAST }>()
+            && simd::has_wide()
             && !are_neighbours(some)
         {
             ask_for_starts(&next[..next.len().min(simd::ABREAST)]);

@@ -1,0 +1,112 @@
+//! The CRC-64 of whole blocks by carry-less multiplication in vectors of 32 bytes, for processors that have these but not AVX-512: AMD's before
+//! Zen 4, and Intel's for laptops since the 12th generation. Blocks of metadata are summed in them everywhere ([`super::x86_sums`]).
+//!
+//! The `unsafe` here is vector loads and stores, and the calls of functions that need a CPU feature. Where the CPU has not VPCLMULQDQ and AVX2, nothing
+//! is done and the functions say so. The tests in `tests.rs` hold each against the portable code.
+
+use std::arch::x86_64::*;
+
+use super::x86::{has, reduce};
+use super::{CRC64_OF_ZEROS, Keys, ROLLING_BLOCK, WORDS};
+
+type Block = [u8; ROLLING_BLOCK];
+
+/// Bytes in a vector.
+pub(super) const ROW: usize = 32;
+/// Rows that are in the CRC's vectors at a time, of all blocks together: as many as it takes for multiplications not to wait for each other.
+pub(super) const FOLDED_ROWS: usize = 8;
+
+#[inline]
+pub(super) fn has_vectors() -> bool {
+    is_x86_feature_detected!("vpclmulqdq") && has()
+}
+
+/// The CRC-64 of a block.
+#[inline]
+pub(super) fn crc64(keys: &Keys, block: &Block) -> Option<u64> {
+    // SAFETY: the features were detected.
+    let [crc64] = has_vectors().then(|| unsafe { folded::<1, FOLDED_ROWS>(keys, &[block], |_, _| {}) })?;
+    Some(crc64)
+}
+
+/// Copies a block, and gives the CRC-64 of what was read of it.
+#[inline]
+pub(super) fn copied(keys: &Keys, from: &Block, to: &mut Block) -> Option<u64> {
+    // SAFETY: the features were detected.
+    has_vectors().then(|| unsafe { copied_avx2(keys, from, to) })
+}
+
+/// The CRC-64s of blocks side by side. Whether the CPU can.
+#[inline]
+pub(super) fn each(keys: &Keys, blocks: &[&Block; FOLDED_ROWS], sums: &mut [u64; FOLDED_ROWS]) -> bool {
+    let has = has_vectors();
+    if has {
+        // SAFETY: the features were detected.
+        *sums = unsafe { folded::<FOLDED_ROWS, 1>(keys, blocks, |_, _| {}) };
+    }
+    has
+}
+
+#[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
+fn copied_avx2(keys: &Keys, from: &Block, to: &mut Block) -> u64 {
+    let to = to.as_chunks_mut::<ROW>().0;
+    let [crc64] = folded::<1, FOLDED_ROWS>(keys, &[from], |at, row| {
+        // SAFETY: a row of `to` is 32 writable bytes, and the store has no demand on alignment.
+        unsafe { _mm256_storeu_si256(to[at].as_mut_ptr().cast(), row) }
+    });
+    crc64
+}
+
+/// The CRC-64s of `N` blocks, which are read side by side, `ROWS` rows of 32 bytes of each at a time; `see` gets each row, with its number, while
+/// multiplications are on their way. The CRC is folded: what a vector stands for moves on by the vectors' rows, and the row that lies there is
+/// added, until only the last rows are left; these are multiplied by their keys, as changes are.
+#[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
+#[inline]
+pub(super) fn folded<const N: usize, const ROWS: usize>(
+    keys: &Keys,
+    blocks: &[&Block; N],
+    mut see: impl FnMut(usize, __m256i),
+) -> [u64; N] {
+    const { assert!(N * ROWS == FOLDED_ROWS) };
+    let mut read = |block: &Block, at: usize| {
+        // SAFETY: a row of `block` is 32 readable bytes, and the load has no demand on alignment.
+        let row = unsafe { _mm256_loadu_si256(block.as_chunks::<ROW>().0[at].as_ptr().cast()) };
+        see(at, row);
+        row
+    };
+    // Lanes of 128 bits, the first word of each a power of x^64 above the second. Key i is that of word i: x^(64 · (512 − i) − 1).
+    let last = WORDS - ROW / 8 * ROWS;
+    let onward = _mm256_broadcastsi128_si256(_mm_set_epi64x(keys[last] as i64, keys[last - 1] as i64));
+    let zero = _mm256_setzero_si256();
+    let mut folded = [[zero; ROWS]; N];
+    // The first rows are where they begin: nothing is multiplied.
+    for (block, folded) in blocks.iter().zip(&mut folded) {
+        for (of, folded) in folded.iter_mut().enumerate() {
+            *folded = read(block, of);
+        }
+    }
+    for at in (ROWS..ROLLING_BLOCK / ROW).step_by(ROWS) {
+        for (block, folded) in blocks.iter().zip(&mut folded) {
+            for (of, folded) in folded.iter_mut().enumerate() {
+                *folded = multiplied(*folded, onward, read(block, at + of));
+            }
+        }
+    }
+    folded.map(|folded| {
+        let mut wide = zero;
+        for (folded, keys) in folded.iter().zip(keys[last..].as_chunks::<{ ROW / 8 }>().0) {
+            // SAFETY: `keys` is 32 readable bytes, and the load has no demand on alignment.
+            wide = multiplied(*folded, unsafe { _mm256_loadu_si256(keys.as_ptr().cast()) }, wide);
+        }
+        CRC64_OF_ZEROS ^ reduce(_mm_xor_si128(_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide)))
+    })
+}
+
+/// Each word by its key, the two of a lane added up, and `more`.
+#[target_feature(enable = "vpclmulqdq,avx2")]
+#[inline]
+fn multiplied(words: __m256i, keys: __m256i, more: __m256i) -> __m256i {
+    let first = _mm256_clmulepi64_epi128::<0x00>(words, keys);
+    let second = _mm256_clmulepi64_epi128::<0x11>(words, keys);
+    _mm256_xor_si256(_mm256_xor_si256(first, second), more)
+}
