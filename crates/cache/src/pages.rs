@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering;
 pub(crate) const EVICT_AT_LEAST: usize = 64;
 /// Objects that the hand looks at for each one that is loaded.
 const EVICT_OBJECT_STEPS: usize = 256;
+/// How often a page is read again that somebody else has put there unverified.
+const REREADS_MAX: usize = 3;
 /// How often an epoch is written to get frames before giving up.
 const FLUSHES_FOR_FRAMES: usize = 3;
 
@@ -162,6 +164,19 @@ impl Cache {
     /// A reader found a page's bytes not to match their checksum: in memory, or, if nobody has verified them since they came, on the device,
     /// which the store then finds and says.
     pub(crate) fn reread_page(&self, id: ObjectId, index: PageIndex, bad: PageRef) -> Result<PageView> {
+        let mut view = self.reread_once(id, index, bad)?;
+        for _ in 1..REREADS_MAX {
+            match &view {
+                // Another reader's, which has not been verified yet.
+                PageView::Data(page) if page.verify().is_err() => view = self.reread_once(id, index, page.page())?,
+                _ => break,
+            }
+        }
+        // If it is none after that either, whoever asked finds it out as before.
+        Ok(view)
+    }
+
+    fn reread_once(&self, id: ObjectId, index: PageIndex, bad: PageRef) -> Result<PageView> {
         let mut was_clean = false;
         {
             let mut state = self.state.write();
@@ -196,12 +211,7 @@ impl Cache {
         if was_clean {
             self.counters.reread.add(1);
         }
-        let view = views.pop().ok_or_else(|| Error::Protocol("one page asked, none given".into()))?;
-        match &view {
-            // Another reader's, which has not been verified yet.
-            PageView::Data(page) if page.verify().is_err() => self.reread_page(id, index, page.page()),
-            _ => Ok(view),
-        }
+        views.pop().ok_or_else(|| Error::Protocol("one page asked, none given".into()))
     }
 
     /// See [`holdfast_object::ObjectCache::seek`].

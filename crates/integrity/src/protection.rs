@@ -310,6 +310,29 @@ impl StoredSums {
         just_made: Option<StoredSums>,
         mode: Protection,
     ) -> Result<PageSums, Mismatch> {
+        self.load_if(bytes, just_made, mode, mode.verifies_at_device())
+    }
+
+    /// The same for whoever relies on what comes from the device, and not on a reader: the bytes are looked at in every mode.
+    ///
+    /// # Errors
+    /// [`Mismatch`] if the bytes have not the stored checksum.
+    pub fn load_verified(
+        &self,
+        bytes: &[u8],
+        just_made: Option<StoredSums>,
+        mode: Protection,
+    ) -> Result<PageSums, Mismatch> {
+        self.load_if(bytes, just_made, mode, true)
+    }
+
+    fn load_if(
+        &self,
+        bytes: &[u8],
+        just_made: Option<StoredSums>,
+        mode: Protection,
+        is_verified: bool,
+    ) -> Result<PageSums, Mismatch> {
         let made = |algorithm| just_made.and_then(|made| made.under(algorithm));
         let wanted = mode.memory();
         let memory = self.under(wanted).or_else(|| made(wanted));
@@ -323,7 +346,7 @@ impl StoredSums {
             None => Checksum::none(),
         };
         let is_passed_on = memory == self.primary;
-        if mode.verifies_at_device() || !is_passed_on && mode != Protection::None {
+        if is_verified || !is_passed_on && mode != Protection::None {
             self.primary.verify_summed(std::hint::black_box(bytes), made(self.primary.algorithm()))?;
         }
         Ok(PageSums { memory, strong, is_forwarded: false })
@@ -414,6 +437,9 @@ mod tests {
             assert_eq!(loaded.strong.algorithm() != Algorithm::None, mode.switches_after().is_some(), "{mode}");
             let before = StoredSums::generate(&flipped, fresh, mode).is_err();
             let on_device = stored.load(&flipped, mode).is_err();
+            let is_stored = mode.stored() != Algorithm::None;
+            assert_eq!(stored.load_verified(&flipped, None, mode).is_err(), is_stored, "{mode}: whoever relies on it");
+            assert_eq!(stored.load_verified(&bytes, None, mode), Ok(loaded), "{mode}");
             // Whoever has just made checksums of them, of whatever algorithms, is told the same.
             let made = all().into_iter().filter_map(|other| other.sums_of([&flipped].into_iter()).pop());
             let made = made.chain(Algorithm::ALL.map(|algorithm| StoredSums::of(algorithm.sum(&flipped)))).map(Some);

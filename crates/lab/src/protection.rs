@@ -266,7 +266,10 @@ impl Trial {
     /// What is in the directory: both files, or only the first.
     fn listed(&self) -> Got {
         let namespace = self.maker.stack.namespace(Atime::Never);
-        let Ok(entries) = namespace.entries(&Request::ROOT, self.object) else { return Got::Error };
+        let entries = match namespace.entries(&Request::ROOT, self.object) {
+            Ok(entries) => entries,
+            Err(error) => return of_error(&error),
+        };
         let mut names: Vec<_> = entries.into_iter().map(|(name, ..)| name).collect();
         names.sort();
         match &names[..] {
@@ -282,7 +285,7 @@ impl Trial {
         }
         let namespace = self.maker.stack.namespace(Atime::Never);
         match namespace.read(self.object, 0, PAGES * PAGE_SIZE) {
-            Err(_) => Got::Error,
+            Err(error) => of_error(&error),
             Ok(data) if data.to_vec() == bytes(2) => Got::Good,
             Ok(data) => {
                 // The other pages are the new ones in any case.
@@ -292,6 +295,15 @@ impl Trial {
                 if data == expected { Got::Old } else { Got::Wrong }
             }
         }
+    }
+}
+
+/// An error that does not tell of bad bytes, no memory say, is none that a reader may get.
+fn of_error(error: &holdfast_naming::Error) -> Got {
+    use holdfast_object::Error::{Corrupt, Lost};
+    match error {
+        holdfast_naming::Error::Object(Corrupt(_) | Lost { .. }) => Got::Error,
+        _ => Got::Wrong,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::format::{BlockPointer, PAGES_MAX, RecordKind};
 use crate::meta_block::NodeKey;
 use crate::module::Module;
 use crate::own_records::misled;
-use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection};
+use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection, StoredSums};
 use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result, Side, VerifiedBy};
 use std::io::IoSliceMut;
 
@@ -103,9 +103,9 @@ impl Module {
                     continue;
                 }
                 let just_made = if passed_on.is_none() { just_made.next() } else { None };
-                let loaded = match is_read.then(|| pointer.sums.load_summed(&buffers[at][..], just_made, mode)) {
+                let loaded = match is_read.then(|| load(pointer, buffers[at], just_made, mode, by)) {
                     Some(Ok(loaded)) => loaded,
-                    _ => self.read_again(key, first + at as u64, pointer, buffers[at], mode)?,
+                    _ => self.read_again(key, first + at as u64, pointer, buffers[at], (mode, by))?,
                 };
                 sums.push(loaded);
             }
@@ -120,12 +120,12 @@ impl Module {
         index: PageIndex,
         pointer: &BlockPointer,
         bytes: &mut [u8; PAGE_SIZE],
-        mode: Protection,
+        (mode, by): (Protection, VerifiedBy),
     ) -> Result<PageSums> {
         let mut first_error = None;
         for address in pointer.addresses() {
             let outcome = self.disk().read_block(address, bytes).and_then(|()| {
-                pointer.sums.load(&bytes[..], mode).map_err(|Mismatch { expected, got }| {
+                load(pointer, bytes, None, mode, by).map_err(|Mismatch { expected, got }| {
                     let place = page_place(key, index, self.disk().place(address));
                     Error::corrupt(place, "checksum", expected, got)
                 })
@@ -153,6 +153,20 @@ impl Module {
         });
         self.disk().note_unrepaired(pointer.address[0], &error);
         Err(error)
+    }
+}
+
+/// What a page is to have in memory. Where its reader verifies it, the mode says whether it is looked at here, too.
+fn load(
+    pointer: &BlockPointer,
+    bytes: &[u8; PAGE_SIZE],
+    just_made: Option<StoredSums>,
+    mode: Protection,
+    by: VerifiedBy,
+) -> std::result::Result<PageSums, Mismatch> {
+    match by {
+        VerifiedBy::Store => pointer.sums.load_verified(bytes, just_made, mode),
+        VerifiedBy::Reader => pointer.sums.load_summed(bytes, just_made, mode),
     }
 }
 

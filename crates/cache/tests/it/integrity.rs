@@ -25,7 +25,9 @@ fn a_clean_page_is_read_again_from_below() {
 /// Where what readers verify is stored, a page comes from the device as it is, and its reader verifies it.
 #[test]
 fn what_the_device_gives_wrong_is_found_by_the_reader_and_told_of_the_device() {
-    for mode in ["uniform", "static=strong", "dynamic=0", "uniform=blake3", "static", "dynamic=92", "disk"] {
+    let end_to_end = ["end-to-end=xor64", "end-to-end=fletcher256", "end-to-end=crc64"];
+    let others = ["uniform", "static=strong", "dynamic=0", "uniform=blake3", "static", "dynamic=92", "disk"];
+    for mode in others.into_iter().chain(end_to_end) {
         let rig = Rig::new(2048).remount_in(mode.parse().unwrap());
         let id = rig.create(Kind::Regular);
         let mut bytes = pattern(1, 3 * PAGE_SIZE);

@@ -19,6 +19,42 @@ fn content(seed: usize) -> Vec<u8> {
     (0..100_000).map(|at: usize| (at * 7 + seed * 31 + at / 251) as u8).collect()
 }
 
+/// In whatever mode a mount looks at file contents: an error for who reads the block, and for nobody else; and a scrub finds it.
+#[test]
+fn a_bad_block_is_an_error_of_its_own() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.directory("m");
+    let end_to_end = ["end-to-end=xor64", "end-to-end=crc64"];
+    let modes = MODES.into_iter().filter(|mode| *mode != "none").chain(end_to_end);
+    // A store of the same mode, and one of the default.
+    for (made, by) in modes.map(|mode| (mode, mode)).chain(end_to_end.map(|mode| ("uniform", mode))) {
+        rig.run(["create", "s", "--size", "32M", "--force", "--protection", made]).exits(0);
+        let options = format!("protection={by}");
+        rig.run(["mount", "s", "m", "-o", &options]).exits(0);
+        for name in ["hit", "other"] {
+            fs::write(mount.join(name), content(1)).unwrap();
+        }
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["inject", "s", "--kind", "file-data", "--path", "/hit", "--page", "2"]).exits(0);
+        rig.run(["mount", "s", "m", "-o", &options]).exits(0);
+        for _ in 0..2 {
+            let error = fs::read(mount.join("hit")).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EIO), "{made}, {by}: {error}");
+        }
+        let file = fs::File::options().write(true).open(mount.join("hit")).unwrap();
+        let error = std::os::unix::fs::FileExt::write_all_at(&file, b"a part of it", 2 * 4096 + 5).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{made}, {by}: {error}");
+        drop(file);
+        assert!(fs::read(mount.join("other")).unwrap() == content(1), "{made}, {by}");
+        let scrubbed = rig.run(["scrub", "m", "--wait"]).exits(1);
+        assert!(scrubbed.out.contains("1 block LOST"), "{made}, {by}: {scrubbed:?}");
+        rig.run(["unmount", "m"]).exits(0);
+    }
+}
+
 #[test]
 fn a_store_keeps_its_mode_and_a_mount_may_have_another() {
     if !fuse() {
