@@ -16,8 +16,8 @@ use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
 use crate::{holder, size, stack};
 use holdfast_block::flashlog::{
-    self, At, CatchUp, Condition, Flashlog, INDEX_ENTRY_BYTES, Inspected, Lasting, Mode, Options, Past, Policy, Role,
-    Uuid, Watch, finish_backup, has_outgrown_labels, outgrown,
+    At, CatchUp, Condition, Flashlog, INDEX_ENTRY_BYTES, Inspected, Lasting, Mode, Options, Past, Policy, Role, Uuid,
+    Watch, as_labelled, finish_backup, has_outgrown_labels,
 };
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use std::ffi::OsStr;
@@ -405,17 +405,7 @@ impl Drop for Set {
 
 /// What a device says that it is, if it is one of a set. A main that has become larger is as large as it was, until it grows.
 fn labelled(device: &Arc<FileDevice>, store_blocks: Option<u64>) -> Result<(Arc<dyn Device>, Option<Inspected>)> {
-    if let Some(label) = inspect(device)? {
-        return Ok((device.clone(), Some(label)));
-    }
-    let shorter = store_blocks.map(|blocks| outgrown(device.clone(), blocks)).transpose().map_err(explain)?.flatten();
-    match shorter {
-        None => Ok((device.clone(), None)),
-        Some(shorter) => {
-            let label = flashlog::inspect(&*shorter).map_err(explain)?;
-            Ok((shorter, label))
-        }
-    }
+    as_labelled(device.clone(), store_blocks).map_err(explain)
 }
 
 /// The log of a main device, opened as that is.

@@ -147,6 +147,34 @@ fn growing_that_is_cut_off_anywhere_leaves_a_set_that_opens_and_lacks_nothing() 
     assert!(sizes.iter().all(|count| *count > 5), "it was cut off on both sides of the step: {sizes:?}");
 }
 
+#[test]
+fn a_torn_label_at_the_new_end_does_not_hide_those_at_the_old_one() {
+    let (devices, set) = Devices::new(Mode::Synchronous);
+    drop(set);
+    let device_blocks = LARGER + 256;
+    devices.main.grow(device_blocks).unwrap();
+    let (main, log) = (Arc::new((*devices.main).clone()), Arc::new((*devices.log).clone()));
+    let open = |main: Arc<dyn Device>, log| {
+        let (main, _) = as_labelled(main, Some(BLOCKS)).unwrap();
+        Lasting::of(Flashlog::open(main, log, &options(Mode::Synchronous)).unwrap().0, alone())
+    };
+    open(main.clone(), log).grow(0).unwrap();
+    // Both copies of a label, as after a power cut while they were written.
+    let label = super::labels::Labelled::read(main, super::format::Role::Main).unwrap().label;
+    for (at, mut bytes) in (label.place()..).zip(label.encode()) {
+        bytes[2048..].fill(0);
+        devices.main.write(at, &[IoSlice::new(&bytes)]).unwrap();
+    }
+    assert!(matches!(inspect(&*devices.main), Err(Error::Damaged { .. })));
+    let (_, label) = as_labelled(devices.main.clone(), Some(BLOCKS)).unwrap();
+    assert_eq!(label.map(|label| label.blocks), Some(BLOCKS));
+    assert!(matches!(as_labelled(devices.main.clone(), None), Err(Error::Damaged { block: LARGER, .. })));
+    let set = open(devices.main.clone(), devices.log.clone());
+    devices.check(&set, "torn");
+    assert_eq!(set.grow(0).unwrap(), LARGER);
+    devices.check(&set, "larger");
+}
+
 /// A main that takes so many writes from a block on.
 struct BadEnd {
     main: Arc<MemoryDevice>,

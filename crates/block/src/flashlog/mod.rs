@@ -134,7 +134,7 @@ pub use format::{AREA_UNIT_BLOCKS, Bad, Damage, FORMAT_VERSION, Fault, Role, Uui
 pub use inspect::{Condition, Inspected, inspect};
 pub use lasting::{Lasting, Protection};
 pub use open::Opened;
-pub use outgrown::outgrown;
+pub use outgrown::{as_labelled, outgrown};
 pub use past::Past;
 pub use patience::{Source, Trouble, Watch};
 pub use policy::{Action, BadPolicy, Entry, Patience, Policy, Symptom};

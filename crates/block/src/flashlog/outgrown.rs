@@ -2,6 +2,7 @@
 
 use super::Error;
 use super::format::{Decoded, LABEL_AREA_BLOCKS, Label, Role};
+use super::inspect::{Inspected, inspect};
 use super::labels::newest_of;
 use crate::nbd::Extent;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError, Read, Write};
@@ -45,6 +46,26 @@ pub fn outgrown(main: Arc<dyn Device>, set_blocks: u64) -> Result<Option<Arc<dyn
     Ok(best.map(|label| -> Arc<dyn Device> {
         Arc::new(Shorter { below: main, blocks: AtomicU64::new(label.device_blocks) })
     }))
+}
+
+/// A main device where its labels are, and what they say: at its end, or where it ended before, if it is known how large its set is. A power
+/// cut may have torn the first label at a new end while those at the old one still count.
+///
+/// # Errors
+/// As of [`inspect`].
+pub fn as_labelled(
+    main: Arc<dyn Device>,
+    set_blocks: Option<u64>,
+) -> Result<(Arc<dyn Device>, Option<Inspected>), Error> {
+    let at_end = match inspect(&*main) {
+        Ok(Some(label)) => return Ok((main, Some(label))),
+        at_end => at_end,
+    };
+    let Some(shorter) = set_blocks.map(|blocks| outgrown(Arc::clone(&main), blocks)).transpose()?.flatten() else {
+        return at_end.map(|label| (main, label));
+    };
+    let label = inspect(&*shorter)?;
+    Ok((shorter, label))
 }
 
 impl Device for Shorter {

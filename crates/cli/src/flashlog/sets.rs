@@ -22,13 +22,10 @@ pub(crate) fn open(main: &Path, log: &Path, options: &Options) -> Result<(Flashl
 /// Opens main. One that has become larger than its set is as large as it was, until that grows; its log tells how large the set is.
 pub(crate) fn main(path: &Path, access: Access, log: Option<&Path>) -> Result<Arc<dyn Device>> {
     let main = stack::device(path, access)?;
-    if inspect(&main)?.is_some() {
-        return Ok(main);
-    }
     // What is wrong with the log is told by whoever opens it.
-    let Some(label) = log.and_then(|log| look(log).ok().flatten()) else { return Ok(main) };
-    let shorter = flashlog::outgrown(main.clone(), label.blocks).map_err(explain)?;
-    Ok(shorter.unwrap_or(main))
+    let label = log.and_then(|log| look(log).ok().flatten());
+    let (main, _) = flashlog::as_labelled(main, label.map(|label| label.blocks)).map_err(explain)?;
+    Ok(main)
 }
 
 /// What a device's label says.
