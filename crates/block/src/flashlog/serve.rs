@@ -188,14 +188,11 @@ impl Flashlog {
         if !stages.is_between && self.is_followed(stages) {
             return Work::Follow;
         }
-        let CatchUp { idle_after, age_most } = self.options.catch_up;
-        let idle_at = idle_after.map(|after| stages.age.newest + after);
-        let oldest = match stages.age.oldest() {
-            Some(oldest) => oldest,
-            None if stages.is_between => return Work::All(Pace::Patient),
-            None => return Work::Nothing(None),
-        };
-        let (now, old_at) = (self.options.timer.now(), age_most.map(|most| oldest + most));
+        if stages.age.oldest().is_none() {
+            return if stages.is_between { Work::All(Pace::Patient) } else { Work::Nothing(None) };
+        }
+        let idle_at = self.options.catch_up.idle_after.map(|after| stages.age.newest + after);
+        let (now, old_at) = (self.options.timer.now(), self.old_at(stages));
         match idle_at.into_iter().chain(old_at).min() {
             // Who writes all the time must not put off what has an age.
             Some(_) if old_at.is_some_and(|at| at <= now) => Work::All(Pace::AtOnce),
@@ -204,6 +201,12 @@ impl Flashlog {
             Some(at) if at <= now => Work::All(Pace::Patient),
             at => Work::Nothing(at),
         }
+    }
+
+    /// When the first write that main may not have is as old as the policy lets it become.
+    fn old_at(&self, stages: &Stages) -> Option<Duration> {
+        let CatchUp { age_most, .. } = self.options.catch_up;
+        stages.age.oldest().zip(age_most).map(|(oldest, most)| oldest + most)
     }
 
     /// Whether log or index are full to so many eighths.
@@ -239,7 +242,7 @@ impl Flashlog {
         }
     }
 
-    /// Returns when nobody writes to the log, or when there is no time for that.
+    /// Returns when nobody writes to the log, or when there is no time for that: who writes all the time must not put off what has an age.
     pub(super) fn wait_for_log(&self) -> Result<(), Failure> {
         loop {
             let (ticket, now) = (self.options.timer.ticket(), self.options.timer.now());
@@ -247,7 +250,8 @@ impl Flashlog {
             let until = {
                 let mut stages = self.stages.lock();
                 let is_writing = !stages.map(Stage::Writing).is_empty();
-                let until = if is_writing { now } else { stages.age.logged } + QUIET;
+                let quiet_at = if is_writing { now } else { stages.age.logged } + QUIET;
+                let until = self.old_at(&stages).map_or(quiet_at, |old_at| old_at.min(quiet_at));
                 let company = &mut stages.company;
                 let is_hurried = company.hurried > 0 || company.is_ending;
                 if is_hurried || until <= now || self.is_filled(&stages, FULL_EIGHTHS) {

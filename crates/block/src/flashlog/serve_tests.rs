@@ -473,9 +473,13 @@ impl Moved {
 
     /// Lets time pass, and the other thread come to rest.
     pub(super) fn pass(&self, seconds: u64) {
+        self.pass_for(Duration::from_secs(seconds));
+    }
+
+    fn pass_for(&self, time: Duration) {
         let waits = self.state.lock().2;
         self.change(|state| {
-            state.0 += Duration::from_secs(seconds);
+            state.0 += time;
             state.1 += 1;
         });
         let waited = self.changed.wait_while_for(&mut self.state.lock(), |state| state.2 == waits, PATIENCE);
@@ -530,6 +534,33 @@ fn main_catches_up_when_nothing_is_written_or_what_it_lacks_is_old() {
     assert_eq!(behind(CatchUp { age_most: seconds(12), ..never }), (vec![1, 2, 0, 1, 2, 0], vec![0, 0, 0]));
     let both = CatchUp { idle_after: seconds(4), age_most: seconds(12) };
     assert_eq!(behind(both), (vec![0; 6], vec![0; 3]));
+}
+
+#[test]
+fn who_writes_all_the_time_does_not_put_off_what_is_old() {
+    let (main, log) = set();
+    let timer = Arc::new(Moved::default());
+    let catch_up = CatchUp { age_most: Some(Duration::from_secs(1)), ..CatchUp::default() };
+    let options = Options { catch_up, memory_blocks: 0, timer: timer.clone(), ..options(Mode::Asynchronous) };
+    let (device, _) = Flashlog::open(main.clone(), log, &options).unwrap();
+    let write = |first: u64, count: u64| (first..first + count).for_each(|at| put(&device, at, at).unwrap());
+    served(&device, || {
+        // Three quarters of the log: main begins, and waits until nobody writes to it.
+        let data_blocks = device.rings.areas.data_blocks;
+        let half = data_blocks / 8 * 3;
+        (0..2).for_each(|_| write(0, half));
+        until(|| device.stages.lock().company.patient > 0);
+        // Always less than a pause that would do.
+        for number in 0..25 {
+            write(half, options.gather_blocks);
+            assert!(number >= 20 || get(&*main, 0) == vec![0; BLOCK_SIZE], "round {number}");
+            timer.pass_for(Duration::from_millis(50));
+        }
+        assert_eq!(device.stages.lock().company.patient, 0, "it waits on");
+        assert!(device.stages.lock().logged.data < data_blocks / 8 * 7, "a full log ends the wait as well");
+        until(|| device.stages.lock().company.idle > 0);
+        (0..half).for_each(|at| assert!(get(&*main, at) == block(at), "block {at} of main"));
+    });
 }
 
 #[test]
