@@ -17,8 +17,9 @@ use std::time::{Duration, SystemTime};
 pub(super) const MAIN_BLOCKS: u64 = 512;
 /// Blocks of the set's device.
 pub(super) const BLOCKS: usize = 256;
-/// Blocks of the backup: the set's, 1 MiB for checksums, 1 MiB for pages and 2 for data of what is staged, 1 MiB for labels.
-pub(super) const BACKUP_BLOCKS: u64 = 1536;
+/// Blocks of the backup: the set's, 1 MiB for checksums, 1 MiB for pages and 3 for data of what is staged, 1 MiB for labels. There is room for
+/// a set twice as large.
+pub(super) const BACKUP_BLOCKS: u64 = 1792;
 /// Contents that are written again and again, so that what lies about in the log may have the right bytes by chance.
 const COMMON: u64 = 3;
 /// So many actions are tried after one has told that a device failed.

@@ -4,7 +4,7 @@
 //!  life.rs    random writes, flushes, … ─► Flashlog ─► watch.rs ─► Recorder (main, log, backup)
 //!  state.rs   an image of each device at one moment ─► Flashlog::open ─► compared with every state that there was
 //!  lost.rs    the same where a device has failed: come back, or replaced
-//!  procedures.rs  making a set, making it larger, main anew at a barrier, comparing: cut off, each with what a cut left
+//!  procedures.rs  making a set, making it or its backup larger, main anew at a barrier, comparing: cut off, each with what a cut left
 //!  lasting.rs both of a set that goes on without its log, and takes it back, or a new one, while it is in use
 //! ```
 //!
@@ -42,8 +42,6 @@ const NESTED_EACH: u64 = 4;
 const PROCEDURE_EACH: u64 = 8;
 /// Blocks of the log's data area.
 const DATA_BLOCKS: u64 = 512;
-/// Of so many workloads, one is of a set that outlasts its log.
-const LASTING_EACH: u64 = 4;
 /// Most lives of a workload.
 const LIVES: u64 = 3;
 /// States of each of these.
@@ -63,6 +61,39 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options { budget: Budget::default(), losses: 40, order: Order::Correct }
+    }
+}
+
+/// What a workload is of. A hash of its seed says it, so that it does not depend on how seeds are chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A set whose log goes around as soon as main has everything.
+    WithoutBackup,
+    /// One whose log keeps what the backup has not.
+    WithBackup,
+    /// One that outlasts its log.
+    Lasting,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 3] = [Kind::WithoutBackup, Kind::WithBackup, Kind::Lasting];
+
+    /// That of the workload with this seed: half of them have a backup, a quarter outlast their log.
+    pub fn of(seed: u64) -> Kind {
+        // The last step of SplitMix64.
+        let mixed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        match (mixed ^ mixed >> 31) % 4 {
+            0 => Kind::WithoutBackup,
+            1 => Kind::Lasting,
+            _ => Kind::WithBackup,
+        }
+    }
+
+    /// The first seed from this one on whose workload is of it.
+    pub fn seed_from(self, seed: u64) -> u64 {
+        (seed..).find(|seed| Kind::of(*seed) == self).unwrap_or(seed)
     }
 }
 
@@ -310,11 +341,11 @@ fn states(lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
 
 /// Lives until the last one, which is explored: as it is, and with devices that fail.
 fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, String> {
-    if seed % LASTING_EACH == LASTING_EACH - 1 {
+    let kind = Kind::of(seed);
+    if kind == Kind::Lasting {
         return lasting_lives(options, rng);
     }
-    // The other half has a log that goes around as soon as main has everything.
-    let mut start = Start::new(options, !seed.is_multiple_of(2), rng)?;
+    let mut start = Start::new(options, kind == Kind::WithBackup, rng)?;
     for _ in 1..rng.random_range(1..=LIVES) {
         let life = Life::live(&start, options.budget.steps / 2, None, rng)?;
         let state = State::random((0, &life), 0, rng);

@@ -1,6 +1,6 @@
-//! Procedures that a set goes through now and then, with the power cut, or a device lost, at any request of them: making a set, making it
-//! larger, making main anew at a barrier, and comparing main with its backup. Each is done with what a power cut has left, so after a cut
-//! of a procedure, and is done again in the end.
+//! Procedures that a set goes through now and then, with the power cut, or a device lost, at any request of them: making a set, making it or
+//! its backup larger, making main anew at a barrier, and comparing main with its backup. Each is done with what a power cut has left, so after
+//! a cut of a procedure, and is done again in the end.
 
 use super::lasting::{bytes, copy, policy};
 use super::life::{BLOCKS, Life, MAIN_BLOCKS, contents};
@@ -11,10 +11,11 @@ use holdfast_block::flashlog::{self, At, Create, Error, Flashlog, Lasting, Past,
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 /// Names, in the order in which they are counted.
-pub const NAMES: [&str; 4] = ["create", "grow", "rebuild_at", "scrub"];
+pub const NAMES: [&str; 5] = ["create", "grow", "grow_backup", "rebuild_at", "scrub"];
 
 /// Main, when the set is to become as large again.
 const LARGER_MAIN_BLOCKS: u64 = MAIN_BLOCKS + BLOCKS as u64;
@@ -37,7 +38,8 @@ pub(super) fn examine(
     let done = match which {
         0 => create(life, moment, images, rng).map(|()| true),
         1 => grow(life, moment, images, rng).map(|()| true),
-        2 => rebuild_at(life, moment, images, rng),
+        2 => grow_backup(life, moment, images, rng),
+        3 => rebuild_at(life, moment, images, rng),
         _ => scrub(life, moment, images, rng),
     };
     done.map(|is_done| is_done.then_some(which)).map_err(|what| format!("{}: {what}", NAMES[which]))
@@ -146,17 +148,86 @@ fn grow(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Re
     }
 }
 
+/// A set has become larger, and its backup does. Sets grow by whole MiB, and here set and checksums had one MiB each: the backup's new areas
+/// never lie over the old checksums, so a backup that has a state must keep one.
+fn grow_backup(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<bool, String> {
+    if !has_backup(life, moment) {
+        return Ok(false);
+    }
+    let mut larger = images.main.snapshot();
+    // What a disk has there is the set's from then on.
+    larger.resize(LARGER_MAIN_BLOCKS as usize * BLOCK_SIZE, 0x5a);
+    let (main, log) = (Arc::new(MemoryDevice::from_bytes(&larger).named("main")), copy(&images.log));
+    let set = put_together(life, main.clone(), log.clone()).map_err(says("before"))?;
+    let blocks = set.grow(0).map_err(says("the set"))?;
+    if blocks != 2 * BLOCKS as u64 {
+        // Main's labels would not be at its end then, where it is opened below.
+        return Err(format!("grown, the set has {blocks} blocks"));
+    }
+    write_last(&set).map_err(says("before"))?;
+    let before = all_bytes(&set).map_err(says("before"))?;
+    drop(set);
+    let anew = |log: &MemoryDevice, backup: &MemoryDevice| {
+        let (main, log) = (Arc::new(MemoryDevice::new(LARGER_MAIN_BLOCKS)), copy(log));
+        match flashlog::rebuild(copy(backup), log.clone(), main.clone(), Uuid([7; 16])) {
+            Err(Error::Incomplete { .. } | Error::Gap { .. }) => return Ok(None),
+            made => made.map_err(says("main made anew"))?,
+        };
+        let (set, _) = Flashlog::open(main, log, &life.options).map_err(says("main made anew"))?;
+        all_bytes(&set).map(Some).map_err(says("main made anew"))
+    };
+    let has_state = anew(&log, &images.backup)?.is_some();
+    let back_up = |[main, log, backup]: Three| {
+        let (set, _) = Flashlog::open(main, log, &life.options).map_err(says("opened"))?;
+        set.backup(backup).map(drop).map_err(says("the first time"))
+    };
+    let ([main, log, backup], what) = cut_off([&main, &log, &images.backup], rng, back_up)?;
+    match anew(&log, &backup).map_err(says(&what))? {
+        Some(found) if found != before => return Err(format!("{what}: backup and log make something else")),
+        None if has_state => return Err(format!("{what}: the backup has no state any more")),
+        _ => {}
+    }
+    let set = put_together(life, main, log.clone()).map_err(says(&what))?;
+    let with_log = set.set().ok_or_else(|| format!("{what}: main is alone"))?;
+    with_log.backup(backup.clone()).map_err(says(&format!("{what}: again")))?;
+    if all_bytes(&set).map_err(says(&what))? != before {
+        return Err(format!("{what}: the set has something else"));
+    }
+    let mut backed_up = backup.snapshot();
+    backed_up.truncate(before.len());
+    if backed_up != before {
+        return Err(format!("{what}: the larger backup is not as the set"));
+    }
+    write_last(&set).map_err(says(&what))?;
+    let before = all_bytes(&set).map_err(says(&what))?;
+    drop((with_log, set));
+    match anew(&log, &backup).map_err(says(&what))? {
+        Some(found) if found == before => Ok(true),
+        _ => Err(format!("{what}: the larger backup and the log do not make main")),
+    }
+}
+
+/// Writes the last block of a set, durably: what was there, changed.
+fn write_last(set: &dyn Device) -> Result<(), holdfast_block::Error> {
+    let (at, mut bytes) = (set.blocks() - 1, [0; BLOCK_SIZE]);
+    set.read(at, &mut [IoSliceMut::new(&mut bytes)])?;
+    bytes.iter_mut().step_by(512).for_each(|byte| *byte = byte.wrapping_add(1));
+    set.write(at, &[IoSlice::new(&bytes)])?;
+    set.flush()
+}
+
+/// All that a set has, however large it is.
+fn all_bytes(set: &dyn Device) -> Result<Vec<u8>, holdfast_block::Error> {
+    let mut bytes = vec![0; set.blocks() as usize * BLOCK_SIZE];
+    set.read(0, &mut [IoSliceMut::new(&mut bytes)]).map(|()| bytes)
+}
+
 /// As `flashlog attach` and `serve` open what a power cut has left: main wherever its labels are, with its log, or with its log again.
 fn put_together(life: &Life, main: Arc<dyn Device>, log: Arc<dyn Device>) -> Result<Lasting, String> {
-    let label = flashlog::inspect(&*main).map_err(says("main's label"))?;
-    let main = match label {
-        Some(_) => main,
-        None => {
-            let of_log = flashlog::inspect(&*log).map_err(says("the log's label"))?;
-            let blocks = of_log.map_or(BLOCKS as u64, |label| label.blocks);
-            flashlog::outgrown(main, blocks).map_err(says("main's label"))?.ok_or("main has no label")?
-        }
-    };
+    let of_log = flashlog::inspect(&*log).map_err(says("the log's label"))?;
+    let blocks = of_log.map_or(BLOCKS as u64, |label| label.blocks);
+    let (main, label) = flashlog::as_labelled(main, Some(blocks)).map_err(says("main's label"))?;
+    label.ok_or("main has no label")?;
     match Flashlog::open(Arc::clone(&main), Arc::clone(&log), &life.options) {
         Ok((set, _)) => Ok(Lasting::of(set, policy())),
         Err(Error::Alone { .. }) => {

@@ -2,7 +2,7 @@
 use crate::number;
 use holdfast_block::flashlog::Order;
 use holdfast_lab::budget::Budget;
-use holdfast_lab::flashlog::{ORDERS, Options, explore, flips};
+use holdfast_lab::flashlog::{Kind, ORDERS, Options, explore, flips};
 
 /// With another seed on each run: `HOLDFAST_FLASHLOG_SEED=…` repeats one.
 #[test]
@@ -10,11 +10,27 @@ fn power_cuts_leave_states_that_there_were() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     let seed = number("HOLDFAST_FLASHLOG_SEED", now.as_secs() % 1_000_000 * 1000);
     println!("HOLDFAST_FLASHLOG_SEED={seed} cargo test -p holdfast-lab --test it flashlog");
-    let (report, failure) = explore(&Options { budget: Budget::new(seed, 1_000), ..Options::default() });
-    assert!(failure.is_none(), "{}", failure.unwrap());
-    assert!(report.replayed > 100 && report.nested > 100, "{report:?}");
-    assert!(report.procedures.iter().sum::<u64>() > 5, "{report:?}");
-    assert!(report.lost[..2].iter().all(|states| *states > 10), "{report:?}");
+    for kind in Kind::ALL {
+        let budget = Budget::new(kind.seed_from(seed), 400);
+        let (report, failure) = explore(&Options { budget, ..Options::default() });
+        assert!(failure.is_none(), "{kind:?}: {}", failure.unwrap());
+        if kind == Kind::Lasting {
+            assert!(report.lasting[0] > 100 && report.lasting[1] > 20, "{report:?}");
+            continue;
+        }
+        assert!(report.nested > 20 && report.replayed > 20, "{kind:?}: {report:?}");
+        assert!(report.lost[..2].iter().all(|states| *states > 4), "{kind:?}: {report:?}");
+        // A procedure with a backup is one that must have been there.
+        assert!(kind != Kind::WithBackup || report.procedures.iter().sum::<u64>() > 2, "{report:?}");
+    }
+}
+
+#[test]
+fn seeds_are_of_all_kinds_however_they_are_chosen() {
+    for step in [1, 2, 4, 1000, 1_000_000] {
+        let count = |kind| (0..400).filter(|number| Kind::of(number * step) == kind).count();
+        assert!(Kind::ALL.iter().all(|kind| count(*kind) > 60), "each {step}th: {:?}", Kind::ALL.map(count));
+    }
 }
 
 #[test]
@@ -25,12 +41,13 @@ fn planted_mistakes_are_found() {
             // of holdfast-block, in past_tests.rs and verify_tests.rs, fail with it.
             continue;
         }
-        // Every fourth workload is of a set that outlasts its log.
-        let is_of_lasting = matches!(
-            order,
-            Order::ChangeBeforeMap | Order::AttachSkipsBlock | Order::ForgetsDirty | Order::NewLogForgetsAlone
-        );
-        let seed = if is_of_lasting { 23 } else { 20 };
+        let kind = match order {
+            Order::ChangeBeforeMap | Order::AttachSkipsBlock | Order::ForgetsDirty | Order::NewLogForgetsAlone => {
+                Kind::Lasting
+            }
+            _ => Kind::WithoutBackup,
+        };
+        let seed = kind.seed_from(20);
         let (report, failure) =
             explore(&Options { budget: Budget::new(seed, 20_000), order: *order, ..Options::default() });
         assert!(failure.is_some(), "{name} was not found in {} states", report.states);
