@@ -41,7 +41,9 @@ pub enum UnknownAlgorithm {
     #[error("unknown checksum algorithm number {0}")]
     Number(u8),
     /// A name given by a person.
-    #[error("unknown checksum algorithm '{0}' (known: none, xor64, crc64-nvme, crc32c, fletcher256, xxh3, blake3)")]
+    #[error(
+        "unknown checksum algorithm '{0}' (known: xor64, crc64-nvme, crc32c, fletcher256, xxh3, blake3; for short xor, crc64, fletcher)"
+    )]
     Name(String),
 }
 

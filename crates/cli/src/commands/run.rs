@@ -25,10 +25,14 @@ const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
 
 pub(crate) fn run(arguments: &Run, format: Format) -> Result<u8> {
-    let library = library()?;
     let [program, words @ ..] = &arguments.command[..] else {
         return Err(Failure::usage("there is no command to run"));
     };
+    if program.as_bytes().starts_with(b"-") {
+        let failure = Failure::usage(format!("there is no option {}", Path::new(program).display()));
+        return Err(failure.hint("a program of that name is given with its directory"));
+    }
+    let library = library()?;
     let mut command = Command::new(program);
     command.args(words).env("LD_PRELOAD", preload(&library)?);
     if arguments.quiet {

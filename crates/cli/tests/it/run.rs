@@ -605,3 +605,10 @@ fn exit_codes_descriptors_and_what_is_missing() {
         ran(command).exits(1).says(says);
     }
 }
+
+#[test]
+fn an_option_that_there_is_not_is_no_program() {
+    let rig = Rig::new();
+    rig.run(["run", "--bogus", "--", "true"]).exits(2).says("there is no option --bogus");
+    rig.run(["run", "--", "-x"]).exits(2).says("there is no option -x");
+}
