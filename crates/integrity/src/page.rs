@@ -51,12 +51,12 @@ pub fn prefetch_ahead<'a>(at: usize, page: impl Fn(usize) -> Option<&'a [u8; PAG
     if let Some(behind) = behind.filter(|behind| !is_neighbour(behind, next)) {
         prefetch_part(behind, 0..PAGE_SIZE / 2);
     }
+    let follows = next.is_some_and(|next| is_neighbour(next, page(at)));
     match next {
-        Some(next) if is_neighbour(next, page(at)) && asks_for_neighbours() => prefetch_start(next),
-        Some(next) if is_neighbour(next, page(at)) => {}
         // Nobody has asked for anything of the first two.
-        Some(next) => prefetch_part(next, if at == 0 { 0 } else { PAGE_SIZE / 2 }..PAGE_SIZE),
-        None => {}
+        Some(next) if !follows => prefetch_part(next, if at == 0 { 0 } else { PAGE_SIZE / 2 }..PAGE_SIZE),
+        Some(next) if asks_for_neighbours() => prefetch_start(next),
+        _ => {}
     }
 }
 

@@ -292,18 +292,11 @@ impl StoredSums {
         Ok(StoredSums { primary, secondary })
     }
 
-    /// The checksums for a block that was read into memory: generated where they are not stored, before the stored one is verified.
+    /// The checksums for a block that was read into memory: generated where they are not stored, before the stored one is verified. Of what was
+    /// made of the bytes just before, of whatever algorithms, nothing is made again, as for [`StoredSums::generate_summed`].
     ///
     /// # Errors
     /// [`Mismatch`] if the bytes have not the stored checksum, in a mode that looks.
-    pub fn load(&self, bytes: &[u8], mode: Protection) -> Result<PageSums, Mismatch> {
-        self.load_summed(bytes, None, mode)
-    }
-
-    /// The same for whoever has just made checksums of the bytes, as for [`StoredSums::generate_summed`].
-    ///
-    /// # Errors
-    /// As for [`StoredSums::load`].
     pub fn load_summed(
         &self,
         bytes: &[u8],
@@ -432,11 +425,11 @@ mod tests {
         for mode in all() {
             let fresh = PageSums::of(mode.memory().sum(&bytes));
             let stored = StoredSums::generate(&bytes, fresh, mode).unwrap();
-            let loaded = stored.load(&bytes, mode).unwrap();
+            let loaded = stored.load_summed(&bytes, None, mode).unwrap();
             assert_eq!(loaded.memory, fresh.memory, "{mode}: a page that comes back has the checksum that it had");
             assert_eq!(loaded.strong.algorithm() != Algorithm::None, mode.switches_after().is_some(), "{mode}");
             let before = StoredSums::generate(&flipped, fresh, mode).is_err();
-            let on_device = stored.load(&flipped, mode).is_err();
+            let on_device = stored.load_summed(&flipped, None, mode).is_err();
             let is_stored = mode.stored() != Algorithm::None;
             assert_eq!(stored.load_verified(&flipped, None, mode).is_err(), is_stored, "{mode}: whoever relies on it");
             assert_eq!(stored.load_verified(&bytes, None, mode), Ok(loaded), "{mode}");
@@ -476,11 +469,12 @@ mod tests {
         for old in all() {
             let stored = StoredSums::generate(&bytes, PageSums::of(old.memory().sum(&bytes)), old).unwrap();
             for new in all() {
-                let page = stored.load(&bytes, new).unwrap();
+                let page = stored.load_summed(&bytes, None, new).unwrap();
                 assert_eq!(page.memory, new.memory().sum(&bytes), "{old} under {new}");
                 let strong = new.switches_after().map_or(Checksum::none(), |_| Protection::STRONG.sum(&bytes));
                 assert_eq!(page.strong, strong, "{old} under {new}: what readers go by after the switch");
-                let is_noticed = stored.load(&flipped, new).is_err() || page.memory.verify(&flipped).is_err();
+                let is_noticed =
+                    stored.load_summed(&flipped, None, new).is_err() || page.memory.verify(&flipped).is_err();
                 assert_eq!(
                     is_noticed,
                     old.stored() != Algorithm::None && new != Protection::None || new.memory() != Algorithm::None,

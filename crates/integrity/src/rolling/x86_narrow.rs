@@ -1,6 +1,9 @@
 //! The CRC-64 of whole blocks by carry-less multiplication in vectors of 32 bytes, for processors that have these but not AVX-512: AMD's before
 //! Zen 4, and Intel's for laptops since the 12th generation. Blocks of metadata are summed in them everywhere ([`super::x86_sums`]).
 //!
+//! The loop is that of [`super::x86_blocks`] in another width. Intrinsics of each width have names of their own, and functions that need a CPU feature
+//! cannot be safe methods of a trait: one text for both would be a macro around all of the `unsafe` here.
+//!
 //! The `unsafe` here is vector loads and stores, and the calls of functions that need a CPU feature. Where the CPU has not VPCLMULQDQ and AVX2, nothing
 //! is done and the functions say so. The tests in `tests.rs` hold each against the portable code.
 
