@@ -74,24 +74,26 @@ impl Wanted {
         let Looked { model, memory_from, disk_from } = &looked;
         let by = format!("memory: {memory_from}; disk: {disk_from}");
         let goal = one_in(model.goal.name());
-        let never = format!("xor in memory is never enough for {goal}; {by}");
+        let xor = match model.t_switch() {
+            Residency::Never => format!("xor in memory is never enough for {goal}; {by}"),
+            Residency::Always => format!("xor in memory is always enough for {goal}; {by}"),
+            Residency::UpTo(seconds) if seconds > f64::from(u32::MAX) => {
+                let most = time(f64::from(u32::MAX));
+                format!(
+                    "xor in memory is enough for {goal} until {}, and t_switch is {most} at most; {by}",
+                    time(seconds)
+                )
+            }
+            until => format!("xor in memory is enough for {goal} until {until}; {by}"),
+        };
         let (protection, reason) = match self {
             Wanted::Auto => {
                 let uptime = time(assumed.uptime);
                 let why = format!("the cheapest that keeps {goal} for pages up to {uptime} in memory; {by}");
                 (model.chosen(recommend(model, assumed.costs, assumed.uptime).mode), Some(why))
             }
-            Wanted::Static => {
-                let protection = model.chosen(Mode::Static);
-                (protection, (protection == Protection::Static { strong: true }).then_some(never))
-            }
-            Wanted::Dynamic => {
-                let why = match model.t_switch() {
-                    Residency::Never => never,
-                    until => format!("xor in memory is enough for {goal} until {until}; {by}"),
-                };
-                (model.chosen(Mode::Dynamic), Some(why))
-            }
+            Wanted::Static => (model.chosen(Mode::Static), Some(xor)),
+            Wanted::Dynamic => (model.chosen(Mode::Dynamic), Some(xor)),
             Wanted::Exactly(protection) => (protection, None),
         };
         let warning = looked.against(protection, assumed.uptime);
@@ -216,7 +218,13 @@ mod tests {
         assert!(reason.unwrap().contains("until 7.18 weeks"));
         let Chosen { protection, reason, warning } = chosen("static", Config::Enterprise);
         assert_eq!((protection, warning), (Protection::Static { strong: false }, None));
-        assert!(reason.unwrap().starts_with("by the reliability model it keeps at most one silent corruption"));
+        assert!(reason.unwrap().starts_with("xor in memory is enough for at most one silent corruption"));
+        let stable = Assumed { memory_fit: Some(Memory::of_fit(1e-12).unwrap()), ..Assumed::default() };
+        let Chosen { protection, reason, .. } = Wanted::Dynamic.choose(&stable);
+        assert_eq!(protection, Protection::Dynamic { t_switch_s: u32::MAX });
+        assert!(reason.unwrap().contains("and t_switch is 136 years at most"));
+        let told = Wanted::Exactly(Protection::Uniform).choose(&stable).reason.unwrap();
+        assert!(told.starts_with("by the reliability model it keeps at most one silent corruption"), "{told}");
         let fine = Chosen { protection: Protection::Uniform, reason: None, warning: None };
         assert_eq!(Wanted::Exactly(Protection::Uniform).choose(&Assumed::default()), fine, "nothing was described");
     }

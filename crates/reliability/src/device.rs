@@ -14,7 +14,8 @@ const MBIT: f64 = 1_048_576.0;
 
 /// A figure that no memory or disk can have.
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
-#[error("{value} is out of range: from {least} to {most}")]
+// As `Debug` has it: numbers with many zeros come with an exponent.
+#[error("{value:?} is out of range: from {least:?} to {most:?}")]
 pub struct OutOfRange {
     /// What was given.
     pub value: f64,
@@ -149,6 +150,8 @@ mod tests {
         for value in [f64::NAN, -1e-12, 0.0, 1.0, 0.11] {
             assert!(Disk::of_uber(value).is_err(), "{value}");
         }
+        let told = Memory::of_fit(1e300).unwrap_err().to_string();
+        assert_eq!(told, "1e300 is out of range: from 1e-12 to 1000000000000.0");
         assert!(Memory::of_index(31.0).is_err() && Disk::of_index(0.5).is_err());
         assert!(Disk::of_uber(0.1).unwrap().flips_at_least(6) <= Probability::ONE);
     }
