@@ -74,3 +74,23 @@ impl State {
         Some(page)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_integrity::Algorithm;
+    use holdfast_object::{Arena, PAGE_SIZE};
+
+    #[test]
+    fn a_twin_that_went_bad_takes_no_place() {
+        let arena = Arena::new(4, 0).unwrap();
+        let mut frame = arena.allocate().unwrap().into_metadata();
+        frame.fill(|bytes| bytes.fill(3));
+        let page = frame.publish(Algorithm::Crc64Nvme.sum(&[3; PAGE_SIZE]));
+        page.seal_for(ObjectId(7), 1);
+        let mut twin = Twin::of(&page, None);
+        assert!(twin.page(arena.allocate().unwrap()).is_some_and(|page| page.verify().is_ok()));
+        assert!(twin.0.flip(&[77]), "nobody else has it");
+        assert!(twin.page(arena.allocate().unwrap()).is_none());
+    }
+}

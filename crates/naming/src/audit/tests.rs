@@ -396,6 +396,29 @@ fn a_damaged_name_space_still_takes_changes() {
     assert_eq!(world.space.audit_failures(), 0);
 }
 
+/// An entry under a key that is not that of its name is passed by others that move from one side of it to the other.
+#[test]
+fn an_entry_under_a_wrong_key_does_not_stand_in_the_way() {
+    let damaged = World::with(true);
+    let done = Rc::new(Cell::new(false));
+    on_pages(&done, |_, image| {
+        let Some(at) = image.windows(6).position(|name| name == b"second") else { return false };
+        image[at] ^= 1;
+        true
+    });
+    creates(&damaged).unwrap();
+    assert!(done.get() && damaged.is_judged_wrong());
+    let clock = Arc::new(ManualClock::new(2_000_000_000_000, 1_000));
+    let space = Namespace::new(damaged.cache.clone() as Arc<dyn ObjectCache>, clock, Options::default());
+    let mut name = b"below".to_vec();
+    for number in 0..40 {
+        let to = format!("below {number}").into_bytes();
+        space.rename(REQUEST, damaged.directory, &name, damaged.directory, &to, RenameMode::Replace).unwrap();
+        name = to;
+    }
+    assert_eq!(space.audit_failures(), 0);
+}
+
 /// A list of names has room for some of them.
 #[test]
 fn files_with_many_names_are_right() {
