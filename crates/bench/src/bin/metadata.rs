@@ -30,7 +30,7 @@ struct Arguments {
     /// Size of the file that is read, written and deleted, in MiB [default: 384, with --quick 64]
     #[arg(long)]
     file_mib: Option<u64>,
-    /// Transactions in a measurement [default: 2000, with --quick 400]
+    /// Transactions in a measurement [default: 20000, with --quick 400]
     #[arg(long)]
     transactions: Option<u64>,
     /// Files that a measurement creates or unlinks [default: 8000, with --quick 1000]
@@ -102,7 +102,8 @@ fn plan(arguments: &Arguments) -> Result<Plan> {
     if steps.len() < 2 || (1..steps.len()).any(|index| steps[..index].contains(&steps[index])) {
         return Err(Error::Usage("--steps must name at least two, each once".to_owned()));
     }
-    let (file_mib, transactions, files) = if arguments.quick { (64, 400, 1000) } else { (384, 2000, 8000) };
+    // As many transactions as take a second or two: clean blocks are due for verification once a second, and all are at the start.
+    let (file_mib, transactions, files) = if arguments.quick { (64, 400, 1000) } else { (384, 20_000, 8000) };
     let plan = Plan {
         steps,
         loads: arguments.loads.clone(),

@@ -161,8 +161,7 @@ fn the_model_decides_what_is_left_to_it() {
     // Who describes a machine hears what comes of it, whatever the mode.
     let agrees = "by the reliability model it keeps at most one silent corruption in a zettabyte read for pages up to ";
     for (mode, machine, memory) in [
-        ("static", &["--ecc", "yes", "--uptime", "1d"][..], "memory: with ECC, as given"),
-        ("uniform", &worst, "memory: as given; disk: as given"),
+        ("uniform", &worst[..], "memory: as given; disk: as given"),
         ("uniform", &["--config", "1"], "memory: sample configuration 1"),
     ] {
         let [protection, reason, warning] = make(mode, machine);
@@ -170,6 +169,10 @@ fn the_model_decides_what_is_left_to_it() {
         assert!(reason.starts_with(agrees) && reason.contains(memory), "{reason}");
     }
     assert_eq!(make("uniform", &[]), ["uniform", "", ""]);
+    // Of `static` for how long xor is enough.
+    let [protection, reason, warning] = make("static", &["--ecc", "yes", "--uptime", "1d"]);
+    assert_eq!((protection.as_str(), warning.as_str()), ("static", ""));
+    assert!(reason.contains("weeks; memory: with ECC, as given"), "{reason}");
     assert!(make("static", &["--ecc", "yes"])[2].contains("weeks in memory"), "not for a year");
     // What modes cost is of no matter to one that is named.
     let ran = rig.run(["create", "s", "--force", "--protection", "uniform", "--costs", "published"]).exits(2);
