@@ -29,6 +29,8 @@ const PAGES_PER_EPOCH: usize = 2048;
 const SHARED: u64 = 8;
 /// What one tree block leads to.
 const PART_BYTES: u64 = 64 * BLOCK as u64;
+/// What `holdfast create` makes: the intent log of smaller stores is smaller, and needs more recovery points.
+const STORE_MIB: u64 = 8192;
 /// Of a transaction, as in [`holdfast_lab::load::Load::Oltp`].
 const READS: u64 = 20;
 const WRITES: u64 = 5;
@@ -86,7 +88,8 @@ impl Load {
 
     /// The store with which each measurement begins.
     pub(super) fn image(self, plan: &Plan) -> Result<MemoryDevice> {
-        let device = Arc::new(MemoryDevice::new((plan.file_mib * 2 + 512) * MIB / PAGE_SIZE as u64));
+        let mib = (plan.file_mib * 2 + 512).max(STORE_MIB);
+        let device = Arc::new(MemoryDevice::new(mib * MIB / PAGE_SIZE as u64));
         let options = self.options(plan, Arc::new(SystemClock::default()));
         let filled = Stack::create(device.clone(), &options).and_then(|stack| {
             self.fill(plan, &stack)?;

@@ -49,10 +49,10 @@ pub(crate) struct Assumed {
     #[arg(long, value_enum, conflicts_with = "memory_fit")]
     pub(crate) ecc: Option<Ecc>,
     /// Flipped bits that reach the software, in FIT per Mbit: so many in 10^9 hours
-    #[arg(long, value_name = "FIT", value_parser = memory)]
+    #[arg(long, value_name = "FIT", value_parser = memory, allow_negative_numbers = true)]
     pub(crate) memory_fit: Option<Memory>,
     /// Undetected bit error rate of the disk, as 1e-12
-    #[arg(long, value_name = "RATE", value_parser = disk)]
+    #[arg(long, value_name = "RATE", value_parser = disk, allow_negative_numbers = true)]
     pub(crate) uber: Option<Disk>,
     /// How long a written page stays in memory before it is on the disk, as 5s
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s")]

@@ -99,6 +99,8 @@ fn nonsense_is_refused() {
     ] {
         rig.run([&["reliability"], arguments].concat()).exits(2);
     }
+    let negative = rig.run(["reliability", "--memory-fit", "-1"]).exits(2);
+    assert!(negative.err.contains("-1.0 is out of range: from 1e-12 to"), "{negative:?}");
 }
 
 #[test]
