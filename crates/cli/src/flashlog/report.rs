@@ -299,7 +299,7 @@ impl SetReport {
         let had = if self.log.is_empty() { "" } else { &format!(", it was {}", quoting::name(&self.log)) };
         let main = format!("{}, {} behind", quoting::name(&self.main), size::show(self.behind_bytes));
         if let Some(alone) = &self.alone {
-            let log = format!("none{had}, which lacks {}", size::show(alone.changed_bytes));
+            let log = format!("none{had}; {} written since is on main alone", size::show(alone.changed_bytes));
             return [("main", quoting::name(&self.main)), ("log", log)];
         }
         let log = format!(

@@ -37,8 +37,12 @@ fn bash(rig: &Rig, script: &str) -> Output {
     let path = std::env::join_paths(
         std::iter::once(binaries.to_path_buf()).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
     );
+    // A server that is left would keep the output open.
+    let script = format!("trap 'kill $(jobs -p) 2> /dev/null' EXIT\n{script}");
     let mut bash = Command::new("bash");
-    bash.args(["-c", script]).current_dir(rig.path("")).env("PATH", path.unwrap()).env("HOME", rig.path("home"));
+    bash.args(["-c", &script]).current_dir(rig.path("")).env("PATH", path.unwrap()).env("HOME", rig.path("home"));
+    // Others may serve sets meanwhile.
+    bash.env("HOLDFAST_RUNTIME_DIR", rig.path("run"));
     bash.output().unwrap()
 }
 

@@ -113,8 +113,8 @@ Examples:
   holdfast flashlog rebuild --backup B --log L --main NEW
   holdfast flashlog rebuild --backup B --log L --main NEW --barrier 4711
 The new device has everything that was in the log, or what was in it at a
-barrier (at --list tells which there are). The old one is refused from then on.
-Nothing is taken from the backup, and this can be done again.")]
+barrier (at --list tells which there are). With this log the old one is refused
+from then on. Nothing is taken from the backup, and this can be done again.")]
     Rebuild(FlashlogRebuild),
 
     /// Look at a set as it was, read-only: list the moments, serve one of them
