@@ -7,7 +7,7 @@ use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::scan::{Scan, has_data};
 use super::staging::Backup;
-use crate::{BLOCK_SIZE, Device};
+use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +15,9 @@ use std::time::SystemTime;
 
 /// Entries of an index, before it is made smaller for the first time.
 const COMPACT_LEAST: usize = 1 << 16;
+
+/// Blocks of data that are read at once: 1 MiB.
+const VERIFIED_BLOCKS: usize = 256;
 
 /// Which state is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -291,6 +294,45 @@ impl Behind {
         compact(&mut all);
         all.shrink_to_fit();
         Ok(all)
+    }
+
+    /// Reads the data of the newest versions up to a point. Gives the first block of the log that is damaged beyond what can be made good, and
+    /// the end of what is in front of its page.
+    pub(super) fn damaged_data(&self, to: Point) -> Result<Option<(Error, Point)>, Error> {
+        let mut newest: Vec<Kept> = self.newest(to)?;
+        newest.retain(|kept| !kept.is_zeros());
+        newest.sort_unstable_by_key(|kept| kept.packed);
+        let mut bytes = AlignedBuf::zeroed(VERIFIED_BLOCKS * BLOCK_SIZE);
+        for part in newest.chunks(VERIFIED_BLOCKS) {
+            let positions: Vec<u64> = part.iter().filter_map(Kept::position).collect();
+            let bytes = &mut bytes[..part.len() * BLOCK_SIZE];
+            self.rings.read_each(Area::Data, &positions, bytes)?;
+            let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+            for ((block, kept), position) in blocks.iter_mut().zip(part).zip(positions) {
+                if !is_good(block, kept.sum) {
+                    let (device, at) = (self.rings.device.name().into(), self.rings.block(Area::Data, position));
+                    let of = format!("{}, for block {} of the set", hex(crc64(block)), kept.address);
+                    let fault = Fault::new("checksum of a block's newest version", hex(kept.sum), of);
+                    return Ok(Some((Error::Damaged { device, block: at, fault }, self.in_front_of(position)?)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The end of what is in front of the page that has the data at a position.
+    fn in_front_of(&self, position: u64) -> Result<Point, Error> {
+        let (mut scan, mut end) = (self.scan(), self.from);
+        loop {
+            let page = scan.next_there()?;
+            let has_it = |entry: &Entry| (entry.data..entry.data + entry.sums().len() as u64).contains(&position);
+            if page.entries.iter().any(has_it) {
+                return Ok(end);
+            }
+            if !page.head.is_partial {
+                end = scan.at;
+            }
+        }
     }
 
     /// Whether all data of a page is there, or can be made good.

@@ -90,6 +90,8 @@ mod patience;
 mod patience_tests;
 mod policy;
 mod rebuild;
+#[cfg(test)]
+mod rebuild_tests;
 mod recent;
 mod ring;
 mod scan;

@@ -21,7 +21,8 @@ pub struct Rebuild {
     pub name: Uuid,
     /// The state that the set is to have.
     pub at: At,
-    /// What the log has behind that state may be given up; of [`At::Now`], what is behind the first page that is damaged.
+    /// What the log has behind that state may be given up; of [`At::Now`], what is behind the first page that is damaged, or that needs a block
+    /// of data that is.
     pub drop_later: bool,
     /// Damaged blocks of the backup that the log does not replace are copied as they are. They will not be told from others any more.
     pub accept_damage: bool,
@@ -34,6 +35,8 @@ pub struct Rebuilt {
     pub blocks: u64,
     /// The barrier that it is at, if it is one in between.
     pub barrier: Option<Barrier>,
+    /// What the log had behind that.
+    pub dropped: Later,
     /// Addresses of blocks that were damaged on the backup, and that the log did not replace.
     pub damaged: Vec<Range<u64>>,
 }
@@ -94,8 +97,9 @@ pub fn rebuild(backup: Arc<dyn Device>, log: Arc<dyn Device>, main: Arc<dyn Devi
 /// that this can be done again for an earlier state, or for the same one.
 ///
 /// # Errors
-/// [`Error::Later`] if there is something behind that state that may not be given up; [`crate::Error::Damaged`] at the first block of the backup
-/// that is damaged and that the log does not replace; otherwise as for [`rebuild`].
+/// [`Error::Later`] if there is something behind that state that may not be given up; [`Error::Damaged`] at the first block of the log on the
+/// way there that is damaged, and is the newest version; [`crate::Error::Damaged`] at the first block of the backup that is damaged and that
+/// the log does not replace; otherwise as for [`rebuild`].
 pub fn rebuild_at(
     backup: Arc<dyn Device>,
     log: Arc<dyn Device>,
@@ -112,20 +116,29 @@ pub fn rebuild_at(
         return Err(Error::TooSmall { device: main.name().into(), role: Role::Main, blocks, least });
     }
     let mut end = log.label.clone();
-    let (mut barrier, mut to) = (None, None);
     let survey = behind.survey()?;
+    let mut point = match how.at {
+        At::Now if how.drop_later => survey.end,
+        at => behind.choose(&survey, at)?.0,
+    };
     // Of everything, the next opening finds out where it ends. If the log is damaged, the end is where that begins, and it is for the caller
     // to say that this will do.
-    if how.at != At::Now || survey.damage.is_some() {
-        let (point, found) = match how.at {
-            At::Now if how.drop_later => (survey.end, None),
-            at => behind.choose(&survey, at)?,
-        };
-        let later = Later::than(point, &survey);
-        if !how.drop_later && !later.is_nothing() {
-            return Err(Error::Later { device: log.device.name().into(), later: Box::new(later) });
+    let mut is_earlier = how.at != At::Now || survey.damage.is_some();
+    let mut is_damaged = survey.damage.is_some();
+    // The log may say that it has another main only if that can be made of what it has: the old one is refused from then on.
+    while let Some((damage, before)) = behind.damaged_data(point)? {
+        if how.at != At::Now || !how.drop_later {
+            return Err(damage);
         }
-        (barrier, to) = (found, Some(point));
+        (point, is_earlier, is_damaged) = (before, true, true);
+    }
+    let (mut barrier, mut dropped) = (None, Later::default());
+    if is_earlier {
+        dropped = Later { is_damaged, ..Later::than(point, &survey) };
+        if !how.drop_later && !dropped.is_nothing() {
+            return Err(Error::Later { device: log.device.name().into(), later: Box::new(dropped) });
+        }
+        barrier = survey.barriers.iter().find(|(_, after)| *after == point).map(|(barrier, _)| *barrier);
         // Pages from there on are of earlier generations than the label's, as those that an opening cuts off.
         (end.generation, end.start, end.state) = (end.generation + 1, point.page, State::Open);
         let next = survey.barriers.last().map_or(0, |(last, _)| last.number + 1);
@@ -136,11 +149,13 @@ pub fn rebuild_at(
     // If it was the set's main, it is none from here on: cut off, it would be a mixture that nobody recognises.
     wipe(&*main, Role::Main)?;
     let damaged = copy(&base, &*main)?;
-    let damaged = not_replaced(damaged, &behind, to)?;
+    let damaged = not_replaced(damaged, &behind, point)?;
     if let (false, Some(first)) = (how.accept_damage, damaged.first()) {
         return Err(base.damaged(first.start)?.into());
     }
-    let label = Label { main: how.name, ..end.of_newcomer(Role::Main, blocks, Areas::default()) };
+    // It is as the backup, until it has what the log has: nothing to go on with alone, in either mode.
+    let state = State::CatchingUp;
+    let label = Label { main: how.name, state, ..end.of_newcomer(Role::Main, blocks, Areas::default()) };
     // It flushes main before it writes the label.
     Labelled::create(main, label)?;
     // What was read of the log is there; that it is durable is certain only now.
@@ -152,7 +167,7 @@ pub fn rebuild_at(
         label.applied = of.applied;
         label.rebuilt = end.generation;
     })?;
-    Ok(Rebuilt { blocks: log.label.blocks, barrier, damaged })
+    Ok(Rebuilt { blocks: log.label.blocks, barrier, dropped, damaged })
 }
 
 /// Copies what the backup has. Gives the blocks that are not as they should be; a single flipped bit is made good.
@@ -169,16 +184,12 @@ fn copy(base: &Base, main: &dyn Device) -> Result<Vec<u64>, Error> {
     Ok(damaged)
 }
 
-/// Of these blocks those that the log does not replace on the way to a point, or to its end.
-fn not_replaced(blocks: Vec<u64>, behind: &Behind, to: Option<Point>) -> Result<Vec<Range<u64>>, Error> {
+/// Of these blocks those that the log does not replace on the way to a point.
+fn not_replaced(blocks: Vec<u64>, behind: &Behind, to: Point) -> Result<Vec<Range<u64>>, Error> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     if blocks.is_empty() {
         return Ok(ranges);
     }
-    let to = match to {
-        Some(to) => to,
-        None => behind.survey()?.end,
-    };
     let newest = behind.newest(to)?;
     for block in blocks {
         if newest.binary_search_by_key(&block, |kept| kept.address).is_ok() {

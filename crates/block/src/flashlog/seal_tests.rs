@@ -16,7 +16,7 @@ fn set() -> (Arc<MemoryDevice>, Arc<MemoryDevice>) {
 }
 
 /// Flips three bits, which nobody can flip back.
-fn spoil(device: &MemoryDevice, block: u64) {
+pub(super) fn spoil(device: &MemoryDevice, block: u64) {
     device.alter(block, |bytes| [100, 2000, 3000].into_iter().for_each(|at| bytes[at] ^= 4)).unwrap();
 }
 

@@ -263,6 +263,12 @@ fn rebuild_at(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg)
     let new_main = MemoryDevice::new(MAIN_BLOCKS);
     let ([main, log, backup], what) = cut_off([&new_main, &images.log, &images.backup], rng, make)?;
     let what = format!("at {at:?}, {what}");
+    // Until it has what the log has, it is of no use without that.
+    if let Ok(alone) = Lasting::open_alone(copy(&main), &life.options, policy(), false)
+        && bytes(&alone).map_err(says(&what))? != then
+    {
+        return Err(format!("{what}: main made anew in part can be used alone"));
+    }
     flashlog::rebuild_at(backup, log.clone(), main.clone(), &how).map_err(says(&what))?;
     // Twice is as once.
     for _ in 0..2 {

@@ -22,6 +22,8 @@ struct Rebuilt {
     /// If it is not all that there was.
     #[serde(skip_serializing_if = "Option::is_none")]
     moment: Option<Moment>,
+    /// What the log had behind that, and has no more.
+    dropped_bytes: u64,
     /// What came from the log.
     replayed_bytes: u64,
     /// Damaged on the backup, and not in the log: zeros, or what is left of it.
@@ -36,8 +38,12 @@ impl Report for Rebuilt {
         let (size, replayed) = (size::show(self.size_bytes), size::show(self.replayed_bytes));
         let moment =
             self.moment.as_ref().map_or(String::new(), |moment| format!("It is as it was at {}.\n", moment.words()));
+        let dropped = match self.dropped_bytes {
+            0 => String::new(),
+            bytes => format!("GIVEN UP: what the log had behind that, {}.\n", size::show(bytes)),
+        };
         format!(
-            "{} is main of the Flashlog {} now: {size} of the backup, then {replayed} of the log.\n{moment}{}{}\n",
+            "{} is main of the Flashlog {} now: {size} of the backup, then {replayed} of the log.\n{moment}{dropped}{}{}\n",
             quoting::name(&self.main),
             self.set,
             self.damaged.words("DAMAGED on the backup, and nowhere else"),
@@ -81,6 +87,7 @@ pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
             main: main.display().to_string(),
             size_bytes: sets::bytes(rebuilt.blocks),
             moment: rebuilt.barrier.as_ref().map(Moment::of),
+            dropped_bytes: sets::bytes(rebuilt.dropped.blocks),
             replayed_bytes: sets::bytes(opened.blocks),
             damaged: BadBlocks::of(&rebuilt.damaged),
             next: match holdfast_physical::blocks_of_store(&*ground.device) {
