@@ -37,6 +37,13 @@ impl Loop {
     fn over(file: &Path) -> Option<Loop> {
         try_run("losetup", &["--find", "--show", file.to_str().unwrap()]).map(Loop)
     }
+
+    /// Opens it once `before` is closed, while no program that is about to run has a copy of that.
+    fn open_after<T>(&self, before: T, access: Access) -> FileDevice {
+        let _alone = PROGRAMS.lock();
+        drop(before);
+        FileDevice::open(Path::new(&self.0), access).unwrap()
+    }
 }
 
 impl Drop for Loop {
@@ -92,7 +99,7 @@ fn a_disk_is_measured_held_exclusively_and_trimmed() {
     let path = directory.path().join("image");
     file(&path, 32 * MIB);
     let Some(disk) = Loop::over(&path) else { return };
-    let device = FileDevice::open(Path::new(&disk.0), Access::ReadWrite).unwrap();
+    let device = disk.open_after((), Access::ReadWrite);
     assert!(device.is_disk() && device.is_direct() && device.is_reserved());
     assert_eq!(device.blocks(), 32 * 256);
     for access in [Access::ReadWrite, Access::ReadOnly] {
@@ -103,10 +110,7 @@ fn a_disk_is_measured_held_exclusively_and_trimmed() {
     device.discard(256, 512).unwrap();
     assert_eq!(block_at(&device, 300), vec![0; BLOCK_SIZE], "a loop device turns a trim into a hole");
     assert_eq!((block_at(&device, 255), block_at(&device, 768)), (vec![7; BLOCK_SIZE], vec![7; BLOCK_SIZE]));
-    let alone = PROGRAMS.lock();
-    drop(device);
-    let device = FileDevice::open(Path::new(&disk.0), Access::ReadOnly).unwrap();
-    drop(alone);
+    let device = disk.open_after(device, Access::ReadOnly);
     assert_eq!(block_at(&device, 8191), vec![7; BLOCK_SIZE]);
 }
 
@@ -123,7 +127,7 @@ fn a_mounted_disk_is_refused() {
     let error = FileDevice::open(Path::new(&disk.0), Access::ReadWrite).unwrap_err();
     assert!(matches!(error, Error::InUse { .. }), "{error}");
     drop(mount);
-    FileDevice::open(Path::new(&disk.0), Access::ReadWrite).unwrap();
+    disk.open_after((), Access::ReadWrite);
 }
 
 /// A disk whose medium fails from 8 MiB on: a loop device over a sparse file on a file system of 8 MiB.
@@ -134,8 +138,7 @@ fn a_disk_that_fails_latches_with_the_address() {
     let Some(mount) = Mount::new("tmpfs", "size=8m", "holdfast-test", &at) else { return };
     file(&at.join("image"), 32 * MIB);
     let Some(disk) = Loop::over(&at.join("image")) else { return };
-    let open = || FileDevice::open(Path::new(&disk.0), Access::ReadWrite).unwrap();
-    let device = open();
+    let device = disk.open_after((), Access::ReadWrite);
     let error = fill(&device, 7).unwrap_err();
     let first = error.first().expect("a write has an address");
     assert!(matches!(error, Error::Io { .. }) && (7 * 256..=8 * 256).contains(&first), "{error}");
@@ -145,10 +148,9 @@ fn a_disk_that_fails_latches_with_the_address() {
         assert!(matches!(later, Error::Latched { .. }) && later.root().first() == Some(first), "{later}");
     }
     assert_eq!(block_at(&device, 0), vec![7; BLOCK_SIZE]);
-    drop(device);
 
     // The same in a batch.
-    let device = open();
+    let device = disk.open_after(device, Access::ReadWrite);
     let data = AlignedBuf::copy_of(&[8; BLOCK_SIZE]);
     let bufs = [IoSlice::new(&data)];
     let writes: Vec<_> = [0, 5000, 1, 6000].into_iter().map(|first| Write { first, bufs: &bufs }).collect();
