@@ -74,18 +74,16 @@ impl Wanted {
         let Looked { model, memory_from, disk_from } = &looked;
         let by = format!("memory: {memory_from}; disk: {disk_from}");
         let goal = one_in(model.goal.name());
-        let xor = match model.t_switch() {
-            Residency::Never => format!("xor in memory is never enough for {goal}; {by}"),
-            Residency::Always => format!("xor in memory is always enough for {goal}; {by}"),
-            Residency::UpTo(seconds) if seconds > f64::from(u32::MAX) => {
-                let most = time(f64::from(u32::MAX));
-                format!(
-                    "xor in memory is enough for {goal} until {}, and t_switch is {most} at most; {by}",
-                    time(seconds)
-                )
+        let enough = match model.t_switch() {
+            Residency::UpTo(seconds) => {
+                let t_switch_max = f64::from(u32::MAX);
+                let most =
+                    (seconds > t_switch_max).then(|| format!(", and t_switch is {} at most", time(t_switch_max)));
+                format!("enough for {goal} until {}{}", time(seconds), most.unwrap_or_default())
             }
-            until => format!("xor in memory is enough for {goal} until {until}; {by}"),
+            always_or_never => format!("{always_or_never} enough for {goal}"),
         };
+        let xor = format!("xor in memory is {enough}; {by}");
         let (protection, reason) = match self {
             Wanted::Auto => {
                 let uptime = time(assumed.uptime);

@@ -299,7 +299,7 @@ impl Behind {
     /// Reads the data of the newest versions up to a point. Gives the first block of the log that is damaged beyond what can be made good, and
     /// the end of what is in front of its page.
     pub(super) fn damaged_data(&self, to: Point) -> Result<Option<(Error, Point)>, Error> {
-        let mut newest: Vec<Kept> = self.newest(to)?;
+        let mut newest = self.newest(to)?;
         newest.retain(|kept| !kept.is_zeros());
         newest.sort_unstable_by_key(|kept| kept.packed);
         let mut bytes = AlignedBuf::zeroed(VERIFIED_BLOCKS * BLOCK_SIZE);

@@ -32,6 +32,14 @@ impl Set {
         (Set { main, log, backup }, device)
     }
 
+    /// The same, opened in this mode.
+    pub(super) fn in_mode(mode: Mode) -> (Set, Flashlog) {
+        let (set, device) = Set::new();
+        drop(device);
+        let (device, _) = open(&set.main, &set.log, mode).unwrap();
+        (set, device)
+    }
+
     pub(super) fn reopen(&self) -> Flashlog {
         open(&self.main, &self.log, Mode::Asynchronous).unwrap().0
     }
@@ -302,9 +310,7 @@ fn with_a_damaged_map_the_next_backup_compares_everything() {
 #[test]
 fn main_is_made_anew_from_backup_and_log() {
     for mode in [Mode::Synchronous, Mode::Asynchronous] {
-        let (set, device) = Set::new();
-        drop(device);
-        let (device, _) = open(&set.main, &set.log, mode).unwrap();
+        let (set, device) = Set::in_mode(mode);
         write_some(&device, 1000..1300);
         device.backup(set.backup.clone()).unwrap();
         write_some(&device, 2000..2500);

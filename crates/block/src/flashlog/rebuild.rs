@@ -121,19 +121,18 @@ pub fn rebuild_at(
         At::Now if how.drop_later => survey.end,
         at => behind.choose(&survey, at)?.0,
     };
-    // Of everything, the next opening finds out where it ends. If the log is damaged, the end is where that begins, and it is for the caller
-    // to say that this will do.
-    let mut is_earlier = how.at != At::Now || survey.damage.is_some();
     let mut is_damaged = survey.damage.is_some();
     // The log may say that it has another main only if that can be made of what it has: the old one is refused from then on.
     while let Some((damage, before)) = behind.damaged_data(point)? {
         if how.at != At::Now || !how.drop_later {
             return Err(damage);
         }
-        (point, is_earlier, is_damaged) = (before, true, true);
+        (point, is_damaged) = (before, true);
     }
     let (mut barrier, mut dropped) = (None, Later::default());
-    if is_earlier {
+    // Of everything, the next opening finds out where it ends. If the log is damaged, the end is where that begins, and it is for the caller
+    // to say that this will do.
+    if how.at != At::Now || is_damaged {
         dropped = Later { is_damaged, ..Later::than(point, &survey) };
         if !how.drop_later && !dropped.is_nothing() {
             return Err(Error::Later { device: log.device.name().into(), later: Box::new(dropped) });

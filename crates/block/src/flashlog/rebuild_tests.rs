@@ -1,8 +1,7 @@
 //! A main made anew: what it needs, and when it is one.
 
 use super::backup_tests::{Set, contents};
-use super::seal_tests::spoil;
-use super::tests::{open, options, put};
+use super::tests::{open, options, put, spoil};
 use super::*;
 use crate::{Device, MemoryDevice};
 use std::sync::Arc;
@@ -10,9 +9,7 @@ use std::sync::Arc;
 #[test]
 fn a_main_made_anew_is_of_no_use_alone_until_it_has_what_the_log_has() {
     for mode in [Mode::Synchronous, Mode::Asynchronous] {
-        let (set, device) = Set::new();
-        drop(device);
-        let (device, _) = open(&set.main, &set.log, mode).unwrap();
+        let (set, device) = Set::in_mode(mode);
         put(&device, 3, 33).unwrap();
         device.flush().unwrap();
         let expected = contents(&device);

@@ -1,6 +1,6 @@
 //! Main, backup and log against each other: what is damaged on one is made good from another, and spoils none.
 use super::backup_tests::{BLOCKS, Set, contents};
-use super::tests::{block, get, open, put};
+use super::tests::{block, get, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
 use std::io::IoSliceMut;
@@ -20,9 +20,7 @@ fn read_error(device: &Flashlog, at: u64) -> crate::Error {
 fn flips_on_main_or_backup_are_made_good_from_whoever_has_the_block() {
     for mode in [Mode::Synchronous, Mode::Asynchronous] {
         for bits in [1, 7] {
-            let (set, device) = Set::new();
-            drop(device);
-            let (device, _) = open(&set.main, &set.log, mode).unwrap();
+            let (set, device) = Set::in_mode(mode);
             put(&device, 700, 7).unwrap();
             device.backup(set.backup.clone()).unwrap();
             let old = contents(&*set.backup);
@@ -160,9 +158,7 @@ impl Drop for Ends<'_> {
 #[test]
 fn a_set_that_is_written_meanwhile_has_nothing_damaged() {
     for mode in [Mode::Synchronous, Mode::Asynchronous] {
-        let (set, device) = Set::new();
-        drop(device);
-        let (device, _) = open(&set.main, &set.log, mode).unwrap();
+        let (set, device) = Set::in_mode(mode);
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -256,9 +252,7 @@ fn what_main_has_written_alone_meanwhile_is_no_damage() {
 #[test]
 fn without_a_backup_main_is_compared_with_what_the_log_has() {
     for mode in [Mode::Synchronous, Mode::Asynchronous] {
-        let (set, device) = Set::new();
-        drop(device);
-        let (device, _) = open(&set.main, &set.log, mode).unwrap();
+        let (set, device) = Set::in_mode(mode);
         for at in 100..160 {
             put(&device, at, 2 * at).unwrap();
         }

@@ -1,7 +1,7 @@
 //! What says that a page was durable: a later page, the seal, labels; and what is missing in spite of that.
 use super::backup_tests::{Set, contents};
 use super::serve_tests::{Moved, served};
-use super::tests::{block, get, names, open, options, put};
+use super::tests::{block, get, names, open, options, put, spoil};
 use super::*;
 use crate::{BLOCK_SIZE, Device, MemoryDevice};
 use std::sync::Arc;
@@ -13,11 +13,6 @@ fn set() -> (Arc<MemoryDevice>, Arc<MemoryDevice>) {
     let [main, log] = [512, 1024].map(|blocks| Arc::new(MemoryDevice::new(blocks)));
     create(main.clone(), log.clone(), &names(1)).unwrap();
     (main, log)
-}
-
-/// Flips three bits, which nobody can flip back.
-pub(super) fn spoil(device: &MemoryDevice, block: u64) {
-    device.alter(block, |bytes| [100, 2000, 3000].into_iter().for_each(|at| bytes[at] ^= 4)).unwrap();
 }
 
 /// Places of the pages that there are.

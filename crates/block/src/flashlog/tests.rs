@@ -15,6 +15,11 @@ pub(super) fn put(device: &dyn Device, at: u64, number: u64) -> Result<(), crate
     device.write(at, &[IoSlice::new(&block(number))])
 }
 
+/// Flips three bits, which nobody can flip back.
+pub(super) fn spoil(device: &MemoryDevice, block: u64) {
+    device.alter(block, |bytes| [100, 2000, 3000].into_iter().for_each(|at| bytes[at] ^= 4)).unwrap();
+}
+
 pub(super) fn get(device: &dyn Device, at: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK_SIZE];
     device.read(at, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
