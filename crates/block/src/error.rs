@@ -102,6 +102,22 @@ pub enum Error {
         /// Bytes transferred before the end.
         done_bytes: u64,
     },
+    /// Somebody has cut the file off. Nothing is written to it any more: it would become as long as it was, with zeros in between.
+    #[error("{device}: {operation} refused{}: it has {blocks} blocks only, and had {expected}", Place(*first, *length_bytes))]
+    Shrunk {
+        /// Path of the device.
+        device: Arc<str>,
+        /// What was being done.
+        operation: Operation,
+        /// First block of the request; none for a flush.
+        first: Option<u64>,
+        /// Length of the request in bytes.
+        length_bytes: u64,
+        /// Blocks that are left.
+        blocks: u64,
+        /// Blocks that it had.
+        expected: u64,
+    },
     /// A block does not match the checksum that it was given when it was written, and nobody has a good copy.
     #[error("{device}: {operation} found damage at block {first}: expected checksum {expected:#018x}, got {got:#018x}")]
     Damaged {
@@ -193,6 +209,7 @@ impl Error {
             | Error::Over { device, .. }
             | Error::Io { device, .. }
             | Error::EndedEarly { device, .. }
+            | Error::Shrunk { device, .. }
             | Error::Damaged { device, .. }
             | Error::OutOfRange { device, .. }
             | Error::Misaligned { device, .. }
@@ -209,6 +226,7 @@ impl Error {
             Error::Over { operation, .. }
             | Error::Io { operation, .. }
             | Error::EndedEarly { operation, .. }
+            | Error::Shrunk { operation, .. }
             | Error::Damaged { operation, .. }
             | Error::OutOfRange { operation, .. }
             | Error::Misaligned { operation, .. }
@@ -226,7 +244,10 @@ impl Error {
             | Error::Damaged { first, .. }
             | Error::OutOfRange { first, .. }
             | Error::Misaligned { first, .. } => Some(*first),
-            Error::Io { first, .. } | Error::ReadOnly { first, .. } | Error::Latched { first, .. } => *first,
+            Error::Io { first, .. }
+            | Error::Shrunk { first, .. }
+            | Error::ReadOnly { first, .. }
+            | Error::Latched { first, .. } => *first,
         }
     }
 
@@ -238,6 +259,7 @@ impl Error {
             Error::Over { length_bytes, .. }
             | Error::Io { length_bytes, .. }
             | Error::EndedEarly { length_bytes, .. }
+            | Error::Shrunk { length_bytes, .. }
             | Error::OutOfRange { length_bytes, .. }
             | Error::Misaligned { length_bytes, .. }
             | Error::ReadOnly { length_bytes, .. }
@@ -248,7 +270,7 @@ impl Error {
     /// Whether the device itself failed, as against a request that it was right to refuse. Such a failure of a write or
     /// flush latches the device.
     pub fn is_device_failure(&self) -> bool {
-        matches!(self, Error::Io { .. } | Error::EndedEarly { .. } | Error::Damaged { .. })
+        matches!(self, Error::Io { .. } | Error::EndedEarly { .. } | Error::Shrunk { .. } | Error::Damaged { .. })
     }
 
     /// What went wrong, without the place: the system's words where it was the system. Of a latched error the whole error
@@ -257,6 +279,7 @@ impl Error {
         match self {
             Error::Io { source, .. } => source.to_string(),
             Error::EndedEarly { done_bytes, .. } => format!("it ended early, after {done_bytes} bytes"),
+            Error::Shrunk { blocks, expected, .. } => format!("it has {blocks} blocks only, and had {expected}"),
             Error::Damaged { .. } => "it does not match its checksum".to_string(),
             Error::OutOfRange { blocks, .. } => format!("out of range: the device has {blocks} blocks"),
             Error::Misaligned { .. } => "not a whole number of blocks".to_string(),

@@ -57,6 +57,9 @@ impl FileDevice {
             check_request(&self.name, Operation::Write, self.blocks(), *first, total(bufs))?;
             self.check_writable(Operation::Write, Some(*first), total(bufs))?;
         }
+        if let Some(Write { first, bufs }) = writes.first() {
+            self.check_length(Operation::Write, Some(*first), total(bufs))?;
+        }
         let Some((alignment, ring)) = self.ring_for(writes.len()) else {
             return writes.iter().try_for_each(|write| self.write(write.first, write.bufs));
         };

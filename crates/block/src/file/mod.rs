@@ -28,7 +28,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use rustix::fs::{FallocateFlags, FileType, fallocate, fdatasync, fstat};
 use rustix::io::Errno;
 
 use crate::device::{check_request, total, total_mut};
@@ -191,6 +191,24 @@ impl FileDevice {
         self.latch.check(&self.name, operation, first, length_bytes)
     }
 
+    /// That nobody has cut the file off, before it is written to: a write behind its new end would make it as long as it was, and what is
+    /// gone would be zeros.
+    fn check_length(&self, operation: Operation, first: Option<u64>, length_bytes: u64) -> Result<(), Error> {
+        if self.kind == Kind::Disk {
+            return Ok(());
+        }
+        let expected = self.blocks();
+        let found = fstat(&self.fd).map_err(|errno| open::failed(&self.name, operation, errno))?;
+        let blocks = u64::try_from(found.st_size).unwrap_or(0) / BLOCK_SIZE as u64;
+        let is_whole = blocks >= expected || !FileType::from_raw_mode(found.st_mode).is_file();
+        self.latch.watch(match is_whole {
+            true => Ok(()),
+            false => {
+                Err(Error::Shrunk { device: Arc::clone(&self.name), operation, first, length_bytes, blocks, expected })
+            }
+        })
+    }
+
     fn failure(&self, operation: Operation, first: u64, length_bytes: u64, failure: Failure) -> Error {
         let device = Arc::clone(&self.name);
         match failure {
@@ -224,6 +242,7 @@ impl Device for FileDevice {
         let length_bytes = total(bufs);
         check_request(&self.name, Operation::Write, self.blocks(), first, length_bytes)?;
         self.check_writable(Operation::Write, Some(first), length_bytes)?;
+        self.check_length(Operation::Write, Some(first), length_bytes)?;
         self.latch.watch(
             transfer::write(&self.fd, first * BLOCK_SIZE as u64, bufs, self.direct)
                 .map_err(|failure| self.failure(Operation::Write, first, length_bytes, failure)),
@@ -242,6 +261,7 @@ impl Device for FileDevice {
 
     fn flush(&self) -> Result<(), Error> {
         self.check_writable(Operation::Flush, None, 0)?;
+        self.check_length(Operation::Flush, None, 0)?;
         let result = loop {
             match fdatasync(&self.fd) {
                 Err(Errno::INTR) => {}
@@ -284,6 +304,7 @@ impl Device for FileDevice {
         let length_bytes = count.saturating_mul(BLOCK_SIZE as u64);
         check_request(&self.name, Operation::Write, self.blocks(), first, length_bytes)?;
         self.check_writable(Operation::Write, Some(first), length_bytes)?;
+        self.check_length(Operation::Write, Some(first), length_bytes)?;
         let how = match self.kind {
             Kind::RegularFile if keep || self.is_reserved() => FallocateFlags::ZERO_RANGE,
             // What a disk does with a hole is its own business.

@@ -228,6 +228,31 @@ fn a_file_that_shrank_says_so() {
     let error = device.read(1, &mut [IoSliceMut::new(&mut out)]).unwrap_err();
     assert!(matches!(error, Error::EndedEarly { first: 1, length_bytes: 16384, .. }), "{error}");
     assert!(device.latched().is_none());
+    // It must not become as long as it was.
+    for at in [7, 0] {
+        let error = device.write(at, &[IoSlice::new(&[1; BLOCK_SIZE])]).unwrap_err();
+        let Error::Shrunk { first, blocks, expected, .. } = error.root() else { panic!("{error}") };
+        assert_eq!((*first, *blocks, *expected), (Some(7), 2, 8));
+    }
+    assert!(device.flush().is_err() && device.latched().is_some());
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * BLOCK_SIZE as u64 + 100);
+}
+
+#[test]
+fn nothing_makes_a_file_that_shrank_as_long_as_it_was() {
+    for how in 0..3 {
+        let (_directory, path, device) = store(8);
+        File::options().write(true).open(&path).unwrap().set_len(2 * BLOCK_SIZE as u64).unwrap();
+        let (bytes, other) = ([IoSlice::new(&[1; BLOCK_SIZE])], [IoSlice::new(&[2; BLOCK_SIZE])]);
+        let done = match how {
+            0 => device.flush(),
+            1 => device.write_batch(&[Write { first: 1, bufs: &bytes }, Write { first: 6, bufs: &other }]),
+            _ => device.zero(1, 1, false).map(drop),
+        };
+        assert!(matches!(done, Err(Error::Shrunk { blocks: 2, expected: 8, .. })), "{how}: {done:?}");
+        assert!(device.latched().is_some_and(Error::is_device_failure));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * BLOCK_SIZE as u64);
+    }
 }
 
 #[test]

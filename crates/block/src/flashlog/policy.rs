@@ -30,7 +30,7 @@ impl Symptom {
             Error::Io { source, .. } if source.raw_os_error().is_some_and(|errno| GONE.contains(&errno)) => {
                 Symptom::Gone
             }
-            Error::EndedEarly { .. } => Symptom::Gone,
+            Error::EndedEarly { .. } | Error::Shrunk { .. } => Symptom::Gone,
             other => match other.operation() {
                 Operation::Read => Symptom::Read,
                 Operation::Flush => Symptom::Flush,
