@@ -41,11 +41,11 @@ pub enum Error {
         got: Role,
     },
     /// The devices are not of the same set.
-    #[error("{device}: it belongs to set {got}, and main to set {expected}")]
+    #[error("{device}: it belongs to set {got}, and not to set {expected}")]
     OtherSet {
         /// Name of the device.
         device: Arc<str>,
-        /// The set of main.
+        /// The set that it should belong to.
         expected: Uuid,
         /// The set of the device.
         got: Uuid,

@@ -35,13 +35,20 @@ pub(crate) fn parse(text: &str) -> std::result::Result<At, String> {
 pub(crate) fn written(at: At) -> String {
     match at {
         At::Barrier(number) => number.to_string(),
-        At::Time(time) => {
-            let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            date::utc(i64::try_from(seconds).unwrap_or(i64::MAX)).replacen(' ', "T", 1).replace(" UTC", "Z")
-        }
+        At::Time(time) => shown(time).replacen(' ', "T", 1).replace(" UTC", "Z"),
         At::Now => "now".to_string(),
         At::Backup => "backup".to_string(),
     }
+}
+
+/// For people.
+pub(super) fn shown(time: SystemTime) -> String {
+    date::utc(i64::try_from(seconds(time)).unwrap_or(i64::MAX))
+}
+
+/// Since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// A barrier, for people.
@@ -57,8 +64,7 @@ pub(crate) struct Moment {
 
 impl Moment {
     pub(crate) fn of(barrier: &Barrier) -> Moment {
-        let seconds = barrier.time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let time = date::utc(i64::try_from(seconds).unwrap_or(i64::MAX));
+        let (seconds, time) = (seconds(barrier.time), shown(barrier.time));
         Moment { number: barrier.number, seconds, time, bytes: super::sets::bytes(barrier.blocks) }
     }
 

@@ -1,8 +1,9 @@
 //! Opening the devices of a set, and what to say when that fails.
 
+use super::past::{Moment, shown};
 use crate::failure::{Failure, Result};
 use crate::stack;
-use holdfast_block::flashlog::{self, Error, Flashlog, Inspected, Opened, Options, Role, Uuid};
+use holdfast_block::flashlog::{self, At, Barrier, Error, Flashlog, Inspected, Opened, Options, Role, Uuid};
 use holdfast_block::{Access, Device, FileDevice};
 use std::path::Path;
 use std::sync::Arc;
@@ -63,6 +64,7 @@ pub(crate) fn size_bytes(device: &dyn Device) -> u64 {
 
 /// What happened, and what to do.
 pub(crate) fn explain(error: Error) -> Failure {
+    let words = words(&error);
     let hint = match &error {
         Error::NoLabel { .. } => "holdfast flashlog status DEVICE tells what a device is",
         Error::OtherRole { .. } => "the devices may have been given in another order: status DEVICE tells what each is",
@@ -79,7 +81,9 @@ pub(crate) fn explain(error: Error) -> Failure {
             "it is a copy, or the set has been used without it; rebuild makes main anew from the backup and the log"
         }
         Error::Incomplete { .. } => "a backup that is not complete is nothing to rebuild from; go on with the backup",
-        Error::Gap { .. } => "what was written in between is nowhere; a full backup is needed",
+        Error::Gap { .. } => {
+            "main has what was written in between: holdfast flashlog backup; without main it is nowhere"
+        }
         Error::TooEarly { .. } => "holdfast flashlog at --list tells which moments there are",
         Error::NoBarrier { .. } => {
             "holdfast flashlog at --list tells which moments there are; a number alone is a barrier's, and @SECONDS a time since 1970"
@@ -95,7 +99,25 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::Damaged { .. } => {
             "if it is the log: rebuild --drop-later goes on with what is in front of it; serve --without-log with main as it is"
         }
-        _ => return Failure::new(error.to_string()),
+        _ => return Failure::new(words),
     };
-    Failure::new(error.to_string()).hint(hint)
+    Failure::new(words).hint(hint)
+}
+
+/// What happened, with times as people read them.
+fn words(error: &Error) -> String {
+    let moment = |barrier: &Barrier| Moment::of(barrier).words();
+    match error {
+        Error::TooEarly { device, wanted: At::Time(time), first } => {
+            let first = first.as_ref().map_or_else(
+                || "there is no barrier behind it".into(),
+                |first| format!("the first one behind it is {}", moment(first)),
+            );
+            format!("{device}: the backup's state is later than {}: {first}", shown(*time))
+        }
+        Error::NoBarrier { device, wanted, last } => {
+            format!("{device}: there is no barrier {wanted}: the last one is {}", moment(last))
+        }
+        error => error.to_string(),
+    }
 }
