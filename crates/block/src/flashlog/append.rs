@@ -206,6 +206,7 @@ impl Flashlog {
                         }
                     }
                     if is_kept {
+                        tracing::warn!(device = &*self.name, "the log is full: the next backup copies changed regions");
                         self.uses.lose();
                         self.let_go_of_kept(head, applied)?;
                     } else {
@@ -219,7 +220,7 @@ impl Flashlog {
 
     /// Marks the regions of all pages that are kept for the backup, up to a point before which main has everything, and lets go of
     /// them: the next backup copies these regions.
-    fn let_go_of_kept(&self, head: &mut Head, to: Point) -> Result<(), Failure> {
+    pub(super) fn let_go_of_kept(&self, head: &mut Head, to: Point) -> Result<(), Failure> {
         let (from, let_go_of) = (head.keep.unwrap_or(to), head.labels.label.tail);
         let mut marked = regions_between(&self.rings, &head.labels.label, from, to).map_err(Failure::of(Side::Log))?;
         head.changed_since.add(&marked);
@@ -227,8 +228,6 @@ impl Flashlog {
             marked.add(before);
             marked.from = before.from;
         }
-        let blocks = marked.marked_blocks();
-        tracing::warn!(device = &*self.name, blocks, "the log is full: the next backup copies changed regions");
         head.labels.write_map(&marked, |label| label.tail = to).map_err(Failure::of(Side::Log))?;
         (head.changed, head.keep) = (Some(marked), Some(to));
         self.trim(head, let_go_of);

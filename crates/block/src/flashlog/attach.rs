@@ -9,6 +9,7 @@ use super::chunk::Chunk;
 use super::create::log_blocks_least;
 use super::device::{Flashlog, Options, Order};
 use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, Role, State, Uuid};
+use super::kept::Looked;
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::{Error, Opened};
@@ -36,6 +37,10 @@ pub enum Attached {
     Back {
         /// Blocks that it got.
         blocks: u64,
+        /// Blocks that it had lost of what it keeps for the backup, and that are good again.
+        mended_blocks: u64,
+        /// Blocks that it had lost, and that main has not as they were either. The status tells of them from now on.
+        lost_blocks: u64,
     },
     /// The one that it had, which has no room for what has changed: the next backup copies so many blocks of changed regions.
     BackWithMap {
@@ -56,6 +61,8 @@ struct Joining {
     barrier: u64,
     generation: u64,
     blocks: u64,
+    /// Blocks that it had lost, of what it keeps.
+    looked: Looked,
 }
 
 impl Alone {
@@ -76,18 +83,30 @@ impl Alone {
         let mut gate = self.gate.write();
         lacking.add(&self.take_since_closed());
         has_room = has_room && joining.copy(self, &lacking, options)? && joining.end_copy(options)?;
-        let (attached, map) = match (is_kept, has_room) {
+        let (mut attached, map) = match (is_kept, has_room) {
             (true, false) => {
                 let map = joining.map_of_all(self)?;
                 (Attached::BackWithMap { blocks: map.marked_blocks() }, Some(map))
             }
-            _ => (Attached::Back { blocks: joining.blocks }, None),
+            _ => {
+                let (blocks, mended_blocks) = (joining.blocks, joining.looked.mended.len() as u64);
+                (Attached::Back { blocks, mended_blocks, lost_blocks: 0 }, None)
+            }
         };
         self.main.flush()?;
         joining.say_so(self.blocks, map.as_ref())?;
         let (log, generation) = (Arc::clone(&joining.log.device), joining.log.label.generation);
         let (flashlog, opened) = self.say_together(log, generation, None, options)?;
         *gate = true;
+        if let Attached::Back { mended_blocks, lost_blocks, .. } = &mut attached {
+            *mended_blocks += opened.mended_blocks;
+            let lost = flashlog.newest_of(&joining.looked.lost);
+            match lost.and_then(|lost| flashlog.note_lost(&lost).map(|()| lost.len() as u64)) {
+                Ok(blocks) => *lost_blocks = blocks,
+                // It is attached, and fails where it is used if it must.
+                Err(error) => tracing::error!(device = &*flashlog.name, %error, "what is lost cannot be noted"),
+            }
+        }
         Ok((flashlog, opened, attached))
     }
 
@@ -202,6 +221,11 @@ impl Alone {
                 behind.mark(entry.first, entry.blocks());
             }
         }
+        // While main is still in use. What is damaged then, the opening says.
+        let looked = match probe.look_at_kept() {
+            Err(Error::Damaged { .. }) => Looked::default(),
+            looked => looked?,
+        };
         let log = Labelled { device: Arc::clone(&probe.rings.device), label };
         log.device.flush()?;
         let barrier = last.map_or(0, |head| head.barrier + u64::from(head.is_barrier)).max(log.label.barrier);
@@ -218,7 +242,7 @@ impl Alone {
         }
         let generation = self.marks.lock().labels.label.generation + 1;
         let rings = Rings { device: Arc::clone(&log.device), areas: log.label.areas };
-        Ok(Joining { log, rings, next, start: next, tail, barrier, generation, blocks: 0 })
+        Ok(Joining { log, rings, next, start: next, tail, barrier, generation, blocks: 0, looked })
     }
 }
 

@@ -180,6 +180,14 @@ impl Flashlog {
                 break;
             }
             let step = self.copy_newest(&mut backup, end, &mut way);
+            if let Err(error) = &step
+                && backup.label().state != State::Staged
+                && self.pass_for(&backup).is_none()
+                && self.gives_up_kept_for(error)?
+            {
+                is_known = self.options.order == Order::TrustsSumsOfCopy;
+                continue;
+            }
             // What was let go of meanwhile may have been overwritten, which looks like damage.
             if step.is_err() && backup.label().state != State::Staged && self.pass_for(&backup).is_some() {
                 // Some of it may be there, without its checksums.
@@ -197,6 +205,7 @@ impl Flashlog {
         self.forget_changed(&backup)?;
         self.say_durable(&backup, backup.label().sequence == sequence)?;
         self.end_clean(&backup);
+        *self.kept_damage.lock() = None;
         Ok((done, backup.written))
     }
 

@@ -332,14 +332,17 @@ impl Flashlog {
         position: u64,
     ) -> Result<(), Failure> {
         let (got, place) = (crc64(block), self.rings.block(Area::Data, position));
-        if correct_flips(block, sum, FlipsMax::One).is_none() {
-            let on_main = self.main.read(address, &mut [IoSliceMut::new(block)]);
-            if on_main.is_err() || crc64(block) != sum {
-                return Err(self.damaged(Side::Log, Operation::Read, place, sum, got));
-            }
+        if !self.is_made_good(block, address, sum) {
+            return Err(self.damaged(Side::Log, Operation::Read, place, sum, got));
         }
         tracing::warn!(device = self.rings.device.name(), block = place, "a damaged block of the log was made good");
         Ok(())
+    }
+
+    /// The same without a word. Whether it could be.
+    pub(super) fn is_made_good(&self, block: &mut [u8; BLOCK_SIZE], address: u64, sum: u64) -> bool {
+        let has_main = |block: &mut [u8; BLOCK_SIZE]| self.main.read(address, &mut [IoSliceMut::new(block)]).is_ok();
+        correct_flips(block, sum, FlipsMax::One).is_some() || (has_main(block) && crc64(block) == sum)
     }
 }
 

@@ -30,10 +30,15 @@ impl Flashlog {
 
     /// What the log has was compared with main: of the rest nothing new is known.
     pub(super) fn note_scrubbed_with_log(&self, done: &Scrubbed) -> Result<(), Error> {
-        if done.lost.is_empty() {
+        self.note_lost(&done.lost)
+    }
+
+    /// Of these blocks of main the log has nothing else, and neither is as it was.
+    pub(super) fn note_lost(&self, lost: &[u64]) -> Result<(), Error> {
+        if lost.is_empty() {
             return Ok(());
         }
-        let found = bad([&done.lost]);
+        let found = bad([lost]);
         self.note_damage(|damage| damage.main = found.with(damage.main))
     }
 
@@ -59,7 +64,7 @@ impl Flashlog {
     }
 }
 
-fn bad<const N: usize>(found: [&Vec<u64>; N]) -> Bad {
+fn bad<const N: usize>(found: [&[u64]; N]) -> Bad {
     let blocks = found.iter().map(|blocks| blocks.len() as u64).sum();
     Bad { blocks, first: found.into_iter().flatten().min().copied().unwrap_or(0) }
 }

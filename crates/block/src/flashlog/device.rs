@@ -185,6 +185,8 @@ pub struct Flashlog {
     pub(super) dirty: Mutex<Marks>,
     /// What the backup lacks, if it was asked for. Taken before the other locks.
     pub(super) lacking: Mutex<Option<Lacking>>,
+    /// Pages that the log keeps for the backup are damaged, as was found since the set was opened.
+    pub(super) kept_damage: Mutex<Option<super::Error>>,
     /// As main's label has it.
     pub(super) damage: Mutex<Damage>,
     /// How it was doing when somebody last asked, for when a device is waited for.

@@ -118,7 +118,7 @@ fn a_set_goes_on_without_its_log_and_takes_it_back() {
             devices.write_some(&set, 30_000, 20);
         }
         let attached = set.attach_log(devices.log.clone()).unwrap();
-        assert!(matches!(attached, Attached::Back { blocks } if blocks > 0), "{what}: {attached:?}");
+        assert!(matches!(attached, Attached::Back { blocks, .. } if blocks > 0), "{what}: {attached:?}");
         assert!(matches!(set.protection(), Protection::Protected));
         devices.check(&set, &what);
         devices.write_some(&set, 40_000, 30);
@@ -513,7 +513,7 @@ fn a_backup_never_has_a_part_of_what_a_log_got_when_it_came_back() {
     for at in (0..600).step_by(2) {
         put(&lasting, at, 5000 + at).unwrap();
     }
-    assert!(matches!(lasting.attach_log(set.log.clone()).unwrap(), Attached::Back { blocks } if blocks > 200));
+    assert!(matches!(lasting.attach_log(set.log.clone()).unwrap(), Attached::Back { blocks, .. } if blocks > 200));
     let new = super::backup_tests::contents(&lasting);
     for requests in 0.. {
         let backup = Arc::new((*set.backup).clone());

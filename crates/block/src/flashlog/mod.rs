@@ -41,6 +41,7 @@
 //! | `patience`, `unread` | devices that are read again, or waited for, before that; what could not be read |
 //! | `outgrown` | a main that has become larger, whose labels are where it ended before |
 //! | `sums`, `verify`, `scrub`, `scrub_log` | checksums of a backup's blocks; reading it back; comparing main with it, or with the log |
+//! | `kept` | what the log keeps for a backup, read again and made good from main |
 //! | `damage` | what was found damaged, until it is found mended |
 //! | `rebuild` | main from backup and log |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
@@ -75,6 +76,9 @@ mod format;
 #[cfg(test)]
 mod grow_tests;
 mod inspect;
+mod kept;
+#[cfg(test)]
+mod kept_tests;
 mod labels;
 mod lacking;
 mod lasting;

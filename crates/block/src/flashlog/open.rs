@@ -27,6 +27,8 @@ pub struct Opened {
     pub blocks: u64,
     /// Pages behind the end that were there without all of their data: a power cut took it.
     pub cut_pages: u64,
+    /// Blocks that the log keeps for a backup and that were damaged there; they are good again.
+    pub mended_blocks: u64,
 }
 
 impl Flashlog {
@@ -41,7 +43,8 @@ impl Flashlog {
         let log = Labelled::read(log, Role::Log)?;
         judge(&main, &log)?;
         let flashlog = Self::assemble(main, log, options)?;
-        let opened = flashlog.recover()?;
+        let mut opened = flashlog.recover()?;
+        opened.mended_blocks = flashlog.open_kept()?;
         flashlog.find_dirty();
         // There is one to tell from now on, whatever the devices do.
         flashlog.status();
@@ -88,6 +91,7 @@ impl Flashlog {
             is_alone: Mutex::new(false),
             dirty: Mutex::default(),
             lacking: Mutex::default(),
+            kept_damage: Mutex::default(),
             last_status: Mutex::default(),
             memory: Arc::default(),
             awaited: Mutex::default(),

@@ -4,6 +4,7 @@ use super::Error;
 use super::at::{Behind, Kept, is_good};
 use super::device::{Failure, Flashlog, Side};
 use super::format::{GROUP_BLOCKS, GroupSums, Point};
+use super::kept::Looked;
 use super::ring::Area;
 use super::staging::Backup;
 use super::sums::SumsReader;
@@ -30,6 +31,11 @@ pub struct Scrubbed {
     /// Their checksums on the backup were damaged, and main has something else than the backup: nobody knows which is right. The backup's
     /// count as damaged from now on.
     pub doubtful: Vec<u64>,
+    /// They were damaged in the log, where an earlier version of them may have been, and are good again.
+    pub log_repaired: Vec<u64>,
+    /// They are damaged in the log, and main has not the same. Unless they are [lost](Scrubbed::lost), there is a later version of them, and
+    /// only states in between cannot be gone back to.
+    pub log_damaged: Vec<u64>,
     /// Blocks of main that nobody has a checksum of: without a backup, all that the log does not have.
     pub unverified: u64,
 }
@@ -37,17 +43,26 @@ pub struct Scrubbed {
 impl Scrubbed {
     /// Nothing is damaged any more.
     pub fn is_good(&self) -> bool {
-        self.waiting.is_empty() && self.lost.is_empty() && self.doubtful.is_empty()
+        [&self.waiting, &self.lost, &self.doubtful, &self.log_damaged].iter().all(|bad| bad.is_empty())
+    }
+}
+
+impl Scrubbed {
+    /// What the log has been found to have.
+    pub(super) fn of_log(looked: &Looked) -> Scrubbed {
+        let log_damaged = looked.lost.iter().map(|kept| kept.address).collect();
+        Scrubbed { log_repaired: looked.mended.clone(), log_damaged, ..Scrubbed::default() }
     }
 }
 
 impl Flashlog {
     /// Compares main with a backup, block by block, and makes good what is damaged on one of them. The set stays in use. What was written
-    /// since the backup's state is compared with the log instead, as far as main has it. In memory: as for a [`Past`](super::Past).
+    /// since the backup's state is compared with the log instead, as far as main has it, and what the log has of it is read and made good
+    /// as well. In memory: as for a [`Past`](super::Past).
     ///
     /// # Errors
     /// [`Error`] tells which device cannot be used, and why; [`Error::Gap`] if the backup is to be brought up to date before. Damaged
-    /// blocks are no error.
+    /// blocks are no error, but [`Error::Damaged`] is one if it is pages of the log: the status says so, and the next backup compares everything.
     pub fn scrub(&self, device: Arc<dyn Device>) -> Result<Scrubbed, Error> {
         let _writing = self.uses.write(&self.name)?;
         let losses = self.uses.losses();
@@ -64,7 +79,8 @@ impl Flashlog {
             Behind::open(&backup, &head.labels, end)?
         };
         backup.check_size(self.blocks)?;
-        let (newest, done) = (Vec::new(), Scrubbed::default());
+        let looked = self.look_at_log(backup.point(), end)?;
+        let (newest, done) = (Vec::new(), Scrubbed::of_log(&looked));
         let mut scrub = Scrub { set: self, backup, behind, newest, since: BTreeMap::new(), to: end, done };
         match scrub.all() {
             Ok(()) => {

@@ -15,12 +15,12 @@ use std::io::IoSlice;
 const BATCH_BLOCKS: usize = 256;
 
 impl Flashlog {
-    /// Compares main with the log, as far as that goes back, and makes good what is damaged on main. Of the other blocks there is no checksum
+    /// Compares main with the log, as far as that goes back, and makes good what is damaged on main or in the log. Of the other blocks there is no checksum
     /// but a backup's: they are counted as [unverified](Scrubbed::unverified). The set stays in use.
     ///
     /// # Errors
     /// [`Error::LetGo`] if so much was written meanwhile that the log has been written over; [`Error`] tells which device failed. Damaged
-    /// blocks are no error.
+    /// blocks are no error, pages of the log are one as for [`Flashlog::scrub`].
     pub fn scrub_with_log(&self) -> Result<Scrubbed, Error> {
         let _writing = self.uses.write(&self.name)?;
         self.latch.check(&self.name, Operation::Write, None, 0)?;
@@ -31,8 +31,10 @@ impl Flashlog {
             let from = head.labels.label.tail;
             (Behind::of_log(&head.labels, from, to), from)
         };
+        let looked = self.look_at_log(from, to)?;
         let found = behind.newest_between(from, to).and_then(|newest| {
-            let mut scrub = WithLog { set: self, behind, since: BTreeMap::new(), to, done: Scrubbed::default() };
+            let done = Scrubbed::of_log(&looked);
+            let mut scrub = WithLog { set: self, behind, since: BTreeMap::new(), to, done };
             let runs = newest.chunk_by(|a, b| a.address + 1 == b.address);
             for batch in runs.flat_map(|run| run.chunks(BATCH_BLOCKS)) {
                 scrub.compare(batch)?;
@@ -40,7 +42,7 @@ impl Flashlog {
             Ok(scrub.done)
         });
         // What is written over looks like damage.
-        let is_let_go = || self.head.lock().labels.label.tail.page > from.page;
+        let is_let_go = || self.has_let_go_of(from);
         match found {
             Ok(mut done) => {
                 done.unverified = self.blocks - done.blocks;

@@ -45,6 +45,9 @@ pub struct Status {
     pub barrier: u64,
     /// What was found damaged, and not found mended since.
     pub damage: Damage,
+    /// Pages that the log keeps for the backup are damaged: with what is left, main can be made anew only as it was in front of them. The next
+    /// backup compares everything.
+    pub log_damage: Option<super::Error>,
     /// What has befallen the devices, if they are watched.
     pub troubles: Vec<(Role, Trouble)>,
 }
@@ -99,6 +102,7 @@ impl Flashlog {
             changed_blocks: head.changed.as_ref().map_or(0, |changed| changed.marked_blocks().max(1)),
             barrier: head.barrier,
             damage: *self.damage.lock(),
+            log_damage: self.kept_damage.lock().clone(),
             troubles: self.troubles(),
         }
     }
@@ -125,6 +129,7 @@ impl Alone {
             changed_blocks: 0,
             barrier: 0,
             damage: label.damage,
+            log_damage: None,
             troubles: options.watch.as_ref().map_or_else(Vec::new, |watch| watch.troubles()),
         }
     }

@@ -115,7 +115,10 @@ fn a_log_gets_many_small_changes_in_few_pages() {
     let lasting = Lasting::of(device, alone());
     lasting.detach_log().unwrap();
     (0..500).for_each(|at| put(&lasting, at * 2, 5000 + at).unwrap());
-    assert_eq!(lasting.attach_log(set.log.clone()).unwrap(), Attached::Back { blocks: 500 });
+    assert_eq!(
+        lasting.attach_log(set.log.clone()).unwrap(),
+        Attached::Back { blocks: 500, mended_blocks: 0, lost_blocks: 0 }
+    );
     let pages = lasting.status().0.log_pages.0;
     assert!(pages < 20, "{pages} pages");
     let set_now = lasting.set().unwrap();

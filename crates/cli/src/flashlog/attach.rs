@@ -29,6 +29,10 @@ pub(crate) struct AttachReport {
     new: bool,
     /// The log got these.
     copied_bytes: u64,
+    /// It had lost these of what it keeps for the backup, and has them again.
+    mended_bytes: u64,
+    /// It had lost these, and main has not what it had.
+    lost_bytes: u64,
     /// It had no room for them, or is new: the next backup copies these from main.
     changed_bytes: u64,
     /// It is new, and it is not known what the backup lacks: the next one compares everything.
@@ -38,7 +42,7 @@ pub(crate) struct AttachReport {
 impl AttachReport {
     /// Backup and log are everything again, as far as it is the log's.
     pub(crate) fn is_complete(&self) -> bool {
-        self.changed_bytes == 0 && !self.compares_all
+        self.changed_bytes == 0 && !self.compares_all && self.lost_bytes == 0
     }
 }
 
@@ -55,7 +59,22 @@ impl Report for AttachReport {
                 "Main has the new log {log}. NOT PROTECTED before the next backup, which copies of {} what is otherwise: make it soon.\n",
                 size::show(changed)
             ),
-            (_, 0) => format!("Main has its log {log} back, which got {}.\n", size::show(self.copied_bytes)),
+            (_, 0) => {
+                let mut words = format!("Main has its log {log} back, which got {}.\n", size::show(self.copied_bytes));
+                if self.mended_bytes > 0 {
+                    let mended = size::show(self.mended_bytes);
+                    words += &format!(
+                        "IT HAD LOST {mended} of what it keeps, which main has given it again: can it be trusted?\n"
+                    );
+                }
+                if self.lost_bytes > 0 {
+                    let lost = size::show(self.lost_bytes);
+                    words += &format!(
+                        "DAMAGED: {lost} of it that main has not as it was (holdfast flashlog scrub tells more).\n"
+                    );
+                }
+                words
+            }
             (_, changed) => format!(
                 "Main has its log {log} back, which has no room for what changed. NOT PROTECTED before the next backup, which copies {}: make it soon.\n",
                 size::show(changed)
@@ -127,9 +146,13 @@ impl Log {
                 attached
             }
         };
+        let (mut mended, mut lost) = (0, 0);
         let (copied, changed) = match attached {
             Attached::New { changed_blocks } => (0, changed_blocks.unwrap_or(0)),
-            Attached::Back { blocks } => (blocks, 0),
+            Attached::Back { blocks, mended_blocks, lost_blocks } => {
+                (mended, lost) = (mended_blocks, lost_blocks);
+                (blocks, 0)
+            }
             Attached::BackWithMap { blocks } => (0, blocks),
         };
         Ok(AttachReport {
@@ -138,6 +161,8 @@ impl Log {
             new: matches!(attached, Attached::New { .. }),
             compares_all: attached == Attached::New { changed_blocks: None },
             copied_bytes: sets::bytes(copied),
+            mended_bytes: sets::bytes(mended),
+            lost_bytes: sets::bytes(lost),
             changed_bytes: sets::bytes(changed),
         })
     }

@@ -222,7 +222,13 @@ impl SetReport {
         };
         let troubled = || troubles.iter().find_map(TroubleReport::problem);
         let damaged = || DamageReport::problem(&status.damage);
-        let problem = stopped.or_else(troubled).or_else(damaged).or(overtaken).or(single);
+        let log_damaged = || {
+            let told = |error| {
+                format!("what the log keeps is damaged until the next backup, which compares everything: {error}")
+            };
+            status.log_damage.as_ref().map(told)
+        };
+        let problem = stopped.or_else(troubled).or_else(damaged).or_else(log_damaged).or(overtaken).or(single);
         SetReport {
             set: status.set.to_string(),
             protected: problem.is_none(),

@@ -27,6 +27,10 @@ pub(crate) struct ScrubReport {
     waiting: BadBlocks,
     lost: BadBlocks,
     doubtful: BadBlocks,
+    /// In the log.
+    log_repaired: BadBlocks,
+    /// In the log; main has not the same.
+    log_damaged: BadBlocks,
     /// Nothing that was compared is damaged any more.
     good: bool,
 }
@@ -44,6 +48,8 @@ impl ScrubReport {
             waiting: bad(&done.waiting),
             lost: bad(&done.lost),
             doubtful: bad(&done.doubtful),
+            log_repaired: bad(&done.log_repaired),
+            log_damaged: bad(&done.log_damaged),
             good: done.is_good(),
         }
     }
@@ -53,7 +59,7 @@ impl ScrubReport {
     }
 }
 
-/// Neighbours together. The addresses are in order.
+/// Neighbours together. The addresses are in order; several versions of a block may be there.
 fn runs(blocks: &[u64]) -> Vec<Range<u64>> {
     blocks.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[run.len() - 1] + 1).collect()
 }
@@ -62,8 +68,10 @@ impl Report for ScrubReport {
     fn words(&self) -> String {
         let compared = size::show(self.compared_bytes);
         let mut words = match &self.backup {
-            Some(backup) => format!("{compared} of main and of {} were compared.\n", quoting::name(backup)),
-            None => format!("{compared} of main were compared with the log.\n"),
+            Some(backup) => {
+                format!("{compared} of main and of {} were compared, and the log was read.\n", quoting::name(backup))
+            }
+            None => format!("{compared} of main were compared with the log, and what that has was read.\n"),
         };
         if self.unverified_bytes > 0 {
             let unverified = size::show(self.unverified_bytes);
@@ -74,6 +82,8 @@ impl Report for ScrubReport {
         words += &self.waiting.words("Damaged on the backup until the next one is made");
         words += &self.lost.words("DAMAGED on main, and nobody has it as it was");
         words += &self.doubtful.words("DOUBTFUL, as main and backup differ and the checksums are damaged");
+        words += &self.log_repaired.words("Made good in the log");
+        words += &self.log_damaged.words("Damaged in the log, for states to go back to");
         if self.good {
             words += "Nothing of that is damaged.\n";
         }
@@ -98,6 +108,9 @@ pub(crate) fn run(flashlog: &Flashlog, backup: Option<&Path>) -> Result<ScrubRep
     let done = done.map_err(|error| match error {
         Error::Gap { .. } => {
             Failure::new(error.to_string()).hint("bring it up to date first: holdfast flashlog backup")
+        }
+        Error::Damaged { .. } => {
+            Failure::new(error.to_string()).hint("make a backup, which compares everything: holdfast flashlog backup")
         }
         other => explain(other),
     })?;

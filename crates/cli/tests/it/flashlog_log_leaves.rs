@@ -89,6 +89,40 @@ fn a_log_is_detached_and_attached_while_clients_write() {
 }
 
 #[test]
+fn a_log_that_comes_back_without_its_data_is_not_taken_for_whole() {
+    let rig = set();
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    client.write(0, &bytes(1, 1 << 20));
+    client.try_flush().unwrap();
+    rig.run(["flashlog", "detach"]).exits(0);
+    // Behind labels, pages, and the boundary of its areas nothing is as it was.
+    let log = fs::OpenOptions::new().write(true).open(rig.path("log")).unwrap();
+    let length = log.metadata().unwrap().len();
+    let data = fs::read(rig.path("log")).unwrap();
+    let first = data.windows(4096).step_by(4096).position(|block| *block == bytes(1, 4096)[..]).unwrap() as u64 * 4096;
+    drop(data);
+    log.set_len(first).and_then(|()| log.set_len(length)).unwrap();
+    let attached = rig.run(["flashlog", "attach", "--log", "log"]).exits(0);
+    assert!(attached.out.contains("IT HAD LOST 1.00 MiB of what it keeps"), "{attached:?}");
+    rig.run(["flashlog", "status"]).exits(0);
+    // Lost again, while it is in use.
+    log.set_len(first).and_then(|()| log.set_len(length)).unwrap();
+    let scrubbed = rig.run(["flashlog", "scrub", "--json"]).exits(0).json();
+    assert_eq!((&scrubbed["log_repaired"]["blocks"], &scrubbed["log_damaged"]["blocks"]), (&256.into(), &0.into()));
+    drop(client);
+    server.stop();
+    fs::remove_file(rig.path("main")).unwrap();
+    rig.run(["flashlog", "rebuild", "--backup", "backup", "--log", "log", "--main", "main"]).exits(0);
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    assert!(client.read(0, 1 << 20) == bytes(1, 1 << 20));
+    drop(client);
+    server.stop();
+}
+
+#[test]
 fn a_log_that_has_gone_is_waited_for_and_told_of() {
     if !root("not root, so there is no host that is too small") {
         return;

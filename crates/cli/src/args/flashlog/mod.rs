@@ -99,13 +99,12 @@ Examples:
   holdfast flashlog scrub --log-only               the backup is not at hand
   holdfast flashlog scrub --main M --log L --backup B      not served
   holdfast flashlog scrub --json | jq .lost
-The set can be used meanwhile. What is damaged on main or backup is made good
-from whoever has it with the right checksum, the log as well, whose own data is
-not read for itself. Main has no checksums of its own: without a backup, only
-what the log still has can be verified, and how much that leaves out is said.
-Exit code 3: something is damaged that nobody has, or that waits for the next
-backup. What is lost cannot be read until it is written, which the set knows
-until it is closed.")]
+The set can be used meanwhile. What is damaged on main or backup, or in the log,
+is made good from whoever has it with the right checksum. Main has no checksums
+of its own: without a backup, only what the log still has can be verified, and
+how much that leaves out is said. Exit code 3: something is damaged that nobody
+has, or that waits for the next backup. What is lost cannot be read until it is
+written, which the set knows until it is closed.")]
     Scrub(FlashlogScrub),
 
     /// Make a new main from backup and log
