@@ -21,9 +21,9 @@ const SLOW_MS_MIN: u64 = 5_000;
 
 /// What became of an epoch's pages.
 #[derive(Default)]
-struct Written {
+pub(crate) struct Written {
     identities: FxHashMap<(ObjectId, PageIndex), BlockIdentity>,
-    rejected: Vec<(ObjectId, PageIndex)>,
+    pub(crate) rejected: Vec<(ObjectId, PageIndex)>,
     /// Objects' stored blocks afterwards.
     blocks: FxHashMap<ObjectId, u64>,
 }
@@ -190,6 +190,7 @@ impl Cache {
         self.apply(&mut batch, &mut written)?;
         self.strike_frozen(frozen);
         self.renew_rejected(frozen, &mut batch, &mut written)?;
+        self.bring_back_frozen(frozen, &mut batch, &mut written)?;
         self.mark_lost(frozen, &mut batch, &mut written)?;
         self.store.prepare(frozen.epoch)?;
         self.strike_frozen(frozen);
@@ -250,7 +251,7 @@ impl Cache {
         self.apply(batch, written)
     }
 
-    fn apply(&self, batch: &mut Batch, written: &mut Written) -> Result<()> {
+    pub(crate) fn apply(&self, batch: &mut Batch, written: &mut Written) -> Result<()> {
         let applied = self.store.apply(batch)?;
         written.identities.extend(applied.written.into_iter().map(|(id, index, identity)| ((id, index), identity)));
         written.rejected.extend(applied.rejected);

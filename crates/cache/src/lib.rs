@@ -27,6 +27,7 @@ mod freeing;
 mod involved;
 mod lab;
 mod lab_attributes;
+mod logged;
 mod object;
 mod oplog;
 mod pages;

@@ -178,12 +178,13 @@ impl Cache {
 
     fn reread_once(&self, id: ObjectId, index: PageIndex, bad: PageRef) -> Result<PageView> {
         let mut was_clean = false;
+        let mut was_changed = None;
         {
             let mut state = self.state.write();
             let slot = state.objects.get(&id).and_then(|object| object.pages.get(&index));
             let slot = slot.filter(|slot| slot.page.page() == bad);
-            if let Some((page, residence)) = slot.map(|slot| (slot.page.clone(), slot.residence)) {
-                let page = state.for_reader(page);
+            if let Some((changed, residence)) = slot.map(|slot| (slot.page.clone(), slot.residence)) {
+                let page = state.for_reader(changed.clone());
                 match page.verify() {
                     // The reader was hit, not the page.
                     Ok(_) => return Ok(PageView::Data(page)),
@@ -195,16 +196,30 @@ impl Cache {
                             if let Some(page) = state.renew(id, index, bad) {
                                 return Ok(PageView::Data(page));
                             }
-                            let error = bad_page(&state, id, index, &mismatch);
-                            state.lose_dirty(id, index, &error);
-                            return Err(error);
-                        }
-                        if let Some(object) = state.objects.get_mut(&id) {
+                            was_changed = Some((changed, mismatch));
+                        } else if let Some(object) = state.objects.get_mut(&id) {
                             object.drop_page(index);
                         }
-                        was_clean = true;
+                        was_clean = clean;
                     }
                 }
+            }
+        }
+        if let Some((changed, mismatch)) = was_changed {
+            if let Some(page) = self.bring_back(id, index, &changed) {
+                return Ok(PageView::Data(page));
+            }
+            let mut state = self.state.write();
+            // It may have been written again.
+            if state
+                .objects
+                .get(&id)
+                .and_then(|object| object.pages.get(&index))
+                .is_some_and(|slot| slot.page.page() == bad)
+            {
+                let error = bad_page(&state, id, index, &mismatch);
+                state.lose_dirty(id, index, &error);
+                return Err(error);
             }
         }
         let mut views = self.read_pages_by(id, index, 1, VerifiedBy::Store)?;

@@ -449,7 +449,8 @@ impl<'a> Planner<'a> {
         Ok(None)
     }
 
-    /// A merge found damage: a clean page is mended from below, one of metadata by its twin; in the new bytes, or in a dirty page of a file, it is an error.
+    /// A merge found damage: a clean page is mended from below, one of metadata by its twin, a changed one of a file from the intent log; in the new
+    /// bytes it is an error.
     fn refused(&mut self, id: ObjectId, index: PageIndex, old: &Old, error: MergeError) -> Result<()> {
         match (error, old) {
             (MergeError::OldPage(mismatch), Old::Page(page)) => self.old_is_bad(id, index, page, &mismatch.into()),
@@ -459,7 +460,7 @@ impl<'a> Planner<'a> {
 
     fn old_is_bad(&mut self, id: ObjectId, index: PageIndex, page: &PinnedPage, why: &PageMismatch) -> Result<()> {
         let slot = self.state.objects.get(&id).and_then(|object| object.pages.get(&index));
-        if slot.is_some_and(|slot| matches!(slot.residence, Residence::Clean(_)) || slot.twin.is_some()) {
+        if slot.is_some() {
             self.want(Want::Reread(id, index, page.page()));
             return Ok(());
         }

@@ -11,7 +11,6 @@
 //! to tell whether the twin is good.
 
 use crate::object::Residence;
-use crate::pages::EVICT_AT_LEAST;
 use crate::state::State;
 use holdfast_object::{FrameMut, ObjectId, PageIndex, PageRef, PinnedPage};
 
@@ -35,13 +34,7 @@ impl Twin {
 impl State {
     /// The page that a twin makes. `None`: it is bad as well, or there is no frame for it.
     pub(crate) fn page_of(&mut self, twin: &Twin) -> Option<PinnedPage> {
-        let frame = loop {
-            match self.arena.allocate() {
-                Some(frame) => break frame,
-                None if self.evict(EVICT_AT_LEAST) == 0 => return None,
-                None => {}
-            }
-        };
+        let frame = self.frame()?;
         twin.page(frame)
     }
 

@@ -55,6 +55,8 @@ pub enum Moment {
     Dirty,
     /// t0–t1 as well; an fsync is made then, which goes to the intent log, and then the power fails.
     Logged,
+    /// t0–t1 as well, after an fsync that has put it into the intent log; a recovery point is made then.
+    Synced,
     /// t1–t2: on the device.
     Stored,
     /// t2–t3: in memory, as on the device.
@@ -65,7 +67,8 @@ pub enum Moment {
 
 impl Moment {
     /// In the order of a page's life.
-    pub const ALL: [Moment; 5] = [Moment::Dirty, Moment::Logged, Moment::Stored, Moment::Clean, Moment::CleanForLong];
+    pub const ALL: [Moment; 6] =
+        [Moment::Dirty, Moment::Logged, Moment::Synced, Moment::Stored, Moment::Clean, Moment::CleanForLong];
 }
 
 /// Which bits flip.
@@ -179,7 +182,10 @@ fn trial(mode: Protection, owner: Owner, flips: Flips, moment: Moment, writes_ag
     trial.change(node, 1)?;
     trial.maker.stack.cache.sync_all().map_err(says)?;
     trial.change(node, 2)?;
-    if matches!(moment, Moment::Dirty | Moment::Logged) {
+    if moment == Moment::Synced {
+        trial.maker.stack.cache.sync(trial.object, Durability::All).map_err(says)?;
+    }
+    if matches!(moment, Moment::Dirty | Moment::Logged | Moment::Synced) {
         trial.flip(flips)?;
     }
     if moment != Moment::Logged {
@@ -188,7 +194,7 @@ fn trial(mode: Protection, owner: Owner, flips: Flips, moment: Moment, writes_ag
     let told = |trial: &Trial| trial.maker.stack.cache.sync(trial.object, Durability::All).is_err();
     let mut is_told = told(&trial);
     match moment {
-        Moment::Dirty | Moment::Logged => {}
+        Moment::Dirty | Moment::Logged | Moment::Synced => {}
         Moment::Stored => {
             trial.maker.stack.close().map_err(says)?;
             let uses = block_uses(device.clone()).map_err(says)?;
@@ -310,7 +316,7 @@ fn of_error(error: &holdfast_naming::Error) -> Got {
 /// The table, as in `docs/protection.md`.
 pub fn markdown(cells: &[Cell]) -> String {
     let mut out = String::from(
-        "| mode | flips | t0–t1, then a recovery point | t0–t1, then an fsync | t1–t2, on the device | t2–t3, in memory | in memory for 200 s |\n|---|---|---|---|---|---|---|\n",
+        "| mode | flips | t0–t1, then a recovery point | t0–t1, then an fsync | after an fsync, then a recovery point | t1–t2, on the device | t2–t3, in memory | in memory for 200 s |\n|---|---|---|---|---|---|---|---|\n",
     );
     for row in cells.chunks(Moment::ALL.len()) {
         let flips = if row[0].flips == Flips::One { "one bit" } else { "a pair" };

@@ -19,9 +19,10 @@ pub use policy::Policy;
 
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId, ObjectKey,
-    ObjectStore, Op, PageIndex, PageRef, PageSource, Place, Placement, PolicyId, Purpose, RecoveredBatch, Result,
-    ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, ObjectChange, ObjectId,
+    ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Place, Placement, PolicyId, Purpose, RecoveredBatch,
+    Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus,
+    Timestamp,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -216,6 +217,10 @@ impl ObjectStore for Logical {
 
     fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>> {
         self.first().log_next(frames)
+    }
+
+    fn logged_pages(&self, domain: DomainId, pages: &[(ObjectId, PageIndex)]) -> Result<Vec<Option<LoggedPage>>> {
+        self.first().logged_pages(domain, pages)
     }
 
     fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep> {

@@ -41,7 +41,8 @@ pub use snapshot::{
 };
 pub use space::{Purpose, Space};
 pub use store::{
-    Applied, LogBatch, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters, StoreStatus, VerifiedBy,
+    Applied, LogBatch, LoggedPage, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters, StoreStatus,
+    VerifiedBy,
 };
 
 /// Bytes in a page of an object and in a block of a device.

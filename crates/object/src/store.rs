@@ -1,11 +1,11 @@
 //! The lower interface: what a cache asks of the logical layer and the logical layer of each physical module.
 
 use crate::{
-    Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectChange, ObjectId, ObjectKey, Op, PageIndex,
-    PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, Side, SnapshotCount, SnapshotDeletion, SnapshotId,
-    SnapshotInfo, Space, Timestamp,
+    Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectChange, ObjectId, ObjectKey, Op, PAGE_SIZE,
+    PageIndex, PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, Side, SnapshotCount, SnapshotDeletion,
+    SnapshotId, SnapshotInfo, Space, Timestamp,
 };
-use holdfast_integrity::{PageSums, Protection, StoredSums};
+use holdfast_integrity::{Checksum, PageSums, Protection, StoredSums};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -252,6 +252,10 @@ pub trait ObjectStore: Send + Sync {
     /// end. Its pages are in frames that `frames` gives out and the caller holds.
     fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>>;
 
+    /// Of each of these pages, the newest version that the intent log has since the last recovery point, unless something behind it there cuts,
+    /// zeroes, deletes or copies over the page. Reads all of the log: for pages that went bad in memory.
+    fn logged_pages(&self, domain: DomainId, pages: &[(ObjectId, PageIndex)]) -> Result<Vec<Option<LoggedPage>>>;
+
     /// Reads and verifies some `blocks` blocks in use from `cursor` on, all copies of each, besides whatever else goes on. Bad
     /// copies are replaced by good ones, unless the store takes no changes. What has no good copy is told as
     /// [`crate::Fate::Unrepaired`]: only the caller knows whether a page is in memory still.
@@ -273,6 +277,15 @@ pub trait ObjectStore: Send + Sync {
 
     /// The store is left in order: nothing is open, the log is empty.
     fn close(&self) -> Result<()>;
+}
+
+/// A page as the intent log has it.
+#[derive(Clone, Debug)]
+pub struct LoggedPage {
+    /// What it holds.
+    pub bytes: Box<[u8; PAGE_SIZE]>,
+    /// What the log says that the checksum of these bytes is. They have matched it.
+    pub checksum: Checksum,
 }
 
 /// A batch read back from the intent log, with the pages that its operations name.

@@ -51,6 +51,7 @@ pub mod inject;
 mod intent_log;
 mod locked_block;
 mod log_check;
+mod log_lookup;
 mod log_pages;
 mod log_recovery;
 mod mend;

@@ -18,9 +18,10 @@ use crate::tree::Trees;
 use holdfast_guard as guard;
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, ObjectChange, ObjectId,
-    ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor,
-    ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp, VerifiedBy,
+    Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, ObjectChange,
+    ObjectId, ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result,
+    ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    VerifiedBy,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
@@ -519,6 +520,10 @@ impl ObjectStore for Module {
 
     fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>> {
         self.next_from_log(frames)
+    }
+
+    fn logged_pages(&self, domain: DomainId, pages: &[(ObjectId, PageIndex)]) -> Result<Vec<Option<LoggedPage>>> {
+        self.find_in_log(domain, pages)
     }
 
     fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep> {

@@ -9,6 +9,7 @@ mod expected;
 mod front;
 mod integrity;
 mod lab;
+mod logged;
 mod metadata;
 mod power;
 mod ranges;

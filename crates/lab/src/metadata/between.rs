@@ -4,9 +4,9 @@
 use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice};
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Attributes, Batch, DomainId, Epoch, FrameMut, LogBatch, ObjectChange, ObjectId, ObjectKey, ObjectStore,
-    Op, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek,
-    SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    Applied, Attributes, Batch, DomainId, Epoch, FrameMut, LogBatch, LoggedPage, ObjectChange, ObjectId, ObjectKey,
+    ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor,
+    ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
 use holdfast_physical::Module;
 use parking_lot::Mutex;
@@ -292,6 +292,10 @@ impl ObjectStore for Between {
 
     fn log_next(&self, frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>) -> Result<Option<RecoveredBatch>> {
         self.module.log_next(frames)
+    }
+
+    fn logged_pages(&self, domain: DomainId, pages: &[(ObjectId, PageIndex)]) -> Result<Vec<Option<LoggedPage>>> {
+        self.module.logged_pages(domain, pages)
     }
 
     fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep> {

@@ -18,8 +18,9 @@ fn expected(mode: Protection, flips: Flips, moment: Moment) -> (Got, Got, bool) 
     let stored = sees(mode.stored(), flips);
     match moment {
         // Who does not look stores it; a strong checksum made of wrong bytes says nothing afterwards.
-        Moment::Dirty | Moment::Logged if !in_memory => (Got::Wrong, Got::Wrong, false),
-        Moment::Dirty if matches!(mode, Protection::EndToEnd(_)) => (Got::Error, Got::Error, false),
+        Moment::Dirty | Moment::Logged | Moment::Synced if !in_memory => (Got::Wrong, Got::Wrong, false),
+        Moment::Dirty | Moment::Synced if matches!(mode, Protection::EndToEnd(_)) => (Got::Error, Got::Error, false),
+        Moment::Synced => (Got::Good, Got::Good, false),
         // The intent log takes nothing that does not match its checksum in memory, in end-to-end modes neither.
         Moment::Dirty | Moment::Logged => (Got::Error, Got::Old, true),
         Moment::Stored if stored => (Got::Error, Got::Error, false),
