@@ -433,6 +433,16 @@ fn changed(change: &Change) -> Changed {
 
 /// The object with a path in the store; for extended attributes, the one that holds those of the file.
 pub(crate) fn find(stack: &Stack, path: &Path, class: BlockClass) -> Result<ObjectKey> {
+    let mut held = Vec::new();
+    let found = find_holding(stack, path, class, &mut held);
+    for id in held {
+        stack.namespace.forget(id, 1).map_err(|error| Failure::at(path, error))?;
+    }
+    found
+}
+
+/// Each object on the way is held, as by whoever looks it up.
+fn find_holding(stack: &Stack, path: &Path, class: BlockClass, held: &mut Vec<ObjectId>) -> Result<ObjectKey> {
     let fail = |error: &dyn std::fmt::Display| Failure::at(path, error);
     let mut id = ObjectId::ROOT;
     for component in path.components() {
@@ -441,6 +451,7 @@ pub(crate) fn find(stack: &Stack, path: &Path, class: BlockClass) -> Result<Obje
             Component::Normal(name) => {
                 let found = stack.namespace.lookup(&Request::ROOT, id, name.as_bytes());
                 id = found.map_err(|error| fail(&error))?.id;
+                held.push(id);
             }
             _ => return Err(Failure::usage(format!("{}: a path in the store, without ..", path.display()))),
         }

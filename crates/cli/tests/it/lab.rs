@@ -31,6 +31,25 @@ fn undo(rig: &Rig, done: &Value) {
     assert_eq!(again, *done, "the same once more");
 }
 
+#[test]
+fn a_file_that_was_damaged_by_its_path_can_be_deleted() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let m = rig.lab(OPTIONS);
+    let objects = || rig.run(["status", "m", "--json"]).exits(0).json()["objects"].clone();
+    let before = objects();
+    fs::create_dir(m.join("d")).unwrap();
+    fs::write(m.join("d/f"), content(1)).unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    inject(&rig, "--memory=clean --kind file-data --path /d/f");
+    rig.run(["inject", "m", "--memory=clean", "--kind", "file-data", "--path", "/d/none"]).exits(1);
+    fs::remove_dir_all(m.join("d")).unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    assert_eq!(objects(), before, "nobody holds them any more");
+}
+
 fn is_eio(path: &Path) -> bool {
     match fs::read(path) {
         Ok(_) => false,
