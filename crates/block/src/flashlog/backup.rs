@@ -313,6 +313,14 @@ impl Flashlog {
             }
             head.changed_since = Regions::none(self.blocks);
             drop(head);
+            if backup.label().state == State::Open {
+                let (device, blocks) = (backup.labels.device.name(), pass.regions.marked_blocks());
+                tracing::warn!(
+                    device,
+                    blocks,
+                    "the staging area has no room: the backup has no state until this is done"
+                );
+            }
             backup.labels.write(|label| {
                 (label.state, label.map, label.staging) = (State::Copying, pass.map, Staging::default());
                 if !is_of_log {

@@ -96,6 +96,13 @@ pub(crate) fn not_backed_up(server: &Server) -> Option<Vec<(u64, u64)>> {
 }
 
 #[test]
+fn a_device_that_is_not_there_hides_no_other() {
+    let rig = set();
+    let looked = rig.run(["flashlog", "status", "missing", "main", "log"]).exits(1).says("missing");
+    assert!(looked.out.contains("main device") && looked.out.contains("log device"), "{looked:?}");
+}
+
+#[test]
 fn a_set_is_made_served_backed_up_and_rebuilt_when_main_is_gone() {
     let rig = set();
     let server = Server::start(&rig, &SET);

@@ -37,11 +37,15 @@ impl Report for All {
 }
 
 pub(super) fn run(arguments: &FlashlogStatus, format: Format) -> Result<u8> {
-    let devices = arguments.devices.iter().map(|path| {
-        let label = sets::look_for_label(path)?;
-        Ok(DeviceReport::new(&path.display().to_string(), &label))
-    });
-    let devices = devices.collect::<Result<Vec<_>>>()?;
+    // Of those that can be looked at all is told, whatever becomes of the others.
+    let (mut devices, mut failed) = (Vec::new(), None);
+    for path in &arguments.devices {
+        match sets::look_for_label(path) {
+            Ok(label) => devices.push(DeviceReport::new(&path.display().to_string(), &label)),
+            Err(failure) if arguments.export || arguments.devices.len() == 1 => return Err(failure),
+            Err(failure) => failed = failed.or(Some(failure)),
+        }
+    }
     if arguments.export {
         let [device] = &devices[..] else { return Err(Failure::usage("--export is about one device")) };
         print_text(&device.exported());
@@ -74,5 +78,6 @@ pub(super) fn run(arguments: &FlashlogStatus, format: Format) -> Result<u8> {
         && devices.iter().all(|device| device.problem.is_none());
     let ended = ended.iter().map(|path| path.display().to_string()).collect();
     print(format, &All { sets: found, devices, ended });
+    failed.map_or(Ok(()), Err)?;
     Ok(if is_well { exit::OK } else { exit::UNPROTECTED })
 }
