@@ -6,8 +6,8 @@ use super::sets::{self, explain};
 use crate::failure::{Failure, Result};
 use crate::output::Report;
 use crate::{quoting, size};
-use holdfast_block::Device;
 use holdfast_block::flashlog::{BackedUp, Error, Flashlog, ReadAhead, Role, Verified};
+use holdfast_block::{BLOCK_SIZE, Device};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -171,6 +171,12 @@ pub(crate) fn run(
     }
     let mut ground = ground::take(&wanted, is_own)?;
     let new = !ground.label.as_ref().is_some_and(is_own);
+    let is_bytes = sets::size_bytes(&*ground.device);
+    if let Some(asked) = to.size_bytes.filter(|asked| !new && asked.abs_diff(is_bytes) >= BLOCK_SIZE as u64) {
+        let (path, is, asked) = (shown(&to.path), size::show(is_bytes), size::show(asked));
+        return Err(Failure::usage(format!("{path} is a backup of this set already, of {is} and not {asked}"))
+            .hint("it goes on as it is without --size; a file can be made larger with truncate(1)"));
+    }
     if new {
         flashlog.create_backup(ground.device.clone(), sets::random_uuid()?).map_err(explain)?;
     }

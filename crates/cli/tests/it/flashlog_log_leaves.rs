@@ -15,6 +15,8 @@ fn a_log_is_detached_and_attached_while_clients_write() {
     let mut client = server.client();
     client.write(0, &bytes(1, 1 << 20));
     rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    let larger = ["flashlog", "backup", "--to", "backup", "--size", "1G", "--force"];
+    rig.run(larger).exits(2).says("is a backup of this set already").says("not 1.00 GiB");
     rig.run(["flashlog", "attach", "--log", "log"]).exits(1).says("the set has its log");
 
     // Main goes on alone, and says so to everybody.
