@@ -41,9 +41,13 @@ as() {
 root_does() { (cd "$PLACE/alice" && HOME=$PLACE/root bounded 30 "$@"); }
 
 # does WHAT TEXT COMMAND...: exit code 0, and the text is in what it prints.
-does() {
-    local what=$1 text=$2 out; shift 2
-    if ! out=$("$@" 2>&1); then fail "$what (exit $?)"; printf '%s\n' "$out" | sed 's/^/    /'; return; fi
+does() { ends_with 0 "$@"; }
+
+# ends_with CODE WHAT TEXT COMMAND...: the same with another exit code.
+ends_with() {
+    local code=$1 what=$2 text=$3 out ended=0; shift 3
+    out=$("$@" 2>&1) || ended=$?
+    if [ $ended != "$code" ]; then fail "$what (exit $ended)"; printf '%s\n' "$out" | sed 's/^/    /'; return; fi
     if [[ $out == *"$text"* ]]; then pass "$what"; else fail "$what: \"$text\" is not in:"; printf '%s\n' "$out" | sed 's/^/    /'; fi
 }
 
@@ -109,7 +113,7 @@ pid=$(as alice "$HF" status --json m | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
 kill -KILL "$pid"
 gone "$PLACE/alice/s"
 refused "a daemon that died" "its daemon has died" "holdfast mount" as alice "$HF" sync m
-does "status says what to do" "holdfast unmount" as alice "$HF" status m
+ends_with 3 "status says what to do" "holdfast unmount" as alice "$HF" status m
 does "mount takes the dead one away" "Mounted" as alice "$HF" mount s m
 
 # ---- others, and root -------------------------------------------------------------------------------------------------

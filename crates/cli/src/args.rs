@@ -136,7 +136,10 @@ Examples:
   holdfast status ~/Holdfast           one mount
   holdfast status /data/my.store       a store; nothing in it is changed
   holdfast status --json | jq .mounts[0].space.free_bytes
-  holdfast status --metrics            the same for Prometheus")]
+  holdfast status --metrics            the same for Prometheus
+The exit code is 3 if somebody has to see to one of them, with --json and
+--metrics too: it takes no changes as a device or the memory failed, its daemon
+has died or does not answer, or its Flashlog is not protected.")]
     Status(Status),
 
     /// Make everything in a mount durable now

@@ -12,8 +12,8 @@ pub(crate) mod exit {
     pub(crate) const FAILED: u8 = 1;
     /// The command line makes no sense.
     pub(crate) const USAGE: u8 = 2;
-    /// `flashlog status`: not protected, or something is wrong with the device.
-    pub(crate) const UNPROTECTED: u8 = 3;
+    /// Done, but something is not protected, takes no changes, is not served, or is damaged.
+    pub(crate) const UNWELL: u8 = 3;
     /// `mount --foreground`: the store is in order, without pages that went bad in memory. Units do not start it again for that.
     pub(crate) const GIVEN_UP: u8 = 5;
     /// `check`: errors were found and all of them corrected.

@@ -174,6 +174,7 @@ fn exit_status(name: &str) -> List {
     match name {
         "holdfast-check" => EXIT_STATUS_OF_CHECK,
         "holdfast-mount" => EXIT_STATUS_OF_MOUNT,
+        "holdfast-status" => EXIT_STATUS_OF_STATUS,
         "holdfast-flashlog-status" | "holdfast-flashlog-backup" | "holdfast-flashlog-rebuild" => {
             EXIT_STATUS_OF_FLASHLOG
         }
@@ -191,6 +192,16 @@ const EXIT_STATUS_OF_MOUNT: List = &[
     (
         "5",
         "with --foreground: unmounted, and the store is in order, but changed pages had gone bad in memory and are given up; the log names them",
+    ),
+];
+
+const EXIT_STATUS_OF_STATUS: List = &[
+    ("0", "done; nobody has to do anything"),
+    ("1", "failed; standard error says why in one line"),
+    ("2", "the command line makes no sense"),
+    (
+        "3",
+        "done, but a store takes no changes as a device or the memory failed (not where it is mounted with ro), the daemon of a mount has died or does not answer, or a set is not protected",
     ),
 ];
 

@@ -385,6 +385,16 @@ impl StoreReport {
         self.flashlog.as_ref().is_some_and(|set| !set.protected)
     }
 
+    /// Whether somebody has to see to it: a failure now may lose what was answered, it has failed and takes no changes, or nobody serves its mount.
+    pub(crate) fn is_unwell(&self) -> bool {
+        let is_served = match self.condition {
+            Condition::Mounted | Condition::Inaccessible => true,
+            Condition::Abandoned | Condition::NotAnswering => false,
+            Condition::Clean | Condition::Unclean => self.mounted_on.is_none(),
+        };
+        self.is_unprotected() || self.latched || !is_served
+    }
+
     /// Whether it is the backup of a set, or an earlier state, which is never closed.
     pub(crate) fn is_backup(&self) -> bool {
         self.flashlog_device.is_some()

@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Grow, format: Format) -> Result<u8> {
         }
     };
     print(format, &Told { store: store.display().to_string(), grown });
-    Ok(if grown.without_log { exit::UNPROTECTED } else { exit::OK })
+    Ok(if grown.without_log { exit::UNWELL } else { exit::OK })
 }
 
 fn ask(mount: &Mount, request: &GrowRequest) -> Result<Grown> {

@@ -69,9 +69,9 @@ pub(crate) fn run(arguments: &Status, format: Format) -> Result<u8> {
     }
 }
 
-/// Whether a store is on a Flashlog that has lost one of its devices.
+/// Whether there is one that somebody has to see to.
 fn code(reports: &[StoreReport]) -> u8 {
-    if reports.iter().any(StoreReport::is_unprotected) { exit::UNPROTECTED } else { exit::OK }
+    if reports.iter().any(StoreReport::is_unwell) { exit::UNWELL } else { exit::OK }
 }
 
 fn one(path: &Path, given: &Given) -> Result<StoreReport> {

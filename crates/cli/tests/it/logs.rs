@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 /// The log file that `status` names.
 fn log_of(rig: &Rig, mount: &str) -> PathBuf {
-    let status = rig.run(["status", mount, "--json"]).exits(0).json();
+    let status = rig.run(["status", mount, "--json"]).json();
     PathBuf::from(status["daemon"]["log"].as_str().expect("a log"))
 }
 
@@ -181,14 +181,14 @@ fn a_failed_write_is_told_once_with_device_and_block_and_shows_in_the_status() {
     file.sync_all().expect_err("the device takes nothing");
     fs::write(mount.join("more"), "x").expect_err("it is latched");
     drop(file);
-    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    let status = rig.run(["status", "m", "--json"]).exits(3).json();
     let reason = status["read_only"].as_str().expect("a reason").to_string();
     let store = rig.path("s").display().to_string();
     assert!(reason.starts_with(&format!("device {store}: write failed at block ")), "{reason}");
     assert_eq!(reason.matches("failed").count(), 1, "{reason}");
     assert!(!reason.contains("read-only"), "{reason}");
     assert_eq!(status["latched"], true);
-    let words = rig.run(["status", "m"]).exits(0).out;
+    let words = rig.run(["status", "m"]).exits(3).out;
     assert_eq!(words.matches(&reason).count(), 1, "{words}");
     assert_eq!(fs::read(mount.join("before")).unwrap(), b"kept");
 

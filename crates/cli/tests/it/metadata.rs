@@ -108,7 +108,7 @@ fn counter(rig: &Rig, name: &str) -> u64 {
 }
 
 fn log(rig: &Rig) -> String {
-    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    let status = rig.run(["status", "m", "--json"]).json();
     fs::read_to_string(status["daemon"]["log"].as_str().unwrap()).unwrap()
 }
 
@@ -270,8 +270,9 @@ fn the_same_again_and_again_makes_the_store_read_only_and_it_says_what_to_do() {
         work.is_right();
         let error = fs::write(work.mount.join("refused"), "x").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EROFS), "{error}");
-        let status = rig.run(["status", "m"]).exits(0).out;
+        let status = rig.run(["status", "m"]).exits(3).out;
         assert!(status.contains("READ-ONLY") && status.contains(advice), "{status}");
+        assert_eq!(rig.run(["status", "m", "--json"]).exits(3).json()["latched"], true);
         assert!(log(&rig).contains("the store is read-only from now on"));
         rig.run(["sync", "m"]).exits(1).says("it takes no changes");
         rig.run(["unmount", "m"]).exits(1);

@@ -101,12 +101,12 @@ fn a_mount_whose_daemon_died_says_what_to_do() {
     rig.mounted("");
     rig.kill_daemon("m");
     for asked in ["m", "s"] {
-        let words = rig.run(["status", asked]).exits(0).out;
+        let words = rig.run(["status", asked]).exits(3).out;
         let (store, mount) = (rig.path("s"), rig.path("m"));
         let again = format!("holdfast mount {} {} makes the mount anew", store.display(), mount.display());
         assert!(words.contains("daemon") && words.contains(&again), "{words}");
     }
-    assert!(rig.run(["status", "m"]).exits(0).out.contains("ABANDONED"));
+    assert!(rig.run(["status", "m"]).exits(3).out.contains("ABANDONED"));
     let words = rig.run(["unmount", "m"]).exits(0).out;
     assert!(words.contains("whose daemon had died") && !words.contains("read-only"), "{words}");
     // It was like that and is mounted read-only.

@@ -17,7 +17,7 @@ use std::path::Path;
 pub(super) fn attach(arguments: &FlashlogAttach, format: Format) -> Result<u8> {
     let report = attached(arguments)?;
     print(format, &report);
-    Ok(if report.is_complete() { exit::OK } else { exit::UNPROTECTED })
+    Ok(if report.is_complete() { exit::OK } else { exit::UNWELL })
 }
 
 fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {

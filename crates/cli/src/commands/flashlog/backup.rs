@@ -25,7 +25,7 @@ pub(super) fn run(arguments: &FlashlogBackup, format: Format) -> Result<u8> {
     };
     let report = back_up(arguments, to)?;
     print(format, &report);
-    Ok(if report.is_good() { exit::OK } else { exit::UNPROTECTED })
+    Ok(if report.is_good() { exit::OK } else { exit::UNWELL })
 }
 
 fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupReport> {

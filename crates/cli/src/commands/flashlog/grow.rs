@@ -20,5 +20,5 @@ pub(super) fn run(arguments: &FlashlogGrow, format: Format) -> Result<u8> {
     let _shown = Progress::unknown("making room");
     let report = server.grow(*size)?;
     print(format, &report);
-    Ok(if report.is_protected() { exit::OK } else { exit::UNPROTECTED })
+    Ok(if report.is_protected() { exit::OK } else { exit::UNWELL })
 }

@@ -96,5 +96,5 @@ pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
             },
         },
     );
-    Ok(if rebuilt.damaged.is_empty() { exit::OK } else { exit::UNPROTECTED })
+    Ok(if rebuilt.damaged.is_empty() { exit::OK } else { exit::UNWELL })
 }

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 pub(super) fn run(arguments: &FlashlogScrub, format: Format) -> Result<u8> {
     let report = scrub(arguments)?;
     print(format, &report);
-    Ok(if report.is_good() { exit::OK } else { exit::UNPROTECTED })
+    Ok(if report.is_good() { exit::OK } else { exit::UNWELL })
 }
 
 fn scrub(arguments: &FlashlogScrub) -> Result<ScrubReport> {

@@ -79,5 +79,5 @@ pub(super) fn run(arguments: &FlashlogStatus, format: Format) -> Result<u8> {
     let ended = ended.iter().map(|path| path.display().to_string()).collect();
     print(format, &All { sets: found, devices, ended });
     failed.map_or(Ok(()), Err)?;
-    Ok(if is_well { exit::OK } else { exit::UNPROTECTED })
+    Ok(if is_well { exit::OK } else { exit::UNWELL })
 }
