@@ -220,6 +220,41 @@ fn every_bit_word_and_slot() {
     }
 }
 
+/// At every place of a word: from and to each value at whose sums arithmetic has its corners, none, all ones, one below and above a byte's and a
+/// word's half. The places of the last words are those with the least weight, those of the first with the greatest.
+fn edge_words<R: Rolling>(random: &mut Random) {
+    let edges =
+        [0, u64::MAX, 1, 1 << 63, u64::MAX >> 1, 0x0101_0101_0101_0101, 0x8080_8080_8080_8080, 0x7f7f_7f7f_7f7f_7f7f];
+    for filled in [0, 0xff] {
+        let mut block = Box::new([filled; ROLLING_BLOCK]);
+        let mut sum = R::fresh(&block);
+        for word in 0..ROLLING_BLOCK / 8 {
+            let at = 8 * word;
+            // What was before: an edge, or anything; each change from the last one on, and one fresh sum for two of them.
+            for pair in edges.into_iter().chain([random.next()]).collect::<Vec<_>>().chunks(2) {
+                let mut deltas = R::NONE;
+                for value in pair {
+                    let new = value.to_le_bytes();
+                    let delta = R::change(at, &block[at..at + 8], &new);
+                    deltas = R::combine(deltas, delta);
+                    block[at..at + 8].copy_from_slice(&new);
+                }
+                sum = R::combine(sum, deltas);
+                assert_eq!(sum, R::fresh(&block), "word {word}, {pair:x?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn edge_words_at_every_place() {
+    let mut random = Random::new("edge_words_at_every_place");
+    edge_words::<RollingCrc64>(&mut random);
+    edge_words::<RollingDelta>(&mut random);
+    edge_words::<RollingAdler32>(&mut random);
+    edge_words::<RollingFletcher256>(&mut random);
+}
+
 /// Updaters that all start from the same block and change bytes of their own, one after the other many times over, each with a
 /// fragment of its own. The fragments are combined in random order and grouping.
 fn fragments_combine<R: Rolling>(random: &mut Random) {
