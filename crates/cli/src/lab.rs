@@ -84,6 +84,8 @@ pub(crate) enum MetadataRequest {
         when: When,
         /// With so many attempts to make a recovery point, if it is done with one.
         times: u32,
+        /// Where that waits for one: what the mount is to do now.
+        step: Step,
     },
     /// What there is.
     List {
@@ -94,6 +96,20 @@ pub(crate) enum MetadataRequest {
     },
 }
 
+/// What of waiting for a recovery point a request asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Step {
+    /// Nothing: the recovery point that is made for it, or none.
+    Once,
+    /// To begin, for so long.
+    Begin { within_ms: u64 },
+    /// To tell how it is.
+    Look,
+    /// To end it.
+    End,
+}
+
 /// The reply to a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -101,6 +117,8 @@ pub(crate) enum InjectReply {
     Done(Struck),
     Metadata(MetadataStruck),
     Listed(MetadataListed),
+    /// For what a strike waits.
+    Waiting(String),
     Refused(Failure),
 }
 
@@ -125,6 +143,7 @@ impl InjectReply {
                 listed.targets.iter_mut().filter_map(|target| target.path.as_mut()).for_each(cut);
                 listed.targets.truncate(listed.targets.len() / 2);
             }
+            InjectReply::Waiting(what) => cut(what),
             InjectReply::Refused(failure) => {
                 cut(&mut failure.message);
                 failure.hint.as_mut().map(cut);
@@ -233,7 +252,7 @@ pub(crate) struct Struggle {
     pub(crate) scribbles: u64,
     pub(crate) audit_failures: u64,
     pub(crate) restarts: u64,
-    /// Why it was given up, each time.
+    /// Why it was given up, each time, and what was put right.
     pub(crate) found: Vec<String>,
     /// Why it was not made in the end.
     pub(crate) read_only: Option<String>,

@@ -99,7 +99,8 @@ fn main() -> ExitCode {
     }
     let timeout = Duration::from_secs(cli.timeout.into());
     if let Some(path) = watch::asked(&cli.command).filter(|_| !cli.unwatched) {
-        return watch::run(&path, timeout, format);
+        let patience = if timeout.is_zero() { timeout } else { timeout + watch::waits(&cli.command) };
+        return watch::run(&path, patience, format);
     }
     if cli.unwatched {
         // Not without the one that waits for it.

@@ -41,6 +41,14 @@ pub(crate) fn asked(command: &Command) -> Option<PathBuf> {
     }
 }
 
+/// How long the command waits for work of others, while the mount may do nothing.
+pub(crate) fn waits(command: &Command) -> Duration {
+    match command {
+        Command::Inject(inject) => Duration::from_secs(inject.metadata.wait.into()),
+        _ => Duration::ZERO,
+    }
+}
+
 /// Runs this command line again, in a process that is not watched itself. Gives its exit code.
 pub(crate) fn run(path: &Path, timeout: Duration, format: Format) -> ExitCode {
     // A process that cannot end would keep pipes open, for whose end somebody may wait; what it says is handed on.

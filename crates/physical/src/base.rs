@@ -132,8 +132,9 @@ impl Base {
     pub(crate) fn is_scribbled(&self, block: &MetaBlock, key: NodeKey, address: u64, written: Epoch) -> bool {
         let scribble = block.verify(key).err();
         if let Some(scribble) = scribble {
-            self.disk.counters.scribbled();
             let error = scribble.at(key.place(&self.disk, address));
+            self.disk.ambush.found(&format_args!("{error}: read again"));
+            self.disk.counters.scribbled();
             let differs = difference::told(&self.disk, block, key, address, written);
             tracing::error!(%error, differs, "the block is read again");
         }

@@ -19,12 +19,14 @@ use crate::meta_block::{MetaBlock, NodeKey, Scribble};
 use crate::module::Module;
 use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
 use crate::requests::Requests;
+use crate::scribble::Moment;
 use crate::sealed::{Sealed, SealedSuperblock};
 use crate::tree::{Change, Dirty, Trees, span};
 use crate::written_pages::WrittenPages;
 use holdfast_guard as guard;
 use holdfast_integrity::{Checksum, StoredSums, prefetch};
 use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
+use parking_lot::RwLockWriteGuard;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -142,10 +144,11 @@ impl Module {
             let mut trees = self.trees.write();
             trees.check_identities(&self.base)?;
             trees.building = epoch;
-            let sealed = guard::open(|| {
-                trees.stage(&self.base, epoch)?;
-                trees.seal(&self.base, epoch)
-            });
+            let staged = guard::open(|| trees.stage(&self.base, epoch));
+            if self.disk().ambush.is_laid() {
+                RwLockWriteGuard::unlocked(&mut trees, || self.fall_into_ambush(Moment::Staged));
+            }
+            let sealed = staged.and_then(|()| guard::open(|| trees.seal(&self.base, epoch)));
             // What is told of damage on the device may have been found through what has gone bad in memory.
             let (writes, free) = sealed.or_else(|error| match error {
                 Error::GivenUp(_) => Err(error),

@@ -6,7 +6,7 @@ use crate::format::split_address;
 use crate::guarded::{Doubled, Watched};
 use crate::meta_block::{MetadataProtection, Scribble};
 use crate::requests::Requests;
-use crate::scribble::Cells;
+use crate::scribble::{Ambush, Cells};
 use holdfast_block::{Device, Error as BlockError, Read};
 use holdfast_guard::closed;
 use holdfast_integrity::Unverified;
@@ -54,6 +54,8 @@ pub(crate) struct Disk {
     known: Mutex<Known>,
     /// How blocks of metadata are protected in memory.
     pub(crate) metadata: MetadataProtection,
+    /// What the lab has in store for the next recovery point, and what is found since.
+    pub(crate) ambush: Ambush,
 }
 
 /// By what blocks and newest are put right.
@@ -83,6 +85,7 @@ impl Disk {
             latch: OnceLock::new(),
             over: AtomicBool::new(false),
             given_up: Mutex::default(),
+            ambush: Ambush::default(),
             counters: Counters::default(),
             newest: Watched::new(0),
             known: Mutex::new(Known { blocks: Doubled::new(blocks), newest: Doubled::new(0) }),
@@ -188,8 +191,10 @@ impl Disk {
 
     /// Counts and tells of what somebody has written to who must not; and what comes of it.
     pub(crate) fn note_scribble(&self, scribble: Scribble, object: Option<ObjectKey>, consequence: &str) {
-        self.counters.scribbled();
         let error = scribble.at(Place { object, address: None, ..self.place(0) });
+        // Before it is counted: who counts then asks what it was.
+        self.ambush.found(&format_args!("{error}: {consequence}"));
+        self.counters.scribbled();
         tracing::error!(%error, consequence, "something has gone bad in memory");
     }
 

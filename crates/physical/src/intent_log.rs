@@ -221,7 +221,7 @@ impl Module {
         let entries_crc = match body.sum() {
             Ok(sum) => sum,
             Err(scribble) => {
-                self.disk().note_scribble(scribble, None, "what was to be in the log becomes a recovery point");
+                self.give_up_batch(scribble);
                 return Ok(false);
             }
         };
@@ -251,7 +251,7 @@ impl Module {
         self.batch_falls_into_ambush("second head", &mut copy[..said]);
         let rolls = self.disk().metadata.rolls();
         if rolls && let Err(scribble) = body.verify_heads([&head, &copy], &headers) {
-            self.disk().note_scribble(scribble, None, "what was to be in the log becomes a recovery point");
+            self.give_up_batch(scribble);
             return Ok(false);
         }
         let mut slices = Vec::with_capacity(page_blocks + 2);
@@ -279,7 +279,7 @@ impl Module {
                 ends.give_up(batch.epoch);
                 log.set_ends(ends);
                 if let Err(scribble) = heads {
-                    self.disk().note_scribble(scribble, None, "what was to be in the log becomes a recovery point");
+                    self.give_up_batch(scribble);
                 }
                 return pages.map(|()| false);
             }
@@ -292,6 +292,11 @@ impl Module {
         ends.halves[index] = half;
         log.set_ends(ends);
         Ok(true)
+    }
+
+    /// What is to be durable does not go through the log.
+    fn give_up_batch(&self, scribble: Scribble) {
+        self.disk().note_scribble(scribble, None, "what was to be in the log becomes a recovery point");
     }
 
     /// See [`holdfast_object::ObjectStore::log_seal`].

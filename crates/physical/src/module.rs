@@ -10,7 +10,7 @@ use crate::intent_log::IntentLog;
 use crate::meta_block::MetadataProtection;
 use crate::node_cache::NodeCache;
 use crate::objects::{OBJECT_END, map_of, orphans_of, table_of};
-use crate::scribble::{Ambush, Moment};
+use crate::scribble::Moment;
 use crate::scrub::SharedSeen;
 use crate::sealed::Sealed;
 use crate::snapshot::DeletionSlice;
@@ -98,8 +98,6 @@ pub struct Module {
     pub(crate) protection: Protection,
     /// See [`OpenOptions::deletion_slice`].
     pub(crate) deletion_slice: DeletionSlice,
-    /// What the lab has in store for the next recovery point.
-    pub(crate) ambush: Ambush,
     /// How often somebody has asked for a recovery point to be kept ([`Module::freeze`]), which tells them from each other.
     pub(crate) holders: AtomicU64,
 }
@@ -167,7 +165,6 @@ impl Module {
             scrubbed: SharedSeen::default(),
             protection,
             deletion_slice: DeletionSlice::default(),
-            ambush: Ambush::default(),
             holders: AtomicU64::new(0),
         }
     }

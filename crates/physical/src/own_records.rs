@@ -128,9 +128,7 @@ impl Trees {
             bad.extend(record.heal(newest, blocks).map(|scribble| (key, scribble)));
         }
         for (key, scribble) in bad {
-            base.disk.counters.scribbled();
-            let place = Place { object: Some(key), address: None, ..base.disk.place(0) };
-            tracing::error!(error = %scribble.at(place), "the record is put right from its copy");
+            base.disk.note_scribble(scribble, Some(key), "the record is put right from its copy");
         }
         // Through those records.
         self.heal_snapshots(base);

@@ -58,7 +58,7 @@ impl Module {
     }
 
     fn take_back(&self, committing: &mut Committing, why: &Corruption) -> Result<()> {
-        self.ambush.found(why);
+        self.disk().ambush.found(why);
         // Nobody appends to the log, reads pages that have been found, or looks into trees meanwhile. Who writes ahead has blocks from the
         // allocator before it is taken over, or after.
         let _log = self.log.lock();

@@ -134,11 +134,24 @@ pub(crate) struct Sealed {
 
 /// Counts and tells of bytes that no legal change has made.
 fn scribbled(disk: &Disk, fault: Fault) -> Corruption {
+    let corruption = told(disk, fault);
     disk.counters.scribbled();
+    corruption
+}
+
+fn told(disk: &Disk, fault: Fault) -> Corruption {
     let what = format!("{} in memory, to which somebody has written who must not", fault.what);
     let (expected, got) = (fault.expected.to_string(), fault.got.to_string());
     let corruption = Corruption { place: disk.place(0), what, expected, got };
     tracing::error!(%corruption, "what the store knows of its device has gone bad");
+    corruption
+}
+
+/// The same of what is read again from the device, or made anew from that.
+fn renewed(disk: &Disk, fault: Fault) -> Corruption {
+    let corruption = told(disk, fault);
+    disk.ambush.found(&format_args!("{corruption}: read again"));
+    disk.counters.scribbled();
     corruption
 }
 
@@ -159,7 +172,7 @@ impl Sealed {
         if self.believed.is_none()
             && let Err(fault) = gist.verify()
         {
-            let _ = scribbled(disk, fault);
+            let _ = renewed(disk, fault);
             *gist = Gist::new(self.label(disk)?.store, self.superblock(disk)?.epoch);
         }
         Ok(*gist)
@@ -175,7 +188,7 @@ impl Sealed {
             Ok(label) => return Ok(label),
             Err(fault) => fault,
         };
-        let error = Error::Corrupt(Box::new(scribbled(disk, fault)));
+        let error = Error::Corrupt(Box::new(renewed(disk, fault)));
         let label = read_label(disk.device()).ok().filter(|label| label.blocks == disk.blocks()).ok_or(error)?;
         self.set_label(&label);
         Ok(label)
@@ -204,7 +217,7 @@ impl Sealed {
             }
             Err(fault) => fault,
         };
-        let error = Error::Corrupt(Box::new(scribbled(disk, fault)));
+        let error = Error::Corrupt(Box::new(renewed(disk, fault)));
         let superblocks = read_superblocks(disk.device(), &self.label(disk)?).unwrap_or_default();
         // A newer one on the device may be one that is being written.
         let epoch = published.epoch;

@@ -37,8 +37,10 @@ So can the store's own metadata in its memory:
   holdfast inject /mnt --memory --kind directory --stray
 What is clean is struck at once, and found when it is used next. For what is
 dirty, and for logic bugs, a recovery point is made and struck on its way, and
-you are told what was found. Three times in a row makes the store read-only
-until it is mounted again. --stray writes to locked memory without unlocking
+you are told what was found. If it has no such thing, the next one that has is
+waited for: 10 seconds, or --wait SECONDS. (A log-batch is part of none: it is
+struck on its way into the intent log, by an fsync of somebody.) Three times in
+a row makes the store read-only until it is mounted again. --stray writes to locked memory without unlocking
 it, which ends the daemon (see the mount option protect).";
 
 #[derive(Args, Debug)]
@@ -119,6 +121,9 @@ pub(crate) struct Metadata {
     /// Change something wrongly, as a bug in the store would, so that all checksums are right
     #[arg(long, value_name = "NAME", value_parser = by_name(LogicBug::ALL, LogicBug::name), conflicts_with_all = ["kind", "undo", "list", "memory", "copy", "fault", "save_undo", "path"])]
     pub(crate) logic_bug: Option<LogicBug>,
+    /// Wait so many seconds for a recovery point that has it; 0: none but the one that is made at once
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=3600))]
+    pub(crate) wait: u32,
     /// Strike with so many attempts to make a recovery point, one after the other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub(crate) times: u32,

@@ -145,7 +145,7 @@ fn in_memory(
     let mut pages = quiet.resident_pages(|id, attributes| is_of(id, attributes.kind));
     pages.retain(is_wanted);
     let mut random = Random::new(request.seed);
-    let Some(&page) = pages.get(random.below(pages.len() as u64) as usize) else {
+    if pages.is_empty() {
         let state = if when == When::Any { String::new() } else { format!(" that is {}", when.name()) };
         let failure = Failure::new(format!("no such page of the kind {} is in memory{state}", request.kind.name()));
         return Err(match when {
@@ -153,19 +153,27 @@ fn in_memory(
             When::Clean => failure.hint("pages are clean once they have been read, or synced with holdfast sync"),
             When::Any => failure,
         });
-    };
-    let all = if part == FlipPart::Sum { page.sum_bits } else { PAGE_BITS };
-    if all == 0 {
-        return Err(Failure::new("pages have no checksum in memory in this protection mode"));
     }
-    let (scribble, bits) = match &request.aim {
-        None => (None, bits(request, all, &mut random)?),
-        Some(aim) => {
-            let (scribble, bits) = aimed(&quiet, (&page, kind), aim, &mut random)?;
-            (Some(scribble), bits)
+    let (page, scribble, bits) = loop {
+        let page = pages.swap_remove(random.below(pages.len() as u64) as usize);
+        let all = if part == FlipPart::Sum { page.sum_bits } else { PAGE_BITS };
+        if all == 0 {
+            return Err(Failure::new("pages have no checksum in memory in this protection mode"));
+        }
+        let (scribble, bits) = match &request.aim {
+            None => (None, bits(request, all, &mut random)?),
+            Some(aim) => {
+                let (scribble, bits) = aimed(&quiet, (&page, kind), aim, &mut random)?;
+                (Some(scribble), bits)
+            }
+        };
+        match quiet.flip(&page, part, &bits) {
+            Ok(()) => break (page, scribble, bits),
+            // Another one will do as well.
+            Err(FlipError::InUse) if !pages.is_empty() => {}
+            Err(error) => return Err(changed(&error)),
         }
     };
-    quiet.flip(&page, part, &bits).map_err(|error| changed(&error))?;
     // A path may have to be read, and reading may have to close an epoch.
     drop(quiet);
     let struck = struck(stack, page.object, page.index, &page.state.to_string(), part, &bits, Vec::new());

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 /// More than a record points to by itself, so that there are trees.
@@ -211,6 +213,149 @@ fn what_a_recovery_point_is_made_of_is_struck_and_found_in_time() {
     work.is_stored(&rig);
 }
 
+/// What the help calls the values of an option.
+fn values(rig: &Rig, option: &str) -> Vec<String> {
+    let help = rig.run(["inject", "--help"]).exits(0).out;
+    let (_, names) = help.split_once(option).unwrap();
+    let (_, names) = names.split_once("[possible values: ").unwrap();
+    names.split_once(']').unwrap().0.split(',').map(|name| name.trim().to_string()).collect()
+}
+
+/// All that a recovery point is made of, and what is in use meanwhile, in every way, while somebody works as one does.
+#[test]
+fn each_kind_is_struck_while_work_goes_on_and_told() {
+    if !fuse() {
+        return;
+    }
+    let of_pages = ["directory", "xattr", "symlink", "file-data"];
+    let rig = Rig::new();
+    let mut work = Work::new(&rig, "epoch=200,cache=32M");
+    let guide = include_str!("../../../../docs/guide.md");
+    let is_over = AtomicBool::new(false);
+    let (rig, is_over) = (&rig, &is_over);
+    let work = std::thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            for round in 0.. {
+                work.go_on(round);
+                let name = format!("round {round}");
+                rig.run(["snapshot", "create", "m", &name]).exits(0);
+                let (mount, file) = (&work.mount, format!("new {round}"));
+                File::open(mount.join(&file)).unwrap().sync_all().unwrap();
+                fs::hard_link(mount.join(&file), mount.join("link")).unwrap();
+                fs::remove_file(mount.join("link")).unwrap();
+                work.is_right();
+                rig.run(["snapshot", "delete", "m", &name]).exits(0);
+                // That has closed an epoch. After a copy that shares blocks a sync would close one, too, and not go into the log.
+                work.change("d/f0", round % PAGES, round + 7);
+                File::open(work.mount.join("d/f0")).unwrap().sync_all().unwrap();
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            work
+        });
+        let stops = StopsAtTheEnd(is_over);
+        for kind in values(rig, "--kind <KIND>") {
+            assert!(guide.contains(&format!("`{kind}`")), "the guide has no {kind}");
+            for (seed, pattern) in PATTERNS.into_iter().enumerate() {
+                if of_pages.contains(&&*kind) || kind == "written-ahead" {
+                    continue;
+                }
+                let words = format!("--memory=dirty --kind {kind} --pattern {pattern} --seed {seed} --wait 50");
+                let done = inject(rig, &words);
+                let (struck, made) = (&done["struck"][0], &done["recovery_point"]);
+                assert_eq!(struck["kind"], *kind, "{done}");
+                assert!(made["read_only"].is_null(), "{done}");
+                let found = made["found"].as_array().unwrap();
+                let is_found = made["scribbles"].as_u64().unwrap() + made["audit_failures"].as_u64().unwrap() > 0;
+                // What is in use all the time is looked at when it is used, and some sums are changed legally before.
+                let may_wait = struck["state"] == "in use" || struck["state"] == "clean" || kind == "audit";
+                assert!(is_found && !found.is_empty() || may_wait, "{kind}, {pattern}: {done}");
+                // Of what is a block, or a record: which.
+                let object = struck["object"].as_str().unwrap_or_default();
+                let names = |found: &Value| found.as_str().unwrap().contains(object);
+                assert!(!is_found || found.iter().any(names), "{kind}, {pattern}: {done}");
+            }
+        }
+        drop(stops);
+        worker.join().unwrap()
+    });
+    assert!(counter(rig, "scribbles") > 60);
+    rig.run(["status", "m"]).exits(0);
+    work.is_right();
+    work.is_stored(rig);
+}
+
+/// Ends who works meanwhile, also where the test fails.
+struct StopsAtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopsAtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_strike_waits_for_its_recovery_point_and_not_for_ever() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mut work = Work::new(&rig, OPTIONS);
+    rig.run(["sync", "m"]).exits(0);
+    // Nothing happens: it ends in time, says what it has waited for, and nothing is struck afterwards.
+    for (way, what) in [
+        (
+            "--memory=dirty --kind snapshot-list --wait 1",
+            "snapshot-list, changed for it was in memory while any recovery",
+        ),
+        ("--memory=dirty --kind log-batch --wait 1", "there was not an fsync that goes into the intent log"),
+        ("--logic-bug dead-run-lost --wait 1", "there is nothing now to which dead-run-lost could happen"),
+    ] {
+        let start = Instant::now();
+        rig.run(["inject", "m"].into_iter().chain(way.split_whitespace())).exits(1).says(what);
+        assert!((1..30).contains(&start.elapsed().as_secs()), "{way}: {:?}", start.elapsed());
+    }
+    // Nor does who sees whether the mount gets on end it before.
+    let words = "--timeout 1 inject m --memory=dirty --kind snapshot-list --wait 6";
+    rig.run(words.split(' ')).exits(1).says("snapshot-list, changed for it was in memory while any recovery");
+    rig.run(["snapshot", "create", "m", "unharmed"]).exits(0);
+    work.go_on(0);
+    assert_eq!(["scribbles", "audit_failures", "restarts"].map(|name| counter(&rig, name)), [0; 3]);
+    // It is what somebody else does that is struck.
+    let waiting = |way: &'static str| rig.command().args(way.split(' ')).stdout(Stdio::piped()).spawn().unwrap();
+    for (way, does) in [
+        ("inject m --json --memory=dirty --kind snapshot-list --wait 50", "snapshot create m"),
+        ("inject m --json --memory=dirty --kind log-batch --wait 50", "fsync"),
+        ("inject m --json --memory=dirty --kind dead-run --wait 50 --times 2", "remove"),
+    ] {
+        let mut struck = waiting(way);
+        for round in 0.. {
+            match does {
+                "fsync" => {
+                    let path = work.mount.join("d/f1");
+                    work.change("d/f1", round % PAGES, round);
+                    File::open(path).unwrap().sync_all().unwrap();
+                }
+                "remove" => {
+                    work.change("d/f3", round % PAGES, round);
+                    rig.run(["sync", "m"]).exits(0);
+                }
+                words => drop(rig.run(words.split(' ').chain([&*format!("s{round}")])).exits(0)),
+            }
+            if let Some(status) = struck.try_wait().unwrap() {
+                assert!(status.success(), "{way}");
+                break;
+            }
+        }
+        let done: Value = serde_json::from_reader(struck.stdout.take().unwrap()).unwrap();
+        assert!(done["recovery_point"]["scribbles"].as_u64().unwrap() > 0, "{done}");
+        assert!(done["recovery_point"]["read_only"].is_null(), "{done}");
+        work.is_right();
+    }
+    work.is_stored(&rig);
+}
+
 #[test]
 fn each_logic_bug_is_found_by_the_audit_and_told() {
     if !fuse() {
@@ -218,17 +363,14 @@ fn each_logic_bug_is_found_by_the_audit_and_told() {
     }
     let rig = Rig::new();
     let mut work = Work::new(&rig, OPTIONS);
-    let help = rig.run(["inject", "--help"]).exits(0).out;
-    let (_, names) = help.split_once("--logic-bug <NAME>").unwrap();
-    let (_, names) = names.split_once("[possible values: ").unwrap();
-    let names: Vec<&str> = names.split_once(']').unwrap().0.split(',').map(str::trim).collect();
+    let names = values(&rig, "--logic-bug <NAME>");
     let many = names.len();
-    assert!(many >= 22 && names.contains(&"pointer-to-used-block"), "{names:?}");
+    assert!(many >= 22 && names.iter().any(|name| name == "pointer-to-used-block"), "{names:?}");
     for (round, bug) in names.into_iter().enumerate() {
         work.go_on(round);
         let done = inject(&rig, &format!("--logic-bug {bug} --seed {round}"));
         let (struck, made) = (&done["struck"][0], &done["recovery_point"]);
-        assert!(struck["logic_bug"] == bug && !struck["what"].as_str().unwrap().is_empty(), "{done}");
+        assert!(struck["logic_bug"] == *bug && !struck["what"].as_str().unwrap().is_empty(), "{done}");
         assert_eq!((&made["audit_failures"], &made["scribbles"]), (&1.into(), &0.into()), "{done}");
         assert_eq!((&made["restarts"], &made["read_only"]), (&1.into(), &Value::Null), "{done}");
         let found = made["found"][0].as_str().unwrap();
@@ -384,15 +526,29 @@ fn what_cannot_be_struck_is_refused_and_says_why() {
             1,
             "nothing of the kind block-tree, object 1:99, level 3 is in memory now",
         ),
-        ("--memory=clean --kind dead-run", 1, "nothing of the kind dead-run, clean or in use is in memory now"),
-        ("--memory=dirty --kind block-tree", 1, "nothing of the kind block-tree, changed for it was in memory while"),
+        ("--memory --kind dead-run", 1, "nothing of the kind dead-run is in memory now"),
+        ("--memory=clean --kind dead-run", 2, "dead-run is never clean"),
+        ("--memory=clean --kind audit", 2, "audit is never clean"),
+        ("--memory=clean --kind block-audit", 2, "block-audit is never clean"),
+        ("--memory=clean --kind destination", 2, "destination is never clean"),
+        ("--memory --kind log-batch", 2, "only while a sync goes into the intent log"),
+        ("--memory=dirty --kind log-batch --field nonsense", 1, "no field nonsense; there are: entries, sums, head,"),
+        ("--memory=dirty --kind written-ahead", 2, "a mount has nothing of the kind written-ahead"),
+        // What is there and has no such field is not waited for.
+        ("--memory=dirty --kind counts --field nonsense --wait 3600", 1, "has a field nonsense; there are: next_gen"),
+        (
+            "--memory=dirty --kind block-tree --wait 0",
+            1,
+            "nothing of the kind block-tree, changed for it was in memory while a recovery point was made",
+        ),
+        ("--memory=dirty --kind log-batch --wait 0", 1, "there was not an fsync that goes into the intent log"),
         ("--memory --kind record --path /none", 1, "/none: no \"none\""),
         ("--memory --kind label --path /", 2, "label is not of one file"),
         ("--memory --kind label --bit 5", 2, "--bit is for pages of files, and label is metadata"),
         ("--memory --kind label --checksum", 2, "--checksum is for pages of files"),
         ("--memory --kind label --times 2", 2, "--times is for what a recovery point is struck with"),
         ("--memory --kind label --stray", 1, "its pages of metadata are not locked"),
-        ("--logic-bug reference-too-few", 1, "there is nothing now to which reference-too-few could happen"),
+        ("--logic-bug reference-too-few --wait 0", 1, "there is nothing now to which reference-too-few could happen"),
         ("--kind label", 2, "only in a store that is not mounted"),
     ] {
         rig.run(["inject", "m"].into_iter().chain(way.split_whitespace())).exits(code).says(part);
@@ -436,14 +592,14 @@ fn nobody_notices_who_works_meanwhile() {
     let rig = Rig::new();
     let mount = rig.lab("epoch=100,cache=32M");
     let kinds = ["object-table", "block-tree", "bitmap", "map", "record", "label", "superblock", "counts"];
-    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3)
             .map(|worker| {
                 let (mount, is_over) = (&mount, &is_over);
                 scope.spawn(move || {
                     let mut round = 0;
-                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    while !is_over.load(Ordering::Relaxed) {
                         works(&mount.join(format!("w{worker}")), round)?;
                         round += 1;
                     }
@@ -458,7 +614,7 @@ fn nobody_notices_who_works_meanwhile() {
             let ran = rig.run(words.split_whitespace());
             assert!(ran.code == Some(0) || ran.err.contains("in memory now"), "{ran:?}");
         }
-        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        is_over.store(true, Ordering::Relaxed);
         for worker in workers {
             let rounds = worker.join().unwrap().unwrap_or_else(|error| panic!("{error}: {}", log(&rig)));
             assert!(rounds > 0);

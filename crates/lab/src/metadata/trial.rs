@@ -9,12 +9,13 @@ use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use holdfast_object::{Arena, Error, ManualClock, ObjectStore};
 use holdfast_physical::check::{CheckOptions, check};
-use holdfast_physical::scribble::{Blow, Choice, Exactness, Lab, MetaKind, Missed, State};
+use holdfast_physical::scribble::{BATCH_PARTS, Blow, Choice, Exactness, Lab, MetaKind, Missed, State};
 use holdfast_physical::{MetadataProtection, Module, OpenOptions};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io::IoSliceMut;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Fields that can be struck at a moment.
 pub(super) type Fields = BTreeSet<(Kind, State, String)>;
@@ -44,9 +45,6 @@ fn facts(device: &MemoryDevice) -> Result<[Vec<String>; 3], String> {
     Ok([of(Exactness::Epochs)?, of(Exactness::Generations)?, of(Exactness::Contents)?])
 }
 
-/// Parts of a batch of the log.
-const BATCH: [&str; 5] = ["entries", "sums", "head", "second head", "written head"];
-
 fn survey(memory: &Memory, moment: Moment) -> Fields {
     let attributes = memory.attributes.survey().into_iter();
     let pages = memory.pages.survey().into_iter();
@@ -61,7 +59,7 @@ fn survey(memory: &Memory, moment: Moment) -> Fields {
     }
     if moment == Moment::Appending {
         // One is put together by and by: it is waited for.
-        fields.extend(BATCH.map(|part| (Kind::Store(MetaKind::LogBatch), State::Changed, part.to_string())));
+        fields.extend(BATCH_PARTS.map(|part| (Kind::Store(MetaKind::LogBatch), State::Changed, part.to_string())));
     }
     fields
 }
@@ -102,7 +100,7 @@ fn strike(memory: &Memory, cell: &Cell, seed: u64) -> Result<String, String> {
         }
         (What::Field { kind: Kind::Store(MetaKind::LogBatch), field, .. }, Some(pattern)) => {
             let choice = Choice { field: Some(field.clone()), ..Choice::of(MetaKind::LogBatch, pattern, seed) };
-            lab.lay_ambush(Blow::Scribble(choice), 1);
+            lab.lay_ambush(Blow::Scribble(choice), 1, Duration::MAX);
             // Told is what has become of it.
             Ok(String::new())
         }

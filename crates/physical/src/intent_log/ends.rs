@@ -198,8 +198,9 @@ impl Module {
             self.disk().note_scribble(scribble, None, "put right from its copy");
         }
         let Err(scribble) = log.ends.verify() else { return Ok(log.ends.ends.clone()) };
-        self.disk().counters.scribbled();
         let error = scribble.at(Place { address: None, ..self.disk().place(0) });
+        self.disk().ambush.found(&error);
+        self.disk().counters.scribbled();
         let empty = Ends::new(log_area(&self.label()?));
         let last = self.superblock()?.epoch;
         // As long as the log is unread, nothing has been appended.

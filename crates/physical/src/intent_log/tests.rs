@@ -3,13 +3,14 @@
 use super::*;
 use crate::OpenOptions;
 use crate::commit::tests::Rig;
-use crate::scribble::{Blow, Choice, MetaKind, Pattern};
+use crate::scribble::{BATCH_PARTS, Blow, Choice, MetaKind, Pattern};
 use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice};
 use holdfast_object::{Arena, AttrSet, Fragment, ManualClock, ObjectStore};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 const OBJECT: ObjectId = ObjectId(2);
 
@@ -51,8 +52,7 @@ fn replayed(device: &MemoryDevice) -> Vec<AttrSet> {
 /// A flip of anything that a batch says, at any time from when it is encoded until it is written.
 #[test]
 fn what_goes_bad_on_its_way_into_the_log_is_not_durable_by_it() {
-    let parts = ["entries", "sums", "head", "second head", "written head"];
-    for (part, seed) in parts.into_iter().flat_map(|part| [(part, 1), (part, 2)]) {
+    for (part, seed) in BATCH_PARTS.into_iter().flat_map(|part| [(part, 1), (part, 2)]) {
         for pattern in Pattern::ALL {
             let rig = Rig::new();
             let page = page(&rig.arena, 7);
@@ -61,7 +61,7 @@ fn what_goes_bad_on_its_way_into_the_log_is_not_durable_by_it() {
             let sound = replayed(&rig.device);
             assert_eq!((sound.len(), sound[0].uid), (1, Some(77)));
             let choice = Choice { field: Some(part.into()), ..Choice::of(MetaKind::LogBatch, pattern, seed) };
-            rig.module.lab().lay_ambush(Blow::Scribble(choice), 1);
+            rig.module.lab().lay_ambush(Blow::Scribble(choice), 1, Duration::MAX);
             let what = format!("{part}, {pattern}");
             assert!(!append(&rig.module, epoch, &page).unwrap(), "{what}");
             assert_eq!(rig.module.lab().lift_ambush().blown.len(), 1, "{what}");

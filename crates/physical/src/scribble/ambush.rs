@@ -1,11 +1,12 @@
 //! Strikes that wait until a recovery point is made: while it is put together there is metadata in memory that is there at no other time, and
 //! nobody outside of the store is told of it.
 //!
-//! Where none waits, this costs a recovery point two loads.
+//! Where none waits, this costs a recovery point three loads.
 
 use super::{Aim, Choice, Lab, LogicBug, MetaKind, Missed, State, Struck, Target};
 use crate::inject::Random;
 use crate::module::Module;
+use holdfast_object::{ObjectStore, StoreCounters};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +15,17 @@ use std::time::Duration;
 /// How long a strike waits for who reads metadata at that moment.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The parts of a batch of the intent log that an ambush meets ([`MetaKind::LogBatch`]): its fields.
+pub const BATCH_PARTS: [&str; 5] = ["entries", "sums", "head", "second head", "written head"];
+
 /// When.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Moment {
     /// The store has got all that it consists of, and has put nothing of it together.
     Applied,
+    /// All blocks that it changes are at hand, those of the store's own objects too, and have an address; none is complete.
+    Staged,
     /// All of it is on the device but the superblock.
     Prepared,
     /// No recovery point: a batch of the intent log is put together.
@@ -42,12 +48,14 @@ pub enum Blow {
 }
 
 impl Blow {
-    /// When it meets a recovery point.
-    pub fn moment(&self) -> Moment {
+    /// When it may meet a recovery point: at the first of these at which there is something that it fits.
+    pub fn moments(&self) -> &'static [Moment] {
         match self {
-            Blow::Scribble(choice) if choice.kind == MetaKind::LogBatch => Moment::Appending,
-            Blow::Scribble(choice) if choice.states == [State::Prepared] => Moment::Prepared,
-            _ => Moment::Applied,
+            Blow::Scribble(choice) if choice.kind == MetaKind::LogBatch => &[Moment::Appending],
+            Blow::Scribble(choice) if choice.states == [State::Prepared] => &[Moment::Prepared],
+            // Blocks of the object table, of the bitmap and of dead lists are changed when all others are.
+            Blow::Scribble(_) => &[Moment::Applied, Moment::Staged],
+            Blow::Bug { .. } => &[Moment::Applied],
         }
     }
 }
@@ -74,17 +82,23 @@ impl std::fmt::Display for Blown {
 /// What has become of an ambush.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fallen {
+    /// What the store had counted when it was laid.
+    pub before: StoreCounters,
     /// What was done, each time.
     pub blown: Vec<Blown>,
     /// Why nothing was, the last time that nothing was.
     pub missed: Option<Missed>,
-    /// Why recovery points were given up since, each time.
+    /// What has been found since: why recovery points were given up, and what was put right.
     pub found: Vec<String>,
 }
 
 struct Laid {
     blow: Blow,
     times: u32,
+    /// By the store's clock. Nothing falls into it any more then.
+    until_ns: u64,
+    /// The recovery point that is being made has been struck.
+    is_struck: bool,
     fallen: Fallen,
 }
 
@@ -96,50 +110,69 @@ pub(crate) struct Ambush {
 }
 
 impl Ambush {
-    /// A recovery point was given up.
-    pub(crate) fn found(&self, why: &impl std::fmt::Display) {
+    /// Whether something may be done at the next moment that comes.
+    pub(crate) fn is_laid(&self) -> bool {
+        self.is_laid.load(Ordering::Relaxed)
+    }
+
+    /// Something has been found to be bad in memory, for which a recovery point was given up or not.
+    pub(crate) fn found(&self, what: &impl std::fmt::Display) {
         if let Some(laid) = &mut *self.laid.lock() {
-            laid.fallen.found.push(why.to_string());
+            laid.fallen.found.push(what.to_string());
         }
     }
 }
 
 impl Module {
-    /// The recovery point that is being made has come to this. Called without any lock.
+    /// The recovery point that is being made has come to this. Called without any lock that a strike may need.
     pub(crate) fn fall_into_ambush(&self, moment: Moment) {
-        if !self.ambush.is_laid.load(Ordering::Relaxed) {
+        if !self.disk().ambush.is_laid() {
             return;
         }
-        let blow = match &mut *self.ambush.laid.lock() {
-            Some(laid) if laid.times > 0 && laid.blow.moment() == moment => {
-                laid.times -= 1;
-                laid.blow.clone()
+        let blow = {
+            let mut laid = self.disk().ambush.laid.lock();
+            let Some(laid) = laid.as_mut().filter(|laid| laid.is_open(self)) else { return };
+            // Each attempt comes by here.
+            laid.is_struck &= moment != Moment::Applied;
+            if laid.is_struck || !laid.blow.moments().contains(&moment) {
+                return;
             }
-            _ => return,
+            laid.blow.clone()
         };
         let outcome = self.lab().patient(PATIENCE).blow(&blow);
-        if let Some(laid) = &mut *self.ambush.laid.lock() {
+        if let Some(laid) = &mut *self.disk().ambush.laid.lock() {
             match outcome {
                 Ok(blown) => {
                     tracing::warn!(%blown, "metadata in memory was damaged on purpose");
+                    laid.times = laid.times.saturating_sub(1);
+                    laid.is_struck = true;
                     laid.fallen.blown.push(blown);
                 }
+                // What is there, and cannot be struck, says more than what is not there at a later moment.
+                Err(Missed::NoSuch(_)) if laid.fallen.missed.is_some() => {}
                 Err(missed) => laid.fallen.missed = Some(missed),
             }
         }
     }
 }
 
+impl Laid {
+    fn is_open(&self, module: &Module) -> bool {
+        self.times > 0 && module.clock.monotonic_ns() < self.until_ns
+    }
+}
+
 impl Module {
     /// A batch of the intent log is being put together, and has this part so far. Nobody else can get hold of it.
     pub(crate) fn batch_falls_into_ambush(&self, part: &'static str, bytes: &mut [u8]) {
-        if !self.ambush.is_laid.load(Ordering::Relaxed) {
+        if !self.disk().ambush.is_laid() {
             return;
         }
-        let mut laid = self.ambush.laid.lock();
-        let Some(Laid { blow: Blow::Scribble(choice), times, fallen }) = &mut *laid else { return };
+        let mut laid = self.disk().ambush.laid.lock();
+        let Some(laid) = laid.as_mut().filter(|laid| laid.is_open(self)) else { return };
+        let Laid { blow: Blow::Scribble(choice), times, fallen, .. } = laid else { return };
         let is_meant = choice.kind == MetaKind::LogBatch && choice.field.as_ref().is_none_or(|field| field == part);
-        if *times == 0 || !is_meant || bytes.is_empty() {
+        if !is_meant || bytes.is_empty() {
             return;
         }
         *times -= 1;
@@ -174,16 +207,26 @@ impl Lab<'_> {
         }
     }
 
-    /// Does it with each of the next attempts to make a recovery point, so many times; one that was laid before is forgotten.
-    pub fn lay_ambush(&self, blow: Blow, times: u32) {
-        let ambush = &self.module.ambush;
-        *ambush.laid.lock() = Some(Laid { blow, times, fallen: Fallen::default() });
-        ambush.is_laid.store(true, Ordering::Relaxed);
+    /// Does it with each of the next attempts to make a recovery point, so many times, if they come within that time; one that was laid before is
+    /// forgotten.
+    pub fn lay_ambush(&self, blow: Blow, times: u32, within: Duration) {
+        let module = self.module;
+        let within_ns = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = module.clock.monotonic_ns().saturating_add(within_ns);
+        let fallen = Fallen { before: module.status().counters, ..Fallen::default() };
+        *module.disk().ambush.laid.lock() = Some(Laid { blow, times, until_ns, is_struck: false, fallen });
+        module.disk().ambush.is_laid.store(true, Ordering::Relaxed);
+    }
+
+    /// What has become so far of the ambush that is laid, if it is for this.
+    pub fn look_at_ambush(&self, blow: &Blow) -> Option<Fallen> {
+        let laid = self.module.disk().ambush.laid.lock();
+        laid.as_ref().filter(|laid| laid.blow == *blow).map(|laid| laid.fallen.clone())
     }
 
     /// Takes the ambush away, and gives what has become of it.
     pub fn lift_ambush(&self) -> Fallen {
-        let ambush = &self.module.ambush;
+        let ambush = &self.module.disk().ambush;
         ambush.is_laid.store(false, Ordering::Relaxed);
         ambush.laid.lock().take().map(|laid| laid.fallen).unwrap_or_default()
     }

@@ -129,12 +129,8 @@ impl Choice {
                 (*first, *length)
             }
             (None, None) => {
-                let end = layout.slots * layout.slot_bytes;
-                let at = match of_slot {
-                    Some(slot) => slot.saturating_add(random.below(layout.slot_bytes as u64) as usize),
-                    None => random.below(end as u64) as usize,
-                };
-                return Ok((at, length.unwrap_or(1)));
+                let slot = of_slot.unwrap_or_else(|| random.below(layout.slots as u64) as usize * layout.slot_bytes);
+                return Ok((slot.saturating_add(layout.some_byte(random)), length.unwrap_or(1)));
             }
         };
         let slots = layout.used.len() as u64;

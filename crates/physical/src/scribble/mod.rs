@@ -25,6 +25,7 @@ use crate::format::fields::Fields;
 use crate::format::record::FIELDS as RECORD;
 use crate::format::snapshot::{DEAD_BYTES, DEAD_FIELDS, FIELDS as SNAPSHOT, SNAPSHOT_BYTES};
 use crate::format::{RECORD_BYTES, RECORDS, SystemKind, blockptr, label, superblock};
+use crate::inject::Random;
 use crate::locked_block::LockedBlock;
 use crate::meta_block::NodeKey;
 use crate::module::Module;
@@ -32,7 +33,7 @@ use crate::objects::{system_key, system_kind, table_of};
 use crate::tree::{Change, Trees};
 pub use aim::{Aim, Misaimed, field_of};
 pub(crate) use ambush::Ambush;
-pub use ambush::{Blow, Blown, Fallen, Moment};
+pub use ambush::{BATCH_PARTS, Blow, Blown, Fallen, Moment};
 pub(crate) use cells::Cells;
 use cells::{Part, pointer_parts, record_parts};
 pub use choice::{Choice, Missed, Pattern};
@@ -150,6 +151,24 @@ impl MetaKind {
             MetaKind::BlockAudit => "block-audit",
             MetaKind::Destination => "destination",
             MetaKind::LogBatch => "log-batch",
+        }
+    }
+
+    /// The states that it comes in.
+    pub fn states(self) -> &'static [State] {
+        match self {
+            MetaKind::Record => &[State::Changed, State::Clean, State::InUse],
+            MetaKind::Allocator => &[State::InUse, State::Freed, State::Ahead],
+            MetaKind::Superblock => &[State::InUse, State::Prepared],
+            MetaKind::IntentLog => &[State::Clean, State::InUse],
+            MetaKind::WrittenAhead => &[State::Ahead],
+            MetaKind::Label | MetaKind::Snapshot | MetaKind::LogContents | MetaKind::Counts | MetaKind::Numbers => {
+                &[State::InUse]
+            }
+            MetaKind::DeadRun | MetaKind::Audit | MetaKind::BlockAudit | MetaKind::Destination | MetaKind::LogBatch => {
+                &[State::Changed]
+            }
+            _ => &[State::Changed, State::Clean],
         }
     }
 
@@ -342,6 +361,18 @@ impl Layout {
         let is_used = |slot: &[u8]| slot.iter().any(|byte| *byte != 0);
         let used = slots.clone().enumerate().filter(|(_, slot)| is_used(slot)).map(|(nth, _)| nth).collect();
         Layout { slot_bytes, used, slots: slots.len(), fields }
+    }
+
+    /// Some byte of a slot that is one of a field: numbers that are in no block have gaps between them.
+    fn some_byte(&self, random: &mut Random) -> usize {
+        let mut nth = random.below(self.fields.iter().map(|(.., length)| *length as u64).sum()) as usize;
+        for (_, first, length) in &self.fields {
+            match nth.checked_sub(*length) {
+                None => return first + nth,
+                Some(left) => nth = left,
+            }
+        }
+        0
     }
 
     /// Slot and field of a byte.

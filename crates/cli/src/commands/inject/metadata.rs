@@ -1,12 +1,15 @@
 //! `holdfast inject` on the metadata that a mount has in memory.
 
 use super::exchange;
-use crate::args::{FaultKind, Inject};
+use crate::args::{FaultKind, Inject, Metadata};
 use crate::failure::{Failure, Result};
-use crate::lab::{Asked, InjectReply, MetadataBlow, MetadataListed, MetadataRequest, MetadataStruck, Scribble};
+use crate::lab::{
+    Asked, InjectReply, MetadataBlow, MetadataListed, MetadataRequest, MetadataStruck, Scribble, Step, When,
+};
 use crate::mounts::Mount;
 use crate::output::{Format, Report, count, print, table};
 use crate::paths::shell;
+use crate::progress::Progress;
 use crate::{quoting, target};
 use holdfast_fuse::control;
 use holdfast_physical::inject::Copies;
@@ -14,6 +17,12 @@ use holdfast_physical::scribble::{Blow, Choice};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often a mount is asked whether it has struck.
+const LOOKED_EVERY: Duration = Duration::from_millis(50);
+/// How much longer than who asks a mount waits.
+const SLACK: Duration = Duration::from_secs(2);
 
 /// Bytes shown of what was written over, in words.
 const SHOWN: usize = 16;
@@ -42,27 +51,53 @@ pub(super) fn run(mount: &Mount, arguments: &Inject, format: Format) -> Result<(
         return Ok(());
     }
     let when = arguments.memory.unwrap_or_default();
-    let (path, times) = (arguments.path.clone(), arguments.metadata.times);
-    let request = asked(MetadataRequest::Strike { blow: blow(arguments)?, path, when, times });
-    if arguments.metadata.stray {
-        return astray(mount, format, || struck(mount, arguments, &request));
+    let (path, Metadata { times, wait, stray, .. }) = (arguments.path.clone(), &arguments.metadata);
+    let (blow, times) = (blow(arguments)?, *times);
+    let waits = *wait > 0 && (when == When::Dirty || matches!(blow, Blow::Bug { .. }));
+    let strike = |step| asked(MetadataRequest::Strike { blow: blow.clone(), path: path.clone(), when, times, step });
+    let ask = || {
+        let reply = match waits {
+            true => awaited(mount, Duration::from_secs(u64::from(*wait)), &|step| exchange(mount, &strike(step))),
+            false => exchange(mount, &strike(Step::Once)),
+        };
+        match reply? {
+            InjectReply::Metadata(done) => {
+                let directory = mount.directory.display().to_string();
+                Ok(Done { undo: undo(arguments, &done), mount: directory, done })
+            }
+            _ => Err(other_answer(mount)),
+        }
+    };
+    if *stray {
+        return astray(mount, format, ask);
     }
-    print(format, &struck(mount, arguments, &request)?);
+    print(format, &ask()?);
     Ok(())
+}
+
+/// Has a mount wait for what it is to strike. It is asked again and again, as nobody else is served by the thread that answers.
+fn awaited(mount: &Mount, patience: Duration, ask: &dyn Fn(Step) -> Result<InjectReply>) -> Result<InjectReply> {
+    let until = Instant::now() + patience;
+    // Nobody is struck by it later, if this process should be killed.
+    let within_ms = (patience + SLACK).as_millis() as u64;
+    let mut step = Step::Begin { within_ms };
+    let shown = Progress::unknown("making a recovery point");
+    loop {
+        match ask(step)? {
+            InjectReply::Waiting(what) => shown.says(format!("waiting up to {} s for {what}", patience.as_secs())),
+            reply => return Ok(reply),
+        }
+        step = match step {
+            Step::End => return Err(other_answer(mount)),
+            _ if Instant::now() >= until => Step::End,
+            _ => Step::Look,
+        };
+        std::thread::sleep(LOOKED_EVERY);
+    }
 }
 
 fn other_answer(mount: &Mount) -> Failure {
     Failure::at(&mount.directory, "the mount answered something else")
-}
-
-fn struck(mount: &Mount, arguments: &Inject, request: &Asked) -> Result<Done> {
-    match exchange(mount, request)? {
-        InjectReply::Metadata(done) => {
-            let directory = mount.directory.display().to_string();
-            Ok(Done { undo: undo(arguments, &done), mount: directory, done })
-        }
-        _ => Err(other_answer(mount)),
-    }
 }
 
 fn blow(arguments: &Inject) -> Result<Blow> {
@@ -177,7 +212,7 @@ impl Report for Done {
             restarts => format!("; the recovery point was begun anew {}", count(restarts, "time", "times")),
         };
         text.push_str(&match found.is_empty() {
-            true => format!("found: nothing yet{anew}\n"),
+            true => format!("found: nothing yet, but when it is used next{anew}\n"),
             false => format!("found: {}{anew}\n", found.join(" and ")),
         });
         for same in made.found.chunk_by(|one, other| one == other) {

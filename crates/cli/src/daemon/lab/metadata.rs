@@ -5,12 +5,14 @@ use crate::daemon::State;
 use crate::failure::{Failure, Result};
 use crate::lab::{
     FormListed, InjectReply, ListedTarget, MetadataBlow, MetadataListed, MetadataRequest, MetadataStruck,
-    MetadataTarget, Scribble, Struggle, When,
+    MetadataTarget, Scribble, Step, Struggle, When,
 };
 use crate::stack::{Stack, says};
-use holdfast_object::{DomainId, ObjectId, ObjectKey, StoreCounters};
+use holdfast_object::{DomainId, Durability, ObjectCache, ObjectId, ObjectKey, StoreCounters};
 use holdfast_physical::inject::BlockClass;
-use holdfast_physical::scribble::{Blow, Blown, Choice, Lab, MetaKind, Missed, State as MetaState, Struck, Target};
+use holdfast_physical::scribble::{
+    BATCH_PARTS, Blow, Blown, Choice, Lab, MetaKind, Missed, State as MetaState, Struck, Target,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -31,35 +33,61 @@ pub(super) fn answer(state: &State, request: MetadataRequest) -> Result<InjectRe
             }
             Ok(InjectReply::Listed(list(stack, kind.map(|_| &choice))))
         }
-        MetadataRequest::Strike { blow: Blow::Scribble(mut choice), path, when, times } => {
+        MetadataRequest::Strike { blow: Blow::Scribble(mut choice), path, when, times, step } => {
             if choice.astray {
                 super::can_go_astray(state)?;
             }
             if let Some(path) = &path {
                 of_file(stack, &mut choice, path)?;
             }
+            choice.states = states(&choice, when)?;
             match when {
                 When::Dirty if live.read_only => Err(no_recovery_points()),
-                When::Dirty => {
-                    choice.states = match choice.kind {
-                        MetaKind::Superblock => vec![MetaState::Prepared],
-                        _ => vec![MetaState::Changed, MetaState::Freed, MetaState::Ahead],
-                    };
-                    ambush(stack, Blow::Scribble(choice), times)
-                }
+                When::Dirty => ambush(stack, Blow::Scribble(choice), times, step),
                 _ if times > 1 => Err(Failure::usage(
                     "--times is for what a recovery point is struck with: --memory=dirty, or --logic-bug",
                 )),
-                When::Clean | When::Any => {
-                    if when == When::Clean {
-                        choice.states = vec![MetaState::Clean, MetaState::InUse];
-                    }
-                    now(stack, choice)
-                }
+                When::Clean | When::Any => now(stack, choice, when),
             }
         }
         MetadataRequest::Strike { .. } if live.read_only => Err(no_recovery_points()),
-        MetadataRequest::Strike { blow, times, .. } => ambush(stack, blow, times),
+        MetadataRequest::Strike { blow, times, step, .. } => ambush(stack, blow, times, step),
+    }
+}
+
+/// What it is to be in, to be struck.
+fn states(choice: &Choice, when: When) -> Result<Vec<MetaState>> {
+    let kind = choice.kind;
+    if kind == MetaKind::WrittenAhead {
+        return Err(Failure::usage(format!("a mount has nothing of the kind {kind}: it writes no blocks ahead")));
+    }
+    let of = |wanted: &[MetaState]| -> Vec<MetaState> {
+        kind.states().iter().copied().filter(|state| wanted.contains(state)).collect()
+    };
+    if kind == MetaKind::LogBatch {
+        if when != When::Dirty {
+            return Err(Failure::usage(format!("{kind} is in memory only while a sync goes into the intent log"))
+                .hint("--memory=dirty waits for that"));
+        }
+        if let Some(field) = choice.field.as_deref().filter(|field| !BATCH_PARTS.contains(field)) {
+            let parts = BATCH_PARTS.join(", ");
+            return Err(Failure::new(format!("{kind} has no field {field}; there are: {parts}")));
+        }
+    }
+    match when {
+        When::Any => Ok(Vec::new()),
+        When::Clean => match of(&[MetaState::Clean, MetaState::InUse]) {
+            none if none.is_empty() => {
+                Err(Failure::usage(format!("{kind} is never clean: it is of what the next recovery point changes"))
+                    .hint("--memory=dirty strikes it while one is made"))
+            }
+            some => Ok(some),
+        },
+        When::Dirty => Ok(match of(&[MetaState::Changed, MetaState::Freed, MetaState::Ahead, MetaState::Prepared]) {
+            // In use all the time: while a recovery point is made as well.
+            none if none.is_empty() => kind.states().to_vec(),
+            some => some,
+        }),
     }
 }
 
@@ -144,7 +172,7 @@ fn told(stack: &Stack, blown: &Blown) -> MetadataBlow {
 }
 
 /// Strikes what is there now, between two recovery points.
-fn now(stack: &Stack, choice: Choice) -> Result<InjectReply> {
+fn now(stack: &Stack, choice: Choice, when: When) -> Result<InjectReply> {
     let quiet = stack.cache.quiet();
     let lab_of = lab(stack);
     let outcome = lab_of.blow(&Blow::Scribble(choice.clone()));
@@ -159,43 +187,110 @@ fn now(stack: &Stack, choice: Choice) -> Result<InjectReply> {
         _ => false,
     };
     drop(quiet);
-    let blown = outcome.map_err(|missed| failure(stack, &missed, Some(&choice), "is in memory now"))?;
+    let blown = outcome.map_err(|missed| failure(stack, &missed, Some(&choice), when, "is in memory now"))?;
     tracing::warn!(%blown, "metadata in memory was damaged on purpose");
     Ok(InjectReply::Metadata(MetadataStruck { struck: vec![told(stack, &blown)], is_only, recovery_point: None }))
 }
 
-/// Makes a recovery point, and strikes it on its way.
-fn ambush(stack: &Stack, blow: Blow, times: u32) -> Result<InjectReply> {
-    let choice = match &blow {
-        Blow::Scribble(choice) => Some(choice.clone()),
-        Blow::Bug { .. } => None,
+/// Makes a recovery point, and strikes it on its way; or the next one that has what is to be struck.
+fn ambush(stack: &Stack, blow: Blow, times: u32, step: Step) -> Result<InjectReply> {
+    let is_batch = matches!(&blow, Blow::Scribble(choice) if choice.kind == MetaKind::LogBatch);
+    let mut outcome = Ok(());
+    if let Step::Once | Step::Begin { .. } = step {
+        let within = match step {
+            Step::Begin { within_ms } => Duration::from_millis(within_ms),
+            _ => Duration::MAX,
+        };
+        lab(stack).lay_ambush(blow.clone(), times, within);
+        outcome = match is_batch {
+            // All changes of names that are not durable yet: if there are none, those of somebody else.
+            true => stack.cache.sync(ObjectId::ROOT, Durability::All),
+            false => stack.cache.make_recovery_point().map(drop),
+        };
+    }
+    let laid = lab(stack).look_at_ambush(&blow);
+    let laid = laid.ok_or_else(|| Failure::new("somebody else has had something struck meanwhile"))?;
+    // Where it is there, and is not as it was said to be, no other will be.
+    let may_come = matches!(laid.missed, None | Some(Missed::NoSuch(_) | Missed::NothingFor(_) | Missed::Nothing(_)));
+    let may_wait = matches!(step, Step::Begin { .. } | Step::Look) && may_come;
+    let is_over = !laid.blown.is_empty() || outcome.is_err() || !may_wait;
+    if !is_over {
+        return Ok(InjectReply::Waiting(awaited(&blow)));
+    }
+    // What has been struck is made by now, or given up. Where a sync was, it goes another way, and has come to its end.
+    let quiet = match is_batch {
+        true => {
+            outcome = outcome.and(stack.cache.sync(ObjectId::ROOT, Durability::All));
+            None
+        }
+        false => Some(stack.cache.quiet()),
     };
-    let counters = || stack.status().counters;
-    let before = counters();
-    lab(stack).lay_ambush(blow, times);
-    let outcome = stack.cache.make_recovery_point();
+    // Before: what is counted of others' work afterwards, the ambush knows nothing of.
+    let status = stack.status();
     let fallen = lab(stack).lift_ambush();
-    let StoreCounters { scribbles, audit_failures, restarts, .. } = counters();
+    drop(quiet);
     if fallen.blown.is_empty() {
         // Nothing has been done, so whatever else went wrong is of another kind.
         outcome.map_err(says)?;
-        let missed = fallen.missed.ok_or_else(|| Failure::new("nothing was struck: no recovery point was made"))?;
-        return Err(failure(stack, &missed, choice.as_ref(), "was in memory while a recovery point was made"));
+        return Err(nothing_came(stack, &blow, fallen.missed.as_ref(), step));
     }
+    let StoreCounters { scribbles, audit_failures, restarts, .. } = status.counters;
     let recovery_point = Some(Struggle {
-        epoch: stack.status().epoch,
-        scribbles: scribbles - before.scribbles,
-        audit_failures: audit_failures - before.audit_failures,
-        restarts: restarts - before.restarts,
+        epoch: status.epoch,
+        scribbles: scribbles - fallen.before.scribbles,
+        audit_failures: audit_failures - fallen.before.audit_failures,
+        restarts: restarts - fallen.before.restarts,
         found: fallen.found,
-        read_only: outcome.err().map(|error| error.to_string()),
+        read_only: outcome.err().map(|error| error.to_string()).or(status.read_only),
     });
     let struck = fallen.blown.iter().map(|blown| told(stack, blown)).collect();
     Ok(InjectReply::Metadata(MetadataStruck { struck, is_only: false, recovery_point }))
 }
 
+/// What a strike waits for.
+fn awaited(blow: &Blow) -> String {
+    match blow {
+        Blow::Scribble(choice) if choice.kind == MetaKind::LogBatch => "an fsync that goes into the intent log".into(),
+        Blow::Scribble(choice) => format!("a recovery point that has something {}", asked(choice, When::Dirty)),
+        Blow::Bug { bug, .. } => format!("a recovery point to which {bug} could happen"),
+    }
+}
+
+/// Nothing was struck.
+fn nothing_came(stack: &Stack, blow: &Blow, missed: Option<&Missed>, step: Step) -> Failure {
+    let choice = match blow {
+        Blow::Scribble(choice) => Some(choice),
+        Blow::Bug { .. } => None,
+    };
+    let when = match step {
+        Step::End => "was in memory while any recovery point was made meanwhile",
+        _ => "was in memory while a recovery point was made",
+    };
+    match missed {
+        Some(missed) => failure(stack, missed, choice, When::Dirty, when),
+        None => Failure::new(format!("nothing was struck: there was not {}", awaited(blow)))
+            .hint("have something written and synced (fsync) meanwhile; --wait SECONDS waits for longer"),
+    }
+}
+
+/// What was asked for.
+fn asked(choice: &Choice, when: When) -> String {
+    let mut asked = vec![format!("of the kind {}", choice.kind)];
+    match when {
+        When::Any => {}
+        When::Clean => asked.push("clean or in use".into()),
+        When::Dirty => asked.push("changed for it".into()),
+    }
+    if let Some((domain, object)) = choice.object {
+        asked.push(ObjectKey { domain: DomainId(domain), object: ObjectId(object) }.to_string());
+    }
+    asked.extend(choice.level.map(|level| format!("level {level}")));
+    asked.extend(choice.index.map(|index| format!("index {index}")));
+    asked.join(", ")
+}
+
 /// Why nothing was struck, and what to do about it.
-fn failure(stack: &Stack, missed: &Missed, choice: Option<&Choice>, when: &str) -> Failure {
+fn failure(stack: &Stack, missed: &Missed, choice: Option<&Choice>, when: When, then: &str) -> Failure {
     let (Missed::NoSuch(kind), Some(choice)) = (missed, choice) else {
         let failure = says(missed);
         return match missed {
@@ -205,25 +300,16 @@ fn failure(stack: &Stack, missed: &Missed, choice: Option<&Choice>, when: &str) 
             _ => failure,
         };
     };
-    let mut asked = vec![format!("of the kind {kind}")];
-    match choice.states[..] {
-        [] => {}
-        [MetaState::Clean, ..] => asked.push("clean or in use".into()),
-        _ => asked.push("changed for it".into()),
-    }
-    if let Some((domain, object)) = choice.object {
-        asked.push(ObjectKey { domain: DomainId(domain), object: ObjectId(object) }.to_string());
-    }
-    asked.extend(choice.level.map(|level| format!("level {level}")));
-    asked.extend(choice.index.map(|index| format!("index {index}")));
-    let failure = Failure::new(format!("nothing {} {when}", asked.join(", ")));
+    let failure = Failure::new(format!("nothing {} {then}", asked(choice, when)));
     let there = lab(stack).targets(*kind).len();
-    failure.hint(match choice.states[..] {
-        [] | [MetaState::Clean, ..] if there > 0 => format!("there are {there} others: --memory --list --kind {kind}"),
-        [] | [MetaState::Clean, ..] => {
-            "it comes into memory when it is used; or --memory=dirty strikes it while a recovery point is made".into()
+    failure.hint(match when {
+        When::Dirty => {
+            "have something changed meanwhile that it is needed for; --wait SECONDS waits for longer, and --memory \
+             strikes what is there now"
+                .into()
         }
-        _ => "change something first that it is needed for; or --memory=clean strikes what is as on the disk".into(),
+        _ if there > 0 => format!("there are {there} others: --memory --list --kind {kind}"),
+        _ => "it comes into memory when it is used; or --memory=dirty strikes it while a recovery point is made".into(),
     })
 }
 
