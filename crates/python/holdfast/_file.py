@@ -201,8 +201,9 @@ class FileIO(io.RawIOBase):
                 self._release()
 
     def pread_into(self, buffer: Any, offset: int) -> int:
-        """Fill a buffer from a position on; gives how many bytes there were before the end of the file. The object's position stays."""
-        return _native.pread_into(self._open(reads=True), buffer, offset, self._features.algorithm)
+        """Fill a buffer from a position on; gives how many bytes there were before the end of the file. The object's position stays. Of a
+        buffer that a bad block comes into, as many bytes are good as the error's `done` says."""
+        return _native.pread_into(self._open(reads=True), buffer, offset, self._features.algorithm, False)
 
     def pread(self, length: int, offset: int) -> bytes:
         """Up to so many bytes from a position on. The object's position stays."""
@@ -220,10 +221,14 @@ class FileIO(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         fd = self._open(reads=True)
         with self._lock:
-            position = os.lseek(fd, 0, os.SEEK_CUR)
-            got = self.pread_into(buffer, position)
-            os.lseek(fd, position + got, os.SEEK_SET)
-            return got
+            return self._next(fd, buffer)
+
+    def _next(self, fd: int, buffer: Any) -> int:
+        """Reads on, up to a bad block: the read that begins with it raises."""
+        position = os.lseek(fd, 0, os.SEEK_CUR)
+        got = _native.pread_into(fd, buffer, position, self._features.algorithm, True)
+        os.lseek(fd, position + got, os.SEEK_SET)
+        return got
 
     def read(self, size: int | None = -1, /) -> bytes:
         # The base class takes no None, which io.FileIO does.
@@ -232,9 +237,11 @@ class FileIO(io.RawIOBase):
     def readall(self) -> bytes:
         fd = self._open(reads=True)
         with self._lock:
-            position = os.lseek(fd, 0, os.SEEK_CUR)
-            rest = self.pread(2**63 - 1, position)
-            os.lseek(fd, position + len(rest), os.SEEK_SET)
+            buffer = memoryview(bytearray(max(os.fstat(fd).st_size - os.lseek(fd, 0, os.SEEK_CUR), 0)))
+            got = 0
+            while more := self._next(fd, buffer[got:]):
+                got += more
+        rest = bytes(buffer[:got])
         # What has been added meanwhile, up to the end.
         return rest + (super().readall() or b"") if rest else rest
 

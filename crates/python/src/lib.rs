@@ -52,14 +52,22 @@ fn algorithm(number: u8) -> PyResult<Algorithm> {
     Algorithm::parse(number).map_err(|unknown| PyValueError::new_err(unknown.to_string()))
 }
 
-/// Fills a buffer from a position on; gives how many bytes there were.
+/// Fills a buffer from a position on; gives how many bytes there were. With `some`, those before the first bad block, if there are any: the
+/// next read is that of the block.
 #[pyfunction]
-fn pread_into(py: Python<'_>, fd: i32, buffer: &Bound<'_, PyAny>, offset: i64, number: u8) -> PyResult<usize> {
+fn pread_into(
+    py: Python<'_>,
+    fd: i32,
+    buffer: &Bound<'_, PyAny>,
+    offset: i64,
+    number: u8,
+    some: bool,
+) -> PyResult<usize> {
     let (fd, offset, algorithm) = (borrowed(fd)?, position(offset)?, algorithm(number)?);
     let mut target = Target::new(buffer)?;
     let mut slices = [target.slice()];
-    py.detach(|| descriptor::read_at(fd, &mut slices, offset, algorithm, &mut Vec::new()))
-        .map_err(|error| raised(py, error))
+    let read = py.detach(|| descriptor::read_at(fd, &mut slices, offset, algorithm, &mut Vec::new()));
+    read.or_else(|error| if some && error.done > 0 { Ok(error.done) } else { Err(raised(py, error)) })
 }
 
 /// Writes all of a buffer at a position.

@@ -412,6 +412,46 @@ class Files(unittest.TestCase):
             sys.setswitchinterval(interval)
             counter.join()
 
+    def test_good_bytes_before_a_bad_block_are_given(self):
+        # As the built-in files give them: the error is that of the read that begins with the block. The kernel asks the same mount.
+        path, lines = self.path(), "".join(f"line {number:06}\n" for number in range(5000)).encode()
+        bad = 10 * 4096
+        with holdfast.FileIO(path, "w") as f:
+            f.pwrite(lines, 0)
+            flip_in_pool(lines[bad : bad + 4096])
+            with self.assertRaises(OSError):
+                f.fsync()
+
+        def told(open):
+            def outcome(call):
+                try:
+                    return call()
+                except OSError as error:
+                    return "failed", error.errno
+
+            with open(path, "rb") as f:
+                yield f.read(100), f.tell(), outcome(lambda: len(f.read()))
+            with open(path, "rb", buffering=0) as f:
+                for _ in range(2):
+                    yield outcome(lambda: f.readinto(bytearray(60_000))), f.tell()
+                yield f.seek(bad + 4096), f.read(7), f.seek(100), outcome(f.readall), f.tell()
+            with open(path) as f:
+                yield outcome(lambda: [f.readline() for _ in range(3000)][-1]), outcome(lambda: list(f))
+
+        for number, (ours, theirs) in enumerate(zip(told(holdfast.open), told(open), strict=True)):
+            self.assertEqual(ours, theirs, f"answer {number}")
+        with holdfast.open(path, "rb") as f, self.assertRaises(holdfast.IntegrityError) as raised:
+            f.seek(bad - 10)
+            self.assertEqual(len(f.read(10)), 10)
+            f.read(1)
+        self.assertEqual((raised.exception.blocks, raised.exception.done), ([10], 0))
+        with holdfast.FileIO(path, "r+") as f:
+            with self.assertRaises(holdfast.IntegrityError) as raised:
+                f.pread(60_000, 0)
+            self.assertEqual(raised.exception.done, bad)
+            f.pwrite(lines[bad : bad + 4096], bad)
+            self.assertEqual(f.readall(), lines)
+
     def test_a_flipped_bit_is_mended_or_told(self):
         with holdfast.FileIO(self.path(), "w+") as f:
             f.pwrite(CONTENT, 0)
