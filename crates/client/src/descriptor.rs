@@ -64,7 +64,7 @@ pub fn append_part(fd: BorrowedFd<'_>, buffer: &[u8], algorithm: Algorithm) -> R
 /// ([`Appended::TooLong`]), or if they would go beyond [`file_size_limit`] (EFBIG).
 ///
 /// # Errors
-/// See [`Error`]; nothing was written. Blocks of bytes that went bad on the way are counted from the first of them.
+/// See [`crate::File::append`].
 pub fn append(fd: BorrowedFd<'_>, buffers: &[IoSlice<'_>], algorithm: Algorithm) -> Result<Appended> {
     write::append(fd, buffers, algorithm, &UNREACHABLE, TRANSFER_BYTES_MAX)
 }

@@ -31,12 +31,14 @@ pub struct Error {
     /// What was being done.
     pub operation: Operation,
     /// The bytes of this transfer did not have their checksum where they arrived: of a write nothing in the request was taken. Otherwise
-    /// what is bad was there before, and is perhaps told this once only, as by a synchronous write (`O_DSYNC`) whose own bytes are good: a
-    /// repetition that succeeds mends nothing.
+    /// what is bad was there before, and is perhaps told this once only, as by a synchronous write (`O_DSYNC`) whose own bytes are good, and of
+    /// which [`Error::done`] are in the file: a repetition that succeeds mends nothing.
     pub in_transfer: bool,
-    /// Where in the file the failed part of the transfer begins, in bytes.
+    /// Where in the file the failed part of the transfer begins, in bytes. Of an append whose bytes were taken, where they are.
     pub offset: u64,
-    /// Bytes of the transfer that were done before, from its start on. Of a read that meets a bad block, all that are before the block.
+    /// Bytes of the transfer that were done before, from its start on. Of a read that meets a bad block, all that are before the block. Of a
+    /// write whose bytes were taken and could not be made durable, as the descriptor asks (`O_SYNC`, `O_DSYNC`), those of the failed part as well: they
+    /// are in the file, but perhaps not on the disk. (A mount of before it told that leaves them out.)
     pub done: usize,
     /// The blocks that are bad, ascending; of 4 KiB, counted from the start of the file. Empty where that is not known. A read has all of the transfer that are bad. Of what had gone bad before
     /// (not [`Error::in_transfer`]) a write has also those beside its own bytes, 1024 at most.

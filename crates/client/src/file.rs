@@ -124,7 +124,7 @@ impl<F: AsFd> File<F> {
     /// made first, and the mount takes no block that does not have its own.
     ///
     /// # Errors
-    /// See [`Error`]; [`Error::done`] says how much was written, up to the start of a block.
+    /// See [`Error`]; [`Error::done`] says how much was written, up to the start of a block if not to the end.
     pub fn write_at(&self, buffer: &[u8], offset: u64) -> Result<usize> {
         self.write_vectored_at(&[IoSlice::new(buffer)], offset)
     }
@@ -164,8 +164,9 @@ impl<F: AsFd> File<F> {
     /// appends, also by ordinary writes with O_APPEND.
     ///
     /// # Errors
-    /// See [`Error`]: nothing was written. Blocks of bytes that went bad on the way are counted from the first of them. [`Kind::Unsupported`] if
-    /// the mount is of a version that does not know this.
+    /// See [`Error`]. Nothing was written if [`Error::done`] is 0; if not, so many bytes were appended, from [`Error::offset`] on, and could not be made
+    /// durable as the descriptor asks (`O_SYNC`, `O_DSYNC`): a repetition would append them again, and fsync is what can be repeated. Blocks of
+    /// bytes that went bad on the way are counted from the first of them. [`Kind::Unsupported`] if the mount is of a version that does not know this.
     pub fn append(&self, buffer: &[u8]) -> Result<(u64, usize)> {
         append_part(self.fd(), buffer, self.algorithm, &self.unreachable, self.features.transfer_bytes_max)
     }

@@ -84,6 +84,9 @@ impl Write<'_, '_> {
                     grew |= step.grew;
                 }
                 Err(error) => {
+                    let taken = error.done;
+                    done += taken;
+                    grew |= taken > 0;
                     written = Err(self.with_all_bad(error).after(done));
                     break;
                 }
@@ -113,10 +116,16 @@ impl Write<'_, '_> {
             Err(error) if is_senseless(&error) && !self.knows(Capabilities::APPEND) => {
                 return Err(self.error_at(0, &number(libc::EOPNOTSUPP)));
             }
-            step => step.map_err(|error| self.with_all_bad(error))?,
+            Err(error) => {
+                // What was appended all the same; of what follows, the first error is told.
+                let _ = self.tell_kernel(error.offset, error.done, error.done > 0);
+                return Err(self.with_all_bad(error));
+            }
+            Ok(step) => step,
         };
         let Some(Step { offset, length, grew }) = step else { return Ok(Appended::TooLong) };
-        self.tell_kernel(offset, length, grew).map_err(|error| self.error_at(0, &error).after(length))?;
+        let untold = |error| Error::system(Operation::Write, offset, &error).after(length);
+        self.tell_kernel(offset, length, grew).map_err(untold)?;
         Ok(Appended::At(offset))
     }
 
@@ -229,7 +238,7 @@ impl Write<'_, '_> {
             }
             // Perhaps it is another process that the mount has read. What is sent is certain.
             Status::Mismatch => Ok(None),
-            _ => Err(Error::replied(reply)),
+            _ => Err(refused(reply, length)),
         }
     }
 
@@ -251,7 +260,7 @@ impl Write<'_, '_> {
                         return Err(Error::replied(reply));
                     }
                 }
-                _ => return Err(Error::replied(reply)),
+                _ => return Err(refused(reply, length)),
             }
         }
     }
@@ -363,6 +372,12 @@ struct Step {
 /// The mount has taken the request for one that makes no sense.
 fn is_senseless(error: &Error) -> bool {
     error.kind == Kind::System && error.errno == libc::EINVAL
+}
+
+/// Why a request for so many bytes failed, which were perhaps taken all the same.
+fn refused(reply: Reply, length: usize) -> Error {
+    let taken = if reply.taken { length } else { 0 };
+    Error::replied(reply).after(taken)
 }
 
 fn garbled() -> std::io::Error {

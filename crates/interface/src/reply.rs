@@ -12,7 +12,9 @@ pub const TEXT_BYTES_MAX: usize = 160;
 pub const BLOCKS_MAX: usize = TRANSFER_BYTES_MAX / BLOCK_BYTES + 1;
 const BAD_WORDS: usize = BLOCKS_MAX.div_ceil(64);
 const NO_ADDRESS: u64 = u64::MAX;
-const FLAG_GREW: u8 = 1;
+/// With [`Status::Done`]: the file grew. With an error: the bytes were taken all the same ([`Reply::taken`]); a client of before there was that
+/// looks at it with [`Status::Done`] alone.
+const FLAG_CHANGED: u8 = 1;
 const MODE_BYTES: usize = 32;
 
 /// As on the wire.
@@ -79,6 +81,9 @@ pub struct Reply {
     pub operation: Operation,
     /// The file has become longer: the kernel knows its size only when it is asked next (fstat).
     pub grew: bool,
+    /// With an error: all bytes of the request are in the file nevertheless, from [`Reply::offset`] on, perhaps beyond its former end. What
+    /// failed is to make them durable, as the descriptor asks (`O_SYNC`, `O_DSYNC`). A mount of before there was that never says so.
+    pub taken: bool,
     /// Bytes read or written: fewer than asked at the end of the file, 0 with an error.
     pub length: usize,
     /// The system's error number; 0 with [`Status::Done`].
@@ -101,6 +106,7 @@ impl Reply {
             side: None,
             operation,
             grew,
+            taken: false,
             length,
             errno: 0,
             offset,
@@ -142,7 +148,7 @@ impl Reply {
                 Operation::Read => 1,
                 Operation::Write => 2,
             },
-            flags: if self.grew { FLAG_GREW } else { 0 },
+            flags: if self.grew || self.taken { FLAG_CHANGED } else { 0 },
             text_bytes: end as u16,
             length: self.length as u32,
             errno: self.errno,
@@ -167,7 +173,7 @@ impl Reply {
         if raw.version != VERSION {
             return Err(Malformed::Version(raw.version));
         }
-        if raw.flags & !FLAG_GREW != 0 || raw.reserved != [0; 3] {
+        if raw.flags & !FLAG_CHANGED != 0 || raw.reserved != [0; 3] {
             return Err(Malformed::Field("a reserved field is not zero"));
         }
         let status = match raw.status {
@@ -207,7 +213,8 @@ impl Reply {
             status,
             side,
             operation,
-            grew: raw.flags & FLAG_GREW != 0,
+            grew: !failed && raw.flags & FLAG_CHANGED != 0,
+            taken: failed && raw.flags & FLAG_CHANGED != 0,
             length,
             errno: raw.errno,
             offset: raw.offset,

@@ -9,6 +9,7 @@ fn reply() -> Reply {
         side: Some(Side::Memory),
         operation: Operation::Write,
         grew: false,
+        taken: false,
         length: 0,
         errno: 5,
         offset: 3 * 4096 + 5,
@@ -61,6 +62,8 @@ fn messages_come_back() {
     assert_eq!(Request::decode(&bytes), Ok((REQUEST, &b"rest"[..])));
     let bytes = reply().encode(PAYLOAD_BYTES_MAX);
     assert_eq!(Reply::decode(&bytes), Ok((reply(), &b""[..])));
+    let bytes = Reply { taken: true, ..reply() }.encode(PAYLOAD_BYTES_MAX);
+    assert_eq!(Reply::decode(&bytes), Ok((Reply { taken: true, ..reply() }, &b""[..])));
     let mut bytes = Reply::done(Operation::Read, 9, 4, true).encode(REPLY_BYTES);
     bytes.extend_from_slice(b"sums");
     assert_eq!(Reply::decode(&bytes), Ok((Reply::done(Operation::Read, 9, 4, true), &b"sums"[..])));

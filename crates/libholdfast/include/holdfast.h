@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 /* What this header describes; holdfast_abi_version() says what the library has. Equal upper 16 bits: compatible. */
-#define HOLDFAST_ABI_VERSION 0x00010003u
+#define HOLDFAST_ABI_VERSION 0x00010004u
 
 #define HOLDFAST_BLOCK_BYTES 4096
 #define HOLDFAST_SUM_BYTES_MAX 32
@@ -52,13 +52,16 @@ struct holdfast_error {
     uint32_t kind;           /* HOLDFAST_ERROR_... */
     uint32_t operation;      /* HOLDFAST_READ or HOLDFAST_WRITE */
     uint32_t block_count;    /* blocks that are bad; 0 where it is not known which */
-    uint64_t offset;         /* of the part of the transfer that failed, in bytes from the start of the file */
-    uint64_t done;           /* bytes of the transfer that were done before; of a read, all before the first bad block: they are good */
+    uint64_t offset;         /* of the part of the transfer that failed, in bytes from the start of the file; of an append whose bytes were taken,
+                                where they are */
+    uint64_t done;           /* bytes of the transfer that were done before; of a read, all before the first bad block: they are good; of a
+                                write whose bytes were taken but could not be made durable (O_SYNC, O_DSYNC), those of the failed part
+                                as well: they are in the file (from version 0x00010004 on; before, they were left out) */
     uint64_t device_address; /* the 4 KiB block of the device, or HOLDFAST_NO_ADDRESS */
     uint64_t blocks[HOLDFAST_ERROR_BLOCKS]; /* the first bad blocks of the file, ascending */
     char text[200];          /* in words, ends with NUL */
     /* 1: the bytes of this transfer did not have their checksums where they arrived, and of a write nothing in the request was taken. 0: what is
-       bad was there before; a synchronous write can tell it though its own bytes were taken. From version 0x00010001 on. */
+       bad was there before; a synchronous write can tell it though its own bytes, as many as `done` says, were taken. From version 0x00010001 on. */
     uint32_t in_transfer;
     uint32_t reserved_1;
     uint64_t reserved[3];
@@ -114,6 +117,8 @@ ssize_t holdfast_pwritev(int fd, const struct iovec *vector, int count, off_t of
  * Appends bytes from the start of the buffer on, as many as go in one request, and gives how many they are; *offset, unless it is NULL, is
  * where they are. That is all of 8 KiB, and of 1 MiB where the mount can read this process's memory. Nobody's bytes come between
  * them or are written over, whoever else appends, also by write(2) with O_APPEND. Since version 1.2; -1 with EOPNOTSUPP if the mount is older.
+ * -1 with error->done not 0: so many bytes were appended, at *offset, but could not be made durable as the descriptor asks (O_SYNC, O_DSYNC).
+ * To repeat the call would append them again; fsync(2) can be repeated. With error->done 0 nothing was written, and *offset is left alone.
  */
 ssize_t holdfast_append(int fd, const void *buffer, size_t length, off_t *offset, struct holdfast_error *error);
 

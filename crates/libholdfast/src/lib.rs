@@ -16,7 +16,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
 /// As in the header.
-pub const ABI_VERSION: u32 = 0x0001_0003;
+pub const ABI_VERSION: u32 = 0x0001_0004;
 
 fn algorithm(number: c_int) -> Option<Algorithm> {
     u8::try_from(number).ok().and_then(|number| Algorithm::parse(number).ok())
@@ -359,13 +359,17 @@ pub unsafe extern "C" fn holdfast_append(
         // SAFETY: not negative; whether it is open the kernel says.
         descriptor::append_part(unsafe { BorrowedFd::borrow_raw(fd) }, bytes, Algorithm::Crc64Nvme)
     };
-    let done = appended.map(|(at, done)| {
-        if !offset.is_null() {
-            // SAFETY: the caller says that it is one. Positions are less than 2^63.
-            unsafe { offset.write(at as off_t) };
-        }
-        done
-    });
+    let at = match &appended {
+        Ok((at, _)) => Some(*at),
+        // Appended all the same.
+        Err(error) if error.done > 0 => Some(error.offset),
+        Err(_) => None,
+    };
+    if let Some(at) = at.filter(|_| !offset.is_null()) {
+        // SAFETY: the caller says that it is one. Positions are less than 2^63.
+        unsafe { offset.write(at as off_t) };
+    }
+    let done = appended.map(|(_, done)| done);
     // SAFETY: passed on.
     unsafe { finish(done, error) }
 }

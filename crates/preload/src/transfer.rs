@@ -146,8 +146,10 @@ pub(crate) fn write(fd: c_int, buffers: impl FnOnce() -> Option<Buffers>, at: At
             }
         }
     });
-    if at == At::Own && done < length && sys::seek(fd, 0, libc::SEEK_CUR) == Some(start + length as i64) {
-        sys::seek(fd, done as i64 - length as i64, libc::SEEK_CUR);
+    // A write that fails leaves the position where it was, whatever of it is in the file.
+    let passed = if error.as_ref().is_some_and(is_told_once) { 0 } else { done };
+    if at == At::Own && passed < length && sys::seek(fd, 0, libc::SEEK_CUR) == Some(start + length as i64) {
+        sys::seek(fd, passed as i64 - length as i64, libc::SEEK_CUR);
     }
     finish(fd, &held, done, error, (Counter::Writes, Counter::WrittenBytes))
 }

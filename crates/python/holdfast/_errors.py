@@ -21,16 +21,17 @@ class _Failed(OSError):
         self.side = side
         #: What was being done: "read" or "write".
         self.operation = operation
-        #: Where in the file the failed part of the transfer begins, in bytes.
+        #: Where in the file the failed part of the transfer begins, in bytes. Of an append whose bytes were taken, where they are.
         self.offset = offset
-        #: Bytes of the transfer that were done before, from its start on. Of a read, all before the first bad block.
+        #: Bytes of the transfer that were done before, from its start on. Of a read, all before the first bad block. Of a write whose bytes were
+        #: taken but could not be made durable (O_SYNC, O_DSYNC), those of the failed part as well: they are in the file.
         self.done = done
         #: The bad blocks of 4 KiB, counted from the start of the file; empty if not known.
         self.blocks = list(blocks or ())
         #: The 4 KiB block of the device, if one is concerned and known.
         self.device_address = device_address
         #: Whether the bytes of this transfer did not have their checksums where they arrived: of a write nothing in the request was taken. If not,
-        #: the blocks had gone bad before; a synchronous write can tell that though its own bytes were taken.
+        #: the blocks had gone bad before; a synchronous write can tell that though its own bytes, as many as `done` says, were taken.
         self.in_transfer = in_transfer
 
     def __reduce__(self):  # type: ignore[no-untyped-def]

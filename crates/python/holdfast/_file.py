@@ -82,7 +82,8 @@ class FileIO(io.RawIOBase):
     mode is "r", "w", "x" or "a", and "+" for both ways. The position is the descriptor's own, as io.FileIO's is: a descriptor that is given is read
     and written from where it is, and whoever has it as well sees it move. With "a", and with a descriptor that has O_APPEND, each write goes
     to the end of the file, wherever that is by then: nobody's bytes come between those of one write, or are written over. It can write fewer bytes
-    than it is given, but all of 8 KiB. An opener is not given O_TRUNC: the file is emptied afterwards, if it is in a mount.
+    than it is given, but all of 8 KiB. Through a descriptor with O_SYNC or O_DSYNC it can fail and have written, as io.FileIO's can: so many bytes as the
+    error's `done` says, at its `offset`; to repeat it would append them again. An opener is not given O_TRUNC: the file is emptied afterwards, if it is in a mount.
     """
 
     def __init__(

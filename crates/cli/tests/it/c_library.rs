@@ -3,7 +3,7 @@
 use crate::rig::{Rig, fuse, root};
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -104,9 +104,29 @@ fn a_mount_of_before_there_were_appends_is_unsupported() {
     let program = compiled(&rig, "append.c");
     let shim = rig.compiled("lower.c", &["-shared", "-fPIC", "-ldl"]);
     let with = |appends: &str| ran(Command::new(&program).arg(&path).env("LD_PRELOAD", &shim).env("APPENDS", appends));
-    assert_eq!(with("unknown"), format!("-1 {}\n", libc::EOPNOTSUPP));
-    assert_eq!(with("senseless"), format!("-1 {}\n", libc::EINVAL));
-    assert_eq!(ran(Command::new(&program).arg(&path)), "3 0\n");
+    assert_eq!(with("unknown"), format!("-1 {} at -7 done 0\n", libc::EOPNOTSUPP));
+    assert_eq!(with("senseless"), format!("-1 {} at -7 done 0\n", libc::EINVAL));
+    assert_eq!(ran(Command::new(&program).arg(&path)), "3 0 at 0 done 0\n");
+}
+
+/// What fails is to make it durable, as another page of the file went bad: a program that repeated it would append twice.
+#[test]
+fn an_append_that_fails_and_has_appended_says_where() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let path = rig.lab("epoch=60000").join("f");
+    let program = compiled(&rig, "append.c");
+    fs::write(&path, [b'a'; 10_000]).unwrap();
+    rig.flip("/f", 1, "dirty");
+    let append = || ran(Command::new(&program).arg(&path).arg("synchronous"));
+    assert_eq!(append(), format!("-1 {} at 10000 done 3\n", libc::EIO));
+    assert_eq!(fs::metadata(&path).unwrap().len(), 10_003);
+    // Another descriptor, which has been told of nothing yet that it has to be told of.
+    assert_eq!(append(), "3 0 at 10003 done 0\n");
+    fs::File::options().write(true).open(&path).unwrap().write_all_at(&[b'b'; 4096], 4096).unwrap();
+    rig.run(["unmount", "m"]).exits(0);
 }
 
 #[test]

@@ -533,6 +533,28 @@ fn a_flipped_bit_in_the_mounts_memory_is_mended_or_an_error() {
     rig.run(["check", "s"]).exits(0);
 }
 
+/// Its bytes are in the file, and what it meets is told once. A program that repeats it writes them where they were to be.
+#[test]
+fn a_synchronous_write_that_fails_leaves_the_position() {
+    const PROGRAM: &str = "import os, sys\n\
+        fd = os.open(sys.argv[1], os.O_RDWR | os.O_SYNC)\n\
+        os.lseek(fd, 8192, os.SEEK_SET)\n\
+        try: os.write(fd, b'x' * (3 << 20))\n\
+        except OSError as error: print(error.errno, os.lseek(fd, 0, os.SEEK_CUR))\n";
+    if !fuse() || Command::new("python3").arg("--version").output().is_err() {
+        return eprintln!("SKIPPED: it takes a mount, and python3");
+    }
+    let rig = Rig::new();
+    let path = rig.lab("epoch=60000").join("f");
+    fs::write(&path, [b'a'; 8192]).unwrap();
+    rig.flip("/f", 1, "dirty");
+    let mut command = rig.under(["--quiet", "--", "python3", "-c", PROGRAM]);
+    command.arg(&path);
+    assert_eq!(ran(command).exits(0).out, "5 8192\n");
+    assert!(fs::metadata(&path).unwrap().len() > 8192, "the first request's bytes");
+    rig.run(["unmount", "m"]).exits(1);
+}
+
 /// The process that a program counts for may have ended, and what has its number now has another file in that place.
 fn counters_of_others_are_left_alone(rig: &Rig) {
     let memory = |name: &str| fs::File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap());

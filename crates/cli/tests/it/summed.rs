@@ -402,7 +402,7 @@ fn a_synchronous_write_names_all_blocks_that_had_gone_bad_before() {
     let error = synchronous.write_at(&bytes(3, 4096), 5 * 4096).unwrap_err();
     assert_eq!((error.kind, error.operation, error.in_transfer), (Kind::Memory, Operation::Write, false), "{error}");
     assert_eq!(error.blocks, [1, 3, 8], "{error}");
-    synchronous.write_at(&bytes(3, 4096), 5 * 4096).unwrap();
+    assert_eq!((error.offset, error.done), (5 * 4096, 4096), "its own bytes are in the file: {error}");
     for block in error.blocks {
         let whole = bytes(2, 9 * 4096);
         synchronous.write_at(&whole[block as usize * 4096..][..4096], block * 4096).unwrap();
@@ -413,4 +413,57 @@ fn a_synchronous_write_names_all_blocks_that_had_gone_bad_before() {
     assert!(fs::read(&path).unwrap() == expected);
     drop((file, synchronous));
     rig.run(["unmount", "m"]).exits(0);
+}
+
+/// What such a write has taken before it fails is told, as a program that repeats an append would have it twice.
+#[test]
+fn a_synchronous_write_that_fails_tells_what_is_in_the_file() {
+    const SIZE: usize = 9 * 4096;
+    if !fuse() {
+        return;
+    }
+    for options in ["", ",threads=1"] {
+        let rig = Rig::new();
+        let path = rig.lab(&format!("cache=16M,epoch=60000{options}")).join("f");
+        let ordinary = opened(&path);
+        let synchronous = || {
+            let file = fs::File::options().read(true).write(true).custom_flags(libc::O_SYNC).open(&path).unwrap();
+            File::new(file).unwrap()
+        };
+        let flipped = |file: &File| {
+            file.write_at(&bytes(2, SIZE), 0).unwrap();
+            rig.flip("/f", 3, "dirty");
+        };
+        // As one request is, and longer than one.
+        for length in [5, 9000, 40_000, 3 << 20] {
+            ordinary.get_ref().set_len(SIZE as u64).unwrap();
+            let file = synchronous();
+            flipped(&ordinary);
+            let error = file.append(&bytes(5, length)).unwrap_err();
+            assert_eq!((error.kind, error.in_transfer, &error.blocks[..]), (Kind::Memory, false, &[3][..]), "{error}");
+            assert!(error.offset == SIZE as u64 && error.done > 0 && error.done <= length, "{error}: {}", error.done);
+            assert_eq!(fs::metadata(&path).unwrap().len(), (SIZE + error.done) as u64, "the kernel knows the size");
+            let mut there = vec![0; error.done];
+            file.read_at(&mut there, error.offset).unwrap();
+            assert!(there == bytes(5, length)[..error.done]);
+            // Who goes on behind them has them once.
+            let (at, _) = file.append(b"more").unwrap();
+            assert_eq!(at, (SIZE + error.done) as u64);
+
+            let (file, offset) = (synchronous(), 5 * 4096 + 7);
+            flipped(&ordinary);
+            let error = file.write_at(&bytes(6, length), offset).unwrap_err();
+            assert_eq!((error.kind, error.in_transfer, &error.blocks[..]), (Kind::Memory, false, &[3][..]), "{error}");
+            assert!(error.done > 0 && error.done <= length, "{}", error.done);
+            let mut there = vec![0; error.done];
+            file.read_at(&mut there, offset).unwrap();
+            assert!(there == bytes(6, length)[..error.done]);
+            assert_eq!(
+                file.write_at(&bytes(6, length)[error.done..], offset + error.done as u64).unwrap(),
+                length - error.done
+            );
+        }
+        drop(ordinary);
+        rig.run(["unmount", "m"]).exits(1);
+    }
 }

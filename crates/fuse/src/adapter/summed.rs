@@ -158,14 +158,18 @@ impl Serving<'_> {
                 let size = namespace.write_with_sums(&asks, id, request.offset, bytes, sums, clear);
                 size.map(|size| (request.offset, size))
             };
-            let written = written.map_err(Failure::Naming)?;
-            self.written(id, handle.raw(), handle.sync()).map_err(Failure::Naming)?;
-            Ok(written)
+            let (offset, size) = written.map_err(Failure::Naming)?;
+            Ok((offset, size, self.written(id, handle.raw(), handle.sync())))
         });
         match written {
-            Ok((offset, size)) => {
+            Ok((offset, size, Ok(()))) => {
                 let grew = !bytes.is_empty() && offset + bytes.len() as u64 > size;
                 Reply::done(Operation::Write, offset, bytes.len(), grew)
+            }
+            // They are in the file all the same.
+            Ok((offset, _, Err(error))) => {
+                let failed = self.failed(node, Operation::Write, offset, &Failure::Naming(error));
+                Reply { taken: true, ..failed }
             }
             Err(failure) => self.failed(node, Operation::Write, counted_from(request), &failure),
         }
