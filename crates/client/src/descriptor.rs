@@ -43,12 +43,11 @@ pub fn write_at(
     algorithm: Algorithm,
     sums: Option<&[Checksum]>,
 ) -> Result<usize> {
-    let most = TRANSFER_BYTES_MAX;
-    let write =
-        Write { fd, buffers, offset, algorithm, append: None, unreachable: &UNREACHABLE, most: Cell::new(most) };
+    let (most, checked) = (Cell::new(TRANSFER_BYTES_MAX), Cell::new(false));
+    let write = Write { fd, buffers, offset, algorithm, append: None, unreachable: &UNREACHABLE, most, checked };
     match sums {
         Some(sums) => write.run(sums),
-        None => write.run(&write.sums()),
+        None => write.run_summed(),
     }
 }
 

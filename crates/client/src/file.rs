@@ -129,7 +129,8 @@ impl<F: AsFd> File<F> {
         self.write_vectored_at(&[IoSlice::new(buffer)], offset)
     }
 
-    /// Writes all of `buffer` under checksums that the application has for it, of [`File::algorithm`], one per block.
+    /// Writes all of `buffer` under checksums that the application has for it, of [`File::algorithm`], one per block. Nothing is written if a byte
+    /// of it does not have its checksum in `buffer`, in however many requests it would go.
     ///
     /// # Errors
     /// As for [`File::write_at`]; EINVAL for another number of checksums or another algorithm.
@@ -142,8 +143,7 @@ impl<F: AsFd> File<F> {
     /// # Errors
     /// As for [`File::write_at`].
     pub fn write_vectored_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
-        let write = self.writing(buffers, offset);
-        write.run(&write.sums())
+        self.writing(buffers, offset).run_summed()
     }
 
     /// [`File::write_at_with_sums`] of several buffers, one after another.
@@ -182,7 +182,7 @@ impl<F: AsFd> File<F> {
 
     fn writing<'a, 'b>(&'a self, buffers: &'a [IoSlice<'b>], offset: u64) -> Write<'a, 'b> {
         let (algorithm, unreachable) = (self.algorithm, &self.unreachable);
-        let most = self.features.transfer_bytes_max;
-        Write { fd: self.fd(), buffers, offset, algorithm, append: None, unreachable, most: Cell::new(most) }
+        let (most, checked) = (Cell::new(self.features.transfer_bytes_max), Cell::new(false));
+        Write { fd: self.fd(), buffers, offset, algorithm, append: None, unreachable, most, checked }
     }
 }

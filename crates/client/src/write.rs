@@ -49,6 +49,8 @@ pub(crate) struct Write<'a, 'b> {
     pub(crate) unreachable: &'a AtomicBool,
     /// Most bytes of one request.
     pub(crate) most: Cell<usize>,
+    /// All of the bytes had their checksums here when they were looked at.
+    pub(crate) checked: Cell<bool>,
 }
 
 impl Write<'_, '_> {
@@ -58,8 +60,18 @@ impl Write<'_, '_> {
         pieces(self.offset, parts::length(self.buffers)).map(sum).collect()
     }
 
+    /// Writes all of it under checksums that are made now.
+    pub(crate) fn run_summed(&self) -> Result<usize> {
+        self.in_steps(&self.sums(), false)
+    }
+
     /// Writes all of it under these checksums, one per block.
     pub(crate) fn run(&self, sums: &[Checksum]) -> Result<usize> {
+        self.in_steps(sums, true)
+    }
+
+    /// `are_old`: the checksums were made before, of bytes that may have changed since.
+    fn in_steps(&self, sums: &[Checksum], are_old: bool) -> Result<usize> {
         let total = parts::length(self.buffers);
         if self.offset.checked_add(total as u64).is_none_or(|end| end > i64::MAX as u64) {
             return Err(Error::invalid(Operation::Write, self.offset, "beyond the largest position in a file"));
@@ -72,6 +84,9 @@ impl Write<'_, '_> {
         }
         if self.offset + total as u64 > transport::file_size_limit() {
             return Err(self.too_large());
+        }
+        if are_old && self.fetchable(0, total) < total {
+            self.check_once(sums)?;
         }
         self.flush(total)?;
         let mut done = 0;
@@ -173,7 +188,10 @@ impl Write<'_, '_> {
         if inline < left {
             let length = self.fetchable(at, left);
             match self.fetch(at, length, sums) {
-                Err(error) if is_senseless(&error) && self.is_lowered(length) => return self.step(at, left, sums),
+                Err(error) if is_senseless(&error) && self.is_lowered(length) => {
+                    self.check_once(sums)?;
+                    return self.step(at, left, sums);
+                }
                 fetched => {
                     if let Some(step) = fetched? {
                         return Ok(step);
@@ -182,8 +200,7 @@ impl Write<'_, '_> {
             }
         }
         if inline < left && at == 0 {
-            // In several requests: nothing shall be written if one of them will be refused.
-            self.check(at, left, sums)?;
+            self.check_once(sums)?;
         }
         self.send(at, inline, sums)
     }
@@ -265,6 +282,14 @@ impl Write<'_, '_> {
         }
     }
 
+    /// Before the first of several requests: nothing shall be written if one of them will be refused.
+    fn check_once(&self, sums: &[Checksum]) -> Result<()> {
+        if self.checked.replace(true) {
+            return Ok(());
+        }
+        self.check(0, parts::length(self.buffers), sums)
+    }
+
     /// Whether the bytes have their checksums here.
     fn check(&self, at: usize, length: usize, sums: &[Checksum]) -> Result<()> {
         let inside = |piece: &Piece| piece.range.start < at + length && piece.range.end > at;
@@ -336,7 +361,8 @@ pub(crate) fn append(
     unreachable: &AtomicBool,
     most: usize,
 ) -> Result<Appended> {
-    let write = Write { fd, buffers, offset: 0, algorithm, append: None, unreachable, most: Cell::new(most) };
+    let (most, checked) = (Cell::new(most), Cell::new(false));
+    let write = Write { fd, buffers, offset: 0, algorithm, append: None, unreachable, most, checked };
     let limit = transport::file_size_limit().min(i64::MAX as u64);
     match limit.checked_sub(parts::length(buffers) as u64) {
         last @ Some(_) => Write { append: last, ..write }.append(),

@@ -205,7 +205,8 @@ impl File {
         self.write_vectored_at(&[IoSlice::new(buffer)], offset)
     }
 
-    /// Writes all of `buffer` if it has these checksums, of [`File::algorithm`], one per block, in the store's memory.
+    /// Writes all of `buffer` if it has these checksums, of [`File::algorithm`], one per block, in the store's memory. Nothing is written if a byte
+    /// of it does not have its checksum in `buffer`.
     ///
     /// # Errors
     /// [`Error::Transfer`], [`Error::Failed`] say how much was written, up to the start of a block; [`Error::Invalid`] for another number
@@ -245,6 +246,15 @@ impl File {
         within_positions(operation, offset, length)?;
         if pieces(offset, length).len() != sums.len() || sums.iter().any(|sum| sum.algorithm() != self.algorithm) {
             return Err(invalid(operation, offset, "one checksum is needed for each block"));
+        }
+        if step(offset, length) < length {
+            // In several transactions: nothing shall be written if one of them will be refused.
+            let sum = |range| parts::sum(buffers, range, self.algorithm);
+            let bad = pieces(offset, length).zip(sums).filter(|(piece, own)| sum(piece.range.clone()) != **own);
+            let blocks: Vec<u64> = bad.map(|(piece, _)| piece.block).collect();
+            if !blocks.is_empty() {
+                return Err(Error::Transfer { operation, offset, done, blocks });
+            }
         }
         while done < length {
             let at = offset + done as u64;

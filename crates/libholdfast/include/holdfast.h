@@ -124,7 +124,7 @@ ssize_t holdfast_append(int fd, const void *buffer, size_t length, off_t *offset
 
 /*
  * Reads and writes with checksums that the application gets, verified here against the bytes in its buffer, or brings. `sums` has
- * holdfast_sum_bytes() for each block of the transfer, one after another.
+ * holdfast_sum_bytes() for each block of the transfer, one after another. Nothing is written of bytes that do not have theirs in the buffer.
  */
 ssize_t holdfast_pread_sums(int fd, void *buffer, size_t length, off_t offset, int algorithm, void *sums,
                             struct holdfast_error *error);

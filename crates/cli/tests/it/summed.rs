@@ -106,6 +106,23 @@ fn what_does_not_have_its_checksum_is_not_written() {
         file.read_at(&mut there, offset).unwrap();
         assert!(there.iter().all(|byte| *byte == 1) && error.done == 0, "nothing was written: {error}");
     }
+    drop(file);
+    // Several requests, of which the last would be refused, whether the mount fetches bytes or is sent them.
+    rig.run(["unmount", "m"]).exits(0);
+    for options in ["threads=2", "threads=1"] {
+        rig.run(["mount", "s", "m", "-o", options]).exits(0);
+        let path = mount.join(options);
+        let (file, mut bytes) = (opened(&path), bytes(1, 3 << 20));
+        let sums = sums(file.algorithm(), 0, &bytes);
+        *bytes.last_mut().unwrap() ^= 4;
+        let error = file.write_at_with_sums(&bytes, 0, &sums).unwrap_err();
+        assert_eq!((error.kind, error.in_transfer, &error.blocks[..], error.done), (Kind::Memory, true, &[767][..], 0));
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0, "{options}: nothing was written");
+        drop(file);
+        rig.run(["unmount", "m"]).exits(0);
+    }
+    rig.run(["mount", "s", "m"]).exits(0);
+    let file = opened(&mount.join("f"));
     let error = file.write_at_with_sums(b"ab", 4095, &sums(file.algorithm(), 0, b"ab")).unwrap_err();
     assert_eq!(error.errno, 22, "two blocks, one checksum: {error}");
 }
