@@ -73,7 +73,7 @@ fn convert(root: &Path, output: &Path, trace: &Path) -> Result<()> {
         converter.line(String::from_utf8_lossy(&line).trim_end());
         line.clear();
     }
-    let events = converter.finish();
+    let events = converter.finish().map_err(|what| Error::Usage(format!("{}: {what}", output.display())))?;
     std::fs::write(trace, text(&events)).at("write", trace)?;
     println!("{}: {} calls", trace.display(), events.len());
     Ok(())

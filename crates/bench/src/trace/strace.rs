@@ -33,6 +33,9 @@ pub struct Converter {
     process_of: HashMap<u64, u64>,
     directory_of: HashMap<u64, Vec<u8>>,
     files: u64,
+    /// Calls that were understood, and those of them in which a descriptor has its path.
+    calls: u64,
+    with_paths: u64,
     start_us: Option<u64>,
     last_us: u64,
     events: Vec<Event>,
@@ -56,6 +59,8 @@ impl Converter {
             process_of: HashMap::new(),
             directory_of: HashMap::new(),
             files: 0,
+            calls: 0,
+            with_paths: 0,
             start_us: None,
             last_us: 0,
             events: Vec::new(),
@@ -69,6 +74,9 @@ impl Converter {
     /// One line of strace's output.
     pub fn line(&mut self, line: &str) {
         if let Some(done) = self.lines.take(line) {
+            self.calls += 1;
+            self.with_paths +=
+                u64::from(done.arguments.iter().chain([&done.result]).any(|text| descriptor(text).is_some()));
             let start = *self.start_us.get_or_insert(done.at_us);
             // Calls that were interrupted come late; a trace's time does not go back.
             self.last_us = self.last_us.max(done.at_us.saturating_sub(start));
@@ -93,13 +101,25 @@ impl Converter {
     }
 
     /// The trace.
-    pub fn finish(self) -> Vec<Event> {
+    ///
+    /// # Errors
+    /// In words: the lines were something else than what `strace -f -ttt -y` prints.
+    pub fn finish(self) -> Result<Vec<Event>, &'static str> {
+        match (self.calls, self.with_paths) {
+            (0, _) => {
+                return Err(
+                    "no line is a call as `strace -f -ttt -y` prints them: a process, a time in seconds, a call",
+                );
+            }
+            (_, 0) => return Err("no call says which file a descriptor is, as `strace -y` has it"),
+            _ => {}
+        }
         let at_start = |call| Event { at_us: 0, call };
         let mut directories: Vec<TracePath> = self.directories.into_iter().collect();
         directories.sort();
         let directories = directories.into_iter().map(Call::DirectoryExists);
         let files = self.before.into_iter().map(|(path, bytes)| Call::FileExists(path, bytes));
-        directories.chain(files).map(at_start).chain(self.events).collect()
+        Ok(directories.chain(files).map(at_start).chain(self.events).collect())
     }
 
     fn emit(&mut self, call: Call) {

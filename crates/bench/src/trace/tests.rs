@@ -40,7 +40,24 @@ const RECORDED: &str = r#"100 5.000000 openat(AT_FDCWD</w>, "in", O_RDONLY) = 3<
 fn converted() -> Vec<Event> {
     let mut converter = Converter::new(b"/w");
     RECORDED.lines().for_each(|line| converter.line(line));
-    converter.finish()
+    converter.finish().unwrap()
+}
+
+#[test]
+fn what_is_not_as_strace_is_asked_to_print_it_is_refused() {
+    let converted = |lines: &str| {
+        let mut converter = Converter::new(b"/w");
+        lines.lines().for_each(|line| converter.line(line));
+        converter.finish()
+    };
+    let call = "openat(AT_FDCWD</w>, \"in\", O_RDONLY) = 3</w/in>";
+    for lines in ["", "\x7fELF", call, &format!("5.000000 {call}"), &format!("100 12:00:05.000000 {call}")] {
+        assert!(converted(lines).unwrap_err().contains("strace -f -ttt -y"), "{lines}");
+    }
+    let plain = "100 5.000000 openat(AT_FDCWD, \"in\", O_RDONLY) = 3\n100 5.000001 read(3, \"\"..., 5) = 5";
+    assert!(converted(plain).unwrap_err().contains("strace -y"));
+    // Of no file below the root, but understood.
+    assert_eq!(converted("100 5.000000 read(3</etc/passwd>, \"\"..., 5) = 5"), Ok(vec![]));
 }
 
 #[test]
