@@ -7,6 +7,7 @@ use holdfast_client::{Error, File, Kind};
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::process::ExitCode;
 
 const BLOCK: usize = holdfast_client::BLOCK_BYTES;
 /// What goes bad again while it is mended has a cause that writing does not mend.
@@ -19,10 +20,12 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Writes the entries to a new file, which is an error ([`Kind::Unsupported`]) if it is in no mount that takes checksums.
+    /// Writes the entries to a file, in the place of what it had. It is an error ([`Kind::Unsupported`]) if it is in no mount that takes
+    /// checksums; then it stays as it was.
     pub(crate) fn create(path: &Path, entries: Vec<u8>) -> io::Result<Ledger> {
-        let plain = fs::File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+        let plain = fs::File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         let ledger = Ledger::open(plain, entries)?;
+        ledger.file.get_ref().set_len(0)?;
         ledger.file.write_at(&ledger.entries, 0)?;
         Ok(ledger)
     }
@@ -83,10 +86,23 @@ impl Ledger {
     }
 }
 
-fn main() -> io::Result<()> {
-    let path = std::env::args_os().nth(1).ok_or_else(|| io::Error::other("which file in a mount?"))?;
+fn main() -> ExitCode {
+    let Some(path) = std::env::args_os().nth(1) else {
+        eprintln!("ledger: which file in a mount?");
+        return ExitCode::FAILURE;
+    };
+    match keep(Path::new(&path)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ledger: {}: {error}", path.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn keep(path: &Path) -> io::Result<()> {
     let entries = (0..5000).map(|number| format!("credit {number}\n")).collect::<String>().into_bytes();
-    let ledger = Ledger::create(Path::new(&path), entries)?;
+    let ledger = Ledger::create(path, entries)?;
     ledger.sync()?;
     assert_eq!(ledger.read()?, ledger.entries, "read as it was written");
     println!("{} bytes written, stored and read, all of them verified", ledger.entries.len());

@@ -18,6 +18,9 @@ use std::sync::atomic::AtomicBool;
 /// A mount has refused to fetch from this process, and the next would not do otherwise. Only a long write's way depends on it.
 static UNREACHABLE: AtomicBool = AtomicBool::new(false);
 
+/// The last block with a position in a file.
+const BLOCK_MAX: u64 = i64::MAX as u64 / BLOCK_BYTES as u64;
+
 /// See [`crate::File::read_vectored_at_with_sums`].
 ///
 /// # Errors
@@ -88,7 +91,8 @@ pub fn bad_blocks(fd: BorrowedFd<'_>, first: u64, limit: usize) -> Result<Vec<u6
     let mut next = first;
     while all.len() < limit {
         let room = PAYLOAD_BYTES_MAX - REPLY_BYTES;
-        let offset = next.saturating_mul(BLOCK_BYTES as u64);
+        // Of blocks that no file has, the last that one could have is asked for.
+        let offset = next.min(BLOCK_MAX) * BLOCK_BYTES as u64;
         let request =
             Request { algorithm: Algorithm::None, verify: false, append: false, offset, length: 0, address: 0 };
         let mut payload = Payload::new(&request, 0, room);
@@ -101,7 +105,7 @@ pub fn bad_blocks(fd: BorrowedFd<'_>, first: u64, limit: usize) -> Result<Vec<u6
         let blocks = decode_blocks(rest).map_err(malformed)?;
         let full = blocks.len() == blocks_fitting(room);
         let last = blocks.last().copied();
-        all.extend(blocks);
+        all.extend(blocks.into_iter().filter(|&block| block >= next));
         // A mount that goes backwards would keep this going for ever.
         match last.filter(|&last| full && last >= next) {
             Some(last) => next = last.saturating_add(1),

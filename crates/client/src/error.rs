@@ -64,6 +64,7 @@ impl Error {
     /// signal handler may ask for.
     pub fn words(&self) -> Cow<'_, str> {
         match &self.text {
+            text if text.is_empty() && self.errno == libc::ENOTTY => "the file is in no Holdfast mount".into(),
             text if text.is_empty() => io::Error::from_raw_os_error(self.errno).to_string().into(),
             text => text.into(),
         }

@@ -119,7 +119,15 @@ pub(crate) fn flush_mapped(fd: BorrowedFd<'_>, offset: u64, length: usize) -> io
             FLUSH_REFUSED.store(true, Ordering::Relaxed);
             Ok(Flush::Refused)
         }
-        _ => Err(error),
+        _ => Err(of_no_mount(error)),
+    }
+}
+
+/// What has no positions (a pipe, a socket, a terminal) is refused before it is asked whether it is in a mount.
+fn of_no_mount(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ESPIPE) => io::Error::from_raw_os_error(libc::ENOTTY),
+        _ => error,
     }
 }
 
@@ -171,7 +179,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>, buffers: &mut [IoSliceMut<'_>], offset: u
             Err(_) => {
                 let error = io::Error::last_os_error();
                 if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
+                    return Err(of_no_mount(error));
                 }
             }
         }

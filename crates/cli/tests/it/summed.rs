@@ -1,9 +1,10 @@
 //! Reading and writing with a checksum per block, through a mount.
 
 use crate::rig::{Rig, flip, fuse, places, root};
-use holdfast_client::{Algorithm, Checksum, Kind, Operation, pieces};
+use holdfast_client::{Algorithm, Checksum, Kind, Operation, descriptor, pieces};
 use std::fs;
-use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -147,6 +148,22 @@ fn a_descriptor_permits_what_it_was_opened_for() {
     assert_eq!(fs::read(&path).unwrap(), b"Content");
     let elsewhere = File::new(fs::File::open(rig.path("s")).unwrap()).unwrap_err();
     assert_eq!(elsewhere.kind, Kind::Unsupported, "{elsewhere}");
+    assert!(elsewhere.to_string().contains("in no Holdfast mount"), "{elsewhere}");
+    // Neither what has no positions is in one: transfers say the same as the question what is offered.
+    let (_input, pipe) = io::pipe().unwrap();
+    let null = fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+    for fd in [pipe.as_fd(), null.as_fd()] {
+        let algorithm = Algorithm::Crc64Nvme;
+        for length in [5, 40_000] {
+            let mut there = vec![0; length];
+            let read = descriptor::read_at(fd, &mut [IoSliceMut::new(&mut there)], 0, algorithm, &mut vec![]);
+            let written = descriptor::write_at(fd, &[IoSlice::new(&vec![1; length])], 0, algorithm, None);
+            let appended = descriptor::append(fd, &[IoSlice::new(b"bytes")], algorithm).map(|_| 0);
+            for error in [read, written, appended].map(Result::unwrap_err) {
+                assert_eq!((error.kind, error.errno), (Kind::Unsupported, libc::ENOTTY), "{length}: {error}");
+            }
+        }
+    }
     assert_eq!(writer.write_at(b"x", u64::MAX).unwrap_err().errno, 22);
     assert_eq!(writer.write_at(b"x", 1 << 60).unwrap_err().errno, 27, "EFBIG");
 }
@@ -382,6 +399,10 @@ fn a_flipped_bit_in_the_mounts_memory_is_mended_or_told() {
     assert_eq!(file.bad_blocks().unwrap(), [3]);
     assert_eq!(file.get_ref().sync_all().unwrap_err().raw_os_error(), Some(5), "fsync tells");
     assert_eq!(file.bad_blocks().unwrap(), [3], "until it is written again");
+    for (first, expected) in [(0, &[3][..]), (3, &[3]), (4, &[]), (1 << 51, &[]), (1 << 52, &[]), (u64::MAX, &[])] {
+        let found = descriptor::bad_blocks(file.get_ref().as_fd(), first, 10).unwrap();
+        assert_eq!(found, expected, "from {first} on");
+    }
     file.write_at(&block(&new, 3), 3 * 4096).unwrap();
     assert!(file.bad_blocks().unwrap().is_empty());
     file.get_ref().sync_all().unwrap();

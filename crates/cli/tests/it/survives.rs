@@ -118,6 +118,16 @@ fn an_unmodified_program_survives_flipped_bits() {
 }
 
 #[test]
+fn the_example_of_the_rust_crate_leaves_files_elsewhere_as_they_are() {
+    let rig = Rig::new();
+    let path = rig.path("elsewhere");
+    fs::write(&path, b"content").unwrap();
+    let error = ledger::Ledger::create(&path, made(2)).err().unwrap();
+    assert!(error.to_string().contains("in no Holdfast mount"), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"content");
+}
+
+#[test]
 fn the_example_of_the_rust_crate_survives_flipped_bits() {
     if !fuse() {
         return;
