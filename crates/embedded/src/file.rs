@@ -5,7 +5,7 @@ use crate::store::Shared;
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{Access, BLOCK_BYTES, Features, Operation, TRANSFER_BYTES_MAX, parts, pieces};
 use holdfast_naming::{self as naming, SumsWanted, WRITE_MAX};
-use holdfast_object::{Durability, ObjectId};
+use holdfast_object::{Durability, MAX_OBJECT_BYTES, ObjectId};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::io::{IoSlice, IoSliceMut};
@@ -225,6 +225,12 @@ impl File {
         while done < length {
             let at = offset + done as u64;
             let bytes = together(buffers, done..done + step(at, length - done));
+            let size = at + bytes.len() as u64;
+            if size > MAX_OBJECT_BYTES {
+                // A write with checksums has none of its bytes in such a file, and this has not either.
+                let source = naming::Error::FileTooBig { object: self.id, size };
+                return Err(self.failed(Operation::Write, at, done)(source));
+            }
             let layers = self.store.layers()?;
             let written = layers.namespace.write(&layers.request, self.id, at, &bytes, false);
             done += written.map_err(self.failed(Operation::Write, at, done))?;

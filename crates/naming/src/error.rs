@@ -157,6 +157,14 @@ pub enum Error {
         /// The size that was asked for.
         size: u64,
     },
+    /// The file would become larger than the caller permits itself.
+    #[error("object {object}: {size} bytes are beyond the caller's limit of file sizes (RLIMIT_FSIZE)")]
+    BeyondLimit {
+        /// The file.
+        object: ObjectId,
+        /// The size that was asked for.
+        size: u64,
+    },
     /// There is no data (no hole) from there on.
     #[error("object {object}: nothing to find from byte {offset} on")]
     BeyondEnd {
@@ -279,7 +287,7 @@ impl Error {
             Error::AttributeTooBig { .. } => ErrorKind::AttributeTooBig,
             Error::AttributesFull(_) | Error::DirectoryFull { .. } => ErrorKind::NoSpace,
             Error::Stale(_) => ErrorKind::Stale,
-            Error::FileTooBig { .. } => ErrorKind::FileTooBig,
+            Error::FileTooBig { .. } | Error::BeyondLimit { .. } => ErrorKind::FileTooBig,
             Error::BeyondEnd { .. } => ErrorKind::BeyondEnd,
             Error::NotSupported(_) => ErrorKind::NotSupported,
             Error::CorruptDirectory { .. }

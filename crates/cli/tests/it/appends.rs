@@ -18,8 +18,12 @@ fn appending(path: &Path) -> fs::File {
 fn appended_behind_the_kernel(file: &File, algorithm: Algorithm, bytes: &[u8], sum_of: &[u8]) -> Reply {
     let offset = (i64::MAX - (1 << 20)) as u64;
     let request = Request { algorithm, verify: false, append: true, offset, length: bytes.len(), address: 0 };
+    asked(file, &request, bytes, sum_of)
+}
+
+fn asked(file: &File, request: &Request, bytes: &[u8], sum_of: &[u8]) -> Reply {
     let mut payload = request.encode().to_vec();
-    payload.extend(algorithm.sum(sum_of).as_bytes());
+    payload.extend(request.algorithm.sum(sum_of).as_bytes());
     payload.extend(bytes);
     payload.resize(payload.len().max(500), 0);
     let number = Command::Write.number(payload.len());
@@ -130,6 +134,26 @@ fn appends_of_all_ways_at_once_are_whole() {
         rest = &rest[expected.len()..];
     }
     assert_eq!(next, (0..6).map(|writer| (writer, RECORDS)).collect());
+}
+
+/// The process's own limit is another thing than the largest file.
+#[test]
+fn an_append_beyond_a_limit_says_which() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let path = rig.mounted("").join("f");
+    opened(&path).get_ref().set_len(100).unwrap();
+    let algorithm = Algorithm::Xor64;
+    let request = Request { algorithm, verify: false, append: true, offset: 99, length: 5, address: 0 };
+    let reply = asked(&opened(&path), &request, b"bytes", b"bytes");
+    assert_eq!((reply.status, reply.errno), (Status::Refused, libc::EFBIG));
+    assert!(reply.text.contains("limit of file sizes (RLIMIT_FSIZE)"), "{}", reply.text);
+    opened(&path).get_ref().set_len(1 << 44).unwrap();
+    let reply = asked(&opened(&path), &Request { offset: 1 << 50, ..request }, b"bytes", b"bytes");
+    assert_eq!((reply.status, reply.errno), (Status::Refused, libc::EFBIG));
+    assert!(reply.text.contains("largest file"), "{}", reply.text);
 }
 
 #[test]

@@ -102,6 +102,10 @@ macro_rules! calls {
             told.push(format!("{:?}", file.read_at_with_sums(&mut buffer, offset, &mut sums).map_err($is_transfer)));
         }
         told.push(format!("{:?}", file.read_at(&mut buffer, i64::MAX as u64 - 4096).unwrap()));
+        // Over the end of the largest file: all or nothing, and it stays as long as it was.
+        let largest = 1 << 44;
+        told.push(format!("{:?}", file.write_at(&[7; 10], largest - 3).map_err($is_transfer)));
+        told.push(format!("{:?}", file.read_at(&mut buffer, largest - 3).unwrap()));
         // Longer than what is done at once, and bad at its end: nothing is written.
         let (far, mut long) = (16 << 20, bytes.clone());
         let own: Vec<_> = pieces(far, long.len()).map(|piece| Algorithm::Blake3.sum(&long[piece.range])).collect();

@@ -216,8 +216,7 @@ impl Namespace {
         if bytes.len() > WRITE_MAX {
             return Err(Error::InvalidArgument("more bytes than one write takes"));
         }
-        // All of them, or none.
-        let place = Place::End(offset_max.min(MAX_OBJECT_BYTES - bytes.len() as u64));
+        let place = Place::End(offset_max);
         Ok(self.write_bytes(request, id, place, bytes, Sums::OfBytes(sums), Some(clear_set_ids))?.offset)
     }
 
@@ -250,13 +249,18 @@ impl Namespace {
         }
         let _in_use = self.locks.lock(&[(id, Use::Exclusive)]);
         let attributes = self.regular(id)?;
-        let (offset, is_allowed) = match place {
+        let (offset, is_within) = match place {
             Place::At(offset) => (offset, true),
             Place::End(max) => (attributes.size, attributes.size <= max),
         };
-        let count = count_at(offset, bytes);
-        if !bytes.is_empty() && (count == 0 || !is_allowed) {
-            return Err(Error::FileTooBig { object: id, size: offset.saturating_add(bytes.len() as u64) });
+        let (count, size) = (count_at(offset, bytes), offset.saturating_add(bytes.len() as u64));
+        // Bytes with checksums are written all, or none.
+        let is_cut = size > MAX_OBJECT_BYTES && !matches!(sums, Sums::None);
+        if !bytes.is_empty() && (count == 0 || is_cut) {
+            return Err(Error::FileTooBig { object: id, size });
+        }
+        if !bytes.is_empty() && !is_within {
+            return Err(Error::BeyondLimit { object: id, size });
         }
         let written = Written { count, offset, size_before: attributes.size };
         if count == 0 {
