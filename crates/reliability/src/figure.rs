@@ -79,6 +79,8 @@ const GRID_POINTS: usize = 113;
 const LEVELS_MAX: f64 = 9.0;
 /// Largest error of a drawn line, as a part of the panel.
 const TOLERANCE: f64 = 0.0007;
+/// Labels are no closer to each other, in parts of the plot.
+const LABELS_APART: f64 = 0.06;
 /// Residency for which scores are, in seconds: z2fs §II-D.
 const RESIDENCY_S: f64 = 1.0;
 /// Residencies of figure 4, in seconds.
@@ -159,12 +161,14 @@ fn contours(area: &Area, title: &str, marked: Option<f64>, value: impl Fn(Machin
     }
     let plain = levels.iter().filter(|level| marked.is_none_or(|marked| (*level - marked).abs() > 0.4));
     let drawn = plain.map(|&level| (level, INK, 1)).chain(marked.map(|level| (level, GOAL_INK, 2)));
+    let mut labels = Vec::new();
     for (level, ink, width) in drawn {
         for line in grid.lines(level) {
             let line = simplified(&line, unit, TOLERANCE);
             let label = number(level);
             // Not all labels in a row: that of the goal may be close to another.
-            let at = along(&line, unit, if ink == INK { 0.5 } else { 0.25 });
+            let at = beside(&line, unit, if ink == INK { 0.5 } else { 0.25 }, &labels);
+            labels.push(at);
             chart.draw_series([PathElement::new(line, ink.stroke_width(width))]).map_err(failed)?;
             let half_width = 4 * label.chars().count() as i32 + 1;
             let beneath = Rectangle::new([(-half_width, -7), (half_width, 7)], WHITE.mix(0.75).filled());
@@ -279,9 +283,42 @@ fn along(line: &[Point], unit: Point, part: f64) -> Point {
     line[0]
 }
 
+/// The same, or as near to it as no label of another line lies.
+fn beside(line: &[Point], unit: Point, part: f64, labels: &[Point]) -> Point {
+    let is_free = |at: &Point| {
+        labels.iter().all(|label| ((at.0 - label.0) / unit.0).hypot((at.1 - label.1) / unit.1) >= LABELS_APART)
+    };
+    let places = [0.0, 0.15, -0.15, 0.3, -0.3].map(|aside| along(line, unit, part + aside));
+    places.into_iter().find(is_free).unwrap_or(places[0])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_of_contours_lie_apart() {
+        for figure in [Figure::StaticScores, Figure::Switching] {
+            let svg = draw(figure, ChecksumData::Published, Goal::Zettabyte).unwrap();
+            let mut labels = Vec::new();
+            for text in svg.split("<text ").skip(1) {
+                let (head, words) = text.split_once('>').unwrap();
+                let number = |name: &str| -> f64 {
+                    head.split_once(&format!("{name}=\"")).unwrap().1.split_once('"').unwrap().0.parse().unwrap()
+                };
+                let is_level = head.contains("text-anchor=\"middle\"") && !head.contains("#000000");
+                if is_level && words.trim_start().split('\n').next().unwrap().parse::<f64>().is_ok() {
+                    labels.push((number("x"), number("y")));
+                }
+            }
+            assert!(labels.len() > 5, "{labels:?}");
+            for (at, one) in labels.iter().enumerate() {
+                for other in &labels[..at] {
+                    assert!((one.0 - other.0).hypot(one.1 - other.1) > 10.0, "{figure:?}: {one:?} {other:?}");
+                }
+            }
+        }
+    }
 
     fn published(machine: Machine) -> Model {
         Model { machine, data: ChecksumData::Published, goal: Goal::Zettabyte }

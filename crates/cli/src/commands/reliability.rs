@@ -235,8 +235,9 @@ fn judge(arguments: &Reliability) -> Judged {
 
 /// Three digits: rates that the paper gives as λ have no more.
 fn three_digits(value: f64) -> String {
-    if value >= 1e9 {
-        return format!("{value:.2e}");
+    // Of a small one two places behind the point would show little, or nothing.
+    if !(0.1..1e9).contains(&value) {
+        return format!("{value:.2e}").replace(".00e", "e");
     }
     let unit = 10f64.powf(value.log10().floor() - 2.0);
     let rounded = (value / unit).round() * unit;

@@ -56,6 +56,11 @@ fn ones_own_figures_count() {
     assert!(score(&ask(&["--ecc", "no", "--residency", "5m"]), "disk") < score(&without, "disk"));
     assert_eq!(ask(&["--ecc", "yes", "--uptime", "30d", "--costs", "published"])["recommendation"]["mode"], "static");
     assert_eq!(ask(&["--ecc", "yes", "--uptime", "1h", "--goal", "terabyte"])["recommendation"]["mode"], "disk");
+    // However good the memory is, one sees which figure it was.
+    for (given, shown) in [("0.00001", " 1e-5 FIT/Mbit"), ("0.0123", " 1.23e-2 FIT/Mbit"), ("0.56", " 0.56 FIT/Mbit")] {
+        let words = rig.run(["reliability", "--memory-fit", given]).exits(0).out;
+        assert!(words.contains(shown), "{words}");
+    }
     // As bad as can be given: CRC-64 is enough all the same.
     let worst = ask(&["--uber", "0.1", "--memory-fit", "1e12", "--uptime", "1000000y"]);
     assert_eq!(worst["recommendation"]["mode"], "uniform");
