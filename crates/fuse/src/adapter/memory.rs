@@ -2,7 +2,8 @@
 //!
 //! What is fetched is verified against the checksums that came with the request, so fetching from the wrong process (a number that
 //! has been used again, or means another one in this process's namespace) is found, and bytes are refused. The other direction,
-//! writing into a process by its number, has no such net and is not done. So nothing is fetched that comes without checksums.
+//! writing into a process by its number, has no such net and is not done. So nothing is fetched that comes without checksums. Nor does the number
+//! come to mean another program by an exec before the request is answered: the exec waits for the thread that asks, and that one for the answer.
 //!
 //! Memory that is not there yet is waited for, and what it is waited for may be this mount: a mapped file of it, whose page another worker
 //! has to read. So not all workers may wait at once ([`Fetches`]).
