@@ -7,6 +7,7 @@ use super::device::{Failure, Flashlog, Side};
 use super::format::{Entry, Label, Page, Point, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
+use super::scrub::Stopped;
 use crate::{AlignedBuf, BLOCK_SIZE, Operation};
 use holdfast_integrity::crc64;
 
@@ -36,7 +37,7 @@ impl Flashlog {
     /// Looks at some of what the log keeps for a backup, as it comes or is opened, and at all of it if any of that is damaged.
     ///
     /// # Errors
-    /// As for [`Flashlog::look_at_all`].
+    /// As for [`Flashlog::look_at_all`]. The set does not heed a failure: it is not in use.
     pub(super) fn look_at_kept(&self) -> Result<Looked, Error> {
         let (label, to) = {
             let head = self.head.lock();
@@ -46,7 +47,10 @@ impl Flashlog {
             return Ok(Looked::default());
         }
         tracing::warn!(device = self.rings.device.name(), "the log has lost data: all that it keeps is read");
-        self.look_at_all(label.tail, to)
+        self.look_at_all(label.tail, to).map_err(|stopped| match stopped {
+            Stopped::Failed(Failure { error, .. }) => error.into(),
+            Stopped::Other(error) => error,
+        })
     }
 
     /// The same at an opening. Of what nobody has as it was, and no later version is there, main's label knows from then on; of pages that are
@@ -65,7 +69,11 @@ impl Flashlog {
 
     /// Reads for a scrub what the log has between two points, and makes good what is damaged.
     pub(super) fn look_at_log(&self, from: Point, to: Point) -> Result<Looked, Error> {
-        let looked = self.look_at_all(from, to);
+        let looked = match self.look_at_all(from, to) {
+            Ok(looked) => Ok(looked),
+            Err(Stopped::Other(error)) => Err(error),
+            Err(Stopped::Failed(failure)) => Ok(self.heed(Err(failure))?),
+        };
         match &looked {
             // What is written over looks like damage.
             Err(Error::Damaged { .. }) if self.has_let_go_of(from) => {
@@ -152,13 +160,13 @@ impl Flashlog {
     ///
     /// # Errors
     /// [`Error::Damaged`] if it is a page; a failure of the log to take what is good again.
-    pub(super) fn look_at_all(&self, from: Point, to: Point) -> Result<Looked, Error> {
+    fn look_at_all(&self, from: Point, to: Point) -> Result<Looked, Stopped> {
         let label = self.head.lock().labels.label.clone();
         let mut looked = Looked::default();
         let mut scan = Scan::new(&self.rings, &label, from, false).without_mending();
         while scan.at.page < to.page {
             let page = match scan.next_there() {
-                Err(Error::Device(_)) => return Err(scan.missing()),
+                Err(Error::Device(_)) => return Err(scan.missing().into()),
                 page => page?,
             };
             for entry in page.entries.iter().filter(|entry| !entry.sums().is_empty()) {
@@ -166,8 +174,7 @@ impl Flashlog {
             }
         }
         if !looked.mended.is_empty() {
-            let flushed = self.rings.device.flush().map_err(Failure::of(Side::Log));
-            self.heed(flushed)?;
+            self.rings.device.flush().map_err(|error| Stopped::Failed(Failure { side: Side::Log, error }))?;
         }
         let (mended, lost) = (looked.mended.len(), looked.lost.len());
         if mended + lost > 0 {
@@ -184,7 +191,7 @@ impl Flashlog {
         Ok(looked)
     }
 
-    fn look_at_entry(&self, entry: &Entry, looked: &mut Looked) -> Result<(), Error> {
+    fn look_at_entry(&self, entry: &Entry, looked: &mut Looked) -> Result<(), Stopped> {
         let mut bytes = AlignedBuf::zeroed(entry.sums().len() * BLOCK_SIZE);
         let is_read = self.rings.read(Area::Data, entry.data, &mut bytes).is_ok();
         let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
@@ -202,7 +209,7 @@ impl Flashlog {
     }
 
     /// Looks at one block again while the log lets go of nothing and nobody writes to main, and makes it good.
-    fn judge_in_log(&self, kept: &Kept) -> Result<Judged, Error> {
+    fn judge_in_log(&self, kept: &Kept) -> Result<Judged, Stopped> {
         let Some(position) = kept.position() else { return Ok(Judged::Fine) };
         let head = self.head.lock();
         let _main = self.main_side_at_once();
@@ -219,9 +226,8 @@ impl Flashlog {
         if !self.is_made_good(bytes, kept.address, kept.sum) {
             return Ok(Judged::Lost);
         }
-        let written = self.rings.write(Area::Data, position, &[&block]).map_err(Failure::of(Side::Log));
-        drop((_main, head));
-        self.heed(written)?;
+        let written = self.rings.write(Area::Data, position, &[&block]);
+        written.map_err(|error| Stopped::Failed(Failure { side: Side::Log, error }))?;
         Ok(Judged::Mended)
     }
 }

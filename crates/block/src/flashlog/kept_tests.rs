@@ -3,7 +3,7 @@ use super::backup_tests::{BLOCKS, Set, contents};
 use super::lasting_tests::alone;
 use super::tests::{block, get, options, put, spoil};
 use super::*;
-use crate::{BLOCK_SIZE, Device, MemoryDevice};
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation};
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -65,6 +65,45 @@ fn what_a_log_that_comes_back_and_main_have_both_lost_is_told() {
     assert_eq!(attached, Attached::Back { blocks: 0, mended_blocks: 19, lost_blocks: 1 });
     let main = Bad { blocks: 1, first: 103 };
     assert_eq!(lasting.status().0.damage, Damage { main, ..Damage::default() });
+}
+
+/// A log that reads as ever, and takes nothing.
+struct ReadOnly(Arc<MemoryDevice>);
+
+impl Filter for ReadOnly {
+    fn below(&self) -> &dyn Device {
+        &*self.0
+    }
+
+    fn on_write(&self, first: u64, _bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        let (device, source) = ("log".into(), Arc::new(std::io::Error::other("it takes nothing")));
+        Err(crate::Error::Io { device, operation: Operation::Write, first: Some(first), length_bytes: 0, source })
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_mended_changes_nothing_on_main() {
+    let (set, device) = with_some();
+    let lasting = Lasting::of(device, alone());
+    lasting.detach_log().unwrap();
+    put(&lasting, 500, 5).unwrap();
+    lasting.settle().unwrap();
+    clear(&set.log, DATA..DATA + 20);
+    let before = set.main.snapshot();
+    let refused = lasting.attach_log(Arc::new(ReadOnly(set.log.clone())));
+    assert!(matches!(refused, Err(Error::Device(crate::Error::Io { .. }))), "{refused:?}");
+    assert!(set.main.snapshot() == before, "main knows what it has written alone");
+    // After a power cut, too.
+    drop(lasting);
+    let options = options(Mode::Synchronous);
+    let lasting = Lasting::open_alone(set.main.clone(), &options, alone(), false).unwrap();
+    let attached = lasting.attach_log(set.log.clone()).unwrap();
+    assert_eq!(attached, Attached::Back { blocks: 1, mended_blocks: 20, lost_blocks: 0 });
+    let expected = contents(&lasting);
+    drop(lasting);
+    assert!(made_anew(&set) == expected);
+    let again = Flashlog::open(set.main.clone(), Arc::new(ReadOnly(set.log.clone())), &options);
+    assert!(again.is_err());
 }
 
 #[test]

@@ -98,8 +98,8 @@ impl Flashlog {
 }
 
 /// Why it ended early.
-enum Stopped {
-    /// Writing to main failed, which the set must know.
+pub(super) enum Stopped {
+    /// Writing to a device of the set failed, which the set must know.
     Failed(Failure),
     Other(Error),
 }
