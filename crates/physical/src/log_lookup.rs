@@ -27,7 +27,8 @@ impl Module {
         let mut log = self.log.lock();
         if !log.is_unread() && self.log_is_used(&mut log)? {
             let (last, ends) = (self.superblock()?, self.ends(&mut log)?);
-            let halves = [HalfBytes::read(self.disk(), ends.half(0))?, HalfBytes::read(self.disk(), ends.half(1))?];
+            let [one, other] = [0, 1].map(|half| HalfBytes::read(self.disk(), ends.used(half)));
+            let halves = [one?, other?];
             let survey = Survey::of(&halves, &LogOf { store: &self.label()?.store, last: &last })?;
             // Epochs in order, and the batches of each.
             for (_, half, batches) in &survey.parts {

@@ -106,6 +106,12 @@ impl Ends {
         if index == 0 { self.area.start..mid } else { mid..self.area.end }
     }
 
+    /// Those of it that have batches.
+    pub(crate) fn used(&self, index: usize) -> Range<u64> {
+        let Range { start, end } = self.half(index);
+        start..end.min(start.saturating_add(self.halves[index].used))
+    }
+
     /// The place of a block in the area.
     pub(super) fn place(&self, block: u64) -> usize {
         (block - self.area.start) as usize
