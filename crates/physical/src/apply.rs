@@ -94,7 +94,8 @@ impl Module {
             return Err(Error::Protocol(message));
         }
         self.disk().raise_newest(batch.epoch);
-        drop(self.trees());
+        self.trees().verify_records(&self.base, batch.ops.iter().flat_map(|op| records_of(batch.domain, op)));
+        self.disk().check_sound()?;
         let mut plan = self.plan(batch)?;
         let landed = self.write_pages(batch.epoch, &plan.outgoing, false)?;
         committing.applied.set(batch.epoch);
@@ -692,6 +693,15 @@ fn replaces(ops: &[Op]) -> bool {
 }
 
 /// Pages that an operation cuts, with the range of bytes that must be zero afterwards.
+/// The objects that an operation needs to know.
+fn records_of(domain: DomainId, op: &Op) -> impl Iterator<Item = ObjectKey> {
+    let source = match op {
+        Op::Copy { source, .. } => Some(*source),
+        _ => None,
+    };
+    [op.target()].into_iter().chain(source).map(move |object| ObjectKey { domain, object })
+}
+
 fn cut_pages(op: &Op) -> [Option<(PageIndex, usize, usize)>; 2] {
     const PAGE: u64 = PAGE_SIZE as u64;
     match *op {

@@ -130,6 +130,21 @@ impl Trees {
         }
     }
 
+    /// Verifies the blocks that the records of these objects are in, but for those that the epoch being built has as records: what an operation makes
+    /// of an object follows from its record, and no later look at the block takes that back. One that has gone bad in memory is read again.
+    pub(crate) fn verify_records(&self, base: &Base, keys: impl Iterator<Item = ObjectKey>) {
+        let is_in_block = |key: &ObjectKey| self.has_domain(key.domain) && !self.changed.contains_key(key);
+        let blocks = keys.filter(is_in_block).map(|key| (table_of(key.domain), key.object.0 / RECORDS));
+        let mut blocks: Vec<(u64, u64)> = blocks.collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        for (table, page) in blocks {
+            let Some(record) = self.system.get(&table) else { continue };
+            // What cannot be had is the operation's to tell.
+            let _ = self.node_now(base, system_key(table), record, 0, page);
+        }
+    }
+
     /// The record, or [`Error::NoObject`].
     pub(crate) fn get(&self, base: &Base, key: ObjectKey) -> Result<Record> {
         self.find(base, key)?.ok_or(Error::NoObject(key))
@@ -302,7 +317,7 @@ impl Trees {
 
     /// One more pointer names the block.
     pub(crate) fn add_reference(&mut self, base: &Base, address: u64) -> Result<()> {
-        let count = self.references(base, address)?;
+        let count = self.references_now(base, address)?;
         let Some(more) = count.checked_add(1) else {
             return Err(Error::Limit { what: "references to a block", limit: u64::from(u32::MAX), got: 1 << 32 });
         };

@@ -5,7 +5,7 @@ use crate::rig::{Rig, await_end, fuse};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -174,6 +174,41 @@ fn what_is_clean_is_struck_found_and_not_stored() {
     }
     assert!(rig.run(["status", "m"]).exits(0).out.contains("found IN MEMORY"));
     work.is_stored(&rig);
+}
+
+/// What an operation makes of a file follows from its record: the block that has it is verified before, however lately that was done.
+#[test]
+fn no_change_follows_from_a_record_that_has_just_gone_bad() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let path = rig.lab(OPTIONS).join("f");
+    let mut expected = content(1, 1);
+    fs::write(&path, &expected).unwrap();
+    for (round, field) in ["size", "size", "blocks", "mode", "uid", "nlink", "page_bound", "generation"].into_iter().enumerate() {
+        // It is as on the disk, and has been verified when it was written.
+        rig.run(["sync", "m"]).exits(0);
+        let (before, seed) = (fs::metadata(&path).unwrap(), round.to_string());
+        let strike = ["inject", "m", "--memory=clean", "--kind", "object-table", "--path", "/f", "--field", field];
+        rig.run([&strike[..], &["--seed", &seed]].concat()).exits(0);
+        let mut file = File::options().append(true).open(&path).unwrap();
+        std::io::Write::write_all(&mut file, b"more").unwrap();
+        expected.extend_from_slice(b"more");
+        drop(file);
+        rig.run(["sync", "m"]).exits(0);
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["check", "s"]).exits(0);
+        rig.run(["mount", "--lab", "s", "m", "-o", OPTIONS]).exits(0);
+        let after = fs::metadata(&path).unwrap();
+        assert_eq!(after.len(), expected.len() as u64, "{field}");
+        assert_eq!(
+            (after.mode(), after.uid(), after.nlink()),
+            (before.mode(), before.uid(), before.nlink()),
+            "{field}"
+        );
+        assert!(fs::read(&path).unwrap() == expected, "{field}");
+    }
 }
 
 #[test]
