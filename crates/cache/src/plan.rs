@@ -489,6 +489,11 @@ impl<'a> Planner<'a> {
                 return Err(error.clone());
             }
             for (&index, slot) in object.pages.range(range) {
+                // Of a page that the intent log has, it knows by the source only.
+                let is_logged = !matches!(slot.residence, Residence::Clean(_)) && !object.unlogged.contains(&index);
+                if is_logged && slot.page.verify().is_err() {
+                    self.wants.push(Want::Reread(source, index, slot.page.page()));
+                }
                 let identity = match slot.residence {
                     Residence::Clean(identity) => Some(identity),
                     Residence::Dirty | Residence::Frozen => None,

@@ -33,8 +33,11 @@ impl Extents for FileDevice {
         }
         match seek(&self.fd, SeekFrom::Data(first * BLOCK)) {
             Ok(data) => (data / BLOCK).saturating_sub(first).min(most),
-            // There is no data to the end of the file.
-            Err(Errno::NXIO) => most,
+            // There is no data to the end of the file. Where somebody has cut it off, nothing is known of what was behind.
+            Err(Errno::NXIO) => {
+                let end = super::open::size_bytes(&self.fd).unwrap_or(0) / BLOCK;
+                end.saturating_sub(first).min(most)
+            }
             Err(_) => 0,
         }
     }

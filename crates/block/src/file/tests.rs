@@ -228,6 +228,8 @@ fn a_file_that_shrank_says_so() {
     let error = device.read(1, &mut [IoSliceMut::new(&mut out)]).unwrap_err();
     assert!(matches!(error, Error::EndedEarly { first: 1, length_bytes: 16384, .. }), "{error}");
     assert!(device.latched().is_none());
+    assert_eq!(device.allocation(1, 7).blocks, 1);
+    assert_eq!(device.allocation(2, 6).flags, 0, "nobody knows what is there");
     // It must not become as long as it was.
     for at in [7, 0] {
         let error = device.write(at, &[IoSlice::new(&[1; BLOCK_SIZE])]).unwrap_err();

@@ -146,7 +146,13 @@ impl Behind {
     /// Of a set in use, whose log is durable up to there.
     pub(super) fn open(backup: &Backup, log: &Labelled, end: Point) -> Result<Behind, Error> {
         let rings = Rings { device: Arc::clone(&log.device), areas: log.label.areas };
-        Self::new(backup, rings, log.label.clone(), Some(end))
+        let behind = Self::new(backup, rings, log.label.clone(), Some(end))?;
+        if behind.from.page > end.page {
+            let (device, expected, got) = (log.device.name().into(), behind.from.page, end.page);
+            return Err(Error::Older { device, expected, got });
+        }
+        verify_join(&behind.rings, &log.label, behind.from)?;
+        Ok(behind)
     }
 
     /// The log by itself, from a point on.
@@ -185,23 +191,9 @@ impl Behind {
         Scan::new(&self.rings, &self.label, self.from, false).without_mending()
     }
 
-    /// That the log has, in front of the backup's state, the page that the backup knows, as far as that page can be read: otherwise it has
-    /// lost what the backup has, and has gone on from an earlier state.
+    /// That the log has, in front of the backup's state, the page that the backup knows.
     fn verify_join(&self) -> Result<(), Error> {
-        let Point { page, previous, .. } = self.from;
-        if page <= self.label.tail.page {
-            return Ok(());
-        }
-        let mut bytes = [0; BLOCK_SIZE];
-        self.rings.read(Area::Meta, page - 1, &mut bytes)?;
-        match Page::decode_mending(&mut bytes, self.label.blocks) {
-            Ok(found) if found.head.log == self.label.log && found.head.number == page - 1 && found.sum != previous => {
-                let (device, block) = (self.rings.device.name().into(), self.rings.block(Area::Meta, page - 1));
-                let fault = Fault::new("the page before the backup's state", hex(previous), hex(found.sum));
-                Err(Error::Damaged { device, block, fault })
-            }
-            _ => Ok(()),
-        }
+        verify_join(&self.rings, &self.label, self.from)
     }
 
     /// The next page, unless it is behind what is durable.
@@ -338,6 +330,25 @@ impl Behind {
     /// Whether all data of a page is there, or can be made good.
     fn has_data(&self, page: &Page) -> Result<bool, Error> {
         has_data(&self.rings, page, |block, kept, _| Ok(is_good(block, kept.sum)))
+    }
+}
+
+/// That a log has, in front of a backup's state, the page that the backup knows, as far as that page can be read: otherwise it has lost what the
+/// backup has, and has gone on from an earlier state.
+pub(super) fn verify_join(rings: &Rings, label: &Label, state: Point) -> Result<(), Error> {
+    let Point { page, previous, .. } = state;
+    if page <= label.tail.page {
+        return Ok(());
+    }
+    let mut bytes = [0; BLOCK_SIZE];
+    rings.read(Area::Meta, page - 1, &mut bytes)?;
+    match Page::decode_mending(&mut bytes, label.blocks) {
+        Ok(found) if found.head.log == label.log && found.head.number == page - 1 && found.sum != previous => {
+            let (device, block) = (rings.device.name().into(), rings.block(Area::Meta, page - 1));
+            let fault = Fault::new("the page before the backup's state", hex(previous), hex(found.sum));
+            Err(Error::Damaged { device, block, fault })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -301,7 +301,8 @@ impl Flashlog {
         self.rings.read_each(Area::Data, &positions, bytes).map_err(Failure::of(Side::Log))?;
         let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         for (block, (address, version, position)) in blocks.iter_mut().zip(&in_log) {
-            self.verify_or_mend(block, *address, version.sum, *position)?;
+            self.verify_or_mend(block, *address, version.sum, *position)
+                .inspect_err(|failure| self.note_lost_data(failure))?;
         }
         Ok(())
     }

@@ -446,7 +446,10 @@ impl Flashlog {
             match self.stages.lock().find(address) {
                 None => return Ok(false),
                 Some(newer) if !newer.is_at(position) => version = newer.clone(),
-                Some(_) => return self.make_good(out, address, version.sum, position).map(|()| true),
+                Some(_) => {
+                    let good = self.make_good(out, address, version.sum, position);
+                    return good.inspect_err(|failure| self.note_lost_data(failure)).map(|()| true);
+                }
             }
         }
     }

@@ -7,6 +7,7 @@
 
 use super::Error;
 use super::append::Head;
+use super::at::verify_join;
 use super::device::{Failure, Flashlog, Side};
 use super::format::{
     GROUP_BLOCKS, Label, PAGE_ZEROS_MOST, Point, Regions, Staging, State, Uuid, hex, sums, sums_area_blocks,
@@ -60,6 +61,8 @@ impl Flashlog {
         let of_log = &head.labels.label;
         let first = head.changed.as_ref().map_or(of_log.tail.page, |changed| changed.from);
         let is_in_reach = of_log.log == of_backup.log && (first..=head.next.page).contains(&of_backup.applied.page);
+        // One of another time is compared: both may have been put back from images.
+        let is_in_reach = is_in_reach && verify_join(&self.rings, of_log, of_backup.applied).is_ok();
         head.keep.is_some()
             && of_log.backup == of_backup.backup
             && (is_in_reach || self.has_map_for_log_before(of_log, of_backup))

@@ -4,8 +4,9 @@
 use super::Error;
 use super::at::{Behind, Kept, is_good};
 use super::device::{Failure, Flashlog, Side};
+use super::dirty::PAGES_MOST;
 use super::format::{Entry, Label, Page, Point, Uuid};
-use super::ring::Area;
+use super::ring::{Area, Rings};
 use super::scan::Scan;
 use super::scrub::Stopped;
 use crate::{AlignedBuf, BLOCK_SIZE, Operation};
@@ -34,7 +35,8 @@ enum Judged {
 }
 
 impl Flashlog {
-    /// Looks at some of what the log keeps for a backup, as it comes or is opened, and at all of it if any of that is damaged.
+    /// Looks at the pages that the log keeps for a backup, as it comes or is opened, if they are not too many, and at some of the data; at all of it
+    /// if any of that is damaged.
     ///
     /// # Errors
     /// As for [`Flashlog::look_at_all`]. The set does not heed a failure: it is not in use.
@@ -43,7 +45,15 @@ impl Flashlog {
             let head = self.head.lock();
             (head.labels.label.clone(), head.next)
         };
-        if label.backup == Uuid::NONE || !self.is_some_damaged(&label, to) {
+        if label.backup == Uuid::NONE {
+            return Ok(Looked::default());
+        }
+        if to.page - label.tail.page <= PAGES_MOST
+            && let Some(damage) = first_damaged(&self.rings, &label, label.tail, to)?
+        {
+            return Err(damage);
+        }
+        if !self.is_some_damaged(&label, to) {
             return Ok(Looked::default());
         }
         tracing::warn!(device = self.rings.device.name(), "the log has lost data: all that it keeps is read");
@@ -85,10 +95,20 @@ impl Flashlog {
         looked
     }
 
+    /// That data of the log is damaged which main does not have either.
+    pub(super) fn note_lost_data(&self, failure: &Failure) {
+        if matches!(failure.error, crate::Error::Damaged { .. }) {
+            self.note_pages(&failure.error.clone().into());
+        }
+    }
+
     /// That pages which the log keeps are damaged: a main made anew would be as it was in front of them.
     fn note_pages(&self, damage: &Error) {
-        tracing::error!(device = &*self.name, %damage, "what the log keeps is not known: the next backup compares everything");
-        *self.kept_damage.lock() = Some(damage.clone());
+        let mut noted = self.kept_damage.lock();
+        if noted.is_none() {
+            tracing::error!(device = &*self.name, %damage, "the log is damaged: what it keeps is not all there");
+            *noted = Some(damage.clone());
+        }
     }
 
     /// Whether the log has been written over from this point on, or may be.
@@ -97,16 +117,20 @@ impl Flashlog {
     }
 
     /// A backup has met damaged pages: the log lets go of what it keeps, as it is not known what that is, and everything counts as changed.
-    /// Whether that is the error.
+    /// Whether that is the error. Pages that are whole and follow on each other, but not on the backup's state, are no damage: the backup is of
+    /// another time.
     pub(super) fn gives_up_kept_for(&self, error: &Error) -> Result<bool, Error> {
         if !matches!(error, Error::Damaged { device, .. } if **device == *self.rings.device.name()) {
             return Ok(false);
         }
-        self.note_pages(error);
         let mut head = self.head.lock();
+        let label = head.labels.label.clone();
+        let Some(damage) = first_damaged(&self.rings, &label, label.tail, head.next)? else { return Ok(false) };
+        self.note_pages(&damage);
         let done = self.flush_log(&mut head).and_then(|()| self.catch_up_to_durable()).and_then(|()| {
             self.uses.lose();
             let applied = self.stages.lock().applied;
+            // As a page of it is damaged, that marks everything.
             self.let_go_of_kept(&mut head, applied)
         });
         drop(head);
@@ -230,4 +254,17 @@ impl Flashlog {
         written.map_err(|error| Stopped::Failed(Failure { side: Side::Log, error }))?;
         Ok(Judged::Mended)
     }
+}
+
+/// The first page of a part of the log that is damaged, or cannot be read.
+pub(super) fn first_damaged(rings: &Rings, label: &Label, from: Point, to: Point) -> Result<Option<Error>, Error> {
+    let mut scan = Scan::new(rings, label, from, false).without_mending();
+    while scan.at.page < to.page {
+        match scan.next() {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(Error::Device(_)) => return Ok(Some(scan.missing())),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }

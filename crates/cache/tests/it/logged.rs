@@ -130,3 +130,20 @@ fn readers_get_no_older_version_than_the_one_that_went_bad() {
     assert_eq!(rig.page(id, 1).unwrap()[..], pattern(4, PAGE_SIZE)[..]);
     assert_eq!(rig.remount().page(id, 1).unwrap()[..], pattern(4, PAGE_SIZE)[..]);
 }
+
+/// The log knows a page by the file that it was synced as: a copy gets it from there before it shares it.
+#[test]
+fn a_copy_of_what_was_synced_is_good() {
+    let rig = Rig::new(2048);
+    let (source, newest) = synced(&rig, false);
+    let target = rig.create(Kind::Regular);
+    rig.flip(source, 1, 77);
+    let (pages, size_min) = (4, newest.len() as u64);
+    rig.submit(vec![Op::Copy { source, source_first: 0, target, target_first: 0, pages, size_min }]).unwrap();
+    for _ in 0..2 {
+        assert_eq!(rig.contents(target).unwrap(), newest);
+        rig.cache.sync_all().unwrap();
+    }
+    let rig = rig.remount();
+    assert!(rig.contents(target).unwrap() == newest && rig.contents(source).unwrap() == newest);
+}

@@ -33,6 +33,9 @@ pub(crate) struct AttachReport {
     mended_bytes: u64,
     /// It had lost these, and main has not what it had.
     lost_bytes: u64,
+    /// Pages that it keeps are damaged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    log_damage: Option<String>,
     /// It had no room for them, or is new: the next backup copies these from main.
     changed_bytes: u64,
     /// It is new, and it is not known what the backup lacks: the next one compares everything.
@@ -42,7 +45,7 @@ pub(crate) struct AttachReport {
 impl AttachReport {
     /// Backup and log are everything again, as far as it is the log's.
     pub(crate) fn is_complete(&self) -> bool {
-        self.changed_bytes == 0 && !self.compares_all && self.lost_bytes == 0
+        self.changed_bytes == 0 && !self.compares_all && self.lost_bytes == 0 && self.log_damage.is_none()
     }
 }
 
@@ -72,6 +75,9 @@ impl Report for AttachReport {
                     words += &format!(
                         "DAMAGED: {lost} of it that main has not as it was (holdfast flashlog scrub tells more).\n"
                     );
+                }
+                if let Some(damage) = &self.log_damage {
+                    words += &format!("NOT PROTECTED before the next backup, as the log is damaged: {damage}.\n");
                 }
                 words
             }
@@ -163,6 +169,7 @@ impl Log {
             copied_bytes: sets::bytes(copied),
             mended_bytes: sets::bytes(mended),
             lost_bytes: sets::bytes(lost),
+            log_damage: set.status().0.log_damage.map(|error| error.to_string()),
             changed_bytes: sets::bytes(changed),
         })
     }

@@ -223,9 +223,7 @@ impl SetReport {
         let troubled = || troubles.iter().find_map(TroubleReport::problem);
         let damaged = || DamageReport::problem(&status.damage);
         let log_damaged = || {
-            let told = |error| {
-                format!("what the log keeps is damaged until the next backup, which compares everything: {error}")
-            };
+            let told = |error| format!("the log is damaged, make a backup: {error}");
             status.log_damage.as_ref().map(told)
         };
         let problem = stopped.or_else(troubled).or_else(damaged).or_else(log_damaged).or(overtaken).or(single);

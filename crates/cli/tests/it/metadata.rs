@@ -186,7 +186,9 @@ fn no_change_follows_from_a_record_that_has_just_gone_bad() {
     let path = rig.lab(OPTIONS).join("f");
     let mut expected = content(1, 1);
     fs::write(&path, &expected).unwrap();
-    for (round, field) in ["size", "size", "blocks", "mode", "uid", "nlink", "page_bound", "generation"].into_iter().enumerate() {
+    for (round, field) in
+        ["size", "size", "blocks", "mode", "uid", "nlink", "page_bound", "generation"].into_iter().enumerate()
+    {
         // It is as on the disk, and has been verified when it was written.
         rig.run(["sync", "m"]).exits(0);
         let (before, seed) = (fs::metadata(&path).unwrap(), round.to_string());

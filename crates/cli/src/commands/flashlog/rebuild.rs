@@ -24,6 +24,8 @@ struct Rebuilt {
     moment: Option<Moment>,
     /// What the log had behind that, and has no more.
     dropped_bytes: u64,
+    /// There was more, which is damaged.
+    dropped_damaged: bool,
     /// What came from the log.
     replayed_bytes: u64,
     /// Damaged on the backup, and not in the log: zeros, or what is left of it.
@@ -38,9 +40,11 @@ impl Report for Rebuilt {
         let (size, replayed) = (size::show(self.size_bytes), size::show(self.replayed_bytes));
         let moment =
             self.moment.as_ref().map_or(String::new(), |moment| format!("It is as it was at {}.\n", moment.words()));
+        let more =
+            if self.dropped_damaged { " and what is damaged, of which nobody knows how much it was" } else { "" };
         let dropped = match self.dropped_bytes {
-            0 => String::new(),
-            bytes => format!("GIVEN UP: what the log had behind that, {}.\n", size::show(bytes)),
+            0 if !self.dropped_damaged => String::new(),
+            bytes => format!("GIVEN UP: what the log had behind that, {}{more}.\n", size::show(bytes)),
         };
         format!(
             "{} is main of the Flashlog {} now: {size} of the backup, then {replayed} of the log.\n{moment}{dropped}{}{}\n",
@@ -88,6 +92,7 @@ pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
             size_bytes: sets::bytes(rebuilt.blocks),
             moment: rebuilt.barrier.as_ref().map(Moment::of),
             dropped_bytes: sets::bytes(rebuilt.dropped.blocks),
+            dropped_damaged: rebuilt.dropped.is_damaged,
             replayed_bytes: sets::bytes(opened.blocks),
             damaged: BadBlocks::of(&rebuilt.damaged),
             next: match holdfast_physical::blocks_of_store(&*ground.device) {
