@@ -7,10 +7,10 @@
 //! Pages of metadata have twins for this (see `twin`).
 
 use crate::Cache;
-use crate::flush::Written;
+use crate::flush::{Written, whole};
 use crate::pages::EVICT_AT_LEAST;
 use crate::state::{FrozenEpoch, State};
-use holdfast_object::{Batch, Fragment, FrameMut, LoggedPage, ObjectId, Op, PAGE_SIZE, PageIndex, PinnedPage, Result};
+use holdfast_object::{Batch, FrameMut, LoggedPage, ObjectId, Op, PAGE_SIZE, PageIndex, PinnedPage, Result};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -65,8 +65,7 @@ impl Cache {
                 }
                 _ => continue,
             }
-            let fragment = Fragment { index, start: 0, end: PAGE_SIZE as u16, page: page.page() };
-            batch.ops.push(Op::Write { id, fragments: vec![fragment], size_min });
+            batch.ops.push(Op::Write { id, fragments: vec![whole(index, page.page())], size_min });
             // The frame is needed until the store has taken it.
             self.apply(batch, written)?;
         }
@@ -133,14 +132,7 @@ impl State {
     /// Whether the page has been cut off, zeroed or copied over since what the log has.
     fn is_cut_since_log(&self, id: ObjectId, index: PageIndex) -> bool {
         let Some(object) = self.objects.get(&id) else { return true };
-        let cuts = |op: &Op| match op {
-            Op::Truncate { size, .. } => (index + 1) * PAGE > *size,
-            Op::Zero { offset, length, .. } => {
-                *offset < (index + 1) * PAGE && index * PAGE < offset.saturating_add(*length)
-            }
-            _ => false,
-        };
         let oldest = self.freezing.unwrap_or(self.open.epoch);
-        object.copied >= oldest || object.structural.iter().any(|(_, op)| op.target() == id && cuts(op))
+        object.copied >= oldest || object.structural.iter().any(|(_, op)| op.target() == id && op.cuts(index))
     }
 }

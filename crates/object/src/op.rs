@@ -125,6 +125,18 @@ impl Op {
             Op::Copy { target, .. } => *target,
         }
     }
+
+    /// Whether bytes of this page of its target become zero by its size or by a range.
+    pub fn cuts(&self, index: PageIndex) -> bool {
+        const PAGE: u64 = crate::PAGE_SIZE as u64;
+        match self {
+            Op::Truncate { size, .. } => (index + 1) * PAGE > *size,
+            Op::Zero { offset, length, .. } => {
+                *offset < (index + 1) * PAGE && index * PAGE < offset.saturating_add(*length)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Operations that the cache hands down to the store, in order. Applying one again gives the same state.

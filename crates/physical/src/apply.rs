@@ -699,7 +699,7 @@ fn records_of(domain: DomainId, op: &Op) -> impl Iterator<Item = ObjectKey> {
         Op::Copy { source, .. } => Some(*source),
         _ => None,
     };
-    [op.target()].into_iter().chain(source).map(move |object| ObjectKey { domain, object })
+    std::iter::once(op.target()).chain(source).map(move |object| ObjectKey { domain, object })
 }
 
 fn cut_pages(op: &Op) -> [Option<(PageIndex, usize, usize)>; 2] {

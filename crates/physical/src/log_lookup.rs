@@ -74,9 +74,7 @@ fn keeps(op: &Op, index: PageIndex, bytes: &[u8; PAGE_SIZE]) -> bool {
             let within = usize::try_from(size.saturating_sub(index * PAGE)).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
             within > 0 && bytes[within..].iter().all(|byte| *byte == 0)
         }
-        Op::Zero { offset, length, .. } => {
-            index * PAGE >= offset.saturating_add(*length) || *offset >= (index + 1) * PAGE
-        }
+        Op::Zero { .. } => !op.cuts(index),
         Op::Create { .. } | Op::Delete { .. } | Op::Adopt { .. } | Op::Lose { .. } | Op::Copy { .. } => false,
     }
 }

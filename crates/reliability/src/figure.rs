@@ -298,26 +298,15 @@ mod tests {
 
     #[test]
     fn labels_of_contours_lie_apart() {
-        for figure in [Figure::StaticScores, Figure::Switching] {
-            let svg = draw(figure, ChecksumData::Published, Goal::Zettabyte).unwrap();
-            let mut labels = Vec::new();
-            for text in svg.split("<text ").skip(1) {
-                let (head, words) = text.split_once('>').unwrap();
-                let number = |name: &str| -> f64 {
-                    head.split_once(&format!("{name}=\"")).unwrap().1.split_once('"').unwrap().0.parse().unwrap()
-                };
-                let is_level = head.contains("text-anchor=\"middle\"") && !head.contains("#000000");
-                if is_level && words.trim_start().split('\n').next().unwrap().parse::<f64>().is_ok() {
-                    labels.push((number("x"), number("y")));
-                }
-            }
-            assert!(labels.len() > 5, "{labels:?}");
-            for (at, one) in labels.iter().enumerate() {
-                for other in &labels[..at] {
-                    assert!((one.0 - other.0).hypot(one.1 - other.1) > 10.0, "{figure:?}: {one:?} {other:?}");
-                }
-            }
-        }
+        let (unit, flat) = ((10.0, 2.0), [(0.0, 1.0), (10.0, 1.0)]);
+        assert_eq!(beside(&flat, unit, 0.5, &[]), (5.0, 1.0));
+        let taken = |x: f64| (10.0 * x, 1.0);
+        assert_eq!(beside(&flat, unit, 0.5, &[taken(0.5)]), taken(0.65));
+        assert_eq!(beside(&flat, unit, 0.5, &[taken(0.5), taken(0.65)]), taken(0.35));
+        assert_eq!(beside(&flat, unit, 0.5, &[taken(0.5 + LABELS_APART)]), taken(0.5), "far enough");
+        // Where there is no room it is where it would be.
+        let all: Vec<Point> = (0..=100).map(|at| taken(f64::from(at) / 100.0)).collect();
+        assert_eq!(beside(&flat, unit, 0.5, &all), taken(0.5));
     }
 
     fn published(machine: Machine) -> Model {

@@ -222,7 +222,8 @@ impl Flashlog {
     /// them: the next backup copies these regions.
     pub(super) fn let_go_of_kept(&self, head: &mut Head, to: Point) -> Result<(), Failure> {
         let (from, let_go_of) = (head.keep.unwrap_or(to), head.labels.label.tail);
-        let mut marked = regions_between(&self.rings, &head.labels.label, from, to).map_err(Failure::of(Side::Log))?;
+        let found = regions_between(&self.rings, &head.labels.label, from, to);
+        let (mut marked, _) = found.map_err(Failure::of(Side::Log))?;
         head.changed_since.add(&marked);
         if let Some(before) = &head.changed {
             marked.add(before);
@@ -266,27 +267,31 @@ impl Flashlog {
     }
 }
 
-/// The regions that a part of the log has blocks of; all, if a page of it is damaged.
-pub(super) fn regions_between(rings: &Rings, label: &Label, from: Point, to: Point) -> Result<Regions, Error> {
+/// The regions that a part of the log has blocks of; all, if a page of it is damaged, which comes with it.
+pub(super) fn regions_between(
+    rings: &Rings,
+    label: &Label,
+    from: Point,
+    to: Point,
+) -> Result<(Regions, Option<super::Error>), Error> {
     let mut scan = Scan::new(rings, label, from, false);
-    let mut regions = Regions::none(label.blocks);
+    let (mut regions, mut damage) = (Regions::none(label.blocks), None);
     while scan.at.page < to.page {
-        match scan.next() {
-            Ok(Some(page)) => {
+        match scan.next_there() {
+            Ok(page) => {
                 for entry in &page.entries {
                     regions.mark(entry.first, entry.blocks());
                 }
             }
             Err(super::Error::Device(error)) => return Err(error),
-            Ok(None) | Err(_) => {
-                let (device, page) = (rings.device.name(), scan.at.page);
-                tracing::warn!(device, page, "a page of the log is damaged: everything counts as changed");
-                regions = Regions::all(label.blocks);
+            Err(error) => {
+                tracing::warn!(%error, "a page of the log is damaged: everything counts as changed");
+                (regions, damage) = (Regions::all(label.blocks), Some(error));
                 break;
             }
         }
     }
-    Ok(regions.about(from.page, to.page))
+    Ok((regions.about(from.page, to.page), damage))
 }
 
 /// The pages for a batch from `at` on, and the point after them. The last one is the barrier, if one is wanted.

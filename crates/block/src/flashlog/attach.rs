@@ -323,7 +323,8 @@ impl Joining {
 
     /// What the backup lacks, if the log lets go of everything that it had.
     fn map_of_all(&self, alone: &Alone) -> Result<Regions, Error> {
-        let mut map = regions_between(&self.rings, &self.log.label, self.tail, self.start)?.of_larger(alone.blocks);
+        let (map, _) = regions_between(&self.rings, &self.log.label, self.tail, self.start)?;
+        let mut map = map.of_larger(alone.blocks);
         let from = match self.log.read_map()? {
             Some(before) => {
                 map.add(&before);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// An opening reads so many pages that are kept for the backup: 64 MiB, some seconds of a stick. If there are more, it is not known what
 /// the backup lacks until it has been made again.
-pub(super) const PAGES_MOST: u64 = 16_384;
+const PAGES_MOST: u64 = 16_384;
 
 /// What a backup lacks.
 #[derive(Clone, Debug)]
@@ -40,7 +40,8 @@ impl Marks {
 }
 
 impl Flashlog {
-    /// Finds out what the backup lacks of what is in the log. A log that cannot be read for it is no reason not to open the set.
+    /// Finds out what the backup lacks of what is in the log. A log that cannot be read for it is no reason not to open the set, but the status
+    /// tells of it.
     pub(super) fn find_dirty(&self) {
         let (label, keep, next, changed) = {
             let head = self.head.lock();
@@ -57,12 +58,13 @@ impl Flashlog {
             return;
         }
         match regions_between(&self.rings, &label, keep, next) {
-            Ok(mut regions) => {
+            Ok((mut regions, damage)) => {
+                damage.iter().for_each(|damage| self.note_damaged_log(damage));
                 changed.iter().for_each(|changed| regions.add(changed));
                 let known = Dirty { backup: label.backup, sequence: label.backup_sequence, regions };
                 self.dirty.lock().known = Some(known);
             }
-            Err(error) => tracing::warn!(device = &*self.name, %error, "what the backup lacks is not known"),
+            Err(error) => self.note_damaged_log(&error.into()),
         }
     }
 

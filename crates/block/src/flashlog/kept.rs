@@ -2,11 +2,11 @@
 //! main. If it is pages, what they said is not known any more: the status says so, and the next backup compares everything.
 
 use super::Error;
+use super::append::regions_between;
 use super::at::{Behind, Kept, is_good};
 use super::device::{Failure, Flashlog, Side};
-use super::dirty::PAGES_MOST;
 use super::format::{Entry, Label, Page, Point, Uuid};
-use super::ring::{Area, Rings};
+use super::ring::Area;
 use super::scan::Scan;
 use super::scrub::Stopped;
 use crate::{AlignedBuf, BLOCK_SIZE, Operation};
@@ -35,8 +35,8 @@ enum Judged {
 }
 
 impl Flashlog {
-    /// Looks at the pages that the log keeps for a backup, as it comes or is opened, if they are not too many, and at some of the data; at all of it
-    /// if any of that is damaged.
+    /// Looks at some of what the log keeps for a backup, as it comes or is opened, and at all of it if any of that is damaged. (An opening
+    /// reads the pages, all of them if they are not too many: see `dirty`.)
     ///
     /// # Errors
     /// As for [`Flashlog::look_at_all`]. The set does not heed a failure: it is not in use.
@@ -45,15 +45,7 @@ impl Flashlog {
             let head = self.head.lock();
             (head.labels.label.clone(), head.next)
         };
-        if label.backup == Uuid::NONE {
-            return Ok(Looked::default());
-        }
-        if to.page - label.tail.page <= PAGES_MOST
-            && let Some(damage) = first_damaged(&self.rings, &label, label.tail, to)?
-        {
-            return Err(damage);
-        }
-        if !self.is_some_damaged(&label, to) {
+        if label.backup == Uuid::NONE || !self.is_some_damaged(&label, to) {
             return Ok(Looked::default());
         }
         tracing::warn!(device = self.rings.device.name(), "the log has lost data: all that it keeps is read");
@@ -68,7 +60,7 @@ impl Flashlog {
     pub(super) fn open_kept(&self) -> Result<u64, Error> {
         let looked = match self.look_at_kept() {
             Err(damage @ Error::Damaged { .. }) => {
-                self.note_pages(&damage);
+                self.note_damaged_log(&damage);
                 return Ok(0);
             }
             looked => looked?,
@@ -89,7 +81,7 @@ impl Flashlog {
             Err(Error::Damaged { .. }) if self.has_let_go_of(from) => {
                 return Err(Error::LetGo { device: self.rings.device.name().into() });
             }
-            Err(damage @ Error::Damaged { .. }) => self.note_pages(damage),
+            Err(damage @ Error::Damaged { .. }) => self.note_damaged_log(damage),
             _ => {}
         }
         looked
@@ -98,12 +90,12 @@ impl Flashlog {
     /// That data of the log is damaged which main does not have either.
     pub(super) fn note_lost_data(&self, failure: &Failure) {
         if matches!(failure.error, crate::Error::Damaged { .. }) {
-            self.note_pages(&failure.error.clone().into());
+            self.note_damaged_log(&failure.error.clone().into());
         }
     }
 
-    /// That pages which the log keeps are damaged: a main made anew would be as it was in front of them.
-    fn note_pages(&self, damage: &Error) {
+    /// That something which the log keeps is damaged: a main made anew would be as it was in front of that.
+    pub(super) fn note_damaged_log(&self, damage: &Error) {
         let mut noted = self.kept_damage.lock();
         if noted.is_none() {
             tracing::error!(device = &*self.name, %damage, "the log is damaged: what it keeps is not all there");
@@ -125,8 +117,9 @@ impl Flashlog {
         }
         let mut head = self.head.lock();
         let label = head.labels.label.clone();
-        let Some(damage) = first_damaged(&self.rings, &label, label.tail, head.next)? else { return Ok(false) };
-        self.note_pages(&damage);
+        let (_, damage) = regions_between(&self.rings, &label, label.tail, head.next)?;
+        let Some(damage) = damage else { return Ok(false) };
+        self.note_damaged_log(&damage);
         let done = self.flush_log(&mut head).and_then(|()| self.catch_up_to_durable()).and_then(|()| {
             self.uses.lose();
             let applied = self.stages.lock().applied;
@@ -254,17 +247,4 @@ impl Flashlog {
         written.map_err(|error| Stopped::Failed(Failure { side: Side::Log, error }))?;
         Ok(Judged::Mended)
     }
-}
-
-/// The first page of a part of the log that is damaged, or cannot be read.
-pub(super) fn first_damaged(rings: &Rings, label: &Label, from: Point, to: Point) -> Result<Option<Error>, Error> {
-    let mut scan = Scan::new(rings, label, from, false).without_mending();
-    while scan.at.page < to.page {
-        match scan.next() {
-            Ok(Some(_)) => {}
-            Ok(None) | Err(Error::Device(_)) => return Ok(Some(scan.missing())),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
 }

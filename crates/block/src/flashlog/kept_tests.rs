@@ -27,6 +27,14 @@ fn with_some() -> (Set, Flashlog) {
     (set, device)
 }
 
+/// The same, and main is without its log.
+fn parted() -> (Set, Lasting) {
+    let (set, device) = with_some();
+    let lasting = Lasting::of(device, alone());
+    lasting.detach_log().unwrap();
+    (set, lasting)
+}
+
 fn made_anew(set: &Set) -> Vec<u8> {
     let main = Arc::new(MemoryDevice::new(set.main.blocks()));
     rebuild(set.backup.clone(), set.log.clone(), main.clone(), Uuid([9; 16])).unwrap();
@@ -35,9 +43,7 @@ fn made_anew(set: &Set) -> Vec<u8> {
 
 #[test]
 fn a_log_that_comes_back_without_its_data_gets_it_from_main() {
-    let (set, device) = with_some();
-    let lasting = Lasting::of(device, alone());
-    lasting.detach_log().unwrap();
+    let (set, lasting) = parted();
     put(&lasting, 500, 5).unwrap();
     put(&lasting, 110, 7).unwrap();
     clear(&set.log, DATA..set.log.blocks());
@@ -56,9 +62,7 @@ fn a_log_that_comes_back_without_its_data_gets_it_from_main() {
 
 #[test]
 fn what_a_log_that_comes_back_and_main_have_both_lost_is_told() {
-    let (set, device) = with_some();
-    let lasting = Lasting::of(device, alone());
-    lasting.detach_log().unwrap();
+    let (set, lasting) = parted();
     clear(&set.log, DATA..DATA + 20);
     spoil(&set.main, 103);
     let attached = lasting.attach_log(set.log.clone()).unwrap();
@@ -83,9 +87,7 @@ impl Filter for ReadOnly {
 
 #[test]
 fn a_log_that_cannot_be_mended_changes_nothing_on_main() {
-    let (set, device) = with_some();
-    let lasting = Lasting::of(device, alone());
-    lasting.detach_log().unwrap();
+    let (set, lasting) = parted();
     put(&lasting, 500, 5).unwrap();
     lasting.settle().unwrap();
     clear(&set.log, DATA..DATA + 20);

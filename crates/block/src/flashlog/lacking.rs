@@ -48,7 +48,8 @@ impl Flashlog {
         };
         if now.to.page < next.page {
             // What is let go of meanwhile looks like damage, and then all counts as changed.
-            now.regions.add(&regions_between(&self.rings, &label, now.to, next)?);
+            let (regions, _) = regions_between(&self.rings, &label, now.to, next)?;
+            now.regions.add(&regions);
             now.to = next;
         }
         let answer = ask(&now.regions);

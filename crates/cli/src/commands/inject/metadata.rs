@@ -75,7 +75,7 @@ pub(super) fn run(mount: &Mount, arguments: &Inject, format: Format) -> Result<(
     Ok(())
 }
 
-/// Has a mount wait for what it is to strike. It is asked again and again, as nobody else is served by the thread that answers.
+/// Has a mount wait for what it is to strike, and asks it again and again whether it has.
 fn awaited(mount: &Mount, patience: Duration, ask: &dyn Fn(Step) -> Result<InjectReply>) -> Result<InjectReply> {
     let until = Instant::now() + patience;
     // Nobody is struck by it later, if this process should be killed.
@@ -92,6 +92,7 @@ fn awaited(mount: &Mount, patience: Duration, ask: &dyn Fn(Step) -> Result<Injec
             _ if Instant::now() >= until => Step::End,
             _ => Step::Look,
         };
+        // There is nothing to be woken by: a mount answers a request at once, and nobody else while it does, so it cannot answer when it has struck.
         std::thread::sleep(LOOKED_EVERY);
     }
 }
