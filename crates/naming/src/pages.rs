@@ -83,7 +83,7 @@ fn verified(cache: &dyn ObjectCache, id: ObjectId, index: PageIndex, mut view: P
                 Err(mismatch) => (page.page(), mismatch),
             },
         };
-        tracing::warn!(object = id.0, index, %mismatch, "page in memory does not match");
+        tracing::warn!(object = id.0, index, %mismatch, "a page does not match its checksum: it is read again");
         view = cache.reread(id, index, page)?;
     }
     Err(never_right(cache, id, index))
@@ -117,7 +117,7 @@ fn summed(
             PageView::Data(page) => match sums::of_part(page, part.clone(), how) {
                 Ok(sum) => return Ok(sum),
                 Err(error) => {
-                    tracing::warn!(object = id.0, index, %error, "page in memory does not match");
+                    tracing::warn!(object = id.0, index, %error, "a page does not match its checksum: it is read again");
                     page.page()
                 }
             },

@@ -78,7 +78,7 @@ pub(super) fn run(mount: &Mount, arguments: &Inject, format: Format) -> Result<(
 /// Has a mount wait for what it is to strike, and asks it again and again whether it has.
 fn awaited(mount: &Mount, patience: Duration, ask: &dyn Fn(Step) -> Result<InjectReply>) -> Result<InjectReply> {
     let until = Instant::now() + patience;
-    // Nobody is struck by it later, if this process should be killed.
+    // If this process is killed, nothing is struck after that.
     let within_ms = (patience + SLACK).as_millis() as u64;
     let mut step = Step::Begin { within_ms };
     let shown = Progress::unknown("making a recovery point");
