@@ -41,8 +41,8 @@ you are told what was found. If it has no such thing, the next one that has is
 waited for: 10 seconds, or --wait SECONDS. (A log-batch is part of none: it is
 struck on its way into the intent log, by an fsync; names are synced for it.)
 Three times in a row makes the store read-only until it is mounted again.
---stray writes to locked memory without unlocking it, which ends the daemon (see
-the mount option protect).";
+--stray writes to locked memory without unlocking it, which ends the daemon
+(see the mount option protect).";
 
 #[derive(Args, Debug)]
 pub(crate) struct Inject {
