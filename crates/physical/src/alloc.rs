@@ -449,6 +449,11 @@ impl Alloc {
         }
     }
 
+    /// Verifies all that the bits say.
+    pub(crate) fn look_at_all(&mut self) {
+        self.look((0, self.used.blocks()));
+    }
+
     fn now_s(&self) -> u32 {
         (self.clock.monotonic_ms() / 1000) as u32
     }

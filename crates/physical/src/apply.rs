@@ -94,7 +94,7 @@ impl Module {
             return Err(Error::Protocol(message));
         }
         self.disk().raise_newest(batch.epoch);
-        self.trees().verify_records(&self.base, batch.ops.iter().flat_map(|op| records_of(batch.domain, op)));
+        self.trees().verify_records(&self.base, batch.ops.iter().flat_map(|op| records_of(batch.domain, op)))?;
         self.disk().check_sound()?;
         let mut plan = self.plan(batch)?;
         let landed = self.write_pages(batch.epoch, &plan.outgoing, false)?;
@@ -596,7 +596,7 @@ impl Module {
                     trees.remove_pages(&self.base, target, record, to, to + gap)?;
                     return Ok(Some(gap));
                 }
-                let pointers = trees.pages(&self.base, source, &source_record, from, piece as usize)?;
+                let pointers = trees.pages_now(&self.base, source, &source_record, from, piece as usize)?;
                 share(self, trees, target, record, to, &pointers, epoch)?;
                 Ok(None)
             })?;
@@ -692,7 +692,6 @@ fn replaces(ops: &[Op]) -> bool {
     })
 }
 
-/// Pages that an operation cuts, with the range of bytes that must be zero afterwards.
 /// The objects that an operation needs to know.
 fn records_of(domain: DomainId, op: &Op) -> impl Iterator<Item = ObjectKey> {
     let source = match op {
@@ -702,6 +701,7 @@ fn records_of(domain: DomainId, op: &Op) -> impl Iterator<Item = ObjectKey> {
     std::iter::once(op.target()).chain(source).map(move |object| ObjectKey { domain, object })
 }
 
+/// Pages that an operation cuts, with the range of bytes that must be zero afterwards.
 fn cut_pages(op: &Op) -> [Option<(PageIndex, usize, usize)>; 2] {
     const PAGE: u64 = PAGE_SIZE as u64;
     match *op {

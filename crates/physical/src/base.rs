@@ -36,13 +36,22 @@ impl Base {
 
     /// A clean block, if it is in memory.
     pub(crate) fn clean(&self, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
+        self.clean_since(key, pointer, LOOK_AGAIN_MS)
+    }
+
+    /// The same, verified just now.
+    pub(crate) fn clean_now(&self, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
+        self.clean_since(key, pointer, 0)
+    }
+
+    fn clean_since(&self, key: NodeKey, pointer: &BlockPointer, age_max_ms: u32) -> Option<Arc<MetaBlock>> {
         let address = pointer.address[0];
         let (block, checked_ms) = self.cache.get(key, address)?;
         if !self.disk.metadata.rolls() {
             return Some(block);
         }
         let now_ms = self.now_ms();
-        if now_ms.wrapping_sub(checked_ms) >= LOOK_AGAIN_MS {
+        if now_ms.wrapping_sub(checked_ms) >= age_max_ms {
             // Nobody has had it for so long: it comes from memory.
             prefetch(block.bytes());
             if self.is_scribbled(&block, key, address, pointer.birth_phys) {
@@ -60,7 +69,7 @@ impl Base {
     }
 
     /// When blocks are verified, which nobody asks without protection.
-    fn now_ms(&self) -> u32 {
+    pub(crate) fn now_ms(&self) -> u32 {
         if self.disk.metadata.rolls() { self.clock.monotonic_ms() as u32 } else { 0 }
     }
 

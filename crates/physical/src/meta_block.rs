@@ -110,6 +110,11 @@ impl Scribble {
         if expected == got { Ok(()) } else { Err(Scribble { what, expected, got }) }
     }
 
+    /// A block that is to be changed is not there.
+    pub(crate) fn that_misses_a_block() -> Scribble {
+        Scribble { what: "number of such blocks of the epoch being built", expected: 1, got: 0 }
+    }
+
     pub(crate) fn at(self, place: Place) -> Corruption {
         let Scribble { what, expected, got } = self;
         let what = format!("{what} in memory, to which somebody has written who must not");

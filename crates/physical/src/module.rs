@@ -245,7 +245,7 @@ impl Module {
             && let Some(id) = trees.find_map_bit(&self.base, map_of(domain), from, true)?
         {
             let key = ObjectKey { domain, object: ObjectId(id) };
-            found.push((key, trees.get(&self.base, key)?.attributes));
+            found.push((key, trees.find_now(&self.base, key)?.ok_or(Error::NoObject(key))?.attributes));
             from = id + 1;
         }
         Ok(found)
@@ -259,8 +259,8 @@ impl Module {
     pub fn is_changed_since(&self, key: ObjectKey, index: PageIndex, epoch: Epoch) -> Result<bool> {
         self.surely(|| {
             let trees = self.trees();
-            let Some(record) = trees.find(&self.base, key)? else { return Ok(true) };
-            let pointers = trees.pages(&self.base, key, &record, index, 1)?;
+            let Some(record) = trees.find_now(&self.base, key)? else { return Ok(true) };
+            let pointers = trees.pages_now(&self.base, key, &record, index, 1)?;
             Ok(pointers.iter().all(|pointer| pointer.is_hole() || pointer.birth_log > epoch))
         })
     }
@@ -343,7 +343,7 @@ impl ObjectStore for Module {
         let mut attributes = self.surely(|| {
             let trees = self.trees();
             let (state, live) = trees.state_of(key)?;
-            Ok(state.find(&self.base, live)?.ok_or(Error::NoObject(key))?.attributes)
+            Ok(state.find_now(&self.base, live)?.ok_or(Error::NoObject(key))?.attributes)
         })?;
         // What it refers to is meant in the same snapshot.
         let snapshot = key.object.snapshot();
@@ -401,7 +401,7 @@ impl ObjectStore for Module {
         self.surely(|| {
             let trees = self.trees();
             let (state, live) = trees.state_of(key)?;
-            let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
+            let record = state.find_now(&self.base, live)?.ok_or(Error::NoObject(key))?;
             state.seek(&self.base, live, &record, from, what)
         })
     }

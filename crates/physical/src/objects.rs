@@ -130,12 +130,28 @@ impl Trees {
         }
     }
 
-    /// Verifies the blocks that the records of these objects are in, but for those that the epoch being built has as records: what an operation makes
-    /// of an object follows from its record, and no later look at the block takes that back. One that has gone bad in memory is read again.
-    pub(crate) fn verify_records(&self, base: &Base, keys: impl Iterator<Item = ObjectKey>) {
-        let is_in_block = |key: &ObjectKey| self.has_domain(key.domain) && !self.changed.contains_key(key);
-        let blocks = keys.filter(is_in_block).map(|key| (table_of(key.domain), key.object.0 / RECORDS));
-        let mut blocks: Vec<(u64, u64)> = blocks.collect();
+    /// [`Trees::find`], verified just now: for whoever keeps what it says.
+    pub(crate) fn find_now(&self, base: &Base, key: ObjectKey) -> Result<Option<Record>> {
+        self.verify_records(base, std::iter::once(key))?;
+        self.find(base, key)
+    }
+
+    /// Verifies the records of these objects, or the blocks that they are in: what an operation makes
+    /// of an object follows from its record, and no later look takes that back. A block that has gone bad in memory is read again.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a record that the epoch being built has changed and that has gone bad since: then no recovery point is made of it.
+    pub(crate) fn verify_records(&self, base: &Base, keys: impl Iterator<Item = ObjectKey>) -> Result<()> {
+        let mut blocks = Vec::new();
+        for key in keys.filter(|key| self.has_domain(key.domain) && key.object.0 < OBJECT_END) {
+            match self.changed.get(&key) {
+                Some(Change::Present(record)) => {
+                    record.bytes().map_err(|scribble| base.give_up_record(scribble, key))?;
+                }
+                Some(Change::Deleted) => {}
+                None => blocks.push((table_of(key.domain), key.object.0 / RECORDS)),
+            }
+        }
         blocks.sort_unstable();
         blocks.dedup();
         for (table, page) in blocks {
@@ -143,6 +159,7 @@ impl Trees {
             // What cannot be had is the operation's to tell.
             let _ = self.node_now(base, system_key(table), record, 0, page);
         }
+        Ok(())
     }
 
     /// The record, or [`Error::NoObject`].

@@ -7,7 +7,7 @@ use crate::disk::Disk;
 use crate::module::Module;
 use crate::objects::{system_key, table_of};
 use crate::sealed_record::SealedRecord;
-use crate::tree::Trees;
+use crate::tree::{Change, Trees};
 use holdfast_object::{Corruption, Error, ObjectKey, Place, Result};
 use parking_lot::RwLockReadGuard;
 use std::sync::atomic::Ordering;
@@ -116,6 +116,17 @@ impl Trees {
             self.looked_s.store(now_s, Ordering::Relaxed);
         }
         is_good
+    }
+
+    /// Verifies the store's own records, and those of objects that the epoch being built has changed.
+    pub(crate) fn look_at_all(&self, base: &Base) {
+        self.own_are_good(base);
+        for change in self.changed.values() {
+            if let Change::Present(record) = change {
+                // Who uses it next is told.
+                let _ = record.look(base.now_s());
+            }
+        }
     }
 
     /// What cannot be put right stops the recovery point that it would be in.

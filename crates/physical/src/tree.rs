@@ -140,12 +140,30 @@ impl Trees {
         Ok(block)
     }
 
-    /// [`Trees::node`], verified just now: for decisions by which blocks become free, which no later look can take back. The block above it
-    /// is good.
+    /// [`Trees::fetch`], verified just now.
     ///
     /// # Errors
-    /// As [`Trees::node`]; [`holdfast_object::Error::Corrupt`] for a block that the epoch being built has changed and that has gone bad in memory since:
+    /// As [`Trees::fetch`]; [`holdfast_object::Error::Corrupt`] for a block that the epoch being built has changed and that has gone bad in memory since:
     /// then no recovery point is made of it.
+    fn fetch_now(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<Arc<MetaBlock>> {
+        if !base.disk.metadata.rolls() {
+            return self.fetch(base, key, pointer);
+        }
+        if let Some(dirty) = self.dirty.get(&key) {
+            let verified = dirty.block.verify(key).map_err(|scribble| base.give_up_block(scribble, key, dirty));
+            return verified.map(|()| dirty.block.share());
+        }
+        match base.clean_now(key, pointer) {
+            Some(block) => Ok(block),
+            None => self.fetch(base, key, pointer),
+        }
+    }
+
+    /// [`Trees::node`], verified just now: for decisions by which blocks become free, or of which something is written elsewhere, which no later
+    /// look can take back.
+    ///
+    /// # Errors
+    /// As [`Trees::fetch_now`].
     pub(crate) fn node_now(
         &self,
         base: &Base,
@@ -154,31 +172,10 @@ impl Trees {
         level: u8,
         index: u64,
     ) -> Result<Option<Arc<MetaBlock>>> {
-        if !base.disk.metadata.rolls() {
-            return self.node(base, key, record, level, index);
+        match self.pointer_to(base, key, record, level, index)? {
+            Some((node, pointer, _)) => self.fetch_now(base, node, &pointer).map(Some),
+            None => Ok(None),
         }
-        let node = NodeKey::new(key, level, index);
-        if let Some(dirty) = self.dirty.get(&node) {
-            let give_up = |scribble| base.give_up_block(scribble, node, dirty);
-            let verified = dirty.block.verify(node).map_err(give_up);
-            return verified.map(|()| Some(dirty.block.share()));
-        }
-        let pointer = if level < record.levels {
-            let (parent, slot) = node.parent();
-            let parent = self.node(base, key, record, parent.level, parent.index)?;
-            parent.map_or(BlockPointer::HOLE, |parent| parent.pointer(slot))
-        } else if level == record.levels && index == 0 {
-            record.root
-        } else {
-            BlockPointer::HOLE
-        };
-        if pointer.is_hole() {
-            return Ok(None);
-        }
-        if let Some(block) = base.take_clean(node, &pointer) {
-            base.keep(node, pointer.address[0], block);
-        }
-        self.fetch(base, node, &pointer).map(Some)
     }
 
     /// The block of `level` with number `index` in that level; `None` if there is none.
@@ -190,32 +187,47 @@ impl Trees {
         level: u8,
         index: u64,
     ) -> Result<Option<Arc<MetaBlock>>> {
-        if record.levels < level || index >= span(record.levels - level) {
-            return Ok(None);
+        let Some((node, pointer, above)) = self.pointer_to(base, key, record, level, index)? else { return Ok(None) };
+        if let Some(block) = self.in_memory(base, node, &pointer) {
+            return Ok(Some(block));
         }
-        let mut pointer = record.root;
-        let mut at = record.levels;
-        let mut above: Option<Arc<MetaBlock>> = None;
-        loop {
-            if pointer.is_hole() {
-                return Ok(None);
-            }
-            let node = NodeKey::new(key, at, index / span(at - level));
-            let block = match (self.in_memory(base, node, &pointer), &above) {
-                (Some(block), _) => block,
-                (None, Some(above)) if at == level => self.fetch_ahead(base, node, above)?,
-                (None, _) => self.fetch(base, node, &pointer)?,
-            };
-            if at == level {
-                return Ok(Some(block));
-            }
-            at -= 1;
-            pointer = block.pointer(slot_of(index / span(at - level)));
-            above = Some(block);
+        match above {
+            Some(above) => self.fetch_ahead(base, node, &above).map(Some),
+            None => self.fetch(base, node, &pointer).map(Some),
         }
     }
 
-    /// Pointers of `count` pages from `first` on.
+    /// Where a block is, and the block above it; `None` if there is no such block. Another pointer that has gone bad in memory leads to a block that does
+    /// not match; a hole leads nowhere, so it is believed only of a block that has been verified just now.
+    #[allow(clippy::type_complexity)]
+    fn pointer_to(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        level: u8,
+        index: u64,
+    ) -> Result<Option<(NodeKey, BlockPointer, Option<Arc<MetaBlock>>)>> {
+        if record.levels < level || index >= span(record.levels - level) {
+            return Ok(None);
+        }
+        let mut node = NodeKey::new(key, record.levels, index / span(record.levels - level));
+        let mut pointer = record.root;
+        let mut above = None;
+        while !pointer.is_hole() && node.level > level {
+            let mut block = self.fetch(base, node, &pointer)?;
+            let below = NodeKey { level: node.level - 1, index: index / span(node.level - 1 - level), ..node };
+            let (_, slot) = below.parent();
+            if block.pointer_kind_is_hole(slot) {
+                block = self.fetch_now(base, node, &pointer)?;
+            }
+            (node, pointer) = (below, block.pointer(slot));
+            above = Some(block);
+        }
+        Ok((!pointer.is_hole()).then_some((node, pointer, above)))
+    }
+
+    /// Pointers of `count` pages from `first` on. What is no pointer to data is of a block that has been verified just now.
     pub(crate) fn pages(
         &self,
         base: &Base,
@@ -232,14 +244,41 @@ impl Trees {
             if record.levels == 0 {
                 pointers.extend((page..leaf_end).map(|page| if page == 0 { record.root } else { BlockPointer::HOLE }));
             } else {
-                match self.node(base, key, record, 1, page / POINTERS)? {
-                    Some(leaf) => pointers.extend((page..leaf_end).map(|page| leaf.pointer(slot_of(page)))),
-                    None => pointers.extend((page..leaf_end).map(|_| BlockPointer::HOLE)),
+                let pointers_of = |leaf: Option<Arc<MetaBlock>>| {
+                    let of_leaf =
+                        move |page| leaf.as_ref().map_or(BlockPointer::HOLE, |leaf| leaf.pointer(slot_of(page)));
+                    (page..leaf_end).map(of_leaf)
+                };
+                let before = pointers.len();
+                let leaf = self.node(base, key, record, 1, page / POINTERS)?;
+                let is_there = leaf.is_some();
+                pointers.extend(pointers_of(leaf));
+                // Data that is not what it should be is found out where it is read.
+                if is_there && pointers[before..].iter().any(|pointer| pointer.kind != PointerKind::Data) {
+                    pointers.truncate(before);
+                    pointers.extend(pointers_of(self.node_now(base, key, record, 1, page / POINTERS)?));
                 }
             }
             page = leaf_end;
         }
         Ok(pointers)
+    }
+
+    /// The same, all of them of blocks that have been verified just now: for what becomes the pointers of others.
+    pub(crate) fn pages_now(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        first: PageIndex,
+        count: usize,
+    ) -> Result<Vec<BlockPointer>> {
+        if record.levels > 0 && count > 0 {
+            for leaf in first / POINTERS..=(first + count as u64 - 1) / POINTERS {
+                self.node_now(base, key, record, 1, leaf)?;
+            }
+        }
+        self.pages(base, key, record, first, count)
     }
 
     /// First page at or behind `from` that is stored (or is not), within the tree.
@@ -270,7 +309,8 @@ impl Trees {
                     page += 1;
                     break;
                 }
-                let block = self.fetch(base, NodeKey::new(key, level, page / span(level)), &pointer)?;
+                // What is skipped is not looked at.
+                let block = self.fetch_now(base, NodeKey::new(key, level, page / span(level)), &pointer)?;
                 level -= 1;
                 let mut slot = slot_of(page / span(level));
                 if level == 0 {
@@ -335,17 +375,19 @@ impl Trees {
         self.fresh.push(key);
     }
 
-    /// A block that is dirty, to change it.
+    /// A block that is dirty, to change it: [`Trees::make_dirty`] comes first.
     pub(crate) fn dirty_mut(&mut self, key: NodeKey) -> Edit<'_> {
-        let Dirty { block, changed, .. } = self.dirty.get_mut(&key).expect("make_dirty comes first");
+        // The change goes where nothing comes of it, and so does the epoch: see [`Trees::check_identities`].
+        let astray =
+            |scribble| Astray { meant: key, scribble, block: OwnedBlock::new(key, MetadataProtection::Rolling) };
+        let Some(Dirty { block, changed, .. }) = self.dirty.get_mut(&key) else {
+            // What led here has gone bad in memory: the levels of a tree, say.
+            return self.astray.insert(astray(Scribble::that_misses_a_block())).block.edit(key);
+        };
         *changed = self.building;
         match block.edit_if(key) {
             Ok(edit) => edit,
-            // The change goes where nothing comes of it, and so does the epoch: see [`Trees::check_identities`].
-            Err(scribble) => {
-                let astray = || OwnedBlock::new(key, MetadataProtection::Rolling);
-                self.astray.insert(Astray { meant: key, scribble, block: astray() }).block.edit(key)
-            }
+            Err(scribble) => self.astray.insert(astray(scribble)).block.edit(key),
         }
     }
 

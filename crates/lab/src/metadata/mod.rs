@@ -3,6 +3,7 @@
 //! | file | job |
 //! |---|---|
 //! | `script` | what is done with the store |
+//! | `answers` | what the store says to whoever asks it past the cache |
 //! | `between` | moments at which something can happen |
 //! | `pages` | what the cache has of metadata, and striking it |
 //! | `attributes` | the same of attributes that the store does not have yet |
@@ -21,6 +22,7 @@
 //! - *it is named for what it is*: what was written over is found to be a scribble, if it is found, and not a logic bug, unless the pattern keeps
 //!   checksums; a logic bug is found, as one.
 
+mod answers;
 mod attributes;
 mod between;
 mod coverage;

@@ -11,7 +11,7 @@ use crate::model::{Action, Data, Driver, Model, Node};
 use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use holdfast_naming::{Atime, NameBug, NewNode, RenameMode, SetAttr, SpaceMode, XattrMode};
-use holdfast_object::{Clock, ManualClock, SnapshotId, SnapshotInfo, Snapshots};
+use holdfast_object::{Arena, Clock, ManualClock, SnapshotId, SnapshotInfo, Snapshots};
 use holdfast_physical::{MetadataProtection, Module};
 use std::sync::Arc;
 
@@ -39,6 +39,8 @@ pub(super) struct Run {
     script: u64,
     /// Whether it is looked at what a power cut right after a sync would leave.
     pub(super) looks_at_log: bool,
+    /// The moment before which all is looked at, so that nothing is looked at again in the second after it.
+    pub(super) at_once: Option<usize>,
     /// What has not gone as it should have.
     pub(super) errors: Vec<String>,
 }
@@ -56,6 +58,7 @@ pub(super) struct Memory {
     pub(super) module: Arc<Module>,
     pub(super) pages: Pages,
     pub(super) attributes: Attributes,
+    pub(super) arena: Arc<Arena>,
 }
 
 /// Told of each moment, by number.
@@ -95,7 +98,17 @@ impl Run {
             Ok(Kept { info: info.clone(), model: model.clone(), driver: store.driver.clone() })
         };
         let snapshots = store.snapshots.iter().map(kept).collect::<Result<_, String>>()?;
-        Ok(Run { device, module, watch, maker, snapshots, script, looks_at_log: false, errors: Vec::new() })
+        Ok(Run {
+            device,
+            module,
+            watch,
+            maker,
+            snapshots,
+            script,
+            looks_at_log: false,
+            at_once: None,
+            errors: Vec::new(),
+        })
     }
 
     /// All of it, up to the recovery point that may be struck.
@@ -106,14 +119,24 @@ impl Run {
         let stack = &self.maker.stack;
         let pages = Pages::new(stack.cache.clone(), stack.arena.clone());
         let attributes = Attributes::new(stack.cache.clone());
-        let (mut memory, clock) = (Memory { module: self.module.clone(), pages, attributes }, stack.clock.clone());
+        let memory = Memory { module: self.module.clone(), pages, attributes, arena: stack.arena.clone() };
+        let (mut memory, clock) = (memory, stack.clock.clone());
+        let at_once = self.at_once;
         let hook = Box::new(move |moment| {
+            // There is a second to each moment: before the strike, or after it.
+            let is_at_once = at_once == Some(number);
+            if is_at_once {
+                clock.advance_ns(SECOND_NS);
+                memory.module.lab().look_at_all();
+            }
             if matches!(moment, Moment::Rest | Moment::Appending | Moment::Logged) {
                 memory.pages.look();
             }
             strike(number, moment, &memory);
             number += 1;
-            clock.advance_ns(SECOND_NS);
+            if !is_at_once {
+                clock.advance_ns(SECOND_NS);
+            }
         });
         self.watch.set(Some(hook));
         self.watch.tell(Moment::Rest);

@@ -287,8 +287,9 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
          - *named*: what was written over is to be found as a scribble, if it is found; a multiple of the polynomial may be called a logic bug. What was done \
          wrongly is to be found as a logic bug. Else the campaign fails. That each sum of the audit has a twin that tells is \
          [0028](decisions/0028-sums-that-are-kept-twice.md).\n\n\
-         After each strike a second passes: what was looked at in the same second is not looked at again \
-         ([0015](decisions/0015-metadata-in-place.md)). All layers run in one process, on a device in memory.\n\n\
+         What was looked at in the same second is not looked at again ([0015](decisions/0015-metadata-in-place.md)), but for that of which nothing later would tell. So half of the strikes, by \
+         the seed, come right after everything has been looked at, and what follows comes in the same second; at rest the store is asked at once, past the \
+         cache, for the attributes, contents and holes of all objects, in snapshots too. After each of the others a second passes. All layers run in one process, on a device in memory.\n\n\
          Each of the {fields} fields is struck in each way, before and after further legal updates, and each logic bug is made before and after them: {}. \
          Then come the other cells, each once, in an order by seed: the {} injections were in {struck} of the {cells} cells that there are, of field × state × \
          pattern × moment. What cannot be struck is [below](#not-there).\n\n",

@@ -2,7 +2,7 @@
 
 use super::between::Moment;
 use super::script::{Memory, Run, see_all};
-use super::{Cell, Kind, Trial, Verdict, What, names};
+use super::{Cell, Kind, Trial, Verdict, What, answers, names};
 use crate::caught::caught;
 use crate::enemy::reference::Reference;
 use crate::stack::{Stack, StackOptions};
@@ -25,6 +25,8 @@ pub(super) struct Twin {
     script: u64,
     /// What there is at each moment.
     pub(super) survey: Vec<(Moment, Fields)>,
+    /// What the store says at each, if it can be asked.
+    said: Vec<Vec<String>>,
     /// The device, right after the recovery point.
     image: MemoryDevice,
     facts: [Vec<String>; 3],
@@ -71,7 +73,9 @@ impl Twin {
         let mut run = Run::open(store, script, metadata)?;
         run.looks_at_log = true;
         run.up_to_recovery_point(Box::new(move |_, moment, memory| {
-            note.lock().push((moment, survey(memory, moment)))
+            let is_asked = answers::can_be_asked(moment);
+            let said = if is_asked { answers::all(memory, &answers::objects(memory)) } else { Vec::new() };
+            note.lock().push(((moment, survey(memory, moment)), said));
         }))?;
         let image = MemoryDevice::clone(&run.device);
         run.go_on()?;
@@ -79,9 +83,14 @@ impl Twin {
             return Err(format!("script {script}, without a strike: {error}"));
         }
         let facts = facts(&image)?;
-        let survey = std::mem::take(&mut *found.lock());
-        Ok(Twin { script, survey, image, facts })
+        let (survey, said) = std::mem::take(&mut *found.lock()).into_iter().unzip();
+        Ok(Twin { script, survey, said, image, facts })
     }
+}
+
+/// Whether a strike comes while all is believed that is looked at once a second.
+pub(super) fn is_at_once(choice: u64) -> bool {
+    choice >> 63 == 1
 }
 
 /// Strikes at a cell; tells what was hit.
@@ -144,12 +153,21 @@ pub(super) fn run(
     let mut trial = Trial::new(cell, (twin.script, event, choice));
     let struck = Arc::new(Mutex::new(Err("its moment did not come".to_string())));
     let (note, wanted) = (struck.clone(), cell.clone());
+    let wrong = Arc::new(Mutex::new(Vec::new()));
+    let (note_wrong, expected) = (wrong.clone(), twin.said[event].clone());
     let outcome = caught(|| {
         let mut run = Run::open(store, twin.script, metadata)?;
         run.looks_at_log = cell.moment.is_of_log();
-        run.up_to_recovery_point(Box::new(move |number, _, memory| {
-            if number == event {
-                *note.lock() = strike(memory, &wanted, choice);
+        run.at_once = is_at_once(choice).then_some(event);
+        run.up_to_recovery_point(Box::new(move |number, moment, memory| {
+            if number != event {
+                return;
+            }
+            let is_asked = is_at_once(choice) && answers::can_be_asked(moment);
+            let objects = if is_asked { answers::objects(memory) } else { Vec::new() };
+            *note.lock() = strike(memory, &wanted, choice);
+            if is_asked {
+                *note_wrong.lock() = answers::differences(&answers::all(memory, &objects), &expected);
             }
         }))?;
         if matches!(cell.what, What::Field { kind: Kind::Store(MetaKind::LogBatch), .. }) {
@@ -177,6 +195,7 @@ pub(super) fn run(
         trial.stored.extend(mount_again(run)?);
         Ok(())
     });
+    trial.errors.append(&mut wrong.lock());
     trial.errors.extend(outcome.err());
     trial.struck = struck.lock().clone()?;
     Ok(trial)

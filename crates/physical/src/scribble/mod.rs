@@ -467,6 +467,21 @@ impl<'a> Lab<'a> {
         Lab { patience, ..self }
     }
 
+    /// Has everything looked at that is not looked at again for a second, as if it had all been used just now. Must be called while nothing of it
+    /// is bad.
+    pub fn look_at_all(&self) {
+        let base = &self.module.base;
+        for (key, address) in base.cache.versions() {
+            base.cache.checked(key, address, base.now_ms());
+        }
+        if let Some(trees) = self.trees() {
+            trees.look_at_all(base);
+        }
+        if let Some(mut alloc) = self.alloc() {
+            alloc.look_at_all();
+        }
+    }
+
     fn trees(&self) -> Option<RwLockWriteGuard<'a, Trees>> {
         self.module.trees.try_write_for(self.patience)
     }

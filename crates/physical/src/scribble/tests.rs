@@ -396,3 +396,53 @@ fn an_epoch_that_was_led_astray_a_moment_ago_is_begun_anew() {
         assert_eq!(rig.stored().0, 2, "{what}");
     }
 }
+
+/// Nothing that comes later would tell of these: behind a hole nothing is read, and attributes are kept by who asked for them. No time passes here.
+#[test]
+fn holes_and_attributes_are_believed_only_of_what_has_been_verified_just_now() {
+    let tree = |level| (MetaKind::BlockTree, NodeKey { domain: 1, object: 2, level, index: 0 });
+    let table = (MetaKind::ObjectTable, NodeKey { domain: 0, object: 16, level: 0, index: 0 });
+    for ((kind, key), slot, field, length) in [
+        (tree(1), 3, "address[0]", 64),
+        (tree(1), 3, "shape", 1),
+        (tree(2), 0, "address[0]", 64),
+        (table, 2, "root.address[0]", 64),
+        (table, 2, "levels", 1),
+        (table, 2, "size", 8),
+        (table, 2, "page_bound", 8),
+    ] {
+        for is_dirty in [false, true] {
+            let rig = Rig::new();
+            rig.fill(2, 130);
+            rig.commit().unwrap();
+            if is_dirty {
+                rig.write(2, 5).unwrap();
+            }
+            let attributes = rig.module.attributes(TWO).unwrap();
+            let lab = rig.module.lab();
+            let targets = lab.targets(kind).into_iter().filter(|target| target.key() == key);
+            // With a record in use, nothing is asked of its block.
+            let state = if is_dirty && kind == MetaKind::BlockTree { State::Changed } else { State::Clean };
+            let target = targets.into_iter().find(|target| target.state == state).expect("it is in memory");
+            let layout = lab.layout(&target).expect("it is listed");
+            let (_, first, _) = layout.fields.iter().find(|(name, ..)| name == field).expect("it has such a field");
+            let at = slot * layout.slot_bytes + first;
+            let struck = lab.write(&target, at, Write::Bytes(&vec![0; length]), false).expect("it was not zero");
+            let what = format!("{struck}, {}", state.name());
+            let again = || -> Result<(), Error> {
+                let mut frames = [rig.arena.allocate().expect("a frame")];
+                frames[0].fill(0xff);
+                rig.module.read(TWO, 3, &mut frames)?;
+                assert_eq!(frames[0][7], 3, "{what}");
+                assert_eq!(rig.module.seek(TWO, 0, Seek::Hole)?, Some(130), "{what}");
+                assert_eq!(rig.module.seek(TWO, 0, Seek::Data)?, Some(0), "{what}");
+                assert_eq!(rig.module.attributes(TWO)?, attributes, "{what}");
+                Ok(())
+            };
+            match again() {
+                Ok(()) => {}
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+    }
+}
