@@ -94,7 +94,7 @@ impl Module {
             return Err(Error::Protocol(message));
         }
         self.disk().raise_newest(batch.epoch);
-        self.trees().verify_records(&self.base, batch.ops.iter().flat_map(|op| records_of(batch.domain, op)))?;
+        self.trees_now().verify_records(&self.base, batch.ops.iter().flat_map(|op| records_of(batch.domain, op)))?;
         self.disk().check_sound()?;
         let mut plan = self.plan(batch)?;
         let landed = self.write_pages(batch.epoch, &plan.outgoing, false)?;

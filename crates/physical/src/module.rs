@@ -238,11 +238,11 @@ impl Module {
     /// # Errors
     /// [`Error::Corrupt`] and [`Error::Device`] as for any read of metadata.
     pub fn objects(&self, domain: DomainId, after: ObjectId, limit: usize) -> Result<Vec<(ObjectKey, Attributes)>> {
-        let trees = self.trees();
+        let trees = self.trees_now();
         let mut found = Vec::new();
         let mut from = after.0.saturating_add(1);
         while found.len() < limit
-            && let Some(id) = trees.find_map_bit(&self.base, map_of(domain), from, true)?
+            && let Some(id) = trees.find_map_bit_now(&self.base, map_of(domain), from, true)?
         {
             let key = ObjectKey { domain, object: ObjectId(id) };
             found.push((key, trees.find_now(&self.base, key)?.ok_or(Error::NoObject(key))?.attributes));
@@ -378,10 +378,10 @@ impl ObjectStore for Module {
 
     fn orphans(&self, domain: DomainId) -> Result<Vec<ObjectId>> {
         self.surely(|| {
-            let trees = self.trees();
+            let trees = self.trees_now();
             let mut found = Vec::new();
             let mut from = 0;
-            while let Some(id) = trees.find_map_bit(&self.base, orphans_of(domain), from, true)? {
+            while let Some(id) = trees.find_map_bit_now(&self.base, orphans_of(domain), from, true)? {
                 found.push(ObjectId(id));
                 from = id + 1;
             }

@@ -10,6 +10,9 @@ use crate::tree::{Change, Trees};
 use holdfast_object::{DomainId, Epoch, Error, ObjectId, ObjectKey, Result, Seek};
 use std::sync::Arc;
 
+/// [`Trees::node`], or a like one.
+type FindNode = fn(&Trees, &Base, ObjectKey, &Record, u8, u64) -> Result<Option<Arc<MetaBlock>>>;
+
 /// The allocation bitmap's id in domain 0.
 pub(crate) const BITMAP: u64 = 1;
 /// The reference table's id in domain 0.
@@ -203,7 +206,10 @@ impl Trees {
         let (page, bit) = (id.0 / BITS, (id.0 % BITS) as usize);
         let key = system_key(map);
         self.with_system(base, map, |trees, record| {
-            let is = trees.node(base, key, record, 0, page)?.is_some_and(|block| block.bit(bit));
+            // If it need not be changed, nobody looks at it later.
+            let is_dirty = trees.dirty.contains_key(&NodeKey::new(key, 0, page));
+            let block = if is_dirty { Trees::node } else { Trees::node_now }(trees, base, key, record, 0, page)?;
+            let is = block.is_some_and(|block| block.bit(bit));
             if is != was {
                 trees.audit.map_differs(map, id, is);
             }
@@ -222,12 +228,21 @@ impl Trees {
 
     /// First id at or behind `from` whose bit in a map is `value`; ids beyond the map have none set.
     pub(crate) fn find_map_bit(&self, base: &Base, map: u64, from: u64, value: bool) -> Result<Option<u64>> {
+        self.find_map_bit_by(base, map, from, value, Trees::node)
+    }
+
+    /// The same, by blocks that have been verified just now.
+    pub(crate) fn find_map_bit_now(&self, base: &Base, map: u64, from: u64, value: bool) -> Result<Option<u64>> {
+        self.find_map_bit_by(base, map, from, value, Trees::node_now)
+    }
+
+    fn find_map_bit_by(&self, base: &Base, map: u64, from: u64, value: bool, node: FindNode) -> Result<Option<u64>> {
         let key = system_key(map);
         let Some(record) = self.system.get(&map) else { return Ok(None) };
         let mut id = from;
         while id < OBJECT_END {
             let page = id / BITS;
-            let Some(block) = self.node(base, key, record, 0, page)? else {
+            let Some(block) = node(self, base, key, record, 0, page)? else {
                 if !value {
                     return Ok(Some(id));
                 }

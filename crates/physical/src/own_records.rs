@@ -26,6 +26,12 @@ impl Module {
         self.trees.write().heal_own(&self.base);
         self.trees.read()
     }
+
+    /// The same, with the store's own records, and what is known of snapshots, verified just now: for whoever keeps what they say.
+    pub(crate) fn trees_now(&self) -> RwLockReadGuard<'_, Trees> {
+        self.trees.read().looked_s.store(NEVER, Ordering::Relaxed);
+        self.trees()
+    }
 }
 
 /// Whether that can come of metadata which has gone bad in memory.
@@ -85,7 +91,8 @@ impl Trees {
         if !base.disk.metadata.rolls() {
             return false;
         }
-        let (weeded, own_are_good) = (base.weed(), self.own().all(|record| record.bytes().is_ok()));
+        let weeded = base.weed();
+        let own_are_good = self.own().all(|record| record.bytes().is_ok()) && self.kept.are_good();
         if !own_are_good {
             self.looked_s.store(NEVER, Ordering::Relaxed);
         }

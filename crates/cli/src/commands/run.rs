@@ -2,7 +2,7 @@
 
 use crate::args::Run;
 use crate::failure::{Failure, Result, exit};
-use crate::output::Format;
+use crate::output::{Format, count};
 use crate::quoting;
 use crate::stack;
 use holdfast_interface::run::{
@@ -117,13 +117,13 @@ impl Counters {
         let of = |counter: Counter| counts[counter as usize];
         let text = match format {
             Format::Words => format!(
-                "holdfast run: {} programs, {} of them with stdio; verified: {} reads of {} bytes, {} writes of {} bytes; left alone: {}, {} of them on mounts that refuse; bad: {}; mappings (mmap) are not counted",
-                of(Counter::Programs),
+                "holdfast run: {}, {} of them with stdio; verified: {} of {}, {} of {}; left alone: {}, {} of them on mounts that refuse; bad: {}; mappings (mmap) are not counted",
+                count(of(Counter::Programs), "program", "programs"),
                 of(Counter::Streams),
-                of(Counter::Reads),
-                of(Counter::ReadBytes),
-                of(Counter::Writes),
-                of(Counter::WrittenBytes),
+                count(of(Counter::Reads), "read", "reads"),
+                count(of(Counter::ReadBytes), "byte", "bytes"),
+                count(of(Counter::Writes), "write", "writes"),
+                count(of(Counter::WrittenBytes), "byte", "bytes"),
                 of(Counter::LeftAlone),
                 of(Counter::Refused),
                 of(Counter::Bad),
