@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Blocks that are copied at once: 1 MiB.
-const COPY_BLOCKS: u64 = 256;
+pub(super) const COPY_BLOCKS: u64 = 256;
 /// Copying notes how far it is each so many blocks: 64 MiB.
 const NOTE_BLOCKS: u64 = 64 * COPY_BLOCKS;
 /// So often a backup begins again to copy what has changed, because the log was full meanwhile.
@@ -42,6 +42,10 @@ pub struct BackedUp {
     pub doubtful_blocks: u64,
     /// The first of them.
     pub doubtful_first: Option<u64>,
+    /// Of this block the log has an earlier version that is damaged, or cannot be read: the backup went over the states that have it.
+    pub over_damage_first: Option<u64>,
+    /// What a step came to had no room in the staging area: the backup had no state until it was done.
+    pub had_no_state: bool,
 }
 
 impl BackedUp {
@@ -72,7 +76,7 @@ fn bytes_of<'a>(some: &[(u64, u64)], all: &[(u64, u64)], bytes: &'a [u8]) -> &'a
 }
 
 /// How far a backup is, for whoever waits for it, and who helps.
-struct Way<'a> {
+pub(super) struct Way<'a> {
     done: u64,
     total: u64,
     /// Who may read in advance.
@@ -82,7 +86,7 @@ struct Way<'a> {
 
 impl Way<'_> {
     /// So much is still to be copied, as far as it is known.
-    fn is_left(&mut self, blocks: u64) {
+    pub(super) fn is_left(&mut self, blocks: u64) {
         self.total = self.done + blocks;
         (self.tell)(self.done, self.total);
     }
@@ -179,7 +183,7 @@ impl Flashlog {
             if backup.label().applied.page >= end.page {
                 break;
             }
-            let step = self.copy_newest(&mut backup, end, &mut way);
+            let step = self.copy_newest(&mut backup, end, (&mut done, &mut way));
             if let Err(error) = &step
                 && backup.label().state != State::Staged
                 && self.pass_for(&backup).is_none()
@@ -194,7 +198,17 @@ impl Flashlog {
                 is_known = self.options.order == Order::TrustsSumsOfCopy;
                 continue;
             }
-            done.blocks += step?;
+            done.blocks += match step {
+                Err(error) if backup.label().state != State::Staged => {
+                    let over = self.step_over(&mut backup, end, error, (&mut done, &mut way));
+                    let Some(blocks) = over? else {
+                        is_known = self.options.order == Order::TrustsSumsOfCopy;
+                        continue;
+                    };
+                    blocks
+                }
+                step => step?,
+            };
             done.steps += 1;
             self.keep_from(&backup);
         }
@@ -423,21 +437,21 @@ impl Flashlog {
         let staged =
             self.newest_versions(pass.keep, end, Some(backup.staging_blocks() - copied_blocks)).and_then(|newest| {
                 let (all, to) = newest;
+                if to.page < end.page {
+                    return Ok(None);
+                }
                 way.is_left(all.len() as u64);
                 for batch in all.chunks(COPY_BLOCKS as usize) {
                     backup.stage_kept(&mut stager, batch, &self.read_newest(batch)?)?;
                     way.did(batch.len() as u64);
                 }
-                Ok((all.len() as u64, to))
+                Ok(Some(all.len() as u64))
             });
         let of_log = self.head.lock().labels.label.clone();
         if of_log.map != pass.map {
             return Ok(None);
         }
-        let (blocks, to) = staged?;
-        if to.page < end.page {
-            return Ok(None);
-        }
+        let Some(blocks) = staged? else { return Ok(None) };
         backup.commit(stager, end, &of_log)?;
         self.keep_from(backup);
         done.blocks += blocks;
@@ -485,7 +499,12 @@ impl Flashlog {
     }
 
     /// One step: as many pages of the log as have room in the staging area. How many blocks it was.
-    fn copy_newest(&self, backup: &mut Backup, end: Point, way: &mut Way<'_>) -> Result<u64, Error> {
+    pub(super) fn copy_newest(
+        &self,
+        backup: &mut Backup,
+        end: Point,
+        (done, way): (&mut BackedUp, &mut Way<'_>),
+    ) -> Result<u64, Error> {
         // Not more than memory is allowed for, but a state at least.
         let blocks_most = backup.staging_blocks().min(self.options.index_blocks);
         let from = backup.label().applied;
@@ -495,13 +514,20 @@ impl Flashlog {
         }
         if backup.label().state != State::Copying && !backup.has_room_for(&all) {
             // What a log got when it came back, with no state in between.
-            let (device, blocks) = (backup.labels.device.name(), all.len());
-            tracing::warn!(device, blocks, "the staging area has no room: the backup has no state until this is done");
-            backup.labels.write(|label| {
-                (label.state, label.map, label.staging) = (State::Copying, 0, Staging::default());
-            })?;
+            return self.copy_at_once(backup, end, (done, way));
         }
         way.is_left(all.len() as u64 + end.data.saturating_sub(to.data));
+        self.copy_all(backup, &all, to, way)
+    }
+
+    /// Copies the newest versions up to this point: to their place, if the backup has no state; otherwise by way of the staging area.
+    pub(super) fn copy_all(
+        &self,
+        backup: &mut Backup,
+        all: &[Kept],
+        to: Point,
+        way: &mut Way<'_>,
+    ) -> Result<u64, Error> {
         let is_copying = backup.label().state == State::Copying;
         let mut stager = backup.stager();
         for batch in all.chunks(COPY_BLOCKS as usize) {
@@ -567,7 +593,7 @@ impl Flashlog {
     }
 
     /// Reads blocks from the log and verifies them; zeros are as they are.
-    fn read_newest(&self, batch: &[Kept]) -> Result<AlignedBuf, Error> {
+    pub(super) fn read_newest(&self, batch: &[Kept]) -> Result<AlignedBuf, Error> {
         let mut bytes = AlignedBuf::zeroed(batch.len() * BLOCK_SIZE);
         let mut rest = &mut bytes[..];
         for run in batch.chunk_by(|a, b| a.is_zeros() == b.is_zeros()) {

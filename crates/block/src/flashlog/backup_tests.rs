@@ -235,10 +235,16 @@ fn a_copy_of_regions_that_is_cut_off_goes_on() {
 }
 
 /// A backup device: after so many writes in front of its labels so much is written to the set that the log is full.
-struct Busy {
+pub(super) struct Busy {
     below: Arc<MemoryDevice>,
     set: Arc<Flashlog>,
     left: AtomicU64,
+}
+
+impl Busy {
+    pub(super) fn after(backup: &Arc<MemoryDevice>, set: &Arc<Flashlog>, writes: u64) -> Busy {
+        Busy { below: backup.clone(), set: set.clone(), left: AtomicU64::new(writes) }
+    }
 }
 
 impl Filter for Busy {
@@ -277,8 +283,7 @@ fn a_log_that_is_full_during_a_backup_does_not_end_it() {
                 overflow(&device, addresses, 9);
             }
             put(&*device, 500, 501).unwrap();
-            let busy = Busy { below: backup.clone(), set: device.clone(), left: AtomicU64::new(writes) };
-            device.backup(Arc::new(busy)).unwrap();
+            device.backup(Arc::new(Busy::after(&backup, &device, writes))).unwrap();
             let is_same = contents(&*backup) == contents(&*device);
             // What was written after the point that the backup went for may be missing.
             device.backup(backup.clone()).unwrap();

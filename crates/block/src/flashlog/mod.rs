@@ -86,6 +86,9 @@ mod lasting;
 mod lasting_tests;
 mod open;
 mod outgrown;
+mod over;
+#[cfg(test)]
+mod over_tests;
 mod past;
 #[cfg(test)]
 mod past_tests;

@@ -55,6 +55,12 @@ pub(crate) struct BackupReport {
     doubtful_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     doubtful_first_block: Option<u64>,
+    /// Of this block the log has lost an earlier version: it went over the states that have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    over_damage_first_block: Option<u64>,
+    /// Not all had room in the staging area: the backup had no state until this was done.
+    #[serde(default)]
+    had_no_state: bool,
     /// What reading it back has shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<VerifiedReport>,
@@ -133,7 +139,13 @@ impl Report for BackupReport {
                 size::show(self.doubtful_bytes)
             )
         });
-        done + &doubtful + &verified
+        let over = self.over_damage_first_block.map_or(String::new(), |first| {
+            let without = if self.had_no_state { ", and had no state until this was done" } else { "" };
+            format!(
+                "The log has lost earlier versions, first block {first} of the set: the backup went on to later ones{without}.\n"
+            )
+        });
+        done + &over + &doubtful + &verified
     }
 }
 
@@ -215,6 +227,8 @@ pub(crate) fn run(
         steps: done.steps,
         doubtful_bytes: sets::bytes(done.doubtful_blocks),
         doubtful_first_block: done.doubtful_first,
+        over_damage_first_block: done.over_damage_first,
+        had_no_state: done.had_no_state,
         verified,
     })
 }

@@ -15,6 +15,7 @@ mod errors;
 mod flashlog;
 mod flashlog_at;
 mod flashlog_catch_up;
+mod flashlog_log_damaged;
 mod flashlog_log_leaves;
 mod flashlog_pulled;
 mod flashlog_sets;
