@@ -11,7 +11,7 @@ use crate::flashlog::in_use::InUse;
 use crate::flashlog::past::{self, Moment};
 use crate::flashlog::places::Places;
 use crate::flashlog::report::{Served, SetReport};
-use crate::flashlog::sets::{explain, inspect};
+use crate::flashlog::sets::{explain, explain_opening, inspect};
 use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
 use crate::{holder, size, stack};
@@ -352,7 +352,7 @@ impl Set {
         let lasting = match &log {
             Some(log) if !was_alone => {
                 let (flashlog, opened) =
-                    Flashlog::open(over_main, below(log.clone(), Role::Log)?, &options).map_err(explain)?;
+                    Flashlog::open(over_main, below(log.clone(), Role::Log)?, &options).map_err(explain_opening)?;
                 if !is_read_only {
                     let (generation, blocks) = (opened.generation, opened.blocks);
                     tracing::info!(set = %label.set, log = log.name(), generation, blocks, "the Flashlog is open");

@@ -8,6 +8,7 @@ use super::dirty::Dirty;
 use super::format::{Decoded, Label, Regions, Role, State};
 use super::labels::{Labelled, empty_labels, newest_of};
 use super::outgrown;
+use super::stages::Map;
 use crate::device::read_one_by_one;
 use crate::nbd::Extent;
 use crate::{Device, Error as DeviceError, Operation, Read, check_request};
@@ -289,19 +290,25 @@ impl Flashlog {
         // power; but a mixture must be complete before it is said to be none.
         let is_mixture = main.labels.label.state == State::CatchingUp;
         if self.options.order == Order::RescueBeforeLabel {
-            self.write_to_main(&blocks, Pace::AtOnce)?;
+            self.write_all_to_main(&blocks)?;
         }
         // What the log has is marked there before it gets it, and what it has not is marked here.
         let dirty = self.dirty();
         if !is_mixture {
             go_alone(&mut main.labels, &changed, dirty.as_ref()).map_err(Failure::of(Side::Main))?;
         }
-        self.write_to_main(&blocks, Pace::AtOnce)?;
+        self.write_all_to_main(&blocks)?;
         main.labels.device.flush().map_err(Failure::of(Side::Main))?;
         if is_mixture {
             go_alone(&mut main.labels, &changed, dirty.as_ref()).map_err(Failure::of(Side::Main))?;
         }
         Ok(true)
+    }
+
+    /// Main alone goes on without none of them.
+    fn write_all_to_main(&self, blocks: &Map) -> Result<(), Failure> {
+        let lost = self.write_to_main(blocks, Pace::AtOnce)?;
+        lost.into_iter().next().map_or(Ok(()), |lost| Err(lost.failure))
     }
 
     /// Main alone, if this set's log has failed or left and main has everything; waits for the rescue.

@@ -188,11 +188,12 @@ impl Flashlog {
             // An old point would make the next opening read much.
             let is_long = head.next.page - label.applied.page > areas.meta_blocks / 8;
             let applied = self.stages.lock().applied;
-            let has_moved = applied.page > label.applied.page || head.tail(applied).page > label.tail.page;
+            let has_moved = applied.page > label.applied.page || self.tail(head, applied).page > label.tail.page;
             match (has_room, has_moved) {
                 (true, false) => return Ok(()),
                 (true, true) if !is_long => return Ok(()),
                 (_, true) => self.write_points(head, applied)?,
+                (false, false) if self.lets_go_of_held() => {}
                 (false, false) => {
                     let is_kept = head.keep.is_some_and(|keep| keep.page < applied.page);
                     // What main has already may be enough.
@@ -231,13 +232,14 @@ impl Flashlog {
         }
         head.labels.write_map(&marked, |label| label.tail = to).map_err(Failure::of(Side::Log))?;
         (head.changed, head.keep) = (Some(marked), Some(to));
+        self.stages.lock().held = None;
         self.trim(head, let_go_of);
         Ok(())
     }
 
     /// Writes a label of the log that lets go of what main has. Only then is it overwritten.
     pub(super) fn write_points(&self, head: &mut Head, applied: Point) -> Result<(), Failure> {
-        let (tail, barrier, let_go_of) = (head.tail(applied), head.barrier, head.labels.label.tail);
+        let (tail, barrier, let_go_of) = (self.tail(head, applied), head.barrier, head.labels.label.tail);
         let durable = self.stages.lock().durable.page;
         if self.options.order == Order::ReuseBeforeLabel {
             (head.labels.label.tail, head.labels.label.applied) = (tail, applied);

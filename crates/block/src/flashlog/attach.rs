@@ -100,8 +100,7 @@ impl Alone {
         *gate = true;
         if let Attached::Back { mended_blocks, lost_blocks, .. } = &mut attached {
             *mended_blocks += opened.mended_blocks;
-            let lost = flashlog.newest_of(&joining.looked.lost);
-            match lost.and_then(|lost| flashlog.note_lost(&lost).map(|()| lost.len() as u64)) {
+            match flashlog.note_lost_in_log(&joining.looked.lost) {
                 Ok(blocks) => *lost_blocks = blocks,
                 // It is attached, and fails where it is used if it must.
                 Err(error) => tracing::error!(device = &*flashlog.name, %error, "what is lost cannot be noted"),

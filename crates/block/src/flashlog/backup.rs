@@ -259,7 +259,7 @@ impl Flashlog {
         let all = Regions::all(self.blocks).about(now.page, now.page);
         head.keep = Some(now);
         let applied = self.stages.lock().applied;
-        let (tail, barrier) = (head.tail(applied), head.barrier);
+        let (tail, barrier) = (self.tail(&head, applied), head.barrier);
         let written = head.labels.write_map(&all, |label| {
             (label.tail, label.applied, label.backup, label.barrier) = (tail, applied, of_backup.backup, barrier);
             label.backup_sequence = 0;

@@ -4,6 +4,7 @@ use super::chunk::zero_block;
 use super::device::{Failure, Flashlog, Order, Side};
 use super::format::{Point, State};
 use super::labels::Labelled;
+use super::lost::Lost;
 use super::ring::Area;
 use super::stages::{Map, Place, Stage, Stages, Version};
 use super::turns::TurnGuard;
@@ -116,7 +117,8 @@ impl Flashlog {
             if main.labels.label.state != State::CatchingUp {
                 main.labels.write(|label| label.state = State::CatchingUp).map_err(Failure::of(Side::Main))?;
             }
-            self.write_to_main(&done, pace)?;
+            let lost = self.write_to_main(&done, pace)?;
+            self.go_on_without(main, &lost)?;
         }
         let used = (!done.is_empty()).then(|| self.options.timer.now());
         {
@@ -190,7 +192,8 @@ impl Flashlog {
             }
             (Arc::clone(stages.map(Stage::Applying)), stages.durable)
         };
-        self.write_to_main(&blocks, pace)?;
+        let lost = self.write_to_main(&blocks, pace)?;
+        self.go_on_without(main, &lost)?;
         let used = (!blocks.is_empty()).then(|| self.options.timer.now());
         // Nobody else has it then, and it need not be copied.
         drop(blocks);
@@ -220,9 +223,10 @@ impl Flashlog {
         Ok(())
     }
 
-    /// Writes these versions to main. Main is the caller's. What memory has goes first, before it has to go, and without the log.
-    pub(super) fn write_to_main(&self, blocks: &Map, pace: Pace) -> Result<(), Failure> {
-        let (mut in_log, mut batch) = (Vec::new(), Vec::new());
+    /// Writes these versions to main. Main is the caller's. What memory has goes first, before it has to go, and without the log. Gives what
+    /// the log has lost, which is not written.
+    pub(super) fn write_to_main(&self, blocks: &Map, pace: Pace) -> Result<Vec<Lost>, Failure> {
+        let (mut in_log, mut batch, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         let all = self.make_zeros_on_main(blocks.iter().collect()).map_err(Failure::of(Side::Main))?;
         for some in all.chunks(BATCH_BLOCKS) {
             {
@@ -235,20 +239,21 @@ impl Flashlog {
                 }
             }
             if batch.len() >= BATCH_BLOCKS {
-                self.write_batch_to_main(std::mem::take(&mut batch))?;
+                self.write_batch_to_main(std::mem::take(&mut batch), &mut lost)?;
             }
         }
-        self.write_batch_to_main(batch)?;
+        self.write_batch_to_main(batch, &mut lost)?;
         for batch in in_log.chunks(BATCH_BLOCKS) {
             if pace == Pace::Patient {
                 self.wait_for_log()?;
             }
-            self.write_batch_to_main(batch.iter().map(|(address, version)| (**address, (*version).clone())).collect())?;
+            let batch = batch.iter().map(|(address, version)| (**address, (*version).clone())).collect();
+            self.write_batch_to_main(batch, &mut lost)?;
         }
-        Ok(())
+        Ok(lost)
     }
 
-    fn write_batch_to_main(&self, mut batch: Vec<(u64, Version)>) -> Result<(), Failure> {
+    fn write_batch_to_main(&self, mut batch: Vec<(u64, Version)>, lost: &mut Vec<Lost>) -> Result<(), Failure> {
         for (address, version) in &mut batch {
             if let Place::Held(chunk, index, position) = &version.place
                 && crc64(chunk.block(*index)) != version.sum
@@ -259,7 +264,8 @@ impl Flashlog {
         }
         // One buffer for what comes from the log, in the order of the batch; memory is written from where it is.
         let mut read = AlignedBuf::zeroed(batch.iter().filter(|(_, version)| is_in_log(version)).count() * BLOCK_SIZE);
-        self.read_versions(&batch, &mut read)?;
+        let lost_now = self.read_versions(&batch, &mut read)?;
+        let is_lost = |address: &u64| lost_now.binary_search_by_key(address, |lost| lost.address).is_ok();
         let (blocks, _none) = read.as_chunks::<BLOCK_SIZE>();
         let mut read = blocks.iter();
         let mut runs: Vec<(u64, Vec<IoSlice<'_>>)> = Vec::new();
@@ -277,6 +283,9 @@ impl Flashlog {
                 Place::Log(_) => read.next().expect("read above, one for each"),
                 Place::Zeros(_) => zero_block(),
             };
+            if is_lost(address) {
+                continue;
+            }
             match runs.last_mut() {
                 Some((first, run)) if *first + run.len() as u64 == *address && run.len() < RUN_BLOCKS => {
                     run.push(IoSlice::new(bytes));
@@ -285,11 +294,14 @@ impl Flashlog {
             }
         }
         let writes: Vec<Write<'_>> = runs.iter().map(|(first, bufs)| Write { first: *first, bufs }).collect();
-        self.main.write_batch(&writes).map_err(Failure::of(Side::Main))
+        self.main.write_batch(&writes).map_err(Failure::of(Side::Main))?;
+        lost.extend(lost_now);
+        Ok(())
     }
 
-    /// Reads, of these versions, those that are in the log, one after the other into `bytes`, and verifies them.
-    fn read_versions(&self, batch: &[(u64, Version)], bytes: &mut [u8]) -> Result<(), Failure> {
+    /// Reads, of these versions, those that are in the log, one after the other into `bytes`, and verifies them. Gives those that are lost, in
+    /// order.
+    fn read_versions(&self, batch: &[(u64, Version)], bytes: &mut [u8]) -> Result<Vec<Lost>, Failure> {
         let in_log: Vec<(u64, &Version, u64)> = batch
             .iter()
             .filter_map(|(address, version)| match version.place {
@@ -300,11 +312,16 @@ impl Flashlog {
         let positions: Vec<u64> = in_log.iter().map(|(_, _, position)| *position).collect();
         self.rings.read_each(Area::Data, &positions, bytes).map_err(Failure::of(Side::Log))?;
         let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        let mut lost = Vec::new();
         for (block, (address, version, position)) in blocks.iter_mut().zip(&in_log) {
-            self.verify_or_mend(block, *address, version.sum, *position)
-                .inspect_err(|failure| self.note_lost_data(failure))?;
+            match self.verify_or_mend(block, *address, version.sum, *position) {
+                Err(failure @ Failure { error: crate::Error::Damaged { got, .. }, .. }) => {
+                    lost.push(Lost { address: *address, position: *position, sum: version.sum, got, failure });
+                }
+                done => done?,
+            }
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Verifies a block that came from the log. One that is damaged is made good if that is possible; the log gets it again. Nobody

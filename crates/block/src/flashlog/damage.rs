@@ -1,6 +1,7 @@
 //! What was found damaged is remembered, on main, until whoever looks again finds it mended: nobody is told that all is well meanwhile.
 
 use super::Error;
+use super::catch_up::MainSide;
 use super::device::{Failure, Flashlog, Side};
 use super::format::{Bad, Damage};
 use super::scrub::Scrubbed;
@@ -25,12 +26,16 @@ impl Flashlog {
     pub(super) fn note_scrubbed(&self, done: &Scrubbed) -> Result<(), Error> {
         let main = bad([&done.lost]);
         let backup = bad([&done.waiting, &done.doubtful]);
-        self.note_damage(|damage| *damage = Damage { main, backup })
+        self.note_damage(|damage| *damage = Damage { main, backup })?;
+        self.forget_lost_data();
+        Ok(())
     }
 
     /// What the log has was compared with main: of the rest nothing new is known.
     pub(super) fn note_scrubbed_with_log(&self, done: &Scrubbed) -> Result<(), Error> {
-        self.note_lost(&done.lost)
+        self.note_lost(&done.lost)?;
+        self.forget_lost_data();
+        Ok(())
     }
 
     /// Of these blocks of main the log has nothing else, and neither is as it was.
@@ -42,6 +47,14 @@ impl Flashlog {
         self.note_damage(|damage| damage.main = found.with(damage.main))
     }
 
+    /// All data that the log keeps has been read since: what of it is lost is known now as main's damage, or not needed.
+    fn forget_lost_data(&self) {
+        let mut noted = self.kept_damage.lock();
+        if matches!(*noted, Some(Error::Device(_))) {
+            *noted = None;
+        }
+    }
+
     /// Another backup is made, of which nothing is known.
     pub(super) fn note_new_backup(&self) -> Result<(), Error> {
         self.note_damage(|damage| damage.backup = Bad::default())
@@ -49,32 +62,26 @@ impl Flashlog {
 
     fn note_damage(&self, change: impl FnOnce(&mut Damage)) -> Result<(), Error> {
         let mut main = self.main_side_at_once();
-        let mut damage = main.labels.label.damage;
-        change(&mut damage);
-        if damage == main.labels.label.damage {
-            return Ok(());
-        }
         // A main that goes on alone has others who write its labels.
         self.check_latch().map_err(|Failure { error, .. }| error)?;
-        let written = main.labels.write(|label| label.damage = damage).map_err(Failure::of(Side::Main));
+        let noted = self.note_damage_at(&mut main, change);
         drop(main);
-        self.heed(written)?;
-        *self.damage.lock() = damage;
+        Ok(self.heed(noted)?)
+    }
+
+    /// The same by whoever has main.
+    pub(super) fn note_damage_at(&self, main: &mut MainSide, change: impl FnOnce(&mut Damage)) -> Result<(), Failure> {
+        let mut damage = main.labels.label.damage;
+        change(&mut damage);
+        if damage != main.labels.label.damage {
+            main.labels.write(|label| label.damage = damage).map_err(Failure::of(Side::Main))?;
+            *self.damage.lock() = damage;
+        }
         Ok(())
     }
 }
 
-fn bad<const N: usize>(found: [&[u64]; N]) -> Bad {
+pub(super) fn bad<const N: usize>(found: [&[u64]; N]) -> Bad {
     let blocks = found.iter().map(|blocks| blocks.len() as u64).sum();
     Bad { blocks, first: found.into_iter().flatten().min().copied().unwrap_or(0) }
-}
-
-impl Bad {
-    /// The same with what was known before; some may be in both.
-    fn with(self, before: Bad) -> Bad {
-        match before.blocks {
-            0 => self,
-            blocks => Bad { blocks: self.blocks.max(blocks), first: self.first.min(before.first) },
-        }
-    }
 }

@@ -535,7 +535,8 @@ impl Device for Flashlog {
             let length_bytes = read.bufs.iter().map(|buf| buf.len() as u64).sum();
             let count = check_request(&self.name, Operation::Read, self.blocks, read.first, length_bytes);
             let stages = self.stages.lock();
-            count.is_ok_and(|count| (read.first..read.first + count).all(|address| stages.find(address).is_none()))
+            let is_there = |address| stages.find(address).is_none() && !stages.known_bad.contains_key(&address);
+            count.is_ok_and(|count| (read.first..read.first + count).all(is_there))
         };
         if reads.iter().all(is_on_main) {
             return self.main.read_batch(reads);

@@ -5,17 +5,24 @@ use super::Error;
 use super::append::regions_between;
 use super::at::{Behind, Kept, is_good};
 use super::device::{Failure, Flashlog, Side};
-use super::format::{Entry, Label, Page, Point, Uuid};
+use super::format::{Label, Page, Point, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
 use super::scrub::Stopped;
-use crate::{AlignedBuf, BLOCK_SIZE, Operation};
+use super::staging::Backup;
+use super::verify::read_each;
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
 use holdfast_integrity::crc64;
+use std::time::Duration;
 
 /// So many of the last pages are looked at when a log comes, with a block of each: what a stick forgets first.
 const LAST_PAGES: u64 = 32;
 /// And so many of all.
 const SPREAD_PAGES: u64 = 96;
+/// Blocks that are read and made good at once: 1 MiB.
+const LOOK_BLOCKS: usize = 256;
+/// How often is told how far that is.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// What was found in the data that the log keeps.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -26,12 +33,14 @@ pub(super) struct Looked {
     pub(super) lost: Vec<Kept>,
 }
 
-/// What has become of a block that looked damaged.
-enum Judged {
-    /// It is good, or the log has let go of it meanwhile.
-    Fine,
-    Mended,
-    Lost,
+impl Looked {
+    /// With what was found elsewhere in the log.
+    pub(super) fn add(&mut self, other: Looked) {
+        self.mended.extend(other.mended);
+        self.mended.sort_unstable();
+        self.lost.extend(other.lost);
+        self.lost.sort_unstable_by_key(|kept| kept.address);
+    }
 }
 
 impl Flashlog {
@@ -49,29 +58,38 @@ impl Flashlog {
             return Ok(Looked::default());
         }
         tracing::warn!(device = self.rings.device.name(), "the log has lost data: all that it keeps is read");
-        self.look_at_all(label.tail, to).map_err(|stopped| match stopped {
+        self.look_at_all_unheeded(label.tail, to)
+    }
+
+    fn look_at_all_unheeded(&self, from: Point, to: Point) -> Result<Looked, Error> {
+        self.look_at_all(from, to, None).map_err(|stopped| match stopped {
             Stopped::Failed(Failure { error, .. }) => error.into(),
             Stopped::Other(error) => error,
         })
     }
 
-    /// The same at an opening. Of what nobody has as it was, and no later version is there, main's label knows from then on; of pages that are
-    /// damaged, the status. Gives how many blocks were made good.
+    /// The same at an opening. Of what neither has as it was, and no later version is there, main's label knows from then on; of pages that are
+    /// damaged, the status. If there are such already, all is read, as it may tell which these are. Gives how many blocks were made good.
     pub(super) fn open_kept(&self) -> Result<u64, Error> {
-        let looked = match self.look_at_kept() {
+        let is_known = self.damage.lock().main.blocks > 0;
+        let (tail, to) = {
+            let head = self.head.lock();
+            (head.labels.label.tail, head.next)
+        };
+        let looked = match if is_known { self.look_at_all_unheeded(tail, to) } else { self.look_at_kept() } {
             Err(damage @ Error::Damaged { .. }) => {
                 self.note_damaged_log(&damage);
                 return Ok(0);
             }
             looked => looked?,
         };
-        self.note_lost(&self.newest_of(&looked.lost)?)?;
+        self.note_lost_in_log(&looked.lost)?;
         Ok(looked.mended.len() as u64)
     }
 
-    /// Reads for a scrub what the log has between two points, and makes good what is damaged.
-    pub(super) fn look_at_log(&self, from: Point, to: Point) -> Result<Looked, Error> {
-        let looked = match self.look_at_all(from, to) {
+    /// Reads for a scrub what the log has between two points, and makes good what is damaged, if need be from a backup.
+    pub(super) fn look_at_log(&self, from: Point, to: Point, backup: Option<&Backup>) -> Result<Looked, Error> {
+        let looked = match self.look_at_all(from, to, backup) {
             Ok(looked) => Ok(looked),
             Err(Stopped::Other(error)) => Err(error),
             Err(Stopped::Failed(failure)) => Ok(self.heed(Err(failure))?),
@@ -87,7 +105,7 @@ impl Flashlog {
         looked
     }
 
-    /// That data of the log is damaged which main does not have either.
+    /// That data of the log is damaged which main does not have either, as a reader has found.
     pub(super) fn note_lost_data(&self, failure: &Failure) {
         if matches!(failure.error, crate::Error::Damaged { .. }) {
             self.note_damaged_log(&failure.error.clone().into());
@@ -131,8 +149,8 @@ impl Flashlog {
         Ok(true)
     }
 
-    /// Of these blocks the addresses of those of which the log has no later version.
-    pub(super) fn newest_of(&self, lost: &[Kept]) -> Result<Vec<u64>, Error> {
+    /// Those of these versions of which the log has no later one.
+    pub(super) fn newest_of(&self, lost: &[Kept]) -> Result<Vec<Kept>, Error> {
         if lost.is_empty() {
             return Ok(Vec::new());
         }
@@ -144,7 +162,7 @@ impl Flashlog {
         let is_newest = |kept: &&Kept| {
             newest.binary_search_by_key(&kept.address, |newest| newest.address).is_ok_and(|at| newest[at] == **kept)
         };
-        Ok(lost.iter().filter(is_newest).map(|kept| kept.address).collect())
+        Ok(lost.iter().filter(is_newest).copied().collect())
     }
 
     /// Whether a page of a few, or a block that one of them names, is damaged beyond a flipped bit, or cannot be read.
@@ -173,34 +191,46 @@ impl Flashlog {
         }
     }
 
-    /// Reads all data that the log keeps between two points, and makes good what is damaged. The set may be in use.
+    /// Reads all data that the log keeps between two points, and makes good what is damaged, from main or a backup. The set may be in use.
     ///
     /// # Errors
     /// [`Error::Damaged`] if it is a page; a failure of the log to take what is good again.
-    fn look_at_all(&self, from: Point, to: Point) -> Result<Looked, Stopped> {
+    fn look_at_all(&self, from: Point, to: Point, backup: Option<&Backup>) -> Result<Looked, Stopped> {
         let label = self.head.lock().labels.label.clone();
-        let mut looked = Looked::default();
+        let (timer, device) = (&self.options.timer, self.rings.device.name());
+        let (mut looked, mut told) = (Looked::default(), timer.now());
+        let mut all: Vec<Kept> = Vec::new();
         let mut scan = Scan::new(&self.rings, &label, from, false).without_mending();
         while scan.at.page < to.page {
             let page = match scan.next_there() {
                 Err(Error::Device(_)) => return Err(scan.missing().into()),
                 page => page?,
             };
-            for entry in page.entries.iter().filter(|entry| !entry.sums().is_empty()) {
-                self.look_at_entry(entry, &mut looked)?;
+            // Pages follow each other, and so does their data.
+            all.extend(page.entries.iter().flat_map(Kept::of).filter(|kept| !kept.is_zeros()));
+            while all.len() >= LOOK_BLOCKS {
+                let later = all.split_off(LOOK_BLOCKS);
+                self.look_at_data(&all, backup, &mut looked)?;
+                all = later;
+            }
+            if timer.now() >= told + TELL_EVERY {
+                told = timer.now();
+                let (read, of) = (scan.at.data - from.data, to.data - from.data);
+                let (mended, lost) = (looked.mended.len(), looked.lost.len());
+                tracing::info!(device, read, of, mended, lost, "blocks that the log keeps are read");
             }
         }
+        self.look_at_data(&all, backup, &mut looked)?;
         if !looked.mended.is_empty() {
             self.rings.device.flush().map_err(|error| Stopped::Failed(Failure { side: Side::Log, error }))?;
         }
         let (mended, lost) = (looked.mended.len(), looked.lost.len());
         if mended + lost > 0 {
-            let device = self.rings.device.name();
             tracing::warn!(
                 device,
                 mended,
                 lost,
-                "blocks that the log keeps were damaged; main had those that were mended"
+                "blocks that the log keeps were damaged; those that others have were mended"
             );
         }
         looked.mended.sort_unstable();
@@ -208,43 +238,92 @@ impl Flashlog {
         Ok(looked)
     }
 
-    fn look_at_entry(&self, entry: &Entry, looked: &mut Looked) -> Result<(), Stopped> {
-        let mut bytes = AlignedBuf::zeroed(entry.sums().len() * BLOCK_SIZE);
-        let is_read = self.rings.read(Area::Data, entry.data, &mut bytes).is_ok();
+    /// The same of blocks that are in a row in the log.
+    fn look_at_data(&self, all: &[Kept], backup: Option<&Backup>, looked: &mut Looked) -> Result<(), Stopped> {
+        let mut bytes = AlignedBuf::zeroed(all.len() * BLOCK_SIZE);
+        let could = self.read_in_log(all, &mut bytes);
         let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-        for (block, kept) in blocks.iter().zip(Kept::of(entry)) {
-            if is_read && crc64(block) == kept.sum {
-                continue;
-            }
-            match self.judge_in_log(&kept)? {
-                Judged::Fine => {}
-                Judged::Mended => looked.mended.push(kept.address),
-                Judged::Lost => looked.lost.push(kept),
-            }
+        let found: Vec<(Kept, bool)> = (all.iter().zip(blocks).zip(could))
+            .map(|((kept, block), could)| (*kept, could && crc64(block) == kept.sum))
+            .collect();
+        for run in found.chunk_by(|a, b| a.1 == b.1).filter(|run| !run[0].1) {
+            let run: Vec<Kept> = run.iter().map(|(kept, _)| *kept).collect();
+            self.mend_in_log(&run, backup, looked)?;
         }
         Ok(())
     }
 
-    /// Looks at one block again while the log lets go of nothing and nobody writes to main, and makes it good.
-    fn judge_in_log(&self, kept: &Kept) -> Result<Judged, Stopped> {
-        let Some(position) = kept.position() else { return Ok(Judged::Fine) };
+    /// Reads blocks that are in a row in the log. Which could be read.
+    fn read_in_log(&self, all: &[Kept], bytes: &mut [u8]) -> Vec<bool> {
+        let read = |kept: &Kept, bytes: &mut [u8]| {
+            let position = kept.position().unwrap_or_default();
+            self.rings.read(Area::Data, position, bytes).is_ok()
+        };
+        if all.first().is_none_or(|first| read(first, bytes)) {
+            return vec![true; all.len()];
+        }
+        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        all.iter().zip(blocks).map(|(kept, block)| read(kept, block)).collect()
+    }
+
+    /// Looks again at blocks that are in a row in the log, while that lets go of nothing and nobody writes to main, and makes them good.
+    fn mend_in_log(&self, all: &[Kept], backup: Option<&Backup>, looked: &mut Looked) -> Result<(), Stopped> {
         let head = self.head.lock();
         let _main = self.main_side_at_once();
-        self.latch.check(&self.name, Operation::Read, Some(kept.address), BLOCK_SIZE as u64)?;
-        if position < head.labels.label.tail.data {
-            return Ok(Judged::Fine);
+        let count = all.len() as u64 * BLOCK_SIZE as u64;
+        self.latch.check(&self.name, Operation::Read, all.first().map(|kept| kept.address), count)?;
+        let tail = head.labels.label.tail.data;
+        let let_go_of = all.iter().take_while(|kept| kept.position().is_none_or(|at| at < tail)).count();
+        let all = &all[let_go_of..];
+        let mut bytes = AlignedBuf::zeroed(all.len() * BLOCK_SIZE);
+        let could = self.read_in_log(all, &mut bytes);
+        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        let fine: Vec<bool> = (all.iter().zip(&*blocks).zip(&could))
+            .map(|((kept, block), could)| *could && crc64(block) == kept.sum)
+            .collect();
+        let mut good: Vec<bool> = (all.iter().zip(&mut *blocks).zip(could))
+            .map(|((kept, block), could)| could && is_good(block, kept.sum))
+            .collect();
+        let others = [Some(&*self.main), backup.map(|backup| &*backup.labels.device)];
+        let mut at = 0;
+        for run in all.chunk_by(|a, b| a.address + 1 == b.address) {
+            let part = at..at + run.len();
+            for other in others.into_iter().flatten() {
+                if !good[part.clone()].iter().all(|good| *good) {
+                    take_from(other, run, &mut blocks[part.clone()], &mut good[part.clone()]);
+                }
+            }
+            at = part.end;
         }
-        let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
-        let is_read = self.rings.read(Area::Data, position, &mut block).is_ok();
-        let Some(bytes) = block.first_chunk_mut::<BLOCK_SIZE>() else { return Ok(Judged::Lost) };
-        if is_read && crc64(bytes) == kept.sum {
-            return Ok(Judged::Fine);
+        let judged: Vec<(bool, bool)> = good.into_iter().zip(fine).collect();
+        let mut at = 0;
+        for run in judged.chunk_by(|a, b| a == b) {
+            let part = &all[at..at + run.len()];
+            let (is_good, was_fine) = run[0];
+            if is_good && !was_fine {
+                let position = part[0].position().unwrap_or_default();
+                let written = &bytes[at * BLOCK_SIZE..(at + run.len()) * BLOCK_SIZE];
+                let written = self.rings.write(Area::Data, position, &[written]);
+                written.map_err(|error| Stopped::Failed(Failure { side: Side::Log, error }))?;
+                looked.mended.extend(part.iter().map(|kept| kept.address));
+            } else if !is_good {
+                looked.lost.extend(part);
+            }
+            at += run.len();
         }
-        if !self.is_made_good(bytes, kept.address, kept.sum) {
-            return Ok(Judged::Lost);
+        Ok(())
+    }
+}
+
+/// Takes from a device that has blocks in their place those that are not good and that it has as they were.
+fn take_from(device: &dyn Device, run: &[Kept], blocks: &mut [[u8; BLOCK_SIZE]], good: &mut [bool]) {
+    let mut bytes = AlignedBuf::zeroed(run.len() * BLOCK_SIZE);
+    let could = read_each(device, run[0].address, &mut bytes);
+    let (theirs, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+    for (((kept, block), good), (their, could)) in run.iter().zip(blocks).zip(good).zip(theirs.iter().zip(could)) {
+        if !*good && could && crc64(their) == kept.sum {
+            *block = *their;
+            *good = true;
         }
-        let written = self.rings.write(Area::Data, position, &[&block]);
-        written.map_err(|error| Stopped::Failed(Failure { side: Side::Log, error }))?;
-        Ok(Judged::Mended)
     }
 }

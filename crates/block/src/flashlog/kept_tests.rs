@@ -6,6 +6,7 @@ use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation};
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where the log's pages and data begin.
 const PAGES: u64 = 256;
@@ -159,6 +160,30 @@ fn an_opening_makes_good_what_the_log_has_lost() {
         drop(device);
         assert!(made_anew(&set) == expected);
     }
+}
+
+/// Counts what goes to the data of a log.
+struct Counted(Arc<MemoryDevice>, AtomicU64);
+
+impl Filter for Counted {
+    fn below(&self) -> &dyn Device {
+        &*self.0
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        self.1.fetch_add(u64::from(first >= DATA), Ordering::Relaxed);
+        self.0.write(first, bufs)
+    }
+}
+
+#[test]
+fn neighbours_are_made_good_at_once() {
+    let (set, device) = with_some();
+    drop(device);
+    clear(&set.log, DATA..set.log.blocks());
+    let log = Arc::new(Counted(set.log.clone(), AtomicU64::new(0)));
+    let (_device, opened) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Synchronous)).unwrap();
+    assert_eq!((opened.mended_blocks, log.1.load(Ordering::Relaxed)), (60, 1));
 }
 
 #[test]

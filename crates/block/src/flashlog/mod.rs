@@ -84,6 +84,9 @@ mod lacking;
 mod lasting;
 #[cfg(test)]
 mod lasting_tests;
+mod lost;
+#[cfg(test)]
+mod lost_tests;
 mod open;
 mod outgrown;
 mod over;

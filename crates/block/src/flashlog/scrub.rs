@@ -69,7 +69,6 @@ impl Flashlog {
         self.latch.check(&self.name, Operation::Write, None, 0)?;
         let backup = Backup::open(device)?;
         let end = self.durable_point()?;
-        self.catch_up()?;
         let behind = {
             let head = self.head.lock();
             if head.keep.is_none() {
@@ -79,7 +78,18 @@ impl Flashlog {
             Behind::open(&backup, &head.labels, end)?
         };
         backup.check_size(self.blocks)?;
-        let looked = self.look_at_log(backup.point(), end)?;
+        // Before main gets it: what the log has lost the backup may have.
+        let mut looked = Looked::default();
+        let applied = self.stages.lock().applied;
+        if applied.page < backup.point().page {
+            match self.look_at_log(applied, backup.point(), Some(&backup)) {
+                // Main has got it meanwhile.
+                Err(Error::LetGo { .. }) => {}
+                found => looked.mended = found?.mended,
+            }
+        }
+        looked.add(self.look_at_log(backup.point(), end, Some(&backup))?);
+        self.catch_up()?;
         let (newest, done) = (Vec::new(), Scrubbed::of_log(&looked));
         let mut scrub = Scrub { set: self, backup, behind, newest, since: BTreeMap::new(), to: end, done };
         match scrub.all() {
@@ -148,7 +158,7 @@ impl Scrub<'_> {
         for (at, address) in (0..).zip(first..first + count) {
             let sum = sums.map(|sums| sums[at]);
             let expected = self.in_log(address).map(|kept| kept.sum).or(sum);
-            if sum.is_none() || on_backup[at] != sum || on_main[at] != expected {
+            if sum.is_none() || on_backup[at] != sum || on_main[at] != expected || self.set.is_known_bad(address) {
                 self.judge(address, sum)?;
             }
             self.done.blocks += 1;
@@ -207,7 +217,11 @@ impl Scrub<'_> {
             }
         }
         let expected = in_log.map_or(sum, |kept| kept.sum);
-        if is_coming || has_sum(&main, expected) {
+        if is_coming {
+            return Ok(());
+        }
+        if has_sum(&main, expected) {
+            set.stages.lock().known_bad.remove(&address);
             return Ok(());
         }
         let from_log = || in_log.and_then(|kept| mended(&self.read_log(kept), expected));
@@ -217,6 +231,7 @@ impl Scrub<'_> {
                 let aligned = AlignedBuf::copy_of(&*block);
                 let written = set.main.write(address, &[IoSlice::new(&aligned)]).and_then(|()| set.main.flush());
                 written.map_err(|error| Stopped::Failed(Failure { side: Side::Main, error }))?;
+                set.stages.lock().known_bad.remove(&address);
                 self.done.main_repaired.push(address);
             }
             None => {

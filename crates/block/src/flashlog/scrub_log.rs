@@ -25,13 +25,13 @@ impl Flashlog {
         let _writing = self.uses.write(&self.name)?;
         self.latch.check(&self.name, Operation::Write, None, 0)?;
         let to = self.durable_point()?;
-        self.catch_up()?;
         let (behind, from) = {
             let head = self.head.lock();
             let from = head.labels.label.tail;
             (Behind::of_log(&head.labels, from, to), from)
         };
-        let looked = self.look_at_log(from, to)?;
+        let looked = self.look_at_log(from, to, None)?;
+        self.catch_up()?;
         let found = behind.newest_between(from, to).and_then(|newest| {
             let done = Scrubbed::of_log(&looked);
             let mut scrub = WithLog { set: self, behind, since: BTreeMap::new(), to, done };
@@ -70,7 +70,7 @@ impl WithLog<'_> {
         let could = read_each(&*self.set.main, batch[0].address, &mut bytes);
         let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
         for ((block, could), kept) in blocks.iter().zip(could).zip(batch) {
-            if !could || crc64(block) != kept.sum {
+            if !could || crc64(block) != kept.sum || self.set.is_known_bad(kept.address) {
                 self.judge(*kept)?;
             }
             self.done.blocks += 1;
@@ -95,7 +95,11 @@ impl WithLog<'_> {
         self.to = durable;
         let kept = self.since.get(&kept.address).copied().unwrap_or(kept);
         let main = read_block(&*set.main, kept.address);
-        if is_coming || has_sum(&main, kept.sum) {
+        if is_coming {
+            return Ok(());
+        }
+        if has_sum(&main, kept.sum) {
+            set.stages.lock().known_bad.remove(&kept.address);
             return Ok(());
         }
         let from_log = || {
@@ -120,6 +124,7 @@ impl WithLog<'_> {
         let written = set.main.write(kept.address, &[IoSlice::new(&aligned)]).and_then(|()| set.main.flush());
         drop(main_side);
         set.heed(written.map_err(|error| Failure { side: Side::Main, error }))?;
+        set.stages.lock().known_bad.remove(&kept.address);
         self.done.main_repaired.push(kept.address);
         Ok(())
     }

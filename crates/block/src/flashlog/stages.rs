@@ -90,6 +90,8 @@ pub(super) struct Stages {
     pub(super) company: Company,
     /// Blocks of main that nobody has as they were, with the checksums that they should have, and that they have.
     pub(super) known_bad: BTreeMap<u64, (u64, u64)>,
+    /// What the log keeps for them, though main has everything else: from here on it tells which they are.
+    pub(super) held: Option<Point>,
     pub(super) age: Age,
     pub(super) sealing: Sealing,
     /// Asynchronous mode: the end of what is in the log.
@@ -248,6 +250,7 @@ impl Stages {
 
     /// A block found in the log when it was opened.
     pub(super) fn found(&mut self, address: u64, version: Version) {
+        self.known_bad.remove(&address);
         Arc::make_mut(&mut self.maps[Stage::Durable as usize]).insert(address, version);
     }
 

@@ -85,7 +85,7 @@ impl Flashlog {
     fn status_at(&self, head: &Head) -> Status {
         let (label, areas, next) = (&head.labels.label, self.rings.areas, head.next);
         let applied = self.stages.lock().applied;
-        let tail = head.tail(applied);
+        let tail = self.tail(head, applied);
         Status {
             mode: self.options.mode,
             failure: self.latch.cause().cloned(),

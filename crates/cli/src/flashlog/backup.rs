@@ -211,7 +211,14 @@ pub(crate) fn run(
         if let Error::Device(error) = &error {
             heed(error);
         }
-        explain(error)
+        let is_of_set = |of: &str| of != device.name();
+        match &error {
+            Error::Device(holdfast_block::Error::Damaged { device, .. }) if is_of_set(device) => Failure::new(
+                error.to_string(),
+            )
+            .hint("scrub tells which blocks nobody has as they were; when they are written anew, the backup goes on"),
+            _ => explain(error),
+        }
     })?;
     let verified = match verify {
         true => Some(VerifiedReport::of(&flashlog.verify_backup(device).map_err(explain)?)),

@@ -3,7 +3,9 @@
 use super::sets;
 use crate::output::{Report, table};
 use crate::{date, quoting, size};
-use holdfast_block::flashlog::{Bad, Condition, Damage, Inspected, Mode, Policy, Protection, Role, Status, Trouble};
+use holdfast_block::flashlog::{
+    Bad, Condition, Damage, Error, Inspected, Mode, Policy, Protection, Role, Status, Trouble,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,7 +34,7 @@ pub(crate) struct AloneReport {
 /// What was found damaged, and not found mended since.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct DamageReport {
-    /// Of main, what nobody has as it was.
+    /// Of main, what nobody who was asked has as it was.
     main_bytes: u64,
     /// First block of that; of the set, as the other one.
     main_first_block: u64,
@@ -58,7 +60,11 @@ impl DamageReport {
         };
         let Damage { main, backup } = *damage;
         let all: Vec<String> = [
-            of(main, "main").map(|found| format!("{found}, and nobody has them as they were: write them anew")),
+            of(main, "main").map(|found| {
+                format!(
+                    "{found}, and the log has not what they were: scrub --backup BACKUP takes what a backup has, rebuild makes main anew; what nobody has must be written anew"
+                )
+            }),
             of(backup, "the backup").map(|found| format!("{found}: the next one replaces what was written since")),
         ]
         .into_iter()
@@ -120,6 +126,11 @@ impl TroubleReport {
                 format!("{unread} of the {device} device could not be read, and were not read or written since ({failed_reads} reads have failed, the last: {last})")
             })
     }
+}
+
+/// What is said of damaged pages of a log.
+pub(crate) fn log_damage(error: &Error) -> String {
+    format!("the log is damaged, make a backup: {error}")
 }
 
 fn seconds(time: SystemTime) -> Option<u64> {
@@ -223,8 +234,13 @@ impl SetReport {
         let troubled = || troubles.iter().find_map(TroubleReport::problem);
         let damaged = || DamageReport::problem(&status.damage);
         let log_damaged = || {
-            let told = |error| format!("the log is damaged, make a backup: {error}");
-            status.log_damage.as_ref().map(told)
+            status.log_damage.as_ref().map(|error| match error {
+                // A reader has met it.
+                Error::Device(error) => format!(
+                    "the log has lost data that main does not have (scrub --backup BACKUP takes what a backup has, rebuild makes main anew): {error}"
+                ),
+                error => log_damage(error),
+            })
         };
         let problem = stopped.or_else(troubled).or_else(damaged).or_else(log_damaged).or(overtaken).or(single);
         SetReport {

@@ -80,7 +80,13 @@ impl Report for ScrubReport {
         words += &self.main_repaired.words("Made good on main");
         words += &self.backup_repaired.words("Made good on the backup");
         words += &self.waiting.words("Damaged on the backup until the next one is made");
-        words += &self.lost.words("DAMAGED on main, and nobody has it as it was");
+        let lost = match &self.backup {
+            Some(_) => "DAMAGED on main, and neither log nor this backup has it as it was",
+            None => {
+                "DAMAGED on main, and the log has not what it was; no backup was asked (scrub --backup, or rebuild)"
+            }
+        };
+        words += &self.lost.words(lost);
         words += &self.doubtful.words("DOUBTFUL, as main and backup differ and the checksums are damaged");
         words += &self.log_repaired.words("Made good in the log");
         words += &self.log_damaged.words("Damaged in the log, for states to go back to");
@@ -128,7 +134,10 @@ mod tests {
         let words = report.words();
         assert!(words.contains("40.0 KiB of main were compared with the log"), "{words}");
         assert!(words.contains("NOT VERIFIED") && words.contains("1.00 MiB"), "{words}");
-        assert!(words.contains("nobody has it as it was: 12.0 KiB, first block 3 of the set"), "{words}");
+        let lost = "no backup was asked (scrub --backup, or rebuild): 12.0 KiB, first block 3 of the set";
+        assert!(words.contains(lost), "{words}");
+        let words = ScrubReport::of("S".into(), Some(Path::new("/b")), &done).words();
+        assert!(words.contains("neither log nor this backup has it as it was: 12.0 KiB"), "{words}");
         assert!(!report.is_good() && !words.contains("Nothing of that"));
         assert_eq!(runs(&done.lost), [3..5, 9..10]);
     }

@@ -208,7 +208,7 @@ fn open(serving: &Serving, watch: &Arc<Watch>) -> Result<Opened> {
     match log.filter(|_| !is_alone) {
         Some(log) => {
             let log = over(stack::device(log, Access::ReadWrite)?, Role::Log)?;
-            let (set, opened) = Flashlog::open(main, log, &options).map_err(sets::explain)?;
+            let (set, opened) = Flashlog::open(main, log, &options).map_err(sets::explain_opening)?;
             Ok(Opened { lasting: Lasting::of(set, policy), replayed_blocks: opened.blocks, returning: None })
         }
         None => {

@@ -3,7 +3,7 @@
 use super::past::{Moment, shown};
 use crate::failure::{Failure, Result};
 use crate::stack;
-use holdfast_block::flashlog::{self, At, Barrier, Error, Flashlog, Inspected, Opened, Options, Role, Uuid};
+use holdfast_block::flashlog::{self, At, Barrier, Error, Flashlog, Inspected, Mode, Opened, Options, Role, Uuid};
 use holdfast_block::{Access, Device, FileDevice};
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,36 @@ pub(crate) fn random_uuid() -> Result<Uuid> {
 pub(crate) fn open(main: &Path, log: &Path, options: &Options) -> Result<(Flashlog, Opened)> {
     let main = self::main(main, Access::ReadWrite, Some(log))?;
     let log = stack::device(log, Access::ReadWrite)?;
-    Flashlog::open(main, log, options).map_err(explain)
+    Flashlog::open(main, log, options).map_err(explain_opening)
+}
+
+/// The same to make good what is damaged: as it was used last, or, if the log has lost what main lacks, so that main need not have it.
+pub(crate) fn open_to_mend(main: &Path, log: &Path) -> Result<Flashlog> {
+    let options = Options { mode: look_for_label(main)?.mode, ..Options::default() };
+    let main = self::main(main, Access::ReadWrite, Some(log))?;
+    let log: Arc<dyn Device> = stack::device(log, Access::ReadWrite)?;
+    let opened = match Flashlog::open(main.clone(), log.clone(), &options) {
+        Err(error) if options.mode == Mode::Synchronous && is_lost_data(&error) => {
+            Flashlog::open(main, log, &Options { mode: Mode::Asynchronous, ..options })
+        }
+        opened => opened,
+    };
+    opened.map(|(set, _)| set).map_err(explain_opening)
+}
+
+/// Whether a set could not be opened because the log has lost data that main must have.
+fn is_lost_data(error: &Error) -> bool {
+    matches!(error, Error::Device(holdfast_block::Error::Damaged { .. }))
+}
+
+/// What happened when a set was opened, and what to do.
+pub(crate) fn explain_opening(error: Error) -> Failure {
+    if !is_lost_data(&error) {
+        return explain(error);
+    }
+    Failure::new(format!("{error}: the log has lost data that main does not have")).hint(
+        "scrub --main MAIN --log LOG --backup BACKUP takes what the backup has, rebuild makes main anew; in async mode the set can be used without it",
+    )
 }
 
 /// Opens main. One that has become larger than its set is as large as it was, until that grows; its log tells how large the set is.

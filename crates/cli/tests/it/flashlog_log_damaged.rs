@@ -1,6 +1,6 @@
 //! Data of the log that is damaged while its labels and pages are whole.
 
-use crate::flashlog_sets::{SET, Server, bytes};
+use crate::flashlog_sets::{SET, Server, bytes, set};
 use crate::rig::Rig;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -46,6 +46,70 @@ fn a_version_that_was_written_again_and_is_damaged_ends_no_backup() {
     let mut client = server.client();
     assert!(client.read(4096 * 512, 4096) == bytes(101 ^ 8, 4096));
     assert!(client.read(4096 * 1024, 4096) == bytes(1 ^ 16, 4096));
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
+    let rig = set();
+    let serve = || Server::start(&rig, &[&SET[..], &["--mode", "async"]].concat());
+    let server = serve();
+    let mut client = server.client();
+    client.write(1 << 20, &bytes(1, 1 << 20));
+    client.try_flush().unwrap();
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    drop(client);
+    server.kill();
+    lose(&rig, &bytes(1, 1 << 20), 1 << 20);
+    // Main must have it in this mode.
+    let refused = rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1);
+    assert!(refused.err.contains("the log has lost data that main does not have"), "{refused:?}");
+    assert!(refused.err.contains("--backup BACKUP takes what the backup has, rebuild makes main anew"), "{refused:?}");
+    // Neither does a comparison with the log help, nor does it end anything.
+    let server = serve();
+    let mut client = server.client();
+    let with_log = rig.run(["flashlog", "scrub", "--log-only"]).exits(3).out;
+    assert!(
+        with_log.contains("no backup was asked (scrub --backup, or rebuild): 1.00 MiB, first block 256"),
+        "{with_log}"
+    );
+    let status = rig.run(["flashlog", "status", "--json"]).exits(3).json();
+    let problem = status["sets"][0]["problem"].as_str().unwrap();
+    assert!(problem.contains("1.00 MiB of main are damaged, first block 256") && problem.contains("scrub --backup"));
+    assert!(client.try_read(1 << 20, 4096).is_err());
+    client.write(8 << 20, &bytes(2, 4096));
+    client.try_flush().unwrap();
+    assert!(client.read(8 << 20, 4096) == bytes(2, 4096));
+    let backup = rig.path("backup");
+    let scrubbed = rig.run(["flashlog", "scrub", "--backup", backup.to_str().unwrap(), "--json"]).exits(0).json();
+    let made_good = &scrubbed["main_repaired"]["blocks"];
+    assert_eq!((made_good, &scrubbed["good"]), (&256.into(), &true.into()), "{scrubbed}");
+    rig.run(["flashlog", "status"]).exits(0);
+    assert!(client.read(1 << 20, 1 << 20) == bytes(1, 1 << 20));
+
+    // What the backup has another version of, nobody has.
+    client.write(2 << 20, &bytes(3, 1 << 20));
+    client.try_flush().unwrap();
+    drop(client);
+    // Until the log says that this is durable, damage to it looks like a power cut's.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    server.kill();
+    lose(&rig, &bytes(3, 1 << 20), 4096);
+    // By the set's own mode, and then without main having it.
+    rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1);
+    let words = rig.run([&["flashlog", "scrub", "--backup", "backup"], &SET[..]].concat()).exits(3).out;
+    assert!(words.contains("neither log nor this backup has it as it was: 4.00 KiB, first block 512"), "{words}");
+    let server = serve();
+    let mut client = server.client();
+    assert!(client.try_read(2 << 20, 4096).is_err());
+    let refused = rig.run(["flashlog", "backup", "--to", "backup"]).exits(1);
+    assert!(refused.err.contains("when they are written anew, the backup goes on"), "{refused:?}");
+    client.write(2 << 20, &bytes(3, 4096));
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    rig.run(["flashlog", "scrub"]).exits(0);
+    rig.run(["flashlog", "status"]).exits(0);
+    assert!(client.read(2 << 20, 1 << 20) == bytes(3, 1 << 20));
     drop(client);
     server.stop();
 }

@@ -541,7 +541,8 @@ fn main_is_compared_with_its_backup_or_with_the_log() {
     }
     assert_eq!(scrub(&of_backup).exits(3).json()["lost"]["runs"], serde_json::json!([[300, 1]]));
     // That stays known, to whoever asks, until it is found mended.
-    let what = "main are damaged, first block 300 of the set, and nobody has them as they were";
+    let what =
+        "main are damaged, first block 300 of the set, and the log has not what they were: scrub --backup BACKUP";
     assert!(rig.run(["flashlog", "status", "main"]).exits(3).out.contains(what));
     let server = Server::start(&rig, &[&SET[..], &["--backup", "backup"]].concat());
     let status = rig.run(["flashlog", "status", "--json"]).exits(3).json();

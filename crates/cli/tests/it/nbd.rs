@@ -64,8 +64,11 @@ impl Client {
     }
 
     pub(crate) fn read(&mut self, at: u64, length: usize) -> Vec<u8> {
+        self.try_read(at, length).unwrap()
+    }
+
+    pub(crate) fn try_read(&mut self, at: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut out = vec![0; length];
-        self.ask(0, at, length, &[], &mut out).unwrap();
-        out
+        self.ask(0, at, length, &[], &mut out).map(|()| out)
     }
 }

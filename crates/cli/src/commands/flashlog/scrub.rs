@@ -8,7 +8,6 @@ use crate::flashlog::scrub::{self, ScrubReport};
 use crate::flashlog::sets;
 use crate::output::{Format, print};
 use crate::progress::Progress;
-use holdfast_block::flashlog::Options;
 use std::path::PathBuf;
 
 pub(super) fn run(arguments: &FlashlogScrub, format: Format) -> Result<u8> {
@@ -30,7 +29,7 @@ fn scrub(arguments: &FlashlogScrub) -> Result<ScrubReport> {
         return Err(Failure::usage("the set is not served, so it is not known where its backup is")
             .hint("say where: --backup DEVICE; or --log-only, if it is not at hand"));
     }
-    let (set, _) = sets::open(main, log, &Options::default())?;
+    let set = sets::open_to_mend(main, log)?;
     let report = scrub::run(&set, backup.as_deref())?;
     set.settle().map_err(|error| Failure::new(error.to_string()))?;
     Ok(report)

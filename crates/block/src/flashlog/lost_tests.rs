@@ -1,0 +1,172 @@
+//! Data of the log that is lost while main does not have it.
+use super::backup_tests::{Set, contents};
+use super::tests::{block, get, open, options, put, spoil};
+use super::*;
+use crate::{BLOCK_SIZE, Device, MemoryDevice, Read};
+use std::io::IoSliceMut;
+
+/// Where the log's data begins.
+const DATA: u64 = 3 * 256;
+
+fn error_at(device: &dyn Device, at: u64) -> Option<crate::Error> {
+    let mut bytes = vec![0; BLOCK_SIZE];
+    device.read(at, &mut [IoSliceMut::new(&mut bytes)]).err()
+}
+
+fn is_damaged(device: &dyn Device, at: u64) -> bool {
+    matches!(error_at(device, at), Some(crate::Error::Damaged { .. }))
+}
+
+fn lose(log: &MemoryDevice, number: u64) {
+    let at = (DATA..log.blocks()).find(|at| get(log, *at) == block(number)).unwrap();
+    spoil(log, at);
+}
+
+/// A set whose log alone has blocks 0 to 39; with them on its backup, or without.
+fn behind(is_backed_up: bool, is_opened: bool) -> (Set, Flashlog) {
+    let (set, mut device) = Set::new();
+    for at in 0..40 {
+        put(&device, at, 5000 + at).unwrap();
+    }
+    device.flush().unwrap();
+    if is_backed_up {
+        device.backup(set.backup.clone()).unwrap();
+    }
+    if is_opened {
+        drop(device);
+        device = set.reopen();
+    }
+    assert!(get(&*set.main, 3) != block(5003));
+    (set, device)
+}
+
+#[test]
+fn a_scrub_takes_what_the_backup_has_exactly() {
+    for is_opened in [false, true] {
+        let (set, device) = behind(true, is_opened);
+        let expected = contents(&device);
+        for at in [3, 17, 18, 19] {
+            lose(&set.log, 5000 + at);
+        }
+        assert!(!is_opened || is_damaged(&device, 17));
+        let scrubbed = device.scrub(set.backup.clone()).unwrap();
+        let only =
+            Scrubbed { blocks: super::backup_tests::BLOCKS, log_repaired: vec![3, 17, 18, 19], ..Scrubbed::default() };
+        assert_eq!(scrubbed, only);
+        let status = device.status();
+        assert!(status.damage == Damage::default() && status.log_damage.is_none() && status.failure.is_none());
+        assert!(contents(&device) == expected && contents(&*set.main)[..expected.len()] == expected);
+    }
+}
+
+#[test]
+fn what_nobody_has_fails_until_it_is_written_and_everything_else_goes_on() {
+    for with_backup in [true, false] {
+        for is_opened in [false, true] {
+            let (set, device) = behind(false, true);
+            lose(&set.log, 5017);
+            device.seal().unwrap();
+            // As it is in use, or as it is opened.
+            let device = if is_opened {
+                drop(device);
+                set.reopen()
+            } else {
+                device
+            };
+            let scrub = |device: &Flashlog| match with_backup {
+                true => device.scrub(set.backup.clone()).unwrap(),
+                false => device.scrub_with_log().unwrap(),
+            };
+            let scrubbed = scrub(&device);
+            assert_eq!((scrubbed.lost.clone(), scrubbed.main_repaired.len()), (vec![17], 0));
+            let main = Bad { blocks: 1, first: 17 };
+            assert_eq!((device.status().damage.main, device.status().behind_blocks), (main, 0));
+            let check = |device: &Flashlog| {
+                assert!(is_damaged(device, 17) && (0..40).all(|at| at == 17 || get(device, at) == block(5000 + at)));
+                let mut bytes = vec![0; BLOCK_SIZE];
+                let mut bufs = [IoSliceMut::new(&mut bytes)];
+                assert!(device.read_batch(&mut [Read::new(17, &mut bufs)]).is_err());
+            };
+            check(&device);
+            put(&device, 18, 5018).unwrap();
+            device.settle().unwrap();
+            // Also after openings.
+            drop(device);
+            for mode in [Mode::Asynchronous, Mode::Synchronous, Mode::Asynchronous] {
+                let (device, _) = open(&set.main, &set.log, mode).unwrap();
+                check(&device);
+                assert_eq!(device.status().damage.main, main);
+                put(&device, 18, 5018).unwrap();
+                device.settle().unwrap();
+            }
+            let device = set.reopen();
+            let refused = device.backup(set.backup.clone());
+            assert!(matches!(refused, Err(Error::Device(crate::Error::Damaged { .. }))), "{refused:?}");
+            put(&device, 17, 1).unwrap();
+            device.backup(set.backup.clone()).unwrap();
+            assert!(contents(&device) == contents(&*set.backup));
+            assert!(scrub(&device).is_good());
+            assert!(!with_backup || device.status().damage == Damage::default());
+        }
+    }
+}
+
+#[test]
+fn main_goes_on_without_what_is_lost_when_a_bound_is_reached() {
+    let (set, device) = behind(false, true);
+    lose(&set.log, 5017);
+    // The log is full several times.
+    for number in 0..6000 {
+        put(&device, 100 + number % 50, number).unwrap();
+    }
+    device.flush().unwrap();
+    assert!(is_damaged(&device, 17) && get(&device, 16) == block(5016) && get(&device, 149) == block(5999));
+    assert_eq!(device.status().damage.main, Bad { blocks: 1, first: 17 });
+    device.settle().unwrap();
+    drop(device);
+    // It is known that there is such a block, though not which, once the log has let go of it.
+    assert_eq!(set.reopen().status().damage.main, Bad { blocks: 1, first: 17 });
+}
+
+#[test]
+fn in_synchronous_mode_a_set_is_not_opened_before_main_has_it() {
+    let (set, device) = behind(true, true);
+    drop(device);
+    lose(&set.log, 5017);
+    let before = contents(&*set.backup);
+    let refused = open(&set.main, &set.log, Mode::Synchronous).map(|_| ());
+    assert!(matches!(refused, Err(Error::Device(crate::Error::Damaged { .. }))), "{refused:?}");
+    let device = set.reopen();
+    assert_eq!(device.scrub(set.backup.clone()).unwrap().log_repaired, [17]);
+    drop(device);
+    let (device, _) = open(&set.main, &set.log, Mode::Synchronous).unwrap();
+    assert!(contents(&device) == before);
+}
+
+#[test]
+fn the_log_keeps_what_tells_which_blocks_are_lost_until_they_are_not() {
+    let (set, device) = behind(false, true);
+    drop(device);
+    // Memory has nothing of what is in the log.
+    let options = Options { memory_blocks: 0, ..options(Mode::Asynchronous) };
+    let open = || Flashlog::open(set.main.clone(), set.log.clone(), &options).unwrap().0;
+    let mut device = open();
+    device.backup(set.backup.clone()).unwrap();
+    let expected = contents(&*set.backup);
+    lose(&set.log, 5017);
+    // The backup needs nothing of the log, and main gets everything else.
+    assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+    for _ in 0..2 {
+        device.settle().unwrap();
+        drop(device);
+        device = open();
+        assert!(is_damaged(&device, 17) && get(&device, 18) == block(5018));
+        assert!(device.status().log_blocks.0 >= 40);
+    }
+    assert_eq!(device.scrub(set.backup.clone()).unwrap().main_repaired, [17]);
+    assert!(contents(&device) == expected && device.status().damage == Damage::default());
+    put(&device, 18, 5018).unwrap();
+    device.backup(set.backup.clone()).unwrap();
+    device.settle().unwrap();
+    assert_eq!(device.status().log_blocks.0, 0);
+}
