@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// An opening reads so many pages that are kept for the backup: 64 MiB, some seconds of a stick. If there are more, it is not known what
 /// the backup lacks until it has been made again.
-const PAGES_MOST: u64 = 16_384;
+pub(super) const PAGES_MOST: u64 = 16_384;
 
 /// What a backup lacks.
 #[derive(Clone, Debug)]

@@ -2,9 +2,13 @@
 
 use super::Error;
 use super::device::Mode;
+use super::dirty::PAGES_MOST;
 use super::format::{Damage, Decoded, Label, Role, State, Uuid};
-use super::labels::newest;
+use super::labels::{Labelled, newest};
+use super::ring::Rings;
+use super::scan::Scan;
 use crate::Device;
+use std::sync::Arc;
 
 /// What a device of a set is at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +44,8 @@ pub struct Inspected {
     pub log: Uuid,
     /// Of a log: the backup for which it is kept. Of a backup: itself.
     pub backup: Option<Uuid>,
+    /// Of a log: it does not keep all that the backup may lack.
+    pub has_map: bool,
     /// Goes up with every opening and every change of the set.
     pub generation: u64,
     /// How the set was opened last.
@@ -78,6 +84,29 @@ pub fn inspect(device: &dyn Device) -> Result<Option<Inspected>, Error> {
     bad.map_or(Ok(None), Err)
 }
 
+/// Reads the pages that a log keeps, if they are not more than an opening reads, and tells what is damaged. Nothing is written. Of a log that is
+/// written meanwhile nothing is told.
+///
+/// # Errors
+/// [`Error`] tells what is wrong with the device or its labels.
+pub fn damaged_pages(log: Arc<dyn Device>) -> Result<Option<Error>, Error> {
+    let log = Labelled::read(log, Role::Log)?;
+    let label = &log.label;
+    if label.backup == Uuid::NONE || label.start.max(label.durable) > label.tail.page + PAGES_MOST {
+        return Ok(None);
+    }
+    let rings = Rings { device: Arc::clone(&log.device), areas: label.areas };
+    let mut scan = Scan::new(&rings, label, label.tail, false).without_mending();
+    while scan.next()?.is_some() {}
+    match scan.verify_end() {
+        Err(damage @ Error::Damaged { .. }) => {
+            let now = Labelled::read(Arc::clone(&log.device), Role::Log)?;
+            Ok((now.label.sequence == label.sequence).then_some(damage))
+        }
+        done => done.map(|()| None),
+    }
+}
+
 impl Inspected {
     fn of(label: &Label) -> Inspected {
         Inspected {
@@ -99,6 +128,7 @@ impl Inspected {
             main: label.main,
             log: label.log,
             backup: (label.backup != Uuid::NONE).then_some(label.backup),
+            has_map: label.has_map && label.role == Role::Log,
             generation: label.generation,
             mode: if label.is_asynchronous { Mode::Asynchronous } else { Mode::Synchronous },
             blocks: label.blocks,
@@ -114,7 +144,6 @@ mod tests {
     use super::*;
     use crate::MemoryDevice;
     use crate::flashlog::{Create, Flashlog, Options, create, finish_backup};
-    use std::sync::Arc;
 
     const SET: Uuid = Uuid([1; 16]);
 

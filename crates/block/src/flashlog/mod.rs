@@ -143,7 +143,7 @@ pub use create::{Create, check_backup, create, log_blocks_least};
 pub use device::{CatchUp, Flashlog, INDEX_ENTRY_BYTES, Mode, Options, Order};
 pub use error::Error;
 pub use format::{AREA_UNIT_BLOCKS, Bad, Damage, FORMAT_VERSION, Fault, Role, Uuid};
-pub use inspect::{Condition, Inspected, inspect};
+pub use inspect::{Condition, Inspected, damaged_pages, inspect};
 pub use lasting::{Lasting, Protection};
 pub use open::Opened;
 pub use outgrown::{as_labelled, outgrown};

@@ -16,6 +16,7 @@ use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError, Read, Write};
 use holdfast_integrity::crc64;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
@@ -163,6 +164,13 @@ impl Identity {
             Role::Backup => label.backup,
         };
         Identity { set: label.set, own, generation: label.generation, sequence: label.sequence }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Identity { set, own, generation, sequence } = self;
+        write!(f, "{own} of set {set}, generation {generation}, label {sequence}")
     }
 }
 
@@ -382,9 +390,10 @@ impl Patient {
         match newest(device, self.role).map_err(says)? {
             Decoded::Valid(label) if memory.labels.contains(&Identity::of(&label)) => {}
             Decoded::Valid(label) => {
-                let Label { role, set, generation, sequence, .. } = *label;
-                let what = format!("the {role} device of set {set}, generation {generation}, label {sequence}");
-                return Err(format!("it is {what}, and the one that has gone is {:?}", memory.labels));
+                let (role, is) = (self.role, Identity::of(&label));
+                let had: Vec<String> = memory.labels.iter().map(Identity::to_string).collect();
+                let had = had.join(", or ");
+                return Err(format!("it is the {role} device {is}, and the one that has gone is {had}"));
             }
             _ => return Err("it has no label".into()),
         }

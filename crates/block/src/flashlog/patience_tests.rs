@@ -393,7 +393,11 @@ fn the_status_tells_of_a_wait_while_it_lasts_and_the_end_ends_it() {
     let main = Arc::new(MemoryDevice::new(BLOCKS + 256).named("main"));
     let log = Failing::over(MemoryDevice::new(256 * 6).named("log"));
     create(main.clone(), log.clone(), &names(1)).unwrap();
-    let watch = Watch::new(policy.clone(), &real, Box::new(Arc::new(Places::default())));
+    let [other_main, other] = [1024, 256 * 6].map(|blocks| Arc::new(MemoryDevice::new(blocks)));
+    create(other_main, other.clone(), &names(40)).unwrap();
+    let places = Arc::new(Places::default());
+    places.there.lock().unwrap().push((Role::Log, other));
+    let watch = Watch::new(policy.clone(), &real, Box::new(places));
     let over = watch.over(Role::Log, log.clone()).unwrap();
     let real = Options { watch: Some(Arc::clone(&watch)), ..real };
     let set = Lasting::of(Flashlog::open(main.clone(), over, &real).unwrap().0, policy);
@@ -404,7 +408,13 @@ fn the_status_tells_of_a_wait_while_it_lasts_and_the_end_ends_it() {
         loop {
             let ticket = real.timer.ticket();
             let troubles = set.status().0.troubles;
-            if troubles.iter().any(|(role, of)| *role == Role::Log && of.waiting_since.is_some()) {
+            let refused = |(role, of): &(Role, Trouble)| of.refused.clone().filter(|_| *role == Role::Log);
+            if let Some(refused) = troubles.iter().find_map(refused) {
+                assert!(troubles.iter().any(|(_, of)| of.waiting_since.is_some()));
+                let (is, was) = (names(40), names(1));
+                let is = format!("it is the log device {} of set {}, generation 1, label ", is.log, is.set);
+                let was = format!("the one that has gone is {} of set {}, generation 2, label ", was.log, was.set);
+                assert!(refused.starts_with(&is) && refused.contains(&was) && !refused.contains('['), "{refused}");
                 break;
             }
             real.timer.wait(ticket, Some(real.timer.now() + Duration::from_millis(5)));

@@ -141,6 +141,9 @@ fn moment(seconds: u64) -> String {
     i64::try_from(seconds).map_or_else(|_| "then".into(), date::utc)
 }
 
+const NO_BACKUP: &str =
+    "no backup goes with the log: what it does not keep any more is on main alone until one is made";
+
 /// A set that is being served.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct SetReport {
@@ -222,10 +225,7 @@ impl SetReport {
         });
         // Main is made anew from backup and log, so its death would lose what neither has.
         let single = match (status.backup, status.since_backup_blocks) {
-            (None, _) => Some(
-                "no backup goes with the log: what it does not keep any more is on main alone until one is made"
-                    .to_string(),
-            ),
+            (None, _) => Some(NO_BACKUP.to_string()),
             (Some(_), None) => {
                 Some("what was written since the backup is on main alone until the next one".to_string())
             }
@@ -395,6 +395,8 @@ impl DeviceReport {
                 let (done, all) = (sets::bytes(label.copied_blocks), sets::bytes(label.blocks));
                 Some(format!("the copy is not complete: {} of {}", size::show(done), size::show(all)))
             }
+            _ if label.role == Role::Log && label.backup.is_none() => Some(NO_BACKUP.to_string()),
+            _ if label.has_map => Some("the log does not keep all that the backup lacks: make a backup".to_string()),
             _ => None,
         };
         DeviceReport {

@@ -1,6 +1,7 @@
 //! Opening the devices of a set, and what to say when that fails.
 
 use super::past::{Moment, shown};
+use super::report::log_damage;
 use crate::failure::{Failure, Result};
 use crate::stack;
 use holdfast_block::flashlog::{self, At, Barrier, Error, Flashlog, Inspected, Mode, Opened, Options, Role, Uuid};
@@ -74,6 +75,15 @@ pub(crate) fn look_for_label(path: &Path) -> Result<Inspected> {
         Failure::new(format!("{}: no device of a Flashlog: there is no label", path.display()))
             .hint("holdfast flashlog create makes a set of devices")
     })
+}
+
+/// What is wrong with the pages of a log that is not in use, if anything is.
+pub(crate) fn damaged_pages(path: &Path) -> Option<String> {
+    let log = stack::device(path, Access::ReadOnlyUnlocked).ok()?;
+    match flashlog::damaged_pages(log) {
+        Ok(damage) => damage.as_ref().map(log_damage),
+        Err(error) => Some(error.to_string()),
+    }
 }
 
 /// Of a file for a log, if nobody says.

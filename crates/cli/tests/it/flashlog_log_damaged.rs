@@ -113,3 +113,45 @@ fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
     drop(client);
     server.stop();
 }
+
+#[test]
+fn devices_of_a_set_that_is_not_served_tell_what_is_to_be_seen_to() {
+    let rig = set();
+    let status = || rig.run(["flashlog", "status", "main", "log"]);
+    assert!(status().exits(3).out.contains("no backup goes with the log"));
+    let exported = rig.run(["flashlog", "status", "--export", "log"]).exits(0).out;
+    assert!(exported.contains("CONDITION=open"), "{exported}");
+    rig.run([&["flashlog", "backup", "--to", "backup"], &SET[..]].concat()).exits(0);
+    status().exits(0);
+    // More than the log keeps.
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    for at in 0..24 {
+        client.write(at << 20, &bytes(at as u8, 1 << 20));
+    }
+    client.try_flush().unwrap();
+    // While it is served, who serves it tells.
+    assert!(rig.run(["flashlog", "status", "log"]).exits(3).out.contains("NOT PROTECTED"));
+    drop(client);
+    server.stop();
+    assert!(status().exits(3).out.contains("the log does not keep all that the backup lacks"));
+    rig.run([&["flashlog", "backup", "--to", "backup"], &SET[..]].concat()).exits(0);
+    status().exits(0);
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    for at in 0..40 {
+        client.write(at << 16, &bytes(100, 4096));
+        client.try_flush().unwrap();
+    }
+    drop(client);
+    server.stop();
+    status().exits(0);
+    // A page of these; pages begin with what they are, and are in the second MiB.
+    let log = fs::read(rig.path("log")).unwrap();
+    let is_page = |at: &usize| log[*at..*at + 4096].iter().any(|byte| *byte != 0);
+    let last = (1 << 20..2 << 20).step_by(4096).rfind(is_page).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(rig.path("log")).unwrap();
+    file.write_all_at(&[0; 4096], last as u64 - 4 * 4096).unwrap();
+    let told = status().exits(3).out;
+    assert!(told.contains("the log is damaged, make a backup: "), "{told}");
+}

@@ -36,6 +36,14 @@ fn a_log_is_detached_and_attached_while_clients_write() {
     }
     // Another set's log does not do.
     rig.run(["flashlog", "create", "--main", "main2", "--log", "log2", "--size", "32M"]).exits(0);
+    let foreign =
+        rig.run(["flashlog", "attach", "--log", "log2"]).exits(1).says("log2: it is the log device of another set");
+    assert!(
+        foreign.err.contains("which is not served") && foreign.err.contains(status["sets"][0]["set"].as_str().unwrap())
+    );
+    rig.run(["flashlog", "attach", "--log", "main2"]).exits(1).says("it is the main device of another set");
+    fs::write(rig.path("nothing"), bytes(1, 4 << 20)).unwrap();
+    rig.run(["flashlog", "attach", "--log", "nothing"]).exits(1).says("no device of a Flashlog");
     rig.run(["flashlog", "attach", "--main", "main", "--log", "log2"]).exits(1).says("belongs to set");
     rig.run(["flashlog", "attach", "--main", "main", "--log", "log2", "--new"]).exits(1).says("holds the log device");
     let back = rig.run(["flashlog", "attach", "--log", "log", "--json"]).exits(0).json();

@@ -5,7 +5,7 @@ use super::{absolute, backup, distinct};
 use crate::args::{FlashlogAttach, FlashlogDetach, FlashlogWhich};
 use crate::failure::{Failure, Result, exit};
 use crate::flashlog::attach::{self, AttachReport, NewLog};
-use crate::flashlog::control::{Server, Target};
+use crate::flashlog::control::{self, Server, Target};
 use crate::flashlog::sets;
 use crate::output::{Format, print};
 use crate::progress::Progress;
@@ -39,6 +39,9 @@ fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
         return server.attach(absolute(log)?, new);
     }
     let Some(main) = main else {
+        if new.is_none() {
+            explain_foreign(log)?;
+        }
         return Err(
             Failure::new("no server of a set was found, and no mount").hint("say which main gets it: --main DEVICE")
         );
@@ -61,6 +64,25 @@ fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
     let report = log_device.give_to(&set, log)?;
     set.settle().map_err(stack::says)?;
     Ok(report)
+}
+
+/// That a log is none of a set that is served, if there is such a set.
+fn explain_foreign(log: &Path) -> Result<()> {
+    let served = control::all().unwrap_or_default();
+    let Some(first) = served.first() else { return Ok(()) };
+    let Some(label) = sets::look(log)? else {
+        return Err(
+            Failure::at(log, "no device of a Flashlog: there is no label").hint("to make a new log of it: --new")
+        );
+    };
+    let (role, set) = (label.role, label.set);
+    let sets = if served.len() > 1 {
+        format!("{} sets are served", served.len())
+    } else {
+        format!("set {} is served", first.set)
+    };
+    Err(Failure::at(log, format!("it is the {role} device of another set, {set}, which is not served"))
+        .hint(format!("{sets}; a new log instead: --new; one for a set that is not in use: --main DEVICE")))
 }
 
 pub(super) fn detach(arguments: &FlashlogDetach, format: Format) -> Result<()> {

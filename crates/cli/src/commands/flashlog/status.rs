@@ -7,6 +7,7 @@ use crate::flashlog::report::{DeviceReport, SetReport};
 use crate::flashlog::sets;
 use crate::output::{Format, Report, print, print_text};
 use crate::quoting;
+use holdfast_block::flashlog::Role;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -38,10 +39,15 @@ impl Report for All {
 
 pub(super) fn run(arguments: &FlashlogStatus, format: Format) -> Result<u8> {
     // Of those that can be looked at all is told, whatever becomes of the others.
-    let (mut devices, mut failed) = (Vec::new(), None);
+    let (mut devices, mut logs, mut failed) = (Vec::new(), Vec::new(), None);
     for path in &arguments.devices {
         match sets::look_for_label(path) {
-            Ok(label) => devices.push(DeviceReport::new(&path.display().to_string(), &label)),
+            Ok(label) => {
+                if label.role == Role::Log {
+                    logs.push((devices.len(), path));
+                }
+                devices.push(DeviceReport::new(&path.display().to_string(), &label));
+            }
             Err(failure) if arguments.export || arguments.devices.len() == 1 => return Err(failure),
             Err(failure) => failed = failed.or(Some(failure)),
         }
@@ -66,6 +72,15 @@ pub(super) fn run(arguments: &FlashlogStatus, format: Format) -> Result<u8> {
             if !found.iter().any(|other| other.set == report.set) {
                 found.push(report);
             }
+        }
+    }
+    for (at, path) in logs {
+        let device = &mut devices[at];
+        if found.iter().any(|set| set.set == device.set) {
+            // Who serves it knows better.
+            device.problem = None;
+        } else if device.problem.is_none() {
+            device.problem = sets::damaged_pages(path);
         }
     }
     let mut ended = if arguments.control.is_none() { control::left_behind() } else { Vec::new() };
