@@ -305,7 +305,7 @@ impl Flashlog {
         Ok(true)
     }
 
-    /// Main alone goes on without none of them.
+    /// Main alone must have all of them.
     fn write_all_to_main(&self, blocks: &Map) -> Result<(), Failure> {
         let lost = self.write_to_main(blocks, Pace::AtOnce)?;
         lost.into_iter().next().map_or(Ok(()), |lost| Err(lost.failure))
