@@ -617,7 +617,7 @@ fn exit_codes_descriptors_and_what_is_missing() {
     let failed = installed().exits(1).says("libholdfast_preload.so is neither in ");
     assert!(failed.err.contains("make install"), "{failed:?}");
     fs::copy(library(), lib.join(LIBRARY)).unwrap();
-    assert!(installed().exits(0).err.contains("1 programs"));
+    assert!(installed().exits(0).err.contains("1 program,"));
     let spaced = rig.directory("a space").join("library.so");
     fs::copy(library(), &spaced).unwrap();
     fs::set_permissions(&spaced, fs::Permissions::from_mode(0o755)).unwrap();
