@@ -331,6 +331,10 @@ impl Module {
         action: impl FnOnce(&mut Trees, &mut Record) -> Result<R>,
     ) -> Result<R> {
         let mut trees = self.trees.write();
+        if !trees.changed.contains_key(&key) {
+            // It was verified when the batch began, and its pages have been written since.
+            trees.verify_records(&self.base, std::iter::once(key))?;
+        }
         let mut record = trees.get(&self.base, key)?;
         let outcome = action(&mut trees, &mut record);
         record.changed = epoch;

@@ -552,7 +552,7 @@ impl Module {
 
     /// See [`holdfast_object::ObjectStore::snapshots`]. Counting takes a look through all dead lists.
     pub(crate) fn list_snapshots(&self, domain: DomainId, counted: bool) -> Result<Vec<SnapshotInfo>> {
-        let trees = self.trees();
+        let trees = self.trees_now();
         trees.kept.check_known(domain)?;
         let mut before = 0;
         let mut infos = Vec::new();
@@ -625,7 +625,8 @@ impl Module {
         self.disk().check_sound()?;
         self.claim_first()?;
         committing.check_open()?;
-        drop(self.trees());
+        // What a snapshot says, and what is freed with one, follows from the store's own records.
+        drop(self.trees_now());
         let last = self.superblock()?.epoch;
         let applied = committing.applied.get();
         if epoch <= last || applied != 0 {
