@@ -5,7 +5,7 @@ use rustix::process::{Signal, geteuid};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -95,7 +95,7 @@ fn it_can_be_cancelled_and_is_the_owners() {
     if !fuse() {
         return;
     }
-    let rig = Rig::new();
+    let rig = Rig::for_others();
     rig.mounted("allow_other");
     rig.run(["check", "m"]).exits(0);
     let mut command = rig.command();
@@ -106,7 +106,12 @@ fn it_can_be_cancelled_and_is_the_owners() {
     assert!(code.code().is_none_or(|code| [0, 32].contains(&code)), "{code}");
     rig.run(["check", "m"]).exits(0);
     if geteuid().is_root() {
-        let other = rig.command().args(["check", "m"]).uid(65534).gid(65534).output().unwrap();
+        let program = rig.path("program");
+        fs::copy(env!("CARGO_BIN_EXE_holdfast"), &program).unwrap();
+        let mut other = Command::new(program);
+        other.args(["check", "m"]).current_dir(rig.path("")).env("HOME", rig.path("home"));
+        other.env("HOLDFAST_RUNTIME_DIR", rig.path("run")).stdin(Stdio::null());
+        let other = other.uid(65534).gid(65534).output().unwrap();
         assert_eq!(other.status.code(), Some(8));
     }
     rig.run(["unmount", "m"]).exits(0);

@@ -54,6 +54,11 @@ impl Rig {
         Rig { directory: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
     }
 
+    /// One that other users get at, also where the sources are in the home directory of root.
+    pub(crate) fn for_others() -> Rig {
+        Rig { directory: TempDir::new_in("/var/tmp").unwrap() }
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

@@ -173,7 +173,7 @@ fn other_users_and_mounts_that_cannot_look_into_processes() {
     if !fuse() || !root("other users need root") {
         return;
     }
-    let rig = Rig::new();
+    let rig = Rig::for_others();
     rig.store("s", "64M");
     let mount = rig.directory("m");
     let holdfast = env!("CARGO_BIN_EXE_holdfast");
