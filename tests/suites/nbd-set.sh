@@ -168,7 +168,8 @@ PYTHON
     rm orders answers
     kill "$RETRY"
     end_server
-    check "$MODE: the set is in order" "$HOLDFAST" flashlog status "$SET/main" "$SET/log"
+    # Exit code 3: it has no backup. Of anything else it would say more.
+    check "$MODE: nothing but a backup is missing" bash -c '"$1" flashlog status "$2/main" "$2/log" >said; [ $? = 3 ] && grep -q "^  state   open$" said && grep -q "^  state   no backup goes with the log: " said' - "$HOLDFAST" "$SET"
     rm -rf "$SET"
 done
 
