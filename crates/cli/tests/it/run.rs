@@ -199,7 +199,8 @@ fn odd_calls_give_what_they_give_without() {
     let verified = ran(command).exits(0);
     assert_eq!(verified.out, plain.out);
     let counted = stats(&verified);
-    assert!(number(&counted, "verified_reads") > 500 && number(&counted, "verified_writes") > 500, "{counted}");
+    // How many it makes, while signals and cancellation interrupt it, depends on the time.
+    assert!(number(&counted, "verified_reads") > 200 && number(&counted, "verified_writes") > 200, "{counted}");
     assert!(number(&counted, "left_alone") > 0 && number(&counted, "bad") == 0, "{counted}");
     // Files that are in no mount of Holdfast's.
     let mut command = Command::new(&program);
