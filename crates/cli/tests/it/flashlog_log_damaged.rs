@@ -91,9 +91,10 @@ fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
     // What the backup has another version of, nobody has.
     client.write(2 << 20, &bytes(3, 1 << 20));
     client.try_flush().unwrap();
+    // The next page says that this is durable: without one, damage to it looks like a power cut's.
+    client.write(9 << 20, &bytes(4, 4096));
+    client.try_flush().unwrap();
     drop(client);
-    // Until the log says that this is durable, damage to it looks like a power cut's.
-    std::thread::sleep(std::time::Duration::from_millis(1500));
     server.kill();
     lose(&rig, &bytes(3, 1 << 20), 4096);
     // By the set's own mode, and then without main having it.
