@@ -6,12 +6,9 @@ use crate::format::{BITS, COUNTERS, RECORDS, Record, RecordKind, SystemKind};
 use crate::guarded::Counted;
 use crate::meta_block::{MetaBlock, MetadataProtection, NodeKey};
 use crate::sealed_record::SealedRecord;
-use crate::tree::{Change, Trees};
+use crate::tree::{Change, FindNode, Trees};
 use holdfast_object::{DomainId, Epoch, Error, ObjectId, ObjectKey, Result, Seek};
 use std::sync::Arc;
-
-/// [`Trees::node`], or a like one.
-type FindNode = fn(&Trees, &Base, ObjectKey, &Record, u8, u64) -> Result<Option<Arc<MetaBlock>>>;
 
 /// The allocation bitmap's id in domain 0.
 pub(crate) const BITMAP: u64 = 1;
@@ -206,9 +203,10 @@ impl Trees {
         let (page, bit) = (id.0 / BITS, (id.0 % BITS) as usize);
         let key = system_key(map);
         self.with_system(base, map, |trees, record| {
-            // If it need not be changed, nobody looks at it later.
+            // One that has been changed is verified before the recovery point; a clean one that need not be is not looked at later.
             let is_dirty = trees.dirty.contains_key(&NodeKey::new(key, 0, page));
-            let block = if is_dirty { Trees::node } else { Trees::node_now }(trees, base, key, record, 0, page)?;
+            let find: FindNode = if is_dirty { Trees::node } else { Trees::node_now };
+            let block = find(trees, base, key, record, 0, page)?;
             let is = block.is_some_and(|block| block.bit(bit));
             if is != was {
                 trees.audit.map_differs(map, id, is);

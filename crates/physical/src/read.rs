@@ -29,14 +29,14 @@ impl Module {
             let trees = self.trees();
             let (state, live) = trees.state_of(key)?;
             let mut record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
-            // What metadata says is taken at its word by more than its readers.
-            let by = if record.kind.is_metadata() { VerifiedBy::Store } else { by };
             let mut pointers = state.pages(&self.base, live, &record, first, frames.len())?;
             if !pointers.iter().all(is_data) {
                 // The root may have gone bad, or the number of levels.
                 record = state.find_now(&self.base, live)?.ok_or(Error::NoObject(key))?;
                 pointers = state.pages(&self.base, live, &record, first, frames.len())?;
             }
+            // What metadata says is taken at its word by more than its readers.
+            let by = if record.kind.is_metadata() { VerifiedBy::Store } else { by };
             (pointers, self.mode_of(record.kind), by)
         };
         let mut buffers: Vec<&mut [u8; PAGE_SIZE]> = frames.iter_mut().map(|frame| &mut **frame).collect();

@@ -75,6 +75,17 @@ pub(crate) struct Trees {
     pub(crate) looked_s: AtomicU32,
 }
 
+/// Where a block is.
+struct Path {
+    node: NodeKey,
+    pointer: BlockPointer,
+    /// The block above it, if that is not the record.
+    above: Option<Arc<MetaBlock>>,
+}
+
+/// [`Trees::node`] or [`Trees::node_now`].
+pub(crate) type FindNode = fn(&Trees, &Base, ObjectKey, &Record, u8, u64) -> Result<Option<Arc<MetaBlock>>>;
+
 /// A legal change of a wrong block.
 pub(crate) struct Astray {
     meant: NodeKey,
@@ -172,8 +183,8 @@ impl Trees {
         level: u8,
         index: u64,
     ) -> Result<Option<Arc<MetaBlock>>> {
-        match self.pointer_to(base, key, record, level, index)? {
-            Some((node, pointer, _)) => self.fetch_now(base, node, &pointer).map(Some),
+        match self.path_to(base, key, record, level, index)? {
+            Some(Path { node, pointer, .. }) => self.fetch_now(base, node, &pointer).map(Some),
             None => Ok(None),
         }
     }
@@ -187,7 +198,9 @@ impl Trees {
         level: u8,
         index: u64,
     ) -> Result<Option<Arc<MetaBlock>>> {
-        let Some((node, pointer, above)) = self.pointer_to(base, key, record, level, index)? else { return Ok(None) };
+        let Some(Path { node, pointer, above }) = self.path_to(base, key, record, level, index)? else {
+            return Ok(None);
+        };
         if let Some(block) = self.in_memory(base, node, &pointer) {
             return Ok(Some(block));
         }
@@ -197,17 +210,9 @@ impl Trees {
         }
     }
 
-    /// Where a block is, and the block above it; `None` if there is no such block. Another pointer that has gone bad in memory leads to a block that does
+    /// The way to a block; `None` if there is no such block. Another pointer that has gone bad in memory leads to a block that does
     /// not match; a hole leads nowhere, so it is believed only of a block that has been verified just now.
-    #[allow(clippy::type_complexity)]
-    fn pointer_to(
-        &self,
-        base: &Base,
-        key: ObjectKey,
-        record: &Record,
-        level: u8,
-        index: u64,
-    ) -> Result<Option<(NodeKey, BlockPointer, Option<Arc<MetaBlock>>)>> {
+    fn path_to(&self, base: &Base, key: ObjectKey, record: &Record, level: u8, index: u64) -> Result<Option<Path>> {
         if record.levels < level || index >= span(record.levels - level) {
             return Ok(None);
         }
@@ -224,7 +229,7 @@ impl Trees {
             (node, pointer) = (below, block.pointer(slot));
             above = Some(block);
         }
-        Ok((!pointer.is_hole()).then_some((node, pointer, above)))
+        Ok((!pointer.is_hole()).then_some(Path { node, pointer, above }))
     }
 
     /// Pointers of `count` pages from `first` on. What is no pointer to data is of a block that has been verified just now.
@@ -235,6 +240,29 @@ impl Trees {
         record: &Record,
         first: PageIndex,
         count: usize,
+    ) -> Result<Vec<BlockPointer>> {
+        self.pages_by(base, key, record, (first, count), Trees::node)
+    }
+
+    /// The same, all of them of blocks that have been verified just now: for what becomes the pointers of others.
+    pub(crate) fn pages_now(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        first: PageIndex,
+        count: usize,
+    ) -> Result<Vec<BlockPointer>> {
+        self.pages_by(base, key, record, (first, count), Trees::node_now)
+    }
+
+    fn pages_by(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        (first, count): (PageIndex, usize),
+        node: FindNode,
     ) -> Result<Vec<BlockPointer>> {
         let mut pointers = Vec::with_capacity(count);
         let end = first.saturating_add(count as u64);
@@ -250,7 +278,7 @@ impl Trees {
                     (page..leaf_end).map(of_leaf)
                 };
                 let before = pointers.len();
-                let leaf = self.node(base, key, record, 1, page / POINTERS)?;
+                let leaf = node(self, base, key, record, 1, page / POINTERS)?;
                 let is_there = leaf.is_some();
                 pointers.extend(pointers_of(leaf));
                 // Data that is not what it should be is found out where it is read.
@@ -262,23 +290,6 @@ impl Trees {
             page = leaf_end;
         }
         Ok(pointers)
-    }
-
-    /// The same, all of them of blocks that have been verified just now: for what becomes the pointers of others.
-    pub(crate) fn pages_now(
-        &self,
-        base: &Base,
-        key: ObjectKey,
-        record: &Record,
-        first: PageIndex,
-        count: usize,
-    ) -> Result<Vec<BlockPointer>> {
-        if record.levels > 0 && count > 0 {
-            for leaf in first / POINTERS..=(first + count as u64 - 1) / POINTERS {
-                self.node_now(base, key, record, 1, leaf)?;
-            }
-        }
-        self.pages(base, key, record, first, count)
     }
 
     /// First page at or behind `from` that is stored (or is not), within the tree.

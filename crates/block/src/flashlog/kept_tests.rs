@@ -36,7 +36,7 @@ fn parted() -> (Set, Lasting) {
     (set, lasting)
 }
 
-fn made_anew(set: &Set) -> Vec<u8> {
+pub(super) fn made_anew(set: &Set) -> Vec<u8> {
     let main = Arc::new(MemoryDevice::new(set.main.blocks()));
     rebuild(set.backup.clone(), set.log.clone(), main.clone(), Uuid([9; 16])).unwrap();
     contents(&Flashlog::open(main, set.log.clone(), &options(Mode::Synchronous)).unwrap().0)

@@ -1,5 +1,6 @@
 //! Backups over damage in the log that nobody needs any more.
 use super::backup_tests::{BLOCKS, Busy, Set, contents};
+use super::kept_tests::made_anew;
 use super::tests::{Unplugged, block, get, options, put, spoil};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation};
@@ -32,12 +33,6 @@ fn damaged_between(first: u64, third: u64, mode: Mode) -> (Set, Flashlog, States
     let at = (DATA..set.log.blocks()).find(|at| get(&*set.log, *at) == block(20_003)).unwrap();
     spoil(&set.log, at);
     (set, device, states)
-}
-
-fn made_anew(set: &Set) -> Vec<u8> {
-    let main = Arc::new(MemoryDevice::new(set.main.blocks()));
-    rebuild(set.backup.clone(), set.log.clone(), main.clone(), Uuid([9; 16])).unwrap();
-    contents(&Flashlog::open(main, set.log.clone(), &options(Mode::Synchronous)).unwrap().0)
 }
 
 #[test]

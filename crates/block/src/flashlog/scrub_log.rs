@@ -122,9 +122,11 @@ impl WithLog<'_> {
         };
         let aligned = AlignedBuf::copy_of(&*block);
         let written = set.main.write(kept.address, &[IoSlice::new(&aligned)]).and_then(|()| set.main.flush());
+        if written.is_ok() {
+            set.stages.lock().known_bad.remove(&kept.address);
+        }
         drop(main_side);
         set.heed(written.map_err(|error| Failure { side: Side::Main, error }))?;
-        set.stages.lock().known_bad.remove(&kept.address);
         self.done.main_repaired.push(kept.address);
         Ok(())
     }
