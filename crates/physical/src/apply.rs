@@ -460,15 +460,17 @@ impl Module {
             let mut pointers = Vec::with_capacity(pages.len());
             for group in pages.chunk_by(|a, b| a.0 / POINTERS == b.0 / POINTERS) {
                 let first = group[0].0;
-                let olds =
-                    trees.pages(&self.base, key, record, first, (group[group.len() - 1].0 - first + 1) as usize)?;
+                let addresses = |placement: &Placement| [placement.address, placement.address_2];
+                let has_one = |olds: &[BlockPointer]| {
+                    group.iter().any(|(page, placement)| olds[(page - first) as usize].is_data_at(addresses(placement)))
+                };
+                let count = (group[group.len() - 1].0 - first + 1) as usize;
+                let olds = trees.pages_before(&self.base, key, record, (first, count), has_one)?;
                 let alloc = self.base.alloc.lock();
                 for (page, placement) in group {
-                    let addresses = [placement.address, placement.address_2];
-                    let stored = Stored { address: addresses, sums: placement.sums };
+                    let stored = Stored { address: addresses(placement), sums: placement.sums };
                     let pointer = data_pointer(stored, placement.birth, epoch);
-                    let old = &olds[(page - first) as usize];
-                    if old.kind == PointerKind::Data && old.address == addresses {
+                    if olds[(page - first) as usize].is_data_at(addresses(placement)) {
                         continue;
                     }
                     let adoptable = |address| matches!(split_address(address), (0, block) if alloc.is_adoptable(block));
@@ -544,7 +546,8 @@ impl Module {
             let (pointer, twice) = {
                 let trees = self.trees.read();
                 let record = trees.get(&self.base, key)?;
-                (trees.pages(&self.base, key, &record, page, 1)?[0], record.kind.is_metadata())
+                // What cannot be read through it stays, with bytes that must be gone.
+                (trees.pages_now(&self.base, key, &record, page, 1)?[0], record.kind.is_metadata())
             };
             if pointer.kind != PointerKind::Data {
                 continue;
@@ -623,10 +626,16 @@ fn share(
     let mut pages = Vec::with_capacity(pointers.len());
     // Each page with a reference taken to its block; what the target has where the source has nothing is removed.
     let mut take_references = |trees: &mut Trees, record: &mut Record| -> Result<()> {
-        let olds = trees.pages(&module.base, target, record, first, pointers.len())?;
+        let has_one = |olds: &[BlockPointer]| {
+            pointers
+                .iter()
+                .zip(olds)
+                .any(|(pointer, old)| pointer.kind == PointerKind::Data && old.is_data_at(pointer.address))
+        };
+        let olds = trees.pages_before(&module.base, target, record, (first, pointers.len()), has_one)?;
         for (page, (pointer, old)) in (first..).zip(pointers.iter().zip(&olds)) {
             match pointer.kind {
-                PointerKind::Data if old.kind == PointerKind::Data && old.address == pointer.address => {}
+                PointerKind::Data if old.is_data_at(pointer.address) => {}
                 PointerKind::Data => {
                     trees.add_reference(&module.base, pointer.address[0])?;
                     trees.audit.shared(pointer.address);

@@ -140,7 +140,8 @@ impl Trees {
     /// of an object follows from its record, and no later look takes that back. A block that has gone bad in memory is read again.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a record that the epoch being built has changed and that has gone bad since: then no recovery point is made of it.
+    /// [`Error::GivenUp`] for a record, or a block of them, that the epoch being built has changed and that has gone bad since: then no recovery
+    /// point is made of it.
     pub(crate) fn verify_records(&self, base: &Base, keys: impl Iterator<Item = ObjectKey>) -> Result<()> {
         let mut blocks = Vec::new();
         for key in keys.filter(|key| self.has_domain(key.domain) && key.object.0 < OBJECT_END) {
@@ -156,8 +157,10 @@ impl Trees {
         blocks.dedup();
         for (table, page) in blocks {
             let Some(record) = self.system.get(&table) else { continue };
-            // What cannot be had is the operation's to tell.
-            let _ = self.node_now(base, system_key(table), record, 0, page);
+            // What else cannot be had is the operation's to tell.
+            if let Err(error @ Error::GivenUp(_)) = self.node_now(base, system_key(table), record, 0, page) {
+                return Err(error);
+            }
         }
         Ok(())
     }

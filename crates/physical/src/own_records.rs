@@ -1,6 +1,6 @@
 //! Records of the store's own objects, through which everything is found for as long as the store is open. They are looked at once in a
-//! second, before something is found through them, and put right from their copies: nobody above notices. What is known of snapshots is looked
-//! at with them.
+//! second, before something is found through them, and put right from their copies: nobody above notices, unless the epoch being built has
+//! changed something already, which may have gone by them. What is known of snapshots is looked at with them.
 
 use crate::base::Base;
 use crate::disk::Disk;
@@ -136,8 +136,10 @@ impl Trees {
         }
     }
 
-    /// What cannot be put right stops the recovery point that it would be in.
+    /// What cannot be put right stops the recovery point that it would be in. So does what the epoch being built may have gone by before it was
+    /// put right: that is begun anew.
     fn heal_own(&mut self, base: &Base) {
+        let has_begun = !self.dirty.is_empty() || !self.changed.is_empty();
         let (newest, blocks) = (base.disk.newest(), base.disk.blocks());
         let own = self.system.iter_mut().map(|(id, record)| (system_key(*id), record));
         let kept = self.kept.tables_mut().map(|(domain, record)| (system_key(table_of(domain)), record));
@@ -145,11 +147,15 @@ impl Trees {
         for (key, record) in own.chain(kept) {
             bad.extend(record.heal(newest, blocks).map(|scribble| (key, scribble)));
         }
-        for (key, scribble) in bad {
-            base.disk.note_scribble(scribble, Some(key), "the record is put right from its copy");
-        }
         // Through those records.
-        self.heal_snapshots(base);
+        bad.extend(self.heal_snapshots(base));
+        for (key, scribble) in bad {
+            match has_begun {
+                // Whoever builds it asks.
+                true => drop(base.give_up_record(scribble, key)),
+                false => base.disk.note_scribble(scribble, Some(key), "put right from its copy"),
+            }
+        }
         for scribble in base.alloc.lock().heal_numbers() {
             base.disk.note_scribble(scribble, None, "put right from its copy, or of no more effect");
         }

@@ -156,7 +156,7 @@ impl Trees {
     /// # Errors
     /// As [`Trees::fetch`]; [`holdfast_object::Error::Corrupt`] for a block that the epoch being built has changed and that has gone bad in memory since:
     /// then no recovery point is made of it.
-    fn fetch_now(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<Arc<MetaBlock>> {
+    pub(crate) fn fetch_now(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<Arc<MetaBlock>> {
         if !base.disk.metadata.rolls() {
             return self.fetch(base, key, pointer);
         }
@@ -254,6 +254,20 @@ impl Trees {
         count: usize,
     ) -> Result<Vec<BlockPointer>> {
         self.pages_by(base, key, record, (first, count), Trees::node_now)
+    }
+
+    /// The pointers of pages that are to become others, of which `is_kept` says that some are what they are to be already: then all of them are of
+    /// blocks that have been verified just now, as these are not changed, and nobody else looks at them.
+    pub(crate) fn pages_before(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        (first, count): (PageIndex, usize),
+        is_kept: impl FnOnce(&[BlockPointer]) -> bool,
+    ) -> Result<Vec<BlockPointer>> {
+        let olds = self.pages(base, key, record, first, count)?;
+        if is_kept(&olds) { self.pages_now(base, key, record, first, count) } else { Ok(olds) }
     }
 
     fn pages_by(

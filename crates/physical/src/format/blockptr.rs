@@ -174,6 +174,11 @@ impl BlockPointer {
         self.kind == PointerKind::Hole
     }
 
+    /// Whether it names these blocks, as the contents of a page.
+    pub(crate) fn is_data_at(&self, address: [u64; 2]) -> bool {
+        self.kind == PointerKind::Data && self.address == address
+    }
+
     /// Whether an encoded pointer is one, without decoding the rest.
     pub(crate) fn encodes_hole(bytes: &[u8; POINTER_BYTES]) -> bool {
         bytes[std::mem::offset_of!(Raw, shape)] & KIND_BITS == PointerKind::Hole as u8

@@ -1,7 +1,7 @@
 use super::*;
 use crate::commit::tests::Rig;
 use holdfast_integrity::crc64_neutral;
-use holdfast_object::{Batch, Error, ObjectId, ObjectStore, Op, ScrubCursor, Seek, Timestamp};
+use holdfast_object::{Batch, Error, ObjectId, ObjectKey, ObjectStore, Op, ScrubCursor, Seek, SnapshotId, Timestamp};
 use std::collections::BTreeSet;
 
 /// A store with a snapshot, shared pages, and an epoch being built that has changed something of all of it.
@@ -146,7 +146,7 @@ fn nothing_is_repaired_through_a_pointer_that_has_gone_bad() {
     assert!(struck > 1);
 }
 
-/// Nobody notices, and all are told of.
+/// Nobody above the store notices, and all are told of.
 #[test]
 fn numbers_that_are_in_no_block_are_put_right() {
     let rig = || {
@@ -166,8 +166,7 @@ fn numbers_that_are_in_no_block_are_put_right() {
         assert_eq!(rig.module.status().space, space, "{name}");
         rig.wait_a_second();
         assert_eq!(rig.module.new_objects(DomainId::MAIN, 1).unwrap(), [ObjectId(expected)], "{name}");
-        rig.make(77);
-        rig.commit().unwrap();
+        goes_on(&rig, &name, || rig.try_make(77));
         assert_eq!(rig.module.status().counters.scribbles, 1, "{name}");
         rig.stored();
     }
@@ -445,4 +444,105 @@ fn holes_and_attributes_are_believed_only_of_what_has_been_verified_just_now() {
             }
         }
     }
+}
+
+/// Nor is what two states of a domain have in common looked at again, or which snapshot was asked. No time passes here.
+#[test]
+fn what_has_changed_is_told_by_what_has_been_verified_just_now() {
+    let tree = (MetaKind::BlockTree, NodeKey { domain: 1, object: 2, level: 1, index: 0 }, 7, "address[0]", 64);
+    let table = (MetaKind::ObjectTable, NodeKey { domain: 0, object: 16, level: 0, index: 0 }, 3, "size", 8);
+    for (kind, key, slot, field, length) in [tree, table] {
+        let rig = Rig::new();
+        rig.make(3);
+        rig.fill(2, 70);
+        rig.fill(3, 4);
+        let id = snapshot(&rig, "before");
+        rig.write(2, 5).unwrap();
+        rig.commit().unwrap();
+        let lab = rig.module.lab();
+        let target = lab.targets(kind).into_iter().find(|target| target.key() == key && target.state == State::Clean);
+        let target = target.expect("it is in memory");
+        let layout = lab.layout(&target).expect("it is listed");
+        let (_, first, _) = layout.fields.iter().find(|(name, ..)| name == field).expect("it has such a field");
+        let at = slot * layout.slot_bytes + first;
+        let struck = lab.write(&target, at, Write::Bytes(&vec![0; length]), false).expect("it was not zero");
+        let states = (id, SnapshotId::LIVE);
+        let changed = rig.module.changed_objects(DomainId::MAIN, states, ObjectId(0), 99).unwrap();
+        assert_eq!(changed.iter().map(|change| change.object).collect::<Vec<_>>(), [ObjectId(2)], "{struck}");
+        assert_eq!(rig.module.changed_pages(TWO, states, 0, 99).unwrap(), [5], "{struck}");
+    }
+    let rig = Rig::new();
+    let ids = ["older", "newer"].map(|name| {
+        rig.fill(2, 1 + u64::from(name == "newer"));
+        snapshot(&rig, name)
+    });
+    let size = |id| rig.module.attributes(ObjectKey { object: TWO.object.in_snapshot(id), ..TWO }).unwrap().size;
+    assert_eq!(ids.map(size), [4096, 8192]);
+    let lab = rig.module.lab();
+    let snapshots = lab.targets(MetaKind::Snapshot);
+    let layout = lab.layout(&snapshots[0]).expect("it is listed");
+    let (_, at, _) = *layout.fields.iter().find(|(name, ..)| name == "id").expect("a snapshot's number");
+    let struck = lab.write(&snapshots[0], at, Write::Bytes(&[ids[1].0 as u8]), false).expect("it was another");
+    assert_eq!(size(ids[1]), 8192, "{struck}");
+    assert_eq!(size(ids[0]), 4096, "{struck}");
+}
+
+fn snapshot(rig: &Rig, name: &str) -> SnapshotId {
+    rig.commit().unwrap();
+    let made = Timestamp { secs: 1, nanos: 0 };
+    rig.module.snapshot_create(DomainId::MAIN, rig.module.epoch() + 1, name, made).unwrap()
+}
+
+/// What it has changed may have gone by that.
+#[test]
+fn an_epoch_that_has_begun_is_begun_anew_if_a_record_of_the_stores_own_is_put_right() {
+    for kind in [MetaKind::Record, MetaKind::Snapshot] {
+        for has_begun in [true, false] {
+            let rig = rig();
+            if !has_begun {
+                rig.commit().unwrap();
+            }
+            let lab = rig.module.lab();
+            let target = target(&rig, kind, State::InUse);
+            let layout = lab.layout(&target).unwrap();
+            let (_, at, _) =
+                layout.fields.iter().find(|(name, ..)| name.ends_with("epoch") || name == "levels").unwrap();
+            let struck = lab.strike(&target, *at, &[2]).expect("it is there");
+            rig.wait_a_second();
+            rig.module.attributes(TWO).unwrap();
+            assert_eq!(rig.module.status().counters.scribbles, 1, "{struck}");
+            match rig.commit() {
+                Ok(()) => assert!(!has_begun, "{struck}"),
+                Err(error) => assert!(has_begun && matches!(error, Error::GivenUp(_)), "{struck}: {error}"),
+            }
+            goes_on(&rig, &struck.to_string(), || rig.write(2, 3));
+            rig.stored();
+        }
+    }
+}
+
+/// While a recovery point is put together, blocks of records are changed that have those of other objects, too.
+#[test]
+fn a_record_is_not_believed_of_a_changed_block_that_went_bad() {
+    let rig = Rig::new();
+    rig.fill(2, 2);
+    rig.commit().unwrap();
+    let attributes = rig.module.attributes(TWO).unwrap();
+    let table = crate::objects::system_key(16);
+    let key = NodeKey::new(table, 0, 0);
+    {
+        let (base, mut trees) = (&rig.module.base, rig.module.trees.write());
+        holdfast_guard::open(|| {
+            trees.with_system(base, 16, |trees, record| trees.make_dirty(base, table, record, 0, 0)).unwrap();
+        });
+    }
+    let lab = rig.module.lab();
+    let targets = lab.targets(MetaKind::ObjectTable);
+    let target = targets.iter().find(|target| target.key() == key && target.state == State::Changed).unwrap();
+    let layout = lab.layout(target).unwrap();
+    let (_, first, _) = layout.fields.iter().find(|(name, ..)| name == "size").unwrap();
+    let struck = lab.strike(target, 2 * layout.slot_bytes + first, &[1]).expect("it is there").to_string();
+    assert_eq!(rig.module.attributes(TWO).unwrap(), attributes, "{struck}");
+    goes_on(&rig, &struck, || rig.write(2, 3));
+    rig.stored();
 }

@@ -178,7 +178,8 @@ impl Trees {
             let mut page = end;
             let mut at = 0;
             if end > pages.start {
-                match trees.node(base, key, record, 0, end - 1) {
+                // A page that is taken for full is not looked at again.
+                match trees.node_now(base, key, record, 0, end - 1) {
                     Ok(Some(block)) => match runs_in(base, domain, end - 1, &block) {
                         Ok(last) if (last.len() as u64) < DEAD_RUNS => (page, at) = (end - 1, last.len()),
                         Ok(_) => {}

@@ -17,7 +17,8 @@ pub(crate) struct Side<'a> {
 }
 
 impl Side<'_> {
-    /// The pointers from the root towards a page, down to the first hole.
+    /// The pointers from the root towards a page, down to the first hole, each of a block that has been verified just now: nobody looks at what
+    /// is passed over as the same on both sides.
     pub(crate) fn path(&self, base: &Base, key: ObjectKey, page: PageIndex) -> Result<Vec<BlockPointer>> {
         let mut path = Vec::with_capacity(usize::from(self.record.levels) + 1);
         if page >= span(self.record.levels) {
@@ -29,7 +30,7 @@ impl Side<'_> {
             if pointer.is_hole() || level == 0 {
                 return Ok(path);
             }
-            let block = self.trees.fetch(base, NodeKey::new(key, level, page / span(level)), &pointer)?;
+            let block = self.trees.fetch_now(base, NodeKey::new(key, level, page / span(level)), &pointer)?;
             level -= 1;
             pointer = block.pointer((page / span(level) % POINTERS) as usize);
         }
@@ -98,7 +99,7 @@ impl Walk<'_> {
         let block = |side: usize| match places[side] {
             Under::Pointer(pointer) if !pointer.is_hole() => {
                 let node = NodeKey::new(self.key, level, index);
-                self.sides[side].trees.fetch(self.base, node, &pointer).map(Some)
+                self.sides[side].trees.fetch_now(self.base, node, &pointer).map(Some)
             }
             _ => Ok(None),
         };
@@ -129,7 +130,7 @@ impl Module {
         limit: usize,
     ) -> Result<Vec<ObjectChange>> {
         let _gate = self.gate.read();
-        let trees = self.trees();
+        let trees = self.trees_now();
         let table = system_key(table_of(domain));
         let side = |id| -> Result<Side<'_>> {
             let root = ObjectKey { domain, object: ObjectId::ROOT.in_snapshot(id) };
@@ -144,7 +145,7 @@ impl Module {
         walk.differences(&mut |page| {
             for id in (page * RECORDS).max(first)..(page + 1) * RECORDS {
                 let key = ObjectKey { domain, object: ObjectId(id) };
-                let [old, new] = [sides[0].trees.find(&self.base, key)?, sides[1].trees.find(&self.base, key)?];
+                let [old, new] = [sides[0].trees.find_now(&self.base, key)?, sides[1].trees.find_now(&self.base, key)?];
                 if old != new {
                     if changes.len() == limit {
                         return Ok(ControlFlow::Break(()));
@@ -167,10 +168,10 @@ impl Module {
         limit: usize,
     ) -> Result<Vec<PageIndex>> {
         let _gate = self.gate.read();
-        let trees = self.trees();
+        let trees = self.trees_now();
         let side = |id| -> Result<Side<'_>> {
             let (trees, live) = trees.state_of(ObjectKey { object: key.object.in_snapshot(id), ..key })?;
-            let record = trees.find(&self.base, live)?;
+            let record = trees.find_now(&self.base, live)?;
             let none = || Record::system(SystemKind::ObjectTable, 1);
             Ok(Side { trees, record: record.unwrap_or_else(none) })
         };

@@ -9,7 +9,7 @@ use crate::format::{SNAPSHOTS, StoredSnapshot};
 use crate::meta_block::Scribble;
 use crate::objects::{snapshots_of, system_key};
 use crate::tree::Trees;
-use holdfast_object::DomainId;
+use holdfast_object::{DomainId, ObjectKey};
 
 /// One in memory, deleted or not.
 struct Entry<'a> {
@@ -48,14 +48,13 @@ impl Kept {
 }
 
 impl Trees {
-    /// Puts right what is known of snapshots.
-    pub(crate) fn heal_snapshots(&mut self, base: &Base) {
+    /// Puts right what is known of snapshots. Gives what was wrong, and in which list it is.
+    pub(crate) fn heal_snapshots(&mut self, base: &Base) -> Vec<(ObjectKey, Scribble)> {
+        let mut healed = Vec::new();
         for domain in self.kept.domains().collect::<Vec<_>>() {
             let list = system_key(snapshots_of(domain));
             let Some(of_domain) = self.kept.domains.get_mut(&domain) else { continue };
-            for scribble in of_domain.heal_numbers() {
-                base.disk.note_scribble(scribble, Some(list), "put right from its copy");
-            }
+            healed.extend(of_domain.heal_numbers().into_iter().map(|scribble| (list, scribble)));
             let bad = of_domain.entries().filter(|entry| entry.sums.verify(entry.stored).is_err());
             for slot in bad.map(|entry| entry.slot.get()).collect::<Vec<_>>() {
                 let listed = self.listed(base, domain, slot);
@@ -67,10 +66,11 @@ impl Trees {
                 let Err(scribble) = sums.verify(stored) else { continue };
                 if let Some((_, again)) = listed.filter(|(bytes, _)| sums.are_of(bytes)) {
                     *stored = again;
-                    base.disk.note_scribble(scribble, Some(list), "the entry is read again from the list");
+                    healed.push((list, scribble));
                 }
             }
         }
+        healed
     }
 
     /// An entry of the list, if there is one and it can be read.

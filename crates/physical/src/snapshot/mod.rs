@@ -314,13 +314,18 @@ impl OfDomain {
 }
 
 impl Trees {
-    /// The objects in which `key` is to be looked up, and the key there: those of its snapshot if it names one.
+    /// The objects in which `key` is to be looked up, and the key there: those of its snapshot if it names one. That it is this snapshot is
+    /// verified just now: another one has an answer, too.
+    ///
+    /// # Errors
+    /// [`Error::NoObject`], also if what is known of the snapshot has gone bad in memory: see [`Module::surely`].
     pub(crate) fn state_of(&self, key: ObjectKey) -> Result<(&Trees, ObjectKey)> {
         let live = ObjectKey { object: key.object.live(), ..key };
         match key.object.snapshot() {
             SnapshotId::LIVE => Ok((self, live)),
             id => match self.kept.find(key.domain, id) {
-                Some((_, held)) => Ok((&held.view, live)),
+                Some((_, held)) if held.verify().is_ok() => Ok((&held.view, live)),
+                Some(_) => Err(Error::NoObject(key)),
                 None => {
                     self.kept.check_known(key.domain)?;
                     Err(Error::NoObject(key))

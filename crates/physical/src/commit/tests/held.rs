@@ -36,11 +36,12 @@ fn no_scribble_on_bits_and_records_becomes_a_recovery_point() {
         rig.module.place(key, rig.module.epoch() + 2, &[(20, page.page())]).unwrap();
         write(&rig);
         // Legal changes of the same epoch do not make it right.
-        rig.make(4);
+        let made = rig.try_make(4);
         if OWN.contains(&what) {
-            // It has been put right from its copy before anything followed from it.
-            assert_eq!(rig.scribbles(), 1, "{what}");
-            write(&rig);
+            // It has been put right from its copy, and what the epoch has changed may have gone by it.
+            assert!(matches!(made, Err(Error::GivenUp(_))), "{what}: {made:?}");
+        } else {
+            made.unwrap();
         }
         rig.commit_is_given_up();
         if what.contains("ahead") {
