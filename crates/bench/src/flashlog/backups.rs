@@ -24,7 +24,7 @@ const GOAL: f64 = 5.0;
 #[derive(Clone, Copy, Debug)]
 pub struct Backups {
     log: Log,
-    /// The first one, of all of main.
+    /// The first one, of all of main, which is full of data.
     full_s: f64,
     /// The next one.
     next_s: f64,
@@ -42,6 +42,14 @@ pub fn backups(log: Log, sizes: Sizes) -> Result<Backups> {
     let bench = Bench::new(Setup::Flashlog(log, Mode::Asynchronous), sizes)?;
     let Some(flashlog) = &bench.flashlog else { unreachable!("it is one") };
     let device = used(sizes.main + BESIDE_BLOCKS, AnyModel::Disk, &bench.clock)?;
+    // Zeros would take another way than data.
+    let data = vec![0x55; (MIB_BLOCKS as usize) * BLOCK_SIZE];
+    for first in (0..bench.device.blocks()).step_by(MIB_BLOCKS as usize) {
+        let blocks = MIB_BLOCKS.min(bench.device.blocks() - first) as usize;
+        bench.write(first, &data[..blocks * BLOCK_SIZE])?;
+    }
+    bench.flush()?;
+    bench.settle()?;
     flashlog.create_backup(device.clone(), Uuid([4; 16])).map_err(of_set)?;
     let start_s = bench.seconds();
     back_up(&bench.clock, flashlog, &device)?;
