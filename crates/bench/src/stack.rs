@@ -45,7 +45,7 @@ impl Stack {
     pub(crate) fn open(device: Arc<dyn Device>, options: &Options) -> io::Result<Stack> {
         let Options { mode, metadata, pool_bytes, clock } = options.clone();
         let frames = u32::try_from(pool_bytes / PAGE_SIZE as u64).map_err(io::Error::other)?;
-        let log_bytes = (pool_bytes / 32).clamp(1 << 20, 16 << 20) as usize;
+        let log_bytes = (pool_bytes / 16).clamp(2 << 20, 32 << 20) as usize;
         let arena = Arena::new(frames, log_bytes).map_err(other)?;
         let options = OpenOptions {
             node_cache_bytes: NODE_CACHE_BYTES,

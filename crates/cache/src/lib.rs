@@ -132,6 +132,8 @@ pub struct CacheStatus {
     pub pages_renewed: u64,
     /// Attributes of objects found corrupt in memory, and made anew from their twin, or read again.
     pub attributes_renewed: u64,
+    /// Records of the operation log found corrupt in memory, and read of its twin.
+    pub operations_renewed: u64,
     /// Changed pages found corrupt in memory, which so were not stored.
     pub pages_lost: u64,
     /// Of them not written again, nor cut off, since.
@@ -202,6 +204,7 @@ impl Cache {
             pages_reread: self.counters.reread.get(),
             pages_renewed: state.renewed,
             attributes_renewed: state.attributes_renewed,
+            operations_renewed: state.operations_renewed,
             pages_lost: state.errors,
             pages_bad: state.bad_pages(),
             page_hits: self.counters.hits.get(),

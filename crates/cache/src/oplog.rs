@@ -3,16 +3,25 @@
 //! It lives in the arena, so that it outlives the process that wrote it. Data and attribute changes are not in it: the
 //! newest version of each dirty page and object is their record, which makes older ones obsolete by itself (rvLoris §IV-A).
 //!
-//! A ring of records `{payload length u32, reserved u32, sequence u64, CRC-64 of sequence and payload}` + payload (postcard).
-//! Positions count bytes since the log was made and never go back.
+//! A ring of records `{payload length u32, reserved u32, sequence u64, CRC-64 of sequence and payload}` + payload (postcard), and its twin in the
+//! other half of the region: what has gone bad in one is read of the other. Positions count bytes since the log was made and never go back.
 //!
-//! Invariant: `head <= tail <= head + capacity`; records fill `head..tail` without gaps.
+//! Invariant: `head <= tail <= head + capacity`; records fill `head..tail` without gaps, in both halves.
 
 use holdfast_integrity::Crc64;
-use holdfast_object::{Arena, Error, Op, Result};
+use holdfast_object::{Arena, Error, Op, Place, Result};
 use std::sync::Arc;
 
 const HEADER_BYTES: usize = 24;
+/// The ring and its twin.
+const HALVES: [usize; 2] = [0, 1];
+
+/// What a part of the log has.
+pub(crate) struct Recorded {
+    pub(crate) ops: Vec<Op>,
+    /// Records that had gone bad in the ring.
+    pub(crate) renewed: u64,
+}
 
 pub(crate) struct OpLog {
     arena: Arc<Arena>,
@@ -58,37 +67,53 @@ impl OpLog {
     }
 
     /// The operations recorded in `from..to`, verified.
-    pub(crate) fn read(&self, from: u64, to: u64) -> Result<Vec<Op>> {
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a record that has gone bad in both halves.
+    pub(crate) fn read(&self, from: u64, to: u64) -> Result<Recorded> {
         assert!(self.head <= from && from <= to && to <= self.tail, "operation log range {from}..{to}");
-        let corrupt = |at: u64, what: &str| {
-            Error::Protocol(format!(
-                "operation log in memory is corrupt at {at} ({what}); changes since the last recovery point are affected"
-            ))
-        };
-        let mut ops = Vec::new();
+        let mut recorded = Recorded { ops: Vec::new(), renewed: 0 };
         let mut at = from;
         while at < to {
-            let mut header = [0; HEADER_BYTES];
-            if to - at < HEADER_BYTES as u64 {
-                return Err(corrupt(at, "record header"));
-            }
-            self.get(at, &mut header);
-            let length = u64::from(u32::from_le_bytes(header[..4].try_into().expect("4 bytes")));
-            let sequence = u64::from_le_bytes(header[8..16].try_into().expect("8 bytes"));
-            let expected = u64::from_le_bytes(header[16..].try_into().expect("8 bytes"));
-            if length > to - at - HEADER_BYTES as u64 {
-                return Err(corrupt(at, "record length"));
-            }
-            let mut payload = vec![0; length as usize];
-            self.get(at + HEADER_BYTES as u64, &mut payload);
-            if checksum(sequence, &payload) != expected {
-                return Err(corrupt(at, "checksum"));
-            }
-            let record: Vec<Op> = postcard::from_bytes(&payload).map_err(|_| corrupt(at, "encoding"))?;
-            ops.extend(record);
-            at += HEADER_BYTES as u64 + length;
+            let record = self.record(0, at, to).or_else(|_| {
+                recorded.renewed += 1;
+                self.record(1, at, to)
+            });
+            let (ops, length) = record.map_err(|what| {
+                Error::corrupt(
+                    Place::default(),
+                    "operation log in memory, in both copies",
+                    "what was recorded",
+                    format!(
+                        "a bad {what} at {at}: changes since the last recovery point that were not synced are lost; \
+                         unmount, have the memory tested, and mount again"
+                    ),
+                )
+            })?;
+            recorded.ops.extend(ops);
+            at += length;
         }
-        Ok(ops)
+        Ok(recorded)
+    }
+
+    /// A record, and how long it is; or what of it is bad.
+    fn record(&self, half: usize, at: u64, end: u64) -> std::result::Result<(Vec<Op>, u64), &'static str> {
+        let mut header = [0; HEADER_BYTES];
+        let room = (end - at).checked_sub(HEADER_BYTES as u64).ok_or("header")?;
+        self.get(half, at, &mut header);
+        let length = u64::from(u32::from_le_bytes(header[..4].try_into().expect("4 bytes")));
+        let sequence = u64::from_le_bytes(header[8..16].try_into().expect("8 bytes"));
+        let expected = u64::from_le_bytes(header[16..].try_into().expect("8 bytes"));
+        if length > room {
+            return Err("length");
+        }
+        let mut payload = vec![0; length as usize];
+        self.get(half, at + HEADER_BYTES as u64, &mut payload);
+        if checksum(sequence, &payload) != expected {
+            return Err("checksum");
+        }
+        let ops = postcard::from_bytes(&payload).map_err(|_| "encoding")?;
+        Ok((ops, HEADER_BYTES as u64 + length))
     }
 
     /// Records before `to` are in a recovery point.
@@ -98,26 +123,38 @@ impl OpLog {
     }
 
     fn capacity(&self) -> u64 {
-        self.arena.log_region().1 as u64
+        self.half_bytes() as u64
     }
 
-    fn put(&self, at: u64, bytes: &[u8]) {
-        let (base, capacity) = self.arena.log_region();
+    fn half_bytes(&self) -> usize {
+        self.arena.log_region().1 / HALVES.len()
+    }
+
+    /// Where a half is, where in it a position is, and how many of so many bytes lie there before it begins again.
+    fn place(&self, half: usize, at: u64, bytes: usize) -> (*mut u8, usize, usize) {
+        let capacity = self.half_bytes();
         let start = (at % capacity as u64) as usize;
-        let first = bytes.len().min(capacity - start);
-        // SAFETY: both parts lie within the region. `&mut self` upstream makes this the only writer, and no reference
-        // into the region is ever made: readers copy out of `head..tail`, which does not overlap what is written.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), base.add(start), first);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr().add(first), base, bytes.len() - first);
+        // SAFETY: both halves lie within the region.
+        let base = unsafe { self.arena.log_region().0.add(half * capacity) };
+        (base, start, bytes.min(capacity - start))
+    }
+
+    /// Into both halves.
+    fn put(&self, at: u64, bytes: &[u8]) {
+        for half in HALVES {
+            let (base, start, first) = self.place(half, at, bytes.len());
+            // SAFETY: both parts lie within the half. `&mut self` upstream makes this the only writer, and no reference
+            // into the region is ever made: readers copy out of `head..tail`, which does not overlap what is written.
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), base.add(start), first);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr().add(first), base, bytes.len() - first);
+            }
         }
     }
 
-    fn get(&self, at: u64, bytes: &mut [u8]) {
-        let (base, capacity) = self.arena.log_region();
-        let start = (at % capacity as u64) as usize;
-        let first = bytes.len().min(capacity - start);
-        // SAFETY: both parts lie within the region; see `put`.
+    fn get(&self, half: usize, at: u64, bytes: &mut [u8]) {
+        let (base, start, first) = self.place(half, at, bytes.len());
+        // SAFETY: both parts lie within the half; see `put`.
         unsafe {
             std::ptr::copy_nonoverlapping(base.add(start), bytes.as_mut_ptr(), first);
             std::ptr::copy_nonoverlapping(base, bytes.as_mut_ptr().add(first), bytes.len() - first);
@@ -153,23 +190,37 @@ mod tests {
                 log.append(next, &record(next));
                 next += 1;
             }
-            let ops = log.read(start, log.tail()).unwrap();
+            let recorded = log.read(start, log.tail()).unwrap();
             let expected: Vec<Op> =
                 (first..next).map(|id| Op::Truncate { id: ObjectId(id), size: id * 1000 }).collect();
-            assert_eq!(ops, expected);
+            assert_eq!((recorded.ops, recorded.renewed), (expected, 0));
             log.release(log.tail());
         }
     }
 
-    #[test]
-    fn a_flip_is_reported() {
-        let arena = Arena::new(1, 4096).unwrap();
-        let mut log = OpLog::new(arena.clone());
-        log.append(1, &record(1));
-        let offset = arena.frame_offset(0) - 4096 + HEADER_BYTES as u64;
+    /// Flips a bit of the record at the beginning of a half.
+    fn flip(arena: &Arena, half: u64, at: u64) {
+        let offset = arena.frame_offset(0) - 4096 + half * 2048 + at;
         let mut byte = [0];
         rustix::io::pread(arena.memory(), &mut byte, offset).unwrap();
         rustix::io::pwrite(arena.memory(), &[byte[0] ^ 4], offset).unwrap();
-        assert!(log.read(0, log.tail()).is_err());
+    }
+
+    #[test]
+    fn a_flip_in_one_half_is_made_good_and_in_both_is_reported() {
+        // Of the length, of the checksum, and of the operations.
+        for at in [0, 16, HEADER_BYTES as u64] {
+            for half in [0, 1] {
+                let arena = Arena::new(1, 4096).unwrap();
+                let mut log = OpLog::new(arena.clone());
+                [1, 2].into_iter().for_each(|id| log.append(id, &record(id)));
+                let before = log.read(0, log.tail()).unwrap().ops;
+                flip(&arena, half, at);
+                let recorded = log.read(0, log.tail()).unwrap();
+                assert_eq!((recorded.ops, recorded.renewed), (before, 1 - half), "byte {at} of half {half}");
+                flip(&arena, 1 - half, at);
+                assert!(matches!(log.read(0, log.tail()), Err(Error::Corrupt(_))), "byte {at}");
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::freeing::{Freeing, Writing};
 use crate::object::{Object, Residence, Slot};
-use crate::oplog::OpLog;
+use crate::oplog::{OpLog, Recorded};
 use crate::sealed_attributes::SealedAttributes;
 use crate::twin::Twin;
 use holdfast_integrity::Protection;
@@ -152,6 +152,8 @@ pub(crate) struct State {
     pub(crate) renewed: u64,
     /// Attributes of objects that were made anew, from their twin or the store, since the store was opened.
     pub(crate) attributes_renewed: u64,
+    /// Records of the operation log that were read of its twin, since the store was opened.
+    pub(crate) operations_renewed: u64,
     /// What `errors` was when whoever syncs everything was told last.
     pub(crate) errors_told: u64,
     /// Objects with entries of which it is not known what the store makes of them.
@@ -196,6 +198,7 @@ impl State {
             errors: 0,
             renewed: 0,
             attributes_renewed: 0,
+            operations_renewed: 0,
             errors_told: 0,
             unsettled: BTreeSet::new(),
             read_only,
@@ -397,7 +400,11 @@ impl State {
         let changed: Vec<ObjectId> = self.open.objects.iter().copied().collect();
         changed.into_iter().try_for_each(|id| self.heal(id))?;
         let log_end = self.log.tail();
-        let mut ops = self.log.read(self.open.log_start, log_end)?;
+        let Recorded { mut ops, renewed } = self.log.read(self.open.log_start, log_end)?;
+        if renewed > 0 {
+            tracing::warn!(records = renewed, "the operation log went bad in memory: its twin takes its place");
+            self.operations_renewed += renewed;
+        }
         for op in &mut ops {
             // The log has it as it was asked for; generations are given at admission.
             if let Op::Create { id, attributes } = op

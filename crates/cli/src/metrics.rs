@@ -206,6 +206,11 @@ const FAMILIES: &[Family] = &[
         "Attributes found corrupt in memory, and made anew from their twins or read again.",
         |r| of_cache(r, |c| c.attributes_renewed),
     ),
+    counter(
+        "holdfast_cache_operations_renewed_total",
+        "Records of the operation log found corrupt in memory, and read of its twin.",
+        |r| of_cache(r, |c| c.operations_renewed),
+    ),
     counter("holdfast_cache_pages_lost_total", "Changed pages found corrupt in memory, and not stored.", |r| {
         of_cache(r, |c| c.pages_lost)
     }),

@@ -219,6 +219,9 @@ pub(crate) struct CacheFigures {
     /// Attributes of objects found corrupt in memory, and made anew from their twin, or read again.
     #[serde(default)]
     pub(crate) attributes_renewed: u64,
+    /// Records of the operation log found corrupt in memory, and read of its twin.
+    #[serde(default)]
+    pub(crate) operations_renewed: u64,
     /// Changed pages found corrupt in memory: not stored, and errors until they are written again.
     #[serde(default)]
     pub(crate) pages_bad: u64,
@@ -250,6 +253,7 @@ impl From<&CacheStatus> for CacheFigures {
             pages_reread: status.pages_reread,
             pages_renewed: status.pages_renewed,
             attributes_renewed: status.attributes_renewed,
+            operations_renewed: status.operations_renewed,
             pages_bad: status.pages_bad,
             pages_lost: status.pages_lost,
             page_hits: status.page_hits,
@@ -385,14 +389,16 @@ impl StoreReport {
         self.flashlog.as_ref().is_some_and(|set| !set.protected)
     }
 
-    /// Whether somebody has to see to it: a failure now may lose what was answered, it has failed and takes no changes, or nobody serves its mount.
+    /// Whether somebody has to see to it: a failure now may lose what was answered, it has failed and takes no changes, nobody serves its mount, or
+    /// something has to be written again.
     pub(crate) fn is_unwell(&self) -> bool {
         let is_served = match self.condition {
             Condition::Mounted | Condition::Inaccessible => true,
             Condition::Abandoned | Condition::NotAnswering => false,
             Condition::Clean | Condition::Unclean => self.mounted_on.is_none(),
         };
-        self.is_unprotected() || self.latched || !is_served
+        let is_stored = self.cache.as_ref().is_none_or(|cache| cache.pages_bad == 0);
+        self.is_unprotected() || self.latched || !is_served || !is_stored
     }
 
     /// Whether it is the backup of a set, or an earlier state, which is never closed.
@@ -530,6 +536,10 @@ impl Report for StoreReport {
             let mended = cache.pages_reread + cache.pages_renewed;
             if mended > 0 {
                 text.push_str(&format!(", {} found corrupt IN MEMORY", count(mended, "page", "pages")));
+            }
+            if cache.operations_renewed > 0 {
+                let times = count(cache.operations_renewed, "time", "times");
+                text.push_str(&format!(", operations found corrupt IN MEMORY {times}"));
             }
             if cache.attributes_renewed > 0 {
                 let times = count(cache.attributes_renewed, "time", "times");

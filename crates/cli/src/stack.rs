@@ -309,7 +309,7 @@ fn arena(cache_bytes: u64) -> Result<Arc<Arena>> {
     let frames = cache_bytes / PAGE_SIZE as u64;
     let frames = u32::try_from(frames).ok().filter(|&frames| frames < u32::MAX);
     let frames = frames.ok_or_else(|| Failure::usage("the page pool is too large"))?;
-    let log_bytes = (cache_bytes / 32).clamp(1 << 20, 16 << 20) as usize;
+    let log_bytes = (cache_bytes / 16).clamp(2 << 20, 32 << 20) as usize;
     Arena::new(frames, log_bytes).map_err(|error| Failure::new(format!("no memory for the page pool: {error}")))
 }
 

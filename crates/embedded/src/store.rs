@@ -129,7 +129,7 @@ impl Store {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let frames = options.memory_bytes.max(MEMORY_BYTES_MIN) / PAGE_SIZE as u64;
         let frames = u32::try_from(frames).map_err(at(&path))?;
-        let log_bytes = (options.memory_bytes / 32).clamp(1 << 20, 16 << 20) as usize;
+        let log_bytes = (options.memory_bytes / 16).clamp(2 << 20, 32 << 20) as usize;
         let arena = Arena::new(frames, log_bytes).map_err(at(&path))?;
         let opening = OpenOptions {
             node_cache_bytes: options.metadata_bytes,

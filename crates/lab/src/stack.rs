@@ -39,7 +39,7 @@ impl StackOptions {
     pub fn new(frames: u32) -> StackOptions {
         StackOptions {
             frames,
-            log_bytes: 256 << 10,
+            log_bytes: 512 << 10,
             // Exactly what is needed is reserved, so that what goes beyond it is seen.
             cache: holdfast_cache::Options { reserve_step_blocks: 0, ..holdfast_cache::Options::for_frames(frames) },
             physical: OpenOptions { node_cache_bytes: 1 << 20, ..OpenOptions::default() },

@@ -155,3 +155,28 @@ fn a_page_that_is_put_in_the_place_of_another_is_refused() {
     rig.submit(vec![Op::Write { id, fragments, size_min: 0 }]).unwrap();
     rig.cache.check();
 }
+
+/// Operations are in the log of the arena twice: the first bytes of either half are the header of the first record.
+#[test]
+fn of_the_operation_log_too() {
+    let flip = |rig: &Rig, half: u64| {
+        let at = rig.arena.frame_offset(0) - rig.arena.log_region().1 as u64 * (2 - half) / 2 + 16;
+        let mut byte = [0];
+        rustix::io::pread(rig.arena.memory(), &mut byte, at).unwrap();
+        rustix::io::pwrite(rig.arena.memory(), &[byte[0] ^ 0x10], at).unwrap();
+    };
+    for half in [0, 1] {
+        let rig = Rig::new(2048);
+        let id = rig.create(Kind::Regular);
+        flip(&rig, half);
+        rig.cache.sync_all().unwrap();
+        assert_eq!(rig.cache.status().operations_renewed, 1 - half);
+        let rig = rig.power_cut();
+        assert_eq!(rig.cache.attributes(id).unwrap().mode, 0o644);
+    }
+    let rig = Rig::new(2048);
+    rig.create(Kind::Regular);
+    [0, 1].into_iter().for_each(|half| flip(&rig, half));
+    let error = rig.cache.sync_all().unwrap_err().to_string();
+    assert!(error.contains("operation log in memory") && error.contains("have the memory tested"), "{error}");
+}

@@ -204,7 +204,11 @@ pub(super) fn run(
 /// Pages and attributes found to be bad in memory.
 fn bad_pages(run: &Run) -> u64 {
     let status = run.maker.stack.cache.status();
-    status.pages_reread + status.pages_renewed + status.pages_lost + status.attributes_renewed
+    status.pages_reread
+        + status.pages_renewed
+        + status.pages_lost
+        + status.attributes_renewed
+        + status.operations_renewed
 }
 
 /// What is wrong with it, judged from scratch.
