@@ -139,7 +139,8 @@ Examples:
   holdfast status --metrics            the same for Prometheus
 The exit code is 3 if somebody has to see to one of them, with --json and
 --metrics too: it takes no changes as a device or the memory failed, its daemon
-has died or does not answer, or its Flashlog is not protected.")]
+has died or does not answer, its Flashlog is not protected, or pages went bad
+in memory and have to be written again (NOT STORED).")]
     Status(Status),
 
     /// Make everything in a mount durable now

@@ -112,7 +112,7 @@ impl Report for Judged {
         let (memory, disk) = (&self.machine.memory, &self.machine.disk);
         let bits = format!("{:.1e}", 1.0 / disk.uber).replace(".0e", "e");
         let mut text = table(&[
-            ("memory", format!("{} FIT/Mbit: {}", three_digits(memory.fit_per_mbit), memory.from)),
+            ("memory", format!("{} FIT/Mbit: {}", rate(memory.fit_per_mbit), memory.from)),
             ("disk", format!("one bit in {bits} comes back wrong: {}", disk.from)),
             ("goal", format!("{}: a score of {:.2}", one_in(self.goal.name), self.goal.score)),
             ("checksums", format!("strength as {}", self.checksum_data)),
@@ -233,13 +233,12 @@ fn judge(arguments: &Reliability) -> Judged {
     }
 }
 
-/// Three digits: rates that the paper gives as λ have no more.
-fn three_digits(value: f64) -> String {
-    // Of a small one two places behind the point would show little, or nothing.
-    if !(0.1..1e9).contains(&value) {
-        return format!("{value:.2e}").replace(".00e", "e");
+/// A rate of errors, in at least three digits.
+fn rate(value: f64) -> String {
+    match value {
+        // Of a small one two places behind the point would show little, or nothing.
+        _ if !(0.1..1e9).contains(&value) => format!("{value:.2e}").replace(".00e", "e"),
+        100.0.. => format!("{value:.0}"),
+        _ => format!("{value:.2}"),
     }
-    let unit = 10f64.powf(value.log10().floor() - 2.0);
-    let rounded = (value / unit).round() * unit;
-    if unit >= 1.0 { format!("{rounded:.0}") } else { format!("{rounded:.2}") }
 }

@@ -7,6 +7,7 @@ use crate::output::{Format, Report, count, print};
 use crate::paths::shell;
 use crate::progress::Progress;
 use crate::quoting;
+use crate::report::StoreReport;
 use crate::target;
 use holdfast_fuse::control;
 use serde::Serialize;
@@ -34,20 +35,27 @@ pub(crate) fn run(arguments: &Sync, format: Format) -> Result<()> {
             synced => synced.map(Ok),
         })?
     };
-    let epoch = synced.map_err(|error| not_stored(&mount, &error))?;
-    print(format, &Synced { directory: mount.directory.display().to_string(), epoch });
-    Ok(())
+    // Which pages are not stored is told of each once, but it stays so.
+    let report = super::status::look(&mount);
+    let pages = report.cache.as_ref().map_or(0, |cache| cache.pages_bad);
+    match synced {
+        Ok(epoch) if pages == 0 => {
+            print(format, &Synced { directory: mount.directory.display().to_string(), epoch });
+            Ok(())
+        }
+        Err(error) if pages == 0 => Err(not_synced(&mount, &error)),
+        _ => Err(not_stored(&mount, pages, report)),
+    }
+}
+
+fn not_synced(mount: &Mount, error: &io::Error) -> Failure {
+    Failure::new(format!("{}: not all of it could be stored: {}", mount.directory.display(), mounts::plain(error)))
+        .hint(format!("holdfast status {} tells more", shell(&mount.directory)))
 }
 
 /// Some of what was written is not on the disk.
-fn not_stored(mount: &Mount, error: &io::Error) -> Failure {
+fn not_stored(mount: &Mount, pages: u64, report: StoreReport) -> Failure {
     let directory = mount.directory.display();
-    let report = super::status::look(mount);
-    let pages = report.cache.map_or(0, |cache| cache.pages_bad);
-    if pages == 0 {
-        return Failure::new(format!("{directory}: not all of it could be stored: {}", mounts::plain(error)))
-            .hint(format!("holdfast status {} tells more", shell(&mount.directory)));
-    }
     let pages = count(pages, "page went bad in memory and is", "pages went bad in memory and are");
     let log = report.daemon.and_then(|daemon| daemon.log).map(|log| format!(", which its log names: {log}"));
     Failure::new(format!("{directory}: {pages} not on the disk; everything else is"))
