@@ -1,6 +1,7 @@
 //! Writing an epoch: freeze it, hand it down, make it a recovery point.
 
 use crate::Cache;
+use crate::frozen;
 use crate::involved::Involved;
 use crate::object::Residence;
 use crate::pages::{bad_page, unreachable_page};
@@ -151,6 +152,7 @@ impl Cache {
 
     fn write_epoch(&self, frozen: &mut FrozenEpoch) -> Result<Written> {
         let mut written = Written::default();
+        self.strike_frozen(frozen);
         let ops = without_passing(&frozen.ops).into_iter().filter_map(whole_pages).collect();
         let mut batch = Batch { domain: self.domain, epoch: frozen.epoch, ops };
         let cut: FxHashSet<ObjectId> = cut_objects(&frozen.ops);
@@ -192,6 +194,7 @@ impl Cache {
         self.renew_rejected(frozen, &mut batch, &mut written)?;
         self.bring_back_frozen(frozen, &mut batch, &mut written)?;
         self.mark_lost(frozen, &mut batch, &mut written)?;
+        self.verify_frozen(frozen)?;
         self.store.prepare(frozen.epoch)?;
         self.strike_frozen(frozen);
         // While it can be begun anew: what is published has been written.
@@ -202,6 +205,22 @@ impl Cache {
         self.store.publish(frozen.epoch)?;
         self.strike_frozen(frozen);
         Ok(written)
+    }
+
+    /// Whether the store was given what was frozen.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`] if not: what is frozen has been put right, and the epoch can be begun anew with it.
+    fn verify_frozen(&self, frozen: &mut FrozenEpoch) -> Result<()> {
+        if !frozen.ops.heal()? {
+            return Err(self.store.give_up(frozen::corruption(None, "operations of an epoch")));
+        }
+        for object in &mut frozen.objects {
+            if !object.places.heal(&mut object.id, &mut object.pages)? {
+                return Err(self.store.give_up(frozen::corruption(Some(object.id), "places of pages")));
+            }
+        }
+        Ok(())
     }
 
     /// Attributes wait for as long as the pages before them take to be handed down.
@@ -252,7 +271,12 @@ impl Cache {
     }
 
     pub(crate) fn apply(&self, batch: &mut Batch, written: &mut Written) -> Result<()> {
+        let before = frozen::sum_of_batch(&batch.ops)?;
+        self.strike_given(&mut batch.ops);
         let applied = self.store.apply(batch)?;
+        if frozen::sum_of_batch(&batch.ops)? != before {
+            return Err(self.store.give_up(frozen::corruption(None, "operations that the store is given")));
+        }
         written.identities.extend(applied.written.into_iter().map(|(id, index, identity)| ((id, index), identity)));
         written.rejected.extend(applied.rejected);
         batch.ops.clear();

@@ -57,6 +57,7 @@ fn operation(f: &mut fmt::Formatter<'_>, op: &Op) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frozen::{FrozenOps, Places};
     use crate::sealed_attributes::SealedAttributes;
     use crate::state::FrozenObject;
     use holdfast_object::{Attributes, Class, Kind, ObjectId, Timestamp};
@@ -68,12 +69,17 @@ mod tests {
             id: ObjectId(id),
             attributes: SealedAttributes::new(attributes.clone()),
             pages: Vec::new(),
+            places: Places::of(ObjectId(id), &[]),
             twins: Vec::new(),
         };
         let mut epoch = FrozenEpoch {
             epoch: 3,
             sequence: 9,
-            ops: vec![Op::Create { id: ObjectId(5), attributes: attributes.clone() }, Op::Delete { id: ObjectId(4) }],
+            ops: FrozenOps::new(vec![
+                Op::Create { id: ObjectId(5), attributes: attributes.clone() },
+                Op::Delete { id: ObjectId(4) },
+            ])
+            .unwrap(),
             objects: vec![object(5)],
             unsettled: Vec::new(),
             errors: 0,
@@ -83,7 +89,7 @@ mod tests {
             Involved(&epoch).to_string(),
             "all up to transaction 9; 2 operations: create #5 (Regular), delete #4; 1 objects changed: attributes of #5"
         );
-        epoch.ops = (0..100).map(|id| Op::Truncate { id: ObjectId(id), size: 7 }).collect();
+        epoch.ops = FrozenOps::new((0..100).map(|id| Op::Truncate { id: ObjectId(id), size: 7 }).collect()).unwrap();
         epoch.objects.clear();
         let told = Involved(&epoch).to_string();
         assert!(told.contains("; 100 operations: cut #0 to 7 bytes, cut #1"), "{told}");

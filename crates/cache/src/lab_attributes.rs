@@ -1,11 +1,11 @@
-//! Attributes in memory, written over on purpose: see [`crate::lab`].
+//! Attributes in memory, and what an epoch that is written consists of, written over on purpose: see [`crate::lab`].
 
 use crate::Cache;
 use crate::sealed_attributes::SealedAttributes;
 use crate::state::FrozenEpoch;
-use holdfast_object::{Attributes, NamePlace, ObjectId};
+use holdfast_object::{Attributes, NamePlace, ObjectId, Op};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Which attributes of an object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -52,12 +52,21 @@ pub struct ResidentObject {
     pub is_frozen: bool,
 }
 
-/// A strike at [`AttributesCopy::Frozen`] that waits for who writes the epoch.
-struct Laid {
-    object: ObjectId,
-    of_twin: bool,
-    invert: Invert,
-    bits: u64,
+/// What an epoch that is written consists of, beside pages and attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrozenPart {
+    /// Which object its first operation is about.
+    Operation,
+    /// The same of a batch that is made of it for the store.
+    Given,
+    /// Which page of an object its first page is.
+    Place(ObjectId),
+}
+
+/// A strike at what is frozen, which waits for who writes the epoch.
+enum Laid {
+    Attributes { object: ObjectId, of_twin: bool, invert: Invert, bits: u64 },
+    Part(FrozenPart, u64),
 }
 
 /// Such strikes. Where none waits, they cost a load for each request to the store.
@@ -65,6 +74,22 @@ struct Laid {
 pub(crate) struct FrozenStrikes {
     are_laid: AtomicBool,
     laid: Mutex<Vec<Laid>>,
+    /// Bits of [`FrozenPart::Given`], or 0.
+    given: AtomicU64,
+}
+
+impl FrozenStrikes {
+    fn lay(&self, laid: Laid) {
+        self.laid.lock().push(laid);
+        self.are_laid.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Of the first operation.
+fn invert_target(ops: &mut [Op], bits: u64) {
+    if let Some(Op::Create { id, .. } | Op::Delete { id } | Op::Truncate { id, .. }) = ops.first_mut() {
+        id.0 ^= bits;
+    }
 }
 
 /// Inverts bits of a number.
@@ -133,8 +158,7 @@ impl Cache {
         let strike = |attributes: &mut SealedAttributes, of_twin| attributes.strike(of_twin, |of| invert(of, bits));
         let lay = |of_twin| {
             let strikes = &self.frozen_strikes;
-            strikes.laid.lock().push(Laid { object, of_twin, invert: *invert, bits });
-            strikes.are_laid.store(true, Ordering::Relaxed);
+            strikes.lay(Laid::Attributes { object, of_twin, invert: *invert, bits });
         };
         match copy {
             AttributesCopy::Frozen => lay(false),
@@ -146,15 +170,43 @@ impl Cache {
         }
         true
     }
+
+    /// Inverts bits of a part of the next epoch that is written.
+    pub fn strike_frozen_part(&self, part: FrozenPart, bits: u64) {
+        match part {
+            FrozenPart::Given => self.frozen_strikes.given.store(bits, Ordering::Relaxed),
+            part => self.frozen_strikes.lay(Laid::Part(part, bits)),
+        }
+    }
+
+    /// Whoever gives a batch to the store comes by here with it.
+    pub(crate) fn strike_given(&self, ops: &mut [Op]) {
+        if self.frozen_strikes.given.load(Ordering::Relaxed) != 0 && !ops.is_empty() {
+            invert_target(ops, self.frozen_strikes.given.swap(0, Ordering::Relaxed));
+        }
+    }
+
     /// The writer of an epoch comes by here with all that only it has.
     pub(crate) fn strike_frozen(&self, frozen: &mut FrozenEpoch) {
-        if !self.frozen_strikes.are_laid.load(Ordering::Relaxed) {
+        if !self.frozen_strikes.are_laid.swap(false, Ordering::Relaxed) {
             return;
         }
-        self.frozen_strikes.are_laid.store(false, Ordering::Relaxed);
-        for Laid { object, of_twin, invert, bits } in self.frozen_strikes.laid.lock().drain(..) {
-            if let Some(known) = frozen.objects.iter_mut().find(|known| known.id == object) {
-                known.attributes.strike(of_twin, |of| invert(of, bits));
+        for laid in self.frozen_strikes.laid.lock().drain(..) {
+            match laid {
+                Laid::Attributes { object, of_twin, invert, bits } => {
+                    if let Some(known) = frozen.objects.iter_mut().find(|known| known.id == object) {
+                        known.attributes.strike(of_twin, |of| invert(of, bits));
+                    }
+                }
+                Laid::Part(FrozenPart::Operation | FrozenPart::Given, bits) => {
+                    frozen.ops.strike(|ops| invert_target(ops, bits));
+                }
+                Laid::Part(FrozenPart::Place(object), bits) => {
+                    let known = frozen.objects.iter_mut().find(|known| known.id == object);
+                    if let Some((index, _)) = known.and_then(|known| known.pages.first_mut()) {
+                        *index ^= bits;
+                    }
+                }
             }
         }
     }

@@ -24,6 +24,7 @@ mod counters;
 mod errors;
 mod flush;
 mod freeing;
+mod frozen;
 mod involved;
 mod lab;
 mod lab_attributes;
@@ -60,7 +61,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use lab::{FlipError, FlipPart, PageState, Quiet, ResidentPage};
 use lab_attributes::FrozenStrikes;
-pub use lab_attributes::{ATTRIBUTE_FIELDS, AttributesCopy, ResidentObject};
+pub use lab_attributes::{ATTRIBUTE_FIELDS, AttributesCopy, FrozenPart, ResidentObject};
 pub use recover::Recovered;
 
 /// How much the cache may hold back, and for how long.

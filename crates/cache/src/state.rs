@@ -1,6 +1,7 @@
 //! The cache's state behind one lock: objects, the open epoch, the epoch being written.
 
 use crate::freeing::{Freeing, Writing};
+use crate::frozen::{FrozenOps, Places};
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::{OpLog, Recorded};
 use crate::sealed_attributes::SealedAttributes;
@@ -86,6 +87,8 @@ pub(crate) struct FrozenObject {
     pub(crate) id: ObjectId,
     pub(crate) attributes: SealedAttributes,
     pub(crate) pages: Vec<(PageIndex, PinnedPage)>,
+    /// Which pages these are, once more.
+    pub(crate) places: Places,
     /// Of metadata: of each of its pages.
     pub(crate) twins: Vec<(PageIndex, Twin)>,
 }
@@ -96,7 +99,7 @@ pub(crate) struct FrozenEpoch {
     /// Last transaction in it.
     pub(crate) sequence: u64,
     /// Structural operations in admission order.
-    pub(crate) ops: Vec<Op>,
+    pub(crate) ops: FrozenOps,
     /// Newest versions of what changed.
     pub(crate) objects: Vec<FrozenObject>,
     /// Bad pages that the store may take for holes once it has this epoch.
@@ -413,6 +416,7 @@ impl State {
                 attributes.generation = object.attributes.generation;
             }
         }
+        let ops = FrozenOps::new(ops)?;
         let epoch = self.open.epoch;
         self.writing = Some(Writing::begin(&mut self.open, self.has_snapshots));
         let closed = std::mem::replace(&mut self.open, OpenEpoch::new(epoch + 1, log_end));
@@ -431,7 +435,8 @@ impl State {
             // A log batch of the next epoch may be replayed on this one: it must not take the time of change back.
             let ctime = object.attributes.ctime;
             object.stable.change(|stable| stable.ctime = stable.ctime.max(ctime));
-            objects.push(FrozenObject { id, attributes: object.attributes.clone(), pages, twins });
+            let places = Places::of(id, &pages);
+            objects.push(FrozenObject { id, attributes: object.attributes.clone(), pages, places, twins });
         }
         self.freezing = Some(epoch);
         let unsettled = self.unsettled_pages();

@@ -19,10 +19,10 @@ pub use policy::Policy;
 
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Attributes, Batch, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, ObjectChange, ObjectId,
-    ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Place, Placement, PolicyId, Purpose, RecoveredBatch,
-    Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus,
-    Timestamp,
+    Applied, Attributes, Batch, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, ObjectChange,
+    ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Place, Placement, PolicyId, Purpose,
+    RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo,
+    StoreStatus, Timestamp,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -196,6 +196,11 @@ impl ObjectStore for Logical {
 
     fn prepare(&self, epoch: Epoch) -> Result<()> {
         self.modules.iter().try_for_each(|module| module.prepare(epoch))
+    }
+
+    fn give_up(&self, why: Corruption) -> Error {
+        let given_up = Error::GivenUp(Box::new(why.clone()));
+        self.modules.iter().fold(given_up, |_, module| module.give_up(why.clone()))
     }
 
     fn begin_anew(&self) -> Result<()> {

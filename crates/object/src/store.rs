@@ -1,9 +1,9 @@
 //! The lower interface: what a cache asks of the logical layer and the logical layer of each physical module.
 
 use crate::{
-    Attributes, Batch, BlockIdentity, DomainId, Epoch, FrameMut, ObjectChange, ObjectId, ObjectKey, Op, PAGE_SIZE,
-    PageIndex, PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, Side, SnapshotCount, SnapshotDeletion,
-    SnapshotId, SnapshotInfo, Space, Timestamp,
+    Attributes, Batch, BlockIdentity, Corruption, DomainId, Epoch, Error, FrameMut, ObjectChange, ObjectId, ObjectKey,
+    Op, PAGE_SIZE, PageIndex, PageRef, Purpose, Result, ScrubCursor, ScrubStep, Seek, Side, SnapshotCount,
+    SnapshotDeletion, SnapshotId, SnapshotInfo, Space, Timestamp,
 };
 use holdfast_integrity::{Checksum, PageSums, Protection, StoredSums};
 use serde::{Deserialize, Serialize};
@@ -226,6 +226,10 @@ pub trait ObjectStore: Send + Sync {
         first: PageIndex,
         limit: usize,
     ) -> Result<Vec<PageIndex>>;
+
+    /// What the caller has had applied for the next recovery point has gone bad in the caller's memory: none is made of it. Gives the
+    /// [`Error::GivenUp`] that all answer from then on; see [`ObjectStore::begin_anew`].
+    fn give_up(&self, why: Corruption) -> Error;
 
     /// After [`Error::GivenUp`], which all that is for the next recovery point answers from then on: what has been applied since the last recovery point
     /// is forgotten, and what is known of that one is read from the device again. Blocks written ahead and reservations stay. The epoch can

@@ -18,10 +18,10 @@ use crate::tree::Trees;
 use holdfast_guard as guard;
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Arena, Attributes, Batch, Clock, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, ObjectChange,
-    ObjectId, ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result,
-    ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
-    VerifiedBy,
+    Applied, Arena, Attributes, Batch, Clock, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage,
+    ObjectChange, ObjectId, ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch,
+    Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus,
+    Timestamp, VerifiedBy,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
@@ -496,6 +496,11 @@ impl ObjectStore for Module {
     fn prepare(&self, epoch: Epoch) -> Result<()> {
         self.fall_into_ambush(Moment::Applied);
         self.prepare_epoch(epoch)
+    }
+
+    fn give_up(&self, why: Corruption) -> Error {
+        self.disk().counters.scribbled();
+        self.disk().give_up(why)
     }
 
     fn begin_anew(&self) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::front::Front;
 use crate::rig::{Rig, pattern};
-use holdfast_cache::FlipPart;
+use holdfast_cache::{FlipPart, FrozenPart};
 use holdfast_integrity::{Algorithm, crc64_neutral};
 use holdfast_object::*;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -179,4 +179,34 @@ fn of_the_operation_log_too() {
     [0, 1].into_iter().for_each(|half| flip(&rig, half));
     let error = rig.cache.sync_all().unwrap_err().to_string();
     assert!(error.contains("operation log in memory") && error.contains("have the memory tested"), "{error}");
+}
+
+/// What an epoch consists of goes bad while it is handed down: it is begun anew with what was frozen.
+#[test]
+fn of_what_an_epoch_consists_of_too() {
+    for part in [FrozenPart::Operation, FrozenPart::Given] {
+        let rig = Rig::new(2048);
+        let [kept, gone] = [(); 2].map(|()| rig.create(Kind::Regular));
+        rig.cache.sync_all().unwrap();
+        rig.submit(vec![Op::Delete { id: gone }]).unwrap();
+        rig.cache.strike_frozen_part(part, kept.0 ^ gone.0);
+        rig.cache.sync_all().unwrap();
+        assert_eq!(found_and_begun_anew(&rig), (1, 1), "{part:?}");
+        let rig = rig.power_cut();
+        assert!(rig.cache.attributes(kept).is_ok() && rig.cache.attributes(gone).is_err(), "{part:?}");
+    }
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Regular);
+    rig.write(id, 2 * PAGE, &pattern(5, PAGE_SIZE)).unwrap();
+    rig.cache.strike_frozen_part(FrozenPart::Place(id), 1);
+    rig.cache.sync_all().unwrap();
+    assert_eq!(found_and_begun_anew(&rig), (1, 1));
+    let rig = rig.power_cut();
+    assert_eq!(rig.page(id, 2).unwrap()[..], pattern(5, PAGE_SIZE));
+    assert_eq!(rig.cache.seek(id, 3 * PAGE, Seek::Data).unwrap(), None);
+}
+
+fn found_and_begun_anew(rig: &Rig) -> (u64, u64) {
+    let counters = rig.cache.store_status().counters;
+    (counters.scribbles, counters.restarts)
 }

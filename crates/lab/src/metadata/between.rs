@@ -4,9 +4,9 @@
 use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice};
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Attributes, Batch, DomainId, Epoch, FrameMut, LogBatch, LoggedPage, ObjectChange, ObjectId, ObjectKey,
-    ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result, ScrubCursor,
-    ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    Applied, Attributes, Batch, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, ObjectChange,
+    ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result,
+    ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
 };
 use holdfast_physical::Module;
 use parking_lot::Mutex;
@@ -275,6 +275,10 @@ impl ObjectStore for Between {
         limit: usize,
     ) -> Result<Vec<PageIndex>> {
         self.module.changed_pages(key, states, first, limit)
+    }
+
+    fn give_up(&self, why: Corruption) -> Error {
+        self.module.give_up(why)
     }
 
     fn begin_anew(&self) -> Result<()> {
