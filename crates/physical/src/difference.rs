@@ -46,7 +46,8 @@ fn since_then(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
     }
 }
 
-fn between(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
+/// Of the good one and the one in memory.
+pub(crate) fn between(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
     match bytes_between(stored, got) {
         None => "no byte differs from the device's: its checksum has gone bad".to_string(),
         Some(Bytes { count, first, last, stored, got }) => {

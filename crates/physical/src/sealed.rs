@@ -6,6 +6,7 @@
 //!
 //! Invariant: the superblock is that of `epoch`, whose copies on the device are good or will be put right from this one.
 
+use crate::difference;
 use crate::disk::Disk;
 use crate::format::label::LabelState;
 use crate::format::{Fault, Label, Superblock, hex};
@@ -14,7 +15,7 @@ use crate::meta_block::{MetadataProtection, NodeKey};
 use crate::open::{read_label, read_superblocks};
 use holdfast_guard as guard;
 use holdfast_integrity::tally;
-use holdfast_object::{Corruption, Epoch, Error, Result};
+use holdfast_object::{Corruption, Epoch, Error, Place, Result};
 use parking_lot::{Mutex, RwLock};
 
 /// To read it; the thread may never have had to do with locked memory.
@@ -38,10 +39,11 @@ impl SealedBlock {
         bytes(&self.bytes)
     }
 
-    fn verify(&self) -> std::result::Result<(), Fault> {
+    /// `what`: what its second sum is called.
+    fn verify(&self, what: &'static str) -> std::result::Result<(), Fault> {
         match tally(self.bytes()) {
             got if got == self.tally => Ok(()),
-            got => Err(Fault::new("second sum of label or superblock", hex(self.tally.into()), hex(got.into()))),
+            got => Err(Fault::new(what, hex(self.tally.into()), hex(got.into()))),
         }
     }
 }
@@ -54,7 +56,7 @@ impl SealedLabel {
     }
 
     fn open(&self) -> std::result::Result<Label, Fault> {
-        self.0.verify()?;
+        self.0.verify("second sum of the label")?;
         match Label::decode(self.0.bytes(), 0, 0) {
             LabelState::Valid(label) => Ok(label),
             LabelState::Damaged(fault) => Err(fault),
@@ -81,7 +83,7 @@ impl SealedSuperblock {
     /// # Errors
     /// The bytes are others by now.
     fn decode(&self, disk: &Disk) -> std::result::Result<Superblock, Fault> {
-        self.block.verify()?;
+        self.block.verify("second sum of the superblock")?;
         Superblock::decode_own(self.block.bytes(), disk.blocks())
     }
 
@@ -134,22 +136,22 @@ pub(crate) struct Sealed {
 
 /// Counts and tells of bytes that no legal change has made.
 fn scribbled(disk: &Disk, fault: Fault) -> Corruption {
-    let corruption = told(disk, fault);
+    let corruption = told(disk, fault, "");
     disk.counters.scribbled();
     corruption
 }
 
-fn told(disk: &Disk, fault: Fault) -> Corruption {
+fn told(disk: &Disk, fault: Fault, more: &str) -> Corruption {
     let what = format!("{} in memory, to which somebody has written who must not", fault.what);
-    let (expected, got) = (fault.expected.to_string(), fault.got.to_string());
-    let corruption = Corruption { place: disk.place(0), what, expected, got };
+    let place = Place { address: None, ..disk.place(0) };
+    let corruption = Corruption { place, what, expected: fault.expected, got: fault.got + more };
     tracing::error!(%corruption, "what the store knows of its device has gone bad");
     corruption
 }
 
-/// The same of what is read again from the device, or made anew from that.
-fn renewed(disk: &Disk, fault: Fault) -> Corruption {
-    let corruption = told(disk, fault);
+/// The same of what is read again from the device, or made anew from that; with what more is known.
+fn renewed(disk: &Disk, fault: Fault, more: &str) -> Corruption {
+    let corruption = told(disk, fault, more);
     disk.ambush.found(&format_args!("{corruption}: read again"));
     disk.counters.scribbled();
     corruption
@@ -172,7 +174,7 @@ impl Sealed {
         if self.believed.is_none()
             && let Err(fault) = gist.verify()
         {
-            let _ = renewed(disk, fault);
+            let _ = renewed(disk, fault, "");
             *gist = Gist::new(self.label(disk)?.store, self.superblock(disk)?.epoch);
         }
         Ok(*gist)
@@ -184,12 +186,17 @@ impl Sealed {
         if let Some(believed) = &self.believed {
             return Ok(believed.lock().0.clone());
         }
-        let fault = match self.label.read().open() {
-            Ok(label) => return Ok(label),
-            Err(fault) => fault,
+        let (fault, was) = {
+            let label = self.label.read();
+            match label.open() {
+                Ok(label) => return Ok(label),
+                Err(fault) => (fault, *label.0.bytes()),
+            }
         };
-        let error = Error::Corrupt(Box::new(renewed(disk, fault)));
-        let label = read_label(disk.device()).ok().filter(|label| label.blocks == disk.blocks()).ok_or(error)?;
+        let label = read_label(disk.device()).ok().filter(|label| label.blocks == disk.blocks());
+        let more = label.as_ref().map(|label| format!("; {}", difference::between(&label.encode(0), &was)));
+        let error = renewed(disk, fault, &more.unwrap_or_default());
+        let label = label.ok_or_else(|| Error::Corrupt(Box::new(error)))?;
         self.set_label(&label);
         Ok(label)
     }
@@ -217,11 +224,16 @@ impl Sealed {
             }
             Err(fault) => fault,
         };
-        let error = Error::Corrupt(Box::new(renewed(disk, fault)));
         let superblocks = read_superblocks(disk.device(), &self.label(disk)?).unwrap_or_default();
         // A newer one on the device may be one that is being written.
         let epoch = published.epoch;
-        let superblock = superblocks.into_iter().find(|superblock| superblock.epoch == epoch).ok_or(error)?;
+        let superblock = superblocks.into_iter().find(|superblock| superblock.epoch == epoch);
+        let more = superblock.as_ref().map(|superblock| {
+            let differs = difference::between(&superblock.encode(0), published.block.bytes());
+            format!("; {differs}; last changed legally for epoch {epoch}")
+        });
+        let error = renewed(disk, fault, &more.unwrap_or_default());
+        let superblock = superblock.ok_or_else(|| Error::Corrupt(Box::new(error)))?;
         *published = SealedSuperblock::new(&superblock);
         Ok(superblock)
     }
