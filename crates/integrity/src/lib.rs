@@ -11,7 +11,7 @@
 //! |---|---|
 //! | a checksum of any kind, chosen at run time | [`Algorithm::sum`], [`Algorithm::digest`] for pieces |
 //! | the hot paths | [`crc64`], [`Crc64`] for pieces, [`xor64`], [`fletcher256`] |
-//! | the same of several pages, or of one while it is copied | [`crc64_each`], [`Algorithm::sum_copied`] |
+//! | the same of several pages, or of one while it is copied | [`crc64_each`], [`xor64_each`], [`Algorithm::sum_copied`] |
 //! | the checksum of two buffers from theirs | [`crc64_combine`] |
 //! | binding a metadata block to its place | [`identity_mix`], [`identity_tag`], [`Unverified::verify_identified`] |
 //! | a checksum that goes along with changes of a block | [`Delta`], [`crc64_change`], [`tally`] |
@@ -106,7 +106,7 @@ pub use rolling::{
     fletcher256_add_delta, fletcher256_change, tally,
 };
 pub use set_digest::{SetDigest, SlotSums};
-pub use sums::{fletcher256, fletcher256_and_xor64_each, xor64};
+pub use sums::{fletcher256, fletcher256_and_xor64_each, xor64, xor64_each};
 pub use unverified::{Unverified, Verified};
 
 /// Whether verification is switched off (feature `blind`): a planted fault, which the lab's experiments must find.

@@ -85,6 +85,13 @@ const AT_ONCE: usize = 4;
 /// Rows of 64 bytes of each of these before it is the turn of the others.
 const TURN: usize = 8;
 
+/// xor64 of blocks side by side, or nothing, if the CPU has no suitable unit.
+#[inline]
+pub(crate) fn xor64_each(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> Option<[u64; ABREAST]> {
+    // SAFETY: the feature was detected.
+    is_x86_feature_detected!("avx2").then(|| unsafe { xor64_each_avx2(blocks) })
+}
+
 /// Limb sums and xor64 of a block that is read once, or nothing, if the CPU has no suitable unit.
 #[inline]
 pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE]) -> Option<(FletcherLimbs, u64)> {
@@ -183,6 +190,23 @@ fn xor64_avx2(bytes: &[u8]) -> u64 {
     }
     let sum = _mm256_xor_si256(_mm256_xor_si256(acc[0], acc[1]), _mm256_xor_si256(acc[2], acc[3]));
     lanes256(sum).into_iter().fold(crate::sums::xor64_portable(tail), |x, y| x ^ y)
+}
+
+#[target_feature(enable = "avx2")]
+fn xor64_each_avx2(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [u64; ABREAST] {
+    const TURN_BYTES: usize = 64 * TURN;
+    let mut sums = [_mm256_setzero_si256(); ABREAST];
+    for first in (0..PAGE_SIZE).step_by(TURN_BYTES) {
+        for (block, sum) in blocks.iter().zip(&mut sums) {
+            let mut other = _mm256_setzero_si256();
+            for [one, two] in block[first..first + TURN_BYTES].as_chunks::<32>().0.as_chunks::<2>().0 {
+                *sum = _mm256_xor_si256(*sum, load256(one));
+                other = _mm256_xor_si256(other, load256(two));
+            }
+            *sum = _mm256_xor_si256(*sum, other);
+        }
+    }
+    sums.map(|sum| lanes256(sum).into_iter().fold(0, |x, y| x ^ y))
 }
 
 /// Joins the sums of K interleaved streams (stream k has the words k, K+k, 2K+k, …; each 64-bit lane pair of the

@@ -48,3 +48,11 @@ proptest! {
 fn longest_segment_of_all_ones() {
     check(&vec![0xff; FLETCHER_SEGMENT * 16]);
 }
+
+#[test]
+fn blocks_side_by_side_have_the_sums_of_each() {
+    let blocks: [[u8; PAGE_SIZE]; ABREAST] =
+        std::array::from_fn(|block| std::array::from_fn(|at| ((at * (2 * block + 3)) >> 3) as u8));
+    let expected: [u64; ABREAST] = std::array::from_fn(|block| xor64_portable(&blocks[block]));
+    assert!(xor64_each(&blocks.each_ref()).is_none_or(|sums| sums == expected));
+}

@@ -59,6 +59,40 @@ pub fn fletcher256(bytes: &[u8]) -> [u8; 32] {
     state.digest()
 }
 
+/// The xor64 of blocks that come from memory, each read once: eight that lie anywhere side by side, as [`crate::crc64_each`] does it and for its reason.
+///
+/// # Panics
+/// If `sums` is not as long as `blocks`.
+///
+/// ```
+/// use holdfast_integrity::{xor64, xor64_each};
+///
+/// let block: [u8; 4096] = std::array::from_fn(|at| at as u8);
+/// let mut sums = [0; 9];
+/// xor64_each(&[&block; 9], &mut sums);
+/// assert_eq!(sums, [xor64(&block); 9]);
+/// ```
+pub fn xor64_each(blocks: &[&[u8; PAGE_SIZE]], sums: &mut [u64]) {
+    assert_eq!(blocks.len(), sums.len(), "one sum for each block");
+    let mut first = 0;
+    while first < blocks.len() {
+        #[cfg(target_arch = "x86_64")]
+        if let Some((some, next)) = blocks[first..].split_first_chunk::<{ simd::ABREAST }>()
+            && !are_neighbours(some)
+        {
+            ask_for_starts(&next[..next.len().min(simd::ABREAST)]);
+            if let Some(each) = simd::xor64_each(some) {
+                sums[first..first + simd::ABREAST].copy_from_slice(&each);
+                first += simd::ABREAST;
+                continue;
+            }
+        }
+        prefetch_ahead(first, |at| blocks.get(at).copied());
+        sums[first] = xor64(blocks[first]);
+        first += 1;
+    }
+}
+
 /// Gives `take` the Fletcher-256 and the xor64 of each of the blocks, which come from memory and are read once.
 ///
 /// Where the CPU has AVX-512, eight that lie anywhere are summed side by side, as [`crate::crc64_each`] does it and for its reason: on AMD EPYC a page

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::sums;
-use holdfast_integrity::{Algorithm, Checksum, crc64_copied, crc64_each, prefetch_ahead};
+use holdfast_integrity::{Algorithm, Checksum, crc64_copied, crc64_each, prefetch_ahead, xor64_each};
 use holdfast_object::{self as object, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageView, PinnedPage};
 use std::ops::Range;
 
@@ -32,6 +32,12 @@ fn to_be_verified(view: &PageView) -> Option<&[u8; PAGE_SIZE]> {
     }
 }
 
+/// Under which algorithm a page is, if several of them are summed together.
+fn summed_together(view: &PageView) -> Option<Algorithm> {
+    let PageView::Data(page) = view else { return None };
+    [Algorithm::Crc64Nvme, Algorithm::Xor64].into_iter().find(|algorithm| page.number_under(*algorithm).is_some())
+}
+
 /// So many pages are verified together.
 const TOGETHER: usize = 32;
 
@@ -43,19 +49,21 @@ fn verify(cache: &dyn ObjectCache, id: ObjectId, first: PageIndex, views: &mut [
     }
     let mut index = first;
     for views in views.chunks_mut(TOGETHER) {
-        // Those under CRC-64, of which all are summed before one is compared.
+        // Those under what the first one is under, of which all are summed before one is compared.
+        let algorithm = views.iter().find_map(summed_together).unwrap_or(Algorithm::Crc64Nvme);
         let mut blocks = [zero_page(); TOGETHER];
         let (mut expected, mut of, mut count) = ([0; TOGETHER], [0; TOGETHER], 0);
         for (at, view) in views.iter().enumerate() {
             if let PageView::Data(page) = view
-                && let Some(sum) = page.crc64()
+                && let Some(sum) = page.number_under(algorithm)
             {
                 (blocks[count], expected[count], of[count]) = (page.bytes(), sum, at);
                 count += 1;
             }
         }
         let mut sums = [0; TOGETHER];
-        crc64_each(&blocks[..count], &mut sums[..count]);
+        let each = if algorithm == Algorithm::Xor64 { xor64_each } else { crc64_each };
+        each(&blocks[..count], &mut sums[..count]);
         let mut is_good = [false; TOGETHER];
         (0..count).for_each(|n| is_good[of[n]] = sums[n] == expected[n]);
         for at in 0..views.len() {

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use holdfast_integrity::{
     Algorithm, PAGE_SIZE, Protection, crc64, crc64_copied, crc64_each, prefetch, prefetch_ahead, prefetch_start,
+    xor64_each,
 };
 use holdfast_object::{Arena, FrameMut, PinnedPage};
 
@@ -63,6 +64,22 @@ fn verify_together(pages: &mut [PinnedPage]) {
     let mut sums = [0; WINDOW];
     crc64_each(&blocks, &mut sums);
     assert!(pages.iter().zip(sums).all(|(page, sum)| page.crc64() == Some(sum)), "nobody has changed them");
+}
+
+/// As readers of `static` have them verified.
+fn xor_together(pages: &mut [PinnedPage]) {
+    let blocks: Vec<_> = pages.iter().map(PinnedPage::bytes).collect();
+    let mut sums = [0; WINDOW];
+    xor64_each(&blocks, &mut sums);
+    black_box(sums);
+}
+
+/// The same page by page.
+fn xor_in_turn(pages: &mut [PinnedPage]) {
+    for at in 0..pages.len() {
+        prefetch_ahead(at, |at| pages.get(at).map(PinnedPage::bytes));
+        black_box(Protection::FAST.sum(black_box(pages[at].bytes())));
+    }
 }
 
 /// As it is done before pages of `static` go to the device.
@@ -141,8 +158,10 @@ fn main() -> std::io::Result<()> {
                 ask(next.bytes());
             }
         };
-        let ways: [Way<'_, PinnedPage>; 7] = [
+        let ways: [Way<'_, PinnedPage>; 9] = [
             ("eight side by side, neighbours in turn", &|pages| verify_together(pages)),
+            ("xor64, eight side by side, neighbours in turn", &|pages| xor_together(pages)),
+            ("xor64, in turn, two halves asked for", &|pages| xor_in_turn(pages)),
             ("both of static, side by side, neighbours in turn", &|pages| sum_both_together(pages)),
             ("both of static, in turn, two halves asked for", &|pages| sum_both_in_turn(pages)),
             ("nothing asked for", &|pages| verify(pages, |_, _| ())),
