@@ -44,8 +44,9 @@ impl Looked {
 }
 
 impl Flashlog {
-    /// Looks at some of what the log keeps for a backup, as it comes or is opened, and at all of it if any of that is damaged. (An opening
-    /// reads the pages, all of them if they are not too many: see `dirty`.)
+    /// Looks at some of what the log keeps for a backup, as it comes or is opened, and at all of it if any of that is damaged, or if main's label
+    /// tells of blocks that nobody has, as the log may tell which these are. (An opening reads the pages, all of them if they are not too
+    /// many: see `dirty`.)
     ///
     /// # Errors
     /// As for [`Flashlog::look_at_all`]. The set does not heed a failure: it is not in use.
@@ -54,10 +55,12 @@ impl Flashlog {
             let head = self.head.lock();
             (head.labels.label.clone(), head.next)
         };
-        if label.backup == Uuid::NONE || !self.is_some_damaged(&label, to) {
-            return Ok(Looked::default());
+        if self.damage.lock().main.blocks == 0 {
+            if label.backup == Uuid::NONE || !self.is_some_damaged(&label, to) {
+                return Ok(Looked::default());
+            }
+            tracing::warn!(device = self.rings.device.name(), "the log has lost data: all that it keeps is read");
         }
-        tracing::warn!(device = self.rings.device.name(), "the log has lost data: all that it keeps is read");
         self.look_at_all_unheeded(label.tail, to)
     }
 
@@ -69,14 +72,9 @@ impl Flashlog {
     }
 
     /// The same at an opening. Of what neither has as it was, and no later version is there, main's label knows from then on; of pages that are
-    /// damaged, the status. If there are such already, all is read, as it may tell which these are. Gives how many blocks were made good.
+    /// damaged, the status. Gives how many blocks were made good.
     pub(super) fn open_kept(&self) -> Result<u64, Error> {
-        let is_known = self.damage.lock().main.blocks > 0;
-        let (tail, to) = {
-            let head = self.head.lock();
-            (head.labels.label.tail, head.next)
-        };
-        let looked = match if is_known { self.look_at_all_unheeded(tail, to) } else { self.look_at_kept() } {
+        let looked = match self.look_at_kept() {
             Err(damage @ Error::Damaged { .. }) => {
                 self.note_damaged_log(&damage);
                 return Ok(0);

@@ -71,6 +71,13 @@ impl Flashlog {
         Ok(newest.len() as u64)
     }
 
+    /// Blocks of main that nobody who was asked has as they were, as far as it is known which: reading them fails until they are written. When
+    /// the set is opened again, only its log can tell which they are.
+    pub fn lost_blocks(&self) -> Bad {
+        let addresses: Vec<u64> = self.stages.lock().known_bad.keys().copied().collect();
+        bad([&addresses])
+    }
+
     /// Whether main has this block not as it was, and nobody who was asked.
     pub(super) fn is_known_bad(&self, address: u64) -> bool {
         self.stages.lock().known_bad.contains_key(&address)

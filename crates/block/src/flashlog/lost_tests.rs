@@ -1,5 +1,6 @@
 //! Data of the log that is lost while main does not have it.
 use super::backup_tests::{Set, contents};
+use super::lasting_tests::alone;
 use super::tests::{block, get, open, options, put, spoil};
 use super::*;
 use crate::{BLOCK_SIZE, Device, MemoryDevice, Read};
@@ -169,4 +170,68 @@ fn the_log_keeps_what_tells_which_blocks_are_lost_until_they_are_not() {
     device.backup(set.backup.clone()).unwrap();
     device.settle().unwrap();
     assert_eq!(device.status().log_blocks.0, 0);
+}
+
+/// A set that goes on without block 17, whose newest version the log has lost: main has the one before.
+fn without_one() -> (Set, Flashlog) {
+    let (set, device) = behind(false, true);
+    lose(&set.log, 5017);
+    assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+    assert!(get(&*set.main, 17) == block(18));
+    (set, device)
+}
+
+fn check_lost(device: &dyn Device, what: &str) {
+    let mut bytes = vec![0; BLOCK_SIZE];
+    let mut bufs = [IoSliceMut::new(&mut bytes)];
+    assert!(is_damaged(device, 17) && device.read_batch(&mut [Read::new(17, &mut bufs)]).is_err(), "{what}");
+    assert!(get(device, 16) == block(5016) && get(device, 18) == block(5018), "{what}");
+}
+
+#[test]
+fn main_alone_shows_no_older_version_of_what_is_lost_nor_does_any_log_get_it() {
+    for (is_new, is_closed) in [(false, false), (false, true), (true, false)] {
+        let what = format!("a new log: {is_new}, closed in between: {is_closed}");
+        let (set, device) = without_one();
+        assert_eq!(device.lost_blocks(), Bad { blocks: 1, first: 17 });
+        let mut lasting = Lasting::of(device, alone());
+        lasting.detach_log().unwrap();
+        check_lost(&lasting, &what);
+        put(&lasting, 20, 1).unwrap();
+        lasting.settle().unwrap();
+        if is_closed {
+            drop(lasting);
+            lasting = Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), false).unwrap();
+        }
+        let new = std::sync::Arc::new(MemoryDevice::new(set.log.blocks()).named("new"));
+        match is_new {
+            true => lasting.attach_new_log(new, Uuid([80; 16])).unwrap(),
+            false => lasting.attach_log(set.log.clone()).unwrap(),
+        };
+        check_lost(&lasting, &what);
+        assert_eq!(lasting.status().0.damage.main, Bad { blocks: 1, first: 17 });
+        let refused = lasting.set().unwrap().backup(set.backup.clone());
+        assert!(matches!(refused, Err(Error::Device(crate::Error::Damaged { .. }))), "{what}: {refused:?}");
+        put(&lasting, 17, 7).unwrap();
+        lasting.set().unwrap().backup(set.backup.clone()).unwrap();
+        assert!(contents(&lasting) == contents(&*set.backup) && get(&lasting, 17) == block(7), "{what}");
+    }
+}
+
+#[test]
+fn what_is_lost_is_well_when_main_alone_has_written_it() {
+    for is_zeros in [false, true] {
+        let (set, device) = without_one();
+        let lasting = Lasting::of(device, alone());
+        lasting.detach_log().unwrap();
+        match is_zeros {
+            true => assert!(lasting.zero(17, 1, false).unwrap()),
+            false => put(&lasting, 17, 7).unwrap(),
+        }
+        let expected = contents(&lasting);
+        lasting.attach_log(set.log.clone()).unwrap();
+        assert!(contents(&lasting) == expected);
+        lasting.set().unwrap().backup(set.backup.clone()).unwrap();
+        assert!(contents(&*set.backup) == expected);
+    }
 }

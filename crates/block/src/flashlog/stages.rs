@@ -60,6 +60,9 @@ impl Version {
 /// The blocks of one stage by address.
 pub(super) type Map = BTreeMap<u64, Version>;
 
+/// Blocks of main that nobody has as they were, with the checksums that they should have, and that they have.
+pub(super) type KnownBad = BTreeMap<u64, (u64, u64)>;
+
 // Two thirds of a node are used.
 const _: () = assert!(size_of::<(u64, Version)>() as u64 * 3 / 2 <= INDEX_ENTRY_BYTES);
 
@@ -88,8 +91,7 @@ pub(super) struct Stages {
     /// Everything before is in the log, perhaps not durably.
     pub(super) logged: Point,
     pub(super) company: Company,
-    /// Blocks of main that nobody has as they were, with the checksums that they should have, and that they have.
-    pub(super) known_bad: BTreeMap<u64, (u64, u64)>,
+    pub(super) known_bad: KnownBad,
     /// What the log keeps for them, though main has everything else: from here on it tells which they are.
     pub(super) held: Option<Point>,
     pub(super) age: Age,

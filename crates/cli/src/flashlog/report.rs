@@ -287,7 +287,8 @@ impl SetReport {
             let since_s = time.and_then(seconds);
             let when = since_s.map_or_else(|| format!("generation {since}"), moment);
             report.protected = false;
-            report.problem = Some(format!("main is without a log since {when}"));
+            let damaged = DamageReport::problem(&status.damage).map(|damaged| format!("; {damaged}"));
+            report.problem = Some(format!("main is without a log since {when}{}", damaged.unwrap_or_default()));
             let changed_bytes = sets::bytes(*changed_blocks);
             report.alone = Some(AloneReport { since_s, since_generation: *since, changed_bytes });
         }
