@@ -168,7 +168,7 @@ impl Flashlog {
         }
         let is_told = {
             let mut stages = self.stages.lock();
-            stages.promote(Stage::Logged, Stage::Durable);
+            stages.logged_is_durable();
             stages.durable = head.next;
             was_unflushed && self.note_flushed(head, &mut stages)
         };

@@ -87,7 +87,7 @@ impl Flashlog {
     pub(super) fn tail(&self, head: &Head, applied: Point) -> Point {
         let tail = head.tail(applied);
         let mut stages = self.stages.lock();
-        if stages.known_bad.is_empty() {
+        if stages.known_bad.is_empty() && stages.rewritten.is_empty() {
             stages.held = None;
         }
         stages.held.filter(|held| held.page < tail.page).unwrap_or(tail)

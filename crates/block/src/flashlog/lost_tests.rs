@@ -3,8 +3,10 @@ use super::backup_tests::{Set, contents};
 use super::lasting_tests::alone;
 use super::tests::{block, get, open, options, put, spoil};
 use super::*;
-use crate::{BLOCK_SIZE, Device, MemoryDevice, Read};
-use std::io::IoSliceMut;
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Read};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where the log's data begins.
 const DATA: u64 = 3 * 256;
@@ -203,7 +205,7 @@ fn main_alone_shows_no_older_version_of_what_is_lost_nor_does_any_log_get_it() {
             drop(lasting);
             lasting = Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), false).unwrap();
         }
-        let new = std::sync::Arc::new(MemoryDevice::new(set.log.blocks()).named("new"));
+        let new = Arc::new(MemoryDevice::new(set.log.blocks()).named("new"));
         match is_new {
             true => lasting.attach_new_log(new, Uuid([80; 16])).unwrap(),
             false => lasting.attach_log(set.log.clone()).unwrap(),
@@ -234,4 +236,49 @@ fn what_is_lost_is_well_when_main_alone_has_written_it() {
         lasting.set().unwrap().backup(set.backup.clone()).unwrap();
         assert!(contents(&*set.backup) == expected);
     }
+}
+
+/// A backup device: when it is first written, so is a block of the set, and not durably.
+struct Rewriting {
+    below: Arc<MemoryDevice>,
+    set: &'static Flashlog,
+    is_done: AtomicBool,
+}
+
+impl Filter for Rewriting {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        if !self.is_done.swap(true, Ordering::Relaxed) {
+            put(self.set, 17, 7).unwrap();
+        }
+        self.below.write(first, bufs)
+    }
+}
+
+#[test]
+fn the_log_lets_go_of_what_tells_it_only_when_what_was_written_anew_is_durable() {
+    let (set, device) = behind(false, true);
+    drop(device);
+    let options = Options { memory_blocks: 0, ..options(Mode::Asynchronous) };
+    let open = |main, log| Flashlog::open(main, log, &options).unwrap().0;
+    let device: &'static Flashlog = Box::leak(Box::new(open(set.main.clone(), set.log.clone())));
+    device.backup(set.backup.clone()).unwrap();
+    lose(&set.log, 5017);
+    assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+    put(device, 18, 5018).unwrap();
+    let backup = Rewriting { below: set.backup.clone(), set: device, is_done: AtomicBool::new(false) };
+    // Its end says in the log's label what the log keeps from then on.
+    device.backup(Arc::new(backup)).unwrap();
+    assert!(get(device, 17) == block(7));
+    let after_cut = || open(Arc::new((*set.main).clone()), Arc::new((*set.log).clone()));
+    let found = after_cut();
+    assert!(is_damaged(&found, 17), "main's older version is there without a word");
+    device.settle().unwrap();
+    assert!(get(&after_cut(), 17) == block(7));
+    device.backup(set.backup.clone()).unwrap();
+    device.settle().unwrap();
+    assert_eq!(device.status().log_blocks.0, 0);
 }
