@@ -54,6 +54,8 @@ pub(super) struct Alone {
     pub(super) order: Order,
     /// Blocks that nobody has as they were: what main has there is older. Reading them fails until they are written.
     pub(super) known_bad: Mutex<KnownBad>,
+    /// Main's label tells of such, and of some it is not known which they are.
+    pub(super) has_forgotten: bool,
 }
 
 impl Alone {
@@ -80,7 +82,8 @@ impl Alone {
                 Some((options.now)())
             }
         };
-        Ok(Self::of(labels, time, options.order, KnownBad::new())?)
+        let has_forgotten = labels.label.damage.main.blocks > 0;
+        Ok(Self::of(labels, time, options.order, (KnownBad::new(), has_forgotten))?)
     }
 
     /// Main, whose label says that it is alone.
@@ -88,7 +91,7 @@ impl Alone {
         labels: Labelled,
         time: Option<SystemTime>,
         order: Order,
-        known_bad: KnownBad,
+        (known_bad, has_forgotten): (KnownBad, bool),
     ) -> Result<Alone, DeviceError> {
         let blocks = labels.label.blocks;
         let map = labels.read_map()?.unwrap_or_else(|| Regions::none(blocks));
@@ -96,7 +99,7 @@ impl Alone {
         let name = format!("flashlog of {} without a log", main.name()).into();
         let marks = Mutex::new(Marks { labels, changed: map.clone(), map, since, ahead: (0, 0) });
         let (gate, known_bad) = (RwLock::new(false), Mutex::new(known_bad));
-        Ok(Alone { name, blocks, main, time, marks, gate, order, known_bad })
+        Ok(Alone { name, blocks, main, time, marks, gate, order, known_bad, has_forgotten })
     }
 
     /// Whether something else has taken over.
@@ -113,7 +116,7 @@ impl Alone {
         let blocks = set_blocks(device_blocks);
         let mut labels = Labelled { device: Arc::clone(&self.main), label: marks.labels.label.clone() };
         let moved = labels.move_to_end(blocks, device_blocks, &marks.changed.clone().of_larger(blocks));
-        let known_bad = self.known_bad.lock().clone();
+        let known_bad = (self.known_bad.lock().clone(), self.has_forgotten);
         let grown = moved.and_then(|()| Alone::of(labels, self.time, self.order, known_bad));
         let grown = grown.map_err(|error| {
             let has_none = || matches!(newest_of(&*self.main, Role::Main, device_blocks), Ok(Decoded::Nothing));
@@ -175,11 +178,20 @@ impl Alone {
 
     /// The set that main has become with a log knows them as well.
     pub(super) fn hand_over_bad(&self, set: &Flashlog) {
-        let mut stages = set.stages.lock();
-        for (address, sums) in &*self.known_bad.lock() {
-            if stages.find(*address).is_none() {
-                stages.known_bad.entry(*address).or_insert(*sums);
+        let addresses: Vec<u64> = {
+            let mut stages = set.stages.lock();
+            // What the log tells of them was known here.
+            stages.has_forgotten &= self.has_forgotten;
+            for (address, sums) in &*self.known_bad.lock() {
+                if stages.find(*address).is_none() {
+                    stages.known_bad.entry(*address).or_insert(*sums);
+                }
             }
+            stages.known_bad.keys().copied().collect()
+        };
+        if let Err(error) = set.note_lost(&addresses) {
+            // It fails where it is used if it must.
+            tracing::error!(device = &*set.name, %error, "what is lost cannot be noted");
         }
     }
 
@@ -399,7 +411,10 @@ impl Flashlog {
         }
         let main = self.main_side_at_once();
         let labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
-        let known_bad = self.stages.lock().known_bad.clone();
+        let known_bad = {
+            let stages = self.stages.lock();
+            (stages.known_bad.clone(), stages.has_forgotten)
+        };
         Some(Alone::of(labels, Some((self.options.now)()), self.options.order, known_bad).map_err(Error::from))
     }
 

@@ -187,7 +187,7 @@ impl Flashlog {
             if let Err(error) = &step
                 && backup.label().state != State::Staged
                 && self.pass_for(&backup).is_none()
-                && self.gives_up_kept_for(error)?
+                && self.gives_up_kept_for(error, &backup)?
             {
                 is_known = self.options.order == Order::TrustsSumsOfCopy;
                 continue;
@@ -250,6 +250,7 @@ impl Flashlog {
             }
             return Ok(now);
         }
+        self.check_forgotten(&of_backup)?;
         let has_state = of_backup.state == State::Open;
         if has_state && of_backup.log == of_log.log {
             // Its state is at no point of the log that anybody could go on from.
@@ -303,6 +304,7 @@ impl Flashlog {
         done: &mut BackedUp,
         way: &mut Way<'_>,
     ) -> Result<Point, Error> {
+        self.check_forgotten(backup.label())?;
         if backup.label().state != State::Copying {
             if passes <= STAGED_PASSES_MOST
                 && let Some(end) = self.stage_changed(backup, &pass, done, way)?

@@ -77,11 +77,13 @@ impl Flashlog {
         let looked = match self.look_at_kept() {
             Err(damage @ Error::Damaged { .. }) => {
                 self.note_damaged_log(&damage);
+                self.note_forgotten(&[]);
                 return Ok(0);
             }
             looked => looked?,
         };
         self.note_lost_in_log(&looked.lost)?;
+        self.note_forgotten(&looked.lost);
         Ok(looked.mended.len() as u64)
     }
 
@@ -127,7 +129,7 @@ impl Flashlog {
     /// A backup has met damaged pages: the log lets go of what it keeps, as it is not known what that is, and everything counts as changed.
     /// Whether that is the error. Pages that are whole and follow on each other, but not on the backup's state, are no damage: the backup is of
     /// another time.
-    pub(super) fn gives_up_kept_for(&self, error: &Error) -> Result<bool, Error> {
+    pub(super) fn gives_up_kept_for(&self, error: &Error, backup: &Backup) -> Result<bool, Error> {
         if !matches!(error, Error::Damaged { device, .. } if **device == *self.rings.device.name()) {
             return Ok(false);
         }
@@ -136,6 +138,7 @@ impl Flashlog {
         let (_, damage) = regions_between(&self.rings, &label, label.tail, head.next)?;
         let Some(damage) = damage else { return Ok(false) };
         self.note_damaged_log(&damage);
+        self.check_forgotten(backup.label())?;
         let done = self.flush_log(&mut head).and_then(|()| self.catch_up_to_durable()).and_then(|()| {
             self.uses.lose();
             let applied = self.stages.lock().applied;

@@ -7,8 +7,9 @@ use super::at::Kept;
 use super::catch_up::MainSide;
 use super::damage::bad;
 use super::device::{Failure, Flashlog};
-use super::format::Point;
+use super::format::{Label, Point, State};
 use super::{Bad, Error};
+use std::collections::BTreeSet;
 
 /// A version that the log has lost on its way to main.
 pub(super) struct Lost {
@@ -69,6 +70,38 @@ impl Flashlog {
         let addresses: Vec<u64> = newest.iter().map(|kept| kept.address).collect();
         self.note_lost(&addresses)?;
         Ok(newest.len() as u64)
+    }
+
+    /// The log tells of these blocks, of which it has lost a version, and main's label of some: whether it tells of others.
+    pub(super) fn note_forgotten(&self, lost: &[Kept]) {
+        let Bad { blocks, first } = self.damage.lock().main;
+        let told: BTreeSet<u64> = lost.iter().map(|kept| kept.address).collect();
+        let has_forgotten = (told.len() as u64) < blocks || blocks > 0 && !told.contains(&first);
+        if has_forgotten {
+            let device = self.main.name();
+            tracing::warn!(
+                device,
+                blocks,
+                first,
+                "blocks of main are damaged, and it is not known of all which they are: they may be older there"
+            );
+        }
+        self.stages.lock().has_forgotten = has_forgotten;
+    }
+
+    /// That main may be copied over what a backup has. Where it is not known which blocks of main are older than what was written there, the
+    /// backup may have the newer version.
+    pub(super) fn check_forgotten(&self, backup: &Label) -> Result<(), Error> {
+        if backup.state == State::Copying || !self.stages.lock().has_forgotten {
+            return Ok(());
+        }
+        let Bad { blocks, first } = self.damage.lock().main;
+        Err(Error::Forgotten { device: self.main.name().into(), blocks, first })
+    }
+
+    /// What main has where nobody knows that it is damaged counts from now on: a backup gets it, though it may have had a newer version.
+    pub fn accept_forgotten(&self) {
+        self.stages.lock().has_forgotten = false;
     }
 
     /// Blocks of main that nobody who was asked has as they were, as far as it is known which: reading them fails until they are written. When

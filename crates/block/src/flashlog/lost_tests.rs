@@ -282,3 +282,67 @@ fn the_log_lets_go_of_what_tells_it_only_when_what_was_written_anew_is_durable()
     device.settle().unwrap();
     assert_eq!(device.status().log_blocks.0, 0);
 }
+
+/// The same set, opened again when the log has let go of what told which block it is. The backup has a version of it that main has not.
+fn with_one_forgotten() -> (Set, Flashlog) {
+    let (set, device) = behind(false, true);
+    put(&device, 17, 6017).unwrap();
+    device.flush().unwrap();
+    device.backup(set.backup.clone()).unwrap();
+    drop(device);
+    // What memory has of the log is gone.
+    let device = set.reopen();
+    put(&device, 17, 7017).unwrap();
+    device.flush().unwrap();
+    device.seal().unwrap();
+    drop(device);
+    let device = set.reopen();
+    lose(&set.log, 7017);
+    assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+    assert!(get(&*set.main, 17) == block(18) && get(&*set.backup, 17) == block(6017));
+    for number in 0..6000 {
+        put(&device, 100 + number % 50, number).unwrap();
+    }
+    device.settle().unwrap();
+    drop(device);
+    let device = set.reopen();
+    assert!(!is_damaged(&device, 17) && device.status().damage.main == Bad { blocks: 1, first: 17 });
+    (set, device)
+}
+
+#[test]
+fn a_backup_gets_no_older_version_when_nobody_knows_any_more_what_is_lost() {
+    let (set, device) = with_one_forgotten();
+    // By regions, and when all is compared.
+    for is_all in [false, true] {
+        if is_all {
+            let other = Arc::new(MemoryDevice::new(set.backup.blocks()).named("other"));
+            device.create_backup(other.clone(), Uuid([61; 16])).unwrap();
+            device.backup(other).unwrap();
+            assert!(device.status().damage.main.blocks > 0, "a copy of main tells nothing of it");
+        }
+        let refused = device.backup(set.backup.clone());
+        assert!(matches!(refused, Err(Error::Forgotten { blocks: 1, first: 17, .. })), "{refused:?}");
+        finish_backup(set.backup.clone()).unwrap();
+        assert!(get(&*set.backup, 17) == block(6017));
+    }
+    // Unless that is accepted.
+    device.accept_forgotten();
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&device));
+}
+
+#[test]
+fn what_the_log_still_tells_is_not_forgotten() {
+    let (set, device) = without_one();
+    device.settle().unwrap();
+    drop(device);
+    let device = set.reopen();
+    put(&device, 17, 7).unwrap();
+    // So that the backup must copy from main.
+    for number in 0..6000 {
+        put(&device, 100 + number % 50, number).unwrap();
+    }
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&device));
+}

@@ -92,6 +92,8 @@ pub(super) struct Stages {
     pub(super) logged: Point,
     pub(super) company: Company,
     pub(super) known_bad: KnownBad,
+    /// Main's label tells of such blocks, and of some it is not known which they are.
+    pub(super) has_forgotten: bool,
     /// Of such blocks, those that were written since, and not durably: a power cut would bring them back.
     pub(super) rewritten: BTreeSet<u64>,
     /// What the log keeps for them, though main has everything else: from here on it tells which they are.

@@ -130,6 +130,9 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::Later { .. } => {
             "to give that up, say --drop-later; at --barrier shows the state without giving up anything"
         }
+        Error::Forgotten { .. } => {
+            "make another backup: --to OTHER, keep this one, and write anew what is older; or give up what it has: --to BACKUP --accept-loss"
+        }
         Error::Outgrown { .. } => {
             "its device has no room for more, but with the log it makes main anew; make another: --to OTHER, or give it up: --force --size SIZE"
         }

@@ -321,6 +321,9 @@ pub(crate) struct FlashlogBackup {
     /// Overwrite whatever is there
     #[arg(long, requires = "to")]
     pub(crate) force: bool,
+    /// Also if main is damaged and it is not known where: the backup gets older data there
+    #[arg(long, requires = "to")]
+    pub(crate) accept_loss: bool,
     /// Socket for commands of the set's server
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
     pub(crate) control: Option<PathBuf>,
