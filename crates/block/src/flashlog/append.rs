@@ -230,9 +230,12 @@ impl Flashlog {
             marked.add(before);
             marked.from = before.from;
         }
-        head.labels.write_map(&marked, |label| label.tail = to).map_err(Failure::of(Side::Log))?;
+        let barrier = head.barrier;
+        // An opening begins with what main does not have, which must not be in front of the tail.
+        let change = |label: &mut Label| (label.tail, label.applied, label.barrier) = (to, to, barrier);
+        head.labels.write_map(&marked, change).map_err(Failure::of(Side::Log))?;
         (head.changed, head.keep) = (Some(marked), Some(to));
-        self.stages.lock().held = None;
+        self.lets_go_of_held();
         self.trim(head, let_go_of);
         Ok(())
     }

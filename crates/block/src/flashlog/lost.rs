@@ -99,6 +99,12 @@ impl Flashlog {
         Err(Error::Forgotten { device: self.main.name().into(), blocks, first })
     }
 
+    /// Whether it is forgotten which blocks of main are damaged, at the latest when the set is closed.
+    pub(super) fn forgets_damage(&self) -> bool {
+        let stages = self.stages.lock();
+        stages.has_forgotten || !stages.known_bad.is_empty() && stages.held.is_none()
+    }
+
     /// What main has where nobody knows that it is damaged counts from now on: a backup gets it, though it may have had a newer version.
     pub fn accept_forgotten(&self) {
         self.stages.lock().has_forgotten = false;
@@ -126,14 +132,18 @@ impl Flashlog {
         stages.held.filter(|held| held.page < tail.page).unwrap_or(tail)
     }
 
-    /// The log has no room: what only tells which blocks nobody has is let go of as well. Whether there was such.
+    /// The log has no room, or a page of it is damaged: what only tells which blocks nobody has is let go of as well. Whether there was such.
     pub(super) fn lets_go_of_held(&self) -> bool {
-        let had = self.stages.lock().held.take().is_some();
-        if had {
+        let (had, blocks) = {
+            let mut stages = self.stages.lock();
+            (stages.held.take().is_some(), stages.known_bad.len() + stages.rewritten.len())
+        };
+        if had && blocks > 0 {
             let device = &*self.name;
             tracing::warn!(
                 device,
-                "the log is full: which blocks are damaged on main is forgotten when the set is closed"
+                blocks,
+                "the log lets go of what tells which blocks of main are damaged: that is forgotten when the set is closed"
             );
         }
         had

@@ -346,3 +346,34 @@ fn what_the_log_still_tells_is_not_forgotten() {
     device.backup(set.backup.clone()).unwrap();
     assert!(contents(&*set.backup) == contents(&device));
 }
+
+#[test]
+fn the_status_tells_when_the_log_lets_go_of_what_tells_which_blocks_are_lost() {
+    for is_damaged_page in [false, true] {
+        let (set, device) = without_one();
+        put(&device, 17, 5).unwrap();
+        device.backup(set.backup.clone()).unwrap();
+        assert!(device.scrub(set.backup.clone()).unwrap().is_good());
+        for at in 0..40 {
+            put(&device, at, 5000 + at).unwrap();
+        }
+        device.flush().unwrap();
+        device.seal().unwrap();
+        drop(device);
+        let device = set.reopen();
+        lose(&set.log, 5017);
+        assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+        assert!(!device.status().forgets_damage);
+        match is_damaged_page {
+            true => {
+                let page = (256..DATA).rfind(|at| get(&*set.log, *at).iter().any(|byte| *byte != 0)).unwrap();
+                spoil(&set.log, page - 1);
+                device.backup(set.backup.clone()).unwrap_err();
+            }
+            false => (0..6000).for_each(|number| put(&device, 100 + number % 50, number).unwrap()),
+        }
+        assert!(is_damaged(&device, 17) && device.status().forgets_damage, "a damaged page: {is_damaged_page}");
+        drop(device);
+        assert!(set.reopen().status().forgets_damage);
+    }
+}
