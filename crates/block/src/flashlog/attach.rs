@@ -102,7 +102,7 @@ impl Alone {
         *gate = true;
         if let Attached::Back { mended_blocks, lost_blocks, .. } = &mut attached {
             *mended_blocks += opened.mended_blocks;
-            match flashlog.note_lost_in_log(&joining.looked.lost) {
+            match flashlog.note_lost_in_log(&joining.looked) {
                 Ok(blocks) => *lost_blocks = blocks,
                 // It is attached, and fails where it is used if it must.
                 Err(error) => tracing::error!(device = &*flashlog.name, %error, "what is lost cannot be noted"),
@@ -223,12 +223,9 @@ impl Alone {
                 behind.mark(entry.first, entry.blocks());
             }
         }
-        // While main is still in use. What is damaged then, the opening says.
-        let looked = match probe.look_at_kept() {
-            Err(Error::Damaged { .. }) => Looked::default(),
-            looked => looked?,
-        };
-        let lost = probe.newest_of(&looked.lost)?;
+        // While main is still in use. What pages are damaged then, the opening says.
+        let looked = probe.look_at_kept()?;
+        let lost = probe.newest_of(&looked)?;
         let log = Labelled { device: Arc::clone(&probe.rings.device), label };
         log.device.flush()?;
         let barrier = last.map_or(0, |head| head.barrier + u64::from(head.is_barrier)).max(log.label.barrier);

@@ -8,6 +8,7 @@ use super::catch_up::MainSide;
 use super::damage::bad;
 use super::device::{Failure, Flashlog};
 use super::format::{Label, Point, State};
+use super::kept::Looked;
 use super::{Bad, Error};
 use std::collections::BTreeSet;
 
@@ -51,8 +52,8 @@ impl Flashlog {
 
     /// Of what the log keeps, these versions are lost, and main has them neither. Where they are the newest, main's label says so from then on, and
     /// reading fails. How many these are.
-    pub(super) fn note_lost_in_log(&self, lost: &[Kept]) -> Result<u64, Error> {
-        let newest = self.newest_of(lost)?;
+    pub(super) fn note_lost_in_log(&self, looked: &Looked) -> Result<u64, Error> {
+        let newest = self.newest_of(looked)?;
         if newest.is_empty() {
             return Ok(0);
         }

@@ -377,3 +377,30 @@ fn the_status_tells_when_the_log_lets_go_of_what_tells_which_blocks_are_lost() {
         assert!(set.reopen().status().forgets_damage);
     }
 }
+
+#[test]
+fn a_damaged_page_behind_them_does_not_bring_older_versions_back() {
+    for in_front in [false, true] {
+        let (set, device) = without_one();
+        // Something behind it, which main has.
+        (50..90).for_each(|at| put(&device, at, at).unwrap());
+        device.settle().unwrap();
+        drop(device);
+        let pages: Vec<u64> = (256..DATA).filter(|at| get(&*set.log, *at).iter().any(|byte| *byte != 0)).collect();
+        spoil(&set.log, pages[if in_front { 0 } else { pages.len() - 3 }]);
+        let device = set.reopen();
+        let status = device.status();
+        assert!(matches!(status.log_damage, Some(Error::Damaged { .. })), "{:?}", status.log_damage);
+        assert_eq!((status.damage.main, status.forgets_damage), (Bad { blocks: 1, first: 17 }, in_front));
+        // What is in front of the page is known. Of the rest it is said that it is forgotten.
+        assert_eq!(is_damaged(&device, 17), !in_front);
+        assert!(device.backup(set.backup.clone()).is_err());
+        assert!(get(&*set.backup, 17) == block(18));
+        put(&device, 17, 7).unwrap();
+        if in_front {
+            device.accept_forgotten();
+        }
+        device.backup(set.backup.clone()).unwrap();
+        assert!(contents(&*set.backup) == contents(&device));
+    }
+}
