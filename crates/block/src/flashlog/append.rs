@@ -37,6 +37,8 @@ pub(super) struct Head {
     pub(super) changed: Option<Regions>,
     /// What has been added to it since a backup began to copy it.
     pub(super) changed_since: Regions,
+    /// A backup has all of the map of this number, and no state yet: until then the map says so.
+    pub(super) copied_map: Option<u64>,
     /// The failure after which nothing is written to the log any more.
     pub(super) failed: Option<Failure>,
 }
@@ -226,7 +228,8 @@ impl Flashlog {
         let found = regions_between(&self.rings, &head.labels.label, from, to);
         let (mut marked, _) = found.map_err(Failure::of(Side::Log))?;
         head.changed_since.add(&marked);
-        if let Some(before) = &head.changed {
+        let is_copied = head.copied_map == Some(head.labels.label.map);
+        if let Some(before) = head.changed.as_ref().filter(|_| !is_copied) {
             marked.add(before);
             marked.from = before.from;
         }
