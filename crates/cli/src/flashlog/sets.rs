@@ -95,10 +95,11 @@ pub(crate) fn look_for_label(path: &Path) -> Result<Inspected> {
 
 /// What is wrong with the pages of a log that is not in use, if anything is.
 pub(crate) fn damaged_pages(path: &Path) -> Option<String> {
-    let log = stack::device(path, Access::ReadOnlyUnlocked).ok()?;
-    match flashlog::damaged_pages(log) {
+    let damage = stack::device(path, Access::ReadOnlyUnlocked)
+        .and_then(|log| flashlog::damaged_pages(log).map_err(|error| Failure::new(error.to_string())));
+    match damage {
         Ok(damage) => damage.as_ref().map(log_damage),
-        Err(error) => Some(error.to_string()),
+        Err(failure) => Some(failure.message),
     }
 }
 
@@ -177,5 +178,16 @@ fn words(error: &Error) -> String {
             format!("{device}: there is no barrier {wanted}: the last one is {}", moment(last))
         }
         error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_cannot_be_read_is_not_taken_for_a_good_one() {
+        let told = damaged_pages(Path::new("/nonexistent/log")).unwrap_or_default();
+        assert!(told.contains("/nonexistent/log"), "{told}");
     }
 }
