@@ -398,9 +398,14 @@ pub(crate) struct DeviceReport {
 
 impl DeviceReport {
     pub(crate) fn new(device: &str, label: &Inspected) -> DeviceReport {
+        let is_alone = label.condition == Condition::Alone;
+        let damaged = DamageReport::problem(&label.damage, is_alone);
         let problem = match label.condition {
-            Condition::Alone => Some("main has gone on without its log".to_string()),
-            _ if label.damage != Damage::default() => DamageReport::problem(&label.damage, false),
+            Condition::Alone => {
+                let damaged = damaged.map(|damaged| format!("; {damaged}")).unwrap_or_default();
+                Some(format!("main has gone on without its log{damaged}"))
+            }
+            _ if damaged.is_some() => damaged,
             Condition::Copying => {
                 let (done, all) = (sets::bytes(label.copied_blocks), sets::bytes(label.blocks));
                 Some(format!("the copy is not complete: {} of {}", size::show(done), size::show(all)))
