@@ -11,7 +11,7 @@ use crate::flashlog::in_use::InUse;
 use crate::flashlog::past::{self, Moment};
 use crate::flashlog::places::Places;
 use crate::flashlog::report::{Served, SetReport};
-use crate::flashlog::sets::{explain, explain_opening, inspect};
+use crate::flashlog::sets::{self, explain, explain_opening, inspect};
 use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
 use crate::{holder, size, stack};
@@ -401,6 +401,17 @@ impl Drop for Set {
             let _ = thread.join();
         }
     }
+}
+
+/// Whether a store is on a main disk whose log is not there, and has not been given, so that it cannot be opened.
+pub(crate) fn lacks_log(store: &Path, given: &Given) -> bool {
+    let label = || sets::look(store).ok().flatten().filter(|label| label.role == Role::Main);
+    given.log.is_none() && label().is_some_and(|label| !has_log(store, &label))
+}
+
+/// Whether the log of a main disk is there, beside it or on any disk.
+pub(crate) fn has_log(main: &Path, label: &Inspected) -> bool {
+    search(main, Role::Log, label.log).is_some()
 }
 
 /// What a device says that it is, if it is one of a set. A main that has become larger is as large as it was, until it grows.

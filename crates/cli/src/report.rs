@@ -31,6 +31,8 @@ pub(crate) enum Condition {
     Clean,
     /// Not in use, and not left in order: the next mount replays its intent log.
     Unclean,
+    /// On the main disk of a Flashlog whose log is not there, so that nobody can look at it.
+    WithoutLog,
 }
 
 /// Everything there is to say about a store.
@@ -394,7 +396,7 @@ impl StoreReport {
     pub(crate) fn is_unwell(&self) -> bool {
         let is_served = match self.condition {
             Condition::Mounted | Condition::Inaccessible => true,
-            Condition::Abandoned | Condition::NotAnswering => false,
+            Condition::Abandoned | Condition::NotAnswering | Condition::WithoutLog => false,
             Condition::Clean | Condition::Unclean => self.mounted_on.is_none(),
         };
         let is_stored = self.cache.as_ref().is_none_or(|cache| cache.pages_bad == 0);
@@ -425,13 +427,21 @@ impl StoreReport {
             (Condition::Unclean, _) => {
                 format!("{store}: not mounted, not closed in order; the next mount replays its intent log")
             }
+            (Condition::WithoutLog, _) => {
+                format!(
+                    "{store}: on the main disk of a Flashlog, and its LOG IS NOT THERE, which may have what was written last"
+                )
+            }
         }
     }
 }
 
 impl StoreReport {
-    /// About a mount that is of no use.
+    /// About a mount that is of no use, or a store that cannot be mounted as it is.
     fn what_to_do(&self) -> Option<String> {
+        if self.condition == Condition::WithoutLog {
+            return Some("plug it in, or say where it is: --log PATH; to mount main alone: -o without-log".to_string());
+        }
         let directory = shell(Path::new(self.mounted_on.as_deref()?));
         let store = shell(Path::new(&self.store));
         match self.condition {

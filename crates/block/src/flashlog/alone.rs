@@ -5,10 +5,10 @@ use super::catch_up::Pace;
 use super::create::set_blocks;
 use super::device::{Failure, Flashlog, Options, Order, Side};
 use super::dirty::Dirty;
-use super::format::{Decoded, Label, Regions, Role, State};
+use super::format::{Bad, Decoded, Label, Regions, Role, State};
 use super::labels::{Labelled, empty_labels, newest_of};
 use super::outgrown;
-use super::stages::Map;
+use super::stages::{KnownBad, Map};
 use crate::device::read_one_by_one;
 use crate::nbd::Extent;
 use crate::{Device, Error as DeviceError, Operation, Read, check_request};
@@ -52,12 +52,25 @@ pub(super) struct Alone {
     /// A log is there again, or main is larger: whoever comes from then on goes to what is there now. Writers share it.
     pub(super) gate: RwLock<bool>,
     pub(super) order: Order,
+    /// Blocks that nobody has as they were: what main has there is older. Reading them fails until they are written.
+    pub(super) known_bad: Mutex<KnownBad>,
+    /// Main's label tells of such, and of some it is not known which they are.
+    pub(super) has_forgotten: bool,
 }
 
 impl Alone {
     /// Opens main without its log. What only the log may have is given up if `may_lose` says so.
     pub(super) fn open(main: Arc<dyn Device>, options: &Options, may_lose: bool) -> Result<Alone, Error> {
         let mut labels = Labelled::read(main, Role::Main)?;
+        let (device, Bad { blocks, first }) = (labels.device.name(), labels.label.damage.main);
+        if blocks > 0 {
+            tracing::warn!(
+                device,
+                blocks,
+                first,
+                "blocks of main are damaged, and only the log can tell which: they may be older here"
+            );
+        }
         let time = match labels.label.state {
             State::Alone => None,
             State::CatchingUp => return Err(Error::Mixture { device: labels.device.name().into() }),
@@ -69,17 +82,24 @@ impl Alone {
                 Some((options.now)())
             }
         };
-        Ok(Self::of(labels, time, options.order)?)
+        let has_forgotten = labels.label.damage.main.blocks > 0;
+        Ok(Self::of(labels, time, options.order, (KnownBad::new(), has_forgotten))?)
     }
 
     /// Main, whose label says that it is alone.
-    pub(super) fn of(labels: Labelled, time: Option<SystemTime>, order: Order) -> Result<Alone, DeviceError> {
+    pub(super) fn of(
+        labels: Labelled,
+        time: Option<SystemTime>,
+        order: Order,
+        (known_bad, has_forgotten): (KnownBad, bool),
+    ) -> Result<Alone, DeviceError> {
         let blocks = labels.label.blocks;
         let map = labels.read_map()?.unwrap_or_else(|| Regions::none(blocks));
         let (main, since) = (Arc::clone(&labels.device), Regions::none(blocks));
         let name = format!("flashlog of {} without a log", main.name()).into();
         let marks = Mutex::new(Marks { labels, changed: map.clone(), map, since, ahead: (0, 0) });
-        Ok(Alone { name, blocks, main, time, marks, gate: RwLock::new(false), order })
+        let (gate, known_bad) = (RwLock::new(false), Mutex::new(known_bad));
+        Ok(Alone { name, blocks, main, time, marks, gate, order, known_bad, has_forgotten })
     }
 
     /// Whether something else has taken over.
@@ -96,7 +116,8 @@ impl Alone {
         let blocks = set_blocks(device_blocks);
         let mut labels = Labelled { device: Arc::clone(&self.main), label: marks.labels.label.clone() };
         let moved = labels.move_to_end(blocks, device_blocks, &marks.changed.clone().of_larger(blocks));
-        let grown = moved.and_then(|()| Alone::of(labels, self.time, self.order));
+        let known_bad = (self.known_bad.lock().clone(), self.has_forgotten);
+        let grown = moved.and_then(|()| Alone::of(labels, self.time, self.order, known_bad));
         let grown = grown.map_err(|error| {
             let has_none = || matches!(newest_of(&*self.main, Role::Main, device_blocks), Ok(Decoded::Nothing));
             let is_as_before = marks.labels.label.device_blocks == device_blocks
@@ -115,6 +136,63 @@ impl Alone {
             return Ok(main);
         }
         Ok(outgrown(Arc::clone(&main), self.blocks)?.unwrap_or(main))
+    }
+
+    /// That none of these blocks is older than what was written there last.
+    fn check_known(&self, first: u64, count: u64) -> Result<(), DeviceError> {
+        match self.known_bad.lock().range(first..first + count).next() {
+            None => Ok(()),
+            Some((&first, &(expected, got))) => {
+                let device = self.main.name().into();
+                Err(DeviceError::Damaged { device, operation: Operation::Read, first, expected, got })
+            }
+        }
+    }
+
+    /// These have been written.
+    fn note_well(&self, first: u64, count: u64) {
+        let mut known_bad = self.known_bad.lock();
+        if !known_bad.is_empty() {
+            known_bad.retain(|address, _| !(first..first + count).contains(address));
+        }
+    }
+
+    /// Of blocks in a row, those that are not known to be bad.
+    pub(super) fn without_bad(&self, runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+        let known_bad = self.known_bad.lock();
+        if known_bad.is_empty() {
+            return runs;
+        }
+        let mut well = Vec::new();
+        for (first, count) in runs {
+            let mut at = first;
+            for bad in known_bad.range(first..first + count).map(|(address, _)| *address) {
+                well.push((at, bad - at));
+                at = bad + 1;
+            }
+            well.push((at, first + count - at));
+        }
+        well.retain(|(_, count)| *count > 0);
+        well
+    }
+
+    /// The set that main has become with a log knows them as well.
+    pub(super) fn hand_over_bad(&self, set: &Flashlog) {
+        let addresses: Vec<u64> = {
+            let mut stages = set.stages.lock();
+            // What the log tells of them was known here.
+            stages.has_forgotten &= self.has_forgotten;
+            for (address, sums) in &*self.known_bad.lock() {
+                if stages.find(*address).is_none() {
+                    stages.known_bad.entry(*address).or_insert(*sums);
+                }
+            }
+            stages.known_bad.keys().copied().collect()
+        };
+        if let Err(error) = set.note_lost(&addresses) {
+            // It fails where it is used if it must.
+            tracing::error!(device = &*set.name, %error, "what is lost cannot be noted");
+        }
     }
 
     /// Changes blocks on main, and marks them before.
@@ -137,6 +215,15 @@ impl Alone {
         }
         self.mark(first, count)?;
         change()
+    }
+
+    /// Whether main could.
+    fn make_zeros(&self, first: u64, count: u64, keep: bool) -> Result<bool, DeviceError> {
+        let is_done = self.main.zero(first, count, keep)?;
+        if is_done {
+            self.note_well(first, count);
+        }
+        Ok(is_done)
     }
 
     /// Marks what is about to be written, durably.
@@ -204,16 +291,18 @@ impl Device for Alone {
 
     fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceError> {
         let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
-        check_request(&self.name, Operation::Read, self.blocks, first, length_bytes)?;
+        let count = check_request(&self.name, Operation::Read, self.blocks, first, length_bytes)?;
+        self.check_known(first, count)?;
         self.main.read(first, bufs)
     }
 
     fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<(), DeviceError> {
-        let is_inside = |read: &Read<'_>| {
+        let is_there = |read: &Read<'_>| {
             let length_bytes = read.bufs.iter().map(|buf| buf.len() as u64).sum();
-            check_request(&self.name, Operation::Read, self.blocks, read.first, length_bytes).is_ok()
+            let count = check_request(&self.name, Operation::Read, self.blocks, read.first, length_bytes);
+            count.is_ok_and(|count| self.check_known(read.first, count).is_ok())
         };
-        if reads.iter().all(is_inside) {
+        if reads.iter().all(is_there) {
             return self.main.read_batch(reads);
         }
         read_one_by_one(self, reads)
@@ -222,7 +311,11 @@ impl Device for Alone {
     fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), DeviceError> {
         let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         let count = check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
-        self.change(first, count, || self.main.write(first, bufs))
+        self.change(first, count, || {
+            self.main.write(first, bufs)?;
+            self.note_well(first, count);
+            Ok(())
+        })
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
@@ -236,13 +329,13 @@ impl Device for Alone {
             return Ok(());
         }
         // Zeros, as with a log. What main does not take after all stays as it was.
-        self.change(first, count, || self.main.zero(first, count, false)).map(|_| ())
+        self.change(first, count, || self.make_zeros(first, count, false)).map(|_| ())
     }
 
     fn zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, DeviceError> {
         let length_bytes = count.saturating_mul(crate::BLOCK_SIZE as u64);
         check_request(&self.name, Operation::Write, self.blocks, first, length_bytes)?;
-        self.change(first, count, || self.main.zero(first, count, keep))
+        self.change(first, count, || self.make_zeros(first, count, keep))
     }
 
     fn writes_zeros(&self, keep: bool) -> bool {
@@ -318,7 +411,11 @@ impl Flashlog {
         }
         let main = self.main_side_at_once();
         let labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
-        Some(Alone::of(labels, Some((self.options.now)()), self.options.order).map_err(Error::from))
+        let known_bad = {
+            let stages = self.stages.lock();
+            (stages.known_bad.clone(), stages.has_forgotten)
+        };
+        Some(Alone::of(labels, Some((self.options.now)()), self.options.order, known_bad).map_err(Error::from))
     }
 
     /// Lets the log go: main gets everything, and is alone from then on. This set takes no changes any more.

@@ -37,6 +37,8 @@ pub(super) struct Head {
     pub(super) changed: Option<Regions>,
     /// What has been added to it since a backup began to copy it.
     pub(super) changed_since: Regions,
+    /// A backup has all of the map of this number, and no state yet: until then the map says so.
+    pub(super) copied_map: Option<u64>,
     /// The failure after which nothing is written to the log any more.
     pub(super) failed: Option<Failure>,
 }
@@ -168,7 +170,7 @@ impl Flashlog {
         }
         let is_told = {
             let mut stages = self.stages.lock();
-            stages.promote(Stage::Logged, Stage::Durable);
+            stages.logged_is_durable();
             stages.durable = head.next;
             was_unflushed && self.note_flushed(head, &mut stages)
         };
@@ -226,13 +228,17 @@ impl Flashlog {
         let found = regions_between(&self.rings, &head.labels.label, from, to);
         let (mut marked, _) = found.map_err(Failure::of(Side::Log))?;
         head.changed_since.add(&marked);
-        if let Some(before) = &head.changed {
+        let is_copied = head.copied_map == Some(head.labels.label.map);
+        if let Some(before) = head.changed.as_ref().filter(|_| !is_copied) {
             marked.add(before);
             marked.from = before.from;
         }
-        head.labels.write_map(&marked, |label| label.tail = to).map_err(Failure::of(Side::Log))?;
+        let barrier = head.barrier;
+        // An opening begins with what main does not have, which must not be in front of the tail.
+        let change = |label: &mut Label| (label.tail, label.applied, label.barrier) = (to, to, barrier);
+        head.labels.write_map(&marked, change).map_err(Failure::of(Side::Log))?;
         (head.changed, head.keep) = (Some(marked), Some(to));
-        self.stages.lock().held = None;
+        self.lets_go_of_held();
         self.trim(head, let_go_of);
         Ok(())
     }

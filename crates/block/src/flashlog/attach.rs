@@ -5,6 +5,7 @@
 
 use super::alone::{Alone, Marks};
 use super::append::{pages, pages_for, regions_between};
+use super::at::Kept;
 use super::chunk::Chunk;
 use super::create::log_blocks_least;
 use super::device::{Flashlog, Options, Order};
@@ -97,10 +98,11 @@ impl Alone {
         joining.say_so(self.blocks, map.as_ref())?;
         let (log, generation) = (Arc::clone(&joining.log.device), joining.log.label.generation);
         let (flashlog, opened) = self.say_together(log, generation, None, options)?;
+        self.hand_over_bad(&flashlog);
         *gate = true;
         if let Attached::Back { mended_blocks, lost_blocks, .. } = &mut attached {
             *mended_blocks += opened.mended_blocks;
-            match flashlog.note_lost_in_log(&joining.looked.lost) {
+            match flashlog.note_lost_in_log(&joining.looked) {
                 Ok(blocks) => *lost_blocks = blocks,
                 // It is attached, and fails where it is used if it must.
                 Err(error) => tracing::error!(device = &*flashlog.name, %error, "what is lost cannot be noted"),
@@ -141,6 +143,7 @@ impl Alone {
             })?;
         }
         let (flashlog, opened) = self.say_together(log, generation, Some(name), options)?;
+        self.hand_over_bad(&flashlog);
         *gate = true;
         // Never nothing, as the status has it.
         let changed_blocks = dirty.map(|dirty| dirty.marked_blocks().max(1));
@@ -220,11 +223,9 @@ impl Alone {
                 behind.mark(entry.first, entry.blocks());
             }
         }
-        // While main is still in use. What is damaged then, the opening says.
-        let looked = match probe.look_at_kept() {
-            Err(Error::Damaged { .. }) => Looked::default(),
-            looked => looked?,
-        };
+        // While main is still in use. What pages are damaged then, the opening says.
+        let looked = probe.look_at_kept()?;
+        let lost = probe.newest_of(&looked)?;
         let log = Labelled { device: Arc::clone(&probe.rings.device), label };
         log.device.flush()?;
         let barrier = last.map_or(0, |head| head.barrier + u64::from(head.is_barrier)).max(log.label.barrier);
@@ -233,6 +234,9 @@ impl Alone {
             // Waits for those who have marked something, as `take_since` does.
             let _gate = self.gate.write();
             let mut marks = self.marks.lock();
+            // Of what main has not written since it has an older version, if any.
+            let is_older = |kept: &&Kept| !marks.changed.has(kept.address, 1);
+            self.known_bad.lock().extend(lost.iter().filter(is_older).map(|kept| (kept.address, (kept.sum, 0))));
             let highest = marks.labels.label.generation.max(log.label.generation);
             marks.changed.add(&behind);
             let map = marks.changed.clone();
@@ -265,17 +269,18 @@ impl Joining {
                 self.append(&std::mem::take(&mut batch), false, options)?;
                 self.blocks += std::mem::take(&mut gathered);
             }
-            let (Some((first, _)), Some((last, count))) = (runs.first(), runs.last()) else { return Ok(true) };
+            let (Some(&(first, _)), Some(&(last, count))) = (runs.first(), runs.last()) else { return Ok(true) };
             at = last + count;
             let part = &mut bytes[..(at - first) as usize * BLOCK_SIZE];
-            alone.main.read(*first, &mut [IoSliceMut::new(part)])?;
-            for (run, count) in &runs {
+            alone.main.read(first, &mut [IoSliceMut::new(part)])?;
+            // Of what nobody has, an older version is none for the log.
+            for (run, count) in alone.without_bad(runs) {
                 let from = (run - first) as usize * BLOCK_SIZE;
-                let written = &part[from..from + *count as usize * BLOCK_SIZE];
-                let chunk = Chunk::arrive(&[IoSlice::new(written)], 0, *count as usize, &memory);
-                batch.push((*run, Arc::new(chunk)));
+                let written = &part[from..from + count as usize * BLOCK_SIZE];
+                let chunk = Chunk::arrive(&[IoSlice::new(written)], 0, count as usize, &memory);
+                batch.push((run, Arc::new(chunk)));
+                gathered += count;
             }
-            gathered += blocks;
         }
     }
 

@@ -187,7 +187,7 @@ impl Flashlog {
             if let Err(error) = &step
                 && backup.label().state != State::Staged
                 && self.pass_for(&backup).is_none()
-                && self.gives_up_kept_for(error)?
+                && self.gives_up_kept_for(error, &backup)?
             {
                 is_known = self.options.order == Order::TrustsSumsOfCopy;
                 continue;
@@ -250,6 +250,7 @@ impl Flashlog {
             }
             return Ok(now);
         }
+        self.check_forgotten(&of_backup)?;
         let has_state = of_backup.state == State::Open;
         if has_state && of_backup.log == of_log.log {
             // Its state is at no point of the log that anybody could go on from.
@@ -303,6 +304,7 @@ impl Flashlog {
         done: &mut BackedUp,
         way: &mut Way<'_>,
     ) -> Result<Point, Error> {
+        self.check_forgotten(backup.label())?;
         if backup.label().state != State::Copying {
             if passes <= STAGED_PASSES_MOST
                 && let Some(end) = self.stage_changed(backup, &pass, done, way)?
@@ -377,7 +379,8 @@ impl Flashlog {
         Ok(end)
     }
 
-    /// The regions of a pass are on the backup, durably: of the map only what was added meanwhile is needed any more.
+    /// The regions of a pass are on the backup, durably: of the map only what was added meanwhile is needed any more. If that is nothing, the map
+    /// stays until the backup has a state: whoever asks is told that it has none.
     fn end_pass(&self, backup: &mut Backup, pass: &Pass) -> Result<(), Error> {
         let mut head = self.head.lock();
         let blocks = self.blocks;
@@ -387,16 +390,15 @@ impl Flashlog {
             label.staging.copied = blocks;
         })?;
         head.labels.label.backup_sequence = backup.label().sequence;
+        let until = head.changed_since.to;
+        let since = std::mem::replace(&mut head.changed_since, Regions::none(blocks)).about(pass.keep.page, until);
         let written = if head.labels.label.map == pass.map {
-            head.changed = None;
-            head.labels.write(|label| label.has_map = false)
+            head.copied_map = Some(pass.map);
+            Ok(())
         } else {
-            let until = head.changed_since.to;
-            let since = head.changed_since.clone().about(pass.keep.page, until);
             head.changed = Some(since.clone());
             head.labels.write_map(&since, |_| ())
         };
-        head.changed_since = Regions::none(blocks);
         drop(head);
         Ok(self.heed(written.map_err(Failure::of(Side::Log)))?)
     }

@@ -172,6 +172,33 @@ fn a_first_copy_that_is_cut_off_is_no_state() {
     }
 }
 
+#[test]
+fn a_first_copy_that_is_cut_off_at_its_end_is_told_of_until_it_is_a_state() {
+    let mut told = 0;
+    for requests in 0.. {
+        let (set, device) = Set::new();
+        let name = Uuid([61; 16]);
+        device.create_backup(set.backup.clone(), name).unwrap();
+        write_some(&device, 1000..1040);
+        let done = device.backup(Unplugged::after(&set.backup, requests));
+        let is_whole = finish_backup(set.backup.clone()).is_ok();
+        let device = if requests % 2 == 0 { device } else { set.reopen() };
+        let status = device.status();
+        if status.backup == Some(name) && !is_whole {
+            assert!(status.changed_blocks > 0, "cut off after {requests} requests: the status says nothing");
+            told += 1;
+        }
+        if done.is_ok() {
+            assert!(is_whole && device.status().changed_blocks == 0);
+            break;
+        }
+        device.backup(set.backup.clone()).unwrap();
+        assert!(contents(&*set.backup) == contents(&device), "cut off after {requests} requests");
+        assert_eq!(device.status().changed_blocks, 0);
+    }
+    assert!(told > 3);
+}
+
 /// Writes the first blocks of the device so often that the log is full.
 fn overflow(device: &Flashlog, addresses: u64, number: u64) {
     for at in 0..3000 {

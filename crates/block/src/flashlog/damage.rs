@@ -27,6 +27,7 @@ impl Flashlog {
         let main = bad([&done.lost]);
         let backup = bad([&done.waiting, &done.doubtful]);
         self.note_damage(|damage| *damage = Damage { main, backup })?;
+        self.stages.lock().has_forgotten = false;
         self.forget_lost_data();
         Ok(())
     }

@@ -46,6 +46,9 @@ impl Flashlog {
                 true
             }
         };
+        if !is_kept {
+            self.check_forgotten(backup.label())?;
+        }
         tracing::info!(
             device = backup.labels.device.name(),
             of_backup,

@@ -181,6 +181,19 @@ pub enum Error {
         /// Those that it had.
         of_backup: u64,
     },
+    /// Blocks of main are damaged, and which these are is not known any more: what main has there is older, and a copy would get it over what a
+    /// backup has.
+    #[error(
+        "{device}: {blocks} blocks are damaged, the first of them {first}, and it is not known any more which: a copy of main would bring older data over what the backup has"
+    )]
+    Forgotten {
+        /// Name of main.
+        device: Arc<str>,
+        /// Blocks that were found damaged.
+        blocks: u64,
+        /// The first of them.
+        first: u64,
+    },
     /// So much was written meanwhile that the log has let go of what the backup does not have.
     #[error("{device}: the log was full, and has let go of what is wanted of it")]
     LetGo {

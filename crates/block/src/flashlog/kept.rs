@@ -13,6 +13,7 @@ use super::staging::Backup;
 use super::verify::read_each;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
 use holdfast_integrity::crc64;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// So many of the last pages are looked at when a log comes, with a block of each: what a stick forgets first.
@@ -25,12 +26,14 @@ const LOOK_BLOCKS: usize = 256;
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// What was found in the data that the log keeps.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Looked {
     /// Addresses of blocks that were damaged and are good again.
     pub(super) mended: Vec<u64>,
     /// Blocks that are damaged, and that main has not as they were.
     pub(super) lost: Vec<Kept>,
+    /// A page that is damaged: what is behind it was not read.
+    pub(super) damage: Option<Error>,
 }
 
 impl Looked {
@@ -40,12 +43,14 @@ impl Looked {
         self.mended.sort_unstable();
         self.lost.extend(other.lost);
         self.lost.sort_unstable_by_key(|kept| kept.address);
+        self.damage = self.damage.take().or(other.damage);
     }
 }
 
 impl Flashlog {
-    /// Looks at some of what the log keeps for a backup, as it comes or is opened, and at all of it if any of that is damaged. (An opening
-    /// reads the pages, all of them if they are not too many: see `dirty`.)
+    /// Looks at some of what the log keeps for a backup, as it comes or is opened, and at all of it if any of that is damaged, or if main's label
+    /// tells of blocks that nobody has, as the log may tell which these are. (An opening reads the pages, all of them if they are not too
+    /// many: see `dirty`.)
     ///
     /// # Errors
     /// As for [`Flashlog::look_at_all`]. The set does not heed a failure: it is not in use.
@@ -54,10 +59,12 @@ impl Flashlog {
             let head = self.head.lock();
             (head.labels.label.clone(), head.next)
         };
-        if label.backup == Uuid::NONE || !self.is_some_damaged(&label, to) {
-            return Ok(Looked::default());
+        if self.damage.lock().main.blocks == 0 {
+            if label.backup == Uuid::NONE || !self.is_some_damaged(&label, to) {
+                return Ok(Looked::default());
+            }
+            tracing::warn!(device = self.rings.device.name(), "the log has lost data: all that it keeps is read");
         }
-        tracing::warn!(device = self.rings.device.name(), "the log has lost data: all that it keeps is read");
         self.look_at_all_unheeded(label.tail, to)
     }
 
@@ -69,40 +76,31 @@ impl Flashlog {
     }
 
     /// The same at an opening. Of what neither has as it was, and no later version is there, main's label knows from then on; of pages that are
-    /// damaged, the status. If there are such already, all is read, as it may tell which these are. Gives how many blocks were made good.
+    /// damaged, the status. Gives how many blocks were made good.
     pub(super) fn open_kept(&self) -> Result<u64, Error> {
-        let is_known = self.damage.lock().main.blocks > 0;
-        let (tail, to) = {
-            let head = self.head.lock();
-            (head.labels.label.tail, head.next)
-        };
-        let looked = match if is_known { self.look_at_all_unheeded(tail, to) } else { self.look_at_kept() } {
-            Err(damage @ Error::Damaged { .. }) => {
-                self.note_damaged_log(&damage);
-                return Ok(0);
-            }
-            looked => looked?,
-        };
-        self.note_lost_in_log(&looked.lost)?;
+        let looked = self.look_at_kept()?;
+        looked.damage.iter().for_each(|damage| self.note_damaged_log(damage));
+        self.note_lost_in_log(&looked)?;
+        self.note_forgotten(&looked.lost);
         Ok(looked.mended.len() as u64)
     }
 
     /// Reads for a scrub what the log has between two points, and makes good what is damaged, if need be from a backup.
     pub(super) fn look_at_log(&self, from: Point, to: Point, backup: Option<&Backup>) -> Result<Looked, Error> {
         let looked = match self.look_at_all(from, to, backup) {
-            Ok(looked) => Ok(looked),
-            Err(Stopped::Other(error)) => Err(error),
-            Err(Stopped::Failed(failure)) => Ok(self.heed(Err(failure))?),
+            Ok(looked) => looked,
+            Err(Stopped::Other(error)) => return Err(error),
+            Err(Stopped::Failed(failure)) => self.heed(Err(failure))?,
         };
-        match &looked {
+        match looked.damage {
+            None => Ok(looked),
             // What is written over looks like damage.
-            Err(Error::Damaged { .. }) if self.has_let_go_of(from) => {
-                return Err(Error::LetGo { device: self.rings.device.name().into() });
+            Some(_) if self.has_let_go_of(from) => Err(Error::LetGo { device: self.rings.device.name().into() }),
+            Some(damage) => {
+                self.note_damaged_log(&damage);
+                Err(damage)
             }
-            Err(damage @ Error::Damaged { .. }) => self.note_damaged_log(damage),
-            _ => {}
         }
-        looked
     }
 
     /// That data of the log is damaged which main does not have either, as a reader has found.
@@ -129,7 +127,7 @@ impl Flashlog {
     /// A backup has met damaged pages: the log lets go of what it keeps, as it is not known what that is, and everything counts as changed.
     /// Whether that is the error. Pages that are whole and follow on each other, but not on the backup's state, are no damage: the backup is of
     /// another time.
-    pub(super) fn gives_up_kept_for(&self, error: &Error) -> Result<bool, Error> {
+    pub(super) fn gives_up_kept_for(&self, error: &Error, backup: &Backup) -> Result<bool, Error> {
         if !matches!(error, Error::Damaged { device, .. } if **device == *self.rings.device.name()) {
             return Ok(false);
         }
@@ -138,6 +136,7 @@ impl Flashlog {
         let (_, damage) = regions_between(&self.rings, &label, label.tail, head.next)?;
         let Some(damage) = damage else { return Ok(false) };
         self.note_damaged_log(&damage);
+        self.check_forgotten(backup.label())?;
         let done = self.flush_log(&mut head).and_then(|()| self.catch_up_to_durable()).and_then(|()| {
             self.uses.lose();
             let applied = self.stages.lock().applied;
@@ -149,10 +148,19 @@ impl Flashlog {
         Ok(true)
     }
 
-    /// Those of these versions of which the log has no later one.
-    pub(super) fn newest_of(&self, lost: &[Kept]) -> Result<Vec<Kept>, Error> {
-        if lost.is_empty() {
-            return Ok(Vec::new());
+    /// Those of the lost versions of which the log has no later one. Where a page is damaged, nobody knows whether it had one: what is in no page
+    /// behind it counts as lost if main's label has told of such blocks before; otherwise main has what was written last, as far as is known.
+    pub(super) fn newest_of(&self, looked: &Looked) -> Result<Vec<Kept>, Error> {
+        let lost = &looked.lost;
+        match looked.damage {
+            _ if lost.is_empty() => return Ok(Vec::new()),
+            Some(_) if self.damage.lock().main.blocks == 0 => return Ok(Vec::new()),
+            Some(_) => {
+                let first = self.damage.lock().main.first;
+                let lost: Vec<Kept> = lost.iter().filter(|kept| kept.address >= first).copied().collect();
+                return Ok(self.newest_in_good_pages(&lost));
+            }
+            None => {}
         }
         let (behind, to) = {
             let head = self.head.lock();
@@ -163,6 +171,26 @@ impl Flashlog {
             newest.binary_search_by_key(&kept.address, |newest| newest.address).is_ok_and(|at| newest[at] == **kept)
         };
         Ok(lost.iter().filter(is_newest).copied().collect())
+    }
+
+    /// The same by the pages that are good, each by itself.
+    fn newest_in_good_pages(&self, lost: &[Kept]) -> Vec<Kept> {
+        let (label, to) = {
+            let head = self.head.lock();
+            (head.labels.label.clone(), head.next)
+        };
+        let mut newest: BTreeMap<u64, Kept> = lost.iter().map(|kept| (kept.address, *kept)).collect();
+        let mut block = [0; BLOCK_SIZE];
+        for number in label.tail.page..to.page {
+            let could = self.rings.read(Area::Meta, number, &mut block).is_ok();
+            let page = could.then(|| Page::decode_mending(&mut block, label.blocks).ok()).flatten();
+            let page = page.filter(|page| (page.head.log, page.head.number) == (label.log, number));
+            for kept in page.iter().flat_map(|page| &page.entries).flat_map(Kept::of) {
+                newest.entry(kept.address).and_modify(|newest| *newest = kept);
+            }
+        }
+        let is_newest = |kept: &&Kept| newest.get(&kept.address) == Some(*kept);
+        lost.iter().filter(is_newest).copied().collect()
     }
 
     /// Whether a page of a few, or a block that one of them names, is damaged beyond a flipped bit, or cannot be read.
@@ -191,10 +219,11 @@ impl Flashlog {
         }
     }
 
-    /// Reads all data that the log keeps between two points, and makes good what is damaged, from main or a backup. The set may be in use.
+    /// Reads all data that the log keeps between two points, and makes good what is damaged, from main or a backup. The set may be in use. It ends
+    /// at a page that is damaged.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if it is a page; a failure of the log to take what is good again.
+    /// A failure of the log to take what is good again.
     fn look_at_all(&self, from: Point, to: Point, backup: Option<&Backup>) -> Result<Looked, Stopped> {
         let label = self.head.lock().labels.label.clone();
         let (timer, device) = (&self.options.timer, self.rings.device.name());
@@ -203,7 +232,10 @@ impl Flashlog {
         let mut scan = Scan::new(&self.rings, &label, from, false).without_mending();
         while scan.at.page < to.page {
             let page = match scan.next_there() {
-                Err(Error::Device(_)) => return Err(scan.missing().into()),
+                Err(Error::Device(_) | Error::Damaged { .. }) => {
+                    looked.damage = Some(scan.missing());
+                    break;
+                }
                 page => page?,
             };
             // Pages follow each other, and so does their data.

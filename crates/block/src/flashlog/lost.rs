@@ -7,8 +7,10 @@ use super::at::Kept;
 use super::catch_up::MainSide;
 use super::damage::bad;
 use super::device::{Failure, Flashlog};
-use super::format::Point;
+use super::format::{Label, Point, State};
+use super::kept::Looked;
 use super::{Bad, Error};
+use std::collections::BTreeSet;
 
 /// A version that the log has lost on its way to main.
 pub(super) struct Lost {
@@ -50,8 +52,8 @@ impl Flashlog {
 
     /// Of what the log keeps, these versions are lost, and main has them neither. Where they are the newest, main's label says so from then on, and
     /// reading fails. How many these are.
-    pub(super) fn note_lost_in_log(&self, lost: &[Kept]) -> Result<u64, Error> {
-        let newest = self.newest_of(lost)?;
+    pub(super) fn note_lost_in_log(&self, looked: &Looked) -> Result<u64, Error> {
+        let newest = self.newest_of(looked)?;
         if newest.is_empty() {
             return Ok(0);
         }
@@ -71,6 +73,51 @@ impl Flashlog {
         Ok(newest.len() as u64)
     }
 
+    /// The log tells of these blocks, of which it has lost a version, and main's label of some: whether it tells of others.
+    pub(super) fn note_forgotten(&self, lost: &[Kept]) {
+        let Bad { blocks, first } = self.damage.lock().main;
+        let told: BTreeSet<u64> = lost.iter().map(|kept| kept.address).collect();
+        let has_forgotten = (told.len() as u64) < blocks || blocks > 0 && !told.contains(&first);
+        if has_forgotten {
+            let device = self.main.name();
+            tracing::warn!(
+                device,
+                blocks,
+                first,
+                "blocks of main are damaged, and it is not known of all which they are: they may be older there"
+            );
+        }
+        self.stages.lock().has_forgotten = has_forgotten;
+    }
+
+    /// That main may be copied over what a backup has. Where it is not known which blocks of main are older than what was written there, the
+    /// backup may have the newer version.
+    pub(super) fn check_forgotten(&self, backup: &Label) -> Result<(), Error> {
+        if backup.state == State::Copying || !self.stages.lock().has_forgotten {
+            return Ok(());
+        }
+        let Bad { blocks, first } = self.damage.lock().main;
+        Err(Error::Forgotten { device: self.main.name().into(), blocks, first })
+    }
+
+    /// Whether it is forgotten which blocks of main are damaged, at the latest when the set is closed.
+    pub(super) fn forgets_damage(&self) -> bool {
+        let stages = self.stages.lock();
+        stages.has_forgotten || !stages.known_bad.is_empty() && stages.held.is_none()
+    }
+
+    /// What main has where nobody knows that it is damaged counts from now on: a backup gets it, though it may have had a newer version.
+    pub fn accept_forgotten(&self) {
+        self.stages.lock().has_forgotten = false;
+    }
+
+    /// Blocks of main that nobody who was asked has as they were, as far as it is known which: reading them fails until they are written. When
+    /// the set is opened again, only its log can tell which they are.
+    pub fn lost_blocks(&self) -> Bad {
+        let addresses: Vec<u64> = self.stages.lock().known_bad.keys().copied().collect();
+        bad([&addresses])
+    }
+
     /// Whether main has this block not as it was, and nobody who was asked.
     pub(super) fn is_known_bad(&self, address: u64) -> bool {
         self.stages.lock().known_bad.contains_key(&address)
@@ -80,20 +127,24 @@ impl Flashlog {
     pub(super) fn tail(&self, head: &Head, applied: Point) -> Point {
         let tail = head.tail(applied);
         let mut stages = self.stages.lock();
-        if stages.known_bad.is_empty() {
+        if stages.known_bad.is_empty() && stages.rewritten.is_empty() {
             stages.held = None;
         }
         stages.held.filter(|held| held.page < tail.page).unwrap_or(tail)
     }
 
-    /// The log has no room: what only tells which blocks nobody has is let go of as well. Whether there was such.
+    /// The log has no room, or a page of it is damaged: what only tells which blocks nobody has is let go of as well. Whether there was such.
     pub(super) fn lets_go_of_held(&self) -> bool {
-        let had = self.stages.lock().held.take().is_some();
-        if had {
+        let (had, blocks) = {
+            let mut stages = self.stages.lock();
+            (stages.held.take().is_some(), stages.known_bad.len() + stages.rewritten.len())
+        };
+        if had && blocks > 0 {
             let device = &*self.name;
             tracing::warn!(
                 device,
-                "the log is full: which blocks are damaged on main is forgotten when the set is closed"
+                blocks,
+                "the log lets go of what tells which blocks of main are damaged: that is forgotten when the set is closed"
             );
         }
         had

@@ -1,9 +1,12 @@
 //! Data of the log that is lost while main does not have it.
 use super::backup_tests::{Set, contents};
+use super::lasting_tests::alone;
 use super::tests::{block, get, open, options, put, spoil};
 use super::*;
-use crate::{BLOCK_SIZE, Device, MemoryDevice, Read};
-use std::io::IoSliceMut;
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Read};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where the log's data begins.
 const DATA: u64 = 3 * 256;
@@ -169,4 +172,235 @@ fn the_log_keeps_what_tells_which_blocks_are_lost_until_they_are_not() {
     device.backup(set.backup.clone()).unwrap();
     device.settle().unwrap();
     assert_eq!(device.status().log_blocks.0, 0);
+}
+
+/// A set that goes on without block 17, whose newest version the log has lost: main has the one before.
+fn without_one() -> (Set, Flashlog) {
+    let (set, device) = behind(false, true);
+    lose(&set.log, 5017);
+    assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+    assert!(get(&*set.main, 17) == block(18));
+    (set, device)
+}
+
+fn check_lost(device: &dyn Device, what: &str) {
+    let mut bytes = vec![0; BLOCK_SIZE];
+    let mut bufs = [IoSliceMut::new(&mut bytes)];
+    assert!(is_damaged(device, 17) && device.read_batch(&mut [Read::new(17, &mut bufs)]).is_err(), "{what}");
+    assert!(get(device, 16) == block(5016) && get(device, 18) == block(5018), "{what}");
+}
+
+#[test]
+fn main_alone_shows_no_older_version_of_what_is_lost_nor_does_any_log_get_it() {
+    for (is_new, is_closed) in [(false, false), (false, true), (true, false)] {
+        let what = format!("a new log: {is_new}, closed in between: {is_closed}");
+        let (set, device) = without_one();
+        assert_eq!(device.lost_blocks(), Bad { blocks: 1, first: 17 });
+        let mut lasting = Lasting::of(device, alone());
+        lasting.detach_log().unwrap();
+        check_lost(&lasting, &what);
+        put(&lasting, 20, 1).unwrap();
+        lasting.settle().unwrap();
+        if is_closed {
+            drop(lasting);
+            lasting = Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), false).unwrap();
+        }
+        let new = Arc::new(MemoryDevice::new(set.log.blocks()).named("new"));
+        match is_new {
+            true => lasting.attach_new_log(new, Uuid([80; 16])).unwrap(),
+            false => lasting.attach_log(set.log.clone()).unwrap(),
+        };
+        check_lost(&lasting, &what);
+        assert_eq!(lasting.status().0.damage.main, Bad { blocks: 1, first: 17 });
+        let refused = lasting.set().unwrap().backup(set.backup.clone());
+        assert!(matches!(refused, Err(Error::Device(crate::Error::Damaged { .. }))), "{what}: {refused:?}");
+        put(&lasting, 17, 7).unwrap();
+        lasting.set().unwrap().backup(set.backup.clone()).unwrap();
+        assert!(contents(&lasting) == contents(&*set.backup) && get(&lasting, 17) == block(7), "{what}");
+    }
+}
+
+#[test]
+fn what_is_lost_is_well_when_main_alone_has_written_it() {
+    for is_zeros in [false, true] {
+        let (set, device) = without_one();
+        let lasting = Lasting::of(device, alone());
+        lasting.detach_log().unwrap();
+        match is_zeros {
+            true => assert!(lasting.zero(17, 1, false).unwrap()),
+            false => put(&lasting, 17, 7).unwrap(),
+        }
+        let expected = contents(&lasting);
+        lasting.attach_log(set.log.clone()).unwrap();
+        assert!(contents(&lasting) == expected);
+        lasting.set().unwrap().backup(set.backup.clone()).unwrap();
+        assert!(contents(&*set.backup) == expected);
+    }
+}
+
+/// A backup device: when it is first written, so is a block of the set, and not durably.
+struct Rewriting {
+    below: Arc<MemoryDevice>,
+    set: &'static Flashlog,
+    is_done: AtomicBool,
+}
+
+impl Filter for Rewriting {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        if !self.is_done.swap(true, Ordering::Relaxed) {
+            put(self.set, 17, 7).unwrap();
+        }
+        self.below.write(first, bufs)
+    }
+}
+
+#[test]
+fn the_log_lets_go_of_what_tells_it_only_when_what_was_written_anew_is_durable() {
+    let (set, device) = behind(false, true);
+    drop(device);
+    let options = Options { memory_blocks: 0, ..options(Mode::Asynchronous) };
+    let open = |main, log| Flashlog::open(main, log, &options).unwrap().0;
+    let device: &'static Flashlog = Box::leak(Box::new(open(set.main.clone(), set.log.clone())));
+    device.backup(set.backup.clone()).unwrap();
+    lose(&set.log, 5017);
+    assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+    put(device, 18, 5018).unwrap();
+    let backup = Rewriting { below: set.backup.clone(), set: device, is_done: AtomicBool::new(false) };
+    // Its end says in the log's label what the log keeps from then on.
+    device.backup(Arc::new(backup)).unwrap();
+    assert!(get(device, 17) == block(7));
+    let after_cut = || open(Arc::new((*set.main).clone()), Arc::new((*set.log).clone()));
+    let found = after_cut();
+    assert!(is_damaged(&found, 17), "main's older version is there without a word");
+    device.settle().unwrap();
+    assert!(get(&after_cut(), 17) == block(7));
+    device.backup(set.backup.clone()).unwrap();
+    device.settle().unwrap();
+    assert_eq!(device.status().log_blocks.0, 0);
+}
+
+/// The same set, opened again when the log has let go of what told which block it is. The backup has a version of it that main has not.
+fn with_one_forgotten() -> (Set, Flashlog) {
+    let (set, device) = behind(false, true);
+    put(&device, 17, 6017).unwrap();
+    device.flush().unwrap();
+    device.backup(set.backup.clone()).unwrap();
+    drop(device);
+    // What memory has of the log is gone.
+    let device = set.reopen();
+    put(&device, 17, 7017).unwrap();
+    device.flush().unwrap();
+    device.seal().unwrap();
+    drop(device);
+    let device = set.reopen();
+    lose(&set.log, 7017);
+    assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+    assert!(get(&*set.main, 17) == block(18) && get(&*set.backup, 17) == block(6017));
+    for number in 0..6000 {
+        put(&device, 100 + number % 50, number).unwrap();
+    }
+    device.settle().unwrap();
+    drop(device);
+    let device = set.reopen();
+    assert!(!is_damaged(&device, 17) && device.status().damage.main == Bad { blocks: 1, first: 17 });
+    (set, device)
+}
+
+#[test]
+fn a_backup_gets_no_older_version_when_nobody_knows_any_more_what_is_lost() {
+    let (set, device) = with_one_forgotten();
+    // By regions, and when all is compared.
+    for is_all in [false, true] {
+        if is_all {
+            let other = Arc::new(MemoryDevice::new(set.backup.blocks()).named("other"));
+            device.create_backup(other.clone(), Uuid([61; 16])).unwrap();
+            device.backup(other).unwrap();
+            assert!(device.status().damage.main.blocks > 0, "a copy of main tells nothing of it");
+        }
+        let refused = device.backup(set.backup.clone());
+        assert!(matches!(refused, Err(Error::Forgotten { blocks: 1, first: 17, .. })), "{refused:?}");
+        finish_backup(set.backup.clone()).unwrap();
+        assert!(get(&*set.backup, 17) == block(6017));
+    }
+    // Unless that is accepted.
+    device.accept_forgotten();
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&device));
+}
+
+#[test]
+fn what_the_log_still_tells_is_not_forgotten() {
+    let (set, device) = without_one();
+    device.settle().unwrap();
+    drop(device);
+    let device = set.reopen();
+    put(&device, 17, 7).unwrap();
+    // So that the backup must copy from main.
+    for number in 0..6000 {
+        put(&device, 100 + number % 50, number).unwrap();
+    }
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&device));
+}
+
+#[test]
+fn the_status_tells_when_the_log_lets_go_of_what_tells_which_blocks_are_lost() {
+    for is_damaged_page in [false, true] {
+        let (set, device) = without_one();
+        put(&device, 17, 5).unwrap();
+        device.backup(set.backup.clone()).unwrap();
+        assert!(device.scrub(set.backup.clone()).unwrap().is_good());
+        for at in 0..40 {
+            put(&device, at, 5000 + at).unwrap();
+        }
+        device.flush().unwrap();
+        device.seal().unwrap();
+        drop(device);
+        let device = set.reopen();
+        lose(&set.log, 5017);
+        assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+        assert!(!device.status().forgets_damage);
+        match is_damaged_page {
+            true => {
+                let page = (256..DATA).rfind(|at| get(&*set.log, *at).iter().any(|byte| *byte != 0)).unwrap();
+                spoil(&set.log, page - 1);
+                device.backup(set.backup.clone()).unwrap_err();
+            }
+            false => (0..6000).for_each(|number| put(&device, 100 + number % 50, number).unwrap()),
+        }
+        assert!(is_damaged(&device, 17) && device.status().forgets_damage, "a damaged page: {is_damaged_page}");
+        drop(device);
+        assert!(set.reopen().status().forgets_damage);
+    }
+}
+
+#[test]
+fn a_damaged_page_behind_them_does_not_bring_older_versions_back() {
+    for in_front in [false, true] {
+        let (set, device) = without_one();
+        // Something behind it, which main has.
+        (50..90).for_each(|at| put(&device, at, at).unwrap());
+        device.settle().unwrap();
+        drop(device);
+        let pages: Vec<u64> = (256..DATA).filter(|at| get(&*set.log, *at).iter().any(|byte| *byte != 0)).collect();
+        spoil(&set.log, pages[if in_front { 0 } else { pages.len() - 3 }]);
+        let device = set.reopen();
+        let status = device.status();
+        assert!(matches!(status.log_damage, Some(Error::Damaged { .. })), "{:?}", status.log_damage);
+        assert_eq!((status.damage.main, status.forgets_damage), (Bad { blocks: 1, first: 17 }, in_front));
+        // What is in front of the page is known. Of the rest it is said that it is forgotten.
+        assert_eq!(is_damaged(&device, 17), !in_front);
+        assert!(device.backup(set.backup.clone()).is_err());
+        assert!(get(&*set.backup, 17) == block(18));
+        put(&device, 17, 7).unwrap();
+        if in_front {
+            device.accept_forgotten();
+        }
+        device.backup(set.backup.clone()).unwrap();
+        assert!(contents(&*set.backup) == contents(&device));
+    }
 }

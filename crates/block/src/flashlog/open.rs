@@ -81,6 +81,7 @@ impl Flashlog {
                     failed: None,
                     changed,
                     changed_since: Regions::none(blocks),
+                    copied_map: None,
                 },
                 Arc::clone(&options.timer),
             ),

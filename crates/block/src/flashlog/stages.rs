@@ -13,7 +13,7 @@ use super::device::INDEX_ENTRY_BYTES;
 use super::format::{Areas, Point};
 use super::recent::Recent;
 use super::seal::Sealing;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +60,9 @@ impl Version {
 /// The blocks of one stage by address.
 pub(super) type Map = BTreeMap<u64, Version>;
 
+/// Blocks of main that nobody has as they were, with the checksums that they should have, and that they have.
+pub(super) type KnownBad = BTreeMap<u64, (u64, u64)>;
+
 // Two thirds of a node are used.
 const _: () = assert!(size_of::<(u64, Version)>() as u64 * 3 / 2 <= INDEX_ENTRY_BYTES);
 
@@ -88,8 +91,11 @@ pub(super) struct Stages {
     /// Everything before is in the log, perhaps not durably.
     pub(super) logged: Point,
     pub(super) company: Company,
-    /// Blocks of main that nobody has as they were, with the checksums that they should have, and that they have.
-    pub(super) known_bad: BTreeMap<u64, (u64, u64)>,
+    pub(super) known_bad: KnownBad,
+    /// Main's label tells of such blocks, and of some it is not known which they are.
+    pub(super) has_forgotten: bool,
+    /// Of such blocks, those that were written since, and not durably: a power cut would bring them back.
+    pub(super) rewritten: BTreeSet<u64>,
     /// What the log keeps for them, though main has everything else: from here on it tells which they are.
     pub(super) held: Option<Point>,
     pub(super) age: Age,
@@ -194,8 +200,11 @@ impl Stages {
 
     /// A write has come.
     pub(super) fn accept(&mut self, first: u64, chunk: Arc<Chunk>) {
-        if !self.known_bad.is_empty() {
-            self.known_bad.retain(|address, _| !(first..first + chunk.covered_blocks()).contains(address));
+        let written = first..first + chunk.covered_blocks();
+        let were_bad: Vec<u64> = self.known_bad.range(written).map(|(address, _)| *address).collect();
+        for address in were_bad {
+            self.known_bad.remove(&address);
+            self.rewritten.insert(address);
         }
         let map = Arc::make_mut(&mut self.maps[Stage::Gathered as usize]);
         for (index, sum) in chunk.sums().iter().enumerate() {
@@ -269,6 +278,13 @@ impl Stages {
             self.recent.push(position - chunk.blocks() as u64, Arc::clone(chunk));
         }
         self.memory_blocks[Stage::Writing as usize] = 0;
+    }
+
+    /// What is in the log is durable there.
+    pub(super) fn logged_is_durable(&mut self) {
+        self.promote(Stage::Logged, Stage::Durable);
+        let on_the_way = [Stage::Gathered, Stage::Writing].map(|stage| &self.maps[stage as usize]);
+        self.rewritten.retain(|address| on_the_way.iter().any(|map| map.contains_key(address)));
     }
 
     /// What is `Durable` goes to main.

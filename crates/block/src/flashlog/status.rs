@@ -45,6 +45,8 @@ pub struct Status {
     pub barrier: u64,
     /// What was found damaged, and not found mended since.
     pub damage: Damage,
+    /// Which blocks of main that are is not known of all, or only until the set is closed.
+    pub forgets_damage: bool,
     /// Pages that the log keeps for the backup are damaged: with what is left, main can be made anew only as it was in front of them. The next
     /// backup compares everything.
     pub log_damage: Option<super::Error>,
@@ -102,6 +104,7 @@ impl Flashlog {
             changed_blocks: head.changed.as_ref().map_or(0, |changed| changed.marked_blocks().max(1)),
             barrier: head.barrier,
             damage: *self.damage.lock(),
+            forgets_damage: self.forgets_damage(),
             log_damage: self.kept_damage.lock().clone(),
             troubles: self.troubles(),
         }
@@ -129,6 +132,7 @@ impl Alone {
             changed_blocks: 0,
             barrier: 0,
             damage: label.damage,
+            forgets_damage: self.has_forgotten || !self.known_bad.lock().is_empty(),
             log_damage: None,
             troubles: options.watch.as_ref().map_or_else(Vec::new, |watch| watch.troubles()),
         }

@@ -145,7 +145,12 @@ fn ask(mount: &Mount) -> StoreReport {
 /// The state of a store that is not mounted. Nothing in it is changed.
 fn unmounted(store: &Path, given: &Given) -> Result<StoreReport> {
     let _shown = Progress::unknown("opening the store");
-    let disks = disks::open(store, Access::ReadOnly, given)?;
+    let disks = match disks::open(store, Access::ReadOnly, given) {
+        Err(_) if disks::lacks_log(store, given) => {
+            return Ok(StoreReport::bare(store, Condition::WithoutLog, None));
+        }
+        disks => disks?,
+    };
     let stack = Stack::open(disks.device(), &Settings::to_look())?;
     let condition = if stack.module.is_clean() { Condition::Clean } else { Condition::Unclean };
     let mut report = StoreReport::bare(store, condition, None);

@@ -76,14 +76,19 @@ fn respond(state: &State, request: Request, tell: &mut dyn FnMut(Copied)) -> Res
         }
         Request::Attach { log, new } => with_set(state, |set| set.in_use.attach(&log, new.as_ref()))
             .map(|report| Response::Answer(Answer::Attached(report))),
-        Request::Detach => with_set(state, |set| set.in_use.detach(&state.backups.to))
-            .map(|report| Response::Answer(Answer::Detached(report))),
+        Request::Detach => detached(state, false),
+        Request::DetachForgetting => detached(state, true),
         Request::Grow(_) => Err(Failure::new("the set grows with the store on it").hint("holdfast grow DIR")),
     };
     response.unwrap_or_else(|failure| {
         tracing::warn!("{failure}");
         Response::Answer(Answer::Failed(failure))
     })
+}
+
+fn detached(state: &State, accept_loss: bool) -> Result<Response> {
+    with_set(state, |set| set.in_use.detach(&state.backups.to, accept_loss))
+        .map(|report| Response::Answer(Answer::Detached(report)))
 }
 
 fn scrubbed(report: ScrubReport) -> Response {

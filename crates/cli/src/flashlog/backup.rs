@@ -26,12 +26,15 @@ pub(crate) struct BackupTo {
     /// Nobody has named it this time: if the set has a backup, this must be it.
     #[serde(default)]
     pub(crate) is_remembered: bool,
+    /// Also if main may have older data than the backup, and nobody knows where.
+    #[serde(default)]
+    pub(crate) accept_loss: bool,
 }
 
 impl BackupTo {
     /// Where backups went before.
     pub(crate) fn remembered(path: PathBuf) -> BackupTo {
-        BackupTo { path, size_bytes: None, force: false, is_remembered: true }
+        BackupTo { path, size_bytes: None, force: false, is_remembered: true, accept_loss: false }
     }
 }
 
@@ -203,6 +206,9 @@ pub(crate) fn run(
     drop(ground);
     if let Some(watch) = flashlog.watch() {
         device = watch.over(Role::Backup, device).map_err(explain)?;
+    }
+    if to.accept_loss {
+        flashlog.accept_forgotten();
     }
     let done = bring_up_to_date(flashlog, device.clone(), &mut |done, total| {
         tell(Copied { done_bytes: sets::bytes(done), total_bytes: sets::bytes(total) });

@@ -48,6 +48,8 @@ pub(crate) enum Request {
     Attach { log: PathBuf, new: Option<NewLog> },
     /// Let the log go; main is alone then.
     Detach,
+    /// The same, also if only the log tells which blocks of main are damaged.
+    DetachForgetting,
     /// Make the set larger; without a size, as large as main is.
     Grow(Option<NewSize>),
     /// Bring main up to date with everything that was written.
@@ -229,8 +231,8 @@ impl Server {
     }
 
     /// Lets the log go.
-    pub(crate) fn detach(mut self) -> Result<DetachReport> {
-        match self.ask(&Request::Detach)? {
+    pub(crate) fn detach(mut self, accept_loss: bool) -> Result<DetachReport> {
+        match self.ask(if accept_loss { &Request::DetachForgetting } else { &Request::Detach })? {
             Answer::Detached(report) => Ok(report),
             _ => Err(senseless()),
         }

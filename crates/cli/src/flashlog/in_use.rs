@@ -8,7 +8,7 @@ use super::past::{Moments, PastServer, Wanted};
 use super::sets;
 use crate::failure::{Failure, Result};
 use crate::growth::NewSize;
-use crate::stack;
+use crate::{size, stack};
 use holdfast_block::flashlog::{Flashlog, Lasting, Protection};
 use holdfast_block::{Access, Device};
 use parking_lot::Mutex;
@@ -58,13 +58,22 @@ impl InUse {
         Ok(report)
     }
 
-    /// Lets the log go. Whoever has `backup` makes one, and needs the log.
-    pub(crate) fn detach(&self, backup: &Mutex<Option<PathBuf>>) -> Result<DetachReport> {
+    /// Lets the log go. Whoever has `backup` makes one, and needs the log. If only the log tells which blocks of main are older than what was
+    /// written there, it is kept, unless that is accepted.
+    pub(crate) fn detach(&self, backup: &Mutex<Option<PathBuf>>, accept_loss: bool) -> Result<DetachReport> {
         let Some(_changing) = self.changing.try_lock() else { return Err(is_changing()) };
         let Some(_no_backup) = backup.try_lock() else {
             return Err(Failure::new("a backup is under way").hint("try again when it is done"));
         };
         let flashlog = self.flashlog()?;
+        let lost = flashlog.lost_blocks();
+        if lost.blocks > 0 && !accept_loss {
+            let (lost_size, first) = (size::show(sets::bytes(lost.blocks)), lost.first);
+            return Err(Failure::new(format!(
+                "{lost_size} of main are damaged, first block {first} of the set, and only the log tells which: once main is opened without it, it has older data there"
+            ))
+            .hint("scrub --backup BACKUP takes what a backup has; what nobody has must be written anew; to let the log go as it is: --accept-loss"));
+        }
         let (set, gone) = (flashlog.status().set.to_string(), flashlog.until_gone());
         drop(flashlog);
         self.lasting.detach_log().map_err(sets::explain)?;

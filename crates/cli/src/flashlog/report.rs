@@ -40,20 +40,24 @@ pub(crate) struct DamageReport {
     main_first_block: u64,
     backup_bytes: u64,
     backup_first_block: u64,
+    /// Which of main's these are is not known of all, or only until the set is closed.
+    #[serde(default)]
+    main_forgotten: bool,
 }
 
 impl DamageReport {
-    fn of(damage: &Damage) -> Option<DamageReport> {
+    fn of(damage: &Damage, main_forgotten: bool) -> Option<DamageReport> {
         let Damage { main, backup } = *damage;
         (damage != &Damage::default()).then(|| DamageReport {
             main_bytes: sets::bytes(main.blocks),
             main_first_block: main.first,
             backup_bytes: sets::bytes(backup.blocks),
             backup_first_block: backup.first,
+            main_forgotten,
         })
     }
 
-    fn problem(damage: &Damage) -> Option<String> {
+    fn problem(damage: &Damage, main_forgotten: bool) -> Option<String> {
         let of = |bad: Bad, what: &str| {
             let shown = size::show(sets::bytes(bad.blocks));
             (bad.blocks > 0).then(|| format!("{shown} of {what} are damaged, first block {} of the set", bad.first))
@@ -61,8 +65,12 @@ impl DamageReport {
         let Damage { main, backup } = *damage;
         let all: Vec<String> = [
             of(main, "main").map(|found| {
+                let forgotten = match main_forgotten {
+                    true => "; which these are is forgotten, or will be when the set is closed, and then older data is read there",
+                    false => "",
+                };
                 format!(
-                    "{found}, and the log has not what they were: scrub --backup BACKUP takes what a backup has, rebuild makes main anew; what nobody has must be written anew"
+                    "{found}, and the log has not what they were: scrub --backup BACKUP takes what a backup has, rebuild makes main anew; what nobody has must be written anew{forgotten}"
                 )
             }),
             of(backup, "the backup").map(|found| format!("{found}: the next one replaces what was written since")),
@@ -232,7 +240,7 @@ impl SetReport {
             (Some(_), Some(_)) => None,
         };
         let troubled = || troubles.iter().find_map(TroubleReport::problem);
-        let damaged = || DamageReport::problem(&status.damage);
+        let damaged = || DamageReport::problem(&status.damage, status.forgets_damage);
         let log_damaged = || {
             status.log_damage.as_ref().map(|error| match error {
                 // A reader has met it.
@@ -248,7 +256,7 @@ impl SetReport {
             protected: problem.is_none(),
             problem,
             alone: None,
-            damage: DamageReport::of(&status.damage),
+            damage: DamageReport::of(&status.damage, status.forgets_damage),
             troubles,
             on_failure: None,
             mode: mode_name(status.mode).into(),
@@ -287,7 +295,9 @@ impl SetReport {
             let since_s = time.and_then(seconds);
             let when = since_s.map_or_else(|| format!("generation {since}"), moment);
             report.protected = false;
-            report.problem = Some(format!("main is without a log since {when}"));
+            let damaged =
+                DamageReport::problem(&status.damage, status.forgets_damage).map(|damaged| format!("; {damaged}"));
+            report.problem = Some(format!("main is without a log since {when}{}", damaged.unwrap_or_default()));
             let changed_bytes = sets::bytes(*changed_blocks);
             report.alone = Some(AloneReport { since_s, since_generation: *since, changed_bytes });
         }
@@ -388,9 +398,14 @@ pub(crate) struct DeviceReport {
 
 impl DeviceReport {
     pub(crate) fn new(device: &str, label: &Inspected) -> DeviceReport {
+        let is_alone = label.condition == Condition::Alone;
+        let damaged = DamageReport::problem(&label.damage, is_alone);
         let problem = match label.condition {
-            Condition::Alone => Some("main has gone on without its log".to_string()),
-            _ if label.damage != Damage::default() => DamageReport::problem(&label.damage),
+            Condition::Alone => {
+                let damaged = damaged.map(|damaged| format!("; {damaged}")).unwrap_or_default();
+                Some(format!("main has gone on without its log{damaged}"))
+            }
+            _ if damaged.is_some() => damaged,
             Condition::Copying => {
                 let (done, all) = (sets::bytes(label.copied_blocks), sets::bytes(label.blocks));
                 Some(format!("the copy is not complete: {} of {}", size::show(done), size::show(all)))

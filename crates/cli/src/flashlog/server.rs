@@ -272,7 +272,9 @@ impl Set {
             Request::Grow(size) => {
                 in_use.grow(size, &self.backup).map(|report| Response::Answer(Answer::Grown(report)))
             }
-            Request::Detach => in_use.detach(&self.backup).map(|report| Response::Answer(Answer::Detached(report))),
+            Request::Detach | Request::DetachForgetting => in_use
+                .detach(&self.backup, matches!(request, Request::DetachForgetting))
+                .map(|report| Response::Answer(Answer::Detached(report))),
         };
         response.unwrap_or_else(|failure| {
             tracing::warn!("{failure}");

@@ -21,18 +21,34 @@ pub(crate) fn open(main: &Path, log: &Path, options: &Options) -> Result<(Flashl
     Flashlog::open(main, log, options).map_err(explain_opening)
 }
 
-/// The same to make good what is damaged: as it was used last, or, if the log has lost what main lacks, so that main need not have it.
-pub(crate) fn open_to_mend(main: &Path, log: &Path) -> Result<Flashlog> {
+/// Does something to make good what is damaged, and leaves the set settled: as it was used last, or, if the log has lost what main lacks, so
+/// that main need not have it. Then it is opened once more as it was used, which its labels say from then on.
+pub(crate) fn mend<T>(main: &Path, log: &Path, mend: impl FnOnce(&Flashlog) -> Result<T>) -> Result<T> {
+    let settle = |set: &Flashlog| set.settle().map_err(stack::says);
     let options = Options { mode: look_for_label(main)?.mode, ..Options::default() };
-    let main = self::main(main, Access::ReadWrite, Some(log))?;
-    let log: Arc<dyn Device> = stack::device(log, Access::ReadWrite)?;
-    let opened = match Flashlog::open(main.clone(), log.clone(), &options) {
-        Err(error) if options.mode == Mode::Synchronous && is_lost_data(&error) => {
-            Flashlog::open(main, log, &Options { mode: Mode::Asynchronous, ..options })
+    let of_main = self::main(main, Access::ReadWrite, Some(log))?;
+    let of_log: Arc<dyn Device> = stack::device(log, Access::ReadWrite)?;
+    let is_other = match Flashlog::open(of_main.clone(), of_log.clone(), &options) {
+        Err(error) if options.mode == Mode::Synchronous && is_lost_data(&error) => error,
+        opened => {
+            let (set, _) = opened.map_err(explain_opening)?;
+            let mended = mend(&set)?;
+            return settle(&set).map(|()| mended);
         }
-        opened => opened,
     };
-    opened.map(|(set, _)| set).map_err(explain_opening)
+    tracing::warn!(error = %is_other, "the set is opened in asynchronous mode, as main need not have then what the log has lost");
+    let (set, _) = Flashlog::open(of_main, of_log, &Options { mode: Mode::Asynchronous, ..options.clone() })
+        .map_err(explain_opening)?;
+    let mended = mend(&set).and_then(|mended| settle(&set).map(|()| mended));
+    drop(set);
+    match (open(main, log, &options).and_then(|(set, _)| settle(&set)), mended) {
+        (Ok(()), mended) => mended,
+        (Err(_), Err(failure)) => Err(failure),
+        (Err(failure), Ok(_)) => {
+            let message = format!("{failure}: what could be mended is, and the set is in asynchronous mode now");
+            Err(Failure { message, ..failure })
+        }
+    }
 }
 
 /// Whether a set could not be opened because the log has lost data that main must have.
@@ -79,10 +95,11 @@ pub(crate) fn look_for_label(path: &Path) -> Result<Inspected> {
 
 /// What is wrong with the pages of a log that is not in use, if anything is.
 pub(crate) fn damaged_pages(path: &Path) -> Option<String> {
-    let log = stack::device(path, Access::ReadOnlyUnlocked).ok()?;
-    match flashlog::damaged_pages(log) {
+    let damage = stack::device(path, Access::ReadOnlyUnlocked)
+        .and_then(|log| flashlog::damaged_pages(log).map_err(|error| Failure::new(error.to_string())));
+    match damage {
         Ok(damage) => damage.as_ref().map(log_damage),
-        Err(error) => Some(error.to_string()),
+        Err(failure) => Some(failure.message),
     }
 }
 
@@ -130,6 +147,9 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::Later { .. } => {
             "to give that up, say --drop-later; at --barrier shows the state without giving up anything"
         }
+        Error::Forgotten { .. } => {
+            "make another backup: --to OTHER, keep this one, and write anew what is older; or give up what it has: --to BACKUP --accept-loss"
+        }
         Error::Outgrown { .. } => {
             "its device has no room for more, but with the log it makes main anew; make another: --to OTHER, or give it up: --force --size SIZE"
         }
@@ -158,5 +178,16 @@ fn words(error: &Error) -> String {
             format!("{device}: there is no barrier {wanted}: the last one is {}", moment(last))
         }
         error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_cannot_be_read_is_not_taken_for_a_good_one() {
+        let told = damaged_pages(Path::new("/nonexistent/log")).unwrap_or_default();
+        assert!(told.contains("/nonexistent/log"), "{told}");
     }
 }

@@ -78,6 +78,14 @@ fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
     let problem = status["sets"][0]["problem"].as_str().unwrap();
     assert!(problem.contains("1.00 MiB of main are damaged, first block 256") && problem.contains("scrub --backup"));
     assert!(client.try_read(1 << 20, 4096).is_err());
+    // Only the log tells which these are. Main alone knows it as long as it is served.
+    rig.run(["flashlog", "detach"]).exits(1).says("only the log tells which").says("--accept-loss");
+    rig.run(["flashlog", "detach", "--accept-loss"]).exits(0);
+    assert!(client.try_read(1 << 20, 4096).is_err());
+    let alone = rig.run(["flashlog", "status"]).exits(3).out;
+    assert!(alone.contains("main is without a log since") && alone.contains("1.00 MiB of main are damaged"), "{alone}");
+    rig.run(["flashlog", "attach", "--log", "log"]).exits(3);
+    assert!(client.try_read(1 << 20, 4096).is_err());
     client.write(8 << 20, &bytes(2, 4096));
     client.try_flush().unwrap();
     assert!(client.read(8 << 20, 4096) == bytes(2, 4096));
@@ -101,6 +109,10 @@ fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
     rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1);
     let words = rig.run([&["flashlog", "scrub", "--backup", "backup"], &SET[..]].concat()).exits(3).out;
     assert!(words.contains("neither log nor this backup has it as it was: 4.00 KiB, first block 512"), "{words}");
+    // The set is in the mode that it was refused in. Main alone would be refused otherwise.
+    let alone = Server::start(&rig, &["--main", "main", "--without-log"]);
+    alone.stop();
+    rig.run([&["flashlog", "attach"], &SET[..]].concat());
     let server = serve();
     let mut client = server.client();
     assert!(client.try_read(2 << 20, 4096).is_err());

@@ -134,7 +134,11 @@ fn a_main_disk_without_its_log_is_never_used() {
     lacks(rig.run(["mount", "a", "m"]), 1);
     lacks(rig.run(["mount", "a", "m", "-o", "ro"]), 1);
     lacks(rig.run(["check", "a"]), 8);
-    lacks(rig.run(["status", "a"]), 1);
+    let status = rig.run(["status", "a"]).exits(3).out;
+    assert!(status.contains("its LOG IS NOT THERE") && status.contains("--log PATH"), "{status}");
+    assert_eq!(rig.run(["status", "a", "--json"]).exits(3).json()["condition"], "without-log");
+    let device = rig.run(["flashlog", "status", "a"]).exits(3).out;
+    assert!(device.contains("is not there, which may have what was written last"), "{device}");
     rig.run(["mount", "a", "m", "-o", "without-log,log=away/b"]).exits(2).says("exclude each other");
     // Told where it is.
     rig.run(["check", "a", "--log", "away/b"]).exits(0);

@@ -150,7 +150,8 @@ Examples:
   holdfast flashlog detach /mnt                    of a store that is mounted
   holdfast flashlog detach --main disk.img         if several sets are in use
 Main gets everything first. What is written then is on no other device, until
-attach gives main its log back.")]
+attach gives main its log back. A log that has lost what main lacks is kept, as
+only it tells which blocks that are: scrub, or accept that they are older data.")]
     Detach(FlashlogDetach),
 
     /// Make a set larger that is served
@@ -320,6 +321,9 @@ pub(crate) struct FlashlogBackup {
     /// Overwrite whatever is there
     #[arg(long, requires = "to")]
     pub(crate) force: bool,
+    /// Also if main is damaged and it is not known where: the backup gets older data there
+    #[arg(long, requires = "to")]
+    pub(crate) accept_loss: bool,
     /// Socket for commands of the set's server
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
     pub(crate) control: Option<PathBuf>,
@@ -361,6 +365,9 @@ pub(crate) struct FlashlogDetach {
     /// Main device of the set
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) main: Option<PathBuf>,
+    /// Also if only the log tells which blocks of main are damaged: they are older data when main is opened without it
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
     /// Socket for commands of the set's server
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "main")]
     pub(crate) control: Option<PathBuf>,

@@ -86,7 +86,7 @@ fn explain_foreign(log: &Path) -> Result<()> {
 }
 
 pub(super) fn detach(arguments: &FlashlogDetach, format: Format) -> Result<()> {
-    let FlashlogDetach { target, main, control } = arguments;
+    let FlashlogDetach { target, main, accept_loss, control } = arguments;
     let devices: Vec<&Path> = main.iter().map(|path| &**path).collect();
     let server = match target {
         Some(target) => Some(of_mount(target)?),
@@ -97,7 +97,7 @@ pub(super) fn detach(arguments: &FlashlogDetach, format: Format) -> Result<()> {
             .hint("a set that is not in use needs no detaching: flashlog serve --without-log, mount -o without-log")
     })?;
     let _shown = Progress::unknown("bringing main up to date");
-    print(format, &server.detach()?);
+    print(format, &server.detach(*accept_loss)?);
     Ok(())
 }
 

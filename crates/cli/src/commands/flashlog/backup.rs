@@ -19,7 +19,8 @@ pub(super) fn run(arguments: &FlashlogBackup, format: Format) -> Result<u8> {
     let to = match &arguments.to {
         Some(path) => {
             let (size_bytes, force) = (arguments.size, arguments.force);
-            Some(BackupTo { path: absolute(path)?, size_bytes, force, is_remembered: false })
+            let accept_loss = arguments.accept_loss;
+            Some(BackupTo { path: absolute(path)?, size_bytes, force, is_remembered: false, accept_loss })
         }
         None => None,
     };

@@ -29,8 +29,5 @@ fn scrub(arguments: &FlashlogScrub) -> Result<ScrubReport> {
         return Err(Failure::usage("the set is not served, so it is not known where its backup is")
             .hint("say where: --backup DEVICE; or --log-only, if it is not at hand"));
     }
-    let set = sets::open_to_mend(main, log)?;
-    let report = scrub::run(&set, backup.as_deref())?;
-    set.settle().map_err(|error| Failure::new(error.to_string()))?;
-    Ok(report)
+    sets::mend(main, log, |set| scrub::run(set, backup.as_deref()))
 }

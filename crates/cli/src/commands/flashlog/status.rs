@@ -1,6 +1,7 @@
 //! `holdfast flashlog status`: how sets and their devices are doing. The exit code tells whether all is well.
 
 use crate::args::FlashlogStatus;
+use crate::disks;
 use crate::failure::{Failure, Result, exit};
 use crate::flashlog::control::{self, Server, Target};
 use crate::flashlog::report::{DeviceReport, SetReport};
@@ -39,14 +40,17 @@ impl Report for All {
 
 pub(super) fn run(arguments: &FlashlogStatus, format: Format) -> Result<u8> {
     // Of those that can be looked at all is told, whatever becomes of the others.
-    let (mut devices, mut logs, mut failed) = (Vec::new(), Vec::new(), None);
+    let (mut devices, mut logs, mut mains, mut failed) = (Vec::new(), Vec::new(), Vec::new(), None);
     for path in &arguments.devices {
         match sets::look_for_label(path) {
             Ok(label) => {
-                if label.role == Role::Log {
-                    logs.push((devices.len(), path));
-                }
                 devices.push(DeviceReport::new(&path.display().to_string(), &label));
+                let at = devices.len() - 1;
+                match label.role {
+                    Role::Log => logs.push((at, path)),
+                    Role::Main => mains.push((at, (path, label))),
+                    Role::Backup => {}
+                }
             }
             Err(failure) if arguments.export || arguments.devices.len() == 1 => return Err(failure),
             Err(failure) => failed = failed.or(Some(failure)),
@@ -72,6 +76,18 @@ pub(super) fn run(arguments: &FlashlogStatus, format: Format) -> Result<u8> {
             if !found.iter().any(|other| other.set == report.set) {
                 found.push(report);
             }
+        }
+    }
+    let given: Vec<String> = logs.iter().map(|(at, _)| devices[*at].uuid.clone()).collect();
+    for (at, (path, label)) in mains {
+        let device = &mut devices[at];
+        let is_served = found.iter().any(|set| set.set == device.set);
+        if device.problem.is_none()
+            && !is_served
+            && !given.contains(&label.log.to_string())
+            && !disks::has_log(path, &label)
+        {
+            device.problem = Some(format!("its log {} is not there, which may have what was written last", label.log));
         }
     }
     for (at, path) in logs {
