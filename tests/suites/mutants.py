@@ -88,6 +88,12 @@ MUTANTS = [
     ("attributes as they are durable", CACHE, ATTRIBUTES, "[&mut self.attributes, &mut self.stable]", "[&mut self.attributes]"),
     ("sum of attributes that differ", CACHE, ATTRIBUTES, "        if self.is_good() {\n            self.sum", "        if true {\n            self.sum"),
     ("attributes of the epoch being written", CACHE, "crates/cache/src/flush.rs", "                        self.heal_frozen(&mut frozen.objects[at])?;\n                        pages = 0;", "                        pages = 0;"),
+    ("operations of an epoch before its recovery point", CACHE, "crates/cache/src/flush.rs", "if !frozen.ops.heal()? {", "if false {"),
+    ("places of pages before the recovery point", CACHE, "crates/cache/src/flush.rs", "if !object.places.heal(&mut object.id, &mut object.pages)? {", "if false {"),
+    ("batch after the store has had it", CACHE, "crates/cache/src/flush.rs", "if frozen::sum_of_batch(&batch.ops)? != before {", "if before == 1 {"),
+    ("twin of the operation log", CACHE, "crates/cache/src/oplog.rs", "self.record(1, at, to)", "self.record(0, at, to)"),
+    ("epoch that may have gone by what is put right", PHYSICAL, "crates/physical/src/own_records.rs", "let has_begun = !self.dirty.is_empty() || !self.changed.is_empty();", "let has_begun = false;"),
+    ("which snapshot is asked", PHYSICAL, "crates/physical/src/snapshot/mod.rs", "Some((_, held)) if held.verify().is_ok() => Ok((&held.view, live)),", "Some((_, held)) if held.slot.get() < u16::MAX => Ok((&held.view, live)),"),
 ]
 # Of the audits, what is told of by others than the blocks that change: all methods that change what they know.
 TOLD = [("audit", PHYSICAL, SUMS), ("audit of names", NAMING, NAMES)]
