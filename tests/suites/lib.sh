@@ -118,8 +118,9 @@ suite_begin() {
     # Under /tmp because suites change to users who cannot enter a private home directory; one for each work directory, so that two
     # checkouts do not unmount each other's.
     MNT=/tmp/holdfast-$NAME-$FS-$(printf %s "$WORK" | cksum | cut -d ' ' -f 1)
-    # Remains of a run that was killed.
+    # Remains of a run that was killed, with what its programs wrote when the mount was gone.
     umount -l "$MNT" 2>/dev/null
+    mountpoint -q "$MNT" || rm -rf --one-file-system "$MNT"
     losetup -n -O NAME -j "$WORK/store" 2>/dev/null | xargs -r -n 1 losetup -d
     rm -rf "$WORK"
     mkdir -p "$WORK"

@@ -167,9 +167,12 @@ fn what_is_clean_is_struck_found_and_not_stored() {
         rig.run(["snapshot", "delete", "m", pattern]).exits(0);
     }
     let said = log(&rig);
-    for part in
-        ["of the record in memory", "second sum of label or superblock in memory", "begun anew from the last one"]
-    {
+    for part in [
+        "of the record in memory",
+        "second sum of the label in memory",
+        "second sum of the superblock in memory",
+        "begun anew from the last one",
+    ] {
         assert!(said.contains(part), "{part:?} is not in the log: {said}");
     }
     assert!(rig.run(["status", "m"]).exits(0).out.contains("found IN MEMORY"));

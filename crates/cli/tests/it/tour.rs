@@ -127,8 +127,10 @@ fn the_first_five_minutes_of_the_readme_work() {
     let (data, mount) = (rig.path("data"), rig.directory("m"));
     let line = |line: &&str| {
         let here = line.replace("/data", data.to_str().unwrap()).replace("/mnt", mount.to_str().unwrap());
-        let (command, _) = here.split_once(" #").unwrap_or((&here, ""));
-        format!("{command} || {{ echo 'failed: {command}'; exit 1; }}\n")
+        let command = here.split_once(" #").unwrap_or((&here, "")).0.trim();
+        // Mounts of the tests beside this one are among all, and somebody may have to see to them.
+        let unwell = if command == "holdfast status" { "[ $? = 3 ] || " } else { "" };
+        format!("{command} || {unwell}{{ echo 'failed: {command}'; exit 1; }}\n")
     };
     let clone = format!("cp -r {}/docs . || exit 1\n", repository.display());
     let output = bash(&rig, &(clone + &lines.iter().map(line).collect::<String>()));
