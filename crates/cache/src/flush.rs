@@ -212,15 +212,17 @@ impl Cache {
     /// # Errors
     /// [`Error::GivenUp`] if not: what is frozen has been put right, and the epoch can be begun anew with it.
     fn verify_frozen(&self, frozen: &mut FrozenEpoch) -> Result<()> {
+        let mut bad = None;
         if !frozen.ops.heal()? {
-            return Err(self.store.give_up(frozen::corruption(None, "operations of an epoch")));
+            bad = Some(frozen::corruption(None, "operations of an epoch"));
         }
+        // All of them: each time that it is begun anew counts.
         for object in &mut frozen.objects {
             if !object.places.heal(&mut object.id, &mut object.pages)? {
-                return Err(self.store.give_up(frozen::corruption(Some(object.id), "places of pages")));
+                bad.get_or_insert_with(|| frozen::corruption(Some(object.id), "places of pages"));
             }
         }
-        Ok(())
+        bad.map_or(Ok(()), |why| Err(self.store.give_up(why)))
     }
 
     /// Attributes wait for as long as the pages before them take to be handed down.

@@ -196,14 +196,18 @@ fn of_what_an_epoch_consists_of_too() {
         assert!(rig.cache.attributes(kept).is_ok() && rig.cache.attributes(gone).is_err(), "{part:?}");
     }
     let rig = Rig::new(2048);
-    let id = rig.create(Kind::Regular);
-    rig.write(id, 2 * PAGE, &pattern(5, PAGE_SIZE)).unwrap();
-    rig.cache.strike_frozen_part(FrozenPart::Place(id), 1);
+    let files = [(); 3].map(|()| rig.create(Kind::Regular));
+    for id in files {
+        rig.write(id, 2 * PAGE, &pattern(5, PAGE_SIZE)).unwrap();
+        rig.cache.strike_frozen_part(FrozenPart::Place(id), 1);
+    }
     rig.cache.sync_all().unwrap();
-    assert_eq!(found_and_begun_anew(&rig), (1, 1));
+    assert_eq!(found_and_begun_anew(&rig), (1, 1), "all of it is put right at once");
     let rig = rig.power_cut();
-    assert_eq!(rig.page(id, 2).unwrap()[..], pattern(5, PAGE_SIZE));
-    assert_eq!(rig.cache.seek(id, 3 * PAGE, Seek::Data).unwrap(), None);
+    for id in files {
+        assert_eq!(rig.page(id, 2).unwrap()[..], pattern(5, PAGE_SIZE));
+        assert_eq!(rig.cache.seek(id, 3 * PAGE, Seek::Data).unwrap(), None);
+    }
 }
 
 fn found_and_begun_anew(rig: &Rig) -> (u64, u64) {
