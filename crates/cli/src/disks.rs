@@ -261,7 +261,7 @@ impl Disks {
     /// Main has everything, and the next opening nothing to do. For a store that has been closed.
     pub(crate) fn close(&self) -> Result<()> {
         match &self.kind {
-            Kind::Set(set) if !set.is_read_only => set.in_use.lasting.settle().map_err(stack::says),
+            Kind::Set(set) if !set.is_read_only => set.in_use.lasting.close().map_err(stack::says),
             _ => Ok(()),
         }
     }

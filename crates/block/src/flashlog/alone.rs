@@ -78,7 +78,8 @@ impl Alone {
                 return Err(Error::PerhapsBehind { device: labels.device.name().into() });
             }
             _ => {
-                go_alone(&mut labels, &Regions::none, None)?;
+                // How far the log was is not known.
+                go_alone(&mut labels, &Regions::none, None, 0)?;
                 Some((options.now)())
             }
         };
@@ -267,11 +268,17 @@ impl Marks {
     }
 }
 
-/// Writes a label that says that main is alone from now on, with the map of what the log does not have, and that of what the backup lacks.
-fn go_alone(labels: &mut Labelled, map: &dyn Fn(u64) -> Regions, dirty: Option<&Dirty>) -> Result<(), DeviceError> {
+/// Writes a label that says that main is alone from now on, with the map of what the log does not have, that of what the backup lacks, and how
+/// many pages the log had durably.
+fn go_alone(
+    labels: &mut Labelled,
+    map: &dyn Fn(u64) -> Regions,
+    dirty: Option<&Dirty>,
+    durable: u64,
+) -> Result<(), DeviceError> {
     let map = map(labels.label.blocks);
     labels.write_maps(&map, dirty.map(|dirty| &dirty.regions), |label| {
-        label.left = label.generation;
+        (label.left, label.durable) = (label.generation, durable);
         label.generation += 1;
         label.state = State::Alone;
         if let Some(dirty) = dirty {
@@ -386,14 +393,14 @@ impl Flashlog {
             self.write_all_to_main(&blocks)?;
         }
         // What the log has is marked there before it gets it, and what it has not is marked here.
-        let dirty = self.dirty();
+        let (dirty, durable) = (self.dirty(), self.stages.lock().durable.page);
         if !is_mixture {
-            go_alone(&mut main.labels, &changed, dirty.as_ref()).map_err(Failure::of(Side::Main))?;
+            go_alone(&mut main.labels, &changed, dirty.as_ref(), durable).map_err(Failure::of(Side::Main))?;
         }
         self.write_all_to_main(&blocks)?;
         main.labels.device.flush().map_err(Failure::of(Side::Main))?;
         if is_mixture {
-            go_alone(&mut main.labels, &changed, dirty.as_ref()).map_err(Failure::of(Side::Main))?;
+            go_alone(&mut main.labels, &changed, dirty.as_ref(), durable).map_err(Failure::of(Side::Main))?;
         }
         Ok(true)
     }
@@ -424,9 +431,12 @@ impl Flashlog {
         self.latch.check(&self.name, Operation::Flush, None, 0)?;
         let reason = "the log was detached";
         let error = DeviceError::Unsuitable { device: self.rings.device.name().into(), reason };
-        let done = self.settle_with(|| {
+        let done = self.settle_with(|head| {
+            // A copy of the log that was made before is older than main then.
+            self.begin_generation(head)?;
             self.is_leaving.store(true, Ordering::SeqCst);
             self.latch.close(&error);
+            Ok(())
         });
         if let Err(failure) = done {
             drop(is_alone);

@@ -55,7 +55,7 @@ impl Head {
     }
 
     /// Passes a result on, and remembers a failure. One of main's is no reason to write nothing to the log.
-    fn note<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn note<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
         if let Err(failure) = &result
             && failure.side != Side::Main
         {

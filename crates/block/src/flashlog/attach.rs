@@ -173,7 +173,8 @@ impl Alone {
         marks.labels.write(|label| {
             (label.state, label.generation, label.has_map) = (State::Open, generation, false);
             label.log = name.unwrap_or(label.log);
-            (label.left, label.backup, label.backup_sequence, label.dirty) = (0, Uuid::NONE, 0, 0);
+            (label.left, label.durable) = (0, 0);
+            (label.backup, label.backup_sequence, label.dirty) = (Uuid::NONE, 0, 0);
         })?;
         let opened = Flashlog::open(Arc::clone(&main), log, options);
         if opened.is_err() {
@@ -184,6 +185,7 @@ impl Alone {
             let map = marks.changed.clone();
             marks.note(map, |label| {
                 (label.state, label.left, label.log) = (State::Alone, before.left, before.log);
+                label.durable = before.durable;
                 (label.backup, label.backup_sequence, label.dirty) =
                     (before.backup, before.backup_sequence, before.dirty);
             })?;
@@ -203,9 +205,11 @@ impl Alone {
 
     /// Finds out how far the log is, and what it lacks. Each time gets a generation of its own.
     fn begin_joining(&self, log: Arc<dyn Device>, options: &Options) -> Result<Joining, Error> {
-        let log = Labelled::read(log, Role::Log)?;
+        let mut log = Labelled::read(log, Role::Log)?;
         let of_main = self.marks.lock().labels.label.clone();
         judge(&of_main, &self.main, &log)?;
+        // A copy from before, or one that has lost what was flushed, has not got so far.
+        log.label.durable = log.label.durable.max(of_main.durable);
         let main = Labelled { device: Arc::clone(&self.main), label: of_main };
         let probe = Flashlog::assemble(main, log, options)?;
         let (last, _) = probe.find_end()?;

@@ -206,6 +206,16 @@ impl Flashlog {
         self.heed(self.do_settle())
     }
 
+    /// As [`Flashlog::settle`], for closing: the set gets a new generation as well, so that a copy of main or log that was made since it was
+    /// opened is older than the other one, and refused. It can be used on.
+    ///
+    /// # Errors
+    /// As for [`Device::flush`].
+    pub fn close(&self) -> Result<(), Error> {
+        self.latch.check(&self.name, Operation::Flush, None, 0)?;
+        self.heed(self.settle_with(|head| self.begin_generation(head)))
+    }
+
     /// Brings main up to what is durable in the log. In asynchronous mode this is when main is active.
     ///
     /// # Errors
@@ -233,11 +243,11 @@ impl Flashlog {
     }
 
     fn do_settle(&self) -> Result<(), Failure> {
-        self.settle_with(|| ())
+        self.settle_with(|_| Ok(()))
     }
 
     /// The same, and something before anybody can write to the log again.
-    pub(super) fn settle_with(&self, then: impl FnOnce()) -> Result<(), Failure> {
+    pub(super) fn settle_with(&self, then: impl FnOnce(&mut Head) -> Result<(), Failure>) -> Result<(), Failure> {
         let mut head = self.head.lock();
         self.append(&mut head, true)?;
         self.flush_log(&mut head)?;
@@ -246,8 +256,7 @@ impl Flashlog {
         if head.labels.label.applied != applied {
             self.write_points(&mut head, applied)?;
         }
-        then();
-        Ok(())
+        then(&mut head)
     }
 
     fn do_flush(&self) -> Result<(), Failure> {

@@ -46,7 +46,7 @@ pub struct Inspected {
     pub backup: Option<Uuid>,
     /// Of a log: it does not keep all that the backup may lack.
     pub has_map: bool,
-    /// Goes up with every opening and every change of the set.
+    /// Goes up with every opening, closing and change of the set.
     pub generation: u64,
     /// How the set was opened last.
     pub mode: Mode,

@@ -159,6 +159,18 @@ impl Lasting {
         })
     }
 
+    /// As [`Lasting::settle`], for closing: a copy of main or log that was made while the set was in use is refused from then on, as
+    /// [`Flashlog::close`] has it.
+    ///
+    /// # Errors
+    /// As for [`Device::flush`].
+    pub fn close(&self) -> Result<(), DeviceError> {
+        self.act(Operation::Flush, (None, 0), |now| match now {
+            Now::Set(set) => set.close(),
+            Now::Alone(alone) => alone.settle(),
+        })
+    }
+
     /// Main gets everything, the log can be taken away, and main is alone from then on.
     ///
     /// # Errors

@@ -415,6 +415,107 @@ fn logs_of_others_and_older_ones_are_refused() {
     devices.check(&set, "refused");
 }
 
+/// A copy of a device as it is.
+fn copy_of(device: &Arc<MemoryDevice>) -> Arc<MemoryDevice> {
+    Arc::new((**device).clone())
+}
+
+#[test]
+fn a_copy_of_a_log_that_was_made_since_the_opening_is_refused_once_it_has_left() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (devices, set) = Devices::new(mode);
+        let set = Lasting::of(set, alone());
+        let old = copy_of(&devices.log);
+        devices.write_some(&set, 20_000, 30);
+        set.flush().unwrap();
+        set.detach_log().unwrap();
+        assert!(matches!(set.attach_log(old.clone()), Err(Error::Older { .. })));
+        // The same when it has failed instead, so that it could not be told anything.
+        set.attach_log(devices.log.clone()).unwrap();
+        drop(set);
+        let failing = Unplugged::after(&devices.log, 1000);
+        let (set, _) = Flashlog::open(devices.main.clone(), failing.clone(), &options(mode)).unwrap();
+        let set = Lasting::of(set, alone());
+        devices.write_some(&set, 30_000, 20);
+        set.settle().unwrap();
+        let old = copy_of(&devices.log);
+        devices.write_some(&set, 31_000, 20);
+        set.settle().unwrap();
+        failing.left.store(0, Ordering::Relaxed);
+        devices.write_some(&set, 32_000, 20);
+        assert!(is_alone(&set));
+        let error = set.attach_log(old).unwrap_err();
+        assert!(error.to_string().contains("an older copy has fewer"), "{error}");
+        assert!(is_alone(&set));
+        // Also by a main that was opened without it.
+        drop(set);
+        let set = Lasting::open_alone(devices.main.clone(), &options(mode), alone(), false).unwrap();
+        set.attach_log(devices.log.clone()).unwrap();
+        devices.check(&set, "attached");
+        devices.check_without_main(mode, "attached");
+    }
+}
+
+#[test]
+fn a_copy_that_was_made_since_the_opening_is_refused_once_the_set_was_closed() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (devices, set) = Devices::new(mode);
+        let [old_main, old_log] = [&devices.main, &devices.log].map(copy_of);
+        devices.write_some(&set, 20_000, 30);
+        set.close().unwrap();
+        // It may be used on, and closed again.
+        devices.write_some(&set, 30_000, 30);
+        let [later_main, later_log] = [&devices.main, &devices.log].map(copy_of);
+        set.close().unwrap();
+        drop(set);
+        let open = |main: &Arc<MemoryDevice>, log: &Arc<MemoryDevice>| {
+            Flashlog::open(main.clone(), log.clone(), &options(mode))
+        };
+        for (main, log) in [(&old_main, &devices.log), (&devices.main, &old_log)] {
+            assert!(matches!(open(main, log), Err(Error::Older { .. })));
+        }
+        for (main, log) in [(&later_main, &devices.log), (&devices.main, &later_log)] {
+            assert!(matches!(open(main, log), Err(Error::Older { .. })));
+        }
+        let (set, opened) = open(&devices.main, &devices.log).unwrap();
+        assert_eq!(opened.pages, 0);
+        devices.check(&set, "opened");
+        devices.check_without_main(mode, "opened");
+        devices.check_backup(&set, "opened");
+    }
+}
+
+#[test]
+fn a_device_that_fails_at_a_closing_takes_nothing_with_it() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        for requests in 0..30 {
+            let what = format!("{mode:?}, after {requests} requests");
+            let (devices, set) = Devices::new(mode);
+            drop(set);
+            let main = Unplugged::after(&devices.main, 1000);
+            let log = Unplugged::after(&devices.log, 1000);
+            let (set, _) = Flashlog::open(main.clone(), log.clone(), &options(mode)).unwrap();
+            devices.write_some(&set, 20_000, 30);
+            set.flush().unwrap();
+            // One of them fails after so many requests.
+            let counted = if requests % 2 == 0 { &main } else { &log };
+            counted.left.store(requests / 2, Ordering::Relaxed);
+            let closed = set.close();
+            drop(set);
+            match Flashlog::open(devices.main.clone(), devices.log.clone(), &options(mode)) {
+                Ok((set, _)) => devices.check(&set, &what),
+                Err(Error::Alone { .. }) => {
+                    let set = Lasting::open_alone(devices.main.clone(), &options(mode), alone(), false).unwrap();
+                    set.attach_log(devices.log.clone()).unwrap();
+                    devices.check(&set, &what);
+                }
+                Err(error) => panic!("{what}, closed {closed:?}: {error}"),
+            }
+            devices.check_without_main(mode, &what);
+        }
+    }
+}
+
 #[test]
 fn a_policy_may_be_to_stop() {
     let (devices, set) = Devices::new(Mode::Synchronous);

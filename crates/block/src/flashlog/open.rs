@@ -4,7 +4,7 @@ use super::Error;
 use super::append::Head;
 use super::catch_up::{MainSide, Pace};
 use super::chunk::zero_sum;
-use super::device::{Failure, Flashlog, Mode, Options, Order};
+use super::device::{Failure, Flashlog, Mode, Options, Order, Side};
 use super::format::{Label, Of, Page, PageHead, Regions, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::Rings;
@@ -112,7 +112,7 @@ impl Flashlog {
             }
             // What was read is there; that it is durable is certain only now. The mended pages and blocks too.
             self.rings.device.flush()?;
-            self.begin_generation(&mut head)?;
+            self.begin_generation(&mut head).map_err(|Failure { error, .. }| error)?;
             opened.generation = head.labels.label.generation;
         }
         let (label, end) = {
@@ -215,8 +215,9 @@ impl Flashlog {
         }
     }
 
-    /// Gives the set a new generation, on both devices: one that misses it is older from then on. Pages from here on are of it.
-    fn begin_generation(&self, head: &mut Head) -> Result<(), Error> {
+    /// Gives the set a new generation, on both devices: one that misses it is older from then on. Pages from here on are of it; all before are
+    /// durable.
+    pub(super) fn begin_generation(&self, head: &mut Head) -> Result<(), Failure> {
         let mut main = self.main_side.lock();
         let (start, barrier) = (head.next.page, head.barrier);
         // An opening that was cut off has given main its generation or not, and nothing is of it yet: it is taken again, so that main
@@ -224,15 +225,18 @@ impl Flashlog {
         let was_opening = head.labels.label.state == State::Opening;
         let generation = head.labels.label.generation + u64::from(!was_opening);
         let is_asynchronous = self.options.mode == Mode::Asynchronous;
-        head.labels.write(|label| {
+        let begun = head.labels.write(|label| {
             label.state = State::Opening;
             (label.generation, label.start, label.barrier) = (generation, start, barrier);
             label.durable = start;
             label.is_asynchronous = is_asynchronous;
-        })?;
-        main.labels.write(|label| (label.generation, label.is_asynchronous) = (generation, is_asynchronous))?;
-        head.labels.write(|label| label.state = State::Open)?;
-        Ok(())
+        });
+        head.note(begun.map_err(Failure::of(Side::Log)))?;
+        let followed =
+            main.labels.write(|label| (label.generation, label.is_asynchronous) = (generation, is_asynchronous));
+        followed.map_err(Failure::of(Side::Main))?;
+        let begun = head.labels.write(|label| label.state = State::Open);
+        head.note(begun.map_err(Failure::of(Side::Log)))
     }
 }
 

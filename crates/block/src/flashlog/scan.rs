@@ -115,7 +115,11 @@ impl<'a> Scan<'a> {
         let fault = if missing < start {
             Some(Fault::new("pages before this generation", start, missing))
         } else if missing < durable {
-            Some(Fault::new("pages that were durable when the label was written", durable, missing))
+            Some(Fault::new(
+                "pages that were durable when the label, or a main that is alone, last told (an older copy has fewer)",
+                durable,
+                missing,
+            ))
         } else {
             self.later_page(missing)?
         };

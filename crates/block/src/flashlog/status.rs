@@ -24,7 +24,7 @@ pub struct Status {
     pub main: Uuid,
     /// Its log device.
     pub log: Uuid,
-    /// Goes up with every opening and every change of the set.
+    /// Goes up with every opening, closing and change of the set.
     pub generation: u64,
     /// Blocks of the set's device.
     pub blocks: u64,

@@ -333,7 +333,7 @@ fn make(store: &Path, device: FileDevice, wanted: &Wanted, overwrite: bool) -> R
         backup::bring_up_to_date(&flashlog, ground.device.clone(), &mut |_, _| ()).map_err(sets::explain)?;
         ground.keep();
     }
-    flashlog.settle().map_err(stack::says)?;
+    flashlog.close().map_err(stack::says)?;
     log.keep();
     let set = CreatedSet {
         set: names.set.to_string(),

@@ -170,8 +170,8 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     // A panic would have ended the process.
     let _ = (catching_up.join(), logging.join());
     // The next opening has nothing to do then; without it, it does this.
-    let settled = lasting.settle().map_err(says);
-    served.and(settled)
+    let closed = lasting.close().map_err(says);
+    served.and(closed)
 }
 
 /// A set that was opened.

@@ -24,7 +24,7 @@ pub(crate) fn open(main: &Path, log: &Path, options: &Options) -> Result<(Flashl
 /// Does something to make good what is damaged, and leaves the set settled: as it was used last, or, if the log has lost what main lacks, so
 /// that main need not have it. Then it is opened once more as it was used, which its labels say from then on.
 pub(crate) fn mend<T>(main: &Path, log: &Path, mend: impl FnOnce(&Flashlog) -> Result<T>) -> Result<T> {
-    let settle = |set: &Flashlog| set.settle().map_err(stack::says);
+    let close = |set: &Flashlog| set.close().map_err(stack::says);
     let options = Options { mode: look_for_label(main)?.mode, ..Options::default() };
     let of_main = self::main(main, Access::ReadWrite, Some(log))?;
     let of_log: Arc<dyn Device> = stack::device(log, Access::ReadWrite)?;
@@ -33,15 +33,15 @@ pub(crate) fn mend<T>(main: &Path, log: &Path, mend: impl FnOnce(&Flashlog) -> R
         opened => {
             let (set, _) = opened.map_err(explain_opening)?;
             let mended = mend(&set)?;
-            return settle(&set).map(|()| mended);
+            return close(&set).map(|()| mended);
         }
     };
     tracing::warn!(error = %is_other, "the set is opened in asynchronous mode, as main need not have then what the log has lost");
     let (set, _) = Flashlog::open(of_main, of_log, &Options { mode: Mode::Asynchronous, ..options.clone() })
         .map_err(explain_opening)?;
-    let mended = mend(&set).and_then(|mended| settle(&set).map(|()| mended));
+    let mended = mend(&set).and_then(|mended| close(&set).map(|()| mended));
     drop(set);
-    match (open(main, log, &options).and_then(|(set, _)| settle(&set)), mended) {
+    match (open(main, log, &options).and_then(|(set, _)| close(&set)), mended) {
         (Ok(()), mended) => mended,
         (Err(_), Err(failure)) => Err(failure),
         (Err(failure), Ok(_)) => {

@@ -73,14 +73,18 @@ impl Changing<'_> {
             0..51 => self.write(rng),
             51..60 => self.zeros(rng),
             60..76 => self.flush(),
-            76..80 => match self.set.settle() {
-                Ok(()) => {
-                    let on_both = self.writes.len();
-                    self.has(on_both, true);
-                    Ok(Some("settle".to_string()))
+            76..80 => {
+                let (what, done) =
+                    if rng.random_bool(0.5) { ("close", self.set.close()) } else { ("settle", self.set.settle()) };
+                match done {
+                    Ok(()) => {
+                        let on_both = self.writes.len();
+                        self.has(on_both, true);
+                        Ok(Some(what.to_string()))
+                    }
+                    Err(error) => self.failed(what, &error),
                 }
-                Err(error) => self.failed("settle", &error),
-            },
+            }
             80..86 => self.back_up(),
             86..90 => self.read(),
             _ if self.set.set().is_some() => self.detach(),

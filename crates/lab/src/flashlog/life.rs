@@ -284,6 +284,10 @@ impl Living<'_> {
                 let done = self.device.seal();
                 self.changed("seal", done)
             }
+            94..96 if rng.random_bool(0.5) => {
+                let done = self.device.close();
+                self.flushed("close", done)
+            }
             94..96 => {
                 let done = self.device.settle();
                 self.flushed("settle", done)

@@ -177,7 +177,7 @@ pub(crate) struct Label {
     pub(crate) main: Uuid,
     /// The log device that the set has. Its pages have it too.
     pub(crate) log: Uuid,
-    /// Goes up with every opening and every change of the set.
+    /// Goes up with every opening, closing and change of the set.
     pub(crate) generation: u64,
     /// Size of the set's device.
     pub(crate) blocks: u64,
@@ -211,7 +211,8 @@ pub(crate) struct Label {
     pub(crate) has_map: bool,
     /// Of a main that is alone: the generation in which its log was there last.
     pub(crate) left: u64,
-    /// Of a log: pages before this one were durable when the label was written. If one is missing, it was damaged.
+    /// Of a log: pages before this one were durable when the label was written. Of a main that is alone: when its log went. If one is missing, it
+    /// was damaged, or the log is an older copy.
     pub(crate) durable: u64,
     /// Of a main.
     pub(crate) damage: Damage,
@@ -466,7 +467,8 @@ impl Label {
         };
         label.damage.judge(blocks)?;
         // With room for all that will ever be added to them.
-        let numbers = [label.sequence, label.generation, label.rebuilt, label.map, label.backup_sequence, label.dirty];
+        let Label { sequence, generation, rebuilt, map, backup_sequence, dirty, durable, .. } = label;
+        let numbers = [sequence, generation, rebuilt, map, backup_sequence, dirty, durable];
         if numbers.iter().any(|number| *number >= NUMBER_END) {
             return Err(Fault::new("numbers of the label", format!("less than {NUMBER_END}"), format!("{numbers:?}")));
         }
@@ -482,6 +484,7 @@ impl Label {
                     expect_zero(what, &raw.backup)?;
                     expect_zero(what, raw.backup_sequence.as_bytes())?;
                     expect_zero(what, raw.dirty.as_bytes())?;
+                    expect_zero("durable pages of the log of a main that is not alone", raw.durable.as_bytes())?;
                 }
             }
             Role::Log => {
@@ -495,11 +498,11 @@ impl Label {
                 expect_zero("points in the label of a backup", &raw.as_bytes()[136..160])?;
                 expect_zero("points in the label of a backup", &raw.as_bytes()[184..192])?;
                 expect_zero("rebuilding in the label of a backup", &raw.as_bytes()[256..264])?;
+                expect_zero("durable pages in the label of a backup", raw.durable.as_bytes())?;
             }
         }
         if role != Role::Log {
             expect_zero("barrier in the label of another device", raw.barrier.as_bytes())?;
-            expect_zero("durable pages in the label of another device", raw.durable.as_bytes())?;
         }
         expect_zero("reserved bytes of the label", &[raw.reserved])?;
         expect_zero("reserved bytes of the label", &raw.reserved_2)?;
@@ -534,9 +537,7 @@ impl Label {
         let (tail, applied) = (self.tail, self.applied);
         let used = applied.page.checked_sub(tail.page).zip(applied.data.checked_sub(tail.data));
         let fits = used.is_some_and(|(pages, data)| pages <= self.areas.meta_blocks && data <= self.areas.data_blocks);
-        if fits
-            && [applied.page, applied.data, self.start, self.barrier, self.durable].iter().all(|at| *at < NUMBER_END)
-        {
+        if fits && [applied.page, applied.data, self.start, self.barrier].iter().all(|at| *at < NUMBER_END) {
             return Ok(());
         }
         Err(Fault::new("points of the log", "in order, within the areas", format!("{tail:?}, {applied:?}")))
@@ -630,7 +631,8 @@ mod tests {
 
     #[test]
     fn both_copies_read_back_at_their_own_places_only() {
-        let alone = Label { state: State::Alone, backup: Uuid([9; 16]), backup_sequence: 23, dirty: 24, ..main() };
+        let backed = Label { backup: Uuid([9; 16]), backup_sequence: 23, ..main() };
+        let alone = Label { state: State::Alone, left: 3, durable: 26, dirty: 24, ..backed };
         let [main_bad, backup_bad] = [(3, 7), (1, 2047)].map(|(blocks, first)| Bad { blocks, first });
         let damaged = Label { damage: Damage { main: main_bad, backup: backup_bad }, ..main() };
         let log_of_backup = Label { backup_sequence: 25, ..log() };
@@ -730,7 +732,7 @@ mod tests {
         bytes[160] = 1;
         seal(&mut bytes);
         assert!(matches!(Label::decode(&bytes, 2060, 2304), Decoded::Damaged(_)));
-        for at in [192, 296, 304, 314, 320, 344] {
+        for at in [192, 288, 296, 304, 314, 320, 344] {
             let mut bytes = main().encode()[0];
             bytes[at] = 1;
             seal(&mut bytes);

@@ -62,7 +62,7 @@ fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
     let options = Options { mode: label.mode, ..Options::default() };
     let set = Lasting::open_alone(device, &options, Policy::default(), *accept_loss).map_err(sets::explain)?;
     let report = log_device.give_to(&set, log)?;
-    set.settle().map_err(stack::says)?;
+    set.close().map_err(stack::says)?;
     Ok(report)
 }
 

@@ -57,7 +57,7 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
     let mut bar = Bar::new();
     let (set, _) = sets::open(main, log, &options)?;
     let report = backup::run(&set, &to, arguments.verify, &mut |copied| bar.is_at(copied), |_| ())?;
-    set.settle().map_err(|error| Failure::new(error.to_string()))?;
+    set.close().map_err(|error| Failure::new(error.to_string()))?;
     Ok(report)
 }
 

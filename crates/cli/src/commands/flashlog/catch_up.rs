@@ -27,6 +27,6 @@ fn catch_up(arguments: &FlashlogCatchUp) -> Result<CatchUpReport> {
     let options = Options { mode: sets::look_for_label(main)?.mode, ..Options::default() };
     let (set, opened) = sets::open(main, log, &options)?;
     let behind_blocks = if options.mode == Mode::Asynchronous { set.behind_blocks() } else { opened.blocks };
-    set.settle().map_err(stack::says)?;
+    set.close().map_err(stack::says)?;
     Ok(CatchUpReport::of(&set, behind_blocks))
 }

@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
     let mode = sets::inspect(&log_device)?.map_or(Mode::default(), |label| label.mode);
     let options = Options { mode, ..Options::default() };
     let (set, opened) = Flashlog::open(ground.device.clone(), log_device, &options).map_err(explain)?;
-    set.settle().map_err(|error| Failure::new(error.to_string()))?;
+    set.close().map_err(|error| Failure::new(error.to_string()))?;
     print(
         format,
         &Rebuilt {
