@@ -95,15 +95,23 @@ pub(crate) fn xor64_each(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> Option<[u64; A
 /// Limb sums and xor64 of a block that is read once, or nothing, if the CPU has no suitable unit.
 #[inline]
 pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE]) -> Option<(FletcherLimbs, u64)> {
+    if has_wide() {
+        // SAFETY: the feature was detected on the line above.
+        return Some(unsafe { fletcher_and_xor64_avx512(block) });
+    }
     // SAFETY: the feature was detected.
-    has_wide().then(|| unsafe { fletcher_and_xor64_avx512(block) })
+    is_x86_feature_detected!("avx2").then(|| unsafe { fletcher_and_xor64_avx2(block) })
 }
 
 /// The same of blocks side by side.
 #[inline]
 pub(crate) fn fletcher_and_xor64_each(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> Option<[(FletcherLimbs, u64); ABREAST]> {
+    if has_wide() {
+        // SAFETY: the feature was detected on the line above.
+        return Some(unsafe { fletcher_and_xor64_each_avx512(blocks) });
+    }
     // SAFETY: the feature was detected.
-    has_wide().then(|| unsafe { fletcher_and_xor64_each_avx512(blocks) })
+    is_x86_feature_detected!("avx2").then(|| unsafe { fletcher_and_xor64_each_avx2(blocks) })
 }
 
 #[target_feature(enable = "avx512f")]
@@ -282,13 +290,13 @@ fn fletcher_and_xor64_each_avx512(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(Fle
         let groups = blocks.as_chunks::<AT_ONCE>().0.iter().zip(sums.as_chunks_mut::<AT_ONCE>().0);
         groups.for_each(|(blocks, sums)| *sums = with_rows(*sums, blocks, first..first + TURN));
     }
-    sums.map(|sums| of_lanes(sums))
+    sums.map(|sums| of_lanes512(sums))
 }
 
 #[target_feature(enable = "avx512f")]
 fn fletcher_and_xor64_avx512(block: &[u8; PAGE_SIZE]) -> (FletcherLimbs, u64) {
     let [sums] = with_rows([(Lanes512::zero(), _mm512_setzero_si512())], &[block], 0..PAGE_SIZE / 64);
-    of_lanes(sums)
+    of_lanes512(sums)
 }
 
 #[target_feature(enable = "avx512f")]
@@ -309,25 +317,83 @@ fn with_rows<const N: usize>(
 }
 
 #[target_feature(enable = "avx512f")]
-fn of_lanes((fletcher, xor): Both512) -> (FletcherLimbs, u64) {
+fn of_lanes512((fletcher, xor): Both512) -> (FletcherLimbs, u64) {
     (fletcher.join(), lanes512(xor).into_iter().fold(0, |x, y| x ^ y))
+}
+
+/// The same with vectors of 32 bytes.
+#[derive(Clone, Copy)]
+struct Lanes256 {
+    a: [__m256i; 2],
+    b: [__m256i; 2],
+}
+
+impl Lanes256 {
+    #[target_feature(enable = "avx2")]
+    fn zero() -> Lanes256 {
+        Lanes256 { a: [_mm256_setzero_si256(); 2], b: [_mm256_setzero_si256(); 2] }
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn add(&mut self, v: __m256i) {
+        let limbs = [_mm256_and_si256(v, _mm256_set1_epi64x(0xffff_ffff)), _mm256_srli_epi64::<32>(v)];
+        for (of, limbs) in limbs.into_iter().enumerate() {
+            self.a[of] = _mm256_add_epi64(self.a[of], limbs);
+            self.b[of] = _mm256_add_epi64(self.b[of], self.a[of]);
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn join(self) -> FletcherLimbs {
+        join(lanes256(self.a[0]), lanes256(self.a[1]), lanes256(self.b[0]), lanes256(self.b[1]))
+    }
 }
 
 #[target_feature(enable = "avx2")]
 fn fletcher_avx2(words: &[[u8; 16]]) -> (usize, FletcherLimbs) {
     let (vectors, _) = words.as_flattened().as_chunks::<32>();
-    let low = _mm256_set1_epi64x(0xffff_ffff);
-    let zero = _mm256_setzero_si256();
-    let (mut a_even, mut a_odd, mut b_even, mut b_odd) = (zero, zero, zero, zero);
+    let mut lanes = Lanes256::zero();
     for vector in vectors {
-        let v = load256(vector);
-        a_even = _mm256_add_epi64(a_even, _mm256_and_si256(v, low));
-        a_odd = _mm256_add_epi64(a_odd, _mm256_srli_epi64::<32>(v));
-        b_even = _mm256_add_epi64(b_even, a_even);
-        b_odd = _mm256_add_epi64(b_odd, a_odd);
+        lanes.add(load256(vector));
     }
-    let sums = join(lanes256(a_even), lanes256(a_odd), lanes256(b_even), lanes256(b_odd));
-    (vectors.len() * 2, sums)
+    (vectors.len() * 2, lanes.join())
+}
+
+type Both256 = (Lanes256, __m256i);
+
+/// One block's sums are in vectors at a time: of two there would be too few of the 16.
+#[target_feature(enable = "avx2")]
+fn fletcher_and_xor64_each_avx2(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(FletcherLimbs, u64); ABREAST] {
+    const TURN_BYTES: usize = 64 * TURN;
+    let mut sums = [(Lanes256::zero(), _mm256_setzero_si256()); ABREAST];
+    for first in (0..PAGE_SIZE).step_by(TURN_BYTES) {
+        for (block, sums) in blocks.iter().zip(&mut sums) {
+            *sums = with_vectors(*sums, &block[first..first + TURN_BYTES]);
+        }
+    }
+    sums.map(|sums| of_lanes256(sums))
+}
+
+#[target_feature(enable = "avx2")]
+fn fletcher_and_xor64_avx2(block: &[u8; PAGE_SIZE]) -> (FletcherLimbs, u64) {
+    of_lanes256(with_vectors((Lanes256::zero(), _mm256_setzero_si256()), block))
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn with_vectors((mut fletcher, mut xor): Both256, bytes: &[u8]) -> Both256 {
+    for vector in bytes.as_chunks::<32>().0 {
+        let vector = load256(vector);
+        fletcher.add(vector);
+        xor = _mm256_xor_si256(xor, vector);
+    }
+    (fletcher, xor)
+}
+
+#[target_feature(enable = "avx2")]
+fn of_lanes256((fletcher, xor): Both256) -> (FletcherLimbs, u64) {
+    (fletcher.join(), lanes256(xor).into_iter().fold(0, |x, y| x ^ y))
 }
 
 #[cfg(test)]

@@ -49,10 +49,34 @@ fn longest_segment_of_all_ones() {
     check(&vec![0xff; FLETCHER_SEGMENT * 16]);
 }
 
+/// Of every vector width that the CPU has, both sums of one block and of several, as by definition.
+fn check_blocks(blocks: &[[u8; PAGE_SIZE]; ABREAST]) {
+    let expected: [_; ABREAST] =
+        std::array::from_fn(|at| (limbs_by_definition(blocks[at].as_chunks::<16>().0), xor64_portable(&blocks[at])));
+    let each = blocks.each_ref();
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the feature was detected on the line above.
+        let (one, all) = unsafe { (fletcher_and_xor64_avx512(each[0]), fletcher_and_xor64_each_avx512(&each)) };
+        assert_eq!((one, all), (expected[0], expected));
+    }
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the feature was detected on the line above.
+        let (one, all) = unsafe { (fletcher_and_xor64_avx2(each[0]), fletcher_and_xor64_each_avx2(&each)) };
+        assert_eq!((one, all), (expected[0], expected));
+    }
+    assert!(xor64_each(&each).is_none_or(|sums| sums == expected.map(|(_, xor)| xor)));
+}
+
+proptest! {
+    #[test]
+    fn blocks_side_by_side_have_the_sums_of_each(
+        bytes in proptest::collection::vec(any::<u8>(), ABREAST * PAGE_SIZE),
+    ) {
+        check_blocks(bytes.as_chunks().0.try_into().expect("as many blocks"));
+    }
+}
+
 #[test]
-fn blocks_side_by_side_have_the_sums_of_each() {
-    let blocks: [[u8; PAGE_SIZE]; ABREAST] =
-        std::array::from_fn(|block| std::array::from_fn(|at| ((at * (2 * block + 3)) >> 3) as u8));
-    let expected: [u64; ABREAST] = std::array::from_fn(|block| xor64_portable(&blocks[block]));
-    assert!(xor64_each(&blocks.each_ref()).is_none_or(|sums| sums == expected));
+fn blocks_of_all_ones() {
+    check_blocks(&[[0xff; PAGE_SIZE]; ABREAST]);
 }
