@@ -8,10 +8,12 @@ use crate::error::{Error, Kind, Result};
 use crate::transport::{self, Flush, Payload, inline_bytes};
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{
-    BLOCK_BYTES, Capabilities, Command, Operation, Piece, Reply, Request, Status, TRANSFER_BYTES_LEAST, parts, pieces,
+    BLOCK_BYTES, Capabilities, Command, Operation, Piece, Reply, Request, Status, TRANSFER_BYTES_LEAST, blocks, parts,
+    pieces,
 };
 use std::cell::Cell;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -54,29 +56,36 @@ pub(crate) struct Write<'a, 'b> {
 }
 
 impl Write<'_, '_> {
-    /// The checksums of all blocks, as the bytes are now.
-    pub(crate) fn sums(&self) -> Vec<Checksum> {
-        let sum = |piece: Piece| parts::sum(self.buffers, piece.range, self.algorithm);
-        pieces(self.offset, parts::length(self.buffers)).map(sum).collect()
+    /// The checksums of the blocks of this part, as the bytes are now.
+    fn sums(&self, at: usize, length: usize) -> Vec<Checksum> {
+        self.of_part(at, length).map(|piece| parts::sum(self.buffers, piece.range, self.algorithm)).collect()
     }
 
-    /// Writes all of it under checksums that are made now.
+    /// The pieces of a part that begins with a block, or at 0; with their places in the buffers.
+    fn of_part(&self, at: usize, length: usize) -> impl ExactSizeIterator<Item = Piece> {
+        let within = move |range: Range<usize>| at + range.start..at + range.end;
+        pieces(self.offset + at as u64, length).map(move |piece| Piece { range: within(piece.range), ..piece })
+    }
+
+    /// Writes all of it under checksums that are made now, of the bytes of one request when it is their turn.
     pub(crate) fn run_summed(&self) -> Result<usize> {
-        self.in_steps(&self.sums(), false)
+        self.in_steps(None)
     }
 
-    /// Writes all of it under these checksums, one per block.
+    /// Writes all of it under these checksums, one per block. They were made before, of bytes that may have changed since.
     pub(crate) fn run(&self, sums: &[Checksum]) -> Result<usize> {
-        self.in_steps(sums, true)
+        self.in_steps(Some(sums))
     }
 
-    /// `are_old`: the checksums were made before, of bytes that may have changed since.
-    fn in_steps(&self, sums: &[Checksum], are_old: bool) -> Result<usize> {
+    fn in_steps(&self, old: Option<&[Checksum]>) -> Result<usize> {
         let total = parts::length(self.buffers);
         if self.offset.checked_add(total as u64).is_none_or(|end| end > i64::MAX as u64) {
             return Err(Error::invalid(Operation::Write, self.offset, "beyond the largest position in a file"));
         }
-        if pieces(self.offset, total).len() != sums.len() || sums.iter().any(|sum| sum.algorithm() != self.algorithm) {
+        let is_for_all = |sums: &&[Checksum]| {
+            sums.len() == blocks(self.offset, total) && sums.iter().all(|sum| sum.algorithm() == self.algorithm)
+        };
+        if !old.as_ref().is_none_or(is_for_all) {
             return Err(Error::invalid(Operation::Write, self.offset, "one checksum is needed for each block"));
         }
         if total == 0 {
@@ -85,15 +94,27 @@ impl Write<'_, '_> {
         if self.offset + total as u64 > transport::file_size_limit() {
             return Err(self.too_large());
         }
-        if are_old && self.fetchable(0, total) < total {
-            self.check_once(sums)?;
+        if self.fetchable(0, total) < total {
+            self.check_once(old)?;
         }
         self.flush(total)?;
         let mut done = 0;
         let mut grew = false;
         let mut written = Ok(());
+        // As much as goes in one request at most, with the checksums that were made of it.
+        let (mut part, mut made) = (0..0, Vec::new());
         while done < total {
-            match self.step(done, total - done, sums) {
+            if done == part.end {
+                part = done..done + self.fetchable(done, total - done);
+                if old.is_none() {
+                    made = self.sums(part.start, part.len());
+                }
+            }
+            let sums = match old {
+                Some(old) => &old[blocks(self.offset, done)..],
+                None => &made[blocks(self.offset + part.start as u64, done - part.start)..],
+            };
+            match self.step(done, part.end - done, sums, old) {
                 Ok(step) => {
                     done += step.length;
                     grew |= step.grew;
@@ -115,13 +136,13 @@ impl Write<'_, '_> {
     /// as if they began a file.
     pub(crate) fn append(&self) -> Result<Appended> {
         debug_assert!(self.offset == 0 && self.append.is_some());
-        let (total, sums) = (parts::length(self.buffers), &self.sums());
+        let total = parts::length(self.buffers);
         // What a mapping has stored in the block where the file ends.
         self.flush(TO_THE_END)?;
         let step = if inline_bytes(0, total, self.algorithm.digest_len()) == total {
-            self.send(0, total, sums).map(Some)
+            self.send(0, total, &self.sums(0, total)).map(Some)
         } else if self.fetchable(0, total) == total {
-            self.fetch_in_time(total, sums)
+            self.fetch_in_time(total, &self.sums(0, total))
         } else {
             Ok(None)
         };
@@ -183,14 +204,14 @@ impl Write<'_, '_> {
         error
     }
 
-    fn step(&self, at: usize, left: usize, sums: &[Checksum]) -> Result<Step> {
+    fn step(&self, at: usize, left: usize, sums: &[Checksum], old: Option<&[Checksum]>) -> Result<Step> {
         let inline = inline_bytes(self.offset + at as u64, left, self.algorithm.digest_len());
         if inline < left {
             let length = self.fetchable(at, left);
             match self.fetch(at, length, sums) {
                 Err(error) if is_senseless(&error) && self.is_lowered(length) => {
-                    self.check_once(sums)?;
-                    return self.step(at, left, sums);
+                    self.check_once(old)?;
+                    return self.step(at, left, sums, old);
                 }
                 fetched => {
                     if let Some(step) = fetched? {
@@ -200,7 +221,7 @@ impl Write<'_, '_> {
             }
         }
         if inline < left && at == 0 {
-            self.check_once(sums)?;
+            self.check_once(old)?;
         }
         self.send(at, inline, sums)
     }
@@ -282,20 +303,19 @@ impl Write<'_, '_> {
         }
     }
 
-    /// Before the first of several requests: nothing shall be written if one of them will be refused.
-    fn check_once(&self, sums: &[Checksum]) -> Result<()> {
-        if self.checked.replace(true) {
-            return Ok(());
+    /// Before the first of several requests: nothing shall be written if one of them will be refused for its old checksums.
+    fn check_once(&self, old: Option<&[Checksum]>) -> Result<()> {
+        match old {
+            Some(sums) if !self.checked.replace(true) => self.check(0, parts::length(self.buffers), sums),
+            _ => Ok(()),
         }
-        self.check(0, parts::length(self.buffers), sums)
     }
 
-    /// Whether the bytes have their checksums here.
+    /// Whether the bytes have their checksums here, which are given from this part on.
     fn check(&self, at: usize, length: usize, sums: &[Checksum]) -> Result<()> {
-        let inside = |piece: &Piece| piece.range.start < at + length && piece.range.end > at;
-        let bad: Vec<_> = pieces(self.offset, parts::length(self.buffers))
+        let bad: Vec<_> = self
+            .of_part(at, length)
             .zip(sums)
-            .filter(|(piece, _)| inside(piece))
             .filter(|(piece, sum)| parts::sum(self.buffers, piece.range.clone(), self.algorithm) != **sum)
             .map(|(piece, _)| piece.block)
             .collect();
@@ -321,7 +341,7 @@ impl Write<'_, '_> {
         self.ask(at, payload, Command::WriteFrom).map(Some)
     }
 
-    /// A request with its checksums, which are among those of all blocks, and room for its bytes unless they have an address.
+    /// A request with its checksums, which are the first of these, and room for its bytes unless they have an address.
     fn request(&self, at: usize, length: usize, address: Option<u64>, sums: &[Checksum]) -> Payload {
         let offset = self.offset + at as u64;
         let request = Request {
@@ -332,11 +352,10 @@ impl Write<'_, '_> {
             length,
             address: address.unwrap_or(0),
         };
-        let first = pieces(self.offset, at).len();
-        let count = pieces(offset, length).len();
+        let count = blocks(offset, length);
         let bytes = if address.is_some() { 0 } else { length };
         let mut payload = Payload::new(&request, count * self.algorithm.digest_len() + bytes, 0);
-        for sum in &sums[first..first + count] {
+        for sum in &sums[..count] {
             payload.extend(sum.as_bytes().len()).copy_from_slice(sum.as_bytes());
         }
         payload

@@ -12,7 +12,7 @@ pub use types::{HoldfastError, HoldfastFeatures};
 use holdfast_client::{Algorithm, Checksum, Error, File, Operation, descriptor, pieces};
 use libc::{c_char, c_int, c_void, iovec, off_t, size_t, ssize_t};
 use std::ffi::CStr;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
 /// As in the header.
@@ -90,6 +90,26 @@ fn overlap(vector: &[iovec]) -> bool {
     ranges.windows(2).any(|pair| pair[1].0 < pair[0].1)
 }
 
+/// Bytes of a buffer that are worth a question whether they are there. A wrong length is mostly far larger.
+const QUESTIONABLE: usize = 1 << 20;
+
+/// Whether memory is mapped where the buffer is, as far as a long one goes: checksums would be made of what is not there, where pwrite(2) has EFAULT.
+fn is_there(start: *const c_void, length: usize) -> bool {
+    const PAGE: usize = 4096;
+    if length <= QUESTIONABLE {
+        return true;
+    }
+    let first = start as usize / PAGE * PAGE;
+    let Some(end) = (start as usize).checked_add(length) else { return false };
+    // SAFETY: this does nothing but look for what is not mapped (since Linux 2.6.19), whatever is there.
+    let result = unsafe { libc::msync(first as *mut c_void, end - first, libc::MS_ASYNC) };
+    result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
+}
+
+fn not_there(offset: u64) -> Error {
+    Error::from_errno(Operation::Write, offset, libc::EFAULT, "there are not so many bytes in memory")
+}
+
 fn lacks(part: &iovec) -> bool {
     part.iov_base.is_null() && part.iov_len > 0
 }
@@ -149,6 +169,9 @@ unsafe fn write(
     // SAFETY: passed on.
     let done = unsafe { arguments(Operation::Write, fd, vector, count, offset, number) }.and_then(
         |(fd, vector, offset, algorithm)| {
+            if !vector.iter().all(|part| is_there(part.iov_base, part.iov_len)) {
+                return Err(not_there(offset));
+            }
             // SAFETY: the caller's memory, which it does not change meanwhile.
             let buffer = |part| IoSlice::new(unsafe { std::slice::from_raw_parts(start(part), part.iov_len) });
             let buffers: Vec<_> = vector.iter().map(buffer).collect();
@@ -350,6 +373,8 @@ pub unsafe extern "C" fn holdfast_append(
         Err(Error::from_errno(Operation::Write, 0, libc::EBADF, "no descriptor"))
     } else if buffer.is_null() && length > 0 || length > isize::MAX as usize {
         Err(invalid(Operation::Write, 0, "no such buffer"))
+    } else if !is_there(buffer, length) {
+        Err(not_there(0))
     } else {
         let bytes = match length {
             0 => &[],

@@ -45,6 +45,26 @@ static void limited(int fd)
     MUST(setrlimit(RLIMIT_FSIZE, &before) == 0);
 }
 
+/* Buffers of which not all is there: as pwrite(2) has it, and nothing is written. */
+static void nowhere(int fd)
+{
+    struct holdfast_error error;
+    struct stat before, after;
+    off_t at = -7;
+
+    MUST(fstat(fd, &before) == 0);
+    for (int bits = 40; bits <= 62; bits += 11) {
+        size_t length = (size_t)1 << bits;
+        struct iovec vector[2] = {{written, 10}, {written + 10, length}};
+        MUST(holdfast_pwrite(fd, written, length, 0, &error) == -1 && errno == EFAULT && error.errnum == EFAULT);
+        MUST(error.kind == HOLDFAST_ERROR_SYSTEM && error.operation == HOLDFAST_WRITE && error.done == 0);
+        MUST(holdfast_pwritev(fd, vector, 2, 5, NULL) == -1 && errno == EFAULT);
+        MUST(holdfast_pwrite_sums(fd, written, length, 0, HOLDFAST_XXH3, sums, NULL) == -1 && errno == EFAULT);
+        MUST(holdfast_append(fd, written, length, &at, NULL) == -1 && errno == EFAULT && at == -7);
+    }
+    MUST(fstat(fd, &after) == 0 && before.st_size == after.st_size);
+}
+
 int main(int argc, char **argv)
 {
     struct holdfast_features features;
@@ -143,6 +163,7 @@ int main(int argc, char **argv)
     int other = open(argv[0], O_RDONLY);
     MUST(other >= 0 && holdfast_features(other, &features) == -1 && errno == ENOTTY);
     MUST(holdfast_pread(other, back, 1, 0, &error) == -1 && error.kind == HOLDFAST_ERROR_UNSUPPORTED);
+    nowhere(fd);
     limited(fd);
     puts("done");
     return 0;
