@@ -9,7 +9,17 @@ where it has arrived. IntegrityError says what was bad: side ("memory" or "devic
 """
 
 from ._errors import IntegrityError, UnsupportedError
-from ._file import BLOCK_BYTES, Features, FileIO, features, open
+from ._file import BLOCK_BYTES, Capabilities, Features, FileIO, features, open
 from ._native import __version__
 
-__all__ = ["BLOCK_BYTES", "Features", "FileIO", "IntegrityError", "UnsupportedError", "__version__", "features", "open"]
+__all__ = [
+    "BLOCK_BYTES",
+    "Capabilities",
+    "Features",
+    "FileIO",
+    "IntegrityError",
+    "UnsupportedError",
+    "__version__",
+    "features",
+    "open",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import fcntl
 import io
@@ -11,12 +12,13 @@ import stat
 import threading
 import warnings
 from collections.abc import Callable
-from typing import IO, Any, NamedTuple
+from dataclasses import dataclass
+from typing import IO, Any
 
 from . import _native
 from ._native import BLOCK_BYTES
 
-__all__ = ["BLOCK_BYTES", "Features", "FileIO", "features", "open"]
+__all__ = ["BLOCK_BYTES", "Capabilities", "Features", "FileIO", "features", "open"]
 
 #: As for the built-in open(): a name and flags, to a descriptor.
 Opener = Callable[[Any, int], int]
@@ -41,11 +43,23 @@ def _refuse_directory(fd: int, name: Any) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
 
 
-class Features(NamedTuple):
-    """What a mount offers, and what a descriptor may do."""
+class Capabilities(enum.IntFlag):
+    """What a mount knows beyond what each of its version does. Bits that have no name here stay as they came."""
 
-    #: Version of the interface.
+    #: Writes that append: files opened with "a".
+    APPEND = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a mount offers, and what a descriptor may do. There can be more of it in the future."""
+
+    #: Version of the interface; the latest that the mount knows.
     version: int
+    #: The first that it still knows.
+    version_least: int
+    #: What it knows beyond them.
+    capabilities: Capabilities
     #: The store's protection mode.
     mode: str
     #: Number of the algorithm that is used.
@@ -60,7 +74,8 @@ class Features(NamedTuple):
 
 def features(fd: int) -> Features:
     """Ask what the mount of an open file offers. Raises UnsupportedError if it is none of Holdfast's."""
-    return Features(*_native.features(fd))
+    version, least, capabilities, *others = _native.features(fd)
+    return Features(version, least, Capabilities(capabilities), *others)
 
 
 def _kind(mode: str) -> str:

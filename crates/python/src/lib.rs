@@ -88,8 +88,9 @@ fn append(py: Python<'_>, fd: i32, buffer: &Bound<'_, PyAny>, number: u8) -> PyR
     py.detach(|| descriptor::append_part(fd, &slice, algorithm)).map_err(|error| raised(py, error))
 }
 
-/// What the mount offers: version, mode, algorithm of pages, algorithms, most bytes of a request, may read, may write.
-type Features = (u16, String, u8, Vec<(u8, String)>, usize, bool, bool);
+/// What the mount offers: version, the first that it still knows, capabilities, mode, algorithm of pages, algorithms, most bytes of a request, may
+/// read, may write.
+type Features = (u16, u16, u64, String, u8, Vec<(u8, String)>, usize, bool, bool);
 
 /// Asks what the mount offers.
 #[pyfunction]
@@ -98,10 +99,10 @@ fn features(py: Python<'_>, fd: i32) -> PyResult<Features> {
     let file = py.detach(|| File::new(fd)).map_err(|error| raised(py, error))?;
     let features = file.features();
     let algorithms = features.algorithms.iter().map(|algorithm| (algorithm.id(), algorithm.to_string())).collect();
-    let access = features.access;
-    let mode = features.mode.clone();
-    let most = features.transfer_bytes_max;
-    Ok((features.version, mode, file.algorithm().id(), algorithms, most, access.read, access.write))
+    let (versions, capabilities) = ((features.version, features.version_least), features.capabilities.0);
+    let (mode, access, most) = (features.mode.clone(), features.access, features.transfer_bytes_max);
+    let own = file.algorithm().id();
+    Ok((versions.0, versions.1, capabilities, mode, own, algorithms, most, access.read, access.write))
 }
 
 /// Blocks that went bad in memory before they were stored, from a block on.

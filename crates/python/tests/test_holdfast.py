@@ -360,8 +360,11 @@ class Files(unittest.TestCase):
         with holdfast.open(self.path(), "wb", 0) as f:
             found = f.features
             self.assertEqual((found.version, found.mode, found.may_read, found.may_write), (1, "uniform", False, True))
+            self.assertEqual((found.version_least, found.capabilities), (1, holdfast.Capabilities.APPEND))
             self.assertIn(found.algorithm, dict(found.algorithms))
             self.assertEqual(holdfast.features(f.fileno()), found)
+        newer = holdfast.Capabilities(1 << 40 | 1)
+        self.assertTrue(holdfast.Capabilities.APPEND in newer and newer.value == 1 << 40 | 1, "unknown ones stay")
         self.assertRegex(holdfast.__version__, r"^\d+\.\d+\.\d+")
 
     def test_threads_transfer_at_once(self):
