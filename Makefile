@@ -26,6 +26,12 @@ LDCONFIG ?= PATH="$$PATH:/usr/sbin:/sbin" ldconfig
 SBIN = $(DESTDIR)/sbin
 HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
 
+# Cargo writes down, beside what it makes, of which sources it is.
+define fail_if_old
+newer=$$(cut -s -d: -f2- $(basename $(1)).d 2>/dev/null | xargs sh -c 'find "$$@" -prune -newer "$$0"' $(1) 2>/dev/null | head -n 1); \
+[ -z "$$newer" ] || { echo "$(1) is older than $$newer, of which it is made: make build, then make install" >&2; exit 1; };
+endef
+
 .PHONY: help run mounter build install uninstall wheel test test-long bench bench-integrity bench-metadata bench-flashlog bench-recovery bench-trace campaign aged fmt deny
 
 help: ## what can be made
@@ -47,6 +53,7 @@ build: ## the holdfast binary, the C library, and the library of `holdfast run`
 install: ## install the binary, the C library (with holdfast.pc for pkg-config) and that of `holdfast run`, manual pages, completions, helpers for mount(8) and units; PREFIX=/usr/local, DESTDIR for packages
 	@# Not a dependency: root, who installs, need not have a Rust toolchain.
 	@[ -x $(HOLDFAST) ] && [ -e $(LIBRARY) ] && [ -e $(PRELOAD) ] || $(MAKE) build
+	@$(foreach built,$(HOLDFAST) $(LIBRARY) $(PRELOAD),$(call fail_if_old,$(built)))
 	install -D -m 755 $(HOLDFAST) $(ROOT)/bin/holdfast
 	install -D -m 755 $(LIBRARY) $(LIB)/libholdfast.so.1
 	ln -sfn libholdfast.so.1 $(LIB)/libholdfast.so

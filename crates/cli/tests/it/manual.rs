@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 /// The commands that `holdfast --help` lists.
 fn commands(rig: &Rig) -> Vec<String> {
@@ -174,6 +175,38 @@ fn make_install_puts_everything_under_destdir() {
             directories.push(path);
         }
     }
+}
+
+/// As one is that a build of the program alone has left from before.
+#[test]
+fn make_install_refuses_a_library_that_is_older_than_its_sources() {
+    if !is_there("make") {
+        return;
+    }
+    let rig = Rig::new();
+    let (root, library, source) = (rig.path("package"), rig.path("libholdfast.so"), rig.path("a source.rs"));
+    let of = format!("{}: {}\n", library.display(), source.display().to_string().replace(' ', "\\ "));
+    fs::write(rig.path("libholdfast.d"), of).unwrap();
+    for path in [&library, &source] {
+        fs::write(path, "").unwrap();
+    }
+    let made = fs::metadata(&library).unwrap().modified().unwrap();
+    let install = |changed: SystemTime| {
+        fs::File::options().write(true).open(&source).unwrap().set_modified(changed).unwrap();
+        let mut make = Command::new("make");
+        make.args(["--no-print-directory", "-C"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+        make.arg("install").arg(concat!("HOLDFAST=", env!("CARGO_BIN_EXE_holdfast")));
+        make.arg(format!("LIBRARY={}", library.display()));
+        make.arg(format!("PRELOAD={}", crate::run::library().display()));
+        make.arg(format!("DESTDIR={}", root.display())).env_remove("MAKEFLAGS").output().unwrap()
+    };
+    let refused = install(made + Duration::from_secs(1));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let line = format!("{} is older than {}, of which it is made", library.display(), source.display());
+    assert!(!refused.status.success() && said.contains(&line) && said.contains("make build"), "{said}");
+    assert!(!root.exists(), "nothing was installed");
+    let installed = install(made);
+    assert!(installed.status.success() && root.exists(), "{}", String::from_utf8_lossy(&installed.stderr));
 }
 
 #[test]
