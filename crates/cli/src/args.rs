@@ -410,7 +410,10 @@ pub(crate) enum SnapshotAction {
     /// Keep the files as they are now
     #[command(after_help = "\
 Example:
-  holdfast snapshot create /mnt monday")]
+  holdfast snapshot create /mnt monday
+If pages went bad in memory and have to be written again (NOT STORED in
+`holdfast status`), the snapshot is made, with what they had before, and the
+exit code is 1.")]
     Create {
         /// Directory in the mount, or the store that is mounted
         #[arg(value_name = "DIR|STORE", value_hint = ValueHint::AnyPath)]

@@ -345,6 +345,11 @@ pub(crate) fn show_uuid(bytes: &[u8; 16]) -> String {
 }
 
 impl StoreReport {
+    /// Pages that went bad in memory before they were stored, and have not been written again.
+    pub(crate) fn pages_bad(&self) -> u64 {
+        self.cache.as_ref().map_or(0, |cache| cache.pages_bad)
+    }
+
     /// Nothing but where it is.
     pub(crate) fn bare(store: &Path, condition: Condition, mounted_on: Option<&Path>) -> StoreReport {
         StoreReport {
@@ -399,7 +404,7 @@ impl StoreReport {
             Condition::Abandoned | Condition::NotAnswering | Condition::WithoutLog => false,
             Condition::Clean | Condition::Unclean => self.mounted_on.is_none(),
         };
-        let is_stored = self.cache.as_ref().is_none_or(|cache| cache.pages_bad == 0);
+        let is_stored = self.pages_bad() == 0;
         self.is_unprotected() || self.latched || !is_served || !is_stored
     }
 

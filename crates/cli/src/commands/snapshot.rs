@@ -1,10 +1,11 @@
 //! `holdfast snapshot`: states of the files that are kept.
 
+use super::status;
 use crate::args::SnapshotAction;
 use crate::disks::{self, Given};
 use crate::failure::{Failure, Result};
 use crate::mounts::Mount;
-use crate::output::{Format, Report, print};
+use crate::output::{Format, Report, count, print};
 use crate::paths::shell;
 use crate::progress::{Progress, Unit};
 use crate::quoting;
@@ -153,6 +154,14 @@ fn swapped(failure: Failure, action: &str, name: &str, target: &Path) -> Failure
         .hint(format!("holdfast snapshot {action} {directory} {name}"))
 }
 
+/// The snapshot is there, and has not all that was written.
+fn not_as_now(mount: &Mount, name: &str, pages: u64) -> Failure {
+    let (directory, name) = (mount.directory.display(), quoting::name(name));
+    let pages = count(pages, "page that went bad in memory and is", "pages that went bad in memory and are");
+    Failure::new(format!("{directory}: snapshot {name} is made, with the old contents of {pages} not on the disk"))
+        .hint("write the files again, which the log names (holdfast status says where it is), and make another")
+}
+
 fn no_sense() -> Failure {
     Failure::new("the mount answered something else than it was asked")
 }
@@ -167,6 +176,10 @@ pub(crate) fn run(action: &SnapshotAction, format: Format) -> Result<()> {
             };
             let path = match &store {
                 Store::Mounted(mount) => {
+                    let pages = status::look(mount).pages_bad();
+                    if pages > 0 {
+                        return Err(not_as_now(mount, name, pages));
+                    }
                     Some(mount.directory.join(".holdfast/snapshots").join(name).display().to_string())
                 }
                 Store::Closed(..) => None,

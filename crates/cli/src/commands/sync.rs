@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Sync, format: Format) -> Result<()> {
     };
     // Which pages are not stored is told of each once, but it stays so.
     let report = super::status::look(&mount);
-    let pages = report.cache.as_ref().map_or(0, |cache| cache.pages_bad);
+    let pages = report.pages_bad();
     match synced {
         Ok(epoch) if pages == 0 => {
             print(format, &Synced { directory: mount.directory.display().to_string(), epoch });

@@ -123,7 +123,7 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     let bad_pages = match () {
         () if stuck || abandoned => 0,
         // A remount may have made it so, which forgets nothing.
-        () if mount.read_only => state.cache.as_ref().map_or(0, |cache| cache.pages_bad),
+        () if mount.read_only => state.pages_bad(),
         () => not_stored(&mount, pid, arguments.force, timeout)?,
     };
     if bad_pages > 0 && !arguments.force {
@@ -212,7 +212,7 @@ fn not_stored(mount: &Mount, pid: Option<u32>, force: bool, timeout: Duration) -
             )));
         }
     }
-    Ok(look(mount).cache.map_or(0, |cache| cache.pages_bad))
+    Ok(look(mount).pages_bad())
 }
 
 fn named_by(state: &StoreReport) -> String {

@@ -430,6 +430,34 @@ fn a_sync_of_everything_tells_what_it_cannot_store_and_stores_the_rest() {
     }
 }
 
+/// It is made all the same: what is good is in it, and whoever wants that has it.
+#[test]
+fn a_snapshot_tells_of_pages_that_it_has_as_they_were() {
+    if !fuse() {
+        return;
+    }
+    let changed = Changed::new(MODES[0]);
+    let rig = &changed.rig;
+    changed.flip(1);
+    changed.flip(2);
+    let create = |name: &str| rig.run(["snapshot", "create", "m", name]);
+    let ran = create("one").exits(1);
+    let told = "snapshot one is made, with the old contents of 2 pages that went bad in memory and are not on the disk";
+    assert!(ran.err.contains(told) && ran.out.is_empty(), "{ran:?}");
+    let of = |name: &str| fs::read(rig.path("m/.holdfast/snapshots").join(name).join("f")).unwrap();
+    assert_eq!(of("one"), [page(2, 0), page(1, 1), page(1, 2), page(2, 3)].concat());
+    let log = rig.run(["status", "m", "--json"]).exits(3).json()["daemon"]["log"].as_str().unwrap().to_owned();
+    let logged = fs::read_to_string(log).unwrap();
+    assert!(logged.contains("went bad in memory") && logged.contains("/f"), "{logged}");
+    let file = changed.open();
+    for number in [1, 2] {
+        file.write_all_at(&page(2, number), (number * PAGE) as u64).unwrap();
+    }
+    rustix::fs::syncfs(&file).unwrap();
+    assert!(create("two").exits(0).out.contains("keeps the files as they are now"));
+    assert_eq!(of("two"), pages(2));
+}
+
 /// A remount opens the store anew, and descriptors stay.
 #[test]
 fn a_remount_forgets_nothing() {
