@@ -28,7 +28,7 @@ HELPERS = $(SBIN)/mount.holdfast $(SBIN)/mount.fuse.holdfast
 
 # Cargo writes down, beside what it makes, of which sources it is.
 define fail_if_old
-newer=$$(cut -s -d: -f2- $(basename $(1)).d 2>/dev/null | xargs sh -c 'find "$$@" -prune -newer "$$0"' $(1) 2>/dev/null | head -n 1); \
+newer=$$(cut -s -d: -f2- $(basename $(1)).d 2>/dev/null | xargs -r sh -c 'find "$$@" -prune -newer "$$0"' $(1) 2>/dev/null | head -n 1); \
 [ -z "$$newer" ] || { echo "$(1) is older than $$newer, of which it is made: make build, then make install" >&2; exit 1; };
 endef
 
