@@ -245,7 +245,7 @@ impl Cache {
                 page.verify().is_err().then_some((page, twin, object.attributes.size))
             });
             let renewed = bad.and_then(|(page, twin, size_min)| {
-                *page = self.state.write().renew_frozen(id, index, twin)?;
+                *page = self.state.write().renew_frozen(id, index, page, twin)?;
                 Some(Op::Write { id, fragments: vec![whole(index, page.page())], size_min })
             });
             match renewed {

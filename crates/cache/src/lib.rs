@@ -36,6 +36,7 @@ mod plan;
 mod ranges;
 mod read;
 mod recover;
+mod scribbled;
 mod scrub;
 mod sealed_attributes;
 mod session;
@@ -131,6 +132,8 @@ pub struct CacheStatus {
     pub pages_reread: u64,
     /// Changed pages of metadata found corrupt in memory, whose twin took their place.
     pub pages_renewed: u64,
+    /// Pages of metadata among all these.
+    pub scribbles: u64,
     /// Attributes of objects found corrupt in memory, and made anew from their twin, or read again.
     pub attributes_renewed: u64,
     /// Records of the operation log found corrupt in memory, and read of its twin.
@@ -204,6 +207,7 @@ impl Cache {
             read_only: state.read_only.clone(),
             pages_reread: self.counters.reread.get(),
             pages_renewed: state.renewed,
+            scribbles: state.scribbles,
             attributes_renewed: state.attributes_renewed,
             operations_renewed: state.operations_renewed,
             pages_lost: state.errors,

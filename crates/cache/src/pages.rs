@@ -3,6 +3,7 @@
 use crate::Cache;
 use crate::object::{Object, Residence};
 use crate::ranges::Missing;
+use crate::scribbled::Mend;
 use crate::state::State;
 use holdfast_object::{
     Corruption, Error, FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageMismatch, PageRef, PageSource, PageView,
@@ -179,6 +180,7 @@ impl Cache {
     fn reread_once(&self, id: ObjectId, index: PageIndex, bad: PageRef) -> Result<PageView> {
         let mut was_clean = false;
         let mut was_changed = None;
+        let mut was_metadata = None;
         {
             let mut state = self.state.write();
             let slot = state.objects.get(&id).and_then(|object| object.pages.get(&index));
@@ -190,15 +192,21 @@ impl Cache {
                     Ok(_) => return Ok(PageView::Data(page)),
                     Err(mismatch) => {
                         let clean = matches!(residence, Residence::Clean(_));
-                        let key = state.key(id);
-                        tracing::warn!(%key, index, clean, "a page does not match its checksum");
+                        let is_metadata = changed.seal().is_some();
+                        if !is_metadata {
+                            let key = state.key(id);
+                            tracing::warn!(%key, index, clean, "a page does not match its checksum");
+                        }
                         if !clean {
                             if let Some(page) = state.renew(id, index, bad) {
                                 return Ok(PageView::Data(page));
                             }
                             was_changed = Some((changed, mismatch));
-                        } else if let Some(object) = state.objects.get_mut(&id) {
-                            object.drop_page(index);
+                        } else {
+                            was_metadata = is_metadata.then(|| (changed, state.changed_for(id, index)));
+                            if let Some(object) = state.objects.get_mut(&id) {
+                                object.drop_page(index);
+                            }
                         }
                         was_clean = clean;
                     }
@@ -225,6 +233,12 @@ impl Cache {
         let mut views = self.read_pages_by(id, index, 1, VerifiedBy::Store)?;
         if was_clean {
             self.counters.reread.add(1);
+        }
+        // What another reader has put there, and nobody has verified, says nothing of the memory yet.
+        if let (Some((bad, changed)), Some(PageView::Data(good))) = (was_metadata, views.first())
+            && good.verify().is_ok()
+        {
+            self.state.write().tell_scribble((id, index), &bad, (good, Mend::Device), changed);
         }
         views.pop().ok_or_else(|| Error::Protocol("one page asked, none given".into()))
     }

@@ -153,6 +153,8 @@ pub(crate) struct State {
     pub(crate) errors: u64,
     /// Pages whose twin took their place since the store was opened.
     pub(crate) renewed: u64,
+    /// Pages of metadata found corrupt in memory since the store was opened, for which there was a good copy.
+    pub(crate) scribbles: u64,
     /// Attributes of objects that were made anew, from their twin or the store, since the store was opened.
     pub(crate) attributes_renewed: u64,
     /// Records of the operation log that were read of its twin, since the store was opened.
@@ -200,6 +202,7 @@ impl State {
             sequence: 0,
             errors: 0,
             renewed: 0,
+            scribbles: 0,
             attributes_renewed: 0,
             operations_renewed: 0,
             errors_told: 0,

@@ -11,8 +11,9 @@
 //! to tell whether the twin is good.
 
 use crate::object::Residence;
+use crate::scribbled::Mend;
 use crate::state::State;
-use holdfast_object::{FrameMut, ObjectId, PageIndex, PageRef, PinnedPage};
+use holdfast_object::{Epoch, FrameMut, ObjectId, PageIndex, PageRef, PinnedPage};
 
 /// A page's bytes and checksum once more.
 #[derive(Clone)]
@@ -41,16 +42,22 @@ impl State {
     /// Puts the twin of a changed page in its place, if `bad` is the page's newest version. `None` if there is no good one.
     pub(crate) fn renew(&mut self, id: ObjectId, index: PageIndex, bad: PageRef) -> Option<PinnedPage> {
         let slot = self.objects.get(&id)?.pages.get(&index).filter(|slot| slot.page.page() == bad)?;
-        let twin = slot.twin.clone()?;
+        let (bad, twin) = (slot.page.clone(), slot.twin.clone()?);
         let page = self.page_of(&twin)?;
-        self.put_renewed(id, index, page.clone());
+        let changed = self.changed_for(id, index);
+        self.put_renewed((id, index), &bad, page.clone(), changed);
         Some(page)
     }
 
     /// Puts a page with the same bytes in place of a changed one.
-    fn put_renewed(&mut self, id: ObjectId, index: PageIndex, page: PinnedPage) {
-        let key = self.key(id);
-        tracing::warn!(%key, page = index, "a changed page of metadata went bad in memory: its twin takes its place");
+    fn put_renewed(
+        &mut self,
+        (id, index): (ObjectId, PageIndex),
+        bad: &PinnedPage,
+        page: PinnedPage,
+        changed: Option<Epoch>,
+    ) {
+        self.tell_scribble((id, index), bad, (&page, Mend::Twin), changed);
         self.renewed += 1;
         if let Some(slot) = self.objects.get_mut(&id).and_then(|object| object.pages.get_mut(&index)) {
             slot.page = page;
@@ -58,11 +65,17 @@ impl State {
     }
 
     /// The same for a page of the epoch being written that the store has refused. `None` if its twin is no better.
-    pub(crate) fn renew_frozen(&mut self, id: ObjectId, index: PageIndex, twin: &Twin) -> Option<PinnedPage> {
+    pub(crate) fn renew_frozen(
+        &mut self,
+        id: ObjectId,
+        index: PageIndex,
+        bad: &PinnedPage,
+        twin: &Twin,
+    ) -> Option<PinnedPage> {
         let page = self.page_of(twin)?;
         let slot = self.objects.get(&id).and_then(|object| object.pages.get(&index));
         if slot.is_some_and(|slot| slot.residence == Residence::Frozen) {
-            self.put_renewed(id, index, page.clone());
+            self.put_renewed((id, index), bad, page.clone(), self.freezing);
         }
         Some(page)
     }

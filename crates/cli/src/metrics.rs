@@ -120,8 +120,8 @@ const FAMILIES: &[Family] = &[
     }),
     counter(
         "holdfast_metadata_scribbles_total",
-        "Metadata blocks that were changed in memory by nobody who may.",
-        |r| of(r, |f| f.counters.scribbles),
+        "Blocks of metadata, and pages of directories, links and attributes, that were changed in memory by nobody who may.",
+        |r| r.figures.as_ref().map(|_| r.scribbles() as f64),
     ),
     counter("holdfast_metadata_restarts_total", "Recovery points that were given up for that, and begun anew.", |r| {
         of(r, |f| f.counters.restarts)

@@ -218,6 +218,9 @@ pub(crate) struct CacheFigures {
     /// Changed pages of directories, links and attributes found corrupt in memory, whose twin took their place.
     #[serde(default)]
     pub(crate) pages_renewed: u64,
+    /// Of both, those of directories, links and attributes.
+    #[serde(default)]
+    pub(crate) scribbles: u64,
     /// Attributes of objects found corrupt in memory, and made anew from their twin, or read again.
     #[serde(default)]
     pub(crate) attributes_renewed: u64,
@@ -254,6 +257,7 @@ impl From<&CacheStatus> for CacheFigures {
             transactions: status.transactions,
             pages_reread: status.pages_reread,
             pages_renewed: status.pages_renewed,
+            scribbles: status.scribbles,
             attributes_renewed: status.attributes_renewed,
             operations_renewed: status.operations_renewed,
             pages_bad: status.pages_bad,
@@ -389,6 +393,13 @@ impl StoreReport {
                 daemon.protection_warning.as_mut().map(cut);
             }
         })
+    }
+
+    /// What was found in memory to have been written to by nobody who may: blocks of the store's metadata, and pages of directories, links and
+    /// attributes.
+    pub(crate) fn scribbles(&self) -> u64 {
+        let of_store = self.figures.as_ref().map_or(0, |figures| figures.counters.scribbles);
+        of_store + self.cache.as_ref().map_or(0, |cache| cache.scribbles)
     }
 
     /// Whether it is on a Flashlog that has lost one of its devices.
@@ -548,7 +559,7 @@ impl Report for StoreReport {
                 size::show(cache.total_bytes),
                 size::show(cache.dirty_bytes)
             );
-            let mended = cache.pages_reread + cache.pages_renewed;
+            let mended = (cache.pages_reread + cache.pages_renewed).saturating_sub(cache.scribbles);
             if mended > 0 {
                 text.push_str(&format!(", {} found corrupt IN MEMORY", count(mended, "page", "pages")));
             }
@@ -573,10 +584,11 @@ impl Report for StoreReport {
             rows.push(("GIVEN UP", given_up.line()));
             rows.extend(given_up.lines().map(|line| ("", line)));
         }
+        let scribbles = self.scribbles();
         let found = self.figures.as_ref().map(|figures| &figures.counters);
-        if let Some(counters) = found.filter(|counters| counters.scribbles + counters.audit_failures > 0) {
+        if let Some(counters) = found.filter(|counters| scribbles + counters.audit_failures > 0) {
             let mut found = Vec::new();
-            found.extend((counters.scribbles > 0).then(|| count(counters.scribbles, "scribble", "scribbles")));
+            found.extend((scribbles > 0).then(|| count(scribbles, "scribble", "scribbles")));
             found.extend(
                 (counters.audit_failures > 0).then(|| count(counters.audit_failures, "logic bug", "logic bugs")),
             );

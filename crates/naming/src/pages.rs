@@ -88,13 +88,20 @@ fn verified(cache: &dyn ObjectCache, id: ObjectId, index: PageIndex, mut view: P
             PageView::Zero => return Ok(view),
             PageView::Data(page) => match page.verify() {
                 Ok(_) => return Ok(view),
-                Err(mismatch) => (page.page(), mismatch),
+                Err(mismatch) => (page, mismatch),
             },
         };
-        tracing::warn!(object = id.0, index, %mismatch, "a page does not match its checksum: it is read again");
-        view = cache.reread(id, index, page)?;
+        tell_mismatch(id, index, page, &mismatch);
+        view = cache.reread(id, index, page.page())?;
     }
     Err(never_right(cache, id, index))
+}
+
+/// Tells that a page is asked for again. Of a page of metadata the cache does, which knows what the right bytes are.
+fn tell_mismatch(id: ObjectId, index: PageIndex, page: &PinnedPage, mismatch: &dyn std::fmt::Display) {
+    if page.seal().is_none() {
+        tracing::warn!(object = id.0, index, %mismatch, "a page does not match its checksum: it is read again");
+    }
 }
 
 /// The error for a page that does not match however often it is read.
@@ -125,7 +132,7 @@ fn summed(
             PageView::Data(page) => match sums::of_part(page, part.clone(), how) {
                 Ok(sum) => return Ok(sum),
                 Err(error) => {
-                    tracing::warn!(object = id.0, index, %error, "a page does not match its checksum: it is read again");
+                    tell_mismatch(id, index, page, &error);
                     page.page()
                 }
             },

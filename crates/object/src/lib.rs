@@ -16,6 +16,7 @@ pub mod arena;
 mod attributes;
 mod cache;
 mod clock;
+mod difference;
 mod error;
 mod ids;
 mod op;
@@ -31,6 +32,7 @@ pub use arena::{
 pub use attributes::{AttrSet, Attributes, Class, Kind, NAMES_LISTED_MAX, NamePlace, Timestamp};
 pub use cache::{Durability, ObjectCache, Outcome, PageView, RequestId, Seek, Snapshots, Transaction};
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use difference::Difference;
 pub use error::{Corruption, DeviceFault, Error, Place, Result, Side};
 pub use ids::{BlockIdentity, DomainId, Epoch, ObjectId, ObjectKey, PageIndex, PolicyId, SnapshotId};
 pub use op::{Batch, Fragment, Op};

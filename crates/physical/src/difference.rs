@@ -4,11 +4,7 @@
 use crate::disk::Disk;
 use crate::format::BlockPointer;
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
-use holdfast_object::Epoch;
-use std::fmt::Write;
-
-/// Most bytes that are told.
-const BYTES_MAX: usize = 16;
+use holdfast_object::{Difference, Epoch};
 
 /// In words. Nothing depends on it, so errors are part of them. `written`: for which epoch the block was; 0: nobody knows.
 pub(crate) fn told(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64, written: Epoch) -> String {
@@ -37,49 +33,23 @@ pub(crate) fn since(disk: &Disk, block: &MetaBlock, key: NodeKey, stored: &Block
 }
 
 fn since_then(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
-    match bytes_between(stored, got) {
+    match Difference::between(stored, got) {
         None => ", no byte differs from the last recovery point's".into(),
-        Some(Bytes { count, first, last, stored, got }) => format!(
+        Some(Difference { count, first, last, good, bad }) => format!(
             ", {count} bytes differ from the last recovery point's, legal changes since included, from byte {first} to \
-             {last}: {stored} then, {got} now"
+             {last}: {good} then, {bad} now"
         ),
     }
 }
 
 /// Of the good one and the one in memory.
 pub(crate) fn between(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
-    match bytes_between(stored, got) {
+    match Difference::between(stored, got) {
         None => "no byte differs from the device's: its checksum has gone bad".to_string(),
-        Some(Bytes { count, first, last, stored, got }) => {
-            format!("{count} bytes differ, from byte {first} to {last}: expected {stored}, as on the device, got {got}")
+        Some(Difference { count, first, last, good, bad }) => {
+            format!("{count} bytes differ, from byte {first} to {last}: expected {good}, as on the device, got {bad}")
         }
     }
-}
-
-/// The first ones of them.
-struct Bytes {
-    count: usize,
-    first: usize,
-    last: usize,
-    stored: String,
-    got: String,
-}
-
-fn bytes_between(stored: &[u8; 4096], got: &[u8; 4096]) -> Option<Bytes> {
-    let differs = |at: &usize| stored[*at] != got[*at];
-    let (first, last) = ((0..4096).find(differs)?, (0..4096).rev().find(differs)?);
-    let count = (first..=last).filter(differs).count();
-    let end = last.min(first + BYTES_MAX - 1);
-    let hex = |bytes: &[u8; 4096]| {
-        bytes[first..=end].iter().fold(String::new(), |mut hex, byte| {
-            // Writing to a string does not fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
-    };
-    let more = if end < last { "…" } else { "" };
-    let [stored, got] = [stored, got].map(|bytes| hex(bytes) + more);
-    Some(Bytes { count, first, last, stored, got })
 }
 
 #[cfg(test)]

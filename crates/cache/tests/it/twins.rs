@@ -73,7 +73,8 @@ fn whoever_finds_it() {
                 assert_eq!(rig.contents(id).unwrap(), newest(), "{finder}");
                 rig.cache.sync(id, Durability::All).unwrap_or_else(|error| panic!("{finder}: {error}"));
                 let status = rig.cache.status();
-                assert_eq!((status.pages_renewed, status.pages_lost), (1, 0), "{finder}, {part:?}");
+                let counts = (status.pages_renewed, status.scribbles, status.pages_lost);
+                assert_eq!(counts, (1, 1, 0), "{finder}, {part:?}");
                 let rig = if is_cut { rig.power_cut() } else { rig.remount() };
                 assert_eq!(rig.contents(id).unwrap(), newest(), "{finder}, cut: {is_cut}");
             }
@@ -91,7 +92,7 @@ fn twins_go_with_the_recovery_point() {
     hit(&rig, id, 1, FlipPart::Bytes);
     read(&rig, id, 1);
     let status = rig.cache.status();
-    assert_eq!((status.pages_renewed, status.pages_reread), (0, 1), "the store has it");
+    assert_eq!((status.pages_renewed, status.pages_reread, status.scribbles), (0, 1, 1), "the store has it");
 }
 
 /// A page that goes bad at one of the device's writes: after it was verified, as all pages are before they are handed to the device.

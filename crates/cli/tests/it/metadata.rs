@@ -518,6 +518,53 @@ fn what_was_struck_is_listed_chosen_and_put_back() {
     assert!(line.contains("tree block 1 of level 1") && line.contains("from byte"), "{line}");
 }
 
+/// Pages of names are metadata as blocks of the store are, whether the device has them or not.
+#[test]
+fn a_scribble_upon_a_page_of_names_is_told_with_its_bytes() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.lab("protect=off,epoch=60000");
+    fs::create_dir(mount.join("d")).unwrap();
+    fs::write(mount.join("d/f"), content(1, 1)).unwrap();
+    std::os::unix::fs::symlink("where it leads", mount.join("d/l")).unwrap();
+    let ways = [("directory", "/d", "entry.key"), ("symlink", "/d/l", "target")];
+    for (found, (kind, path, field)) in ways.iter().flat_map(|way| [way, way]).enumerate() {
+        let state = if found % 2 == 0 { "dirty" } else { "clean" };
+        if state == "clean" {
+            rig.run(["sync", "m"]).exits(0);
+        } else {
+            fs::remove_file(mount.join("d/l")).unwrap();
+            std::os::unix::fs::symlink("where it leads", mount.join("d/l")).unwrap();
+        }
+        let way = format!("--memory={state} --kind {kind} --path {path} --field {field} --pattern word --seed 5");
+        let done = inject(&rig, &way);
+        let scribble = &done["scribble"];
+        let (before, after) = (scribble["before"].as_str().unwrap(), scribble["after"].as_str().unwrap());
+        // One of these looks at the page that was struck. The kernel keeps a link that it has read.
+        fs::read_dir(mount.join("d")).unwrap().for_each(|entry| drop(entry.unwrap()));
+        if (*kind, state) == ("symlink", "clean") {
+            assert_eq!(fs::read_link(mount.join("d/l")).unwrap(), Path::new("where it leads"));
+        }
+        rig.run(["sync", "m"]).exits(0);
+        let said = log(&rig);
+        let (done, whose) = match state {
+            "dirty" => ("the page's twin takes its place", "in its twin"),
+            _ => ("the page is read again", "on the device"),
+        };
+        let line = said.lines().rfind(|line| line.contains(done)).expect("a line about it");
+        let has = format!("expected {before}, as {whose}, got {after}");
+        assert!(line.contains(" error ") && line.contains("object 1:") && line.contains(", page 0: "), "{line}");
+        assert!(line.contains(&has) && line.contains("; last changed legally for epoch "), "{has}: {line}");
+        assert!(!said.contains("a page does not match its checksum"), "{said}");
+        let status = rig.run(["status", "m"]).exits(0).out;
+        let count = if found == 0 { "1 scribble".into() } else { format!("{} scribbles", found + 1) };
+        assert!(status.contains(&format!("{count} found IN MEMORY")), "{status}");
+        assert!(!status.contains("found corrupt IN MEMORY"), "as contents are: {status}");
+    }
+}
+
 /// Runs the command that puts back what was there.
 fn undo(rig: &Rig, done: &Value) {
     let words = done["undo"].as_str().unwrap().strip_prefix("holdfast ").unwrap();
