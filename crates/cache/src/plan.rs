@@ -353,6 +353,11 @@ impl<'a> Planner<'a> {
                 return Err(Error::Protocol(format!("page {} of {id} is sealed as another one", fragment.index)));
             }
             if fragment.is_whole() {
+                // Only what takes the sums along from the last version seals a page ([`FrameMut`] is anybody's): no sums are made anew of bytes that
+                // came another way. Of a part the cache does that itself, from the old page's sums.
+                if bytes.seal().is_none() && self.is_metadata(id) {
+                    return Err(Error::Protocol(format!("page {} of {id} has no second sum", fragment.index)));
+                }
                 if bytes.is_in_place() || !self.is_metadata(id) {
                     pages.push((fragment.index, bytes));
                 } else if let Some(Out::Metadata(frame)) = self.out(id) {

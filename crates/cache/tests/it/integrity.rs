@@ -98,6 +98,26 @@ fn a_page_of_metadata_is_verified_before_it_comes() {
     assert!(matches!(rig.cache.read(id, 0, 1), Err(Error::Corrupt(_))));
 }
 
+/// Whoever has a frame can put any bytes into it, and a fresh checksum under them.
+#[test]
+fn a_whole_page_of_metadata_without_a_second_sum_is_refused() {
+    let kinds = [(Kind::Directory, false), (Kind::Symlink, false), (Kind::Xattr, false), (Kind::Regular, true)];
+    for (kind, is_taken) in kinds {
+        let rig = Rig::new(2048);
+        let id = rig.create(kind);
+        let (before, bytes) = (pattern(1, PAGE_SIZE), pattern(2, PAGE_SIZE));
+        rig.write(id, 0, &before).unwrap();
+        let mut frame = rig.cache.frames(1).unwrap().pop().unwrap();
+        frame.copy_from_slice(&bytes);
+        let pin = frame.publish(Algorithm::Crc64Nvme.sum(&bytes));
+        let fragments = vec![Fragment { index: 0, start: 0, end: PAGE_SIZE as u16, page: pin.page() }];
+        let outcome = rig.submit(vec![Op::Write { id, fragments, size_min: PAGE_SIZE as u64 }]);
+        assert_eq!(outcome.is_ok(), is_taken, "{kind:?}: {outcome:?}");
+        rig.cache.sync_all().unwrap();
+        assert_eq!(rig.contents(id).unwrap(), if is_taken { bytes } else { before }, "{kind:?}");
+    }
+}
+
 #[test]
 fn a_clean_page_is_mended_before_a_partial_write() {
     let rig = Rig::new(2048);

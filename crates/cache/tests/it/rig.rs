@@ -123,6 +123,9 @@ impl Rig {
             let mut frame = self.cache.frames(1)?.pop().unwrap();
             frame[start..start + length].copy_from_slice(part);
             let pin = frame.publish(Algorithm::Crc64Nvme.sum(part));
+            if length == PAGE_SIZE && self.cache.attributes(id)?.kind.is_metadata() {
+                pin.seal_for(id, at / PAGE_SIZE as u64);
+            }
             fragments.push(Fragment {
                 index: at / PAGE_SIZE as u64,
                 start: start as u16,
