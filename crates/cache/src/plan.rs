@@ -6,7 +6,7 @@
 use crate::object::Residence;
 use crate::pages::{Found, bad_page};
 use crate::state::{State, Tree, TreeBlock};
-use holdfast_integrity::{Algorithm, Checksum, MergeError, merge_page, merge_page_in_place};
+use holdfast_integrity::{Algorithm, Checksum, MergeError, merge_page_in_place};
 use holdfast_object::space::{Demand, OBJECTS_PER_MAP_BLOCK, POINTERS_PER_BLOCK, RECORDS_PER_BLOCK, levels};
 use holdfast_object::{
     Arena, BlockIdentity, Error, Fragment, FrameMut, Kind, MAX_OBJECT_BYTES, MetadataFrame, ObjectId, Op, PAGE_SIZE,
@@ -376,12 +376,8 @@ impl<'a> Planner<'a> {
                 },
             };
             let Some(mut out) = self.out(id) else { continue };
-            let (old_bytes, old_sum) = old.parts();
-            let (sum, algorithm) = (bytes.sum(), self.algorithm(id));
-            let merged = out.fill(|out| {
-                out[start..end].copy_from_slice(&bytes.bytes()[start..end]);
-                merge_page_in_place(old_bytes, old_sum, start, end - start, sum, algorithm, out)
-            });
+            let part = (&bytes.bytes()[start..end], bytes.sum());
+            let merged = out.merge(old.parts(), start, part, self.algorithm(id));
             match merged {
                 Ok(sum) => pages.push((fragment.index, out.publish(sum))),
                 Err(error) => self.refused(id, fragment.index, &old, error)?,
@@ -418,10 +414,8 @@ impl<'a> Planner<'a> {
         let Old::Page(page) = &old else { return Ok(None) };
         self.count_page(id, index);
         let Some(mut out) = self.out(id) else { return Ok(None) };
-        let zeroes = &ZEROES[from..to];
-        let (algorithm, old_sum) = (self.algorithm(id), page.expected());
-        let sum = algorithm.sum(zeroes);
-        match out.fill(|out| merge_page(page.bytes(), old_sum, from, zeroes, sum, algorithm, out)) {
+        let (zeroes, algorithm) = (&ZEROES[from..to], self.algorithm(id));
+        match out.merge((page.bytes(), page.expected()), from, (zeroes, algorithm.sum(zeroes)), algorithm) {
             Ok(sum) => Ok(Some((index, out.publish(sum)))),
             Err(error) => self.refused(id, index, &old, error).map(|()| None),
         }
@@ -528,10 +522,20 @@ enum Out {
 }
 
 impl Out {
-    fn fill<R>(&mut self, fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> R) -> R {
+    /// Makes the page `old` with `part` at byte `at`, each under its checksum, and gives the new one's.
+    fn merge(
+        &mut self,
+        old: (&[u8; PAGE_SIZE], Checksum),
+        at: usize,
+        part: (&[u8], Checksum),
+        algorithm: Algorithm,
+    ) -> std::result::Result<Checksum, MergeError> {
         match self {
-            Out::File(frame) => fill(frame),
-            Out::Metadata(frame) => frame.fill(fill),
+            Out::File(frame) => {
+                frame[at..at + part.0.len()].copy_from_slice(part.0);
+                merge_page_in_place(old.0, old.1, at, part.0.len(), part.1, algorithm, frame)
+            }
+            Out::Metadata(frame) => frame.merge(old, at, part, algorithm),
         }
     }
 

@@ -91,8 +91,8 @@ mod tests {
     fn a_twin_that_went_bad_takes_no_place() {
         let arena = Arena::new(4, 0).unwrap();
         let mut frame = arena.allocate().unwrap().into_metadata();
-        frame.fill(|bytes| bytes.fill(3));
-        let page = frame.publish(Algorithm::Crc64Nvme.sum(&[3; PAGE_SIZE]));
+        let sum = frame.copy_summed(&[3; PAGE_SIZE], Algorithm::Crc64Nvme);
+        let page = frame.publish(sum);
         page.seal_for(ObjectId(7), 1);
         let mut twin = Twin::of(&page, None);
         assert!(twin.page(arena.allocate().unwrap()).is_some_and(|page| page.verify().is_ok()));

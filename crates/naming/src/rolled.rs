@@ -76,8 +76,7 @@ impl Rolled {
     /// [`Error::Scribbled`]: its bytes are not what legal changes have made of it, or it is another page.
     pub(crate) fn publish(&self, object: ObjectId, page: PageIndex, frame: FrameMut) -> Result<PinnedPage> {
         let mut frame = frame.into_metadata();
-        // Of the bytes where they come from, so that a copy gone wrong is seen by the next reader.
-        let got = frame.fill(|frame| Algorithm::Crc64Nvme.sum_copied(&self.bytes[..], frame));
+        let got = frame.copy_summed(&self.bytes, Algorithm::Crc64Nvme);
         let expected = Checksum::crc64(self.crc64);
         let tally = tally(&self.bytes);
         let checked = if got == expected {

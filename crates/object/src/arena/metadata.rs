@@ -11,7 +11,7 @@ use super::free::ORDINARY;
 use super::{Arena, Descriptor, FrameMut, Header, PageSeal, PinnedPage};
 use crate::{Kind, ObjectId, PAGE_SIZE, PageIndex};
 use holdfast_guard::{self as guard, Protect, Region};
-use holdfast_integrity::{Algorithm, Checksum, PageSums};
+use holdfast_integrity::{Algorithm, Checksum, MergeError, PageSums, merge_page};
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -121,9 +121,27 @@ impl FrameMut {
 pub struct MetadataFrame(FrameMut);
 
 impl MetadataFrame {
-    /// Writes its bytes.
-    pub fn fill<R>(&mut self, fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> R) -> R {
+    fn fill<R>(&mut self, fill: impl FnOnce(&mut [u8; PAGE_SIZE]) -> R) -> R {
         changing(|| fill(&mut self.0))
+    }
+
+    /// Gets these bytes, and gives their checksum: of the bytes where they come from, so that a copy gone wrong is seen by the next reader.
+    pub fn copy_summed(&mut self, bytes: &[u8; PAGE_SIZE], algorithm: Algorithm) -> Checksum {
+        self.fill(|frame| algorithm.sum_copied(bytes, frame))
+    }
+
+    /// Becomes the page `old` with `part` written at byte `at`, each under its checksum ([`merge_page`]).
+    ///
+    /// # Errors
+    /// One of the two has not the checksum; then nothing has changed.
+    pub fn merge(
+        &mut self,
+        old: (&[u8; PAGE_SIZE], Checksum),
+        at: usize,
+        part: (&[u8], Checksum),
+        algorithm: Algorithm,
+    ) -> Result<Checksum, MergeError> {
+        self.fill(|frame| merge_page(old.0, old.1, at, part.0, part.1, algorithm, frame))
     }
 
     /// Makes the bytes immutable, under the checksum that the caller has for them.
