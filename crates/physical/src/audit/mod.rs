@@ -15,6 +15,7 @@
 
 mod changes;
 mod compared;
+mod offender;
 mod scribble;
 mod sums;
 mod twin;
@@ -122,9 +123,8 @@ const EQUATIONS: [Equation; 21] = [
             if highest == 0 {
                 return (Digest::NOTHING, Digest::NOTHING);
             }
-            let end = facts.blocks - 2 * LABEL_BLOCKS - 1;
             let least = Digest::of(lowest.max(2 * LABEL_BLOCKS));
-            (Digest::of(lowest) + Digest::of(highest), least + Digest::of(highest.min(end)))
+            (Digest::of(lowest) + Digest::of(highest), least + Digest::of(highest.min(facts.last_block())))
         },
     },
     Equation {
@@ -270,6 +270,8 @@ struct Failure {
     equation: &'static Equation,
     left: Digest,
     right: Digest,
+    /// Where, if it is about what single blocks must be.
+    at: Option<String>,
 }
 
 impl std::fmt::Display for Failure {
@@ -278,9 +280,10 @@ impl std::fmt::Display for Failure {
         write!(f, "\"{name}\": {left}, is {}; {right}, is {}", self.left, self.right)?;
         // None is of a number that counts alone.
         match (self.left - self.right).only().filter(|number| *number != 0) {
-            Some(number) => write!(f, "; they differ in {number} only"),
-            None => Ok(()),
+            Some(number) => write!(f, "; they differ in {number} only")?,
+            None => {}
         }
+        f.write_str(self.at.as_deref().unwrap_or_default())
     }
 }
 
@@ -327,7 +330,7 @@ impl Trees {
         };
         let failed = EQUATIONS.iter().filter_map(|equation| {
             let (left, right) = (equation.sides)(&facts);
-            (left != right).then_some(Failure { equation, left, right })
+            (left != right).then(|| Failure { equation, left, right, at: self.offender(base, equation.name, &facts) })
         });
         let failed: Vec<Failure> = failed.collect();
         if failed.is_empty() {

@@ -167,6 +167,9 @@ fn every_equation_finds_the_logic_bug_that_it_is_for() {
         assert!(error.contains(&format!("\"{name}\": ")), "{what}: {error}");
         assert!(error.contains("a logic bug") && error.contains(&OBJECT.to_string()), "{what}: {error}");
         assert!(error.contains(&format!("audit of epoch {}", before.1 + 1)), "{what}: {error}");
+        let is_of_a_block = ["pending", "levels", "births", "birth order", "range"].contains(&name);
+        let place = format!("; slot {FREE_SLOT} of {OBJECT}, tree block 0 of level 1, device ");
+        assert_eq!(error.contains(&place), is_of_a_block, "{what}: {error}");
         let counters = rig.module.status().counters;
         assert_eq!((counters.audit_failures, counters.scribbles), (1, 0), "{what}");
         assert!(matches!(rig.commit(), Err(Error::GivenUp(_))), "{what}");
@@ -175,6 +178,19 @@ fn every_equation_finds_the_logic_bug_that_it_is_for() {
         rig.fill(2, 1);
         rig.commit().unwrap_or_else(|error| panic!("{what}: {error}"));
     }
+}
+
+/// The newest birth put counts, whatever has become of it.
+#[test]
+fn what_no_block_has_any_more_is_told_so() {
+    let rig = rig();
+    let future = BlockPointer::lost(rig.module.epoch() + 2, Side::Memory);
+    let mut trees = rig.module.trees.write();
+    put(&mut trees, future);
+    put(&mut trees, BlockPointer::HOLE);
+    drop(trees);
+    let error = rig.commit().unwrap_err().to_string();
+    assert!(error.contains("\"births\": ") && error.contains("; no changed block has it any more"), "{error}");
 }
 
 /// What the check says of each, which knows no sums: without the audit they become recovery points.
